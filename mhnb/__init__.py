@@ -39,7 +39,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULE_OF = {
     "CellError": "mhnb.errors",
     "CellFailed": "mhnb.errors",
     "CellResult": "mhnb.core.output.results",
@@ -58,8 +58,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "teach":
         return importlib.import_module("mhnb.teach")
-    if (home := _HOMES.get(name)) is None:
-        raise AttributeError(f"module 'mhnb' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
+    if (home := _MODULE_OF.get(name)) is None:
+        raise AttributeError(f"module 'mhnb' has no attribute {name!r}; it has {', '.join(sorted(_MODULE_OF))}")
     return getattr(importlib.import_module(home), name)
 
 

@@ -13,12 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mhnb.commands.profiles import add_profile_verb, run_profile_verb
+from mhnb.commands.profiles import add_profile_command, run_profile_command
 from mhnb.errors import MhnbError
-from mhnb.startup.flags import add_doctor_flags, add_place_flags, place_options
+from mhnb.startup.flags import add_doctor_flags, add_start_flags, start_arguments
 
 if TYPE_CHECKING:
-    from mhnb.drive.roll import StartReport
+    from mhnb.drive.roll import StartProgress
 
 __all__ = ["main", "parse_arguments"]
 
@@ -38,39 +38,39 @@ def _lab(args: argparse.Namespace) -> int:
     lesson = find_lesson(args.lesson, copy_notebooks(Path(args.folder)))
     command = [sys.executable, "-m", "jupyter", "lab", str(lesson), *args.rest]
     print(f"opening {lesson} in JupyterLab, the other lessons beside it; Ctrl-C ends it", flush=True)
-    status = _run_to_its_end(command)
+    status = _run_until_exit(command)
     if status != 0 and os.geteuid() == 0 and "--allow-root" not in args.rest:
-        print(_AS_ROOT, file=sys.stderr)
+        print(_ROOT_HINT, file=sys.stderr)
     return status
 
 
-_AS_ROOT = """mhnb lab: you are root, and as root JupyterLab starts only when told so:
+_ROOT_HINT = """mhnb lab: you are root, and as root JupyterLab starts only when told so:
   mhnb lab --allow-root
   make lab LAB=--allow-root"""
 
 
-def _run_to_its_end(command: Sequence[str]) -> int:
+def _run_until_exit(command: Sequence[str]) -> int:
     """Run a program that shuts down by itself, and wait for it.
 
     If `mhnb` ended first, the program's kernels and their ranks would be left running.
     """
-    running: list[subprocess.Popen[bytes]] = []
+    programs: list[subprocess.Popen[bytes]] = []
 
-    def end(*_: object) -> None:
-        for program in running:
+    def terminate(*_: object) -> None:
+        for program in programs:
             program.terminate()
 
-    own = {
+    previous_handlers = {
         # A terminal sends Ctrl-C to the program too, and JupyterLab then asks for confirmation.
         # `SIG_IGN` would be inherited by the program, so use a handler that does nothing.
         signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, end),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, terminate),
     }
     try:
-        running.append(subprocess.Popen(command))
-        status = running[0].wait()
+        programs.append(subprocess.Popen(command))
+        status = programs[0].wait()
     finally:
-        for signum, handler in own.items():
+        for signum, handler in previous_handlers.items():
             signal.signal(signum, handler)
     # A program that was terminated by a requested signal has succeeded.
     return 0 if status in (-signal.SIGINT, -signal.SIGTERM) else status
@@ -81,7 +81,7 @@ def _run(args: argparse.Namespace) -> int:
     from mhnb.startup.starting import start
 
     source = read_script(args.script)
-    cluster = start(**place_options(args), name=f"run-{os.getpid()}", on_progress=_QueueLine())
+    cluster = start(**start_arguments(args), name=f"run-{os.getpid()}", on_progress=_QueueProgress())
     try:
         return run_script(cluster, args.script, source, args.arguments)
     finally:
@@ -89,33 +89,33 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from mhnb.startup.looking import look_as_asked
+    from mhnb.startup.looking import run_doctor
     from mhnb.view.boards.preflight import format_preflight_text
 
-    report = look_as_asked(args, tell=lambda standing: print(f"mhnb doctor: {standing}", file=sys.stderr))
+    report = run_doctor(args, on_queue_status=lambda standing: print(f"mhnb doctor: {standing}", file=sys.stderr))
     print(format_preflight_text(report))
     return 0 if report.ok else 1
 
 
-class _QueueLine:
+class _QueueProgress:
     """Progress callback that prints the position of a start in a scheduler's queue each time it changes."""
 
-    _told = ""
+    _last_printed = ""
 
-    def __call__(self, report: StartReport) -> None:
-        if report.standing not in ("", self._told):
-            self._told = report.standing
-            print(f"mhnb run: {self._told}", file=sys.stderr)
+    def __call__(self, report: StartProgress) -> None:
+        if report.standing not in ("", self._last_printed):
+            self._last_printed = report.standing
+            print(f"mhnb run: {self._last_printed}", file=sys.stderr)
 
 
 def _list(args: argparse.Namespace) -> int:
-    from mhnb.keep.berth import describe_cluster, list_berths
-    from mhnb.system.rundir import read_owners
+    from mhnb.keep.berth import describe_cluster, read_cluster_records
+    from mhnb.system.rundir import read_running_clusters
 
-    records = read_owners(os.environ)
+    records = read_running_clusters(os.environ)
     for record in records:
         print(f"{describe_cluster(record)}  supervisor {record['supervisor']}{' keep' if record['keep'] else ''}")
-    for fault in list_berths(os.environ)[1]:
+    for fault in read_cluster_records(os.environ)[1]:
         print(f"mhnb list: {fault}", file=sys.stderr)
     if not records:
         # To stderr, so that a script that counts lines of stdout finds none.
@@ -123,11 +123,11 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _stop_what() -> int:
+def _print_stop_usage() -> int:
     """Print which cluster names can be given, because no flag ends all clusters of a user at once."""
-    from mhnb.system.rundir import read_owners
+    from mhnb.system.rundir import read_running_clusters
 
-    running = sorted({record["name"] for record in read_owners(os.environ)})
+    running = sorted({record["name"] for record in read_running_clusters(os.environ)})
     print(
         "mhnb stop: name the cluster: mhnb stop NAME, or mhnb stop NAME --all where several notebooks have one of that name; "
         + (f"there run: {', '.join(running)}" if running else "none runs on this machine"),
@@ -138,15 +138,15 @@ def _stop_what() -> int:
 
 def _stop(args: argparse.Namespace) -> int:
     if args.name is None:
-        return _stop_what()
-    from mhnb.core.ranks import say_count
-    from mhnb.keep.berth import find_berths
-    from mhnb.keep.ending import end_left
+        return _print_stop_usage()
+    from mhnb.core.ranks import pluralize
+    from mhnb.keep.berth import list_cluster_records
+    from mhnb.keep.ending import stop_detached
     from mhnb.launch.attached import end_supervisor
-    from mhnb.system.rundir import find_named, full_name, list_owners
+    from mhnb.system.rundir import find_clusters_named, full_name, list_running_clusters
 
-    kept = {str(berth.run_dir): berth for berth in find_berths(os.environ)}
-    named = find_named(os.environ, args.name)
+    records_by_run_dir = {str(berth.run_dir): berth for berth in list_cluster_records(os.environ)}
+    named = find_clusters_named(os.environ, args.name)
     if len(named) > 1 and not args.all:
         names = ", ".join(full_name(record) for record in named)
         print(
@@ -157,17 +157,17 @@ def _stop(args: argparse.Namespace) -> int:
         return 1
     missing: tuple[str, ...] = ()
     for record in named:
-        berth = kept.get(record["run_dir"])
+        berth = records_by_run_dir.get(record["run_dir"])
         if berth is not None and not berth.shape.is_local:
             # Its ranks are on other machines, and only the owner of the cluster can reach them.
-            missing += end_left(berth)
+            missing += stop_detached(berth)
         else:
             end_supervisor(record["supervisor"])
-        told = args.name if len(named) == 1 else full_name(record)
-        print(f"{told}: {say_count(len(record['ranks']), 'rank')} stopped")
+        shown_name = args.name if len(named) == 1 else full_name(record)
+        print(f"{shown_name}: {pluralize(len(record['ranks']), 'rank')} stopped")
     if not named:
         print(f"mhnb stop {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
-        for fault in list_owners(os.environ)[1]:
+        for fault in list_running_clusters(os.environ)[1]:
             print(f"mhnb stop {args.name}: {fault}", file=sys.stderr)
     if missing:
         print(
@@ -179,33 +179,35 @@ def _stop(args: argparse.Namespace) -> int:
 
 
 def _reap(args: argparse.Namespace) -> int:
-    from mhnb.commands.reaping import end_stray, find_strays
+    from mhnb.commands.reaping import end_orphan, find_orphans
 
-    strays = find_strays(os.environ)
-    for stray in strays:
-        end_stray(stray)
-        print(f"ended {stray.processes} processes of {stray.what} {stray.pid}: {stray.why}")
-    if not strays:
+    orphans = find_orphans(os.environ)
+    for orphan in orphans:
+        end_orphan(orphan)
+        print(f"ended {orphan.process_count} processes of {orphan.kind} {orphan.pid}: {orphan.reason}")
+    if not orphans:
         print("nothing was left behind; `mhnb list` shows what runs, `mhnb stop NAME` ends it")
     return 0
 
 
 def _where(args: argparse.Namespace) -> int:
-    from mhnb.keep.berth import is_driven
-    from mhnb.system.rundir import find_named, read_where
+    from mhnb.keep.berth import has_owner
+    from mhnb.system.rundir import find_clusters_named, read_hang_report
 
-    named = find_named(os.environ, args.name)
-    cards = [card for record in named if (card := read_where(record)) is not None]
-    for card in cards:
-        print(card)
+    named = find_clusters_named(os.environ, args.name)
+    reports = [report for record in named if (report := read_hang_report(record)) is not None]
+    for report in reports:
+        print(report)
     if not named:
         print(f"mhnb where {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
-    elif not cards and any(map(is_driven, named)):
+    elif not reports and any(map(has_owner, named)):
         print(f"{args.name}: no cell runs, or none for longer than 2 s")
-    elif not cards:
-        kept = any(record["keep"] for record in named)
-        then = f"nobody looks at the ranks; %mhjax attach {args.name} takes it over" if kept else "it is ending"
-        print(f"{args.name}: no notebook drives it, and {then}")
+    elif not reports:
+        is_detachable = any(record["keep"] for record in named)
+        next_step = (
+            f"nobody looks at the ranks; %mhjax attach {args.name} takes it over" if is_detachable else "it is ending"
+        )
+        print(f"{args.name}: no notebook drives it, and {next_step}")
     return 0 if named else 1
 
 
@@ -226,13 +228,13 @@ def _add_stop_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="end all of that name")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mhnb", description="One notebook, many JAX hosts.")
     parser.add_argument("--version", action="version", version=f"mhnb {metadata.version('mhnb')}")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    demo = verbs.add_parser("demo", help="run the tour on simulated hosts, here in the terminal")
+    commands = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    demo = commands.add_parser("demo", help="run the tour on simulated hosts, here in the terminal")
     demo.add_argument("--html", default="mhnb-tour.html", help="where to write the page")
-    lab = verbs.add_parser(
+    lab = commands.add_parser(
         "lab",
         help="open the tour and the lessons in JupyterLab",
         usage="mhnb lab [-h] [--lesson NUMBER] [--folder FOLDER] [OPTION OF JUPYTERLAB ...]",
@@ -244,24 +246,27 @@ def _parser() -> argparse.ArgumentParser:
         "--lesson", default="00", metavar="NUMBER", help="which notebook is opened first, such as 03; the tour"
     )
     lab.add_argument("--folder", default="mhnb-notebooks", help="where your copy of the notebooks is put")
-    run = verbs.add_parser(
+    run = commands.add_parser(
         "run",
         help="run a script on every rank",
         usage="mhnb run SCRIPT [OPTION ...] [-- ARGUMENT OF THE SCRIPT ...]",
     )
     run.add_argument("script")
-    add_place_flags(run)
-    doctor = verbs.add_parser("doctor", help="look at this machine, or at hosts, for what would stop a start")
+    add_start_flags(run)
+    doctor = commands.add_parser("doctor", help="look at this machine, or at hosts, for what would stop a start")
     add_doctor_flags(doctor)
-    add_profile_verb(
-        verbs.add_parser("profile", help="the ways to reach hosts: list them, copy one to change it, show it")
+    add_profile_command(
+        commands.add_parser("profile", help="the ways to reach hosts: list them, copy one to change it, show it")
     )
-    verbs.add_parser("list", help="clusters of this user on this machine")
-    _add_stop_flags(verbs.add_parser("stop", help="end a cluster by name", usage="mhnb stop [-h] NAME [--all]"))
-    verbs.add_parser("reap", help="end what notebooks that are gone have left behind on this machine")
-    where = verbs.add_parser("where", help="where the ranks of a cluster are in the cell that runs: who waits for whom")
-    where.add_argument("name")
-    export = verbs.add_parser("export", help="write a notebook's %%%%mhjax cells as one script that runs without mhnb")
+    commands.add_parser("list", help="clusters of this user on this machine")
+    _add_stop_flags(commands.add_parser("stop", help="end a cluster by name", usage="mhnb stop [-h] NAME [--all]"))
+    commands.add_parser("reap", help="end what notebooks that are gone have left behind on this machine")
+    commands.add_parser(
+        "where", help="where the ranks of a cluster are in the cell that runs: who waits for whom"
+    ).add_argument("name")
+    export = commands.add_parser(
+        "export", help="write a notebook's %%%%mhjax cells as one script that runs without mhnb"
+    )
     export.add_argument("notebook")
     export.add_argument("-o", metavar="SCRIPT", help="the script; the notebook's name with .py, here")
     export.add_argument("--sbatch", action="store_true", help="write a batch script for Slurm beside it")
@@ -274,14 +279,14 @@ def _parser() -> argparse.ArgumentParser:
         "export": _export,
         "lab": _lab,
         "list": _list,
-        "profile": run_profile_verb,
+        "profile": run_profile_command,
         "reap": _reap,
         "run": _run,
         "stop": _stop,
         "where": _where,
     }
     for name, function in functions.items():
-        verbs.choices[name].set_defaults(function=function)
+        commands.choices[name].set_defaults(function=function)
     return parser
 
 
@@ -290,7 +295,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
     Options that `lab` does not know go to `rest`, for JupyterLab. Words after the `--` of `run` go to the script.
     """
-    parser = _parser()
+    parser = _build_parser()
     words = list(sys.argv[1:] if argv is None else argv)
     at = words.index("--") if words[:1] == ["run"] and "--" in words else len(words)
     args, rest = parser.parse_known_args(words[:at])

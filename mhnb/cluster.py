@@ -16,35 +16,35 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mhnb import exchange
-from mhnb.core.asked.request import check_guard, make_request
-from mhnb.core.asked.shape import Shape, check_initialize
-from mhnb.core.exchange.variables import VarRow
-from mhnb.core.explain.where import WhereCard
+from mhnb.core.asked.request import build_cell_request, check_guard
+from mhnb.core.asked.shape import ClusterSpec, check_initialize
+from mhnb.core.exchange.variables import VariableRow
+from mhnb.core.explain.where import HangReport
 from mhnb.core.guard.check import CheckRow
 from mhnb.core.keep.journal import AcceptRecord, CellRecord
 from mhnb.core.keep.replay_report import ReplayReport
 from mhnb.core.life.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
 from mhnb.core.output.results import CellResult
-from mhnb.core.ranks import choose_ranks
-from mhnb.core.wire.protocol import Answer
-from mhnb.drive.ctrlc import CtrlC
-from mhnb.drive.finishing import see_through
-from mhnb.drive.fleet import describe_ground, end_hosts, find_cause, find_look_s, open_ground
+from mhnb.core.ranks import resolve_ranks
+from mhnb.core.wire.protocol import RankReply
+from mhnb.drive.ctrlc import SigintHandler
+from mhnb.drive.finishing import run_uninterrupted
+from mhnb.drive.fleet import end_hosts, find_preflight_s, find_start_error, make_cluster_record, open_generation
 from mhnb.drive.listening import ClusterListener
-from mhnb.drive.reader import Reader
-from mhnb.drive.roll import RankInfo, StartReport, describe_guard, describe_ranks, report_start
-from mhnb.drive.submission import Submission
-from mhnb.drive.watching import HostWatch, find_board
+from mhnb.drive.reader import EventLoop
+from mhnb.drive.roll import RankInfo, StartProgress, describe_guard, describe_ranks, start_progress
+from mhnb.drive.submission import CellFuture
+from mhnb.drive.watching import HostMonitor, open_shared_board
 from mhnb.errors import InvalidRequest
-from mhnb.keep.berth import Berth, write_berth
+from mhnb.keep.berth import ClusterRecord, write_cluster_record
 from mhnb.keep.journaling import ClusterJournal
-from mhnb.startup.options import StartOptions, check_kept
+from mhnb.startup.options import StartOptions, check_detachable
 from mhnb.system.rundir import check_name, find_cwd
 from mhnb.values import ClusterState, DeviceRef
 
 __all__ = ["Cluster", "Reserve", "Restarter", "StartOptions"]
 
-_STOP_S = 6.0  # longer than `HostWatch.see_off` waits for supervisors to disconnect
+_STOP_S = 6.0  # longer than `HostMonitor.see_off` waits for supervisors to disconnect
 
 
 class Reserve(Protocol):
@@ -55,10 +55,10 @@ class Reserve(Protocol):
         """The cluster, of the next generation."""
 
     @property
-    def start(self) -> threading.Thread:
+    def start_thread(self) -> threading.Thread:
         """Waits until the cluster is ready, and stops it if it does not come up."""
 
-    def fits(self, cluster: Cluster) -> bool:
+    def matches(self, cluster: Cluster) -> bool:
         """Whether a restart of that cluster would start the same one now."""
 
     def stop(self) -> None:
@@ -77,12 +77,12 @@ class Cluster:
 
     def __init__(
         self,
-        shape: Shape,
+        shape: ClusterSpec,
         options: StartOptions,
         *,
         generation: int = 1,
-        origin: int | None = None,
-        berth: Berth | None = None,
+        origin_pid: int | None = None,
+        record: ClusterRecord | None = None,
         restarter: Restarter | None = None,
     ) -> None:
         check_guard(options.guard)
@@ -92,47 +92,65 @@ class Cluster:
         self.looked_in_s: float | None = None
         self.notes = check_initialize(shape.initialize, shape.process_count)
         self._began = time.monotonic()
-        self._listener = ClusterListener(report_start)
+        self._listener = ClusterListener(start_progress)
         self.journal = ClusterJournal(
-            self.name, generation, environment=os.environ, clock=time.time, tell=self._listener.on_notice, origin=origin
+            self.name,
+            generation,
+            environment=os.environ,
+            clock=time.time,
+            notify=self._listener.on_notice,
+            origin_pid=origin_pid,
         )
         self.replayed: ReplayReport | None = None
         self.restarter = restarter
         self.spare: Reserve | None = None
-        self._ended, self._pid, self._ending = True, os.getpid(), threading.Lock()
-        self._is_taken_over, self.left = berth is not None, False  # left: the cluster goes on without this object
+        self._ended, self._pid, self._end_lock = True, os.getpid(), threading.Lock()
+        self._is_taken_over, self.left = record is not None, False  # left: the cluster goes on without this object
         try:
-            self._ground = open_ground(shape, options, self.journal, berth, generation=generation, now=self._began)
+            self._resources = open_generation(
+                shape, options, self.journal, record, generation=generation, now=self._began
+            )
         except BaseException:
             self.journal.close()
             raise
-        self._machine, self.launched = self._ground.machine, self._ground.hosts
+        self._state_machine, self.launched = self._resources.state_machine, self._resources.hosts
         try:
-            self._listener.keep_where(self._ground.run_dir)
-            if berth is None:
+            self._listener.enable_hang_report_file(self._resources.run_dir)
+            if record is None:
                 self._launch()
-            with CtrlC():
+            with SigintHandler():
                 self._serve()
         except BaseException:
             # Also on Ctrl-C: the caller does not have this object yet, so nothing else could end it.
-            see_through(self._ground.take_back if self._ended else self._let_go if self._is_taken_over else self._end)
+            run_uninterrupted(
+                self._resources.abort_start if self._ended else self._detach if self._is_taken_over else self._end
+            )
             raise
 
     def _launch(self) -> None:
-        self._ground.launch(self.shape, self.options, self.cwd)
+        self._resources.launch(self.shape, self.options, self.cwd)
 
     def _serve(self) -> None:
-        link, listener, keep = self._ground.link, self._listener, self.journal.write
-        board = partial(find_board, self._ground.run_dir, self.process_count)
-        self._watch = HostWatch(link, self.launched, timeout_s=self.options.host_timeout_s, board=board)
-        self._reader = Reader(link, self._machine, self._watch, clock=time.monotonic, listener=listener, keep=keep)
-        self._reader.start()
+        transport, listener, write_record = self._resources.transport, self._listener, self.journal.write
+        board = partial(open_shared_board, self._resources.run_dir, self.process_count)
+        self._host_monitor = HostMonitor(
+            transport, self.launched, timeout_s=self.options.host_timeout_s, open_board=board
+        )
+        self._event_loop = EventLoop(
+            transport,
+            self._state_machine,
+            self._host_monitor,
+            clock=time.monotonic,
+            listener=listener,
+            write_record=write_record,
+        )
+        self._event_loop.start()
         self._ended = False
         atexit.register(self._at_exit)
 
     # -- start
 
-    def wait_ready(self, on_progress: Callable[[StartReport], None] | None = None) -> None:
+    def wait_ready(self, on_progress: Callable[[StartProgress], None] | None = None) -> None:
         """Wait until every rank can take cells.
 
         Raises:
@@ -141,17 +159,17 @@ class Cluster:
         """
         try:
             self.started_in_s = self._listener.wait_ready(on_progress)
-            self.looked_in_s = find_look_s(self.launched, self.looked_in_s)
-            self._ground.note_owner(self.shape, self.options, self.ranks)
+            self.looked_in_s = find_preflight_s(self.launched, self.looked_in_s)
+            self._resources.record_owner(self.shape, self.options, self.ranks)
             if self.options.keep:
-                write_berth(describe_ground(self._ground, self.shape, self.options, self.started_in_s))
-                self._watch.keep(lambda: self._reader.alive)
+                write_cluster_record(make_cluster_record(self._resources, self.shape, self.options, self.started_in_s))
+                self._host_monitor.make_detachable(lambda: self._event_loop.is_alive)
         except BaseException as error:  # noqa: BLE001  # also Ctrl-C; it is raised again
             if self._is_taken_over:
                 self.leave()
             else:
                 self.stop()
-            raise find_cause(self.launched, error) from None
+            raise find_start_error(self.launched, error) from None
 
     def leave(self) -> None:
         """Detach from the cluster without ending it, so that this or another notebook can attach to it.
@@ -160,18 +178,18 @@ class Cluster:
             InvalidRequest: the cluster was started without `keep`.
         """
         if not self._ended:
-            check_kept(self.options)
-            see_through(self._let_go)
+            check_detachable(self.options)
+            run_uninterrupted(self._detach)
 
-    def _let_go(self) -> None:
-        with self._ending:
+    def _detach(self) -> None:
+        with self._end_lock:
             if self._ended:
                 return
             for host in self.launched:
                 host.release()
-            gone = f"this notebook has let go of the cluster; %mhjax attach {self.name} takes it back"
-            self._reader.leave(_STOP_S, gone)
-            self._ground.close()
+            closed_text = f"this notebook has let go of the cluster; %mhjax attach {self.name} takes it back"
+            self._event_loop.detach(_STOP_S, closed_text)
+            self._resources.close()
             self._ended = self.left = True
         atexit.unregister(self._at_exit)
 
@@ -180,17 +198,17 @@ class Cluster:
     @property
     def state(self) -> ClusterState:
         """State, as judged when the last cell ended; the README explains each one."""
-        return self._machine.state
+        return self._state_machine.state
 
     @property
     def reason(self) -> str:
         """Why the cluster is not clean."""
-        return self._machine.reason
+        return self._state_machine.reason
 
     @property
     def process_count(self) -> int:
         """Number of ranks."""
-        return self._machine.process_count
+        return self._state_machine.process_count
 
     @property
     def devices(self) -> tuple[DeviceRef, ...]:
@@ -200,27 +218,27 @@ class Cluster:
     @property
     def ranks(self) -> tuple[RankInfo, ...]:
         """Every rank, in rank order."""
-        return describe_ranks(self._machine)
+        return describe_ranks(self._state_machine)
 
     @property
     def guard(self) -> str:
         """Which guard is active, or why none is."""
-        return describe_guard(self._machine, self.options.guard)
+        return describe_guard(self._state_machine, self.options.guard)
 
     @property
     def refused_messages(self) -> int:
         """Number of messages that arrived without this cluster's signature, and were dropped."""
-        return self._ground.link.refused
+        return self._resources.transport.rejected_count
 
     @property
     def jax_version(self) -> str:
         """JAX version of the ranks."""
-        return str(self._machine.roster.entries[0].facts.get("versions", {}).get("jax", "?"))
+        return str(self._state_machine.registry.entries[0].facts.get("versions", {}).get("jax", "?"))
 
     @property
     def log_dir(self) -> Path:
         """Directory with the full output of each rank."""
-        return self._ground.run_dir / "log"
+        return self._resources.run_dir / "log"
 
     @property
     def supervisor_pid(self) -> int:
@@ -230,7 +248,7 @@ class Cluster:
     @property
     def hub_pid(self) -> int | None:
         """Process id of ipyparallel's controller."""
-        return self._machine.roster.hub_pid
+        return self._state_machine.registry.hub_pid
 
     # -- cells
 
@@ -242,31 +260,31 @@ class Cluster:
         guard: str | None = None,
         timeout_s: float | None = None,
         live: bool = False,
-    ) -> Submission:
+    ) -> CellFuture:
         """Submit a cell and return at once; `follow` waits for it.
 
         Raises:
             InvalidRequest: a rank that does not exist, an unknown guard, or an invalid time limit.
         """
-        event_of = self._request(source, ranks=ranks, guard=guard, timeout_s=timeout_s)
-        with CtrlC() as ctrl_c:
-            submission = self._reader.submit(event_of, live=live)
-            ctrl_c.call(partial(self._reader.post, InterruptRequested(submission.ticket)))
+        event_of = self._make_event_factory(source, ranks=ranks, guard=guard, timeout_s=timeout_s)
+        with SigintHandler() as ctrl_c:
+            submission = self._event_loop.submit(event_of, live=live)
+            ctrl_c.set_callback(partial(self._event_loop.post, InterruptRequested(submission.ticket)))
         return submission
 
-    def _request(self, source: str, **asked: Any) -> Callable[[int], CellSubmitted]:
-        asked["guard"] = self.options.guard if asked["guard"] is None else asked["guard"]
-        return partial(CellSubmitted, request=make_request(source, self.process_count, **asked))
+    def _make_event_factory(self, source: str, **arguments: Any) -> Callable[[int], CellSubmitted]:
+        arguments["guard"] = self.options.guard if arguments["guard"] is None else arguments["guard"]
+        return partial(CellSubmitted, request=build_cell_request(source, self.process_count, **arguments))
 
-    def follow(self, submission: Submission, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
+    def follow(self, submission: CellFuture, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
         """Wait for the end of a cell. Ctrl-C interrupts the ranks, and the result shows what that led to.
 
         Raises:
             ClusterError: the cell was refused; nothing was sent.
             CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
-        with CtrlC() as ctrl_c:
-            ctrl_c.call(partial(self._reader.post, InterruptRequested(submission.ticket)))
+        with SigintHandler() as ctrl_c:
+            ctrl_c.set_callback(partial(self._event_loop.post, InterruptRequested(submission.ticket)))
             return submission.wait(on_snapshot)
 
     def run(
@@ -294,52 +312,54 @@ class Cluster:
             InvalidRequest: a bad argument; nothing was sent.
             CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
-        event_of = self._request(source, ranks=ranks, guard=guard, timeout_s=timeout_s, on_snapshot=on_snapshot)
+        event_of = self._make_event_factory(
+            source, ranks=ranks, guard=guard, timeout_s=timeout_s, on_snapshot=on_snapshot
+        )
         return self._run(event_of, on_snapshot)
 
     def run_again(self, record: CellRecord) -> CellResult:
         """Run a journaled cell again, unchanged, under its original number."""
-        request = CellRequest(record.source, record.ranks, record.guard, record.timeout_s, again=record.seq)
+        request = CellRequest(record.source, record.ranks, record.guard, record.timeout_s, replayed_seq=record.seq)
         return self._run(partial(CellSubmitted, request=request), None)
 
     def _run(
         self, event_of: Callable[[int], CellSubmitted], on_snapshot: Callable[[CellResult], None] | None
     ) -> CellResult:
-        with CtrlC() as ctrl_c:
-            submission = self._reader.submit(event_of, live=on_snapshot is not None)
-            ctrl_c.call(partial(self._reader.post, InterruptRequested(submission.ticket)))
+        with SigintHandler() as ctrl_c:
+            submission = self._event_loop.submit(event_of, live=on_snapshot is not None)
+            ctrl_c.set_callback(partial(self._event_loop.post, InterruptRequested(submission.ticket)))
             return submission.wait(on_snapshot)
 
     def interrupt(self) -> None:
         """Interrupt the running cell with KeyboardInterrupt on its ranks. A second call also interrupts their handling of the first."""
-        self._reader.post(InterruptRequested())
+        self._event_loop.post(InterruptRequested())
 
-    def where(self) -> WhereCard | None:
+    def where(self) -> HangReport | None:
         """Return where every rank is in the running cell; None if no cell runs. Works from any thread, at once."""
-        return self._reader.where()
+        return self._event_loop.hang_report()
 
     def accept(self) -> None:
         """Continue with a split or tainted cluster as it is."""
-        was = self.state
-        self._reader.post(Accepted())
+        previous_state = self.state
+        self._event_loop.post(Accepted())
         # The event loop takes this request after the event, so the change is in force when this returns.
         self.ask(0, "names", {}).result()
-        if was in ("split", "tainted") and self.state != was:
-            self.journal.write(AcceptRecord(self.generation, was))
+        if previous_state in ("split", "tainted") and self.state != previous_state:
+            self.journal.write(AcceptRecord(self.generation, previous_state))
 
     def on_late(self, show: Callable[[CellResult], None]) -> None:
         """Set the callback for output that arrives after the end of its cell; it is called in the event-loop thread."""
-        self._listener.late = show
+        self._listener.show_late = show
 
     def on_notice(self, tell: Callable[[str], None]) -> None:
         """Set the callback for notifications of what happens between cells; it is called in the event-loop thread."""
-        self._listener.notice = tell
+        self._listener.show_notice = tell
 
     # -- values
 
-    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: Sequence[bytes] = ()) -> Future[Answer]:
+    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: Sequence[bytes] = ()) -> Future[RankReply]:
         """Send a request to one rank between cells."""
-        return self._reader.ask(rank, verb, arguments, payload)
+        return self._event_loop.request(rank, verb, arguments, payload)
 
     def pull(self, *names: str, ranks: str | Sequence[int] | None = None, each: bool = False) -> Any:
         """Fetch values from the ranks as NumPy arrays, in their pytrees.
@@ -357,14 +377,14 @@ class Cluster:
         Raises:
             ValueDiffers: a value is not the same on all ranks, or its name is missing on one (NameMissing).
         """
-        return exchange.pull(self, names, ranks=choose_ranks(ranks, self.process_count), each=each)
+        return exchange.pull(self, names, ranks=resolve_ranks(ranks, self.process_count), each=each)
 
     def push(self, *, ranks: str | Sequence[int] | None = None, **values: Any) -> None:
         """Bind the same host values on every rank, never as a global array; on no rank if one cannot accept them."""
-        chosen = choose_ranks(ranks, self.process_count)
+        chosen = resolve_ranks(ranks, self.process_count)
         self.journal.write_push(exchange.push(self, values, ranks=chosen), chosen)
 
-    def vars(self) -> tuple[VarRow, ...]:
+    def vars(self) -> tuple[VariableRow, ...]:
         """Return the variables of the ranks, and where they differ. Fetches no value."""
         return exchange.list_variables(self)
 
@@ -389,24 +409,24 @@ class Cluster:
         if self._ended or os.getpid() != self._pid:
             # A forked child of the user's process has a copy of this object, but does not own its processes.
             return
-        see_through(self._end)
+        run_uninterrupted(self._end)
 
     def _end(self) -> None:
-        with self._ending:
+        with self._end_lock:
             if self._ended:
                 return
-            self._reader.post(StopRequested())
-            self._reader.close(_STOP_S)
-            end_hosts(self.launched, self._machine.roster)
+            self._event_loop.post(StopRequested())
+            self._event_loop.close(_STOP_S)
+            end_hosts(self.launched, self._state_machine.registry)
             if self.spare is not None:
                 self.spare.stop()
-            self._ground.end()
+            self._resources.close_and_remove_keys()
             # Last, so that the next stop continues one that failed.
             self._ended = True
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        lives_on = os.getpid() == self._pid and self.options.keep and self._reader.alive
+        lives_on = os.getpid() == self._pid and self.options.keep and self._event_loop.is_alive
         (self.leave if lives_on else self.stop)()
 
     def restart(self, *, replay: bool = False, to: int | None = None) -> Cluster:

@@ -11,13 +11,13 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
-from mhnb.core.asked.misspelt import add_meant_flag
-from mhnb.core.asked.numerals import seconds
+from mhnb.core.asked.misspelt import suggest_flags
+from mhnb.core.asked.numerals import seconds_argument
 from mhnb.core.asked.select import route_cell
 from mhnb.errors import InvalidRequest, NotClean, NotStarted
 from mhnb.explore.planning import close_shared
 from mhnb.frontend import assist
-from mhnb.frontend.notebook import CellFlags, Notebook
+from mhnb.frontend.notebook import CellFlags, Session
 from mhnb.startup.starting import is_rank_shell
 from mhnb.verbs import life, table
 from mhnb.verbs.verb import list_flags
@@ -30,7 +30,7 @@ __all__ = ["MhjaxMagics", "load", "unload"]
     "--ranks", metavar="SPEC", help="ranks that run the cell, like 0,2-3; a collective that leaves them is an error"
 )
 @argument("--guard", choices=("lockstep", "parity", "off"), help="how the ranks' launches are compared")
-@argument("--timeout", type=seconds, metavar="SECONDS", help="interrupt the cell after so many seconds")
+@argument("--timeout", type=seconds_argument, metavar="SECONDS", help="interrupt the cell after so many seconds")
 @argument("--out", metavar="NAME", help="bind the cell's CellResult to this name here")
 @argument("--view", choices=("fold", "tabs", "grid"), default="fold", help="how the ranks' outputs are laid out")
 @argument("--collectives", action="store_true", help="show the collectives that the cell launched")
@@ -57,10 +57,10 @@ def parse_cell_flags(line: str) -> CellFlags:
     except ValueError as error:
         raise UsageError(f"%%mhjax {line}: {error}") from error
     except UsageError as error:
-        if line.split(maxsplit=1)[0] in table.VERBS:
-            raise _is_verb(line) from error
-        told = add_meant_flag(str(error), list_flags(_cell_parser))
-        raise UsageError(f"%%mhjax {line}: {told}; %%mhjax? lists the flags") from error
+        if line.split(maxsplit=1)[0] in table.COMMANDS:
+            raise _command_error(line) from error
+        message = suggest_flags(str(error), list_flags(_cell_parser))
+        raise UsageError(f"%%mhjax {line}: {message}; %%mhjax? lists the flags") from error
     if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
         raise UsageError(f"%%mhjax --out {args.out!r}: give a Python name to bind the result to")
     return CellFlags(args.ranks, args.guard, args.timeout, args.out, args.view, args.quiet, args.auto, args.collectives)
@@ -70,7 +70,7 @@ _MANUAL = f"""Drive many JAX hosts from this notebook.
 
 A cell that begins with %%mhjax runs on every rank.
 
-{table.plain_help(_cell_parser.format_help())}
+{table.strip_ipython_markup(_cell_parser.format_help())}
 
 verbs:
   %mhjax start [-n N] [--devices D] [--name NAME]  start N hosts with D devices each; 4 x 2
@@ -100,7 +100,7 @@ verbs:
 """
 
 
-_AUTO_IS_ON = "auto mode sends plain cells to the ranks: %mhjax auto off keeps them here, %%local keeps this one"
+_AUTO_MODE_NOTE = "auto mode sends plain cells to the ranks: %mhjax auto off keeps them here, %%local keeps this one"
 
 
 @magics_class
@@ -109,32 +109,32 @@ class MhjaxMagics(Magics):
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
-        self.notebook = Notebook(shell)
+        self.session = Session(shell)
 
     @line_cell_magic
     def mhjax(self, line: str, cell: str | None = None) -> Any:
         """Replaced by `_MANUAL` below."""
         if cell is None:
-            return table.run_verb(self.notebook, line)
+            return table.run_command(self.session, line)
         if {"-h", "--help"} & set(line.split()):
             print(_MANUAL)
             return None
         if not cell.strip():
-            raise _empty_cell(line)
+            raise _empty_cell_error(line)
         flags = parse_cell_flags(line)
         if flags.auto:
             # A cell that mixes local and rank code is rejected here, because an input transformer cannot raise a usage
             # error.
-            _as_usage(route_cell, cell)
+            _raise_as_usage_error(route_cell, cell)
         try:
-            self.notebook.run_cell(cell, flags)
+            self.session.run_cell(cell, flags)
         except InvalidRequest as error:
             raise UsageError(f"%%mhjax {error}") from error
         except (NotStarted, NotClean) as error:
             if not flags.auto:
                 raise
             # The user typed no `%%mhjax` and may not know that auto mode sent the cell to the ranks.
-            raise type(error)(f"{error}\n  {_AUTO_IS_ON}", **error.parts) from None
+            raise type(error)(f"{error}\n  {_AUTO_MODE_NOTE}", **error.parts) from None
         return None
 
     @cell_magic
@@ -142,30 +142,30 @@ class MhjaxMagics(Magics):
         """Run a cell in the notebook in auto mode. Without auto mode every plain cell runs there, so it changes nothing."""
         if line.strip():
             raise UsageError(f"%%local takes no arguments, and got {line.strip()!r}")
-        self.notebook.shell.run_cell(cell)
+        self.session.shell.run_cell(cell)
 
 
 # `%%mhjax?` and `%mhjax?` show the docstring of the magic.
 MhjaxMagics.mhjax.__doc__ = _MANUAL
 
 
-def _empty_cell(line: str) -> UsageError:
+def _empty_cell_error(line: str) -> UsageError:
     """Build the error for a cell without code: a command takes one % and its own line; code goes on the lines below."""
     words = line.split()
-    if words and words[0] in table.VERBS:
-        return _is_verb(line)
+    if words and words[0] in table.COMMANDS:
+        return _command_error(line)
     if words and not words[0].startswith("-"):
         return UsageError(f"%%mhjax {line}: the cell is empty; put the code on the lines below:\n%%mhjax\n{line}")
     return UsageError(f"%%mhjax{f' {line}' if line else ''}: the cell is empty; put the code on the lines below")
 
 
-def _is_verb(line: str) -> UsageError:
+def _command_error(line: str) -> UsageError:
     return UsageError(
         f"%%mhjax {line}: {line.split(maxsplit=1)[0]} is a verb, and takes one %, in a cell of its own: %mhjax {line}"
     )
 
 
-def _as_usage(check: Any, source: str) -> None:
+def _raise_as_usage_error(check: Any, source: str) -> None:
     try:
         check(source)
     except InvalidRequest as error:
@@ -186,15 +186,15 @@ def load(shell: Any) -> None:
         return
     magics = MhjaxMagics(shell)
     shell.register_magics(magics)
-    shell.mhnb_assist = assist.Assist(shell, magics.notebook, _cell_parser)
+    shell.mhnb_assist = assist.ShellHooks(shell, magics.session, _cell_parser)
     shell.mhnb_assist.install()
 
 
 def unload(shell: Any) -> None:
     """Undo `load` and stop the clusters."""
-    if (helper := getattr(shell, "mhnb_assist", None)) is None:
+    if (hooks := getattr(shell, "mhnb_assist", None)) is None:
         return
-    helper.uninstall()
+    hooks.uninstall()
     shell.mhnb_assist = None
     for kind, name in (("line", "mhjax"), ("cell", "mhjax"), ("cell", "local")):
         shell.magics_manager.magics[kind].pop(name, None)

@@ -18,20 +18,20 @@ _IN_KERNELS = f"""from mhnb.core.life import ladder as _ladder
 _ladder.INTERRUPT_KILL_S = {_KILL_S}
 del _ladder
 """
-_OWN_FREE_S, _OWN_KILL_S = ladder.INTERRUPT_FREE_S, ladder.INTERRUPT_KILL_S
+_OWN_FREE_S, _OWN_KILL_S = ladder.INTERRUPT_DISCONNECT_S, ladder.INTERRUPT_KILL_S
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave ranks that are slow to end an interrupted cell alone; the clusters of a test are driven from this process."""
-    monkeypatch.setattr(ladder, "INTERRUPT_FREE_S", _FREE_S)
+    monkeypatch.setattr(ladder, "INTERRUPT_DISCONNECT_S", _FREE_S)
     monkeypatch.setattr(ladder, "INTERRUPT_KILL_S", _KILL_S)
 
 
 @pytest.fixture
 def frees_soon(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Free ranks from a collective as soon as for a user."""
-    monkeypatch.setattr(ladder, "INTERRUPT_FREE_S", _OWN_FREE_S)
+    monkeypatch.setattr(ladder, "INTERRUPT_DISCONNECT_S", _OWN_FREE_S)
 
 
 @pytest.fixture

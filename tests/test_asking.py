@@ -11,26 +11,26 @@ from typing import Any
 import pytest
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS, Shape
+from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS, ClusterSpec
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
-from mhnb.keep.berth import choose_berth
-from mhnb.startup.asking import check_alike, take_shape
-from mhnb.startup.flags import add_doctor_flags, add_place_flags, place_options
-from mhnb.startup.looking import look_as_asked
-from mhnb.startup.options import take_options
-from mhnb.verbs.start import add_start_flags
+from mhnb.keep.berth import select_cluster
+from mhnb.startup.asking import check_same_options, resolve_spec
+from mhnb.startup.flags import add_doctor_flags, add_start_flags, start_arguments
+from mhnb.startup.looking import run_doctor
+from mhnb.startup.options import parse_options
+from mhnb.verbs.start import add_start_command_flags
 
 
 def _options(line: str) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
-    add_place_flags(parser)
-    return place_options(parser.parse_args(shlex.split(line)))
+    add_start_flags(parser)
+    return start_arguments(parser.parse_args(shlex.split(line)))
 
 
-def _shape(line: str) -> Shape:
+def _shape(line: str) -> ClusterSpec:
     asked = _options(line)
     hosts, devices, each = (asked.pop(name, None) for name in ("hosts", "devices", "ranks_per_host"))
-    return take_shape(hosts, devices, each, asked)
+    return resolve_spec(hosts, devices, each, asked)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_the_same_start_line_goes_on(first: str, line: str) -> None:
 def _check_alike(first: str, line: str) -> None:
     shape, running, asked = _shape(first), _options(first), _options(line)
     for options in (running, asked):
-        take_shape(options.pop("hosts", None), None, None, options)
-    check_alike("a", shape, take_options("a", shape, running), asked)
+        resolve_spec(options.pop("hosts", None), None, None, options)
+    check_same_options("a", shape, parse_options("a", shape, running), asked)
 
 
 def test_a_host_file_by_hosts(tmp_path: Path) -> None:
@@ -157,19 +157,19 @@ def test_a_flag_of_the_login_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> No
 def test_doctor_and_start_name_machines_alike() -> None:
     """`doctor` has every flag of `start` that says where, from one declaration, and one of its own."""
     start, doctor = argparse.ArgumentParser(), argparse.ArgumentParser()
-    add_place_flags(start)
+    add_start_flags(start)
     add_doctor_flags(doctor)
     # argparse has no other way to ask.
     assert set(doctor._option_string_actions) - set(start._option_string_actions) == {"--coordinator-port"}
     assert set(start._option_string_actions) <= set(doctor._option_string_actions)
     args = doctor.parse_args(shlex.split("--hosts a --set user=me --set port=7 --set extra=X=1 --set extra=Y=2"))
-    assert place_options(args) == {"hosts": ["a"], "user": "me", "port": "7", "extra": ["X=1", "Y=2"]}
+    assert start_arguments(args) == {"hosts": ["a"], "user": "me", "port": "7", "extra": ["X=1", "Y=2"]}
 
 
 def test_what_attach_says_where_there_is_nothing() -> None:
     """Once, and with the line that makes one."""
     with pytest.raises(NotStarted) as failed:
-        choose_berth(None, [], [])
+        select_cluster(None, [], [])
     assert str(failed.value) == (
         "there is no kept cluster on this machine; one that is started with %mhjax start --keep outlives its notebook"
     )
@@ -202,7 +202,7 @@ def test_what_doctor_refuses(line: str, said: str) -> None:
     doctor = argparse.ArgumentParser()
     add_doctor_flags(doctor)
     with pytest.raises(InvalidRequest, match=re.escape(said)):
-        look_as_asked(doctor.parse_args(shlex.split(line)))
+        run_doctor(doctor.parse_args(shlex.split(line)))
 
 
 def test_a_profile_says_what_the_start_does_not(tmp_path: Path) -> None:
@@ -249,15 +249,15 @@ def test_what_does_not_go_together(line: str, said: str) -> None:
 def test_an_argument_of_initialize_is_told_where_it_goes(argument: str) -> None:
     """It is no option of `start`: both ways to give it are named, and both are taken as they stand."""
     with pytest.raises(InvalidRequest, match=r"options are .*\binit, initialize, .*profile") as failed:
-        take_shape(2, 1, None, {argument: "a:1"})
+        resolve_spec(2, 1, None, {argument: "a:1"})
     told = str(failed.value).splitlines()[-1]
     assert told == (
         f"  {argument} is an argument of jax.distributed.initialize: initialize={{{argument!r}: 'a:1'}};"
         f" of %mhjax start: --{argument.replace('_', '-')} a:1"
     )
-    assert take_shape(2, 1, None, {"initialize": {argument: "a:1"}}).initialize == {argument: "a:1"}
+    assert resolve_spec(2, 1, None, {"initialize": {argument: "a:1"}}).initialize == {argument: "a:1"}
     parser = MagicArgumentParser()
-    add_start_flags(parser)
+    add_start_command_flags(parser)
     assert getattr(parser.parse_args(told.partition("start: ")[2].split()), argument) == "a:1"
 
 
@@ -266,11 +266,11 @@ def test_a_number_that_cannot_be_stays_one(hosts: int) -> None:
     """It is not taken for one that was not given: as a shape it is refused, by its own value."""
     for count, options in ((hosts, {}), (None, {"ranks": hosts})):
         with pytest.raises(InvalidRequest, match=f"hosts={hosts}"):
-            take_shape(count, 2, None, options)
+            resolve_spec(count, 2, None, options)
     with pytest.raises(InvalidRequest, match="ranks_per_host=0"):
-        take_shape(4, 2, 0, {})
+        resolve_spec(4, 2, 0, {})
     with pytest.raises(InvalidRequest, match="devices=0"):
-        take_shape(4, 0, None, {})
+        resolve_spec(4, 0, None, {})
 
 
 def test_every_flag_is_a_setting(tmp_path: Path) -> None:

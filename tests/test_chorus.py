@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.reach.chorus import Gone, Part, Said, read_line
+from mhnb.core.reach.chorus import AnswerChunk, OtherOutput, ProbeExited, parse_probe_line
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError
 from mhnb.launch import probe
-from mhnb.launch.calls import Calls
-from mhnb.launch.chorus import Chorus, ChorusEnded
+from mhnb.launch.calls import ProbeServer
+from mhnb.launch.chorus import MultiplexedProbes, ProbesExited
 
 
 @pytest.mark.parametrize("tag", ["3: ", "03: ", "[1,3]<stdout>:", "[3] ", ""])
 def test_lines_of_every_launcher(tag: str) -> None:
     """The marks of Slurm, Open MPI and MPICH change nothing; what is no probe's is somebody's word."""
-    assert read_line(f"{tag}mhnb-probe 3 7 1/2 5 | a: ") == Part(3, 7, 1, 2, "| a: "[:5])
-    assert read_line(f"{tag}mhnb-probe 3 gone 127 beta") == Gone(3, 127, "beta")
-    assert read_line(f"{tag}mhnb: no python: py") == Said(3 if tag else None, "mhnb: no python: py")
+    assert parse_probe_line(f"{tag}mhnb-probe 3 7 1/2 5 | a: ") == AnswerChunk(3, 7, 1, 2, "| a: "[:5])
+    assert parse_probe_line(f"{tag}mhnb-probe 3 gone 127 beta") == ProbeExited(3, 127, "beta")
+    assert parse_probe_line(f"{tag}mhnb: no python: py") == OtherOutput(3 if tag else None, "mhnb: no python: py")
 
 
 class Stage:
@@ -33,7 +33,9 @@ class Stage:
         self.asked: list[dict[str, object]] = []
         self.is_over = False
         self.answers: dict[int, object] = {}
-        self.chorus = Chorus(count, self.log, send=self._hear, has_ended=lambda: self.is_over, far=SshOptions())
+        self.chorus = MultiplexedProbes(
+            count, self.log, send=self._hear, has_ended=lambda: self.is_over, remote_options=SshOptions()
+        )
 
     def say(self, *lines: str) -> None:
         """Write to the log as tasks do."""
@@ -63,7 +65,7 @@ def test_what_is_the_same_for_all_is_sent_once(stage: Stage) -> None:
     """Else a list of all hosts would be sent as often as there are hosts."""
     stage.answers = {0: "a", 1: "b", 2: "c"}
     given = {at: {"targets": ["x", "y"], "skip": f"peer {at}"} for at in range(3)}
-    assert stage.chorus.ask("connect", given, timeout_s=60) == ["a", "b", "c", None]
+    assert stage.chorus.request("connect", given, timeout_s=60) == ["a", "b", "c", None]
     (request,) = stage.asked
     assert request["common"] == {"targets": ["x", "y"]}
     assert request["each"] == {str(at): {"skip": f"peer {at}"} for at in range(3)}
@@ -72,51 +74,51 @@ def test_what_is_the_same_for_all_is_sent_once(stage: Stage) -> None:
 def test_a_task_that_does_not_answer_is_named(stage: Stage) -> None:
     """The others' answers count, and it is waited for no second time."""
     stage.answers = {0: "a", 2: "c"}
-    assert stage.chorus.ask("facts", _to_all(3), timeout_s=0.2) == ["a", None, "c", None]
+    assert stage.chorus.request("facts", _to_all(3), timeout_s=0.2) == ["a", None, "c", None]
     late = stage.chorus.failures()[1]
     assert isinstance(late, HostUnreachable)
     assert str(late).startswith("host1: gave no answer within 0.2 s")
-    assert stage.chorus.ask("facts", _to_all(3), timeout_s=1000)[1] is None
+    assert stage.chorus.request("facts", _to_all(3), timeout_s=1000)[1] is None
 
 
 def test_a_task_whose_probe_cannot_run_is_named(stage: Stage) -> None:
     """By its machine's own name, with what it said last; the others go on."""
     stage.answers = {0: "a", 2: "c"}
     stage.say("1: mhnb: logged in", "1: mhnb: no python: py", "1: mhnb-probe 1 gone 127 beta")
-    assert stage.chorus.ask("facts", _to_all(3), timeout_s=1000) == ["a", None, "c", None]
+    assert stage.chorus.request("facts", _to_all(3), timeout_s=1000) == ["a", None, "c", None]
     gone = stage.chorus.failures()[1]
     assert isinstance(gone, HostUnfit)
     assert str(gone).startswith("beta: has no such Python: no python: py")
     with pytest.raises(HostUnfit):
-        stage.chorus.release()
+        stage.chorus.end_probes()
 
 
 def test_a_command_that_ends_is_not_waited_for(stage: Stage) -> None:
     """What it wrote says why."""
     stage.is_over = True
-    with pytest.raises(ChorusEnded):
+    with pytest.raises(ProbesExited):
         stage.chorus.await_begin()
-    with pytest.raises(ChorusEnded):
-        stage.chorus.ask("facts", {0: {}}, timeout_s=1000)
+    with pytest.raises(ProbesExited):
+        stage.chorus.request("facts", {0: {}}, timeout_s=1000)
 
 
 def test_several_tasks_on_a_machine_are_asked_once(stage: Stage) -> None:
     """After the choice, positions are those of the chosen."""
-    stage.chorus.narrow([0, 2])
+    stage.chorus.select_tasks([0, 2])
     stage.answers = {0: "a", 2: "c"}
     assert stage.chorus.count == 2
-    assert stage.chorus.ask("facts", _to_all(2), timeout_s=60) == ["a", "c", None]
+    assert stage.chorus.request("facts", _to_all(2), timeout_s=60) == ["a", "c", None]
 
 
 def test_who_does_not_know_the_word_is_hung_up_on() -> None:
     """A port scan, or a probe of another launch: it hears nothing of what is asked."""
-    calls = Calls("127.0.0.1")
-    place = calls.place
+    calls = ProbeServer("127.0.0.1")
+    place = calls.connection_info
     with socket.create_connection((place["address"], place["port"]), 60) as stranger:
         assert len(stranger.recv(64, socket.MSG_WAITALL)) == 64
         stranger.sendall(b"x" * 64 + b"     0")
         assert stranger.recv(1) == b""
-    with probe._call(place, 2) as link:
+    with probe._connect_to_notebook(place, 2) as link:
         calls.send(b"question\n")
         assert link.recv(9, socket.MSG_WAITALL) == b"question\n"
     calls.close()
@@ -128,7 +130,7 @@ def test_a_probe_does_not_serve_somebody_else() -> None:
         server.settimeout(60)
         place = {"address": "127.0.0.1", "port": server.getsockname()[1], "word": "secret", "timeout_s": 0.5}
         with pytest.raises(OSError, match="timed out"):
-            probe._call(place, 0)
+            probe._connect_to_notebook(place, 0)
         link, _ = server.accept()
         with link:
             assert link.recv(64) == b""
@@ -137,4 +139,4 @@ def test_a_probe_does_not_serve_somebody_else() -> None:
 def test_an_address_that_is_not_of_this_machine() -> None:
     """It is named, with the flag that gives another."""
     with pytest.raises(LaunchError, match=r"cannot listen at 192\.0\.2\.7 .*--address"):
-        Calls("192.0.2.7")
+        ProbeServer("192.0.2.7")

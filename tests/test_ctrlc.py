@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from mhnb.drive.ctrlc import CtrlC
+from mhnb.drive.ctrlc import SigintHandler
 
 
 def press() -> None:
@@ -19,8 +19,8 @@ def press() -> None:
 def test_ctrl_c_calls_the_act_and_raises_nothing() -> None:
     """Who hands in a cell is not broken off half way."""
     called: list[int] = []
-    with CtrlC() as ctrl_c:
-        ctrl_c.call(lambda: called.append(1))
+    with SigintHandler() as ctrl_c:
+        ctrl_c.set_callback(lambda: called.append(1))
         press()
         press()
     assert called == [1, 1]
@@ -29,16 +29,16 @@ def test_ctrl_c_calls_the_act_and_raises_nothing() -> None:
 def test_one_that_came_before_there_was_anything_to_call_is_called_then() -> None:
     """The cell was on its way: it is interrupted as soon as it has a number."""
     called: list[int] = []
-    with CtrlC() as ctrl_c:
+    with SigintHandler() as ctrl_c:
         press()
         assert called == []
-        ctrl_c.call(lambda: called.append(1))
+        ctrl_c.set_callback(lambda: called.append(1))
     assert called == [1]
 
 
 def test_one_that_nobody_took_is_raised_at_the_end() -> None:
     """It is not lost."""
-    with pytest.raises(KeyboardInterrupt), CtrlC():
+    with pytest.raises(KeyboardInterrupt), SigintHandler():
         press()
 
 
@@ -46,7 +46,7 @@ def test_an_error_inside_is_the_one_that_is_raised() -> None:
     """Ctrl-C does not hide why the cell was refused."""
 
     def hand_in() -> None:
-        with CtrlC():
+        with SigintHandler():
             press()
             raise ValueError("refused")
 
@@ -57,7 +57,7 @@ def test_an_error_inside_is_the_one_that_is_raised() -> None:
 def test_afterwards_ctrl_c_is_what_it_was() -> None:
     """A plain cell is interrupted as ever."""
     before = signal.getsignal(signal.SIGINT)
-    with CtrlC():
+    with SigintHandler():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -67,7 +67,7 @@ def test_another_thread_changes_nothing() -> None:
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def wait() -> None:
-        with CtrlC():
+        with SigintHandler():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=wait)

@@ -306,7 +306,9 @@ def test_a_value_that_one_rank_cannot_make_is_bound_nowhere(ranks: PipedRanks, m
     with pytest.raises(InvalidRequest, match=r"unbound cannot be pushed: on rank 1 it needs __main__\.Lacking"):
         exchange.push(ranks, {"unbound": made()})
     assert ranks.run("answer = unbound") == ["old", "old"]
-    assert ranks.run("from mhnb.rank.asks.verbs import _DEPOTS; answer = len(_DEPOTS[rank]._arrivals)") == [0, 0]
+    assert ranks.run(
+        "from mhnb.rank.asks.verbs import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[rank]._incoming)"
+    ) == [0, 0]
 
 
 @pytest.mark.parametrize("name", ["class", "a b", ""])

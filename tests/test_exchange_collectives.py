@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
-from mhnb.exchange.collectives import check_call, merge_launched, merge_planned
+from mhnb.exchange.collectives import check_call, merge_compiled, merge_launched
 from mhnb.sharding.hlo import HloCollective
 from mhnb.sharding.hlo_shape import HloShape
 from mhnb.sharding.report import Program, program_to_wire
 
 HOSTS = {0: "host0", 1: "host1"}
 SUM = HloCollective("all-reduce", "r", (HloShape("f32", (8,)),), (HloShape("f32", (8,)),), ((0, 1),))
-STEP = Program("jit(step)", (0, 1), "cpu", (SUM,), digest="a", takes="f32[8]")
+STEP = Program("jit(step)", (0, 1), "cpu", (SUM,), digest="a", argument_types="f32[8]")
 FREE = Program("jit(add)", (0, 1), "cpu", ())
 
 
@@ -59,18 +59,18 @@ def test_what_is_no_call_is_refused(text: str) -> None:
 
 def test_ranks_that_agree_are_one_report() -> None:
     """The program is the one that all tell."""
-    assert merge_planned("step(x)", {0: planned(STEP), 1: planned(STEP)}) == STEP
+    assert merge_compiled("step(x)", {0: planned(STEP), 1: planned(STEP)}) == STEP
 
 
 @pytest.mark.parametrize(
     "other",
-    [replace(STEP, digest="b", takes="f32[4]"), replace(STEP, collectives=()), replace(STEP, ranks=(1, 0))],
+    [replace(STEP, digest="b", argument_types="f32[4]"), replace(STEP, collectives=()), replace(STEP, ranks=(1, 0))],
     ids=["another module", "other collectives", "other devices"],
 )
 def test_ranks_that_differ_are_shown(other: Program) -> None:
     """Each side is shown with its ranks."""
     with pytest.raises(ValueDiffers) as caught:
-        merge_planned("step(x)", {0: planned(STEP), 1: planned(other), 2: planned(STEP)})
+        merge_compiled("step(x)", {0: planned(STEP), 1: planned(other), 2: planned(STEP)})
     assert "ranks 0,2: jit(step) of f32[8] on 2 devices" in str(caught.value)
     assert "\n  rank 1: jit(step) of " in str(caught.value)
 
@@ -78,46 +78,46 @@ def test_ranks_that_differ_are_shown(other: Program) -> None:
 def test_programs_that_look_alike_are_said_to() -> None:
     """Where each side reads the same, a line says that the difference is in what is around the collectives."""
     with pytest.raises(ValueDiffers) as caught:
-        merge_planned("step(x)", {0: planned(STEP), 1: planned(replace(STEP, digest="b"))})
+        merge_compiled("step(x)", {0: planned(STEP), 1: planned(replace(STEP, digest="b"))})
     assert "their collectives are alike; what differs is in between: an operation, a constant, a branch" in str(
         caught.value
     )
     with pytest.raises(ValueDiffers) as caught:
-        merge_planned("step(x)", {0: planned(STEP), 1: planned(replace(STEP, digest="b", takes="f32[4]"))})
+        merge_compiled("step(x)", {0: planned(STEP), 1: planned(replace(STEP, digest="b", argument_types="f32[4]"))})
     assert "alike" not in str(caught.value)
 
 
 def test_what_xla_calls_it_is_no_difference() -> None:
     """Its names may differ from host to host."""
     other = replace(STEP, collectives=(replace(SUM, name="all-reduce.7"),))
-    assert merge_planned("step(x)", {0: planned(STEP), 1: planned(other)}) == STEP
+    assert merge_compiled("step(x)", {0: planned(STEP), 1: planned(other)}) == STEP
 
 
 def test_programs_of_one_rank_alone_may_name_their_own() -> None:
     """The same program on each rank's own devices is no difference."""
     local = replace(STEP, ranks=(0, 0))
-    assert merge_planned("f(x)", {0: planned(local), 1: planned(replace(local, ranks=(1, 1)))}) == local
+    assert merge_compiled("f(x)", {0: planned(local), 1: planned(replace(local, ranks=(1, 1)))}) == local
 
 
 def test_an_error_on_every_rank_is_said_once() -> None:
     """With its name, and what is near it."""
     answer = failed("NameError", "name 'stepp' is not defined", "step")
     with pytest.raises(InvalidRequest) as caught:
-        merge_planned("stepp(x)", {0: answer, 1: answer})
+        merge_compiled("stepp(x)", {0: answer, 1: answer})
     assert str(caught.value) == "stepp(x) on every rank: NameError: name 'stepp' is not defined; did you mean step?"
 
 
 def test_a_name_that_nothing_is_near_names_the_ways() -> None:
     """Where to look, and how it gets there."""
     with pytest.raises(InvalidRequest, match=r"%mhjax vars .* %mhjax push"):
-        merge_planned("f(q)", {0: failed("NameError", "name 'q' is not defined")})
+        merge_compiled("f(q)", {0: failed("NameError", "name 'q' is not defined")})
 
 
 def test_an_error_on_some_ranks_names_them() -> None:
     """The others could compile it."""
     answers = {0: planned(STEP), 1: failed("TypeError", "no"), 2: planned(STEP)}
     with pytest.raises(InvalidRequest, match=r"^step\(x\) on rank 1: TypeError: no$"):
-        merge_planned("step(x)", answers)
+        merge_compiled("step(x)", answers)
 
 
 def test_a_program_that_fails_is_told_as_in_a_cell() -> None:
@@ -125,21 +125,21 @@ def test_a_program_that_fails_is_told_as_in_a_cell() -> None:
     said = "Contracting dimensions are sharded and it is ambiguous how the output should be sharded."
     answer = failed("ShardingTypeError", said, traced=True, place="cell 3, line 2", code="return a @ b")
     with pytest.raises(CallFailed) as caught:
-        merge_planned("step(a, b)", {0: answer})
+        merge_compiled("step(a, b)", {0: answer})
     first, line, cure = str(caught.value).splitlines()
     assert first == f"step(a, b) on every rank: ShardingTypeError: {said}"
     assert line == "  cell 3, line 2:  return a @ b"
     assert cure.startswith("  → The dimension that a and b are summed over is sharded on both sides")
     with pytest.raises(CallFailed, match=r"^step\(x\) on every rank: TypeError: no$"):
-        merge_planned("step(x)", {0: failed("TypeError", "no", traced=True)})
+        merge_compiled("step(x)", {0: failed("TypeError", "no", traced=True)})
 
 
 def test_our_own_errors_say_it_themselves() -> None:
     """Without a name of a class before them; an unknown form stays one."""
     with pytest.raises(InvalidRequest, match=r"^f\(x\) on every rank: 3 is int, no function$"):
-        merge_planned("f(x)", {0: failed("InvalidRequest", "3 is int, no function", ours=True)})
+        merge_compiled("f(x)", {0: failed("InvalidRequest", "3 is int, no function", ours=True)})
     with pytest.raises(UnknownForm):
-        merge_planned("f(x)", {0: failed("UnknownForm", "what is this", ours=True)})
+        merge_compiled("f(x)", {0: failed("UnknownForm", "what is this", ours=True)})
 
 
 def test_launches_of_all_ranks_are_one_report_each() -> None:

@@ -15,17 +15,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.core.asked.shape import HostShare
+from mhnb.core.asked.shape import HostAssignment
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.core.wire.hostspec import HostSpec, format_hostspec
 from mhnb.drive import finishing
-from mhnb.drive.finishing import await_ends, see_through
+from mhnb.drive.finishing import run_uninterrupted, wait_for_pending_shutdowns
 from mhnb.errors import LaunchError
 from mhnb.launch import attached
-from mhnb.launch.carried import ask_program
-from mhnb.launch.pods import PodLauncher
-from mhnb.launch.probing import ThisMachine, open_probes
-from mhnb.link.sockets import SocketLink
+from mhnb.launch.carried import run_program
+from mhnb.launch.pods import CloudLauncher
+from mhnb.launch.probing import LocalPython, open_probes
+from mhnb.link.sockets import SocketServer
 
 WAIT_S = 60.0
 
@@ -33,7 +33,7 @@ WAIT_S = 60.0
 def _is_waiting(thread: threading.Thread) -> bool:
     """Whether it waits for what was begun, and no longer begins it: a user presses later than that."""
     frame = sys._current_frames()[thread.ident or 0]
-    return {"see_through", "see"} <= {line.name for line in traceback.extract_stack(frame)}
+    return {"run_uninterrupted", "wait_done"} <= {line.name for line in traceback.extract_stack(frame)}
 
 
 def test_ctrl_c_ends_the_waiting_and_not_the_work() -> None:
@@ -53,29 +53,29 @@ def test_ctrl_c_ends_the_waiting_and_not_the_work() -> None:
 
     threading.Thread(target=press).start()
     with pytest.raises(KeyboardInterrupt):
-        see_through(work)
+        run_uninterrupted(work)
     assert not done.is_set()
     threading.Timer(0.2, may_end.set).start()
-    await_ends()
+    wait_for_pending_shutdowns()
     assert done.is_set()
 
 
 def test_what_fails_is_the_callers() -> None:
     """Its error comes out where the end was asked for."""
     with pytest.raises(ZeroDivisionError):
-        see_through(lambda: print(1 / 0))
-    assert not finishing._ends, "what has been seen done is let go of"
+        run_uninterrupted(lambda: print(1 / 0))
+    assert not finishing._pending, "what has been seen done is let go of"
 
 
 def test_a_program_that_does_not_answer_is_not_waited_for_for_ever() -> None:
     """As sinfo, while slurmctld is down."""
     with pytest.raises(LaunchError, match=r"sleep 600: no answer within 0.2 s; try it by hand"):
-        ask_program(["sleep", "600"], limit_s=0.2)
+        run_program(["sleep", "600"], limit_s=0.2)
 
 
 def test_a_look_that_died_before_it_read_ends_quietly(tmp_path: Path) -> None:
     """A Python that does not start is told by its exit code, not by a broken pipe."""
-    looking = ThisMachine(["-c", "raise SystemExit(3)"], log=tmp_path / "log")
+    looking = LocalPython(["-c", "raise SystemExit(3)"], log=tmp_path / "log")
     assert looking.wait(WAIT_S)
     looking.write(b"x")
     looking.end(0)
@@ -88,7 +88,7 @@ def test_a_stranger_whose_socket_takes_no_options(monkeypatch: pytest.MonkeyPatc
     def refuse(*_: object) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    link = SocketLink(b"k" * 32)
+    link = SocketServer(b"k" * 32)
     host, _, port = link.url.partition(":")[2].rpartition(":")
     with socket.create_connection((host, int(port))) as stranger:
         with monkeypatch.context() as patch:
@@ -132,7 +132,7 @@ def test_a_supervisor_that_is_told_again_while_it_ends(tmp_path: Path) -> None:
     )
     assert told.returncode == 0
     assert not key.exists()
-    assert Path(spec.end_mark).exists()
+    assert Path(spec.ended_path).exists()
 
 
 def test_a_supervisor_that_does_not_end_is_killed_with_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,11 +154,11 @@ def test_a_client_that_tries_and_gives_up_is_told_by_its_last_word(tmp_path: Pat
     client = tmp_path / "client"
     client.write_text("#!/bin/sh\necho 'try 1 failed' >&2; echo 'try 2 failed' >&2; echo 'no such pod' >&2; exit 1\n")
     client.chmod(0o755)
-    share = HostShare(4, "host4", (4,))
+    share = HostAssignment(4, "host4", (4,))
     with open_probes(
-        [PodLauncher(str(client), lambda _: [str(client)], SshOptions()).open_probe(share)], tmp_path
+        [CloudLauncher(str(client), lambda _: [str(client)], SshOptions()).open_probe(share)], tmp_path
     ) as probes:
-        assert probes.ask("time", {0: {}, 1: {}}, timeout_s=WAIT_S)[0] is None
+        assert probes.request("time", {0: {}, 1: {}}, timeout_s=WAIT_S)[0] is None
         first, *rest = str(probes.failures()[0]).splitlines()
     assert first == "host4 (client) ended with exit code 1: no such pod"
     assert [line.strip() for line in rest] == ["try 1 failed", "try 2 failed"]

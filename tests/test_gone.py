@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from mhnb.launch.gone import await_gone, kill_groups, lives
+from mhnb.launch.gone import is_running, kill_groups, wait_until_ended
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_one_that_lives_is_waited_for_as_long_as_is_asked(sleeper: subprocess.Popen[bytes]) -> None:
     """The answer is no."""
-    assert not await_gone([psutil.Process(sleeper.pid)], 0.05)
+    assert not wait_until_ended([psutil.Process(sleeper.pid)], 0.05)
 
 
 def test_a_group_that_was_killed_is_gone_when_this_returns(sleeper: subprocess.Popen[bytes]) -> None:
@@ -30,8 +30,8 @@ def test_a_group_that_was_killed_is_gone_when_this_returns(sleeper: subprocess.P
     shell = psutil.Process(sleeper.pid)
     (child,) = shell.children() or [shell]
     kill_groups([sleeper.pid])
-    assert not lives(shell)
-    assert await_gone([child], 20.0)
+    assert not is_running(shell)
+    assert wait_until_ended([child], 20.0)
 
 
 def test_those_that_are_gone_already_are_no_error(sleeper: subprocess.Popen[bytes]) -> None:

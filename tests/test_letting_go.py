@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.launch.carried import CarriedHosts
+from mhnb.launch.carried import CommandHosts
 from mhnb.launch.local import LocalHost
 from mhnb.launch.ssh_hosts import SshHost
 
@@ -30,7 +30,7 @@ class _LetGoMeanwhile:
         """As ssh is let go of."""
 
 
-@pytest.mark.parametrize("kind", [LocalHost, CarriedHosts, SshHost])
+@pytest.mark.parametrize("kind", [LocalHost, CommandHosts, SshHost])
 def test_who_is_let_go_of_while_it_is_looked_at_has_not_ended(kind: type[Any]) -> None:
     """It would count as lost, and the others of its cluster, which is to live on, would be killed."""
     host: Any = object.__new__(kind)

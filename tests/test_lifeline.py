@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.launch.lifeline import KEEP, lifeline_command
+from mhnb.launch.lifeline import KEEP_MARKER, watchdog_command
 from tests.support.lab import wait_until
 
 _QUICK = (
@@ -30,7 +30,7 @@ def _hold(
     grace_s: float = 0.2,
     kill_s: float = 0.2,
 ) -> subprocess.Popen[bytes]:
-    words = lifeline_command(command, keep=keep, clean_up=clean_up)
+    words = watchdog_command(command, keep=keep, clean_up=clean_up)
     quick = [sys.executable, "-P", "-c", _QUICK, str(grace_s), str(kill_s), *words[4:]]
     return subprocess.Popen(quick, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
@@ -44,7 +44,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 def test_the_words() -> None:
     """What is held stands after `--`, so that none of its words is taken for an option."""
-    assert lifeline_command(["srun", "--keep"], clean_up=["scancel", "--name=a b"])[1:] == [
+    assert watchdog_command(["srun", "--keep"], clean_up=["scancel", "--name=a b"])[1:] == [
         "-P", "-m", "mhnb.launch.lifeline", "--clean-up=scancel '--name=a b'", "--", "srun", "--keep",
     ]  # fmt: skip
 
@@ -91,7 +91,7 @@ def test_one_that_is_kept_lives_on() -> None:
     """With `keep` the owner's end means nothing to it, from the word on that says so."""
     held = _hold(["sleep", "600"], keep=True)
     assert held.stdin is not None
-    held.stdin.write(b"before it\n" + KEEP + b"\n")
+    held.stdin.write(b"before it\n" + KEEP_MARKER + b"\n")
     held.stdin.close()
     own = psutil.Process(held.pid)
     wait_until(lambda: any("sleep" in child.name() for child in own.children()), "it runs")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mhnb.frontend.boards import gather_places
-from mhnb.frontend.notebook import Notebook
-from mhnb.view.words import Places
+from mhnb.frontend.boards import locations_from_cluster
+from mhnb.frontend.notebook import Session
+from mhnb.view.words import RankLocations
 from tests.view.samples import cell, out
 
 
@@ -32,18 +32,18 @@ def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -
             pass
 
     monkeypatch.setattr("mhnb.frontend.notebook.ResultPanel", Panel)
-    notebook = Notebook(shell=None)
+    notebook = Session(shell=None)
     ran = {
         (name, seq): replace(cell([out(f"{name} {seq}")]), seq=seq)
         for name, seq in (("a", 1), ("a", 2), ("b", 3), ("a", 3), ("b", 1))
     }
     for (name, _), result in ran.items():
-        notebook._remember(name, result, Places())
+        notebook._store_result(name, result, RankLocations())
     for seq, meant in ((None, ("b", 1)), (1, ("b", 1)), (2, ("a", 2)), (3, ("b", 3))):
         assert notebook.open_panel(seq)
         assert opened[-1] is ran[meant]
     assert not notebook.open_panel(4)
-    assert not Notebook(shell=None).open_panel(None)
+    assert not Session(shell=None).open_panel(None)
 
 
 @pytest.mark.parametrize(
@@ -54,5 +54,5 @@ def test_the_notebooks_folder_is_what_the_server_tells(told: str, is_local: bool
     """From there JupyterLab opens a log; a log of another machine it opens nowhere."""
     shape = SimpleNamespace(is_local=is_local)
     cluster: Any = SimpleNamespace(ranks=(), name="demo", shape=shape)
-    assert gather_places(cluster, {"JPY_SESSION_NAME": told}).folder == folder
-    assert gather_places(cluster).folder == ""
+    assert locations_from_cluster(cluster, {"JPY_SESSION_NAME": told}).notebook_dir == folder
+    assert locations_from_cluster(cluster).notebook_dir == ""

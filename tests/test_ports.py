@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from mhnb.errors import PreflightFailed
-from mhnb.system.ports import check_port_free, hold_hub_ports
+from mhnb.system.ports import check_port_free, reserve_hub_ports
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_hubs_that_start_at_once_look_at_other_ports(
     seen: set[int] = set()
     for hub in range(20):
         monkeypatch.setattr(os, "getpid", lambda hub=hub: 70_000 + hub * apart)
-        found = set(hold_hub_ports(24, held))
+        found = set(reserve_hub_ports(24, held))
         assert len(found) == 24
         assert not seen & found
         seen |= found
@@ -37,8 +37,8 @@ def test_hubs_that_start_at_once_look_at_other_ports(
 def test_a_hub_that_has_ended_leaves_its_ports_to_another(held: ExitStack) -> None:
     """The block is held as long as the hub lives, and no longer."""
     with ExitStack() as ended:
-        first = hold_hub_ports(24, ended)
-    assert hold_hub_ports(24, held) == first
+        first = reserve_hub_ports(24, ended)
+    assert reserve_hub_ports(24, held) == first
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_a_port_that_is_taken_is_left_out(address: str, bound: str) -> None:
             except OSError as error:
                 pytest.skip(f"this machine has no {address}: {error}")
         with ExitStack() as ended:
-            taken.bind((bound, hold_hub_ports(4, ended, address)[0]))
+            taken.bind((bound, reserve_hub_ports(4, ended, address)[0]))
         with ExitStack() as held:
-            found = hold_hub_ports(4, held, address)
+            found = reserve_hub_ports(4, held, address)
         assert taken.getsockname()[1] not in found
         assert len(found) == 4
 

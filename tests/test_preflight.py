@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from mhnb.cli import main
-from mhnb.core.preflight.facts import Endpoint, Wanted, parse_facts
+from mhnb.core.preflight.facts import Endpoint, Requirements, parse_facts
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch import probe
-from mhnb.launch.probing import PRELUDE, Probe, ThisMachine
-from mhnb.startup.preflight import look_at
+from mhnb.launch.probing import PRELUDE, LocalPython, Probe
+from mhnb.startup.preflight import run_ssh_preflight
 
 
 def _doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -89,23 +89,23 @@ def test_the_probe_imports_nothing_but_the_standard_library() -> None:
 
 
 def _probe(tmp_path: Path, program: str) -> Probe:
-    return Probe("b", ThisMachine(["-c", program], log=tmp_path / "log"))
+    return Probe("b", LocalPython(["-c", program], log=tmp_path / "log"))
 
 
 def test_a_probe_that_hangs_is_given_up(tmp_path: Path) -> None:
     """It is ended when its time is up, and the reason is kept; it is not asked again."""
     hanging = _probe(tmp_path, "import time; time.sleep(1000)")
-    assert hanging.ask("facts", {"names": [], "is_notebooks": False}, timeout_s=0.2) is None
+    assert hanging.request("facts", {"names": [], "is_notebooks": False}, timeout_s=0.2) is None
     assert isinstance(hanging.failure, HostUnreachable)
     assert str(hanging.failure).startswith("b: gave no answer within 0.2 s")
-    assert hanging.ask("time", {}, timeout_s=1000) is None
+    assert hanging.request("time", {}, timeout_s=1000) is None
     hanging.close(1)
 
 
 def test_a_probe_that_ends_says_why(tmp_path: Path) -> None:
     """What it said last is the reason."""
     broken = _probe(tmp_path, "import sys; sys.exit('the disk hangs')")
-    assert broken.ask("time", {}, timeout_s=60) is None
+    assert broken.request("time", {}, timeout_s=60) is None
     assert isinstance(broken.failure, LaunchError)
     assert "exit code 1: the disk hangs" in str(broken.failure)
     broken.close(1)
@@ -114,7 +114,7 @@ def test_a_probe_that_ends_says_why(tmp_path: Path) -> None:
 def test_what_else_is_printed_is_no_answer(tmp_path: Path) -> None:
     """Words of a login shell's start-up files do not confuse the look."""
     noisy = _probe(tmp_path, f"print('welcome to b\\n{{}}'); {PRELUDE}")
-    assert isinstance(noisy.ask("time", {}, timeout_s=60), float)
+    assert isinstance(noisy.request("time", {}, timeout_s=60), float)
     noisy.close(5)
 
 
@@ -123,7 +123,7 @@ def test_a_file_of_the_users_is_no_module(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     monkeypatch.chdir(tmp_path)
     asked = _probe(tmp_path, PRELUDE)
-    assert isinstance(asked.ask("time", {}, timeout_s=60), float), asked.failure
+    assert isinstance(asked.request("time", {}, timeout_s=60), float), asked.failure
     asked.close(5)
 
 
@@ -165,13 +165,13 @@ def test_gpus_are_those_that_a_rank_would_see(
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [gpu["uuid"] for gpu in probe.tell_facts([], is_notebooks=True)["gpus"]] == uuids
+    assert [gpu["uuid"] for gpu in probe.collect_facts([], is_notebooks=True)["gpus"]] == uuids
 
 
 def test_the_own_address_is_the_one_that_leads_to_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher brings the login node's environment along: an ssh that came there says nothing of this machine."""
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 5 10.0.0.2 22")
-    by_ssh, by_launcher = (probe.tell_facts([], is_notebooks=False, towards=to) for to in ("", "127.0.0.1"))
+    by_ssh, by_launcher = (probe.collect_facts([], is_notebooks=False, towards=to) for to in ("", "127.0.0.1"))
     assert parse_facts(by_ssh).address == "10.0.0.2"
     assert parse_facts(by_launcher).address == "127.0.0.1"
 
@@ -180,12 +180,12 @@ def test_logs_go_where_they_would_go(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     """On the notebook's machine to its state folder, on another to that machine's own disk, also where that cannot be written."""
     monkeypatch.setenv("MHNB_HOME", "/mhnb/home")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    here, there = (probe.tell_facts([], is_notebooks=own)["disks"][0] for own in (True, False))
+    here, there = (probe.collect_facts([], is_notebooks=own)["disks"][0] for own in (True, False))
     assert (here["use"], here["folder"]) == ("logs", "/mhnb/home")
     assert (there["use"], there["folder"], there["error"]) == ("logs", str(tmp_path), "")
     monkeypatch.setattr(tempfile, "gettempdir", _no_temporary)
     monkeypatch.setenv("TMPDIR", "/proc/none")
-    full = probe.tell_facts([], is_notebooks=False)["disks"][0]
+    full = probe.collect_facts([], is_notebooks=False)["disks"][0]
     assert full["folder"] == "/proc/none"
     assert full["error"]
 
@@ -196,7 +196,9 @@ def _no_temporary() -> str:
 
 def test_an_endpoint_of_the_callers_is_tried() -> None:
     """The caller says what is to be reached, and gets the ports that were free."""
-    report = look_at((), SshOptions(), Wanted((Endpoint("hub", 0), Endpoint("coordinator", 0)), devices=2))
+    report = run_ssh_preflight(
+        (), SshOptions(), Requirements((Endpoint("hub", 0), Endpoint("coordinator", 0)), devices=2)
+    )
     assert report.ok, report.findings
     assert {name: address for name, (address, _) in report.endpoints.items()} == dict.fromkeys(
         ("hub", "coordinator"), "127.0.0.1"

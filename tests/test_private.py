@@ -16,18 +16,30 @@ from typing import Any
 import pytest
 
 from mhnb import cli
-from mhnb.commands.reaping import _kept_elsewhere, find_strays
-from mhnb.core.asked.shape import Shape
+from mhnb.commands.reaping import _find_detachable_pids, find_orphans
+from mhnb.core.asked.shape import ClusterSpec
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError, NotStarted
-from mhnb.keep.berth import Berth, describe_others, find_berths, list_berths, write_berth
-from mhnb.launch.journaldir import JournalDir, read_journal
-from mhnb.rank.supervisor.place import settle_in
+from mhnb.keep.berth import (
+    ClusterRecord,
+    describe_other_clusters,
+    list_cluster_records,
+    read_cluster_records,
+    write_cluster_record,
+)
+from mhnb.launch.journaldir import JournalStore, read_journal
+from mhnb.rank.supervisor.place import prepare_host
 from mhnb.startup import starting
 from mhnb.startup.options import StartOptions
 from mhnb.system.private import NotPrivate, make_private_folder, open_private, read_private, write_private
-from mhnb.system.rundir import list_owners, make_run_dir, prune_run_dirs, read_owners, write_owner
-from mhnb.teach.keep import Record, keep_record, read_records
+from mhnb.system.rundir import (
+    list_running_clusters,
+    make_run_dir,
+    prune_run_dirs,
+    read_running_clusters,
+    write_run_record,
+)
+from mhnb.teach.keep import AnswerRecord, read_records, write_record
 from tests.source import ROOT
 
 NOBODY = 65534
@@ -59,9 +71,11 @@ def kept(home: Path, supervisor: int) -> Callable[[str], Path]:
 
     def make(name: str) -> Path:
         run = make_run_dir(name, 1, environment={"MHNB_HOME": str(home)}, profile=ROOT / "profiles" / "local")
-        write_owner(run, name, supervisor, [None], keep=True)
-        shape, options = Shape(1, 1), StartOptions(name=name, keep=True)
-        write_berth(Berth(run, b"k" * 32, f"unix:{run}/link", 1, os.getpid(), shape, options, {0: supervisor}))
+        write_run_record(run, name, supervisor, [None], is_detachable=True)
+        shape, options = ClusterSpec(1, 1), StartOptions(name=name, keep=True)
+        write_cluster_record(
+            ClusterRecord(run, b"k" * 32, f"unix:{run}/link", 1, os.getpid(), shape, options, {0: supervisor})
+        )
         return run
 
     return make
@@ -76,8 +90,8 @@ def give_away(path: Path) -> None:
 def names(home: Path) -> list[str]:
     """The clusters that are listed, and those that can be attached to: the same."""
     place = {"MHNB_HOME": str(home)}
-    listed = [record["name"] for record in read_owners(place)]
-    assert [berth.name for berth in find_berths(place)] == listed
+    listed = [record["name"] for record in read_running_clusters(place)]
+    assert [berth.name for berth in list_cluster_records(place)] == listed
     return listed
 
 
@@ -92,10 +106,10 @@ def test_what_is_made_is_its_owners_alone(home: Path, kept: Callable[[str], Path
         place = {"MHNB_HOME": str(home / "below")}
         make_run_dir("a", 1, environment=place, profile=ROOT / "profiles" / "local")
         kept("b")
-        journal = JournalDir("a", 7, environment=place, fresh=True)
+        journal = JournalStore("a", 7, environment=place, is_new=True)
         journal.write_parts("push1-1.bin", [memoryview(b"x")])
         journal.close()
-        keep_record("made", Record(0, 1, True, "right", "1"), place)
+        write_record("made", AnswerRecord(0, 1, True, "right", "1"), place)
     finally:
         os.umask(before)
     made = [home, *home.rglob("*")]
@@ -109,7 +123,7 @@ def test_the_checks_of_a_first_start_make_the_home_private(home: Path, monkeypat
     monkeypatch.setenv("MHNB_HOME", str(home / "below"))
     before = os.umask(0)
     try:
-        starting._check(Shape(2, 1))
+        starting._check_can_start(ClusterSpec(2, 1))
     finally:
         os.umask(before)
     assert [mode_of(home), mode_of(home / "below")] == [0o700, 0o700]
@@ -143,11 +157,11 @@ def test_a_shared_home_that_others_can_write_is_refused(home: Path, kept: Callab
     home.chmod(0o777)
     place = {"MHNB_HOME": str(home)}
     for ask in (
-        read_owners,
-        find_berths,
+        read_running_clusters,
+        list_cluster_records,
         prune_run_dirs,
         lambda where: make_run_dir("a", 2, environment=where, profile=ROOT),
-        lambda where: JournalDir("a", 7, environment=where, fresh=True),
+        lambda where: JournalStore("a", 7, environment=where, is_new=True),
     ):
         with pytest.raises(LaunchError, match=rf"{home} has mode 0777.*\n.*chmod 700 {home}"):
             ask(place)
@@ -159,7 +173,7 @@ def test_a_home_of_another_user_is_refused(home: Path, kept: Callable[[str], Pat
     kept("mine")
     os.chown(home, NOBODY, NOBODY)
     with pytest.raises(LaunchError, match=rf"{home} belongs to .*uid {NOBODY}.* \(mode 0700\).*\n.*MHNB_HOME"):
-        find_berths({"MHNB_HOME": str(home)})
+        list_cluster_records({"MHNB_HOME": str(home)})
 
 
 def test_a_home_that_every_user_can_exchange_is_refused(tmp_path: Path) -> None:
@@ -171,9 +185,9 @@ def test_a_home_that_every_user_can_exchange_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=f"{parent} has mode 0777"):
         make_run_dir("a", 1, environment=place, profile=ROOT)
     with pytest.raises(LaunchError, match=f"{parent} has mode 0777"):
-        read_owners(place)
+        read_running_clusters(place)
     parent.chmod(0o1777)
-    assert read_owners(place) == []
+    assert read_running_clusters(place) == []
     make_run_dir("a", 1, environment=place, profile=ROOT)
 
 
@@ -194,12 +208,12 @@ def test_another_users_cluster_is_not_attached_to(home: Path, kept: Callable[[st
         (his / "berth.json").symlink_to(home.parent / "berth.json")
     else:
         os.chown(his / what, NOBODY, NOBODY)
-    berths, faults = list_berths(place)
+    berths, faults = read_cluster_records(place)
     assert [berth.name for berth in berths] == ["mine"]
     (fault,) = faults
     assert str(his) in fault
     assert ("symbolic link" if "link" in what else f"uid {NOBODY}") in fault
-    assert faults[0] in describe_others(place)
+    assert faults[0] in describe_other_clusters(place)
 
 
 @pytest.mark.parametrize("what", ["folder", "hard link", "pipe", "file in an open folder"])
@@ -218,7 +232,7 @@ def test_a_record_that_others_could_write_is_left_out(home: Path, kept: Callable
     else:
         his.chmod(0o755)
         record.chmod(0o666)
-    records, faults = list_owners({"MHNB_HOME": str(home)})
+    records, faults = list_running_clusters({"MHNB_HOME": str(home)})
     assert [each["name"] for each in records] == ["mine"]
     assert [str(his) in fault for fault in faults] == [True]
 
@@ -233,20 +247,20 @@ def test_a_loose_file_in_a_closed_folder_is_ours(home: Path, kept: Callable[[str
 def test_a_journal_of_another_user_is_not_replayed(home: Path) -> None:
     """Its cells would run on our ranks."""
     place = {"MHNB_HOME": str(home)}
-    journal = JournalDir("a", 7, environment=place, fresh=True)
+    journal = JournalStore("a", 7, environment=place, is_new=True)
     journal.append(b'{"kind": "cell"}\n')
     os.chown(journal.path, NOBODY, NOBODY)
     assert read_journal("a", 7, environment=place) == b""
     with pytest.raises(PermissionError, match=f"uid {NOBODY}"):
         journal.read()
     with pytest.raises(LaunchError, match=f"uid {NOBODY}"):
-        JournalDir("a", 7, environment=place, fresh=False)
+        JournalStore("a", 7, environment=place, is_new=False)
     journal.close()
 
 
 def test_a_journal_reads_no_file_of_another_folder(home: Path) -> None:
     """The names of pushes are its own."""
-    journal = JournalDir("a", 7, environment={"MHNB_HOME": str(home)}, fresh=True)
+    journal = JournalStore("a", 7, environment={"MHNB_HOME": str(home)}, is_new=True)
     (home / "key").write_bytes(b"k")
     with pytest.raises(OSError, match="not the name of a push"):
         journal.read_parts("../key", [1])
@@ -301,7 +315,7 @@ def test_a_loose_folder_of_ours_is_closed_on_a_host(temporary: Path) -> None:
     folder = own_folder(temporary)
     folder.mkdir()
     folder.chmod(0o777)
-    settle_in(SPEC, {})
+    prepare_host(SPEC, {})
     assert mode_of(folder) == 0o700
     assert {mode_of(path) for path in folder.rglob("supervisor.json")} == {0o600}
 
@@ -319,14 +333,14 @@ def test_a_folder_of_another_user_stops_a_start_on_a_host(temporary: Path, what:
     with pytest.raises(
         LaunchError, match=rf"{folder} (belongs to .*uid {NOBODY}|is a symbolic link)[^$]*--env TMPDIR="
     ):
-        settle_in(SPEC, {})
+        prepare_host(SPEC, {})
 
 
 def test_an_open_folder_for_temporary_files_stops_a_start_on_a_host(temporary: Path) -> None:
     """Every user could exchange what is in it; MHNB_HOME would not help there, so it is not the next step."""
     temporary.chmod(0o777)
     with pytest.raises(LaunchError, match=rf"{temporary} has mode 0777[^$]*--env TMPDIR=") as refused:
-        settle_in(SPEC, {})
+        prepare_host(SPEC, {})
     assert "MHNB_HOME" not in str(refused.value)
 
 
@@ -342,8 +356,8 @@ def test_another_users_note_spares_no_process(temporary: Path, tmp_path: Path) -
     for at, text in enumerate(GARBLED):
         make_private_folder(ours / f"broken{at}")
         (ours / f"broken{at}" / "supervisor.json").write_text(text)
-    assert set(_kept_elsewhere()) == {os.geteuid() + 1}
-    assert os.getpid() not in {stray.pid for stray in find_strays({"MHNB_HOME": str(tmp_path / "none")})}
+    assert set(_find_detachable_pids()) == {os.geteuid() + 1}
+    assert os.getpid() not in {stray.pid for stray in find_orphans({"MHNB_HOME": str(tmp_path / "none")})}
 
 
 # -- what cannot be read
@@ -383,7 +397,7 @@ def test_a_garbled_record_is_told_in_a_line(
     assert cli.main(["stop", "broken"]) == 1
     assert str(path) in capsys.readouterr().err
     assert cli.main(["where", "broken"]) == 1
-    assert os.getpid() not in {stray.pid for stray in find_strays({"MHNB_HOME": str(home)})}
+    assert os.getpid() not in {stray.pid for stray in find_orphans({"MHNB_HOME": str(home)})}
 
 
 @pytest.mark.parametrize(
@@ -397,7 +411,7 @@ def test_a_garbled_berth_is_told_to_who_attaches(
     kept("mine")
     path = kept("broken") / "berth.json"
     path.write_text(text)
-    assert [berth.name for berth in find_berths({"MHNB_HOME": str(home)})] == ["mine"]
+    assert [berth.name for berth in list_cluster_records({"MHNB_HOME": str(home)})] == ["mine"]
     with pytest.raises(NotStarted, match=rf"left out: {path} cannot be read.*\n.*mhnb stop broken\.{os.getpid()}"):
         starting.attach("broken")
 
@@ -427,7 +441,7 @@ def test_a_field_of_another_kind_is_no_berth(
     """The values reach sockets, processes and paths."""
     path = kept("mine") / "berth.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
-    berths, faults = list_berths({"MHNB_HOME": str(home)})
+    berths, faults = read_cluster_records({"MHNB_HOME": str(home)})
     assert berths == []
     assert len(faults) == 1
 
@@ -438,6 +452,6 @@ def test_a_field_of_another_kind_is_no_berth(
 def test_a_garbled_answer_is_as_if_not_given(home: Path, text: str) -> None:
     """Progress of the lessons goes on without it."""
     place = {"MHNB_HOME": str(home)}
-    keep_record("made", Record(0, 2, True, "right", "1"), place)
+    write_record("made", AnswerRecord(0, 2, True, "right", "1"), place)
     (home / "lessons" / "made" / "rank1.json").write_text(text)
     assert [record.rank for record in read_records("made", place)] == [0]

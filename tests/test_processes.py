@@ -8,8 +8,8 @@ import sys
 import psutil
 import pytest
 
-from mhnb.launch.gone import await_gone, lives
-from mhnb.system.processes import find_began_s, is_halted, is_still, resident_nbytes
+from mhnb.launch.gone import is_running, wait_until_ended
+from mhnb.system.processes import find_start_time_s, is_same_process, is_stopped, resident_nbytes
 
 
 @pytest.fixture
@@ -29,6 +29,11 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> psutil.Process:
 def test_it_is_gone_and_no_error(ending: psutil.Process) -> None:
     """Whoever looks at one process of many goes on to the next."""
     pid = os.getpid()
-    assert (find_began_s(pid), is_still(pid, 1.0), is_halted(pid), resident_nbytes(pid)) == (None, False, False, None)
-    assert not lives(ending)
-    assert await_gone([ending])
+    assert (find_start_time_s(pid), is_same_process(pid, 1.0), is_stopped(pid), resident_nbytes(pid)) == (
+        None,
+        False,
+        False,
+        None,
+    )
+    assert not is_running(ending)
+    assert wait_until_ended([ending])

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from mhnb.cli import main
-from mhnb.core.asked.shape import Shape
+from mhnb.core.asked.shape import ClusterSpec
 from mhnb.core.reach.mpi import MpiOptions
 from mhnb.core.reach.pods import KubernetesOptions, TpuOptions
 from mhnb.core.reach.slurm import SlurmOptions
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import InvalidRequest
-from mhnb.launch.launchers import find_launcher
+from mhnb.launch.launchers import create_launcher
 from mhnb.launch.mpi import MpiLauncher
-from mhnb.launch.pods import PodLauncher
+from mhnb.launch.pods import CloudLauncher
 from mhnb.launch.profile import find_profile, load_profile, user_profile_dir
 from mhnb.launch.settings import KINDS
 from mhnb.launch.slurm import SlurmLauncher
@@ -57,7 +57,7 @@ def test_there_is_a_profile_for_each_kind() -> None:
 def test_settings_become_options(kind: str) -> None:
     """Every option of a kind is a setting of the same name and default, so that none is out of a user's reach."""
     settings, options = KINDS[kind](), _OPTIONS[kind]()
-    assert settings.make(type(options)) == options
+    assert settings.build_options(type(options)) == options
     for part in fields(options):
         assert settings.has_trait(part.name), part.name
 
@@ -119,7 +119,7 @@ def test_a_start_overrides_the_profile(write: Write) -> None:
 def test_a_setting_of_a_start_that_cannot_be(reach: dict[str, Any], said: str) -> None:
     """The error names the setting and its value."""
     with pytest.raises(InvalidRequest) as failed:
-        find_launcher(Shape(2, None, profile="slurm"), reach)
+        create_launcher(ClusterSpec(2, None, profile="slurm"), reach)
     assert said in str(failed.value)
 
 
@@ -128,14 +128,14 @@ def test_each_kind_has_its_launcher(tmp_path: Path) -> None:
     own = tmp_path / "own"
     main(["profile", "new", str(own), "--from", "mpi"])
     named = {"machines": ("a", "b")}
-    assert isinstance(find_launcher(Shape(2, None, profile="ssh", **named), {}), SshLauncher)  # type: ignore[arg-type]
-    assert isinstance(find_launcher(Shape(2, None, profile="slurm"), {}), SlurmLauncher)
-    assert isinstance(find_launcher(Shape(2, None, profile=str(own)), {}), MpiLauncher)
-    assert isinstance(find_launcher(Shape(2, None, profile="tpu"), {"tpu": "x"}), PodLauncher)
+    assert isinstance(create_launcher(ClusterSpec(2, None, profile="ssh", **named), {}), SshLauncher)  # type: ignore[arg-type]
+    assert isinstance(create_launcher(ClusterSpec(2, None, profile="slurm"), {}), SlurmLauncher)
+    assert isinstance(create_launcher(ClusterSpec(2, None, profile=str(own)), {}), MpiLauncher)
+    assert isinstance(create_launcher(ClusterSpec(2, None, profile="tpu"), {"tpu": "x"}), CloudLauncher)
     with pytest.raises(InvalidRequest, match=r"--nodelist=a,b"):
-        find_launcher(Shape(2, None, profile="slurm", machines=("a", "b")), {})
+        create_launcher(ClusterSpec(2, None, profile="slurm", machines=("a", "b")), {})
     with pytest.raises(InvalidRequest, match=r"needs the names of the machines: --hosts"):
-        find_launcher(Shape(2, None, profile="ssh"), {})
+        create_launcher(ClusterSpec(2, None, profile="ssh"), {})
 
 
 def test_a_profile_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,12 +82,12 @@ def test_a_cell_comes_out_as_ipython_makes_it(shell: InteractiveShell, cell: str
 
 def test_auto_mode_changes_nothing_of_it(shell: InteractiveShell) -> None:
     """In auto mode too a cell that begins with `%%mhjax` is the magic's."""
-    notebook = shell.magics_manager.registry["MhjaxMagics"].notebook
-    notebook.auto = True
+    notebook = shell.magics_manager.registry["MhjaxMagics"].session
+    notebook.is_auto_mode = True
     try:
         assert [shell.transform_cell(cell) for cell in CELLS] == [ipythons(shell, cell) for cell in CELLS]
     finally:
-        notebook.auto = False
+        notebook.is_auto_mode = False
 
 
 @settings(max_examples=300, deadline=None)

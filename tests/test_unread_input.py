@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.launch.local import LocalHost
-from mhnb.rank.supervisor.spawn import _afresh
+from mhnb.rank.supervisor.spawn import _start_process
 
 LONG = "x" * (65536 + 1000)
 """A little more than a pipe holds: some of it is still to be written when the reader has ended, and when the pipe is closed."""
@@ -41,5 +41,5 @@ def test_a_supervisor_that_reads_nothing_has_ended(spec: HostSpec, end: str) -> 
 
 def test_a_rank_that_reads_nothing_has_ended(spec: HostSpec, tmp_path: Path) -> None:
     """Whoever starts it goes on, and waits for its end as for any other's."""
-    pid = _afresh("none", spec, (tmp_path / "out", tmp_path / "err"))
+    pid = _start_process("none", spec, (tmp_path / "out", tmp_path / "err"))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mhnb.supply.installing import PipRun
 from mhnb.supply.syncing import HostSync, SyncReport
-from mhnb.verbs.hosts import describe_pip, describe_sync
+from mhnb.verbs.hosts import format_pip_output, format_sync_report
 
 
 def test_hosts_that_were_brought_the_same_are_one_line() -> None:
@@ -18,7 +18,7 @@ def test_hosts_that_were_brought_the_same_are_one_line() -> None:
             HostSync("host2", "c", "/you/p", (), 0, ()),
         ),
     )
-    assert describe_sync(report) == (
+    assert format_sync_report(report) == (
         "mhjax · sync · /we/p, 9 files\n"
         "  host0 (a), host1 (b) /we/p: 2 files copied, 2.0 KiB\n"
         "  host2 (c) /you/p: all there already\n"
@@ -34,7 +34,7 @@ def test_pip_tells_the_last_line_of_a_success_and_all_of_a_failure() -> None:
         PipRun("host1", "b", "/py", 0, done),
         PipRun("host2", "c", "/py", 1, "Looking\nERROR: no network\n"),
     ]
-    assert describe_pip(["install", "x"], runs) == (
+    assert format_pip_output(["install", "x"], runs) == (
         "host0 (a), host1 (b) · /py\n"
         "  Successfully installed x-1.0\n"
         "host2 (c) · /py\n"

@@ -15,7 +15,7 @@ import psutil
 
 from mhnb.errors import MhnbError
 from mhnb.system.resources import notebooks_dir
-from mhnb.system.rundir import read_owners
+from mhnb.system.rundir import read_running_clusters
 
 __all__ = ["run_demo"]
 
@@ -25,11 +25,11 @@ _TITLE = re.compile(r"#+ (.+)")
 _BOLD, _DIM = 1, 2
 
 
-def run_demo(html: Path) -> int:
+def run_demo(html_path: Path) -> int:
     """Run the tour in its own kernel and return 0 if every cell behaved as expected.
 
     Args:
-        html: path of the page to write.
+        html_path: path of the page to write.
 
     Raises:
         MhnbError: the packages that run notebooks are not installed.
@@ -54,8 +54,8 @@ def run_demo(html: Path) -> int:
     except CellExecutionError as error:
         print(error, file=sys.stderr)
         return 1
-    _write_page(notebook, html)
-    print(f"\nthe same as a page: {html}")
+    _write_page(notebook, html_path)
+    print(f"\nthe same as a page: {html_path}")
     return 0
 
 
@@ -65,16 +65,16 @@ def _print_cell(cells: Sequence[Any], *, cell: Any, cell_index: int, **_: Any) -
         return
     before = cells[cell_index - 1] if cell_index else cell
     if before.cell_type == "markdown" and (title := _TITLE.match(before.source)):
-        print(f"\n{_styled(title[1], _BOLD)}")
-    print(f"\n{_styled(f'[{cell.execution_count}]', _DIM)}")
-    print(textwrap.indent(cell.source, f"  {_styled('>', _DIM)} "))
+        print(f"\n{_style_text(title[1], _BOLD)}")
+    print(f"\n{_style_text(f'[{cell.execution_count}]', _DIM)}")
+    print(textwrap.indent(cell.source, f"  {_style_text('>', _DIM)} "))
     for output in cell.outputs:
-        print(_text_of(output), flush=True)
+        print(_format_output(output), flush=True)
     if "%mhjax start" in cell.source:
         _print_processes()
 
 
-def _text_of(output: Any) -> str:
+def _format_output(output: Any) -> str:
     if output.output_type == "stream":
         text = str(output.text)
     elif output.output_type == "error":
@@ -84,14 +84,14 @@ def _text_of(output: Any) -> str:
     return (text if sys.stdout.isatty() else _ANSI.sub("", text)).rstrip("\n")
 
 
-def _styled(text: str, style: int) -> str:
+def _style_text(text: str, style: int) -> str:
     # In a file or a pipe the escape codes would be visible.
     return f"\033[{style}m{text}\033[0m" if sys.stdout.isatty() else text
 
 
 def _print_processes() -> None:
     """Print each rank's process id and status, to show that the ranks are processes of this machine."""
-    for record in read_owners(os.environ):
+    for record in read_running_clusters(os.environ):
         if os.getpid() in [parent.pid for parent in psutil.Process(record["owner"]).parents()]:
             for rank, pid in enumerate(record["ranks"]):
                 print(
@@ -99,8 +99,8 @@ def _print_processes() -> None:
                 )
 
 
-def _write_page(notebook: Any, html: Path) -> None:
+def _write_page(notebook: Any, html_path: Path) -> None:
     from nbconvert import HTMLExporter
 
     page, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)
-    html.write_text(page, encoding="utf-8")
+    html_path.write_text(page, encoding="utf-8")

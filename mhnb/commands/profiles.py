@@ -13,10 +13,10 @@ from mhnb.system.resources import list_profiles
 if TYPE_CHECKING:
     from mhnb.launch.profile import Profile
 
-__all__ = ["add_profile_verb", "run_profile_verb"]
+__all__ = ["add_profile_command", "run_profile_command"]
 
 
-def add_profile_verb(parser: argparse.ArgumentParser) -> None:
+def add_profile_command(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands of `mhnb profile`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|new|show")
     actions.add_parser("list", help="those that come with mhnb, and your own")
@@ -27,7 +27,7 @@ def add_profile_verb(parser: argparse.ArgumentParser) -> None:
     show.add_argument("name", help="of the profile, or its folder")
 
 
-def run_profile_verb(args: argparse.Namespace) -> int:
+def run_profile_command(args: argparse.Namespace) -> int:
     """Run the chosen subcommand and return the exit status.
 
     Raises:
@@ -53,7 +53,7 @@ def _first_line(folder: Path) -> str:
 def _new(args: argparse.Namespace) -> None:
     from mhnb.launch.profile import find_profile, user_profile_dir
 
-    origin = find_profile(args.origin)
+    source_folder = find_profile(args.origin)
     is_path = "/" in args.name
     if not is_path and args.name in list_profiles():
         raise InvalidRequest(f"profile {args.name!r} comes with mhnb; give your own another name")
@@ -65,7 +65,7 @@ def _new(args: argparse.Namespace) -> None:
     if (folder / "ipcluster_config.py").exists():
         raise InvalidRequest(f"{folder} has an ipcluster_config.py already; change that, or give another name")
     folder.mkdir(parents=True, exist_ok=True)
-    for file in sorted(origin.glob("*_config.py")):
+    for file in sorted(source_folder.glob("*_config.py")):
         if (folder / file.name).exists():
             raise InvalidRequest(f"{folder / file.name} is there already; give another name")
         shutil.copyfile(file, folder / file.name)
@@ -79,11 +79,11 @@ def _show(args: argparse.Namespace) -> None:
     print(f"{profile.name} · {profile.kind} · {profile.folder}")
     if profile.count is not None:
         print(f"  c.Cluster.n = {profile.count}")
-    for line in _lines(profile):
+    for line in _format_settings(profile):
         print(line)
 
 
-def _lines(profile: Profile) -> list[str]:
+def _format_settings(profile: Profile) -> list[str]:
     cls = type(profile.settings)
     traits = cls.class_traits(config=True)
     lines = []

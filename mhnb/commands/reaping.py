@@ -19,97 +19,104 @@ import psutil
 from mhnb.errors import LaunchError
 from mhnb.launch.attached import end_supervisor
 from mhnb.system.private import is_own_folder, read_private
-from mhnb.system.processes import UNSEEN
-from mhnb.system.rundir import SUPERVISOR_MARK, is_left, is_owned, read_owners
+from mhnb.system.processes import PROCESS_UNREADABLE
+from mhnb.system.rundir import SUPERVISOR_MARK, has_live_notebook, is_abandoned_mark, read_running_clusters
 
-__all__ = ["Stray", "end_stray", "find_strays"]
+__all__ = ["Orphan", "end_orphan", "find_orphans"]
 
-_MARK = "mhnb.rank.host"
+_SUPERVISOR_MODULE = "mhnb.rank.host"
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class Orphan:
     """An orphaned supervisor with its child processes, or a process that a cell started and whose supervisor has ended."""
 
     pid: int
-    processes: int
+    process_count: int
     """Number of processes, including this one."""
-    why: str
-    what: str = "supervisor"
+    reason: str
+    kind: str = "supervisor"
 
 
-def find_strays(environment: Mapping[str, str]) -> list[Stray]:
+def find_orphans(environment: Mapping[str, str]) -> list[Orphan]:
     """List the orphans of this user on this machine.
 
     They are supervisors whose notebook has ended, unless started with `--keep`; supervisors without a record whose parent has ended;
     and processes that cells started.
     """
-    records = {record["supervisor"]: record for record in read_owners(environment)}
-    kept = set(_kept_elsewhere())
-    judged = [_judge(process, records.get(process.pid), kept) for process in _supervisors()]
-    return [*filter(None, judged), *_find_leavings()]
+    records = {record["supervisor"]: record for record in read_running_clusters(environment)}
+    detachable_pids = set(_find_detachable_pids())
+    orphans = [
+        _find_orphan_reason(process, records.get(process.pid), detachable_pids) for process in _find_supervisors()
+    ]
+    return [*filter(None, orphans), *_find_cell_processes()]
 
 
-def _judge(process: psutil.Process, record: Mapping[str, Any] | None, kept: Collection[int]) -> Stray | None:
+def _find_orphan_reason(
+    process: psutil.Process, record: Mapping[str, Any] | None, detachable_pids: Collection[int]
+) -> Orphan | None:
     """Decide whether a supervisor is an orphan, and why; None if it is not, or if it has ended in the meantime."""
-    record = record or _record_of_its_own(process)
+    record = record or _read_own_record(process)
     if record is None:
-        is_orphan = process.pid not in kept and _find_parent(process) == 1
-        return _stray(process, "the process that started it has ended") if is_orphan else None
-    if record["keep"] or is_owned(record):
+        is_orphan = process.pid not in detachable_pids and _parent_pid(process) == 1
+        return _make_orphan(process, "the process that started it has ended") if is_orphan else None
+    if record["keep"] or has_live_notebook(record):
         return None
-    return _stray(process, f"the notebook of cluster {record['name']!r} (pid {record['owner']}) is gone")
+    return _make_orphan(process, f"the notebook of cluster {record['name']!r} (pid {record['owner']}) is gone")
 
 
-def end_stray(stray: Stray) -> None:
+def end_orphan(orphan: Orphan) -> None:
     """End a supervisor with its children, or a process that a cell started. Kill it if it does not end."""
-    end_supervisor(stray.pid)
+    end_supervisor(orphan.pid)
 
 
-def _find_parent(process: psutil.Process) -> int | None:
+def _parent_pid(process: psutil.Process) -> int | None:
     try:
         return process.ppid()
-    except UNSEEN:
+    except PROCESS_UNREADABLE:
         return None
 
 
-def _stray(process: psutil.Process, why: str, what: str = "supervisor") -> Stray | None:
+def _make_orphan(process: psutil.Process, reason: str, kind: str = "supervisor") -> Orphan | None:
     try:
-        return Stray(process.pid, 1 + len(process.children(recursive=True)), why, what)
-    except UNSEEN:
+        return Orphan(process.pid, 1 + len(process.children(recursive=True)), reason, kind)
+    except PROCESS_UNREADABLE:
         # It has just ended.
         return None
 
 
-def _find_leavings() -> Iterator[Stray]:
+def _find_cell_processes() -> Iterator[Orphan]:
     """Yield processes that cells started, in any session, if the notebook, the supervisor and all ranks have ended."""
-    space, here = _pid_space(os.getpid()), {parent.pid for parent in psutil.Process().parents()} | {os.getpid()}
+    namespace, own_pids = (
+        _pid_namespace(os.getpid()),
+        {parent.pid for parent in psutil.Process().parents()} | {os.getpid()},
+    )
     found = {}
     for process in psutil.process_iter(["uids", "status", "ppid", "name"]):
         info = process.info
-        if process.pid in here or not info["uids"] or info["uids"].real != os.getuid():
+        if process.pid in own_pids or not info["uids"] or info["uids"].real != os.getuid():
             continue
-        if info["status"] == psutil.STATUS_ZOMBIE or _pid_space(process.pid) != space:
+        if info["status"] == psutil.STATUS_ZOMBIE or _pid_namespace(process.pid) != namespace:
             # A supervisor in a container with its own pid namespace may still run, although its pid is not visible
             # here.
             continue
-        if is_left(_read_mark(process)):
+        if is_abandoned_mark(_read_mark(process)):
             found[process.pid] = process
     for process in found.values():
         if process.info["ppid"] not in found:
-            why = "a cell started it, and both its cluster and its notebook are gone"
-            if (stray := _stray(process, why, f"{process.info['name']}, process")) is not None:
-                yield stray
+            reason = "a cell started it, and both its cluster and its notebook are gone"
+            if (orphan := _make_orphan(process, reason, f"{process.info['name']}, process")) is not None:
+                yield orphan
 
 
 def _read_mark(process: psutil.Process) -> str:
     try:
         return process.environ().get(SUPERVISOR_MARK, "")
-    except UNSEEN:
+    except PROCESS_UNREADABLE:
         return ""
 
 
-def _pid_space(pid: int) -> str:
+def _pid_namespace(pid: int) -> str:
     """Return the pid namespace of a process; an empty string if the system has no namespaces or does not show it."""
     try:
         return str(Path(f"/proc/{pid}/ns/pid").readlink())
@@ -117,39 +124,44 @@ def _pid_space(pid: int) -> str:
         return ""
 
 
-def _supervisors() -> Iterator[psutil.Process]:
+def _find_supervisors() -> Iterator[psutil.Process]:
     """Yield this user's supervisor processes. Ranks have the same command line, so children of a supervisor are excluded."""
-    mine = {}
+    own_supervisors = {}
     for process in psutil.process_iter(["pid", "ppid", "uids", "cmdline", "status"]):
         info = process.info
         alive = info["status"] != psutil.STATUS_ZOMBIE
-        if alive and info["uids"] and info["uids"].real == os.getuid() and _MARK in (info["cmdline"] or []):
-            mine[process.pid] = process
-    yield from (process for process in mine.values() if process.info["ppid"] not in mine)
+        if (
+            alive
+            and info["uids"]
+            and info["uids"].real == os.getuid()
+            and _SUPERVISOR_MODULE in (info["cmdline"] or [])
+        ):
+            own_supervisors[process.pid] = process
+    yield from (process for process in own_supervisors.values() if process.info["ppid"] not in own_supervisors)
 
 
-def _record_of_its_own(process: psutil.Process) -> dict[str, Any] | None:
+def _read_own_record(process: psutil.Process) -> dict[str, Any] | None:
     """Read a supervisor's record through its environment, because its MHNB_HOME may not be that of this shell."""
     try:
-        known = read_owners(process.environ())
-    except (*UNSEEN, LaunchError):
+        records = read_running_clusters(process.environ())
+    except (*PROCESS_UNREADABLE, LaunchError):
         # It has just ended, or other users can write to its folder, so its records cannot be trusted.
         return None
-    return next((record for record in known if record["supervisor"] == process.pid), None)
+    return next((record for record in records if record["supervisor"] == process.pid), None)
 
 
-def _kept_elsewhere() -> Iterator[int]:
+def _find_detachable_pids() -> Iterator[int]:
     """Yield the pids of supervisors on this machine that a notebook on another machine started with `--keep`."""
     for home in Path(tempfile.gettempdir()).glob(f"mhnb-{os.getuid()}-*"):
         # Any user can create a folder with that name in the temporary directory.
         # A file in it could name a process that would then never be ended.
         for path in home.glob("*/supervisor.json") if is_own_folder(home) else ():
-            match _read_note(path):
+            match _read_json(path):
                 case {"pid": int(pid), "keep": True}:
                     yield pid
 
 
-def _read_note(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     try:
         return json.loads(read_private(path))
     except (OSError, ValueError, RecursionError):

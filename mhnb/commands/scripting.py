@@ -18,19 +18,19 @@ from mhnb.cluster import Cluster
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import format_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.view.cell.failures import MISMATCH
+from mhnb.view.cell.failures import ORDER_MISMATCH
 from mhnb.view.live.live import CellView
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 
-__all__ = ["as_script", "exit_status", "read_script", "run_script"]
+__all__ = ["exit_status", "read_script", "run_script", "to_script_result"]
 
-_EXIT = "SystemExit: "
+_EXIT_PREFIX = "SystemExit: "
 """Prefix of the traceback line that a rank reports for `sys.exit`. The argument follows, as Python prints it in a program."""
-_WELL = ("0", "None", "False")
+_SUCCESS_ARGUMENTS = ("0", "None", "False")
 """Arguments of `sys.exit` that mean success."""
 _STRING = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
-_STYLES = r"(?:\x1b\[[\d;]*m)*"
-_INTERRUPTED = 130
+_ANSI_STYLES = r"(?:\x1b\[[\d;]*m)*"
+_INTERRUPTED_STATUS = 130
 """128 plus the number of SIGINT: the exit status that shells expect after Ctrl-C."""
 
 
@@ -64,18 +64,18 @@ def run_script(cluster: Cluster, name: str, source: str, arguments: Sequence[str
         f"__import__('sys').path.insert(0, {str(path.parent)!r}); "
         "get_ipython().ast_node_interactivity = 'none'; get_ipython().tells_exit_code = True"
     ).check()
-    with CellView(places=Places(cluster=cluster.name, script=name)) as view:
+    with CellView(locations=RankLocations(cluster=cluster.name, script_path=name)) as view:
         result = cluster.run(source, on_snapshot=view.update)
-        shown = as_script(result, name)
-        view.finish(shown)
-    if failed := [rank.rank for rank in shown.failed]:
+        script_result = to_script_result(result, name)
+        view.finish(script_result)
+    if failed := [rank.rank for rank in script_result.failed]:
         print(f"{name}: failed on ranks {format_ranks(failed)}", file=sys.stderr)
     return exit_status(result)
 
 
-def as_script(result: CellResult, name: str) -> CellResult:
+def to_script_result(result: CellResult, name: str) -> CellResult:
     """Convert a cell result to a script result: `sys.exit(0)` succeeds, and messages name the script instead of the cell."""
-    ranks = tuple(_named(_ended(rank), result.seq, name) for rank in result.ranks)
+    ranks = tuple(_name_script(_apply_exit(rank), result.seq, name) for rank in result.ranks)
     if all(rank.outcome == "ok" for rank in ranks):
         # In a clean cluster the only possible note is that some ranks ended with `sys.exit(0)` and others did not, so
         # drop it.
@@ -87,57 +87,60 @@ def as_script(result: CellResult, name: str) -> CellResult:
 def exit_status(result: CellResult) -> int:
     """Return the exit status: 0, the number that the first failing rank passed to `sys.exit`, 130 after Ctrl-C, or 1.
 
-    `result` is the cell's result before `as_script`.
+    `result` is the cell's result before `to_script_result`.
 
     >>> exit_status(CellResult(1, "", (RankResult(0, "ok"),), 0.1))
     0
     """
-    failed = [rank for rank in result.failed if _exit_word(rank) not in _WELL]
+    failed = [rank for rank in result.failed if _exit_argument(rank) not in _SUCCESS_ARGUMENTS]
     if not failed:
         return 0
-    word = _exit_word(failed[0])
-    if word is None and result.how == "interrupted":
-        return _INTERRUPTED
+    argument = _exit_argument(failed[0])
+    if argument is None and result.how == "interrupted":
+        return _INTERRUPTED_STATUS
     # Python's own rule: a number is the status, as a byte; any other argument is a message, and the status is 1.
-    return int(word) & 0xFF if word is not None and re.fullmatch(r"-?\d+", word) else 1
+    return int(argument) & 0xFF if argument is not None and re.fullmatch(r"-?\d+", argument) else 1
 
 
-def _exit_word(rank: RankResult) -> str | None:
+def _exit_argument(rank: RankResult) -> str | None:
     """Return the argument of `sys.exit`; None if the rank did not call it.
 
     Only the first line of the traceback is read, because the cell's own text can contain the prefix in later lines.
     """
     first = "" if rank.error is None or not rank.error.traceback else rank.error.traceback[0]
-    return first.removeprefix(_EXIT) if first.startswith(_EXIT) else None
+    return first.removeprefix(_EXIT_PREFIX) if first.startswith(_EXIT_PREFIX) else None
 
 
-def _ended(rank: RankResult) -> RankResult:
-    word = _exit_word(rank)
-    if word is None:
+def _apply_exit(rank: RankResult) -> RankResult:
+    argument = _exit_argument(rank)
+    if argument is None:
         return rank
-    if word in _WELL:
-        said = tuple(output for output in rank.outputs if output["output_type"] != "error")
-        return replace(rank, outcome="ok", error=None, outputs=said)
+    if argument in _SUCCESS_ARGUMENTS:
+        outputs = tuple(output for output in rank.outputs if output["output_type"] != "error")
+        return replace(rank, outcome="ok", error=None, outputs=outputs)
     assert rank.error is not None
-    text = _unquoted(word)
+    text = _unquote(argument)
     return replace(rank, error=replace(rank.error, evalue=text, traceback=(f"{rank.error.ename}: {text}",)))
 
 
-def _unquoted(word: str) -> str:
+def _unquote(argument: str) -> str:
     # Any other object can only be shown by its repr.
-    return str(literal_eval(word)) if _STRING.fullmatch(word) else word
+    return str(literal_eval(argument)) if _STRING.fullmatch(argument) else argument
 
 
-def _named(rank: RankResult, seq: int, name: str) -> RankResult:
+def _name_script(rank: RankResult, seq: int, name: str) -> RankResult:
     error = rank.error
     if error is None:
         return rank
     # IPython may insert colour codes between the words.
-    words = _STYLES.join(map(re.escape, f"Cell In[{seq}], line "))
-    frame = re.compile(rf"{words}{_STYLES}(\d+)")
+    words = _ANSI_STYLES.join(map(re.escape, f"Cell In[{seq}], line "))
+    frame = re.compile(rf"{words}{_ANSI_STYLES}(\d+)")
 
-    def call(text: str) -> str:
+    def name_in_text(text: str) -> str:
         text = frame.sub(lambda found: f"File {name}:{found[1]}", text).replace(f"<cell {seq}>", name)
-        return text.replace(f"cell {seq}", name) if error.ename == MISMATCH else text
+        return text.replace(f"cell {seq}", name) if error.ename == ORDER_MISMATCH else text
 
-    return replace(rank, error=replace(error, traceback=tuple(map(call, error.traceback)), evalue=call(error.evalue)))
+    return replace(
+        rank,
+        error=replace(error, traceback=tuple(map(name_in_text, error.traceback)), evalue=name_in_text(error.evalue)),
+    )

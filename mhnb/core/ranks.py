@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["choose_ranks", "format_ranks", "group_ranks", "parse_ranks", "say_count", "say_ranks"]
+__all__ = ["describe_ranks", "format_ranks", "group_ranks", "parse_ranks", "pluralize", "resolve_ranks"]
 
 _K = TypeVar("_K")
 
@@ -28,29 +28,29 @@ def parse_ranks(spec: str, process_count: int) -> tuple[int, ...]:
         return tuple(range(process_count))
     ranks: set[int] = set()
     for part in spec.split(","):
-        written = _PART.fullmatch(part.strip())
-        if written is None:
+        match = _PART.fullmatch(part.strip())
+        if match is None:
             raise InvalidRequest(
                 f"--ranks {spec!r}: {part.strip()!r} is not a rank or a range; write like 0,2-3 or all"
             )
-        low, high = int(written[1]), int(written[2] or written[1])
+        low, high = int(match[1]), int(match[2] or match[1])
         if low > high:
             raise InvalidRequest(f"--ranks {spec!r}: the range {part.strip()} runs backwards; write {high}-{low}")
         if high >= process_count:
             raise InvalidRequest(
-                f"--ranks {spec!r}: there is no rank {high}; this cluster has {say_ranks(range(process_count))}"
+                f"--ranks {spec!r}: there is no rank {high}; this cluster has {describe_ranks(range(process_count))}"
             )
         ranks.update(range(low, high + 1))
     return tuple(sorted(ranks))
 
 
-def choose_ranks(ranks: str | Sequence[int] | None, process_count: int) -> tuple[int, ...] | None:
+def resolve_ranks(ranks: str | Sequence[int] | None, process_count: int) -> tuple[int, ...] | None:
     """Resolve the ranks that a user names; None for all.
 
     Raises:
         InvalidRequest: a rank does not exist.
 
-    >>> choose_ranks([2, 0], 4), choose_ranks("0-3", 4)
+    >>> resolve_ranks([2, 0], 4), resolve_ranks("0-3", 4)
     ((0, 2), None)
     """
     if ranks is None:
@@ -74,29 +74,29 @@ def format_ranks(ranks: Iterable[int]) -> str:
     >>> format_ranks([6, 0, 1, 2, 3])
     '0-3,6'
     """
-    runs: list[list[int]] = []
+    ranges: list[list[int]] = []
     for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
+        if ranges and rank == ranges[-1][1] + 1:
+            ranges[-1][1] = rank
         else:
-            runs.append([rank, rank])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+            ranges.append([rank, rank])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
 
 
-def say_ranks(ranks: Iterable[int]) -> str:
+def describe_ranks(ranks: Iterable[int]) -> str:
     """Format ranks as the subject or object of a sentence.
 
-    >>> say_ranks([0, 1, 2]), say_ranks([4])
+    >>> describe_ranks([0, 1, 2]), describe_ranks([4])
     ('ranks 0-2', 'rank 4')
     """
     chosen = sorted(set(ranks))
     return f"{'rank' if len(chosen) == 1 else 'ranks'} {format_ranks(chosen)}"
 
 
-def say_count(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """Format a number with its noun.
 
-    >>> say_count(1, "rank"), say_count(4, "CPU device")
+    >>> pluralize(1, "rank"), pluralize(4, "CPU device")
     ('1 rank', '4 CPU devices')
     """
     return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -5,20 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["await_ends", "see_through"]
+__all__ = ["run_uninterrupted", "wait_for_pending_shutdowns"]
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
-class _End(threading.Thread):
+class _ShutdownThread(threading.Thread):
     """Thread for shutdown work that Ctrl-C does not end. It is not a daemon, so a notebook that exits meanwhile waits for it."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__(name="mhnb-end")
         self._work = work
         # A bare lock: Ctrl-C could leave the inner lock of anything more acquired, and this thread would never end.
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        self._done_lock = threading.Lock()
+        self._done_lock.acquire()
         self._is_done = False
         self.error: BaseException | None = None
 
@@ -29,50 +29,50 @@ class _End(threading.Thread):
         except BaseException as error:  # noqa: BLE001  # it is raised in the caller's thread
             self.error = error
         self._is_done = True
-        self._bell.release()
+        self._done_lock.release()
 
-    def see(self) -> None:
+    def wait_done(self) -> None:
         """Wait until the work is done."""
         # Not by `join`: Python 3.11 takes a thread for ended if Ctrl-C arrives while it is awaited.
         # By polling: Python may miss a Ctrl-C that arrives at the moment when it begins to wait for a lock.
         while not self._is_done:
-            self._bell.acquire(timeout=_LOOK_S)
+            self._done_lock.acquire(timeout=_POLL_S)
 
 
-_ends: set[_End] = set()
+_pending: set[_ShutdownThread] = set()
 """Shutdown threads that were started and whose end has not been observed."""
 
 
-def see_through(work: Callable[[], None]) -> None:
+def run_uninterrupted(work: Callable[[], None]) -> None:
     """Do shutdown work and wait for its end; Ctrl-C ends the wait, not the work. Its error is raised in the caller.
 
-    >>> see_through(lambda: print("done"))
+    >>> run_uninterrupted(lambda: print("done"))
     done
     """
     if threading.current_thread() is not threading.main_thread() or not threading.main_thread().is_alive():
         # Ctrl-C does not reach this thread; or the interpreter is exiting, when Python starts no new thread.
         work()
         return
-    end = _End(work)
-    _ends.add(end)
+    thread = _ShutdownThread(work)
+    _pending.add(thread)
     try:
-        end.start()
+        thread.start()
     except RuntimeError:
         # The system allows no further thread (ulimit -u), so the work is done here, and Ctrl-C may end it.
-        _ends.discard(end)
+        _pending.discard(thread)
         work()
         return
-    end.see()
-    _ends.discard(end)
-    if end.error is not None:
-        raise end.error
+    thread.wait_done()
+    _pending.discard(thread)
+    if thread.error is not None:
+        raise thread.error
 
 
-def await_ends() -> None:
+def wait_for_pending_shutdowns() -> None:
     """Wait for shutdowns whose wait was interrupted, because new work may use the names that they are still removing."""
     # Another thread may stop or start another cluster meanwhile.
-    for end in tuple(_ends):
+    for thread in tuple(_pending):
         # Ctrl-C may have come before the thread began.
-        if end.ident is not None:
-            end.see()
-        _ends.discard(end)
+        if thread.ident is not None:
+            thread.wait_done()
+        _pending.discard(thread)

@@ -13,23 +13,23 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from mhnb.core.explain.where import WhereCard
-from mhnb.core.life.machine import Machine
+from mhnb.core.explain.where import HangReport
+from mhnb.core.life.machine import ClusterStateMachine
 from mhnb.core.output.results import CellResult
-from mhnb.drive.roll import StartReport
+from mhnb.drive.roll import StartProgress
 from mhnb.errors import MhnbError
-from mhnb.system.rundir import write_where
-from mhnb.view.boards.where import format_where_text
+from mhnb.system.rundir import write_hang_report
+from mhnb.view.boards.where import format_hang_text
 
-__all__ = ["ClusterListener", "Listener", "print_notice"]
+__all__ = ["ClusterListener", "EventListener", "print_notice"]
 
-_Shown = TypeVar("_Shown")
+_Value = TypeVar("_Value")
 
 
-class Listener(Protocol):
+class EventListener(Protocol):
     """Receiver of events that no submitter waits for. Its methods are called in the event-loop thread."""
 
-    def on_progress(self, machine: Machine, now: float) -> None:
+    def on_progress(self, state_machine: ClusterStateMachine, now: float) -> None:
         """Handle start progress: a rank reached a new phase, a second has passed, or all ranks are ready."""
 
     def on_failure(self, error: MhnbError) -> None:
@@ -41,7 +41,7 @@ class Listener(Protocol):
     def on_notice(self, text: str) -> None:
         """Handle a text that the user must see."""
 
-    def on_where(self, card: WhereCard | None) -> None:
+    def on_hang_report(self, report: HangReport | None) -> None:
         """Handle a hang report of a long-running cell; None once the cell has ended."""
 
 
@@ -49,28 +49,28 @@ class ClusterListener:
     """Listener that queues start progress for `wait_ready`, and passes other events to registered callbacks.
 
     Args:
-        report: builds the progress report of a state machine at a time.
+        build_progress: builds the progress report of a state machine at a time.
     """
 
-    def __init__(self, report: Callable[[Machine, float], StartReport]) -> None:
-        self._report = report
-        self.starting: queue.SimpleQueue[StartReport | MhnbError] = queue.SimpleQueue()
-        self.late: Callable[[CellResult], None] | None = None
-        self.notice: Callable[[str], None] = print_notice
-        self._keep_where: Callable[[WhereCard | None], None] | None = None
+    def __init__(self, build_progress: Callable[[ClusterStateMachine, float], StartProgress]) -> None:
+        self._build_progress = build_progress
+        self.start_updates: queue.SimpleQueue[StartProgress | MhnbError] = queue.SimpleQueue()
+        self.show_late: Callable[[CellResult], None] | None = None
+        self.show_notice: Callable[[str], None] = print_notice
+        self._write_hang_report: Callable[[HangReport | None], None] | None = None
 
-    def keep_where(self, run_dir: Path) -> None:
+    def enable_hang_report_file(self, run_dir: Path) -> None:
         """Store the hang report in a directory from now on, for `mhnb where NAME`."""
-        self._keep_where = partial(_write_card, run_dir)
+        self._write_hang_report = partial(_write_hang_report_file, run_dir)
 
-    def wait_ready(self, on_progress: Callable[[StartReport], None] | None) -> float:
+    def wait_ready(self, on_progress: Callable[[StartProgress], None] | None) -> float:
         """Wait until the ranks can take cells; return how many seconds the start took.
 
         Raises:
             MhnbError: the start failed.
         """
         while True:
-            update = self.starting.get()
+            update = self.start_updates.get()
             if isinstance(update, MhnbError):
                 raise update
             if on_progress is not None:
@@ -78,27 +78,27 @@ class ClusterListener:
             if update.ready:
                 return update.elapsed_s
 
-    def on_progress(self, machine: Machine, now: float) -> None:
+    def on_progress(self, state_machine: ClusterStateMachine, now: float) -> None:
         """Queue the progress of the ranks."""
-        self.starting.put(self._report(machine, now))
+        self.start_updates.put(self._build_progress(state_machine, now))
 
     def on_failure(self, error: MhnbError) -> None:
         """Queue the error of the failed start."""
-        self.starting.put(error)
+        self.start_updates.put(error)
 
     def on_late(self, result: CellResult) -> None:
         """Show late output, if a callback is registered."""
-        if self.late is not None:
-            _show(self.late, result)
+        if self.show_late is not None:
+            _call_view(self.show_late, result)
 
     def on_notice(self, text: str) -> None:
         """Show a text to the user."""
-        _show(self.notice, text)
+        _call_view(self.show_notice, text)
 
-    def on_where(self, card: WhereCard | None) -> None:
+    def on_hang_report(self, report: HangReport | None) -> None:
         """Write the hang report to its file. After one failure (a full disk, say) it stops, because it would fail every second."""
-        if self._keep_where is not None and not _show(self._keep_where, card):
-            self._keep_where = None
+        if self._write_hang_report is not None and not _call_view(self._write_hang_report, report):
+            self._write_hang_report = None
 
 
 def print_notice(text: str) -> None:
@@ -106,16 +106,17 @@ def print_notice(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _write_card(run_dir: Path, card: WhereCard | None) -> None:
-    write_where(
-        run_dir, None if card is None else format_where_text(card, ends="the stop button or Ctrl-C where it runs")
+def _write_hang_report_file(run_dir: Path, report: HangReport | None) -> None:
+    write_hang_report(
+        run_dir,
+        None if report is None else format_hang_text(report, how_to_end="the stop button or Ctrl-C where it runs"),
     )
 
 
-def _show(show: Callable[[_Shown], None], what: _Shown) -> bool:
+def _call_view(view: Callable[[_Value], None], value: _Value) -> bool:
     """Call a view; return whether it succeeded. A failing view prints its traceback and does not end the event-loop thread."""
     try:
-        show(what)
+        view(value)
     except Exception:  # noqa: BLE001  # a view is arbitrary code
         traceback.print_exc()
         return False

@@ -14,96 +14,99 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from mhnb.core.explain.where import WhereCard
+from mhnb.core.explain.where import HangReport
 from mhnb.core.keep.journal import CellRecord
 from mhnb.core.life.events import (
-    AskInterrupt,
     CellSubmitted,
     Command,
+    DisconnectRanks,
     Event,
     FailStart,
     FinishCell,
-    FreeRanks,
     HostExited,
     HostsQueued,
-    KeepRecord,
     KillRanks,
+    NotifyUser,
     RefuseCell,
     ReportReady,
     SendToHosts,
     SendToRank,
-    ShowLate,
+    ShowLateOutput,
     SignalRanks,
+    StopBeforeLaunch,
     StopRequested,
-    TellUser,
-    Ticked,
+    TimePassed,
+    WriteRecord,
 )
-from mhnb.core.life.late import LateOutput
-from mhnb.core.life.machine import Machine
-from mhnb.core.output.pace import Pace
+from mhnb.core.life.late import LateOutputBuffer
+from mhnb.core.life.machine import ClusterStateMachine
+from mhnb.core.output.pace import RateLimiter
 from mhnb.core.wire.protocol import (
-    Answer,
-    Ask,
-    Beat,
+    Heartbeat,
     HostUp,
     Message,
     RankExited,
     RankReady,
+    RankReply,
+    RankRequest,
     RankSpawned,
     StopHost,
 )
-from mhnb.drive.listening import Listener
-from mhnb.drive.submission import Submission, Update
-from mhnb.drive.watching import HostWatch, say_left
+from mhnb.drive.listening import EventListener
+from mhnb.drive.submission import CellFuture, Update
+from mhnb.drive.watching import HostMonitor, describe_orphans
 from mhnb.errors import NotStarted, RanksLost, UnknownMessage
-from mhnb.link.base import Link, rank_peer
+from mhnb.link.base import Transport, rank_peer
 
-__all__ = ["Reader"]
+__all__ = ["EventLoop"]
 
 _TICK_S, _IDLE_S, _REPORT_S = 0.1, 0.25, 1.0
 LIVE_AFTER_S = 0.15
 """A cell that runs longer is shown while it runs."""
-_WHERE_AFTER_S, _WHERE_EVERY_S = 2.0, 1.0
+_HANG_REPORT_AFTER_S, _HANG_REPORT_EVERY_S = 2.0, 1.0
 """Seconds after which the rank positions of a running cell are reported, and the interval between reports."""
 
 
-class Reader:
+class EventLoop:
     """Event loop of one cluster generation.
 
     Args:
-        link: the open transport; closed when the loop ends.
-        machine: the state machine of this generation.
-        hosts: the monitor of the supervisors.
+        transport: the open transport; closed when the loop ends.
+        state_machine: the state machine of this generation.
+        host_monitor: the monitor of the supervisors.
         clock: monotonic clock, in seconds.
         listener: receives starts, late output and deaths.
-        keep: stores the record of each cell that ends, before its submitter gets the result.
+        write_record: stores the record of each cell that ends, before its submitter gets the result.
     """
 
     def __init__(
         self,
-        link: Link,
-        machine: Machine,
-        hosts: HostWatch,
+        transport: Transport,
+        state_machine: ClusterStateMachine,
+        host_monitor: HostMonitor,
         *,
         clock: Callable[[], float],
-        listener: Listener,
-        keep: Callable[[CellRecord], None] | None = None,
+        listener: EventListener,
+        write_record: Callable[[CellRecord], None] | None = None,
     ) -> None:
-        self._link, self._machine, self._hosts = link, machine, hosts
-        self._clock, self._listener, self._keep = clock, listener, keep
-        self._inbox: queue.SimpleQueue[Event | _Asked | None] = queue.SimpleQueue()
-        self._submissions: dict[int, Submission] = {}
-        self._asks: dict[int, tuple[int, Future[Answer]]] = {}
-        self._last_ask = self._last_ticket = 0
+        self._transport, self._state_machine, self._host_monitor = transport, state_machine, host_monitor
+        self._clock, self._listener, self._write_record = clock, listener, write_record
+        self._inbox: queue.SimpleQueue[Event | _PendingRequest | None] = queue.SimpleQueue()
+        self._submissions: dict[int, CellFuture] = {}
+        self._requests: dict[int, tuple[int, Future[RankReply]]] = {}
+        self._last_request_id = self._last_ticket = 0
         self._next_tick = self._next_report = 0.0
-        self._pace, self._late = Pace(), LateOutput()
-        self._next_where: float | None = None
+        self._pace, self._late = RateLimiter(), LateOutputBuffer()
+        self._next_hang_report: float | None = None
         """When to report the rank positions next; None while nothing is reported."""
         self._dirty = self._stopping = self._closed = False
-        self._refused: set[str] = set()
+        self._disconnected_peers: set[str] = set()
         """Peers that were disconnected because they sent an invalid message."""
         self._defect: Exception | None = None
-        self._gone = "the cluster is stopped; mhnb.current() is the one that was started or restarted since, and %mhjax start starts one"
+        self._closed_text = (
+            "the cluster is stopped; mhnb.current() is the one that was started or restarted since, "
+            "and %mhjax start starts one"
+        )
         """Error text for calls after the end."""
         # Reentrant, because Ctrl-C posts an event from wherever the main thread is.
         self._lock = threading.RLock()
@@ -120,15 +123,15 @@ class Reader:
         """Queue an event. After the end it is dropped, which is not an error."""
         self._put(event)
 
-    def submit(self, event_of: Callable[[int], CellSubmitted], *, live: bool) -> Submission:
+    def submit(self, event_of: Callable[[int], CellSubmitted], *, live: bool) -> CellFuture:
         """Submit a cell; the updates of the submission end with a done result or an error."""
         with self._lock:
             # One lock for tickets and sends: the cells of two threads get one order, the same on every rank.
             self._last_ticket += 1
-            submission = Submission(self._last_ticket, live)
+            submission = CellFuture(self._last_ticket, live)
             self._submissions[submission.ticket] = submission
             if self._closed:
-                self._finish(submission.ticket, NotStarted(self._gone))
+                self._finish(submission.ticket, NotStarted(self._closed_text))
             else:
                 self._send_at_once(event_of(submission.ticket))
         return submission
@@ -139,55 +142,59 @@ class Reader:
             self._handle(event)
         except Exception as error:  # noqa: BLE001  # the loop raises it, where a defect ends the cluster visibly
             self._defect = error
-            self._link.wake()
+            self._transport.wake()
 
-    def ask(self, rank: int, verb: str, arguments: dict[str, object], payload: Sequence[bytes] = ()) -> Future[Answer]:
+    def request(
+        self, rank: int, verb: str, arguments: dict[str, object], payload: Sequence[bytes] = ()
+    ) -> Future[RankReply]:
         """Send a request to a rank between cells."""
         with self._lock:
-            self._last_ask += 1
-            future: Future[Answer] = Future()
+            self._last_request_id += 1
+            future: Future[RankReply] = Future()
             # From here on the future cannot be cancelled: the loop must not find it already completed.
             future.set_running_or_notify_cancel()
-            taken = self._put_locked(_Asked(rank, Ask(self._last_ask, verb, arguments, tuple(payload)), future))
-        if not taken:
-            future.set_exception(NotStarted(self._gone))
+            is_queued = self._put_locked(
+                _PendingRequest(rank, RankRequest(self._last_request_id, verb, arguments, tuple(payload)), future)
+            )
+        if not is_queued:
+            future.set_exception(NotStarted(self._closed_text))
         return future
 
-    def where(self) -> WhereCard | None:
+    def hang_report(self) -> HangReport | None:
         """Return a hang report of the running cell; None if no cell runs."""
         with self._lock:
-            return self._machine.where(self._clock())
+            return self._state_machine.build_hang_report(self._clock())
 
     def close(self, timeout_s: float) -> None:
         """Order the supervisors to end everything, and end the loop."""
         self._put(None)
         self._thread.join(timeout_s)
 
-    def leave(self, timeout_s: float, gone: str) -> None:
+    def detach(self, timeout_s: float, closed_text: str) -> None:
         """End the loop without stopping any supervisor; later calls are refused with the text in `gone`."""
         with self._lock:
-            self._stopping, self._gone = True, gone
+            self._stopping, self._closed_text = True, closed_text
             if not self._closed:
-                self._link.wake()
+                self._transport.wake()
         self._thread.join(timeout_s)
         with self._lock:
             # For this notebook only; its ranks are not notified.
-            self._machine.handle(StopRequested(gone), self._clock())
+            self._state_machine.handle(StopRequested(closed_text), self._clock())
 
-    def _put(self, item: Event | _Asked | None) -> bool:
+    def _put(self, item: Event | _PendingRequest | None) -> bool:
         with self._lock:
             return self._put_locked(item)
 
-    def _put_locked(self, item: Event | _Asked | None) -> bool:
+    def _put_locked(self, item: Event | _PendingRequest | None) -> bool:
         """Queue an item for the loop; return False if the loop has ended."""
         if self._closed:
             return False
         self._inbox.put(item)
-        self._link.wake()
+        self._transport.wake()
         return True
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the loop still runs."""
         return self._thread.is_alive()
 
@@ -196,48 +203,50 @@ class Reader:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._turn()
-            if left := say_left(self._machine.roster, self._hosts.see_off(self._clock)):
-                self._listener.on_notice(left)
+                self._run_once()
+            if orphans_text := describe_orphans(
+                self._state_machine.registry, self._host_monitor.wait_closed(self._clock)
+            ):
+                self._listener.on_notice(orphans_text)
         except Exception:  # noqa: BLE001  # reported below
             # The outermost broad catch: a defect of mhnb ends the cluster visibly, and no caller waits forever.
             text = traceback.format_exc()
             print(text, file=sys.stderr)
             # No message of the ranks will be read any more, so the state machine takes no cell from here on.
-            self._machine.handle(StopRequested(), self._clock())
-            self._machine.reason = "mhnb's reader thread failed; please report it"
+            self._state_machine.handle(StopRequested(), self._clock())
+            self._state_machine.reason = "mhnb's reader thread failed; please report it"
             self._listener.on_notice(
                 f"mhnb's reader thread failed; the cluster cannot go on. Please report this:\n{text}"
             )
         finally:
             with self._lock:
                 self._closed = True
-                self._give_up()
-                self._link.close()
+                self._fail_pending()
+                self._transport.close()
 
-    def _turn(self) -> None:
-        busy = self._machine.current is not None or self._machine.state == "starting"
-        messages = self._link.poll_named(self._until_show() if busy else _IDLE_S)
+    def _run_once(self) -> None:
+        busy = self._state_machine.current is not None or self._state_machine.state == "starting"
+        messages = self._transport.poll_with_peers(self._poll_timeout_s() if busy else _IDLE_S)
         with self._lock:
             if self._defect is not None:
                 raise self._defect
             for peer, message in messages:
-                self._take(peer, message)
-            for peer, why in self._link.take_cut():
-                self._refuse(peer, why)
+                self._process(peer, message)
+            for peer, why in self._transport.pop_violators():
+                self._disconnect(peer, why)
             self._drain_inbox()
             now = self._clock()
             if now >= self._next_tick:
                 self._next_tick = now + _TICK_S
-                self._look_at_hosts(now)
-                self._handle(Ticked())
-                self._tell_where(now)
-            self._show(now)
+                self._check_hosts(now)
+                self._handle(TimePassed())
+                self._update_hang_report(now)
+            self._show_snapshot(now)
             self._show_late(now)
 
-    def _until_show(self) -> float:
+    def _poll_timeout_s(self) -> float:
         """Return how long to wait for messages at most. An update is shown at once, unless something was shown a moment ago."""
-        cell = self._machine.current
+        cell = self._state_machine.current
         if not self._dirty or cell is None:
             return _TICK_S
         now = self._clock()
@@ -249,184 +258,188 @@ class Reader:
             item = self._inbox.get_nowait()
             if item is None:
                 self._stopping = True
-                self._hosts.tell(StopHost())
-            elif isinstance(item, _Asked):
-                self._send_ask(item)
+                self._host_monitor.broadcast(StopHost())
+            elif isinstance(item, _PendingRequest):
+                self._send_request(item)
             else:
                 self._handle(item)
 
-    def _take(self, peer: str, message: Message) -> None:
+    def _process(self, peer: str, message: Message) -> None:
         """Process a message. A peer that sends an invalid message is disconnected, and the loop goes on."""
-        if peer in self._refused:
+        if peer in self._disconnected_peers:
             # The message was already on its way.
             return
         try:
-            self._machine.roster.check_sender(peer, message)
+            self._state_machine.registry.check_sender(peer, message)
         except UnknownMessage as error:
-            self._refuse(peer, str(error))
+            self._disconnect(peer, str(error))
             return
         try:
-            self._take_message(message)
+            self._dispatch_message(message)
         except Exception as error:  # noqa: BLE001  # reported to the user; the traceback is printed for the log
             traceback.print_exc()
             # A cell is judged when its last rank ends, so the reply that cannot be judged may be another rank's.
-            peers = self._find_garbled() or {peer: error}
+            peers = self._find_invalid_replies() or {peer: error}
             for each, cause in peers.items():
-                self._refuse(each, f"its {message.kind} could not be taken in: {type(cause).__name__}: {cause}")
+                self._disconnect(each, f"its {message.kind} could not be taken in: {type(cause).__name__}: {cause}")
             # The message was processed only in part, so no cell can be judged by the present state.
-            who = " and ".join(map(self._machine.roster.name_peer, peers))
-            for command in self._machine.fail(f"what {who} sent could not be taken in"):
+            names = " and ".join(map(self._state_machine.registry.name_peer, peers))
+            for command in self._state_machine.fail(f"what {names} sent could not be taken in"):
                 self._carry_out(command)
-            gone = RanksLost(f"{self._machine.reason}\n  %mhjax restart --replay", ranks=())
+            error_for_cells = RanksLost(f"{self._state_machine.reason}\n  %mhjax restart --replay", ranks=())
             for ticket in list(self._submissions):
-                self._finish(ticket, gone)
+                self._finish(ticket, error_for_cells)
 
-    def _find_garbled(self) -> dict[str, Exception]:
+    def _find_invalid_replies(self) -> dict[str, Exception]:
         """Return the ranks whose own reply cannot be judged; empty if no judgement failed, or not because of a single rank."""
         found: dict[str, Exception] = {}
-        for rank, judge in self._machine.judged_alone.items():
+        for rank, judge in self._state_machine.single_rank_judges.items():
             try:
                 judge()
             except Exception as error:  # noqa: BLE001  # reported to the user
                 found[rank_peer(rank)] = error
         return found
 
-    def _refuse(self, peer: str, why: str) -> None:
+    def _disconnect(self, peer: str, reason: str) -> None:
         """Disconnect an authenticated peer that sent an invalid message, and end its process, so that nothing waits for it in vain."""
-        if peer in self._refused:
+        if peer in self._disconnected_peers:
             return
-        self._refused.add(peer)
-        self._link.cut(peer)
-        who, number = self._machine.roster.name_peer(peer), int(peer[1:])
-        self._listener.on_notice(f"{who} sent a message that cannot be: {why}\n  mhnb ended its connection")
+        self._disconnected_peers.add(peer)
+        self._transport.disconnect(peer)
+        who, number = self._state_machine.registry.name_peer(peer), int(peer[1:])
+        self._listener.on_notice(f"{who} sent a message that cannot be: {reason}\n  mhnb ended its connection")
         if peer.startswith("s"):
             self._handle(
                 HostExited(
                     number, f"{who} is lost: mhnb ended its connection, because it sent a message that cannot be"
                 )
             )
-        elif number < self._machine.process_count:
-            self._machine.roster.note_refused(number)
+        elif number < self._state_machine.process_count:
+            self._state_machine.registry.mark_refused(number)
             self._carry_out(KillRanks((number,)))
 
-    def _take_message(self, message: Message) -> None:
-        if isinstance(message, HostUp | Beat):
-            self._hosts.hear(message, self._clock())
+    def _dispatch_message(self, message: Message) -> None:
+        if isinstance(message, HostUp | Heartbeat):
+            self._host_monitor.on_message(message, self._clock())
         if isinstance(message, RankSpawned):
-            self._hosts.note_spawned(self._machine.roster.entries[message.rank].supervisor, self._clock())
-        if isinstance(message, Beat):
-            self._machine.roster.note_beat(message, goes_on=self._hosts.is_elsewhere(message.supervisor))
-        if isinstance(message, Answer):
-            _, future = self._asks.pop(message.ask_id, (0, None))
+            self._host_monitor.note_spawned(
+                self._state_machine.registry.entries[message.rank].supervisor, self._clock()
+            )
+        if isinstance(message, Heartbeat):
+            self._state_machine.registry.record_heartbeat(
+                message, is_repeated=self._host_monitor.is_remote(message.supervisor)
+            )
+        if isinstance(message, RankReply):
+            _, future = self._requests.pop(message.request_id, (0, None))
             if future is not None:
                 future.set_result(message)
             return
         self._dirty = True
         self._handle(message)
         if isinstance(message, RankExited):
-            self._fail_asks(message.rank)
-        if self._machine.state == "starting" or isinstance(message, HostUp | RankReady):
-            self._listener.on_progress(self._machine, self._clock())
+            self._fail_requests(message.rank)
+        if self._state_machine.state == "starting" or isinstance(message, HostUp | RankReady):
+            self._listener.on_progress(self._state_machine, self._clock())
 
-    def _send_ask(self, item: _Asked) -> None:
+    def _send_request(self, item: _PendingRequest) -> None:
         # A rank whose supervisor is lost is lost too, although nothing could report it.
-        lost = item.rank not in self._machine.roster.alive
-        if lost or self._machine.state == "stopped":
-            item.future.set_exception(self._say_gone(item.rank, "cannot be asked any more"))
+        lost = item.rank not in self._state_machine.registry.alive
+        if lost or self._state_machine.state == "stopped":
+            item.future.set_exception(self._rank_lost_error(item.rank, "cannot be asked any more"))
             return
-        self._asks[item.ask.ask_id] = (item.rank, item.future)
-        self._link.send(rank_peer(item.rank), item.ask)
+        self._requests[item.request.request_id] = (item.rank, item.future)
+        self._transport.send(rank_peer(item.rank), item.request)
 
-    def _fail_asks(self, rank: int) -> None:
-        for number, (asked, future) in list(self._asks.items()):
+    def _fail_requests(self, rank: int) -> None:
+        for number, (asked, future) in list(self._requests.items()):
             if asked == rank:
-                del self._asks[number]
-                future.set_exception(self._say_gone(rank, "ended before it answered"))
+                del self._requests[number]
+                future.set_exception(self._rank_lost_error(rank, "ended before it answered"))
 
-    def _say_gone(self, rank: int, how: str) -> RanksLost:
-        why = f": {self._machine.reason}" if self._machine.reason else ""
-        way = "" if "%mhjax restart" in why else "\n  %mhjax restart --replay"
-        return RanksLost(f"rank {rank} {how}{why}{way}", ranks=(rank,))
+    def _rank_lost_error(self, rank: int, problem: str) -> RanksLost:
+        why = f": {self._state_machine.reason}" if self._state_machine.reason else ""
+        next_step = "" if "%mhjax restart" in why else "\n  %mhjax restart --replay"
+        return RanksLost(f"rank {rank} {problem}{why}{next_step}", ranks=(rank,))
 
-    def _look_at_hosts(self, now: float) -> None:
-        if self._machine.state == "starting":
-            self._hosts.ask_how(now)
-            changed = (standing := self._hosts.standing()) != self._machine.roster.standing
+    def _check_hosts(self, now: float) -> None:
+        if self._state_machine.state == "starting":
+            self._host_monitor.request_heartbeats(now)
+            changed = (standing := self._host_monitor.queue_status()) != self._state_machine.registry.queue_position
             if standing or changed:
                 self._handle(HostsQueued(standing))
             if changed or now >= self._next_report:
                 # Also without a change, so that the waiting user sees from the first moment that the start goes on.
                 self._next_report = now + _REPORT_S
-                self._listener.on_progress(self._machine, now)
-        for seen in self._hosts.look_for_halted(self._machine.roster, now):
-            if isinstance(seen, RankExited):
-                self._handle(seen)
-                self._fail_asks(seen.rank)
+                self._listener.on_progress(self._state_machine, now)
+        for event in self._host_monitor.check_halted(self._state_machine.registry, now):
+            if isinstance(event, RankExited):
+                self._handle(event)
+                self._fail_requests(event.rank)
             else:
-                self._carry_out(TellUser(seen))
-        for supervisor, cause in self._hosts.find_lost(self._machine.roster, now):
+                self._carry_out(NotifyUser(event))
+        for supervisor, cause in self._host_monitor.find_lost(self._state_machine.registry, now):
             self._handle(HostExited(supervisor, cause))
-            for rank in self._machine.roster.ranks_of(supervisor):
-                self._fail_asks(rank)
+            for rank in self._state_machine.registry.ranks_of(supervisor):
+                self._fail_requests(rank)
 
-    def _tell_where(self, now: float) -> None:
-        cell = self._machine.current
+    def _update_hang_report(self, now: float) -> None:
+        cell = self._state_machine.current
         # Time alone changes what is shown: a rank may be too busy to send anything.
         self._dirty = self._dirty or (cell is not None and self._pace.idle_s(now) >= _REPORT_S)
-        if cell is None or now - cell.started_at < _WHERE_AFTER_S:
-            if self._next_where is not None:
-                self._next_where = None
-                self._listener.on_where(None)
-        elif self._next_where is None or now >= self._next_where:
-            self._next_where = now + _WHERE_EVERY_S
-            self._listener.on_where(self._machine.where(now))
+        if cell is None or now - cell.started_at < _HANG_REPORT_AFTER_S:
+            if self._next_hang_report is not None:
+                self._next_hang_report = None
+                self._listener.on_hang_report(None)
+        elif self._next_hang_report is None or now >= self._next_hang_report:
+            self._next_hang_report = now + _HANG_REPORT_EVERY_S
+            self._listener.on_hang_report(self._state_machine.build_hang_report(now))
 
-    def _show(self, now: float) -> None:
-        cell = self._machine.current
+    def _show_snapshot(self, now: float) -> None:
+        cell = self._state_machine.current
         if cell is None or not self._dirty or now < cell.started_at + LIVE_AFTER_S or self._pace.wait_s(now) > 0:
             return
-        self._pace.take(now)
+        self._pace.record_sent(now)
         submission = self._submissions.get(cell.ticket)
         if submission is not None and submission.live:
             self._dirty = False
-            submission.updates.put(cell.result(now, self._machine.process_count))
+            submission.updates.put(cell.result(now, self._state_machine.process_count))
 
     def _show_late(self, now: float | None = None) -> None:
-        for result in self._late.take(now):
+        for result in self._late.take_due(now):
             self._listener.on_late(result)
 
     # -- commands
 
     def _handle(self, event: Event) -> None:
-        for command in self._machine.handle(event, self._clock()):
+        for command in self._state_machine.handle(event, self._clock()):
             self._carry_out(command)
 
     def _carry_out(self, command: Command) -> None:
         match command:
             case SendToRank(rank, message):
-                self._link.send(rank_peer(rank), message)
+                self._transport.send(rank_peer(rank), message)
             case FinishCell(ticket, result, record):
                 # Late output that arrives during a cell is shown within it.
                 self._show_late()
                 # Before its submitter gets the result, so that a result that was seen can always be replayed.
-                if self._keep is not None and record is not None:
-                    self._keep(record)
+                if self._write_record is not None and record is not None:
+                    self._write_record(record)
                 self._finish(ticket, result)
-            case KeepRecord(record) if self._keep is not None:
-                self._keep(record)
+            case WriteRecord(record) if self._write_record is not None:
+                self._write_record(record)
             case RefuseCell(ticket, error) if error is not None:
                 self._finish(ticket, error)
             case SendToHosts(message):
-                self._hosts.tell(message)
-            case AskInterrupt() | SignalRanks() | FreeRanks() | KillRanks():
-                self._hosts.carry_out(command, self._machine.roster, self._clock())
-            case ShowLate(result):
-                self._late.note(result, self._clock(), busy=self._machine.current is not None)
-            case TellUser(text):
+                self._host_monitor.broadcast(message)
+            case StopBeforeLaunch() | SignalRanks() | DisconnectRanks() | KillRanks():
+                self._host_monitor.carry_out(command, self._state_machine.registry, self._clock())
+            case ShowLateOutput(result):
+                self._late.add(result, self._clock(), is_busy=self._state_machine.current is not None)
+            case NotifyUser(text):
                 self._show_late()
                 self._listener.on_notice(text)
             case ReportReady():
-                self._listener.on_progress(self._machine, self._clock())
+                self._listener.on_progress(self._state_machine, self._clock())
             case FailStart(error):
                 self._listener.on_failure(error)
 
@@ -435,29 +448,29 @@ class Reader:
         if submission is not None:
             submission.updates.put(update)
 
-    def _give_up(self) -> None:
+    def _fail_pending(self) -> None:
         """Fail all pending submissions and requests, and a start that is still awaited."""
         self._stopping = True
         self._show_late()
-        self._listener.on_failure(NotStarted(f"the cluster is stopped: {self._machine.reason or 'by its user'}"))
-        gone = NotStarted("the cluster was stopped before the cell's turn came")
+        self._listener.on_failure(NotStarted(f"the cluster is stopped: {self._state_machine.reason or 'by its user'}"))
+        error = NotStarted("the cluster was stopped before the cell's turn came")
         for ticket in list(self._submissions):
-            self._finish(ticket, gone)
-        for rank in range(self._machine.process_count):
-            self._fail_asks(rank)
-        for item in self._left_in_inbox():
-            item.future.set_exception(gone)
+            self._finish(ticket, error)
+        for rank in range(self._state_machine.process_count):
+            self._fail_requests(rank)
+        for item in self._drain_requests():
+            item.future.set_exception(error)
 
-    def _left_in_inbox(self) -> Iterator[_Asked]:
+    def _drain_requests(self) -> Iterator[_PendingRequest]:
         while not self._inbox.empty():
-            if isinstance(item := self._inbox.get_nowait(), _Asked):
+            if isinstance(item := self._inbox.get_nowait(), _PendingRequest):
                 yield item
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PendingRequest:
     """A request on its way to the transport."""
 
     rank: int
-    ask: Ask
-    future: Future[Answer]
+    request: RankRequest
+    future: Future[RankReply]

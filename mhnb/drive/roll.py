@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mhnb.core.asked.shape import Shape
-from mhnb.core.life.ladder import TOO_SLOW
-from mhnb.core.life.machine import Machine
+from mhnb.core.asked.shape import ClusterSpec
+from mhnb.core.life.ladder import KILLED_AFTER_INTERRUPT
+from mhnb.core.life.machine import ClusterStateMachine
 from mhnb.core.life.roster import RankEntry
-from mhnb.core.ranks import say_count
+from mhnb.core.ranks import pluralize
 from mhnb.values import DeviceRef, Phase
 
 __all__ = [
     "RankInfo",
-    "StartReport",
+    "StartProgress",
     "describe_guard",
-    "describe_place",
+    "describe_location",
     "describe_ranks",
-    "report_look",
-    "report_start",
+    "preflight_progress",
+    "start_progress",
 ]
 
 
@@ -48,7 +48,7 @@ class RankInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class StartReport:
+class StartProgress:
     """Progress of a start, for a progress line."""
 
     ranks: tuple[RankInfo, ...]
@@ -60,15 +60,19 @@ class StartReport:
     """Whether the ranks exist already, and were started by another notebook."""
 
 
-def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
+def describe_ranks(state_machine: ClusterStateMachine) -> tuple[RankInfo, ...]:
     """Return what is known of each rank, in rank order."""
     infos = []
-    for entry in machine.roster.entries:
+    for entry in state_machine.registry.entries:
         found = entry.facts.get("devices", [])
         devices = tuple(DeviceRef(entry.rank, ordinal) for _, ordinal, _ in found)
-        slow = TOO_SLOW in machine.reason and entry.last is not None and entry.last[1] == "killed"
-        state = machine.roster.say_end(entry, TOO_SLOW if slow else "")
-        if machine.state == "stopped" and state == "alive" and not machine.roster.is_let_go:
+        slow = (
+            KILLED_AFTER_INTERRUPT in state_machine.reason
+            and entry.last_cell is not None
+            and entry.last_cell[1] == "killed"
+        )
+        state = state_machine.registry.describe_end(entry, KILLED_AFTER_INTERRUPT if slow else "")
+        if state_machine.state == "stopped" and state == "alive" and not state_machine.registry.is_detached:
             # The end of processes that were told to end is not reported any more.
             state = "stopped"
         hostname = str(entry.facts.get("hostname", ""))
@@ -85,35 +89,35 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
                 devices,
                 str(entry.facts.get("platform", "")),
                 entry.nbytes,
-                _last_cell(machine, entry),
-                machine.roster.has_host(entry),
+                _describe_last_cell(state_machine, entry),
+                state_machine.registry.has_host(entry),
             )
         )
     return tuple(infos)
 
 
-def _last_cell(machine: Machine, entry: RankEntry) -> str:
-    cell = machine.current
+def _describe_last_cell(state_machine: ClusterStateMachine, entry: RankEntry) -> str:
+    cell = state_machine.current
     if cell is not None and entry.rank in cell.running_ranks:
         return f"{cell.seq} running"
-    return f"{entry.last[0]} {entry.last[1]}" if entry.last else ""
+    return f"{entry.last_cell[0]} {entry.last_cell[1]}" if entry.last_cell else ""
 
 
-def describe_guard(machine: Machine, asked: str) -> str:
+def describe_guard(state_machine: ClusterStateMachine, requested: str) -> str:
     """Describe the active guard: the requested one, with what it cannot cover, or why it is unavailable."""
-    for entry in machine.roster.entries:
+    for entry in state_machine.registry.entries:
         guard = entry.facts.get("guard")
         if guard and not guard["available"]:
             return f"unavailable ({guard['reason']})"
         if guard and guard.get("unseen"):
-            return f"{asked}, unavailable for {', '.join(guard['unseen'])}"
-    return asked
+            return f"{requested}, unavailable for {', '.join(guard['unseen'])}"
+    return requested
 
 
-def describe_place(shape: Shape, ranks: Sequence[RankInfo]) -> str:
+def describe_location(shape: ClusterSpec, ranks: Sequence[RankInfo]) -> str:
     """Describe the hosts of the ranks and their profile; also the machines that a scheduler has chosen, once they have reported.
 
-    >>> describe_place(Shape(2, None, profile="ssh", machines=("a", "b")), [])
+    >>> describe_location(ClusterSpec(2, None, profile="ssh", machines=("a", "b")), [])
     '2 hosts (a, b), profile ssh'
     """
     chosen = dict.fromkeys(rank.hostname for rank in ranks if rank.hostname)
@@ -122,19 +126,21 @@ def describe_place(shape: Shape, ranks: Sequence[RankInfo]) -> str:
     return f"{shape.describe()}: {', '.join(chosen)}"
 
 
-def report_start(machine: Machine, now: float) -> StartReport:
+def start_progress(state_machine: ClusterStateMachine, now: float) -> StartProgress:
     """Return the progress of a start."""
-    ready = machine.state in ("clean", "split", "tainted", "dead")
-    ranks, roster = describe_ranks(machine), machine.roster
-    return StartReport(ranks, now - machine.started_at, ready, roster.standing, is_takeover=roster.is_left)
+    ready = state_machine.state in ("clean", "split", "tainted", "dead")
+    ranks, roster = describe_ranks(state_machine), state_machine.registry
+    return StartProgress(
+        ranks, now - state_machine.started_at, ready, roster.queue_position, is_takeover=roster.is_takeover
+    )
 
 
-def report_look(shape: Shape, *, is_over: bool = False) -> StartReport:
+def preflight_progress(shape: ClusterSpec, *, is_over: bool = False) -> StartProgress:
     """Return the progress of a start whose hosts are being checked, or have been, before it has any process of its own."""
     ranks = tuple(
         RankInfo(rank, share.host, "", None, Path(), None, "alive", ())
-        for share in shape.shares()
+        for share in shape.assign_hosts()
         for rank in share.ranks
     )
-    standing = "" if is_over else f"looking at {say_count(shape.hosts, 'host')}"
-    return StartReport(ranks, 0.0, ready=False, standing=standing)
+    standing = "" if is_over else f"looking at {pluralize(shape.hosts, 'host')}"
+    return StartProgress(ranks, 0.0, ready=False, standing=standing)

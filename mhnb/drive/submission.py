@@ -10,13 +10,13 @@ from typing import TypeAlias
 from mhnb.core.output.results import CellResult
 from mhnb.errors import MhnbError
 
-__all__ = ["Submission", "Update"]
+__all__ = ["CellFuture", "Update"]
 
 Update: TypeAlias = CellResult | MhnbError
 
 
 @dataclass(slots=True)
-class Submission:
+class CellFuture:
     """Handle of a submitted cell: receives the results so far, then the last one, or the error that refused it."""
 
     ticket: int
@@ -31,7 +31,7 @@ class Submission:
             MhnbError: the cell was refused.
         """
         while True:
-            update = self._latest()
+            update = self._wait_newest()
             if isinstance(update, MhnbError):
                 raise update
             if update.done:
@@ -39,7 +39,7 @@ class Submission:
             if on_snapshot is not None:
                 on_snapshot(update)
 
-    def _latest(self) -> Update:
+    def _wait_newest(self) -> Update:
         """Wait for an update, and return the newest. Older ones are dropped, however slow the view is."""
         update = self.updates.get()
         while not self.updates.empty():

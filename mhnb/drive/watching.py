@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from mhnb.core.life.events import AskInterrupt, FreeRanks, KillRanks, SignalRanks
-from mhnb.core.life.pulse import PATIENCE, Pulse, Standstill
-from mhnb.core.life.roster import Roster
-from mhnb.core.ranks import say_ranks
+from mhnb.core.life.events import DisconnectRanks, KillRanks, SignalRanks, StopBeforeLaunch
+from mhnb.core.life.pulse import HOST_TIMEOUT_FACTOR, HeartbeatMonitor, SuspendDetector
+from mhnb.core.life.roster import RankRegistry
+from mhnb.core.ranks import describe_ranks
 from mhnb.core.wire.protocol import (
-    Beat,
     CloseConnections,
+    Heartbeat,
     HostUp,
     InterruptCell,
     Message,
@@ -28,172 +28,180 @@ from mhnb.core.wire.protocol import (
     SignalRank,
     StopHost,
 )
-from mhnb.launch.base import Host, QueuedHost, ReportingHost
-from mhnb.link.base import Link, supervisor_peer
-from mhnb.rank.guard.shared_board import Board
-from mhnb.system.processes import find_end, is_halted
+from mhnb.launch.base import Host, QueuedHost, ReportObserver
+from mhnb.link.base import Transport, supervisor_peer
+from mhnb.rank.guard.shared_board import SharedBoard
+from mhnb.system.processes import find_exit_status, is_stopped
 
-__all__ = ["HostWatch", "find_board", "say_left"]
+__all__ = ["HostMonitor", "describe_orphans", "open_shared_board"]
 
-_SEE_OFF_S, _SEE_OFF_KEPT_S = 1.5, 5.0
+_CLOSE_S, _CLOSE_DETACHABLE_S = 1.5, 5.0
 """Seconds for supervisors to end their ranks and disconnect. Those that would outlive this process are reported if they do not."""
-_SURE_S, _LOOK_S = 10.0, 0.005
-_ASK_HOW_S = 1.0
-_LOOK_HALTED_S = 0.5
-_KILLED_S = 5.0
+_CONFIRM_MARGIN_S, _POLL_S = 10.0, 0.005
+_HEARTBEAT_REQUEST_EVERY_S = 1.0
+_HALTED_CHECK_EVERY_S = 0.5
+_KILL_CONFIRM_S = 5.0
 """A remote host that was ordered to kill ranks must give a sign of life within this time, or is lost."""
 
 
-_IMPORTS_S = 60.0
+_IMPORT_ALLOWANCE_S = 60.0
 _read_real_clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-class HostWatch:
+class HostMonitor:
     """Monitors the supervisors of one generation.
 
     Args:
-        link: the transport that reaches them.
+        transport: the transport that reaches them.
         hosts: their processes.
         timeout_s: a remote supervisor that is silent for longer is lost.
         real_clock: seconds, which advance also while this machine sleeps.
-        board: opens the shared board of the ranks on this machine, so that they can be reached without their supervisor.
+        open_board: opens the shared board of the ranks on this machine, so that they can be reached without their supervisor.
     """
 
     def __init__(
         self,
-        link: Link,
+        transport: Transport,
         hosts: Sequence[Host],
         *,
         timeout_s: float = 20.0,
         real_clock: Callable[[], float] = _read_real_clock,
-        board: Callable[[], Board | None] = lambda: None,
+        open_board: Callable[[], SharedBoard | None] = lambda: None,
     ) -> None:
-        self._link, self._hosts = link, list(hosts)
-        self._remote = {k for host in hosts if host.is_remote for k in host.supervisors}
-        self._elsewhere = frozenset(self._remote)
+        self._transport, self._hosts = transport, list(hosts)
+        self._monitored_remote = {k for host in hosts if host.is_remote for k in host.supervisors}
+        self._all_remote = frozenset(self._monitored_remote)
         self._all = tuple(k for host in hosts for k in host.supervisors)
-        self._there = set(self._remote)
+        self._connected_remote = set(self._monitored_remote)
         """Remote supervisors whose end has not been observed."""
-        self._pulse, self._standstill = Pulse(timeout_s), Standstill()
+        self._heartbeats, self._suspend_detector = HeartbeatMonitor(timeout_s), SuspendDetector()
         self._timeout_s, self._real_clock = timeout_s, real_clock
-        self._ends = self._stays = False
-        self._asked_how_at = self._looked_at = 0.0
-        self._find_board = board
+        self._is_stopping = self._is_detachable = False
+        self._heartbeats_requested_at = self._halted_checked_at = 0.0
+        self._open_board = open_board
         self._halted: set[int] = set()
         """Supervisors on this machine that were halted at the last sample."""
-        self._unsure = set(self._all)
+        self._unconfirmed = set(self._all)
         """Supervisors that have not confirmed yet that they outlive this process."""
 
-    def tell(self, message: Message) -> None:
+    def broadcast(self, message: Message) -> None:
         """Send the same message to every supervisor; each applies what concerns its own ranks."""
-        self._ends = self._ends or isinstance(message, StopHost)
+        self._is_stopping = self._is_stopping or isinstance(message, StopHost)
         # Also to those that were given up: one that comes back must end with the others.
         for supervisor in self._all:
-            self._link.send(supervisor_peer(supervisor), message)
+            self._transport.send(supervisor_peer(supervisor), message)
 
     def carry_out(
-        self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks, roster: Roster, now: float
+        self, command: StopBeforeLaunch | SignalRanks | DisconnectRanks | KillRanks, roster: RankRegistry, now: float
     ) -> None:
         """Send the supervisors an order for ranks: each signals its own ranks and ignores the others.
 
         For a halted supervisor on this machine, this process acts instead. It gets no message, because it would obey much later.
         """
         halted = self._find_halted()
-        awake = [k for k in self._all if k not in halted]
-        if isinstance(command, AskInterrupt):
-            self._tell_some(awake, InterruptCell(command.seq))
-        elif isinstance(command, FreeRanks):
-            self._tell_some(awake, CloseConnections())
+        running = [k for k in self._all if k not in halted]
+        if isinstance(command, StopBeforeLaunch):
+            self._send_to(running, InterruptCell(command.seq))
+        elif isinstance(command, DisconnectRanks):
+            self._send_to(running, CloseConnections())
         else:
             signum = command.signum if isinstance(command, SignalRanks) else int(signal.SIGKILL)
             for rank in command.ranks:
-                self._tell_some(awake, SignalRank(rank, signum))
+                self._send_to(running, SignalRank(rank, signum))
         if isinstance(command, KillRanks):
-            self._pulse.hurry(now, _KILLED_S)
-        held = {entry.rank: entry.pid for entry in roster.entries if entry.supervisor in halted and entry.exit is None}
-        if held:
-            self._do_here(command, held)
+            self._heartbeats.limit_wait(now, _KILL_CONFIRM_S)
+        pid_by_rank = {
+            entry.rank: entry.pid for entry in roster.entries if entry.supervisor in halted and entry.exit is None
+        }
+        if pid_by_rank:
+            self._act_for_halted(command, pid_by_rank)
 
-    def _do_here(
-        self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks, held: Mapping[int, int | None]
+    def _act_for_halted(
+        self,
+        command: StopBeforeLaunch | SignalRanks | DisconnectRanks | KillRanks,
+        pid_by_rank: Mapping[int, int | None],
     ) -> None:
         """Do what the halted supervisor of these ranks would do; `held` has the ranks with their process ids."""
-        if isinstance(command, AskInterrupt | FreeRanks):
-            if (board := self._find_board()) is not None:
-                if isinstance(command, AskInterrupt):
-                    board.ask_interrupt(command.seq)
+        if isinstance(command, StopBeforeLaunch | DisconnectRanks):
+            if (board := self._open_board()) is not None:
+                if isinstance(command, StopBeforeLaunch):
+                    board.request_interrupt(command.seq)
                 else:
-                    board.ask_close()
+                    board.request_close()
                 board.close()
             return
         signum = command.signum if isinstance(command, SignalRanks) else int(signal.SIGKILL)
-        for pid in filter(None, map(held.get, command.ranks)):
+        for pid in filter(None, map(pid_by_rank.get, command.ranks)):
             # Its parent cannot have waited for it, so its process id is not reused. The group may have ended anyway.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signum)
 
-    def _tell_some(self, supervisors: Sequence[int], message: Message) -> None:
+    def _send_to(self, supervisors: Sequence[int], message: Message) -> None:
         for supervisor in supervisors:
-            self._link.send(supervisor_peer(supervisor), message)
+            self._transport.send(supervisor_peer(supervisor), message)
 
     def _find_halted(self) -> set[int]:
         """Return the supervisors on this machine whose process is halted at this moment."""
         here = [host for host in self._hosts if not host.is_remote and host.pid]
-        return {k for host in here if is_halted(host.pid) for k in host.supervisors}
+        return {k for host in here if is_stopped(host.pid) for k in host.supervisors}
 
-    def look_for_halted(self, roster: Roster, now: float) -> Iterator[RankExited | str]:
+    def check_halted(self, roster: RankRegistry, now: float) -> Iterator[RankExited | str]:
         """Yield what halted supervisors on this machine do not report: that they are halted, and which of their ranks have ended."""
-        if now - self._looked_at < _LOOK_HALTED_S:
+        if now - self._halted_checked_at < _HALTED_CHECK_EVERY_S:
             return
-        self._looked_at = now
+        self._halted_checked_at = now
         before, self._halted = self._halted, self._find_halted()
         for host in self._hosts:
             for k in host.supervisors:
                 if k in self._halted - before:
-                    yield _say_halted(host.pid, roster.ranks_of(k))
+                    yield _describe_halted(host.pid, roster.ranks_of(k))
                 elif k in before - self._halted:
                     yield f"the supervisor of this machine (pid {host.pid}) goes on"
         for entry in roster.entries:
-            hidden = entry.supervisor in self._halted and entry.exit is None and entry.pid is not None
-            if hidden and (end := find_end(entry.pid or 0)) is not None:
+            is_unreported = entry.supervisor in self._halted and entry.exit is None and entry.pid is not None
+            if is_unreported and (end := find_exit_status(entry.pid or 0)) is not None:
                 yield RankExited(entry.rank, *end, [])
 
-    def keep(self, is_heard: Callable[[], bool]) -> None:
+    def make_detachable(self, is_loop_alive: Callable[[], bool]) -> None:
         """Make supervisors that may outlive this process do so from now on, because their record has been written.
 
         Returns when each has confirmed or is lost, because this process may end at the next moment. It returns at the latest
         when a remote supervisor would be lost. Not to be called in the event-loop thread.
 
         Args:
-            is_heard: whether the event-loop thread still runs; otherwise no confirmation will arrive.
+            is_loop_alive: whether the event-loop thread still runs; otherwise no confirmation will arrive.
         """
-        self._stays = True
+        self._is_detachable = True
         for supervisor in self._all:
-            self._link.send(supervisor_peer(supervisor), Beat(supervisor, kept=True))
+            self._transport.send(supervisor_peer(supervisor), Heartbeat(supervisor, outlives_notebook=True))
         # A remote supervisor is lost by then. A local one that is silent for so long was stopped, and reads the message
         # when it continues.
-        until = time.monotonic() + self._timeout_s + _SURE_S
+        until = time.monotonic() + self._timeout_s + _CONFIRM_MARGIN_S
         # No lock: Ctrl-C could leave one held, and the event loop would wait for it.
-        while self._unsure and is_heard() and time.monotonic() < until:
-            time.sleep(_LOOK_S)
+        while self._unconfirmed and is_loop_alive() and time.monotonic() < until:
+            time.sleep(_POLL_S)
 
-    def ask_how(self, now: float) -> None:
+    def request_heartbeats(self, now: float) -> None:
         """While the ranks start, request heartbeats also from supervisors on this machine, from time to time: a rank may be halted."""
-        if now - self._asked_how_at >= _ASK_HOW_S:
-            self._asked_how_at = now
+        if now - self._heartbeats_requested_at >= _HEARTBEAT_REQUEST_EVERY_S:
+            self._heartbeats_requested_at = now
             for supervisor in self._all:
-                if supervisor not in self._elsewhere:
-                    self._link.send(supervisor_peer(supervisor), Beat(supervisor, kept=self._stays))
+                if supervisor not in self._all_remote:
+                    self._transport.send(
+                        supervisor_peer(supervisor), Heartbeat(supervisor, outlives_notebook=self._is_detachable)
+                    )
 
-    def is_elsewhere(self, supervisor: int) -> bool:
+    def is_remote(self, supervisor: int) -> bool:
         """Whether the supervisor is on another machine; those get heartbeat requests as long as they live."""
-        return supervisor in self._elsewhere
+        return supervisor in self._all_remote
 
-    def standing(self) -> str:
+    def queue_status(self) -> str:
         """Return the position of the hosts in a scheduler's queue; empty if none waits."""
-        return next((host.standing for host in self._hosts if isinstance(host, QueuedHost) and host.standing), "")
+        return next(
+            (host.queue_status for host in self._hosts if isinstance(host, QueuedHost) and host.queue_status), ""
+        )
 
-    def see_off(self, clock: Callable[[], float]) -> tuple[int, ...]:
+    def wait_closed(self, clock: Callable[[], float]) -> tuple[int, ...]:
         """Wait a short time until remote supervisors that were ordered to stop have disconnected, as each does at its end.
 
         Closing a connection that has unread data discards what was sent last. Most supervisors would end all the same, by their
@@ -202,106 +210,118 @@ class HostWatch:
         Returns:
             Those of the latter that have not disconnected.
         """
-        waited_for = {supervisor_peer(k) for k in self._there} if self._ends else set()
-        until = clock() + (_SEE_OFF_KEPT_S if self._stays else _SEE_OFF_S)
+        waited_for = {supervisor_peer(k) for k in self._connected_remote} if self._is_stopping else set()
+        until = clock() + (_CLOSE_DETACHABLE_S if self._is_detachable else _CLOSE_S)
         while waited_for and (left_s := until - clock()) > 0:
-            for message in self._link.poll(left_s):
+            for message in self._transport.poll(left_s):
                 if isinstance(message, HostUp):
                     # It connected while the others were being stopped.
-                    self._link.send(supervisor_peer(message.supervisor), StopHost())
-            waited_for -= set(self._link.take_lost())
-        return tuple(k for k in self._all if self._stays and supervisor_peer(k) in waited_for)
+                    self._transport.send(supervisor_peer(message.supervisor), StopHost())
+            waited_for -= set(self._transport.pop_disconnected())
+        return tuple(k for k in self._all if self._is_detachable and supervisor_peer(k) in waited_for)
 
-    def hear(self, message: Message, now: float) -> None:
+    def on_message(self, message: Message, now: float) -> None:
         """Record a sign of life."""
-        if isinstance(message, Beat) and message.kept:
-            self._unsure.discard(message.supervisor)
+        if isinstance(message, Heartbeat) and message.outlives_notebook:
+            self._unconfirmed.discard(message.supervisor)
         if isinstance(message, HostUp):
-            if self._stays:
-                # It connects, or reconnects, after `keep`, which could not reach it.
-                self._link.send(supervisor_peer(message.supervisor), Beat(message.supervisor, kept=True))
-            self._there |= {message.supervisor} & self._elsewhere
+            if self._is_detachable:
+                # It connects, or reconnects, after `make_detachable`, which could not reach it.
+                self._transport.send(
+                    supervisor_peer(message.supervisor), Heartbeat(message.supervisor, outlives_notebook=True)
+                )
+            self._connected_remote |= {message.supervisor} & self._all_remote
             for host in self._hosts:
-                if isinstance(host, ReportingHost):
-                    host.note_up(message.supervisor)
-        if isinstance(message, HostUp | Beat) and message.supervisor in self._remote:
+                if isinstance(host, ReportObserver):
+                    host.record_report(message.supervisor)
+        if isinstance(message, HostUp | Heartbeat) and message.supervisor in self._monitored_remote:
             # After this report it imports JAX. A busy file system delays that beyond the usual silence limit.
-            self._pulse.hear(message.supervisor, now, busy_s=_IMPORTS_S if isinstance(message, HostUp) else 0.0)
+            self._heartbeats.record(
+                message.supervisor, now, extra_s=_IMPORT_ALLOWANCE_S if isinstance(message, HostUp) else 0.0
+            )
 
     def note_spawned(self, supervisor: int, now: float) -> None:
         """Record that a supervisor has a rank: its imports are over, so from now on the usual silence limit applies."""
-        if supervisor in self._remote:
-            self._pulse.hear(supervisor, now)
+        if supervisor in self._monitored_remote:
+            self._heartbeats.record(supervisor, now)
 
-    def find_lost(self, roster: Roster, now: float) -> Iterator[tuple[int, str]]:
+    def find_lost(self, roster: RankRegistry, now: float) -> Iterator[tuple[int, str]]:
         """Yield each supervisor that was found lost since the last call, with the cause; request a heartbeat from the others."""
-        self._pulse.allow(self._standstill.look(now, self._real_clock()))
-        for supervisor, cause in (*self._ended(roster), *self._cut_off(roster), *self._silent(roster, now)):
-            yield supervisor, cause + self._say_standstill(now)
-        if self._pulse.is_due(now):
-            for supervisor in self._remote:
-                self._link.send(supervisor_peer(supervisor), Beat(supervisor, kept=self._stays))
+        self._heartbeats.extend(self._suspend_detector.check(now, self._real_clock()))
+        for supervisor, cause in (
+            *self._find_exited(roster),
+            *self._find_disconnected(roster),
+            *self._find_silent(roster, now),
+        ):
+            yield supervisor, cause + self._describe_suspension(now)
+        if self._heartbeats.is_due(now):
+            for supervisor in self._monitored_remote:
+                self._transport.send(
+                    supervisor_peer(supervisor), Heartbeat(supervisor, outlives_notebook=self._is_detachable)
+                )
 
-    def _cut_off(self, roster: Roster) -> Iterator[tuple[int, str]]:
-        for peer in self._link.take_lost():
+    def _find_disconnected(self, roster: RankRegistry) -> Iterator[tuple[int, str]]:
+        for peer in self._transport.pop_disconnected():
             supervisor = int(peer[1:]) if peer.startswith("s") else -1
-            self._there.discard(supervisor)
-            if supervisor in self._remote:
-                yield self._lose(supervisor, f"{roster.name_host(supervisor)} is lost: the connection to it ended")
+            self._connected_remote.discard(supervisor)
+            if supervisor in self._monitored_remote:
+                yield self._mark_lost(supervisor, f"{roster.name_host(supervisor)} is lost: the connection to it ended")
 
-    def _silent(self, roster: Roster, now: float) -> Iterator[tuple[int, str]]:
-        for supervisor, silent_s in self._pulse.silent(now).items():
+    def _find_silent(self, roster: RankRegistry, now: float) -> Iterator[tuple[int, str]]:
+        for supervisor, silent_s in self._heartbeats.find_lost(now).items():
             name = roster.name_host(supervisor)
-            yield self._lose(supervisor, f"{name} is lost: it has not answered for {silent_s:.0f} s")
+            yield self._mark_lost(supervisor, f"{name} is lost: it has not answered for {silent_s:.0f} s")
 
-    def _say_standstill(self, now: float) -> str:
+    def _describe_suspension(self, now: float) -> str:
         """Describe a suspension of this process that was long enough for hosts to end because of it; empty if there was none."""
-        lasted_s = self._standstill.recall(now)
-        if lasted_s < self._timeout_s or not self._elsewhere:
+        lasted_s = self._suspend_detector.recent_duration(now)
+        if lasted_s < self._timeout_s or not self._all_remote:
             return ""
-        said = f"\n  this notebook stood still for {lasted_s:.0f} s (suspended, or its machine slept)"
-        if self._stays:
-            return said
+        text = f"\n  this notebook stood still for {lasted_s:.0f} s (suspended, or its machine slept)"
+        if self._is_detachable:
+            return text
         return (
-            f"{said}: hosts that hear nothing of it for {PATIENCE * self._timeout_s:.0f} s end their ranks; "
+            f"{text}: hosts that hear nothing of it for {HOST_TIMEOUT_FACTOR * self._timeout_s:.0f} s end their ranks; "
             "those of %mhjax start --keep wait for it"
         )
 
-    def _ended(self, roster: Roster) -> Iterator[tuple[int, str]]:
+    def _find_exited(self, roster: RankRegistry) -> Iterator[tuple[int, str]]:
         for host in [host for host in self._hosts if host.has_exited()]:
             self._hosts.remove(host)
             # Now, before another process can reuse their ids: what ranks have started outlives a killed supervisor.
             host.wait(tuple(pid for k in host.supervisors for pid in roster.pids_of(k)))
             cause = host.explain()
             for supervisor in host.supervisors:
-                yield self._lose(supervisor, cause)
+                yield self._mark_lost(supervisor, cause)
 
-    def _lose(self, supervisor: int, cause: str) -> tuple[int, str]:
-        self._pulse.forget(supervisor)
-        self._remote.discard(supervisor)
-        self._unsure.discard(supervisor)
+    def _mark_lost(self, supervisor: int, cause: str) -> tuple[int, str]:
+        self._heartbeats.remove(supervisor)
+        self._monitored_remote.discard(supervisor)
+        self._unconfirmed.discard(supervisor)
         return supervisor, cause
 
 
-def _say_halted(pid: int, ranks: Sequence[int]) -> str:
-    held = (
-        f"{say_ranks(ranks)} run on without it, and this notebook signals them itself" if ranks else "it holds the hub"
+def _describe_halted(pid: int, ranks: Sequence[int]) -> str:
+    effect = (
+        f"{describe_ranks(ranks)} run on without it, and this notebook signals them itself"
+        if ranks
+        else "it holds the hub"
     )
     return (
-        f"the supervisor of this machine (pid {pid}) is halted, by SIGSTOP or in a debugger: {held}\n"
+        f"the supervisor of this machine (pid {pid}) is halted, by SIGSTOP or in a debugger: {effect}\n"
         f"  Fix: kill -CONT {pid}, or %mhjax restart --replay"
     )
 
 
-def find_board(run_dir: Path, process_count: int) -> Board | None:
+def open_shared_board(run_dir: Path, process_count: int) -> SharedBoard | None:
     """Open the shared board of a cluster whose ranks are all on this machine; None if it has none (an engine-only profile)."""
     try:
-        return Board(run_dir, process_count)
+        return SharedBoard(run_dir, process_count)
     except (OSError, ValueError):
         return None
 
 
-def say_left(roster: Roster, supervisors: Sequence[int]) -> str:
+def describe_orphans(roster: RankRegistry, supervisors: Sequence[int]) -> str:
     """Describe what may live on at supervisors that could not be ordered to end; empty if there are none."""
     if not supervisors:
         return ""

@@ -1,23 +1,23 @@
-"""Transfer values between the notebook and the ranks, and request metadata about them, over any `Asker`.
+"""Transfer values between the notebook and the ranks, and request metadata about them, over any `RankClient`.
 
 It never imports JAX; it imports NumPy when the first array is transferred.
 """
 
-from mhnb.exchange.asks import Asker
+from mhnb.exchange.asks import RankClient
 from mhnb.exchange.pull import pull
-from mhnb.exchange.push import Packed, push, push_packed
-from mhnb.exchange.questions import Completion, check_values, complete, inspect, list_variables, names
+from mhnb.exchange.push import PushPayload, push, push_payload
+from mhnb.exchange.questions import Completion, check_values, complete, inspect, list_names, list_variables
 
 __all__ = [
-    "Asker",
     "Completion",
-    "Packed",
+    "PushPayload",
+    "RankClient",
     "check_values",
     "complete",
     "inspect",
+    "list_names",
     "list_variables",
-    "names",
     "pull",
     "push",
-    "push_packed",
+    "push_payload",
 ]

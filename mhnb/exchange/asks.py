@@ -10,69 +10,79 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mhnb.core.exchange.transfer import IN_FLIGHT
-from mhnb.core.ranks import say_ranks
-from mhnb.core.wire.protocol import Answer
+from mhnb.core.exchange.transfer import MAX_IN_FLIGHT
+from mhnb.core.ranks import describe_ranks
+from mhnb.core.wire.protocol import RankReply
 from mhnb.errors import ClusterError, InvalidRequest
 
-__all__ = ["Asker", "Job", "Transfer", "ask_all", "check_names", "check_ranks", "open_transfer", "settle", "stream"]
+__all__ = [
+    "RankClient",
+    "Transfer",
+    "TransferJob",
+    "await_reply",
+    "check_names",
+    "check_ranks",
+    "open_transfer",
+    "request_all",
+    "run_jobs",
+]
 
-_NUMBERS = itertools.count(1)
-_OPEN: set[str] = set()
+_transfer_numbers = itertools.count(1)
+_open_transfers: set[str] = set()
 """Transfers of this process that are under way; a rank releases all others."""
 
 
-class Asker(Protocol):
+class RankClient(Protocol):
     """Interface that sends requests to ranks; the cluster implements it."""
 
     @property
     def process_count(self) -> int:
         """Number of ranks."""
 
-    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[Answer]:
+    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[RankReply]:
         """Send a request to a rank between cells. Several requests may be under way; a rank answers in order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TransferJob:
     """One request of a transfer, and the function that takes the payload of the reply."""
 
     rank: int
     verb: str
     arguments: dict[str, Any]
     payload: tuple[Any, ...] = ()
-    take: Callable[[Any], None] | None = None
+    on_payload: Callable[[Any], None] | None = None
 
 
 @dataclass(slots=True)
 class Transfer:
     """A transfer under way: its number, and the ranks that retain data for it."""
 
-    asker: Asker
+    client: RankClient
     number: str
-    keeping: set[int] = field(default_factory=set)
+    retaining_ranks: set[int] = field(default_factory=set)
 
     @property
-    def live(self) -> list[str]:
+    def open_numbers(self) -> list[str]:
         """Numbers of the transfers whose data the ranks must retain, including this one."""
-        return sorted(_OPEN)
+        return sorted(_open_transfers)
 
 
 @contextmanager
-def open_transfer(asker: Asker) -> Iterator[Transfer]:
+def open_transfer(client: RankClient) -> Iterator[Transfer]:
     """Number a transfer; at its end, however it ends, ask the ranks that retain data for it to release it."""
-    transfer = Transfer(asker, str(next(_NUMBERS)))
-    _OPEN.add(transfer.number)
+    transfer = Transfer(client, str(next(_transfer_numbers)))
+    _open_transfers.add(transfer.number)
     try:
         yield transfer
     finally:
-        _OPEN.discard(transfer.number)
-        for rank in sorted(transfer.keeping):
+        _open_transfers.discard(transfer.number)
+        for rank in sorted(transfer.retaining_ranks):
             # The replies are not awaited: Ctrl-C must not hang here, and a lost rank retains nothing.
-            asker.ask(rank, "release", {"transfer": transfer.number})
+            client.ask(rank, "release", {"transfer": transfer.number})
 
 
-def settle(rank: int, verb: str, future: Future[Answer]) -> Answer:
+def await_reply(rank: int, verb: str, future: Future[RankReply]) -> RankReply:
     """Wait for a reply and return it.
 
     Raises:
@@ -90,27 +100,29 @@ def settle(rank: int, verb: str, future: Future[Answer]) -> Answer:
     return answer
 
 
-def ask_all(asker: Asker, ranks: Iterable[int], verb: str, arguments: Mapping[str, Any]) -> dict[int, Answer]:
+def request_all(
+    client: RankClient, ranks: Iterable[int], verb: str, arguments: Mapping[str, Any]
+) -> dict[int, RankReply]:
     """Send the same request to several ranks at once, and wait for all replies."""
-    futures = {rank: asker.ask(rank, verb, dict(arguments)) for rank in ranks}
-    return {rank: settle(rank, verb, future) for rank, future in futures.items()}
+    futures = {rank: client.ask(rank, verb, dict(arguments)) for rank in ranks}
+    return {rank: await_reply(rank, verb, future) for rank, future in futures.items()}
 
 
-def stream(asker: Asker, jobs: Iterable[Job], *, in_flight: int = IN_FLIGHT) -> None:
+def run_jobs(client: RankClient, jobs: Iterable[TransferJob], *, in_flight: int = MAX_IN_FLIGHT) -> None:
     """Send requests one after another, with a few under way at a time, so that no more than those are in memory."""
-    pending: deque[tuple[Job, Future[Answer]]] = deque()
+    pending: deque[tuple[TransferJob, Future[RankReply]]] = deque()
     for job in jobs:
-        pending.append((job, asker.ask(job.rank, job.verb, job.arguments, job.payload)))
+        pending.append((job, client.ask(job.rank, job.verb, job.arguments, job.payload)))
         if len(pending) >= in_flight:
-            _finish(*pending.popleft())
+            _finish_job(*pending.popleft())
     while pending:
-        _finish(*pending.popleft())
+        _finish_job(*pending.popleft())
 
 
-def _finish(job: Job, future: Future[Answer]) -> None:
-    answer = settle(job.rank, job.verb, future)
-    if job.take is not None:
-        job.take(answer.payload[0])
+def _finish_job(job: TransferJob, future: Future[RankReply]) -> None:
+    answer = await_reply(job.rank, job.verb, future)
+    if job.on_payload is not None:
+        job.on_payload(answer.payload[0])
 
 
 def check_ranks(ranks: Iterable[int] | None, process_count: int) -> tuple[int, ...]:
@@ -122,10 +134,10 @@ def check_ranks(ranks: Iterable[int] | None, process_count: int) -> tuple[int, .
     if ranks is None:
         return tuple(range(process_count))
     chosen = tuple(sorted(set(ranks)))
-    absent = [rank for rank in chosen if not 0 <= rank < process_count]
-    if absent or not chosen:
-        what = f"there is no rank {absent[0]}" if absent else "no rank is named"
-        raise InvalidRequest(f"{what}; this cluster has {say_ranks(range(process_count))}", ranks=chosen)
+    missing = [rank for rank in chosen if not 0 <= rank < process_count]
+    if missing or not chosen:
+        what = f"there is no rank {missing[0]}" if missing else "no rank is named"
+        raise InvalidRequest(f"{what}; this cluster has {describe_ranks(range(process_count))}", ranks=chosen)
     return chosen
 
 
@@ -138,12 +150,12 @@ def check_names(names: Sequence[str], verb: str) -> tuple[str, ...]:
     if not names:
         raise InvalidRequest(f"{verb} what? Name one or more variables; %mhjax vars lists what the ranks hold")
     for name in names:
-        given: object = name
-        if not isinstance(given, str) or not name.isidentifier():
-            several = isinstance(given, str) and all(map(str.isidentifier, filter(None, name.split(","))))
-            cure = "Separate names by spaces" if several else "Bind the value to a name first, where it comes from"
+        candidate: object = name
+        if not isinstance(candidate, str) or not name.isidentifier():
+            several = isinstance(candidate, str) and all(map(str.isidentifier, filter(None, name.split(","))))
+            hint = "Separate names by spaces" if several else "Bind the value to a name first, where it comes from"
             raise InvalidRequest(
-                f"{verb} takes names of variables, not {name!r}. {cure}",
+                f"{verb} takes names of variables, not {name!r}. {hint}",
                 name=name,
             )
     return tuple(names)

@@ -9,12 +9,12 @@ from typing import Any
 
 from mhnb.core.explain.culprit import ErrorSite
 from mhnb.core.explain.hints import find_hint
-from mhnb.core.ranks import format_ranks, say_ranks
+from mhnb.core.ranks import describe_ranks, format_ranks
 from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
-from mhnb.exchange.asks import Asker, ask_all, check_ranks
+from mhnb.exchange.asks import RankClient, check_ranks, request_all
 from mhnb.sharding.report import Program, Report, make_report, program_from_wire
 
-__all__ = ["ask_collectives", "ask_launched", "check_call", "merge_launched", "merge_planned"]
+__all__ = ["check_call", "merge_compiled", "merge_launched", "request_collectives", "request_launched"]
 
 _USE = "%mhjax collectives f(x, y): the call of a function that the ranks have, with its arguments"
 
@@ -39,11 +39,11 @@ def check_call(text: str) -> str:
     return text.strip()
 
 
-def ask_collectives(asker: Asker, call: str, hosts: Mapping[int, str]) -> Report:
+def request_collectives(client: RankClient, call: str, hosts: Mapping[int, str]) -> Report:
     """Compile a call on every rank without running it, and return a report of what it would launch.
 
     Args:
-        asker: the cluster.
+        client: the cluster.
         call: as `step(params, batch)`.
         hosts: the host of each rank.
 
@@ -53,12 +53,12 @@ def ask_collectives(asker: Asker, call: str, hosts: Mapping[int, str]) -> Report
         ValueDiffers: the ranks would launch different programs.
         UnknownForm: the compiled text holds something that mhnb does not know.
     """
-    asked = check_call(call)
-    answers = ask_all(asker, check_ranks(None, asker.process_count), "collectives", {"call": asked})
-    told = {rank: answer.value for rank, answer in answers.items()}
-    report = make_report(merge_planned(asked, told), hosts)
-    printed = _merge_printed({rank: answer["printed"] for rank, answer in told.items()})
-    return replace(report, is_plain=any(answer["plain"] for answer in told.values()), printed=printed)
+    call_text = check_call(call)
+    answers = request_all(client, check_ranks(None, client.process_count), "collectives", {"call": call_text})
+    replies = {rank: answer.value for rank, answer in answers.items()}
+    report = make_report(merge_compiled(call_text, replies), hosts)
+    printed = _merge_printed({rank: answer["printed"] for rank, answer in replies.items()})
+    return replace(report, is_plain=any(answer["plain"] for answer in replies.values()), printed=printed)
 
 
 def _merge_printed(texts: Mapping[int, str]) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def _merge_printed(texts: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(f"rank {rank}: {line}" for rank, text in sorted(texts.items()) for line in text.splitlines())
 
 
-def merge_planned(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Program:
+def merge_compiled(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Program:
     """Check that all ranks report the same program for a call, and return it."""
     failed = {rank: answer for rank, answer in answers.items() if "program" not in answer}
     if failed:
@@ -76,10 +76,10 @@ def merge_planned(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Progra
     programs = {rank: program_from_wire(answer["program"]) for rank, answer in answers.items()}
     groups: dict[object, list[int]] = {}
     for rank, program in programs.items():
-        groups.setdefault(_content(program), []).append(rank)
+        groups.setdefault(_comparison_key(program), []).append(rank)
     if len(groups) > 1:
         sides = [(ranks, _describe(programs[ranks[0]])) for ranks in groups.values()]
-        told = "\n".join(f"  {say_ranks(ranks)}: {words}" for ranks, words in sides)
+        listing = "\n".join(f"  {describe_ranks(ranks)}: {words}" for ranks, words in sides)
         hint = "%mhjax vars shows where the arguments differ"
         if len({words for _, words in sides}) == 1:
             # The descriptions do not distinguish the programs.
@@ -87,7 +87,7 @@ def merge_planned(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Progra
                 f"their collectives are alike; what differs is in between: an operation, a constant, a branch\n{hint}"
             )
         raise ValueDiffers(
-            f"{call} is not the same program on all ranks; launched like this, it would be an OrderMismatch\n{told}\n{hint}",
+            f"{call} is not the same program on all ranks; launched like this, it would be an OrderMismatch\n{listing}\n{hint}",
             name=call,
         )
     return programs[min(programs)]
@@ -95,8 +95,12 @@ def merge_planned(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Progra
 
 def _raise_failed(call: str, failed: Mapping[int, Mapping[str, Any]], *, everywhere: bool) -> None:
     first = failed[min(failed)]
-    alike = [rank for rank, answer in failed.items() if answer["ename"] == first["ename"]]
-    where = "on every rank" if everywhere and len(alike) == len(failed) else f"on {say_ranks(alike)}"
+    same_error_ranks = [rank for rank, answer in failed.items() if answer["ename"] == first["ename"]]
+    where = (
+        "on every rank"
+        if everywhere and len(same_error_ranks) == len(failed)
+        else f"on {describe_ranks(same_error_ranks)}"
+    )
     near = f"; did you mean {' or '.join(first['near'])}?" if first["near"] else ""
     # Error messages of mhnb are complete without their type.
     ename = "" if first["ours"] else f"{first['ename']}: "
@@ -104,13 +108,13 @@ def _raise_failed(call: str, failed: Mapping[int, Mapping[str, Any]], *, everywh
     if first["ename"] == UnknownForm.__name__:
         raise UnknownForm(message, form=call)
     if first["traced"] and not first["ours"]:
-        raise CallFailed("\n".join([message, *_explain(call, first)]), ename=first["ename"])
+        raise CallFailed("\n".join([message, *_format_site_and_hint(call, first)]), ename=first["ename"])
     if first["ename"] == "NameError" and not near:
         message += "; %mhjax vars lists what the ranks hold, %mhjax push NAME binds what this notebook holds"
     raise InvalidRequest(message, text=call)
 
 
-def _explain(call: str, answer: Mapping[str, Any]) -> list[str]:
+def _format_site_and_hint(call: str, answer: Mapping[str, Any]) -> list[str]:
     """Return the line of the user's code that raised, and a hint for the error, as far as they are known."""
     site, code = ErrorSite(*answer["site"]), answer["code"] or call
     hint = find_hint(answer["ename"], answer["evalue"], site=site, code=code)
@@ -118,25 +122,27 @@ def _explain(call: str, answer: Mapping[str, Any]) -> list[str]:
     return [*line, *([f"  → {hint}"] if hint else [])]
 
 
-def _content(program: Program) -> object:
+def _comparison_key(program: Program) -> object:
     """Return what must be equal: all but XLA's own names, which may differ per host, and the one rank of a program of one rank."""
-    alone = len(set(program.ranks)) == 1
-    ranks: object = len(program.ranks) if alone else program.ranks
+    is_local = len(set(program.ranks)) == 1
+    ranks: object = len(program.ranks) if is_local else program.ranks
     return replace(program, ranks=(), collectives=tuple(replace(one, name="") for one in program.collectives)), ranks
 
 
 def _describe(program: Program) -> str:
     ops = ", ".join(f"{one.op} {one.results[0] if one.results else ''}" for one in program.collectives[:4])
     more = ", …" if len(program.collectives) > 4 else ""
-    takes = f" of {program.takes:.120}" if program.takes else ""
+    takes = f" of {program.argument_types:.120}" if program.argument_types else ""
     return f"{program.name}{takes} on {len(program.ranks)} devices of ranks {format_ranks(program.ranks)}: {ops or 'no collective'}{more}"
 
 
-def ask_launched(asker: Asker, seq: int, ranks: Sequence[int], hosts: Mapping[int, str]) -> tuple[Report, ...]:
+def request_launched(
+    client: RankClient, seq: int, ranks: Sequence[int], hosts: Mapping[int, str]
+) -> tuple[Report, ...]:
     """Return one report per program that a cell launched on several ranks, in the order of the first launches.
 
     Args:
-        asker: the cluster.
+        client: the cluster.
         seq: the cell's number.
         ranks: the ranks that ran it.
         hosts: the host of each rank.
@@ -146,7 +152,7 @@ def ask_launched(asker: Asker, seq: int, ranks: Sequence[int], hosts: Mapping[in
         ValueDiffers: the ranks report different things of a program.
         HloError: a compiled text holds something that mhnb does not know.
     """
-    answers = ask_all(asker, ranks, "launched", {"seq": seq})
+    answers = request_all(client, ranks, "launched", {"seq": seq})
     return merge_launched(seq, {rank: answer.value for rank, answer in answers.items()}, hosts)
 
 
@@ -161,16 +167,18 @@ def merge_launched(seq: int, answers: Mapping[int, Mapping[str, Any]], hosts: Ma
                 raise HloError(f"rank {rank} cannot read what it launched: {wire}")
             program = program_from_wire(wire)
             before = found.setdefault(fingerprint, (rank, program, count))
-            if (_content(before[1]), before[2]) != (_content(program), count):
+            if (_comparison_key(before[1]), before[2]) != (_comparison_key(program), count):
                 raise ValueDiffers(
                     f"ranks {before[0]} and {rank} tell different things of what they launched:\n"
                     f"  rank {before[0]}: {before[2]} × {_describe(before[1])}\n  rank {rank}: {count} × {_describe(program)}",
                     name=program.name,
                 )
-    return tuple(_sorted(make_report(program, hosts, launches=count) for _, program, count in found.values()))
+    return tuple(
+        _select_communicating(make_report(program, hosts, launches=count) for _, program, count in found.values())
+    )
 
 
-def _sorted(reports: Iterable[Report]) -> list[Report]:
+def _select_communicating(reports: Iterable[Report]) -> list[Report]:
     """Return the reports that have communication; all of them if none has."""
     every = list(reports)
     return [report for report in every if report.rows] or every

@@ -10,31 +10,40 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mhnb.core.exchange.boxes import Box, box_shape, split_shape
-from mhnb.core.exchange.pack import NotHere, unpack
-from mhnb.core.exchange.same import GlobalLeaf, find_difference
+from mhnb.core.exchange.pack import MissingDefinition, load_value
+from mhnb.core.exchange.same import GlobalArrayPlaceholder, find_difference
 from mhnb.core.exchange.transfer import (
     CHUNK_NBYTES,
     COMPARE_NBYTES,
-    ArrayRow,
+    ArrayDescription,
     Fetch,
     Owners,
     Refusal,
-    ValueRow,
+    ValueDescription,
+    build_value_differs,
     check_coverage,
-    check_origins,
+    check_placements,
     check_present,
+    check_provenance,
     check_replicas,
-    check_views,
-    differs,
-    join_views,
+    merge_placements,
     plan_fetches,
 )
-from mhnb.core.exchange.ways import advise
-from mhnb.core.ranks import group_ranks, say_ranks
-from mhnb.core.wire.protocol import Answer
+from mhnb.core.exchange.ways import suggest_pull_options
+from mhnb.core.ranks import describe_ranks, group_ranks
+from mhnb.core.wire.protocol import RankReply
 from mhnb.errors import InvalidRequest, ValueDiffers
-from mhnb.exchange.asks import Asker, Job, Transfer, ask_all, check_names, check_ranks, open_transfer, stream
-from mhnb.exchange.keys import name_keys
+from mhnb.exchange.asks import (
+    RankClient,
+    Transfer,
+    TransferJob,
+    check_names,
+    check_ranks,
+    open_transfer,
+    request_all,
+    run_jobs,
+)
+from mhnb.exchange.keys import locate_prng_keys
 from mhnb.rank.asks.transfer_arrays import dtype_from_name, raw_bytes, view_as
 
 if TYPE_CHECKING:
@@ -43,11 +52,11 @@ if TYPE_CHECKING:
 __all__ = ["pull"]
 
 
-def pull(asker: Asker, names: Sequence[str], *, ranks: Sequence[int] | None = None, each: bool = False) -> Any:
+def pull(client: RankClient, names: Sequence[str], *, ranks: Sequence[int] | None = None, each: bool = False) -> Any:
     """Fetch values by name: arrays as NumPy arrays, containers kept. One name returns its value; several return a tuple.
 
     Args:
-        asker: the cluster.
+        client: the cluster.
         names: variables on the ranks.
         ranks: the ranks to fetch from; None for all.
         each: return for each name a list with every rank's value, in rank order, instead of the one value that all hold.
@@ -57,33 +66,35 @@ def pull(asker: Asker, names: Sequence[str], *, ranks: Sequence[int] | None = No
         InvalidRequest: the value cannot be sent, or the selected ranks lack a part of it.
     """
     wanted = check_names(names, "pull")
-    chosen = check_ranks(ranks, asker.process_count)
-    with open_transfer(asker) as transfer:
+    chosen = check_ranks(ranks, client.process_count)
+    with open_transfer(client) as transfer:
         arguments = {
             "transfer": transfer.number,
-            "live": transfer.live,
+            "live": transfer.open_numbers,
             "names": list(dict.fromkeys(wanted)),
             "digest_local": len(chosen) > 1 and not each,
         }
-        transfer.keeping.update(chosen)
-        answers = ask_all(asker, chosen, "hold", arguments)
-        held = {rank: _Held.read(answer) for rank, answer in answers.items()}
-        transfer.keeping.intersection_update(rank for rank, holding in held.items() if holding.inline is None)
-        puller = _Puller(transfer, held)
+        transfer.retaining_ranks.update(chosen)
+        answers = request_all(client, chosen, "hold", arguments)
+        manifests = {rank: _Manifest.read(answer) for rank, answer in answers.items()}
+        transfer.retaining_ranks.intersection_update(
+            rank for rank, holding in manifests.items() if holding.inline is None
+        )
+        puller = _Puller(transfer, manifests)
         values = tuple(puller.each(name) if each else puller.one(name) for name in wanted)
     return values[0] if len(values) == 1 else values
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Manifest:
     """A rank's reply to `hold`."""
 
-    values: dict[str, ValueRow | Refusal]
+    values: dict[str, ValueDescription | Refusal]
     sizes: tuple[int, ...]
     inline: tuple[Any, ...] | None
 
     @classmethod
-    def read(cls, answer: Answer) -> _Held:
+    def read(cls, answer: RankReply) -> _Manifest:
         tables: list[Owners] = [
             tuple((tuple((start, stop) for start, stop in box), tuple(ranks)) for box, ranks in table)
             for table in answer.value["tables"]
@@ -94,24 +105,24 @@ class _Held:
         return cls(values, tuple(answer.value["parts"]), answer.payload if answer.value["inline"] else None)
 
 
-def _read_value(row: Mapping[str, Any], tables: Sequence[Owners]) -> ValueRow | Refusal:
+def _read_value(row: Mapping[str, Any], tables: Sequence[Owners]) -> ValueDescription | Refusal:
     if "code" in row:
         return Refusal(row["code"], row["text"])
-    arrays = tuple(ArrayRow.from_wire(array, tables) for array in row["arrays"])
-    return ValueRow(row["name"], row["short"], row["skeleton"], tuple(row["buffers"]), row["digest"], arrays)
+    arrays = tuple(ArrayDescription.from_wire(array, tables) for array in row["arrays"])
+    return ValueDescription(row["name"], row["short"], row["skeleton"], tuple(row["buffers"]), row["digest"], arrays)
 
 
 class _Puller:
     """Assembles values from what the ranks hold."""
 
-    def __init__(self, transfer: Transfer, held: Mapping[int, _Held]) -> None:
-        self._transfer, self._held = transfer, held
+    def __init__(self, transfer: Transfer, manifests: Mapping[int, _Manifest]) -> None:
+        self._transfer, self._manifests = transfer, manifests
 
     def one(self, name: str) -> Any:
         """Return the value that all ranks hold."""
-        rows = self._rows(name)
+        rows = self._value_rows(name)
         first = min(rows)
-        numbers = self._agree(name, rows)
+        numbers = self._match_ranks(name, rows)
         arrays = []
         for index, array in enumerate(rows[first].arrays):
             if array.is_global:
@@ -119,30 +130,34 @@ class _Puller:
                 arrays.append(self._assemble(name, same_array, None))
             else:
                 arrays.append(self._assemble(name, {first: array}, None))
-        return self._restore(name, first, rows[first], arrays)
+        return self._rebuild(name, first, rows[first], arrays)
 
     def each(self, name: str) -> list[Any]:
         """Return every rank's value, in rank order; a global array is one object for all if its replicas agree."""
-        rows = self._rows(name)
+        rows = self._value_rows(name)
         shared: dict[int, Any] = {}
-        return [self._restore(name, rank, rows[rank], self._arrays_of(name, rank, rows, shared)) for rank in rows]
+        return [self._rebuild(name, rank, rows[rank], self._arrays_of(name, rank, rows, shared)) for rank in rows]
 
-    def _rows(self, name: str) -> dict[int, ValueRow]:
-        answers = {rank: held.values[name] for rank, held in self._held.items()}
-        return join_views(check_present(name, name_keys(self._transfer.asker, name, answers)))
+    def _value_rows(self, name: str) -> dict[int, ValueDescription]:
+        answers = {rank: held.values[name] for rank, held in self._manifests.items()}
+        return merge_placements(check_present(name, locate_prng_keys(self._transfer.client, name, answers)))
 
-    def _arrays_of(self, name: str, rank: int, rows: Mapping[int, ValueRow], shared: dict[int, Any]) -> list[Any]:
+    def _arrays_of(
+        self, name: str, rank: int, rows: Mapping[int, ValueDescription], shared: dict[int, Any]
+    ) -> list[Any]:
         arrays = []
         for index, array in enumerate(rows[rank].arrays):
             if not array.is_global:
                 arrays.append(self._assemble(name, {rank: array}, None))
             elif len({row.digest for row in rows.values()}) > 1:
-                arrays.append(self._own(name, rank, array))
+                arrays.append(self._assemble_own(name, rank, array))
             else:
-                arrays.append(self._shared(name, rank, {r: rows[r].arrays[index] for r in rows}, shared, index))
+                arrays.append(
+                    self._assemble_shared(name, rank, {r: rows[r].arrays[index] for r in rows}, shared, index)
+                )
         return arrays
 
-    def _own(self, name: str, rank: int, array: ArrayRow) -> Any:
+    def _assemble_own(self, name: str, rank: int, array: ArrayDescription) -> Any:
         """Read a global array from one rank alone, because the matching array of another rank is not known."""
         try:
             return self._assemble(name, {rank: array}, rank)
@@ -153,8 +168,10 @@ class _Puller:
                 name=name,
             ) from error
 
-    def _shared(self, name: str, rank: int, rows: Mapping[int, ArrayRow], shared: dict[int, Any], index: int) -> Any:
-        check_views(name, rows)
+    def _assemble_shared(
+        self, name: str, rank: int, rows: Mapping[int, ArrayDescription], shared: dict[int, Any], index: int
+    ) -> Any:
+        check_placements(name, rows)
         if index in shared:
             return shared[index]
         try:
@@ -165,7 +182,7 @@ class _Puller:
         shared[index] = self._assemble(name, rows, None)
         return shared[index]
 
-    def _agree(self, name: str, rows: Mapping[int, ValueRow]) -> dict[int, Sequence[int]]:
+    def _match_ranks(self, name: str, rows: Mapping[int, ValueDescription]) -> dict[int, Sequence[int]]:
         """Check that all ranks have the same value; return, for each rank, its number of each array of the first rank."""
         for rank, row in rows.items():
             for array in row.arrays:
@@ -174,27 +191,33 @@ class _Puller:
         first = min(rows)
         ordered = sorted((ranks for ranks, _ in groups), key=lambda ranks: ranks[0])
         numbers: dict[int, Sequence[int]] = dict.fromkeys(ordered[0], range(len(rows[first].arrays)))
-        where = {ranks: self._compare(name, rows, (first, ranks), numbers) for ranks in ordered[1:]}
-        odd = [ranks for ranks in where if ranks[0] not in numbers]
-        if odd:
-            agreeing = [tuple(rank for rank in rows if rank in numbers), *odd]
-            shorts = {rank: row.short for rank, row in rows.items()}
-            raise differs(name, shorts, agreeing, where=where[odd[0]], advice=advise(name, rows, agreeing, numbers))
+        where = {ranks: self._compare_group(name, rows, (first, ranks), numbers) for ranks in ordered[1:]}
+        disagreeing = [ranks for ranks in where if ranks[0] not in numbers]
+        if disagreeing:
+            agreeing = [tuple(rank for rank in rows if rank in numbers), *disagreeing]
+            shorts = {rank: row.summary for rank, row in rows.items()}
+            raise build_value_differs(
+                name,
+                shorts,
+                agreeing,
+                where=where[disagreeing[0]],
+                advice=suggest_pull_options(name, rows, agreeing, numbers),
+            )
         return numbers
 
-    def _compare(
+    def _compare_group(
         self,
         name: str,
-        rows: Mapping[int, ValueRow],
+        rows: Mapping[int, ValueDescription],
         groups: tuple[int, Sequence[int]],
         numbers: dict[int, Sequence[int]],
     ) -> str:
         """Compare a group with the first rank by content: record which array is which, or return where they differ."""
         first, ranks = groups
         other, pairs = rows[ranks[0]], dict[int, int]()
-        if not self._comparable(first, rows[first]) or not self._comparable(ranks[0], other):
+        if not self._is_comparable(first, rows[first]) or not self._is_comparable(ranks[0], other):
             return ""
-        left, right = self._peek(name, first, rows[first]), self._peek(name, ranks[0], other)
+        left, right = self._with_placeholders(name, first, rows[first]), self._with_placeholders(name, ranks[0], other)
         where = find_difference(left, right, pairs)
         wanted = [index for index, array in enumerate(rows[first].arrays) if array.is_global]
         if where is None and all(index in pairs for index in wanted):
@@ -203,85 +226,89 @@ class _Puller:
         # For a single value the short texts are enough.
         return where if where is not None and where[:1] in ("[", ".") else ""
 
-    def _comparable(self, rank: int, row: ValueRow) -> bool:
-        return sum(self._held[rank].sizes[part] for part in row.local_parts) <= COMPARE_NBYTES
+    def _is_comparable(self, rank: int, row: ValueDescription) -> bool:
+        return sum(self._manifests[rank].sizes[part] for part in row.local_parts) <= COMPARE_NBYTES
 
-    def _peek(self, name: str, rank: int, row: ValueRow) -> Any:
+    def _with_placeholders(self, name: str, rank: int, row: ValueDescription) -> Any:
         """Return a rank's value with a placeholder for each global array."""
         leaves = [
-            GlobalLeaf(index) if array.is_global else self._assemble(name, {rank: array}, None)
+            GlobalArrayPlaceholder(index) if array.is_global else self._assemble(name, {rank: array}, None)
             for index, array in enumerate(row.arrays)
         ]
-        return self._restore(name, rank, row, leaves)
+        return self._rebuild(name, rank, row, leaves)
 
-    def _assemble(self, name: str, rows: Mapping[int, ArrayRow], prefer: int | None) -> np.ndarray[Any, Any]:
+    def _assemble(self, name: str, rows: Mapping[int, ArrayDescription], prefer: int | None) -> np.ndarray[Any, Any]:
         """Fetch an array into fresh memory, each shard once."""
         import numpy as np
 
         row = next(iter(rows.values()))
-        check_views(name, rows)
-        check_origins(name, rows)
+        check_placements(name, rows)
+        check_provenance(name, rows)
         if prefer is None:
             check_replicas(name, rows)
         check_coverage(name, rows)
         array = np.empty(row.stored_shape, dtype_from_name(row.dtype))
-        stream(self._transfer.asker, self._jobs(plan_fetches(rows, prefer=prefer), array))
+        run_jobs(self._transfer.client, self._jobs(plan_fetches(rows, prefer=prefer), array))
         return array.T if row.order == "F" else array
 
-    def _jobs(self, fetches: Sequence[Fetch], array: np.ndarray[Any, Any]) -> Iterator[Job]:
+    def _jobs(self, fetches: Sequence[Fetch], array: np.ndarray[Any, Any]) -> Iterator[TransferJob]:
         for fetch in fetches:
             shape = box_shape(fetch.box)
             for piece in split_shape(shape, array.dtype.itemsize, CHUNK_NBYTES):
-                place = tuple(
+                index = tuple(
                     slice(outer[0] + inner[0], outer[0] + inner[1])
                     for outer, inner in zip(fetch.box, piece.box, strict=True)
                 )
-                yield from self._job(fetch.rank, fetch.part, piece.start, piece.stop, _Place(array, place, piece.box))
+                yield from self._job(
+                    fetch.rank, fetch.part, piece.start, piece.stop, _Destination(array, index, piece.box)
+                )
 
-    def _job(self, rank: int, part: int, start: int, stop: int, place: _Place) -> Iterator[Job]:
+    def _job(self, rank: int, part: int, start: int, stop: int, destination: _Destination) -> Iterator[TransferJob]:
         """Yield the request for a range of bytes; no request if the bytes came with the first reply."""
-        if (inline := self._held[rank].inline) is not None:
-            place.take(memoryview(inline[part])[start:stop])
+        if (inline := self._manifests[rank].inline) is not None:
+            destination.write(memoryview(inline[part])[start:stop])
             return
         arguments = {"transfer": self._transfer.number, "part": part, "start": start, "stop": stop}
-        yield Job(rank, "fetch", arguments, take=place.take)
+        yield TransferJob(rank, "fetch", arguments, on_payload=destination.write)
 
-    def _bytes(self, rank: int, part: int) -> Any:
+    def _fetch_bytes(self, rank: int, part: int) -> Any:
         """Fetch a whole part as writable bytes."""
         import numpy as np
 
-        size = self._held[rank].sizes[part]
+        size = self._manifests[rank].sizes[part]
         data = np.empty(size, np.uint8)
-        stream(self._transfer.asker, self._jobs([Fetch(rank, part, ((0, size),))], data))
+        run_jobs(self._transfer.client, self._jobs([Fetch(rank, part, ((0, size),))], data))
         return raw_bytes(data)
 
-    def _restore(self, name: str, rank: int, row: ValueRow, leaves: Sequence[Any]) -> Any:
+    def _rebuild(self, name: str, rank: int, row: ValueDescription, leaves: Sequence[Any]) -> Any:
         try:
-            return unpack(self._bytes(rank, row.skeleton), leaves, [self._bytes(rank, part) for part in row.buffers])
-        except NotHere as error:
-            raise InvalidRequest(_not_here(name, error), name=name) from error
+            return load_value(
+                self._fetch_bytes(rank, row.skeleton), leaves, [self._fetch_bytes(rank, part) for part in row.buffers]
+            )
+        except MissingDefinition as error:
+            raise InvalidRequest(_describe_missing_definition(name, error), name=name) from error
         except Exception as error:
             # Unpickling runs the value's own code, which may raise anything, so the message has the type of the error.
             raise InvalidRequest(
-                f"{name} came from {say_ranks([rank])} and cannot be made here: {type(error).__name__}: {error}."
+                f"{name} came from {describe_ranks([rank])} and cannot be made here: {type(error).__name__}: {error}."
                 " Pull what it is made of: arrays, numbers, containers of them",
                 name=name,
             ) from error
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Destination:
     """Destination of a range of bytes in an array."""
 
     array: np.ndarray[Any, Any]
     index: tuple[slice, ...]
     box: Box
 
-    def take(self, data: Any) -> None:
+    def write(self, data: Any) -> None:
         self.array[self.index] = view_as(data, box_shape(self.box), self.array.dtype)
 
 
-def _not_here(name: str, error: NotHere) -> str:
+def _describe_missing_definition(name: str, error: MissingDefinition) -> str:
     if error.module == "__main__":
         return (
             f"{name} needs {error.qualname}, which a cell of the ranks defined and this notebook does not have."

@@ -8,21 +8,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mhnb.core.exchange.pack import pack
-from mhnb.core.exchange.transfer import CHUNK_NBYTES, IN_FLIGHT, INLINE_NBYTES
-from mhnb.core.ranks import group_ranks, say_ranks
+from mhnb.core.exchange.pack import dump_value
+from mhnb.core.exchange.transfer import CHUNK_NBYTES, INLINE_NBYTES, MAX_IN_FLIGHT
+from mhnb.core.ranks import describe_ranks, group_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.exchange.asks import Asker, Job, Transfer, ask_all, check_names, check_ranks, open_transfer, stream
-from mhnb.rank.asks.transfer_arrays import dtype_name, is_plain, order_of, raw_bytes, stored_form
+from mhnb.exchange.asks import (
+    RankClient,
+    Transfer,
+    TransferJob,
+    check_names,
+    check_ranks,
+    open_transfer,
+    request_all,
+    run_jobs,
+)
+from mhnb.rank.asks.transfer_arrays import dtype_name, is_plain_array, memory_layout, memory_order, raw_bytes
 
-__all__ = ["Packed", "push", "push_packed"]
+__all__ = ["PushPayload", "push", "push_payload"]
 
 
-def push(asker: Asker, values: Mapping[str, Any], *, ranks: Sequence[int] | None = None) -> Packed:
+def push(client: RankClient, values: Mapping[str, Any], *, ranks: Sequence[int] | None = None) -> PushPayload:
     """Bind the same host values on every rank. A jax.Array of the notebook arrives as a NumPy array.
 
     Args:
-        asker: the cluster.
+        client: the cluster.
         values: the values by variable name.
         ranks: the ranks to bind them on; None for all.
 
@@ -37,36 +46,36 @@ def push(asker: Asker, values: Mapping[str, Any], *, ranks: Sequence[int] | None
             raise InvalidRequest(
                 f"push cannot bind {name!r}: it is a word of the language; choose another name", name=name
             )
-    packing = _Packing()
-    packed = Packed([packing.describe(name, value) for name, value in values.items()], packing.parts)
-    push_packed(asker, packed, ranks=ranks)
-    return packed
+    builder = _PayloadBuilder()
+    payload = PushPayload([builder.add_value(name, value) for name, value in values.items()], builder.parts)
+    push_payload(client, payload, ranks=ranks)
+    return payload
 
 
-def push_packed(asker: Asker, packed: Packed, *, ranks: Sequence[int] | None = None) -> None:
+def push_payload(client: RankClient, payload: PushPayload, *, ranks: Sequence[int] | None = None) -> None:
     """Bind values that were packed before.
 
     Raises:
         InvalidRequest: a rank cannot rebuild one of them; nothing is bound on any rank.
     """
-    chosen = check_ranks(ranks, asker.process_count)
-    with open_transfer(asker) as transfer:
-        transfer.keeping.update(chosen)
+    chosen = check_ranks(ranks, client.process_count)
+    with open_transfer(client) as transfer:
+        transfer.retaining_ranks.update(chosen)
         arguments = {
             "transfer": transfer.number,
-            "live": transfer.live,
-            "sizes": [part.nbytes for part in packed.parts],
+            "live": transfer.open_numbers,
+            "sizes": [part.nbytes for part in payload.parts],
         }
-        ask_all(asker, chosen, "receive", arguments)
-        stream(asker, _jobs(transfer, chosen, packed.parts), in_flight=IN_FLIGHT * len(chosen))
-        staged = ask_all(asker, chosen, "stage", {"transfer": transfer.number, "values": packed.values})
+        request_all(client, chosen, "receive", arguments)
+        run_jobs(client, _jobs(transfer, chosen, payload.parts), in_flight=MAX_IN_FLIGHT * len(chosen))
+        staged = request_all(client, chosen, "stage", {"transfer": transfer.number, "values": payload.values})
         _check_staged({rank: answer.value for rank, answer in staged.items()})
-        ask_all(asker, chosen, "commit", {"transfer": transfer.number})
-        transfer.keeping.clear()
+        request_all(client, chosen, "commit", {"transfer": transfer.number})
+        transfer.retaining_ranks.clear()
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PushPayload:
     """Values as they are sent."""
 
     values: list[dict[str, Any]]
@@ -80,12 +89,12 @@ class Packed:
 
 
 @dataclass(slots=True)
-class _Packing:
+class _PayloadBuilder:
     """The bytes of all values of one push."""
 
     parts: list[memoryview] = field(default_factory=list)
 
-    def describe(self, name: str, value: object) -> dict[str, Any]:
+    def add_value(self, name: str, value: object) -> dict[str, Any]:
         """Pack a value; return the numbers of its parts."""
         arrays: list[list[Any]] = []
         seen: dict[int, tuple[int, object]] = {}
@@ -94,12 +103,12 @@ class _Packing:
             if not _is_array(obj):
                 return None
             if id(obj) not in seen:
-                arrays.append(self._array(obj))
+                arrays.append(self._add_array(obj))
                 seen[id(obj)] = (len(arrays) - 1, obj)
             return seen[id(obj)][0]
 
         try:
-            packed = pack(value, claim)
+            packed = dump_value(value, claim)
         except Exception as error:
             # Pickling runs the value's own code, which may raise anything, so the message has the type of the error.
             raise InvalidRequest(
@@ -107,52 +116,52 @@ class _Packing:
                 " Push what it is made of: arrays, numbers, containers of them; nothing was bound on any rank",
                 name=name,
             ) from error
-        skeleton, *buffers = [self._add(part) for part in (packed.skeleton, *packed.buffers)]
+        skeleton, *buffers = [self._add_part(part) for part in (packed.skeleton, *packed.buffers)]
         return {"name": name, "skeleton": skeleton, "buffers": buffers, "arrays": arrays}
 
-    def _array(self, obj: Any) -> list[Any]:
+    def _add_array(self, obj: Any) -> list[Any]:
         import numpy as np
 
         array = np.asarray(obj)
-        part = self._add(raw_bytes(stored_form(array)))
-        return [part, array.shape, dtype_name(array.dtype), order_of(array)]
+        part = self._add_part(raw_bytes(memory_layout(array)))
+        return [part, array.shape, dtype_name(array.dtype), memory_order(array)]
 
-    def _add(self, part: memoryview) -> int:
+    def _add_part(self, part: memoryview) -> int:
         self.parts.append(part)
         return len(self.parts) - 1
 
 
 def _is_array(obj: object) -> bool:
-    if hasattr(type(obj), "__array_ufunc__") and is_plain(obj):
+    if hasattr(type(obj), "__array_ufunc__") and is_plain_array(obj):
         return True
     # Only if the user imported JAX here: otherwise there are no jax arrays.
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(obj, jax.Array)
 
 
-def _jobs(transfer: Transfer, ranks: Sequence[int], parts: Sequence[memoryview]) -> Iterator[Job]:
+def _jobs(transfer: Transfer, ranks: Sequence[int], parts: Sequence[memoryview]) -> Iterator[TransferJob]:
     """Yield every message of bytes: small parts together, large ones in chunks, each to all ranks in turn."""
-    for places, data in _messages(parts):
-        arguments = {"transfer": transfer.number, "places": places}
+    for targets, data in _messages(parts):
+        arguments = {"transfer": transfer.number, "places": targets}
         for rank in ranks:
-            yield Job(rank, "fill", arguments, data)
+            yield TransferJob(rank, "fill", arguments, data)
 
 
 def _messages(parts: Sequence[memoryview]) -> Iterator[tuple[list[tuple[int, int]], tuple[memoryview, ...]]]:
-    places: list[tuple[int, int]] = []
+    targets: list[tuple[int, int]] = []
     data: list[memoryview] = []
     for number, part in enumerate(parts):
         if part.nbytes <= INLINE_NBYTES:
-            places.append((number, 0))
+            targets.append((number, 0))
             data.append(part)
             if sum(len(piece) for piece in data) > CHUNK_NBYTES:
-                yield places, tuple(data)
-                places, data = [], []
+                yield targets, tuple(data)
+                targets, data = [], []
             continue
         for start in range(0, part.nbytes, CHUNK_NBYTES):
             yield [(number, start)], (part[start : start + CHUNK_NBYTES],)
-    if places:
-        yield places, tuple(data)
+    if targets:
+        yield targets, tuple(data)
 
 
 def _check_staged(failed: Mapping[int, Sequence[Sequence[str]]]) -> None:
@@ -162,7 +171,7 @@ def _check_staged(failed: Mapping[int, Sequence[Sequence[str]]]) -> None:
         return
     ranks, (name, text) = group_ranks(first)[0]
     raise InvalidRequest(
-        f"{name} cannot be pushed: on {say_ranks(ranks)} it {text}. Define or import it on the ranks first (%%mhjax);"
+        f"{name} cannot be pushed: on {describe_ranks(ranks)} it {text}. Define or import it on the ranks first (%%mhjax);"
         " nothing was bound on any rank",
         name=name,
         ranks=ranks,

@@ -21,19 +21,28 @@ from mhnb.view.sharding.layouttable import format_tree_html, format_tree_text
 from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text
 from mhnb.view.sharding.reshard import format_reshard_html, format_reshard_text
 from mhnb.view.uids import new_uid
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 
-__all__ = ["DrawnLayout", "DrawnMesh", "DrawnReshard", "DrawnTree", "as_mesh", "expect", "layout", "reshard"]
+__all__ = [
+    "DisplayableLayout",
+    "DisplayableMesh",
+    "DisplayableReshard",
+    "DisplayableTree",
+    "as_mesh",
+    "expect",
+    "layout",
+    "reshard",
+]
 
 
-class _Drawn:
+class _Displayable:
     """Displays a value that is printed, or is the last expression of a cell."""
 
-    places: Places | None = None
+    places: RankLocations | None = None
     """Hosts of the ranks that hold the value; None if it need not exist, and each rank is a host."""
 
     @classmethod
-    def draw(cls, value: Any, places: Places | None = None) -> Self:
+    def from_value(cls, value: Any, places: RankLocations | None = None) -> Self:
         """Return a displayable copy of a plain value."""
         drawn = cls(**{field.name: getattr(value, field.name) for field in fields(value)})
         # The values are frozen, and this is not one of their fields: equal layouts are equal wherever they are.
@@ -57,23 +66,23 @@ class _Drawn:
         return {"text/plain": self.to_text(), "text/html": self.to_html()}
 
 
-class DrawnLayout(_Drawn, Layout):
+class DisplayableLayout(_Displayable, Layout):
     """A layout that displays itself."""
 
     def to_text(self) -> str:
         """Draw it as text."""
-        return format_layout_text(self, places=self.places)
+        return format_layout_text(self, locations=self.places)
 
     def to_html(self) -> str:
         """Draw it as HTML."""
-        return format_layout_html(self, places=self.places, uid=new_uid())
+        return format_layout_html(self, locations=self.places, uid=new_uid())
 
     def to_svg(self) -> str:
         """Draw it as SVG, for a file."""
-        return format_layout_svg(self, places=self.places)
+        return format_layout_svg(self, locations=self.places)
 
 
-class DrawnTree(_Drawn, LayoutTree):
+class DisplayableTree(_Displayable, LayoutTree):
     """A table of layouts that displays itself."""
 
     def to_text(self) -> str:
@@ -85,28 +94,28 @@ class DrawnTree(_Drawn, LayoutTree):
         return format_tree_html(self)
 
 
-class DrawnMesh(_Drawn, MeshShape):
+class DisplayableMesh(_Displayable, MeshShape):
     """A mesh that displays itself."""
 
     def to_text(self) -> str:
         """Draw it as text."""
-        return format_mesh_text(self, places=self.places)
+        return format_mesh_text(self, locations=self.places)
 
     def to_html(self) -> str:
         """Draw it as HTML."""
-        return format_mesh_html(self, places=self.places)
+        return format_mesh_html(self, locations=self.places)
 
 
-class DrawnReshard(_Drawn, Reshard):
+class DisplayableReshard(_Displayable, Reshard):
     """A reshard that displays itself."""
 
     def to_text(self) -> str:
         """Draw it as text."""
-        return format_reshard_text(self, places=self.places)
+        return format_reshard_text(self, locations=self.places)
 
     def to_html(self) -> str:
         """Draw it as HTML."""
-        return format_reshard_html(self, places=self.places, uid=new_uid())
+        return format_reshard_html(self, locations=self.places, uid=new_uid())
 
 
 def layout(
@@ -117,7 +126,7 @@ def layout(
     dtype: Any = "float32",
     devices_per_host: int | None = None,
     uneven: bool = False,
-) -> DrawnLayout | DrawnTree | DrawnMesh:
+) -> DisplayableLayout | DisplayableTree | DisplayableMesh:
     """Return which device stores which shard of an array.
 
     `layout(x)` reads a jax.Array, a ShapeDtypeStruct that has a sharding, a pytree of them (a table) or a mesh (a map).
@@ -142,8 +151,8 @@ def layout(
     shape = (x,) if isinstance(x, int) else x
     if not isinstance(shape, Sequence):
         raise InvalidRequest(f"layout with a mesh takes a shape like (8, 6), and got {type(x).__name__}")
-    made = Layout.of(shape, as_mesh(mesh, devices_per_host), spec, dtype=dtype, uneven=uneven)
-    return DrawnLayout.draw(made)
+    plain = Layout.of(shape, as_mesh(mesh, devices_per_host), spec, dtype=dtype, uneven=uneven)
+    return DisplayableLayout.from_value(plain)
 
 
 def as_mesh(mesh: Any, devices_per_host: int | None = None) -> MeshShape:
@@ -169,13 +178,13 @@ def as_mesh(mesh: Any, devices_per_host: int | None = None) -> MeshShape:
     )
 
 
-def _layout_of(x: Any, devices_per_host: int | None) -> DrawnLayout | DrawnTree | DrawnMesh:
+def _layout_of(x: Any, devices_per_host: int | None) -> DisplayableLayout | DisplayableTree | DisplayableMesh:
     if isinstance(x, MeshShape):
-        return DrawnMesh.draw(x)
+        return DisplayableMesh.from_value(x)
     if isinstance(x, Layout):
-        return DrawnLayout.draw(x)
+        return DisplayableLayout.from_value(x)
     if isinstance(x, LayoutTree):
-        return DrawnTree.draw(x)
+        return DisplayableTree.from_value(x)
     from jax.sharding import Mesh
 
     from mhnb.rank.asks.layouts import has_layout, is_mesh, read_layout, read_mesh, read_tree
@@ -183,23 +192,23 @@ def _layout_of(x: Any, devices_per_host: int | None) -> DrawnLayout | DrawnTree 
     if is_mesh(x):
         mesh = read_mesh(x, devices_per_host=devices_per_host)
         # The ranks of an abstract mesh are invented.
-        return DrawnMesh.draw(mesh, _places(mesh) if isinstance(x, Mesh) else None)
+        return DisplayableMesh.from_value(mesh, _find_places(mesh) if isinstance(x, Mesh) else None)
     if has_layout(x):
-        held = read_layout(x)
-        return DrawnLayout.draw(held, _places(held))
-    return DrawnTree.draw(read_tree(x))
+        plain = read_layout(x)
+        return DisplayableLayout.from_value(plain, _find_places(plain))
+    return DisplayableTree.from_value(read_tree(x))
 
 
-def _places(of: Layout | MeshShape) -> Places:
+def _find_places(of: Layout | MeshShape) -> RankLocations:
     """Return the hosts of the ranks that hold a part of a JAX object."""
     from mhnb.rank.guard.neighbours import host_label
 
-    return Places({device.rank: host_label(device.rank) for device in of.devices})
+    return RankLocations({device.rank: host_label(device.rank) for device in of.devices})
 
 
 def reshard(
     x: Any, mesh: Any = None, spec: Any = None, *, to: Any, dtype: Any = "float32", devices_per_host: int | None = None
-) -> DrawnReshard:
+) -> DisplayableReshard:
     """Return which shards would move between devices if an array changed from its spec to another. Nothing moves.
 
     `reshard(x, to=spec)` reads an array or a Layout; `reshard(shape, mesh, spec, to=...)` needs no cluster and no JAX.
@@ -212,8 +221,8 @@ def reshard(
     if not isinstance(before, Layout) or before.mesh is None:
         raise InvalidRequest("reshard needs one array on a mesh; give a leaf of a pytree, or shape, mesh and spec")
     after = Layout.of(before.shape, before.mesh, to, dtype=before.dtype)
-    places = before.places if isinstance(before, DrawnLayout) else None
-    return DrawnReshard.draw(plan_reshard(before, after, places.hosts if places else None), places)
+    places = before.places if isinstance(before, DisplayableLayout) else None
+    return DisplayableReshard.from_value(plan_reshard(before, after, places.hosts if places else None), places)
 
 
 def expect(x: Any, spec: Any) -> None:
@@ -234,7 +243,7 @@ def expect(x: Any, spec: Any) -> None:
                 f"expect needs one jax.Array, and got {kind}; of a pytree, give it each leaf with its own spec"
             )
         have = read_layout(x)
-        places = _places(have)
+        places = _find_places(have)
     if have.mesh is None or have.spec is None:
         raise InvalidRequest(
             f"expect needs an array on a mesh, and this one lies on {format_device_count(have)} without one;"
@@ -242,6 +251,6 @@ def expect(x: Any, spec: Any) -> None:
         )
     want = Layout.of(have.shape, have.mesh, spec, dtype=have.dtype)
     if want.spec is None or (want.boxes, want.spec.unreduced) != (have.boxes, have.spec.unreduced):
-        wanted, found = (format_layout_text(each, places=places) for each in (want, have))
+        wanted, found = (format_layout_text(each, locations=places) for each in (want, have))
         drawn = f"expected\n{wanted}\n\nfound\n{found}"
         raise LayoutDiffers(f"the array lies as {have.spec}, not as {want.spec}\n{drawn}", expected=want, found=have)

@@ -19,14 +19,14 @@ from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.report import Report, make_report, program_from_wire
 
-__all__ = ["MAX_DEVICES", "PlanCompiler", "close_shared", "shared_compiler"]
+__all__ = ["CompileClient", "MAX_DEVICES", "close_shared", "shared_compiler"]
 
 MAX_DEVICES = 2048
 """Maximum number of fake CPU devices that XLA compiles for; with more it fails."""
 _TIMEOUT_S = 120.0
 
 
-class PlanCompiler:
+class CompileClient:
     """A process that compiles for fake devices, started by the first request. Not for use by several threads at once."""
 
     def __init__(self, *, timeout_s: float = _TIMEOUT_S) -> None:
@@ -53,7 +53,9 @@ class PlanCompiler:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
 
-    def ask_program(self, program: str, layouts: Sequence[Layout], hosts: Mapping[int, str] | None = None) -> Report:
+    def compile_program(
+        self, program: str, layouts: Sequence[Layout], hosts: Mapping[int, str] | None = None
+    ) -> Report:
         """Return a report of what a program would communicate.
 
         Args:
@@ -65,40 +67,40 @@ class PlanCompiler:
             InvalidRequest: the program cannot be compiled for these layouts, or the mesh is too large.
             ClusterError: the helper process ended or did not answer in time.
         """
-        return self._ask(layouts, hosts, program=program, to=None)
+        return self._compile(layouts, hosts, program=program, to=None)
 
-    def ask_reshard(self, before: Layout, after: Layout, hosts: Mapping[int, str] | None = None) -> Report:
+    def compile_reshard(self, before: Layout, after: Layout, hosts: Mapping[int, str] | None = None) -> Report:
         """Return a report of the collectives that would bring an array from one spec to another on its mesh.
 
         Raises:
             InvalidRequest: it cannot be compiled, or the mesh is too large.
             ClusterError: the helper process ended or did not answer in time.
         """
-        return self._ask([before], hosts, program="", to=str(after.spec))
+        return self._compile([before], hosts, program="", to=str(after.spec))
 
-    def _ask(
+    def _compile(
         self, layouts: Sequence[Layout], hosts: Mapping[int, str] | None, *, program: str, to: str | None
     ) -> Report:
-        mesh = _one_mesh(layouts)
+        mesh = _require_one_mesh(layouts)
         arrays = [[list(layout.shape), layout.dtype.name, str(layout.spec)] for layout in layouts]
-        said = self._exchange({"axes": mesh.axes, "arrays": arrays, "program": program, "to": to})
-        if "error" in said:
+        reply = self._request({"axes": mesh.axes, "arrays": arrays, "program": program, "to": to})
+        if "error" in reply:
             raise InvalidRequest(
-                f"the program cannot be compiled for these arrays: {said['error']}", error=said["error"]
+                f"the program cannot be compiled for these arrays: {reply['error']}", error=reply["error"]
             )
         # All fake devices belong to one process; the ranks that they represent are known here.
         ranks = tuple(device.rank for device in mesh.devices)
         known = hosts or {}
         return make_report(
-            replace(program_from_wire(said["program"]), ranks=ranks),
+            replace(program_from_wire(reply["program"]), ranks=ranks),
             {rank: known.get(rank, f"host{rank}") for rank in ranks},
         )
 
-    def _exchange(self, question: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
         process = self._process or self._start()
         assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
             reply = self._replies.get(timeout=self._timeout_s)
         except KeyboardInterrupt:
@@ -143,7 +145,7 @@ def _read(stream: Any, replies: SimpleQueue[str]) -> None:
     replies.put("")
 
 
-def _one_mesh(layouts: Sequence[Layout]) -> MeshShape:
+def _require_one_mesh(layouts: Sequence[Layout]) -> MeshShape:
     meshes = {layout.mesh for layout in layouts}
     mesh = meshes.pop() if len(meshes) == 1 else None
     if mesh is None:
@@ -156,13 +158,13 @@ def _one_mesh(layouts: Sequence[Layout]) -> MeshShape:
     return mesh
 
 
-_shared: list[PlanCompiler] = []
+_shared: list[CompileClient] = []
 
 
-def shared_compiler() -> PlanCompiler:
+def shared_compiler() -> CompileClient:
     """Return this process's compiler; it ends with the process."""
     if not _shared:
-        _shared.append(PlanCompiler())
+        _shared.append(CompileClient())
         atexit.register(close_shared)
     return _shared[0]
 

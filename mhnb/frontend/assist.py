@@ -22,29 +22,29 @@ from IPython.core.completer import (
 )
 
 from mhnb.core.asked.select import route_cell
-from mhnb.core.ranks import say_ranks
+from mhnb.core.ranks import describe_ranks
 from mhnb.errors import CellError, ClusterError, InvalidRequest
-from mhnb.frontend.notebook import Notebook
-from mhnb.frontend.pause import Pause
-from mhnb.frontend.shortcut import Shortcut
+from mhnb.frontend.notebook import Session
+from mhnb.frontend.pause import ReplyPause
+from mhnb.frontend.shortcut import FastTransform
 from mhnb.frontend.tab import complete_line, is_magic_line
 from mhnb.launch.profile import user_profiles
 from mhnb.startup import starting
 from mhnb.system.resources import list_profiles
 from mhnb.view.ansi import ansi_to_html
 
-__all__ = ["Assist"]
+__all__ = ["ShellHooks"]
 
-_ANSWER_S = 0.5
-_OFFERED_RANKS = 10
-_RANKS = re.compile(r"--ranks[ =]+'?\"?([0-9]{1,9})")
+_ANSWER_TIMEOUT_S = 0.5
+_MAX_OFFERED_RANKS = 10
+_RANKS_FLAG = re.compile(r"--ranks[ =]+'?\"?([0-9]{1,9})")
 
 
-class Assist:
+class ShellHooks:
     """The hooks installed in one shell. `uninstall` removes all of them."""
 
-    def __init__(self, shell: Any, notebook: Notebook, cell_parser: argparse.ArgumentParser) -> None:
-        self._shell, self._notebook, self._cell_parser = shell, notebook, cell_parser
+    def __init__(self, shell: Any, session: Session, cell_parser: argparse.ArgumentParser) -> None:
+        self._shell, self._session, self._cell_parser = shell, session, cell_parser
 
         # IPython reads a matcher's `__qualname__` and sets attributes on it. Among callables only a function supports
         # both.
@@ -53,18 +53,18 @@ class Assist:
             return self._match(context)
 
         self._matcher = match
-        self._in_ranks_cell = False
+        self._is_rank_cell = False
         """Whether the name being inspected is in a cell that runs on the ranks."""
-        self._asked_rank = 0
-        self._transformers = (self._route, _with_body)
-        self._shortcut = Shortcut(shell, self._transformers)
-        self._pause = Pause(shell, lambda: notebook.was_blank)
-        self._own_inspect = shell._inspect
-        self._own_mime = shell.object_inspect_mime
-        self._own_debugger = shell.debugger
-        self._own_custom_exceptions = (shell.custom_exceptions, shell.CustomTB)
+        self._inspected_rank = 0
+        self._transformers = (self._route, _add_empty_body)
+        self._fast_transform = FastTransform(shell, self._transformers)
+        self._reply_pause = ReplyPause(shell, lambda: session.produced_no_output)
+        self._original_inspect = shell._inspect
+        self._original_inspect_mime = shell.object_inspect_mime
+        self._original_debugger = shell.debugger
+        self._original_custom_exceptions = (shell.custom_exceptions, shell.CustomTB)
         self._kernel = getattr(shell, "kernel", None)
-        self._own_do_inspect = getattr(self._kernel, "do_inspect", None)
+        self._original_do_inspect = getattr(self._kernel, "do_inspect", None)
 
     def install(self) -> None:
         """Install the hooks."""
@@ -77,29 +77,29 @@ class Assist:
         if self._kernel is not None:
             self._kernel.do_inspect = self._do_inspect
         shell.set_custom_exc((NameError,), self._name_error)
-        self._shortcut.install()
-        self._pause.install()
+        self._fast_transform.install()
+        self._reply_pause.install()
 
     def uninstall(self) -> None:
         """Remove the hooks and restore what they replaced."""
         shell = self._shell
-        self._pause.uninstall()
-        self._shortcut.uninstall()
+        self._reply_pause.uninstall()
+        self._fast_transform.uninstall()
         for transform in self._transformers:
             shell.input_transformers_cleanup.remove(transform)
         shell.Completer.custom_matchers.remove(self._matcher)
-        shell._inspect, shell.object_inspect_mime = self._own_inspect, self._own_mime
-        shell.debugger = self._own_debugger
+        shell._inspect, shell.object_inspect_mime = self._original_inspect, self._original_inspect_mime
+        shell.debugger = self._original_debugger
         if self._kernel is not None:
-            self._kernel.do_inspect = self._own_do_inspect
-        shell.custom_exceptions, shell.CustomTB = self._own_custom_exceptions
+            self._kernel.do_inspect = self._original_do_inspect
+        shell.custom_exceptions, shell.CustomTB = self._original_custom_exceptions
 
     # -- auto mode
 
     def _route(self, lines: list[str]) -> list[str]:
         source = "".join(lines)
-        if not self._notebook.auto:
-            return _without_local(lines) if source.lstrip().startswith("%%local") else lines
+        if not self._session.is_auto_mode:
+            return _strip_local(lines) if source.lstrip().startswith("%%local") else lines
         try:
             route = route_cell(source)
         except InvalidRequest:
@@ -107,7 +107,7 @@ class Assist:
             route = "ranks"
         if route == "ranks":
             return ["%%mhjax --auto\n", *lines]
-        return _without_local(lines) if route == "local" else lines
+        return _strip_local(lines) if route == "local" else lines
 
     # A terminal checks whether a cell is complete. It should check the code as typed, because a cell magic only ends at
     # an empty line.
@@ -118,7 +118,7 @@ class Assist:
         if source.lstrip().startswith("%%mhjax"):
             return True
         try:
-            return self._notebook.auto and route_cell(source) == "ranks"
+            return self._session.is_auto_mode and route_cell(source) == "ranks"
         except InvalidRequest:
             return False
 
@@ -130,7 +130,7 @@ class Assist:
         first = not "".join(lines[: context.cursor_line]).strip()
         if is_magic_line(line, first=first):
             words, fragment = complete_line(line, self._cell_parser, self._names_for)
-            return _matched(words, fragment, "param")
+            return _build_completions(words, fragment, "param")
         if self._runs_on_ranks(context.full_text):
             return self._match_on_rank(lines, context)
         return {"completions": []}
@@ -142,61 +142,61 @@ class Assist:
         if before < skip:
             return {"completions": []}
         rank = _first_rank(lines[head])
-        value = self._ask("complete", rank=rank, text=context.full_text[skip:], cursor=before - skip)
+        value = self._request_one("complete", rank=rank, text=context.full_text[skip:], cursor=before - skip)
         if not value:
             return {"completions": []}
-        return _matched(value["matches"], context.full_text[skip + value["start"] : before], "rank")
+        return _build_completions(value["matches"], context.full_text[skip + value["start"] : before], "rank")
 
-    def _names_for(self, what: str) -> Iterable[str]:
+    def _names_for(self, argument: str) -> Iterable[str]:
         """Return the names that a command or a flag accepts."""
-        if what in ("pull", "layout", "check", "collectives"):
-            return self._ask("names") or []
-        if what == "push":
+        if argument in ("pull", "layout", "check", "collectives"):
+            return self._request_one("names") or []
+        if argument == "push":
             hidden = self._shell.user_ns_hidden
             return [name for name in self._shell.user_ns if name not in hidden and not name.startswith("_")]
-        if what == "--ranks":
-            return _rank_sets(starting.current().process_count) if starting.all_clusters() else []
-        if what == "--profile":
+        if argument == "--ranks":
+            return _suggest_rank_sets(starting.current().process_count) if starting.all_clusters() else []
+        if argument == "--profile":
             return [*list_profiles(), *user_profiles()]
-        return [cluster.name for cluster in starting.all_clusters()] if what in ("stop", "where") else []
+        return [cluster.name for cluster in starting.all_clusters()] if argument in ("stop", "where") else []
 
     # -- ? and Shift-Tab
 
     def _inspect(self, meth: str, oname: str, namespaces: Any = None, **kwargs: Any) -> Any:
-        known = meth != "pinfo" or self._shell._ofind(oname, namespaces).found
-        if not known and (data := self._ask_about(oname, kwargs.get("detail_level", 0))):
+        is_local = meth != "pinfo" or self._shell._ofind(oname, namespaces).found
+        if not is_local and (data := self._request_inspection(oname, kwargs.get("detail_level", 0))):
             from IPython.core import page
 
             page.page(data)
             return None
-        return self._own_inspect(meth, oname, namespaces, **kwargs)
+        return self._original_inspect(meth, oname, namespaces, **kwargs)
 
     def _do_inspect(self, code: str, *args: Any, **kwargs: Any) -> Any:
         """Wrap the kernel's `do_inspect`, the only hook that receives the whole cell."""
-        assert self._own_do_inspect is not None
-        self._in_ranks_cell = self._runs_on_ranks(code)
-        self._asked_rank = _first_rank(code.lstrip().partition("\n")[0])
+        assert self._original_do_inspect is not None
+        self._is_rank_cell = self._runs_on_ranks(code)
+        self._inspected_rank = _first_rank(code.lstrip().partition("\n")[0])
         try:
-            return self._own_do_inspect(code, *args, **kwargs)
+            return self._original_do_inspect(code, *args, **kwargs)
         finally:
-            self._in_ranks_cell, self._asked_rank = False, 0
+            self._is_rank_cell, self._inspected_rank = False, 0
 
     def _inspect_mime(self, oname: str, detail_level: int = 0, **kwargs: Any) -> Any:
-        if self._in_ranks_cell and (data := self._ask_about(oname, detail_level)):
+        if self._is_rank_cell and (data := self._request_inspection(oname, detail_level)):
             return data
         try:
-            return self._own_mime(oname, detail_level, **kwargs)
+            return self._original_inspect_mime(oname, detail_level, **kwargs)
         except KeyError:
-            if data := self._ask_about(oname, detail_level):
+            if data := self._request_inspection(oname, detail_level):
                 return data
             raise
 
-    def _ask_about(self, name: str, detail: int) -> dict[str, str]:
-        value = self._ask("inspect", rank=self._asked_rank, name=name, detail=detail)
+    def _request_inspection(self, name: str, detail: int) -> dict[str, str]:
+        value = self._request_one("inspect", rank=self._inspected_rank, name=name, detail=detail)
         if not (value and value["found"]):
             return {}
         # The value may differ on another rank.
-        text = f"On rank {self._asked_rank}\n{value['data']['text/plain']}"
+        text = f"On rank {self._inspected_rank}\n{value['data']['text/plain']}"
         # ipykernel removes text/html from the bundle, and replies "not found" if it is missing.
         return {**value["data"], "text/plain": text, "text/html": f"<pre>{ansi_to_html(text)}</pre>"}
 
@@ -207,9 +207,9 @@ class Assist:
     ) -> None:
         name = error.name or ""
         shell.showtraceback((etype, error, tb), tb_offset=tb_offset)
-        if name and any(name in names for names in self._ask_all("names")):
+        if name and any(name in names for names in self._request_all("names")):
             # Functions, classes and above all modules are not variables, and most of them cannot be sent.
-            is_value = any(name in variables for variables in self._ask_all("vars"))
+            is_value = any(name in variables for variables in self._request_all("vars"))
             pull = f", or bring it here with %mhjax pull {name}" if is_value else ""
             print(f"{name!r} lives on the ranks: use it in a %%mhjax cell{pull}")
 
@@ -219,26 +219,26 @@ class Assist:
         """Report where a `%%mhjax` cell raised, because the frames in this process are all mhnb's own."""
         error = getattr(sys, "last_value", None)
         # Compare by identity: hashing a code object hashes its constants, which may be unhashable.
-        ours = any(
-            frame.f_code is Notebook.run_cell.__code__ for frame, _ in walk_tb(getattr(sys, "last_traceback", None))
+        is_rank_cell_error = any(
+            frame.f_code is Session.run_cell.__code__ for frame, _ in walk_tb(getattr(sys, "last_traceback", None))
         )
-        if not isinstance(error, CellError) or not ours:
-            self._own_debugger(force=force)
+        if not isinstance(error, CellError) or not is_rank_cell_error:
+            self._original_debugger(force=force)
             return
         # A cell that was interrupted before it was sent has no result.
         failed = error.result.failed if error.result is not None else ()
-        whose = say_ranks(rank.rank for rank in failed) if failed else "no rank"
+        failed_ranks = describe_ranks(rank.rank for rank in failed) if failed else "no rank"
         print(
-            f"There is nothing to debug here: the error was raised on {whose}, and ranks have no keyboard. Print there what you"
+            f"There is nothing to debug here: the error was raised on {failed_ranks}, and ranks have no keyboard. Print there what you"
             " want to see, in a %%mhjax cell, or bring it here with %mhjax pull NAME."
         )
 
-    def _ask(self, verb: str, *, rank: int = 0, **arguments: Any) -> Any:
+    def _request_one(self, verb: str, *, rank: int = 0, **arguments: Any) -> Any:
         """Send a request to one rank; return None if there is no cluster, or the rank is busy or lost."""
-        return next(iter(self._ask_all(verb, rank=rank, **arguments)), None)
+        return next(iter(self._request_all(verb, rank=rank, **arguments)), None)
 
-    def _ask_all(self, verb: str, *, rank: int | None = None, **arguments: Any) -> list[Any]:
-        """Send a request to all ranks, or one, and return the answers that arrive within `_ANSWER_S`.
+    def _request_all(self, verb: str, *, rank: int | None = None, **arguments: Any) -> list[Any]:
+        """Send a request to all ranks, or one, and return the answers that arrive within `_ANSWER_TIMEOUT_S`.
 
         Empty if there is no cluster or a cell is running.
         """
@@ -247,9 +247,9 @@ class Assist:
             if cluster.state in ("running", "starting"):
                 return []
             ranks = [each for each in range(cluster.process_count) if rank in (None, each)]
-            asked = [cluster.ask(each, verb, arguments) for each in ranks]
-            done, _ = wait(asked, _ANSWER_S)
-            answers = [question.result() for question in asked if question in done]
+            futures = [cluster.ask(each, verb, arguments) for each in ranks]
+            done, _ = wait(futures, _ANSWER_TIMEOUT_S)
+            answers = [question.result() for question in futures if question in done]
         except ClusterError:
             return []
         return [answer.value for answer in answers if answer.ok]
@@ -257,16 +257,16 @@ class Assist:
 
 def _first_rank(line: str) -> int:
     """Return the first rank in a first line such as `%%mhjax --ranks 2-3`; 0 if the line names no rank."""
-    named = _RANKS.search(line) if line.lstrip().startswith("%%mhjax") else None
+    named = _RANKS_FLAG.search(line) if line.lstrip().startswith("%%mhjax") else None
     return int(named[1]) if named else 0
 
 
-def _rank_sets(count: int) -> list[str]:
+def _suggest_rank_sets(count: int) -> list[str]:
     """Return some rank sets to offer: each of the first ranks alone, and all ranks."""
-    return [*map(str, range(min(count, _OFFERED_RANKS))), *([f"0-{count - 1}"] if count > 1 else [])]
+    return [*map(str, range(min(count, _MAX_OFFERED_RANKS))), *([f"0-{count - 1}"] if count > 1 else [])]
 
 
-def _matched(words: Iterable[str], fragment: str, kind: str) -> SimpleMatcherResult:
+def _build_completions(words: Iterable[str], fragment: str, kind: str) -> SimpleMatcherResult:
     return {
         "completions": [SimpleCompletion(text=word, type=kind) for word in words],
         "matched_fragment": fragment,
@@ -276,7 +276,7 @@ def _matched(words: Iterable[str], fragment: str, kind: str) -> SimpleMatcherRes
     }
 
 
-def _with_body(lines: list[str]) -> list[str]:
+def _add_empty_body(lines: list[str]) -> list[str]:
     """Add an empty body to a `%%mhjax` line without one, because IPython would reject it and suggest the line magic."""
     if len(lines) == 1 and lines[0].split()[:1] == ["%%mhjax"]:
         return [lines[0].rstrip("\n") + "\n", "\n"]
@@ -285,10 +285,10 @@ def _with_body(lines: list[str]) -> list[str]:
 
 # Without this mark IPython also uses the transformer to check whether a cell is complete, and the first Enter would end
 # the cell.
-_with_body.has_side_effects = True  # type: ignore[attr-defined]  # where IPython looks for it
+_add_empty_body.has_side_effects = True  # type: ignore[attr-defined]  # where IPython looks for it
 
 
-def _without_local(lines: list[str]) -> list[str]:
+def _strip_local(lines: list[str]) -> list[str]:
     """Remove the line `%%local`. A line with arguments stays, so that the magic can reject it."""
     first = next(index for index, line in enumerate(lines) if line.strip().startswith("%%local"))
     return lines if lines[first].strip() != "%%local" else lines[first + 1 :] or ["\n"]

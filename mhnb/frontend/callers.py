@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["uses_result"]
 
-_SHOWN = frozenset(("POP_TOP", "PRINT_EXPR", "CALL_INTRINSIC_1"))
+_UNUSED_OPCODES = frozenset(("POP_TOP", "PRINT_EXPR", "CALL_INTRINSIC_1"))
 """Opcodes after a call whose result is unused: dropped, or shown as a cell's last expression. Python 3.12 renamed the latter."""
 
 
@@ -23,5 +23,5 @@ def uses_result(namespace: Mapping[str, Any]) -> bool:
     following = (step.opname for step in dis.get_instructions(frame.f_code) if step.offset > frame.f_lasti)
     # `%time` evaluates its expression and shows the value, so a return at module level is also a display.
     # The return of a function is a use by its caller.
-    shown = _SHOWN | {"RETURN_VALUE"} if frame.f_code.co_name == "<module>" else _SHOWN
-    return next(following, "") not in shown
+    unused_opcodes = _UNUSED_OPCODES | {"RETURN_VALUE"} if frame.f_code.co_name == "<module>" else _UNUSED_OPCODES
+    return next(following, "") not in unused_opcodes

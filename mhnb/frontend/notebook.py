@@ -12,23 +12,23 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from mhnb.core.output.results import KEPT_RESULTS, CellResult
-from mhnb.frontend.boards import gather_places
-from mhnb.frontend.launched import show_launched
+from mhnb.core.output.results import MAX_RESULTS, CellResult
+from mhnb.frontend.boards import locations_from_cluster
+from mhnb.frontend.launched import show_launched_collectives
 from mhnb.startup.starting import current
 from mhnb.values import RankError
 from mhnb.view.cell.html import View
 from mhnb.view.live.live import CellView
 from mhnb.view.live.resultpanel import ResultPanel
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster
 
-__all__ = ["CellFlags", "Notebook", "add_push_hint"]
+__all__ = ["CellFlags", "Session", "add_push_hint"]
 
-_KEPT_VIEWS = 64
-_KEPT_PANELS = 32
+_MAX_VIEWS = 64
+_MAX_PANELS = 32
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 
 
@@ -47,24 +47,24 @@ class CellFlags:
 
 
 @dataclass(slots=True)
-class Notebook:
+class Session:
     """State that one IPython shell keeps between cells."""
 
     shell: Any
-    auto: bool = False
+    is_auto_mode: bool = False
     views: OrderedDict[tuple[str, int, int], CellView] = field(default_factory=OrderedDict)
-    was_blank: bool = False
+    produced_no_output: bool = False
     """Whether the last cell showed no output in the notebook."""
-    keep_panels: bool = False
+    has_persistent_panels: bool = False
     """Whether each cell keeps its panel widget beside its stored output."""
-    panels: deque[ResultPanel] = field(default_factory=deque)
+    persistent_panels: deque[ResultPanel] = field(default_factory=deque)
     """The panels that were kept this way, oldest first."""
-    _results: OrderedDict[tuple[str, int], tuple[CellResult, Places]] = field(default_factory=OrderedDict)
+    _results: OrderedDict[tuple[str, int], tuple[CellResult, RankLocations]] = field(default_factory=OrderedDict)
     """Results by cluster and cell number, oldest first. The key has the cluster because each cluster numbers its own cells."""
     _panel: ResultPanel | None = None
-    _follows: bool = True
+    _is_panel_live: bool = True
     """Whether the panel also shows the cells that run next."""
-    _places: tuple[tuple[str, int], Places] | None = None
+    _locations: tuple[tuple[str, int], RankLocations] | None = None
 
     def run_cell(self, source: str, flags: CellFlags) -> None:
         """Run a cell on the ranks, show its output and bind its result.
@@ -73,28 +73,30 @@ class Notebook:
             CellError: the cell failed on a rank; its output is already shown.
             ClusterError: the cell was rejected.
         """
-        self.was_blank = False
+        self.produced_no_output = False
         cluster = current()
-        self._listen(cluster)
-        places = self._places_of(cluster)
-        with CellView(view=flags.view, quiet=flags.quiet, places=places, badge=flags.auto) as view:
+        self._register_callbacks(cluster)
+        locations = self._locations_of(cluster)
+        with CellView(view=flags.view, quiet=flags.quiet, locations=locations, badge=flags.auto) as view:
             view.interrupt = cluster.interrupt
-            show = None if flags.quiet else self._show_in(view, places)
-            result = self._explain(
-                cluster.run(source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=show)
+            on_snapshot = None if flags.quiet else self._make_snapshot_callback(view, locations)
+            result = self._add_hints(
+                cluster.run(
+                    source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=on_snapshot
+                )
             )
             if flags.out:
                 self.shell.user_ns[flags.out] = result
             view.finish(result)
-        self._keep(cluster, result, view)
+        self._store_view(cluster, result, view)
         if flags.collectives:
-            show_launched(cluster, result)
-        self.remember(cluster, result)
-        self._leave_panel(result, places, flags)
+            show_launched_collectives(cluster, result)
+        self.store_result(cluster, result)
+        self._open_persistent_panel(result, locations, flags)
         result.check()
-        self.was_blank = view.is_blank and self._panel is None and not flags.collectives
+        self.produced_no_output = view.is_blank and self._panel is None and not flags.collectives
 
-    def _explain(self, result: CellResult) -> CellResult:
+    def _add_hints(self, result: CellResult) -> CellResult:
         """Add a hint to each error about a name that the ranks lack but this notebook has."""
         if all(rank.error is None for rank in result):
             return result
@@ -107,9 +109,9 @@ class Notebook:
     # -- panels
 
     @property
-    def kept(self) -> int:
+    def max_results(self) -> int:
         """Number of results that a panel can show."""
-        return KEPT_RESULTS
+        return MAX_RESULTS
 
     def open_panel(self, seq: int | None, *, view: View = "fold") -> bool:
         """Open the panel for a cell's result, or the last result if `seq` is None. Return False if that result is not available.
@@ -122,11 +124,11 @@ class Notebook:
             return False
         result, places = found
         self.close_panel()
-        self._panel, self._follows = ResultPanel(result, places, view=view), seq is None
+        self._panel, self._is_panel_live = ResultPanel(result, places, view=view), seq is None
         self._panel.open()
         return True
 
-    def _find_result(self, seq: int | None) -> tuple[CellResult, Places] | None:
+    def _find_result(self, seq: int | None) -> tuple[CellResult, RankLocations] | None:
         keys = [key for key in reversed(self._results) if seq in (None, key[1])]
         # Not simply the later of the two: the user most likely means the cluster in use.
         last = next(reversed(self._results), None)
@@ -143,64 +145,64 @@ class Notebook:
             panel.close()
         return panel is not None
 
-    def _show_in(self, view: CellView, places: Places) -> Callable[[CellResult], None]:
+    def _make_snapshot_callback(self, view: CellView, places: RankLocations) -> Callable[[CellResult], None]:
         panel = self._panel
-        if panel is None or not self._follows:
+        if panel is None or not self._is_panel_live:
             return view.update
 
-        def both(snapshot: CellResult) -> None:
+        def update_both(snapshot: CellResult) -> None:
             view.update(snapshot)
-            _try(panel.update, snapshot, places)
+            _call_safely(panel.update, snapshot, places)
 
-        return both
+        return update_both
 
-    def remember(self, cluster: Cluster, result: CellResult) -> None:
+    def store_result(self, cluster: Cluster, result: CellResult) -> None:
         """Make a result available to the panel, and update a panel that shows the last result.
 
         The result of a replayed cell replaces the result from before the restart.
         """
-        self._remember(cluster.name, result, self._places_of(cluster))
+        self._store_result(cluster.name, result, self._locations_of(cluster))
 
-    def _remember(self, cluster: str, result: CellResult, places: Places) -> None:
+    def _store_result(self, cluster: str, result: CellResult, places: RankLocations) -> None:
         self._results.pop((cluster, result.seq), None)
         self._results[cluster, result.seq] = (result, places)
-        while len(self._results) > KEPT_RESULTS:
+        while len(self._results) > MAX_RESULTS:
             self._results.popitem(last=False)
-        if self._panel is not None and self._follows:
-            _try(self._panel.finish, result, places)
+        if self._panel is not None and self._is_panel_live:
+            _call_safely(self._panel.finish, result, places)
 
-    def _leave_panel(self, result: CellResult, places: Places, flags: CellFlags) -> None:
-        if self.keep_panels and not flags.quiet and any(rank.outputs for rank in result):
+    def _open_persistent_panel(self, result: CellResult, places: RankLocations, flags: CellFlags) -> None:
+        if self.has_persistent_panels and not flags.quiet and any(rank.outputs for rank in result):
             panel = ResultPanel(result, places, view=flags.view)
-            if panel.is_rich and _try(panel.open):
-                self.panels.append(panel)
-            while len(self.panels) > _KEPT_PANELS:
-                _try(self.panels.popleft().close)
+            if panel.is_rich and _call_safely(panel.open):
+                self.persistent_panels.append(panel)
+            while len(self.persistent_panels) > _MAX_PANELS:
+                _call_safely(self.persistent_panels.popleft().close)
 
-    def _keep(self, cluster: Cluster, result: CellResult, view: CellView) -> None:
+    def _store_view(self, cluster: Cluster, result: CellResult, view: CellView) -> None:
         self.views[cluster.name, cluster.generation, result.seq] = view
-        while len(self.views) > _KEPT_VIEWS:
+        while len(self.views) > _MAX_VIEWS:
             self.views.popitem(last=False)
 
-    def _places_of(self, cluster: Cluster) -> Places:
+    def _locations_of(self, cluster: Cluster) -> RankLocations:
         key = (cluster.name, cluster.generation)
-        if self._places is None or self._places[0] != key:
-            self._places = (key, gather_places(cluster, os.environ))
-        return self._places[1]
+        if self._locations is None or self._locations[0] != key:
+            self._locations = (key, locations_from_cluster(cluster, os.environ))
+        return self._locations[1]
 
-    def _listen(self, cluster: Cluster) -> None:
-        def late(result: CellResult) -> None:
+    def _register_callbacks(self, cluster: Cluster) -> None:
+        def show_late(result: CellResult) -> None:
             if (view := self.views.get((cluster.name, cluster.generation, result.seq))) is not None:
-                view.late(self._explain(result))
+                view.show_late(self._add_hints(result))
 
-        cluster.on_late(late)
-        cluster.on_notice(tell)
+        cluster.on_late(show_late)
+        cluster.on_notice(print_notice)
 
 
-def _try(show: Callable[..., None], *arguments: Any) -> bool:
+def _call_safely(view_method: Callable[..., None], *arguments: Any) -> bool:
     """Call a view that is independent of the cell. If it fails, print the traceback and return False."""
     try:
-        show(*arguments)
+        view_method(*arguments)
     except Exception:  # noqa: BLE001  # a view never fails the cell
         traceback.print_exc()
         return False
@@ -219,15 +221,15 @@ def add_push_hint(error: RankError, known: Mapping[str, Any]) -> RankError:
         return error
     value = known[name]
     if isinstance(value, ModuleType):
-        way = f"import it there too, in a %%mhjax cell: import {value.__name__}"
-        way += f" as {name}" if value.__name__ != name else ""
+        fix = f"import it there too, in a %%mhjax cell: import {value.__name__}"
+        fix += f" as {name}" if value.__name__ != name else ""
     elif getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
-        way = "run the cell that defines it with %%mhjax too"
+        fix = "run the cell that defines it with %%mhjax too"
     else:
-        way = f"%mhjax push {name} binds it on every rank"
-    return replace(error, hint=f"{name!r} lives in this notebook, not on the ranks: {way}")
+        fix = f"%mhjax push {name} binds it on every rank"
+    return replace(error, hint=f"{name!r} lives in this notebook, not on the ranks: {fix}")
 
 
-def tell(text: str) -> None:
+def print_notice(text: str) -> None:
     """Print a message between cells. It appears below the cell that ran last, where the user looks."""
     print(text, file=sys.stderr, flush=True)

@@ -14,39 +14,39 @@ from IPython.core import prefilter
 from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["Shortcut"]
+__all__ = ["FastTransform"]
 
 _MAGIC = "%%mhjax"
-_CLEANED = re.compile(r"^[^\S\n]+$|>>>|In \[|\.\.\.:", re.MULTILINE)
+_NEEDS_CLEANUP = re.compile(r"^[^\S\n]+$|>>>|In \[|\.\.\.:", re.MULTILINE)
 """Text in a body that IPython's own clean-up may change: lines of blanks only, and pasted prompts."""
 _SAMPLE = f"{_MAGIC} --ranks '0'\nif x:\n    y = \"a\\n\" 'b'\n"
 
 
-class Shortcut:
+class FastTransform:
     """Replaces one shell's `transform_cell`. `uninstall` restores it.
 
     Args:
         shell: the notebook's shell.
-        own: mhnb's own transformers, at the end of the clean-up transformers.
+        own_transformers: mhnb's own transformers, at the end of the clean-up transformers.
     """
 
-    def __init__(self, shell: Any, own: Sequence[Callable[[list[str]], list[str]]]) -> None:
+    def __init__(self, shell: Any, own_transformers: Sequence[Callable[[list[str]], list[str]]]) -> None:
         self._shell = shell
-        ipythons = TransformerManager()
-        self._known = [
-            [*ipythons.cleanup_transforms, *own],
-            ipythons.line_transforms,
-            ipythons.token_transformers,
+        manager = TransformerManager()
+        self._expected_transformers = [
+            [*manager.cleanup_transforms, *own_transformers],
+            manager.line_transforms,
+            manager.token_transformers,
             [],
             [],
-            _ipythons_checkers(shell),
+            _builtin_checkers(shell),
         ]
-        self._transform: Callable[[str], str] = shell.transform_cell
+        self._original_transform: Callable[[str], str] = shell.transform_cell
 
     def install(self) -> None:
         """Install the replacement, unless `transform_cell` is already patched or this IPython transforms a sample differently."""
-        is_ipythons = getattr(self._transform, "__func__", None) is InteractiveShell.transform_cell
-        if is_ipythons and TransformerManager().transform_cell(_SAMPLE) == _call(_SAMPLE):
+        is_unpatched = getattr(self._original_transform, "__func__", None) is InteractiveShell.transform_cell
+        if is_unpatched and TransformerManager().transform_cell(_SAMPLE) == _format_magic_call(_SAMPLE):
             self._shell.transform_cell = self.transform
 
     def uninstall(self) -> None:
@@ -56,9 +56,13 @@ class Shortcut:
 
     def transform(self, cell: str) -> str:
         """Return the code that IPython would run."""
-        return _call(cell) if _is_ordinary(cell) and self._transformers() == self._known else self._transform(cell)
+        return (
+            _format_magic_call(cell)
+            if _is_simple_cell(cell) and self._current_transformers() == self._expected_transformers
+            else self._original_transform(cell)
+        )
 
-    def _transformers(self) -> list[list[Any]]:
+    def _current_transformers(self) -> list[list[Any]]:
         """Return all transformers and checkers that would see the cell, because those that the user added must run."""
         shell, manager = self._shell, self._shell.input_transformer_manager
         return [
@@ -71,17 +75,17 @@ class Shortcut:
         ]
 
 
-def _ipythons_checkers(shell: Any) -> list[Any]:
+def _builtin_checkers(shell: Any) -> list[Any]:
     return [each for each in shell.prefilter_manager.checkers if type(each).__module__ == prefilter.__name__]
 
 
-def _is_ordinary(cell: str) -> bool:
+def _is_simple_cell(cell: str) -> bool:
     head, _, body = cell.partition("\n")
     # IPython may end the line before the newline, for example at a form feed.
-    return (head == _MAGIC or head.startswith(f"{_MAGIC} ")) and head.isprintable() and not _CLEANED.search(body)
+    return (head == _MAGIC or head.startswith(f"{_MAGIC} ")) and head.isprintable() and not _NEEDS_CLEANUP.search(body)
 
 
-def _call(cell: str) -> str:
+def _format_magic_call(cell: str) -> str:
     head, _, body = cell.partition("\n")
     _, _, line = head.rstrip()[2:].partition(" ")
     body = body if body.endswith("\n") else f"{body}\n"

@@ -13,47 +13,47 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.asked.shape import Shape
-from mhnb.core.ranks import say_count
+from mhnb.core.asked.shape import ClusterSpec
+from mhnb.core.ranks import pluralize
 from mhnb.core.wire.protocol import PROTOCOL_VERSION
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotDriver, NotStarted
 from mhnb.startup.options import StartOptions
 from mhnb.system.private import NotPrivate, open_private, read_private, write_private
-from mhnb.system.rundir import check_name, is_owned, list_owners, place_of
+from mhnb.system.rundir import check_name, format_location, has_live_notebook, list_running_clusters
 
 __all__ = [
-    "Berth",
-    "DriverLock",
-    "choose_berth",
-    "describe_others",
-    "find_berths",
-    "find_left",
-    "is_driven",
-    "list_berths",
-    "note_left",
-    "write_berth",
+    "ClusterRecord",
+    "OwnerLock",
+    "describe_detached",
+    "describe_other_clusters",
+    "find_detached",
+    "has_owner",
+    "list_cluster_records",
+    "read_cluster_records",
+    "select_cluster",
+    "write_cluster_record",
 ]
 
 _FILE = "berth.json"
 _LOCK = "driver"
 _KEY_NBYTES = 32
-_held: set[Path] = set()
+_locked_dirs: set[Path] = set()
 """Run directories whose lock this process holds, because opening and closing the lock file would release the lock."""
 
 
 @dataclass(frozen=True, slots=True)
-class Berth:
+class ClusterRecord:
     """Record of a detachable cluster."""
 
     run_dir: Path
     key: bytes = field(repr=False)
     url: str
     generation: int
-    origin: int
+    origin_pid: int
     """Id of the process that started it; part of the names of its directory and its journal."""
-    shape: Shape
+    shape: ClusterSpec
     options: StartOptions
-    supervisors: Mapping[int, int]
+    local_supervisors: Mapping[int, int]
     """Process ids of the supervisors on this machine, by number."""
     started_in_s: float = 0.0
     protocol: int = PROTOCOL_VERSION
@@ -67,10 +67,10 @@ class Berth:
     @property
     def full_name(self) -> str:
         """Its name, unique also among clusters of the same name."""
-        return f"{self.name}.{self.origin}"
+        return f"{self.name}.{self.origin_pid}"
 
 
-class DriverLock:
+class OwnerLock:
     """Lock of the one process that owns a cluster. A forked child does not hold it; a process that ends releases it.
 
     Raises:
@@ -82,25 +82,25 @@ class DriverLock:
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            driver = os.pread(self._fd, 32, 0).decode().strip() or "another process"
+            owner_pid = os.pread(self._fd, 32, 0).decode().strip() or "another process"
             os.close(self._fd)
             raise NotDriver(
-                f"cluster {name!r} is driven by the notebook with pid {driver}; only one can be: two would not keep one order\n"
+                f"cluster {name!r} is driven by the notebook with pid {owner_pid}; only one can be: two would not keep one order\n"
                 f"  its status can be read here: mhnb list; end that notebook's kernel, then %mhjax attach {name}",
                 name=name,
-                driver=driver,
+                driver=owner_pid,
             ) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         self._run_dir = run_dir
-        _held.add(run_dir)
+        _locked_dirs.add(run_dir)
 
     @staticmethod
     def is_held(run_dir: Path) -> bool:
         """Whether a process owns that cluster."""
         # Opening and closing the file would release our own lock. A forked child has the directory in its set, but
         # does not hold the lock.
-        if run_dir in _held and (run_dir / _LOCK).read_text().strip() == str(os.getpid()):
+        if run_dir in _locked_dirs and (run_dir / _LOCK).read_text().strip() == str(os.getpid()):
             return True
         try:
             with (run_dir / _LOCK).open("rb+") as file:
@@ -119,133 +119,139 @@ class DriverLock:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
-            _held.discard(self._run_dir)
+            _locked_dirs.discard(self._run_dir)
 
 
-def write_berth(berth: Berth) -> None:
+def write_cluster_record(record: ClusterRecord) -> None:
     """Write the record of a cluster."""
     body: dict[str, Any] = {
-        "key": berth.key.hex(),
-        "url": berth.url,
-        "generation": berth.generation,
-        "origin": berth.origin,
-        "shape": asdict(berth.shape),
-        "options": asdict(berth.options),
-        "supervisors": {str(number): pid for number, pid in berth.supervisors.items()},
-        "started_in_s": berth.started_in_s,
-        "protocol": berth.protocol,
+        "key": record.key.hex(),
+        "url": record.url,
+        "generation": record.generation,
+        "origin": record.origin_pid,
+        "shape": asdict(record.shape),
+        "options": asdict(record.options),
+        "supervisors": {str(number): pid for number, pid in record.local_supervisors.items()},
+        "started_in_s": record.started_in_s,
+        "protocol": record.protocol,
     }
-    write_private(berth.run_dir / _FILE, json.dumps(body))
+    write_private(record.run_dir / _FILE, json.dumps(body))
 
 
-def find_berths(environment: Mapping[str, str]) -> list[Berth]:
+def list_cluster_records(environment: Mapping[str, str]) -> list[ClusterRecord]:
     """Return every detachable cluster of this user whose processes live, owned or not."""
-    return list_berths(environment)[0]
+    return read_cluster_records(environment)[0]
 
 
-def list_berths(environment: Mapping[str, str]) -> tuple[list[Berth], list[str]]:
+def read_cluster_records(environment: Mapping[str, str]) -> tuple[list[ClusterRecord], list[str]]:
     """Return every detachable cluster of this user whose processes live, and for each record that was left out the reason."""
-    records, faults = list_owners(environment)
+    records, faults = list_running_clusters(environment)
     read = [_read(Path(record["run_dir"])) for record in records if record["keep"]]
     return [berth for berth, _ in read if berth is not None], [*faults, *(fault for _, fault in read if fault)]
 
 
-def is_driven(record: Mapping[str, Any]) -> bool:
+def has_owner(record: Mapping[str, Any]) -> bool:
     """Whether a notebook owns a cluster that `read_owners` found; a detachable one may be detached."""
-    return DriverLock.is_held(Path(record["run_dir"])) if record["keep"] else is_owned(record)
+    return OwnerLock.is_held(Path(record["run_dir"])) if record["keep"] else has_live_notebook(record)
 
 
-def describe_others(environment: Mapping[str, str]) -> list[str]:
+def describe_other_clusters(environment: Mapping[str, str]) -> list[str]:
     """Describe the clusters of this user on this machine that this process does not own, one per line; and what was left out."""
-    records, faults = list_owners(environment)[0], list_berths(environment)[1]
-    others = [r for r in records if not (is_driven(r) and r["owner"] == os.getpid())]
+    records, faults = list_running_clusters(environment)[0], read_cluster_records(environment)[1]
+    others = [r for r in records if not (has_owner(r) and r["owner"] == os.getpid())]
     return [*map(describe_cluster, others), *faults]
 
 
 def describe_cluster(record: Mapping[str, Any]) -> str:
     """Describe a cluster that `read_owners` found: name, ranks, location, and owner."""
-    if is_driven(record):
+    if has_owner(record):
         how = f"driven by the notebook with pid {record['owner']}"
     elif record["keep"]:
         how = f"kept, and nobody drives it: %mhjax attach {record['name']}"
     else:
         how = "its notebook is gone, and it is ending"
-    return f"{record['name']}  {say_count(len(record['ranks']), 'rank')}  {place_of(record)}{how}"
+    return f"{record['name']}  {pluralize(len(record['ranks']), 'rank')}  {format_location(record)}{how}"
 
 
-def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:
+def find_detached(name: str, shape: ClusterSpec, records: Sequence[ClusterRecord]) -> ClusterRecord | None:
     """Return the detached cluster of that name and spec; None if there is none.
 
     Raises:
         AlreadyStarted: a detached cluster of that name has another spec, or belongs to another version.
     """
-    left = _undriven(name, berths)
-    ours = [berth for berth in left if _is_ours(berth)]
-    fitting = next((berth for berth in ours if berth.shape == shape), None)
-    if fitting is None and ours:
+    detached = _without_owner(name, records)
+    compatible = [berth for berth in detached if _has_same_protocol(berth)]
+    matching = next((berth for berth in compatible if berth.shape == shape), None)
+    if matching is None and compatible:
         raise AlreadyStarted(
-            f"a kept cluster {name!r} runs with {ours[0].shape.describe()}, and {shape.describe()} was asked for\n"
-            f"  %mhjax attach {name} takes it over as it is; mhnb stop {ours[0].full_name} ends it, then start again; or --name another",
+            f"a kept cluster {name!r} runs with {compatible[0].shape.describe()}, and {shape.describe()} was asked for\n"
+            f"  %mhjax attach {name} takes it over as it is; mhnb stop {compatible[0].full_name} ends it, then start again; "
+            "or --name another",
             name=name,
         )
-    if fitting is None and left:
-        raise AlreadyStarted(_say_foreign(left[0]), name=name)
-    return fitting
+    if matching is None and detached:
+        raise AlreadyStarted(_describe_version_mismatch(detached[0]), name=name)
+    return matching
 
 
-def note_left(name: str, berths: Sequence[Berth]) -> list[str]:
+def describe_detached(name: str, records: Sequence[ClusterRecord]) -> list[str]:
     """Describe the detached clusters of that name, for a user who starts another one beside them."""
     return [
         f"beside this one runs the kept cluster {berth.full_name}, which nobody drives: "
-        + (f"%mhjax stop, then %mhjax attach {berth.full_name}, has that instead; " if _is_ours(berth) else "")
+        + (
+            f"%mhjax stop, then %mhjax attach {berth.full_name}, has that instead; "
+            if _has_same_protocol(berth)
+            else ""
+        )
         + f"mhnb stop {berth.full_name} ends it"
-        for berth in _undriven(name, berths)
+        for berth in _without_owner(name, records)
     ]
 
 
-def _undriven(name: str, berths: Sequence[Berth]) -> list[Berth]:
-    return [berth for berth in berths if berth.name == name and not DriverLock.is_held(berth.run_dir)]
+def _without_owner(name: str, records: Sequence[ClusterRecord]) -> list[ClusterRecord]:
+    return [berth for berth in records if berth.name == name and not OwnerLock.is_held(berth.run_dir)]
 
 
-def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str]) -> Berth:
+def select_cluster(name: str | None, records: Sequence[ClusterRecord], own_names: Collection[str]) -> ClusterRecord:
     """Select the detachable cluster that is meant.
 
     Args:
         name: as the user gave it: a cluster's name, or its full name; None for the only one.
-        berths: all detachable clusters that live.
-        here: names of the clusters that this process owns.
+        records: all detachable clusters that live.
+        own_names: names of the clusters that this process owns.
 
     Raises:
         NotStarted: no cluster has that name, or several have, or it belongs to another version of mhnb.
         AlreadyStarted: this notebook has one of that name.
     """
-    meant = [berth for berth in berths if name in (None, berth.name, berth.full_name)]
-    mine = meant[0].name if len(meant) == 1 else name
-    if mine in here and len(meant) < 2:
+    matching = [berth for berth in records if name in (None, berth.name, berth.full_name)]
+    own_name = matching[0].name if len(matching) == 1 else name
+    if own_name in own_names and len(matching) < 2:
         raise AlreadyStarted(
-            f"this notebook drives cluster {mine!r} already; cells go to it after the line that started it", name=mine
+            f"this notebook drives cluster {own_name!r} already; cells go to it after the line that started it",
+            name=own_name,
         )
-    if len(meant) == 1:
-        if not _is_ours(meant[0]):
-            raise NotStarted(_say_foreign(meant[0]))
-        return meant[0]
-    if not berths:
+    if len(matching) == 1:
+        if not _has_same_protocol(matching[0]):
+            raise NotStarted(_describe_version_mismatch(matching[0]))
+        return matching[0]
+    if not records:
         what = f"no kept cluster {name!r}" if name else "no kept cluster"
         raise NotStarted(
             f"there is {what} on this machine; one that is started with %mhjax start --keep outlives its notebook"
         )
-    listed = ", ".join(berth.full_name for berth in berths)
-    if len(meant) > 1:
-        named = ", ".join(berth.full_name for berth in meant)
+    listed = ", ".join(berth.full_name for berth in records)
+    if len(matching) > 1:
+        named = ", ".join(berth.full_name for berth in matching)
         raise NotStarted(
             f"%mhjax attach{f' {name}' if name else ''}: which one? There are {named}; give one of these names"
         )
     raise NotStarted(
-        f"there is no kept cluster {name!r} on this machine; there are {listed}: %mhjax attach {berths[0].full_name}"
+        f"there is no kept cluster {name!r} on this machine; there are {listed}: %mhjax attach {records[0].full_name}"
     )
 
 
-def _read(run_dir: Path) -> tuple[Berth | None, str]:
+def _read(run_dir: Path) -> tuple[ClusterRecord | None, str]:
     """Read the record of a detachable cluster, or return why it cannot be read; neither if the record does not exist."""
     path = run_dir / _FILE
     try:
@@ -265,59 +271,59 @@ def _read(run_dir: Path) -> tuple[Berth | None, str]:
         )
 
 
-def _parse(run_dir: Path, body: dict[str, Any]) -> Berth:
+def _parse(run_dir: Path, body: dict[str, Any]) -> ClusterRecord:
     # Fields that only another version knows are ignored, because most of its records can still be read and reported.
-    shape = Shape(**_known(Shape, {**body["shape"], "machines": tuple(body["shape"]["machines"])}))
-    options = StartOptions(**_known(StartOptions, body["options"]))
-    supervisors = {int(number): _whole(pid, least=1) for number, pid in body["supervisors"].items()}
+    shape = ClusterSpec(**_known_fields(ClusterSpec, {**body["shape"], "machines": tuple(body["shape"]["machines"])}))
+    options = StartOptions(**_known_fields(StartOptions, body["options"]))
+    supervisors = {int(number): _parse_int(pid, least=1) for number, pid in body["supervisors"].items()}
     key, kind = bytes.fromhex(body["key"]), body["url"].partition(":")[0]
     if len(key) != _KEY_NBYTES or kind not in ("unix", "tcp", "sealed"):
         raise ValueError("its key or its address is none")
     check_name(options.name)
-    return Berth(
+    return ClusterRecord(
         run_dir,
         key,
         body["url"],
-        _whole(body["generation"]),
-        _whole(body["origin"], least=1),
+        _parse_int(body["generation"]),
+        _parse_int(body["origin"], least=1),
         shape,
         options,
         supervisors,
         float(body["started_in_s"]),
-        _whole(body.get("protocol", 0)),
+        _parse_int(body.get("protocol", 0)),
     )
 
 
-def _whole(value: object, least: int = 0) -> int:
+def _parse_int(value: object, least: int = 0) -> int:
     if type(value) is not int or value < least:
         raise TypeError(f"{str(value)[:40]!r} is no number from {least} on")
     return value
 
 
-def _known(cls: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
+def _known_fields(cls: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that this version knows.
 
     Raises:
         ValueError: the type of a field differs from that of its default.
     """
-    taken, defaults = {}, cls()
+    values, defaults = {}, cls()
     for part in fields(cls):
         if part.name in found:
             value, default = found[part.name], getattr(defaults, part.name)
             kinds = (int, float) if isinstance(default, float) else (type(default),)
             if type(value) not in kinds and not (value is None and "None" in str(part.type)):
                 raise ValueError(f"its {part.name!r} is {str(value)[:40]!r}")
-            taken[part.name] = value
-    return taken
+            values[part.name] = value
+    return values
 
 
-def _is_ours(berth: Berth) -> bool:
-    return berth.protocol == PROTOCOL_VERSION
+def _has_same_protocol(record: ClusterRecord) -> bool:
+    return record.protocol == PROTOCOL_VERSION
 
 
-def _say_foreign(berth: Berth) -> str:
+def _describe_version_mismatch(record: ClusterRecord) -> str:
     return (
-        f"kept cluster {berth.name!r} was started by another version of mhnb, whose ranks take other messages "
-        f"(protocol {berth.protocol}, here {PROTOCOL_VERSION})\n"
-        f"  attach to it with that version, or end it: mhnb stop {berth.full_name}"
+        f"kept cluster {record.name!r} was started by another version of mhnb, whose ranks take other messages "
+        f"(protocol {record.protocol}, here {PROTOCOL_VERSION})\n"
+        f"  attach to it with that version, or end it: mhnb stop {record.full_name}"
     )

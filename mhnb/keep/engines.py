@@ -17,19 +17,19 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.asked.shape import Shape
-from mhnb.core.ranks import say_count
+from mhnb.core.asked.shape import ClusterSpec
+from mhnb.core.ranks import pluralize
 from mhnb.core.reach.hosts import parse_hosts
-from mhnb.drive.roll import StartReport
+from mhnb.drive.roll import StartProgress
 from mhnb.errors import LaunchError, MhnbError
-from mhnb.launch.launchers import find_launcher
+from mhnb.launch.launchers import create_launcher
 from mhnb.startup import starting
-from mhnb.startup.asking import name_hosts, take_shape
-from mhnb.startup.options import take_options
+from mhnb.startup.asking import format_host_names, resolve_spec
+from mhnb.startup.options import parse_options
 
 __all__ = ["hub_address", "main"]
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _HUB_WAIT_S = 120.0
 
 
@@ -45,9 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         if args.address:
-            print(_find_address(_shape(args)))
+            print(_find_address(_resolve_spec(args)))
         elif args.count:
-            print(_shape(args).process_count)
+            print(_resolve_spec(args).process_count)
         else:
             _serve(args)
     except MhnbError as error:
@@ -57,48 +57,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _asked(args: argparse.Namespace) -> dict[str, Any]:
+def _start_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """Return arguments of `starting.start` from the flags of ipcluster and the settings of the profile."""
     settings: dict[str, Any] = json.loads(args.settings)
     # A setting of the profile; the argument of `start` takes names.
     if hosts := settings.pop("hosts", None):
-        settings["hosts"] = list(name_hosts(parse_hosts(hosts)))
+        settings["hosts"] = list(format_host_names(parse_hosts(hosts)))
     return (
         settings | {"profile": str(Path(args.profile_dir).absolute())} | ({} if args.n is None else {"ranks": args.n})
     )
 
 
-def _shape(args: argparse.Namespace) -> Shape:
-    asked = _asked(args)
-    own = [asked.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
-    return take_shape(own[0], own[1], own[2], asked)
+def _resolve_spec(args: argparse.Namespace) -> ClusterSpec:
+    arguments = _start_arguments(args)
+    own = [arguments.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
+    return resolve_spec(own[0], own[1], own[2], arguments)
 
 
-def _find_address(shape: Shape) -> str:
+def _find_address(shape: ClusterSpec) -> str:
     if shape.is_local:
         return "127.0.0.1"
-    return find_launcher(shape, take_options("asked", shape, {}).reach).find_own_address()
+    return create_launcher(shape, parse_options("asked", shape, {}).reach).find_own_address()
 
 
 def _serve(args: argparse.Namespace) -> None:
-    over, starts = threading.Event(), True
+    stop_event, is_starting = threading.Event(), True
 
     def end(_signum: int, _frame: object) -> None:
-        over.set()
-        if starts:
+        stop_event.set()
+        if is_starting:
             # A start may wait as long as a queue takes; what it has begun is undone.
             raise SystemExit(1)
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, end)
-    connection = _await_hub(args, over)
-    asked = _asked(args) | {"address": hub_address(connection)}
-    cluster = starting.start(name=f"engines-{os.getpid()}", connection=connection, on_progress=_Teller(), **asked)
-    starts = False
+    connection = _wait_for_hub(args, stop_event)
+    arguments = _start_arguments(args) | {"address": hub_address(connection)}
+    cluster = starting.start(
+        name=f"engines-{os.getpid()}", connection=connection, on_progress=_ProgressPrinter(), **arguments
+    )
+    is_starting = False
     count = cluster.process_count
-    print(f"mhnb: {say_count(count, 'rank')} {'is an engine' if count == 1 else 'are engines'}", flush=True)
+    print(f"mhnb: {pluralize(count, 'rank')} {'is an engine' if count == 1 else 'are engines'}", flush=True)
     try:
-        while not over.wait(_LOOK_S):
+        while not stop_event.wait(_POLL_S):
             if cluster.state == "dead":
                 raise LaunchError(f"the ranks are gone: {cluster.reason}")
     finally:
@@ -125,19 +127,19 @@ def hub_address(connection: str) -> str:
     return "" if address.is_loopback or address.is_unspecified else str(address)
 
 
-class _Teller:
+class _ProgressPrinter:
     """Prints the progress of a start each time it changes, because the output is read in a log."""
 
-    _told = ""
+    _last_text = ""
 
-    def __call__(self, report: StartReport) -> None:
-        said = report.standing or ", ".join(sorted({rank.phase or "not there yet" for rank in report.ranks}))
-        if said != self._told:
-            self._told = said
-            print(f"mhnb: {report.elapsed_s:.1f} s · {said}", flush=True)
+    def __call__(self, report: StartProgress) -> None:
+        text = report.standing or ", ".join(sorted({rank.phase or "not there yet" for rank in report.ranks}))
+        if text != self._last_text:
+            self._last_text = text
+            print(f"mhnb: {report.elapsed_s:.1f} s · {text}", flush=True)
 
 
-def _await_hub(args: argparse.Namespace, over: threading.Event) -> str:
+def _wait_for_hub(args: argparse.Namespace, stop_event: threading.Event) -> str:
     """Wait for the connection information that the hub writes for its engines.
 
     Raises:
@@ -145,10 +147,10 @@ def _await_hub(args: argparse.Namespace, over: threading.Event) -> str:
     """
     name = f"ipcontroller-{args.cluster_id}-engine.json" if args.cluster_id else "ipcontroller-engine.json"
     path = Path(args.profile_dir) / "security" / name
-    for _ in range(int(_HUB_WAIT_S / _LOOK_S)):
+    for _ in range(int(_HUB_WAIT_S / _POLL_S)):
         if path.exists() and (text := path.read_text(encoding="utf-8")).rstrip().endswith("}"):
             return text
-        if over.wait(_LOOK_S):
+        if stop_event.wait(_POLL_S):
             break
     raise LaunchError(f"the hub has not written {path}; start it before the engines: ipcluster start does")
 

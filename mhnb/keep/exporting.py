@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mhnb.core.exchange.pack import NotHere, unpack
-from mhnb.core.keep.export import MARK, CellStep, Exported, PushStep, Step, export_script, format_sbatch
-from mhnb.core.keep.export_notebook import drop_pushed, read_notebook, write_literal
+from mhnb.core.exchange.pack import MissingDefinition, load_value
+from mhnb.core.keep.export import EXPORT_MARK, CellStep, ExportedScript, PushStep, Step, export_script, format_sbatch
+from mhnb.core.keep.export_notebook import drop_pushed, format_literal, read_notebook
 from mhnb.core.keep.journal import CellRecord, PushRecord
-from mhnb.core.keep.lost_names import note_lost_names
-from mhnb.core.keep.replay import LeftOut, plan_replay, trace_left_out
-from mhnb.core.ranks import parse_ranks, say_ranks
+from mhnb.core.keep.lost_names import note_undefined_names
+from mhnb.core.keep.replay import SkippedStep, list_skipped_steps, plan_replay
+from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.exchange.push import Packed
-from mhnb.rank.asks.transfer_arrays import dtype_from_name, is_plain, view_as
+from mhnb.exchange.push import PushPayload
+from mhnb.rank.asks.transfer_arrays import dtype_from_name, is_plain_array, view_as
 
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster
@@ -52,27 +52,29 @@ def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, withou
     records, faults = cluster.journal.read()
     plan = plan_replay(records, cluster.generation)
     steps: list[Step] = []
-    lacking = list(trace_left_out(records, cluster.generation))
+    skipped = list(list_skipped_steps(records, cluster.generation))
     for record in plan.steps:
         if isinstance(record, PushRecord):
-            steps.append(PushStep(record.names, record.ranks, _literals(cluster, record)))
-        elif why := _why_left_out(record, without):
-            lacking.append(LeftOut(f"cell {record.seq}", why, record.seq, record.source))
+            steps.append(PushStep(record.names, record.ranks, _format_push(cluster, record)))
+        elif why := _skip_reason(record, without):
+            skipped.append(SkippedStep(f"cell {record.seq}", why, record.seq, record.source))
         else:
             steps.append(CellStep(f"cell {record.seq}", record.source, record.ranks))
     steps, dropped = drop_pushed(steps, without)
-    lacking.sort(key=lambda each: each.seq)
-    left_out = [*map(str, lacking), *faults, *dropped]
-    kept = {step.name: step.source for step in steps if isinstance(step, CellStep)}
+    skipped.sort(key=lambda each: each.seq)
+    left_out = [*map(str, skipped), *faults, *dropped]
+    source_by_cell = {step.name: step.source for step in steps if isinstance(step, CellStep)}
     pushed = [name for step in steps if isinstance(step, PushStep) for name in step.names]
-    lost = note_lost_names(kept, {each.what: each.source for each in lacking if each.source}, pushed)
+    lost_name_notes = note_undefined_names(
+        source_by_cell, {each.what: each.source for each in skipped if each.source}, pushed
+    )
     shape = cluster.shape
-    made = export_script(
+    script = export_script(
         steps, name=path.name, process_count=shape.process_count, devices=shape.devices, left_out=left_out
     )
     nodes, each = shape.hosts, shape.ranks_per_host
     batch = format_sbatch(path.name, nodes=nodes, tasks_per_node=each) if sbatch else ""
-    return [*_write(path, made, left_out, batch), *(f"  note · {note}" for note in lost)]
+    return [*_write(path, script, left_out, batch), *(f"  note · {note}" for note in lost_name_notes)]
 
 
 def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without: Sequence[str] = ()) -> list[str]:
@@ -94,7 +96,7 @@ def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without
         raise InvalidRequest(
             f"{notebook} cannot be read: {error.strerror}; give the .ipynb file of a notebook"
         ) from error
-    made = export_script(
+    script = export_script(
         found.steps,
         name=path.name,
         process_count=found.process_count,
@@ -102,59 +104,59 @@ def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without
         left_out=found.left_out,
     )
     batch = format_sbatch(path.name, nodes=found.process_count, tasks_per_node=1) if sbatch else ""
-    return _write(path, made, found.left_out, batch)
+    return _write(path, script, found.left_out, batch)
 
 
-def _why_left_out(record: CellRecord, without: Sequence[str]) -> str:
+def _skip_reason(record: CellRecord, without: Sequence[str]) -> str:
     if str(record.seq) in without:
         return "as asked"
     if record.errors:
         names = " and ".join(sorted(set(record.errors.values())))
-        return f"raised {names} on {say_ranks(record.errors)}"
+        return f"raised {names} on {describe_ranks(record.errors)}"
     return ""
 
 
 # -- pushed values
 
 
-def _literals(cluster: Cluster, record: PushRecord) -> dict[str, str]:
+def _format_push(cluster: Cluster, record: PushRecord) -> dict[str, str]:
     try:
         packed = cluster.journal.read_push(record)
     except OSError as error:
         raise InvalidRequest(f"the values of push {' '.join(record.names)} cannot be read: {error}") from error
-    written = {str(value["name"]): _written(value, packed) for value in packed.values}
-    return {name: text for name, text in written.items() if text is not None}
+    sources = {str(value["name"]): _format_value(value, packed) for value in packed.values}
+    return {name: text for name, text in sources.items() if text is not None}
 
 
-def _written(value: dict[str, Any], packed: Packed) -> str | None:
+def _format_value(value: dict[str, Any], packed: PushPayload) -> str | None:
     """Return a pushed value as Python source; an array only if it is the whole value, and small."""
     parts = packed.parts
     arrays = [
         view_as(parts[part], shape, dtype_from_name(dtype), order) for part, shape, dtype, order in value["arrays"]
     ]
     try:
-        made = unpack(parts[value["skeleton"]], arrays, [parts[part] for part in value["buffers"]])
-    except NotHere:
+        value_object = load_value(parts[value["skeleton"]], arrays, [parts[part] for part in value["buffers"]])
+    except MissingDefinition:
         return None
-    if is_plain(made):
-        return _write_array(made)
-    return None if arrays else write_literal(made)
+    if is_plain_array(value_object):
+        return _write_array(value_object)
+    return None if arrays else format_literal(value_object)
 
 
 def _write_array(array: Any) -> str | None:
     if array.size > _ARRAY_ELEMENTS or array.dtype.kind not in "biufc":
         return None
-    values = write_literal(array.tolist())
+    values = format_literal(array.tolist())
     return None if values is None else f"numpy.array({values}, dtype={array.dtype.name!r})"
 
 
 # -- the files
 
 
-def _write(path: Path, made: Exported, left_out: Sequence[str], batch: str) -> list[str]:
-    files = {path: made.text, **({path.with_suffix(".sbatch"): batch} if batch else {})}
+def _write(path: Path, script: ExportedScript, left_out: Sequence[str], batch: str) -> list[str]:
+    files = {path: script.text, **({path.with_suffix(".sbatch"): batch} if batch else {})}
     for file in files:
-        if file.exists() and MARK not in file.read_text(encoding="utf-8", errors="replace"):
+        if file.exists() and EXPORT_MARK not in file.read_text(encoding="utf-8", errors="replace"):
             raise InvalidRequest(f"{file} is there and no export of mhnb; give another name, or move it away")
     for file, text in files.items():
         try:
@@ -163,5 +165,5 @@ def _write(path: Path, made: Exported, left_out: Sequence[str], batch: str) -> l
             raise InvalidRequest(
                 f"{file} cannot be written: {error.strerror}; name a file in a folder that is there"
             ) from error
-    said = [f"mhjax · {file}: {len(text.splitlines())} lines" for file, text in files.items()]
-    return [*said, *(f"  left out · {each}" for each in left_out), *(f"  note · {note}" for note in made.notes)]
+    lines = [f"mhjax · {file}: {len(text.splitlines())} lines" for file, text in files.items()]
+    return [*lines, *(f"  left out · {each}" for each in left_out), *(f"  note · {note}" for note in script.notes)]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from mhnb import exchange
 from mhnb.core.keep.compare import describe_difference
 from mhnb.core.keep.journal import CellRecord, PushRecord, ReplayRecord
-from mhnb.core.keep.replay import LeftOut, Plan, plan_replay, say_who_set, trace_left_out
+from mhnb.core.keep.replay import ReplayPlan, SkippedStep, describe_setter, list_skipped_steps, plan_replay
 from mhnb.core.keep.replay_report import ReplayReport, ReplayStep, format_stop, step_name
 from mhnb.core.output.results import CellResult
 from mhnb.errors import InvalidRequest, MhnbError, ReplayStopped
-from mhnb.keep.journaling import replayed_push
+from mhnb.keep.journaling import make_replayed_record
 
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster
@@ -52,22 +52,26 @@ def replay(
     """
     records, faults = cluster.journal.read()
     plan = plan_replay(records, cluster.generation, to)
-    faults += filter(None, map(cluster.journal.fault_of, range(plan.generation, cluster.generation)))
+    faults += filter(None, map(cluster.journal.write_fault, range(plan.generation, cluster.generation)))
     began = cluster.journal.now()
-    done, stop = _run_steps(cluster, plan, trace_left_out(records, plan.generation), on_step, on_result)
-    cluster.replayed = report = ReplayReport(plan, done, cluster.journal.now() - began, notes=tuple(faults), stop=stop)
-    told = format_stop(report, cluster.state) if stop else ""
+    done, stop_reason = _run_steps(cluster, plan, list_skipped_steps(records, plan.generation), on_step, on_result)
+    cluster.replayed = report = ReplayReport(
+        plan, done, cluster.journal.now() - began, notes=tuple(faults), stop=stop_reason
+    )
+    stop_text = format_stop(report, cluster.state) if stop_reason else ""
     if plan.steps:
-        cluster.journal.write(ReplayRecord(cluster.generation, plan.generation, to, complete=not stop, told=told))
-    if stop:
-        raise ReplayStopped(told, report=report)
+        cluster.journal.write(
+            ReplayRecord(cluster.generation, plan.generation, to, complete=not stop_reason, told=stop_text)
+        )
+    if stop_reason:
+        raise ReplayStopped(stop_text, report=report)
     return report
 
 
 def _run_steps(
     cluster: Cluster,
-    plan: Plan,
-    left_out: Sequence[LeftOut],
+    plan: ReplayPlan,
+    left_out: Sequence[SkippedStep],
     on_step: Callable[[ReplayStep], None] | None,
     on_result: Callable[[CellResult], None] | None,
 ) -> tuple[int, str]:
@@ -76,22 +80,24 @@ def _run_steps(
         if on_step is not None:
             on_step(ReplayStep(step_name(step), at, plan))
         try:
-            stop = (
-                _run_cell(cluster, step, left_out, on_result) if isinstance(step, CellRecord) else _push(cluster, step)
+            stop_reason = (
+                _run_cell(cluster, step, left_out, on_result)
+                if isinstance(step, CellRecord)
+                else _repeat_push(cluster, step)
             )
         except MhnbError as error:
-            stop = f"{step_name(step)} was not done again\n{error}"
+            stop_reason = f"{step_name(step)} was not done again\n{error}"
         except KeyboardInterrupt:
-            stop = f"the replay was interrupted at {step_name(step)}"
-        if stop:
-            return at, stop
+            stop_reason = f"the replay was interrupted at {step_name(step)}"
+        if stop_reason:
+            return at, stop_reason
     return len(plan.steps), ""
 
 
 def _run_cell(
     cluster: Cluster,
     before: CellRecord,
-    left_out: Sequence[LeftOut],
+    left_out: Sequence[SkippedStep],
     on_result: Callable[[CellResult], None] | None,
 ) -> str:
     result = cluster.run_again(before)
@@ -103,22 +109,26 @@ def _run_cell(
     if not differing:
         return ""
     return "\n".join(
-        [f"cell {before.seq} did not do what it did before", differing, *_new_errors(before, result, left_out)]
+        [f"cell {before.seq} did not do what it did before", differing, *_describe_new_errors(before, result, left_out)]
     )
 
 
-def _new_errors(before: CellRecord, result: CellResult, left_out: Sequence[LeftOut]) -> list[str]:
+def _describe_new_errors(before: CellRecord, result: CellResult, left_out: Sequence[SkippedStep]) -> list[str]:
     """Return errors that were not raised before, each text once, and which cell had set a name that is missing now."""
     raised = [rank.error for rank in result.failed if rank.error and before.errors.get(rank.rank) != rank.error.ename]
-    missed = [say_who_set(error.evalue, left_out, before.seq) for error in raised if error.ename == "NameError"]
-    return list(dict.fromkeys([*(f"now {error.ename}: {error.evalue}" for error in raised), *filter(None, missed)]))
+    missing_name_notes = [
+        describe_setter(error.evalue, left_out, before.seq) for error in raised if error.ename == "NameError"
+    ]
+    return list(
+        dict.fromkeys([*(f"now {error.ename}: {error.evalue}" for error in raised), *filter(None, missing_name_notes)])
+    )
 
 
-def _push(cluster: Cluster, record: PushRecord) -> str:
+def _repeat_push(cluster: Cluster, record: PushRecord) -> str:
     try:
         packed = cluster.journal.read_push(record)
     except OSError as error:
         return f"{step_name(record)} could not be done again\n{error}"
-    exchange.push_packed(cluster, packed, ranks=record.ranks)
-    cluster.journal.write(replayed_push(record, cluster.generation))
+    exchange.push_payload(cluster, packed, ranks=record.ranks)
+    cluster.journal.write(make_replayed_record(record, cluster.generation))
     return ""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mhnb.core.reach.slurm import explain_srun
-from mhnb.launch.base import Allocation, HoldingHost, Host
-from mhnb.launch.carried import CarriedHosts, Carrier
+from mhnb.launch.base import AllocatedHost, Allocation, Host
+from mhnb.launch.carried import CommandHosts, CommandSpec
 
-__all__ = ["SallocAllocation", "drop_handed", "hand_over", "take_handed"]
+__all__ = ["SallocAllocation", "claim_allocation", "park_allocation", "release_parked_allocation"]
 
-_ASK_LIMIT_S = 10.0
+_STATUS_TIMEOUT_S = 10.0
 
 
 class SallocAllocation:
@@ -29,7 +29,9 @@ class SallocAllocation:
     def __init__(self, command: Sequence[str], *, name: str, file: Path, log: Path, wanted: object) -> None:
         self.name, self.file, self.wanted = name, file, wanted
         clean_up = ["scancel", "--quiet", f"--name={name}"]
-        self._held = CarriedHosts(Carrier(command, b"", "Slurm's salloc", log, explain_srun, clean_up=clean_up), ())
+        self._held = CommandHosts(
+            CommandSpec(command, b"", "Slurm's salloc", log, explain_srun, clean_up_command=clean_up), ()
+        )
 
     def has_ended(self) -> bool:
         """Return whether the job has ended, or was refused."""
@@ -41,7 +43,7 @@ class SallocAllocation:
             return False
         words = ["squeue", "--noheader", "--format=%T", f"--jobs={self.file.read_text().strip()}"]
         try:
-            said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_ASK_LIMIT_S).stdout
+            said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_STATUS_TIMEOUT_S).stdout
         except (OSError, subprocess.TimeoutExpired):
             # An allocation that Slurm does not confirm is not used.
             return False
@@ -56,30 +58,30 @@ class SallocAllocation:
         self._held.wait(())
 
 
-_handed: dict[str, Allocation] = {}
+_parked: dict[str, Allocation] = {}
 """Allocations parked for the next generation, by the cluster's name."""
 
 
-def hand_over(cluster: str, hosts: Sequence[Host]) -> None:
+def park_allocation(cluster: str, hosts: Sequence[Host]) -> None:
     """Park the allocation of these hosts, if they have one, for the next start of that cluster."""
     for host in hosts:
-        if isinstance(host, HoldingHost) and (allocation := host.hand_over()) is not None:
-            _handed[cluster] = allocation
+        if isinstance(host, AllocatedHost) and (allocation := host.detach_allocation()) is not None:
+            _parked[cluster] = allocation
 
 
-def take_handed(cluster: str, wanted: object) -> Allocation | None:
+def claim_allocation(cluster: str, requested: object) -> Allocation | None:
     """Return the parked allocation of a cluster; None if there is none, or it has ended, or `wanted` differs.
 
     An allocation that cannot be used is released.
     """
-    allocation = _handed.pop(cluster, None)
-    if allocation is not None and (allocation.wanted != wanted or not allocation.is_usable()):
+    allocation = _parked.pop(cluster, None)
+    if allocation is not None and (allocation.wanted != requested or not allocation.is_usable()):
         allocation.release()
         return None
     return allocation
 
 
-def drop_handed(cluster: str) -> None:
+def release_parked_allocation(cluster: str) -> None:
     """Release an allocation that was parked and not claimed."""
-    if (allocation := _handed.pop(cluster, None)) is not None:
+    if (allocation := _parked.pop(cluster, None)) is not None:
         allocation.release()

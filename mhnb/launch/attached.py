@@ -6,16 +6,16 @@ import contextlib
 
 import psutil
 
-from mhnb.launch.gone import await_gone, kill_groups, lives
-from mhnb.system.processes import GONE, is_halted
+from mhnb.launch.gone import is_running, kill_groups, wait_until_ended
+from mhnb.system.processes import PROCESS_ENDED, is_stopped
 
-__all__ = ["AttachedHost", "LeftHosts", "end_supervisor"]
+__all__ = ["AdoptedHost", "DetachedHosts", "end_supervisor"]
 
 _END_S = 2.0
 _TERM_S = 10.0
 
 
-class AttachedHost:
+class AdoptedHost:
     """A supervisor on this machine that is not a child of this process.
 
     Args:
@@ -23,7 +23,7 @@ class AttachedHost:
         pid: id of its process, which must be running.
 
     Raises:
-        psutil.NoSuchProcess: it is not running; one of `GONE`.
+        psutil.NoSuchProcess: it is not running; one of `PROCESS_ENDED`.
     """
 
     def __init__(self, supervisor: int, pid: int) -> None:
@@ -41,7 +41,7 @@ class AttachedHost:
 
     def has_exited(self) -> bool:
         """Return whether it has ended."""
-        return not self._released and not lives(self._process)
+        return not self._released and not is_running(self._process)
 
     def explain(self) -> str:
         """Describe its end. The exit status is unknown, because it was not a child of this process."""
@@ -61,7 +61,7 @@ class AttachedHost:
         self._released = True
 
 
-class LeftHosts:
+class DetachedHosts:
     """Supervisors on other machines that another process detached from.
 
     No process on this machine represents them; they connect over the transport.
@@ -96,16 +96,16 @@ class LeftHosts:
 
 def end_supervisor(pid: int) -> None:
     """Terminate a supervisor of this machine and all its child processes; wait for them, and kill those that do not end."""
-    with contextlib.suppress(*GONE):
+    with contextlib.suppress(*PROCESS_ENDED):
         supervisor = psutil.Process(pid)
-        held = [*supervisor.children(recursive=True), supervisor]
+        processes = [*supervisor.children(recursive=True), supervisor]
         supervisor.terminate()
-        if is_halted(pid):
+        if is_stopped(pid):
             # A stopped process receives SIGTERM only once it is resumed.
             supervisor.resume()
-        if await_gone(held, _TERM_S):
+        if wait_until_ended(processes, _TERM_S):
             return
-        for process in filter(lives, held):
-            with contextlib.suppress(*GONE):
+        for process in filter(is_running, processes):
+            with contextlib.suppress(*PROCESS_ENDED):
                 process.kill()
-        await_gone(held)
+        wait_until_ended(processes)

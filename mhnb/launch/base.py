@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from mhnb.core.asked.shape import HostShare
+from mhnb.core.asked.shape import HostAssignment
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
 
-__all__ = ["Allocation", "HoldingHost", "Host", "Launcher", "QueuedHost", "RehearsedHost", "ReportingHost"]
+__all__ = ["AllocatedHost", "Allocation", "CheckedHost", "Host", "Launcher", "QueuedHost", "ReportObserver"]
 
 
 class Host(Protocol):
@@ -43,19 +43,19 @@ class QueuedHost(Protocol):
     """A host that may have to wait for its machines in a scheduler's queue."""
 
     @property
-    def standing(self) -> str:
+    def queue_status(self) -> str:
         """Describe its state in the queue; empty if it is not or no longer queued."""
 
 
 @runtime_checkable
-class RehearsedHost(Protocol):
+class CheckedHost(Protocol):
     """A host whose machines pass preflight before its supervisors start."""
 
-    refusal: LaunchError | None
+    preflight_error: LaunchError | None
     """Why the supervisors do not start; None if preflight succeeded or is still running."""
 
     @property
-    def looked_in_s(self) -> float | None:
+    def preflight_s(self) -> float | None:
         """Return the duration of preflight; None if it is still running or found a problem."""
 
 
@@ -83,18 +83,18 @@ class Allocation(Protocol):
 
 
 @runtime_checkable
-class HoldingHost(Protocol):
+class AllocatedHost(Protocol):
     """A host whose machines were allocated by a scheduler."""
 
-    def hand_over(self) -> Allocation | None:
+    def detach_allocation(self) -> Allocation | None:
         """Return the allocation for the next generation, so that the host's end does not release it; None if it has none."""
 
 
 @runtime_checkable
-class ReportingHost(Protocol):
+class ReportObserver(Protocol):
     """A host that must be notified when its supervisors report."""
 
-    def note_up(self, supervisor: int) -> None:
+    def record_report(self, supervisor: int) -> None:
         """Record that a supervisor, of this or another host, has reported."""
 
 
@@ -105,7 +105,7 @@ class Launcher(Protocol):
         """Return the address by which the hosts reach this machine. Raises LaunchError if it is unknown."""
 
     def launch(
-        self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
+        self, specs: Sequence[HostSpec], shares: Sequence[HostAssignment], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
         """Start a supervisor for each spec, all at once; yield each process as soon as it exists.
 

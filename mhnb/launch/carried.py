@@ -18,13 +18,13 @@ from pathlib import Path
 from mhnb.core.reach.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
 from mhnb.core.wire.hostspec import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
-from mhnb.launch.lifeline import KEEP, lifeline_command
+from mhnb.launch.lifeline import KEEP_MARKER, watchdog_command
 from mhnb.launch.probe import ANSWER
 from mhnb.system.private import open_private
 
-__all__ = ["CarriedHosts", "Carrier", "ask_program", "check_program", "spec_input"]
+__all__ = ["CommandHosts", "CommandSpec", "check_program", "run_program", "spec_input"]
 
-_KEPT_S = 3.0
+_DETACHED_END_S = 3.0
 _END_S = 15.0
 """Longer than the watchdog itself needs to kill the command."""
 _ANSWER_S = 30.0
@@ -44,7 +44,7 @@ def check_program(name: str, *, setting: str, install: str) -> str:
     return found
 
 
-def ask_program(words: Sequence[str], limit_s: float = _ANSWER_S) -> subprocess.CompletedProcess[str]:
+def run_program(words: Sequence[str], limit_s: float = _ANSWER_S) -> subprocess.CompletedProcess[str]:
     """Run a local program that prints an answer and ends.
 
     Raises:
@@ -64,24 +64,24 @@ def ask_program(words: Sequence[str], limit_s: float = _ANSWER_S) -> subprocess.
         ) from error
 
 
-def spec_input(spec: HostSpec, far: SshOptions) -> bytes:
+def spec_input(spec: HostSpec, remote_options: SshOptions) -> bytes:
     """Return the command's input: a shell line that becomes the supervisor, and the supervisor's spec, which holds the key.
 
     From the first of these lines on, the watchdog keeps a detachable cluster alive without its notebook.
     """
     # The interpreter reads its hash seed from the environment; it cannot be set later.
     seed = {"PYTHONHASHSEED": spec.environment["PYTHONHASHSEED"]}
-    options = replace(choose_python(far, sys.executable), environment={**seed, **far.environment})
+    options = replace(choose_python(remote_options, sys.executable), environment={**seed, **remote_options.environment})
     line = remote_line(options, ["-P", "-m", "mhnb.rank.host"])
-    return KEEP + f"{line}{format_hostspec(spec)}".encode()
+    return KEEP_MARKER + f"{line}{format_hostspec(spec)}".encode()
 
 
 @dataclass(frozen=True, slots=True)
-class Carrier:
+class CommandSpec:
     """A command that runs supervisors."""
 
     command: Sequence[str]
-    given: bytes = field(repr=False)
+    stdin_data: bytes = field(repr=False)
     """Data for its standard input, which includes the key."""
     label: str
     """Name of the command in messages."""
@@ -89,46 +89,48 @@ class Carrier:
     """Receives the output of the command and the supervisors."""
     explain: Callable[[Sequence[str]], str]
     """Describes why the command ended, from the lines of the log."""
-    keep: bool = False
+    is_detachable: bool = False
     """Whether it outlives this process."""
-    clean_up: Sequence[str] = ()
+    clean_up_command: Sequence[str] = ()
     """Command that cancels the request if the command itself has to be killed."""
 
 
-class CarriedHosts:
+class CommandHosts:
     """Several supervisors, run by one process on this machine.
 
     Args:
-        carrier: the command.
+        command_spec: the command.
         supervisors: their numbers.
     """
 
-    def __init__(self, carrier: Carrier, supervisors: Sequence[int]) -> None:
-        self._carrier = carrier
+    def __init__(self, command_spec: CommandSpec, supervisors: Sequence[int]) -> None:
+        self._command_spec = command_spec
         self.supervisors: tuple[int, ...] = tuple(supervisors)
         self.is_remote = True
         self._released = False
-        with open(carrier.log, "ab", opener=open_private) as out:
+        with open(command_spec.log, "ab", opener=open_private) as out:
             self._process = subprocess.Popen(
-                lifeline_command(carrier.command, keep=carrier.keep, clean_up=carrier.clean_up),
+                watchdog_command(
+                    command_spec.command, keep=command_spec.is_detachable, clean_up=command_spec.clean_up_command
+                ),
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,
                 # A terminal's Ctrl-C goes only to the notebook, which decides what it means.
                 start_new_session=True,
             )
-        self._giving = threading.Lock()
-        self.give(carrier.given)
+        self._stdin_lock = threading.Lock()
+        self.write_stdin(command_spec.stdin_data)
 
-    def give(self, data: bytes) -> None:
+    def write_stdin(self, data: bytes) -> None:
         """Write to the command's standard input; do nothing if it has ended: the owner polls, and `explain` describes why."""
         assert self._process.stdin is not None
-        with self._giving, contextlib.suppress(BrokenPipeError):
+        with self._stdin_lock, contextlib.suppress(BrokenPipeError):
             if not self._process.stdin.closed:
                 self._process.stdin.write(data)
                 self._process.stdin.flush()
 
-    def is_over(self) -> bool:
+    def has_command_ended(self) -> bool:
         """Return whether the command itself has ended."""
         return self._process.poll() is not None
 
@@ -146,10 +148,10 @@ class CarriedHosts:
         """Describe why it ended."""
         code = self._process.poll()
         how = "runs" if code is None else f"ended with exit code {code}"
-        log = self._carrier.log
+        log = self._command_spec.log
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        said = [line for line in lines if not line.endswith(LOGGED_IN) and ANSWER not in line]
-        return f"{self._carrier.label} {how}: {self._carrier.explain(said)} · log {log}"
+        shown = [line for line in lines if not line.endswith(LOGGED_IN) and ANSWER not in line]
+        return f"{self._command_spec.label} {how}: {self._command_spec.explain(shown)} · log {log}"
 
     def wait(self, pids: tuple[int, ...]) -> None:  # noqa: ARG002  # part of the protocol; these ids belong to other machines
         """Close the watchdog's input, which ends everything, and wait for the end."""
@@ -157,16 +159,16 @@ class CarriedHosts:
             return
         assert self._process.stdin is not None
         # It may have ended without reading everything.
-        with self._giving, contextlib.suppress(BrokenPipeError):
+        with self._stdin_lock, contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        if self._carrier.keep and not self._ends(_KEPT_S):
+        if self._command_spec.is_detachable and not self._ends_within(_DETACHED_END_S):
             # Supervisors that outlive their input get the order to end over the transport; a queued srun has no supervisor yet.
             self._process.terminate()
-        if not self._ends(_END_S):
+        if not self._ends_within(_END_S):
             self._process.kill()
             self._process.wait()
 
-    def _ends(self, limit_s: float) -> bool:
+    def _ends_within(self, limit_s: float) -> bool:
         try:
             self._process.wait(limit_s)
         except subprocess.TimeoutExpired:

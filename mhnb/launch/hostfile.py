@@ -8,7 +8,7 @@ from pathlib import Path
 from mhnb.core.reach.hosts import HostName, parse_hostfile, parse_hosts
 from mhnb.errors import InvalidRequest
 
-__all__ = ["read_hostfile", "read_hosts", "slots_of"]
+__all__ = ["ranks_per_host", "read_hostfile", "read_hosts"]
 
 
 def read_hosts(spec: str) -> tuple[HostName, ...]:
@@ -38,7 +38,7 @@ def read_hostfile(name: str) -> tuple[HostName, ...]:
     return parse_hostfile(text, str(path))
 
 
-def slots_of(hosts: Sequence[HostName]) -> int | None:
+def ranks_per_host(hosts: Sequence[HostName]) -> int | None:
     """Return the number of ranks that a host file sets for every host; None if it sets none.
 
     Raises:
@@ -49,14 +49,14 @@ def slots_of(hosts: Sequence[HostName]) -> int | None:
         first: dict[int | None, HostName] = {}
         for host in hosts:
             first.setdefault(host.slots, host)
-        told = "".join(f"\n  {host.origin}: {host} has {_count(host.slots)}" for host in first.values())
+        details = "".join(f"\n  {host.source}: {host} has {_format_slots(host.slots)}" for host in first.values())
         least = min(number or 1 for number in slots)
         raise InvalidRequest(
-            f"slots differ, and every host needs the same number of ranks: rank r is on host r // ranks per host{told}\n"
+            f"slots differ, and every host needs the same number of ranks: rank r is on host r // ranks per host{details}\n"
             f"  --per-host {least} says it for all, over the file; or write the same slots= on each line"
         )
     return slots.pop() if slots else None
 
 
-def _count(slots: int | None) -> str:
+def _format_slots(slots: int | None) -> str:
     return "no slots=" if slots is None else f"slots={slots}"

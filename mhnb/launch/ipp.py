@@ -27,20 +27,20 @@ __all__ = [
     "MhnbTpuEngineLauncher",
 ]
 
-_LONGEST_STOP_S = 30
+_STOP_TIMEOUT_S = 30
 
 
-def _command(profile_dir: str, *words: str) -> list[str]:
+def _engines_command(profile_dir: str, *words: str) -> list[str]:
     return [sys.executable, "-P", "-m", "mhnb.keep.engines", profile_dir, *words]
 
 
-def _ask(profile_dir: str, *words: str) -> str:
+def _query_profile(profile_dir: str, *words: str) -> str:
     """Query the profile in a separate process.
 
     Raises:
         RuntimeError: with the error output of that process.
     """
-    done = subprocess.run(_command(profile_dir, *words), capture_output=True, text=True, check=False)
+    done = subprocess.run(_engines_command(profile_dir, *words), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip())
     return done.stdout.strip()
@@ -51,10 +51,10 @@ class MhnbControllerLauncher(LocalControllerLauncher):
 
     def start(self) -> Any:
         """Find the address, then start the hub."""
-        given: list[str] = list(self.controller_args)  # type: ignore[has-type]
-        if not any(word.startswith(("--ip=", "--IPController.ip=")) for word in given):
-            address = _ask(self.profile_dir, "--address")
-            self.controller_args = [*given, f"--ip={address}", f"--location={address}"]
+        arguments: list[str] = list(self.controller_args)  # type: ignore[has-type]
+        if not any(word.startswith(("--ip=", "--IPController.ip=")) for word in arguments):
+            address = _query_profile(self.profile_dir, "--address")
+            self.controller_args = [*arguments, f"--ip={address}", f"--location={address}"]
         return super().start()
 
 
@@ -63,7 +63,7 @@ class MhnbEngineLauncher(LocalProcessLauncher, EngineLauncher):
 
     kind: ClassVar[str] = "local"
     """Kind of the profile."""
-    stop_seconds_until_kill = _LONGEST_STOP_S
+    stop_seconds_until_kill = _STOP_TIMEOUT_S
 
     @property
     def engine_count(self) -> int:
@@ -71,14 +71,14 @@ class MhnbEngineLauncher(LocalProcessLauncher, EngineLauncher):
         if getattr(self.parent, "n", None) is not None:
             # ipyparallel would prefer this number to the requested one.
             raise AttributeError("engine_count")
-        return int(_ask(self.profile_dir, "--count"))
+        return int(_query_profile(self.profile_dir, "--count"))
 
     def find_args(self) -> list[str]:
         """Return the command line of the process that owns the engines."""
         words: Sequence[str] = ["--cluster-id", self.cluster_id, "-n", str(self.n)]
         # Includes settings from ipcluster's own command line.
-        given = dict((self.config or {}).get(KINDS[self.kind].__name__, {}))
-        return _command(self.profile_dir, *words, "--settings", json.dumps(given, default=str))
+        settings = dict((self.config or {}).get(KINDS[self.kind].__name__, {}))
+        return _engines_command(self.profile_dir, *words, "--settings", json.dumps(settings, default=str))
 
     def get_env(self) -> dict[str, str]:
         """Return the environment without the hub's key, which every process of this user could read there."""

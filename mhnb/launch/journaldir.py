@@ -17,42 +17,42 @@ from pathlib import Path
 import psutil
 
 from mhnb.system.private import is_own_folder, make_private_folder, open_private, read_private
-from mhnb.system.rundir import is_held, make_home, state_home, usable_home
+from mhnb.system.rundir import is_locked, make_home, report_home_errors, state_home
 
-__all__ = ["JournalDir", "prune_journals", "read_journal"]
+__all__ = ["JournalStore", "prune_journals", "read_journal"]
 
-_KEPT_JOURNALS = 20
-_KEPT_NBYTES = 2**30
+_RETAINED_JOURNALS = 20
+_RETAINED_NBYTES = 2**30
 _NAME = re.compile(r"[\w-]+\.(\d+)(\.\d+)?\.journal")
 """Name and process id; and a number if a later process with the same id has its own journal."""
 _FILE = "journal.jsonl"
 _PUSH = re.compile(r"push\d+-\d+\.bin")
-_opened: set[Path] = set()
+_used_folders: set[Path] = set()
 """Folders that this process has written to, whichever process created them. Their content does not belong to an older process."""
 
 
-class JournalDir:
+class JournalStore:
     """The journal of one cluster name in one process, through all its generations.
 
     Args:
         name: the cluster's name, a plain word.
-        origin: id of the process that created it.
+        creator_pid: id of the process that created it.
         environment: its MHNB_HOME selects another parent folder.
-        fresh: whether this process starts a new journal, unless it already has. An older process's journal of the same id is renamed.
+        is_new: whether this process starts a new journal, unless it already has. An older process's journal of the same id is renamed.
     """
 
-    def __init__(self, name: str, origin: int, *, environment: Mapping[str, str], fresh: bool) -> None:
+    def __init__(self, name: str, creator_pid: int, *, environment: Mapping[str, str], is_new: bool) -> None:
         make_home(environment)
-        with usable_home(environment):
-            self._open(_find_folder(name, origin, environment), fresh=fresh)
+        with report_home_errors(environment):
+            self._open(_find_folder(name, creator_pid, environment), is_new=is_new)
 
-    def _open(self, folder: Path, *, fresh: bool) -> None:
+    def _open(self, folder: Path, *, is_new: bool) -> None:
         self.folder = folder
-        if fresh and self.folder not in _opened and self.folder.exists():
+        if is_new and self.folder not in _used_folders and self.folder.exists():
             # In a container, every notebook may have the same process id. The older one's journal is kept.
-            self.folder.rename(_free_name(self.folder))
+            self.folder.rename(_find_unused_folder(self.folder))
         make_private_folder(self.folder)
-        _opened.add(self.folder)
+        _used_folders.add(self.folder)
         self.path = self.folder / _FILE
         self._fd = open_private(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         # The owner's process id is meaningless in another container, or on another machine with the same home.
@@ -122,16 +122,16 @@ class JournalDir:
             self._fd = -1
 
 
-def read_journal(name: str, origin: int | None, *, environment: Mapping[str, str]) -> bytes:
+def read_journal(name: str, creator_pid: int | None, *, environment: Mapping[str, str]) -> bytes:
     """Return the journal that a cluster's next generation would append to; empty if it would start a new one.
 
     Args:
         name: the cluster's name.
-        origin: id of the process that created it; None for this one.
+        creator_pid: id of the process that created it; None for this one.
         environment: its MHNB_HOME selects another parent folder.
     """
-    folder = _find_folder(name, os.getpid() if origin is None else origin, environment)
-    if origin is None and folder not in _opened:
+    folder = _find_folder(name, os.getpid() if creator_pid is None else creator_pid, environment)
+    if creator_pid is None and folder not in _used_folders:
         return b""
     try:
         return read_private(folder / _FILE, limit_nbytes=None)
@@ -140,12 +140,12 @@ def read_journal(name: str, origin: int | None, *, environment: Mapping[str, str
         return b""
 
 
-def _find_folder(name: str, origin: int, environment: Mapping[str, str]) -> Path:
+def _find_folder(name: str, creator_pid: int, environment: Mapping[str, str]) -> Path:
     # Beside the generations' directories, which a restart and a prune remove; readable only by its owner.
-    return state_home(environment) / f"{name}.{origin}.journal"
+    return state_home(environment) / f"{name}.{creator_pid}.journal"
 
 
-def _free_name(folder: Path) -> Path:
+def _find_unused_folder(folder: Path) -> Path:
     stem = folder.name.removesuffix(".journal")
     return next(path for number in count(1) if not (path := folder.with_name(f"{stem}.{number}.journal")).exists())
 
@@ -156,11 +156,11 @@ def prune_journals(environment: Mapping[str, str]) -> None:
     if not home.is_dir():
         return
     ended = [path for path in home.iterdir() if _is_journal(path) and not _owner_lives(path)]
-    kept_nbytes = 0
+    retained_nbytes = 0
     for at, path in enumerate(sorted(ended, key=_changed_at, reverse=True)):
-        kept_nbytes += _nbytes(path)
+        retained_nbytes += _nbytes(path)
         # The newest stays whatever its size, because a user may look for it.
-        if at and (at >= _KEPT_JOURNALS or kept_nbytes > _KEPT_NBYTES):
+        if at and (at >= _RETAINED_JOURNALS or retained_nbytes > _RETAINED_NBYTES):
             # Another notebook that starts at the same moment may be removing it too.
             shutil.rmtree(path, ignore_errors=True)
 
@@ -171,7 +171,7 @@ def _is_journal(path: Path) -> bool:
 
 
 def _owner_lives(path: Path) -> bool:
-    if is_held(path / _FILE):
+    if is_locked(path / _FILE):
         return True
     _, pid, *aside = path.name.removesuffix(".journal").split(".")
     return not aside and psutil.pid_exists(int(pid))

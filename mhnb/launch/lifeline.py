@@ -22,9 +22,9 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-__all__ = ["KEEP", "lifeline_command", "main"]
+__all__ = ["KEEP_MARKER", "main", "watchdog_command"]
 
-KEEP = b": mhnb-keep; "
+KEEP_MARKER = b": mhnb-keep; "
 """Beginning of the line after which `--keep` ignores the end of standard input. A shell ignores it too."""
 
 _GRACE_S = 3.0
@@ -34,12 +34,12 @@ _KILL_S = 8.0
 _PR_SET_PDEATHSIG = 1
 
 
-def lifeline_command(command: Sequence[str], *, keep: bool = False, clean_up: Sequence[str] = ()) -> list[str]:
+def watchdog_command(command: Sequence[str], *, keep: bool = False, clean_up: Sequence[str] = ()) -> list[str]:
     """Return the command line that runs a command under this watchdog.
 
     Args:
         command: the command to run.
-        keep: ignore the end of standard input after the line that begins with `KEEP`, so that the command lives on.
+        keep: ignore the end of standard input after the line that begins with `KEEP_MARKER`, so that the command lives on.
         clean_up: command to run if it had to be killed.
     """
     flags = [*(["--keep"] if keep else []), *([f"--clean-up={shlex.join(clean_up)}"] if clean_up else [])]
@@ -53,17 +53,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--clean-up", default="")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args(argv)
-    told = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _signum, _frame: told.set())
+    terminated = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _signum, _frame: terminated.set())
     # preexec_fn is safe, because there is no other thread yet.
-    child = subprocess.Popen(args.command, stdin=subprocess.PIPE, process_group=0, preexec_fn=_end_with_us)  # noqa: PLW1509
+    child = subprocess.Popen(args.command, stdin=subprocess.PIPE, process_group=0, preexec_fn=_terminate_with_parent)  # noqa: PLW1509
     # The notebook decides what a terminal's Ctrl-C means. SIGTERM is passed on to the command.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda _signum, _frame: _begin(_end, child, 0.0))
-    if told.is_set():
+    signal.signal(signal.SIGTERM, lambda _signum, _frame: _start_thread(_terminate, child, 0.0))
+    if terminated.is_set():
         # SIGTERM arrived before the handler above was set.
-        _begin(_end, child, 0.0)
-    _begin(_feed, child, args.keep)
+        _start_thread(_terminate, child, 0.0)
+    _start_thread(_forward_input, child, args.keep)
     code = child.wait()
     if code < 0:
         _kill_all(child)
@@ -72,37 +72,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _begin(work: Callable[..., None], *arguments: object) -> None:
+def _start_thread(work: Callable[..., None], *arguments: object) -> None:
     threading.Thread(target=work, args=arguments, daemon=True).start()
 
 
-def _end_with_us() -> None:
+def _terminate_with_parent() -> None:
     """Make the system terminate the command when this process is killed: it may not read, and so miss the end of its input."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-def _feed(child: subprocess.Popen[bytes], keep: bool) -> None:  # noqa: FBT001  # started as a thread
+def _forward_input(child: subprocess.Popen[bytes], keep: bool) -> None:  # noqa: FBT001  # started as a thread
     assert child.stdin is not None
-    kept, tail = False, b""
+    is_kept, tail = False, b""
     while data := os.read(0, 65536):
         # The marker may arrive in two pieces.
-        kept, tail = kept or KEEP in tail + data, (tail + data)[-len(KEEP) :]
+        is_kept, tail = is_kept or KEEP_MARKER in tail + data, (tail + data)[-len(KEEP_MARKER) :]
         try:
             child.stdin.write(data)
             child.stdin.flush()
         except BrokenPipeError:
             # The command has ended, or no longer reads: the main thread waits for its end.
             break
-    if keep and kept:
+    if keep and is_kept:
         return
     # Data that the command has not read is lost.
     with contextlib.suppress(BrokenPipeError):
         child.stdin.close()
-    _end(child, _GRACE_S)
+    _terminate(child, _GRACE_S)
 
 
-def _end(child: subprocess.Popen[bytes], grace_s: float) -> None:
+def _terminate(child: subprocess.Popen[bytes], grace_s: float) -> None:
     """Terminate the command after the grace period, and kill it if that does not help."""
     for limit_s, act in ((grace_s, child.terminate), (_KILL_S, lambda: _kill_all(child))):
         try:

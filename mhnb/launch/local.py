@@ -44,12 +44,12 @@ class LocalHost:
         assert spec.supervisor is not None
         self.supervisors: tuple[int, ...] = (spec.supervisor,)
         self.is_remote = False
-        self._forced = self._released = False
+        self._was_killed = self._released = False
         # Formatted before the process starts: a user's argument that JSON cannot encode must not leave a process
         # behind.
         line = format_hostspec(spec).encode()
         self._log = Path(spec.run_dir) / "log" / f"supervisor{spec.supervisor}.log"
-        self._ended = Path(spec.end_mark)
+        self._end_marker = Path(spec.ended_path)
         if not sys.executable:
             raise LaunchError(
                 "this process does not know its own Python (sys.executable is empty), so it cannot start another"
@@ -108,8 +108,8 @@ class LocalHost:
             return
         self._close_input()
         # Only once: later the ids may belong to other processes.
-        if not self._ends_in_order() and not self._forced:
-            self._forced = True
+        if not self._ends_by_itself() and not self._was_killed:
+            self._was_killed = True
             kill_groups(pids)
             self._process.kill()
             self._process.wait()
@@ -120,7 +120,7 @@ class LocalHost:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
-    def _ends_in_order(self) -> bool:
+    def _ends_by_itself(self) -> bool:
         """Return whether it ends by itself, after it has ended its ranks and the processes they started.
 
         The supervisor confirms it with a file. Its exit code is no evidence: if other code has waited for this child, it is always 0.
@@ -129,7 +129,7 @@ class LocalHost:
             self._process.wait(_KILL_AFTER_S)
         except subprocess.TimeoutExpired:
             return False
-        return self._ended.exists()
+        return self._end_marker.exists()
 
     def release(self) -> None:
         """Let it outlive this process (`keep`)."""

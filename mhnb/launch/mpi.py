@@ -9,51 +9,53 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.asked.shape import HostShare, Shape
+from mhnb.core.asked.shape import ClusterSpec, HostAssignment
 from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.mpi import MpiOptions, explain_mpiexec, mpiexec_command, read_flavour
+from mhnb.core.reach.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
-from mhnb.launch.calls import Calls
-from mhnb.launch.carried import Carrier, ask_program, check_program, spec_input
-from mhnb.launch.lifeline import KEEP
-from mhnb.launch.probing import PRELUDE_BY_CALL, probe_input
-from mhnb.launch.rehearsal import Look, Rehearsal, RehearsedHosts
+from mhnb.launch.calls import ProbeServer
+from mhnb.launch.carried import CommandSpec, check_program, run_program, spec_input
+from mhnb.launch.lifeline import KEEP_MARKER
+from mhnb.launch.probing import PRELUDE_CALLBACK, probe_input
+from mhnb.launch.rehearsal import CheckedHosts, PreflightCheck, PreflightStage
 from mhnb.system.ports import find_own_address
 from mhnb.system.private import open_private
 
 __all__ = ["MpiHosts", "MpiLauncher"]
 
-_ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE")
+_ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE")
 """Variables that show a scheduler's allocation. An mpiexec without machine names uses the allocated machines."""
 
 
-class MpiHosts(RehearsedHosts):
+class MpiHosts(CheckedHosts):
     """The supervisors of one mpiexec, and the file that they read. It holds the key, and is removed as soon as all have read it.
 
     Args:
-        carrier: the mpiexec.
+        command_spec: the mpiexec.
         supervisors: their numbers.
-        rehearsal: the preflight before them.
-        file: the file that each reads first.
+        preflight: the preflight before them.
+        start_file: the file that each reads first.
     """
 
-    def __init__(self, carrier: Carrier, supervisors: Sequence[int], rehearsal: Rehearsal, file: Path) -> None:
-        self._file, self._missing = file, set(supervisors)
-        super().__init__(carrier, supervisors, rehearsal)
+    def __init__(
+        self, command_spec: CommandSpec, supervisors: Sequence[int], preflight: PreflightStage, start_file: Path
+    ) -> None:
+        self._start_file, self._unreported = start_file, set(supervisors)
+        super().__init__(command_spec, supervisors, preflight)
 
-    def note_up(self, supervisor: int) -> None:
+    def record_report(self, supervisor: int) -> None:
         """Record that a supervisor has reported, so it has read the file."""
-        self._missing.discard(supervisor)
-        if not self._missing:
-            self._file.unlink(missing_ok=True)
+        self._unreported.discard(supervisor)
+        if not self._unreported:
+            self._start_file.unlink(missing_ok=True)
 
     def wait(self, pids: tuple[int, ...]) -> None:
         """End the supervisors, and remove the file."""
         super().wait(pids)
-        self._file.unlink(missing_ok=True)
+        self._start_file.unlink(missing_ok=True)
 
 
 class MpiLauncher:
@@ -61,18 +63,22 @@ class MpiLauncher:
 
     Args:
         options: options of mpiexec.
-        far: options of the remote side.
+        remote_options: options of the remote side.
         machines: in the order of the hosts; empty if mpiexec places the processes itself.
         environment: of this process; it shows whether a scheduler has allocated machines.
     """
 
     def __init__(
-        self, options: MpiOptions, far: SshOptions, machines: Sequence[HostName], environment: Mapping[str, str]
+        self,
+        options: MpiOptions,
+        remote_options: SshOptions,
+        machines: Sequence[HostName],
+        environment: Mapping[str, str],
     ) -> None:
-        self._options, self._far, self._machines = options, far, tuple(machines)
-        self.look: Look | None = None
+        self._options, self._remote_options, self._machines = options, remote_options, tuple(machines)
+        self.preflight_check: PreflightCheck | None = None
         """Preflight of the machines before the supervisors start."""
-        self._elsewhere = any(environment.get(name) for name in _ALLOCATIONS)
+        self._has_allocation = any(environment.get(name) for name in _ALLOCATION_VARIABLES)
 
     def find_own_address(self) -> str:
         """Return the address from which this machine reaches the others; loopback if all processes run here.
@@ -80,7 +86,7 @@ class MpiLauncher:
         Raises:
             LaunchError: the first machine's name cannot be resolved here.
         """
-        if not self._machines and not self._elsewhere:
+        if not self._machines and not self._has_allocation:
             return "127.0.0.1"
         name = self._machines[0].address if self._machines else socket.gethostname()
         try:
@@ -98,7 +104,7 @@ class MpiLauncher:
         return address
 
     def launch(
-        self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
+        self, specs: Sequence[HostSpec], shares: Sequence[HostAssignment], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
         """Start all supervisors by one command; mpiexec gives each process its number.
 
@@ -106,50 +112,57 @@ class MpiLauncher:
             LaunchError: mpiexec is missing, or is neither Open MPI nor MPICH.
         """
         del environment
-        spec = replace(specs[0], supervisor=None, lifeline=False)
-        yield self._open([share.supervisor for share in shares], _address_of(spec), run_dir, spec)
+        spec = replace(specs[0], supervisor=None, ends_with_stdin=False)
+        yield self._start_hosts([share.supervisor for share in shares], _parse_address(spec), run_dir, spec)
 
-    def rehearse(self, shape: Shape, address: str, folder: Path) -> MpiHosts:
+    def start_preflight(self, cluster_spec: ClusterSpec, address: str, folder: Path) -> MpiHosts:
         """Run only the preflight of the machines that mpiexec would use.
 
         Args:
-            shape: the number of hosts.
+            cluster_spec: the number of hosts.
             address: address of this machine, as the others reach it.
             folder: for the log, in its `log`, and for the file that the probes read, which their machines must see.
 
         Raises:
             LaunchError: mpiexec is missing, or is neither Open MPI nor MPICH.
         """
-        return self._open(range(shape.hosts), address, folder, None)
+        return self._start_hosts(range(cluster_spec.hosts), address, folder, None)
 
-    def _open(self, tasks: Sequence[int], address: str, run_dir: Path, spec: HostSpec | None) -> MpiHosts:
+    def _start_hosts(self, tasks: Sequence[int], address: str, run_dir: Path, spec: HostSpec | None) -> MpiHosts:
         program = check_program(self._options.mpiexec, setting="mpiexec", install="install Open MPI or MPICH")
-        asked = ask_program([program, "--version"])
+        version = run_program([program, "--version"])
         file = run_dir / "mpi.start"
         command = mpiexec_command(
             replace(self._options, mpiexec=program),
-            read_flavour(asked.stdout + asked.stderr),
+            parse_implementation(version.stdout + version.stderr),
             len(tasks),
             file=str(file),
             machines=[str(machine) for machine in self._machines],
         )
-        keep = spec is not None and spec.keep
-        carrier = Carrier(command, b"", "mpiexec", run_dir / "log" / "mpiexec.log", explain_mpiexec, keep=keep)
-        with ExitStack() as undone:
-            calls = Calls(address)
-            undone.callback(calls.close)
-            parts = [probe_input(self._far, PRELUDE_BY_CALL), json.dumps(calls.place).encode() + b"\n"]
-            parts += [] if spec is None else [spec_input(spec, self._far)]
+        keep = spec is not None and spec.is_detachable
+        command_spec = CommandSpec(
+            command, b"", "mpiexec", run_dir / "log" / "mpiexec.log", explain_mpiexec, is_detachable=keep
+        )
+        with ExitStack() as cleanup:
+            server = ProbeServer(address)
+            cleanup.callback(server.close)
+            parts = [
+                probe_input(self._remote_options, PRELUDE_CALLBACK),
+                json.dumps(server.connection_info).encode() + b"\n",
+            ]
+            parts += [] if spec is None else [spec_input(spec, self._remote_options)]
             # Created private, so that other users can never read it.
             with open(file, "wb", opener=open_private) as start:
                 start.write(b"".join(parts))
             # mpiexec forwards nothing: the data for its standard input is for the watchdog only.
-            rehearsal = Rehearsal(self.look, None if spec is None else KEEP + b"\n", self._far, calls)
-            hosts = MpiHosts(carrier, tasks, rehearsal, file)
-            undone.pop_all()
+            preflight = PreflightStage(
+                self.preflight_check, None if spec is None else KEEP_MARKER + b"\n", self._remote_options, server
+            )
+            hosts = MpiHosts(command_spec, tasks, preflight, file)
+            cleanup.pop_all()
         return hosts
 
 
-def _address_of(spec: HostSpec) -> str:
+def _parse_address(spec: HostSpec) -> str:
     """Return the notebook's address from `kind:ADDRESS:PORT`."""
     return spec.link_url.partition(":")[2].rpartition(":")[0]

@@ -7,34 +7,34 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from mhnb.core.asked.shape import HostShare
+from mhnb.core.asked.shape import HostAssignment
 from mhnb.core.reach.hosts import HostName
 from mhnb.core.reach.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
-from mhnb.core.reach.sshfail import explain_ssh, ssh_error
+from mhnb.core.reach.sshfail import build_ssh_error, explain_ssh
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
-from mhnb.launch.carried import CarriedHosts, Carrier, check_program, spec_input
-from mhnb.launch.probing import PRELUDE, ChildProcess, Opener, Probe
+from mhnb.launch.carried import CommandHosts, CommandSpec, check_program, spec_input
+from mhnb.launch.probing import PRELUDE, ChildProcess, Probe, ProbeOpener
 from mhnb.system.ports import find_own_address
 
-__all__ = ["PodLauncher"]
+__all__ = ["CloudLauncher"]
 
-_SHOWN = 8
+_SHOWN_LINES = 8
 """Lines of a client's output that are shown."""
 
 
-class PodLauncher:
+class CloudLauncher:
     """Starts a supervisor on each host by a client command.
 
     Args:
         program: the client, `gcloud` or `kubectl`.
         command: returns the command line for a host's number.
-        far: options of the remote side.
+        remote_options: options of the remote side.
     """
 
-    def __init__(self, program: str, command: Callable[[int], list[str]], far: SshOptions) -> None:
-        self._program, self._command, self._far = program, command, far
+    def __init__(self, program: str, command: Callable[[int], list[str]], remote_options: SshOptions) -> None:
+        self._program, self._command, self._remote_options = program, command, remote_options
 
     def find_own_address(self) -> str:
         """Return the address of this machine by its own name.
@@ -54,7 +54,7 @@ class PodLauncher:
             )
         return address
 
-    def open_probe(self, share: HostShare) -> Opener:
+    def open_probe(self, share: HostAssignment) -> ProbeOpener:
         """Return an opener of a probe on one host, reached by the same command as its supervisor.
 
         Raises:
@@ -63,10 +63,10 @@ class PodLauncher:
         name = Path(self._program).name
         check_program(self._program, setting=name, install=f"install {name}")
         command, label = self._command(share.supervisor), f"{share.host} ({name})"
-        return lambda log: Probe(share.host, _Client(command, label, self._far, log))
+        return lambda log: Probe(share.host, _ClientProcess(command, label, self._remote_options, log))
 
     def launch(
-        self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
+        self, specs: Sequence[HostSpec], shares: Sequence[HostAssignment], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
         """Start all supervisors at once, without waiting for each other.
 
@@ -77,38 +77,38 @@ class PodLauncher:
         name = Path(self._program).name
         check_program(self._program, setting=name, install=f"install {name}")
         for spec, share in zip(specs, shares, strict=True):
-            carrier = Carrier(
+            command_spec = CommandSpec(
                 self._command(share.supervisor),
-                spec_input(spec, self._far),
+                spec_input(spec, self._remote_options),
                 f"{share.host} ({name})",
                 run_dir / "log" / f"{share.host}.{name}.log",
-                _last_lines,
-                keep=spec.keep,
+                _format_last_lines,
+                is_detachable=spec.is_detachable,
             )
-            yield CarriedHosts(carrier, [share.supervisor])
+            yield CommandHosts(command_spec, [share.supervisor])
 
 
-class _Client(ChildProcess):
+class _ClientProcess(ChildProcess):
     """A client's command that runs one probe, in place of an ssh."""
 
-    def __init__(self, command: Sequence[str], label: str, far: SshOptions, log: Path) -> None:
+    def __init__(self, command: Sequence[str], label: str, remote_options: SshOptions, log: Path) -> None:
         super().__init__(command, log=log)
-        self._label, self._far = label, far
-        self.write(remote_line(choose_python(far, sys.executable), ["-c", PRELUDE]).encode())
+        self._label, self._remote_options = label, remote_options
+        self.write(remote_line(choose_python(remote_options, sys.executable), ["-c", PRELUDE]).encode())
 
     def failure(self) -> LaunchError | None:
         """Describe why it ended; None while it runs, or if it ended on request."""
         if not (code := self.code):
             return None
-        said = self._log.read_text(errors="replace")
-        if LOGGED_IN in said:
+        output = self._log.read_text(errors="replace")
+        if LOGGED_IN in output:
             host = HostName(self._label)
-            return ssh_error(explain_ssh(said, code, host, self._far), host)
-        lines = [line for line in said.splitlines() if line.strip()]
+            return build_ssh_error(explain_ssh(output, code, host, self._remote_options), host)
+        lines = [line for line in output.splitlines() if line.strip()]
         # The last line gives the reason; the lines before it are earlier attempts, and a table has space for one line.
-        *before, last = lines[-_SHOWN:] or ["it said nothing"]
+        *before, last = lines[-_SHOWN_LINES:] or ["it said nothing"]
         return LaunchError("\n    ".join([f"{self._label} ended with exit code {code}: {last}", *before]))
 
 
-def _last_lines(lines: Sequence[str]) -> str:
-    return "\n    ".join(lines[-_SHOWN:]) or "it said nothing"
+def _format_last_lines(lines: Sequence[str]) -> str:
+    return "\n    ".join(lines[-_SHOWN_LINES:]) or "it said nothing"

@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ANSWER", "find_version", "main", "main_by_call", "main_of_many", "prove"]
+__all__ = ["ANSWER", "find_version", "main", "main_callback", "main_multiplexed", "sign_challenge"]
 
 ANSWER = "mhnb-probe "
 """Prefix of each answer, to tell it from the output of a login shell's start-up files."""
@@ -37,10 +37,10 @@ _VARIABLES = (
     "PYTHONHASHSEED", "http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "no_proxy", "CUDA_VISIBLE_DEVICES"
 )  # fmt: skip
 _PREFIXES = ("JAX_", "XLA_", "TPU_", "NCCL_")
-_SHARED = Path("/dev/shm")  # noqa: S108  # only tested for whether ranks can write there
-_OUTWARD = "192.0.2.1"
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # only tested for whether ranks can write there
+_DEFAULT_ROUTE_TARGET = "192.0.2.1"
 """Address of a network for documentation. The local address that routes to it is that of the default route. Nothing is sent."""
-_WRITTEN_NBYTES = 1 << 20
+_TEST_WRITE_NBYTES = 1 << 20
 _PORTS = range(20_000, 32_000)
 """Below the ports that the system assigns, so that a port found free stays free."""
 
@@ -55,7 +55,7 @@ _listeners: dict[str, socket.socket] = {}
 # -- facts
 
 
-def tell_facts(names: list[str], *, is_notebooks: bool, towards: str = "") -> dict[str, Any]:
+def collect_facts(names: list[str], *, is_notebooks: bool, towards: str = "") -> dict[str, Any]:
     """Collect facts about this machine.
 
     Args:
@@ -72,7 +72,7 @@ def tell_facts(names: list[str], *, is_notebooks: bool, towards: str = "") -> di
         "machine": f"{platform.system()} {platform.machine()}",
         "boot": _read("/proc/sys/kernel/random/boot_id"),
         "ssh": [] if towards else os.environ.get("SSH_CONNECTION", "").split(),
-        "outward": _outward(towards or _OUTWARD),
+        "outward": _find_local_address(towards or _DEFAULT_ROUTE_TARGET),
         "versions": {name: find_version(name) for name in _PACKAGES},
         "names": {name: _resolve(name) for name in [hostname, *names]},
         "disks": [_disk(use, folder) for use, folder in _folders(is_notebooks=is_notebooks).items()],
@@ -84,7 +84,7 @@ def tell_facts(names: list[str], *, is_notebooks: bool, towards: str = "") -> di
     }
 
 
-def tell_time() -> float:
+def read_clock() -> float:
     """Return the time of this machine's clock in seconds since 1970."""
     return time.time()
 
@@ -96,7 +96,7 @@ def _read(path: str) -> str:
         return ""
 
 
-def _outward(towards: str) -> str:
+def _find_local_address(towards: str) -> str:
     with socket.socket(socket.AF_INET6 if ":" in towards else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((towards, 9))
@@ -107,15 +107,15 @@ def _outward(towards: str) -> str:
 
 def find_version(name: str) -> str | None:
     """Return the installed version of a distribution; None if this Python has none."""
-    if name == "mhnb" and (said := _said_by_source()) is not None:
-        return said
+    if name == "mhnb" and (version := _read_source_version()) is not None:
+        return version
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def _said_by_source() -> str | None:
+def _read_source_version() -> str | None:
     """Return the version of mhnb from the source that a rank would import, also from a checkout that is not installed."""
     spec = importlib.util.find_spec("mhnb")
     if spec is None or spec.origin is None:
@@ -135,9 +135,13 @@ def _resolve(name: str) -> dict[str, Any]:
 def _folders(*, is_notebooks: bool) -> dict[str, Path]:
     """Return the folders that ranks write to: logs and run files, temporary files of programs, shared memory."""
     # On other machines, a rank's logs are on the local disk, because a home that hosts share may be slow.
-    found = {"logs": _state_home(), "temporary files": _temporary()} if is_notebooks else {"logs": _temporary()}
-    if _SHARED.is_dir():
-        found["shared memory"] = _SHARED
+    found = (
+        {"logs": _state_home(), "temporary files": _find_temporary_folder()}
+        if is_notebooks
+        else {"logs": _find_temporary_folder()}
+    )
+    if _SHARED_MEMORY.is_dir():
+        found["shared memory"] = _SHARED_MEMORY
     return found
 
 
@@ -147,7 +151,7 @@ def _state_home() -> Path:
     return Path(os.environ.get("MHNB_HOME") or Path(os.environ.get("XDG_STATE_HOME") or default) / "mhnb").expanduser()
 
 
-def _temporary() -> Path:
+def _find_temporary_folder() -> Path:
     """Return the folder that tempfile would use, also if it finds none that is writable."""
     try:
         return Path(tempfile.gettempdir())
@@ -157,12 +161,12 @@ def _temporary() -> Path:
 
 def _disk(use: str, folder: Path) -> dict[str, Any]:
     """Return the free space, and whether a megabyte can be written: nothing else detects a quota or a read-only disk."""
-    there = next((each for each in [folder, *folder.parents] if each.is_dir()), Path("/"))
+    existing = next((each for each in [folder, *folder.parents] if each.is_dir()), Path("/"))
     fact: dict[str, Any] = {"use": use, "folder": str(folder), "free": 0, "error": ""}
     try:
-        fact["free"] = shutil.disk_usage(str(there)).free
-        with tempfile.TemporaryFile(dir=str(there)) as file:
-            file.write(b"\0" * _WRITTEN_NBYTES)
+        fact["free"] = shutil.disk_usage(str(existing)).free
+        with tempfile.TemporaryFile(dir=str(existing)) as file:
+            file.write(b"\0" * _TEST_WRITE_NBYTES)
             file.flush()
     except OSError as error:
         fact["error"] = error.strerror or str(error)
@@ -178,14 +182,14 @@ def _environment() -> dict[str, str]:
 def _unknown_flags(flags: str) -> list[str]:
     """Return the flags whose name is nowhere in jaxlib: XLA ends the process when it meets one."""
     names = re.findall(r"--(xla_\w+)", flags)
-    library = _library() if names else None
+    library = _find_jaxlib_library() if names else None
     if library is None:
         return []
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         return [name for name in names if text.find(name.encode()) < 0]
 
 
-def _library() -> Path | None:
+def _find_jaxlib_library() -> Path | None:
     """Return jaxlib's largest shared library, without importing it."""
     try:
         files = importlib.metadata.files("jaxlib") or []
@@ -205,10 +209,10 @@ def _gpus() -> list[dict[str, str]]:
         amd = list(Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
         return [{"name": path.name, "uuid": ""} for path in sorted([*nvidia, *amd])]
     rows = [line.rpartition(",") for line in done.stdout.decode(errors="replace").splitlines() if "," in line]
-    return _visible([{"name": name.strip(), "uuid": uuid.strip()} for name, _, uuid in rows])
+    return _select_visible([{"name": name.strip(), "uuid": uuid.strip()} for name, _, uuid in rows])
 
 
-def _visible(gpus: list[dict[str, str]]) -> list[dict[str, str]]:
+def _select_visible(gpus: list[dict[str, str]]) -> list[dict[str, str]]:
     """Return the GPUs that CUDA would show a rank: it accepts indices and UUID prefixes, up to the first invalid one."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
@@ -254,24 +258,24 @@ def _listen(name: str, address: str, port: int, word: str) -> dict[str, Any]:
             error = refused
             continue
         _listeners[name] = listener
-        threading.Thread(target=_greet, args=(listener, word.encode()), daemon=True).start()
+        threading.Thread(target=_serve_word, args=(listener, word.encode()), daemon=True).start()
         return {"port": candidate}
     return {"error": error.strerror or str(error)}
 
 
-def _greet(listener: socket.socket, word: bytes) -> None:
+def _serve_word(listener: socket.socket, word: bytes) -> None:
     while True:
         try:
-            link, _ = listener.accept()
+            connection, _ = listener.accept()
         except OSError:
             # Closed: the end of preflight.
             return
-        with link:
-            link.settimeout(5)
+        with connection:
+            connection.settimeout(5)
             try:
-                link.sendall(word)
+                connection.sendall(word)
                 # The peer closes first, so that no port here stays in TIME_WAIT.
-                link.recv(1)
+                connection.recv(1)
             except OSError:
                 continue
 
@@ -295,17 +299,17 @@ def _connect(target: dict[str, Any], timeout_s: float, shares: tuple[float, ...]
     If packets are lost, a new attempt gets an answer sooner than TCP's next retransmission.
     """
     try:
-        with socket.create_connection((target["address"], target["port"]), timeout_s * shares[0]) as link:
-            link.settimeout(timeout_s * shares[0])
+        with socket.create_connection((target["address"], target["port"]), timeout_s * shares[0]) as connection:
+            connection.settimeout(timeout_s * shares[0])
             word = target["word"].encode()
-            said = _receive(link, len(word))
+            reply = _receive(connection, len(word))
     except OSError as error:
         is_last = len(shares) == 1 or not isinstance(error, socket.timeout)
-        return _why(error) if is_last else _connect(target, timeout_s, shares[1:])
-    return "" if said == word else "somebody else answers"
+        return _describe_error(error) if is_last else _connect(target, timeout_s, shares[1:])
+    return "" if reply == word else "somebody else answers"
 
 
-def _why(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     # Before 3.10, this class is not TimeoutError.
     return "no answer" if isinstance(error, socket.timeout) else (error.strerror or str(error)).lower()
 
@@ -313,7 +317,7 @@ def _why(error: OSError) -> str:
 # -- entry points: one probe alone, or one of many
 
 
-_FUNCTIONS: dict[str, Any] = {"facts": tell_facts, "time": tell_time, "listen": listen, "connect": connect}
+_FUNCTIONS: dict[str, Any] = {"facts": collect_facts, "time": read_clock, "listen": listen, "connect": connect}
 
 
 def main() -> None:
@@ -325,58 +329,65 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def main_of_many() -> None:
+def main_multiplexed() -> None:
     """Answer requests that all tasks of a launcher read, each task its own part, until a request to end."""
     _serve(sys.stdin, sys.stdout, _task_number())
 
 
-def main_by_call() -> None:
+def main_callback() -> None:
     """Serve requests over a connection to the notebook, because standard input reaches only the first task.
 
     A line of standard input contains the notebook's address.
     """
-    call = json.loads(sys.stdin.buffer.readline())
+    connection_info = json.loads(sys.stdin.buffer.readline())
     # The rest of the file is for the supervisor that runs after this process.
     os.lseek(0, sys.stdin.buffer.tell(), os.SEEK_SET)
     number = _task_number()
     try:
-        link = _call(call, number)
+        connection = _connect_to_notebook(connection_info, number)
     except OSError as error:
-        why = _why(error)
+        reason = _describe_error(error)
     else:
-        with link, link.makefile("rw", encoding="utf-8") as lines:
-            _say(lines, number, 0, {"error": ""})
+        with connection, connection.makefile("rw", encoding="utf-8") as lines:
+            _send_answer(lines, number, 0, {"error": ""})
             _serve(lines, lines, number)
         return
-    _say(sys.stdout, number, 0, {"error": why, "facts": tell_facts([], is_notebooks=False, towards=call["address"])})
+    _send_answer(
+        sys.stdout,
+        number,
+        0,
+        {"error": reason, "facts": collect_facts([], is_notebooks=False, towards=connection_info["address"])},
+    )
     raise SystemExit(1)  # No supervisor runs after it.
 
 
-def _call(call: dict[str, Any], number: int) -> socket.socket:
+def _connect_to_notebook(connection_info: dict[str, Any], number: int) -> socket.socket:
     """Connect to the notebook. Each side proves that it has read the same file."""
-    link = socket.create_connection((call["address"], call["port"]), call["timeout_s"])
+    connection = socket.create_connection(
+        (connection_info["address"], connection_info["port"]), connection_info["timeout_s"]
+    )
     try:
-        if _receive(link, 64) == prove(call["word"], "notebook"):
-            link.sendall(prove(call["word"], f"probe {number}") + b"%6d" % number)
-        if _receive(link, 1) != b"!":
+        if _receive(connection, 64) == sign_challenge(connection_info["word"], "notebook"):
+            connection.sendall(sign_challenge(connection_info["word"], f"probe {number}") + b"%6d" % number)
+        if _receive(connection, 1) != b"!":
             raise OSError(0, "somebody else answers")
     except OSError:
-        link.close()
+        connection.close()
         raise
-    link.settimeout(_IDLE_S)
-    return link
+    connection.settimeout(_IDLE_S)
+    return connection
 
 
-def prove(word: str, who: str) -> bytes:
+def sign_challenge(secret: str, sender: str) -> bytes:
     """Return a proof that can only be computed with the shared secret."""
-    return hmac.new(word.encode(), who.encode(), "sha256").hexdigest().encode()
+    return hmac.new(secret.encode(), sender.encode(), "sha256").hexdigest().encode()
 
 
-def _receive(link: socket.socket, count: int) -> bytes:
-    said = b""
-    while len(said) < count and (more := link.recv(count - len(said))):
-        said += more
-    return said
+def _receive(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count and (chunk := connection.recv(count - len(data))):
+        data += chunk
+    return data
 
 
 def _task_number() -> int:
@@ -387,15 +398,15 @@ def _serve(lines: Any, out: Any, number: int) -> None:
     for line in lines:
         request = json.loads(line)
         if request["do"] == "end":
-            _say(out, number, request["id"], None)
+            _send_answer(out, number, request["id"], None)
             return
         own = request["each"].get(str(number))
         if own is not None:
-            _say(out, number, request["id"], _FUNCTIONS[request["do"]](**request["common"], **own))
+            _send_answer(out, number, request["id"], _FUNCTIONS[request["do"]](**request["common"], **own))
     raise SystemExit(1)
 
 
-def _say(out: Any, number: int, request: int, answer: Any) -> None:
+def _send_answer(out: Any, number: int, request: int, answer: Any) -> None:
     """Send an answer in parts short enough for every launcher."""
     text = json.dumps(answer)
     parts = [text[at : at + _PART_LENGTH] for at in range(0, len(text), _PART_LENGTH)]

@@ -24,28 +24,30 @@ from mhnb.system.private import open_private
 
 __all__ = [
     "ChildProcess",
-    "Opener",
+    "LocalPython",
     "PRELUDE",
-    "PRELUDE_BY_CALL",
-    "PRELUDE_OF_MANY",
+    "PRELUDE_CALLBACK",
+    "PRELUDE_MULTIPLEXED",
     "Probe",
+    "ProbeOpener",
     "Probes",
-    "ThisMachine",
-    "open_own",
+    "make_ssh_opener",
+    "open_local_probe",
     "open_probes",
-    "open_ssh",
     "probe_input",
     "probe_source",
 ]
 
-_BEFORE = (
+_PRELUDE_START = (
     "import sys; sys.version_info >= (3, 8) or sys.exit('mhnb: old python: ' + sys.version.split()[0]); "
     # A file of the user in the working directory must not replace a standard module.
     "sys.path[:] = [each for each in sys.path if each]; import json; "
 )
-PRELUDE = _BEFORE + "exec(compile(json.loads(sys.stdin.readline()), 'probe', 'exec')); main()"
-PRELUDE_OF_MANY = PRELUDE.replace("main()", "main_of_many()")
-PRELUDE_BY_CALL = _BEFORE + "exec(compile(json.loads(sys.stdin.buffer.readline()), 'probe', 'exec')); main_by_call()"
+PRELUDE = _PRELUDE_START + "exec(compile(json.loads(sys.stdin.readline()), 'probe', 'exec')); main()"
+PRELUDE_MULTIPLEXED = PRELUDE.replace("main()", "main_multiplexed()")
+PRELUDE_CALLBACK = (
+    _PRELUDE_START + "exec(compile(json.loads(sys.stdin.buffer.readline()), 'probe', 'exec')); main_callback()"
+)
 _ANSWER = probe.ANSWER.encode()
 _GRACE_S = 3.0
 
@@ -122,7 +124,7 @@ class ChildProcess:
         self._process.wait()
 
 
-class ThisMachine(ChildProcess):
+class LocalPython(ChildProcess):
     """A Python on this machine, in place of one reached by ssh."""
 
     def __init__(self, arguments: Sequence[str], *, log: Path, python: str = sys.executable) -> None:
@@ -132,8 +134,8 @@ class ThisMachine(ChildProcess):
         """Describe why it ended; None while it runs, or if it ended on request."""
         if not (code := self.code):
             return None
-        said = self._log.read_text(errors="replace").splitlines()[-1:]
-        return LaunchError(f"this machine: the look at it ended with exit code {code}: {''.join(said)}")
+        last_line = self._log.read_text(errors="replace").splitlines()[-1:]
+        return LaunchError(f"this machine: the look at it ended with exit code {code}: {''.join(last_line)}")
 
 
 def probe_source() -> bytes:
@@ -156,15 +158,15 @@ class Probe:
         """Why it can no longer answer requests."""
         self._process.write(probe_source())
 
-    def ask(self, what: str, arguments: Mapping[str, Any], *, timeout_s: float) -> Any:
+    def request(self, function: str, arguments: Mapping[str, Any], *, timeout_s: float) -> Any:
         """Send a request and return the answer; None if there is none, with the reason in `failure`."""
         if self.failure is not None:
             return None
-        self._process.write(json.dumps({"do": what, **arguments}).encode() + b"\n")
-        late = threading.Event()
+        self._process.write(json.dumps({"do": function, **arguments}).encode() + b"\n")
+        timed_out = threading.Event()
 
         def give_up() -> None:
-            late.set()
+            timed_out.set()
             self._process.kill()
 
         limit = threading.Timer(timeout_s, give_up)
@@ -177,17 +179,17 @@ class Probe:
             limit.cancel()
             limit.join()
         self._process.wait()
-        self.failure = self._why(late=late.is_set(), timeout_s=timeout_s)
+        self.failure = self._describe_failure(is_timeout=timed_out.is_set(), timeout_s=timeout_s)
         return None
 
-    def _why(self, *, late: bool, timeout_s: float) -> LaunchError:
-        if not late and (failure := self._process.failure()) is not None:
+    def _describe_failure(self, *, is_timeout: bool, timeout_s: float) -> LaunchError:
+        if not is_timeout and (failure := self._process.failure()) is not None:
             return failure
-        how = f"gave no answer within {timeout_s:g} s" if late else "ended without an answer"
+        how = f"gave no answer within {timeout_s:g} s" if is_timeout else "ended without an answer"
         return HostUnreachable(
             f"{self.name}: {how}\n  it may be overloaded, or a disk there may hang: log in by hand and see",
             host=self.name,
-            kind="late" if late else "ended",
+            kind="late" if is_timeout else "ended",
         )
 
     def close(self, grace_s: float) -> None:
@@ -207,20 +209,20 @@ class Probes:
         """Return the number of machines without this one, which is last."""
         return len(self._probes) - 1
 
-    def ask(self, what: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
+    def request(self, function: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
         """Send a request to the machines in `arguments`; return the answers of all in order, None if missing."""
 
         def one(at: int) -> Any:
-            return self._probes[at].ask(what, arguments[at], timeout_s=timeout_s) if at in arguments else None
+            return self._probes[at].request(function, arguments[at], timeout_s=timeout_s) if at in arguments else None
 
         return list(self._pool.map(one, range(len(self._probes))))
 
-    def ask_time(self, timeout_s: float, clock: Callable[[], float]) -> list[tuple[float, float] | None]:
+    def measure_clocks(self, timeout_s: float, clock: Callable[[], float]) -> list[tuple[float, float] | None]:
         """Compare every machine's clock with this one's: seconds ahead, and the error bound."""
 
         def one(each: Probe) -> tuple[float, float] | None:
             before = clock()
-            there = each.ask("time", {}, timeout_s=timeout_s)
+            there = each.request("time", {}, timeout_s=timeout_s)
             after = clock()
             return None if there is None else (there - (before + after) / 2, (after - before) / 2)
 
@@ -237,22 +239,22 @@ class Probes:
         self._pool.shutdown()
 
 
-Opener: TypeAlias = Callable[[Path], Probe]
+ProbeOpener: TypeAlias = Callable[[Path], Probe]
 """Starts the probe on one machine; the file receives the output of the login."""
 
 
-def open_ssh(host: HostName, options: SshOptions) -> Opener:
+def make_ssh_opener(host: HostName, options: SshOptions) -> ProbeOpener:
     """Return an opener that reaches a machine by ssh."""
     return lambda log: Probe(str(host), SshProcess(host, options, ["-c", PRELUDE], log=log, piped=True))
 
 
-def open_own(log: Path) -> Probe:
+def open_local_probe(log: Path) -> Probe:
     """Start the probe of this machine."""
-    return Probe("this machine", ThisMachine(["-c", PRELUDE], log=log))
+    return Probe("this machine", LocalPython(["-c", PRELUDE], log=log))
 
 
 @contextmanager
-def open_probes(openers: Sequence[Opener], folder: Path) -> Iterator[Probes]:
+def open_probes(openers: Sequence[ProbeOpener], folder: Path) -> Iterator[Probes]:
     """Start a probe on every machine and end them all; the last one is on this machine, where the transport listens.
 
     Args:
@@ -261,7 +263,7 @@ def open_probes(openers: Sequence[Opener], folder: Path) -> Iterator[Probes]:
     """
     started: list[Probe] = []
     try:
-        for at, opener in enumerate([*openers, open_own]):
+        for at, opener in enumerate([*openers, open_local_probe]):
             started.append(opener(folder / f"probe{at}.log"))
     except BaseException:
         for each in started:

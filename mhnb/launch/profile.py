@@ -82,12 +82,12 @@ def find_profile(name: str) -> Path:
     )
 
 
-def load_profile(name: str, reach: Mapping[str, Any] | None = None) -> Profile:
+def load_profile(name: str, profile_settings: Mapping[str, Any] | None = None) -> Profile:
     """Load a profile; settings of this start override its own.
 
     Args:
         name: its name or directory.
-        reach: settings by name; texts are parsed as the setting's type.
+        profile_settings: settings by name; texts are parsed as the setting's type.
 
     Raises:
         InvalidRequest: an unknown profile, a file that cannot be run, an unknown setting, a value of the wrong type; the message names
@@ -95,25 +95,25 @@ def load_profile(name: str, reach: Mapping[str, Any] | None = None) -> Profile:
     """
     folder = find_profile(name)
     path = folder / _FILE
-    config = _run(path)
-    kind = _kind_of(config, path)
+    config = _run_config(path)
+    kind = _find_kind(config, path)
     cls = KINDS[kind]
-    _check(config, path)
+    _check_settings(config, path)
     settings = cls()
     known = cls.class_traits(config=True)
     for key, value in config.get(cls.__name__, {}).items():
-        _set(settings, key, value, _where(path, cls.__name__, key))
-    for key, value in (reach or {}).items():
+        _set(settings, key, value, _locate_setting(path, cls.__name__, key))
+    for key, value in (profile_settings or {}).items():
         if key not in known:
             raise InvalidRequest(
                 f"start: there is no option {key}; profile {name} has {', '.join(sorted(known))}{_did_you_mean(key, known)}"
             )
         if value is not None:
-            _set(settings, key, _read(known[key], value, key), f"{key}={value!r}")
+            _set(settings, key, _parse_setting(known[key], value, key), f"{key}={value!r}")
     return Profile(name, folder, kind, config.get("Cluster", {}).get("n"), settings)
 
 
-def _run(path: Path) -> Config:
+def _run_config(path: Path) -> Config:
     """Run the file as IPython would.
 
     Raises:
@@ -123,40 +123,42 @@ def _run(path: Path) -> Config:
         return PyFileConfigLoader(path.name, path=str(path.parent)).load_config()
     except SyntaxError as error:
         line = error.lineno if error.filename == str(path) else None
-        raise InvalidRequest(f"{_at(path, line)}: {error.msg}: {(error.text or '').strip()}") from error
+        raise InvalidRequest(f"{_format_position(path, line)}: {error.msg}: {(error.text or '').strip()}") from error
     except Exception as error:  # a profile is the user's own code
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        raise InvalidRequest(f"{_at(path, lines[-1] if lines else None)}: {type(error).__name__}: {error}") from error
+        raise InvalidRequest(
+            f"{_format_position(path, lines[-1] if lines else None)}: {type(error).__name__}: {error}"
+        ) from error
 
 
-def _at(path: Path, line: int | None) -> str:
+def _format_position(path: Path, line: int | None) -> str:
     return f"{path}, line {line}" if line else str(path)
 
 
-def _kind_of(config: Config, path: Path) -> str:
+def _find_kind(config: Config, path: Path) -> str:
     named = config.get("Cluster", {}).get("engine_launcher_class", f"{_PREFIX}local")
     kind = str(named).removeprefix(_PREFIX)
     if not str(named).startswith(_PREFIX) or kind not in KINDS:
-        where = _where(path, "Cluster", "engine_launcher_class")
+        where = _locate_setting(path, "Cluster", "engine_launcher_class")
         raise InvalidRequest(
             f"{where}: {named!r} is no launcher of mhnb; give one of {', '.join(_PREFIX + kind for kind in sorted(KINDS))}"
         )
     return kind
 
 
-def _check(config: Config, path: Path) -> None:
+def _check_settings(config: Config, path: Path) -> None:
     """Raise for settings that would have no effect, because their class or name does not exist."""
     classes = {cls.__name__: cls for cls in KINDS.values()}
     for owner, settings in config.items():
         if owner.startswith("Mhnb") and owner not in classes:
             raise InvalidRequest(
-                f"{_where(path, owner)}: there is no c.{owner}; there are {', '.join(sorted(classes))}"
+                f"{_locate_setting(path, owner)}: there is no c.{owner}; there are {', '.join(sorted(classes))}"
             )
         known = classes[owner].class_trait_names(config=True) if owner in classes else list(settings)
         for name in settings:
             if name not in known:
                 raise InvalidRequest(
-                    f"{_where(path, owner, name)}: c.{owner} has no setting {name!r}{_did_you_mean(name, known)}; "
+                    f"{_locate_setting(path, owner, name)}: c.{owner} has no setting {name!r}{_did_you_mean(name, known)}; "
                     f"it has {', '.join(sorted(known))}"
                 )
 
@@ -166,7 +168,7 @@ def _did_you_mean(name: str, known: Any) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _where(path: Path, owner: str, name: str | None = None) -> str:
+def _locate_setting(path: Path, owner: str, name: str | None = None) -> str:
     """Return the file, and the line that sets something if the text shows it."""
     wanted = f"c.{owner}" if name is None else f"c.{owner}.{name}"
     lines = [
@@ -174,7 +176,7 @@ def _where(path: Path, owner: str, name: str | None = None) -> str:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and ast.unparse(node) == wanted
     ]
-    return _at(path, max(lines, default=None))
+    return _format_position(path, max(lines, default=None))
 
 
 def _set(settings: Settings, name: str, value: object, where: str) -> None:
@@ -185,7 +187,7 @@ def _set(settings: Settings, name: str, value: object, where: str) -> None:
         raise InvalidRequest(f"{where}: {name} is {value!r}, and {trait.info()} is expected: {trait.help}") from error
 
 
-def _read(trait: TraitType[Any, Any], value: object, name: str) -> object:
+def _parse_setting(trait: TraitType[Any, Any], value: object, name: str) -> object:
     """Parse a typed text as the type of the setting; other values stay as they are."""
     if isinstance(trait, List):
         return (

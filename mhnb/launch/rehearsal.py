@@ -14,93 +14,93 @@ from typing import TypeAlias
 from mhnb.core.preflight.report import PreflightReport
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import LaunchError
-from mhnb.launch.calls import Calls
-from mhnb.launch.carried import CarriedHosts, Carrier
-from mhnb.launch.chorus import Chorus, ChorusEnded
+from mhnb.launch.calls import ProbeServer
+from mhnb.launch.carried import CommandHosts, CommandSpec
+from mhnb.launch.chorus import MultiplexedProbes, ProbesExited
 
-__all__ = ["Look", "Rehearsal", "RehearsedHosts"]
+__all__ = ["CheckedHosts", "PreflightCheck", "PreflightStage"]
 
-Look: TypeAlias = Callable[[Chorus], PreflightReport]
+PreflightCheck: TypeAlias = Callable[[MultiplexedProbes], PreflightReport]
 """Runs preflight; raises LaunchError if a start could not work."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class PreflightStage:
     """The preflight before the supervisors start."""
 
-    look: Look | None
+    check: PreflightCheck | None
     """None: no preflight."""
-    begin: bytes | None
+    start_input: bytes | None
     """Input that starts the supervisors afterwards; None if only preflight was requested."""
-    far: SshOptions
+    remote_options: SshOptions
     """Options of the remote side."""
-    calls: Calls | None = None
+    probe_server: ProbeServer | None = None
     """Server to which the probes connect, if the command cannot pass them requests."""
 
 
-class RehearsedHosts(CarriedHosts):
+class CheckedHosts(CommandHosts):
     """The supervisors of one command, after a preflight of their machines.
 
     Args:
-        carrier: the command, with the input that turns each task into a probe.
+        command_spec: the command, with the input that turns each task into a probe.
         supervisors: their numbers.
-        rehearsal: the preflight.
+        preflight: the preflight.
     """
 
-    def __init__(self, carrier: Carrier, supervisors: Sequence[int], rehearsal: Rehearsal) -> None:
-        super().__init__(carrier, supervisors)
-        self.refusal: LaunchError | None = None
+    def __init__(self, command_spec: CommandSpec, supervisors: Sequence[int], preflight: PreflightStage) -> None:
+        super().__init__(command_spec, supervisors)
+        self.preflight_error: LaunchError | None = None
         self.report: PreflightReport | None = None
         """Result of preflight, if no finding prevents a start."""
-        self.looked = threading.Event()
-        self._rehearsal = rehearsal
-        self._chorus = Chorus(
+        self.preflight_done = threading.Event()
+        self._preflight = preflight
+        self._probes = MultiplexedProbes(
             len(supervisors),
-            carrier.log,
-            send=self.give,
-            has_ended=self.is_over,
-            far=rehearsal.far,
-            calls=rehearsal.calls,
+            command_spec.log,
+            send=self.write_stdin,
+            has_ended=self.has_command_ended,
+            remote_options=preflight.remote_options,
+            server=preflight.probe_server,
         )
-        self._looking = threading.Thread(target=self._rehearse, name="mhnb-rehearsal", daemon=True)
-        self._looking.start()
+        self._preflight_thread = threading.Thread(target=self._run_preflight, name="mhnb-rehearsal", daemon=True)
+        self._preflight_thread.start()
 
     @property
-    def looked_in_s(self) -> float | None:
+    def preflight_s(self) -> float | None:
         """Return the duration of preflight."""
-        return None if self.report is None else self.report.cost_s
+        return None if self.report is None else self.report.duration_s
 
     def has_exited(self) -> bool:
         """Return whether the command has ended, or preflight failed."""
-        return self.refusal is not None or super().has_exited()
+        return self.preflight_error is not None or super().has_exited()
 
     def explain(self) -> str:
         """Describe the findings of preflight, or why the command ended."""
-        return super().explain() if self.refusal is None else str(self.refusal)
+        return super().explain() if self.preflight_error is None else str(self.preflight_error)
 
     def wait(self, pids: tuple[int, ...]) -> None:
         """Close the watchdog's input, which ends everything, and wait for the end."""
-        self._chorus.stop()
+        self._probes.stop()
         super().wait(pids)
-        self._looking.join()
+        self._preflight_thread.join()
 
-    def _rehearse(self) -> None:
+    def _run_preflight(self) -> None:
         try:
-            self._chorus.await_begin()
-            if self._rehearsal.look is not None:
-                self.report = self._rehearsal.look(self._chorus)
-            if self._rehearsal.begin is not None:
-                self._chorus.release()
-                self.give(self._rehearsal.begin)
-        except ChorusEnded:
+            self._probes.await_begin()
+            if self._preflight.check is not None:
+                self.report = self._preflight.check(self._probes)
+            if self._preflight.start_input is not None:
+                self._probes.end_probes()
+                self.write_stdin(self._preflight.start_input)
+        except ProbesExited:
             # The command's output contains the reason, and `explain` reads it.
             return
         except LaunchError as error:
-            self.refusal = error
+            self.preflight_error = error
         except Exception as error:  # noqa: BLE001  # an exception in this thread would not be reported otherwise
-            self.refusal = LaunchError(f"the look at the machines failed: {type(error).__name__}: {error}")
+            self.preflight_error = LaunchError(f"the look at the machines failed: {type(error).__name__}: {error}")
         finally:
-            self._chorus.close()
-            if self._rehearsal.calls is not None:
-                self._rehearsal.calls.close()
-            self.looked.set()
+            self._probes.close()
+            if self._preflight.probe_server is not None:
+                self._preflight.probe_server.close()
+            self.preflight_done.set()

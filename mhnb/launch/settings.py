@@ -55,10 +55,10 @@ class Settings(Configurable):
     ranks_per_host = _count("Ranks on each host (--per-host).", 1)
     devices = _count("Simulated CPU devices per rank (--devices); none: what each machine has.")
 
-    def make(self, cls: type[_Options]) -> _Options:
+    def build_options(self, cls: type[_Options]) -> _Options:
         """Build the frozen options of a kind from the settings of the same names."""
-        given = {part.name: getattr(self, part.name) for part in fields(cls) if self.has_trait(part.name)}  # type: ignore[arg-type]
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        values = {part.name: getattr(self, part.name) for part in fields(cls) if self.has_trait(part.name)}  # type: ignore[arg-type]
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 class MhnbLocal(Settings):
@@ -76,7 +76,7 @@ class MhnbGpu(Settings):
     ).tag(config=True)
 
 
-class _FarSettings(Settings):
+class _RemoteSettings(Settings):
     """Settings of every kind of profile whose ranks run on other machines."""
 
     python = _text("The interpreter over there; none: this notebook's own, by its path.")
@@ -87,7 +87,7 @@ class _FarSettings(Settings):
     environment = Dict(key_trait=Unicode(), value_trait=Unicode(), help="Variables to set over there.").tag(config=True)
     share_gpus = _switch("Give each rank of a host its own part of the host's GPUs.")
 
-    def far(self) -> SshOptions:
+    def remote_options(self) -> SshOptions:
         """Return the options of the remote side, for kinds that are not reached by our own ssh."""
         return SshOptions(
             python=self.python,
@@ -99,7 +99,7 @@ class _FarSettings(Settings):
         )
 
 
-class MhnbSsh(_FarSettings):
+class MhnbSsh(_RemoteSettings):
     """Machines reached by ssh, with one login per machine."""
 
     kind = "ssh"
@@ -113,7 +113,7 @@ class MhnbSsh(_FarSettings):
     connect_timeout_s = _count("Seconds to wait for a machine to answer.", 10)
 
 
-class MhnbSlurm(_FarSettings):
+class MhnbSlurm(_RemoteSettings):
     """Machines allocated by Slurm: one srun, as a job of its own or a step of the job this notebook is in."""
 
     kind = "slurm"
@@ -130,7 +130,7 @@ class MhnbSlurm(_FarSettings):
     srun = _text("The program.", "srun")
 
 
-class MhnbMpi(_FarSettings):
+class MhnbMpi(_RemoteSettings):
     """Processes started by an mpiexec, here or on machines that it reaches."""
 
     kind = "mpi"
@@ -140,7 +140,7 @@ class MhnbMpi(_FarSettings):
     extra = _words("Further words for mpiexec, before the program.")
 
 
-class MhnbTpu(_FarSettings):
+class MhnbTpu(_RemoteSettings):
     """The workers of a TPU VM, reached by gcloud."""
 
     kind = "tpu"
@@ -152,7 +152,7 @@ class MhnbTpu(_FarSettings):
     gcloud = _text("The program.", "gcloud")
 
 
-class MhnbKubernetes(_FarSettings):
+class MhnbKubernetes(_RemoteSettings):
     """Pods, reached by kubectl."""
 
     kind = "kubernetes"

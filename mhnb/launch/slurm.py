@@ -14,108 +14,110 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.asked.shape import HostShare, Shape
+from mhnb.core.asked.shape import ClusterSpec, HostAssignment
 from mhnb.core.reach.allocation import allocation_command, step_command
 from mhnb.core.reach.slurm import QUEUE_FORMAT, SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.launch.allocation import SallocAllocation, take_handed
+from mhnb.launch.allocation import SallocAllocation, claim_allocation
 from mhnb.launch.base import Allocation, Host
-from mhnb.launch.carried import Carrier, ask_program, check_program, spec_input
-from mhnb.launch.probing import PRELUDE_OF_MANY, probe_input
-from mhnb.launch.rehearsal import Look, Rehearsal, RehearsedHosts
+from mhnb.launch.carried import CommandSpec, check_program, run_program, spec_input
+from mhnb.launch.probing import PRELUDE_MULTIPLEXED, probe_input
+from mhnb.launch.rehearsal import CheckedHosts, PreflightCheck, PreflightStage
 from mhnb.system.ports import find_own_address
 
 __all__ = ["SlurmHosts", "SlurmLauncher"]
 
-_ASK_EVERY_S = 1.0
-_ASK_LIMIT_S = 10.0
+_POLL_INTERVAL_S = 1.0
+_QUERY_TIMEOUT_S = 10.0
 
 
-class SlurmHosts(RehearsedHosts):
+class SlurmHosts(CheckedHosts):
     """The supervisors of one srun. A thread polls squeue for the state of the job until it has its machines.
 
     Args:
-        carrier: the srun.
+        command_spec: the srun.
         supervisors: their numbers.
-        rehearsal: the preflight before them.
+        preflight: the preflight before them.
         name: name of the job.
         allocation: the allocation that contains the step; None if the job is the srun's own, or its user's.
     """
 
     def __init__(
         self,
-        carrier: Carrier,
+        command_spec: CommandSpec,
         supervisors: Sequence[int],
-        rehearsal: Rehearsal,
+        preflight: PreflightStage,
         name: str,
         allocation: Allocation | None = None,
     ) -> None:
-        super().__init__(carrier, supervisors, rehearsal)
-        self._standing, self._name, self._allocation = "", name, allocation
-        self._over = threading.Event()
-        self._watch = threading.Thread(target=self._look, name="mhnb-squeue", daemon=True)
-        self._watch.start()
+        super().__init__(command_spec, supervisors, preflight)
+        self._queue_status, self._name, self._allocation = "", name, allocation
+        self._stopped = threading.Event()
+        self._queue_thread = threading.Thread(target=self._poll_queue, name="mhnb-squeue", daemon=True)
+        self._queue_thread.start()
 
     @property
-    def standing(self) -> str:
+    def queue_status(self) -> str:
         """Describe how the job waits for its machines; empty once it has them."""
-        return self._standing
+        return self._queue_status
 
-    def _look(self) -> None:
+    def _poll_queue(self) -> None:
         try:
             self._follow_queue()
         finally:
             # Also after a failure: a start that counts as queued would never time out.
-            self._standing = ""
+            self._queue_status = ""
 
     def _follow_queue(self) -> None:
-        seen = False
-        while not self._over.wait(0.0 if not seen else _ASK_EVERY_S) and not self.has_exited():
-            text = _squeue()
-            self._standing = describe_queue(text, self._name)
-            if (seen and not self._standing) or self.looked.is_set():
+        has_appeared = False
+        while not self._stopped.wait(0.0 if not has_appeared else _POLL_INTERVAL_S) and not self.has_exited():
+            text = _query_queue()
+            self._queue_status = describe_queue(text, self._name)
+            if (has_appeared and not self._queue_status) or self.preflight_done.is_set():
                 # The job has its machines, and never returns to waiting. Inside a job of the user, its name never
                 # appears.
                 break
-            seen = seen or f"|{self._name}" in text
-            self._over.wait(0.0 if seen else 0.2)
+            has_appeared = has_appeared or f"|{self._name}" in text
+            self._stopped.wait(0.0 if has_appeared else 0.2)
 
     def has_exited(self) -> bool:
         """Return whether the step has ended, or its job before the step began; and with it every supervisor."""
-        return super().has_exited() or ((awaited := self._find_awaited()) is not None and awaited.has_ended())
+        return super().has_exited() or (
+            (pending := self._find_pending_allocation()) is not None and pending.has_ended()
+        )
 
     def explain(self) -> str:
         """Describe the end from Slurm's output for the step, or for the job if the step has not begun."""
-        awaited = self._find_awaited()
-        return super().explain() if awaited is None else awaited.explain()
+        pending = self._find_pending_allocation()
+        return super().explain() if pending is None else pending.explain()
 
-    def _find_awaited(self) -> Allocation | None:
+    def _find_pending_allocation(self) -> Allocation | None:
         """Return the own job that the step still waits for. Several threads call it while another one hands the job over."""
-        held = self._allocation
-        return None if held is None or held.file.exists() else held
+        allocation = self._allocation
+        return None if allocation is None or allocation.file.exists() else allocation
 
-    def hand_over(self) -> Allocation | None:
+    def detach_allocation(self) -> Allocation | None:
         """Return the job for the next generation; None if it has none of its own."""
         allocation, self._allocation = self._allocation, None
         return allocation
 
     def wait(self, pids: tuple[int, ...]) -> None:
         """Release the step and, unless it was handed over, the job; wait until they have ended."""
-        self._over.set()
+        self._stopped.set()
         super().wait(pids)
-        held = self._allocation
-        if held is not None:
-            held.release()
-        self._watch.join(_ASK_LIMIT_S)
+        allocation = self._allocation
+        if allocation is not None:
+            allocation.release()
+        self._queue_thread.join(_QUERY_TIMEOUT_S)
 
 
-def _squeue() -> str:
+def _query_queue() -> str:
     """Return squeue's lines on all jobs that wait or have just begun; empty if squeue does not answer."""
     words = ["squeue", "--noheader", "--sort=-p,i", "--states=PENDING,CONFIGURING,RUNNING", f"--format={QUEUE_FORMAT}"]
     try:
-        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_ASK_LIMIT_S).stdout
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_QUERY_TIMEOUT_S).stdout
     except (OSError, subprocess.TimeoutExpired):
         # The line about the queue is optional; srun itself reports errors.
         return ""
@@ -126,12 +128,12 @@ class SlurmLauncher:
 
     Args:
         options: options of Slurm.
-        far: options of the remote side.
+        remote_options: options of the remote side.
     """
 
-    def __init__(self, options: SlurmOptions, far: SshOptions) -> None:
-        self._options, self._far = options, far
-        self.look: Look | None = None
+    def __init__(self, options: SlurmOptions, remote_options: SshOptions) -> None:
+        self._options, self._remote_options = options, remote_options
+        self.preflight_check: PreflightCheck | None = None
         """Preflight of the machines before the supervisors start."""
 
     def find_own_address(self) -> str:
@@ -143,11 +145,11 @@ class SlurmLauncher:
         check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
         where = [] if self._options.partition is None else [f"--partition={self._options.partition}"]
         words = ["sinfo", "--noheader", "--Node", "--format=%o", *where]
-        done = ask_program(words)
+        done = run_program(words)
         addresses = done.stdout.split()
         if not addresses:
-            said = done.stderr.strip() or f"no node in partition {self._options.partition or '(default)'}"
-            raise LaunchError(f"Slurm gives no machines: {explain_srun([said])}")
+            reason = done.stderr.strip() or f"no node in partition {self._options.partition or '(default)'}"
+            raise LaunchError(f"Slurm gives no machines: {explain_srun([reason])}")
         try:
             return find_own_address(addresses[0])
         except socket.gaierror as error:
@@ -157,7 +159,7 @@ class SlurmLauncher:
             ) from error
 
     def launch(
-        self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
+        self, specs: Sequence[HostSpec], shares: Sequence[HostAssignment], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
         """Start all supervisors by one command; Slurm gives each task its number.
 
@@ -166,46 +168,66 @@ class SlurmLauncher:
         """
         # One spec for all: each task finds its number, and its ranks by it.
         spec = replace(specs[0], supervisor=None)
-        yield self._open([share.supervisor for share in shares], len(shares[0].ranks), environment, run_dir, spec)
+        yield self._start_hosts(
+            [share.supervisor for share in shares], len(shares[0].ranks), environment, run_dir, spec
+        )
 
-    def rehearse(self, shape: Shape, environment: Mapping[str, str], folder: Path) -> SlurmHosts:
+    def start_preflight(self, cluster_spec: ClusterSpec, environment: Mapping[str, str], folder: Path) -> SlurmHosts:
         """Run only the preflight of the machines that Slurm would allocate.
 
         Raises:
             LaunchError: srun is missing.
         """
-        return self._open(range(shape.hosts), shape.ranks_per_host, environment, folder, None)
+        return self._start_hosts(range(cluster_spec.hosts), cluster_spec.ranks_per_host, environment, folder, None)
 
-    def _open(
-        self, tasks: Sequence[int], each: int, environment: Mapping[str, str], run_dir: Path, spec: HostSpec | None
+    def _start_hosts(
+        self,
+        tasks: Sequence[int],
+        ranks_per_task: int,
+        environment: Mapping[str, str],
+        run_dir: Path,
+        spec: HostSpec | None,
     ) -> SlurmHosts:
         srun = check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
         options = replace(self._options, srun=srun)
-        keep, name, inside = spec is not None and spec.keep, f"mhnb-{run_dir.name}", is_inside_job(environment)
+        keep, name, inside = spec is not None and spec.is_detachable, f"mhnb-{run_dir.name}", is_inside_job(environment)
         log = run_dir / "log" / "srun.log"
-        carrier = Carrier((), probe_input(self._far, PRELUDE_OF_MANY), "Slurm's srun", log, explain_srun, keep=keep)
-        rehearsal = Rehearsal(self.look, None if spec is None else spec_input(spec, self._far), self._far)
+        command_spec = CommandSpec(
+            (),
+            probe_input(self._remote_options, PRELUDE_MULTIPLEXED),
+            "Slurm's srun",
+            log,
+            explain_srun,
+            is_detachable=keep,
+        )
+        preflight = PreflightStage(
+            self.preflight_check, None if spec is None else spec_input(spec, self._remote_options), self._remote_options
+        )
         if inside or keep or spec is None:
-            command = srun_command(options, len(tasks), ranks_per_task=each, name=name, inside=inside)
-            own = ["scancel", "--quiet", f"--name={name}"]
-            return SlurmHosts(replace(carrier, command=command, clean_up=own), tasks, rehearsal, name)
-        wanted = (options, len(tasks), each)
-        held = take_handed(run_dir.name.split(".")[0], wanted) or _allocate(run_dir, name, wanted)
-        command = step_command(options, len(tasks), ranks_per_task=each, name=name, file=str(held.file))
+            command = srun_command(options, len(tasks), ranks_per_task=ranks_per_task, name=name, is_step=inside)
+            cancel_command = ["scancel", "--quiet", f"--name={name}"]
+            return SlurmHosts(
+                replace(command_spec, command=command, clean_up_command=cancel_command), tasks, preflight, name
+            )
+        requested = (options, len(tasks), ranks_per_task)
+        allocation = claim_allocation(run_dir.name.split(".")[0], requested) or _request_allocation(
+            run_dir, name, requested
+        )
+        command = step_command(options, len(tasks), ranks_per_task=ranks_per_task, name=name, file=str(allocation.file))
         try:
-            return SlurmHosts(replace(carrier, command=command), tasks, rehearsal, held.name, held)
+            return SlurmHosts(replace(command_spec, command=command), tasks, preflight, allocation.name, allocation)
         except OSError:
-            held.release()
+            allocation.release()
             raise
 
 
-def _allocate(run_dir: Path, name: str, wanted: tuple[SlurmOptions, int, int]) -> Allocation:
+def _request_allocation(run_dir: Path, name: str, requested: tuple[SlurmOptions, int, int]) -> Allocation:
     """Request machines, and hold them.
 
     Raises:
         LaunchError: there is no salloc beside srun.
     """
-    options, tasks, each = wanted
+    options, tasks, each = requested
     file = run_dir / "allocation"
     command = allocation_command(options, tasks, ranks_per_task=each, name=name, file=str(file))
     if shutil.which(command[0]) is None:
@@ -213,4 +235,4 @@ def _allocate(run_dir: Path, name: str, wanted: tuple[SlurmOptions, int, int]) -
             f"there is no salloc beside {options.srun}: it holds the machines while ranks come and go\n"
             "  install all of Slurm's client commands there, or name an srun that has one beside it: --set srun=/path/to/srun"
         )
-    return SallocAllocation(command, name=name, file=file, log=run_dir / "log" / "salloc.log", wanted=wanted)
+    return SallocAllocation(command, name=name, file=file, log=run_dir / "log" / "salloc.log", wanted=requested)

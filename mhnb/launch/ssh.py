@@ -12,7 +12,7 @@ from typing import IO
 
 from mhnb.core.reach.hosts import HostName
 from mhnb.core.reach.ssh import SshOptions, remote_line, ssh_command
-from mhnb.core.reach.sshfail import explain_ssh, ssh_error
+from mhnb.core.reach.sshfail import build_ssh_error, explain_ssh
 from mhnb.errors import LaunchError
 from mhnb.system.private import open_private
 
@@ -47,9 +47,9 @@ class SshProcess:
         piped: bool = False,
     ) -> None:
         self.host, self._options, self.log = host, options, log
-        self._forced = False
+        self._was_killed = False
         with open(log, "ab", opener=open_private) as err:
-            self._from = err.tell()
+            self._log_start = err.tell()
             try:
                 self._process = subprocess.Popen(
                     ssh_command(host, options),
@@ -90,22 +90,22 @@ class SshProcess:
     def failure(self) -> LaunchError | None:
         """Describe why it ended; None while it runs, or if it ended on request."""
         code = self._process.poll()
-        if code is None or code == 0 or self._forced:
+        if code is None or code == 0 or self._was_killed:
             return None
-        said = self.said()
-        return ssh_error(explain_ssh(said, code, self.host, self._options), self.host, str(self.log))
+        output = self.output()
+        return build_ssh_error(explain_ssh(output, code, self.host, self._options), self.host, str(self.log))
 
     def explain(self) -> str:
         """Describe its state, with the last output."""
         if (error := self.failure()) is not None:
-            lines = self.said().splitlines()[-8:]
+            lines = self.output().splitlines()[-8:]
             return str(error) + "".join(f"\n    {line}" for line in lines)
         return f"{self.host}: {'ended' if self.has_exited() else 'runs'}; log {self.log}"
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return all output that it wrote to the log."""
         with self.log.open("rb") as log:
-            log.seek(self._from)
+            log.seek(self._log_start)
             return log.read().decode(errors="replace")
 
     def close_input(self) -> None:
@@ -127,7 +127,7 @@ class SshProcess:
 
     def kill(self) -> None:
         """Break the connection at once. The program is not killed, but sees the end of its standard input."""
-        self._forced = self._process.poll() is None
+        self._was_killed = self._process.poll() is None
         self._process.kill()
         self._process.wait()
         # Standard output stays open: another thread may be reading it.

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.asked.shape import HostShare
+from mhnb.core.asked.shape import HostAssignment
 from mhnb.core.reach.hosts import HostName
 from mhnb.core.reach.ssh import SshOptions, choose_python, ssh_command
 from mhnb.core.wire.hostspec import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
-from mhnb.launch.carried import ask_program
+from mhnb.launch.carried import run_program
 from mhnb.launch.ssh import SshProcess
 from mhnb.system.ports import find_own_address
 
@@ -85,7 +85,7 @@ class SshLauncher:
             ) from error
 
     def launch(
-        self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
+        self, specs: Sequence[HostSpec], shares: Sequence[HostAssignment], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
         """Log in to all machines at once, without waiting for each other."""
         del environment
@@ -109,6 +109,6 @@ class SshLauncher:
 def _resolve_alias(machine: HostName, options: SshOptions) -> str:
     """Return the host name that the user's ssh config gives a name."""
     command = ssh_command(machine, options, "true")
-    found = ask_program([command[0], "-G", *command[1:]])
+    found = run_program([command[0], "-G", *command[1:]])
     names = [line.split(None, 1)[1] for line in found.stdout.splitlines() if line.startswith("hostname ")]
     return names[0] if names else machine.address

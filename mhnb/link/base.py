@@ -10,7 +10,7 @@ from typing import Protocol
 
 from mhnb.core.wire.protocol import Message
 
-__all__ = ["Link", "rank_peer", "supervisor_peer"]
+__all__ = ["Transport", "rank_peer", "supervisor_peer"]
 
 
 def rank_peer(rank: int) -> str:
@@ -23,10 +23,10 @@ def supervisor_peer(supervisor: int) -> str:
     return f"s{supervisor}"
 
 
-class Link(Protocol):
+class Transport(Protocol):
     """Protocol of an object that carries messages between the notebook and its ranks."""
 
-    refused: int
+    rejected_count: int
     """Number of messages dropped because they were not signed with this cluster's key."""
 
     def poll(self, timeout_s: float | None) -> list[Message]:
@@ -35,19 +35,19 @@ class Link(Protocol):
         It may return an empty list early if a peer has connected or disconnected.
         """
 
-    def poll_named(self, timeout_s: float | None) -> list[tuple[str, Message]]:
+    def poll_with_peers(self, timeout_s: float | None) -> list[tuple[str, Message]]:
         """Poll like `poll`, and return the name of the sending peer with each message."""
 
-    def cut(self, peer: str) -> None:
+    def disconnect(self, peer: str) -> None:
         """Close the connection of a peer that violates the protocol. To be called by the reader."""
 
-    def take_cut(self) -> list[tuple[str, str]]:
+    def pop_violators(self) -> list[tuple[str, str]]:
         """Return the peers disconnected for an invalid message despite having the key, and why. To be called by the reader."""
 
     def send(self, peer: str, message: Message) -> None:
         """Send a message to a peer that has connected."""
 
-    def take_lost(self) -> list[str]:
+    def pop_disconnected(self) -> list[str]:
         """Return the peers whose connection has ended since the last call. To be called by the reader."""
 
     def wake(self) -> None:

@@ -8,10 +8,10 @@ from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.protocol import Message
 from mhnb.errors import UnknownMessage
 
-__all__ = ["MemoryLink", "MemoryPeer"]
+__all__ = ["InProcessPeer", "InProcessTransport"]
 
 
-class MemoryPeer:
+class InProcessPeer:
     """The remote end of the transport, in place of a rank or a supervisor."""
 
     def __init__(self, name: str, inbox: queue.SimpleQueue[tuple[str, list[bytes]] | None]) -> None:
@@ -38,56 +38,56 @@ class MemoryPeer:
         self._inbox.put(frames)
 
 
-class MemoryLink:
+class InProcessTransport:
     """A `Link` made of queues. Messages are encoded and decoded as on the wire."""
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[tuple[str, list[bytes]] | None] = queue.SimpleQueue()
-        self._peers: dict[str, MemoryPeer] = {}
-        self._lost: list[str] = []
-        self._cut: list[tuple[str, str]] = []
-        self.refused = 0
+        self._peers: dict[str, InProcessPeer] = {}
+        self._disconnected: list[str] = []
+        self._violators: list[tuple[str, str]] = []
+        self.rejected_count = 0
 
-    def connect(self, peer: str) -> MemoryPeer:
+    def connect(self, peer: str) -> InProcessPeer:
         """Create a remote end with that name."""
-        self._peers[peer] = MemoryPeer(peer, self._inbox)
+        self._peers[peer] = InProcessPeer(peer, self._inbox)
         return self._peers[peer]
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         """Wait for messages or a wake-up; return all messages that have arrived."""
-        return [message for _, message in self.poll_named(timeout_s)]
+        return [message for _, message in self.poll_with_peers(timeout_s)]
 
-    def poll_named(self, timeout_s: float | None) -> list[tuple[str, Message]]:
+    def poll_with_peers(self, timeout_s: float | None) -> list[tuple[str, Message]]:
         """Poll like `poll`, and return the name of the sending peer with each message."""
         found: list[tuple[str, Message]] = []
         try:
             item = self._inbox.get(timeout=timeout_s)
             while True:
                 if item is not None:
-                    found += self._open(*item)
+                    found += self._decode_from(*item)
                 item = self._inbox.get_nowait()
         except queue.Empty:
             return found
 
-    def _open(self, peer: str, frames: list[bytes]) -> list[tuple[str, Message]]:
+    def _decode_from(self, peer: str, frames: list[bytes]) -> list[tuple[str, Message]]:
         if peer not in self._peers:
             return []
         try:
             return [(peer, decode(frames))]
         except UnknownMessage as error:
-            self._cut.append((peer, str(error)))
-            self.cut(peer)
+            self._violators.append((peer, str(error)))
+            self.disconnect(peer)
             return []
 
-    def cut(self, peer: str) -> None:
+    def disconnect(self, peer: str) -> None:
         """Close the connection of a peer that violates the protocol."""
         if peer in self._peers:
             self.drop(peer)
 
-    def take_cut(self) -> list[tuple[str, str]]:
+    def pop_violators(self) -> list[tuple[str, str]]:
         """Return each peer that sent an invalid message, and why it is invalid."""
-        cut, self._cut = self._cut, []
-        return cut
+        violators, self._violators = self._violators, []
+        return violators
 
     def send(self, peer: str, message: Message) -> None:
         """Send to a peer; do nothing if it is not connected."""
@@ -97,13 +97,13 @@ class MemoryLink:
     def drop(self, peer: str) -> None:
         """Close the connection of a peer."""
         del self._peers[peer]
-        self._lost.append(peer)
+        self._disconnected.append(peer)
         self.wake()
 
-    def take_lost(self) -> list[str]:
+    def pop_disconnected(self) -> list[str]:
         """Return the peers whose connection has ended since the last call."""
-        lost, self._lost = self._lost, []
-        return lost
+        disconnected, self._disconnected = self._disconnected, []
+        return disconnected
 
     def wake(self) -> None:
         """Make a waiting `poll` return."""

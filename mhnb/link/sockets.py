@@ -21,23 +21,30 @@ from functools import partial
 from pathlib import Path
 
 from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.framing import MessageCutter, join_frames
+from mhnb.core.wire.framing import FrameDecoder, encode_frames
 from mhnb.core.wire.protocol import Message
 from mhnb.errors import UnknownMessage
-from mhnb.system.ports import NO_ROOM, REST_S, count_strangers_kept
-from mhnb.system.sealing import CHALLENGE_NBYTES, MessageOpener, MessageSealer, make_opener, make_sealer, session_key
+from mhnb.system.ports import ACCEPT_PAUSE_S, RESOURCE_ERRNOS, max_unauthenticated
+from mhnb.system.sealing import (
+    CHALLENGE_NBYTES,
+    FrameReader,
+    FrameWriter,
+    derive_session_key,
+    make_frame_reader,
+    make_frame_writer,
+)
 
-__all__ = ["SocketLink"]
+__all__ = ["SocketServer"]
 
 _BUFFER_NBYTES = 1 << 20
-_STRANGER_NBYTES = 4096
+_UNAUTHENTICATED_LIMIT_NBYTES = 4096
 """Size limit of a message from a peer that has not been authenticated."""
 _NOTEBOOK = b"notebook"
 _BACKLOG = 1024
-_LONGEST_NBYTES = 1 << 32
+_MESSAGE_LIMIT_NBYTES = 1 << 32
 """Size limit of a message from an authenticated peer. No message is near it; a longer one would never be complete."""
 _PEER = re.compile(rb"[rs]\d{1,6}")
-_LONGEST_PATH = 100
+_PATH_LIMIT_NBYTES = 100
 """Length limit for the path of a Unix domain socket; Linux allows 107 bytes, macOS 103."""
 
 
@@ -46,17 +53,17 @@ class _Connection:
     """One peer's socket, its partly received message, and the bytes not sent yet."""
 
     socket: socket.socket
-    cutter: MessageCutter
+    decoder: FrameDecoder
     challenge: bytes
     """Random challenge from this end for this connection."""
     name: bytes = b""
     """Empty until the peer has sent its name, authenticated with the key."""
-    opener: MessageOpener | None = None
-    sealer: MessageSealer | None = None
+    frame_reader: FrameReader | None = None
+    frame_writer: FrameWriter | None = None
     unsent: deque[memoryview] = field(default_factory=deque)
 
 
-class SocketLink:
+class SocketServer:
     """A `Link` over a Unix domain socket, or over TCP.
 
     Args:
@@ -80,20 +87,20 @@ class SocketLink:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._key, self._encrypt, self._clock = key, encrypt, clock
-        self._path = path if path is not None and len(os.fsencode(path)) <= _LONGEST_PATH else None
+        self._path = path if path is not None and len(os.fsencode(path)) <= _PATH_LIMIT_NBYTES else None
         self._listener, self.url = (
             _listen_file(self._path) if self._path else _listen_tcp(address, port, "sealed" if encrypt else "tcp")
         )
         self._listener.setblocking(False)
-        self._lost: list[str] = []
-        self._cut: list[tuple[str, str]] = []
-        self._rests_until: float | None = None
+        self._disconnected: list[str] = []
+        self._violators: list[tuple[str, str]] = []
+        self._accept_paused_until: float | None = None
         """Time until which no connection is accepted; None while the listener is watched."""
         self._closed = False
         self._connections: dict[str, _Connection] = {}
-        self._strangers: dict[_Connection, None] = {}
+        self._unauthenticated: dict[_Connection, None] = {}
         """Ordered by age, oldest first."""
-        self._most_strangers = count_strangers_kept()
+        self._max_unauthenticated = max_unauthenticated()
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -103,29 +110,29 @@ class SocketLink:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wakes)
         self._lock = threading.Lock()
-        self._clogged: list[_Connection] = []
+        self._blocked: list[_Connection] = []
         """Connections with unsent bytes that the reader does not watch yet."""
-        self._last_sent: tuple[Message | None, list[bytes]] = (None, [])
-        self.refused = 0
+        self._last_encoded: tuple[Message | None, list[bytes]] = (None, [])
+        self.rejected_count = 0
 
     # -- receiving
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         """Wait for messages or a wake-up; return all messages that have arrived."""
-        return [message for _, message in self.poll_named(timeout_s)]
+        return [message for _, message in self.poll_with_peers(timeout_s)]
 
-    def poll_named(self, timeout_s: float | None) -> list[tuple[str, Message]]:
+    def poll_with_peers(self, timeout_s: float | None) -> list[tuple[str, Message]]:
         """Poll like `poll`, and return the name of the sending peer with each message."""
-        self._watch_clogged()
-        if self._rests_until is not None:
-            timeout_s = REST_S if timeout_s is None else min(timeout_s, REST_S)
-            if self._clock() >= self._rests_until:
-                self._rests_until = None
+        self._watch_blocked()
+        if self._accept_paused_until is not None:
+            timeout_s = ACCEPT_PAUSE_S if timeout_s is None else min(timeout_s, ACCEPT_PAUSE_S)
+            if self._clock() >= self._accept_paused_until:
+                self._accept_paused_until = None
                 self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         messages: list[tuple[str, Message]] = []
         for key, _ in self._selector.select(timeout_s):
-            take: Callable[[], list[tuple[str, Message]]] = key.data
-            messages += take()
+            read_ready: Callable[[], list[tuple[str, Message]]] = key.data
+            messages += read_ready()
         return messages
 
     def _drain_wakes(self) -> list[tuple[str, Message]]:
@@ -136,17 +143,19 @@ class SocketLink:
         try:
             accepted, _ = self._listener.accept()
         except OSError as error:
-            if error.errno in NO_ROOM and self._strangers:
+            if error.errno in RESOURCE_ERRNOS and self._unauthenticated:
                 # No descriptor is left: unauthenticated connections must not keep a rank out.
-                self._refuse_oldest()
-            elif error.errno in NO_ROOM:
+                self._drop_oldest_unauthenticated()
+            elif error.errno in RESOURCE_ERRNOS:
                 # The caller waits in the system's queue.
                 self._selector.unregister(self._listener)
-                self._rests_until = self._clock() + REST_S
+                self._accept_paused_until = self._clock() + ACCEPT_PAUSE_S
             # Otherwise the caller disconnected before it was accepted.
             return []
         accepted.setblocking(False)
-        connection = _Connection(accepted, MessageCutter(_STRANGER_NBYTES), secrets.token_bytes(CHALLENGE_NBYTES))
+        connection = _Connection(
+            accepted, FrameDecoder(_UNAUTHENTICATED_LIMIT_NBYTES), secrets.token_bytes(CHALLENGE_NBYTES)
+        )
         try:
             if accepted.family != socket.AF_UNIX:
                 # macOS raises if the peer has already disconnected.
@@ -155,15 +164,15 @@ class SocketLink:
         except OSError:
             accepted.close()
             return []
-        self._strangers[connection] = None
+        self._unauthenticated[connection] = None
         self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, connection))
-        if len(self._strangers) > self._most_strangers:
-            self._refuse_oldest()
+        if len(self._unauthenticated) > self._max_unauthenticated:
+            self._drop_oldest_unauthenticated()
         return []
 
-    def _refuse_oldest(self) -> None:
-        self.refused += 1
-        self._forget(next(iter(self._strangers)))
+    def _drop_oldest_unauthenticated(self) -> None:
+        self.rejected_count += 1
+        self._drop_connection(next(iter(self._unauthenticated)))
 
     def _read(self, connection: _Connection) -> list[tuple[str, Message]]:
         """Read what has arrived, once: the selector reports the connection again if more is left."""
@@ -180,58 +189,61 @@ class SocketLink:
             count = 0
         messages: list[tuple[str, Message]] = []
         try:
-            for frames in connection.cutter.feed(self._buffer[:count]):
-                messages += self._open(connection, frames)
+            for frames in connection.decoder.feed(self._buffer[:count]):
+                messages += self._verify_and_decode(connection, frames)
         except UnknownMessage as error:
             # An unauthenticated peer, a peer that sent an invalid message, or a stream that cannot be parsed further.
-            self.refused += 1
+            self.rejected_count += 1
             if connection.name:
-                self._cut.append((connection.name.decode(), str(error)))
+                self._violators.append((connection.name.decode(), str(error)))
             count = 0
         if count == 0:
-            self._forget(connection)
+            self._drop_connection(connection)
         return messages
 
-    def _open(self, connection: _Connection, frames: list[memoryview]) -> list[tuple[str, Message]]:
+    def _verify_and_decode(self, connection: _Connection, frames: list[memoryview]) -> list[tuple[str, Message]]:
         """Verify and decode a message; the first one of a connection contains the peer's name.
 
         Raises:
             UnknownMessage: the peer did not prove that it has the key, or it did and sent an invalid message.
         """
-        if connection.opener is None:
-            self._greet(connection, frames)
+        if connection.frame_reader is None:
+            self._authenticate(connection, frames)
             return []
         try:
-            opened = connection.opener.verify(connection.name, frames)
+            opened = connection.frame_reader.verify(connection.name, frames)
         except UnknownMessage:
             # Messages that fail verification are counted; status shows the number.
-            self.refused += 1
+            self.rejected_count += 1
             return []
         return [(connection.name.decode(), decode(opened))]
 
-    def _greet(self, connection: _Connection, frames: list[memoryview]) -> None:
+    def _authenticate(self, connection: _Connection, frames: list[memoryview]) -> None:
         if len(frames) < 3:
             raise UnknownMessage("a peer has not said its name")
         name, answer = bytes(frames[0]), bytes(frames[1])
         if not _PEER.fullmatch(name):
             raise UnknownMessage(f"a peer calls itself {name[:20]!r}, which is no name of a rank or a supervisor")
-        key = session_key(self._key, connection.challenge, answer)
-        opener = make_opener(key, encrypt=self._encrypt)
-        if opener.verify(name, frames[2:]) != [name]:
+        key = derive_session_key(self._key, connection.challenge, answer)
+        frame_reader = make_frame_reader(key, encrypt=self._encrypt)
+        if frame_reader.verify(name, frames[2:]) != [name]:
             raise UnknownMessage(f"a peer that calls itself {name!r} has shown the key with another name")
-        connection.opener, connection.sealer = opener, make_sealer(key, _NOTEBOOK + name, encrypt=self._encrypt)
-        connection.name, connection.cutter.limit_nbytes = name, _LONGEST_NBYTES
-        self._strangers.pop(connection, None)
+        connection.frame_reader, connection.frame_writer = (
+            frame_reader,
+            make_frame_writer(key, _NOTEBOOK + name, encrypt=self._encrypt),
+        )
+        connection.name, connection.decoder.limit_nbytes = name, _MESSAGE_LIMIT_NBYTES
+        self._unauthenticated.pop(connection, None)
         with self._lock:
             self._connections[name.decode()] = connection
 
-    def _forget(self, connection: _Connection) -> None:
+    def _drop_connection(self, connection: _Connection) -> None:
         self._selector.unregister(connection.socket)
-        self._strangers.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
         with self._lock:
             if self._connections.get(connection.name.decode()) is connection:
                 del self._connections[connection.name.decode()]
-                self._lost.append(connection.name.decode())
+                self._disconnected.append(connection.name.decode())
             connection.socket.close()
 
     # -- sending
@@ -240,23 +252,23 @@ class SocketLink:
         """Send to a peer, from any thread. A peer that has disconnected is not an error here: its exit is a separate event."""
         with self._lock:
             connection = self._connections.get(peer)
-            if connection is None or connection.sealer is None:
+            if connection is None or connection.frame_writer is None:
                 return
-            if message is not self._last_sent[0]:
+            if message is not self._last_encoded[0]:
                 # A cell that goes to every rank is encoded once.
-                self._last_sent = (message, encode(message))
+                self._last_encoded = (message, encode(message))
             idle = not connection.unsent
             connection.unsent.extend(
-                memoryview(piece) for piece in join_frames(connection.sealer.sign(self._last_sent[1]))
+                memoryview(piece) for piece in encode_frames(connection.frame_writer.sign(self._last_encoded[1]))
             )
             if idle and not _flush(connection):
-                self._clogged.append(connection)
+                self._blocked.append(connection)
                 self.wake()
 
-    def _watch_clogged(self) -> None:
+    def _watch_blocked(self) -> None:
         with self._lock:
-            clogged, self._clogged = self._clogged, []
-        for connection in clogged:
+            blocked, self._blocked = self._blocked, []
+        for connection in blocked:
             if connection.socket.fileno() >= 0:
                 self._set_interest(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
 
@@ -269,22 +281,22 @@ class SocketLink:
     def _set_interest(self, connection: _Connection, events: int) -> None:
         self._selector.modify(connection.socket, events, partial(self._read, connection))
 
-    def cut(self, peer: str) -> None:
+    def disconnect(self, peer: str) -> None:
         """Close the connection of a peer that violates the protocol."""
         with self._lock:
             connection = self._connections.get(peer)
         if connection is not None:
-            self._forget(connection)
+            self._drop_connection(connection)
 
-    def take_cut(self) -> list[tuple[str, str]]:
+    def pop_violators(self) -> list[tuple[str, str]]:
         """Return each peer that sent an invalid message, and why it is invalid."""
-        cut, self._cut = self._cut, []
-        return cut
+        violators, self._violators = self._violators, []
+        return violators
 
-    def take_lost(self) -> list[str]:
+    def pop_disconnected(self) -> list[str]:
         """Return the peers whose connection has ended since the last call."""
-        lost, self._lost = self._lost, []
-        return lost
+        disconnected, self._disconnected = self._disconnected, []
+        return disconnected
 
     def wake(self) -> None:
         """Make a waiting `poll` return."""
@@ -300,7 +312,7 @@ class SocketLink:
             if self._closed:
                 return
             self._closed = True
-            for connection in (*self._connections.values(), *self._strangers):
+            for connection in (*self._connections.values(), *self._unauthenticated):
                 connection.socket.close()
             self._connections.clear()
         self._listener.close()

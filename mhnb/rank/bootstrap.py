@@ -16,24 +16,24 @@ from typing import Any, Protocol
 from IPython.core.getipython import get_ipython
 
 from mhnb.core.wire.hostspec import HostSpec
-from mhnb.rank.cell.keyboard import refuse_jax_breakpoint
-from mhnb.rank.guard.agreement import Agreement
+from mhnb.rank.cell.keyboard import disable_jax_breakpoint
+from mhnb.rank.guard.agreement import LaunchGate
 from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.rank.guard.localwork import LocalWork
-from mhnb.rank.guard.remote_agreement import find_words, take_place
-from mhnb.rank.knocking import await_listener
-from mhnb.rank.severing import Severing
+from mhnb.rank.guard.localwork import LocalArrays
+from mhnb.rank.guard.remote_agreement import connect_agreement, open_interrupt_flag
+from mhnb.rank.knocking import wait_for_port
+from mhnb.rank.severing import CollectiveSockets
 from mhnb.values import Phase
 
 __all__ = ["Bootstrap", "Progress"]
 
 _HEARTBEAT_S = 60
-_LISTENER_S = 5.0
+_LISTENER_WAIT_S = 5.0
 """How long a rank looks for the coordinator before JAX does."""
 _LOOPBACK = "127.0.0.1"
-_SUMS = 3
+_SUM_LAUNCHES = 3
 """Launches of the first sum, on each path that a launch can take."""
-_STAYS = (
+_SHUTDOWN_NOTE = (
     "mhnb: jax.distributed.shutdown() has nothing to do: the ranks stay connected until the cluster ends (%mhjax stop)"
 )
 
@@ -51,9 +51,9 @@ class Bootstrap:
     def __init__(self, spec: HostSpec, rank: int, progress: Progress) -> None:
         self._spec, self._rank, self._progress = spec, rank, progress
         self.recorder = LaunchRecorder()
-        self.severing = Severing(find_words(spec))
+        self.collective_sockets = CollectiveSockets(open_interrupt_flag(spec))
         self.guard: dict[str, Any] = {}
-        self._left = 0
+        self._abandoned_count = 0
         self._awaits_init = not spec.init
         """Whether a cell has yet to initialise JAX."""
 
@@ -63,8 +63,8 @@ class Bootstrap:
 
         from mhnb.rank import jaxhooks, jaxseams
 
-        if (table := take_place(self._spec, self._rank)) is not None:
-            self.recorder.gate = Agreement(table)
+        if (table := connect_agreement(self._spec, self._rank)) is not None:
+            self.recorder.gate = LaunchGate(table)
             self.recorder.gate.signals.install()
         self.recorder.process_count = self._spec.process_count
         if self._spec.engine_only:
@@ -76,21 +76,21 @@ class Bootstrap:
                 from mhnb.rank.guard.array_hooks import install_array_hooks
 
                 install_array_hooks(self.recorder)
-                jaxhooks.watch_arguments()
-            self.recorder.local = LocalWork(jaxseams.list_arrays)
-            jaxseams.wrap_collectives(self.severing.watch)
+                jaxhooks.hook_argument_layout()
+            self.recorder.local_arrays = LocalArrays(jaxseams.list_arrays)
+            jaxseams.hook_collectives(self.collective_sockets.record_listeners)
         self._progress("jax", jax=jax.__version__)
         if "jax_check_proxy_envs" in jax.config.values:
             # It warns of every proxy variable, also of those that exempt loopback from the proxy.
             jax.config.update("jax_check_proxy_envs", False)
-        jaxseams.allow_meshes_over_machines()
+        jaxseams.allow_multi_machine_meshes()
         # By itself gloo listens where this host's name resolves to. On a local cluster that may be nowhere, or the
         # network;
         # on several hosts it may be loopback, where the others would look for it on their own host.
         jaxseams.bind_gloo(self._spec.address or _LOOPBACK)
         if not self._spec.engine_only:
-            refuse_jax_breakpoint(jax)
-        jax.distributed.initialize = _keep_sigterm(jax.distributed.initialize)
+            disable_jax_breakpoint(jax)
+        jax.distributed.initialize = _restore_sigterm(jax.distributed.initialize)
         arguments = self._arguments(jax.distributed.initialize)
         if self._spec.init:
             _await_coordinator(arguments)
@@ -99,13 +99,13 @@ class Bootstrap:
             self._check_devices()
             self._check_sum()
         else:
-            jaxseams.offer_cluster(arguments)
-        jax.distributed.initialize = _forgiving_initialize(
+            jaxseams.register_cluster_env(arguments)
+        jax.distributed.initialize = _idempotent_initialize(
             jax.distributed.initialize, arguments, jax.distributed.is_initialized
         )
         if self._spec.init:
             # Users who connect the ranks by hand also disconnect them by hand.
-            jax.distributed.shutdown = _idle_shutdown(jax.distributed.shutdown, jax.distributed.is_initialized)
+            jax.distributed.shutdown = _ignore_shutdown(jax.distributed.shutdown, jax.distributed.is_initialized)
 
     def _arguments(self, initialize: Callable[..., None]) -> dict[str, Any]:
         address = self._spec.coordinator_address
@@ -148,27 +148,27 @@ class Bootstrap:
         numbers = np.arange(count, dtype=np.float32)
         spread = jax.make_array_from_callback((count,), rows, lambda i: numbers[i])
         add = jax.jit(lambda x, factor: factor * x.sum(), out_shardings=whole)
-        right = count * (count - 1) / 2
-        got, seen, sees_arguments = [], [], []
+        expected = count * (count - 1) / 2
+        results, recorded_counts, records_arguments = [], [], []
         for is_direct in (False, True):
             self.recorder.begin_cell(guard="parity")
-            if self.recorder.choose_way is not None:
-                self.recorder.choose_way("parity", is_direct=is_direct)
+            if self.recorder.select_dispatch is not None:
+                self.recorder.select_dispatch("parity", is_direct=is_direct)
             # More than once: JAX's C++ dispatch, or our cache of signatures, would handle the second call.
-            got += [float(add(spread, np.float32(1))) for _ in range(_SUMS)]
-            self.recorder.wait()
-            sees_arguments.append(self.recorder.made is not None and self.recorder.made.has_inputs())
-            seen.append(sum(row[4] for row in self.recorder.end_cell()[0]))
+            results += [float(add(spread, np.float32(1))) for _ in range(_SUM_LAUNCHES)]
+            self.recorder.wait_all()
+            records_arguments.append(self.recorder.host_data is not None and self.recorder.host_data.has_inputs())
+            recorded_counts.append(sum(row[4] for row in self.recorder.end_cell()[0]))
         self.recorder.is_direct = False
-        if self.recorder.choose_way is not None:
-            self.recorder.choose_way("lockstep", is_direct=False)
-        self._check_record(seen)
+        if self.recorder.select_dispatch is not None:
+            self.recorder.select_dispatch("lockstep", is_direct=False)
+        self._check_record(recorded_counts)
         if self.guard["available"] and self._spec.process_count > 1:
-            unseen = [] if all(sees_arguments) else ["arguments of a launch"]
+            unseen = [] if all(records_arguments) else ["arguments of a launch"]
             self.guard["unseen"] = [*unseen, *self._list_unseen(numbers, rows)]
-        if any(each != right for each in got):
+        if any(each != expected for each in results):
             raise RuntimeError(
-                f"a sum over all {count} devices gave {got[-1]:g}, and {right:g} is right: the collectives do not work"
+                f"a sum over all {count} devices gave {results[-1]:g}, and {expected:g} is right: the collectives do not work"
             )
         self._progress("checked")
 
@@ -182,9 +182,9 @@ class Bootstrap:
 
         from mhnb.rank.guard.provenance import is_tagged
 
-        made = self.recorder.made
-        assert made is not None
-        made.begin_cell(active=True, tags=True)
+        host_data = self.recorder.host_data
+        assert host_data is not None
+        host_data.begin_cell(is_active=True, uses_tags=True)
         shape = numbers.shape
         local = [numbers[index] for index in rows.addressable_devices_indices_map(shape).values()]
         pieces = [
@@ -198,27 +198,31 @@ class Bootstrap:
             ),
             "make_array_from_single_device_arrays": jax.make_array_from_single_device_arrays(shape, rows, pieces),
         }
-        made.end_cell()
-        made.begin_cell(active=False)
+        host_data.end_cell()
+        host_data.begin_cell(is_active=False)
         return [name for name, array in arrays.items() if not is_tagged(array)]
 
-    def _check_record(self, seen: Sequence[int]) -> None:
+    def _check_record(self, recorded_counts: Sequence[int]) -> None:
         """Trust the hooks only if they have seen every launch of the sum, on both paths."""
-        if self.guard["available"] and self._spec.process_count > 1 and any(each != _SUMS for each in seen):
-            told = " and ".join(map(str, seen))
-            self.guard = {"available": False, "reason": f"of {_SUMS} launches each way the record has {told}"}
+        if (
+            self.guard["available"]
+            and self._spec.process_count > 1
+            and any(each != _SUM_LAUNCHES for each in recorded_counts)
+        ):
+            counts = " and ".join(map(str, recorded_counts))
+            self.guard = {"available": False, "reason": f"of {_SUM_LAUNCHES} launches each way the record has {counts}"}
 
-    def news(self) -> dict[str, Any]:
+    def changed_facts(self) -> dict[str, Any]:
         """Return the facts that have changed since the last cell.
 
         These are all facts, once a cell has initialised JAX itself, and the number of launches that it abandoned.
         """
-        left = self.recorder.left.count()
-        changed = {} if left == self._left else {"left": left}
-        self._left = left
-        return changed if not self._awaits_init else changed | self._brought_up()
+        abandoned_count = self.recorder.abandoned.count_running()
+        changed = {} if abandoned_count == self._abandoned_count else {"left": abandoned_count}
+        self._abandoned_count = abandoned_count
+        return changed if not self._awaits_init else changed | self._facts_after_init()
 
-    def _brought_up(self) -> dict[str, Any]:
+    def _facts_after_init(self) -> dict[str, Any]:
         import jax
 
         from mhnb.rank import jaxseams
@@ -245,8 +249,8 @@ class Bootstrap:
         ]
         return {
             "guard": self.guard,
-            "frees": self.severing.available,
-            "left": self.recorder.left.count(),
+            "frees": self.collective_sockets.is_available,
+            "left": self.recorder.abandoned.count_running(),
             "process_index": jax.process_index(),
             "process_count": jax.process_count(),
             "devices": devices,
@@ -254,7 +258,7 @@ class Bootstrap:
         }
 
 
-def _keep_sigterm(original: Callable[..., None]) -> Callable[..., None]:
+def _restore_sigterm(original: Callable[..., None]) -> Callable[..., None]:
     """Restore the handler of SIGTERM after `initialize`, so that SIGTERM still ends the rank.
 
     JAX's preemption service takes the signal, and `reached_preemption_sync_point` needs that service. Without a SIGTERM that it
@@ -274,7 +278,7 @@ def _keep_sigterm(original: Callable[..., None]) -> Callable[..., None]:
     return initialize
 
 
-def _forgiving_initialize(
+def _idempotent_initialize(
     original: Callable[..., None], in_force: dict[str, Any], is_initialized: Callable[[], bool]
 ) -> Callable[..., None]:
     """Make the first line of every guide work: without arguments, or with those in force, it returns with a note."""
@@ -303,25 +307,25 @@ def _forgiving_initialize(
     return initialize
 
 
-def _idle_shutdown(original: Callable[..., None], is_initialized: Callable[[], bool]) -> Callable[..., None]:
+def _ignore_shutdown(original: Callable[..., None], is_initialized: Callable[[], bool]) -> Callable[..., None]:
     """Make the last line of every guide work: it returns with a note, once per cell, and the ranks stay connected.
 
     A forked child gets the same: its connection is its rank's, and JAX hangs when it closes that from the child.
     JAX's own shutdown, by `atexit`, does not use this name.
     """
-    told_in: int | None = None
+    noted_in_cell: int | None = None
 
     @functools.wraps(original)
     def shutdown(*args: Any, **kwargs: Any) -> None:
         __tracebackhide__ = True
-        nonlocal told_in
+        nonlocal noted_in_cell
         if args or kwargs or not is_initialized():
             return original(*args, **kwargs)
         shell = get_ipython()
         cell = 0 if shell is None else shell.execution_count
-        if told_in != cell:
-            told_in = cell
-            print(_STAYS, file=sys.stderr)
+        if noted_in_cell != cell:
+            noted_in_cell = cell
+            print(_SHUTDOWN_NOTE, file=sys.stderr)
         return None
 
     return shutdown
@@ -329,4 +333,4 @@ def _idle_shutdown(original: Callable[..., None], is_initialized: Callable[[], b
 
 def _await_coordinator(arguments: dict[str, Any]) -> None:
     if arguments["process_id"] != 0:
-        await_listener(str(arguments["coordinator_address"]), _LISTENER_S)
+        wait_for_port(str(arguments["coordinator_address"]), _LISTENER_WAIT_S)

@@ -13,23 +13,23 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.framing import MessageCutter, join_frames
-from mhnb.core.wire.limits import bound_message
+from mhnb.core.wire.framing import FrameDecoder, encode_frames
+from mhnb.core.wire.limits import shorten_message
 from mhnb.core.wire.protocol import Message
 from mhnb.errors import UnknownMessage
-from mhnb.system.sealing import CHALLENGE_NBYTES, make_opener, make_sealer, session_key
+from mhnb.system.sealing import CHALLENGE_NBYTES, derive_session_key, make_frame_reader, make_frame_writer
 from mhnb.values import Frame
 
-__all__ = ["Channel", "connect"]
+__all__ = ["TransportClient", "connect"]
 
 _BUFFER_NBYTES = 1 << 18
 _LARGE_NBYTES = 64 * 1024
 """A message above this size may contain a text that is too long."""
-_TRY_S = 1.0
-_CHALLENGE_S, _AGAIN_CHALLENGE_S = 60.0, 5.0
+_RECONNECT_TIMEOUT_S = 1.0
+_CHALLENGE_S, _RECONNECT_CHALLENGE_S = 60.0, 5.0
 
 
-class Channel:
+class TransportClient:
     """Signed messages to and from the notebook.
 
     Args:
@@ -42,37 +42,37 @@ class Channel:
         self._url, self._key, self._peer = url, key, peer.encode()
         self._lock = threading.Lock()
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
-        self._arrived: deque[Message] = deque()
-        self.closed = False
+        self._received: deque[Message] = deque()
+        self.is_closed = False
         """Whether the notebook's end is closed: no message will arrive, and none that is sent is received."""
         self._open_session(connect(url))
 
     def _open_session(self, connected: socket.socket, wait_s: float = _CHALLENGE_S) -> None:
         """Authenticate to the notebook's end, which has begun with a challenge."""
-        self._socket, self._cutter = connected, MessageCutter()
+        self._socket, self._cutter = connected, FrameDecoder()
         challenge, answer = _read_challenge(connected, wait_s), secrets.token_bytes(CHALLENGE_NBYTES)
-        key, encrypt = session_key(self._key, challenge, answer), self._url.startswith("sealed:")
-        self._signer = make_sealer(key, self._peer, encrypt=encrypt)
-        self._verifier = make_opener(key, encrypt=encrypt)
+        key, encrypt = derive_session_key(self._key, challenge, answer), self._url.startswith("sealed:")
+        self._signer = make_frame_writer(key, self._peer, encrypt=encrypt)
+        self._verifier = make_frame_reader(key, encrypt=encrypt)
         self._sender = b"notebook" + self._peer
-        self._put([self._peer, answer, *self._signer.sign([self._peer])])
+        self._write_frames([self._peer, answer, *self._signer.sign([self._peer])])
 
-    def try_again(self) -> bool:
+    def reconnect(self) -> bool:
         """Try to connect to a notebook at the same address again. Return whether there is a connection now."""
         try:
-            connected = connect(self._url, timeout_s=_TRY_S)
+            connected = connect(self._url, timeout_s=_RECONNECT_TIMEOUT_S)
         except OSError:
             return False
         with self._lock:
             self._socket.close()
-            self._arrived.clear()
-            self.closed = False
+            self._received.clear()
+            self.is_closed = False
             try:
                 # Another program may have the port by now and send nothing; the caller has other things to do.
-                self._open_session(connected, _AGAIN_CHALLENGE_S)
+                self._open_session(connected, _RECONNECT_CHALLENGE_S)
             except OSError:
-                self.closed = True
-        return not self.closed
+                self.is_closed = True
+        return not self.is_closed
 
     @property
     def address(self) -> str:
@@ -87,24 +87,24 @@ class Channel:
         """Send a message, and wait while the notebook is slower than this process. Large payloads are not copied."""
         frames = encode(message)
         if len(frames[0]) > _LARGE_NBYTES:
-            frames = encode(bound_message(message))
-        self._send(frames)
+            frames = encode(shorten_message(message))
+        self._send_signed(frames)
 
-    def _send(self, frames: list[bytes]) -> None:
+    def _send_signed(self, frames: list[bytes]) -> None:
         with self._lock:
-            self._put(self._signer.sign(frames))
+            self._write_frames(self._signer.sign(frames))
 
-    def _put(self, frames: Sequence[Frame]) -> None:
+    def _write_frames(self, frames: Sequence[Frame]) -> None:
         try:
-            for piece in join_frames(frames):
+            for piece in encode_frames(frames):
                 self._socket.sendall(piece)
         except OSError:
             # A rank without a notebook is ended by its supervisor, by the rules of the start.
-            self.closed = True
+            self.is_closed = True
 
     def receive(self) -> Message | None:
         """Return the next message that has arrived, or None."""
-        while not self._arrived:
+        while not self._received:
             try:
                 count = self._socket.recv_into(self._buffer, flags=socket.MSG_DONTWAIT)
             except BlockingIOError:
@@ -112,21 +112,21 @@ class Channel:
             except OSError:
                 count = 0
             if count == 0:
-                self.closed = True
+                self.is_closed = True
                 return None
-            self._open(self._cutter.feed(self._buffer[:count]))
-        return self._arrived.popleft()
+            self._decode_messages(self._cutter.feed(self._buffer[:count]))
+        return self._received.popleft()
 
-    def _open(self, found: Iterable[list[memoryview]]) -> None:
+    def _decode_messages(self, found: Iterable[list[memoryview]]) -> None:
         for frames in found:
             try:
-                self._arrived.append(decode(self._verifier.verify(self._sender, frames)))
+                self._received.append(decode(self._verifier.verify(self._sender, frames)))
             except UnknownMessage as error:
                 print(f"mhnb: {error}", flush=True)
 
     def poll(self, timeout_s: float) -> bool:
         """Wait for a message; for the supervisor and tests, never for a rank's loop."""
-        return bool(self._arrived) or bool(select.select([self._socket], [], [], timeout_s)[0])
+        return bool(self._received) or bool(select.select([self._socket], [], [], timeout_s)[0])
 
     def close(self) -> None:
         """Close the connection. Messages that were sent arrive."""
@@ -142,16 +142,16 @@ def connect(url: str, timeout_s: float | None = None) -> socket.socket:
     Raises:
         OSError: no process listens there.
     """
-    kind, _, place = url.partition(":")
+    kind, _, target = url.partition(":")
     if kind == "unix":
         connected = socket.socket(socket.AF_UNIX)
         try:
-            connected.connect(place)
+            connected.connect(target)
         except OSError:
             connected.close()
             raise
     else:
-        address, _, port = place.rpartition(":")
+        address, _, port = target.rpartition(":")
         connected = socket.create_connection((address.strip("[]"), int(port)), timeout_s)
         connected.settimeout(None)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

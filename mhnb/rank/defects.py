@@ -12,16 +12,16 @@ import traceback
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-__all__ = ["DEFECT_EXIT_CODE", "ends_rank_on_defect"]
+__all__ = ["INTERNAL_ERROR_EXIT_CODE", "exit_on_internal_error"]
 
-DEFECT_EXIT_CODE = 70
+INTERNAL_ERROR_EXIT_CODE = 70
 """The value of `EX_SOFTWARE` in sysexits.h: an internal error."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def ends_rank_on_defect(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def exit_on_internal_error(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Wrap a callback of the event loop that runs no user code unguarded: an exception from it is mhnb's own."""
 
     @functools.wraps(function)
@@ -32,6 +32,6 @@ def ends_rank_on_defect(function: Callable[_P, _R]) -> Callable[_P, _R]:
             # The real descriptor: the supervisor reads the last output there.
             traceback.print_exc(file=sys.__stderr__)
             print("mhnb failed in this rank; please report this", file=sys.__stderr__, flush=True)
-            os._exit(DEFECT_EXIT_CODE)
+            os._exit(INTERNAL_ERROR_EXIT_CODE)
 
     return guarded

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mhnb.core.wire.hostspec import HostSpec, parse_hostspec
-from mhnb.system.ports import hold_hub_ports
+from mhnb.system.ports import reserve_hub_ports
 from mhnb.system.processes import end_with_parent
 
 __all__ = ["main", "run_hub"]
 
-_PORTS = 24
+_PORT_COUNT = 24
 """The controller uses 19; more than are given here it would choose itself."""
 
 
@@ -22,20 +22,20 @@ def run_hub(spec: HostSpec) -> None:
     from ipyparallel.controller.app import IPController
     from traitlets import default
 
-    held = ExitStack()
+    port_locks = ExitStack()
 
     class Controller(IPController):
         @default("ports")
         def _free_ports(self) -> list[int]:
             # By itself it takes ports that the system assigns: any socket opened before it listens there may get the
             # same one.
-            return hold_hub_ports(_PORTS, held, self.ip)
+            return reserve_hub_ports(_PORT_COUNT, port_locks, self.ip)
 
     # Its heart monitor is a process of its own and would outlive a hub that is killed.
     hub = os.getpid()
     os.register_at_fork(after_in_child=lambda: end_with_parent(hub))
     profile = Path(spec.run_dir) / "profile"
-    with held:
+    with port_locks:
         Controller.launch_instance(argv=[f"--profile-dir={profile}", "--log-level=WARN"])
 
 

@@ -36,16 +36,16 @@ from typing import Any
 import numpy as np
 
 from mhnb.core.guard.reach import may_communicate
-from mhnb.core.guard.rules import FREE_PREFIX, communicates
+from mhnb.core.guard.rules import LOCAL_PREFIX, has_collectives
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.launched import Launched
+from mhnb.rank.guard.launched import Launch
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.programs import (
     CompiledProgram,
+    canonicalize_module,
     check_may_launch,
     find_meshes,
-    full_name,
-    identify_module,
+    format_program_name,
     optimised_texts,
     ranks_of_devices,
 )
@@ -60,20 +60,20 @@ from mhnb.rank.guard.provenance import (
     read_tags,
     tag_outputs,
 )
-from mhnb.rank.jaxseams import missing_makers
-from mhnb.sharding.hlo_bare import bare_text
-from mhnb.sharding.passed import find_donated, find_passed
+from mhnb.rank.jaxseams import missing_constructor_names
+from mhnb.sharding.hlo_bare import strip_metadata
+from mhnb.sharding.passed import find_donated, find_passthrough_outputs
 
 __all__ = [
     "HookStatus",
     "current_recorder",
-    "find_plain",
-    "identify",
+    "hook_argument_layout",
     "install",
-    "watch_arguments",
+    "read_name_and_devices",
+    "unwrap_array",
 ]
 
-_Places = list[tuple[int, int]]
+_IndexPairs = list[tuple[int, int]]
 
 
 class _Current(threading.local):
@@ -82,15 +82,15 @@ class _Current(threading.local):
     module: Any = None
     arguments: Any = MappingProxyType({})
     """Module and arguments of the compilation in progress."""
-    launched: Launched | None = None
+    launched: Launch | None = None
     """The launch in progress."""
-    is_learning: bool = False
+    is_caching: bool = False
     """Whether the call in progress has a new signature."""
     inputs: Sequence[Any] = ()
     """The inputs of that call's launch."""
-    laid_out: list[tuple[Any, Any]] | None = None
+    laid_out_pairs: list[tuple[Any, Any]] | None = None
     """Arguments of a launch from C++, each with the array that it was laid out as."""
-    missed: tuple[Any, Any, Any] | None = None
+    uncached: tuple[Any, Any, Any] | None = None
     """A call that was not in the cache of signatures: its parameters, its key, and the table for that key."""
 
 
@@ -113,7 +113,7 @@ class _Program:
     name: str
     participants: tuple[int, ...]
     compiled: CompiledProgram | None = None
-    passed: tuple[tuple[int, int], ...] = ()
+    passed_through: tuple[tuple[int, int], ...] = ()
     """Each output that is an argument passed through, with the index of that argument."""
     donated: tuple[int, ...] | None = ()
     """Arguments that a launch donates; None if that is unknown."""
@@ -123,12 +123,12 @@ class _Program:
     """The latest producer of its outputs, by line of the cell."""
     is_collective: bool = field(init=False)
     """Whether it communicates."""
-    number: int = field(init=False)
+    fingerprint_number: int = field(init=False)
     """Its fingerprint as a number."""
 
     def __post_init__(self) -> None:
-        self.is_collective = communicates(self.fingerprint)
-        self.number = int(self.fingerprint.removeprefix(FREE_PREFIX), 16)
+        self.is_collective = has_collectives(self.fingerprint)
+        self.fingerprint_number = int(self.fingerprint.removeprefix(LOCAL_PREFIX), 16)
 
     @property
     def is_gated(self) -> bool:
@@ -137,8 +137,8 @@ class _Program:
 
 
 _recorder: LaunchRecorder | None = None
-_signatures: _Signatures
-_NOTHING: Mapping[int, Any] = MappingProxyType({})
+_signature_cache: _SignatureCache
+_EMPTY: Mapping[int, Any] = MappingProxyType({})
 
 
 def install(recorder: LaunchRecorder) -> HookStatus:
@@ -158,7 +158,7 @@ def install(recorder: LaunchRecorder) -> HookStatus:
         _hook()
     _recorder = recorder
     recorder.finish_effects = _finish_effects
-    recorder.choose_way = _choose_way
+    recorder.select_dispatch = _select_path
     return HookStatus(True)
 
 
@@ -167,7 +167,7 @@ def current_recorder() -> LaunchRecorder | None:
     return _recorder
 
 
-def identify(compiled: Any) -> tuple[str, list[Any]]:
+def read_name_and_devices(compiled: Any) -> tuple[str, list[Any]]:
     """Return name and device assignment of a result of `lower(...).compile()`."""
     unloaded = compiled._executable._unloaded_executable
     return unloaded.name, list(unloaded.device_list)
@@ -192,13 +192,13 @@ def _probe() -> str | None:
     from jax._src import array, dispatch
     from jax._src.interpreters import pxla
 
-    missing = [*_missing_names(pxla), *_missing_ways()]
+    missing = [*_missing_names(pxla), *_missing_path_names()]
     if not array.ArrayImpl.__dictoffset__:
         # The tag of an array is an attribute of it.
         missing.append("ArrayImpl.__dict__")
     if not hasattr(array.ArrayImpl, "_sharding"):
         missing.append("ArrayImpl._sharding")
-    missing += missing_makers()
+    missing += missing_constructor_names()
     if not callable(getattr(dispatch.runtime_tokens, "clear", None)):
         missing.append("runtime_tokens.clear")
     if missing:
@@ -206,7 +206,7 @@ def _probe() -> str | None:
     return None
 
 
-def _missing_ways() -> list[str]:
+def _missing_path_names() -> list[str]:
     """Return the names that the two launch paths need and this JAX does not have."""
     from jax._src import api, config, core, dispatch, pjit, tree_util
     from jax._src.interpreters import pxla
@@ -284,9 +284,9 @@ def _hook() -> None:
     from jax._src.interpreters import pxla
 
     unloaded: Any = pxla.UnloadedMeshExecutable
-    unloaded.from_hlo = staticmethod(_note_module(unloaded.from_hlo))
-    unloaded.load = _load_recorded(unloaded.load, _make_recorded_class())
-    _hook_ways()
+    unloaded.from_hlo = staticmethod(_hook_compile(unloaded.from_hlo))
+    unloaded.load = _hook_load(unloaded.load, _make_hooked_call_class())
+    _hook_dispatch()
     # This makes the class of jitted functions use our method that clears a cache.
     jax.jit(_hook)
     # Programs compiled so far are not hooked. Nothing is lost: each compiles again when it is next called.
@@ -298,7 +298,7 @@ def _hook() -> None:
             exclude(__file__)
 
 
-def _note_module(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
+def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the compilation of a lowered module, so that the module is available when its executable is loaded."""
 
     @functools.wraps(from_hlo)
@@ -315,7 +315,7 @@ def _note_module(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
     return compile_noted
 
 
-def _load_recorded(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[[Any], Any]:
+def _hook_load(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[[Any], Any]:
     """Wrap the loading of an executable. A multi-process one gets a `Recorded` as its call object."""
 
     @functools.wraps(load)
@@ -326,7 +326,7 @@ def _load_recorded(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[
         if len(participants) > 1:
             program = _describe(unloaded, participants)
             executable.build_unsafe_call = functools.partial(
-                _build_recorded, executable.build_unsafe_call, program, recorded
+                _build_hooked, executable.build_unsafe_call, program, recorded
             )
         return executable
 
@@ -339,25 +339,25 @@ def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
     compiled = CompiledProgram(unloaded.name, ranks, devices[0].platform, meshes, unloaded.xla_executable)
     fingerprint = _fingerprint(unloaded, module)
     if _recorder is not None:
-        _recorder.describe(fingerprint, "\n".join([_device_text(unloaded), module, _option_text()]))
-    passed, donated = find_passed(module), find_donated(module)
+        _recorder.describe_program(fingerprint, "\n".join([_device_text(unloaded), module, _option_text()]))
+    passed, donated = find_passthrough_outputs(module), find_donated(module)
     # since jaxlib 0.10.2: with one device in a process, and through Python, a donated argument is an error like any other.
     may_crash = devices[0].platform == "cpu" and len(devices) > len(participants)
-    return _Program(fingerprint, full_name(unloaded), participants, compiled, passed, donated, may_crash)
+    return _Program(fingerprint, format_program_name(unloaded), participants, compiled, passed, donated, may_crash)
 
 
-def _build_recorded(build: Callable[[], Any], program: _Program, recorded: Callable[[Any, _Program], Any]) -> Any:
+def _build_hooked(build: Callable[[], Any], program: _Program, recorded: Callable[[Any, _Program], Any]) -> Any:
     call = build()
     # Find which output goes into a mutable array, and which is an argument. Tokens come before all others.
     first = len(call.ordered_effects)
     places = enumerate(call.mut.out_mut if call.mut else ())
     written = [(output, first + place) for output, place in places if place is not None]
-    passed = [(output - first, place) for output, place in program.passed if output >= first]
-    call.xla_executable = _NotingExecutable(call.xla_executable, program, written, passed)
+    passed = [(output - first, place) for output, place in program.passed_through if output >= first]
+    call.xla_executable = _HookedExecutable(call.xla_executable, program, written, passed)
     return recorded(call, program)
 
 
-def _make_recorded_class() -> type[Any]:
+def _make_hooked_call_class() -> type[Any]:
     """Create the class of call objects of multi-process programs. JAX's C++ paths accept only an `ExecuteReplicated`."""
     from jax._src.interpreters import pxla
 
@@ -374,12 +374,12 @@ def _make_recorded_class() -> type[Any]:
 
         def __call__(self, *args: Any) -> Any:
             __tracebackhide__ = True
-            return _launch_around(super().__call__, *args)
+            return _launch_and_settle(super().__call__, *args)
 
         def launch_laid_out(self, inputs: Sequence[Any], signatures: Sequence[int | None]) -> Any:
             """Launch with arguments that are already laid out as the program requires."""
             __tracebackhide__ = True
-            return _launch_around(self._launch_laid_out, inputs, signatures)
+            return _launch_and_settle(self._launch_laid_out, inputs, signatures)
 
         def _launch_laid_out(self, inputs: Sequence[Any], signatures: Sequence[int | None]) -> Any:
             __tracebackhide__ = True
@@ -391,16 +391,16 @@ def _make_recorded_class() -> type[Any]:
 
 def _break_dispatch(error: BaseException) -> None:
     if _current.launched is not None:
-        _current.launched.break_dispatch(error)
+        _current.launched.fail_dispatch(error)
 
 
-def _launch_around(launch: Callable[..., Any], *args: Any) -> Any:
+def _launch_and_settle(launch: Callable[..., Any], *args: Any) -> Any:
     """Make a launch, then settle what had to wait for it."""
     __tracebackhide__ = True
     gate = None if _recorder is None else _recorder.gate
     # A signal handler or a finalizer may call a program in the middle of another launch, which that call must not
     # settle.
-    nested = gate is not None and gate.is_inside()
+    nested = gate is not None and gate.is_in_launch()
     around, _current.launched = _current.launched, None
     try:
         return launch(*args)
@@ -411,14 +411,14 @@ def _launch_around(launch: Callable[..., Any], *args: Any) -> Any:
         # Otherwise the arrays that it made would live until the next launch.
         _current.launched = around if nested else None
         if gate is not None and not nested:
-            gate.settle()
+            gate.deliver_deferred()
 
 
 # -- the two launch paths
 
 
 @dataclass(slots=True)
-class _Way:
+class _LaunchPath:
     """The path that launches take at present."""
 
     guard: str = "lockstep"
@@ -426,7 +426,7 @@ class _Way:
     """Whether JAX's own C++ dispatch launches every program."""
     state: Any = None
     """JAX's configuration state for the path."""
-    has_origins: bool = False
+    has_cpp_programs: bool = False
     """Whether C++ has received a program of several ranks: before that, nothing has to be done after a call."""
 
     @property
@@ -435,13 +435,13 @@ class _Way:
         return self.is_direct and self.guard == "off"
 
 
-_way = _Way()
+_launch_path = _LaunchPath()
 _jax: Any = types.SimpleNamespace(array_type=None)
 """Parts of JAX that each launch needs; set once JAX is hooked."""
 
 
 @dataclass(slots=True)
-class _Origin:
+class _CppProgram:
     """A program that C++ launches, found through the sharding of its first output."""
 
     program: _Program
@@ -449,7 +449,7 @@ class _Origin:
     """A weak reference to the `CompiledProgram`: an array must not keep its program alive."""
     constants: Sequence[Any]
     """Weak references to arrays that the program receives before its arguments."""
-    kept: tuple[int, ...] | None
+    kept_indices: tuple[int, ...] | None
     """Indices of the constants and arguments that the program takes; None for all."""
     avals: Sequence[Any]
     """Shape and type of each that it takes."""
@@ -457,23 +457,23 @@ class _Origin:
     """Tokens of the outputs, once there are outputs."""
 
 
-_ORIGIN = "_mhnb_origin"
-"""Attribute of a sharding: an `_Origin`."""
+_CPP_PROGRAM = "_mhnb_origin"
+"""Attribute of a sharding: an `_CppProgram`."""
 
 
-def _choose_way(guard: str, *, is_direct: bool) -> None:
+def _select_path(guard: str, *, is_direct: bool) -> None:
     """Select the launch path of a cell: `is_direct` lets JAX launch by itself, under off and parity."""
-    _way.guard, _way.is_direct = guard, is_direct
+    _launch_path.guard, _launch_path.is_direct = guard, is_direct
     # Entries of a failed call would stay.
-    _current.laid_out = None
+    _current.laid_out_pairs = None
     # Only in the cell's own thread: launches of other threads are recorded first, as the cell may end while one is
     # stuck.
-    _way.state.set_local("direct" if is_direct else _jax.config.config_ext.unset)
+    _launch_path.state.set_local("direct" if is_direct else _jax.config.config_ext.unset)
     _set_after_call()
 
 
-def _hook_ways() -> None:
-    global _signatures  # noqa: PLW0603 - as `_recorder`
+def _hook_dispatch() -> None:
+    global _signature_cache  # noqa: PLW0603 - as `_recorder`
     from jax._src import api, array, config, pjit, tree_util
     from jax._src.interpreters import pxla
     from jax._src.lib import jax_jit
@@ -483,26 +483,26 @@ def _hook_ways() -> None:
     _jax.array_type, _jax.tree_leaves = array.ArrayImpl, tree_util.tree_leaves
     _jax.parse_arguments, _jax.tracing_registry = jax_jit.parse_arguments, tree_util.tracing_registry
     _jax.after_call = _make_after_call()
-    _way.state = config.config_ext.Config("mhnb_way", None, include_in_jit_key=True)
-    private._get_fastpath_data = _give_fastpath(private._get_fastpath_data)
-    _signatures = _Signatures(private._infer_params, private._run_python_pjit)
-    private._infer_params, private._run_python_pjit = _signatures.infer, _signatures.run
-    private.jit_evict_fn = _forget_with(private.jit_evict_fn, _signatures)
+    _launch_path.state = config.config_ext.Config("mhnb_way", None, include_in_jit_key=True)
+    private._get_fastpath_data = _hook_fastpath(private._get_fastpath_data)
+    _signature_cache = _SignatureCache(private._infer_params, private._run_python_pjit)
+    private._infer_params, private._run_python_pjit = _signature_cache.infer, _signature_cache.run
+    private.jit_evict_fn = _clear_with(private.jit_evict_fn, _signature_cache)
     executable: Any = pxla.MeshExecutable
-    executable.create_cpp_call = _choose_per_call(executable.create_cpp_call)
+    executable.create_cpp_call = _hook_cpp_call(executable.create_cpp_call)
     for state in (config.debug_nans, config.debug_infs):
         state._add_hooks(lambda _: _set_after_call(), lambda _: _set_after_call_here())
     # Code that ran here before has left a setting of this thread's own.
     _set_after_call_here()
-    os.register_at_fork(after_in_child=_gate_child)
+    os.register_at_fork(after_in_child=_refuse_in_child)
 
 
-def _gate_child() -> None:
+def _refuse_in_child() -> None:
     """Refuse the launches of a forked child, because it is not a rank."""
-    _choose_way(_way.guard, is_direct=False)
+    _select_path(_launch_path.guard, is_direct=False)
 
 
-def _give_fastpath(original: Callable[..., Any]) -> Callable[..., Any]:
+def _hook_fastpath(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the function that returns what JAX's C++ dispatch needs after the first call of a program."""
 
     @functools.wraps(original)
@@ -512,33 +512,33 @@ def _give_fastpath(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(executable, *args, **kwargs)
         # Another thread may have begun this call while launches took another path, and C++ would keep it under that
         # path.
-        if program.is_gated and not (_way.is_direct and threading.current_thread() is threading.main_thread()):
+        if program.is_gated and not (_launch_path.is_direct and threading.current_thread() is threading.main_thread()):
             return None
         data = original(executable, *args, **kwargs)
-        return data if data is None else _name_first_output(data, program, executable.in_avals)
+        return data if data is None else _mark_first_output(data, program, executable.in_avals)
 
     return get_fastpath_data
 
 
-def _name_first_output(data: Any, program: _Program, avals: Sequence[Any]) -> Any:
+def _mark_first_output(data: Any, program: _Program, avals: Sequence[Any]) -> Any:
     """Give the first output a sharding of its own. It identifies the program after C++ has launched it."""
     if not data.out_shardings:
         return data
     first, *others = data.out_shardings
-    own = first.with_memory_kind(first.memory_kind)
-    if not _way.has_origins:
-        _way.has_origins = True
+    marked = first.with_memory_kind(first.memory_kind)
+    if not _launch_path.has_cpp_programs:
+        _launch_path.has_cpp_programs = True
         _set_after_call()
     bits = list(data.kept_var_bitvec)
     kept = None if all(bits) else tuple(place for place, is_kept in enumerate(bits) if is_kept)
     compiled = weakref.ref(program.compiled) if program.compiled is not None else None
     constants = tuple(map(weakref.ref, data.const_args))
     light = dataclasses.replace(program, compiled=None)
-    setattr(own, _ORIGIN, _Origin(light, compiled, constants, kept, tuple(avals)))
-    return data._replace(out_shardings=[own, *others], kept_var_bitvec=bits)
+    setattr(marked, _CPP_PROGRAM, _CppProgram(light, compiled, constants, kept, tuple(avals)))
+    return data._replace(out_shardings=[marked, *others], kept_var_bitvec=bits)
 
 
-def _choose_per_call(original: Callable[..., Any]) -> Callable[..., Any]:
+def _hook_cpp_call(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the function that creates the C++ call of a program that was compiled ahead of time."""
     from jax._src import stages
 
@@ -550,7 +550,11 @@ def _choose_per_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            return direct(*args, **kwargs) if _way.is_unguarded else stages.Compiled.call(params, *args, **kwargs)[0]
+            return (
+                direct(*args, **kwargs)
+                if _launch_path.is_unguarded
+                else stages.Compiled.call(params, *args, **kwargs)[0]
+            )
 
         return call
 
@@ -564,7 +568,7 @@ def _set_after_call() -> None:
     """Make JAX call the function of this path after each launch, beside its own check for NaN."""
     config = _jax.config
     checks = config._read("jax_debug_nans") or config._read("jax_debug_infs")
-    ours = _jax.after_call if _way.has_origins and not _way.is_unguarded else None
+    ours = _jax.after_call if _launch_path.has_cpp_programs and not _launch_path.is_unguarded else None
     own = _jax.check_nan if checks else None
     _jax.post_hook.set_global(_checked_after_call if ours and own else ours or own)
 
@@ -577,7 +581,7 @@ def _set_after_call_here() -> None:
 
 
 def _checked_after_call(function: Any, args: Any, kwargs: Any, out: Any) -> None:
-    if not _way.is_unguarded:
+    if not _launch_path.is_unguarded:
         _jax.after_call(function, args, kwargs, out)
     _jax.check_nan(function, args, kwargs, out)
 
@@ -593,56 +597,56 @@ def _make_after_call() -> Callable[[Any, Any, Any, Any], None]:
             first, outputs = out, [out]
         else:
             outputs = tree_leaves(out)
-            first = find_plain(outputs[0]) if outputs else None
+            first = unwrap_array(outputs[0]) if outputs else None
             if type(first) is not array_type:
                 # A tracer, or not an array at all.
                 return
-        origin: _Origin | None = getattr(first._sharding, _ORIGIN, None)
+        origin: _CppProgram | None = getattr(first._sharding, _CPP_PROGRAM, None)
         if origin is not None and _recorder is not None:
-            _deal_with(origin, outputs, (function, args, kwargs))
+            _handle_cpp_launch(origin, outputs, (function, args, kwargs))
 
     return after_call
 
 
-def _deal_with(origin: _Origin, outputs: list[Any], call: tuple[Any, Any, Any]) -> None:
-    laid_out, _current.laid_out = _current.laid_out, None
+def _handle_cpp_launch(cpp_program: _CppProgram, outputs: list[Any], call: tuple[Any, Any, Any]) -> None:
+    laid_out, _current.laid_out_pairs = _current.laid_out_pairs, None
     # It ran, and no rank waits for it; but a request between cells must not receive its outputs.
-    check_may_launch(origin.program.name)
-    if origin.program.is_collective and not _way.is_direct:
+    check_may_launch(cpp_program.program.name)
+    if cpp_program.program.is_collective and not _launch_path.is_direct:
         # A thread of a cell under off or parity began it, and that cell ended meanwhile.
         return
-    made = {id(given): plain for given, plain in laid_out or ()}
-    inputs = [made.get(id(each), each) for each in _list_inputs(origin, *call)]
-    if _way.is_direct or len(inputs) != 1 or not _tag_single(origin, inputs[0], outputs):
-        outputs = [find_plain(output) for output in outputs]
-        if not _way.is_direct:
-            _tag_outputs(origin, inputs, outputs)
+    laid_out_by_id = {id(given): plain for given, plain in laid_out or ()}
+    inputs = [laid_out_by_id.get(id(each), each) for each in _list_inputs(cpp_program, *call)]
+    if _launch_path.is_direct or len(inputs) != 1 or not _tag_single(cpp_program, inputs[0], outputs):
+        outputs = [unwrap_array(output) for output in outputs]
+        if not _launch_path.is_direct:
+            _tag_outputs(cpp_program, inputs, outputs)
             return
-        if origin.program.is_collective:
-            _record_launch(origin, inputs, outputs)
-        _follow_boxes(inputs, outputs, origin)
+        if cpp_program.program.is_collective:
+            _record_launch(cpp_program, inputs, outputs)
+        _follow_boxes(inputs, outputs, cpp_program)
 
 
-def _tag_single(origin: _Origin, given: Any, outputs: list[Any]) -> bool:
+def _tag_single(cpp_program: _CppProgram, argument: Any, outputs: list[Any]) -> bool:
     """Tag the outputs of a program of one array whose tag is final. Return False if there is more to do."""
-    tag: Tag = getattr(given, ATTRIBUTE, UNTAGGED)
-    recorder, signatures, program = _recorder, origin.signatures, origin.program
+    tag: Tag = getattr(argument, ATTRIBUTE, UNTAGGED)
+    recorder, signatures, program = _recorder, cpp_program.signatures, cpp_program.program
     assert recorder is not None
-    if tag[1] is None or signatures is None or program.passed or recorder.has_open_arrays():
+    if tag[1] is None or signatures is None or program.passed_through or recorder.has_arrays_to_check():
         return False
-    tag_outputs(outputs, _follow_local(recorder, program, (tag,)), signatures=signatures)
+    tag_outputs(outputs, _make_local_provenance(recorder, program, (tag,)), signatures=signatures)
     return True
 
 
-def _follow_boxes(inputs: list[Any], outputs: list[Any], origin: _Origin) -> None:
-    if _recorder is not None and not origin.program.is_collective and (follow := _recorder.follow_given(inputs)):
+def _follow_boxes(inputs: list[Any], outputs: list[Any], cpp_program: _CppProgram) -> None:
+    if _recorder is not None and not cpp_program.program.is_collective and (follow := _recorder.track_inputs(inputs)):
         follow(outputs)
 
 
-def _list_inputs(origin: _Origin, function: Any, args: Any, kwargs: Any) -> list[Any]:
+def _list_inputs(cpp_program: _CppProgram, function: Any, args: Any, kwargs: Any) -> list[Any]:
     """List the inputs that a launch from C++ takes, in the order in which its Python path takes them."""
-    if len(args) == 1 and type(args[0]) is _jax.array_type and not (kwargs or origin.constants):
-        return list(args) if origin.kept is None or origin.kept else []
+    if len(args) == 1 and type(args[0]) is _jax.array_type and not (kwargs or cpp_program.constants):
+        return list(args) if cpp_program.kept_indices is None or cpp_program.kept_indices else []
     info = getattr(function, "_jit_info", None)
     if info is None or not (info.static_argnums or info.static_argnames):
         leaves = _jax.tree_leaves((args, kwargs or {}))
@@ -651,40 +655,42 @@ def _list_inputs(origin: _Origin, function: Any, args: Any, kwargs: Any) -> list
         _, leaves = _jax.parse_arguments(
             args, values, names, info.static_argnums, info.static_argnames, _jax.tracing_registry
         )
-    inputs = [*(constant() for constant in origin.constants), *leaves]
-    if origin.kept is not None:
-        inputs = [inputs[place] for place in origin.kept]
+    inputs = [*(constant() for constant in cpp_program.constants), *leaves]
+    if cpp_program.kept_indices is not None:
+        inputs = [inputs[place] for place in cpp_program.kept_indices]
     return inputs
 
 
-def _tag_outputs(origin: _Origin, given: list[Any], outputs: list[Any]) -> None:
+def _tag_outputs(cpp_program: _CppProgram, arguments: list[Any], outputs: list[Any]) -> None:
     assert _recorder is not None
-    program, array_type = origin.program, _jax.array_type
-    inputs = [each if type(each) is array_type else find_plain(each) for each in given]
-    _recorder.learn_contents(inputs, None)
+    program, array_type = cpp_program.program, _jax.array_type
+    inputs = [each if type(each) is array_type else unwrap_array(each) for each in arguments]
+    _recorder.hash_inputs(inputs, None)
     tags = read_tags(inputs)
     if any(tag[1] is None for tag in tags):
         # Keys of this process alone: the program treats them as the same on every rank.
         tags = _recorder.tags_of(
-            inputs, [getattr(each, "aval", a) for each, a in zip(inputs, origin.avals, strict=True)]
+            inputs, [getattr(each, "aval", a) for each, a in zip(inputs, cpp_program.avals, strict=True)]
         )
-    birth = _follow_local(_recorder, program, tags)
-    if origin.signatures is None:
-        origin.signatures = tuple(map(_signatures.make_token, outputs))
-    passed = {at: inputs[n] for at, n in program.passed} if program.passed else _NOTHING
-    tag_outputs(outputs, birth, passed=passed, signatures=origin.signatures)
-    _follow_boxes(inputs, outputs, origin)
+    provenance = _make_local_provenance(_recorder, program, tags)
+    if cpp_program.signatures is None:
+        cpp_program.signatures = tuple(map(_signature_cache.make_token, outputs))
+    passed = {at: inputs[n] for at, n in program.passed_through} if program.passed_through else _EMPTY
+    tag_outputs(outputs, provenance, passed_through=passed, signatures=cpp_program.signatures)
+    _follow_boxes(inputs, outputs, cpp_program)
 
 
-def _record_launch(origin: _Origin, laid_out: list[Any], outputs: list[Any]) -> None:
+def _record_launch(cpp_program: _CppProgram, laid_out: list[Any], outputs: list[Any]) -> None:
     assert _recorder is not None
-    program, line = origin.program, _recorder.find_line()
-    _recorder.note_given(program.participants, line, laid_out, birth=NOT_GUARDED)
-    compiled = None if origin.compiled is None else origin.compiled()
-    _recorder.note(program.fingerprint, program.name, program.participants, line, outputs=outputs, program=compiled)
+    program, line = cpp_program.program, _recorder.find_line()
+    _recorder.record_inputs(program.participants, line, laid_out, provenance=NOT_GUARDED)
+    compiled = None if cpp_program.compiled is None else cpp_program.compiled()
+    _recorder.record_launch(
+        program.fingerprint, program.name, program.participants, line, outputs=outputs, program=compiled
+    )
 
 
-def watch_arguments() -> None:
+def hook_argument_layout() -> None:
     """Record how launches from C++ lay out their arguments.
 
     Must be called after everything else that lays out arrays is hooked.
@@ -692,16 +698,16 @@ def watch_arguments() -> None:
     from jax._src.interpreters import pxla
 
     private: Any = pxla
-    original, asker = private.shard_args, pxla.cc_shard_arg.__code__
+    original, caller_code = private.shard_args, pxla.cc_shard_arg.__code__
 
     @functools.wraps(original)
     def shard_args(shardings: Any, layouts: Any, semantics: Any, args: Any, **more: Any) -> Any:
         __tracebackhide__ = True
         made = original(shardings, layouts, semantics, args, **more)
-        if sys._getframe(1).f_code is asker and made[0] is not args[0] and not _way.is_unguarded:
-            plain = find_plain(made[0])
+        if sys._getframe(1).f_code is caller_code and made[0] is not args[0] and not _launch_path.is_unguarded:
+            plain = unwrap_array(made[0])
             if not plain.sharding.is_fully_addressable:
-                pairs = _current.laid_out = _current.laid_out or []
+                pairs = _current.laid_out_pairs = _current.laid_out_pairs or []
                 pairs.append((args[0], plain))
         return made
 
@@ -712,14 +718,14 @@ def watch_arguments() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _CachedCall:
     """A call whose program is known from its signature."""
 
     call: Any
     """A `Recorded`."""
     constants: tuple[Any, ...]
     """Arrays that the program receives before its arguments."""
-    kept: tuple[int, ...] | None
+    kept_indices: tuple[int, ...] | None
     """Indices of the constants and arguments that it takes; None for all."""
     relaid: tuple[int, ...]
     """Those of them that are laid out anew for each launch."""
@@ -727,7 +733,7 @@ class _Known:
     """Tokens of the outputs; None for keys."""
 
 
-class _Signatures:
+class _SignatureCache:
     """Cache of gated calls, by function, static arguments and the types of their leaves.
 
     JAX's own `_infer_params` works those out again at each call that does not come from C++.
@@ -749,11 +755,11 @@ class _Signatures:
         self.infer, self.run = self._wrap_infer(infer), self._wrap_run(run)
 
         class KnownParams(pjit.PjitParams):  # type: ignore[misc,unused-ignore]
-            known: _Known
+            known: _CachedCall
 
         self._params_class = KnownParams
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Forget every call."""
         self._table.cache_clear()
 
@@ -761,13 +767,13 @@ class _Signatures:
         @functools.wraps(infer)
         def infer_params(fun: Any, ji: Any, args: Any, kwargs: Any) -> Any:
             __tracebackhide__ = True
-            _current.missed = None
-            if _way.is_direct or not self._is_clean() or ji.use_resource_env:
+            _current.uncached = None
+            if _launch_path.is_direct or not self._is_clean() or ji.use_resource_env:
                 return infer(fun, ji, args, kwargs)
             static, leaves = self._parse(
                 args, tuple(kwargs.values()), tuple(kwargs), ji.static_argnums, ji.static_argnames, self._registry
             )
-            signature = self._sign(leaves)
+            signature = self._make_signature(leaves)
             if signature is None:
                 return infer(fun, ji, args, kwargs)
             try:
@@ -781,7 +787,7 @@ class _Signatures:
             if known is not None:
                 return known, leaves
             params, flat = infer(fun, ji, args, kwargs)
-            _current.missed = params, key, table
+            _current.uncached = params, key, table
             return params, flat
 
         return infer_params
@@ -790,29 +796,29 @@ class _Signatures:
         @functools.wraps(run)
         def run_python_pjit(p: Any, args_flat: Any, fun: Any, args: Any, kwargs: Any) -> Any:
             __tracebackhide__ = True
-            known: _Known | None = getattr(p, "known", None)
+            known: _CachedCall | None = getattr(p, "known", None)
             if known is not None and not self._checks():
                 given = [*known.constants, *args_flat]
-                inputs = given if known.kept is None else [given[place] for place in known.kept]
+                inputs = given if known.kept_indices is None else [given[place] for place in known.kept_indices]
                 # XLA for CPU ends the process on a deleted array, and on other platforms refuses it after the ranks
                 # have agreed.
                 arrays = inputs if not known.relaid else [each for each in inputs if type(each) is self._array_type]
                 if not any(map(self._array_type.is_deleted, arrays)):
-                    return self._run_known(p, args_flat, inputs)
-            missed, _current.missed = _current.missed, None
+                    return self._run_cached(p, args_flat, inputs)
+            missed, _current.uncached = _current.uncached, None
             if missed is None or missed[0] is not p:
                 return run(p, args_flat, fun, args, kwargs)
-            _current.is_learning = True
+            _current.is_caching = True
             try:
                 result = run(p, args_flat, fun, args, kwargs)
-                self._learn(p, missed, args_flat, result)
+                self._add(p, missed, args_flat, result)
                 return result
             finally:
-                _current.is_learning, _current.inputs = False, ()
+                _current.is_caching, _current.inputs = False, ()
 
         return run_python_pjit
 
-    def _sign(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
+    def _make_signature(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
         signature: list[Any] = [getattr(leaf, ATTRIBUTE, UNTAGGED)[2] for leaf in leaves]
         for place, known in enumerate(signature):
             if known is None:
@@ -831,12 +837,12 @@ class _Signatures:
         sharding = getattr(leaf, "sharding", None)
         if sharding is None or not hasattr(leaf, "aval"):
             return None
-        look = (kind, leaf.aval, sharding, getattr(leaf, "committed", None))
+        description = (kind, leaf.aval, sharding, getattr(leaf, "committed", None))
         if sharding.is_fully_addressable:
             # It is laid out anew for each launch, whatever its memory layout.
-            return self._intern(look)
-        token = self._intern((*look, getattr(getattr(leaf, "format", None), "layout", None)))
-        if find_plain(leaf) is leaf:
+            return self._intern(description)
+        token = self._intern((*description, getattr(getattr(leaf, "format", None), "layout", None)))
+        if unwrap_array(leaf) is leaf:
             value, producer, _ = getattr(leaf, ATTRIBUTE, UNTAGGED)
             setattr(leaf, ATTRIBUTE, (value, producer, token))
         return token
@@ -844,7 +850,7 @@ class _Signatures:
     def _intern(self, what: Any) -> int:
         return self._tokens.setdefault(what, next(self._numbers))
 
-    def _learn(self, params: Any, missed: tuple[Any, Any, Any], leaves: Sequence[Any], result: Any) -> None:
+    def _add(self, params: Any, missed: tuple[Any, Any, Any], leaves: Sequence[Any], result: Any) -> None:
         """Add a call to the cache, if it is a plain one of a gated program."""
         _, flat, _, _, _, executable, profiler, constants = result
         call: Any = getattr(executable, "unsafe_call", None)
@@ -861,18 +867,18 @@ class _Signatures:
         taken = [given[place] for place in kept]
         relaid = tuple(at for at, (leaf, laid) in enumerate(zip(taken, inputs, strict=True)) if laid is not leaf)
         # A key has another token than the plain array behind it, and that array carries the tag.
-        signatures = tuple(self.make_token(output) if find_plain(output) is output else None for output in flat)
+        signatures = tuple(self.make_token(output) if unwrap_array(output) is output else None for output in flat)
         known = self._params_class(*params)
         all_kept = len(kept) == len(given)
-        known.known = _Known(call, tuple(constants), None if all_kept else tuple(kept), relaid, signatures)
+        known.known = _CachedCall(call, tuple(constants), None if all_kept else tuple(kept), relaid, signatures)
         _, key, table = missed
-        if len(table) >= _MOST_SIGNATURES:
+        if len(table) >= _MAX_SIGNATURES:
             table.clear()
         table[key] = known
 
-    def _run_known(self, params: Any, leaves: Sequence[Any], inputs: list[Any]) -> Any:
+    def _run_cached(self, params: Any, leaves: Sequence[Any], inputs: list[Any]) -> Any:
         __tracebackhide__ = True
-        known: _Known = params.known
+        known: _CachedCall = params.known
         call = known.call
         if known.relaid:
             _lay_out(call, known.relaid, inputs)
@@ -882,11 +888,11 @@ class _Signatures:
 
 
 def _make_table(_function: Any, _info: Any) -> dict[Any, Any]:
-    """Create the table of a function's known calls, by signature. Its values are JAX's own parameters, with a `_Known`."""
+    """Create the table of a function's known calls, by signature. Its values are JAX's own parameters, with a `_CachedCall`."""
     return {}
 
 
-_MOST_SIGNATURES = 512
+_MAX_SIGNATURES = 512
 """Most known calls of one function. If there are more, all are forgotten, because each keeps its program alive."""
 
 _PLAIN_NUMBERS = (bool, int, float, complex)
@@ -898,38 +904,38 @@ def _lay_out(call: Any, places: Sequence[int], inputs: list[Any]) -> None:
     from jax._src.lib import xla_client  # type: ignore[attr-defined,unused-ignore]
 
     handler = call.in_handler
-    made = pxla.shard_args(
+    laid_out = pxla.shard_args(
         [handler.in_shardings[place] for place in places],
         [handler.in_layouts[place] for place in places],
         [xla_client.ArrayCopySemantics.REUSE_INPUT] * len(places),
         [inputs[place] for place in places],
     )
-    for place, each in zip(places, made, strict=True):
+    for place, each in zip(places, laid_out, strict=True):
         inputs[place] = each
 
 
-def _forget_with(original: Callable[..., Any], signatures: _Signatures) -> Callable[..., Any]:
+def _clear_with(original: Callable[..., Any], signatures: _SignatureCache) -> Callable[..., Any]:
     """Wrap the method with which a jitted function clears its programs, so that signatures are cleared, too."""
 
     @functools.wraps(original)
     def clear_cache(self: Any) -> None:
         original(self)
-        signatures.forget()
+        signatures.clear()
 
     return clear_cache
 
 
-class _NotingExecutable:
+class _HookedExecutable:
     """Agrees on a launch and records it at the very moment it is made.
 
     That is after the arguments were laid out, which may launch others.
     """
 
-    __slots__ = ("_executable", "_passed", "_program", "_written")
+    __slots__ = ("_executable", "_passed_through", "_program", "_written")
 
-    def __init__(self, executable: Any, program: _Program, written: _Places, passed: _Places) -> None:
+    def __init__(self, executable: Any, program: _Program, written: _IndexPairs, passed: _IndexPairs) -> None:
         self._executable, self._program = executable, program
-        self._written, self._passed = written, passed
+        self._written, self._passed_through = written, passed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executable, name)
@@ -938,77 +944,79 @@ class _NotingExecutable:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
-        if _way.is_unguarded:
+        if _launch_path.is_unguarded:
             for _, place in self._written:
                 # The tag of its earlier content is no longer valid.
                 vars(inputs[place]).pop(ATTRIBUTE, None)
             return self._executable.execute_sharded(inputs, **kwargs)
-        if _current.is_learning:
+        if _current.is_caching:
             _current.inputs = inputs
         if not program.is_collective:
             return self._launch_local(inputs, kwargs)
         check_may_launch(program.name)
-        _check_given_once(program, inputs)
+        _check_not_donated_twice(program, inputs)
         lines, gate = recorder.find_lines(), recorder.gate
         line = lines[0] if lines else None
-        nested = gate is not None and gate.is_inside()
+        nested = gate is not None and gate.is_in_launch()
         try:
-            recorder.left.check(program.name, program.participants)
-            recorder.learn_contents(inputs, program.donated)
-            birth = NOT_GUARDED
+            recorder.abandoned.check(program.name, program.participants)
+            recorder.hash_inputs(inputs, program.donated)
+            provenance = NOT_GUARDED
             if gate is not None:
-                birth = gate.enter(program.fingerprint, program.name, program.participants, lines, inputs)
-            return self._launch(inputs, kwargs, line, birth)
+                provenance = gate.acquire(program.fingerprint, program.name, program.participants, lines, inputs)
+            return self._launch(inputs, kwargs, line, provenance)
         except OrderMismatch as error:
             if threading.current_thread() is threading.main_thread():
                 recorder.mismatches.note_raised(error, program.name, line)
             elif gate is not None:
                 # The gate has recorded its own refusals while the cell still waited for this thread; the first one
                 # counts.
-                gate.note_failure(error)
+                gate.record_thread_failure(error)
             raise
         finally:
             if gate is not None and not nested:
-                gate.leave()
+                gate.release()
 
-    def _launch(self, inputs: Any, kwargs: Any, line: int | None, birth: OutputProvenance) -> _NotingResults:
+    def _launch(self, inputs: Any, kwargs: Any, line: int | None, provenance: OutputProvenance) -> _HookedResults:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
-        who, compiled = program.participants, program.compiled
-        recorder.note_given(who, line, inputs, birth=birth)
-        launched = recorder.note(program.fingerprint, program.name, who, line, outputs=None, program=compiled)
-        launched.agreed = birth.agreed
+        participants, compiled = program.participants, program.compiled
+        recorder.record_inputs(participants, line, inputs, provenance=provenance)
+        launched = recorder.record_launch(
+            program.fingerprint, program.name, participants, line, outputs=None, program=compiled
+        )
+        launched.is_agreed = provenance.is_agreed
         _current.launched = launched
         try:
             results = self._executable.execute_sharded(inputs, **kwargs)
-            return _NotingResults(results, self._marker(inputs, birth), launched)
+            return _HookedResults(results, self._make_tagger(inputs, provenance), launched)
         except Exception:
             # The runtime refused it (for example, a deleted argument) before anything ran: it was not a launch.
             recorder.withdraw(launched)
             _current.launched = None
             raise
 
-    def _launch_local(self, inputs: Any, kwargs: Any) -> _NotingResults:
+    def _launch_local(self, inputs: Any, kwargs: Any) -> _HookedResults:
         """Launch a program without a collective. No rank waits for it, and its outputs are tagged by its inputs."""
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
         check_may_launch(program.name)
-        _check_given_once(program, inputs)
-        recorder.learn_contents(inputs, None)
-        birth = _follow_local(recorder, program, read_tags(inputs))
+        _check_not_donated_twice(program, inputs)
+        recorder.hash_inputs(inputs, None)
+        provenance = _make_local_provenance(recorder, program, read_tags(inputs))
         results = self._executable.execute_sharded(inputs, **kwargs)
-        return _NotingResults(results, self._marker(inputs, birth), None, recorder.follow_given(inputs))
+        return _HookedResults(results, self._make_tagger(inputs, provenance), None, recorder.track_inputs(inputs))
 
-    def _marker(self, inputs: Sequence[Any], birth: OutputProvenance) -> Callable[..., None]:
-        if not (self._written or self._passed):
-            return functools.partial(tag_outputs, provenance=birth)
-        written, passed = ({at: inputs[n] for at, n in places} for places in (self._written, self._passed))
-        return functools.partial(tag_outputs, provenance=birth, written=written, passed=passed)
+    def _make_tagger(self, inputs: Sequence[Any], provenance: OutputProvenance) -> Callable[..., None]:
+        if not (self._written or self._passed_through):
+            return functools.partial(tag_outputs, provenance=provenance)
+        written, passed = ({at: inputs[n] for at, n in places} for places in (self._written, self._passed_through))
+        return functools.partial(tag_outputs, provenance=provenance, written_arrays=written, passed_through=passed)
 
 
-def _follow_local(recorder: LaunchRecorder, program: _Program, tags: Sequence[Tag]) -> OutputProvenance:
+def _make_local_provenance(recorder: LaunchRecorder, program: _Program, tags: Sequence[Tag]) -> OutputProvenance:
     """Return the provenance of the outputs of a program without a collective."""
     if recorder.guard != "lockstep":
         return NOT_GUARDED
@@ -1016,10 +1024,10 @@ def _follow_local(recorder: LaunchRecorder, program: _Program, tags: Sequence[Ta
     producer = program.producers.get(line)
     if producer is None or producer.seq != seq:
         producer = program.producers[line] = Producer(program.name, seq, line)
-    return for_local(program.number, tags, producer)
+    return for_local(program.fingerprint_number, tags, producer)
 
 
-def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
+def _check_not_donated_twice(program: _Program, inputs: Sequence[Any]) -> None:
     """Check that no array is donated and passed a second time: JAX refuses that too late, and ends the process by SIGSEGV.
 
     Raises:
@@ -1028,8 +1036,8 @@ def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
     if not program.donated or len({*map(id, inputs)}) == len(inputs):
         return
     first = {id(inputs[place]): place for place in reversed(program.donated) if place < len(inputs)}
-    for place, given in enumerate(inputs):
-        donated = first.get(id(given), place)
+    for place, argument in enumerate(inputs):
+        donated = first.get(id(argument), place)
         if donated != place:
             one, other = sorted((donated + 1, place + 1))
             raise ValueError(
@@ -1039,19 +1047,19 @@ def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
             )
 
 
-class _NotingResults:
+class _HookedResults:
     """Passes the arrays of a launch to its record when JAX makes them, also those that end up in a mutable array."""
 
-    __slots__ = ("_follow", "_launched", "_mark", "_results")
+    __slots__ = ("_follow", "_launched", "_results", "_tag")
 
     def __init__(
         self,
         results: Any,
-        mark: Callable[..., None],
-        launched: Launched | None,
+        tag: Callable[..., None],
+        launched: Launch | None,
         follow: Callable[[Sequence[Any]], None] | None = None,
     ) -> None:
-        self._results, self._launched, self._mark, self._follow = results, launched, mark, follow
+        self._results, self._launched, self._tag, self._follow = results, launched, tag, follow
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._results, name)
@@ -1064,27 +1072,27 @@ class _NotingResults:
         # A program with ordered effects consumes its tokens first, with an incomplete list of handlers.
         if kwargs.get("strict", True):
             array_type = _jax.array_type
-            plain = [output if type(output) is array_type else find_plain(output) for output in outputs]
+            plain = [output if type(output) is array_type else unwrap_array(output) for output in outputs]
             if self._launched is not None:
                 self._launched.end_dispatch(plain)
-            self._mark(plain, signatures=signatures or None)
+            self._tag(plain, signatures=signatures or None)
             if self._follow is not None:
                 self._follow(plain)
         return outputs
 
 
-def find_plain(output: Any) -> Any:
+def unwrap_array(value: Any) -> Any:
     """Return the plain array behind an array of keys or of another extended type, which cannot report whether it is ready.
 
     Any other value is returned unchanged.
     """
-    while not hasattr(output, "is_ready"):
-        behind = getattr(output, "_base_array", None)
-        behind = getattr(output, "_data", None) if behind is None else behind
-        if behind is None or isinstance(output, np.ndarray | np.generic):
-            return output
-        output = behind
-    return output
+    while not hasattr(value, "is_ready"):
+        inner = getattr(value, "_base_array", None)
+        inner = getattr(value, "_data", None) if inner is None else inner
+        if inner is None or isinstance(value, np.ndarray | np.generic):
+            return value
+        value = inner
+    return value
 
 
 def _fingerprint(unloaded: Any, module: str) -> str:
@@ -1096,7 +1104,7 @@ def _fingerprint(unloaded: Any, module: str) -> str:
     """
     parts = (module, _device_text(unloaded), _option_text())
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
-    return digest if _may_communicate(unloaded.xla_executable) else FREE_PREFIX + digest
+    return digest if _may_communicate(unloaded.xla_executable) else LOCAL_PREFIX + digest
 
 
 def _device_text(unloaded: Any) -> str:
@@ -1113,11 +1121,11 @@ def _module_text(unloaded: Any) -> str:
     if module is not None:
         text = str(module.operation.get_asm(enable_debug_info=False, assume_verified=True))
         given = getattr(_current, "arguments", {})
-        return identify_module(text, given.get("host_callbacks") or (), given.get("keepalive") or ())
+        return canonicalize_module(text, given.get("host_callbacks") or (), given.get("keepalive") or ())
     # An executable that was serialised comes without its module. Its name and types are not enough: a sum and a maximum
     # have the same. So XLA's optimised text is used, though that may differ between machines of different kinds.
     facts = (unloaded.name, unloaded.input_avals, unloaded.input_shardings, unloaded.output_avals)
-    made = map(bare_text, optimised_texts(unloaded.xla_executable, whole=True) or ())
+    made = map(strip_metadata, optimised_texts(unloaded.xla_executable, with_constants=True) or ())
     return "\0".join([repr((*facts, unloaded.output_shardings)), *made])
 
 

@@ -14,20 +14,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 __all__ = [
-    "allow_meshes_over_machines",
+    "allow_multi_machine_meshes",
     "backend_is_initialized",
     "bind_gloo",
+    "hook_array_constructors",
+    "hook_collectives",
     "list_arrays",
-    "missing_makers",
-    "offer_cluster",
-    "wrap_collectives",
-    "wrap_makers",
+    "missing_constructor_names",
+    "register_cluster_env",
 ]
 
 _Wrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def offer_cluster(arguments: Mapping[str, Any]) -> None:
+def register_cluster_env(arguments: Mapping[str, Any]) -> None:
     """Make `jax.distributed.initialize()` find its arguments by itself, as it does under Slurm.
 
     Args:
@@ -60,7 +60,7 @@ def bind_gloo(address: str) -> None:
     library.make_gloo_tcp_collectives = functools.partial(original, hostname=address)
 
 
-def allow_meshes_over_machines() -> None:
+def allow_multi_machine_meshes() -> None:
     """Make `jax.make_mesh` create a mesh over CPU devices of several machines, which JAX itself refuses.
 
     Every other call, and every other refusal, stays JAX's own. So does `slice_index`, which tells machines apart in hybrid meshes.
@@ -95,8 +95,8 @@ def allow_meshes_over_machines() -> None:
     jax.make_mesh = make_mesh
 
 
-def missing_makers() -> list[str]:
-    """Return the names that `wrap_makers` needs and this JAX does not have."""
+def missing_constructor_names() -> list[str]:
+    """Return the names that `hook_array_constructors` needs and this JAX does not have."""
     from jax._src import array, dispatch
     from jax._src.interpreters import pxla
 
@@ -110,23 +110,23 @@ def missing_makers() -> list[str]:
     return [name for module, names in wanted.items() for name in names if not callable(getattr(module, name, None))]
 
 
-def wrap_makers(
+def hook_array_constructors(
     *,
-    shard: _Wrapper,
-    put: _Wrapper,
+    shard_args: _Wrapper,
+    batched_device_put: _Wrapper,
     public: Mapping[str, _Wrapper],
-    keep: _Wrapper,
-    turn: _Wrapper,
+    result_handler: _Wrapper,
+    reorder_shards: _Wrapper,
     rewrap: _Wrapper,
 ) -> None:
     """Wrap the functions that make arrays of a process's own data, or of other arrays without a launch.
 
     Args:
-        shard: wraps `shard_args(shardings, layouts, copy_semantics, args)`, which lays out arguments, of jit and device_put too.
-        put: wraps `batched_device_put(aval, sharding, xs, devices)`, in which `make_array_from_callback` mostly ends.
+        shard_args: wraps `shard_args(shardings, layouts, copy_semantics, args)`, which lays out arguments, of jit and device_put too.
+        batched_device_put: wraps `batched_device_put(aval, sharding, xs, devices)`, in which `make_array_from_callback` mostly ends.
         public: wrappers of functions that users call, by name.
-        keep: wraps the method by which `device_put` makes the user's array of what `shard_args` laid out.
-        turn: wraps the function by which `device_put` lays the shards of an array out over its devices in another order.
+        result_handler: wraps the method by which `device_put` makes the user's array of what `shard_args` laid out.
+        reorder_shards: wraps the function by which `device_put` lays the shards of an array out over its devices in another order.
         rewrap: wraps the method by which `pmap` makes a global array of a rank's own shards, and shards of a global one.
     """
     import jax
@@ -134,11 +134,14 @@ def wrap_makers(
     from jax._src.interpreters import pxla
 
     private: Any = pxla
-    private.shard_args, private.batched_device_put = shard(private.shard_args), put(private.batched_device_put)
+    private.shard_args, private.batched_device_put = (
+        shard_args(private.shard_args),
+        batched_device_put(private.batched_device_put),
+    )
     deferred: Any = dispatch._DeferredShardArg
-    deferred.result_handler = keep(deferred.result_handler)
+    deferred.result_handler = result_handler(deferred.result_handler)
     client: Any = vars(dispatch)["xc"]
-    client.reorder_shards = turn(client.reorder_shards)
+    client.reorder_shards = reorder_shards(client.reorder_shards)
     implementation: Any = array.ArrayImpl
     implementation._rewrap_with_aval_and_sharding = rewrap(implementation._rewrap_with_aval_and_sharding)
     modules: tuple[Any, ...] = (array, jax)
@@ -148,14 +151,14 @@ def wrap_makers(
             setattr(module, name, wrapped)
 
 
-def wrap_collectives(around: Callable[[Callable[[], Any]], Any]) -> None:
-    """Call the function that makes the CPU's collectives through `around`. If this JAX has none, nothing is called."""
+def hook_collectives(wrapper: Callable[[Callable[[], Any]], Any]) -> None:
+    """Call the function that makes the CPU's collectives through `wrapper`. If this JAX has none, nothing is called."""
     from jax._src import xla_bridge
 
     native: Any = getattr(xla_bridge, "_jax", None)
     make = getattr(native, "make_gloo_tcp_collectives", None)
     if make is not None:
-        native.make_gloo_tcp_collectives = lambda *args, **kwargs: around(lambda: make(*args, **kwargs))
+        native.make_gloo_tcp_collectives = lambda *args, **kwargs: wrapper(lambda: make(*args, **kwargs))
 
 
 def list_arrays() -> list[list[Any]]:

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-__all__ = ["await_listener"]
+__all__ = ["wait_for_port"]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 """The pause doubles: this machine's coordinator is up in a moment, but hundreds of ranks may try one that is late."""
-_LINGER_NOT = struct.pack("ii", 1, 0)
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
-def await_listener(
+def wait_for_port(
     address: str,
     limit_s: float,
     *,
@@ -30,7 +30,7 @@ def await_listener(
     until, pause_s = clock() + limit_s, _FIRST_PAUSE_S
     while (left_s := until - clock()) > 0:
         try:
-            if _knock(host.strip("[]"), int(port), left_s):
+            if _try_connect(host.strip("[]"), int(port), left_s):
                 return True
         except (OSError, ValueError):
             # The host does not exist or cannot be reached: JAX reports it in its own words.
@@ -40,16 +40,16 @@ def await_listener(
     return False
 
 
-def _knock(host: str, port: int, limit_s: float) -> bool:
+def _try_connect(host: str, port: int, limit_s: float) -> bool:
     """Connect and close again. Return False if the connection was refused."""
     try:
-        knocking = socket.create_connection((host, port), limit_s)
+        connection = socket.create_connection((host, port), limit_s)
     except ConnectionError:
         return False
-    with closing(knocking):
-        if knocking.getsockname() != knocking.getpeername():
+    with closing(connection):
+        if connection.getsockname() != connection.getpeername():
             return True
         # The system may assign to the connecting socket the very port that it tries. The port must not stay in use for
         # that.
-        knocking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     return False

@@ -14,22 +14,22 @@ from typing import Any
 from mhnb.core.wire.hostspec import HostSpec, parse_hostspec
 from mhnb.core.wire.protocol import PhaseReached, StartFailed
 from mhnb.rank.bootstrap import Bootstrap
-from mhnb.rank.channel import Channel
-from mhnb.rank.guard.neighbours import settle
-from mhnb.rank.versions import versions
+from mhnb.rank.channel import TransportClient
+from mhnb.rank.guard.neighbours import set_ranks_per_host
+from mhnb.rank.versions import read_versions
 from mhnb.system.private import make_private_folder
 from mhnb.system.processes import end_with_parent
 from mhnb.values import Phase
 
 __all__ = ["main", "run_rank"]
 
-_OWNER_LOOK_S = 1.0
+_PARENT_POLL_S = 1.0
 
 
-class _Progress:
+class _PhaseReporter:
     """Reports each phase of this rank to the notebook, and keeps it for the case that the next step fails."""
 
-    def __init__(self, channel: Channel, rank: int) -> None:
+    def __init__(self, channel: TransportClient, rank: int) -> None:
         self._channel, self._rank = channel, rank
         self.phase: Phase = "spawned"
 
@@ -43,12 +43,12 @@ def run_rank(spec: HostSpec) -> None:
     from mhnb.rank.engine import serve
 
     (rank,) = spec.ranks
-    settle(spec.ranks_per_host)
-    channel = Channel(spec.link_url, bytes.fromhex(spec.key), f"r{rank}")
-    progress = _Progress(channel, rank)
-    about = {"hostname": socket.gethostname(), "versions": versions(), "gpus": spec.gpus}
-    progress("connected", pid=os.getpid(), **about)
-    _watch_owner()
+    set_ranks_per_host(spec.ranks_per_host)
+    channel = TransportClient(spec.link_url, bytes.fromhex(spec.key), f"r{rank}")
+    progress = _PhaseReporter(channel, rank)
+    facts = {"hostname": socket.gethostname(), "versions": read_versions(), "gpus": spec.gpus}
+    progress("connected", pid=os.getpid(), **facts)
+    _exit_with_supervisor()
     try:
         bootstrap = Bootstrap(spec, rank, progress)
         bootstrap.run()
@@ -62,19 +62,19 @@ def run_rank(spec: HostSpec) -> None:
         raise SystemExit(1) from error
 
 
-def _watch_owner() -> None:
+def _exit_with_supervisor() -> None:
     """End with the supervisor if the kernel does not do it for us (macOS)."""
     if platform.system() == "Linux":
         return
     parent = os.getppid()
 
-    def look() -> None:
+    def poll_parent() -> None:
         pause = threading.Event()
         while os.getppid() == parent:
-            pause.wait(_OWNER_LOOK_S)
+            pause.wait(_PARENT_POLL_S)
         os._exit(1)
 
-    threading.Thread(target=look, daemon=True, name="mhnb-owner").start()
+    threading.Thread(target=poll_parent, daemon=True, name="mhnb-owner").start()
 
 
 def main() -> None:

@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mhnb.rank.asks.lowering import lower_program, rename_source
+from mhnb.rank.asks.lowering import lower_program, replace_source
 from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import program_to_wire
 from mhnb.sharding.spec import parse_spec
 
-__all__ = ["answer", "find_program", "main"]
+__all__ = ["find_program", "handle_request", "main"]
 
 
 def matmul(x: Any, w: Any) -> Any:
@@ -48,7 +48,7 @@ def attention(x: Any, wq: Any, wk: Any, wv: Any, wo: Any) -> Any:
 _PROGRAMS: dict[str, Callable[..., Any]] = {"attention": attention, "matmul": matmul, "mlp": mlp}
 
 
-_NAMES = {"jax": jax, "jnp": jnp, "np": np, "lax": jax.lax, "P": PartitionSpec}
+_EVALUATION_NAMES = {"jax": jax, "jnp": jnp, "np": np, "lax": jax.lax, "P": PartitionSpec}
 """Names that a typed program may use without importing them."""
 
 
@@ -61,37 +61,37 @@ def find_program(name: str) -> Callable[..., Any]:
         return _PROGRAMS[name]
     body = ast.parse(name).body
     if body and isinstance(body[-1], ast.FunctionDef):
-        namespace = dict(_NAMES)
+        namespace = dict(_EVALUATION_NAMES)
         exec(compile(name, f"<{body[-1].name}>", "exec"), namespace)
         return cast("Callable[..., Any]", namespace[body[-1].name])
     module, colon, function = name.partition(":")
     if colon and all(part.isidentifier() for part in module.split(".")) and function.isidentifier():
         found = getattr(importlib.import_module(module), function)
     else:
-        found = eval(compile(name, "<program>", "eval"), dict(_NAMES))  # noqa: S307
+        found = eval(compile(name, "<program>", "eval"), dict(_EVALUATION_NAMES))  # noqa: S307
     if not callable(found):
         raise TypeError(f"{name} is {type(found).__name__}, no function")
     return cast("Callable[..., Any]", found)
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
+def handle_request(request: dict[str, Any]) -> dict[str, Any]:
     """Compile the requested program; the keys are those of `mhnb.explore.planning.PlanCompiler`."""
-    sizes = [size for _, size in question["axes"]]
-    names = [name for name, _ in question["axes"]]
+    sizes = [size for _, size in request["axes"]]
+    names = [name for name, _ in request["axes"]]
     devices = np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)
     mesh = Mesh(devices, names, axis_types=(AxisType.Auto,) * len(names))
     arrays = [
         jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=NamedSharding(mesh, _spec(spec)))
-        for shape, dtype, spec in question["arrays"]
+        for shape, dtype, spec in request["arrays"]
     ]
-    if question["to"] is not None:
-        whole = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, _spec(question["to"])))
-        return {"program": program_to_wire(lower_program(whole, tuple(arrays), {}))}
-    program = lower_program(find_program(question["program"]), tuple(arrays), {})
-    return {"program": program_to_wire(rename_source(program, __file__, _name_line))}
+    if request["to"] is not None:
+        reshard = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, _spec(request["to"])))
+        return {"program": program_to_wire(lower_program(reshard, tuple(arrays), {}))}
+    program = lower_program(find_program(request["program"]), tuple(arrays), {})
+    return {"program": program_to_wire(replace_source(program, __file__, _locate_line))}
 
 
-def _name_line(line: int) -> SourceLine | None:
+def _locate_line(line: int) -> SourceLine | None:
     """Return the location of a line of this file in the built-in program that contains it; None outside of these programs."""
     for name, function in _PROGRAMS.items():
         lines, first = inspect.getsourcelines(function)
@@ -111,10 +111,10 @@ def main() -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         try:
-            said = answer(json.loads(line))
+            reply = handle_request(json.loads(line))
         except Exception as error:  # noqa: BLE001 - the user's program may raise anything; it becomes the reply
-            said = {"error": f"{type(error).__name__}: {error}"}
-        replies.write(json.dumps(said) + "\n")
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
 

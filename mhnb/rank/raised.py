@@ -17,26 +17,26 @@ __all__ = [
     "Reading",
     "cause_of",
     "class_has",
-    "holds_group",
+    "contains_group",
     "is_a",
     "list_chain",
     "members_of",
     "name_of",
     "notes_of",
-    "place_of_syntax",
     "read_error",
+    "syntax_error_location",
     "text_of",
     "traceback_of",
 ]
 
-_LONGEST_NAME = 200
-_NEAREST, _DEEPEST = 12, 4
+_MAX_NAME_CHARS = 200
+_MAX_NEAREST, _MAX_DEEPEST = 12, 4
 """In a longer chain of causes, the errors next to the one that was raised are drawn, and the earliest ones."""
-_WIDEST, _LOWEST, _MOST = 15, 10, 200
+_MAX_GROUP_SIZE, _MAX_GROUP_DEPTH, _MAX_ERRORS = 15, 10, 200
 """How many errors of one group, groups within groups, and errors in all are drawn."""
-_MOST_NOTES = 100
+_MAX_NOTES = 100
 _BROKEN = "<its __str__ raised "
-_ASKED = frozenset(
+_READ_ATTRIBUTES = frozenset(
     ("__bool__", "__cause__", "__class__", "__context__", "__getattr__", "__getattribute__", "__len__", "__notes__")
 ) | {"__suppress_context__", "__traceback__"}
 """Attributes that code that draws errors reads. A user's class that defines one of these may return anything."""
@@ -45,20 +45,20 @@ _T = TypeVar("_T")
 _Hide: TypeAlias = Callable[[TracebackType | None], TracebackType | None]
 
 
-def _slot(owner: type, name: str) -> Any:
+def _get_accessor(owner: type, name: str) -> Any:
     """Return the interpreter's own accessor of an attribute, which no class of the user's can override."""
     return type.__dict__["__dict__"].__get__(owner)[name].__get__
 
 
 _get_traceback, _get_cause, _get_context, _get_suppresses, _get_dict = (
-    _slot(BaseException, name)
+    _get_accessor(BaseException, name)
     for name in ("__traceback__", "__cause__", "__context__", "__suppress_context__", "__dict__")
 )
-_get_members = _slot(BaseExceptionGroup, "exceptions")
+_get_members = _get_accessor(BaseExceptionGroup, "exceptions")
 _get_name, _get_mro, _get_class_dict = (type.__dict__[name].__get__ for name in ("__name__", "__mro__", "__dict__"))
-_get_message = _slot(SyntaxError, "msg")
+_get_message = _get_accessor(SyntaxError, "msg")
 _SYNTAX = tuple(
-    (name, kind, _slot(SyntaxError, name))
+    (name, kind, _get_accessor(SyntaxError, name))
     for name, kind in (
         ("filename", str),
         ("text", str),
@@ -90,11 +90,11 @@ def name_of(error: BaseException) -> str:
     # The name of a class may be empty, or a str subclass of the user's.
     names = (_in_one_line(str.__str__(_get_name(base))) for base in _get_mro(type(error)))
     name = next(filter(None, names))
-    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+    return name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…"
 
 
 def _in_one_line(text: str) -> str:
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text[: 2 * _LONGEST_NAME]).split())
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text[: 2 * _MAX_NAME_CHARS]).split())
 
 
 def text_of(error: BaseException) -> str:
@@ -103,18 +103,18 @@ def text_of(error: BaseException) -> str:
     >>> text_of(KeyError("missing"))
     "'missing'"
     """
-    return _ask(error)
+    return _format_safely(error)
 
 
-def _ask(value: object) -> str:
+def _format_safely(value: object) -> str:
     try:
         # The class of the text may be the user's, too.
-        return _write(str.__str__(str(value)))
+        return _escape_surrogates(str.__str__(str(value)))
     except BaseException as broken:  # noqa: BLE001 - an interrupt that ends a `__str__` has done its work
         return f"{_BROKEN}{name_of(broken)}>"
 
 
-def _write(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
     """Return a text in a form that can be sent: half a character, a lone surrogate, becomes its escape."""
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -151,7 +151,7 @@ def members_of(error: BaseException) -> tuple[BaseException, ...]:
     return tuple(_get_members(error)) if is_a(error, BaseExceptionGroup) else ()
 
 
-def holds_group(error: BaseException) -> bool:
+def contains_group(error: BaseException) -> bool:
     """Return whether an error, or one of its causes, is a group."""
     return any(is_a(each, BaseExceptionGroup) for each in list_chain(error))
 
@@ -163,18 +163,18 @@ def notes_of(error: BaseException) -> list[str]:
     if notes is None:
         return []
     if not is_a(notes, list):
-        return [_ask(notes)]
-    kept = [_ask(note) for note in list.__getitem__(notes, slice(_MOST_NOTES))]
+        return [_format_safely(notes)]
+    kept = [_format_safely(note) for note in list.__getitem__(notes, slice(_MAX_NOTES))]
     more = list.__len__(notes) - len(kept)
     return [*kept, f"… {more} more notes"] if more else kept
 
 
-def place_of_syntax(error: BaseException) -> tuple[str | None, int | None]:
+def syntax_error_location(error: BaseException) -> tuple[str | None, int | None]:
     """Return file and line of a SyntaxError, each None if it has none; two None for any other error."""
     if not is_a(error, SyntaxError):
         return None, None
-    said = {name: get(error) for name, _, get in _SYNTAX}
-    file, line = said["filename"], said["lineno"]
+    fields = {name: get(error) for name, _, get in _SYNTAX}
+    file, line = fields["filename"], fields["lineno"]
     return (str.__str__(file) if is_a(file, str) else None), (int.__int__(line) if is_a(line, int) else None)
 
 
@@ -199,43 +199,45 @@ def read_error(error: BaseException, hide: _Hide) -> Reading:
         error: of any class.
         hide: removes the frames that are not drawn.
     """
-    plainer = _Plainer(hide)
-    plain = plainer.make(error, _LOWEST)
-    return Reading(error, plain, not plainer.met_odd)
+    plainer = _PlainErrorBuilder(hide)
+    plain = plainer.build(error, _MAX_GROUP_DEPTH)
+    return Reading(error, plain, not plainer.has_unusual)
 
 
-def _is_odd(error: BaseException, text: str) -> bool:
+def _is_unusual(error: BaseException, text: str) -> bool:
     kind = type(error)
     notes = dict.get(_get_dict(error), "__notes__", [])
     return (
         type(kind) not in (type, ABCMeta)
-        or any(_ASKED & _get_class_dict(base).keys() for base in _get_mro(kind)[: -len(BaseException.__mro__)])
+        or any(
+            _READ_ATTRIBUTES & _get_class_dict(base).keys() for base in _get_mro(kind)[: -len(BaseException.__mro__)]
+        )
         or _in_one_line(_get_name(kind)) != _get_name(kind)
         or is_a(error, BaseExceptionGroup)
         or (is_a(error, SyntaxError) and any(type(get(error)) not in (type(None), of) for _, of, get in _SYNTAX))
         or type(notes) is not list
-        or len(notes) > _MOST_NOTES
+        or len(notes) > _MAX_NOTES
         or any(type(note) is not str for note in notes)
         or text.startswith(_BROKEN)
     )
 
 
-class _Plainer:
+class _PlainErrorBuilder:
     def __init__(self, hide: _Hide) -> None:
-        self._hide, self._left = hide, _MOST
-        self.met_odd = False
+        self._hide, self._remaining = hide, _MAX_ERRORS
+        self.has_unusual = False
         """Whether one of the errors was not ordinary."""
 
-    def make(self, error: BaseException, depth: int) -> BaseException:
+    def build(self, error: BaseException, depth: int) -> BaseException:
         """Build the plain error, with its causes."""
         chain = list_chain(error)
-        between = len(chain) - _NEAREST - _DEEPEST
+        between = len(chain) - _MAX_NEAREST - _MAX_DEEPEST
         if between > 1:
-            self.met_odd = True
-            chain[_NEAREST:-_DEEPEST] = [_count(between, "in between")]
-        plain = self._make_one(chain[-1], depth)
+            self.has_unusual = True
+            chain[_MAX_NEAREST:-_MAX_DEEPEST] = [_make_count_error(between, "in between")]
+        plain = self._build_one(chain[-1], depth)
         for each in reversed(chain[:-1]):
-            above = self._make_one(each, depth)
+            above = self._build_one(each, depth)
             if _get_cause(each) is not None:
                 above.__cause__ = plain
             else:
@@ -243,40 +245,40 @@ class _Plainer:
             plain = above
         return plain
 
-    def _make_one(self, error: BaseException, depth: int) -> BaseException:
-        self._left -= 1
+    def _build_one(self, error: BaseException, depth: int) -> BaseException:
+        self._remaining -= 1
         text = text_of(error)
-        self.met_odd = self.met_odd or _is_odd(error, text)
-        said = {"__str__": lambda _: text, "__module__": "builtins"}
+        self.has_unusual = self.has_unusual or _is_unusual(error, text)
+        namespace = {"__str__": lambda _: text, "__module__": "builtins"}
         if is_a(error, SyntaxError):
-            plain: BaseException = type(name_of(error), (SyntaxError,), said)()
-            _copy_place(error, plain, text)
+            plain: BaseException = type(name_of(error), (SyntaxError,), namespace)()
+            _copy_location(error, plain, text)
         elif (members := members_of(error)) and depth > 0:
-            inner = [self.make(each, depth - 1) for each in members[:_WIDEST] if self._left > 0]
+            inner = [self.build(each, depth - 1) for each in members[:_MAX_GROUP_SIZE] if self._remaining > 0]
             if more := len(members) - len(inner):
-                inner.append(_count(more, "more"))
-            plain = type(name_of(error), (BaseExceptionGroup,), said)("", inner)
+                inner.append(_make_count_error(more, "more"))
+            plain = type(name_of(error), (BaseExceptionGroup,), namespace)("", inner)
         else:
-            plain = type(name_of(error), (Exception,), said)()
+            plain = type(name_of(error), (Exception,), namespace)()
         plain.__traceback__ = self._hide(traceback_of(error))
         for note in notes_of(error):
             plain.add_note(note)
         return plain
 
 
-def _count(number: int, where: str) -> BaseException:
+def _make_count_error(number: int, where: str) -> BaseException:
     """Build an error that stands for those that are not drawn."""
     kind: type[Exception] = type("…", (Exception,), {"__module__": "builtins"})
     return kind(f"{number} {'error' if number == 1 else 'errors'} {where}")
 
 
-def _copy_place(error: BaseException, plain: Any, text: str) -> None:
+def _copy_location(error: BaseException, plain: Any, text: str) -> None:
     """Copy the location of a SyntaxError. Any code may set these attributes, to anything."""
     for name, kind, get in _SYNTAX:
         value = get(error)
         if kind is str:
-            setattr(plain, name, _write(str.__str__(value)) if is_a(value, str) else None)
+            setattr(plain, name, _escape_surrogates(str.__str__(value)) if is_a(value, str) else None)
         else:
             setattr(plain, name, int.__int__(value) if is_a(value, int) else None)
     message = _get_message(error)
-    plain.msg = _ask(message) if is_a(message, str) else text
+    plain.msg = _format_safely(message) if is_a(message, str) else text

@@ -14,14 +14,14 @@ from typing import Any, Protocol, TypeVar
 
 import psutil
 
-__all__ = ["Asked", "Severing"]
+__all__ = ["AbortFlag", "CollectiveSockets"]
 
 _Address = tuple[str, int]
 _Made = TypeVar("_Made")
 _MAPPED = "::ffff:"
 
 
-class Asked(Protocol):
+class AbortFlag(Protocol):
     """Where requests to close arrive: the board, or the interrupt word of a host without one."""
 
     @property
@@ -29,47 +29,47 @@ class Asked(Protocol):
         """How often closing was requested."""
 
 
-class Severing:
+class CollectiveSockets:
     """The connections that this rank closes on request.
 
     Each connection between two devices was accepted by one of them. So each rank closes those that it has accepted, and
     when all have done so none is left: a remaining one would let a later collective wait forever.
 
     Args:
-        board: where requests arrive; None if there is no such place.
+        abort_flag: where requests arrive; None if there is no such place.
     """
 
-    def __init__(self, board: Asked | None) -> None:
-        self._board = board
-        self._accepts: set[_Address] = set()
-        self._done = 0
+    def __init__(self, abort_flag: AbortFlag | None) -> None:
+        self._abort_flag = abort_flag
+        self._listen_addresses: set[_Address] = set()
+        self._handled_count = 0
         self._lock = threading.Lock()
 
     @property
-    def available(self) -> bool:
+    def is_available(self) -> bool:
         """Whether the connections are known, and a request can arrive."""
-        return self._board is not None and bool(self._accepts)
+        return self._abort_flag is not None and bool(self._listen_addresses)
 
-    def watch(self, make: Callable[[], _Made]) -> _Made:
+    def record_listeners(self, make: Callable[[], _Made]) -> _Made:
         """Call the function that makes the collectives, and record where they listen."""
-        before = _listening()
+        before = _list_listen_addresses()
         made = make()
-        self._accepts |= _listening() - before
+        self._listen_addresses |= _list_listen_addresses() - before
         return made
 
-    def look(self) -> None:
+    def close_if_requested(self) -> None:
         """Close the connections if that was requested since the last call; return when it is done. Any thread may call it."""
-        if self._board is None or self._board.close_count == self._done:
+        if self._abort_flag is None or self._abort_flag.close_count == self._handled_count:
             return
         with self._lock:
-            if (asked := self._board.close_count) != self._done:
-                self.sever()
-                self._done = asked
+            if (close_count := self._abort_flag.close_count) != self._handled_count:
+                self.close_all()
+                self._handled_count = close_count
 
-    def sever(self) -> int:
+    def close_all(self) -> int:
         """Close every connection that carries collectives and was accepted here; return how many."""
-        found = [each for each in _connections() if each.raddr and _address(each.laddr) in self._accepts]
-        return sum(_shut(each) for each in found)
+        found = [each for each in _connections() if each.raddr and _address(each.laddr) in self._listen_addresses]
+        return sum(_shut_down(each) for each in found)
 
 
 def _connections() -> list[Any]:
@@ -80,15 +80,15 @@ def _connections() -> list[Any]:
         return []
 
 
-def _listening() -> set[_Address]:
+def _list_listen_addresses() -> set[_Address]:
     return {_address(each.laddr) for each in _connections() if each.status == psutil.CONN_LISTEN}
 
 
-def _address(place: Any) -> _Address:
-    return str(place[0]).removeprefix(_MAPPED), int(place[1])
+def _address(endpoint: Any) -> _Address:
+    return str(endpoint[0]).removeprefix(_MAPPED), int(endpoint[1])
 
 
-def _shut(found: Any) -> bool:
+def _shut_down(found: Any) -> bool:
     """Shut a connection for both ends. Return False if it has closed by itself, or its number is another file's by now."""
     try:
         copy = socket.socket(fileno=os.dup(found.fd))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 
-__all__ = ["versions"]
+__all__ = ["read_versions"]
 
 
-def versions() -> dict[str, str]:
+def read_versions() -> dict[str, str]:
     """Return the version of the interpreter and of each package through which ranks share a protocol or a program."""
     names = ("jax", "jaxlib", "mhnb", "numpy")
     found = {name: _version(name) for name in names}

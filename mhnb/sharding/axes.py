@@ -14,7 +14,7 @@ from math import prod
 
 from mhnb.sharding.hlo_groups import Groups
 
-__all__ = ["Along", "NamedMesh", "find_axes", "parse_meshes"]
+__all__ = ["GroupAxes", "NamedMesh", "find_axes", "parse_meshes"]
 
 _MESH = re.compile(r"sdy\.mesh @[\w.\"]+ = <\[([^\]]*)\](?:, device_ids=\[([\d, ]*)\])?>")
 _AXIS = re.compile(r'"([^"]*)"=(\d+)')
@@ -31,12 +31,12 @@ class NamedMesh:
 
 
 @dataclass(frozen=True, slots=True)
-class Along:
+class GroupAxes:
     """The mesh axes that a collective runs along."""
 
     axes: tuple[str, ...] = ()
     """In the mesh's order; empty if there is no mesh, or nothing moves."""
-    whole: bool = True
+    spans_whole_axes: bool = True
     """Whether the groups span exactly these axes; False if they span parts of them."""
 
 
@@ -46,10 +46,10 @@ def parse_meshes(stablehlo: str) -> tuple[NamedMesh, ...]:
     >>> parse_meshes('sdy.mesh @mesh = <["data"=4, "model"=2]> loc(#loc)')
     (NamedMesh(names=('data', 'model'), sizes=(4, 2), positions=()),)
     """
-    return tuple(dict.fromkeys(_meshes(stablehlo)))
+    return tuple(dict.fromkeys(_iter_meshes(stablehlo)))
 
 
-def _meshes(stablehlo: str) -> Iterator[NamedMesh]:
+def _iter_meshes(stablehlo: str) -> Iterator[NamedMesh]:
     for axes, order in _MESH.findall(stablehlo):
         found = _AXIS.findall(axes)
         if found:
@@ -57,30 +57,33 @@ def _meshes(stablehlo: str) -> Iterator[NamedMesh]:
             yield NamedMesh(tuple(name for name, _ in found), tuple(int(size) for _, size in found), positions)
 
 
-def find_axes(groups: Groups, meshes: Iterable[NamedMesh]) -> Along:
+def find_axes(groups: Groups, meshes: Iterable[NamedMesh]) -> GroupAxes:
     """Return the axes of the first mesh whose whole axes the groups span, or else of the first mesh that fits.
 
     >>> mesh = NamedMesh(("data", "model"), (4, 2))
     >>> find_axes(((0, 2, 4, 6), (1, 3, 5, 7)), [mesh]).axes, find_axes(((0, 2), (1, 3)), [mesh])
-    (('data',), Along(axes=('data',), whole=False))
+    (('data',), GroupAxes(axes=('data',), spans_whole_axes=False))
     """
     if all(len(group) < 2 for group in groups):
-        return Along()
-    found = [along for mesh in meshes if (along := _along(groups, mesh)) is not None]
-    return next((along for along in found if along.whole), found[0] if found else Along((), whole=False))
+        return GroupAxes()
+    found = [along for mesh in meshes if (along := _find_group_axes(groups, mesh)) is not None]
+    return next(
+        (along for along in found if along.spans_whole_axes),
+        found[0] if found else GroupAxes((), spans_whole_axes=False),
+    )
 
 
 @lru_cache(maxsize=256)
-def _along(groups: Groups, mesh: NamedMesh) -> Along | None:
+def _find_group_axes(groups: Groups, mesh: NamedMesh) -> GroupAxes | None:
     """Return the axes of one mesh along which members of a group differ; None if a member is not in the mesh."""
     count = prod(mesh.sizes)
     if any(not 0 <= position < count for group in groups for position in group):
         return None
-    places = {position: place for place, position in enumerate(mesh.positions or range(count))}
+    coordinates = {position: place for place, position in enumerate(mesh.positions or range(count))}
     strides = [prod(mesh.sizes[axis + 1 :]) for axis in range(len(mesh.sizes))]
     differ: set[int] = set()
     for group in groups:
-        members = [places[position] for position in group]
+        members = [coordinates[position] for position in group]
         differ.update(
             axis
             for axis, (size, stride) in enumerate(zip(mesh.sizes, strides, strict=True))
@@ -90,7 +93,7 @@ def _along(groups: Groups, mesh: NamedMesh) -> Along | None:
     # Members of a group agree in all other axes, so a group as large as the product of these axes spans them
     # completely.
     whole = sum(len(group) for group in groups) == count and all(len(group) == size for group in groups)
-    return Along(_names(mesh.names, sorted(differ)), whole)
+    return GroupAxes(_names(mesh.names, sorted(differ)), whole)
 
 
 def _names(names: Sequence[str], axes: Sequence[int]) -> tuple[str, ...]:

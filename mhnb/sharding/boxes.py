@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from math import prod
 from typing import TypeAlias
 
-__all__ = ["Box", "Range", "box_size", "cut_dim", "format_box", "intersect"]
+__all__ = ["Box", "Range", "box_size", "format_box", "intersect", "partition_dim"]
 
 Range: TypeAlias = tuple[int, int]
 Box: TypeAlias = tuple[Range, ...]
 
 
-def cut_dim(size: int, parts: int) -> list[Range]:
+def partition_dim(size: int, parts: int) -> list[Range]:
     """Partition a dim into equal ranges; if not divisible, the last ones are shorter or empty, as the compiler pads them.
 
-    >>> cut_dim(8, 2), cut_dim(5, 4)
+    >>> partition_dim(8, 2), partition_dim(5, 4)
     ([(0, 4), (4, 8)], [(0, 2), (2, 4), (4, 5), (5, 5)])
     """
     step = -(-size // parts)

@@ -31,10 +31,10 @@ OPS = (
 )
 """Reported operations. `recv` is the other end of `send` and is not counted again."""
 
-_SECOND_HALVES = ("recv", "recv-done", *(f"{op}{end}" for op in OPS for end in ("-done", "-update")))
+_END_OPS = ("recv", "recv-done", *(f"{op}{end}" for op in OPS for end in ("-done", "-update")))
 _PAIRED = ("collective-permute", "send")
-_LOOKS_LIKE = re.compile(r"(?:all-|collective-|ragged-|reduce-scatter|send|recv|\w*-all-)")
-_WORTH_A_LOOK = re.compile(
+_SUSPECTED_COLLECTIVE = re.compile(r"(?:all-|collective-|ragged-|reduce-scatter|send|recv|\w*-all-)")
+_CANDIDATE = re.compile(
     r"[ )](?:all-|collective-|ragged-|reduce-scatter|send|recv)[\w\-]*\(|\b(?:replica_groups|source_target_pairs)="
 )
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
@@ -59,16 +59,16 @@ class HloCollective:
     """(source, target) of collective-permute and send."""
     times: int = 1
     """Number of runs per launch; a loop of unknown length counts once."""
-    unknown: bool = False
+    has_unknown_loop: bool = False
     """Whether it is in a loop of unknown length."""
-    at_most: bool = False
+    is_conditional: bool = False
     """Whether it is in a branch that the program may skip."""
     is_async: bool = False
     """Whether it has separate start and done operations, so that it may overlap with computation."""
     op_name: str = ""
     """JAX's name of the operation, as `jit(step)/dot_general`; empty if the text has none."""
     source: SourceLine | None = None
-    widened: bool = False
+    is_widened: bool = False
     """Whether its f32 values seem to be 16-bit floats that the compiler widened for this backend (CPU does)."""
 
     @property
@@ -79,7 +79,7 @@ class HloCollective:
     def to_wire(self) -> list[Any]:
         """Encode it as lists for JSON, without its groups, which are few and long."""
         shapes = [[[shape.dtype, *shape.dims] for shape in part] for part in (self.operands, self.results)]
-        runs = [self.times, self.unknown, self.at_most, self.is_async, self.widened]
+        runs = [self.times, self.has_unknown_loop, self.is_conditional, self.is_async, self.is_widened]
         return [self.op, self.name, *shapes, self.pairs, runs, self.op_name, self.source]
 
     @classmethod
@@ -87,10 +87,26 @@ class HloCollective:
         """Decode the result of `to_wire`."""
         op, name, operands, results, pairs, runs, op_name, source = row
         times, unknown, at_most, is_async, widened = runs
-        given, got = (tuple(HloShape(dtype, tuple(dims)) for dtype, *dims in part) for part in (operands, results))
+        operand_shapes, result_shapes = (
+            tuple(HloShape(dtype, tuple(dims)) for dtype, *dims in part) for part in (operands, results)
+        )
         line = None if source is None else SourceLine(*source)
         couples = tuple((start, end) for start, end in pairs)
-        return cls(op, name, given, got, groups, couples, times, unknown, at_most, is_async, op_name, line, widened)
+        return cls(
+            op,
+            name,
+            operand_shapes,
+            result_shapes,
+            groups,
+            couples,
+            times,
+            unknown,
+            at_most,
+            is_async,
+            op_name,
+            line,
+            widened,
+        )
 
 
 def parse_collectives(text: str) -> tuple[HloCollective, ...]:
@@ -110,23 +126,23 @@ def parse_collectives(text: str) -> tuple[HloCollective, ...]:
     """
     module = parse_module(text)
     return tuple(
-        _read(module, computation, instruction)
+        _parse_collective(module, computation, instruction)
         for computation in module.computations.values()
-        for instruction in _communicating(computation)
+        for instruction in _iter_communicating(computation)
     )
 
 
-def _communicating(computation: Computation) -> Iterator[Instruction]:
+def _iter_communicating(computation: Computation) -> Iterator[Instruction]:
     """Yield the instructions that are collectives, or the start operations of collectives."""
     for name, text in computation.texts.items():
-        if _WORTH_A_LOOK.search(text) is None:
+        if _CANDIDATE.search(text) is None:
             continue
         instruction = computation.read(name)
         opcode = instruction.opcode
         if opcode.removesuffix("-start") in OPS:
-            if not _is_later_part(computation, text) and "is_host_transfer=true" not in text:
+            if not _is_overlap_continuation(computation, text) and "is_host_transfer=true" not in text:
                 yield instruction
-        elif opcode not in _SECOND_HALVES and (_LOOKS_LIKE.match(opcode) or _has_groups(instruction)):
+        elif opcode not in _END_OPS and (_SUSPECTED_COLLECTIVE.match(opcode) or _has_groups(instruction)):
             raise UnknownForm(
                 f"{name} is a {opcode!r}, which seems to communicate and is not known here (known: {', '.join(OPS)})."
                 " Nothing is guessed; report the text with the version of JAX",
@@ -139,13 +155,13 @@ def _has_groups(instruction: Instruction) -> bool:
     return "replica_groups=" in attributes or "source_target_pairs=" in attributes
 
 
-def _is_later_part(computation: Computation, text: str) -> bool:
+def _is_overlap_continuation(computation: Computation, text: str) -> bool:
     # TPU: a collective that overlaps with several fusions is written out in each. Only the fusion that starts it is
     # counted.
     return '"async_collective_fusion_config":' in text and not computation.starts_overlap
 
 
-def _read(module: HloModule, computation: Computation, instruction: Instruction) -> HloCollective:
+def _parse_collective(module: HloModule, computation: Computation, instruction: Instruction) -> HloCollective:
     op, rest = instruction.opcode.removesuffix("-start"), instruction.rest
     if not module.is_called(computation.name):
         # Its caller names it in an unknown way. Omitting it would make the count wrong.
@@ -156,24 +172,24 @@ def _read(module: HloModule, computation: Computation, instruction: Instruction)
     metadata = rest.partition("metadata={")[2]
     op_name = _OP_NAME.search(metadata)
     starts = instruction.opcode.endswith("-start") or op == "send"
-    operands = tuple(_operands(op, computation, instruction))
-    results = operands if op == "send" else tuple(flatten(_result(op, instruction, starts=starts)))
+    operands = tuple(_iter_operands(op, computation, instruction))
+    results = operands if op == "send" else tuple(flatten(_parse_result(op, instruction, starts=starts)))
     return HloCollective(
         op,
         instruction.name,
         results if op == "collective-permute" else operands,
         results,
-        _chains(pairs) if op in _PAIRED else _read_groups(module, instruction),
+        _connected_groups(pairs) if op in _PAIRED else _read_groups(module, instruction),
         pairs,
-        *module.runs_of(computation.name),
-        is_async=starts or computation.name in module.started or computation.starts_overlap,
+        *module.trip_count_of(computation.name),
+        is_async=starts or computation.name in module.async_computations or computation.starts_overlap,
         op_name=op_name[1].replace('\\"', '"') if op_name else "",
         source=module.source_of(metadata),
-        widened=is_widened(computation, instruction),
+        is_widened=is_widened(computation, instruction),
     )
 
 
-def _operands(op: str, computation: Computation, instruction: Instruction) -> Iterator[HloShape]:
+def _iter_operands(op: str, computation: Computation, instruction: Instruction) -> Iterator[HloShape]:
     if op == "collective-permute" and "slice_sizes=" in instruction.rest:
         raise UnknownForm(f"{instruction.name} permutes slices in place, which is not known here", form="slice_sizes=")
     names = instruction.operand_names
@@ -182,7 +198,7 @@ def _operands(op: str, computation: Computation, instruction: Instruction) -> It
         yield from flatten(computation.read(name).tree())
 
 
-def _result(op: str, instruction: Instruction, *, starts: bool) -> Tree:
+def _parse_result(op: str, instruction: Instruction, *, starts: bool) -> Tree:
     """Return the result's shape. Except for all-reduce, the shape of a start operation is (operands, result, contexts...)."""
     tree = instruction.tree()
     if not starts or op == "all-reduce":
@@ -202,11 +218,11 @@ def _read_groups(module: HloModule, instruction: Instruction) -> Groups:
             form="replica_count",
         )
     count = module.replicas * module.partitions
-    _, there, text = instruction.rest.partition("replica_groups=")
-    return parse_groups(_until_attribute(text), count) if there else parse_groups("{}", count)
+    _, has_groups, text = instruction.rest.partition("replica_groups=")
+    return parse_groups(_truncate_after_groups(text), count) if has_groups else parse_groups("{}", count)
 
 
-def _until_attribute(text: str) -> str:
+def _truncate_after_groups(text: str) -> str:
     """Truncate the text after the groups, so that equal groups are parsed once."""
     end = re.search(r",\s*(?!device_ids)[a-z_]+=", text)
     return text[: end.start()] if end else text
@@ -221,7 +237,7 @@ def _read_pairs(op: str, instruction: Instruction) -> tuple[tuple[int, int], ...
     return parse_pairs(instruction.rest.partition("source_target_pairs=")[2])
 
 
-def _chains(pairs: tuple[tuple[int, int], ...]) -> Groups:
+def _connected_groups(pairs: tuple[tuple[int, int], ...]) -> Groups:
     """Return the rings and chains that the pairs form: positions that can reach each other."""
     group: dict[int, list[int]] = {}
     for source, target in pairs:

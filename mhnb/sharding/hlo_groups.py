@@ -105,26 +105,26 @@ def _read_mesh(text: str, mesh: str, devices: str | None, refs: str) -> Groups:
         raise _unknown(text, f"its mesh has {prod(sizes.values())} places and {len(positions)} devices")
     # Each named or remaining part of an axis becomes an axis of its own.
     parts: list[tuple[int, int | None]] = []
-    for name, whole in sizes.items():
-        cuts = sorted((before, size or whole, at) for at, (axis, before, size) in enumerate(named) if axis == name)
-        parts += _cut_axis(text, whole, cuts)
+    for name, axis_size in sizes.items():
+        cuts = sorted((before, size or axis_size, at) for at, (axis, before, size) in enumerate(named) if axis == name)
+        parts += _split_axis(text, axis_size, cuts)
     steps = [prod(size for size, _ in parts[axis + 1 :]) for axis in range(len(parts))]
-    inside = sorted((at, size, step) for (size, at), step in zip(parts, steps, strict=True) if at is not None)
-    outside = [range(0, size * step, step) for (size, at), step in zip(parts, steps, strict=True) if at is None]
-    within = [sum(place) for place in product(*(range(0, size * step, step) for _, size, step in inside))]
-    return tuple(tuple(positions[sum(base) + offset] for offset in within) for base in product(*outside))
+    named_steps = sorted((at, size, step) for (size, at), step in zip(parts, steps, strict=True) if at is not None)
+    other_ranges = [range(0, size * step, step) for (size, at), step in zip(parts, steps, strict=True) if at is None]
+    offsets = [sum(place) for place in product(*(range(0, size * step, step) for _, size, step in named_steps))]
+    return tuple(tuple(positions[sum(base) + offset] for offset in offsets) for base in product(*other_ranges))
 
 
-def _cut_axis(text: str, whole: int, cuts: list[tuple[int, int, int]]) -> list[tuple[int, int | None]]:
+def _split_axis(text: str, axis_size: int, cuts: list[tuple[int, int, int]]) -> list[tuple[int, int | None]]:
     """Split an axis at its named parts, each `(before, size, index in the list of names)`; other parts have index None."""
     parts: list[tuple[int, int | None]] = []
     at = 1
     for before, size, place in cuts:
-        if before % at or whole % (before * size):
-            raise _unknown(text, f"an axis of {whole} has no part ({before}){size}")
+        if before % at or axis_size % (before * size):
+            raise _unknown(text, f"an axis of {axis_size} has no part ({before}){size}")
         parts += [(before // at, None), (size, place)]
         at = before * size
-    return [*parts, (whole // at, None)]
+    return [*parts, (axis_size // at, None)]
 
 
 def _read_order(text: str, devices: str) -> list[int]:

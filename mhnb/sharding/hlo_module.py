@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mhnb.errors import HloError, UnknownForm
 from mhnb.sharding.hlo_shape import Tree, parse_shape, split_shape
 
-__all__ = ["Computation", "HloModule", "Instruction", "Runs", "SourceLine", "parse_module"]
+__all__ = ["Computation", "HloModule", "Instruction", "SourceLine", "TripCount", "parse_module"]
 
 _HEADER = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s*(?:\(.*)?\{\s*$")
 _INSTRUCTION = re.compile(r"\s+(?:ROOT\s+)?%?([\w.\-]+) = ")
@@ -24,30 +24,36 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _COUNTS = re.compile(r"\b(replica_count|num_partitions)=(\d+)")
 _ROW = re.compile(r'^(\d+) (?:"(.*)"|\{(.*)\})$')
 _COMMENT = re.compile(r"/\*.*?\*/")
-_TYPED = re.compile(r"<([^<>]+)>")
+_NOTEBOOK_SOURCE = re.compile(r"<([^<>]+)>")
 """File name of code that was not compiled from a file: a cell, a call, or a function of the notebook."""
 _NAME = re.compile(r"%([\w.\-]+)")
 
 
-class Runs(NamedTuple):
+class TripCount(NamedTuple):
     """How often something runs per launch."""
 
     times: int
     """Number of runs, with loops of unknown length counted once."""
-    unknown: bool = False
+    has_unknown_loop: bool = False
     """Whether it is inside a loop whose length XLA does not know."""
-    at_most: bool = False
+    is_conditional: bool = False
     """Whether it is in a branch that may not be executed."""
 
-    def inside(self, factor: int | None, *, branch: bool) -> Runs:
+    def nested_in(self, factor: int | None, *, branch: bool) -> TripCount:
         """Return the runs inside a loop with this number of iterations (None: unknown), or in a branch."""
-        return Runs(
-            self.times * (1 if factor is None else factor), self.unknown or factor is None, self.at_most or branch
+        return TripCount(
+            self.times * (1 if factor is None else factor),
+            self.has_unknown_loop or factor is None,
+            self.is_conditional or branch,
         )
 
-    def plus(self, other: Runs) -> Runs:
+    def plus(self, other: TripCount) -> TripCount:
         """Return the total of two call sites."""
-        return Runs(self.times + other.times, self.unknown or other.unknown, self.at_most or other.at_most)
+        return TripCount(
+            self.times + other.times,
+            self.has_unknown_loop or other.has_unknown_loop,
+            self.is_conditional or other.is_conditional,
+        )
 
 
 class SourceLine(NamedTuple):
@@ -59,8 +65,8 @@ class SourceLine(NamedTuple):
 
     def __str__(self) -> str:
         """Format it as `model.py:18`, or `cell 12, line 3`."""
-        typed = _TYPED.fullmatch(self.file)
-        return f"{typed[1]}, line {self.line}" if typed else f"{self.file.rpartition('/')[2]}:{self.line}"
+        in_notebook = _NOTEBOOK_SOURCE.fullmatch(self.file)
+        return f"{in_notebook[1]}, line {self.line}" if in_notebook else f"{self.file.rpartition('/')[2]}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +83,14 @@ class Instruction:
     def operands(self) -> tuple[str, ...]:
         """Return the texts of the operands. Each is a name; in older texts, its shape precedes it."""
         depth, start, found = 1, 0, []
-        for place, letter in enumerate(self.rest):
-            if letter in "([{":
+        for index, character in enumerate(self.rest):
+            if character in "([{":
                 depth += 1
-            elif letter in ")]}":
+            elif character in ")]}":
                 depth -= 1
-            if depth == 0 or (depth == 1 and letter == ","):
-                found.append(_COMMENT.sub("", self.rest[start:place]).strip())
-                start = place + 1
+            if depth == 0 or (depth == 1 and character == ","):
+                found.append(_COMMENT.sub("", self.rest[start:index]).strip())
+                start = index + 1
             if depth == 0:
                 break
         return tuple(word for word in found if word)
@@ -148,42 +154,42 @@ class HloModule:
     entry: str
     tables: dict[str, dict[int, str]]
     """FileNames, FunctionNames, FileLocations, StackFrames: rows by number."""
-    _runs: dict[str, Runs] = field(default_factory=dict)
+    _trip_counts: dict[str, TripCount] = field(default_factory=dict)
 
     @cached_property
     def _callers(self) -> dict[str, list[tuple[str, int | None, bool]]]:
         callers: dict[str, list[tuple[str, int | None, bool]]] = {}
         for computation in self.computations.values():
             for name, text in computation.texts.items():
-                for called, factor, branch in _calls(name, text):
+                for called, factor, branch in _iter_called(name, text):
                     callers.setdefault(called, []).append((computation.name, factor, branch))
         return callers
 
     @cached_property
-    def started(self) -> frozenset[str]:
+    def async_computations(self) -> frozenset[str]:
         """Return the computations that run asynchronously."""
         return frozenset(
             called
             for computation in self.computations.values()
             for name, text in computation.texts.items()
             if "-start(" in text
-            for called, _, _ in _calls(name, text)
+            for called, _, _ in _iter_called(name, text)
         )
 
     def is_called(self, name: str) -> bool:
         """Return whether the program ever calls a computation."""
         return name == self.entry or any(self.is_called(caller) for caller, _, _ in self._callers.get(name, ()))
 
-    def runs_of(self, name: str) -> Runs:
+    def trip_count_of(self, name: str) -> TripCount:
         """Return how often a computation runs per launch; 0 if nothing calls it."""
         if name == self.entry:
-            return Runs(1)
-        if name not in self._runs:
-            total = Runs(0)
+            return TripCount(1)
+        if name not in self._trip_counts:
+            total = TripCount(0)
             for caller, factor, branch in self._callers.get(name, ()):
-                total = total.plus(self.runs_of(caller).inside(factor, branch=branch))
-            self._runs[name] = total
-        return self._runs[name]
+                total = total.plus(self.trip_count_of(caller).nested_in(factor, branch=branch))
+            self._trip_counts[name] = total
+        return self._trip_counts[name]
 
     def source_of(self, metadata: str) -> SourceLine | None:
         """Return the source line of an operation: stated in older texts, found in a table of stack frames in newer ones."""
@@ -192,17 +198,17 @@ class HloModule:
         found = re.search(r"stack_frame_id=(\d+)", metadata)
         if found is None or (frame := self.tables.get("StackFrames", {}).get(int(found[1]))) is None:
             return None
-        place = self._row("FileLocations", frame, "file_location_id")
-        file = self._row("FileNames", place, "file_name_id")
-        line = re.search(r"\bline=(\d+)", place)
-        return SourceLine(file, int(line[1]) if line else 0, self._row("FunctionNames", place, "function_name_id"))
+        location = self._row("FileLocations", frame, "file_location_id")
+        file = self._row("FileNames", location, "file_name_id")
+        line = re.search(r"\bline=(\d+)", location)
+        return SourceLine(file, int(line[1]) if line else 0, self._row("FunctionNames", location, "function_name_id"))
 
     def _row(self, table: str, row: str, key: str) -> str:
         found = re.search(rf"\b{key}=(\d+)", row)
         return self.tables.get(table, {}).get(int(found[1]), "") if found else ""
 
 
-def _calls(name: str, text: str) -> Iterator[tuple[str, int | None, bool]]:
+def _iter_called(name: str, text: str) -> Iterator[tuple[str, int | None, bool]]:
     """Yield the computations that an instruction calls: name, iterations (None: unknown), and whether it is a branch."""
     found = _CALLED.findall(text)
     found += [
@@ -218,8 +224,8 @@ def _calls(name: str, text: str) -> Iterator[tuple[str, int | None, bool]]:
     if opcode == "while":
         trips = int(known[1]) if (known := _TRIPS.search(text)) else None
     for kind, called in found:
-        turns = trips + 1 if kind == "condition" and trips is not None else trips
-        yield called, turns, kind in ("branch_computations", "true_computation", "false_computation")
+        iterations = trips + 1 if kind == "condition" and trips is not None else trips
+        yield called, iterations, kind in ("branch_computations", "true_computation", "false_computation")
 
 
 def parse_module(text: str) -> HloModule:

@@ -63,10 +63,10 @@ def split_shape(text: str) -> tuple[str, str]:
         shape, _, rest = text.partition(" ")
         return shape, rest
     depth = 0
-    for place, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
+    for index, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
         if depth == 0:
-            return text[: place + 1], text[place + 2 :]
+            return text[: index + 1], text[index + 2 :]
     raise _unknown(text, "its parentheses do not close")
 
 
@@ -97,15 +97,15 @@ def parse_shape(text: str) -> Tree:
 
 def _split_tuple(text: str) -> Iterator[str]:
     depth, start = 0, 1
-    for place, letter in enumerate(text):
-        if letter in "([{":
+    for index, character in enumerate(text):
+        if character in "([{":
             depth += 1
-        elif letter in ")]}":
+        elif character in ")]}":
             depth -= 1
-        if (letter == "," and depth == 1) or depth == 0:
-            if part := text[start:place].strip():
+        if (character == "," and depth == 1) or depth == 0:
+            if part := text[start:index].strip():
                 yield part
-            start = place + 1
+            start = index + 1
         if depth == 0:
             return
 

@@ -9,26 +9,26 @@ from math import prod
 from typing import Any, Self
 
 from mhnb.errors import InvalidRequest
-from mhnb.sharding.boxes import Box, Range, box_size, cut_dim
+from mhnb.sharding.boxes import Box, Range, box_size, partition_dim
 from mhnb.sharding.dtypes import Dtype, parse_dtype
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.spec import Spec, check_spec, count_parts, parse_spec
 from mhnb.values import DeviceRef
 
-__all__ = ["Layout", "place_boxes"]
+__all__ = ["Layout", "compute_boxes"]
 
 
-def place_boxes(shape: Sequence[int], spec: Spec, mesh: MeshShape) -> dict[DeviceRef, Box]:
+def compute_boxes(shape: Sequence[int], spec: Spec, mesh: MeshShape) -> dict[DeviceRef, Box]:
     """Return the box of each device of a mesh; a dim not divisible by its axes is partitioned as the compiler pads it.
 
-    >>> place_boxes((4, 2), parse_spec("P('x')"), MeshShape.row_major({"x": 2}))
+    >>> compute_boxes((4, 2), parse_spec("P('x')"), MeshShape.row_major({"x": 2}))
     {DeviceRef(rank=0, ordinal=0): ((0, 2), (0, 2)), DeviceRef(rank=0, ordinal=1): ((2, 4), (0, 2))}
     """
     sizes = dict(mesh.axes)
     parts = count_parts(spec, mesh, len(shape))
     columns: list[list[Range]] = []
     for dim, size in enumerate(shape):
-        ranges = cut_dim(size, parts[dim])
+        ranges = partition_dim(size, parts[dim])
         part = [0] * len(mesh.devices)
         for axis in spec.dims[dim] if dim < len(spec.dims) else ():
             many = sizes[axis]
@@ -80,17 +80,19 @@ class Layout:
         sizes = tuple(shape)
         if any(type(size) is not int or size < 0 for size in sizes):
             raise InvalidRequest(f"shape {sizes} holds what is no size; give whole numbers from 0", shape=sizes)
-        on = mesh if isinstance(mesh, MeshShape) else MeshShape.row_major(mesh, devices_per_host=devices_per_host)
-        read = parse_spec(spec)
-        check_spec(read, on, sizes, uneven=uneven)
-        return cls(sizes, parse_dtype(dtype), on, read)
+        mesh_shape = (
+            mesh if isinstance(mesh, MeshShape) else MeshShape.row_major(mesh, devices_per_host=devices_per_host)
+        )
+        parsed_spec = parse_spec(spec)
+        check_spec(parsed_spec, mesh_shape, sizes, uneven=uneven)
+        return cls(sizes, parse_dtype(dtype), mesh_shape, parsed_spec)
 
     @cached_property
     def boxes(self) -> dict[DeviceRef, Box]:
         """Return the box of each device, half-open ranges `((start, stop), ...)`."""
         if self.mesh is None or self.spec is None:
             return dict(self.placed)
-        return place_boxes(self.shape, self.spec, self.mesh)
+        return compute_boxes(self.shape, self.spec, self.mesh)
 
     @cached_property
     def owners_by_box(self) -> dict[Box, tuple[DeviceRef, ...]]:

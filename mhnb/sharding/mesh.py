@@ -9,9 +9,9 @@ from math import prod
 from mhnb.errors import InvalidRequest
 from mhnb.values import DeviceRef
 
-__all__ = ["AxisReach", "MeshShape", "axis_reach", "format_axes", "parse_axes", "warn_chatty"]
+__all__ = ["AxisReach", "MeshShape", "find_axis_reach", "format_axes", "parse_axes", "warn_cross_host_axes"]
 
-CHATTY = ("model", "tensor", "tp", "mp", "expert", "ep", "sequence", "seq", "sp", "context", "cp")
+PER_LAYER_AXIS_NAMES = ("model", "tensor", "tp", "mp", "expert", "ep", "sequence", "seq", "sp", "context", "cp")
 """Common names for axes along which every layer communicates."""
 
 
@@ -83,24 +83,24 @@ class AxisReach:
         return self.hosts > 1
 
 
-def axis_reach(mesh: MeshShape, hosts: Mapping[int, str] | None = None) -> tuple[AxisReach, ...]:
+def find_axis_reach(mesh: MeshShape, hosts: Mapping[int, str] | None = None) -> tuple[AxisReach, ...]:
     """Return how many hosts each axis spans; without `hosts` (label by rank), each rank counts as a host.
 
-    >>> [(a.name, a.hosts) for a in axis_reach(MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2))]
+    >>> [(a.name, a.hosts) for a in find_axis_reach(MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2))]
     [('data', 4), ('model', 1)]
     """
-    where = hosts or {}
+    host_by_rank = hosts or {}
 
-    def visited(line: Sequence[DeviceRef]) -> int:
-        return len({where.get(device.rank, device.rank) for device in line})
+    def count_hosts(line: Sequence[DeviceRef]) -> int:
+        return len({host_by_rank.get(device.rank, device.rank) for device in line})
 
-    return tuple(AxisReach(name, size, max(map(visited, mesh.lines(name)), default=0)) for name, size in mesh.axes)
+    return tuple(AxisReach(name, size, max(map(count_hosts, mesh.lines(name)), default=0)) for name, size in mesh.axes)
 
 
-def warn_chatty(reach: Sequence[AxisReach]) -> tuple[str, ...]:
+def warn_cross_host_axes(reach: Sequence[AxisReach]) -> tuple[str, ...]:
     """Return warnings for axes that cross hosts and whose names suggest communication in every layer.
 
-    >>> warn_chatty([AxisReach("data", 4, 1), AxisReach("model", 2, 2)])[0][:35]
+    >>> warn_cross_host_axes([AxisReach("data", 4, 1), AxisReach("model", 2, 2)])[0][:35]
     "axis 'model' (2) crosses hosts and "
     """
     inside = [axis.name for axis in reach if not axis.crosses and axis.size > 1]
@@ -108,7 +108,7 @@ def warn_chatty(reach: Sequence[AxisReach]) -> tuple[str, ...]:
     return tuple(
         f"axis {axis.name!r} ({axis.size}) crosses hosts and by its name carries something in every layer{other}"
         for axis in reach
-        if axis.crosses and axis.name.lower() in CHATTY
+        if axis.crosses and axis.name.lower() in PER_LAYER_AXIS_NAMES
     )
 
 

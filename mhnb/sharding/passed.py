@@ -7,34 +7,34 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["find_donated", "find_passed"]
+__all__ = ["find_donated", "find_passthrough_outputs"]
 
 _RETURN = re.compile(r"^\s*return (.+?) :", re.MULTILINE)
-_ARGUMENT = re.compile(r"%arg(\d+): ")
+_ARGUMENT_INDEX = re.compile(r"%arg(\d+): ")
 _DONATED = ("jax.buffer_donor = true", "tf.aliasing_output = ")
-_SAME = re.compile(
+_IDENTITY_OPS = re.compile(
     r"^\s*(%\w+) = (?:sdy\.sharding_constraint|stablehlo\.optimization_barrier) (%\w+)(?= [:<])", re.MULTILINE
 )
 """Operations that return their only operand unchanged."""
 
 
-def find_passed(module: str) -> tuple[tuple[int, int], ...]:
+def find_passthrough_outputs(module: str) -> tuple[tuple[int, int], ...]:
     r"""Return the index of each unchanged output and of its argument, from 0.
 
     Args:
         module: the text of a StableHLO module.
 
-    >>> find_passed("func.func public @main(%arg0: t, %arg1: t) -> (t, t) {\n    return %0, %arg1 : t, t\n  }")
+    >>> find_passthrough_outputs("func.func public @main(%arg0: t, %arg1: t) -> (t, t) {\n    return %0, %arg1 : t, t\n  }")
     ((1, 1),)
     """
     _, _, main = module.partition("@main(")
     found = _RETURN.search(main)
     if found is None:
         return ()
-    same: dict[str, str] = {}
-    for result, operand in _SAME.findall(main, 0, found.start()):
-        same[result] = same.get(operand, operand)
-    values = [same.get(value, value) for value in found[1].split(", ")]
+    aliases: dict[str, str] = {}
+    for result, operand in _IDENTITY_OPS.findall(main, 0, found.start()):
+        aliases[result] = aliases.get(operand, operand)
+    values = [aliases.get(value, value) for value in found[1].split(", ")]
     return tuple((place, int(value[4:])) for place, value in enumerate(values) if re.fullmatch(r"%arg\d+", value))
 
 
@@ -48,7 +48,7 @@ def find_donated(module: str) -> tuple[int, ...] | None:
     if not found:
         return None
     head, _, _ = main.partition("\n")
-    _, *parts = _ARGUMENT.split(head)
+    _, *parts = _ARGUMENT_INDEX.split(head)
     return tuple(
         int(place)
         for place, text in zip(parts[::2], parts[1::2], strict=True)

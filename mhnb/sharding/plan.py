@@ -94,15 +94,15 @@ def make_plan(hosts: int, devices_per_host: int, axes: Mapping[str, int], arrays
     >>> plan.refused[0][1].jax_says
     'implies that array axis 0 is partitioned 4 times, but the dimension size is 6'
     """
-    have, need = hosts * devices_per_host, prod(axes.values())
+    available, required = hosts * devices_per_host, prod(axes.values())
     try:
         mesh = MeshShape.row_major(axes, devices_per_host=devices_per_host)
     except InvalidRequest as error:
         return Plan(hosts, devices_per_host, None, refusal=Refusal(str(error)))
-    if need > have:
-        reason = f"the mesh needs {need} devices, and {hosts} hosts × {devices_per_host} have {have}"
-        says = f"Number of devices {have} must be >= the product of mesh_shape {tuple(axes.values())}"
-        return Plan(hosts, devices_per_host, None, refusal=Refusal(reason, says))
+    if required > available:
+        reason = f"the mesh needs {required} devices, and {hosts} hosts × {devices_per_host} have {available}"
+        jax_message = f"Number of devices {available} must be >= the product of mesh_shape {tuple(axes.values())}"
+        return Plan(hosts, devices_per_host, None, refusal=Refusal(reason, jax_message))
     return Plan(hosts, devices_per_host, mesh, tuple((array.name, _lay_out(array, mesh)) for array in arrays))
 
 

@@ -15,8 +15,8 @@ from mhnb.sharding.hlo import HloCollective
 from mhnb.sharding.hlo_groups import Groups
 from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.hlo_shape import HloShape
-from mhnb.sharding.traffic import crosses_hosts, measure
-from mhnb.sharding.why import Why, explain
+from mhnb.sharding.traffic import crosses_hosts, measure_traffic
+from mhnb.sharding.why import Explanation, explain_collective
 
 __all__ = ["Collective", "Program", "Report", "make_report", "program_from_wire", "program_to_wire"]
 
@@ -59,7 +59,7 @@ class Collective:
     """What a device sends in a ring algorithm."""
     ring_nbytes_across_hosts: int = 0
     """The part of that whose next device is on another host."""
-    why: Why | None = None
+    why: Explanation | None = None
     """The operation, its line, and the shardings stated before partitioning."""
 
 
@@ -74,20 +74,20 @@ class Program:
     platform: str
     collectives: tuple[HloCollective, ...]
     meshes: tuple[NamedMesh, ...] = ()
-    why: tuple[Why | None, ...] = ()
+    why: tuple[Explanation | None, ...] = ()
     """By collective; empty if no explanations were requested."""
     digest: str = ""
     """Digest of the lowered module: equal for equal programs; empty if the module is not available."""
-    takes: str = ""
+    argument_types: str = ""
     """The types of its arguments, as `f32[8,4], f32[4]`."""
 
-    def explained(self, stablehlo: str) -> Program:
+    def with_explanations(self, stablehlo: str) -> Program:
         """Return the program with an explanation of each collective, from the lowered module with debug locations."""
-        known: dict[object, Why] = {}
+        known: dict[object, Explanation] = {}
         for one in self.collectives:
             # An explanation depends on nothing else: a layer that is repeated is explained once.
             if (one.op_name, one.source) not in known:
-                known[one.op_name, one.source] = explain(one, stablehlo)
+                known[one.op_name, one.source] = explain_collective(one, stablehlo)
         return replace(self, why=tuple(known[one.op_name, one.source] for one in self.collectives))
 
 
@@ -133,37 +133,40 @@ def make_report(program: Program, hosts: Mapping[int, Hashable], *, launches: in
     >>> make_report(Program("jit(f)", (0, 1), "cpu", (gather, gather)), {0: "a", 1: "b"}).rows[0].count
     2
     """
-    where = tuple(hosts[rank] for rank in program.ranks)
+    hosts_by_position = tuple(hosts[rank] for rank in program.ranks)
     why = program.why or (None,) * len(program.collectives)
-    rows = [_row(one, because, program, where) for one, because in zip(program.collectives, why, strict=True)]
+    rows = [
+        _make_row(one, because, program, hosts_by_position)
+        for one, because in zip(program.collectives, why, strict=True)
+    ]
     return Report(program.name, tuple(_merge(rows)), launches)
 
 
-def _row(one: HloCollective, why: Why | None, program: Program, where: Sequence[Hashable]) -> Collective:
-    along, traffic = find_axes(one.groups, program.meshes), measure(one, where)
+def _make_row(one: HloCollective, why: Explanation | None, program: Program, hosts: Sequence[Hashable]) -> Collective:
+    group_axes, traffic = find_axes(one.groups, program.meshes), measure_traffic(one, hosts)
     return Collective(
         one.op,
-        along.axes,
+        group_axes.axes,
         one.groups,
-        None if one.unknown else one.times,
+        None if one.has_unknown_loop else one.times,
         traffic.nbytes,
         traffic.nbytes_across_hosts,
         one.results[0].dtype if one.results else "",
         one.source,
-        shape=_shapes(one.results),
-        whole_axes=along.whole,
-        crosses=crosses_hosts(one, where),
+        shape=_format_shapes(one.results),
+        whole_axes=group_axes.spans_whole_axes,
+        crosses=crosses_hosts(one, hosts),
         times=one.times,
-        at_most=one.at_most,
+        at_most=one.is_conditional,
         is_async=one.is_async,
-        is_estimate=(one.widened and program.platform == "cpu") or one.op == "ragged-all-to-all",
+        is_estimate=(one.is_widened and program.platform == "cpu") or one.op == "ragged-all-to-all",
         ring_nbytes_per_device=traffic.ring_nbytes,
         ring_nbytes_across_hosts=traffic.ring_nbytes_across_hosts,
         why=why,
     )
 
 
-def _shapes(shapes: Iterable[HloShape]) -> str:
+def _format_shapes(shapes: Iterable[HloShape]) -> str:
     """Format what a device receives: `f32[8]`, `4 × f32[2]`, `f32[8] + s32[4]`."""
     runs = [(shape, len(list(same))) for shape, same in groupby(map(str, shapes))]
     return " + ".join(shape if count == 1 else f"{count} × {shape}" for shape, count in runs)
@@ -197,7 +200,7 @@ def program_to_wire(program: Program) -> dict[str, Any]:
         "groups": groups,
         "collectives": [[numbers[one.groups], *one.to_wire()] for one in program.collectives],
         "digest": program.digest,
-        "takes": program.takes,
+        "takes": program.argument_types,
         "meshes": [[mesh.names, mesh.sizes, mesh.positions] for mesh in program.meshes],
         "why": [None if one is None else [one.written, one.before, one.after, one.is_kept] for one in program.why],
     }
@@ -213,8 +216,8 @@ def program_from_wire(wire: Mapping[str, Any]) -> Program:
     collectives = tuple(HloCollective.from_wire(row, groups[number]) for number, *row in wire["collectives"])
     meshes = tuple(NamedMesh(tuple(names), tuple(sizes), tuple(order)) for names, sizes, order in wire["meshes"])
     why = tuple(
-        None if row is None else Why(one.op_name, one.source, bool(row[0]), tuple(row[1]), row[2], bool(row[3]))
+        None if row is None else Explanation(one.op_name, one.source, bool(row[0]), tuple(row[1]), row[2], bool(row[3]))
         for one, row in zip(collectives, wire["why"], strict=bool(wire["why"]))
     )
-    told = wire["digest"], wire["takes"]
-    return Program(wire["name"], tuple(wire["ranks"]), wire["platform"], collectives, meshes, why, *told)
+    digest_and_types = wire["digest"], wire["takes"]
+    return Program(wire["name"], tuple(wire["ranks"]), wire["platform"], collectives, meshes, why, *digest_and_types)

@@ -46,7 +46,7 @@ class Reshard:
     @cached_property
     def nbytes_kept(self) -> int:
         """Bytes that are already on the device that needs them."""
-        return self._itemsize * sum(self._kept(device, box) for device, box in self.after.boxes.items())
+        return self._itemsize * sum(self._count_kept(device, box) for device, box in self.after.boxes.items())
 
     @property
     def nbytes_moved(self) -> int:
@@ -56,19 +56,19 @@ class Reshard:
     @cached_property
     def nbytes_across_hosts(self) -> int:
         """The part of the moved bytes that no device of the same host stores."""
-        held: dict[int | str, set[Box]] = {}
+        boxes_by_host: dict[int | str, set[Box]] = {}
         for device, box in self.before.boxes.items():
-            held.setdefault(self.host_of(device), set()).add(box)
-        known: dict[tuple[int | str, Box], int] = {}
+            boxes_by_host.setdefault(self.host_of(device), set()).add(box)
+        missing_by_box: dict[tuple[int | str, Box], int] = {}
         total, all_boxes = 0, len(self.before.owners_by_box)
         for device, box in self.after.boxes.items():
             host = self.host_of(device)
-            here = held.get(host, set())
-            if len(here) == all_boxes:
+            local_boxes = boxes_by_host.get(host, set())
+            if len(local_boxes) == all_boxes:
                 continue
-            if (host, box) not in known:
-                known[host, box] = box_size(box) - sum(_common(box, other) for other in here)
-            total += known[host, box]
+            if (host, box) not in missing_by_box:
+                missing_by_box[host, box] = box_size(box) - sum(_count_overlap(box, other) for other in local_boxes)
+            total += missing_by_box[host, box]
         return total * self._itemsize
 
     def host_of(self, device: DeviceRef) -> int | str:
@@ -80,7 +80,7 @@ class Reshard:
         grid = [sorted({box[dim] for box in self.before.owners_by_box}) for dim in range(len(self.before.shape))]
         for at, (target, wanted) in enumerate(self.after.boxes.items()):
             own = self.before.boxes.get(target)
-            for box in _reached(wanted, grid):
+            for box in _overlapping_boxes(wanted, grid):
                 owners = self.before.owners_by_box.get(box)
                 piece = intersect(box, wanted)
                 if owners is None or piece is None or box == own:
@@ -93,17 +93,17 @@ class Reshard:
     def _itemsize(self) -> int:
         return self.after.dtype.itemsize
 
-    def _kept(self, device: DeviceRef, box: Box) -> int:
+    def _count_kept(self, device: DeviceRef, box: Box) -> int:
         own = self.before.boxes.get(device)
-        return 0 if own is None else _common(own, box)
+        return 0 if own is None else _count_overlap(own, box)
 
 
-def _common(left: Box, right: Box) -> int:
+def _count_overlap(left: Box, right: Box) -> int:
     both = intersect(left, right)
     return 0 if both is None else box_size(both)
 
 
-def _reached(wanted: Box, grid: list[list[Range]]) -> Iterator[Box]:
+def _overlapping_boxes(wanted: Box, grid: list[list[Range]]) -> Iterator[Box]:
     """Yield the boxes of a grid that may overlap with a box."""
     spans = []
     for (start, stop), ranges in zip(wanted, grid, strict=True):

@@ -13,7 +13,7 @@ from mhnb.sharding.mesh import MeshShape
 
 __all__ = ["Spec", "check_spec", "count_parts", "format_spec", "parse_spec"]
 
-_FREE = "UNCONSTRAINED"
+_UNCONSTRAINED = "UNCONSTRAINED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def parse_spec(value: Any) -> Spec:
     if entries is None:
         return Spec()
     if not isinstance(entries, Iterable):
-        raise _no_spec(value)
+        raise _invalid_spec(value)
     axes = {word: tuple(sorted(getattr(value, word, None) or ())) for word in ("unreduced", "reduced")}
     return Spec(tuple(_read_entry(entry, value) for entry in entries), **axes)
 
@@ -67,14 +67,14 @@ def _read_entry(entry: Any, value: Any) -> tuple[str, ...]:
         return (entry,)
     if isinstance(entry, tuple | list) and all(isinstance(axis, str) for axis in entry):
         return tuple(entry)
-    if _FREE in repr(entry):
+    if _UNCONSTRAINED in repr(entry):
         raise ShardingError(
             f"{value} leaves a dim to the compiler (UNCONSTRAINED): there is no layout yet; name its axes"
         )
-    raise _no_spec(value)
+    raise _invalid_spec(value)
 
 
-def _no_spec(value: Any) -> InvalidRequest:
+def _invalid_spec(value: Any) -> InvalidRequest:
     return InvalidRequest(
         f"{value!r} is no spec; give one like P('data', None), an axis, a tuple of axes or None for each dim"
     )
@@ -86,14 +86,14 @@ def _parse_text(text: str) -> Spec:
         if not isinstance(node, ast.Call):
             return parse_spec(ast.literal_eval(node))
         if ast.unparse(node.func).rpartition(".")[2] not in ("P", "PartitionSpec"):
-            raise _no_spec(text)
+            raise _invalid_spec(text)
         entries = [ast.literal_eval(argument) for argument in node.args]
         words = {str(word.arg): tuple(sorted(ast.literal_eval(word.value))) for word in node.keywords}
         return Spec(tuple(_read_entry(entry, text) for entry in entries), **words)
     except (SyntaxError, ValueError, TypeError) as error:
         if isinstance(error, ShardingError | InvalidRequest):
             raise
-        raise _no_spec(text) from error
+        raise _invalid_spec(text) from error
 
 
 def format_spec(spec: Spec) -> str:
@@ -132,11 +132,11 @@ def check_spec(spec: Spec, mesh: MeshShape, shape: Sequence[int], *, uneven: boo
     """
     _check_axes(spec, mesh)
     if len(spec.dims) > len(shape):
-        says = f"is only valid for values of rank at least {len(spec.dims)}, but was applied to a value of rank {len(shape)}"
+        jax_message = f"is only valid for values of rank at least {len(spec.dims)}, but was applied to a value of rank {len(shape)}"
         raise SpecTooLong(
             f"{spec} has {len(spec.dims)} entries, and an array of shape {tuple(shape)} has {len(shape)} dims;"
             " give one entry a dim at most, None where it is whole",
-            jax_says=says,
+            jax_says=jax_message,
         )
     for dim, (size, parts) in enumerate(zip(shape, count_parts(spec, mesh, len(shape)), strict=True)):
         if size % parts and not uneven:
@@ -148,22 +148,24 @@ def _check_axes(spec: Spec, mesh: MeshShape) -> None:
     seen: set[str] = set()
     for axis in spec.axes:
         if axis not in names:
-            has = ", ".join(map(repr, names)) or "no axis"
-            says = f"Resource axis: {axis} of {_as_jax(spec)} is not found in mesh: {names}."
+            known_axes = ", ".join(map(repr, names)) or "no axis"
+            jax_message = f"Resource axis: {axis} of {_format_as_jax(spec)} is not found in mesh: {names}."
             raise UnknownAxis(
-                f"{spec} names axis {axis!r}, and the mesh has {has}; use one of those", axis=axis, jax_says=says
+                f"{spec} names axis {axis!r}, and the mesh has {known_axes}; use one of those",
+                axis=axis,
+                jax_says=jax_message,
             )
         if axis in seen:
-            says = "can map every mesh axis to at most one positional dimension"
+            jax_message = "can map every mesh axis to at most one positional dimension"
             raise AxisUsedTwice(
                 f"{spec} uses axis {axis!r} twice; an axis can cut one dim only: put another axis or None there",
                 axis=axis,
-                jax_says=says,
+                jax_says=jax_message,
             )
         seen.add(axis)
 
 
-def _as_jax(spec: Spec) -> str:
+def _format_as_jax(spec: Spec) -> str:
     """Format a spec as in JAX's messages: a single entry is followed by a comma."""
     text = format_spec(spec)
     return text[:-1] + ",)" if len(spec.dims) == 1 and not (spec.unreduced or spec.reduced) else text

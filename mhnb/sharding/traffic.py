@@ -24,9 +24,9 @@ from functools import lru_cache
 from mhnb.sharding.hlo import HloCollective
 from mhnb.sharding.hlo_groups import Groups
 
-__all__ = ["Traffic", "crosses_hosts", "measure"]
+__all__ = ["Traffic", "crosses_hosts", "measure_traffic"]
 
-_CUT = ("all-reduce", "all-to-all", "ragged-all-to-all", "reduce-scatter")
+_SPLIT_OPS = ("all-reduce", "all-to-all", "ragged-all-to-all", "reduce-scatter")
 _PAIRED = ("collective-permute", "send")
 
 
@@ -43,7 +43,7 @@ class Traffic:
     ring_nbytes_across_hosts: int = 0
     """The part of that whose next device is on another host."""
 
-    def busier(self, other: Traffic) -> Traffic:
+    def maximum(self, other: Traffic) -> Traffic:
         """Return the larger of each."""
         return Traffic(
             max(self.nbytes, other.nbytes),
@@ -53,7 +53,7 @@ class Traffic:
         )
 
 
-def measure(collective: HloCollective, hosts: Sequence[Hashable]) -> Traffic:
+def measure_traffic(collective: HloCollective, hosts: Sequence[Hashable]) -> Traffic:
     """Compute the bytes of one run of a collective.
 
     Args:
@@ -62,7 +62,7 @@ def measure(collective: HloCollective, hosts: Sequence[Hashable]) -> Traffic:
 
     >>> from mhnb.sharding.hlo import HloShape
     >>> reduce = HloCollective("all-reduce", "r", (HloShape("f32", (128, 64)),), (), groups=((0, 1, 2, 3),))
-    >>> measure(reduce, "abcd")
+    >>> measure_traffic(reduce, "abcd")
     Traffic(nbytes=32768, nbytes_across_hosts=24576, ring_nbytes=49152, ring_nbytes_across_hosts=49152)
     """
     total = Traffic()
@@ -70,34 +70,34 @@ def measure(collective: HloCollective, hosts: Sequence[Hashable]) -> Traffic:
         for source, target in collective.pairs:
             if source != target:
                 across = collective.nbytes if hosts[source] != hosts[target] else 0
-                total = total.busier(Traffic(collective.nbytes, across, collective.nbytes, across))
+                total = total.maximum(Traffic(collective.nbytes, across, collective.nbytes, across))
         return total
     # Groups spread over hosts in the same way move the same bytes, so only a few of many thousands are computed.
-    for size, same, leaves in _lies(collective.groups, tuple(hosts)):
-        total = total.busier(_measure_group(collective, size, same, leaves=leaves))
+    for size, same, leaves in _group_stats(collective.groups, tuple(hosts)):
+        total = total.maximum(_measure_group(collective, size, same, is_cross_host=leaves))
     return total
 
 
 @lru_cache(maxsize=1024)
-def _lies(groups: Groups, hosts: tuple[Hashable, ...]) -> frozenset[tuple[int, int, bool]]:
-    return frozenset(_lie(group, hosts) for group in groups if len(group) > 1)
+def _group_stats(groups: Groups, hosts: tuple[Hashable, ...]) -> frozenset[tuple[int, int, bool]]:
+    return frozenset(_group_stat(group, hosts) for group in groups if len(group) > 1)
 
 
-def _lie(group: Sequence[int], hosts: Sequence[Hashable]) -> tuple[int, int, bool]:
+def _group_stat(group: Sequence[int], hosts: Sequence[Hashable]) -> tuple[int, int, bool]:
     """Return the size, the members on the host that has the fewest of them, and whether the ring crosses hosts."""
-    places = [hosts[position] for position in group]
-    return len(group), min(Counter(places).values()), len(set(places)) > 1
+    group_hosts = [hosts[position] for position in group]
+    return len(group), min(Counter(group_hosts).values()), len(set(group_hosts)) > 1
 
 
-def _measure_group(collective: HloCollective, size: int, same: int, *, leaves: bool) -> Traffic:
+def _measure_group(collective: HloCollective, size: int, same: int, *, is_cross_host: bool) -> Traffic:
     payload, op = collective.nbytes, collective.op
-    cut = _ceil(payload * (size - same), size) if leaves else 0
-    if op in _CUT:
+    cut = _ceil(payload * (size - same), size) if is_cross_host else 0
+    if op in _SPLIT_OPS:
         sent = _ceil(payload * (size - 1) * (2 if op == "all-reduce" else 1), size)
         ring_across = cut if op.endswith("all-to-all") else sent
-        return Traffic(payload, cut, sent, ring_across if leaves else 0)
+        return Traffic(payload, cut, sent, ring_across if is_cross_host else 0)
     sent = payload * (size - 1) if op == "all-gather" else payload
-    return Traffic(payload, payload if leaves else 0, sent, sent if leaves else 0)
+    return Traffic(payload, payload if is_cross_host else 0, sent, sent if is_cross_host else 0)
 
 
 def _ceil(dividend: int, divisor: int) -> int:
@@ -112,4 +112,4 @@ def crosses_hosts(collective: HloCollective, hosts: Sequence[Hashable]) -> bool:
     """
     if collective.op in _PAIRED:
         return any(hosts[source] != hosts[target] for source, target in collective.pairs)
-    return any(leaves for _, _, leaves in _lies(collective.groups, tuple(hosts)))
+    return any(leaves for _, _, leaves in _group_stats(collective.groups, tuple(hosts)))

@@ -14,7 +14,7 @@ from functools import lru_cache
 from mhnb.sharding.hlo import HloCollective
 from mhnb.sharding.hlo_module import SourceLine
 
-__all__ = ["Why", "explain", "format_spec", "read_lowered"]
+__all__ = ["Explanation", "explain_collective", "format_shardy_spec", "parse_lowered"]
 
 _LOC = re.compile(r"^#(loc\d*) = loc\((.*)\)$")
 _NAMED = re.compile(r'^"((?:[^"\\]|\\.)*)"\(#(loc\d*)\)$')
@@ -26,18 +26,18 @@ _VALUE = re.compile(r"%[\w]+")
 _ARGUMENT = re.compile(r"(%arg\d+): tensor<[^>]*>(?: \{((?:[^{}]|\{[^{}]*\})*)\})?(?: loc\(\"([^\"]*)\"\))?")
 _SHARDING = re.compile(r"sdy\.sharding = #sdy\.sharding<@[\w.]+, (\[[^\]]*\](?:, \w+=\{[^}]*\})*)>")
 _STATED = re.compile(r"<@[\w.]+, (\[[^\]]*\](?:, \w+=\{[^}]*\})*)>")
-_WRITTEN = re.compile(r"stablehlo\.(?:all_|collective_|reduce_scatter|ragged_|send)")
-_WRITTEN_NAME = re.compile(
+_EXPLICIT_OP = re.compile(r"stablehlo\.(?:all_|collective_|reduce_scatter|ragged_|send)")
+_EXPLICIT_NAME = re.compile(
     r"(?:^|/)shard_map/(?:.*/)?(?:all_gather\w*|all_to_all|pmax|pmin|ppermute|psum\w*|ragged_all_to_all|reduce_scatter)$"
 )
 """JAX's own collectives: an operation with such a name was requested by the program."""
 _MANUAL = "sdy.manual_computation"
-_TAKEN = re.compile(r"in_shardings=\[(.*?)\] out_shardings=")
+_IN_SHARDINGS = re.compile(r"in_shardings=\[(.*?)\] out_shardings=")
 _DIM = re.compile(r"\{([^}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class Explanation:
     """Explanation of a collective."""
 
     operation: str
@@ -60,8 +60,8 @@ class Why:
             return (
                 f"{line}: the stated shardings are not kept after a launch; %mhjax collectives --why f(args) tells them"
             )
-        took = ", ".join(spec or "not known" for spec in self.before) or "not known"
-        return f"{line}: {took} → {self.after or 'not known'}"
+        inputs = ", ".join(spec or "not known" for spec in self.before) or "not known"
+        return f"{line}: {inputs} → {self.after or 'not known'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ class _Operation:
     operands: tuple[str, ...]
     stated: str | None
     """The sharding stated for its result."""
-    wanted: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     """For a shard_map: the shardings that it requires for its operands."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class LoweredModule:
     """Shardings and operations that a lowered module states."""
 
     operations: dict[tuple[str, int], list[_Operation]] = field(default_factory=dict)
@@ -90,10 +90,10 @@ class Lowered:
     """Shardings by the argument's name, as `params['w']`."""
 
 
-def format_spec(text: str) -> str:
+def format_shardy_spec(text: str) -> str:
     """Format Shardy's dimensions as JAX writes a PartitionSpec.
 
-    >>> format_spec('[{"data"}, {}, {"a", "b"}]')
+    >>> format_shardy_spec('[{"data"}, {}, {"a", "b"}]')
     "P('data', None, ('a', 'b'))"
     """
     dims, end, rest = text.partition("]")
@@ -109,16 +109,16 @@ def _format_dim(dim: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def read_lowered(stablehlo: str) -> Lowered:
+def parse_lowered(stablehlo: str) -> LoweredModule:
     r"""Parse a lowered module's text with debug locations.
 
     >>> text = 'func.func public @main(%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}]>} loc("x"))'
-    >>> read_lowered(text).arguments
+    >>> parse_lowered(text).arguments
     {'x': "P('data')"}
     """
     lines = stablehlo.splitlines()
     locations = {found[1]: found[2] for line in lines if (found := _LOC.match(line))}
-    lowered = Lowered()
+    lowered = LoweredModule()
     function, signature, opened = "", "", list[str]()
     for line in lines:
         text = line.lstrip()
@@ -138,28 +138,28 @@ def read_lowered(stablehlo: str) -> Lowered:
     return lowered
 
 
-def _add(lowered: Lowered, operation: _Operation) -> None:
+def _add(lowered: LoweredModule, operation: _Operation) -> None:
     if operation.stated is not None:
         lowered.stated[operation.results] = operation.stated
     if operation.source is not None:
         lowered.operations.setdefault(operation.source, []).append(operation)
 
 
-def _read_arguments(lowered: Lowered, signature: str, function: str) -> None:
+def _read_arguments(lowered: LoweredModule, signature: str, function: str) -> None:
     for value, attributes, name in _ARGUMENT.findall(signature.partition(") -> (")[0]):
         if found := _SHARDING.search(attributes):
-            lowered.stated[function + value] = format_spec(found[1])
+            lowered.stated[function + value] = format_shardy_spec(found[1])
             if name and function == "main":
-                lowered.arguments[name] = format_spec(found[1])
+                lowered.arguments[name] = format_shardy_spec(found[1])
 
 
-def _read_results(lowered: Lowered, line: str, function: str, signature: str) -> None:
+def _read_results(lowered: LoweredModule, line: str, function: str, signature: str) -> None:
     """Record the shardings that a function's signature states for its results."""
     values = _VALUE.findall(line.partition(" : ")[0])
     results = re.split(r"(?<=[}>]), (?=tensor<)", signature.partition(") -> (")[2])
     for value, text in zip(values, results, strict=False):
         if found := _SHARDING.search(text):
-            lowered.stated.setdefault(function + value, format_spec(found[1]))
+            lowered.stated.setdefault(function + value, format_shardy_spec(found[1]))
 
 
 def _read_operation(
@@ -167,13 +167,13 @@ def _read_operation(
 ) -> _Operation:
     rest = line.partition(" = ")[2]
     if found[2] == _MANUAL:
-        taken = _TAKEN.search(rest)
-        wanted = tuple(format_spec(text) for text in _STATED.findall(taken[1])) if taken else ()
+        taken = _IN_SHARDINGS.search(rest)
+        wanted = tuple(format_shardy_spec(text) for text in _STATED.findall(taken[1])) if taken else ()
         operands = tuple(function + value for value in _VALUE.findall(rest.partition(")")[0]))
         return _Operation(name, source, function + found[1], found[2], operands, None, wanted)
     stated = _STATED.findall(rest) if found[2] == "sdy.sharding_constraint" or "sdy.sharding" in rest else []
     # If several shardings are stated, their assignment to the results is not parsed.
-    spec = format_spec(stated[0]) if len(stated) == 1 else None
+    spec = format_shardy_spec(stated[0]) if len(stated) == 1 else None
     operands = tuple(function + value for value in _VALUE.findall(rest.partition(" : ")[0]))
     return _Operation(name, source, function + found[1], found[2], operands, spec)
 
@@ -195,28 +195,28 @@ def _resolve(locations: dict[str, str], key: str) -> tuple[str, tuple[str, int] 
     return name, None
 
 
-def explain(collective: HloCollective, stablehlo: str) -> Why:
+def explain_collective(collective: HloCollective, stablehlo: str) -> Explanation:
     """Explain a collective as far as the lowered module states the reason.
 
     Args:
         collective: from `parse_collectives`.
         stablehlo: `lowered.as_text(debug_info=True)`; may be empty.
 
-    >>> explain(HloCollective("all-gather", "g", (), (), (), op_name="w"), "").after is None
+    >>> explain_collective(HloCollective("all-gather", "g", (), (), (), op_name="w"), "").after is None
     True
     """
-    lowered, source = read_lowered(stablehlo), collective.source
+    lowered, source = parse_lowered(stablehlo), collective.source
     if source is None:
         stated = lowered.arguments.get(collective.op_name)
-        return Why(collective.op_name, None, before=(stated,) if stated else ())
+        return Explanation(collective.op_name, None, before=(stated,) if stated else ())
     found = list(_matching(lowered, collective.op_name, (source.file, source.line)))
-    if _WRITTEN_NAME.search(collective.op_name) or any(_WRITTEN.match(operation.kind) for operation in found):
-        return Why(collective.op_name, source, written=True)
+    if _EXPLICIT_NAME.search(collective.op_name) or any(_EXPLICIT_OP.match(operation.kind) for operation in found):
+        return Explanation(collective.op_name, source, written=True)
     before, after = _stated_at_entry(lowered, found) if _is_manual(found) else _stated_around(lowered, found)
-    return Why(collective.op_name, source, before=before, after=after)
+    return Explanation(collective.op_name, source, before=before, after=after)
 
 
-def _matching(lowered: Lowered, op_name: str, source: tuple[str, int]) -> Iterator[_Operation]:
+def _matching(lowered: LoweredModule, op_name: str, source: tuple[str, int]) -> Iterator[_Operation]:
     for operation in lowered.operations.get(source, ()):
         name = operation.name
         if name and (op_name == name or op_name.endswith(f"/{name}")):
@@ -227,14 +227,14 @@ def _is_manual(found: list[_Operation]) -> bool:
     return len(found) == 1 and found[0].kind == _MANUAL
 
 
-def _stated_at_entry(lowered: Lowered, found: list[_Operation]) -> tuple[tuple[str | None, ...], str | None]:
+def _stated_at_entry(lowered: LoweredModule, found: list[_Operation]) -> tuple[tuple[str | None, ...], str | None]:
     """Return stated and required sharding of the only operand of a shard_map that differs in them: that operand must move."""
-    pairs = zip(found[0].operands, found[0].wanted, strict=False)
-    moves = [(lowered.stated.get(value), wanted) for value, wanted in pairs if lowered.stated.get(value) != wanted]
-    return ((moves[0][0],), moves[0][1]) if len(moves) == 1 else ((), None)
+    pairs = zip(found[0].operands, found[0].required, strict=False)
+    mismatches = [(lowered.stated.get(value), wanted) for value, wanted in pairs if lowered.stated.get(value) != wanted]
+    return ((mismatches[0][0],), mismatches[0][1]) if len(mismatches) == 1 else ((), None)
 
 
-def _stated_around(lowered: Lowered, found: list[_Operation]) -> tuple[tuple[str | None, ...], str | None]:
+def _stated_around(lowered: LoweredModule, found: list[_Operation]) -> tuple[tuple[str | None, ...], str | None]:
     """Return the shardings of the inputs and the output of one operation, which may span several values (dot, constraint)."""
     if len({operation.kind for operation in found}) < len(found):
         # Two operations of a kind on one line: it is unknown which of them the collective serves.

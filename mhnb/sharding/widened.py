@@ -17,7 +17,7 @@ _PROMOTED = re.compile(r"\bto_apply=%?[\w.\-]*_promoted\b")
 _REDUCING = ("all-reduce", "reduce-scatter")
 _NARROW = ("bf16[", "f16[")
 _SAME_VALUES = ("bitcast", "copy", "get-tuple-element", "reshape", "transpose")
-_DEPTH = 4
+_MAX_DEPTH = 4
 
 
 def is_widened(computation: Computation, instruction: Instruction) -> bool:
@@ -30,18 +30,18 @@ def is_widened(computation: Computation, instruction: Instruction) -> bool:
         return False
     if instruction.opcode.removesuffix("-start") in _REDUCING:
         return _PROMOTED.search(instruction.rest) is not None
-    return _comes_from_narrow(computation, instruction, _DEPTH) or _goes_to_narrow(
-        computation, instruction.name, _DEPTH
+    return _is_converted_from_16_bit(computation, instruction, _MAX_DEPTH) or _is_converted_to_16_bit(
+        computation, instruction.name, _MAX_DEPTH
     )
 
 
-def _comes_from_narrow(computation: Computation, instruction: Instruction, depth: int) -> bool:
+def _is_converted_from_16_bit(computation: Computation, instruction: Instruction, depth: int) -> bool:
     for name in instruction.operand_names:
         if depth == 0 or name not in computation.texts:
             return False
         source = computation.read(name)
         if source.opcode in _SAME_VALUES:
-            if _comes_from_narrow(computation, source, depth - 1):
+            if _is_converted_from_16_bit(computation, source, depth - 1):
                 return True
         elif "convert" in name or source.opcode == "convert":
             inputs = [computation.texts.get(one, "") for one in source.operand_names]
@@ -49,16 +49,16 @@ def _comes_from_narrow(computation: Computation, instruction: Instruction, depth
     return False
 
 
-def _goes_to_narrow(computation: Computation, name: str, depth: int) -> bool:
+def _is_converted_to_16_bit(computation: Computation, name: str, depth: int) -> bool:
     """Return whether every use of a value converts it to 16-bit floats."""
     users = computation.users.get(name, ())
-    return depth > 0 and bool(users) and all(_narrows(computation, user, depth) for user in users)
+    return depth > 0 and bool(users) and all(_is_narrowing_use(computation, user, depth) for user in users)
 
 
-def _narrows(computation: Computation, name: str, depth: int) -> bool:
+def _is_narrowing_use(computation: Computation, name: str, depth: int) -> bool:
     user = computation.read(name)
     if user.opcode in _SAME_VALUES:
-        return _goes_to_narrow(computation, name, depth - 1)
+        return _is_converted_to_16_bit(computation, name, depth - 1)
     return all(shape.dtype in ("bf16", "f16") for shape in flatten(user.tree())) and (
         "convert" in name or user.opcode == "convert"
     )

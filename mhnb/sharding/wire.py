@@ -49,14 +49,14 @@ def encode_tree(tree: LayoutTree) -> dict[str, Any]:
             "path": row.path,
             "kind": row.kind,
             "deleted": row.is_deleted,
-            "array": None if row.layout is None else _encode(row.layout, meshes),
+            "array": None if row.layout is None else _encode_layout(row.layout, meshes),
         }
         for row in tree.rows
     ]
     return {"meshes": [encode_mesh(mesh) for mesh in meshes], "rows": rows}
 
 
-def _encode(layout: Layout, meshes: dict[MeshShape, int]) -> dict[str, Any]:
+def _encode_layout(layout: Layout, meshes: dict[MeshShape, int]) -> dict[str, Any]:
     array: dict[str, Any] = {
         "shape": list(layout.shape),
         "dtype": [layout.dtype.name, layout.dtype.itemsize],
@@ -81,7 +81,7 @@ def decode_tree(wire: Mapping[str, Any]) -> LayoutTree:
         tuple(
             LayoutRow(
                 row["path"],
-                None if row["array"] is None else _decode(row["array"], meshes),
+                None if row["array"] is None else _decode_layout(row["array"], meshes),
                 row["kind"],
                 is_deleted=row["deleted"],
             )
@@ -90,7 +90,7 @@ def decode_tree(wire: Mapping[str, Any]) -> LayoutTree:
     )
 
 
-def _decode(array: Mapping[str, Any], meshes: list[MeshShape]) -> Layout:
+def _decode_layout(array: Mapping[str, Any], meshes: list[MeshShape]) -> Layout:
     mesh = None if array["mesh"] is None else meshes[array["mesh"]]
     spec = None
     if "spec" in array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import format_axes
 
-__all__ = ["format_array_line", "format_device_count", "format_kind", "format_nbytes", "format_replicas"]
+__all__ = ["format_array_line", "format_device_count", "format_dtype_and_shape", "format_nbytes", "format_replicas"]
 
 
 def format_nbytes(nbytes: int) -> str:
@@ -24,10 +24,10 @@ def format_nbytes(nbytes: int) -> str:
     return f"{size / 1024:.1f} TiB"
 
 
-def format_kind(layout: Layout) -> str:
+def format_dtype_and_shape(layout: Layout) -> str:
     """Format element type and shape.
 
-    >>> format_kind(Layout.of((8, 6), {"x": 2}, "P('x')", dtype="bfloat16"))
+    >>> format_dtype_and_shape(Layout.of((8, 6), {"x": 2}, "P('x')", dtype="bfloat16"))
     'bf16[8,6]'
     """
     return f"{layout.dtype.short}[{','.join(map(str, layout.shape))}]"
@@ -65,4 +65,4 @@ def format_array_line(layout: Layout) -> str:
     where = f"on {format_device_count(layout)}"
     if layout.mesh is not None and layout.spec is not None:
         where = f"on mesh ({format_axes(layout.mesh.axes)}) spec {layout.spec}"
-    return f"{format_kind(layout)} {where} · {format_nbytes(layout.nbytes)}, {format_nbytes(layout.nbytes_per_device)} a device"
+    return f"{format_dtype_and_shape(layout)} {where} · {format_nbytes(layout.nbytes)}, {format_nbytes(layout.nbytes_per_device)} a device"

@@ -7,31 +7,31 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mhnb.core.asked.misspelt import nearest
-from mhnb.core.asked.otherwise import describe_otherwise, list_differences
-from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS, Shape, check_counts, parse_hosts_argument
+from mhnb.core.asked.misspelt import closest_match
+from mhnb.core.asked.otherwise import diff_options, format_options_mismatch
+from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS, ClusterSpec, check_counts, parse_hosts_argument
 from mhnb.core.reach.hosts import HostName, parse_hosts
 from mhnb.errors import AlreadyStarted, InvalidRequest
-from mhnb.launch.hostfile import read_hostfile, slots_of
+from mhnb.launch.hostfile import ranks_per_host, read_hostfile
 from mhnb.launch.profile import Profile, is_path, load_profile
 from mhnb.launch.settings import KINDS
 from mhnb.startup.options import OPTION_NAMES, StartOptions, check_folder
-from mhnb.system.gpus import find_gpus
+from mhnb.system.gpus import require_gpus
 
-__all__ = ["check_alike", "name_hosts", "take_shape", "usual_shape"]
+__all__ = ["check_same_options", "default_spec", "format_host_names", "resolve_spec"]
 
-_OF_NO_CLUSTER = ("connection", "start_timeout_s")
+_START_ONLY_OPTIONS = ("connection", "start_timeout_s")
 """Options that do not describe an existing cluster."""
-_OF_START = ("hosts", "devices", "name", "ranks_per_host")
+_START_ARGUMENTS = ("hosts", "devices", "name", "ranks_per_host")
 """Arguments of a start, given by position or by name, that are not options."""
-_OF_SHAPE = ("init", "initialize", "profile", "ranks")
-_RANKS = 4
-_DEVICES = 2
+_SPEC_ARGUMENTS = ("init", "initialize", "profile", "ranks")
+_DEFAULT_RANKS = 4
+_DEFAULT_DEVICES = 2
 
 
-def take_shape(
+def resolve_spec(
     hosts: int | Sequence[str] | None, devices: int | None, ranks_per_host: int | None, options: dict[str, Any]
-) -> Shape:
+) -> ClusterSpec:
     """Return the spec that the arguments of `start` describe, and remove what belongs to it from the options.
 
     Args:
@@ -43,36 +43,36 @@ def take_shape(
     Raises:
         InvalidRequest: hosts that are neither a number nor names, inconsistent numbers, or an unknown option.
 
-    >>> take_shape(["a", "b"], None, 1, {"keep": True}).describe()
+    >>> resolve_spec(["a", "b"], None, 1, {"keep": True}).describe()
     '2 hosts (a, b), profile ssh'
     """
     count, machines = (None, ()) if hosts is None else parse_hosts_argument(hosts)
     ranks: int | None = options.pop("ranks", None)
-    named = options.pop("profile", None)
-    name = str(named) if named is not None else "ssh" if machines else "local"
-    profile = _load(name, options)
+    profile_option = options.pop("profile", None)
+    name = str(profile_option) if profile_option is not None else "ssh" if machines else "local"
+    profile = _load_profile(name, options)
     kind = "split" if profile is None else profile.kind
     if profile is not None:
-        machines, ranks_per_host = _machines(profile, machines, ranks_per_host)
-        devices = _devices(profile, devices)
+        machines, ranks_per_host = _find_machines(profile, machines, ranks_per_host)
+        devices = _default_devices(profile, devices)
     if machines and kind not in ("mpi", "slurm", "ssh"):
         # Other kinds would silently ignore the names.
         raise InvalidRequest(f"--profile {name} takes no names of machines, and got {', '.join(machines)}; ssh does")
-    each = ranks_per_host
-    if each is None and profile is not None and not (machines and ranks is not None):
-        each = profile.settings.ranks_per_host
+    per_host = ranks_per_host
+    if per_host is None and profile is not None and not (machines and ranks is not None):
+        per_host = profile.settings.ranks_per_host
     if ranks is None and count is None and not machines:
-        ranks, each = _usual(profile, each)
-    hosts_count, each = _split(ranks, len(machines) if machines else count, each)
+        ranks, per_host = _default_ranks(profile, per_host)
+    hosts_count, per_host = _split_ranks(ranks, len(machines) if machines else count, per_host)
     if kind == "gpu":
         # All ranks are on this machine, which is one host.
-        hosts_count, each = 1, hosts_count * each
-    shape = Shape(
+        hosts_count, per_host = 1, hosts_count * per_host
+    shape = ClusterSpec(
         hosts_count,
         devices,
         bool(options.pop("init", True)),
         dict(options.pop("initialize", None) or {}),
-        ranks_per_host=each,
+        ranks_per_host=per_host,
         profile=str(profile.folder) if profile is not None and is_path(name) else name,
         machines=machines,
         kind="" if kind == name else kind,
@@ -81,39 +81,39 @@ def take_shape(
     return shape
 
 
-def usual_shape() -> Shape:
+def default_spec() -> ClusterSpec:
     """Return the spec of a start without arguments."""
-    return take_shape(None, None, None, {})
+    return resolve_spec(None, None, None, {})
 
 
-def check_alike(name: str, shape: Shape, running: StartOptions, asked: Mapping[str, Any]) -> None:
+def check_same_options(name: str, shape: ClusterSpec, running: StartOptions, requested: Mapping[str, Any]) -> None:
     """Check that a running cluster was started with the requested options.
 
     Args:
         name: the cluster's.
         shape: its spec, which is also the requested one.
         running: its options.
-        asked: options that were given, after `take_shape`; options that were not given are not compared.
+        requested: options that were given, after `resolve_spec`; options that were not given are not compared.
 
     Raises:
         AlreadyStarted: an option differs; the message names it.
     """
-    wanted = {key: value for key, value in asked.items() if key in OPTION_NAMES and key not in _OF_NO_CLUSTER}
+    wanted = {key: value for key, value in requested.items() if key in OPTION_NAMES and key not in _START_ONLY_OPTIONS}
     if wanted.get("sync"):
         wanted["sync"] = str(check_folder(wanted["sync"]))
-    has: dict[str, Any] = {key: getattr(running, key) for key in wanted}
-    reach = {key: value for key, value in asked.items() if key not in OPTION_NAMES}
-    if reach and shape.profile != "split":
+    running_values: dict[str, Any] = {key: getattr(running, key) for key in wanted}
+    profile_settings = {key: value for key, value in requested.items() if key not in OPTION_NAMES}
+    if profile_settings and shape.profile != "split":
         # As the profile reads them: a port that was typed is a text.
-        now = load_profile(shape.profile, running.reach).settings
-        then = load_profile(shape.profile, {**running.reach, **reach}).settings
-        has |= {key: getattr(now, key) for key in reach}
-        wanted |= {key: getattr(then, key) for key in reach}
-    if differing := list_differences(has, wanted):
-        raise AlreadyStarted(describe_otherwise(name, differing), name=name)
+        running_settings = load_profile(shape.profile, running.reach).settings
+        requested_settings = load_profile(shape.profile, {**running.reach, **profile_settings}).settings
+        running_values |= {key: getattr(running_settings, key) for key in profile_settings}
+        wanted |= {key: getattr(requested_settings, key) for key in profile_settings}
+    if differing := diff_options(running_values, wanted):
+        raise AlreadyStarted(format_options_mismatch(name, differing), name=name)
 
 
-def _load(name: str, options: Mapping[str, Any]) -> Profile | None:
+def _load_profile(name: str, options: Mapping[str, Any]) -> Profile | None:
     """Load the profile; None for several supervisors on this machine, which have no profile.
 
     Raises:
@@ -121,17 +121,19 @@ def _load(name: str, options: Mapping[str, Any]) -> Profile | None:
     """
     if name == "split":
         return None
-    reach = {key: value for key, value in options.items() if key not in OPTION_NAMES and key not in _OF_SHAPE}
+    profile_settings = {
+        key: value for key, value in options.items() if key not in OPTION_NAMES and key not in _SPEC_ARGUMENTS
+    }
     known = load_profile(name).settings.class_trait_names(config=True)
-    if unknown := sorted(set(reach) - set(known)):
+    if unknown := sorted(set(profile_settings) - set(known)):
         raise InvalidRequest(
-            f"start: there is no option {', '.join(unknown)}; options are {', '.join(sorted({*OPTION_NAMES, *_OF_SHAPE}))}, "
-            f"and of profile {name}: {', '.join(sorted(known))}{_say_where(unknown[0], options[unknown[0]])}"
+            f"start: there is no option {', '.join(unknown)}; options are {', '.join(sorted({*OPTION_NAMES, *_SPEC_ARGUMENTS}))}, "
+            f"and of profile {name}: {', '.join(sorted(known))}{_format_option_hint(unknown[0], options[unknown[0]])}"
         )
-    return load_profile(name, reach)
+    return load_profile(name, profile_settings)
 
 
-def _say_where(option: str, value: object) -> str:
+def _format_option_hint(option: str, value: object) -> str:
     """Describe where an option belongs: to the arguments of JAX's own start, or to a profile, because --profile was forgotten."""
     if option in INITIALIZE_ARGUMENTS:
         return (
@@ -142,75 +144,77 @@ def _say_where(option: str, value: object) -> str:
     if kinds:
         # Of several kinds, name the most widely used.
         return f"\n  {option} is a setting of the profile {' or '.join(kinds)}: --profile {'ssh' if 'ssh' in kinds else kinds[0]}"
-    near = nearest(option, (*_OF_START, *OPTION_NAMES, *_OF_SHAPE))
+    near = closest_match(option, (*_START_ARGUMENTS, *OPTION_NAMES, *_SPEC_ARGUMENTS))
     return f"\n  did you mean {near}?" if near else ""
 
 
-def _machines(profile: Profile, named: tuple[str, ...], each: int | None) -> tuple[tuple[str, ...], int | None]:
+def _find_machines(
+    profile: Profile, named: tuple[str, ...], per_host: int | None
+) -> tuple[tuple[str, ...], int | None]:
     """Return the machines, as named in this start or in the profile, and the number of ranks per host from a host file."""
     settings: Any = profile.settings
     if named or not settings.has_trait("hosts"):
-        return named, each
+        return named, per_host
     listed: tuple[HostName, ...] = ()
     if settings.hosts:
         listed = parse_hosts(settings.hosts)
     elif settings.hostfile:
         listed = read_hostfile(settings.hostfile)
-    return name_hosts(listed), slots_of(listed) if each is None else each
+    return format_host_names(listed), ranks_per_host(listed) if per_host is None else per_host
 
 
-def name_hosts(hosts: Sequence[HostName]) -> tuple[str, ...]:
-    """Return the host names in the form that a `Shape` has."""
+def format_host_names(hosts: Sequence[HostName]) -> tuple[str, ...]:
+    """Return the host names in the form that a `ClusterSpec` has."""
     return tuple(str(host) for host in hosts)
 
 
-def _devices(profile: Profile, devices: int | None) -> int | None:
+def _default_devices(profile: Profile, devices: int | None) -> int | None:
     if devices is None:
         devices = profile.settings.devices
-    return _DEVICES if devices is None and profile.kind == "local" else devices
+    return _DEFAULT_DEVICES if devices is None and profile.kind == "local" else devices
 
 
-def _usual(profile: Profile | None, each: int | None) -> tuple[int, int | None]:
+def _default_ranks(profile: Profile | None, per_host: int | None) -> tuple[int, int | None]:
     """Return the default number of ranks, and the ranks per host.
 
     Raises:
         LaunchError: the default is the number of GPUs, and there are none.
     """
     if profile is None:
-        return _RANKS * (each or 1), each
+        return _DEFAULT_RANKS * (per_host or 1), per_host
     if profile.count is not None:
-        return profile.count, each
+        return profile.count, per_host
     if profile.kind == "gpu":
         settings: Any = profile.settings
-        one = settings.process_per == "host"
-        return (1 if one else len(find_gpus(os.environ))), None
-    return _RANKS * (each or 1), each
+        is_one_per_host = settings.process_per == "host"
+        return (1 if is_one_per_host else len(require_gpus(os.environ))), None
+    return _DEFAULT_RANKS * (per_host or 1), per_host
 
 
-def _split(ranks: int | None, hosts: int | None, each: int | None) -> tuple[int, int]:
+def _split_ranks(ranks: int | None, hosts: int | None, per_host: int | None) -> tuple[int, int]:
     """Return the number of hosts, and of ranks per host.
 
     Raises:
         InvalidRequest: the numbers are inconsistent.
 
-    >>> _split(8, None, 2), _split(8, 4, None), _split(None, 4, 2)
+    >>> _split_ranks(8, None, 2), _split_ranks(8, 4, None), _split_ranks(None, 4, 2)
     ((4, 2), (4, 2), (4, 2))
     """
     if ranks is not None and ranks < 1:
         # `check_counts` reports invalid counts later, with all else, by their own values.
         return ranks, 1
     if ranks is None:
-        return _RANKS if hosts is None else hosts, 1 if each is None else each
+        return _DEFAULT_RANKS if hosts is None else hosts, 1 if per_host is None else per_host
     if hosts is None:
-        each = 1 if each is None else each
-        hosts = ranks // each if each > 0 else ranks
-    if each is None:
+        per_host = 1 if per_host is None else per_host
+        hosts = ranks // per_host if per_host > 0 else ranks
+    if per_host is None:
         # Fewer ranks than hosts are refused below, with their own message.
-        each = max(1, ranks // hosts) if hosts > 0 else 1
-    if each > 0 and hosts * each != ranks:
+        per_host = max(1, ranks // hosts) if hosts > 0 else 1
+    if per_host > 0 and hosts * per_host != ranks:
         raise InvalidRequest(
             f"-n {ranks} ranks cannot be {hosts} hosts with the same number of ranks each"
-            + (f", {each} a host" if each else "")
+            + (f", {per_host} a host" if per_host else "")
             + "; give another -n, or --per-host alone"
         )
-    return hosts, each
+    return hosts, per_host

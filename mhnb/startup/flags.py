@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.asked.numerals import whole_number
+from mhnb.core.asked.numerals import int_argument
 from mhnb.core.reach.hosts import HostName
 from mhnb.errors import InvalidRequest
-from mhnb.launch.hostfile import read_hostfile, read_hosts, slots_of
+from mhnb.launch.hostfile import ranks_per_host, read_hostfile, read_hosts
 
-__all__ = ["add_doctor_flags", "add_place_flags", "place_options"]
+__all__ = ["add_doctor_flags", "add_start_flags", "start_arguments"]
 
-_SETTINGS = {
+_SETTING_FLAGS = {
     "--user": ("user", "NAME", "ssh: whom to log in as"),
     "--port/--ssh-port": ("port", "PORT", "ssh: the port of sshd"),
     "--key": ("key_file", "FILE", "ssh: a private key to log in with"),
@@ -41,20 +41,25 @@ _SETTINGS = {
 """Flags for the most common settings: the setting, the placeholder of the flag's value, help."""
 
 
-_OWN_FLAGS = {"devices": "--devices", "hostfile": "--hostfile", "hosts": "--hosts", "ranks_per_host": "--per-host"}
+_FLAG_OF_SETTING = {
+    "devices": "--devices",
+    "hostfile": "--hostfile",
+    "hosts": "--hosts",
+    "ranks_per_host": "--per-host",
+}
 
 
-def add_place_flags(parser: argparse.ArgumentParser) -> None:
+def add_start_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags for the number of ranks, the hosts, and how they are reached."""
-    parser.add_argument("-n", type=whole_number, metavar="N", help="ranks; on this machine a process each (4)")
+    parser.add_argument("-n", type=int_argument, metavar="N", help="ranks; on this machine a process each (4)")
     parser.add_argument(
-        "--devices", type=whole_number, metavar="D", help="simulated CPU devices per rank (2 on this machine)"
+        "--devices", type=int_argument, metavar="D", help="simulated CPU devices per rank (2 on this machine)"
     )
     parser.add_argument("--profile", metavar="NAME", help="how hosts are reached: local, ssh, slurm, ..., or a folder")
     parser.add_argument("--hosts", metavar="NAMES", help="machines: a,b,node[01-16],me@c:2222; @FILE: a host file")
     parser.add_argument("--hostfile", metavar="FILE", help="a file that names them, one a line")
-    parser.add_argument("--per-host", type=whole_number, metavar="P", help="ranks on each host (1)")
-    for flag, (setting, value, about) in _SETTINGS.items():
+    parser.add_argument("--per-host", type=int_argument, metavar="P", help="ranks on each host (1)")
+    for flag, (setting, value, about) in _SETTING_FLAGS.items():
         parser.add_argument(*flag.split("/"), dest=f"set_{setting}", metavar=value, help=about)
     parser.add_argument("--ssh-option", action="append", default=[], metavar="NAME=VALUE", help="ssh: ProxyJump=gate")
     parser.add_argument(
@@ -70,40 +75,40 @@ def add_place_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `doctor`; its hosts are given as for a start."""
-    add_place_flags(parser)
+    add_start_flags(parser)
     parser.add_argument(
-        "--coordinator-port", type=whole_number, default=0, metavar="PORT", help="for JAX's coordinator (a free one)"
+        "--coordinator-port", type=int_argument, default=0, metavar="PORT", help="for JAX's coordinator (a free one)"
     )
 
 
-def place_options(args: argparse.Namespace) -> dict[str, Any]:
+def start_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """Return arguments of `mhnb.start` from those flags.
 
     Raises:
         InvalidRequest: incompatible flags, invalid names, or a --set without a name or a value.
     """
-    from mhnb.startup.asking import name_hosts
+    from mhnb.startup.asking import format_host_names
 
     _check_login_files(args.set_key_file, args.set_config_file)
     options: dict[str, Any] = {"profile": args.profile, "ranks": args.n}
-    hosts, each = _read_named_hosts(args), args.per_host
+    hosts, per_host = _read_named_hosts(args), args.per_host
     if hosts is not None:
-        options |= {"hosts": list(name_hosts(hosts))}
-        each = each if each is not None else slots_of(hosts)
-    given = {"devices": args.devices, "ranks_per_host": each, "address": args.address or ""}
-    options |= {name: value for name, value in given.items() if value not in (None, "")}
+        options |= {"hosts": list(format_host_names(hosts))}
+        per_host = per_host if per_host is not None else ranks_per_host(hosts)
+    optional_values = {"devices": args.devices, "ranks_per_host": per_host, "address": args.address or ""}
+    options |= {name: value for name, value in optional_values.items() if value not in (None, "")}
     if args.no_encrypt:
         options["encrypt"] = False
     if args.sync is not None:
         options["sync"] = args.sync
-    return {name: value for name, value in options.items() if value is not None} | _settings(args)
+    return {name: value for name, value in options.items() if value is not None} | _profile_settings(args)
 
 
-def _settings(args: argparse.Namespace) -> dict[str, Any]:
+def _profile_settings(args: argparse.Namespace) -> dict[str, Any]:
     from mhnb.launch.settings import KINDS
 
     found: dict[str, Any] = {}
-    for setting, _, _ in _SETTINGS.values():
+    for setting, _, _ in _SETTING_FLAGS.values():
         if (value := getattr(args, f"set_{setting}")) is not None:
             found[setting] = value
     if args.env:
@@ -115,14 +120,14 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
                 f"--ssh-option {args.ssh_option[0]}: for machines over ssh, and --profile {args.profile} is another way"
             )
         found["extra"] = list(args.ssh_option)
-    several: dict[str, list[str]] = {}
+    values_by_name: dict[str, list[str]] = {}
     for text in args.set:
         name, value = _split_setting(text)
-        if name in _OWN_FLAGS:
-            raise InvalidRequest(f"--set {text}: {name} has a flag of its own: {_OWN_FLAGS[name]} {value}")
-        several.setdefault(name, []).append(value)
+        if name in _FLAG_OF_SETTING:
+            raise InvalidRequest(f"--set {text}: {name} has a flag of its own: {_FLAG_OF_SETTING[name]} {value}")
+        values_by_name.setdefault(name, []).append(value)
     # A single value stays a text, which a list setting splits as a shell does. Repeated values form the list.
-    return found | {name: values[0] if len(values) == 1 else values for name, values in several.items()}
+    return found | {name: values[0] if len(values) == 1 else values for name, values in values_by_name.items()}
 
 
 def _read_named_hosts(args: argparse.Namespace) -> tuple[HostName, ...] | None:
@@ -146,7 +151,7 @@ def _read_variables(texts: Sequence[str], environment: Mapping[str, str]) -> dic
     Raises:
         InvalidRequest: a name without a value is not a variable here.
     """
-    return dict(_variable(text, environment) for text in texts)
+    return dict(_parse_variable(text, environment) for text in texts)
 
 
 def _check_login_files(key: str | None, config: str | None) -> None:
@@ -175,7 +180,7 @@ def _split_setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _variable(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
+def _parse_variable(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals and name not in environment:
         raise InvalidRequest(f"--env {name}: there is no such variable here; write --env {name}=VALUE")

@@ -17,178 +17,188 @@ from pathlib import Path
 
 import psutil
 
-from mhnb.core.asked.shape import Shape, check_shape
-from mhnb.core.preflight.facts import Endpoint, Wanted
+from mhnb.core.asked.shape import ClusterSpec, check_cluster_spec
+from mhnb.core.preflight.facts import Endpoint, Requirements
 from mhnb.core.preflight.report import PreflightReport
 from mhnb.core.reach.hosts import parse_host
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import LaunchError, PreflightFailed
 from mhnb.launch.base import Launcher
-from mhnb.launch.chorus import Chorus
-from mhnb.launch.launchers import find_launcher, read_ssh_options
+from mhnb.launch.chorus import MultiplexedProbes
+from mhnb.launch.launchers import create_launcher, read_ssh_options
 from mhnb.launch.mpi import MpiLauncher
-from mhnb.launch.pods import PodLauncher
-from mhnb.launch.probing import open_own, open_probes
-from mhnb.launch.rehearsal import Look, RehearsedHosts
+from mhnb.launch.pods import CloudLauncher
+from mhnb.launch.probing import open_local_probe, open_probes
+from mhnb.launch.rehearsal import CheckedHosts, PreflightCheck
 from mhnb.launch.slurm import SlurmHosts, SlurmLauncher
-from mhnb.startup.asking import take_shape
-from mhnb.startup.flags import place_options
-from mhnb.startup.options import StartOptions, take_options
-from mhnb.startup.preflight import ENDPOINTS, look_at, look_through, refuse_unfit
+from mhnb.startup.asking import resolve_spec
+from mhnb.startup.flags import start_arguments
+from mhnb.startup.options import StartOptions, parse_options
+from mhnb.startup.preflight import ENDPOINTS, raise_if_failed, run_probe_preflight, run_ssh_preflight
 from mhnb.system.rundir import make_home
 
-__all__ = ["Rehearsing", "look_as_asked", "look_before", "make_look"]
+__all__ = ["InAllocationLauncher", "preflight_callback", "run_doctor", "run_preflight"]
 
-Rehearsing = SlurmLauncher | MpiLauncher
+InAllocationLauncher = SlurmLauncher | MpiLauncher
 """Launchers that run the preflight in the allocation of the supervisors."""
 
 _LOGIN_S = 60.0
 """How long gcloud may take before it runs anything."""
-_BEGIN_LOOKS, _LOOK_S = 1200, 0.1
+_MAX_POLLS, _POLL_S = 1200, 0.1
 """Number of polls that an mpiexec may take, including the preflight, and the seconds between two polls."""
 _END_S = 1.0
 
 
-def look_before(shape: Shape, options: StartOptions, tell: Callable[[], None]) -> PreflightReport | None:
+def run_preflight(shape: ClusterSpec, options: StartOptions, on_begin: Callable[[], None]) -> PreflightReport | None:
     """Run the preflight on hosts that have a command each; None if there is nothing to check, or the launcher runs its own preflight.
 
     Args:
         shape: the spec of the cluster to start.
         options: how to start it.
-        tell: called when the preflight begins; at a host that does not answer, it lasts until the login times out.
+        on_begin: called when the preflight begins; at a host that does not answer, it lasts until the login times out.
 
     Raises:
         PreflightFailed: a start could not work; with the table, and the `report`.
     """
     if shape.is_local or shape.profile == "split":
         return None
-    launcher = find_launcher(shape, options.reach)
-    if isinstance(launcher, Rehearsing):
+    launcher = create_launcher(shape, options.reach)
+    if isinstance(launcher, InAllocationLauncher):
         return None
-    tell()
-    return refuse_unfit(_look_by_login(shape, options, _wanted(shape, options), launcher))
+    on_begin()
+    return raise_if_failed(_run_by_login(shape, options, _requirements(shape, options), launcher))
 
 
-def make_look(shape: Shape, options: StartOptions, towards: str) -> Look:
+def preflight_callback(shape: ClusterSpec, options: StartOptions, notebook_address: str) -> PreflightCheck:
     """Return the preflight function for a launcher that runs its own preflight.
 
     Args:
         shape: the spec of the cluster to start.
         options: how to start it.
-        towards: the address of this machine that the hosts must reach.
+        notebook_address: the address of this machine that the hosts must reach.
     """
-    return _make_look(shape, _wanted(shape, options), towards)
+    return _make_preflight(shape, _requirements(shape, options), notebook_address)
 
 
-def _make_look(shape: Shape, wanted: Wanted, towards: str, clock: Callable[[], float] = time.time) -> Look:
-    def look(chorus: Chorus) -> PreflightReport:
+def _make_preflight(
+    shape: ClusterSpec, wanted: Requirements, notebook_address: str, clock: Callable[[], float] = time.time
+) -> PreflightCheck:
+    def run(chorus: MultiplexedProbes) -> PreflightReport:
         began = clock()
         with tempfile.TemporaryDirectory(prefix="mhnb-preflight-") as folder:
-            own = open_own(Path(folder) / "own.log")
+            own = open_local_probe(Path(folder) / "own.log")
             try:
-                chorus.add_own(own)
-                report = look_through(chorus, wanted, towards, shape.machines)
+                chorus.add_local_probe(own)
+                report = run_probe_preflight(chorus, wanted, notebook_address, shape.machines)
             finally:
                 own.close(_END_S)
-        return refuse_unfit(replace(report, cost_s=clock() - began))
+        return raise_if_failed(replace(report, duration_s=clock() - began))
 
-    return look
+    return run
 
 
-def look_as_asked(args: argparse.Namespace, tell: Callable[[str], None] = print) -> PreflightReport:
+def run_doctor(args: argparse.Namespace, on_queue_status: Callable[[str], None] = print) -> PreflightReport:
     """Run the preflight that the flags of `doctor` request, which are those of `start`.
 
     Args:
         args: of `add_place_flags`, and the coordinator's port.
-        tell: receives the position of a job in Slurm's queue each time it changes.
+        on_queue_status: receives the position of a job in Slurm's queue each time it changes.
 
     Raises:
         InvalidRequest: an invalid value of a flag.
         LaunchError: no machine could be checked.
     """
-    asked = place_options(args)
-    own = [asked.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
-    shape = take_shape(own[0], own[1], own[2], asked)
-    check_shape(shape, available_nbytes=psutil.virtual_memory().available)
-    options = take_options("doctor", shape, asked)
-    wanted = _wanted(shape, options, args.coordinator_port)
+    arguments = start_arguments(args)
+    own = [arguments.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
+    shape = resolve_spec(own[0], own[1], own[2], arguments)
+    check_cluster_spec(shape, available_nbytes=psutil.virtual_memory().available)
+    options = parse_options("doctor", shape, arguments)
+    wanted = _requirements(shape, options, args.coordinator_port)
     if shape.is_local or shape.profile == "split":
-        return look_at((), SshOptions(), replace(wanted, endpoints=wanted.endpoints[-1:], controller=None))
-    launcher = find_launcher(shape, options.reach)
-    if isinstance(launcher, Rehearsing):
-        return _rehearse(shape, wanted, options.address or launcher.find_own_address(), launcher, tell)
-    return _look_by_login(shape, options, wanted, launcher)
+        return run_ssh_preflight((), SshOptions(), replace(wanted, endpoints=wanted.endpoints[-1:], controller=None))
+    launcher = create_launcher(shape, options.reach)
+    if isinstance(launcher, InAllocationLauncher):
+        return _run_in_allocation(
+            shape, wanted, options.address or launcher.find_own_address(), launcher, on_queue_status
+        )
+    return _run_by_login(shape, options, wanted, launcher)
 
 
-def _wanted(shape: Shape, options: StartOptions, port: int = 0) -> Wanted:
+def _requirements(shape: ClusterSpec, options: StartOptions, port: int = 0) -> Requirements:
     """Return the requirements of the cluster."""
-    _, _, given = str(shape.initialize.get("coordinator_address", "")).rpartition(":")
-    endpoints = tuple(_at(each, port or int(given or 0)) for each in ENDPOINTS)
-    return Wanted(
+    _, _, coordinator_port = str(shape.initialize.get("coordinator_address", "")).rpartition(":")
+    endpoints = tuple(_with_coordinator_port(each, port or int(coordinator_port or 0)) for each in ENDPOINTS)
+    return Requirements(
         endpoints,
         devices=shape.devices,
-        per_host=shape.ranks_per_host,
+        ranks_per_host=shape.ranks_per_host,
         controller=options.address or None,
-        pool=os.environ.get("PJRT_NPROC", ""),
+        pjrt_nproc=os.environ.get("PJRT_NPROC", ""),
     )
 
 
-def _at(endpoint: Endpoint, port: int) -> Endpoint:
+def _with_coordinator_port(endpoint: Endpoint, port: int) -> Endpoint:
     return replace(endpoint, port=port) if endpoint.name == "coordinator" else endpoint
 
 
-def _look_by_login(shape: Shape, options: StartOptions, wanted: Wanted, launcher: Launcher) -> PreflightReport:
-    if isinstance(launcher, PodLauncher):
-        towards = options.address or launcher.find_own_address()
-        openers = [launcher.open_probe(share) for share in shape.shares()]
+def _run_by_login(
+    shape: ClusterSpec, options: StartOptions, wanted: Requirements, launcher: Launcher
+) -> PreflightReport:
+    if isinstance(launcher, CloudLauncher):
+        notebook_address = options.address or launcher.find_own_address()
+        openers = [launcher.open_probe(share) for share in shape.assign_hosts()]
         with (
             tempfile.TemporaryDirectory(prefix="mhnb-preflight-") as folder,
             open_probes(openers, Path(folder)) as probes,
         ):
-            return look_through(probes, wanted, towards, login_s=_LOGIN_S)
+            return run_probe_preflight(probes, wanted, notebook_address, login_s=_LOGIN_S)
     login = read_ssh_options(shape, options.reach)
     assert login is not None, f"no way to look at hosts of profile {shape.profile}"
-    return look_at([parse_host(name) for name in shape.machines], login, wanted)
+    return run_ssh_preflight([parse_host(name) for name in shape.machines], login, wanted)
 
 
-def _rehearse(
-    shape: Shape, wanted: Wanted, towards: str, launcher: Rehearsing, tell: Callable[[str], None]
+def _run_in_allocation(
+    shape: ClusterSpec,
+    wanted: Requirements,
+    notebook_address: str,
+    launcher: InAllocationLauncher,
+    on_queue_status: Callable[[str], None],
 ) -> PreflightReport:
     """Make the launcher start probes as it would start supervisors, and nothing after them.
 
     Raises:
         LaunchError: it could not, or the answers of the probes could not be judged.
     """
-    launcher.look = _make_look(shape, wanted, towards)
+    launcher.preflight_check = _make_preflight(shape, wanted, notebook_address)
     home = make_home(os.environ)
     # Not in the directory for temporary files: processes of mpiexec must see this one on their machines.
     with tempfile.TemporaryDirectory(prefix="doctor-", dir=home) as folder:
         (Path(folder) / "log").mkdir()
-        hosts: RehearsedHosts = (
-            launcher.rehearse(shape, os.environ, Path(folder))
+        hosts: CheckedHosts = (
+            launcher.start_preflight(shape, os.environ, Path(folder))
             if isinstance(launcher, SlurmLauncher)
-            else launcher.rehearse(shape, towards, Path(folder))
+            else launcher.start_preflight(shape, notebook_address, Path(folder))
         )
         try:
-            _await_look(hosts, tell)
+            _wait_for_preflight(hosts, on_queue_status)
         finally:
             hosts.wait(())
-        if isinstance(hosts.refusal, PreflightFailed):
-            report: PreflightReport = hosts.refusal.report
+        if isinstance(hosts.preflight_error, PreflightFailed):
+            report: PreflightReport = hosts.preflight_error.report
             return report
         if hosts.report is None:
-            raise hosts.refusal or LaunchError(hosts.explain())
+            raise hosts.preflight_error or LaunchError(hosts.explain())
     return hosts.report
 
 
-def _await_look(hosts: RehearsedHosts, tell: Callable[[str], None]) -> None:
+def _wait_for_preflight(hosts: CheckedHosts, on_queue_status: Callable[[str], None]) -> None:
     """Wait for the end of a preflight: without limit while a job waits in Slurm's queue, with a limit for other launchers."""
-    told, looks = "", 0
-    while not hosts.looked.wait(_LOOK_S):
-        looks += 1
+    last_status, polls = "", 0
+    while not hosts.preflight_done.wait(_POLL_S):
+        polls += 1
         if isinstance(hosts, SlurmHosts):
-            if hosts.standing not in ("", told):
-                told = hosts.standing
-                tell(told)
-        elif looks > _BEGIN_LOOKS:
+            if hosts.queue_status not in ("", last_status):
+                last_status = hosts.queue_status
+                on_queue_status(last_status)
+        elif polls > _MAX_POLLS:
             return

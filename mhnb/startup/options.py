@@ -8,22 +8,22 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.asked.shape import HostShare, Shape
-from mhnb.core.life.pulse import PATIENCE
+from mhnb.core.asked.shape import ClusterSpec, HostAssignment
+from mhnb.core.life.pulse import HOST_TIMEOUT_FACTOR
 from mhnb.core.reach.environment import rank_environment
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import InvalidRequest
 
 __all__ = [
+    "GenerationLocation",
     "OPTION_NAMES",
-    "Place",
     "StartOptions",
+    "check_detachable",
     "check_folder",
-    "check_kept",
     "host_spec",
     "hub_spec",
     "local_spec",
-    "take_options",
+    "parse_options",
 ]
 
 _START_TIMEOUT_S = 120.0
@@ -59,26 +59,26 @@ OPTION_NAMES = frozenset(part.name for part in fields(StartOptions)) - {"name", 
 """Options that are not settings of a profile."""
 
 
-def take_options(name: str, shape: Shape, options: Mapping[str, Any]) -> StartOptions:
+def parse_options(name: str, shape: ClusterSpec, options: Mapping[str, Any]) -> StartOptions:
     """Return the options of a start; options that are not ours are settings of the profile.
 
     Raises:
         InvalidRequest: two options are incompatible.
     """
-    ours = {key: value for key, value in options.items() if key in OPTION_NAMES}
-    reach = {key: value for key, value in options.items() if key not in OPTION_NAMES}
-    settings = StartOptions(name=name, **ours, reach=reach)
-    if settings.keep and settings.spare:
+    own_options = {key: value for key, value in options.items() if key in OPTION_NAMES}
+    profile_settings = {key: value for key, value in options.items() if key not in OPTION_NAMES}
+    parsed = StartOptions(name=name, **own_options, reach=profile_settings)
+    if parsed.keep and parsed.spare:
         raise InvalidRequest("--keep and --spare do not go together: ranks in reserve end with this notebook")
     fixed = sorted({"coordinator_address", "coordinator_bind_address"} & set(shape.initialize))
-    if settings.spare and fixed:
+    if parsed.spare and fixed:
         raise InvalidRequest(
             f"--spare and {fixed[0]}={shape.initialize[fixed[0]]!r} do not go together: ranks in reserve need an address of their own"
         )
-    return settings
+    return parsed
 
 
-def check_kept(options: StartOptions) -> None:
+def check_detachable(options: StartOptions) -> None:
     """Check that the cluster can be detached, because no notebook could take it over otherwise.
 
     Raises:
@@ -92,7 +92,7 @@ def check_kept(options: StartOptions) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GenerationLocation:
     """Location of one generation, and how its processes reach the notebook."""
 
     link_url: str
@@ -107,37 +107,43 @@ class Place:
         return self.link_url.partition(":")[2].rpartition(":")[0]
 
 
-def _spec(shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str]) -> HostSpec:
+def _base_spec(
+    shape: ClusterSpec, options: StartOptions, location: GenerationLocation, environment: Mapping[str, str]
+) -> HostSpec:
     """Return the part of the spec that is the same for every supervisor."""
     initialize = dict(shape.initialize)
     for given in ("num_processes", "cluster_detection_method", "coordinator_address"):
         initialize.pop(given, None)
     simulated = shape.devices is not None
     return HostSpec(
-        link_url=place.link_url,
-        key=place.key.hex(),
+        link_url=location.link_url,
+        key=location.key.hex(),
         supervisor=0,
-        generation=place.generation,
+        generation=location.generation,
         process_count=shape.process_count,
         ranks=list(range(shape.process_count)),
         devices=shape.devices,
         coordinator_address="",
         initialize=initialize,
         environment=rank_environment(environment, devices=shape.devices, simulated=simulated),
-        cwd=place.cwd,
-        run_dir=place.run_dir,
+        cwd=location.cwd,
+        run_dir=location.run_dir,
         ranks_per_host=shape.ranks_per_host,
         init=shape.init,
-        hub=not options.connection,
-        board=not options.connection,
+        starts_hub=not options.connection,
+        has_shared_board=not options.connection,
         engine_only=bool(options.connection),
-        keep=options.keep,
+        is_detachable=options.keep,
         fork=options.fork,
     )
 
 
 def local_spec(
-    shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str], coordinator: str
+    shape: ClusterSpec,
+    options: StartOptions,
+    location: GenerationLocation,
+    environment: Mapping[str, str],
+    coordinator: str,
 ) -> HostSpec:
     """Return the spec for the one supervisor of this machine, which starts the hub and every rank of the cluster.
 
@@ -145,36 +151,52 @@ def local_spec(
         environment: the notebook's.
         coordinator: `address:port` for JAX's coordinator, unless the user has named one.
     """
-    chosen = shape.initialize.get("coordinator_address") or coordinator
+    coordinator_address = shape.initialize.get("coordinator_address") or coordinator
     # One rank with all GPUs of a machine leaves nothing to share out.
-    shares = not shape.is_simulated and shape.process_count > 1
-    spec = replace(_spec(shape, options, place, environment), coordinator_address=chosen, share_gpus=shares)
+    share_gpus = not shape.is_simulated and shape.process_count > 1
+    spec = replace(
+        _base_spec(shape, options, location, environment),
+        coordinator_address=coordinator_address,
+        share_gpus=share_gpus,
+    )
     return replace(spec, connection=options.connection)
 
 
 def host_spec(
-    shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str], share: HostShare
+    shape: ClusterSpec,
+    options: StartOptions,
+    location: GenerationLocation,
+    environment: Mapping[str, str],
+    share: HostAssignment,
 ) -> HostSpec:
     """Return the spec for the supervisor of one of several hosts, which starts its share of the ranks once all hosts are up."""
     return replace(
-        _spec(shape, options, place, environment),
+        _base_spec(shape, options, location, environment),
         supervisor=share.supervisor,
         ranks=list(share.ranks),
         run_dir="",
-        hub=False,
-        board=False,
-        waits=True,
-        makes_cwd=bool(options.sync),
-        host_timeout_s=PATIENCE * options.host_timeout_s,
+        starts_hub=False,
+        has_shared_board=False,
+        staged_start=True,
+        creates_cwd=bool(options.sync),
+        host_timeout_s=HOST_TIMEOUT_FACTOR * options.host_timeout_s,
     )
 
 
-def hub_spec(shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str]) -> HostSpec:
+def hub_spec(
+    shape: ClusterSpec, options: StartOptions, location: GenerationLocation, environment: Mapping[str, str]
+) -> HostSpec:
     """Return the spec for the supervisor on this machine if every rank is on another: it starts the hub."""
-    number = len(shape.shares())
-    spec = replace(_spec(shape, options, place, environment), supervisor=number, ranks=[], board=False, waits=True)
+    number = len(shape.assign_hosts())
+    spec = replace(
+        _base_spec(shape, options, location, environment),
+        supervisor=number,
+        ranks=[],
+        has_shared_board=False,
+        staged_start=True,
+    )
     # Without `keep` it is a child process of the notebook, and needs no clock to detect the notebook's end.
-    limit_s = PATIENCE * options.host_timeout_s if options.keep else 0.0
+    limit_s = HOST_TIMEOUT_FACTOR * options.host_timeout_s if options.keep else 0.0
     return replace(spec, connection=options.connection, host_timeout_s=limit_s)
 
 

@@ -16,55 +16,66 @@ from IPython.core.getipython import get_ipython
 
 from mhnb.cluster import Cluster
 from mhnb.core.asked.request import check_guard
-from mhnb.core.asked.shape import Shape, check_initialize, check_shape
-from mhnb.core.asked.startinput import check_start_input
-from mhnb.core.explain.conditions import find_condition
+from mhnb.core.asked.shape import ClusterSpec, check_cluster_spec, check_initialize
+from mhnb.core.asked.startinput import validate_start_arguments
+from mhnb.core.explain.conditions import find_start_hint
 from mhnb.core.keep.journal import StartRecord
 from mhnb.core.keep.replay import plan_replay
 from mhnb.core.preflight.report import PreflightReport
 from mhnb.core.reach.environment import note_forced_devices
-from mhnb.drive.finishing import await_ends
-from mhnb.drive.roll import StartReport, report_look
+from mhnb.drive.finishing import wait_for_pending_shutdowns
+from mhnb.drive.roll import StartProgress, preflight_progress
 from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
-from mhnb.keep.berth import DriverLock, choose_berth, find_berths, find_left, is_driven, list_berths, note_left
-from mhnb.keep.journaling import draw_generation, note_generation
+from mhnb.keep.berth import (
+    OwnerLock,
+    describe_detached,
+    find_detached,
+    has_owner,
+    list_cluster_records,
+    read_cluster_records,
+    select_cluster,
+)
+from mhnb.keep.journaling import next_generation, record_generation
 from mhnb.keep.replaying import check_replay
 from mhnb.keep.replaying import replay as run_replay
-from mhnb.launch.allocation import drop_handed, hand_over
+from mhnb.launch.allocation import park_allocation, release_parked_allocation
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
-from mhnb.startup.asking import check_alike, take_shape, usual_shape
-from mhnb.startup.looking import look_before
-from mhnb.startup.options import StartOptions, check_folder, take_options
-from mhnb.startup.spares import keep_spare, take_over
+from mhnb.startup.asking import check_same_options, default_spec, resolve_spec
+from mhnb.startup.looking import run_preflight
+from mhnb.startup.options import StartOptions, check_folder, parse_options
+from mhnb.startup.spares import promote_standby, start_standby
 from mhnb.supply.syncing import sync
 from mhnb.system.ports import check_port_free
 from mhnb.system.room import check_disk, check_limits, check_loopback, has_memory_limit
-from mhnb.system.rundir import check_name, find_named, make_home, prune_run_dirs, usable_home
+from mhnb.system.rundir import check_name, find_clusters_named, make_home, prune_run_dirs, report_home_errors
 
 __all__ = [
-    "FRESH",
+    "STATE_LOST_NOTE",
     "all_clusters",
     "attach",
     "by_name",
-    "can_come_back",
     "current",
+    "current_generation",
     "find_running",
+    "has_replayable_state",
     "is_rank_shell",
     "latest",
+    "make_current",
     "restart",
     "restart_cluster",
     "start",
-    "successor",
-    "use",
 ]
 
 _clusters: dict[str, Cluster] = {}
-_in_use: list[str] = []
-_turns: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+_names_by_use: list[str] = []
+_start_locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 """By name. If two threads start or restart one name at once, the second finds what the first has started."""
 
-FRESH = "fresh processes: what the ranks held is gone with those before; before any other cell, %mhjax restart --replay brings it back"
+STATE_LOST_NOTE = (
+    "fresh processes: what the ranks held is gone with those before; "
+    "before any other cell, %mhjax restart --replay brings it back"
+)
 """Note for a start, or a restart without a replay, after which a replay would have something to do."""
 
 
@@ -79,21 +90,25 @@ def current() -> Cluster:
     Raises:
         NotStarted: no cluster is running.
     """
-    for name in reversed(_in_use):
+    for name in reversed(_names_by_use):
         if (cluster := _clusters.get(name)) is not None and cluster.state != "stopped":
             return cluster
     yet = "no cluster of this notebook runs any more" if _clusters else "there is no cluster yet"
-    back = "%mhjax restart --replay brings back what the last one held; " if _in_use and can_come_back(latest()) else ""
+    back = (
+        "%mhjax restart --replay brings back what the last one held; "
+        if _names_by_use and has_replayable_state(latest())
+        else ""
+    )
     raise NotStarted(
-        f"{yet}; {back}{_say_kept()}%mhjax start (or mhnb.start()) starts 4 hosts x 2 devices on this machine"
+        f"{yet}; {back}{_format_detached_hint()}%mhjax start (or mhnb.start()) starts 4 hosts x 2 devices on this machine"
     )
 
 
-def _say_kept() -> str:
+def _format_detached_hint() -> str:
     """Describe how to take over a detached cluster; empty if there is none."""
     with suppress(LaunchError):
-        if berths := [berth for berth in find_berths(os.environ) if not DriverLock.is_held(berth.run_dir)]:
-            return f"%mhjax attach {berths[0].name} takes over the kept one that nobody drives; "
+        if records := [berth for berth in list_cluster_records(os.environ) if not OwnerLock.is_held(berth.run_dir)]:
+            return f"%mhjax attach {records[0].name} takes over the kept one that nobody drives; "
     return ""
 
 
@@ -103,9 +118,9 @@ def latest() -> Cluster:
     Raises:
         NotStarted: no cluster was ever started here.
     """
-    if not _in_use:
+    if not _names_by_use:
         raise NotStarted("there is no cluster yet; %mhjax start starts 4 hosts x 2 devices on this machine")
-    return _clusters[_in_use[-1]]
+    return _clusters[_names_by_use[-1]]
 
 
 def by_name(name: str) -> Cluster:
@@ -116,20 +131,21 @@ def by_name(name: str) -> Cluster:
     """
     if name not in _clusters:
         here = ", ".join(cluster.name for cluster in all_clusters()) or "none"
-        raise NotStarted(f"there is no cluster {name!r} here; there are {here}{_say_elsewhere(name)}")
+        raise NotStarted(f"there is no cluster {name!r} here; there are {here}{_format_elsewhere_hint(name)}")
     return _clusters[name]
 
 
-def _say_elsewhere(name: str) -> str:
+def _format_elsewhere_hint(name: str) -> str:
     """Describe how to reach a cluster that this notebook does not own; empty if this machine has none of that name."""
     with suppress(LaunchError):
-        if named := find_named(os.environ, name):
-            kept = any(
-                name in (b.name, b.full_name) and not DriverLock.is_held(b.run_dir) for b in find_berths(os.environ)
+        if named := find_clusters_named(os.environ, name):
+            is_detached = any(
+                name in (b.name, b.full_name) and not OwnerLock.is_held(b.run_dir)
+                for b in list_cluster_records(os.environ)
             )
-            other = "another notebook drives it, " if any(map(is_driven, named)) else ""
-            take = f"%mhjax attach {name} takes it over, " if kept else other
-            return f". One of that name runs on this machine: {take}mhnb stop {name} in a shell ends it"
+            other = "another notebook drives it, " if any(map(has_owner, named)) else ""
+            next_step = f"%mhjax attach {name} takes it over, " if is_detached else other
+            return f". One of that name runs on this machine: {next_step}mhnb stop {name} in a shell ends it"
     return ""
 
 
@@ -138,13 +154,13 @@ def all_clusters() -> list[Cluster]:
     return [cluster for cluster in _clusters.values() if cluster.state != "stopped"]
 
 
-def find_running(name: str, shape: Shape, asked: Mapping[str, Any]) -> Cluster | None:
+def find_running(name: str, shape: ClusterSpec, requested: Mapping[str, Any]) -> Cluster | None:
     """Return the running cluster of that name and spec; None if one must be started.
 
     Args:
         name: the cluster's.
         shape: the requested spec.
-        asked: options that were given besides the spec.
+        requested: options that were given besides the spec.
 
     Raises:
         AlreadyStarted: a cluster of that name has another spec, or other options.
@@ -155,11 +171,11 @@ def find_running(name: str, shape: Shape, asked: Mapping[str, Any]) -> Cluster |
     if cluster.shape != shape:
         raise AlreadyStarted(
             f"cluster {name!r} runs with {cluster.shape.describe()}, and {shape.describe()} was asked for"
-            f"{' (a start that names no shape asks for that, too)' if shape == usual_shape() else ''}\n"
+            f"{' (a start that names no shape asks for that, too)' if shape == default_spec() else ''}\n"
             f"  %mhjax restart keeps its shape with fresh processes; %mhjax stop ends it, then start again; or --name another",
             name=name,
         )
-    check_alike(name, shape, cluster.options, asked)
+    check_same_options(name, shape, cluster.options, requested)
     return cluster
 
 
@@ -169,7 +185,7 @@ def start(
     *,
     name: str = "default",
     ranks_per_host: int | None = None,
-    on_progress: Callable[[StartReport], None] | None = None,
+    on_progress: Callable[[StartProgress], None] | None = None,
     **options: Any,
 ) -> Cluster:
     """Start ranks, and return when each has taken part in a checked global sum.
@@ -192,30 +208,30 @@ def start(
         AlreadyStarted: a cluster of that name runs with another spec, or was started with other options.
         LaunchError: the processes did not come up; none is left.
     """
-    given = {"devices": devices, "name": name, "ranks_per_host": ranks_per_host, "on_progress": on_progress}
-    check_start_input(given | options)
+    arguments = {"devices": devices, "name": name, "ranks_per_host": ranks_per_host, "on_progress": on_progress}
+    validate_start_arguments(arguments | options)
     if is_rank_shell(get_ipython()):
         raise InvalidRequest(
             "start: this process is a rank of a cluster; start another one from the notebook, in a plain cell"
         )
-    shape = take_shape(hosts, devices, ranks_per_host, options)
+    shape = resolve_spec(hosts, devices, ranks_per_host, options)
     # Also if it is already running, because a wrong argument must not be ignored silently.
-    check_shape(shape, available_nbytes=sys.maxsize)
+    check_cluster_spec(shape, available_nbytes=sys.maxsize)
     check_initialize(shape.initialize, shape.process_count)
     check_guard(options.get("guard", "lockstep"))
-    with _turns[check_name(name)], _explained():
+    with _start_locks[check_name(name)], _as_launch_errors():
         return _start(name, shape, options, on_progress)
 
 
 @contextmanager
-def _explained(
-    what: str = "start", otherwise: str = "every process was ended; mend the cause and start again"
+def _as_launch_errors(
+    operation: str = "start", next_step: str = "every process was ended; mend the cause and start again"
 ) -> Iterator[None]:
     """Raise what this machine refuses as a LaunchError that says what to change on it.
 
     Args:
-        what: the operation that fails.
-        otherwise: what to do next if the cause is not known.
+        operation: the operation that fails.
+        next_step: what to do next if the cause is not known.
 
     Raises:
         LaunchError: a system call failed, or a thread could not be created.
@@ -223,98 +239,108 @@ def _explained(
     try:
         yield
     except LaunchError as error:
-        condition = find_condition(str(error), os.environ, has_memory_limit=has_memory_limit())
+        condition = find_start_hint(str(error), os.environ, has_memory_limit=has_memory_limit())
         if not condition or condition in str(error):
             raise
         raise type(error)(f"{error}\n  {condition}", **error.parts) from error.__cause__
     except (OSError, RuntimeError, MemoryError) as error:
         words = f"{type(error).__name__}: {error}"
-        condition = find_condition(words, os.environ)
+        condition = find_start_hint(words, os.environ)
         if not isinstance(error, OSError) and not condition:
             # Not a refusal by the machine.
             raise
-        raise LaunchError(f"the {what} failed in this process, with {words}\n  {condition or otherwise}") from error
+        raise LaunchError(
+            f"the {operation} failed in this process, with {words}\n  {condition or next_step}"
+        ) from error
 
 
 def _start(
-    name: str, shape: Shape, options: dict[str, Any], on_progress: Callable[[StartReport], None] | None
+    name: str, shape: ClusterSpec, options: dict[str, Any], on_progress: Callable[[StartProgress], None] | None
 ) -> Cluster:
-    await_ends()
+    wait_for_pending_shutdowns()
     if (running := find_running(name, shape, options)) is not None:
-        use(running)
+        make_current(running)
         return running
-    settings = take_options(name, shape, options)
+    settings = parse_options(name, shape, options)
     if settings.sync:
         settings = replace(settings, sync=str(check_folder(settings.sync)))
-    berths = find_berths(os.environ)
-    if settings.keep and (left := find_left(name, shape, berths)) is not None:
+    records = list_cluster_records(os.environ)
+    if settings.keep and (detached := find_detached(name, shape, records)) is not None:
         # Its notebook is gone, and the same line is run again.
-        check_alike(left.full_name, shape, left.options, options)
-        taken = attach(left.full_name, on_progress)
-        return taken if taken.state != "dead" else _revive(taken, on_progress)
-    _check(shape)
-    looked = _look(shape, settings, on_progress)
-    gone = _clusters.get(name)
-    notes = [*([FRESH] if gone is not None and _has_died(gone, shape) else []), *note_left(name, berths)]
+        check_same_options(detached.full_name, shape, detached.options, options)
+        attached = attach(detached.full_name, on_progress)
+        return attached if attached.state != "dead" else _restart_dead(attached, on_progress)
+    _check_can_start(shape)
+    preflight = _run_preflight(shape, settings, on_progress)
+    previous = _clusters.get(name)
+    notes = [
+        *([STATE_LOST_NOTE] if previous is not None and _has_died_with_state(previous, shape) else []),
+        *describe_detached(name, records),
+    ]
     notes += note_forced_devices(os.environ, shape.devices) if shape.is_local else ()
-    if gone is not None:
-        gone.stop()
+    if previous is not None:
+        previous.stop()
     cluster = Cluster(
-        shape, settings, generation=draw_generation(name, environment=os.environ), restarter=restart_cluster
+        shape, settings, generation=next_generation(name, environment=os.environ), restarter=restart_cluster
     )
-    cluster.looked_in_s = None if looked is None else looked.cost_s
+    cluster.looked_in_s = None if preflight is None else preflight.duration_s
     cluster.notes = (*cluster.notes, *notes)
-    return _bring_up(cluster, on_progress, after=_find_past(gone, cluster))
+    return _complete_start(cluster, on_progress, after=_find_replaced_generation(previous, cluster))
 
 
-def _look(
-    shape: Shape, settings: StartOptions, on_progress: Callable[[StartReport], None] | None
+def _run_preflight(
+    shape: ClusterSpec, settings: StartOptions, on_progress: Callable[[StartProgress], None] | None
 ) -> PreflightReport | None:
-    tell = on_progress or (lambda _: None)
-    looked = look_before(shape, settings, lambda: tell(report_look(shape)))
-    if looked is not None:
-        tell(report_look(shape, is_over=True))
-    return looked
+    notify = on_progress or (lambda _: None)
+    preflight = run_preflight(shape, settings, lambda: notify(preflight_progress(shape)))
+    if preflight is not None:
+        notify(preflight_progress(shape, is_over=True))
+    return preflight
 
 
-def _find_past(gone: Cluster | None, cluster: Cluster) -> int:
+def _find_replaced_generation(previous: Cluster | None, cluster: Cluster) -> int:
     """Return the generation that a start replaces; 0 if that one was detached and is still in use, or belongs to another journal."""
-    if gone is None or gone.left or gone.journal.path != cluster.journal.path:
+    if previous is None or previous.left or previous.journal.path != cluster.journal.path:
         return 0
-    return gone.generation
+    return previous.generation
 
 
-def _revive(taken: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
+def _restart_dead(attached: Cluster, on_progress: Callable[[StartProgress], None] | None) -> Cluster:
     """Restart a detached cluster that had lost a rank, because a start was requested."""
-    fresh = restart(taken, on_progress)
-    fresh.notes = (*fresh.notes, *([FRESH] if can_come_back(taken) else []))
+    fresh = restart(attached, on_progress)
+    fresh.notes = (*fresh.notes, *([STATE_LOST_NOTE] if has_replayable_state(attached) else []))
     return fresh
 
 
-def _has_died(gone: Cluster, shape: Shape) -> bool:
+def _has_died_with_state(previous: Cluster, shape: ClusterSpec) -> bool:
     """Whether a cluster died by itself, and a replay into a fresh one of that spec would have something to do."""
-    return gone.state == "dead" and gone.shape == shape and gone.journal.origin == os.getpid() and can_come_back(gone)
+    return (
+        previous.state == "dead"
+        and previous.shape == shape
+        and previous.journal.origin_pid == os.getpid()
+        and has_replayable_state(previous)
+    )
 
 
-def can_come_back(gone: Cluster) -> bool:
+def has_replayable_state(previous: Cluster) -> bool:
     """Whether a restart with a replay would have something to do for a cluster that has ended."""
-    if gone.left:
+    if previous.left:
         return False
     try:
-        return bool(plan_replay(gone.journal.read()[0], gone.generation).steps)
+        return bool(plan_replay(previous.journal.read()[0], previous.generation).steps)
     except ClusterError:
         # The journal was removed, which is reported when a replay is requested.
         return False
 
 
-def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
+def restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | None = None) -> Cluster:
     """Replace the processes of a cluster: same ranks, no variables, a later generation.
 
     Raises:
         NotStarted: this notebook has detached from it.
         LaunchError: the processes did not come up.
     """
-    with _turns[cluster.name], _explained():
+    with _start_locks[cluster.name], _as_launch_errors():
         return _restart(cluster, on_progress)
 
 
@@ -325,48 +351,50 @@ def restart_cluster(cluster: Cluster, *, replay: bool, to: int | None) -> Cluste
         InvalidRequest: the replay cannot be made; nothing was stopped.
         ReplayStopped: a cell did other than before.
     """
-    check_replay(successor(cluster), to, replay=replay)
+    check_replay(current_generation(cluster), to, replay=replay)
     fresh = restart(cluster)
     if replay:
         run_replay(fresh, to)
     return fresh
 
 
-def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
-    await_ends()
-    newest = successor(cluster)
+def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | None) -> Cluster:
+    wait_for_pending_shutdowns()
+    newest = current_generation(cluster)
     if newest.left:
         raise NotStarted(f"{newest.reason}, and then %mhjax restart")
-    spare, newest.spare = newest.spare, None
+    standby, newest.spare = newest.spare, None
     try:
-        if spare is None:
+        if standby is None:
             # The allocation of a scheduler, so that the next generation need not queue.
-            hand_over(newest.name, newest.launched)
+            park_allocation(newest.name, newest.launched)
         try:
             cluster.stop()
             newest.stop()
         except BaseException:
             # Nothing else would refer to it.
-            newest.spare = spare
+            newest.spare = standby
             raise
-        if spare is not None and (warm := take_over(spare, cluster)) is not None:
-            _bring_files(warm)
-            return _enter(warm, after=newest.generation)
-        origin = newest.journal.origin
-        generation = draw_generation(newest.name, environment=os.environ, origin=origin)
-        fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=origin, restarter=restart_cluster)
+        if standby is not None and (promoted := promote_standby(standby, cluster)) is not None:
+            _sync_files(promoted)
+            return _activate(promoted, after=newest.generation)
+        origin = newest.journal.origin_pid
+        generation = next_generation(newest.name, environment=os.environ, origin_pid=origin)
+        fresh = Cluster(
+            cluster.shape, cluster.options, generation=generation, origin_pid=origin, restarter=restart_cluster
+        )
     finally:
         # If it was not taken.
-        drop_handed(newest.name)
-    return _bring_up(fresh, on_progress, after=newest.generation)
+        release_parked_allocation(newest.name)
+    return _complete_start(fresh, on_progress, after=newest.generation)
 
 
-def successor(cluster: Cluster) -> Cluster:
+def current_generation(cluster: Cluster) -> Cluster:
     """Return the cluster that has the name now; the same one if it was not restarted since."""
     return _clusters.get(cluster.name, cluster)
 
 
-def attach(name: str | None = None, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
+def attach(name: str | None = None, on_progress: Callable[[StartProgress], None] | None = None) -> Cluster:
     """Take over a cluster that was started with `keep` and whose notebook is gone, with its state, journal and guard.
 
     Args:
@@ -379,40 +407,40 @@ def attach(name: str | None = None, on_progress: Callable[[StartReport], None] |
         LaunchError: a rank did not answer; everything is left as it was. If a rank has died meanwhile, the cluster is dead,
             and a restart with a replay restores what its journal has.
     """
-    with _explained("attach", "the ranks are left as they were; mend the cause and attach again"):
+    with _as_launch_errors("attach", "the ranks are left as they were; mend the cause and attach again"):
         return _attach(name, on_progress)
 
 
-def _attach(name: str | None, on_progress: Callable[[StartReport], None] | None) -> Cluster:
-    await_ends()
-    berths, faults = list_berths(os.environ)
+def _attach(name: str | None, on_progress: Callable[[StartProgress], None] | None) -> Cluster:
+    wait_for_pending_shutdowns()
+    records, faults = read_cluster_records(os.environ)
     try:
-        berth = choose_berth(name, berths, [cluster.name for cluster in all_clusters()])
+        record = select_cluster(name, records, [cluster.name for cluster in all_clusters()])
     except NotStarted as error:
         if not faults:
             raise
         # The requested cluster may be among the records that could not be read.
         raise NotStarted("\n".join([str(error), *faults])) from None
     cluster = Cluster(
-        berth.shape,
-        berth.options,
-        generation=berth.generation,
-        origin=berth.origin,
-        berth=berth,
+        record.shape,
+        record.options,
+        generation=record.generation,
+        origin_pid=record.origin_pid,
+        record=record,
         restarter=restart_cluster,
     )
     cluster.wait_ready(on_progress)
-    use(cluster)
+    make_current(cluster)
     return cluster
 
 
-def _bring_up(cluster: Cluster, on_progress: Callable[[StartReport], None] | None, *, after: int) -> Cluster:
+def _complete_start(cluster: Cluster, on_progress: Callable[[StartProgress], None] | None, *, after: int) -> Cluster:
     cluster.wait_ready(on_progress)
-    _bring_files(cluster)
-    return _enter(cluster, after=after)
+    _sync_files(cluster)
+    return _activate(cluster, after=after)
 
 
-def _bring_files(cluster: Cluster) -> None:
+def _sync_files(cluster: Cluster) -> None:
     """Copy the folder named in the start to every host, before a cell can import from it.
 
     Raises:
@@ -428,24 +456,24 @@ def _bring_files(cluster: Cluster) -> None:
         raise
 
 
-def _enter(cluster: Cluster, *, after: int) -> Cluster:
+def _activate(cluster: Cluster, *, after: int) -> Cluster:
     """Make a ready cluster the active one, in place of generation `after` of its journal; 0 for none."""
     cluster.journal.write(StartRecord(cluster.generation, cluster.shape.describe(), cluster.jax_version, after))
-    use(cluster)
-    keep_spare(cluster)
+    make_current(cluster)
+    start_standby(cluster)
     return cluster
 
 
-def use(cluster: Cluster) -> None:
+def make_current(cluster: Cluster) -> None:
     """Send cells to this cluster from now on."""
     _clusters[cluster.name] = cluster
-    note_generation(cluster.name, cluster.generation)
-    if cluster.name in _in_use:
-        _in_use.remove(cluster.name)
-    _in_use.append(cluster.name)
+    record_generation(cluster.name, cluster.generation)
+    if cluster.name in _names_by_use:
+        _names_by_use.remove(cluster.name)
+    _names_by_use.append(cluster.name)
 
 
-def _check(shape: Shape) -> None:
+def _check_can_start(shape: ClusterSpec) -> None:
     """Check that a start can work, before any process is created.
 
     Raises:
@@ -453,7 +481,7 @@ def _check(shape: Shape) -> None:
         LaunchError: another operating system, a port that is in use, or a machine without resources for a cluster.
     """
     check_platform(sys.platform)
-    check_shape(shape, available_nbytes=psutil.virtual_memory().available)
+    check_cluster_spec(shape, available_nbytes=psutil.virtual_memory().available)
     check_initialize(shape.initialize, shape.process_count)
     for argument in ("coordinator_address", "coordinator_bind_address") if shape.is_local else ():
         if address := shape.initialize.get(argument):
@@ -461,7 +489,7 @@ def _check(shape: Shape) -> None:
     check_loopback()
     check_limits(shape.process_count, (shape.devices or 1) if shape.is_local else 0)
     home = make_home(os.environ)
-    with usable_home(os.environ):
+    with report_home_errors(os.environ):
         check_disk(home, shape.process_count)
     prune_run_dirs(os.environ)
     prune_journals(os.environ)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mhnb.exchange.asks import ask_all, settle
+from mhnb.exchange.asks import await_reply, request_all
 from mhnb.supply.syncing import one_rank_per_host
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ class PipRun:
     hostname: str
     python: str
     """The interpreter of that environment."""
-    code: int
+    exit_code: int
     """Exit code; 0 for success."""
-    said: str
+    output: str
 
 
-def run_pip(cluster: Cluster, words: Sequence[str]) -> tuple[PipRun, ...]:
+def run_pip(cluster: Cluster, arguments: Sequence[str]) -> tuple[PipRun, ...]:
     """Run pip on one rank of each host, and wait for all.
 
     Hosts run at once. Those that may share an environment run one after another, so that two pips never write to one
@@ -39,20 +39,20 @@ def run_pip(cluster: Cluster, words: Sequence[str]) -> tuple[PipRun, ...]:
     Raises:
         ClusterError: a rank is lost, or has no pip.
     """
-    doers = one_rank_per_host(cluster)
-    environments = ask_all(cluster, [doer.rank for doer in doers], "describe_environment", {})
-    alike: dict[tuple[tuple[str, object], ...], list[RankInfo]] = {}
-    for doer in doers:
-        alike.setdefault(tuple(sorted(environments[doer.rank].value.items())), []).append(doer)
+    chosen_ranks = one_rank_per_host(cluster)
+    environments = request_all(cluster, [doer.rank for doer in chosen_ranks], "describe_environment", {})
+    rank_groups: dict[tuple[tuple[str, object], ...], list[RankInfo]] = {}
+    for doer in chosen_ranks:
+        rank_groups.setdefault(tuple(sorted(environments[doer.rank].value.items())), []).append(doer)
 
-    def run_in_turn(group: list[RankInfo]) -> list[PipRun]:
-        return [_run(cluster, doer, environments[doer.rank].value["python"], words) for doer in group]
+    def run_sequentially(group: list[RankInfo]) -> list[PipRun]:
+        return [_run(cluster, doer, environments[doer.rank].value["python"], arguments) for doer in group]
 
-    with ThreadPoolExecutor(len(alike)) as pool:
-        runs = [run for group in pool.map(run_in_turn, alike.values()) for run in group]
+    with ThreadPoolExecutor(len(rank_groups)) as pool:
+        runs = [run for group in pool.map(run_sequentially, rank_groups.values()) for run in group]
     return tuple(runs)
 
 
-def _run(cluster: Cluster, doer: RankInfo, python: str, words: Sequence[str]) -> PipRun:
-    told = settle(doer.rank, "pip", cluster.ask(doer.rank, "pip", {"words": list(words)})).value
-    return PipRun(doer.host, doer.hostname, python, told["code"], told["said"])
+def _run(cluster: Cluster, rank_info: RankInfo, python: str, arguments: Sequence[str]) -> PipRun:
+    reply = await_reply(rank_info.rank, "pip", cluster.ask(rank_info.rank, "pip", {"words": list(arguments)})).value
+    return PipRun(rank_info.host, rank_info.hostname, python, reply["code"], reply["said"])

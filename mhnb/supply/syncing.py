@@ -8,9 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mhnb.core.exchange.sync import LIMIT_NBYTES, Excludes, FileFacts, Piece, cut_pieces, parse_excludes, place_of
+from mhnb.core.exchange.sync import (
+    MAX_SYNC_NBYTES,
+    Excludes,
+    FileChunk,
+    FileFacts,
+    chunk_files,
+    parse_excludes,
+    remote_path,
+)
 from mhnb.errors import ClusterError, InvalidRequest, RanksLost
-from mhnb.exchange.asks import ask_all, settle
+from mhnb.exchange.asks import await_reply, request_all
 from mhnb.startup.options import check_folder
 from mhnb.system.digests import digest_file
 
@@ -18,7 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from mhnb.cluster import Cluster
-    from mhnb.core.wire.protocol import Answer
+    from mhnb.core.wire.protocol import RankReply
     from mhnb.drive.roll import RankInfo
 
 __all__ = ["HostSync", "SyncReport", "one_rank_per_host", "sync"]
@@ -71,23 +79,25 @@ def sync(cluster: Cluster, folder: str = ".") -> SyncReport:
     """
     source = check_folder(folder)
     files = _scan(source)
-    place = place_of(str(source), str(Path(cluster.cwd).resolve()))
-    doers = one_rank_per_host(cluster)
-    arguments = {"place": place, "files": {p: [f.nbytes, f.mode, f.digest] for p, f in files.items()}}
-    looks = ask_all(cluster, [doer.rank for doer in doers], "look_at_files", arguments)
-    found = [(doer, looks[doer.rank].value) for doer in doers]
-    for doer, look in found:
+    target_path = remote_path(str(source), str(Path(cluster.cwd).resolve()))
+    chosen_ranks = one_rank_per_host(cluster)
+    arguments = {"place": target_path, "files": {p: [f.nbytes, f.mode, f.digest] for p, f in files.items()}}
+    comparisons = request_all(cluster, [doer.rank for doer in chosen_ranks], "list_missing_files", arguments)
+    comparison_by_rank = [(doer, comparisons[doer.rank].value) for doer in chosen_ranks]
+    for doer, look in comparison_by_rank:
         if look["strays_home"] and str(Path.home()) != str(source) and look["wanted"]:
             raise InvalidRequest(
-                f"sync {folder}: {_name(doer)} does not have the notebook's folder, so its ranks run in {look['folder']}, "
+                f"sync {folder}: {_describe_host(doer)} does not have the notebook's folder, so its ranks run in {look['folder']}, "
                 f"where these {len(files)} files do not belong\n  start with --sync {folder}, which makes the folder there first"
             )
-    for doer, look in found:
-        _bring(cluster, doer, look, source, files)
-    return SyncReport(str(source), len(files), tuple(_finish(cluster, doer, look, files) for doer, look in found))
+    for doer, look in comparison_by_rank:
+        _upload(cluster, doer, look, source, files)
+    return SyncReport(
+        str(source), len(files), tuple(_finish_host(cluster, doer, look, files) for doer, look in comparison_by_rank)
+    )
 
 
-def _name(rank: RankInfo) -> str:
+def _describe_host(rank: RankInfo) -> str:
     return f"{rank.host} ({rank.hostname})"
 
 
@@ -99,25 +109,25 @@ def _scan(source: Path) -> dict[str, FileFacts]:
     excludes = parse_excludes(ignore.read_text(errors="replace") if ignore.is_file() else "")
     paths = sorted(_walk(source, excludes))
     sizes = {path: (source / path).stat().st_size for path in paths}
-    if (total := sum(sizes.values())) > LIMIT_NBYTES:
+    if (total := sum(sizes.values())) > MAX_SYNC_NBYTES:
         largest = ", ".join(sorted(sizes, key=sizes.__getitem__)[:-4:-1])
         raise InvalidRequest(
-            f"sync {source}: {len(paths)} files of {total >> 20} MiB together, and {LIMIT_NBYTES >> 20} MiB is the limit; "
+            f"sync {source}: {len(paths)} files of {total >> 20} MiB together, and {MAX_SYNC_NBYTES >> 20} MiB is the limit; "
             f"the largest are {largest}\n  leave data out by a .gitignore in that folder, or name a folder of code alone"
         )
-    return {path: _facts(source, path, sizes[path]) for path in paths}
+    return {path: _read_facts(source, path, sizes[path]) for path in paths}
 
 
 def _walk(source: Path, excludes: Excludes) -> Iterator[str]:
     """Yield regular files by their paths from the folder. Links to folders are not followed, because they may form a cycle."""
     for where, folders, names in os.walk(source):
         base = Path(where).relative_to(source)
-        folders[:] = [f for f in folders if not excludes.leaves_out((base / f).as_posix(), is_folder=True)]
+        folders[:] = [f for f in folders if not excludes.is_excluded((base / f).as_posix(), is_folder=True)]
         paths = [(base / name).as_posix() for name in names]
-        yield from (p for p in paths if not excludes.leaves_out(p, is_folder=False) and (source / p).is_file())
+        yield from (p for p in paths if not excludes.is_excluded(p, is_folder=False) and (source / p).is_file())
 
 
-def _facts(source: Path, path: str, nbytes: int) -> FileFacts:
+def _read_facts(source: Path, path: str, nbytes: int) -> FileFacts:
     try:
         return FileFacts(nbytes, (source / path).stat().st_mode & 0o777, digest_file(source / path))
     except OSError as error:
@@ -129,29 +139,31 @@ def _facts(source: Path, path: str, nbytes: int) -> FileFacts:
 # -- transfer
 
 
-def _bring(cluster: Cluster, doer: RankInfo, look: dict[str, Any], source: Path, files: dict[str, FileFacts]) -> None:
-    pending: list[Future[Answer]] = []
+def _upload(
+    cluster: Cluster, rank_info: RankInfo, comparison: dict[str, Any], source: Path, files: dict[str, FileFacts]
+) -> None:
+    pending: list[Future[RankReply]] = []
     try:
-        for pieces in cut_pieces(files, look["wanted"]):
+        for pieces in chunk_files(files, comparison["wanted"]):
             arguments = {
-                "folder": look["folder"],
+                "folder": comparison["folder"],
                 "pieces": [[p.path, files[p.path].mode, p.start, p.is_last] for p in pieces],
             }
-            pending.append(cluster.ask(doer.rank, "write_files", arguments, _read(source, pieces)))
+            pending.append(cluster.ask(rank_info.rank, "write_files", arguments, _read(source, pieces)))
             if len(pending) == _IN_FLIGHT:
-                settle(doer.rank, "write_files", pending.pop(0))
+                await_reply(rank_info.rank, "write_files", pending.pop(0))
         for future in pending:
-            settle(doer.rank, "write_files", future)
+            await_reply(rank_info.rank, "write_files", future)
     except RanksLost:
         raise
     except ClusterError as error:
         why = str(error).partition("'write_files': ")[2] or str(error)
         raise ClusterError(
-            f"sync: {_name(doer)} could not take the files: {why}; mend that, then %mhjax sync again"
+            f"sync: {_describe_host(rank_info)} could not take the files: {why}; mend that, then %mhjax sync again"
         ) from error
 
 
-def _read(source: Path, pieces: Iterable[Piece]) -> tuple[bytes, ...]:
+def _read(source: Path, pieces: Iterable[FileChunk]) -> tuple[bytes, ...]:
     read = []
     for piece in pieces:
         with (source / piece.path).open("rb") as file:
@@ -160,10 +172,16 @@ def _read(source: Path, pieces: Iterable[Piece]) -> tuple[bytes, ...]:
     return tuple(read)
 
 
-def _finish(cluster: Cluster, doer: RankInfo, look: dict[str, Any], files: dict[str, FileFacts]) -> HostSync:
-    wanted: Sequence[str] = look["wanted"]
-    here = [rank.rank for rank in cluster.ranks if cluster.shape.is_local or rank.host == doer.host]
-    arguments = {"folder": look["folder"], "paths": wanted}
-    imported = {name for answer in ask_all(cluster, here, "finish_files", arguments).values() for name in answer.value}
+def _finish_host(
+    cluster: Cluster, rank_info: RankInfo, comparison: dict[str, Any], files: dict[str, FileFacts]
+) -> HostSync:
+    wanted: Sequence[str] = comparison["wanted"]
+    host_ranks = [rank.rank for rank in cluster.ranks if cluster.shape.is_local or rank.host == rank_info.host]
+    arguments = {"folder": comparison["folder"], "paths": wanted}
+    imported = {
+        name for answer in request_all(cluster, host_ranks, "finish_files", arguments).values() for name in answer.value
+    }
     nbytes = sum(files[path].nbytes for path in wanted)
-    return HostSync(doer.host, doer.hostname, look["folder"], tuple(wanted), nbytes, tuple(sorted(imported)))
+    return HostSync(
+        rank_info.host, rank_info.hostname, comparison["folder"], tuple(wanted), nbytes, tuple(sorted(imported))
+    )

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from mhnb.core.reach.gpus import parse_gpus, select_visible
 from mhnb.errors import LaunchError
 
-__all__ = ["find_gpus", "list_gpus"]
+__all__ = ["list_gpus", "require_gpus"]
 
-_LIMIT_S = 30.0
+_QUERY_TIMEOUT_S = 30.0
 
 
 def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -19,18 +19,18 @@ def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if program is None:
         return ()
-    words = [program, "--query-gpu=index,uuid", "--format=csv,noheader"]
+    command = [program, "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:
-        asked = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=_LIMIT_S, stdin=subprocess.DEVNULL
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_QUERY_TIMEOUT_S, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
         # The driver hangs. JAX reports that with a message of its own.
         return ()
-    return select_visible(parse_gpus(asked.stdout), environment.get("CUDA_VISIBLE_DEVICES"))
+    return select_visible(parse_gpus(result.stdout), environment.get("CUDA_VISIBLE_DEVICES"))
 
 
-def find_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
+def require_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the UUIDs of the GPUs that this process may use.
 
     Raises:
@@ -38,11 +38,11 @@ def find_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
     """
     found = list_gpus(environment)
     if not found:
-        seen = environment.get("CUDA_VISIBLE_DEVICES")
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
         why = (
             "nvidia-smi lists none"
-            if seen is None
-            else f"CUDA_VISIBLE_DEVICES={seen!r} leaves none of those nvidia-smi lists"
+            if visible is None
+            else f"CUDA_VISIBLE_DEVICES={visible!r} leaves none of those nvidia-smi lists"
         )
         raise LaunchError(
             f"this machine has no GPU for the ranks: {why}\n"

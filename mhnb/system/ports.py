@@ -13,13 +13,13 @@ from itertools import islice
 from mhnb.errors import PreflightFailed
 
 __all__ = [
-    "NO_ROOM",
-    "REST_S",
+    "ACCEPT_PAUSE_S",
+    "RESOURCE_ERRNOS",
     "check_port_free",
-    "count_strangers_kept",
     "find_free_port",
     "find_own_address",
-    "hold_hub_ports",
+    "max_unauthenticated",
+    "reserve_hub_ports",
 ]
 
 
@@ -27,27 +27,27 @@ _BELOW_EPHEMERAL = range(20_000, 32_000)
 """Below the ephemeral range, from which Linux and macOS serve sockets that bind to port 0."""
 
 
-_BLOCKS = range(12_000, 20_000, 32)
+_HUB_BLOCKS = range(12_000, 20_000, 32)
 """First ports of the hubs' blocks. Each hub has a block of its own; coordinators use none of these ports."""
 
 _LOOPBACK = "127.0.0.1"
 
-_STRANGERS = 2048
+_MAX_UNAUTHENTICATED = 2048
 
-NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+RESOURCE_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of `accept` when the process or the system has no resources for another connection. The caller stays in the queue."""
-REST_S = 0.2
+ACCEPT_PAUSE_S = 0.2
 """How long a listener accepts nothing after such an error; otherwise the same caller would wake it again and again."""
 
 
-def count_strangers_kept() -> int:
+def max_unauthenticated() -> int:
     """Return how many unauthenticated connections a listener of this process keeps open at a time.
 
     The limit fits a large start whose ranks all connect at once. It is at most half of the descriptors that the process may have,
     because anyone who reaches the port can open connections and send nothing.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _STRANGERS if soft == resource.RLIM_INFINITY else min(_STRANGERS, soft // 2)
+    return _MAX_UNAUTHENTICATED if soft == resource.RLIM_INFINITY else min(_MAX_UNAUTHENTICATED, soft // 2)
 
 
 def find_free_port(address: str = _LOOPBACK) -> int:
@@ -63,7 +63,7 @@ def find_free_port(address: str = _LOOPBACK) -> int:
         return int(probe.getsockname()[1])
 
 
-def hold_hub_ports(count: int, held: ExitStack, address: str = _LOOPBACK) -> list[int]:
+def reserve_hub_ports(count: int, reservation: ExitStack, address: str = _LOOPBACK) -> list[int]:
     """Find ports for the hub of this process, and reserve them until the hub has bound them one after the other.
 
     The ports are in one block, whose first port is bound here. No other hub uses a block that is reserved, whatever its user or
@@ -72,27 +72,27 @@ def hold_hub_ports(count: int, held: ExitStack, address: str = _LOOPBACK) -> lis
 
     Args:
         count: number of ports.
-        held: exit stack that keeps the block reserved; to be closed after the hub has ended.
+        reservation: exit stack that keeps the block reserved; to be closed after the hub has ended.
         address: of this machine, IPv4 or IPv6; `*` for all.
 
     Returns:
         `count` ports that are free at that address and on loopback, which a hub uses to talk to itself. Empty if every block is taken.
     """
-    first = os.getpid() % len(_BLOCKS)
-    for guard in (*_BLOCKS[first:], *_BLOCKS[:first]):
+    first = os.getpid() % len(_HUB_BLOCKS)
+    for first_port in (*_HUB_BLOCKS[first:], *_HUB_BLOCKS[:first]):
         block = socket.socket()
         try:
-            block.bind((_LOOPBACK, guard))
+            block.bind((_LOOPBACK, first_port))
         except OSError:
             block.close()
             continue
         free = (
             port
-            for port in range(guard + 1, guard + _BLOCKS.step)
+            for port in range(first_port + 1, first_port + _HUB_BLOCKS.step)
             if _is_free(_LOOPBACK, port) and _is_free(address, port)
         )
         if len(found := list(islice(free, count))) == count:
-            held.enter_context(block)
+            reservation.enter_context(block)
             return found
         block.close()
     return []
@@ -113,9 +113,9 @@ def find_own_address(name: str) -> str:
     Raises:
         OSError: the name cannot be resolved (socket.gaierror), or there is no route.
     """
-    family, _, _, _, place = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)[0]
+    family, _, _, _, target = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(place)
+        probe.connect(target)
         return str(probe.getsockname()[0])
 
 
@@ -145,7 +145,7 @@ def check_port_free(address: str, *, name: str = "coordinator_address") -> None:
     if refusal is not None and refusal.errno != errno.EADDRINUSE:
         raise PreflightFailed(f"{name} {address}: cannot listen there: {refusal}") from refusal
     # On macOS, bind succeeds even if another process listens on all addresses.
-    if refusal is None and not _is_answered(host, int(port)):
+    if refusal is None and not _has_listener(host, int(port)):
         return
     raise PreflightFailed(
         f"{name} {address}: port {port} is taken by another process; name a free one, or leave the choice to mhnb"
@@ -161,7 +161,7 @@ def _find_bind_error(host: str, port: int) -> OSError | None:
     return None
 
 
-def _is_answered(host: str, port: int) -> bool:
+def _has_listener(host: str, port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((host, port)) == 0

@@ -16,21 +16,21 @@ from pathlib import Path
 __all__ = [
     "NotPrivate",
     "check_ancestors",
-    "is_for_all",
     "is_own_folder",
+    "is_shared_temp_folder",
+    "make_not_private_error",
     "make_private_folder",
     "open_private",
     "open_private_folder",
     "read_private",
-    "refuse",
-    "tighten_folder",
+    "restrict_folder",
     "touch_private",
     "write_private",
 ]
 
-_OTHERS, _OTHERS_WRITE = 0o077, 0o022
-_SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # only inspected
-_LONGEST_NBYTES = 1 << 24
+_GROUP_OR_OTHERS, _GROUP_OR_OTHERS_WRITE = 0o077, 0o022
+_SHARED_TEMP_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # only inspected
+_RECORD_LIMIT_NBYTES = 1 << 24
 """Size limit of a record. Records of clusters are far shorter."""
 
 
@@ -38,12 +38,12 @@ class NotPrivate(PermissionError):
     """A folder or file is not trusted because another user owns it or can write to it."""
 
 
-def refuse(path: Path, why: str, next_step: str) -> NotPrivate:
+def make_not_private_error(path: Path, reason: str, next_step: str) -> NotPrivate:
     """Build the error for an untrusted path: what is wrong, why, and what to do next."""
-    return NotPrivate(f"{path} {why}, so mhnb does not trust what is in it\n  {next_step}")
+    return NotPrivate(f"{path} {reason}, so mhnb does not trust what is in it\n  {next_step}")
 
 
-def _say_owner(uid: int) -> str:
+def _format_owner(uid: int) -> str:
     try:
         return f"user {pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:
@@ -52,9 +52,9 @@ def _say_owner(uid: int) -> str:
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
-        raise refuse(
+        raise make_not_private_error(
             path,
-            f"belongs to {_say_owner(found.st_uid)} (mode {stat.S_IMODE(found.st_mode):04o}), not to {_say_owner(os.geteuid())}",
+            f"belongs to {_format_owner(found.st_uid)} (mode {stat.S_IMODE(found.st_mode):04o}), not to {_format_owner(os.geteuid())}",
             f"if it is yours: chown {os.geteuid()} {shlex.quote(str(path))}; else leave it, and set MHNB_HOME to a folder of your own",
         )
 
@@ -70,13 +70,13 @@ def open_private_folder(path: Path) -> int:
     try:
         found = os.fstat(fd)
         _check_owner(path, found)
-        if found.st_mode & _OTHERS_WRITE:
-            raise refuse(
+        if found.st_mode & _GROUP_OR_OTHERS_WRITE:
+            raise make_not_private_error(
                 path,
                 f"has mode {stat.S_IMODE(found.st_mode):04o}: other users can write there",
                 # A folder for temporary files is for all users: chmod 700 would lock the others out.
                 "set MHNB_HOME to a folder of your own, which may be below it"
-                if is_for_all(path)
+                if is_shared_temp_folder(path)
                 else f"look at what is in it, then: chmod 700 {shlex.quote(str(path))}",
             )
     except BaseException:
@@ -90,17 +90,21 @@ def _open_folder(path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         if path.is_symlink():
-            raise refuse(path, "is a symbolic link", f"remove it: rm {shlex.quote(str(path))}") from None
+            raise make_not_private_error(
+                path, "is a symbolic link", f"remove it: rm {shlex.quote(str(path))}"
+            ) from None
         raise
 
 
-def is_for_all(path: Path) -> bool:
+def is_shared_temp_folder(path: Path) -> bool:
     """Return whether a path is a folder for temporary files that all users share.
 
     The mode and the owner do not decide it: root owns such folders, and a private disk can have the same mode.
     """
     # `tempfile.gettempdir` writes a file, which the limits of this process may forbid.
-    shared = filter(Path.is_dir, map(Path, (*_SHARED, os.environ.get("TMPDIR") or _SHARED[0])))
+    shared = filter(
+        Path.is_dir, map(Path, (*_SHARED_TEMP_FOLDERS, os.environ.get("TMPDIR") or _SHARED_TEMP_FOLDERS[0]))
+    )
     return bool(path.stat().st_mode & stat.S_IWOTH) and any(map(path.samefile, shared))
 
 
@@ -113,7 +117,7 @@ def is_own_folder(path: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
-def tighten_folder(path: Path) -> None:
+def restrict_folder(path: Path) -> None:
     """Restrict a folder of this user to mode 0700.
 
     Raises:
@@ -126,8 +130,8 @@ def tighten_folder(path: Path) -> None:
         if stat.S_IMODE(os.fstat(fd).st_mode) & 0o777 != 0o700:
             os.fchmod(fd, 0o700)
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
-        if mode & _OTHERS:
-            raise refuse(
+        if mode & _GROUP_OR_OTHERS:
+            raise make_not_private_error(
                 path,
                 f"keeps mode {mode:04o} after chmod 700: its disk knows no modes",
                 "set MHNB_HOME to a folder on another disk",
@@ -153,7 +157,7 @@ def make_private_folder(path: Path) -> Path:
         if stat.S_IMODE(folder.lstat().st_mode) & 0o700 != 0o700:
             # The umask removed even the owner's permissions.
             folder.chmod(0o700)
-    tighten_folder(path)
+    restrict_folder(path)
     return path
 
 
@@ -170,7 +174,7 @@ def check_ancestors(path: Path) -> None:
     for folder in path.parents:
         mode = folder.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX and not folder.is_mount():
-            raise refuse(
+            raise make_not_private_error(
                 folder,
                 f"has mode {stat.S_IMODE(mode):04o}: every user can exchange {path.name} there for another",
                 f"set MHNB_HOME to another place, or have its owner say: chmod +t {shlex.quote(str(folder))}",
@@ -204,22 +208,26 @@ def touch_private(path: Path) -> None:
 
 
 def _open_file(path: Path, flags: int, folder: int | None = None) -> int:
-    named = path if folder is None else path.name
+    target = path if folder is None else path.name
     try:
         # O_NONBLOCK: opening a pipe that another user has put there must not block.
-        return os.open(named, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600, dir_fd=folder)
+        return os.open(target, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600, dir_fd=folder)
     except OSError:
         if path.is_symlink():
-            raise refuse(path, "is a symbolic link", f"remove it: rm {shlex.quote(str(path))}") from None
+            raise make_not_private_error(
+                path, "is a symbolic link", f"remove it: rm {shlex.quote(str(path))}"
+            ) from None
         raise
 
 
 def _check_file(path: Path, found: os.stat_result) -> None:
     _check_owner(path, found)
     if not stat.S_ISREG(found.st_mode):
-        raise refuse(path, "is no plain file", f"remove it: rm {shlex.quote(str(path))}")
+        raise make_not_private_error(path, "is no plain file", f"remove it: rm {shlex.quote(str(path))}")
     if found.st_nlink > 1:
-        raise refuse(path, f"has {found.st_nlink} names (hard links)", f"remove it: rm {shlex.quote(str(path))}")
+        raise make_not_private_error(
+            path, f"has {found.st_nlink} names (hard links)", f"remove it: rm {shlex.quote(str(path))}"
+        )
 
 
 @contextmanager
@@ -231,7 +239,7 @@ def _opened_folder(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def read_private(path: Path, *, limit_nbytes: int | None = _LONGEST_NBYTES) -> bytes:
+def read_private(path: Path, *, limit_nbytes: int | None = _RECORD_LIMIT_NBYTES) -> bytes:
     """Read a file of this user in a folder of this user. Both are checked on the descriptors that are used to read.
 
     Raises:
@@ -243,8 +251,8 @@ def read_private(path: Path, *, limit_nbytes: int | None = _LONGEST_NBYTES) -> b
         found = os.fstat(file.fileno())
         _check_file(path, found)
         # Inside a private folder, other users cannot reach the file: older versions left its mode to the umask.
-        if found.st_mode & _OTHERS_WRITE and os.fstat(folder).st_mode & _OTHERS:
-            raise refuse(
+        if found.st_mode & _GROUP_OR_OTHERS_WRITE and os.fstat(folder).st_mode & _GROUP_OR_OTHERS:
+            raise make_not_private_error(
                 path,
                 f"has mode {stat.S_IMODE(found.st_mode):04o}: other users can write it",
                 f"look at what is in it, then: chmod 600 {shlex.quote(str(path))}",
@@ -261,9 +269,9 @@ def write_private(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with open(fresh, "w", encoding="utf-8", opener=lambda name, _flags: open_private(name, flags)) as file:
+    with open(temporary, "w", encoding="utf-8", opener=lambda name, _flags: open_private(name, flags)) as file:
         file.write(text)
-    fresh.replace(path)
+    temporary.replace(path)

@@ -10,20 +10,29 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["GONE", "UNSEEN", "end_with_parent", "find_began_s", "find_end", "is_halted", "is_still", "resident_nbytes"]
+__all__ = [
+    "PROCESS_ENDED",
+    "PROCESS_UNREADABLE",
+    "end_with_parent",
+    "find_exit_status",
+    "find_start_time_s",
+    "is_same_process",
+    "is_stopped",
+    "resident_nbytes",
+]
 
-GONE = (psutil.NoSuchProcess, FileNotFoundError)
+PROCESS_ENDED = (psutil.NoSuchProcess, FileNotFoundError)
 """What psutil raises for a process that has ended.
 
 The second is raised if a process (or only a thread) of another owner has the number a moment later.
 """
 
-UNSEEN = (psutil.Error, FileNotFoundError)
+PROCESS_UNREADABLE = (psutil.Error, FileNotFoundError)
 """The same errors, and those for a process that this user may not inspect."""
 
 _EXIT_CODE_FIELD = 49
 """Field of `/proc/PID/stat`, counted from 0 after the name: the status as `waitpid` would return it."""
-_SAME_S = 2.0
+_START_TIME_TOLERANCE_S = 2.0
 """Tolerance for two readings of a start time: the rounding of the boot time, with a margin. No process id is reused so soon."""
 _PR_SET_PDEATHSIG = 1
 
@@ -37,36 +46,36 @@ def resident_nbytes(pid: int) -> int | None:
     """
     try:
         return int(psutil.Process(pid).memory_info().rss)
-    except UNSEEN:
+    except PROCESS_UNREADABLE:
         return None
 
 
-def is_halted(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped, by a signal such as SIGSTOP or by a debugger, and waits to be continued.
 
     >>> import os
-    >>> is_halted(os.getpid())
+    >>> is_stopped(os.getpid())
     False
     """
     try:
         return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    except UNSEEN:
+    except PROCESS_UNREADABLE:
         return False
 
 
-def find_end(pid: int) -> tuple[int | None, int | None] | None:
+def find_exit_status(pid: int) -> tuple[int | None, int | None] | None:
     """Return exit code and signal of a process that has ended and was not reaped by its parent; None for any other process.
 
     Both are None if the system does not show them.
 
     >>> import os
-    >>> find_end(os.getpid()) is None
+    >>> find_exit_status(os.getpid()) is None
     True
     """
     try:
         if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             return None
-    except UNSEEN:
+    except PROCESS_UNREADABLE:
         return None
     try:
         status = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[_EXIT_CODE_FIELD])
@@ -76,13 +85,13 @@ def find_end(pid: int) -> tuple[int | None, int | None] | None:
     return (None, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (os.waitstatus_to_exitcode(status), None)
 
 
-def find_began_s(pid: int) -> float | None:
+def find_start_time_s(pid: int) -> float | None:
     """Return when a process started, in seconds after boot, which clock changes do not affect.
 
     None if it has ended. Also None on macOS, which stores only the time of day: the process id alone has to suffice there.
 
     >>> import os
-    >>> find_began_s(os.getpid()) == find_began_s(os.getpid())
+    >>> find_start_time_s(os.getpid()) == find_start_time_s(os.getpid())
     True
     """
     if sys.platform != "linux":
@@ -91,31 +100,31 @@ def find_began_s(pid: int) -> float | None:
         # Read first: older psutil adds the boot time as of its last `boot_time` call.
         boot = psutil.boot_time()
         return psutil.Process(pid).create_time() - boot
-    except UNSEEN:
+    except PROCESS_UNREADABLE:
         return None
 
 
-def is_still(pid: int, began_s: float | None) -> bool:
+def is_same_process(pid: int, start_time_s: float | None) -> bool:
     """Return whether a process still lives that had this id and start time, because the system reuses ids for any process.
 
     Args:
         pid: the process id.
-        began_s: the result of `find_began_s`; None if unknown, so that the id has to suffice.
+        start_time_s: the result of `find_start_time_s`; None if unknown, so that the id has to suffice.
 
     >>> import os
-    >>> is_still(os.getpid(), find_began_s(os.getpid()))
+    >>> is_same_process(os.getpid(), find_start_time_s(os.getpid()))
     True
     """
     try:
         if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
             # It has ended, but its parent, which may be stopped, has not reaped it.
             return False
-    except UNSEEN:
-        return psutil.pid_exists(pid) and began_s is None
-    if began_s is None:
+    except PROCESS_UNREADABLE:
+        return psutil.pid_exists(pid) and start_time_s is None
+    if start_time_s is None:
         return True
-    now_s = find_began_s(pid)
-    return now_s is not None and abs(now_s - began_s) < _SAME_S
+    now_s = find_start_time_s(pid)
+    return now_s is not None and abs(now_s - start_time_s) < _START_TIME_TOLERANCE_S
 
 
 def end_with_parent(parent: int) -> None:

@@ -66,10 +66,10 @@ def find_lesson(number: str, folder: Path) -> Path:
 
 def _find(folder: str, package: Path) -> Path:
     """Return the folder, preferring the checkout: an editable install may hold an older copy inside the package's folder."""
-    places = (package.parent / folder, package / folder)
+    candidates = (package.parent / folder, package / folder)
     in_checkout = (package.parent / "pyproject.toml").exists()
-    found = [place for place in places[0 if in_checkout else 1 :] if place.is_dir()]
+    found = [place for place in candidates[0 if in_checkout else 1 :] if place.is_dir()]
     if not found:
-        looked = " and ".join(str(place) for place in places)
-        raise FileNotFoundError(f"the {folder} that come with mhnb are not in {looked}; install mhnb again")
+        searched = " and ".join(str(place) for place in candidates)
+        raise FileNotFoundError(f"the {folder} that come with mhnb are not in {searched}; install mhnb again")
     return found[0]

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from mhnb.errors import LaunchError, PreflightFailed
 
-__all__ = ["check_disk", "check_limits", "check_loopback", "has_memory_limit", "raise_open_files"]
+__all__ = ["check_disk", "check_limits", "check_loopback", "has_memory_limit", "raise_open_file_limit"]
 
 _LOOPBACK = "127.0.0.1"
 _CONNECT_S = 3.0
-_FILE_NBYTES = 1 << 20
+_MIN_FILE_LIMIT_NBYTES = 1 << 20
 """Logs, the journal and the ranks' programs need files of this size. A lower limit ends a start, or the first cells."""
-_DISK_NBYTES = 1 << 18
+_TEST_WRITE_NBYTES = 1 << 18
 
 
 def check_loopback() -> None:
@@ -54,16 +54,16 @@ def check_limits(ranks: int, devices: int) -> None:
     Raises:
         PreflightFailed: a limit is too low.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most != resource.RLIM_INFINITY and most < (least := _least_open_files(ranks, devices)):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < (least := _min_open_files(ranks, devices)):
         raise PreflightFailed(
-            f"a process may open {most} files here (ulimit -Hn), and one of a cluster of {ranks} x {devices} needs {least} and more\n"
+            f"a process may open {hard} files here (ulimit -Hn), and one of a cluster of {ranks} x {devices} needs {least} and more\n"
             "  raise the limit with ulimit -n in the shell that starts Jupyter, or start fewer ranks"
         )
     size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if size != resource.RLIM_INFINITY and size < _FILE_NBYTES:
+    if size != resource.RLIM_INFINITY and size < _MIN_FILE_LIMIT_NBYTES:
         raise PreflightFailed(
-            f"a file may have {size} bytes here (ulimit -f), and the logs of a cluster need {_FILE_NBYTES} and more\n"
+            f"a file may have {size} bytes here (ulimit -f), and the logs of a cluster need {_MIN_FILE_LIMIT_NBYTES} and more\n"
             "  raise the limit with ulimit -f in the shell that starts Jupyter"
         )
 
@@ -73,12 +73,12 @@ def has_memory_limit() -> bool:
     return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
-def _least_open_files(ranks: int, devices: int) -> int:
+def _min_open_files(ranks: int, devices: int) -> int:
     """Return slightly less than the measured number of files that the hub or a rank has open, whichever is larger."""
     return max(110 + 6 * ranks, 56 + 2 * ranks * devices)
 
 
-def raise_open_files(ranks: int, devices: int) -> None:
+def raise_open_file_limit(ranks: int, devices: int) -> None:
     """Raise the open-files limit of this process and its children to what the cluster can need, at most to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Each device of a rank may open a connection to every other device.
@@ -98,15 +98,15 @@ def check_disk(folder: Path, ranks: int) -> None:
         OSError: a file could not be created.
         LaunchError: the disk stored less than was written.
     """
-    count, room = 24 + 8 * ranks, os.statvfs(folder)
-    if room.f_favail >= count and room.f_bavail * room.f_frsize >= 2 * _DISK_NBYTES:
+    count, disk = 24 + 8 * ranks, os.statvfs(folder)
+    if disk.f_favail >= count and disk.f_bavail * disk.f_frsize >= 2 * _TEST_WRITE_NBYTES:
         return
-    with tempfile.TemporaryDirectory(prefix=".room-", dir=folder) as place:
-        for at in range(count):
-            (Path(place) / str(at)).touch()
-        large = Path(place) / "large"
-        large.write_bytes(bytes(_DISK_NBYTES))
-        if large.stat().st_size != _DISK_NBYTES:
+    with tempfile.TemporaryDirectory(prefix=".room-", dir=folder) as scratch:
+        for number in range(count):
+            (Path(scratch) / str(number)).touch()
+        large = Path(scratch) / "large"
+        large.write_bytes(bytes(_TEST_WRITE_NBYTES))
+        if large.stat().st_size != _TEST_WRITE_NBYTES:
             raise LaunchError(
-                f"{folder}: of {_DISK_NBYTES} bytes that were written there, {large.stat().st_size} were kept"
+                f"{folder}: of {_TEST_WRITE_NBYTES} bytes that were written there, {large.stat().st_size} were kept"
             )

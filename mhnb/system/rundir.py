@@ -21,55 +21,55 @@ from mhnb.errors import InvalidRequest, LaunchError
 from mhnb.system.private import (
     NotPrivate,
     check_ancestors,
-    is_for_all,
     is_own_folder,
+    is_shared_temp_folder,
     make_private_folder,
     open_private,
     open_private_folder,
     read_private,
-    tighten_folder,
+    restrict_folder,
     write_private,
 )
-from mhnb.system.processes import UNSEEN, find_began_s, is_still
+from mhnb.system.processes import PROCESS_UNREADABLE, find_start_time_s, is_same_process
 
 __all__ = [
     "SUPERVISOR_MARK",
     "check_name",
     "configure_hub",
+    "fill_run_dir",
+    "find_clusters_named",
     "find_cwd",
-    "find_named",
+    "format_location",
+    "format_supervisor_mark",
     "full_name",
-    "is_held",
-    "is_left",
-    "is_owned",
-    "lay_run_dir",
-    "list_owners",
+    "has_live_notebook",
+    "is_abandoned_mark",
+    "is_locked",
+    "list_running_clusters",
+    "lock_as_alive",
     "make_home",
     "make_run_dir",
-    "mark_alive",
-    "place_of",
     "prune_run_dirs",
-    "read_owners",
-    "read_where",
+    "read_hang_report",
+    "read_running_clusters",
     "remove_keys",
+    "report_home_errors",
     "state_home",
-    "usable_home",
-    "write_mark",
-    "write_owner",
-    "write_where",
+    "write_hang_report",
+    "write_run_record",
 ]
 
-_KEPT_RUNS = 20
-_LONGEST_NAME = 150
+_RETAINED_RUNS = 20
+_NAME_LIMIT_NBYTES = 150
 """In bytes. File names derived from it are longer, and no file system accepts more than 255."""
-_KEYS = ("berth.json*", "mpi.start", "profile/security/*.json")
+_KEY_FILES = ("berth.json*", "mpi.start", "profile/security/*.json")
 """Files of a run directory that hold a key: the transport's key in the first two, the hub's in the others."""
-_ALIVE = "alive"
+_ALIVE_FILE = "alive"
 _PROFILE_FOLDERS = ("security", "log", "startup", "pid", "db", "static")
 SUPERVISOR_MARK = "MHNB_SUPERVISOR"
 """Environment variable that marks a process as started by a supervisor, by one of its ranks or by a cell."""
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
-_OURS = re.compile(r"[\w-]+\.\d+(\.\d+)?(\.journal)?|lessons|doctor-.*|\..*")
+_KNOWN_NAMES = re.compile(r"[\w-]+\.\d+(\.\d+)?(\.journal)?|lessons|doctor-.*|\..*")
 """Names that mhnb or (hidden files) file systems create in `state_home`. A folder with only such names is mhnb's alone."""
 _FIELDS: dict[str, type] = {
     "name": str,
@@ -94,7 +94,7 @@ def state_home(environment: Mapping[str, str]) -> Path:
 
 
 @contextlib.contextmanager
-def usable_home(environment: Mapping[str, str]) -> Iterator[None]:
+def report_home_errors(environment: Mapping[str, str]) -> Iterator[None]:
     """Turn errors of the block into a LaunchError that names the folder of `state_home` and a fix.
 
     Raises:
@@ -117,7 +117,7 @@ def make_home(environment: Mapping[str, str]) -> Path:
     Raises:
         LaunchError: it cannot be created, is writable for others, or belongs to another user.
     """
-    with usable_home(environment):
+    with report_home_errors(environment):
         home = state_home(environment)
         if home.exists():
             _check_home(home)
@@ -136,9 +136,9 @@ def _check_home(home: Path) -> None:
     # A user may link it to another disk: the target of the link is checked.
     real = home.resolve()
     check_ancestors(real)
-    is_ours = is_own_folder(real) and not is_for_all(real)
-    if is_ours and all(_OURS.fullmatch(path.name) for path in real.iterdir()):
-        tighten_folder(real)
+    is_ours = is_own_folder(real) and not is_shared_temp_folder(real)
+    if is_ours and all(_KNOWN_NAMES.fullmatch(path.name) for path in real.iterdir()):
+        restrict_folder(real)
     else:
         os.close(open_private_folder(real))
 
@@ -161,12 +161,12 @@ def check_name(name: str) -> str:
     Raises:
         InvalidRequest: it has characters other than letters, digits, `-` and `_`, or is too long.
     """
-    given: object = name
-    if not isinstance(given, str) or not name.replace("-", "").replace("_", "").isalnum():
+    value: object = name
+    if not isinstance(value, str) or not name.replace("-", "").replace("_", "").isalnum():
         raise InvalidRequest(f"--name {name!r}: use letters, digits, - and _ only")
-    if len(name.encode()) > _LONGEST_NAME:
+    if len(name.encode()) > _NAME_LIMIT_NBYTES:
         raise InvalidRequest(
-            f"--name {name[:20]}…: {len(name)} characters are too long for a file name; use fewer than {_LONGEST_NAME}"
+            f"--name {name[:20]}…: {len(name)} characters are too long for a file name; use fewer than {_NAME_LIMIT_NBYTES}"
         )
     return name
 
@@ -189,14 +189,14 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
     # Only the settings: a profile in use has a history, logs, and connection files of other hubs.
     settings = {path.name: path.read_bytes() for path in profile.glob("*_config.py")}
     make_home(environment)
-    with usable_home(environment):
+    with report_home_errors(environment):
         if run_dir.exists():
             shutil.rmtree(run_dir)
-        lay_run_dir(run_dir, settings)
+        fill_run_dir(run_dir, settings)
     return run_dir
 
 
-def lay_run_dir(run_dir: Path, settings: Mapping[str, bytes]) -> None:
+def fill_run_dir(run_dir: Path, settings: Mapping[str, bytes]) -> None:
     """Create the folders of a run directory, and the profile's settings files by name.
 
     IPython creates missing profile folders itself, but with the modes of the umask.
@@ -227,15 +227,19 @@ def configure_hub(run_dir: Path, address: str, *, encrypt: bool) -> None:
 def prune_run_dirs(environment: Mapping[str, str]) -> None:
     """Remove the oldest directories of notebooks that have ended; the most recent ones stay because of their logs."""
     home = state_home(environment)
-    with usable_home(environment):
+    with report_home_errors(environment):
         if not home.is_dir():
             return
         _check_home(home)
-        ended = [path for path in home.iterdir() if _is_run_dir(path) and _is_of_here(path) and not _owner_lives(path)]
+        ended = [
+            path
+            for path in home.iterdir()
+            if _is_run_dir(path) and _is_run_dir_of_this_machine(path) and not _owner_lives(path)
+        ]
     for path in ended:
         # A process that was killed, or whose machine lost power, did not remove its own keys.
         remove_keys(path)
-    for path in sorted(ended, key=_changed_at)[:-_KEPT_RUNS]:
+    for path in sorted(ended, key=_changed_at)[:-_RETAINED_RUNS]:
         # Another notebook that starts at the same moment may be removing it too.
         shutil.rmtree(path, ignore_errors=True)
 
@@ -244,7 +248,7 @@ def remove_keys(run_dir: Path) -> None:
     """Remove the keys of a cluster that has ended; its logs stay."""
     # Another process may be removing the whole directory.
     with contextlib.suppress(FileNotFoundError):
-        for pattern in _KEYS:
+        for pattern in _KEY_FILES:
             for path in run_dir.glob(pattern):
                 path.unlink(missing_ok=True)
 
@@ -255,12 +259,12 @@ def _is_run_dir(path: Path) -> bool:
     return named and (path / "log").is_dir() and (path / "profile").is_dir()
 
 
-def _is_of_here(path: Path) -> bool:
+def _is_run_dir_of_this_machine(path: Path) -> bool:
     """Return whether its processes run on this machine: machines may share a home, and process ids are valid on one only."""
-    return _is_here(_try_owner(path / "cluster.json")[0] or {})
+    return _is_record_of_this_machine(_try_read_cluster_record(path / "cluster.json")[0] or {})
 
 
-def _is_here(record: Mapping[str, Any]) -> bool:
+def _is_record_of_this_machine(record: Mapping[str, Any]) -> bool:
     return bool(record.get("machine", socket.gethostname()) == socket.gethostname())
 
 
@@ -271,38 +275,40 @@ def _changed_at(path: Path) -> float:
         return 0.0
 
 
-def mark_alive(run_dir: Path) -> int:
+def lock_as_alive(run_dir: Path) -> int:
     """Lock a directory as in use while this process, or one that it has forked, has the descriptor open.
 
     The process id in its name is not enough: a container that shares this folder has other process ids.
     """
-    fd = open_private(run_dir / _ALIVE, os.O_RDWR | os.O_CREAT)
+    fd = open_private(run_dir / _ALIVE_FILE, os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_SH)
     return fd
 
 
-def write_mark(run_dir: Path) -> str:
+def format_supervisor_mark(run_dir: Path) -> str:
     """Return the value of `SUPERVISOR_MARK` for the processes of this supervisor: its process, its parent, and its directory.
 
     The parent is the notebook, or its representative on another machine. Each process is given by its id and start time.
     """
-    lives = [[pid, find_began_s(pid)] for pid in (os.getpid(), os.getppid())]
-    return json.dumps([lives, str(run_dir)])
+    processes = [[pid, find_start_time_s(pid)] for pid in (os.getpid(), os.getppid())]
+    return json.dumps([processes, str(run_dir)])
 
 
-def is_left(mark: str) -> bool:
+def is_abandoned_mark(mark: str) -> bool:
     """Return whether the supervisor that wrote a mark has ended, its parent too, and no rank of its cluster lives.
 
     False if the text is not a mark.
     """
     try:
-        lives, run_dir = json.loads(mark)
-        return not any(is_still(int(pid), began_s) for pid, began_s in lives) and not is_held(Path(run_dir) / _ALIVE)
+        processes, run_dir = json.loads(mark)
+        return not any(is_same_process(int(pid), began_s) for pid, began_s in processes) and not is_locked(
+            Path(run_dir) / _ALIVE_FILE
+        )
     except (ValueError, TypeError):
         return False
 
 
-def is_held(file: Path) -> bool:
+def is_locked(file: Path) -> bool:
     """Return whether any process, in any container or on any machine, has locked a file; False if the file is missing."""
     try:
         # Also for writing: some disks can lock no other way.
@@ -317,33 +323,39 @@ def is_held(file: Path) -> bool:
 
 
 def _owner_lives(path: Path) -> bool:
-    if is_held(path / _ALIVE):
+    if is_locked(path / _ALIVE_FILE):
         return True
-    record, _ = _try_owner(path / "cluster.json")
-    if record is not None and _is_supervised(record):
+    record, _ = _try_read_cluster_record(path / "cluster.json")
+    if record is not None and _has_live_supervisor(record):
         return True
     return psutil.pid_exists(int(path.name.split(".")[1]))
 
 
-def write_owner(
-    run_dir: Path, name: str, supervisor_pid: int, rank_pids: Sequence[int | None], *, keep: bool, place: str = ""
+def write_run_record(
+    run_dir: Path,
+    name: str,
+    supervisor_pid: int,
+    rank_pids: Sequence[int | None],
+    *,
+    is_detachable: bool,
+    location: str = "",
 ) -> None:
     """Record the processes of a cluster and where they run, so that a shell can list and stop it."""
     record = {
         "name": name,
         "machine": socket.gethostname(),
         "owner": os.getpid(),
-        "owner_began_s": find_began_s(os.getpid()),
+        "owner_began_s": find_start_time_s(os.getpid()),
         "supervisor": supervisor_pid,
-        "supervisor_began_s": find_began_s(supervisor_pid),
+        "supervisor_began_s": find_start_time_s(supervisor_pid),
         "ranks": list(rank_pids),
-        "keep": keep,
-        "place": place,
+        "keep": is_detachable,
+        "place": location,
     }
     write_private(run_dir / "cluster.json", json.dumps(record))
 
 
-def write_where(run_dir: Path, text: str | None) -> None:
+def write_hang_report(run_dir: Path, text: str | None) -> None:
     """Write the hang report where a shell finds it; None removes it."""
     if text is None:
         (run_dir / "where.txt").unlink(missing_ok=True)
@@ -351,12 +363,12 @@ def write_where(run_dir: Path, text: str | None) -> None:
         write_private(run_dir / "where.txt", text)
 
 
-def read_where(record: Mapping[str, Any]) -> str | None:
-    """Read the hang report of a cluster that `read_owners` found.
+def read_hang_report(record: Mapping[str, Any]) -> str | None:
+    """Read the hang report of a cluster that `read_running_clusters` found.
 
     None if no cell has run for long enough, or if its notebook has ended.
     """
-    if not is_owned(record):
+    if not has_live_notebook(record):
         return None
     try:
         return read_private(Path(record["run_dir"]) / "where.txt").decode(errors="replace")
@@ -364,7 +376,7 @@ def read_where(record: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _read_owner(path: Path) -> dict[str, Any]:
+def _read_cluster_record(path: Path) -> dict[str, Any]:
     """Read the owner record of a cluster.
 
     Raises:
@@ -389,10 +401,10 @@ def _read_owner(path: Path) -> dict[str, Any]:
     return record | {"run_dir": str(path.parent)}
 
 
-def _try_owner(path: Path) -> tuple[dict[str, Any] | None, str]:
+def _try_read_cluster_record(path: Path) -> tuple[dict[str, Any] | None, str]:
     """Return the owner record of a cluster, or why it cannot be read; neither if there is no record."""
     try:
-        return _read_owner(path), ""
+        return _read_cluster_record(path), ""
     except (FileNotFoundError, NotADirectoryError):
         return None, ""
     except NotPrivate as error:
@@ -404,32 +416,36 @@ def _try_owner(path: Path) -> tuple[dict[str, Any] | None, str]:
         )
 
 
-def list_owners(environment: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
+def list_running_clusters(environment: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the clusters of this user on this machine whose supervisor lives, and why other records were left out.
 
     Raises:
         LaunchError: the folder of the records is not readable, or is writable for others.
     """
-    with usable_home(environment):
+    with report_home_errors(environment):
         home = state_home(environment)
         if home.exists():
             _check_home(home)
-        read = [_try_owner(path) for path in sorted(home.glob("*/cluster.json"))]
-    here = [record for record, _ in read if record is not None and _is_here(record) and _is_supervised(record)]
-    return here, [fault for _, fault in read if fault]
+        read = [_try_read_cluster_record(path) for path in sorted(home.glob("*/cluster.json"))]
+    running = [
+        record
+        for record, _ in read
+        if record is not None and _is_record_of_this_machine(record) and _has_live_supervisor(record)
+    ]
+    return running, [fault for _, fault in read if fault]
 
 
-def read_owners(environment: Mapping[str, str]) -> list[dict[str, Any]]:
+def read_running_clusters(environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the clusters of this user on this machine whose supervisor lives.
 
     Raises:
         LaunchError: the folder of the records is not readable, or is writable for others.
     """
-    return list_owners(environment)[0]
+    return list_running_clusters(environment)[0]
 
 
 def full_name(record: Mapping[str, Any]) -> str:
-    """Return the name that tells a cluster of `read_owners` from others of the same name, as in `%mhjax attach`.
+    """Return the name that tells a cluster of `read_running_clusters` from others of the same name, as in `%mhjax attach`.
 
     >>> full_name({"run_dir": "/state/kept.317.2.1"})
     'kept.317.2'
@@ -437,29 +453,31 @@ def full_name(record: Mapping[str, Any]) -> str:
     return Path(record["run_dir"]).name.rpartition(".")[0]
 
 
-def find_named(environment: Mapping[str, str], name: str) -> list[dict[str, Any]]:
+def find_clusters_named(environment: Mapping[str, str], name: str) -> list[dict[str, Any]]:
     """Return the clusters of this user on this machine whose name or full name matches."""
-    return [record for record in read_owners(environment) if name in (record["name"], full_name(record))]
+    return [record for record in read_running_clusters(environment) if name in (record["name"], full_name(record))]
 
 
-def place_of(record: Mapping[str, Any]) -> str:
-    """Describe where the ranks of a cluster of `read_owners` run; empty string if an older mhnb started it.
+def format_location(record: Mapping[str, Any]) -> str:
+    """Describe where the ranks of a cluster of `read_running_clusters` run; empty string if an older mhnb started it.
 
-    >>> place_of({"place": "2 hosts (a, b), profile ssh"})
+    >>> format_location({"place": "2 hosts (a, b), profile ssh"})
     'on 2 hosts (a, b), profile ssh  '
     """
     return f"on {place}  " if (place := record.get("place")) else ""
 
 
-def is_owned(record: Mapping[str, Any]) -> bool:
-    """Return whether the notebook of a cluster of `read_owners` lives."""
-    return is_still(record["owner"], record.get("owner_began_s"))
+def has_live_notebook(record: Mapping[str, Any]) -> bool:
+    """Return whether the notebook of a cluster of `read_running_clusters` lives."""
+    return is_same_process(record["owner"], record.get("owner_began_s"))
 
 
-def _is_supervised(record: Mapping[str, Any]) -> bool:
+def _has_live_supervisor(record: Mapping[str, Any]) -> bool:
     pid = record["supervisor"]
     try:
         # Older versions recorded only the id, so check that the process is at least a supervisor.
-        return is_still(pid, record.get("supervisor_began_s")) and "mhnb.rank.host" in psutil.Process(pid).cmdline()
-    except UNSEEN:
+        return (
+            is_same_process(pid, record.get("supervisor_began_s")) and "mhnb.rank.host" in psutil.Process(pid).cmdline()
+        )
+    except PROCESS_UNREADABLE:
         return False

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHALLENGE_NBYTES",
-    "MessageOpener",
-    "MessageSealer",
-    "Opener",
-    "Sealer",
-    "make_opener",
-    "make_sealer",
-    "session_key",
+    "Decryptor",
+    "Encryptor",
+    "FrameReader",
+    "FrameWriter",
+    "derive_session_key",
+    "make_frame_reader",
+    "make_frame_writer",
 ]
 
 CHALLENGE_NBYTES = 16
@@ -34,39 +34,39 @@ CHALLENGE_NBYTES = 16
 _COUNT_NBYTES = 8
 
 
-class MessageSealer(Protocol):
+class FrameWriter(Protocol):
     """Protocol of an object that signs or encrypts messages before they are sent."""
 
     def sign(self, frames: Sequence[bytes]) -> list[Frame]:
         """Return the frames to send."""
 
 
-class MessageOpener(Protocol):
+class FrameReader(Protocol):
     """Protocol of an object that authenticates received messages."""
 
     def verify(self, sender: bytes, frames: Sequence[Frame]) -> list[Frame]:
         """Return the original frames. Raises UnknownMessage."""
 
 
-def session_key(key: bytes, challenge: bytes, answer: bytes) -> bytes:
+def derive_session_key(key: bytes, challenge: bytes, response: bytes) -> bytes:
     """Derive the key of one connection from the cluster's key and a random value of each end.
 
     So messages recorded on an older connection cannot be replayed on this one, to either end.
 
-    >>> len(session_key(b"k", b"c" * 16, b"a" * 16))
+    >>> len(derive_session_key(b"k", b"c" * 16, b"a" * 16))
     32
     """
-    return blake2b(challenge + answer, digest_size=32, key=key, person=b"mhnb session").digest()
+    return blake2b(challenge + response, digest_size=32, key=key, person=b"mhnb session").digest()
 
 
-def make_sealer(key: bytes, sender: bytes, *, encrypt: bool) -> MessageSealer:
+def make_frame_writer(key: bytes, sender: bytes, *, encrypt: bool) -> FrameWriter:
     """Build the signer or encryptor of one sender, for one receiver."""
-    return Sealer(key, sender) if encrypt else Signer(key, sender)
+    return Encryptor(key, sender) if encrypt else Signer(key, sender)
 
 
-def make_opener(key: bytes, *, encrypt: bool) -> MessageOpener:
+def make_frame_reader(key: bytes, *, encrypt: bool) -> FrameReader:
     """Build the verifier or decryptor of one receiver, for all of its senders."""
-    return Opener(key) if encrypt else Verifier(key)
+    return Decryptor(key) if encrypt else Verifier(key)
 
 
 def _cipher(key: bytes, sender: bytes) -> AESGCM:
@@ -76,15 +76,15 @@ def _cipher(key: bytes, sender: bytes) -> AESGCM:
     return AESGCM(blake2b(sender, digest_size=32, key=key, person=b"mhnb link").digest())
 
 
-def _nonce(count: Frame, place: int) -> bytes:
-    return bytes(count) + place.to_bytes(4, "little")
+def _nonce(count: Frame, index: int) -> bytes:
+    return bytes(count) + index.to_bytes(4, "little")
 
 
-class Sealer:
+class Encryptor:
     """Encrypts the messages of one sender to one receiver.
 
-    >>> frames = Sealer(b"k", b"r0").sign([b"hello"])
-    >>> b"hello" in b"".join(frames), Opener(b"k").verify(b"r0", frames)
+    >>> frames = Encryptor(b"k", b"r0").sign([b"hello"])
+    >>> b"hello" in b"".join(frames), Decryptor(b"k").verify(b"r0", frames)
     (False, [b'hello'])
     """
 
@@ -99,13 +99,13 @@ class Sealer:
         return [count, *(self._cipher.encrypt(_nonce(count, at), frame, number) for at, frame in enumerate(frames))]
 
 
-class Opener:
+class Decryptor:
     """Decrypts the messages of many senders to one receiver."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._ciphers: dict[bytes, AESGCM] = {}
-        self._seen: dict[bytes, int] = {}
+        self._last_counts: dict[bytes, int] = {}
 
     def verify(self, sender: bytes, frames: Sequence[Frame]) -> list[Frame]:
         """Return the decrypted frames.
@@ -117,16 +117,18 @@ class Opener:
 
         if len(frames) < 2 or len(frames[0]) != _COUNT_NBYTES:
             raise UnknownMessage(f"an unsealed message of {len(frames)} frames came from {sender!r}; it was dropped")
-        count, sealed = frames[0], frames[1:]
+        count, encrypted = frames[0], frames[1:]
         cipher = self._ciphers.get(sender) or _cipher(self._key, sender)
-        number = len(sealed).to_bytes(4, "little")
+        number = len(encrypted).to_bytes(4, "little")
         try:
-            opened: list[Frame] = [cipher.decrypt(_nonce(count, at), frame, number) for at, frame in enumerate(sealed)]
+            decrypted: list[Frame] = [
+                cipher.decrypt(_nonce(count, at), frame, number) for at, frame in enumerate(encrypted)
+            ]
         except InvalidTag:
             raise UnknownMessage(f"a message with a broken seal came from {sender!r}; it was dropped") from None
         order = int.from_bytes(count, "little")
-        if order <= self._seen.get(sender, 0):
+        if order <= self._last_counts.get(sender, 0):
             raise UnknownMessage(f"message {order} of {sender!r} came a second time; it was dropped")
         # Only senders that have proved the key: unauthenticated peers could name any number of senders.
-        self._ciphers[sender], self._seen[sender] = cipher, order
-        return opened
+        self._ciphers[sender], self._last_counts[sender] = cipher, order
+        return decrypted

@@ -11,9 +11,9 @@ from typing import Any
 
 from mhnb.teach.exercise import Prediction
 
-__all__ = ["ask_with_buttons", "format_question"]
+__all__ = ["format_question", "show_question"]
 
-Keep = Callable[[Prediction, Any], str]
+StoreGuess = Callable[[Prediction, Any], str]
 """Stores a guess and returns the feedback."""
 
 # No <pre>: JupyterLab breaks its lines within words.
@@ -35,7 +35,7 @@ def format_question(prediction: Prediction) -> str:
     )
 
 
-def ask_with_buttons(prediction: Prediction, keep: Keep) -> None:
+def show_question(prediction: Prediction, store_guess: StoreGuess) -> None:
     """Show the question with buttons; in a script, which has no buttons, print it as text."""
     from IPython.core.getipython import get_ipython
 
@@ -43,10 +43,10 @@ def ask_with_buttons(prediction: Prediction, keep: Keep) -> None:
     if shell is None or not hasattr(shell, "kernel"):
         print(format_question(prediction))
         return
-    _show_buttons(shell, prediction, keep)
+    _show_buttons(shell, prediction, store_guess)
 
 
-def _show_buttons(shell: Any, prediction: Prediction, keep: Keep) -> None:
+def _show_buttons(shell: Any, prediction: Prediction, store_guess: StoreGuess) -> None:
     import ipywidgets as widgets  # type: ignore[import-untyped]  # it has no types
     from IPython.display import display
 
@@ -57,18 +57,20 @@ def _show_buttons(shell: Any, prediction: Prediction, keep: Keep) -> None:
     bundle: dict[str, Any] = {**box._repr_mimebundle_(), "text/plain": question}
     handle = display(bundle, raw=True, display_id=True)
 
-    def settle(text: str) -> None:
+    def replace_buttons(text: str) -> None:
         """Replace the buttons by text, once."""
-        if settle_later in shell.events.callbacks["pre_run_cell"]:
-            shell.events.unregister("pre_run_cell", settle_later)
+        if replace_on_next_cell in shell.events.callbacks["pre_run_cell"]:
+            shell.events.unregister("pre_run_cell", replace_on_next_cell)
             plain = {"text/plain": text, "text/html": f'<div style="{_MONO}">{html.escape(text)}</div>'}
             handle.update(plain, raw=True)
             for widget in (*buttons, box):
                 widget.close()
 
-    def settle_later(*_: Any) -> None:
-        settle(question)
+    def replace_on_next_cell(*_: Any) -> None:
+        replace_buttons(question)
 
     for button, choice in zip(buttons, prediction.choices, strict=True):
-        button.on_click(lambda _, choice=choice: settle(f"{prediction.prompt}\n{keep(prediction, choice)}"))
-    shell.events.register("pre_run_cell", settle_later)
+        button.on_click(
+            lambda _, choice=choice: replace_buttons(f"{prediction.prompt}\n{store_guess(prediction, choice)}")
+        )
+    shell.events.register("pre_run_cell", replace_on_next_cell)

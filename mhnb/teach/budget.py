@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mhnb.teach.exercise import Differs
+from mhnb.teach.exercise import WrongAnswer
 
-__all__ = ["Budget", "Measure", "Spent", "format_spent", "measure", "stay_within"]
+__all__ = ["Budget", "Measure", "Usage", "check_budget", "format_usage", "measure"]
 
 
-class Spent(Protocol):
+class Usage(Protocol):
     """One collective of a program, as `mhnb.collectives` returns it."""
 
     @property
@@ -34,7 +34,7 @@ class Spent(Protocol):
         """The part of these bytes that goes to another host, for each execution."""
 
 
-Measure = Callable[..., Sequence[Spent]]
+Measure = Callable[..., Sequence[Usage]]
 """Takes a function and its arguments; returns the collectives of the compiled program."""
 
 
@@ -50,39 +50,39 @@ class Budget:
     """The part of these bytes that goes to another host; None for no limit."""
 
 
-def measure(function: Any, *arguments: Any) -> Sequence[Spent]:
+def measure(function: Any, *arguments: Any) -> Sequence[Usage]:
     """Compile a function without launching it and return its collectives. On ranks, all ranks must call it."""
     from mhnb.rank.asks.lowering import collectives
 
     return collectives(function, *arguments)
 
 
-def stay_within(budget: Budget, function: Any, *arguments: Any, measure: Measure = measure) -> str:
+def check_budget(budget: Budget, function: Any, *arguments: Any, measure: Measure = measure) -> str:
     """Measure a program, compare it with a budget, and return a description of what it sends.
 
     Raises:
         Differs: the program sends more; the text names the collective, the count and the bytes.
     """
-    spent = measure(function, *arguments)
-    sends = f"It sends: {format_spent(spent)}"
-    for op in sorted({each.op for each in spent}):
-        count = sum(each.times for each in spent if each.op == op)
+    usage = measure(function, *arguments)
+    usage_text = f"It sends: {format_usage(usage)}"
+    for op in sorted({each.op for each in usage}):
+        count = sum(each.times for each in usage if each.op == op)
         allowed = budget.counts.get(op, 0)
         if count > allowed:
             limit = f"expected {'none' if allowed == 0 else f'at most {allowed}'}"
-            raise Differs(f"the program has {count} {op}, {limit}. {sends}")
-    on_device = sum(each.times * each.nbytes_per_device for each in spent)
-    across = sum(each.times * each.nbytes_across_hosts for each in spent)
+            raise WrongAnswer(f"the program has {count} {op}, {limit}. {usage_text}")
+    on_device = sum(each.times * each.nbytes_per_device for each in usage)
+    across = sum(each.times * each.nbytes_across_hosts for each in usage)
     for nbytes, limit_nbytes, what in (
         (on_device, budget.nbytes_per_device, "from a device"),
         (across, budget.nbytes_across_hosts, "from a device to other hosts"),
     ):
         if limit_nbytes is not None and nbytes > limit_nbytes:
-            raise Differs(f"the program sends {nbytes} bytes {what}, expected at most {limit_nbytes}. {sends}")
-    return format_spent(spent)
+            raise WrongAnswer(f"the program sends {nbytes} bytes {what}, expected at most {limit_nbytes}. {usage_text}")
+    return format_usage(usage)
 
 
-def format_spent(spent: Sequence[Spent]) -> str:
+def format_usage(usage: Sequence[Usage]) -> str:
     """Describe in one line what a program sends."""
-    rows = [f"{each.times} {each.op} of {each.nbytes_per_device} bytes" for each in spent]
+    rows = [f"{each.times} {each.op} of {each.nbytes_per_device} bytes" for each in usage]
     return ", ".join(rows) or "nothing"

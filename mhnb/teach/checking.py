@@ -11,14 +11,14 @@ import sys
 from typing import Any, cast
 
 from mhnb.errors import InvalidRequest, NotYet
-from mhnb.teach.exercise import Differs, Exercise, Here
-from mhnb.teach.keep import Record, try_keep
-from mhnb.teach.registry import find
+from mhnb.teach.exercise import Exercise, ProcessInfo, WrongAnswer
+from mhnb.teach.keep import AnswerRecord, try_write_record
+from mhnb.teach.registry import find_task
 
-__all__ = ["check", "find_here", "text_of"]
+__all__ = ["check", "current_process", "format_answer"]
 
-_ANSWER_CHARS = 4000
-_NOTEBOOK = Here(None, 1, 1, 1)
+_MAX_ANSWER_CHARS = 4000
+_NOTEBOOK = ProcessInfo(None, 1, 1, 1)
 
 
 def check(name: str, *answer: Any) -> None:
@@ -32,65 +32,65 @@ def check(name: str, *answer: Any) -> None:
         NotYet: the answer is not correct in this process. The text says what differs; the notebook shows on which rank.
         InvalidRequest: the exercise does not exist, or must be checked on the other side (notebook or ranks).
     """
-    exercise = cast(Exercise, find(name, Exercise))
-    here = find_here()
-    _check_side(exercise, here)
+    exercise = cast(Exercise, find_task(name, Exercise))
+    process = current_process()
+    _check_side(exercise, process)
     try:
-        said = _judge(exercise, here, answer)
-    except Differs as differs:
-        _keep(name, here, answer, said=str(differs), right=False)
+        feedback = _grade(exercise, process, answer)
+    except WrongAnswer as differs:
+        _store(name, process, answer, feedback=str(differs), is_correct=False)
         # Without the rank number, because the notebook names the ranks and shows text that is equal on all ranks once.
-        raise NotYet(f"{name}: {differs}", exercise=name, rank=here.rank) from None
-    _keep(name, here, answer, said=said, right=True)
-    print(f"right · {name}: {said}")
+        raise NotYet(f"{name}: {differs}", exercise=name, rank=process.rank) from None
+    _store(name, process, answer, feedback=feedback, is_correct=True)
+    print(f"right · {name}: {feedback}")
 
 
-def _check_side(exercise: Exercise, here: Here) -> None:
-    if exercise.where == "ranks" and here.rank is None:
+def _check_side(exercise: Exercise, process: ProcessInfo) -> None:
+    if exercise.side == "ranks" and process.rank is None:
         raise InvalidRequest(f"{exercise.name} is checked on the ranks: begin the cell with %%mhjax")
-    if exercise.where == "notebook" and here.rank is not None:
+    if exercise.side == "notebook" and process.rank is not None:
         raise InvalidRequest(f"{exercise.name} is checked in the notebook: take %%mhjax off this cell")
 
 
-def _judge(exercise: Exercise, here: Here, answer: tuple[Any, ...]) -> str:
+def _grade(exercise: Exercise, process: ProcessInfo, answer: tuple[Any, ...]) -> str:
     if any(each is ... for each in answer):
-        raise Differs(f"there is still a ... in the cell. {exercise.prompt}")
+        raise WrongAnswer(f"there is still a ... in the cell. {exercise.prompt}")
     try:
-        inspect.signature(exercise.judge).bind(here, *answer)
+        inspect.signature(exercise.grade).bind(process, *answer)
     except TypeError:
-        wanted = list(inspect.signature(exercise.judge).parameters)[1:]
+        parameters = list(inspect.signature(exercise.grade).parameters)[1:]
         raise InvalidRequest(
-            f"{exercise.name} takes {len(wanted)} answers ({', '.join(wanted)}) and got {len(answer)}"
+            f"{exercise.name} takes {len(parameters)} answers ({', '.join(parameters)}) and got {len(answer)}"
         ) from None
     try:
-        return exercise.judge(here, *answer)
-    except Differs:
+        return exercise.grade(process, *answer)
+    except WrongAnswer:
         raise
     except Exception as error:
         # Raised by the learner's code, or by the guard about it: show it unchanged, and record the answer as incorrect.
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        _keep(exercise.name, here, answer, said=said, right=False)
+        feedback = f"{type(error).__name__}: {error}".splitlines()[0]
+        _store(exercise.name, process, answer, feedback=feedback, is_correct=False)
         raise
 
 
-def find_here() -> Here:
+def current_process() -> ProcessInfo:
     """Describe this process; on a rank, the values come from JAX."""
     jax = sys.modules.get("jax")
     if jax is None or not jax.distributed.is_initialized():
         return _NOTEBOOK
-    return Here(jax.process_index(), jax.process_count(), jax.device_count(), jax.local_device_count())
+    return ProcessInfo(jax.process_index(), jax.process_count(), jax.device_count(), jax.local_device_count())
 
 
-def _keep(name: str, here: Here, answer: tuple[Any, ...], *, said: str, right: bool) -> None:
-    text = "\n".join(text_of(each) for each in answer)
-    if failed := try_keep(name, Record(here.rank, here.process_count, right, said, text)):
+def _store(name: str, process: ProcessInfo, answer: tuple[Any, ...], *, feedback: str, is_correct: bool) -> None:
+    text = "\n".join(format_answer(each) for each in answer)
+    if failed := try_write_record(name, AnswerRecord(process.rank, process.process_count, is_correct, feedback, text)):
         print(failed, file=sys.stderr)
 
 
-def text_of(answer: Any) -> str:
+def format_answer(answer: Any) -> str:
     """Return the source of a function or class, or the repr of any other value; truncated to a few thousand characters."""
     try:
         text = inspect.getsource(answer) if callable(answer) else repr(answer)
     except (OSError, TypeError):
         text = repr(answer)
-    return text[:_ANSWER_CHARS]
+    return text[:_MAX_ANSWER_CHARS]

@@ -10,93 +10,97 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.exercise import Differs, Here
+from mhnb.teach.exercise import ProcessInfo, WrongAnswer
 
-__all__ = ["call", "fits", "global_array", "shards_hold", "spec_is", "value_is"]
+__all__ = ["assert_equal", "assert_fits", "assert_global_array", "assert_shards", "assert_spec", "call_answer"]
 
 
-def call(answer: Any, *arguments: Any, what: str) -> Any:
+def call_answer(answer: Any, *arguments: Any, what: str) -> Any:
     """Call the learner's function. Its exceptions are not caught."""
     if not callable(answer):
-        raise Differs(
+        raise WrongAnswer(
             f"expected a function {what}, and got {type(answer).__name__}; pass the function itself, not its result"
         )
     return answer(*arguments)
 
 
-def value_is(got: Any, wanted: Any, what: str, *, hint: str = "") -> None:
+def assert_equal(got: Any, expected: Any, what: str, *, hint: str = "") -> None:
     """Check that two values are equal and of the same type: 8 is not 8.0."""
-    if type(got) is not type(wanted) or got != wanted:
-        raise Differs(f"{what} is {got!r}, expected {wanted!r}{_kinds(got, wanted)}{_after(hint)}")
+    if type(got) is not type(expected) or got != expected:
+        raise WrongAnswer(
+            f"{what} is {got!r}, expected {expected!r}{_format_type_difference(got, expected)}{_format_hint(hint)}"
+        )
 
 
-def _kinds(got: Any, wanted: Any) -> str:
-    same = type(got) is type(wanted) or got is None or wanted is None
-    return "" if same else f" ({type(got).__name__}, not {type(wanted).__name__})"
+def _format_type_difference(got: Any, expected: Any) -> str:
+    same = type(got) is type(expected) or got is None or expected is None
+    return "" if same else f" ({type(got).__name__}, not {type(expected).__name__})"
 
 
-def _after(hint: str) -> str:
+def _format_hint(hint: str) -> str:
     return f". {hint}" if hint else ""
 
 
-def global_array(x: Any, shape: tuple[int, ...], dtype: str, what: str, here: Here) -> Any:
+def assert_global_array(x: Any, shape: tuple[int, ...], dtype: str, what: str, process: ProcessInfo) -> Any:
     """Check that x is a jax.Array of this shape and dtype on all devices of the cluster, and return it."""
     import jax
 
     if not isinstance(x, jax.Array):
-        raise Differs(f"{what} should be a jax.Array and is {type(x).__module__.split('.')[0]} {type(x).__name__}")
-    if len(x.sharding.device_set) != here.device_count:
+        raise WrongAnswer(f"{what} should be a jax.Array and is {type(x).__module__.split('.')[0]} {type(x).__name__}")
+    if len(x.sharding.device_set) != process.device_count:
         n = len(x.sharding.device_set)
-        raise Differs(
-            f"{what} is on {n} device{'s' * (n > 1)}, expected all {here.device_count}: it is no global array"
+        raise WrongAnswer(
+            f"{what} is on {n} device{'s' * (n > 1)}, expected all {process.device_count}: it is no global array"
         )
     if (tuple(x.shape), str(x.dtype)) != (shape, dtype):
-        raise Differs(f"{what} is {x.dtype}{list(x.shape)}, expected {dtype}{list(shape)}")
+        raise WrongAnswer(f"{what} is {x.dtype}{list(x.shape)}, expected {dtype}{list(shape)}")
     return x
 
 
-def spec_is(x: Any, mesh: Any, spec: Any, what: str) -> None:
+def assert_spec(x: Any, mesh: Any, spec: Any, what: str) -> None:
     """Check that the array is sharded over the mesh as the PartitionSpec says; an equivalent spec is accepted."""
     import jax
 
-    wanted = jax.sharding.NamedSharding(mesh, spec)
-    if not x.sharding.is_equivalent_to(wanted, x.ndim):
+    expected = jax.sharding.NamedSharding(mesh, spec)
+    if not x.sharding.is_equivalent_to(expected, x.ndim):
         got = getattr(x.sharding, "spec", None)
         held = x.addressable_shards[0].data.shape
-        raise Differs(
-            f"{what} is sharded by {got}, {tuple(held)} on a device; expected {wanted.shard_shape(x.shape)} on a device"
+        raise WrongAnswer(
+            f"{what} is sharded by {got}, {tuple(held)} on a device; expected {expected.shard_shape(x.shape)} on a device"
         )
 
 
-def shards_hold(x: Any, wanted: np.ndarray, what: str, here: Here) -> None:
+def assert_shards(x: Any, expected: np.ndarray, what: str, process: ProcessInfo) -> None:
     """Check that each shard of this process holds the expected values of its index."""
-    for ordinal, shard in enumerate(_own_shards(x)):
-        right = wanted[shard.index]
+    for ordinal, shard in enumerate(_local_shards(x)):
+        expected_shard = expected[shard.index]
         got = np.asarray(shard.data)
-        if got.shape != right.shape:
-            raise Differs(f"{what} on device {here.rank}:{ordinal} has shape {got.shape}, expected {right.shape}")
-        if not np.allclose(got, right, rtol=1e-5, atol=1e-6):
-            at = tuple(int(each) for each in np.argwhere(~np.isclose(got, right, rtol=1e-5, atol=1e-6))[0])
-            place = tuple((box.start or 0) + i for box, i in zip(shard.index, at, strict=True))
-            raise Differs(
-                f"{what} on device {here.rank}:{ordinal} holds {got[at]} at {_index(place)}, expected {right[at]}"
+        if got.shape != expected_shard.shape:
+            raise WrongAnswer(
+                f"{what} on device {process.rank}:{ordinal} has shape {got.shape}, expected {expected_shard.shape}"
+            )
+        if not np.allclose(got, expected_shard, rtol=1e-5, atol=1e-6):
+            at = tuple(int(each) for each in np.argwhere(~np.isclose(got, expected_shard, rtol=1e-5, atol=1e-6))[0])
+            index = tuple((box.start or 0) + i for box, i in zip(shard.index, at, strict=True))
+            raise WrongAnswer(
+                f"{what} on device {process.rank}:{ordinal} holds {got[at]} at {_format_index(index)}, expected {expected_shard[at]}"
             )
 
 
-def fits(x: Any, nbytes: int, what: str, here: Here) -> None:
+def assert_fits(x: Any, nbytes: int, what: str, process: ProcessInfo) -> None:
     """Check that no device of this process holds more than `nbytes` bytes of the array."""
-    for ordinal, shard in enumerate(_own_shards(x)):
+    for ordinal, shard in enumerate(_local_shards(x)):
         if shard.data.nbytes > nbytes:
-            raise Differs(
-                f"{what} takes {shard.data.nbytes} bytes on device {here.rank}:{ordinal}, expected at most {nbytes}; "
+            raise WrongAnswer(
+                f"{what} takes {shard.data.nbytes} bytes on device {process.rank}:{ordinal}, expected at most {nbytes}; "
                 f"its shard is {tuple(shard.data.shape)} of {tuple(x.shape)}"
             )
 
 
-def _own_shards(x: Any) -> list[Any]:
+def _local_shards(x: Any) -> list[Any]:
     """Return the shards of this process, ordered by the local index of their device."""
     return sorted(x.addressable_shards, key=lambda shard: shard.device.id)
 
 
-def _index(place: Sequence[int]) -> str:
-    return "[" + ", ".join(map(str, place)) + "]"
+def _format_index(index: Sequence[int]) -> str:
+    return "[" + ", ".join(map(str, index)) + "]"

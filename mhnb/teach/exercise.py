@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Differs", "Exercise", "Here", "Judge", "Prediction", "compare_guess"]
+__all__ = ["Exercise", "Grader", "Prediction", "ProcessInfo", "WrongAnswer", "is_correct_guess"]
 
 
-class Differs(Exception):  # feedback on an answer: `check` catches it, so it is never shown as an error
+class WrongAnswer(Exception):  # feedback on an answer: `check` catches it, so it is never shown as an error
     """An answer differs from the expected one. The text says what differs, from which value, and where to look."""
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class ProcessInfo:
     """The process in which an answer is graded."""
 
     rank: int | None
@@ -27,8 +27,8 @@ class Here:
     local_device_count: int
 
 
-Judge = Callable[..., str]
-"""Called with `Here` and the answer; returns a short text on what is correct, or raises `Differs`."""
+Grader = Callable[..., str]
+"""Called with `ProcessInfo` and the answer; returns a short text on what is correct, or raises `WrongAnswer`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Exercise:
     """The lesson number at the start of its file name, such as `02`."""
     prompt: str
     """One sentence."""
-    judge: Judge
-    where: Literal["ranks", "notebook", "both"] = "ranks"
+    grade: Grader
+    side: Literal["ranks", "notebook", "both"] = "ranks"
     """The processes in which `check` may be called."""
 
 
@@ -54,20 +54,20 @@ class Prediction:
     prompt: str
     choices: tuple[Any, ...]
     """The choices, including the correct one, which equals the value that the ranks return."""
-    because: str
+    explanation: str
     """The explanation that `reveal` shows."""
 
 
-def compare_guess(guess: Any, truth: Any) -> bool:
+def is_correct_guess(guess: Any, truth: Any) -> bool:
     """Return whether a guess equals a value. A tuple, a list and an array with equal elements are equal.
 
-    >>> compare_guess((2, 4), [2, 4]), compare_guess("2", 2), compare_guess(8, 8.0)
+    >>> is_correct_guess((2, 4), [2, 4]), is_correct_guess("2", 2), is_correct_guess(8, 8.0)
     (True, False, True)
     """
-    return bool(_plain(guess) == _plain(truth))
+    return bool(_to_lists(guess) == _to_lists(truth))
 
 
-def _plain(value: Any) -> Any:
+def _to_lists(value: Any) -> Any:
     if hasattr(value, "tolist"):
         value = value.tolist()
-    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value
+    return [_to_lists(each) for each in value] if isinstance(value, tuple | list) else value

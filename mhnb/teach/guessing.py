@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from mhnb.errors import InvalidRequest
-from mhnb.teach.ask import ask_with_buttons
-from mhnb.teach.checking import find_here
-from mhnb.teach.exercise import Prediction, compare_guess
-from mhnb.teach.keep import Record, read_records, try_keep
-from mhnb.teach.registry import find
+from mhnb.teach.ask import show_question
+from mhnb.teach.checking import current_process
+from mhnb.teach.exercise import Prediction, is_correct_guess
+from mhnb.teach.keep import AnswerRecord, read_records, try_write_record
+from mhnb.teach.registry import find_task
 
 __all__ = ["predict", "reveal"]
 
@@ -23,11 +23,11 @@ def predict(name: str, answer: Any = ...) -> None:
     Raises:
         InvalidRequest: the prediction does not exist, the guess is not one of its choices, or the cell ran on the ranks.
     """
-    prediction = _find(name)
+    prediction = _find_prediction(name)
     if answer is ...:
-        ask_with_buttons(prediction, _keep_guess)
+        show_question(prediction, _store_guess)
     else:
-        print(_keep_guess(prediction, answer))
+        print(_store_guess(prediction, answer))
 
 
 def reveal(name: str, truth: Any) -> None:
@@ -40,31 +40,35 @@ def reveal(name: str, truth: Any) -> None:
     Raises:
         InvalidRequest: the prediction does not exist, or the cell ran on the ranks.
     """
-    prediction = _find(name)
-    said, right = _compare(prediction, truth)
-    print(said)
-    kept = _kept(prediction.name)
-    if kept is not None and (failed := try_keep(name, Record(None, 1, right, said.splitlines()[0], kept.answer))):
+    prediction = _find_prediction(name)
+    feedback, is_correct = _compare_with_truth(prediction, truth)
+    print(feedback)
+    stored = _stored_guess(prediction.name)
+    if stored is not None and (
+        failed := try_write_record(name, AnswerRecord(None, 1, is_correct, feedback.splitlines()[0], stored.answer))
+    ):
         print(failed)
 
 
-def _find(name: str) -> Prediction:
-    prediction = cast(Prediction, find(name, Prediction))
-    if find_here().rank is not None:
+def _find_prediction(name: str) -> Prediction:
+    prediction = cast(Prediction, find_task(name, Prediction))
+    if current_process().rank is not None:
         raise InvalidRequest(f"{name} is asked in the notebook: take %%mhjax off this cell")
     return prediction
 
 
-def _keep_guess(prediction: Prediction, answer: Any) -> str:
+def _store_guess(prediction: Prediction, answer: Any) -> str:
     """Store a guess and return the feedback, which does not reveal whether the guess is correct."""
-    fitting = [index for index, choice in enumerate(prediction.choices) if compare_guess(answer, choice)]
-    if not fitting:
+    matching = [index for index, choice in enumerate(prediction.choices) if is_correct_guess(answer, choice)]
+    if not matching:
         raise InvalidRequest(
             f"{prediction.name}: {answer!r} is not among the choices; choose one of {format_choices(prediction)}"
         )
-    if failed := try_keep(prediction.name, Record(None, 1, None, "", repr(prediction.choices[fitting[0]]))):
+    if failed := try_write_record(
+        prediction.name, AnswerRecord(None, 1, None, "", repr(prediction.choices[matching[0]]))
+    ):
         return failed
-    return f"kept · {prediction.name}: {prediction.choices[fitting[0]]!r}\nRun the next cells to see."
+    return f"kept · {prediction.name}: {prediction.choices[matching[0]]!r}\nRun the next cells to see."
 
 
 def format_choices(prediction: Prediction) -> str:
@@ -72,19 +76,19 @@ def format_choices(prediction: Prediction) -> str:
     return ", ".join(repr(choice) for choice in prediction.choices)
 
 
-def _kept(name: str) -> Record | None:
+def _stored_guess(name: str) -> AnswerRecord | None:
     return next((record for record in read_records(name) if record.rank is None), None)
 
 
-def _compare(prediction: Prediction, truth: Any) -> tuple[str, bool]:
-    kept = _kept(prediction.name)
-    if kept is None:
-        return f"no prediction was made; it is {_show(truth)}.\n{prediction.because}", False
-    guess = next((each for each in prediction.choices if repr(each) == kept.answer), kept.answer)
-    if compare_guess(guess, truth):
-        return f"you said {guess!r}, and so it is.\n{prediction.because}", True
-    return f"you said {guess!r}; it is {_show(truth)}.\n{prediction.because}", False
+def _compare_with_truth(prediction: Prediction, truth: Any) -> tuple[str, bool]:
+    stored = _stored_guess(prediction.name)
+    if stored is None:
+        return f"no prediction was made; it is {_format_value(truth)}.\n{prediction.explanation}", False
+    guess = next((each for each in prediction.choices if repr(each) == stored.answer), stored.answer)
+    if is_correct_guess(guess, truth):
+        return f"you said {guess!r}, and so it is.\n{prediction.explanation}", True
+    return f"you said {guess!r}; it is {_format_value(truth)}.\n{prediction.explanation}", False
 
 
-def _show(truth: Any) -> str:
+def _format_value(truth: Any) -> str:
     return repr(truth.tolist() if hasattr(truth, "tolist") else truth)

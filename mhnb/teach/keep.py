@@ -15,11 +15,11 @@ from pathlib import Path
 from mhnb.system.private import make_private_folder, read_private, write_private
 from mhnb.system.rundir import make_home, state_home
 
-__all__ = ["Record", "keep_record", "read_records", "try_keep"]
+__all__ = ["AnswerRecord", "read_records", "try_write_record", "write_record"]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AnswerRecord:
     """The last answer in one process, and its feedback."""
 
     rank: int | None
@@ -37,7 +37,7 @@ def _folder(name: str, environment: Mapping[str, str]) -> Path:
     return state_home(environment) / "lessons" / name
 
 
-def keep_record(name: str, record: Record, environment: Mapping[str, str] = os.environ) -> None:
+def write_record(name: str, record: AnswerRecord, environment: Mapping[str, str] = os.environ) -> None:
     """Store the last answer of this process, replacing the previous one.
 
     Raises:
@@ -51,16 +51,16 @@ def keep_record(name: str, record: Record, environment: Mapping[str, str] = os.e
     write_private(path, json.dumps(asdict(record)))
 
 
-def try_keep(name: str, record: Record) -> str:
+def try_write_record(name: str, record: AnswerRecord) -> str:
     """Store an answer. Return an error message for the learner if the disk refuses, otherwise an empty string."""
     try:
-        keep_record(name, record)
+        write_record(name, record)
     except OSError as error:
         return f"{name}: this answer could not be kept: {error}; MHNB_HOME chooses another place"
     return ""
 
 
-def _parse(text: bytes) -> Record:
+def _parse_record(text: bytes) -> AnswerRecord:
     """Parse a record.
 
     Raises:
@@ -68,11 +68,11 @@ def _parse(text: bytes) -> Record:
     """
     match json.loads(text):
         case {"rank": int() | None, "process_count": int(), "right": _, "said": str(), "answer": str()} as fields:
-            return Record(**fields)
+            return AnswerRecord(**fields)
     raise TypeError("it is no record of an answer")
 
 
-def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list[Record]:
+def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list[AnswerRecord]:
     """Return the records of the last attempt: the notebook first, then by rank.
 
     Records of an earlier attempt with another number of ranks are skipped, because those ranks have not answered since.
@@ -80,7 +80,7 @@ def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list
     found = []
     for path in _folder(name, environment).glob("*.json"):
         try:
-            found.append((path.stat().st_mtime_ns, _parse(read_private(path))))
+            found.append((path.stat().st_mtime_ns, _parse_record(read_private(path))))
         except (OSError, ValueError, TypeError, RecursionError):
             # The file was just replaced, was truncated by a full disk, or belongs to another user: treat it as
             # unanswered.
@@ -89,5 +89,5 @@ def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list
         return []
     ranked = [each for each in found if each[1].rank is not None]
     count = max(ranked, key=lambda each: each[0])[1].process_count if ranked else 0
-    kept = [record for _, record in found if record.rank is None or record.process_count == count]
-    return sorted(kept, key=lambda record: -1 if record.rank is None else record.rank)
+    latest = [record for _, record in found if record.rank is None or record.process_count == count]
+    return sorted(latest, key=lambda record: -1 if record.rank is None else record.rank)

@@ -7,49 +7,51 @@ from collections.abc import Mapping, Sequence
 
 from mhnb.core.ranks import format_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.teach.keep import Record, read_records
+from mhnb.teach.keep import AnswerRecord, read_records
 from mhnb.teach.registry import tasks
 
-__all__ = ["fold_records", "progress", "recall"]
+__all__ = ["progress", "recall", "summarise_records"]
 
 
-def fold_records(records: Sequence[Record]) -> str:
+def summarise_records(records: Sequence[AnswerRecord]) -> str:
     """Describe in one line where an answer is correct, where it is not, and why not.
 
-    >>> fold_records([Record(0, 2, True, "8.0", ""), Record(1, 2, False, "gives 2.0", "")])
+    >>> summarise_records([AnswerRecord(0, 2, True, "8.0", ""), AnswerRecord(1, 2, False, "gives 2.0", "")])
     'not yet on rank 1: gives 2.0 · right on rank 0'
     """
     if not records:
         return "not tried"
     wrong = [record for record in records if record.right is False]
-    right = _places([record for record in records if record.right])
+    right = _describe_processes([record for record in records if record.right])
     if wrong:
         same = [record for record in wrong if record.said == wrong[0].said]
         others = (
-            f" · nor {_places([record for record in wrong if record not in same])}" if len(same) < len(wrong) else ""
+            f" · nor {_describe_processes([record for record in wrong if record not in same])}"
+            if len(same) < len(wrong)
+            else ""
         )
-        return f"not yet {_places(same)}: {wrong[0].said}{others}" + (f" · right {right}" if right else "")
-    missing = _missing(records)
+        return f"not yet {_describe_processes(same)}: {wrong[0].said}{others}" + (f" · right {right}" if right else "")
+    missing = _describe_missing(records)
     if missing:
         return f"right {right} · not tried {missing}"
     return f"right {right}" if right else "predicted, not revealed"
 
 
-def _places(records: Sequence[Record]) -> str:
+def _describe_processes(records: Sequence[AnswerRecord]) -> str:
     ranks = [record.rank for record in records if record.rank is not None]
-    here = ["in this notebook"] if len(ranks) < len(records) else []
-    return " and ".join([*here, *([_on(ranks)] if ranks else [])])
+    notebook = ["in this notebook"] if len(ranks) < len(records) else []
+    return " and ".join([*notebook, *([_format_ranks(ranks)] if ranks else [])])
 
 
-def _on(ranks: Sequence[int]) -> str:
+def _format_ranks(ranks: Sequence[int]) -> str:
     return f"on rank{'s' * (len(ranks) > 1)} {format_ranks(ranks)}"
 
 
-def _missing(records: Sequence[Record]) -> str:
+def _describe_missing(records: Sequence[AnswerRecord]) -> str:
     ranks = {record.rank for record in records if record.rank is not None}
     count = max((record.process_count for record in records if record.rank is not None), default=0)
-    absent = [rank for rank in range(count) if rank not in ranks]
-    return _on(absent) if absent else ""
+    missing = [rank for rank in range(count) if rank not in ranks]
+    return _format_ranks(missing) if missing else ""
 
 
 def progress(lesson: str | None = None, *, environment: Mapping[str, str] = os.environ) -> None:
@@ -68,7 +70,7 @@ def progress(lesson: str | None = None, *, environment: Mapping[str, str] = os.e
         raise InvalidRequest(f"lesson {lesson!r} has no exercises; there is {', '.join(known)}")
     width = max(len(task.name) for task in chosen)
     for task in chosen:
-        print(f"{task.lesson}  {task.name:{width}}  {fold_records(read_records(task.name, environment))}")
+        print(f"{task.lesson}  {task.name:{width}}  {summarise_records(read_records(task.name, environment))}")
 
 
 def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
@@ -84,5 +86,5 @@ def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
         raise InvalidRequest(f"{name} was not answered yet; mhnb.teach.progress() lists what was")
     answers = list(dict.fromkeys(record.answer for record in records))
     for answer in answers:
-        of = _places([record for record in records if record.answer == answer])
+        of = _describe_processes([record for record in records if record.answer == answer])
         print(f"# {of}\n{answer}" if len(answers) > 1 else answer)

@@ -10,7 +10,7 @@ from functools import cache
 from mhnb.errors import InvalidRequest
 from mhnb.teach.exercise import Exercise, Prediction
 
-__all__ = ["MODULES", "find", "names", "tasks"]
+__all__ = ["MODULES", "find_task", "task_names", "tasks"]
 
 MODULES = (
     "many_pythons",
@@ -38,24 +38,24 @@ def tasks() -> dict[str, Exercise | Prediction]:
         ValueError: two tasks have the same name.
     """
     found: dict[str, Exercise | Prediction] = {}
-    for task in _all():
+    for task in _load_tasks():
         if task.name in found:
             raise ValueError(f"two exercises are named {task.name!r}; a name says one thing")
         found[task.name] = task
     return found
 
 
-def _all() -> Iterator[Exercise | Prediction]:
+def _load_tasks() -> Iterator[Exercise | Prediction]:
     for module in MODULES:
         yield from importlib.import_module(f"mhnb.teach.exercises.{module}").TASKS
 
 
-def names(kind: type[Exercise] | type[Prediction]) -> list[str]:
+def task_names(kind: type[Exercise] | type[Prediction]) -> list[str]:
     """Return the names of one kind of task."""
     return [name for name, task in tasks().items() if isinstance(task, kind)]
 
 
-def find(name: str, kind: type[Exercise] | type[Prediction]) -> Exercise | Prediction:
+def find_task(name: str, kind: type[Exercise] | type[Prediction]) -> Exercise | Prediction:
     """Return the task of a given name and kind.
 
     Raises:
@@ -68,5 +68,5 @@ def find(name: str, kind: type[Exercise] | type[Prediction]) -> Exercise | Predi
     if task is not None:
         verb = "predict" if kind is Exercise else "check"
         raise InvalidRequest(f"{name!r} is no {what}; ask for it with mhnb.teach.{verb}({name!r}, ...)")
-    near = difflib.get_close_matches(str(name), names(kind), n=3) or names(kind)
-    raise InvalidRequest(f"there is no {what} {name!r}; did you mean {', '.join(near)}?")
+    suggestions = difflib.get_close_matches(str(name), task_names(kind), n=3) or task_names(kind)
+    raise InvalidRequest(f"there is no {what} {name!r}; did you mean {', '.join(suggestions)}?")

@@ -6,23 +6,23 @@ import argparse
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.exchange.collectives import ask_collectives
-from mhnb.frontend.notebook import Notebook
+from mhnb.exchange.collectives import request_collectives
+from mhnb.frontend.notebook import Session
 from mhnb.startup import starting
-from mhnb.verbs.verb import Verb
+from mhnb.verbs.verb import Command
 from mhnb.view.boards.board import show_collectives
 
-__all__ = ["VERBS"]
+__all__ = ["COMMANDS"]
 
 
-def _collectives(notebook: Notebook, args: argparse.Namespace) -> None:
+def _collectives(session: Session, args: argparse.Namespace) -> None:
     cluster = starting.current()
     call, why = args.line.removeprefix("--why").strip() if args.why else args.line, args.why
     if call.endswith(" --why"):
         # After the call, `--why` is also valid Python (two minus signs), so it arrives as part of the call.
         call, why = call.removesuffix("--why").strip(), True
     hosts = {rank.rank: rank.host for rank in cluster.ranks}
-    show_collectives([ask_collectives(cluster, call, hosts)], why=why)
+    show_collectives([request_collectives(cluster, call, hosts)], why=why)
 
 
 def _collectives_flags(parser: MagicArgumentParser) -> None:
@@ -34,4 +34,4 @@ def _collectives_flags(parser: MagicArgumentParser) -> None:
     )
 
 
-VERBS: dict[str, Verb] = {"collectives": (_collectives, _collectives_flags)}
+COMMANDS: dict[str, Command] = {"collectives": (_collectives, _collectives_flags)}

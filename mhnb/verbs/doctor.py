@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from mhnb.frontend.notebook import Notebook
+from mhnb.frontend.notebook import Session
 from mhnb.startup.flags import add_doctor_flags
-from mhnb.startup.looking import look_as_asked
-from mhnb.verbs.verb import Verb
+from mhnb.startup.looking import run_doctor
+from mhnb.verbs.verb import Command
 from mhnb.view.boards.board import show_preflight
 
-__all__ = ["VERBS"]
+__all__ = ["COMMANDS"]
 
 
-def _doctor(notebook: Notebook, args: argparse.Namespace) -> None:
+def _doctor(session: Session, args: argparse.Namespace) -> None:
     # A failed check is shown and does not raise, because finding it is the purpose of the command.
-    show_preflight(look_as_asked(args))
+    show_preflight(run_doctor(args))
 
 
-VERBS: dict[str, Verb] = {"doctor": (_doctor, add_doctor_flags)}
+COMMANDS: dict[str, Command] = {"doctor": (_doctor, add_doctor_flags)}

@@ -8,15 +8,15 @@ from pathlib import Path
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.errors import InvalidRequest
-from mhnb.frontend.notebook import Notebook
+from mhnb.frontend.notebook import Session
 from mhnb.keep.exporting import export_cluster, parse_without
 from mhnb.startup import starting
-from mhnb.verbs.verb import Verb
+from mhnb.verbs.verb import Command
 
-__all__ = ["VERBS"]
+__all__ = ["COMMANDS"]
 
 
-def _export(notebook: Notebook, args: argparse.Namespace) -> None:
+def _export(session: Session, args: argparse.Namespace) -> None:
     path = Path(args.file)
     if path.suffix != ".py":
         raise InvalidRequest(f"export {args.file}: give the name of a Python file, such as train.py")
@@ -30,4 +30,4 @@ def _export_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--without", metavar="SEQ,NAME,...", help="leave out these cells, and these pushed names")
 
 
-VERBS: dict[str, Verb] = {"export": (_export, _export_flags)}
+COMMANDS: dict[str, Command] = {"export": (_export, _export_flags)}

@@ -16,42 +16,42 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.core.asked.expression import unquote
-from mhnb.core.asked.numerals import whole_number
-from mhnb.core.ranks import say_ranks
+from mhnb.core.asked.numerals import int_argument
+from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.exchange.layouts import LayoutView, ask_layout
-from mhnb.explore.planning import PlanCompiler, shared_compiler
-from mhnb.frontend.boards import gather_places
-from mhnb.frontend.notebook import Notebook
+from mhnb.exchange.layouts import LayoutView, request_layout
+from mhnb.explore.planning import CompileClient, shared_compiler
+from mhnb.frontend.boards import locations_from_cluster
+from mhnb.frontend.notebook import Session
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_planned
 from mhnb.sharding.reshard import plan_reshard
 from mhnb.sharding.tree import LayoutTree
 from mhnb.startup import starting
-from mhnb.verbs.verb import Verb
+from mhnb.verbs.verb import Command
 from mhnb.view.draw import format_layout_text
-from mhnb.view.live.still import hide_dead_widget
-from mhnb.view.mime import pre
+from mhnb.view.live.still import hide_missing_widget
+from mhnb.view.mime import format_pre
 from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.sharding.drawhtml import format_layout_html
-from mhnb.view.sharding.explorer import Explorer, Wish
+from mhnb.view.sharding.explorer import Explorer, PlanInput
 from mhnb.view.sharding.layouttable import format_tree_html, format_tree_text
 from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text
 from mhnb.view.sharding.plan import format_plan_html, format_plan_text
 from mhnb.view.sharding.reshard import format_reshard_html, format_reshard_text
-from mhnb.view.style import wrap
+from mhnb.view.style import wrap_html
 from mhnb.view.uids import new_uid
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 
-__all__ = ["Drawing", "EXPRESSION_VERBS", "VERBS", "draw_wish", "show_views", "source_in"]
+__all__ = ["COMMANDS", "EXPRESSION_COMMANDS", "PlanDisplay", "find_source", "render_plan", "show_views"]
 
 
-def _layout(notebook: Notebook, args: argparse.Namespace) -> None:
+def _layout(session: Session, args: argparse.Namespace) -> None:
     expression = " ".join(args.expression)
     cluster = starting.current()
-    views = ask_layout(cluster, expression)
-    places = gather_places(cluster)
+    views = request_layout(cluster, expression)
+    places = locations_from_cluster(cluster)
     if args.to is not None:
         _reshard(expression, views, unquote(args.to), places)
     elif args.csv is not None:
@@ -60,28 +60,32 @@ def _layout(notebook: Notebook, args: argparse.Namespace) -> None:
         show_views(expression, views, places)
 
 
-def _one(expression: str, views: Sequence[LayoutView], flag: str) -> Any:
+def _single_layout(expression: str, views: Sequence[LayoutView], flag: str) -> Any:
     """Return the layout that all ranks report, for a flag that needs a single one."""
     if len(views) > 1:
-        who = "; ".join(f"{say_ranks(view.ranks)}" for view in views)
-        raise UsageError(f"{flag}: the ranks differ about {expression} ({who}); %mhjax layout {expression} shows how")
-    return views[0].seen
+        rank_sets = "; ".join(f"{describe_ranks(view.ranks)}" for view in views)
+        raise UsageError(
+            f"{flag}: the ranks differ about {expression} ({rank_sets}); %mhjax layout {expression} shows how"
+        )
+    return views[0].view
 
 
-def _reshard(expression: str, views: Sequence[LayoutView], to: str, places: Places) -> None:
-    before = _one(expression, views, "--to")
+def _reshard(expression: str, views: Sequence[LayoutView], to: str, places: RankLocations) -> None:
+    before = _single_layout(expression, views, "--to")
     if not isinstance(before, Layout) or before.mesh is None:
         raise UsageError(f"--to needs one array on a mesh, and {expression} is none; name a leaf of it")
     after = Layout.of(before.shape, before.mesh, to, dtype=before.dtype)
-    plan = replace(plan_reshard(before, after, places.hosts), collective=_chosen(before, after, places))
-    html = format_reshard_html(plan, name=expression, places=places, uid=new_uid())
-    _show(html, format_reshard_text(plan, name=expression, places=places))
+    plan = replace(
+        plan_reshard(before, after, places.hosts), collective=_describe_chosen_collectives(before, after, places)
+    )
+    html = format_reshard_html(plan, name=expression, locations=places, uid=new_uid())
+    _show(html, format_reshard_text(plan, name=expression, locations=places))
 
 
-def _chosen(before: Layout, after: Layout, places: Places) -> str:
+def _describe_chosen_collectives(before: Layout, after: Layout, places: RankLocations) -> str:
     """Describe the collectives that the compiler chooses for a reshard, or the error if it cannot compile."""
     try:
-        rows = shared_compiler().ask_reshard(before, after, places.hosts).rows
+        rows = shared_compiler().compile_reshard(before, after, places.hosts).rows
     except MhnbError as error:
         return f"not known: {error}"
     words = [f"{row.op} over {', '.join(row.axes) or 'groups'}" for row in rows]
@@ -89,7 +93,7 @@ def _chosen(before: Layout, after: Layout, places: Places) -> str:
 
 
 def _write_csv(expression: str, views: Sequence[LayoutView], path: Path) -> None:
-    seen = _one(expression, views, "--csv")
+    seen = _single_layout(expression, views, "--csv")
     if not isinstance(seen, LayoutTree):
         raise UsageError(f"--csv writes the table of a pytree, and {expression} is none")
     path.write_text(seen.to_csv(), encoding="utf-8")
@@ -97,42 +101,42 @@ def _write_csv(expression: str, views: Sequence[LayoutView], path: Path) -> None
 
 
 def show_views(
-    name: str, views: Sequence[LayoutView], places: Places | None = None, screen: Screen | None = None
+    name: str, views: Sequence[LayoutView], places: RankLocations | None = None, screen: Screen | None = None
 ) -> None:
     """Show the layout of a value: one drawing if all ranks agree, one per group of ranks if they differ."""
     heading = ""
     if len(views) > 1:
-        odd = ", ".join(say_ranks(view.ranks) for view in views[1:])
-        heading = f"the ranks differ about {name}: {odd} against {say_ranks(views[0].ranks)}"
-    parts = [_forms(name, view, places, several=len(views) > 1) for view in views]
+        differing_ranks = ", ".join(describe_ranks(view.ranks) for view in views[1:])
+        heading = f"the ranks differ about {name}: {differing_ranks} against {describe_ranks(views[0].ranks)}"
+    parts = [_format_view(name, view, places, several=len(views) > 1) for view in views]
     text = "\n\n".join(([heading] if heading else []) + [text for _, text in parts])
-    alarm = wrap(f'<div class="mhnb-bad"><b>{escape(heading)}</b></div>') if heading else ""
-    _show(alarm + "".join(html for html, _ in parts), text, screen)
+    warning_html = wrap_html(f'<div class="mhnb-bad"><b>{escape(heading)}</b></div>') if heading else ""
+    _show(warning_html + "".join(html for html, _ in parts), text, screen)
 
 
-def _forms(name: str, view: LayoutView, places: Places | None, *, several: bool) -> tuple[str, str]:
+def _format_view(name: str, view: LayoutView, places: RankLocations | None, *, several: bool) -> tuple[str, str]:
     """Return one view as HTML and text."""
-    seen, notes = view.seen, _notes(view)
+    seen, notes = view.view, _format_view_notes(view)
     if isinstance(seen, str):
-        text = f"{say_ranks(view.ranks)}: {seen}"
-        return pre(text), text
-    title = f"{name} on {say_ranks(view.ranks)}" if several else name
+        text = f"{describe_ranks(view.ranks)}: {seen}"
+        return format_pre(text), text
+    title = f"{name} on {describe_ranks(view.ranks)}" if several else name
     if isinstance(seen, Layout):
-        html = format_layout_html(seen, name=title, places=places, notes=notes, uid=new_uid())
-        return html, format_layout_text(seen, name=title, places=places, notes=notes)
+        html = format_layout_html(seen, name=title, locations=places, notes=notes, uid=new_uid())
+        return html, format_layout_text(seen, name=title, locations=places, notes=notes)
     if isinstance(seen, MeshShape):
         return (
-            format_mesh_html(seen, name=title, places=places),
-            format_mesh_text(seen, name=title, places=places),
+            format_mesh_html(seen, name=title, locations=places),
+            format_mesh_text(seen, name=title, locations=places),
         )
     return format_tree_html(seen, name=title, notes=notes), format_tree_text(seen, name=title, notes=notes)
 
 
-def _notes(view: LayoutView) -> tuple[str, ...]:
+def _format_view_notes(view: LayoutView) -> tuple[str, ...]:
     notes = ("deleted: its bytes are gone; where they lay is known",) if view.is_deleted else ()
     if not view.is_local or len(view.ranks) == 1:
         return notes
-    own = f"local: {say_ranks(view.ranks)} each hold arrays of their own; shown are those of rank {view.ranks[0]}"
+    own = f"local: {describe_ranks(view.ranks)} each hold arrays of their own; shown are those of rank {view.ranks[0]}"
     return (*notes, own)
 
 
@@ -146,36 +150,40 @@ def _layout_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--csv", metavar="FILE", help="write a pytree's table to a file")
 
 
-def _plan(notebook: Notebook, args: argparse.Namespace) -> None:
+def _plan(session: Session, args: argparse.Namespace) -> None:
     arrays = tuple(parse_planned(unquote(text)) for text in args.array or ())
     mesh, program = unquote(args.mesh), unquote(args.program)
-    wish = Wish(args.hosts, args.devices, mesh, arrays or example_arrays(program, tuple(parse_axes(mesh))), program)
+    plan_input = PlanInput(
+        args.hosts, args.devices, mesh, arrays or example_arrays(program, tuple(parse_axes(mesh))), program
+    )
     screen, uid = detect_screen(), new_uid()
 
-    def draw(wanted: Wish) -> dict[str, str]:
-        return draw_wish(wanted, source=source_in(notebook.shell.user_ns, wanted.program)).data
+    def render(wanted: PlanInput) -> dict[str, str]:
+        return render_plan(wanted, source=find_source(session.shell.user_ns, wanted.program)).mimebundle
 
     if args.text or not screen.rich:
-        screen.write(draw(wish)["text/plain"])
+        screen.write(render(plan_input)["text/plain"])
         return
 
-    def draw_below(wanted: Wish) -> dict[str, str]:
-        data = draw(wanted)
-        return {**data, "text/html": hide_dead_widget(data["text/html"], uid=uid)}
+    def render_below(wanted: PlanInput) -> dict[str, str]:
+        data = render(wanted)
+        return {**data, "text/html": hide_missing_widget(data["text/html"], uid=uid)}
 
-    screen.show(Explorer(wish, lambda wanted: screen.replace(draw_below(wanted), uid), _axes_of).data, new_uid())
-    screen.show(draw_below(wish), uid)
+    screen.show(
+        Explorer(plan_input, lambda wanted: screen.replace(render_below(wanted), uid), _axis_names).data, new_uid()
+    )
+    screen.show(render_below(plan_input), uid)
 
 
-def source_in(namespace: Mapping[str, Any], name: str) -> str | None:
+def find_source(namespace: Mapping[str, Any], name: str) -> str | None:
     """Return the source of a function that the notebook defined; None if the name is not one."""
     found = namespace.get(name)
     # The result of jax.jit keeps the function that it wraps.
-    plain = inspect.unwrap(found) if callable(found) else found
-    if not isinstance(plain, FunctionType):
+    unwrapped = inspect.unwrap(found) if callable(found) else found
+    if not isinstance(unwrapped, FunctionType):
         return None
     try:
-        return textwrap.dedent(inspect.getsource(plain))
+        return textwrap.dedent(inspect.getsource(unwrapped))
     except OSError as error:
         raise InvalidRequest(
             f"the source of {name} is not known ({error}); give an expression or module:function"
@@ -183,44 +191,46 @@ def source_in(namespace: Mapping[str, Any], name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class PlanDisplay:
     """A plan as HTML and text."""
 
     html: str
     text: str
 
     @property
-    def data(self) -> dict[str, str]:
+    def mimebundle(self) -> dict[str, str]:
         """The mimebundle for a front end."""
         return {"text/html": self.html, "text/plain": self.text}
 
 
-def draw_wish(wish: Wish, compiler: PlanCompiler | None = None, *, source: str | None = None) -> Drawing:
+def render_plan(
+    plan_input: PlanInput, compiler: CompileClient | None = None, *, source: str | None = None
+) -> PlanDisplay:
     """Render a plan for any input, valid or not. The compiler is called only if a program is chosen.
 
     Args:
-        wish: the hosts, devices, mesh, arrays and program to plan for.
+        plan_input: the hosts, devices, mesh, arrays and program to plan for.
         compiler: None for the shared compiler of this process.
         source: source of the program, if it is a function that only the notebook defines.
     """
     try:
-        plan = make_plan(wish.hosts, wish.devices_per_host, parse_axes(wish.mesh), wish.arrays)
+        plan = make_plan(plan_input.hosts, plan_input.devices_per_host, parse_axes(plan_input.mesh), plan_input.arrays)
     except InvalidRequest as error:
-        plan = Plan(wish.hosts, wish.devices_per_host, None, refusal=Refusal(str(error)))
+        plan = Plan(plan_input.hosts, plan_input.devices_per_host, None, refusal=Refusal(str(error)))
     report, problem = None, ""
-    if wish.program and not plan.is_legal:
+    if plan_input.program and not plan.is_legal:
         problem = "the collectives wait until every array is legal"
-    elif wish.program:
+    elif plan_input.program:
         try:
             layouts = [layout for _, layout in plan.legal]
-            report = (compiler or shared_compiler()).ask_program(source or wish.program, layouts)
+            report = (compiler or shared_compiler()).compile_program(source or plan_input.program, layouts)
         except MhnbError as error:
             problem = str(error)
     html = format_plan_html(plan, report, problem=problem, uid=new_uid())
-    return Drawing(html, format_plan_text(plan, report, problem=problem))
+    return PlanDisplay(html, format_plan_text(plan, report, problem=problem))
 
 
-def _axes_of(mesh: str) -> tuple[str, ...]:
+def _axis_names(mesh: str) -> tuple[str, ...]:
     try:
         return tuple(parse_axes(mesh))
     except InvalidRequest:
@@ -228,8 +238,8 @@ def _axes_of(mesh: str) -> tuple[str, ...]:
 
 
 def _plan_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("--hosts", type=whole_number, default=4, metavar="N", help="hosts to plan for (4)")
-    parser.add_argument("--devices", type=whole_number, default=2, metavar="D", help="devices of each (2)")
+    parser.add_argument("--hosts", type=int_argument, default=4, metavar="N", help="hosts to plan for (4)")
+    parser.add_argument("--devices", type=int_argument, default=2, metavar="D", help="devices of each (2)")
     parser.add_argument("--mesh", default="data 4, model 2", metavar="AXES", help="as 'data 4, model 2'")
     parser.add_argument(
         "--array", action="append", metavar="ARRAY", help="as \"x f32[8,6] P('data', None)\"; may be given again"
@@ -243,6 +253,6 @@ def _plan_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--text", action="store_true", help="text instead of controls")
 
 
-VERBS: dict[str, Verb] = {"layout": (_layout, _layout_flags), "plan": (_plan, _plan_flags)}
-EXPRESSION_VERBS = frozenset({"layout", "plan"})
+COMMANDS: dict[str, Command] = {"layout": (_layout, _layout_flags), "plan": (_plan, _plan_flags)}
+EXPRESSION_COMMANDS = frozenset({"layout", "plan"})
 """Commands whose arguments may be code, so that quotes and brackets are kept."""

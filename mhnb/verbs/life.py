@@ -13,25 +13,25 @@ from typing import Any
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster import Cluster
-from mhnb.core.asked.numerals import whole_number
+from mhnb.core.asked.numerals import int_argument
 from mhnb.core.keep.replay_report import ReplayStep, format_report, format_step
-from mhnb.core.ranks import say_count
-from mhnb.drive.roll import describe_place
+from mhnb.core.ranks import pluralize
+from mhnb.drive.roll import describe_location
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.frontend.boards import gather_status, gather_summary
-from mhnb.frontend.notebook import Notebook
+from mhnb.frontend.boards import status_from_cluster, summary_from_cluster
+from mhnb.frontend.notebook import Session
 from mhnb.keep import replaying
-from mhnb.keep.berth import describe_others
-from mhnb.launch.launchers import restart_note
+from mhnb.keep.berth import describe_other_clusters
+from mhnb.launch.launchers import format_restart_note
 from mhnb.rank.jaxseams import backend_is_initialized
 from mhnb.startup import starting
-from mhnb.verbs.start import shown
-from mhnb.verbs.verb import Verb, no_flags
+from mhnb.verbs.start import progress_callback
+from mhnb.verbs.verb import Command, no_flags
 from mhnb.view.boards import board
-from mhnb.view.boards.where import format_where_text
+from mhnb.view.boards.where import format_hang_text
 from mhnb.view.words import format_seconds
 
-__all__ = ["VERBS", "say_broken_off", "stop_all"]
+__all__ = ["COMMANDS", "interrupted_note", "stop_all"]
 
 
 def _warnings() -> list[str]:
@@ -43,11 +43,11 @@ def _warnings() -> list[str]:
     return []
 
 
-def _status(notebook: Notebook, args: argparse.Namespace) -> None:
-    board.show_status(gather_status(starting.latest(), _warnings()))
+def _status(session: Session, args: argparse.Namespace) -> None:
+    board.show_status(status_from_cluster(starting.latest(), _warnings()))
 
 
-def _interrupt(notebook: Notebook, args: argparse.Namespace) -> None:
+def _interrupt(session: Session, args: argparse.Namespace) -> None:
     cluster = starting.current()
     is_running = cluster.state == "running"
     cluster.interrupt()
@@ -58,109 +58,111 @@ def _interrupt(notebook: Notebook, args: argparse.Namespace) -> None:
     )
 
 
-def _where(notebook: Notebook, args: argparse.Namespace) -> None:
+def _where(session: Session, args: argparse.Namespace) -> None:
     cluster = starting.current() if args.name is None else starting.by_name(args.name)
-    card = cluster.where()
-    print("mhjax · no cell runs" if card is None else format_where_text(card, name=cluster.name))
+    report = cluster.where()
+    print("mhjax · no cell runs" if report is None else format_hang_text(report, name=cluster.name))
 
 
-def _accept(notebook: Notebook, args: argparse.Namespace) -> None:
+def _accept(session: Session, args: argparse.Namespace) -> None:
     cluster = starting.current()
-    was = cluster.state
-    if was == "dead":
+    previous_state = cluster.state
+    if previous_state == "dead":
         raise InvalidRequest(
             "a dead cluster cannot be accepted, for a rank is gone; go on with %mhjax restart --replay"
         )
     cluster.accept()
     print(
-        f"mhjax · {was} accepted, {cluster.state} now" if was != cluster.state else f"mhjax · {was}: nothing to accept"
+        f"mhjax · {previous_state} accepted, {cluster.state} now"
+        if previous_state != cluster.state
+        else f"mhjax · {previous_state}: nothing to accept"
     )
 
 
-def _restart(notebook: Notebook, args: argparse.Namespace) -> None:
+def _restart(session: Session, args: argparse.Namespace) -> None:
     cluster = starting.latest()
     replaying.check_replay(cluster, args.to, replay=args.replay)
-    if note := restart_note(cluster.shape, keep=cluster.options.keep):
+    if note := format_restart_note(cluster.shape, is_detachable=cluster.options.keep):
         print(f"mhjax · {note}")
-    held = not args.replay and starting.can_come_back(cluster)
-    with board.StartBoard() as progress:
-        fresh = starting.restart(cluster, shown(progress))
-        summary = gather_summary(fresh)
-        progress.finish(replace(summary, notes=(*summary.notes, starting.FRESH)) if held else summary)
+    loses_state = not args.replay and starting.has_replayable_state(cluster)
+    with board.StartDisplay() as progress:
+        new_cluster = starting.restart(cluster, progress_callback(progress))
+        summary = summary_from_cluster(new_cluster)
+        progress.finish(replace(summary, notes=(*summary.notes, starting.STATE_LOST_NOTE)) if loses_state else summary)
     if args.replay:
-        _replay(notebook, fresh, args.to)
+        _replay(session, new_cluster, args.to)
 
 
-def _replay(notebook: Notebook, cluster: Cluster, to: int | None) -> None:
-    line = board.ProgressLine()
+def _replay(session: Session, cluster: Cluster, to: int | None) -> None:
+    progress_line = board.ProgressLine()
 
     def show(step: ReplayStep) -> None:
-        line.update(format_step(step), step.done / len(step.plan.steps))
+        progress_line.update(format_step(step), step.done / len(step.plan.steps))
 
     try:
-        report = replaying.replay(cluster, to, show, partial(notebook.remember, cluster))
+        report = replaying.replay(cluster, to, show, partial(session.store_result, cluster))
     except BaseException as error:
         # The error gives the details; the progress line must not look as if it were still running.
-        line.finish("mhjax · replay stopped" if isinstance(error, MhnbError) else "mhjax · replay broken off")
+        progress_line.finish("mhjax · replay stopped" if isinstance(error, MhnbError) else "mhjax · replay broken off")
         raise
-    line.finish(format_report(report, format_seconds(report.wall_s)))
+    progress_line.finish(format_report(report, format_seconds(report.wall_s)))
 
 
 def _restart_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--replay", action="store_true", help="run again every cell that ended clean, and push again")
     parser.add_argument(
-        "--to", type=whole_number, metavar="SEQ", help="with --replay: stop after the cell of this number"
+        "--to", type=int_argument, metavar="SEQ", help="with --replay: stop after the cell of this number"
     )
 
 
-def _stop(notebook: Notebook, args: argparse.Namespace) -> None:
+def _stop(session: Session, args: argparse.Namespace) -> None:
     if args.name is None and not starting.all_clusters():
         # Not an error, just as a second `%mhjax start` is not, because a user may run all cells again.
-        others = "; %mhjax list shows those of others, or that were left" if describe_others(os.environ) else ""
-        print(f"mhjax · no cluster of this notebook runs; nothing to stop{others}")
+        hint = "; %mhjax list shows those of others, or that were left" if describe_other_clusters(os.environ) else ""
+        print(f"mhjax · no cluster of this notebook runs; nothing to stop{hint}")
         return
     cluster = starting.current() if args.name is None else starting.by_name(args.name)
     if cluster.state == "stopped":
         print(f"mhjax · {cluster.name}: {cluster.reason or 'stopped already'}")
         return
     cluster.stop()
-    print(f"mhjax · {cluster.name}: {say_count(cluster.process_count, 'rank')} stopped")
+    print(f"mhjax · {cluster.name}: {pluralize(cluster.process_count, 'rank')} stopped")
 
 
 def _name_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="the cluster's name; else the one in use")
 
 
-def _attach(notebook: Notebook, args: argparse.Namespace) -> None:
-    with board.StartBoard() as progress:
-        cluster = starting.attach(args.name, shown(progress))
+def _attach(session: Session, args: argparse.Namespace) -> None:
+    with board.StartDisplay() as progress:
+        cluster = starting.attach(args.name, progress_callback(progress))
         if cluster.state == "dead":
             # The reason and the fix have already been shown.
-            progress.break_off("found it dead")
+            progress.show_failure("found it dead")
             return
-        progress.finish(gather_summary(cluster))
+        progress.finish(summary_from_cluster(cluster))
     if cluster.state != "clean":
         print(f"mhjax · {cluster.name} is {cluster.state}: {cluster.reason}")
 
 
-def _list(notebook: Notebook, args: argparse.Namespace) -> None:
-    mine = starting.all_clusters()
-    for cluster in mine:
-        where = describe_place(cluster.shape, cluster.ranks)
-        here = "  cells go here" if len(mine) > 1 and cluster is starting.current() else ""
-        print(f"{cluster.name}  {where}  {cluster.state}  generation {cluster.generation}{here}")
-    others = describe_others(os.environ)
+def _list(session: Session, args: argparse.Namespace) -> None:
+    own_clusters = starting.all_clusters()
+    for cluster in own_clusters:
+        location = describe_location(cluster.shape, cluster.ranks)
+        in_use_mark = "  cells go here" if len(own_clusters) > 1 and cluster is starting.current() else ""
+        print(f"{cluster.name}  {location}  {cluster.state}  generation {cluster.generation}{in_use_mark}")
+    others = describe_other_clusters(os.environ)
     print(*others, sep="\n", end="\n" if others else "")
-    if not mine and not others:
+    if not own_clusters and not others:
         print("mhjax · no cluster; %mhjax start starts one")
 
 
-def _auto(notebook: Notebook, args: argparse.Namespace) -> None:
+def _auto(session: Session, args: argparse.Namespace) -> None:
     if args.switch == "on":
         starting.current()
-    notebook.auto = notebook.auto if args.switch is None else args.switch == "on"
-    where = "plain cells go to the ranks; %%local keeps one here" if notebook.auto else "plain cells stay here"
-    print(f"mhjax auto {'on' if notebook.auto else 'off'} · {where}")
+    session.is_auto_mode = session.is_auto_mode if args.switch is None else args.switch == "on"
+    where = "plain cells go to the ranks; %%local keeps one here" if session.is_auto_mode else "plain cells stay here"
+    print(f"mhjax auto {'on' if session.is_auto_mode else 'off'} · {where}")
 
 
 def _auto_flags(parser: MagicArgumentParser) -> None:
@@ -169,7 +171,7 @@ def _auto_flags(parser: MagicArgumentParser) -> None:
     )
 
 
-VERBS: dict[str, Verb] = {
+COMMANDS: dict[str, Command] = {
     "accept": (_accept, no_flags),
     "attach": (_attach, _name_flags),
     "auto": (_auto, _auto_flags),
@@ -182,14 +184,16 @@ VERBS: dict[str, Verb] = {
 }
 
 
-def say_broken_off(name: str, args: argparse.Namespace) -> str:
+def interrupted_note(name: str, args: argparse.Namespace) -> str:
     """Describe the state that an interrupted command left behind, if it is not obvious; otherwise an empty string."""
     if name == "start" and not any(cluster.name == args.name for cluster in starting.all_clusters()):
         return "; every process that it had started was ended"
-    if name == "restart" and (gone := starting.latest()).state == "stopped":
-        lost = "; no rank runs any more"
+    if name == "restart" and (stopped_cluster := starting.latest()).state == "stopped":
+        note = "; no rank runs any more"
         return (
-            f"{lost}, and %mhjax restart --replay brings back what they held" if starting.can_come_back(gone) else lost
+            f"{note}, and %mhjax restart --replay brings back what they held"
+            if starting.has_replayable_state(stopped_cluster)
+            else note
         )
     return ""
 

@@ -7,34 +7,34 @@ import argparse
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.frontend.notebook import Notebook
-from mhnb.verbs.verb import Verb
+from mhnb.frontend.notebook import Session
+from mhnb.verbs.verb import Command
 
-__all__ = ["VERBS", "panel_start_flags"]
+__all__ = ["COMMANDS", "add_panel_start_flags"]
 
 
-def _panel(notebook: Notebook, args: argparse.Namespace) -> None:
+def _panel(session: Session, args: argparse.Namespace) -> None:
     """Open the panel for the last result or an earlier one; `off` replaces it by the stored output.
 
     Raises:
         UsageError: there is no result yet, or the cell does not exist.
     """
     if args.what == "off":
-        if not notebook.close_panel():
+        if not session.close_panel():
             raise UsageError("%mhjax panel off: no panel is open; %mhjax panel opens one")
         return
     if args.what is not None and not args.what.isdecimal():
         raise UsageError(
             f"%mhjax panel {args.what!r}: give the number of a cell, which the tip of its first line tells, or off"
         )
-    wanted = None if args.what is None else int(args.what)
-    if not notebook.open_panel(wanted, view=args.view):
-        which = (
+    seq = None if args.what is None else int(args.what)
+    if not session.open_panel(seq, view=args.view):
+        reason = (
             "no cell has run on the ranks yet"
-            if wanted is None
-            else f"cell {wanted} is not among the last {notebook.kept}"
+            if seq is None
+            else f"cell {seq} is not among the last {session.max_results}"
         )
-        raise UsageError(f"%mhjax panel: {which}; run a %%mhjax cell and ask again")
+        raise UsageError(f"%mhjax panel: {reason}; run a %%mhjax cell and ask again")
 
 
 def _panel_flags(parser: MagicArgumentParser) -> None:
@@ -47,7 +47,7 @@ def _panel_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--view", choices=("fold", "tabs", "grid"), default="fold", help="how it is laid out first")
 
 
-def panel_start_flags(parser: MagicArgumentParser) -> None:
+def add_panel_start_flags(parser: MagicArgumentParser) -> None:
     """Add the panel flag of `%mhjax start`."""
     parser.add_argument(
         "--panel",
@@ -56,4 +56,4 @@ def panel_start_flags(parser: MagicArgumentParser) -> None:
     )
 
 
-VERBS: dict[str, Verb] = {"panel": (_panel, _panel_flags)}
+COMMANDS: dict[str, Command] = {"panel": (_panel, _panel_flags)}

@@ -8,92 +8,96 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.asked.expression import split_expression, unquote
-from mhnb.core.asked.misspelt import add_meant_flag, nearest
+from mhnb.core.asked.expression import split_arguments, unquote
+from mhnb.core.asked.misspelt import closest_match, suggest_flags
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
-from mhnb.frontend.notebook import Notebook
+from mhnb.frontend.notebook import Session
 from mhnb.verbs import collectives, doctor, export, hosts, layout, life, outputs, start, transfer
-from mhnb.verbs.verb import Verb, list_flags
+from mhnb.verbs.verb import Command, list_flags
 
-__all__ = ["VERBS", "plain_help", "run_verb", "verb_parser"]
+__all__ = ["COMMANDS", "command_parser", "run_command", "strip_ipython_markup"]
 
-_ROOMS = (collectives, doctor, export, hosts, layout, life, outputs, start, transfer)
+_MODULES = (collectives, doctor, export, hosts, layout, life, outputs, start, transfer)
 
-VERBS: dict[str, Verb] = dict(sorted(item for room in _ROOMS for item in room.VERBS.items()))
+COMMANDS: dict[str, Command] = dict(sorted(item for module in _MODULES for item in module.COMMANDS.items()))
 
-_TAKE_NAMES = frozenset({"check", "pull", "push"})
+_NAME_COMMANDS = frozenset({"check", "pull", "push"})
 """Commands whose arguments are names. An expression keeps its quotes, so that an error can quote it as typed."""
 
 
-def plain_help(text: str) -> str:
+def strip_ipython_markup(text: str) -> str:
     """Remove the markup that IPython adds to a help text for its own manual."""
     return text.removeprefix("::").replace("<{", "{").replace("}>", "}").strip()
 
 
-class _VerbParser(MagicArgumentParser):
+class _CommandParser(MagicArgumentParser):
     def __init__(self, verb: str) -> None:
         # IPython's help adds a % before the name.
         super().__init__(prog=f"mhjax {verb}", add_help=True)  # type: ignore[no-untyped-call]  # IPython has no types
 
     def format_help(self) -> str:
-        return f"{plain_help(super().format_help())}\n"
+        return f"{strip_ipython_markup(super().format_help())}\n"
 
 
-def verb_parser(name: str) -> MagicArgumentParser | None:
+def command_parser(name: str) -> MagicArgumentParser | None:
     """Build the parser of a command; return None if the command does not exist."""
-    if name not in VERBS:
+    if name not in COMMANDS:
         return None
-    parser = _VerbParser(name)
-    VERBS[name][1](parser)
+    parser = _CommandParser(name)
+    COMMANDS[name][1](parser)
     return parser
 
 
-def _split(line: str) -> list[str]:
+def _split_line(line: str) -> list[str]:
     verb = line.split()[:1]
     try:
-        if layout.EXPRESSION_VERBS & set(verb):
-            return split_expression(line)
-        return list(map(unquote, split_expression(line))) if _TAKE_NAMES & set(verb) else shlex.split(line)
+        if layout.EXPRESSION_COMMANDS & set(verb):
+            return split_arguments(line)
+        return list(map(unquote, split_arguments(line))) if _NAME_COMMANDS & set(verb) else shlex.split(line)
     except ValueError as error:
         raise UsageError(f"%mhjax {line}: {error}") from error
 
 
-def run_verb(notebook: Notebook, line: str) -> Any:
+def run_command(session: Session, line: str) -> Any:
     """Run one `%mhjax` line.
 
     Raises:
         UsageError: unknown command, unknown flag, or bad value.
     """
-    words = _split(line)
+    words = _split_line(line)
     if not words:
-        raise UsageError(f"%mhjax VERB, where VERB is one of {', '.join(sorted(VERBS))}; %%mhjax? is the manual")
+        raise UsageError(f"%mhjax VERB, where VERB is one of {', '.join(sorted(COMMANDS))}; %%mhjax? is the manual")
     name, *rest = words
     if name in ("--help", "-h", "help"):
         print(
-            f"%mhjax VERB, where VERB is one of {', '.join(sorted(VERBS))}; %mhjax VERB --help tells more, %%mhjax? is the manual"
+            f"%mhjax VERB, where VERB is one of {', '.join(sorted(COMMANDS))}; %mhjax VERB --help tells more, %%mhjax? is the manual"
         )
         return None
-    if (parser := verb_parser(name)) is None:
-        near = nearest(name, VERBS)
+    if (parser := command_parser(name)) is None:
+        closest = closest_match(name, COMMANDS)
         # A flag here is usually a flag of `%%mhjax`.
-        meant = f"did you mean {near}? Else " if near else "%%mhjax takes flags; " if name.startswith("-") else ""
-        raise UsageError(f"%mhjax {name}: there is no such verb; {meant}choose one of {', '.join(sorted(VERBS))}")
+        suggestion = (
+            f"did you mean {closest}? Else " if closest else "%%mhjax takes flags; " if name.startswith("-") else ""
+        )
+        raise UsageError(
+            f"%mhjax {name}: there is no such verb; {suggestion}choose one of {', '.join(sorted(COMMANDS))}"
+        )
     try:
         args = parser.parse_args(rest)
         # For a command that takes a call, because splitting removes the quotes from words.
         args.line = line.strip()[len(name) :].strip()
     except UsageError as error:
-        told = add_meant_flag(str(error), list_flags(parser))
-        raise UsageError(f"%mhjax {name}: {told}; %mhjax {name} --help tells more") from error
+        message = suggest_flags(str(error), list_flags(parser))
+        raise UsageError(f"%mhjax {name}: {message}; %mhjax {name} --help tells more") from error
     except SystemExit:
         # argparse exits after --help, but a notebook must keep running.
         return None
     try:
-        return VERBS[name][0](notebook, args)
+        return COMMANDS[name][0](session, args)
     except (InvalidRequest, NotStarted, ShardingError) as error:
         raise UsageError(str(error)) from error
     except KeyboardInterrupt as error:
-        told = f"KeyboardInterrupt: %mhjax {name} was interrupted{life.say_broken_off(name, args)}"
+        message = f"KeyboardInterrupt: %mhjax {name} was interrupted{life.interrupted_note(name, args)}"
         # Hide the frames, as `MhnbError` does: the user pressed Ctrl-C, and mhnb's frames would not help.
-        error._render_traceback_ = lambda: [told]  # type: ignore[attr-defined]
+        error._render_traceback_ = lambda: [message]  # type: ignore[attr-defined]
         raise

@@ -8,32 +8,32 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.ranks import parse_ranks, say_ranks
+from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.exchange.asks import check_names
-from mhnb.frontend.boards import gather_vars
+from mhnb.frontend.boards import variable_rows
 from mhnb.frontend.callers import uses_result
-from mhnb.frontend.notebook import Notebook
+from mhnb.frontend.notebook import Session
 from mhnb.startup import starting
-from mhnb.verbs.verb import Verb, no_flags
+from mhnb.verbs.verb import Command, no_flags
 from mhnb.view.boards import board
 from mhnb.view.words import format_nbytes
 
-__all__ = ["VERBS"]
+__all__ = ["COMMANDS"]
 
 
-def _pull(notebook: Notebook, args: argparse.Namespace) -> Any:
+def _pull(session: Session, args: argparse.Namespace) -> Any:
     cluster = starting.current()
     values = cluster.pull(*args.names, ranks=args.ranks, each=args.each)
     bound = dict(zip(args.names, (values,) if len(args.names) == 1 else values, strict=True))
-    notebook.shell.user_ns.update(bound)
+    session.shell.user_ns.update(bound)
     for name, value in bound.items():
-        print(f"{name} · {_describe(value)}")
+        print(f"{name} · {_describe_value(value)}")
     # Return the values for `x = %mhjax pull x`. A command on its own returns None, because IPython would show the value
     # and keep hundreds of megabytes in Out.
-    return values if uses_result(notebook.shell.user_ns) else None
+    return values if uses_result(session.shell.user_ns) else None
 
 
-def _describe(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if all(hasattr(value, name) for name in ("shape", "dtype", "nbytes")):
         return f"{value.dtype}{list(value.shape)}, {format_nbytes(value.nbytes)}"
     return type(value).__name__
@@ -45,18 +45,18 @@ def _pull_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--each", action="store_true", help="a list with each rank's own value")
 
 
-def _push(notebook: Notebook, args: argparse.Namespace) -> None:
+def _push(session: Session, args: argparse.Namespace) -> None:
     names = check_names(args.names, "push")
-    missing = [name for name in names if name not in notebook.shell.user_ns]
+    missing = [name for name in names if name not in session.shell.user_ns]
     if missing:
         raise UsageError(f"%mhjax push: this notebook has no {', '.join(missing)}; define it in a plain cell first")
-    values = {name: notebook.shell.user_ns[name] for name in names}
+    values = {name: session.shell.user_ns[name] for name in names}
     cluster = starting.current()
     cluster.push(ranks=args.ranks, **values)
     count = cluster.process_count
-    where = say_ranks(range(count) if args.ranks is None else parse_ranks(args.ranks, count))
+    ranks_text = describe_ranks(range(count) if args.ranks is None else parse_ranks(args.ranks, count))
     for name, value in values.items():
-        print(f"{name} · {_describe(value)} · on {where}")
+        print(f"{name} · {_describe_value(value)} · on {ranks_text}")
 
 
 def _push_flags(parser: MagicArgumentParser) -> None:
@@ -64,11 +64,11 @@ def _push_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--ranks", metavar="SPEC", help="bind it on these ranks only")
 
 
-def _vars(notebook: Notebook, args: argparse.Namespace) -> None:
-    board.show_vars(gather_vars(starting.current().vars()))
+def _vars(session: Session, args: argparse.Namespace) -> None:
+    board.show_vars(variable_rows(starting.current().vars()))
 
 
-def _check(notebook: Notebook, args: argparse.Namespace) -> None:
+def _check(session: Session, args: argparse.Namespace) -> None:
     board.show_check(starting.current().check(*args.names))
 
 
@@ -76,7 +76,7 @@ def _check_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="a variable of the ranks")
 
 
-VERBS: dict[str, Verb] = {
+COMMANDS: dict[str, Command] = {
     "check": (_check, _check_flags),
     "pull": (_pull, _pull_flags),
     "push": (_push, _push_flags),

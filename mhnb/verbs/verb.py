@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.frontend.notebook import Notebook
+from mhnb.frontend.notebook import Session
 
-__all__ = ["Verb", "list_flags", "no_flags"]
+__all__ = ["Command", "list_flags", "no_flags"]
 
-Verb: TypeAlias = tuple[Callable[[Notebook, argparse.Namespace], Any], Callable[[MagicArgumentParser], None]]
+Command: TypeAlias = tuple[Callable[[Session, argparse.Namespace], Any], Callable[[MagicArgumentParser], None]]
 
 
 def no_flags(parser: MagicArgumentParser) -> None:

@@ -22,7 +22,7 @@ _Color: TypeAlias = int | tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Pen:
+class _Style:
     """The style of the next character."""
 
     fg: _Color = None
@@ -34,8 +34,8 @@ class _Pen:
     inverse: bool = False
 
 
-_PLAIN = _Pen()
-_SWITCHES: dict[int, dict[str, bool]] = {
+_DEFAULT_STYLE = _Style()
+_STYLE_CODES: dict[int, dict[str, bool]] = {
     1: {"bold": True}, 2: {"dim": True}, 3: {"italic": True}, 4: {"underline": True}, 7: {"inverse": True},
     22: {"bold": False, "dim": False}, 23: {"italic": False}, 24: {"underline": False}, 27: {"inverse": False},
 }  # fmt: skip
@@ -58,42 +58,42 @@ def ansi_to_html(text: str) -> str:
     """
     if "\x1b" not in text:
         return escape(text, quote=False)
-    pen, start, parts = _PLAIN, 0, []
+    style, start, parts = _DEFAULT_STYLE, 0, []
     for match in _ESCAPE.finditer(text):
-        parts.append(_span(pen, text[start : match.start()]))
+        parts.append(_format_span(style, text[start : match.start()]))
         start = match.end()
         if match[0].startswith("\x1b[") and match[0].endswith("m"):
-            pen = _apply(pen, match[0][2:-1])
-    parts.append(_span(pen, text[start:]))
+            style = _apply(style, match[0][2:-1])
+    parts.append(_format_span(style, text[start:]))
     return "".join(parts)
 
 
-def _apply(pen: _Pen, parameters: str) -> _Pen:
+def _apply(style: _Style, parameters: str) -> _Style:
     codes = [int(code) if code.isdecimal() else 0 for code in parameters.replace(":", ";").split(";")]
     while codes:
         code = codes.pop(0)
         if code in (38, 48):
-            color, codes = _extended(codes)
-            pen = replace(pen, fg=color) if code == 38 else replace(pen, bg=color)
+            color, codes = _parse_extended(codes)
+            style = replace(style, fg=color) if code == 38 else replace(style, bg=color)
         else:
-            pen = _apply_one(pen, code)
-    return pen
+            style = _apply_one(style, code)
+    return style
 
 
-def _apply_one(pen: _Pen, code: int) -> _Pen:
+def _apply_one(style: _Style, code: int) -> _Style:
     if code == 0:
-        return _PLAIN
-    if code in _SWITCHES:
-        return replace(pen, **_SWITCHES[code])
+        return _DEFAULT_STYLE
+    if code in _STYLE_CODES:
+        return replace(style, **_STYLE_CODES[code])
     tens, ones = divmod(code, 10)
     if tens in (3, 9) and (ones < 8 or code == 39):
-        return replace(pen, fg=None if ones == 9 else ones + (8 if tens == 9 else 0))
+        return replace(style, fg=None if ones == 9 else ones + (8 if tens == 9 else 0))
     if tens in (4, 10) and (ones < 8 or code == 49):
-        return replace(pen, bg=None if ones == 9 else ones + (8 if tens == 10 else 0))
-    return pen
+        return replace(style, bg=None if ones == 9 else ones + (8 if tens == 10 else 0))
+    return style
 
 
-def _extended(codes: list[int]) -> tuple[_Color, list[int]]:
+def _parse_extended(codes: list[int]) -> tuple[_Color, list[int]]:
     """Parse the rest of `38;5;N` or `38;2;R;G;B`."""
     if codes[:1] == [5] and len(codes) >= 2:
         return _palette(codes[1]), codes[2:]
@@ -111,23 +111,23 @@ def _palette(index: int) -> _Color:
         grey = min(255, (index - 232) * 10 + 8)
         return grey, grey, grey
     red, green, blue = (index - 16) // 36, (index - 16) // 6 % 6, (index - 16) % 6
-    return _level(red), _level(green), _level(blue)
+    return _cube_level(red), _cube_level(green), _cube_level(blue)
 
 
-def _level(step: int) -> int:
+def _cube_level(step: int) -> int:
     return 55 + 40 * step if step else 0
 
 
-def _span(pen: _Pen, text: str) -> str:
-    if not text or pen == _PLAIN:
+def _format_span(style: _Style, text: str) -> str:
+    if not text or style == _DEFAULT_STYLE:
         return escape(text, quote=False)
-    classes, styles = _looks(pen)
+    classes, styles = _format_style(style)
     named = f' class="{" ".join(classes)}"' if classes else ""
     styled = f' style="{";".join(styles)}"' if styles else ""
     return f"<span{named}{styled}>{escape(text, quote=False)}</span>"
 
 
-def _looks(pen: _Pen) -> tuple[list[str], list[str]]:
+def _format_style(pen: _Style) -> tuple[list[str], list[str]]:
     fg, bg = (pen.bg, pen.fg) if pen.inverse else (pen.fg, pen.bg)
     if pen.bold and isinstance(fg, int) and fg < 8:
         fg += 8  # as JupyterLab does
@@ -139,14 +139,14 @@ def _looks(pen: _Pen) -> tuple[list[str], list[str]]:
             styles.append(f"{style}:rgb({color[0]},{color[1]},{color[2]})")
         elif pen.inverse:
             classes.append(f"ansi-default-inverse-{side}")
-    styles += [style for on, style in _inline(pen) if on]
+    styles += [style for on, style in _inline_styles(pen) if on]
     return classes, styles
 
 
-def _inline(pen: _Pen) -> tuple[tuple[bool, str], ...]:
+def _inline_styles(style: _Style) -> tuple[tuple[bool, str], ...]:
     return (
-        (pen.bold, "font-weight:bold"),
-        (pen.dim, "opacity:.7"),
-        (pen.italic, "font-style:italic"),
-        (pen.underline, "text-decoration:underline"),
+        (style.bold, "font-weight:bold"),
+        (style.dim, "opacity:.7"),
+        (style.italic, "font-style:italic"),
+        (style.underline, "text-decoration:underline"),
     )

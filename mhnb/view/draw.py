@@ -7,23 +7,23 @@ from html import escape
 
 from mhnb.sharding.boxes import Range, format_box
 from mhnb.sharding.layout import Layout
-from mhnb.view.sharding.panes import Card, Fineness, Pane, Tile, make_card, place_hosts
+from mhnb.view.sharding.panes import LayoutGrid, Pane, Resolution, Tile, assign_hosts, build_grid
 from mhnb.view.style import host_color
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 
-__all__ = ["format_layout_svg", "format_layout_text", "pane_label", "range_label", "tile_color"]
+__all__ = ["format_layout_svg", "format_layout_text", "format_pane_position", "format_range", "tile_color"]
 
-_TEXT = Fineness(rows=16, columns=6, panes=8, tiles=128)
-_SVG = Fineness(rows=24, columns=24, panes=16, tiles=576)
+_TEXT_RESOLUTION = Resolution(rows=16, columns=6, panes=8, tiles=128)
+_SVG_RESOLUTION = Resolution(rows=24, columns=24, panes=16, tiles=576)
 _LABEL_WIDTH = 12
 
 
-def range_label(span: Range, what: str = "") -> str:
+def format_range(span: Range, dimension: str = "") -> str:
     """Format a range of a dim, as `rows 0:2`."""
-    return f"{what} {span[0]}:{span[1]}".strip()
+    return f"{dimension} {span[0]}:{span[1]}".strip()
 
 
-def pane_label(pane: Pane, ndim: int) -> str:
+def format_pane_position(pane: Pane, ndim: int) -> str:
     """Format a pane's position along the leading dims, as `[0:1, :, :]`; an empty string if there are no leading dims."""
     if not pane.leading:
         return ""
@@ -34,21 +34,21 @@ def pane_label(pane: Pane, ndim: int) -> str:
 
 
 def format_layout_text(
-    layout: Layout, *, name: str = "", places: Places | None = None, notes: Sequence[str] = ()
+    layout: Layout, *, name: str = "", locations: RankLocations | None = None, notes: Sequence[str] = ()
 ) -> str:
     """Format a layout as text."""
-    card = make_card(layout, _TEXT, name=name, places=places, notes=notes)
-    lines = [f"{card.title}     {card.cost}"]
-    for pane in card.panes:
-        lines += [label] if (label := pane_label(pane, card.ndim)) else []
-        lines += _pane_lines(pane, card)
-    return "\n".join([*lines, *card.notes])
+    grid = build_grid(layout, _TEXT_RESOLUTION, name=name, locations=locations, notes=notes)
+    lines = [f"{grid.title}     {grid.cost}"]
+    for pane in grid.panes:
+        lines += [label] if (label := format_pane_position(pane, grid.ndim)) else []
+        lines += _pane_lines(pane, grid)
+    return "\n".join([*lines, *grid.notes])
 
 
-def _pane_lines(pane: Pane, card: Card) -> list[str]:
-    labels = _row_labels(pane, card)
-    cells = [[tile.devices if tile else "" for tile in row] for row in pane.tiles]
-    heads = [range_label(span, "cols") for span in pane.columns]
+def _pane_lines(pane: Pane, grid: LayoutGrid) -> list[str]:
+    labels = _row_labels(pane, grid)
+    cells = [[tile.device_label if tile else "" for tile in row] for row in pane.tiles]
+    heads = [format_range(span, "cols") for span in pane.columns]
     width = max(_LABEL_WIDTH, *(len(label) + 4 for label in labels))
     columns = range(len(cells[0]) if cells else 0)
     widths = [
@@ -57,17 +57,17 @@ def _pane_lines(pane: Pane, card: Card) -> list[str]:
     lines = ["".join([" " * width, *(head.ljust(size) for head, size in zip(heads, widths, strict=False))]).rstrip()]
     for label, row, tiles in zip(labels, cells, pane.tiles, strict=True):
         text = label.ljust(width) + "".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True))
-        lines.append((text + _hosts_of(tiles)).rstrip())
+        lines.append((text + _format_hosts_text(tiles)).rstrip())
     return lines if heads else lines[1:]
 
 
-def _row_labels(pane: Pane, card: Card) -> list[str]:
-    if card.ndim == 0:
+def _row_labels(pane: Pane, grid: LayoutGrid) -> list[str]:
+    if grid.ndim == 0:
         return ["scalar"]
-    return [range_label(span, "rows") if card.ndim > 1 else f"[{range_label(span)}]" for span in pane.rows]
+    return [format_range(span, "rows") if grid.ndim > 1 else f"[{format_range(span)}]" for span in pane.rows]
 
 
-def _hosts_of(tiles: Sequence[Tile | None]) -> str:
+def _format_hosts_text(tiles: Sequence[Tile | None]) -> str:
     hosts = list(dict.fromkeys(host for tile in tiles if tile for host in tile.hosts))
     return " ".join(hosts) if len(hosts) <= 4 else f"{len(hosts)} hosts"
 
@@ -75,71 +75,77 @@ def _hosts_of(tiles: Sequence[Tile | None]) -> str:
 # -- SVG
 
 
-_CELL_W, _CELL_H, _HEAD, _SIDE = 92, 30, 22, 84
+_CELL_WIDTH, _CELL_HEIGHT, _HEAD_HEIGHT, _SIDE_WIDTH = 92, 30, 22, 84
 
 
 def format_layout_svg(
-    layout: Layout, *, name: str = "", places: Places | None = None, notes: Sequence[str] = ()
+    layout: Layout, *, name: str = "", locations: RankLocations | None = None, notes: Sequence[str] = ()
 ) -> str:
     """Format a layout as SVG.
 
     Each host has a colour, a replicated shard has a dashed second frame, and each tile has a title.
     """
-    card = make_card(layout, _SVG, name=name, places=places, notes=notes)
-    where = place_hosts(layout.devices, places)
-    parts, y, right = [_text(4, 15, f"{card.title}     {card.cost}")], 24, len(card.title) + len(card.cost) + 5
-    width = max(7 * right, _SIDE + _CELL_W * max((len(pane.tiles[0]) for pane in card.panes if pane.tiles), default=1))
-    for pane in card.panes:
-        drawn, height = _pane_svg(pane, card, where)
+    grid = build_grid(layout, _SVG_RESOLUTION, name=name, locations=locations, notes=notes)
+    assigned = assign_hosts(layout.devices, locations)
+    parts, y, right = [_svg_text(4, 15, f"{grid.title}     {grid.cost}")], 24, len(grid.title) + len(grid.cost) + 5
+    width = max(
+        7 * right, _SIDE_WIDTH + _CELL_WIDTH * max((len(pane.tiles[0]) for pane in grid.panes if pane.tiles), default=1)
+    )
+    for pane in grid.panes:
+        drawn, height = _pane_svg(pane, grid, assigned)
         parts.append(f'<g transform="translate(0 {y})">{drawn}</g>')
         y += height
-    for note in card.notes:
-        parts.append(_text(4, y + 14, note))
+    for note in grid.notes:
+        parts.append(_svg_text(4, y + 14, note))
         y += 18
-    about = escape(format_layout_text(layout, name=name, places=places, notes=notes))
+    description = escape(format_layout_text(layout, name=name, locations=locations, notes=notes))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width}" height="{y + 6}" '
         f'viewBox="0 0 {width} {y + 6}" font-family="monospace" font-size="12" fill="currentColor">'
-        f"<title>{escape(card.title)}</title><desc>{about}</desc>{''.join(parts)}</svg>"
+        f"<title>{escape(grid.title)}</title><desc>{description}</desc>{''.join(parts)}</svg>"
     )
 
 
-def _pane_svg(pane: Pane, card: Card, places: Places) -> tuple[str, int]:
-    label, y = pane_label(pane, card.ndim), 0
+def _pane_svg(pane: Pane, grid: LayoutGrid, locations: RankLocations) -> tuple[str, int]:
+    label, y = format_pane_position(pane, grid.ndim), 0
     parts = []
     if label:
-        parts.append(_text(4, 14, label))
+        parts.append(_svg_text(4, 14, label))
         y += 20
     if pane.columns:
-        parts += [_text(_SIDE + at * _CELL_W + 4, y + 14, range_label(s)) for at, s in enumerate(pane.columns)]
-        y += _HEAD
-    for row, tiles in zip(_row_labels(pane, card), pane.tiles, strict=True):
-        parts.append(_text(4, y + 19, row))
-        parts += [_tile_svg(tile, _SIDE + at * _CELL_W, y, places) for at, tile in enumerate(tiles) if tile]
-        y += _CELL_H
+        parts += [
+            _svg_text(_SIDE_WIDTH + at * _CELL_WIDTH + 4, y + 14, format_range(s)) for at, s in enumerate(pane.columns)
+        ]
+        y += _HEAD_HEIGHT
+    for row, tiles in zip(_row_labels(pane, grid), pane.tiles, strict=True):
+        parts.append(_svg_text(4, y + 19, row))
+        parts += [
+            _tile_svg(tile, _SIDE_WIDTH + at * _CELL_WIDTH, y, locations) for at, tile in enumerate(tiles) if tile
+        ]
+        y += _CELL_HEIGHT
     return "".join(parts), y + 6
 
 
-def _tile_svg(tile: Tile, x: int, y: int, places: Places) -> str:
-    color = tile_color(tile, places)
+def _tile_svg(tile: Tile, x: int, y: int, locations: RankLocations) -> str:
+    color = tile_color(tile, locations)
     frame = ""
     if tile.replicas > 1:
         frame = (
-            f'<rect x="{x + 3}" y="{y + 3}" width="{_CELL_W - 8}" height="{_CELL_H - 8}" fill="none" '
+            f'<rect x="{x + 3}" y="{y + 3}" width="{_CELL_WIDTH - 8}" height="{_CELL_HEIGHT - 8}" fill="none" '
             f'stroke="currentColor" stroke-dasharray="3 2"/>'
         )
-    words = tile.devices if len(tile.devices) <= 11 else f"{tile.owners[0]} +{len(tile.owners) - 1}"
+    label = tile.device_label if len(tile.device_label) <= 11 else f"{tile.owners[0]} +{len(tile.owners) - 1}"
     return (
-        f'<g tabindex="0"><title>{escape(tile.about)}</title>'
-        f'<rect x="{x}" y="{y}" width="{_CELL_W - 2}" height="{_CELL_H - 2}" fill="{color}" fill-opacity=".3" '
-        f'stroke="{color}"/>{frame}{_text(x + 7, y + 18, words)}</g>'
+        f'<g tabindex="0"><title>{escape(tile.description)}</title>'
+        f'<rect x="{x}" y="{y}" width="{_CELL_WIDTH - 2}" height="{_CELL_HEIGHT - 2}" fill="{color}" fill-opacity=".3" '
+        f'stroke="{color}"/>{frame}{_svg_text(x + 7, y + 18, label)}</g>'
     )
 
 
-def tile_color(tile: Tile, places: Places) -> str:
+def tile_color(tile: Tile, locations: RankLocations) -> str:
     """Return the colour of the host that holds a tile; grey for several hosts."""
-    return host_color(places, sorted({device.rank for device in tile.owners}))
+    return host_color(locations, sorted({device.rank for device in tile.owners}))
 
 
-def _text(x: int, y: int, words: str) -> str:
-    return f'<text x="{x}" y="{y}" xml:space="preserve">{escape(words, quote=False)}</text>'
+def _svg_text(x: int, y: int, content: str) -> str:
+    return f'<text x="{x}" y="{y}" xml:space="preserve">{escape(content, quote=False)}</text>'

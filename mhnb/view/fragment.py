@@ -9,36 +9,36 @@ from __future__ import annotations
 import functools
 import re
 
-__all__ = ["NOT_RUN", "clean_html", "finds_script"]
+__all__ = ["SCRIPTS_NOT_RUN", "clean_html", "contains_script"]
 
-NOT_RUN = "scripts and frames of a rank are not run: the page is the notebook's, and all ranks share it"
+SCRIPTS_NOT_RUN = "scripts and frames of a rank are not run: the page is the notebook's, and all ranks share it"
 
 _SCRIPT = re.compile(
     r"<(?:script|iframe|frame|object|embed|portal|animate|set)\b|<[^<>]*[\s\"'/]on[a-z]+\s*=|<[^<>]*=[\s\"']*javascript:",
     re.IGNORECASE,
 )
 
-_TEXT = (
+_TEXT_TAGS = (
     "a abbr address article aside b bdi bdo big blockquote br caption center cite code col colgroup dd del details dfn dir div dl dt "
     "em figcaption figure font footer h1 h2 h3 h4 h5 h6 header hgroup hr i ins kbd legend li main map mark menu nav nobr ol p pre q "
     "rp rt ruby s samp section small span strike strong sub summary sup table tbody td tfoot th thead time tr tt u ul var wbr"
 )
-_CONTROLS = "button datalist fieldset input label meter optgroup option output progress select"
-_MEDIA = "area audio img picture source track video"
-_DRAWN = (
+_CONTROL_TAGS = "button datalist fieldset input label meter optgroup option output progress select"
+_MEDIA_TAGS = "area audio img picture source track video"
+_SVG_TAGS = (
     "svg g defs symbol use path circle ellipse line polygon polyline rect text tspan textPath image marker mask pattern clipPath "
     "linearGradient radialGradient stop desc filter feBlend feColorMatrix feComposite feDropShadow feFlood feGaussianBlur feMerge "
     "feMergeNode feOffset"
 )
-_TAGS = {*_TEXT.split(), *_CONTROLS.split(), *_MEDIA.split(), *_DRAWN.split(), "style"}
+_TAGS = {*_TEXT_TAGS.split(), *_CONTROL_TAGS.split(), *_MEDIA_TAGS.split(), *_SVG_TAGS.split(), "style"}
 
-_EVERYWHERE = (
+_HTML_ATTRIBUTES = (
     "align alt bgcolor border cellpadding cellspacing checked class clear color cols colspan controls coords datetime dir disabled "
     "download face for frame headers height hidden high href hspace id label lang loop low max min multiple muted name nowrap open "
     "optimum placeholder poster readonly reversed role rows rowspan rules scope selected shape size span src start step style "
     "summary tabindex target title type usemap valign value vspace width"
 )
-_DRAWING = (
+_SVG_ATTRIBUTES = (
     "baseProfile clip-path clip-rule clipPathUnits cx cy d dominant-baseline dx dy fill fill-opacity fill-rule filter flood-color "
     "flood-opacity font-family font-size font-style font-weight fx fy gradientTransform gradientUnits in in2 k1 k2 k3 k4 "
     "letter-spacing marker-end marker-mid marker-start markerHeight markerUnits markerWidth mask mode offset opacity operator orient "
@@ -47,23 +47,23 @@ _DRAWING = (
     "stroke-linejoin stroke-miterlimit stroke-opacity stroke-width text-anchor textLength transform values vector-effect version "
     "viewBox visibility x x1 x2 xlink:href xml:space xmlns xmlns:xlink y y1 y2"
 )
-_ATTRIBUTES = {"*": {*_EVERYWHERE.split(), *_DRAWING.split()}}
+_ATTRIBUTES = {"*": {*_HTML_ATTRIBUTES.split(), *_SVG_ATTRIBUTES.split()}}
 _SCHEMES = {"http", "https", "mailto", "data"}
 
 _STYLE = re.compile(r"<style[^>]*>(.*?)</style>", re.DOTALL)
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _STRING = re.compile(r"\"(?:[^\"\\\n\r\f]|\\[^\n\r\f])*\"|'(?:[^'\\\n\r\f]|\\[^\n\r\f])*'")
-_ADDRESS = re.compile(r"url\([\w:/.?=&%+,;#~@!*$-]*\)")
-_CLOSES = {")": "(", "]": "[", "}": "{"}
+_URL = re.compile(r"url\([\w:/.?=&%+,;#~@!*$-]*\)")
+_OPENING_BRACKETS = {")": "(", "]": "[", "}": "{"}
 
-_INSIDE = "position:relative;contain:layout paint;overflow-x:auto"
+_CONTAINER_STYLE = "position:relative;contain:layout paint;overflow-x:auto"
 """Style of the enclosing element: nothing is drawn outside its box, wherever the content's own styles position it."""
 
 
-def finds_script(html: str) -> bool:
+def contains_script(html: str) -> bool:
     """Return whether HTML contains a script, an event handler or a frame.
 
-    >>> finds_script("<b onclick='go()'>x</b>"), finds_script("a < b, script")
+    >>> contains_script("<b onclick='go()'>x</b>"), contains_script("a < b, script")
     (True, False)
     """
     return _SCRIPT.search(html) is not None
@@ -88,13 +88,13 @@ def clean_html(html: str) -> str:
         url_schemes=_SCHEMES,
         link_rel=None,
     )
-    return f'<div style="{_INSIDE}">{_STYLE.sub(_scope, clean)}</div>'
+    return f'<div style="{_CONTAINER_STYLE}">{_STYLE.sub(_scope_style, clean)}</div>'
 
 
-def _scope(style: re.Match[str]) -> str:
+def _scope_style(style: re.Match[str]) -> str:
     """Limit a style sheet to the elements beside it; remove it if that cannot be guaranteed."""
     rules = _COMMENT.sub(" ", style[1]).replace("<!--", " ").replace("-->", " ")
-    if not _is_balanced(_ADDRESS.sub("", _STRING.sub('""', rules))):
+    if not _is_balanced(_URL.sub("", _STRING.sub('""', rules))):
         return ""
     return f"<style>@scope{{{rules.replace(':root', ':scope')}}}</style>"
 
@@ -102,11 +102,11 @@ def _scope(style: re.Match[str]) -> str:
 def _is_balanced(rules: str) -> bool:
     """Return whether every bracket in a style sheet closes, so that none of its rules ends the block around it."""
     opened: list[str] = []
-    for sign in rules:
-        if sign in "([{":
-            opened.append(sign)
-        elif sign in _CLOSES and (not opened or opened.pop() != _CLOSES[sign]):
+    for character in rules:
+        if character in "([{":
+            opened.append(character)
+        elif character in _OPENING_BRACKETS and (not opened or opened.pop() != _OPENING_BRACKETS[character]):
             return False
     # A backslash, an unmatched quote, an open comment or an address without quotes may change what a bracket means.
-    odd = re.search(r"\\|(?<!\")\"(?!\")|'|/\*|url\((?!\"\")", rules)
-    return not opened and odd is None
+    unsafe = re.search(r"\\|(?<!\")\"(?!\")|'|/\*|url\((?!\"\")", rules)
+    return not opened and unsafe is None

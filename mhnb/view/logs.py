@@ -11,31 +11,31 @@ from html import escape
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
-__all__ = ["log_html"]
+__all__ = ["format_log_html"]
 
 
-def log_html(path: str, folder: str = "") -> str:
+def format_log_html(path: str, notebook_dir: str = "") -> str:
     """Format a path as a link or as text to copy.
 
     Args:
         path: of the log file.
-        folder: the notebook's folder; empty if it is unknown.
+        notebook_dir: the notebook's folder; empty if it is unknown.
 
-    >>> log_html("/data/nb/logs/rank0.log", "/data/nb")
+    >>> format_log_html("/data/nb/logs/rank0.log", "/data/nb")
     '<a href="logs/rank0.log" title="opens in JupyterLab">/data/nb/logs/rank0.log</a>'
-    >>> log_html("/data/.local/rank0.log", "/data/nb")
+    >>> format_log_html("/data/.local/rank0.log", "/data/nb")
     '<code style="user-select:all" title="a click selects it">/data/.local/rank0.log</code>'
     """
     shown = escape(path, quote=False)
-    below = _below(path, folder)
-    if below:
-        return f'<a href="{quote(below)}" title="opens in JupyterLab">{shown}</a>'
+    relative = _relative_path(path, notebook_dir)
+    if relative:
+        return f'<a href="{quote(relative)}" title="opens in JupyterLab">{shown}</a>'
     return f'<code style="user-select:all" title="a click selects it">{shown}</code>'
 
 
-def _below(path: str, folder: str) -> str:
+def _relative_path(path: str, notebook_dir: str) -> str:
     """Return the path relative to the folder; an empty string if it is elsewhere or hidden."""
-    if not folder or not PurePosixPath(path).is_relative_to(folder):
+    if not notebook_dir or not PurePosixPath(path).is_relative_to(notebook_dir):
         return ""
-    below = PurePosixPath(path).relative_to(folder)
-    return "" if any(part.startswith(".") for part in below.parts) else str(below)
+    relative = PurePosixPath(path).relative_to(notebook_dir)
+    return "" if any(part.startswith(".") for part in relative.parts) else str(relative)

@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any
 
-from mhnb.core.output.figures import describe_figure, find_form
+from mhnb.core.output.figures import describe_figure, find_figure_type
 from mhnb.values import Output
 from mhnb.view.ansi import ansi_to_html, strip_ansi
-from mhnb.view.fragment import NOT_RUN, clean_html, finds_script
+from mhnb.view.fragment import SCRIPTS_NOT_RUN, clean_html, contains_script
 from mhnb.view.words import format_nbytes
 
 __all__ = [
     "MAX_RICH_NBYTES",
     "PRE_STYLE",
     "STDERR_STYLE",
+    "format_pre",
+    "format_pre_html",
     "output_to_html",
     "output_to_text",
     "plain_nbytes",
-    "pre",
-    "pre_html",
 ]
 
 MAX_RICH_NBYTES = 8 * 2**20
@@ -35,12 +35,12 @@ MAX_RICH_NBYTES = 8 * 2**20
 
 PRE_STYLE = "font-family:monospace;margin:0;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 STDERR_STYLE = "background-color:rgba(230,90,80,0.14);padding:1px 4px"
-_BLANK = re.compile(r"(?<=\n)([ \t]*)\n")
-_NAMELESS = re.compile(r"<IPython(?:\.core)?\.display\.\w+ object>")
+_BLANK_LINE = re.compile(r"(?<=\n)([ \t]*)\n")
+_OBJECT_REPR = re.compile(r"<IPython(?:\.core)?\.display\.\w+ object>")
 """What IPython prints for a formula, Markdown or JSON instead of the source."""
-_SOURCES = ("text/plain", "text/markdown", "text/latex", "application/json", "application/geo+json")
-_SCRIPT = "application/javascript"
-_SCRIPT_LINES = 12
+_SOURCE_MIMES = ("text/plain", "text/markdown", "text/latex", "application/json", "application/geo+json")
+_SCRIPT_MIME = "application/javascript"
+_MAX_SCRIPT_LINES = 12
 """Maximum number of lines of a script that are shown, enough to recognise it."""
 _SIZE = re.compile(r"\s*\+?(\d{1,6})(?:\.\d*)?(?:px)?(%?)\s*")
 
@@ -54,22 +54,22 @@ def output_to_html(output: Output) -> str:
     kind = output["output_type"]
     if kind == "stream":
         style = STDERR_STYLE if output["name"] == "stderr" else ""
-        return pre(_joined(output["text"]).removesuffix("\n"), style=style)
+        return format_pre(_join_text(output["text"]).removesuffix("\n"), style=style)
     if kind == "error":
-        return pre("\n".join(output["traceback"]))
+        return format_pre("\n".join(output["traceback"]))
     data, metadata = output.get("data", {}), output.get("metadata")
-    if (form := find_form(data)) is not None:
-        what = escape(describe_figure(form, data[form]), quote=False)
-        return f'<div>{what} <span style="opacity:.65">· drawn below its cell</span></div>'
+    if (form := find_figure_type(data)) is not None:
+        description = escape(describe_figure(form, data[form]), quote=False)
+        return f'<div>{description} <span style="opacity:.65">· drawn below its cell</span></div>'
     too_large = ""
     for mime, write in _WRITERS:
         if mime not in data:
             continue
-        text = _plain(data) if mime == "text/plain" else _joined(data[mime])
+        text = _plain_text(data) if mime == "text/plain" else _join_text(data[mime])
         if len(text) <= MAX_RICH_NBYTES:
-            return write(text, _about(metadata, mime)) + _tell_script(data, mime, text) + too_large
-        too_large = pre(f"… {mime} of {format_nbytes(len(text))} is not stored in the notebook")
-    return pre(f"<{', '.join(sorted(data)) or 'nothing'}>") + too_large
+            return write(text, _metadata_of(metadata, mime)) + _format_script_note(data, mime, text) + too_large
+        too_large = format_pre(f"… {mime} of {format_nbytes(len(text))} is not stored in the notebook")
+    return format_pre(f"<{', '.join(sorted(data)) or 'nothing'}>") + too_large
 
 
 def output_to_text(output: Output, *, color: bool = False) -> str:
@@ -80,24 +80,24 @@ def output_to_text(output: Output, *, color: bool = False) -> str:
     """
     kind = output["output_type"]
     if kind == "stream":
-        text = _joined(output["text"])
+        text = _join_text(output["text"])
     elif kind == "error":
         text = "\n".join(output["traceback"])
     else:
-        text = _plain(output.get("data", {}))
+        text = _plain_text(output.get("data", {}))
     return text if color else strip_ansi(text)
 
 
-def pre(text: str, *, style: str = "") -> str:
+def format_pre(text: str, *, style: str = "") -> str:
     """Format preformatted text as HTML. The style sets a monospace font, because nbconvert's page sets none."""
-    return pre_html(ansi_to_html(text), style=style)
+    return format_pre_html(ansi_to_html(text), style=style)
 
 
-def pre_html(html: str, *, style: str = "") -> str:
-    """Format text that is already HTML, as `pre` does."""
+def format_pre_html(html: str, *, style: str = "") -> str:
+    """Format text that is already HTML, as `format_pre` does."""
     # nbconvert converts a notebook to Markdown too. There a blank line would end the HTML, and the rest would be parsed
     # as Markdown.
-    unbroken = _BLANK.sub(r"\1&#10;", html)
+    unbroken = _BLANK_LINE.sub(r"\1&#10;", html)
     block = f'<pre style="{PRE_STYLE}{";" + style if style else ""}">{unbroken}</pre>'
     # JupyterLab and nbconvert style the ansi classes only inside this class, in the theme's own colours
     return f'<div class="jp-RenderedText" style="padding:0">{block}</div>'
@@ -105,45 +105,45 @@ def pre_html(html: str, *, style: str = "") -> str:
 
 def plain_nbytes(outputs: Iterable[Output]) -> int:
     """Return roughly how much text outputs hold, besides figures and similar content."""
-    streams = sum(len(_joined(o["text"])) for o in outputs if o["output_type"] == "stream")
-    return streams + sum(len(_joined(o.get("data", {}).get("text/plain", ""))) for o in outputs)
+    streams = sum(len(_join_text(o["text"])) for o in outputs if o["output_type"] == "stream")
+    return streams + sum(len(_join_text(o.get("data", {}).get("text/plain", ""))) for o in outputs)
 
 
-def _plain(data: dict[str, Any]) -> str:
-    texts = [_source(mime, data[mime]) for mime in _SOURCES if mime in data]
+def _plain_text(data: dict[str, Any]) -> str:
+    texts = [_format_source(mime, data[mime]) for mime in _SOURCE_MIMES if mime in data]
     # A script refers to the page that contains it. That page is the notebook's, and all ranks share it.
-    texts += [f"({NOT_RUN})\n{_first_lines(_joined(data[_SCRIPT]))}"] if _SCRIPT in data else []
-    if told := [text for text in texts if not _NAMELESS.fullmatch(text)] or texts:
-        return told[0]
+    texts += [f"({SCRIPTS_NOT_RUN})\n{_first_lines(_join_text(data[_SCRIPT_MIME]))}"] if _SCRIPT_MIME in data else []
+    if readable := [text for text in texts if not _OBJECT_REPR.fullmatch(text)] or texts:
+        return readable[0]
     return f"<{', '.join(sorted(data)) or 'nothing'}>"
 
 
 def _first_lines(source: str) -> str:
     lines = source.splitlines()
-    more = [f"… {len(lines) - _SCRIPT_LINES} more lines"] if len(lines) > _SCRIPT_LINES else []
-    return "\n".join([*lines[:_SCRIPT_LINES], *more])
+    more = [f"… {len(lines) - _MAX_SCRIPT_LINES} more lines"] if len(lines) > _MAX_SCRIPT_LINES else []
+    return "\n".join([*lines[:_MAX_SCRIPT_LINES], *more])
 
 
-def _source(mime: str, form: Any) -> str:
-    return _joined(form) if mime.startswith("text/") else json.dumps(form, ensure_ascii=False, default=str)
+def _format_source(mime: str, content: Any) -> str:
+    return _join_text(content) if mime.startswith("text/") else json.dumps(content, ensure_ascii=False, default=str)
 
 
-def _joined(text: Any) -> str:
+def _join_text(text: Any) -> str:
     return "".join(map(str, text)) if isinstance(text, list) else str(text)
 
 
-def _about(metadata: Any, mime: str) -> dict[str, Any]:
+def _metadata_of(metadata: Any, mime: str) -> dict[str, Any]:
     """Return the metadata of one MIME type; a rank may send any value there."""
-    about = metadata.get(mime) if isinstance(metadata, dict) else None
-    return about if isinstance(about, dict) else {}
+    entry = metadata.get(mime) if isinstance(metadata, dict) else None
+    return entry if isinstance(entry, dict) else {}
 
 
-def _tell_script(data: dict[str, Any], mime: str, text: str) -> str:
+def _format_script_note(data: dict[str, Any], mime: str, text: str) -> str:
     """Format a note if an output is shown without the scripts that it contained."""
-    has_script = mime in ("text/html", "text/markdown", "image/svg+xml") and finds_script(text)
-    if not has_script and (mime == "text/plain" or _SCRIPT not in data):
+    has_script = mime in ("text/html", "text/markdown", "image/svg+xml") and contains_script(text)
+    if not has_script and (mime == "text/plain" or _SCRIPT_MIME not in data):
         return ""
-    return f'<div style="opacity:.65">({NOT_RUN})</div>'
+    return f'<div style="opacity:.65">({SCRIPTS_NOT_RUN})</div>'
 
 
 def _write_html(text: str, _metadata: dict[str, Any]) -> str:
@@ -151,7 +151,7 @@ def _write_html(text: str, _metadata: dict[str, Any]) -> str:
 
 
 def _write_plain(text: str, _metadata: dict[str, Any]) -> str:
-    return pre(text)
+    return format_pre(text)
 
 
 def _write_latex(text: str, _metadata: dict[str, Any]) -> str:
@@ -162,30 +162,30 @@ def _write_markdown(text: str, _metadata: dict[str, Any]) -> str:
     try:
         import mistune
     except ImportError:  # mistune comes with nbconvert; without it the source is readable too
-        return pre(text)
+        return format_pre(text)
     return clean_html(str(mistune.html(text)))
 
 
 def _write_svg(text: str, metadata: dict[str, Any]) -> str:
     # an untrusted notebook loses inline <svg>, but not an image
-    return _img("image/svg+xml", base64.b64encode(text.encode()).decode(), metadata)
+    return _format_image("image/svg+xml", base64.b64encode(text.encode()).decode(), metadata)
 
 
 def _image_writer(mime: str) -> Callable[[str, dict[str, Any]], str]:
-    return lambda text, metadata: _img(mime, "".join(text.split()), metadata)
+    return lambda text, metadata: _format_image(mime, "".join(text.split()), metadata)
 
 
-def _img(mime: str, encoded: str, metadata: dict[str, Any]) -> str:
-    size = "".join(_size(side, metadata.get(side)) for side in ("width", "height"))
+def _format_image(mime: str, encoded: str, metadata: dict[str, Any]) -> str:
+    size = "".join(_format_size(side, metadata.get(side)) for side in ("width", "height"))
     return f'<div><img alt="{mime}"{size} style="max-width:100%" src="data:{mime};base64,{escape(encoded)}"></div>'
 
 
-def _size(side: str, value: Any) -> str:
+def _format_size(side: str, value: Any) -> str:
     """Format a size as JupyterLab does, which uses any value as the attribute: pixels or a percentage."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return ""
-    found = _SIZE.fullmatch(str(value))
-    return f' {side}="{found[1]}{found[2]}"' if found else ""
+    match = _SIZE.fullmatch(str(value))
+    return f' {side}="{match[1]}{match[2]}"' if match else ""
 
 
 _WRITERS: tuple[tuple[str, Callable[[str, dict[str, Any]], str]], ...] = (

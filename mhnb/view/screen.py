@@ -9,25 +9,25 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TextIO, TypeAlias
 
-from mhnb.view.live.draft import draft_id
+from mhnb.view.live.draft import placeholder_id
 from mhnb.view.live.frame import ByteBudget, LiveFrame, changed_parts, frame_parts
 from mhnb.view.live.livehtml import frame_to_html
-from mhnb.view.live.panel import make_live_widget, work_while_blocked
+from mhnb.view.live.panel import handle_messages_while_blocked, make_live_widget
 from mhnb.view.region import Region, open_region
 
-__all__ = ["LiveBox", "NotebookScreen", "Screen", "TextScreen", "detect_screen"]
+__all__ = ["LiveWidget", "NotebookScreen", "Screen", "TextScreen", "detect_screen"]
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
-Act: TypeAlias = Callable[[str], None]
+ButtonHandler: TypeAlias = Callable[[str], None]
 """Handles a button: interrupt, where, all or fold."""
 
 
-class LiveBox(Protocol):
+class LiveWidget(Protocol):
     """A widget that shows a running cell."""
 
-    hides_draft: bool
-    """Whether the display that `draft_id` names is hidden while this widget exists."""
+    hides_placeholder: bool
+    """Whether the display that `placeholder_id` names is hidden while this widget exists."""
 
     def show(self, frame: LiveFrame, now_s: float) -> None:
         """Show another frame. It may be skipped if too much was sent recently, because another one follows."""
@@ -56,7 +56,7 @@ class Screen(Protocol):
     def replace_late(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display, from any thread."""
 
-    def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Act) -> LiveBox | None:
+    def open_live(self, frame: LiveFrame, text: str, display_id: str, on_button: ButtonHandler) -> LiveWidget | None:
         """Create a display with a widget in it; return None if widgets are not available.
 
         `act` is called with interrupt, where, all or fold when a button is pressed, in a thread of its own, also while the cell
@@ -69,7 +69,7 @@ class Screen(Protocol):
     def write(self, text: str) -> None:
         """Print text."""
 
-    def complain(self, text: str) -> None:
+    def report_error(self, text: str) -> None:
         """Print one line about a view that failed."""
 
 
@@ -81,7 +81,7 @@ class _Streams:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
 
-    def complain(self, text: str) -> None:
+    def report_error(self, text: str) -> None:
         """Print one line about a view that failed."""
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
@@ -101,7 +101,7 @@ class TextScreen(_Streams):
 
     replace = show_late = replace_late = show
 
-    def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Act) -> LiveBox | None:  # noqa: ARG002
+    def open_live(self, frame: LiveFrame, text: str, display_id: str, on_button: ButtonHandler) -> LiveWidget | None:  # noqa: ARG002
         """Return None, because a terminal has no widgets."""
         return None
 
@@ -120,7 +120,7 @@ class NotebookScreen(_Streams):
         self._shell = shell
         # the current cell, so that late output is displayed in it
         self._parent = dict(shell.get_parent() or {})
-        self._replaced: dict[str, Mapping[str, Any]] = {}
+        self._pending_replacements: dict[str, Mapping[str, Any]] = {}
         """Displays that were replaced late, since the last cell began. They are sent again when the next one begins."""
 
     def show(self, data: Mapping[str, Any], display_id: str) -> None:
@@ -140,16 +140,16 @@ class NotebookScreen(_Streams):
 
         Messages between two cells have no such parent, so all of them are sent again when the next cell begins.
         """
-        self._replaced[display_id] = data
+        self._pending_replacements[display_id] = data
         # Register each time, and after the display is recorded, because the next cell may begin at this moment.
         # Registering twice has the same effect as once.
-        self._shell.events.register("pre_run_cell", self._send_again)
+        self._shell.events.register("pre_run_cell", self._resend_replacements)
         self._send("update_display_data", data, display_id, parent=self._shell.get_parent())
 
-    def _send_again(self, *_: Any) -> None:
-        self._shell.events.unregister("pre_run_cell", self._send_again)
-        while self._replaced:
-            display_id, data = self._replaced.popitem()
+    def _resend_replacements(self, *_: Any) -> None:
+        self._shell.events.unregister("pre_run_cell", self._resend_replacements)
+        while self._pending_replacements:
+            display_id, data = self._pending_replacements.popitem()
             self._send("update_display_data", data, display_id, parent=self._shell.get_parent())
 
     def _send(self, kind: str, data: Mapping[str, Any], display_id: str, *, parent: Any) -> None:
@@ -158,15 +158,15 @@ class NotebookScreen(_Streams):
         content = {"data": dict(data), "metadata": {}, "transient": {"display_id": display_id}}
         kernel.session.send(kernel.iopub_socket, kind, content, parent=parent, ident=b"display_data")
 
-    def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Act) -> LiveBox | None:
+    def open_live(self, frame: LiveFrame, text: str, display_id: str, on_button: ButtonHandler) -> LiveWidget | None:
         """Create a display with a widget in it."""
-        for kind in (_PartsBox, _HtmlBox):
+        for kind in (_PartsWidget, _HtmlWidget):
             try:
-                box: _PartsBox | _HtmlBox = kind(frame, display_id, act)
+                widget: _PartsWidget | _HtmlWidget = kind(frame, display_id, on_button)
             except ImportError:
                 continue
-            self.show({_WIDGET_VIEW: box.view, "text/plain": text}, display_id)
-            return box
+            self.show({_WIDGET_VIEW: widget.view, "text/plain": text}, display_id)
+            return widget
         return None
 
     def open_region(self) -> Region | None:
@@ -174,74 +174,74 @@ class NotebookScreen(_Streams):
         return None
 
 
-class _PartsBox:
+class _PartsWidget:
     """mhnb's own widget, which receives only what has changed."""
 
-    hides_draft = True
+    hides_placeholder = True
 
-    def __init__(self, frame: LiveFrame, display_id: str, act: Act) -> None:
+    def __init__(self, frame: LiveFrame, display_id: str, on_button: ButtonHandler) -> None:
         self._parts = frame_parts(frame)
         self._budget = ByteBudget()
-        self._widget = make_live_widget(self._parts, draft_id(display_id), act)
+        self._widget = make_live_widget(self._parts, placeholder_id(display_id), on_button)
         self.view = self._widget._repr_mimebundle_()[0][_WIDGET_VIEW]
 
     def show(self, frame: LiveFrame, now_s: float) -> None:
         """Send the parts that changed, in one message."""
         changed = changed_parts(self._parts, frame_parts(frame))
-        left = self._budget.spend(sum(len(text.encode("utf-8", "replace")) for text in changed.values()), now_s)
-        if not changed or left is None:
+        remaining = self._budget.spend(sum(len(text.encode("utf-8", "replace")) for text in changed.values()), now_s)
+        if not changed or remaining is None:
             return
-        self._budget, self._parts = left, {**self._parts, **changed}
+        self._budget, self._parts = remaining, {**self._parts, **changed}
         with self._widget.hold_sync():
             for name, text in changed.items():
                 setattr(self._widget, name, text)
 
     def close(self) -> None:
         """Close the widget and its layout, which has a comm of its own."""
-        _close(self._widget)
+        _close_widget(self._widget)
 
 
-class _HtmlBox:
+class _HtmlWidget:
     """An ipywidgets HTML widget in a box, with a row of buttons below it once they are offered."""
 
-    hides_draft = False
+    hides_placeholder = False
 
-    def __init__(self, frame: LiveFrame, display_id: str, act: Act) -> None:  # noqa: ARG002  # same signature as _PartsBox
+    def __init__(self, frame: LiveFrame, display_id: str, on_button: ButtonHandler) -> None:  # noqa: ARG002  # same signature as _PartsBox
         import ipywidgets  # type: ignore[import-untyped]  # it has no types
 
-        self._ipywidgets, self._act = ipywidgets, act
+        self._ipywidgets, self._on_button = ipywidgets, on_button
         self._html = ipywidgets.HTML(frame_to_html(frame))
         self._box = ipywidgets.VBox([self._html])
         self._widgets = [self._box, self._html]
-        self._offered = False
+        self._has_buttons = False
         self.view = self._box._repr_mimebundle_()[_WIDGET_VIEW]
 
     def show(self, frame: LiveFrame, now_s: float) -> None:  # noqa: ARG002
         """Replace the HTML, and add the buttons once they are offered."""
         self._html.value = frame_to_html(frame)
-        if frame.acts and not self._offered:
-            self._offered = True
-            buttons = [self._button(name, act) for name, act in _BUTTONS.items()]
+        if frame.has_buttons and not self._has_buttons:
+            self._has_buttons = True
+            buttons = [self._create_button(name, act) for name, act in _BUTTON_ACTIONS.items()]
             row = self._ipywidgets.HBox(buttons)
             self._widgets += [*buttons, row]
             self._box.children = (self._html, row)
 
-    def _button(self, name: str, act: str) -> Any:
+    def _create_button(self, name: str, action: str) -> Any:
         button = self._ipywidgets.Button(description=name)
-        button.on_click(lambda _: self._act(act))
-        work_while_blocked(button)
+        button.on_click(lambda _: self._on_button(action))
+        handle_messages_while_blocked(button)
         return button
 
     def close(self) -> None:
         """Close the widgets."""
         for widget in self._widgets:
-            _close(widget)
+            _close_widget(widget)
 
 
-_BUTTONS = {"Interrupt": "interrupt", "Where": "where", "Show all": "all"}
+_BUTTON_ACTIONS = {"Interrupt": "interrupt", "Where": "where", "Show all": "all"}
 
 
-def _close(widget: Any) -> None:
+def _close_widget(widget: Any) -> None:
     """Close a widget and its layout and style, each of which has a comm of its own."""
     for part in (widget, getattr(widget, "layout", None), getattr(widget, "style", None)):
         if part is not None:

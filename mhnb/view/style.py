@@ -10,21 +10,31 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 
-__all__ = ["ANSI_CSS", "BAD", "CHANGED", "GRID", "GRID_CARD", "QUIET", "TABS_CSS", "host_color", "wrap"]
+__all__ = [
+    "ANSI_CSS",
+    "CHANGED_STYLE",
+    "FAILED_COLOR",
+    "GRID_CELL_STYLE",
+    "GRID_STYLE",
+    "QUIET_STYLE",
+    "TABS_CSS",
+    "host_color",
+    "wrap_html",
+]
 
-QUIET = "opacity:.65"
-BAD = "#d55e00"
+QUIET_STYLE = "opacity:.65"
+FAILED_COLOR = "#d55e00"
 """Colour of a line beside what failed, never of text, which would not be readable on both white and black."""
-CHANGED = "background-color:rgba(230,159,0,.25);text-decoration:underline;text-underline-offset:2px"
+CHANGED_STYLE = "background-color:rgba(230,159,0,.25);text-decoration:underline;text-underline-offset:2px"
 """Style of a word that differs; underlined too, for users who do not see the colour."""
-GRID = "display:grid;grid-template-columns:repeat(auto-fill,minmax(14em,1fr));gap:6px;margin-top:3px"
-GRID_CARD = "border:1px solid rgba(128,128,128,.45);padding:3px 6px;min-width:0"
+GRID_STYLE = "display:grid;grid-template-columns:repeat(auto-fill,minmax(14em,1fr));gap:6px;margin-top:3px"
+GRID_CELL_STYLE = "border:1px solid rgba(128,128,128,.45);padding:3px 6px;min-width:0"
 
 _HOST_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#7f7fd5")
 """The colours of Okabe and Ito, which colour-blind users can distinguish. The host's name is shown beside them."""
-_SEVERAL = "#8c8c8c"
+_GREY = "#8c8c8c"
 _DIGITS = re.compile(r"(\d+)$")
 
 _CSS = (
@@ -42,7 +52,7 @@ ANSI_CSS = "".join(
 )  # fmt: skip
 """For pages that do not have JupyterLab's classes; JupyterLab's own rules are more specific and take precedence."""
 
-RUN_CSS = (
+REPEATED_LINES_CSS = (
     ".mhnb .mhnb-run th,.mhnb .mhnb-run td{padding:0 .7em 0 0;border:0;background:none;text-align:right;font-weight:normal;"
     "vertical-align:top}.mhnb .mhnb-run th{opacity:.75}"
 )
@@ -64,18 +74,18 @@ TABS_CSS = (
 """Turns the `<details>` inside `uid` into tabs. Without it they are a list of items that open and close."""
 
 
-def host_color(places: Places, ranks: Sequence[int]) -> str:
+def host_color(locations: RankLocations, ranks: Sequence[int]) -> str:
     """Return the colour of the host that holds all of `ranks`; grey for several hosts or an unknown one."""
-    host = places.host_of(ranks)
+    host = locations.host_of(ranks)
     if host is None:
-        return _SEVERAL
+        return _GREY
     digits = _DIGITS.search(host)
-    place = int(digits[1]) if digits else sum(map(ord, host))
-    return _HOST_COLORS[place % len(_HOST_COLORS)]
+    index = int(digits[1]) if digits else sum(map(ord, host))
+    return _HOST_COLORS[index % len(_HOST_COLORS)]
 
 
-def wrap(body: str, *, css: str = "") -> str:
+def wrap_html(body: str, *, css: str = "") -> str:
     """Wrap a view's HTML in its outer element, with the style sheet that it needs."""
     ansi = ANSI_CSS if "ansi-" in body else ""
-    runs = RUN_CSS if "mhnb-run" in body else ""
-    return f'<div class="mhnb"><style>{_CSS}{ansi}{runs}{css}</style>{body}</div>'
+    repeated = REPEATED_LINES_CSS if "mhnb-run" in body else ""
+    return f'<div class="mhnb"><style>{_CSS}{ansi}{repeated}{css}</style>{body}</div>'

@@ -8,9 +8,9 @@ from itertools import count
 __all__ = ["new_uid"]
 
 # Created once, because random bytes need a system call and every cell needs an id.
-_PROCESS, _COUNT = secrets.token_hex(6), count(1)
+_PREFIX, _COUNTER = secrets.token_hex(6), count(1)
 
 
 def new_uid() -> str:
     """Return the next id; safe to call from any thread."""
-    return f"mhnb-{_PROCESS}-{next(_COUNT)}"
+    return f"mhnb-{_PREFIX}-{next(_COUNTER)}"

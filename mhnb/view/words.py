@@ -9,7 +9,7 @@ from mhnb.core.reach.hostnames import format_hosts
 from mhnb.sharding.words import format_nbytes
 from mhnb.values import RankError
 
-__all__ = ["Places", "format_error", "format_hosts_of", "format_nbytes", "format_seconds", "join_words"]
+__all__ = ["RankLocations", "format_error", "format_hosts_of", "format_nbytes", "format_seconds", "join_words"]
 
 
 _MAX_HOSTS_CHARS = 32
@@ -17,7 +17,7 @@ _MAX_ERROR_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RankLocations:
     """Host and log file of each rank. A rank that is missing is shown without them."""
 
     hosts: Mapping[int, str] = field(default_factory=dict)
@@ -26,14 +26,14 @@ class Places:
     """Path of the log file with the rank's complete output."""
     cluster: str = ""
     """The cluster's name."""
-    folder: str = ""
+    notebook_dir: str = ""
     """The notebook's folder, from which a front end opens files; empty if it is unknown."""
-    script: str = ""
+    script_path: str = ""
     """The file that runs instead of cells; empty if cells run."""
 
-    def name_source(self, seq: int) -> str:
+    def describe_source(self, seq: int) -> str:
         """Return what a line number refers to: the script, or else the cell."""
-        return self.script or f"cell {seq}"
+        return self.script_path or f"cell {seq}"
 
     def host_of(self, ranks: Iterable[int]) -> str | None:
         """Return the host that holds all of `ranks`; None if there are several or it is unknown."""
@@ -50,15 +50,15 @@ def format_error(error: RankError) -> str:
     return ": ".join(filter(None, (error.ename, error.evalue[:_MAX_ERROR_CHARS])))
 
 
-def format_hosts_of(places: Places, ranks: Iterable[int]) -> str:
+def format_hosts_of(locations: RankLocations, ranks: Iterable[int]) -> str:
     """Format the hosts that ranks are on; an empty string if one is unknown, or if they are all of several hosts.
 
-    >>> format_hosts_of(Places(hosts={0: "host0", 1: "host1", 2: "host2"}), (1, 2))
+    >>> format_hosts_of(RankLocations(hosts={0: "host0", 1: "host1", 2: "host2"}), (1, 2))
     'host[1-2]'
     """
-    hosts = [places.hosts.get(rank) for rank in ranks]
+    hosts = [locations.hosts.get(rank) for rank in ranks]
     known = [host for host in hosts if host is not None]
-    if len(known) < len(hosts) or (len(known) > 1 and set(known) == set(places.hosts.values())):
+    if len(known) < len(hosts) or (len(known) > 1 and set(known) == set(locations.hosts.values())):
         return ""
     named = format_hosts(known)
     # A long list is shown as a count, because the ranks before it identify the hosts.

@@ -51,7 +51,7 @@ def compile_program(collectives: int) -> tuple[str, str]:
 def measure(text: str, stablehlo: str, rounds: int) -> dict[str, list[float]]:
     """Seconds of each step, by step, a value a round."""
     from mhnb.sharding import hlo_groups, hlo_shape, why
-    from mhnb.sharding.axes import _along, parse_meshes
+    from mhnb.sharding.axes import _find_group_axes, parse_meshes
     from mhnb.sharding.hlo import parse_collectives
     from mhnb.sharding.report import Program, make_report
     from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
@@ -59,12 +59,12 @@ def measure(text: str, stablehlo: str, rounds: int) -> dict[str, list[float]]:
     took: dict[str, list[float]] = {"parse": [], "axes, bytes, reasons": [], "text and HTML": [], "together": []}
     for _ in range(rounds):
         # As the first report of a process: nothing is remembered from the round before.
-        for cached in (hlo_groups.parse_groups, hlo_shape.parse_shape, why.read_lowered, _along):
+        for cached in (hlo_groups.parse_groups, hlo_shape.parse_shape, why.parse_lowered, _find_group_axes):
             cached.cache_clear()
         times = [time.perf_counter()]
         found = parse_collectives(text)
         times.append(time.perf_counter())
-        program = Program("jit(layers)", RANKS, "cpu", found, parse_meshes(stablehlo)).explained(stablehlo)
+        program = Program("jit(layers)", RANKS, "cpu", found, parse_meshes(stablehlo)).with_explanations(stablehlo)
         report = make_report(program, {rank: rank for rank in RANKS})
         times.append(time.perf_counter())
         format_collectives_text([report], why=True)

@@ -15,7 +15,7 @@ from mhnb.core.life.cell import Cell
 from mhnb.core.life.events import CellRequest
 from mhnb.core.wire.protocol import CellEnded
 from mhnb.view.live.live import CellView
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 
 __all__ = ["play_mhnb", "play_tab"]
 
@@ -33,11 +33,11 @@ def line_of(rank: int, step: int, *, numbers: bool, groups: int = 0) -> str:
 def play_mhnb(ranks: int, lines: int, report: str, *, numbers: bool = False, groups: int = 0) -> None:
     """Play it into mhnb's own view and write down what that took."""
     cell = Cell(1, CellRequest("x"), seq=1, ranks=tuple(range(ranks)), now=0.0)
-    places = Places({r: f"host{r}" for r in range(ranks)}, {r: f"/logs/bench/rank{r}.log" for r in range(ranks)})
-    view, spent = CellView(places=places), [0.0]
+    places = RankLocations({r: f"host{r}" for r in range(ranks)}, {r: f"/logs/bench/rank{r}.log" for r in range(ranks)})
+    view, spent = CellView(locations=places), [0.0]
     for step in range(STEPS):
         for rank, part in cell.parts.items():
-            part.add([["stdout", text] for text in _batch(rank, lines, step, numbers=numbers, groups=groups)])
+            part.add_output([["stdout", text] for text in _batch(rank, lines, step, numbers=numbers, groups=groups)])
         _timed(spent, lambda: view.update(cell.result(0.2 + step / 10, ranks)))  # noqa: B023 - called at once
         time.sleep(0.05)
     for rank in range(ranks):

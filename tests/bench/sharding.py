@@ -159,15 +159,15 @@ def _met(reached: bool) -> str:  # noqa: FBT001
 
 
 def _measure_plan(rounds: int) -> None:
-    from mhnb.explore.planning import PlanCompiler
+    from mhnb.explore.planning import CompileClient
     from mhnb.sharding.plan import example_arrays
-    from mhnb.verbs.layout import draw_wish
-    from mhnb.view.sharding.explorer import Wish
+    from mhnb.verbs.layout import render_plan
+    from mhnb.view.sharding.explorer import PlanInput
 
     arrays = example_arrays("mlp", ("data", "model"))
-    with PlanCompiler() as compiler:
+    with CompileClient() as compiler:
         begun = time.perf_counter()
-        draw_wish(Wish(128, 8, "data 128, model 8", arrays, "mlp"), compiler)
+        render_plan(PlanInput(128, 8, "data 128, model 8", arrays, "mlp"), compiler)
         print(f"   1024  {'explorer: the first answer, its helper process started':<58} {_ms(begun):>24.1f}")
         taken = []
         for turn in range(rounds):
@@ -175,7 +175,7 @@ def _measure_plan(rounds: int) -> None:
             wide = list(example_arrays("mlp", ("data", "model")))
             wide[0] = type(wide[0])(wide[0].name, (1024 * (turn + 2), 1024), wide[0].spec)
             begun = time.perf_counter()
-            draw_wish(Wish(128, 8, "data 128, model 8", tuple(wide), "mlp"), compiler)
+            render_plan(PlanInput(128, 8, "data 128, model 8", tuple(wide), "mlp"), compiler)
             taken.append(_ms(begun))
     median = statistics.median(taken)
     print(f"   1024  {'explorer: an answer with collectives':<58} {_spread(taken):>24}")

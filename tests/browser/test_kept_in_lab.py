@@ -24,13 +24,13 @@ pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.
 
 SET_UP = """
 from pathlib import Path
-from mhnb.core.output.outputs import fold_events
+from mhnb.core.output.outputs import accumulate_events
 from mhnb.view.live.live import CellView
 from mhnb.view.live.resultpanel import ResultPanel
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 from tests.view.samples import cell, out
 """
-PANEL = "ResultPanel(cell(*[[out(f'loss {0.7 if r == 2 else 0.3}\\n')] for r in range(4)]), Places()).open()"
+PANEL = "ResultPanel(cell(*[[out(f'loss {0.7 if r == 2 else 0.3}\\n')] for r in range(4)]), RankLocations()).open()"
 # JupyterLab draws this form without an extension of somebody else's, which plotly's form needs.
 FIGURES = """
 def figure(rank):
@@ -39,20 +39,20 @@ def figure(rank):
         "data": {"values": [{"step": step, "loss": step + rank // 2} for step in range(4)]},
         "encoding": {"x": {"field": "step", "type": "ordinal"}, "y": {"field": "loss", "type": "quantitative"}},
     }
-    return fold_events([["display", {"application/vnd.vegalite.v5+json": spec}, {}, None]])[0]
+    return accumulate_events([["display", {"application/vnd.vegalite.v5+json": spec}, {}, None]])[0]
 CellView().finish(cell(*[[figure(rank)] for rank in range(4)]))
 """
 PLOTLY = """
 import json, plotly.graph_objects as go
 content = json.loads(go.Figure(go.Bar(y=[1, 2])).to_json())
-CellView().finish(cell(*[fold_events([["display", {"application/vnd.plotly.v1+json": content}, {}, None]])] * 4))
+CellView().finish(cell(*[accumulate_events([["display", {"application/vnd.plotly.v1+json": content}, {}, None]])] * 4))
 """
 LOG = """
 folder = Path.cwd()
 (folder / "logs").mkdir()
 (folder / "logs" / "rank0.log").write_text("all that rank 0 said")
-places = Places(logs={0: str(folder / "logs" / "rank0.log")}, folder=str(folder))
-CellView(places=places).finish(cell([out("a line\\n" * 90_000)]))
+locations = RankLocations(logs={0: str(folder / "logs" / "rank0.log")}, notebook_dir=str(folder))
+CellView(locations=locations).finish(cell([out("a line\\n" * 90_000)]))
 """
 # It lasts, and has said nothing yet.
 RUNNING = "view = CellView()\nfor wall_s in (0.2, 1.1):\n    view.update(cell([], [], done=False, wall_s=wall_s))"

@@ -22,10 +22,10 @@ CARD = (
     'import mhnb\nmhnb.layout((8, 4, 6), {"data": 4, "model": 2}, "P(\'data\', None, \'model\')", devices_per_host=2)'
 )
 TABLE = """\
-from mhnb.explore.layouts import DrawnTree
+from mhnb.explore.layouts import DisplayableTree
 from mhnb.sharding.tree import LayoutRow
 sizes = {"small": 64, "large": 4096, "middle": 512}
-DrawnTree(tuple(LayoutRow(name, mhnb.layout((size, 8), {"data": 8}, "P('data')")) for name, size in sizes.items()))"""
+DisplayableTree(tuple(LayoutRow(name, mhnb.layout((size, 8), {"data": 8}, "P('data')")) for name, size in sizes.items()))"""
 
 
 @pytest.fixture(scope="module")

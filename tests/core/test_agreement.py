@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.guard.agreement import Stand, format_mismatch, judge_launch, letter_origins
+from mhnb.core.guard.agreement import Vote, decide, format_mismatch, label_provenance
 from mhnb.core.guard.provenance import ANY
 
 NAMES = {1: "jit(add) f32[8] → f32[]", 3: "jit(top) f32[8] → f32[]"}
@@ -13,35 +13,35 @@ NAMES = {1: "jit(add) f32[8] → f32[]", 3: "jit(top) f32[8] → f32[]"}
 @pytest.mark.parametrize(
     ("stands", "verdict"),
     [
-        ([Stand(0, 1), Stand(1, 1), Stand(2, 1)], "launch"),
-        ([Stand(0, 1), Stand(1, 3), Stand(2, 1)], "mismatch"),
-        ([Stand(0, 1), Stand(1, ending="error")], "mismatch"),
+        ([Vote(0, 1), Vote(1, 1), Vote(2, 1)], "launch"),
+        ([Vote(0, 1), Vote(1, 3), Vote(2, 1)], "mismatch"),
+        ([Vote(0, 1), Vote(1, ending="error")], "mismatch"),
         # One that had been asked to stop when it came stops all, also where the programs differ.
-        ([Stand(0, 1), Stand(1, 3, stopped=True)], "interrupt"),
-        ([Stand(0, 1), Stand(1, 1, handles=True)], "interrupt"),
-        ([Stand(0, 1, handles=True), Stand(1, 1, handles=True)], "launch"),
-        ([Stand(0, 1, handles=True), Stand(1, 3, handles=True)], "mismatch"),
-        ([Stand(0, 1, handles=True), Stand(1)], "mismatch"),
-        ([Stand(0, 1, origin=5), Stand(1, 1, origin=5)], "launch"),
-        ([Stand(0, 1, origin=5), Stand(1, 1, origin=6)], "mismatch"),
-        ([Stand(0, 1, origin=5), Stand(1, 1)], "mismatch"),
+        ([Vote(0, 1), Vote(1, 3, is_stopped=True)], "interrupt"),
+        ([Vote(0, 1), Vote(1, 1, in_interrupt_handler=True)], "interrupt"),
+        ([Vote(0, 1, in_interrupt_handler=True), Vote(1, 1, in_interrupt_handler=True)], "launch"),
+        ([Vote(0, 1, in_interrupt_handler=True), Vote(1, 3, in_interrupt_handler=True)], "mismatch"),
+        ([Vote(0, 1, in_interrupt_handler=True), Vote(1)], "mismatch"),
+        ([Vote(0, 1, provenance=5), Vote(1, 1, provenance=5)], "launch"),
+        ([Vote(0, 1, provenance=5), Vote(1, 1, provenance=6)], "mismatch"),
+        ([Vote(0, 1, provenance=5), Vote(1, 1)], "mismatch"),
     ],
 )
-def test_verdicts(stands: list[Stand], verdict: str) -> None:
+def test_verdicts(stands: list[Vote], verdict: str) -> None:
     """All or none."""
-    assert judge_launch(stands, interrupted=False) == verdict
+    assert decide(stands, interrupted=False) == verdict
 
 
 def test_an_absent_rank_that_was_interrupted_is_no_mismatch_while_the_cell_is_being_stopped() -> None:
     """Its user stopped the cell; the others are not to be told that they did something wrong."""
-    stands = [Stand(0, 1), Stand(1, ending="interrupted")]
-    assert judge_launch(stands, interrupted=True) == "interrupt"
-    assert judge_launch(stands, interrupted=False) == "mismatch"
+    stands = [Vote(0, 1), Vote(1, ending="interrupted")]
+    assert decide(stands, interrupted=True) == "interrupt"
+    assert decide(stands, interrupted=False) == "mismatch"
 
 
 def test_the_report_groups_ranks_and_shows_lines() -> None:
     """As people see it."""
-    stands = [Stand(0, 1, (2,)), Stand(1, 3, (2,)), Stand(2, 1, (2,)), Stand(3, 3, (2,))]
+    stands = [Vote(0, 1, (2,)), Vote(1, 3, (2,)), Vote(2, 1, (2,)), Vote(3, 3, (2,))]
     text = format_mismatch(stands, NAMES, number=3, seq=14, source="order = {add, top}\ngot = [f(x) for f in order]")
     assert text.splitlines() == [
         "nothing was launched, the cluster is clean",
@@ -53,7 +53,12 @@ def test_the_report_groups_ranks_and_shows_lines() -> None:
 
 def test_the_report_of_one_program_on_other_arrays_names_them_by_letters() -> None:
     """Where the programs differ, those are told; where somebody is absent, that."""
-    stands = [Stand(0, 1, (1,), origin=5), Stand(1, 1, (1,)), Stand(2, 1, (1,), origin=5), Stand(3, 1, (1,), origin=9)]
+    stands = [
+        Vote(0, 1, (1,), provenance=5),
+        Vote(1, 1, (1,)),
+        Vote(2, 1, (1,), provenance=5),
+        Vote(3, 1, (1,), provenance=9),
+    ]
     text = format_mismatch(stands, NAMES, number=1, seq=2, source="add(x)")
     assert text.splitlines()[2:5] == [
         "  ranks 0,2   jit(add) f32[8] → f32[] of arrays A   line 1:  add(x)",
@@ -61,22 +66,22 @@ def test_the_report_of_one_program_on_other_arrays_names_them_by_letters() -> No
         "  rank 3      jit(add) f32[8] → f32[] of arrays C   line 1:  add(x)",
     ]
     assert "by the same steps on every rank" in text.splitlines()[6]
-    for other in (Stand(3, 3, (1,), origin=9), Stand(3)):
+    for other in (Vote(3, 3, (1,), provenance=9), Vote(3)):
         assert "arrays" not in format_mismatch([*stands[:3], other], NAMES, number=1, seq=2, source="add(x)")
 
 
 def test_what_was_made_without_a_guard_is_like_every_other() -> None:
     """And has a name of its own where others differ. All are asked again about the rest, where only some made it so."""
-    stands = [Stand(0, 1, origin=5), Stand(1, 1, origin=ANY), Stand(2, 1, origin=5)]
-    assert judge_launch(stands, interrupted=False) == "again"
-    assert judge_launch([Stand(rank, 1, origin=ANY) for rank in range(3)], interrupted=False) == "launch"
-    assert letter_origins(stands) == {}
-    assert letter_origins([*stands, Stand(3, 1)]) == {5: "A", 0: "B", ANY: "not known yet"}
+    stands = [Vote(0, 1, provenance=5), Vote(1, 1, provenance=ANY), Vote(2, 1, provenance=5)]
+    assert decide(stands, interrupted=False) == "again"
+    assert decide([Vote(rank, 1, provenance=ANY) for rank in range(3)], interrupted=False) == "launch"
+    assert label_provenance(stands) == {}
+    assert label_provenance([*stands, Vote(3, 1)]) == {5: "A", 0: "B", ANY: "not known yet"}
 
 
 def test_many_sides_have_a_letter_each() -> None:
     """Each of 60 ranks chose one."""
-    letters = letter_origins([Stand(rank, 1, origin=rank + 1) for rank in range(60)])
+    letters = label_provenance([Vote(rank, 1, provenance=rank + 1) for rank in range(60)])
     assert len(set(letters.values())) == 60
     assert [letters[n] for n in (1, 26, 27, 60)] == ["A", "Z", "A1", "H2"]
 
@@ -92,13 +97,13 @@ def test_many_sides_have_a_letter_each() -> None:
 )
 def test_a_condition_on_the_rank_is_named_where_the_launch_stands_under_it(source: str, named: str | None) -> None:
     """Only what the cell's own text shows."""
-    text = format_mismatch([Stand(0, 1, (2,)), Stand(1)], NAMES, number=1, seq=1, source=source)
+    text = format_mismatch([Vote(0, 1, (2,)), Vote(1)], NAMES, number=1, seq=1, source=source)
     assert (f"stands under `if {named}`" in text) == (named is not None)
 
 
 def test_who_raised_or_does_not_run_the_cell_is_told_apart() -> None:
     """The reason is not the same."""
-    stands = [Stand(0, 1, (1,)), Stand(1, ending="error"), Stand(2, ending="skipped"), Stand(3)]
+    stands = [Vote(0, 1, (1,)), Vote(1, ending="error"), Vote(2, ending="skipped"), Vote(3)]
     text = format_mismatch(stands, NAMES, number=1, seq=1, source="y = add(x)")
     assert "rank 1   raised an error before it" in text
     assert "rank 2   does not run this cell (--ranks)" in text
@@ -107,7 +112,7 @@ def test_who_raised_or_does_not_run_the_cell_is_told_apart() -> None:
 
 def test_who_refuses_for_what_it_left_is_said_and_nothing_is_called_clean() -> None:
     """The cluster is tainted then, and a replay, where nothing was left, is the way out."""
-    told = format_mismatch([Stand(0, ending="left"), Stand(1, 7)], {7: "jit(f)"}, number=1, seq=4, source="")
+    told = format_mismatch([Vote(0, ending="left"), Vote(1, 7)], {7: "jit(f)"}, number=1, seq=4, source="")
     assert told.splitlines() == [
         "nothing was launched",
         "launch 1 of cell 4 differs",

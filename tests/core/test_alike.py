@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.output.alike import Folded, Picture, Text, find_majority, fold_outputs
-from mhnb.core.output.template import read_number, split_numbers
+from mhnb.core.output.alike import OutputGroup, RichPart, TextPart, find_majority, group_outputs
+from mhnb.core.output.template import parse_number, split_numbers
 from mhnb.values import Output
 
 
@@ -23,14 +23,14 @@ def figure(data: str) -> Output:
     return {"output_type": "display_data", "data": {"image/png": data, "text/plain": "<Figure>"}, "metadata": {}}
 
 
-def fold(*texts: str) -> tuple[Folded, ...]:
+def fold(*texts: str) -> tuple[OutputGroup, ...]:
     """Fold one text a rank."""
-    return fold_outputs([((rank,), [out(text)]) for rank, text in enumerate(texts)])
+    return group_outputs([((rank,), [out(text)]) for rank, text in enumerate(texts)])
 
 
-def shown(block: Folded) -> list[str]:
+def shown(block: OutputGroup) -> list[str]:
     """The texts of a block as shown."""
-    return [part.template.shown() for part in block.parts if isinstance(part, Text)]
+    return [part.template.display_text() for part in block.parts if isinstance(part, TextPart)]
 
 
 WORDS = st.sampled_from(
@@ -79,7 +79,7 @@ def test_no_value_is_ever_hidden(texts: list[list[str]]) -> None:
         ((rank,), [out(text, name) for text, name in zip(own, ("stdout", "stderr"), strict=False)])
         for rank, own in enumerate(texts)
     ]
-    blocks = fold_outputs(said)
+    blocks = group_outputs(said)
     assert sorted(rank for block in blocks for rank in block.ranks) == list(range(len(texts)))
     for (rank,), outputs in said:
         (block,) = [block for block in blocks if rank in block.ranks]
@@ -110,7 +110,7 @@ def test_a_ranks_own_number_folds() -> None:
     """One block, literal text around it."""
     (block,) = fold(*[f"process {rank} of 4: local devices {rank}:0 {rank}:1\n" for rank in range(4)])
     assert shown(block) == ["process ‹rank› of 4: local devices ‹rank›:0 ‹rank›:1\n"]
-    assert not block.varies
+    assert not block.has_differences
     assert not block.is_literal
 
 
@@ -119,7 +119,7 @@ def test_a_ranks_own_number_folds_wherever_it_stands_in_an_array(form: str) -> N
     """The dot of a float stays behind it, at the end of a list as between its items."""
     (block,) = fold(*[form.format(rank) for rank in range(4)])
     assert shown(block) == [form.format("‹rank›")]
-    assert not block.varies
+    assert not block.has_differences
 
 
 def test_an_integer_among_floats_is_odd_where_each_is_the_ranks_own_number() -> None:
@@ -132,7 +132,7 @@ def test_a_whole_float_is_a_number_as_its_fractions_are() -> None:
     """`1.` on one rank and `1.5` on another share a block, whatever follows them in the array."""
     (block,) = fold("Array([1., 2.])", "Array([1.5, 2. ])", "Array([0.5, 2. ])")
     (part,) = block.parts
-    assert isinstance(part, Text)
+    assert isinstance(part, TextPart)
     assert [slot.values for slot in part.template.varying] == [("1.", "1.5", "0.5")]
 
 
@@ -161,10 +161,10 @@ def test_numbers_of_no_majority_are_a_template() -> None:
     """Every rank has a loss of its own: one block with all values."""
     (block,) = fold("loss 0.1 of 4", "loss 0.2 of 4", "loss nan of 4", "loss 10 of 4")
     (part,) = block.parts
-    assert isinstance(part, Text)
+    assert isinstance(part, TextPart)
     assert part.template.literals == ("loss ", " of 4")
     assert part.template.slots[0].values == ("0.1", "0.2", "nan", "10")
-    assert part.template.slots[0].odd == {2}
+    assert part.template.slots[0].outliers == {2}
 
 
 def test_many_odd_ones_share_a_block() -> None:
@@ -186,19 +186,19 @@ def test_colours_are_no_numbers() -> None:
 
 def test_equal_pictures_are_kept_once() -> None:
     """Texts differ in a number, the figure is the same."""
-    (block,) = fold_outputs([((rank,), [out(f"loss {rank}.5"), figure("AAAA")]) for rank in range(3)])
+    (block,) = group_outputs([((rank,), [out(f"loss {rank}.5"), figure("AAAA")]) for rank in range(3)])
     picture = block.parts[1]
-    assert isinstance(picture, Picture)
+    assert isinstance(picture, RichPart)
     assert [ranks for ranks, _ in picture.variants] == [(0, 1, 2)]
 
 
 def test_different_pictures_of_one_text_stand_in_one_block() -> None:
     """Each with its ranks."""
-    (block,) = fold_outputs([((rank,), [out("plot\n"), figure(f"AAA{rank % 2}")]) for rank in range(4)])
+    (block,) = group_outputs([((rank,), [out("plot\n"), figure(f"AAA{rank % 2}")]) for rank in range(4)])
     picture = block.parts[1]
-    assert isinstance(picture, Picture)
+    assert isinstance(picture, RichPart)
     assert [ranks for ranks, _ in picture.variants] == [(0, 2), (1, 3)]
-    assert block.varies
+    assert block.has_differences
 
 
 def test_bare_numbers_of_few_ranks_stand_side_by_side() -> None:
@@ -235,14 +235,14 @@ def test_a_duration_in_another_unit_is_a_number_that_differs(texts: list[str]) -
     """Nobody is set apart by it: one block, each rank's duration in it."""
     (block,) = fold(*texts)
     assert block.ranks == (0, 1, 2)
-    assert block.varies
+    assert block.has_differences
 
 
 def test_a_unit_is_told_with_its_number_only_where_ranks_have_different_ones() -> None:
     """What all of them wrote stays in the line."""
     (block,) = fold("user 2 ms, wall 940 µs", "user 3 ms, wall 1.01 ms", "user 4 ms, wall 2 s")
     (part,) = block.parts
-    assert isinstance(part, Text)
+    assert isinstance(part, TextPart)
     assert part.template.literals == ("user ", " ms, wall ", "")
     assert [slot.values for slot in part.template.slots] == [("2", "3", "4"), ("940 µs", "1.01 ms", "2 s")]
     assert part.template.slots[1].numbers == (940 * 1e-6, 1.01 * 1e-3, 2.0)
@@ -304,10 +304,10 @@ def test_a_number_that_is_only_padded_for_another_is_not_told_as_differing() -> 
     """All wrote the same; where nothing else differs the blanks are the difference."""
     (block,) = fold("x [0.1 2. ]", "x [0.123 2.   ]")
     (part,) = block.parts
-    assert isinstance(part, Text)
+    assert isinstance(part, TextPart)
     assert [slot.values for slot in part.template.varying] == [("0.1", "0.123")]
     assert [one.ranks for one in fold("x 1", "x  1", "x 1")] == [(0, 2), (1,)]
-    assert fold("x 1", "x  1")[0].varies
+    assert fold("x 1", "x  1")[0].has_differences
 
 
 @pytest.mark.parametrize(("one", "other"), [("ran 3km", "ran 4 km"), ("x 3;", "x 4 ;"), ("a  3", "b 4")])
@@ -338,7 +338,7 @@ def test_a_bar_is_what_stands_behind_a_percentage(text: str, numbers: list[str])
 @pytest.mark.parametrize("text", ["123e4567-e89b-12d3", "1e23a567", "0x7f5537d4e188", "deadbeef4e999x"])
 def test_no_piece_of_an_id_is_an_infinity(text: str) -> None:
     """Else a rank would be said to have lost a number that never was one."""
-    assert all(math.isfinite(number) for value in split_numbers(text)[1] if (number := read_number(value)) is not None)
+    assert all(math.isfinite(number) for value in split_numbers(text)[1] if (number := parse_number(value)) is not None)
 
 
 @pytest.mark.parametrize("text", ["1e-3", "-1.5e-07", "2E+10", "1e5"])

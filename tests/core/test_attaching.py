@@ -9,8 +9,8 @@ import pytest
 
 from mhnb.core.keep.journal import CellRecord, Record, ReplayRecord, StartRecord
 from mhnb.core.keep.replay import plan_replay
-from mhnb.core.life.attaching import judge_taken
-from mhnb.core.life.events import KeepRecord, SendToRank, TellUser
+from mhnb.core.life.attaching import assess_takeover
+from mhnb.core.life.events import NotifyUser, SendToRank, WriteRecord
 from mhnb.core.wire.protocol import SkipCell
 
 
@@ -22,23 +22,23 @@ def stands(rank: int, seq: int, source: str, outcome: str = "ok", guard: str = "
 
 def test_what_the_journal_has_is_not_noted_again() -> None:
     """Its word counts: it was there when the cell ended."""
-    taken = judge_taken([stands(0, 2, "x"), stands(1, 2, "x")], [CellRecord(1, 2, "x", state="tainted")], 1)
-    assert (taken.state, taken.unseen, taken.commands(1)) == ("tainted", None, [])
+    taken = assess_takeover([stands(0, 2, "x"), stands(1, 2, "x")], [CellRecord(1, 2, "x", state="tainted")], 1)
+    assert (taken.state, taken.unseen_cell, taken.commands(1)) == ("tainted", None, [])
 
 
 def test_ranks_that_differ_without_a_record_are_split() -> None:
     """With the guard off as where a notebook watches."""
     standing = [stands(0, 1, "f()", guard="off"), stands(1, 1, "f()", "error", guard="off")]
-    assert judge_taken(standing, [], 1).state == "split"
+    assert assess_takeover(standing, [], 1).state == "split"
 
 
 def test_a_cell_that_reached_some_ranks_taints_and_is_noted() -> None:
     """The others count on, and a replay lists it as left out."""
-    taken = judge_taken([stands(0, 2, "y = 1"), stands(1, 1, "x = 1")], [CellRecord(1, 1, "x = 1")], 1)
+    taken = assess_takeover([stands(0, 2, "y = 1"), stands(1, 1, "x = 1")], [CellRecord(1, 1, "x = 1")], 1)
     keep, tell, skip = taken.commands(1)
-    assert isinstance(keep, KeepRecord)
+    assert isinstance(keep, WriteRecord)
     assert (keep.record.seq, keep.record.state, dict(keep.record.outcomes)) == (2, "tainted", {0: "ok"})
-    assert isinstance(tell, TellUser)
+    assert isinstance(tell, NotifyUser)
     assert "cell 2 ended after its notebook: rank 0 ok" in tell.text
     assert skip == SendToRank(1, SkipCell(1, 2))
 
@@ -71,6 +71,6 @@ def test_a_replay_that_was_broken_off_has_given_up_nothing(
     records: Sequence[Record], seq: int, source: str, comes_back: tuple[int, ...]
 ) -> None:
     """Its own cells are no new ones: the next replay still begins from what it began from."""
-    unseen = judge_taken([stands(0, seq, source), stands(1, seq, source)], records, 2).unseen
+    unseen = assess_takeover([stands(0, seq, source), stands(1, seq, source)], records, 2).unseen_cell
     assert unseen is not None
     assert plan_replay([*records, unseen], 2).cells == comes_back

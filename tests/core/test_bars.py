@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.output.bars import merge_bars, pass_over_bars
+from mhnb.core.output.bars import ignore_bars, merge_bars
 
 
 def test_bars_that_have_come_equally_far_name_no_rank() -> None:
@@ -31,5 +31,5 @@ def test_bars_on_their_way_are_no_difference_and_where_the_last_one_stands_is(la
     merged = [("stderr", merge_bars([drawn(at)[1], drawn(at + 2)[1]], (0, 1)) or "") for at in (20, 50, 98)]
     there = [merged[0], ("stdout", "step 0"), merged[1], merged[2]]
     here = [drawn(25), ("stdout", "step 1"), drawn(60), drawn(last), drawn(7, "other:")]
-    told = [line for line, usual in zip(pass_over_bars(here, there), [*there, None], strict=True) if line != usual]
+    told = [line for line, usual in zip(ignore_bars(here, there), [*there, None], strict=True) if line != usual]
     assert told == [("stdout", "step 1"), *([drawn(last)] if is_told else []), drawn(7, "other:")]

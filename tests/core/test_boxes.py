@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.exchange.boxes import Box, box_shape, box_size, find_hole, split_shape, whole_box
+from mhnb.core.exchange.boxes import Box, box_shape, box_size, find_uncovered, full_box, split_shape
 
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 
@@ -31,7 +31,7 @@ def shapes_and_boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Box]]:
 def test_a_hole_is_in_no_box(case: tuple[tuple[int, ...], list[Box]]) -> None:
     """What is called a hole holds elements, and no box has any of them."""
     shape, boxes = case
-    hole = find_hole(shape, boxes)
+    hole = find_uncovered(shape, boxes)
     if hole is not None:
         assert cells(hole)
         assert not any(cells(hole) & cells(box) for box in boxes)
@@ -41,9 +41,9 @@ def test_a_hole_is_in_no_box(case: tuple[tuple[int, ...], list[Box]]) -> None:
 def test_no_hole_means_all_is_covered(case: tuple[tuple[int, ...], list[Box]]) -> None:
     """Where no hole is found, every element is in some box."""
     shape, boxes = case
-    if find_hole(shape, boxes) is None:
-        assert cells(whole_box(shape)) == set().union(*map(cells, boxes)) | (
-            cells(whole_box(shape)) if not all(shape) else set()
+    if find_uncovered(shape, boxes) is None:
+        assert cells(full_box(shape)) == set().union(*map(cells, boxes)) | (
+            cells(full_box(shape)) if not all(shape) else set()
         )
 
 
@@ -53,14 +53,14 @@ def test_pieces_are_the_array_in_memory_order(shape: tuple[int, ...], itemsize: 
     pieces = list(split_shape(shape, itemsize, limit))
     edges = [0, *(piece.stop for piece in pieces)]
     assert [piece.start for piece in pieces] == edges[:-1]
-    assert edges[-1] == box_size(whole_box(shape)) * itemsize
+    assert edges[-1] == box_size(full_box(shape)) * itemsize
     assert all(piece.stop - piece.start == box_size(piece.box) * itemsize for piece in pieces)
 
 
 @given(shapes, st.sampled_from([1, 2, 8]), st.integers(1, 200))
 def test_a_piece_is_one_run_of_memory(shape: tuple[int, ...], itemsize: int, limit: int) -> None:
     """The elements of a piece, in row-major order, are those that its bytes hold."""
-    order = sorted(cells(whole_box(shape)))
+    order = sorted(cells(full_box(shape)))
     for piece in split_shape(shape, itemsize, limit):
         assert order[piece.start // itemsize : piece.stop // itemsize] == sorted(cells(piece.box))
 

@@ -9,10 +9,10 @@ from typing import Any, get_args
 import pytest
 
 from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.protocol import PROTOCOL_VERSION, Answer, Ask, CellEnded, Message, SkipCell
+from mhnb.core.wire.protocol import PROTOCOL_VERSION, CellEnded, Message, RankReply, RankRequest, SkipCell
 from mhnb.errors import UnknownMessage
 
-FORM = (15, "4225ce3b9f734156")
+FORM = (16, "271c9683c163f45d")
 WRITTEN = b'["skip_cell",{"generation":1,"seq":2}]'
 
 
@@ -31,7 +31,9 @@ def _defaults(part: Field[Any]) -> list[str]:
     return made if part.default is MISSING else [repr(part.default)]
 
 
-@pytest.mark.parametrize("message", [Ask(3, "pull", {"name": "x"}, (b"a", b"")), Answer(3, 1, True, {}, (b"z",))])
+@pytest.mark.parametrize(
+    "message", [RankRequest(3, "pull", {"name": "x"}, (b"a", b"")), RankReply(3, 1, True, {}, (b"z",))]
+)
 def test_a_payload_goes_with_its_message(message: Message) -> None:
     """As frames of its own, in their order."""
     assert decode(encode(message)) == message
@@ -39,10 +41,10 @@ def test_a_payload_goes_with_its_message(message: Message) -> None:
 
 def test_a_default_is_not_written() -> None:
     """What differs from it is, also where both are empty or false."""
-    ended = CellEnded(3, 17, "ok", [], [], abandoned=0, wall_s=0.5, stopped_before=0)
+    ended = CellEnded(3, 17, "ok", [], [], abandoned=0, wall_s=0.5, interrupted_before=0)
     assert (
         encode(ended)[0]
-        == b'["cell_ended",{"rank":3,"seq":17,"outcome":"ok","events":[],"launches":[],"abandoned":0,"wall_s":0.5,"stopped_before":0}]'
+        == b'["cell_ended",{"rank":3,"seq":17,"outcome":"ok","events":[],"launches":[],"abandoned":0,"wall_s":0.5,"interrupted_before":0}]'
     )
     assert decode(encode(ended)) == ended
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.output.content import find_content
+from mhnb.core.output.content import normalize_output
 from mhnb.values import Output
 
 
@@ -22,15 +22,15 @@ def styled(name: str, value: int = 1) -> Output:
 
 def test_ids_made_at_random_set_nothing_apart() -> None:
     """The same table under another name says the same; another value does not."""
-    assert find_content(styled("T_3fa9c")) == find_content(styled("T_b0721"))
-    assert find_content(styled("T_3fa9c", 1)) != find_content(styled("T_b0721", 2))
+    assert normalize_output(styled("T_3fa9c")) == normalize_output(styled("T_b0721"))
+    assert normalize_output(styled("T_3fa9c", 1)) != normalize_output(styled("T_b0721", 2))
 
 
 @pytest.mark.parametrize("names", [("T_abcde", "T_fedcb"), ("viz-5c2f8a1e09", "viz-00a1b2c3d4")])
 def test_scripts_name_what_they_draw_into(names: tuple[str, str]) -> None:
     """Also without a digit, and as a word of a script."""
     one, other = (
-        find_content(html(f"<div id='{name}'></div><script>draw('#{name}', 12)</script><b for={name}>x</b>"))
+        normalize_output(html(f"<div id='{name}'></div><script>draw('#{name}', 12)</script><b for={name}>x</b>"))
         for name in names
     )
     assert one == other
@@ -39,13 +39,13 @@ def test_scripts_name_what_they_draw_into(names: tuple[str, str]) -> None:
 def test_a_large_table_is_read_in_one_pass() -> None:
     """20,000 ids; a look at each for each would take minutes."""
     cells = [f'<td id="T_3fa9c_row{row}_col0">{row}</td>' for row in range(20_000)]
-    assert "\\u000019999" in find_content(html("".join(cells)))
-    assert find_content(html(f"<i {'a' * 100_000} id={'a' * 100_000}>"))
+    assert "\\u000019999" in normalize_output(html("".join(cells)))
+    assert normalize_output(html(f"<i {'a' * 100_000} id={'a' * 100_000}>"))
 
 
 def test_no_data_is_no_error() -> None:
     """As a front end's message may have it."""
-    assert find_content({"output_type": "display_data", "data": None})
+    assert normalize_output({"output_type": "display_data", "data": None})
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_no_data_is_no_error() -> None:
 )
 def test_what_is_read_counts(one: str, other: str) -> None:
     """Text, names that somebody chose, and which of the cells a rule is for."""
-    assert find_content(html(one)) != find_content(html(other))
+    assert normalize_output(html(one)) != normalize_output(html(other))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.explain.culprit import ErrorSite, find_captured, find_named, find_operands
+from mhnb.core.explain.culprit import ErrorSite, find_captured, find_failing_name, find_operands
 
 ARRAYS = {"x": True, "y": True, "tree": False}
 
@@ -44,7 +44,7 @@ def site(expression: str, names: dict[str, bool] | None = None) -> ErrorSite:
 )
 def test_the_one_that_can_be_meant(expression: str, code: str, text: str | None) -> None:
     """One array, or one tree where there is no array; of two, none."""
-    named = find_named(site(expression), code)
+    named = find_failing_name(site(expression), code)
     assert (named.text if named else None) == text
 
 
@@ -53,7 +53,7 @@ def test_the_one_that_can_be_meant(expression: str, code: str, text: str | None)
 )
 def test_the_variable_that_can_be_pulled(expression: str, name: str) -> None:
     """An array or a container by its name; an attribute of another object cannot be pulled by one."""
-    named = find_named(site(expression))
+    named = find_failing_name(site(expression))
     assert named is not None
     assert named.name == name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.output.differ import Span, apply_rows, compare_lines, compare_words
+from mhnb.core.output.differ import DiffSpan, apply_rows, compare_lines, compare_words
 
 LINES = st.lists(
     st.tuples(
@@ -62,5 +62,5 @@ def test_a_very_long_line_that_differs_in_one_word_says_which() -> None:
     words = [f"w{at}" for at in range(5000)]
     there = " ".join(words)
     here = there.replace("w2500", "other")
-    assert [span for span in compare_words(here, there) if span.there is not None] == [Span("other", "w2500")]
+    assert [span for span in compare_words(here, there) if span.there is not None] == [DiffSpan("other", "w2500")]
     assert "".join(span.here for span in compare_words(here, there)) == here

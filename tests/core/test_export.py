@@ -15,7 +15,7 @@ import pytest
 from mhnb.cli import main
 from mhnb.core.keep.export import CellStep, PushStep, Step, export_script, format_sbatch
 from mhnb.core.keep.export_cell import indent_code, translate_cell
-from mhnb.core.keep.export_notebook import read_notebook, write_literal
+from mhnb.core.keep.export_notebook import format_literal, read_notebook
 from mhnb.errors import InvalidRequest
 from mhnb.keep.exporting import parse_without
 
@@ -257,9 +257,9 @@ def test_indenting_changes_no_value(source: str) -> None:
 
 def test_literals() -> None:
     """A value is written only where reading it makes the same again."""
-    assert write_literal((1, "a", None)) == "(1, 'a', None)"
-    assert write_literal(list(range(5000))) is None
-    assert write_literal(float("inf")) is None
+    assert format_literal((1, "a", None)) == "(1, 'a', None)"
+    assert format_literal(list(range(5000))) is None
+    assert format_literal(float("inf")) is None
 
 
 # -- a notebook's file

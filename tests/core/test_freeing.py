@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.guard.rules import STILL_LEFT
-from mhnb.core.life.events import Accepted, Command, FreeRanks, InterruptRequested, KillRanks, SendToRank, Ticked
-from mhnb.core.life.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
+from mhnb.core.guard.rules import STILL_ABANDONED
+from mhnb.core.life.events import (
+    Accepted,
+    Command,
+    DisconnectRanks,
+    InterruptRequested,
+    KillRanks,
+    SendToRank,
+    TimePassed,
+)
+from mhnb.core.life.ladder import INTERRUPT_DISCONNECT_S, INTERRUPT_KILL_S
 from mhnb.core.wire.protocol import (
-    InterruptTaken,
+    InterruptDelivered,
     OutputProduced,
     RankExited,
     RankReady,
@@ -35,7 +43,7 @@ def begin(*facts: dict[str, Any]) -> Driver:
 
 def look(rank: int, participants: list[int] | None, number: int | None = None, *, launched: bool = True) -> RankStatus:
     """What a rank says of itself; `participants` are those of the launch it is in."""
-    return RankStatus(rank, 1, "waiting", "jit(f)", 1, "", 2.0, [], participants, number, launched=launched)
+    return RankStatus(rank, 1, "waiting", "jit(f)", 1, "", 2.0, [], participants, number, is_launched=launched)
 
 
 def climb(driver: Driver, until_s: float, *looks: RankStatus) -> list[float]:
@@ -44,7 +52,7 @@ def climb(driver: Driver, until_s: float, *looks: RankStatus) -> list[float]:
     began_at, at = driver.now, []
     driver(*looks)
     while driver.now - began_at < until_s:
-        if FreeRanks() in driver(Ticked()):
+        if DisconnectRanks() in driver(TimePassed()):
             at.append(driver.now - began_at)
     return at
 
@@ -60,7 +68,7 @@ def test_a_rank_in_a_collective_is_freed_once() -> None:
     driver = begin()
     driver(ended(1))
     (at,) = climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1]))
-    assert INTERRUPT_FREE_S <= at < INTERRUPT_FREE_S + 0.25
+    assert INTERRUPT_DISCONNECT_S <= at < INTERRUPT_DISCONNECT_S + 0.25
 
 
 @pytest.mark.parametrize(
@@ -73,7 +81,7 @@ def test_what_would_not_help_is_not_done(facts: tuple[dict[str, Any], ...], seen
     driver = begin(*facts)
     driver(ended(1))
     assert climb(driver, INTERRUPT_KILL_S - 0.2, look(0, seen)) == []
-    assert driver(Ticked(), after=0.3) == [KillRanks((0,))]
+    assert driver(TimePassed(), after=0.3) == [KillRanks((0,))]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +105,7 @@ def test_who_waits_for_a_rank_that_computes_is_not_freed() -> None:
     driver = begin()
     at_work = replace(look(1, [0, 1], launched=False), activity="computing")
     assert climb(driver, INTERRUPT_KILL_S - 1.0, look(0, [0, 1]), at_work) == []
-    assert FreeRanks() in driver(look(0, [0, 1]), look(1, [0, 1]), look(1, [0, 1]), Ticked())
+    assert DisconnectRanks() in driver(look(0, [0, 1]), look(1, [0, 1]), look(1, [0, 1]), TimePassed())
 
 
 @pytest.mark.parametrize(
@@ -106,16 +114,19 @@ def test_who_waits_for_a_rank_that_computes_is_not_freed() -> None:
 def test_who_handles_its_interrupt_in_a_call_is_let_alone(number: int | None, is_freed: bool) -> None:  # noqa: FBT001
     """A signal reaches it; only of a launch is known that nobody comes to it."""
     driver = begin()
-    driver(ended(1), InterruptRequested(), InterruptTaken(0, 1, taken=True))
+    driver(ended(1), InterruptRequested(), InterruptDelivered(0, 1, is_delivered=True))
     assert bool(climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1], number))) is is_freed
 
 
 def test_who_has_ended_its_code_is_not_killed_at_once() -> None:
     """It got its interrupt late, and waits for what it launched; that comes to an end by itself."""
     driver = begin()
-    driver(InterruptRequested(), *(InterruptTaken(rank, 1, taken=taken) for taken in (True, False) for rank in (0, 1)))
+    driver(
+        InterruptRequested(),
+        *(InterruptDelivered(rank, 1, is_delivered=taken) for taken in (True, False) for rank in (0, 1)),
+    )
     driver.now += INTERRUPT_KILL_S - 0.5
-    assert not [command for command in driver(Ticked()) if isinstance(command, KillRanks)]
+    assert not [command for command in driver(TimePassed()) if isinstance(command, KillRanks)]
 
 
 def test_what_was_seen_before_the_interrupt_counts_for_nothing() -> None:
@@ -136,7 +147,7 @@ def test_the_cluster_is_tainted_and_says_why() -> None:
     """Not dead: the variables are there. The reason names who was stuck, and what is no longer possible."""
     driver = begin()
     driver(ended(1))
-    climb(driver, INTERRUPT_FREE_S + 0.2, look(0, [0, 1]))
+    climb(driver, INTERRUPT_DISCONNECT_S + 0.2, look(0, [0, 1]))
     result = finished(driver(ended(0, outcome="error", events=[error("JaxRuntimeError")]))).result
     assert (result.state, result.how) == ("tainted", "interrupted")
     assert driver.machine.reason.startswith("rank 0 sat in a collective that no signal ends")
@@ -157,9 +168,9 @@ def test_what_a_rank_was_stuck_in_is_told_when_it_is_over(number: int | None, le
     """The card is gone by then. What its record has is of the end, and comes before what was seen."""
     driver = begin()
     driver(ended(1))
-    climb(driver, INTERRUPT_FREE_S + 0.2, look(0, [0, 1], number), look(0, [0, 1], number))
+    climb(driver, INTERRUPT_DISCONNECT_S + 0.2, look(0, [0, 1], number), look(0, [0, 1], number))
     driver(look(0, [0, 1], number, launched=False))
-    end = replace(ended(0, outcome="error", events=[error("JaxRuntimeError")], abandoned=1), left=left)
+    end = replace(ended(0, outcome="error", events=[error("JaxRuntimeError")], abandoned=1), abandoned_launch=left)
     assert finished(driver(end)).result.notes[1] == told
 
 
@@ -168,7 +179,7 @@ def test_who_is_not_freed_by_it_is_killed() -> None:
     driver = begin()
     driver(ended(1))
     climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1]))
-    assert driver(Ticked(), after=0.3) == [KillRanks((0,))]
+    assert driver(TimePassed(), after=0.3) == [KillRanks((0,))]
     driver(OutputProduced(0, 1, [error("KeyboardInterrupt")]))
     result = finished(driver(RankExited(0, None, 9, []))).result
     assert result.state == "dead"
@@ -190,7 +201,7 @@ def test_after_an_accept_a_collective_that_breaks_off_taints_again(said: str, st
     """Or a replay, where connections are whole, would take its error for the cell's own."""
     driver = begin()
     driver(ended(1))
-    climb(driver, INTERRUPT_FREE_S + 0.2, look(0, [0, 1]))
+    climb(driver, INTERRUPT_DISCONNECT_S + 0.2, look(0, [0, 1]))
     driver(ended(0, outcome="error"), Accepted())
     driver.submit(2, guard="off")
     ends = [ended(rank, 2, "error", events=[["error", "E", said, ["line"], 1, "x", 0.1]]) for rank in (0, 1)]
@@ -202,7 +213,7 @@ def test_after_an_accept_a_launch_refused_for_what_was_left_taints_again() -> No
     driver = begin()
     driver.submit(2, guard="lockstep")
     driver(ended(0), ended(1))
-    told = f"nothing was launched\n  jit(f) would meet jit(g) of cell 1, {STILL_LEFT}"
+    told = f"nothing was launched\n  jit(f) would meet jit(g) of cell 1, {STILL_ABANDONED}"
     events = [["error", "OrderMismatch", told, ["line"], 1, "x", 0.1]]
     result = finished(driver(ended(0, 2, "error", events=events), ended(1, 2, "error"))).result
     assert result.state == "tainted"

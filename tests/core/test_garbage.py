@@ -13,39 +13,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mhnb.core.guard.wishes import (
-    LAUNCH,
-    Asked,
-    CellOver,
-    Wish,
-    Withdrawn,
+    LAUNCH_DECISION,
+    CellFinished,
+    LaunchProposal,
+    Propose,
+    Withdraw,
+    decode_decision,
     decode_from_rank,
-    decode_verdict,
+    encode_decision,
     encode_from_rank,
-    encode_verdict,
 )
 from mhnb.core.keep.journal import parse_records
 from mhnb.core.life.events import CellRequest, CellSubmitted
-from mhnb.core.life.machine import Machine
-from mhnb.core.life.roster import Roster
-from mhnb.core.reach.chorus import read_line
+from mhnb.core.life.machine import ClusterStateMachine
+from mhnb.core.life.roster import RankRegistry
+from mhnb.core.reach.chorus import parse_probe_line
 from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.framing import MessageCutter, join_frames
+from mhnb.core.wire.framing import FrameDecoder, encode_frames
 from mhnb.core.wire.hostspec import HostSpec, format_hostspec, parse_hostspec
 from mhnb.core.wire.protocol import (
-    Answer,
-    Beat,
     CellEnded,
+    Heartbeat,
     HostUp,
     Message,
     OutputProduced,
     RankExited,
     RankReady,
+    RankReply,
     RankStatus,
 )
-from mhnb.core.wire.rowpack import check_rows, pack_rows, unpack_rows
+from mhnb.core.wire.rowpack import compress_launches, decompress_launches, is_launch_record
 from mhnb.core.wire.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage, VersionMismatch
-from mhnb.system.sealing import Opener, Sealer
+from mhnb.system.sealing import Decryptor, Encryptor
 
 T = TypeVar("T")
 KEY = b"k" * 32
@@ -61,12 +61,12 @@ values = st.recursive(
 texts = values.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=64) | st.sampled_from([DEEP, b"\xff"])
 STATUS = RankStatus(1, 1, "launch", "f", 1, "", 0.5, [[[0, 1], 1]], [0, 1], 1)
 MESSAGES: list[Message] = [
-    CellEnded(1, 1, "ok", [["stdout", "x"], ["clear", True]], [["a", "f", [0, 1], 1, 1]], 0, 0.1, made=[[1]]),
+    CellEnded(1, 1, "ok", [["stdout", "x"], ["clear", True]], [["a", "f", [0, 1], 1, 1]], 0, 0.1, host_arrays=[[1]]),
     OutputProduced(1, 1, [["error", "E", "e", ["x"], 1, "x", 0.1, ["m", "f", "e", {"x": True}, True]]]),
     STATUS,
-    Answer(1, 1, True, {"a": 1}, (b"x",)),
+    RankReply(1, 1, True, {"a": 1}, (b"x",)),
     HostUp(0, 1, "a", None, free_ports=[1]),
-    Beat(0, {"1": 5}, halted=[0]),
+    Heartbeat(0, {"1": 5}, halted_ranks=[0]),
     RankExited(1, None, 9, ["x"]),
     RankReady(1, {"guard": {"available": True}}),
 ]
@@ -104,7 +104,7 @@ def attempt(read: Callable[[], T]) -> T | None:
     return None
 
 
-def may_send(roster: Roster, peer: str, message: Message) -> bool:
+def may_send(roster: RankRegistry, peer: str, message: Message) -> bool:
     """Whether it is let through."""
     try:
         roster.check_sender(peer, message)
@@ -129,42 +129,44 @@ def test_a_message_with_anything_in_it_is_taken_by_the_machine(message: Message,
     for key in place[:-1]:
         target = target[key]
     target[place[-1]] = data.draw(values)
-    machine = Machine(Roster(["a", "b"], ["x", "y"]), generation=1, now=0.0, start_timeout_s=60)
+    machine = ClusterStateMachine(RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=0.0, start_timeout_s=60)
     for rank in (0, 1):
         machine.handle(RankReady(rank, {}), 0.0)
     machine.handle(CellSubmitted(1, CellRequest("x = 1")), 0.0)
-    peer = "s0" if isinstance(message, HostUp | Beat | RankExited) else "r1"
+    peer = "s0" if isinstance(message, HostUp | Heartbeat | RankExited) else "r1"
     taken = attempt(lambda: decode([json.dumps(wire).encode()]))
-    if taken is None or not may_send(machine.roster, peer, taken):
+    if taken is None or not may_send(machine.registry, peer, taken):
         return
-    if isinstance(taken, OutputProduced | RankStatus | HostUp | Beat | RankExited | Answer):
+    if isinstance(taken, OutputProduced | RankStatus | HostUp | Heartbeat | RankExited | RankReply):
         machine.handle(taken, 1.0)
         machine.handle(replace(STATUS, rank=0), 1.0)
         assert machine.current is None or machine.current.result(2.0, 2)
-        machine.where(2.0)
+        machine.build_hang_report(2.0)
 
 
 @given(values | st.lists(st.lists(values, max_size=5), max_size=3).map(lambda rows: ["packed", *rows]))
 @settings(deadline=None)
 def test_rows_that_are_let_through_can_be_unpacked(rows: Any) -> None:
     """And are no more than a machine holds."""
-    if check_rows(rows):
-        assert all(len(row) == 5 for row in unpack_rows(rows))
+    if is_launch_record(rows):
+        assert all(len(row) == 5 for row in decompress_launches(rows))
 
 
 def test_a_bomb_of_rows_is_refused() -> None:
     """A few bytes that would be unpacked to more than fits into memory."""
-    assert check_rows(["packed", [["a", "f", [0], None]], [[[[0, 1]], 1000]]])
-    assert not check_rows(["packed", [["a", "f", [0], None]], [[[[0, 1]], 1 << 40]]])
-    assert not check_rows(["packed", [["a", "f", [0], None]], [[[[0, 1]] * 8, 1 << 26]]])
-    assert check_rows(json.loads(json.dumps(pack_rows([["a", "f", [0, 1], 1, 1], ["b", "g", [0, 1], 2, 1]] * 500))))
+    assert is_launch_record(["packed", [["a", "f", [0], None]], [[[[0, 1]], 1000]]])
+    assert not is_launch_record(["packed", [["a", "f", [0], None]], [[[[0, 1]], 1 << 40]]])
+    assert not is_launch_record(["packed", [["a", "f", [0], None]], [[[[0, 1]] * 8, 1 << 26]]])
+    assert is_launch_record(
+        json.loads(json.dumps(compress_launches([["a", "f", [0, 1], 1, 1], ["b", "g", [0, 1], 2, 1]] * 500)))
+    )
 
 
 WISHES: list[list[bytes]] = [
-    encode_from_rank(Asked(1, Wish(1, 3, "f", (0, 1), (1,)))),
-    encode_from_rank(Withdrawn(1, 1)),
-    encode_from_rank(CellOver(1, 0)),
-    encode_verdict(1, LAUNCH),
+    encode_from_rank(Propose(1, LaunchProposal(1, 3, "f", (0, 1), (1,)))),
+    encode_from_rank(Withdraw(1, 1)),
+    encode_from_rank(CellFinished(1, 0)),
+    encode_decision(1, LAUNCH_DECISION),
     [b'[1,"mismatch",false,1,[[0,3,[1],false,false,"ok",0,0]],[[3,"f"]],[[3,"d"]],[[1,"t"]],""]'],
 ]
 
@@ -180,7 +182,7 @@ def test_any_wish_or_verdict_is_one_or_unknown(frames: list[bytes], text: bytes,
         target = target[key]
     target[place[-1]] = data.draw(values)
     for said in ([json.dumps(row).encode()], [text], []):
-        for read in (lambda said: decode_from_rank(said, 1, 2), decode_verdict):
+        for read in (lambda said: decode_from_rank(said, 1, 2), decode_decision):
             attempt(partial(read, said))
 
 
@@ -188,16 +190,16 @@ def test_any_wish_or_verdict_is_one_or_unknown(frames: list[bytes], text: bytes,
 @settings(deadline=None)
 def test_a_stream_of_any_bytes_is_cut_or_unknown(pieces: list[bytes]) -> None:
     """Within the limit: what is announced as longer ends the stream before it is held."""
-    cutter = MessageCutter(64)
+    cutter = FrameDecoder(64)
     for piece in pieces:
         cut = attempt(lambda piece=piece: list(cutter.feed(piece)))  # type: ignore[misc]
         if cut is None:
             return
         assert all(sum(map(len, frames)) <= 64 for frames in cut)
-        assert len(cutter._held) <= 64
+        assert len(cutter._buffer) <= 64
 
 
-@pytest.mark.parametrize("make", [(Signer, Verifier), (Sealer, Opener)])
+@pytest.mark.parametrize("make", [(Signer, Verifier), (Encryptor, Decryptor)])
 @given(frames=st.lists(st.binary(max_size=40), max_size=4), cut=st.integers(0, 60))
 @settings(deadline=None)
 def test_frames_without_the_key_are_unknown(
@@ -241,8 +243,8 @@ def test_any_line_of_a_journal_is_a_record_or_told(lines: list[bytes], kind: str
 @settings(deadline=None)
 def test_any_line_of_a_launcher_is_read(line: str) -> None:
     """What srun and mpiexec write is not ours."""
-    read_line(line)
-    read_line(f"mhnb-answer {line}")
+    parse_probe_line(line)
+    parse_probe_line(f"mhnb-answer {line}")
 
 
 def test_every_kind_of_message_that_is_sent_is_taken() -> None:
@@ -250,4 +252,4 @@ def test_every_kind_of_message_that_is_sent_is_taken() -> None:
     assert len(get_args(Message)) == 22
     for message in MESSAGES:
         assert decode([bytes(frame) for frame in encode(message)]) == message
-        assert join_frames(encode(message))
+        assert encode_frames(encode(message))

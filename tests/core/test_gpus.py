@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.life.events import FailStart
-from mhnb.core.life.gathering import Gathering
-from mhnb.core.life.machine import Machine
-from mhnb.core.life.roster import Roster
-from mhnb.core.reach.gpus import find_shared_gpu, parse_gpus, select_visible, share_gpus
+from mhnb.core.life.gathering import StartBarrier
+from mhnb.core.life.machine import ClusterStateMachine
+from mhnb.core.life.roster import RankRegistry
+from mhnb.core.reach.gpus import divide_gpus, find_shared_gpu, parse_gpus, select_visible
 from mhnb.core.wire.protocol import PhaseReached
 from mhnb.errors import LaunchError
 
@@ -42,21 +42,21 @@ def test_what_nvidia_smi_says() -> None:
 def test_gpus_that_cannot_be_shared_out(gpus: tuple[str, ...], ranks: list[int]) -> None:
     """The error says how many there are, for how many ranks, and where."""
     with pytest.raises(LaunchError, match=f"node7 has {len(gpus)} GPUs for {len(ranks)} ranks"):
-        share_gpus(gpus, ranks, "node7")
+        divide_gpus(gpus, ranks, "node7")
 
 
 def test_every_gpu_has_one_rank() -> None:
     """Shared out, no two ranks have the same one, and none is left over."""
     for ranks in ([0], [4, 5], [0, 1, 2, 3]):
-        shared = share_gpus(_FOUR, ranks, "here")
+        shared = divide_gpus(_FOUR, ranks, "here")
         assert find_shared_gpu(shared) is None
         assert tuple(gpu for rank in ranks for gpu in shared[rank]) == _FOUR
 
 
 def test_the_same_gpu_twice_fails_the_start() -> None:
     """Before JAX touches it: both ranks, their machines and the GPU are named, and what to do."""
-    roster = Roster(["host0", "host1"], ["a", "b"], [0, 1], Gathering([0, 1], 2))
-    machine = Machine(roster, generation=1, now=0.0, start_timeout_s=9.0)
+    roster = RankRegistry(["host0", "host1"], ["a", "b"], [0, 1], StartBarrier([0, 1], 2))
+    machine = ClusterStateMachine(roster, generation=1, now=0.0, start_timeout_s=9.0)
     for rank, name in enumerate(("n1", "n2")):
         event = PhaseReached(rank, "connected", {"hostname": name, "gpus": ["GPU-x"]})
         commands = machine.handle(event, 1.0)
@@ -68,8 +68,8 @@ def test_the_same_gpu_twice_fails_the_start() -> None:
 
 def test_gpus_that_differ_start() -> None:
     """Each its own is no failure, nor are ranks without any."""
-    roster = Roster(["host0", "host0"], ["a", "b"])
-    machine = Machine(roster, generation=1, now=0.0, start_timeout_s=9.0)
+    roster = RankRegistry(["host0", "host0"], ["a", "b"])
+    machine = ClusterStateMachine(roster, generation=1, now=0.0, start_timeout_s=9.0)
     for rank, own in enumerate((["GPU-x"], ["GPU-y"])):
         assert machine.handle(PhaseReached(rank, "connected", {"gpus": own}), 1.0) == []
     assert machine.handle(PhaseReached(1, "jax", {"gpus": []}), 1.0) == []

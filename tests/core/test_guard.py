@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mhnb.core.guard.rules import (
-    FREE_PREFIX,
+    LOCAL_PREFIX,
     LaunchDifference,
-    LaunchSide,
-    communicates,
+    LaunchGroup,
     compare_launches,
     format_difference,
+    has_collectives,
     judge_state,
 )
 from mhnb.core.wire.protocol import LaunchRow
@@ -40,7 +40,7 @@ def differ_naively(rows_by_rank: dict[int, list[LaunchRow]]) -> int | None:
     found = []
     for a, b in itertools.combinations(sorted(everyone), 2):
         mine, theirs = (
-            [launch for launch in launches[rank] if {a, b} <= set(launch[1]) and communicates(launch[0])]
+            [launch for launch in launches[rank] if {a, b} <= set(launch[1]) and has_collectives(launch[0])]
             for rank in (a, b)
         )
         found += [i for i, (one, two) in enumerate(itertools.zip_longest(mine, theirs)) if one != two][:1]
@@ -81,10 +81,10 @@ def test_sides_part_the_ranks(rows_by_rank: dict[int, list[LaunchRow]]) -> None:
     """A difference has at least two sides, no rank is on two of them, and no two launched the same."""
     difference = compare_launches(rows_by_rank)
     if difference is not None:
-        ranks = [rank for side in difference.sides for rank in side.ranks]
-        assert len(difference.sides) >= 2
+        ranks = [rank for side in difference.groups for rank in side.ranks]
+        assert len(difference.groups) >= 2
         assert len(ranks) == len(set(ranks))
-        assert difference.sides == tuple(sorted(difference.sides, key=lambda side: side.ranks))
+        assert difference.groups == tuple(sorted(difference.groups, key=lambda side: side.ranks))
 
 
 def test_splitting_a_run_changes_nothing() -> None:
@@ -109,14 +109,14 @@ def test_submeshes_may_interleave() -> None:
 
 def test_programs_without_collectives_may_differ() -> None:
     """A program that never communicates is no one else's business: no alarm."""
-    assert compare_launches({0: [row(FREE_PREFIX + "a", [0, 1])], 1: [row(FREE_PREFIX + "b", [0, 1])]}) is None
+    assert compare_launches({0: [row(LOCAL_PREFIX + "a", [0, 1])], 1: [row(LOCAL_PREFIX + "b", [0, 1])]}) is None
 
 
 def test_a_rank_outside_the_cell_counts_as_absent() -> None:
     """A launch that needs a rank which did not run the cell differs: that rank launched nothing."""
     difference = compare_launches({0: [row("a", [0, 1, 2])], 1: [row("a", [0, 1, 2])]})
     assert difference is not None
-    assert difference.sides == (LaunchSide((0, 1), "a", "jit(a)", 1), LaunchSide((2,), None, None, None))
+    assert difference.groups == (LaunchGroup((0, 1), "a", "jit(a)", 1), LaunchGroup((2,), None, None, None))
 
 
 def test_all_ranks_are_sorted_to_a_side() -> None:
@@ -126,14 +126,14 @@ def test_all_ranks_are_sorted_to_a_side() -> None:
     difference = compare_launches(rows)
     assert difference is not None
     assert difference.index == 2
-    assert [side.ranks for side in difference.sides] == [(0, 2), (1,), (3,)]
+    assert [side.ranks for side in difference.groups] == [(0, 2), (1,), (3,)]
 
 
 def test_difference_as_text() -> None:
     """The report names each side's program, line and code, in columns."""
     sides = (
-        LaunchSide((0, 2), "a1", "jit(add) f32[8] → f32[]", 2),
-        LaunchSide((1, 3), "b2", "jit(top) f32[8] → f32[]", 2),
+        LaunchGroup((0, 2), "a1", "jit(add) f32[8] → f32[]", 2),
+        LaunchGroup((1, 3), "b2", "jit(top) f32[8] → f32[]", 2),
     )
     assert format_difference(LaunchDifference(2, sides), 14, "order = {1, 2}\n  got = [f(x) for f in order]") == (
         "launch 3 of cell 14 differs\n"
@@ -144,7 +144,7 @@ def test_difference_as_text() -> None:
 
 def test_absence_as_text() -> None:
     """A side that ended says so, and its length does not widen the columns."""
-    sides = (LaunchSide((0,), "a1", "jit(add)", None), LaunchSide((1, 2, 3), None, None, None))
+    sides = (LaunchGroup((0,), "a1", "jit(add)", None), LaunchGroup((1, 2, 3), None, None, None))
     assert format_difference(LaunchDifference(0, sides)) == (
         "launch 1 differs\n  rank 0      jit(add)\n  ranks 1-3   ended the cell without it"
     )
@@ -152,7 +152,7 @@ def test_absence_as_text() -> None:
 
 def test_equal_names_are_told_apart() -> None:
     """Two programs of one name are shown with the beginning of their fingerprints."""
-    sides = (LaunchSide((0,), "a1b2c3d4", "jit(f)", 1), LaunchSide((1,), "e5f6a7b8", "jit(f)", 1))
+    sides = (LaunchGroup((0,), "a1b2c3d4", "jit(f)", 1), LaunchGroup((1,), "e5f6a7b8", "jit(f)", 1))
     text = format_difference(LaunchDifference(0, sides))
     assert "jit(f) (program a1b2c3)" in text
     assert "jit(f) (program e5f6a7)" in text

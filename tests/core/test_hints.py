@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mhnb.core.explain.culprit import ErrorSite
-from mhnb.core.explain.cures import CURES
+from mhnb.core.explain.cures import HINTS
 from mhnb.core.explain.hints import find_hint
-from mhnb.verbs.table import VERBS
+from mhnb.verbs.table import COMMANDS
 from tests.source import PACKAGE
 
 _UNEQUAL = "<class 'numpy.ndarray'> passed to device_put is not the same on each process."
@@ -209,7 +209,7 @@ def test_hints_name_verbs_that_exist() -> None:
     """A cure sends nobody to a verb that this version lacks."""
     named = set(re.findall(r"%mhjax (\w+)", (PACKAGE / "core" / "explain" / "cures.py").read_text()))
     assert {"pull", "restart", "start"} <= named
-    assert named <= VERBS.keys()
+    assert named <= COMMANDS.keys()
 
 
 MIXED = (
@@ -275,14 +275,14 @@ def test_explicit_arrays_that_cannot_meet(error: str, other: list[Any], words: s
 @pytest.mark.parametrize("arrays", [{"x": None}, {"x": []}, {"x": [1, 2, 3, 4]}, {"x": "local"}])
 def test_facts_that_cannot_be_read_are_none(arrays: dict[str, Any]) -> None:
     """What a rank says of an array is checked before it is believed."""
-    assert ErrorSite(arrays=arrays).facts("x") is None
+    assert ErrorSite(arrays=arrays).find_array_facts("x") is None
 
 
 def test_every_cure_is_met_by_a_case() -> None:
     """No row of the table is without a case of this file: none is there that cannot match."""
     said = [evalue for _, evalue, _ in KNOWN]
     said += ["", "list index out of range", "cannot reshape array of size 3", "array axis 0 is partitioned 2 times"]
-    unmet = [cure.pattern.pattern for cure in CURES if not any(cure.pattern.search(text) for text in said)]
+    unmet = [cure.pattern.pattern for cure in HINTS if not any(cure.pattern.search(text) for text in said)]
     assert unmet == []
 
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from mhnb.core.guard.host_data import GAPS, LAUNCH_INPUT, HostDataRow, compare_host_data, format_host_data
+from mhnb.core.guard.host_data import INCOMPLETE, LAUNCH_INPUT, HostDataRow, compare_host_data, format_host_data
 from mhnb.core.wire.protocol import CellEnded, RankReady
 from tests.core.test_machine import GUARD, PSUM, Driver, error, finished
 
@@ -107,7 +107,7 @@ def test_what_is_missing_is_compared_with_none() -> None:
         one, two = make("a"), make("b")
         assert compare_host_data({0: [one], 1: [two]})
         for sums in (*one[4].values(), *two[4].values()):
-            sums[0] = GAPS
+            sums[0] = INCOMPLETE
         assert compare_host_data({0: [one], 1: [two]}) == ()
 
 
@@ -135,7 +135,7 @@ def judged(
 ) -> str:
     """Run a cell that made these rows; give the state."""
     driver.submit(guard=guard, source="a\nb")
-    said = [CellEnded(r, 1, "ok", events or [], [PSUM], 0, 0.1, made=made) for r, made in enumerate(rows)]  # type: ignore[arg-type]
+    said = [CellEnded(r, 1, "ok", events or [], [PSUM], 0, 0.1, host_arrays=made) for r, made in enumerate(rows)]  # type: ignore[arg-type]
     return finished(driver(*said)).result.state
 
 

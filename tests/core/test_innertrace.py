@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.explain.innertrace import shorten_inner_trace
+from mhnb.core.explain.innertrace import trim_embedded_traceback
 
 BEGIN = "INTERNAL: CpuCallback error: Traceback (most recent call last):\n"
 OURS = '  File "<frozen runpy>", line 198, in _run\n  File "/h/mhnb/rank/cell/runner.py", line 2, in run\n'
@@ -25,7 +25,7 @@ CELL, MINE = '  File "<cell 3>", line 2, in f\n', '  File "/mine/data.py", line 
 )
 def test_what_is_left_of_a_stack(frames: str, left: str) -> None:
     """The cell's frames and the user's files."""
-    assert shorten_inner_trace(f"{BEGIN}{frames}ValueError: no\nmore") == f"{BEGIN}{left}ValueError: no\nmore"
+    assert trim_embedded_traceback(f"{BEGIN}{frames}ValueError: no\nmore") == f"{BEGIN}{left}ValueError: no\nmore"
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ def test_what_is_left_of_a_stack(frames: str, left: str) -> None:
 )
 def test_other_messages_stay(message: str) -> None:
     """Only what follows a traceback's own first line is a stack."""
-    assert shorten_inner_trace(message) == message
+    assert trim_embedded_traceback(message) == message

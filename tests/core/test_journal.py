@@ -10,7 +10,7 @@ import pytest
 
 from mhnb.core.keep.compare import describe_difference
 from mhnb.core.keep.journal import (
-    KEPT_ROWS,
+    MAX_TRACE_ROWS,
     AcceptRecord,
     CellRecord,
     PushRecord,
@@ -22,7 +22,7 @@ from mhnb.core.keep.journal import (
     parse_records,
     trace_launches,
 )
-from mhnb.core.keep.replay import LeftOut, Plan, ReplayCost, plan_replay, say_who_set, why_left_out
+from mhnb.core.keep.replay import ReplayEstimate, ReplayPlan, SkippedStep, describe_setter, plan_replay, skip_reason
 from mhnb.core.keep.replay_report import ReplayReport, ReplayStep, format_report, format_step, format_stop
 from mhnb.core.life.cell import Cell, record_cell
 from mhnb.core.life.events import CellRequest
@@ -97,7 +97,7 @@ def test_a_line_cut_short_does_not_hide_the_others() -> None:
 
 def test_the_record_of_a_cell() -> None:
     """Flags, outcomes, names of errors and launches by rank; a replayed one says so."""
-    request = CellRequest("boom()", (0, 1), "parity", 9.0, again=7)
+    request = CellRequest("boom()", (0, 1), "parity", 9.0, replayed_seq=7)
     ran = Cell(1, request, seq=7, ranks=(0, 1), now=1.0)
     raised = ["error", "KeyError", "'a'", [], 1, "boom()", 0.1]
     ran.end_rank(CellEnded(0, 7, "ok", [], [ADD], 0, 0.1))
@@ -141,9 +141,9 @@ def test_ranks_with_equal_launches_share_a_trace() -> None:
 
 def test_a_long_sequence_is_hashed_whole_and_kept_in_part() -> None:
     """What comes after the rows that are kept still counts."""
-    rows = [[str(n), "jit(f)", [0], 1, 1] for n in range(KEPT_ROWS + 9)]
+    rows = [[str(n), "jit(f)", [0], 1, 1] for n in range(MAX_TRACE_ROWS + 9)]
     long, other = (trace_launches({0: each})[0] for each in (rows, [*rows[:-1], ADD]))
-    assert (len(long.rows), long.count) == (KEPT_ROWS, KEPT_ROWS + 9)
+    assert (len(long.rows), long.count) == (MAX_TRACE_ROWS, MAX_TRACE_ROWS + 9)
     assert long.hash != other.hash
     assert long.rows == other.rows
 
@@ -171,7 +171,7 @@ def test_a_long_sequence_is_hashed_whole_and_kept_in_part() -> None:
 )
 def test_what_ended_clean_runs_again(more: dict[str, Any], why: str) -> None:
     """Also what raised; nothing that mhnb or the user ended, and nothing that left the cluster otherwise."""
-    assert why_left_out(cell(1, **more)) == why
+    assert skip_reason(cell(1, **more)) == why
 
 
 def test_a_plan_has_cells_and_pushes_in_their_order() -> None:
@@ -317,13 +317,13 @@ def test_a_difference_names_ranks_before_and_now(before: dict[str, Any], now: di
     assert describe_difference(cell(1, **before), cell(1, **now)) == said
 
 
-@pytest.mark.parametrize("change", [ADD, [str(KEPT_ROWS - 1), "jit(f)", [0, 1], 1, 7]])
+@pytest.mark.parametrize("change", [ADD, [str(MAX_TRACE_ROWS - 1), "jit(f)", [0, 1], 1, 7]])
 def test_a_difference_beyond_what_is_kept_is_still_told(change: list[Any]) -> None:
     """The hash knows of it; how far the sequences are known to be equal is said, and nothing that is not known."""
-    rows: list[list[Any]] = [[str(n), "jit(f)", [0, 1], 1, 1] for n in range(KEPT_ROWS + 1)]
-    other = [*rows[:-1], change] if change is ADD else [*rows[: KEPT_ROWS - 1], change, rows[-1]]
+    rows: list[list[Any]] = [[str(n), "jit(f)", [0, 1], 1, 1] for n in range(MAX_TRACE_ROWS + 1)]
+    other = [*rows[:-1], change] if change is ADD else [*rows[: MAX_TRACE_ROWS - 1], change, rows[-1]]
     said = describe_difference(cell(1, **launched(*rows)), cell(1, **launched(*other)))
-    assert said.startswith(f"ranks 0-1: its launches differ after the first {KEPT_ROWS} (")
+    assert said.startswith(f"ranks 0-1: its launches differ after the first {MAX_TRACE_ROWS} (")
 
 
 # -- words
@@ -331,14 +331,14 @@ def test_a_difference_beyond_what_is_kept_is_still_told(change: list[Any]) -> No
 
 def test_the_way_out_counts_what_a_replay_runs() -> None:
     """Only cells that would run again, and the start; nothing is promised where nothing is known."""
-    cost = ReplayCost()
-    cost.start(2.0)
-    assert cost.way_out() == "%mhjax restart --replay"
+    cost = ReplayEstimate()
+    cost.record_start(2.0)
+    assert cost.recovery_command() == "%mhjax restart --replay"
     for record in (cell(1, wall_s=0.5), cell(2, wall_s=60.0, state="tainted")):
         cost.add(record)
-    assert cost.way_out() == "%mhjax restart --replay (1 cell, about 2 s)"
+    assert cost.recovery_command() == "%mhjax restart --replay (1 cell, about 2 s)"
     cost.add(cell(3, wall_s=200.0))
-    assert cost.way_out() == "%mhjax restart --replay (2 cells, about 3 min)"
+    assert cost.recovery_command() == "%mhjax restart --replay (2 cells, about 3 min)"
 
 
 def test_a_replay_in_words() -> None:
@@ -360,16 +360,16 @@ def test_a_replay_in_words() -> None:
         "  note · a line is broken",
     ]
     assert format_stop(stopped, "dead").splitlines()[2].endswith("the cluster is dead: %mhjax restart --replay --to 1")
-    first = ReplayReport(Plan(1, plan.steps), 0, 1.0, stop="cell 1 differs")
+    first = ReplayReport(ReplayPlan(1, plan.steps), 0, 1.0, stop="cell 1 differs")
     assert format_stop(first, "tainted").endswith("the cluster is tainted: %mhjax restart")
 
 
 LEFT_OUT = [
-    LeftOut("cell 2", "tainted", 2, "import tqdm"),
-    LeftOut("push rate big", "too large", 3),
-    LeftOut("cell 4", "interrupted", 4, "from tqdm import tqdm\nfor i in tqdm(steps): w = step(w)"),
-    LeftOut("cell 9", "interrupted", 9, "late = tqdm = 1"),
-    LeftOut("cell 5", "interrupted", 5, "%magic\nodd = 1"),
+    SkippedStep("cell 2", "tainted", 2, "import tqdm"),
+    SkippedStep("push rate big", "too large", 3),
+    SkippedStep("cell 4", "interrupted", 4, "from tqdm import tqdm\nfor i in tqdm(steps): w = step(w)"),
+    SkippedStep("cell 9", "interrupted", 9, "late = tqdm = 1"),
+    SkippedStep("cell 5", "interrupted", 5, "%magic\nodd = 1"),
 ]
 
 
@@ -387,4 +387,4 @@ LEFT_OUT = [
 )
 def test_who_set_a_name_that_a_replayed_cell_misses(evalue: str, told: str) -> None:
     """The last one before that cell; one that only read it, that came later, or that cannot be read, is not named."""
-    assert say_who_set(evalue, LEFT_OUT, 8) == told
+    assert describe_setter(evalue, LEFT_OUT, 8) == told

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from mhnb.core.keep.journal import AcceptRecord, CellRecord, PushRecord, StartRecord
-from mhnb.exchange import Packed
+from mhnb.exchange import PushPayload
 from mhnb.keep import journaling
 from mhnb.keep.journaling import ClusterJournal
 from mhnb.launch import journaldir
-from mhnb.launch.journaldir import JournalDir, prune_journals
+from mhnb.launch.journaldir import JournalStore, prune_journals
 
 GONE = 2**22 + 1
 """A process id that Linux never gives."""
@@ -33,15 +33,15 @@ def open_journal(tmp_path: Path, told: list[str]) -> Callable[[int], ClusterJour
 
     def begin(generation: int) -> ClusterJournal:
         environment = {"MHNB_HOME": str(tmp_path)}
-        return ClusterJournal("demo", generation, environment=environment, clock=lambda: 5.0, tell=told.append)
+        return ClusterJournal("demo", generation, environment=environment, clock=lambda: 5.0, notify=told.append)
 
     return begin
 
 
-def packed(*sizes: int) -> Packed:
+def packed(*sizes: int) -> PushPayload:
     """A push of one value, x, made of parts of these sizes."""
     parts = [memoryview(bytes([number] * size)) for number, size in enumerate(sizes)]
-    return Packed([{"name": "x", "skeleton": 0, "buffers": [], "arrays": []}], parts)
+    return PushPayload([{"name": "x", "skeleton": 0, "buffers": [], "arrays": []}], parts)
 
 
 def test_records_are_on_disk_when_write_returns(open_journal: Callable[[int], ClusterJournal]) -> None:
@@ -64,7 +64,7 @@ def test_an_older_process_of_the_same_number_keeps_its_journal(
 ) -> None:
     """In a container each notebook may be process 1; what it left is put aside, and pruned like any other."""
     for seq in (1, 2, 3):
-        monkeypatch.setattr(journaldir, "_opened", set())
+        monkeypatch.setattr(journaldir, "_used_folders", set())
         journal = open_journal(1)
         journal.write(CellRecord(1, seq, f"x = {seq}"))
         journal.close()
@@ -142,8 +142,8 @@ def test_a_full_disk_is_told_once_and_leaves_no_gap(
     assert [(record.generation, record.seq) for record in records if isinstance(record, CellRecord)] == [(1, 1), (2, 1)]
     assert len(faults) == len(told) == 1
     assert "ends before cell 2: only 9 of" in told[0]
-    assert later.fault_of(1)
-    assert not later.fault_of(2)
+    assert later.write_fault(1)
+    assert not later.write_fault(2)
 
 
 # -- what is removed
@@ -174,7 +174,7 @@ def test_the_newest_journals_stay(tmp_path: Path) -> None:
 
 def test_a_notebook_whose_number_is_not_known_here_keeps_its_journal(tmp_path: Path) -> None:
     """It is in another container, or on another machine with the same home: the file that it has open tells."""
-    held = JournalDir("demo", GONE, environment={"MHNB_HOME": str(tmp_path)}, fresh=False)
+    held = JournalStore("demo", GONE, environment={"MHNB_HOME": str(tmp_path)}, is_new=False)
     os.utime(held.path, (0, 0))
     for number in range(1, 26):
         old_journal(tmp_path, number)
@@ -188,7 +188,7 @@ def test_a_notebook_whose_number_is_not_known_here_keeps_its_journal(tmp_path: P
 
 def test_old_journals_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Together they hold so many bytes; the newest stays however large it is."""
-    monkeypatch.setattr(journaldir, "_KEPT_NBYTES", 100)
+    monkeypatch.setattr(journaldir, "_RETAINED_NBYTES", 100)
     gone = [old_journal(tmp_path, number, nbytes=nbytes) for number, nbytes in ((1, 10), (2, 60), (3, 30))]
     prune_journals({"MHNB_HOME": str(tmp_path)})
     assert [folder.exists() for folder in gone] == [True, True, True]
@@ -199,7 +199,7 @@ def test_old_journals_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.M
 
 def test_closing_twice_is_no_error(tmp_path: Path) -> None:
     """A stop that was broken off is gone on with; what comes afterwards is told as a fault, not lost in silence."""
-    folder = JournalDir("demo", os.getpid(), environment={"MHNB_HOME": str(tmp_path)}, fresh=True)
+    folder = JournalStore("demo", os.getpid(), environment={"MHNB_HOME": str(tmp_path)}, is_new=True)
     folder.close()
     folder.close()
     with pytest.raises(OSError, match="Bad file descriptor"):

@@ -6,16 +6,24 @@ import signal
 
 import pytest
 
-from mhnb.core.life.cell import HANDLES_AFTER_S
-from mhnb.core.life.events import AskInterrupt, Command, FreeRanks, InterruptRequested, KillRanks, SignalRanks, Ticked
-from mhnb.core.life.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
-from mhnb.core.wire.protocol import InterruptTaken, RankStatus
-from mhnb.view.cell.digest import heading
+from mhnb.core.life.cell import HANDLING_AFTER_S
+from mhnb.core.life.events import (
+    Command,
+    DisconnectRanks,
+    InterruptRequested,
+    KillRanks,
+    SignalRanks,
+    StopBeforeLaunch,
+    TimePassed,
+)
+from mhnb.core.life.ladder import INTERRUPT_DISCONNECT_S, INTERRUPT_KILL_S
+from mhnb.core.wire.protocol import InterruptDelivered, RankStatus
+from mhnb.view.cell.digest import format_heading
 from tests.core.test_freeing import begin, look
 from tests.core.test_machine import Driver, ended, finished
 
 BOTH = SignalRanks((0, 1), signal.SIGINT)
-TAKEN = InterruptTaken(0, 1), InterruptTaken(1, 1)
+TAKEN = InterruptDelivered(0, 1), InterruptDelivered(1, 1)
 
 
 def go_on(driver: Driver, for_s: float, *looks: RankStatus) -> list[Command]:
@@ -25,14 +33,14 @@ def go_on(driver: Driver, for_s: float, *looks: RankStatus) -> list[Command]:
         if driver.now - looked_at >= 1.0:
             looked_at = driver.now
             done += driver(*looks, after=0.01)
-        done += driver(Ticked())
+        done += driver(TimePassed())
     return done
 
 
 def test_who_handles_the_interrupt_is_neither_signalled_nor_killed() -> None:
     """An `except KeyboardInterrupt` that saves for a minute."""
     driver = begin()
-    assert driver(InterruptRequested()) == [AskInterrupt(1), BOTH]
+    assert driver(InterruptRequested()) == [StopBeforeLaunch(1), BOTH]
     driver(*TAKEN)
     assert go_on(driver, 60.0) == []
     assert finished(driver(ended(0), ended(1, outcome="interrupted"))).result.how == "interrupted"
@@ -100,7 +108,7 @@ def test_handling_that_hangs_on_all_ranks_is_freed() -> None:
     driver(InterruptRequested(), *TAKEN)
     go_on(driver, 10.0)
     waiting = [look(0, [0, 1], 7), look(1, [0, 1], 8)]
-    assert FreeRanks() in go_on(driver, INTERRUPT_FREE_S + 0.5, *waiting)
+    assert DisconnectRanks() in go_on(driver, INTERRUPT_DISCONNECT_S + 0.5, *waiting)
 
 
 def test_handling_in_one_collective_of_all_ranks_is_left_alone() -> None:
@@ -110,7 +118,7 @@ def test_handling_in_one_collective_of_all_ranks_is_left_alone() -> None:
     saving = [look(0, [0, 1], 7), look(1, [0, 1], 7)]
     assert go_on(driver, 60.0, *saving) == []
     driver(InterruptRequested())
-    assert FreeRanks() in go_on(driver, INTERRUPT_FREE_S + 0.5, *saving)
+    assert DisconnectRanks() in go_on(driver, INTERRUPT_DISCONNECT_S + 0.5, *saving)
 
 
 def test_one_may_wait_in_a_collective_for_another_that_still_saves() -> None:
@@ -125,7 +133,7 @@ def test_an_interrupt_that_went_nowhere_is_sent_again() -> None:
     driver = begin()
     driver(InterruptRequested(), *TAKEN)
     assert go_on(driver, 5.0) == []
-    driver(InterruptTaken(1, 1, taken=False))
+    driver(InterruptDelivered(1, 1, is_delivered=False))
     assert SignalRanks((1,), signal.SIGINT) in go_on(driver, 1.0)
 
 
@@ -137,7 +145,7 @@ def test_a_time_limit_waits_for_nobody(interrupted_before: bool) -> None:  # noq
     if interrupted_before:
         driver(InterruptRequested(), *TAKEN)
     assert not [command for command in go_on(driver, 9.0) if isinstance(command, KillRanks)]
-    driver(Ticked(), *TAKEN, after=1.5)
+    driver(TimePassed(), *TAKEN, after=1.5)
     assert KillRanks((0, 1)) in go_on(driver, INTERRUPT_KILL_S + 1.0)
 
 
@@ -147,21 +155,23 @@ def test_the_running_cell_says_who_handles_it_and_what_ends_that() -> None:
     driver(InterruptRequested(), TAKEN[1])
     cell = driver.machine.current
     assert cell is not None
-    go_on(driver, HANDLES_AFTER_S - 0.2)
-    assert "cleaning up" not in heading(cell.result(driver.now, 2)), "what does not handle it ends by now"
+    go_on(driver, HANDLING_AFTER_S - 0.2)
+    assert "cleaning up" not in format_heading(cell.result(driver.now, 2)), "what does not handle it ends by now"
     go_on(driver, 0.3)
-    assert heading(cell.result(driver.now, 2)).endswith(
+    assert format_heading(cell.result(driver.now, 2)).endswith(
         " · interrupted, rank 1 cleaning up · interrupt again to end that"
     )
-    driver(InterruptTaken(1, 1, taken=False))
-    assert "cleaning up" not in heading(cell.result(driver.now, 2))
+    driver(InterruptDelivered(1, 1, is_delivered=False))
+    assert "cleaning up" not in format_heading(cell.result(driver.now, 2))
     driver(ended(0), TAKEN[1])
-    go_on(driver, HANDLES_AFTER_S)
-    assert heading(cell.result(driver.now, 2)).endswith(" · interrupted, cleaning up · interrupt again to end that")
+    go_on(driver, HANDLING_AFTER_S)
+    assert format_heading(cell.result(driver.now, 2)).endswith(
+        " · interrupted, cleaning up · interrupt again to end that"
+    )
 
 
 def test_what_is_of_another_cell_changes_nothing() -> None:
     """It came late."""
     driver = begin()
-    driver(InterruptRequested(), InterruptTaken(0, 7), InterruptTaken(1, 7))
+    driver(InterruptRequested(), InterruptDelivered(0, 7), InterruptDelivered(1, 7))
     assert BOTH in go_on(driver, 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.life.lastwords import choose_line, drop_frames, drop_manual
+from mhnb.core.life.lastwords import drop_flag_help, drop_stack_frames, pick_error_line
 
 STACKS = {
     "absl's check": ("*** Check failure stack trace: ***", "    @     0x7ff985358ba3  PyObject_Vectorcall"),
@@ -26,25 +26,25 @@ STACKS = {
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
 def test_a_stack_of_cpp_is_left_out(stack: tuple[str, ...]) -> None:
     """What stands above it, and below, stays."""
-    assert drop_frames(["why", *stack, "after"]) == ["why", "after"]
+    assert drop_stack_frames(["why", *stack, "after"]) == ["why", "after"]
 
 
 @pytest.mark.parametrize("line", ["  @ 12:03 step 4", "*** loss is nan", "*** loading shard 3 ***", "  @decorator"])
 def test_what_a_user_prints_is_no_frame(line: str) -> None:
     """Only an address after the sign makes a frame, and a line between stars is a heading only in the libraries' own words."""
-    assert drop_frames([line]) == [line]
+    assert drop_stack_frames([line]) == [line]
 
 
 def test_a_fatal_message_is_quoted_before_what_follows_it() -> None:
     """It ends the process: what its library writes below it belongs to it."""
     fatal = "F1122 23:44:07.924468   97 check.cc:8] Check failed: n == 3"
-    assert choose_line(["a", fatal, "RPC: /xla"]) == "check.cc:8] Check failed: n == 3"
+    assert pick_error_line(["a", fatal, "RPC: /xla"]) == "check.cc:8] Check failed: n == 3"
 
 
 def test_without_one_the_last_line_is_quoted() -> None:
     """And nothing where nothing was said."""
-    assert choose_line(["a", "E1122 23:44:07.924468   97 a.cc:8] no end", "b"]) == "b"
-    assert choose_line([]) == ""
+    assert pick_error_line(["a", "E1122 23:44:07.924468   97 a.cc:8] no end", "b"]) == "b"
+    assert pick_error_line([]) == ""
 
 
 def test_a_manual_ends_where_something_is_logged() -> None:
@@ -57,15 +57,15 @@ def test_a_manual_ends_where_something_is_logged() -> None:
         "  1. Names.",
         "W1123 05:01:44.449499 7 a.cc:1] end",
     ]
-    assert drop_manual(said) == ["E1 why", "usage: --xla_a=b", said[-1]]
-    assert drop_manual([*said[:5], "Fatal Python error: Aborted"])[-1] == "Fatal Python error: Aborted"
+    assert drop_flag_help(said) == ["E1 why", "usage: --xla_a=b", said[-1]]
+    assert drop_flag_help([*said[:5], "Fatal Python error: Aborted"])[-1] == "Fatal Python error: Aborted"
     for others in (["Flags:", "  of my own"], ["usage: tool [-h]", "Flags:", "  -h"]):
-        assert drop_manual(others) == others
+        assert drop_flag_help(others) == others
 
 
 @pytest.mark.parametrize("said", ["tok " * 20_000, "F1122 23:44:07.924468   97 check.cc:8] " + "x" * 9_999])
 def test_a_line_without_an_end_is_quoted_in_part(said: str) -> None:
     """Its begin and its end: the way out, which comes after it, is not to drown."""
-    line = choose_line(["a", said])
+    line = pick_error_line(["a", said])
     assert len(line) < 300
     assert line.endswith(said[-100:])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mhnb.core.wire.codec import encode
-from mhnb.core.wire.limits import MAX_LINES_CHARS, MAX_TEXT_CHARS, bound_error, bound_message, shorten_text
-from mhnb.core.wire.protocol import Answer, CellEnded, CellRefused, Message, RankStatus, StartFailed
+from mhnb.core.wire.limits import MAX_LINES_CHARS, MAX_TEXT_CHARS, shorten_error, shorten_message, shorten_text
+from mhnb.core.wire.protocol import CellEnded, CellRefused, Message, RankReply, RankStatus, StartFailed
 
 LONG = "x" * 1_000_000
 
@@ -16,7 +16,7 @@ LONG = "x" * 1_000_000
 def test_a_short_text_stays() -> None:
     """What is within the limit is the same object, and says nothing of a limit."""
     event = ["error", "ValueError", "no", ["a", "b"], 1, "x = 1", 0.1, ["m", "f", "x", {"x": True}, False]]
-    assert bound_error(event) is event
+    assert shorten_error(event) is event
     assert shorten_text("abc", 3) == "abc"
 
 
@@ -25,7 +25,7 @@ def test_every_text_of_an_error_is_bounded(place: int) -> None:
     """Its name, its message, its lines, the code and the place are shortened, and say where all of it is."""
     event: list[Any] = ["error", "ValueError", "no", ["a", "b"], 1, "x = 1", 0.1, ["m", "f", "x", {"x": True}, False]]
     event[place] = [LONG, LONG] if place in (3, 7) else LONG
-    bounded = bound_error(event, "rank0.log")
+    bounded = shorten_error(event, "rank0.log")
     assert len(str(bounded)) < MAX_LINES_CHARS + 10_000
     assert "characters left out" in str(bounded[place])
     assert place in (5, 7) or "rank0.log has them" in str(bounded[place])
@@ -33,7 +33,7 @@ def test_every_text_of_an_error_is_bounded(place: int) -> None:
 
 def test_a_traceback_of_very_many_lines_keeps_its_ends() -> None:
     """The first and the last lines stay; how many are left out stands between."""
-    lines = bound_error(["error", "E", "", [f"line {at}" for at in range(10**5)], None, None, 0.0, []])[3]
+    lines = shorten_error(["error", "E", "", [f"line {at}" for at in range(10**5)], None, None, 0.0, []])[3]
     assert (lines[0], lines[-1]) == ("line 0", "line 99999")
     assert sum(map(len, lines)) < MAX_LINES_CHARS + 100
     assert any("lines left out" in line for line in lines)
@@ -45,18 +45,28 @@ def test_a_traceback_of_very_many_lines_keeps_its_ends() -> None:
         CellRefused(0, 1, LONG),
         StartFailed(0, "jax", LONG, LONG, LONG),
         RankStatus(0, 1, "runs", LONG, 1, LONG, 0.0, [[[0], 1]]),
-        Answer(0, 1, ok=False, value={"ename": LONG, "evalue": LONG, "traceback": LONG}),
+        RankReply(0, 1, ok=False, value={"ename": LONG, "evalue": LONG, "traceback": LONG}),
         CellEnded(
-            0, 1, "ok", [], [[LONG, 3]], 0, 0.0, notes=[LONG], facts={LONG: LONG}, caught=[[LONG, 1]], left=[LONG, 2]
+            0,
+            1,
+            "ok",
+            [],
+            [[LONG, 3]],
+            0,
+            0.0,
+            notes=[LONG],
+            facts={LONG: LONG},
+            ignored_refusals=[[LONG, 1]],
+            abandoned_launch=[LONG, 2],
         ),
     ],
 )
 def test_every_text_of_a_message_is_bounded(message: Message) -> None:
     """No name and no reason of a rank's message fills the notebook."""
-    assert len(encode(bound_message(message))[0]) < 4 * MAX_TEXT_CHARS
+    assert len(encode(shorten_message(message))[0]) < 4 * MAX_TEXT_CHARS
 
 
 def test_data_has_no_limit() -> None:
     """What a verb was asked for travels whole."""
-    answer = Answer(0, 1, ok=True, value=LONG)
-    assert bound_message(answer) is answer
+    answer = RankReply(0, 1, ok=True, value=LONG)
+    assert shorten_message(answer) is answer

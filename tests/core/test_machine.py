@@ -10,7 +10,6 @@ import pytest
 
 from mhnb.core.life.events import (
     Accepted,
-    AskInterrupt,
     CellRequest,
     CellSubmitted,
     Command,
@@ -20,18 +19,19 @@ from mhnb.core.life.events import (
     HostExited,
     InterruptRequested,
     KillRanks,
+    NotifyUser,
     RefuseCell,
     ReportReady,
     SendToRank,
-    ShowLate,
+    ShowLateOutput,
     SignalRanks,
+    StopBeforeLaunch,
     StopRequested,
-    TellUser,
-    Ticked,
+    TimePassed,
 )
-from mhnb.core.life.ladder import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, TOO_SLOW
-from mhnb.core.life.machine import Machine
-from mhnb.core.life.roster import Roster
+from mhnb.core.life.ladder import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, KILLED_AFTER_INTERRUPT
+from mhnb.core.life.machine import ClusterStateMachine
+from mhnb.core.life.roster import RankRegistry
 from mhnb.core.wire.protocol import (
     CellEnded,
     CellRefused,
@@ -59,10 +59,10 @@ class Driver:
     def __init__(self, ranks: int = 2, *, start_timeout_s: float = 60.0, left_on: list[int] | None = None) -> None:
         hosts = [f"host{rank}" for rank in range(ranks)]
         logs = [f"/log/rank{rank}.log" for rank in range(ranks)]
-        roster = Roster(hosts, logs, left_on)
+        roster = RankRegistry(hosts, logs, left_on)
         if left_on is not None:
-            roster.leave_to_another("kept.1.1")
-        self.machine = Machine(roster, generation=1, now=0.0, start_timeout_s=start_timeout_s)
+            roster.mark_takeover("kept.1.1")
+        self.machine = ClusterStateMachine(roster, generation=1, now=0.0, start_timeout_s=start_timeout_s)
         self.now = 0.0
         self.sent: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
         self.answered: list[int] = []
@@ -113,8 +113,8 @@ def ended(
     events = more.pop("events", [])
     abandoned = more.pop("abandoned", 0)
     notes = more.pop("notes", [])
-    before = more.pop("stopped_before", None)
-    return CellEnded(rank, seq, outcome, events, launches or [], abandoned, 0.1, notes, stopped_before=before)  # type: ignore[arg-type]
+    before = more.pop("interrupted_before", None)
+    return CellEnded(rank, seq, outcome, events, launches or [], abandoned, 0.1, notes, interrupted_before=before)  # type: ignore[arg-type]
 
 
 def error(name: str = "ValueError", at_s: float = 0.1) -> list[object]:
@@ -142,7 +142,7 @@ def test_a_late_word_of_an_earlier_phase_does_not_set_a_rank_back() -> None:
     """The supervisor's `spawned` may arrive after the rank's own `connected`."""
     driver = Driver()
     driver(PhaseReached(0, "connected", {}), RankSpawned(0, 7))
-    assert driver.machine.roster.entries[0].phase == "connected"
+    assert driver.machine.registry.entries[0].phase == "connected"
 
 
 def test_cells_submitted_while_starting_run_once_ready() -> None:
@@ -178,8 +178,8 @@ def test_a_start_that_takes_too_long_names_the_rank_furthest_behind() -> None:
     """The limit of a start is judged by ticks alone."""
     driver = Driver(start_timeout_s=5.0)
     driver(RankReady(0, GUARD), PhaseReached(1, "connected", {}))
-    assert driver(Ticked()) == []
-    (command,) = driver(Ticked(), after=5.0)
+    assert driver(TimePassed()) == []
+    (command,) = driver(TimePassed(), after=5.0)
     assert isinstance(command, FailStart)
     assert "rank 1" in str(command.error)
     assert "connected" in str(command.error)
@@ -285,7 +285,7 @@ def test_an_interrupt_signals_only_ranks_that_still_run(driver: Driver) -> None:
     """Ctrl-C goes to who has not ended."""
     driver.submit()
     driver(ended(0))
-    assert driver(InterruptRequested()) == [AskInterrupt(1), SignalRanks((1,), signal.SIGINT)]
+    assert driver(InterruptRequested()) == [StopBeforeLaunch(1), SignalRanks((1,), signal.SIGINT)]
     done = finished(driver(ended(1, outcome="interrupted")))
     assert done.result.how == "interrupted"
     assert not done.result.ok
@@ -300,12 +300,12 @@ def test_an_interrupt_between_cells_does_nothing(driver: Driver) -> None:
 def test_ranks_in_lockstep_are_asked_first_and_signalled_later(driver: Driver) -> None:
     """While launches are made all ranks stop before the same one; the signal is for those that make none."""
     driver.submit(guard="lockstep")
-    assert driver(InterruptRequested()) == [AskInterrupt(1)]
-    assert driver(Ticked()) == []
-    assert driver(Ticked(), after=INTERRUPT_AGREE_S) == [SignalRanks((0, 1), signal.SIGINT)]
-    assert driver(Ticked()) == []
+    assert driver(InterruptRequested()) == [StopBeforeLaunch(1)]
+    assert driver(TimePassed()) == []
+    assert driver(TimePassed(), after=INTERRUPT_AGREE_S) == [SignalRanks((0, 1), signal.SIGINT)]
+    assert driver(TimePassed()) == []
     # One that came in a moment in which nobody could take it is not the last.
-    assert driver(Ticked(), after=0.6) == [SignalRanks((0, 1), signal.SIGINT)]
+    assert driver(TimePassed(), after=0.6) == [SignalRanks((0, 1), signal.SIGINT)]
 
 
 def test_what_the_ranks_say_of_the_end_is_told_once_with_the_state(driver: Driver) -> None:
@@ -335,7 +335,7 @@ def test_the_launch_before_which_ranks_stopped_is_told(
     """Of a mesh of some of them only those are named; where none was about to launch, that it was no launch."""
     driver.submit()
     driver(InterruptRequested())
-    ends = [ended(rank, outcome="interrupted", stopped_before=stop) for rank, stop in enumerate(stops)]
+    ends = [ended(rank, outcome="interrupted", interrupted_before=stop) for rank, stop in enumerate(stops)]
     assert list(finished(driver(*ends)).result.notes) == told
 
 
@@ -352,7 +352,7 @@ def test_who_waited_before_a_launch_is_not_told_to_have_been_in_none(
     """In lockstep it had come to one that others had not come to: nothing was launched, and it stood there."""
     driver.submit()
     driver(InterruptRequested())
-    ends = [replace(ended(rank, outcome="interrupted"), came_to=place) for rank, place in enumerate(came_to)]
+    ends = [replace(ended(rank, outcome="interrupted"), pending_launch=place) for rank, place in enumerate(came_to)]
     note = f"Interrupted while {told}, so variables that this cell sets may differ · clean"
     assert finished(driver(*ends)).result.notes == (note,)
 
@@ -373,37 +373,37 @@ def test_an_interrupt_of_a_cell_that_has_ended_does_nothing(driver: Driver) -> N
     driver(ended(0), ended(1))
     driver.submit(2)
     assert driver(InterruptRequested(1)) == []
-    assert driver(InterruptRequested(2)) == [AskInterrupt(2), SignalRanks((0, 1), signal.SIGINT)]
+    assert driver(InterruptRequested(2)) == [StopBeforeLaunch(2), SignalRanks((0, 1), signal.SIGINT)]
 
 
 def test_a_rank_that_does_not_stop_is_killed_and_the_cluster_is_dead(driver: Driver) -> None:
     """The ladder ends, and says what it cost."""
     driver.submit()
     driver(InterruptRequested())
-    assert driver(Ticked()) == []
-    assert driver(Ticked(), after=INTERRUPT_KILL_S) == [KillRanks((0, 1))]
+    assert driver(TimePassed()) == []
+    assert driver(TimePassed(), after=INTERRUPT_KILL_S) == [KillRanks((0, 1))]
     commands = driver(RankExited(0, None, 9, []), RankExited(1, None, 9, []))
     assert finished(commands).result.state == "dead"
     assert {r.outcome for r in finished(commands).result} == {"killed"}
     # Each by its own doing: none was stopped because of another.
     assert [r.error.evalue if r.error else "" for r in finished(commands).result] == [
-        f"rank {n} {TOO_SLOW}" for n in (0, 1)
+        f"rank {n} {KILLED_AFTER_INTERRUPT}" for n in (0, 1)
     ]
     # And the note below them says the same.
     first, others = finished(commands).result.notes[0].splitlines()
-    assert TOO_SLOW in first
+    assert KILLED_AFTER_INTERRUPT in first
     assert others == "  rank 1 ended in the same way. %mhjax restart --replay"
 
 
 def test_how_ranks_ended_in_a_few_words(driver: Driver) -> None:
     """Those that the ladder killed did not end; those of a lost host are lost, and the others stopped because of it."""
     driver.submit()
-    driver(InterruptRequested(), Ticked())
-    assert driver(Ticked(), after=INTERRUPT_KILL_S) == [KillRanks((0, 1))]
+    driver(InterruptRequested(), TimePassed())
+    assert driver(TimePassed(), after=INTERRUPT_KILL_S) == [KillRanks((0, 1))]
     driver(RankExited(0, None, 9, []), RankExited(1, None, 9, []))
     assert {rank.state for rank in describe_ranks(driver.machine)} == {"did not end after the interrupt and was killed"}
     other = Driver().ready()
-    other.machine.roster.entries[1].supervisor = 1
+    other.machine.registry.entries[1].supervisor = 1
     other(HostExited(1, "host1 is gone"), RankExited(0, None, 9, []))
     assert [rank.state for rank in describe_ranks(other.machine)] == [
         "stopped, as a host was lost",
@@ -414,16 +414,16 @@ def test_how_ranks_ended_in_a_few_words(driver: Driver) -> None:
 def test_how_it_was_killed_stays_known(driver: Driver) -> None:
     """Of the ranks that are stopped with it later nothing is learned: the next cell, and status, are told the same."""
     driver.submit()
-    driver(ended(1), InterruptRequested(), Ticked())
-    assert driver(Ticked(), after=INTERRUPT_KILL_S) == [KillRanks((0,))]
+    driver(ended(1), InterruptRequested(), TimePassed())
+    assert driver(TimePassed(), after=INTERRUPT_KILL_S) == [KillRanks((0,))]
     note = finished(driver(RankExited(0, None, 9, []))).result.notes[0]
     assert "  rank 1 was stopped with it." in note
     driver(RankExited(1, None, 9, []))
-    assert [rank.state for rank in describe_ranks(driver.machine)] == [TOO_SLOW, "stopped with rank 0"]
+    assert [rank.state for rank in describe_ranks(driver.machine)] == [KILLED_AFTER_INTERRUPT, "stopped with rank 0"]
     (refused,) = driver.submit(2)
     assert isinstance(refused, RefuseCell)
     text = str(refused.error)
-    assert TOO_SLOW in text
+    assert KILLED_AFTER_INTERRUPT in text
     assert "memory limit" not in text
     assert text.count("%mhjax restart --replay") == 1
 
@@ -440,8 +440,8 @@ def test_ranks_that_all_crash_are_all_named(driver: Driver) -> None:
 def test_a_timeout_is_an_interrupt_of_its_own_kind(driver: Driver) -> None:
     """`--timeout` leads to the same ladder, and to CellTimeout."""
     driver.submit(timeout_s=2.0)
-    assert driver(Ticked()) == []
-    assert driver(Ticked(), after=2.5) == [AskInterrupt(1), SignalRanks((0, 1), signal.SIGINT)]
+    assert driver(TimePassed()) == []
+    assert driver(TimePassed(), after=2.5) == [StopBeforeLaunch(1), SignalRanks((0, 1), signal.SIGINT)]
     done = finished(driver(ended(0, outcome="interrupted"), ended(1, outcome="interrupted")))
     with pytest.raises(CellTimeout, match=r"^--timeout ended it · interrupted on ranks 0-1"):
         done.result.check()
@@ -483,7 +483,7 @@ def test_last_words_of_an_abort_find_a_hint(driver: Driver, signum: int, hinted:
 def test_death_between_cells_is_told_at_once(driver: Driver) -> None:
     """Nobody waits, so somebody is told."""
     told, kill = driver(RankExited(1, 3, None, []))
-    assert isinstance(told, TellUser)
+    assert isinstance(told, NotifyUser)
     assert "rank 1" in told.text
     assert "exit code 3" in told.text
     assert kill == KillRanks((0,))
@@ -493,7 +493,7 @@ def test_death_between_cells_is_told_at_once(driver: Driver) -> None:
 def test_a_lost_hub_is_said_and_the_cluster_is_dead(driver: Driver) -> None:
     """The hub is part of the cluster."""
     (told,) = driver(HubExited(None, 9))
-    assert isinstance(told, TellUser)
+    assert isinstance(told, NotifyUser)
     assert "hub" in told.text
     assert driver.machine.state == "dead"
 
@@ -516,7 +516,7 @@ def test_a_lost_host_ends_the_cell(driver: Driver) -> None:
 
 def test_a_host_that_is_lost_between_cells_stays_the_reason(driver: Driver) -> None:
     """The ranks of the others are ended for it; their end is no news, and no cause."""
-    driver.machine.roster.entries[1].supervisor = 1
+    driver.machine.registry.entries[1].supervisor = 1
     driver(HostExited(1, "host1 (beta) is lost: it has not answered for 21 s"))
     assert driver(RankExited(0, None, 9, [])) == [KillRanks(())]
     assert driver.machine.reason.startswith("host1 (beta) is lost")
@@ -535,7 +535,7 @@ def test_late_output_goes_to_the_cell_that_made_it(driver: Driver) -> None:
     driver(ended(0), ended(1))
     driver.submit(2)
     (late,) = driver(OutputProduced(1, 1, [["stdout", "late\n"]]))
-    assert isinstance(late, ShowLate)
+    assert isinstance(late, ShowLateOutput)
     assert (late.result.seq, late.result[1].stdout) == (1, "late\n")
     assert driver.machine.current is not None
 
@@ -546,7 +546,7 @@ def test_an_update_of_an_older_cells_display_changes_that_cell(driver: Driver) -
     driver(ended(0, events=[["display", {"text/plain": "1"}, {}, "bar"]]), ended(1))
     driver.submit(2)
     commands = driver(ended(0, 2, events=[["update", {"text/plain": "2"}, {}, "bar"]]), ended(1, 2))
-    (late,) = [c for c in commands if isinstance(c, ShowLate)]
+    (late,) = [c for c in commands if isinstance(c, ShowLateOutput)]
     assert late.result.seq == 1
     assert late.result[0].outputs[0]["data"]["text/plain"] == "2"
 
@@ -586,7 +586,7 @@ def test_a_replayed_cell_has_its_old_number(driver: Driver) -> None:
     """What is left out before it is skipped on every rank, so that each is sent every number; then the count goes on."""
     run = RunCell(1, 3, "x = 1", "parity", None)
     skips = [SendToRank(rank, SkipCell(1, seq)) for seq in (1, 2) for rank in (0, 1)]
-    assert driver.submit(1, again=3) == [*skips, SendToRank(0, run), SendToRank(1, run)]
+    assert driver.submit(1, replayed_seq=3) == [*skips, SendToRank(0, run), SendToRank(1, run)]
     assert driver(*(CellEnded(rank, seq, "skipped", [], [], 0, 0.0) for seq in (1, 2) for rank in (0, 1))) == []
     (finished,) = driver(ended(0, 3), ended(1, 3))
     assert isinstance(finished, FinishCell)
@@ -623,7 +623,7 @@ def test_the_way_out_says_what_a_replay_costs(driver: Driver) -> None:
     assert isinstance(refused, RefuseCell)
     assert way_out in str(refused.error)
     (told, _) = driver(RankExited(1, None, signal.SIGKILL, []))
-    assert isinstance(told, TellUser)
+    assert isinstance(told, NotifyUser)
     assert told.text.endswith(way_out)
 
 
@@ -665,7 +665,7 @@ def test_the_death_of_the_hub_in_a_cell_is_told_at_once_and_ends_nothing(driver:
     """The ranks need no hub to end the cell; the cluster is dead after it."""
     driver.submit()
     (told,) = driver(HubExited(None, 9, []))
-    assert isinstance(told, TellUser)
+    assert isinstance(told, NotifyUser)
     assert "was killed by SIGKILL" in told.text
     assert "cell 1 goes on to its end" in told.text
     assert finished(driver(ended(0), ended(1))).result.state == "dead"
@@ -678,7 +678,7 @@ def test_the_end_of_a_rank_counts_once(driver: Driver) -> None:
     result = finished(driver(RankExited(0, None, 9, []))).result
     reason = driver.machine.reason
     assert driver(RankExited(0, 1, None, ["late"]), RankExited(1, None, 11, ["late"])) == []
-    assert (result.state, driver.machine.reason, len(driver.machine.roster.deaths)) == ("dead", reason, 2)
+    assert (result.state, driver.machine.reason, len(driver.machine.registry.deaths)) == ("dead", reason, 2)
 
 
 def test_ranks_that_live_on_are_not_called_stopped() -> None:

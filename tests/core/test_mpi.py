@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.reach.chorus import PROBED
-from mhnb.core.reach.mpi import MpiOptions, explain_mpiexec, mpiexec_command, read_flavour
+from mhnb.core.reach.chorus import PROBE_SCRIPT
+from mhnb.core.reach.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
 from mhnb.errors import InvalidRequest, LaunchError
 
-_FAR = ["sh", "-c", f'unset SLURM_PROCID; exec < "$0" || exit; {PROBED}', "/run/it's mine/mpi.start"]
+_FAR = ["sh", "-c", f'unset SLURM_PROCID; exec < "$0" || exit; {PROBE_SCRIPT}', "/run/it's mine/mpi.start"]
 _FILE = _FAR[-1]
 
 
@@ -48,14 +48,14 @@ def test_names_that_mpiexec_would_read_otherwise(name: str) -> None:
 )
 def test_whose_it_is(version: str, flavour: str) -> None:
     """Known by what it says of itself."""
-    assert read_flavour(version) == flavour
+    assert parse_implementation(version) == flavour
 
 
 @pytest.mark.parametrize("version", ["", "mpiexec: a script of the site\n"])
 def test_one_of_neither_kind(version: str) -> None:
     """It is not guessed."""
     with pytest.raises(LaunchError, match=r"neither Open MPI's nor MPICH's.*--set mpiexec="):
-        read_flavour(version)
+        parse_implementation(version)
 
 
 @pytest.mark.parametrize(

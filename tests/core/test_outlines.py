@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from mhnb.core.guard.agreement import MismatchDetails, Stand, format_mismatch
-from mhnb.core.guard.outlines import MOST_PACKED, Outline, find_differences, pack_outline, unpack_outline
-from mhnb.core.guard.wishes import Described, decode_from_rank, encode_from_rank
+from mhnb.core.guard.agreement import MismatchDetails, Vote, format_mismatch
+from mhnb.core.guard.outlines import MAX_PACKED_CHARS, Outline, find_differences, pack_outline, unpack_outline
+from mhnb.core.guard.wishes import DescribeProgram, decode_from_rank, encode_from_rank
 from mhnb.errors import UnknownMessage
 
 
@@ -46,7 +46,7 @@ def test_a_callback_is_named_and_its_cure_is_given() -> None:
     """Programs that call other functions say so, however far into the line those differ, and how one may differ by rank."""
     told = differences(*(f"host callback 0: {'x' * 300}{name}" for name in "fg"))
     assert all(text.startswith("host callback 0: …") for text in told)
-    stands, names = [Stand(0, 7), Stand(1, 9)], {7: "jit(f)", 9: "jit(f)"}
+    stands, names = [Vote(0, 7), Vote(1, 9)], {7: "jit(f)", 9: "jit(f)"}
     text = format_mismatch(
         stands, names, number=1, seq=4, source="", details=MismatchDetails(dict(zip((7, 9), told, strict=True)))
     )
@@ -70,7 +70,7 @@ def test_an_outline_has_a_bound() -> None:
     rng = random.Random(0)  # noqa: S311 - no secret
     module = "\n".join(rng.randbytes(100).hex() for _ in range(30_000))
     packed = pack_outline(module, {"k": "2"})
-    assert len(packed) <= MOST_PACKED
+    assert len(packed) <= MAX_PACKED_CHARS
     outline = unpack_outline(packed)
     assert outline is not None
     assert outline.names == {"k": "2"}
@@ -85,15 +85,15 @@ def test_what_cannot_be_read_is_no_outline(broken: str) -> None:
 
 def test_it_travels_bounded() -> None:
     """A rank of another host may describe a program, in no more than that."""
-    message = Described(5, pack_outline("a", {}))
+    message = DescribeProgram(5, pack_outline("a", {}))
     assert decode_from_rank(encode_from_rank(message), 1, 2) == message
     with pytest.raises(UnknownMessage):
-        decode_from_rank(encode_from_rank(Described(5, "x" * (MOST_PACKED + 1))), 1, 2)
+        decode_from_rank(encode_from_rank(DescribeProgram(5, "x" * (MAX_PACKED_CHARS + 1))), 1, 2)
 
 
 def test_a_mismatch_tells_them_by_rank() -> None:
     """Below the launches, a line a side; nothing where only one side is known."""
-    stands, names = [Stand(0, 7, (2,)), Stand(1, 9, (2,)), Stand(2, 9, (2,))], {7: "jit(f)", 9: "jit(f)"}
+    stands, names = [Vote(0, 7, (2,)), Vote(1, 9, (2,)), Vote(2, 9, (2,))], {7: "jit(f)", 9: "jit(f)"}
     for known, said in (({7: "k = 2", 9: "k = 3"}, True), ({7: "k = 2"}, False)):
         text = format_mismatch(stands, names, number=1, seq=4, source="", details=MismatchDetails(known))
         assert ("    rank 0      k = 2\n    ranks 1-2   k = 3" in text) is said

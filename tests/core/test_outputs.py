@@ -9,21 +9,21 @@ import nbformat
 import nbformat.v4
 import pytest
 
-from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT, OutputFolder, fold_events
+from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT, OutputAccumulator, accumulate_events
 from mhnb.core.wire.protocol import OutputEvent
 from mhnb.rank.cell.buffer import EventBuffer
 
 DISPLAY: OutputEvent = ["display", {"text/plain": "old"}, {}, "id1"]
 
 
-def texts(folder: OutputFolder) -> list[str]:
+def texts(folder: OutputAccumulator) -> list[str]:
     """What the outputs show, one string each."""
     return [o["text"] if o["output_type"] == "stream" else o["data"]["text/plain"] for o in folder.outputs()]
 
 
-def folded(*events: OutputEvent) -> OutputFolder:
+def folded(*events: OutputEvent) -> OutputAccumulator:
     """A folder that has taken these events."""
-    folder = OutputFolder(execution_count=5)
+    folder = OutputAccumulator(execution_count=5)
     folder.add(events)
     return folder
 
@@ -36,7 +36,7 @@ def test_streams_merge_until_another_comes_between() -> None:
 
 def test_every_kind_is_valid_in_a_notebook() -> None:
     """What is folded can be stored: nbformat accepts every kind of output."""
-    outputs = fold_events(
+    outputs = accumulate_events(
         [
             ["stdout", "a"],
             DISPLAY,
@@ -109,7 +109,7 @@ def test_foreign_updates_are_handed_over_once() -> None:
 
 def test_a_plotly_figure_that_nobody_here_draws_says_why() -> None:
     """Its own form needs an extension of the front end for each output; where it has another one, that is shown."""
-    folder = OutputFolder()
+    folder = OutputAccumulator()
     form = {"application/vnd.plotly.v1+json": {"data": []}, "text/plain": "Figure()"}
     folder.add([["display", form, {}, None], ["display", form | {"text/html": "<b>x</b>"}, {}, None]])
     bare, drawn = folder.outputs()
@@ -121,7 +121,7 @@ def test_a_plotly_figure_that_nobody_here_draws_says_why() -> None:
 def test_a_figure_without_a_text_is_described() -> None:
     """Plotly gives none, and its data is no reading matter."""
     form = {"application/vnd.plotly.v1+json": {"data": [{"type": "bar"}, {}, {}], "layout": {"title": "loss"}}}
-    ((output),) = fold_events([["display", form, {}, None]])
+    ((output),) = accumulate_events([["display", form, {}, None]])
     assert output["data"]["text/plain"].startswith("a plotly figure “loss”: bar, 2 scatter\n(told as text:")
 
 
@@ -129,7 +129,7 @@ def test_widget_views_are_left_out() -> None:
     """A widget's model lives on the rank, so its view is dropped; its text stays, with one line that says why."""
     view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
     both: dict[str, Any] = {**view, "text/plain": "IntSlider(value=0)"}
-    outputs = fold_events([["display", both, {}, None], ["display", view, {}, None]])
+    outputs = accumulate_events([["display", both, {}, None], ["display", view, {}, None]])
     assert set(outputs[0]["data"]) == {"text/plain"}
     first, why = outputs[0]["data"]["text/plain"].split("\n")
     assert first == "IntSlider(value=0)"
@@ -149,7 +149,7 @@ def test_gap_shows_where_text_is_missing() -> None:
 
 def test_text_stays_bounded() -> None:
     """However much comes, the beginning and the end are kept, and nothing is lost silently."""
-    folder = OutputFolder()
+    folder = OutputAccumulator()
     lines = [f"line {number:07}\n" for number in range(400_000)]
     for start in range(0, len(lines), 1000):
         folder.add([["stdout", "".join(lines[start : start + 1000])]])
@@ -168,13 +168,13 @@ def test_what_is_kept_does_not_hang_on_the_pieces(size: int) -> None:
     said = "".join(f"line {number}\n" for number in range(size // 10))[:size] + "the end"
     folders = []
     for step, live in ((700, 10), (33_000, 3), (9_000, 500)):
-        buffer, folder = EventBuffer(), OutputFolder()
+        buffer, folder = EventBuffer(), OutputAccumulator()
         for count, start in enumerate(range(0, len(said), step)):
             buffer.add_text("stdout", said[start : start + step])
             if count % live == 0:
                 folder.add(buffer.take(everything=False))
         folder.add(buffer.take())
-        folder.settle()
+        folder.finish()
         folders.append(folder)
     assert len({folder.outputs()[0]["text"] for folder in folders}) == 1
     (text,) = texts(folders[0])
@@ -187,7 +187,7 @@ def test_what_is_kept_does_not_hang_on_the_pieces(size: int) -> None:
 
 def test_displays_outlive_the_text_around_them() -> None:
     """Only text is dropped from the middle; displays there stay, in order."""
-    folder = OutputFolder()
+    folder = OutputAccumulator()
     folder.add([["stdout", "a" * HEAD_LIMIT + "\n"], DISPLAY])
     for _ in range(40):
         folder.add([["stdout", ("b" * 63 + "\n") * 1024], ["display", {"text/plain": "more"}, {}, None]])
@@ -197,7 +197,7 @@ def test_displays_outlive_the_text_around_them() -> None:
 
 def test_progress_bar_costs_nothing() -> None:
     """A line overwritten without end is one line, and nothing of it is left out."""
-    folder = OutputFolder()
+    folder = OutputAccumulator()
     for step in range(200_000):
         folder.add([["stderr", f"\rstep {step:6} of 200000"]])
     assert texts(folder) == ["step 199999 of 200000"]
@@ -206,7 +206,7 @@ def test_progress_bar_costs_nothing() -> None:
 
 def test_noise_is_kept_apart() -> None:
     """What C++ libraries say of themselves is in no output, and not lost."""
-    folder = OutputFolder()
+    folder = OutputAccumulator()
     folder.add([["noise", "[Gloo] a\n"], ["stdout", "mine\n"], ["noise", "[Gloo] b\n"]])
     assert [output["text"] for output in folder.outputs()] == ["mine\n"]
     assert folder.noise == "[Gloo] a\n[Gloo] b\n"
@@ -215,7 +215,7 @@ def test_noise_is_kept_apart() -> None:
 @pytest.mark.parametrize(("form", "text"), [(None, "None"), (3, "3"), (["a", "b"], "ab"), (["a", None], "['a', None]")])
 def test_what_a_rank_shows_can_be_stored(form: object, text: str) -> None:
     """Under a type that is no JSON a notebook stores text, and metadata is a mapping."""
-    (shown,) = fold_events([["display", {"text/html": form, "application/json": [1]}, ["wide"], None]])
+    (shown,) = accumulate_events([["display", {"text/html": form, "application/json": [1]}, ["wide"], None]])
     assert shown == {
         "output_type": "display_data",
         "data": {"text/html": text, "application/json": [1]},

@@ -5,35 +5,35 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.output.pace import Pace
+from mhnb.core.output.pace import RateLimiter
 
 
 @given(st.lists(st.floats(0, 0.2), max_size=200))
 def test_at_most_ten_in_any_second(pauses: list[float]) -> None:
     """Whenever something new comes, and whoever asks how often."""
-    pace, now, sent = Pace(), 0.0, []
+    pace, now, sent = RateLimiter(), 0.0, []
     for pause in pauses:
         now += pause
         if pace.wait_s(now) <= 0:
-            pace.take(now)
+            pace.record_sent(now)
             sent.append(now)
     assert all(sum(1 for at in sent if start <= at < start + 0.999) <= 10 for start in sent)
 
 
 def test_a_few_come_at_once_after_a_quiet_moment() -> None:
     """Three ranks that print within a tenth of a second are all seen within it."""
-    pace, sent = Pace(), []
+    pace, sent = RateLimiter(), []
     for now in (1.0, 1.04, 1.08, 1.12, 1.16):
         if pace.wait_s(now) <= 0:
-            pace.take(now)
+            pace.record_sent(now)
             sent.append(now)
     assert sent[:3] == [1.0, 1.04, 1.08]
 
 
 def test_the_wait_is_long_enough() -> None:
     """Who waits as long as he was told may send."""
-    pace = Pace()
+    pace = RateLimiter()
     for at in range(3):
-        pace.take(at * 0.03)
+        pace.record_sent(at * 0.03)
     now = 0.06
     assert pace.wait_s(now + pace.wait_s(now) + 1e-9) <= 1e-9

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.exchange.pack import NotHere, pack, unpack
+from mhnb.core.exchange.pack import MissingDefinition, dump_value, load_value
 
 values = st.recursive(
     st.none() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False),
@@ -27,14 +27,14 @@ def _claim_nothing(_: object) -> None:
 @given(values)
 def test_a_value_comes_back(value: Any) -> None:
     """What is packed without a claim is the value again."""
-    assert unpack(pack(value, _claim_nothing).skeleton, ()) == value
+    assert load_value(dump_value(value, _claim_nothing).skeleton, ()) == value
 
 
 def test_a_claimed_object_stays_one_object() -> None:
     """An object that stands in two places comes back as one object in both."""
     leaf, arrived = object(), object()
-    packed = pack([leaf, {"again": leaf}], lambda obj: 0 if obj is leaf else None)
-    first, rest = unpack(packed.skeleton, [arrived])
+    packed = dump_value([leaf, {"again": leaf}], lambda obj: 0 if obj is leaf else None)
+    first, rest = load_value(packed.skeleton, [arrived])
     assert first is arrived
     assert rest["again"] is arrived
 
@@ -42,9 +42,9 @@ def test_a_claimed_object_stays_one_object() -> None:
 def test_raw_buffers_travel_apart() -> None:
     """What pickle hands over as a buffer is not in the pickle, and comes back writable where its bytes are."""
     content = bytearray(b"x" * 1000)
-    packed = pack(pickle.PickleBuffer(content), _claim_nothing)
+    packed = dump_value(pickle.PickleBuffer(content), _claim_nothing)
     assert packed.skeleton.nbytes < 100
-    back = unpack(packed.skeleton, (), [bytearray(packed.buffers[0])])
+    back = load_value(packed.skeleton, (), [bytearray(packed.buffers[0])])
     assert bytes(back) == content
 
 
@@ -53,14 +53,14 @@ def test_names_of_the_users_module_come_from_its_namespace(monkeypatch: pytest.M
     point = collections.namedtuple("point", "x")
     point.__module__ = "__main__"
     monkeypatch.setattr(sys.modules["__main__"], "point", point, raising=False)
-    packed = pack(point(3), _claim_nothing)
-    assert unpack(packed.skeleton, (), main={"point": point}).x == 3
-    with pytest.raises(NotHere, match=r"__main__\.point") as caught:
-        unpack(packed.skeleton, (), main={})
+    packed = dump_value(point(3), _claim_nothing)
+    assert load_value(packed.skeleton, (), main_namespace={"point": point}).x == 3
+    with pytest.raises(MissingDefinition, match=r"__main__\.point") as caught:
+        load_value(packed.skeleton, (), main_namespace={})
     assert (caught.value.module, caught.value.qualname) == ("__main__", "point")
 
 
 def test_a_module_that_is_not_here_is_named() -> None:
     """A class of a module that cannot be imported is an error with module and name."""
-    with pytest.raises(NotHere, match=r"no_such_module\.Thing"):
-        unpack(b"cno_such_module\nThing\n.", ())
+    with pytest.raises(MissingDefinition, match=r"no_such_module\.Thing"):
+        load_value(b"cno_such_module\nThing\n.", ())

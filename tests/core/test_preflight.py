@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.preflight.facts import Disk, Endpoint, Gpu, HostFacts, HostLook, Wanted, parse_facts
-from mhnb.core.preflight.findings import judge
+from mhnb.core.preflight.facts import Disk, Endpoint, Gpu, HostFacts, HostProbe, Requirements, parse_facts
+from mhnb.core.preflight.findings import build_preflight_report
 from mhnb.core.preflight.report import Finding, PreflightReport
 from mhnb.errors import HostUnreachable
 
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "mhnb": "0.1.0", "numpy": "2.4.6"}
 ENDPOINTS = (Endpoint("link", None), Endpoint("hub", None), Endpoint("coordinator", 0))
-WANTED = Wanted(
+WANTED = Requirements(
     ENDPOINTS,
     devices=2,
-    mhnb="0.1.0",
+    mhnb_version="0.1.0",
     controller_address="10.0.0.254",
     addresses={"link": ("10.0.0.254", 7000), "hub": ("10.0.0.254", 7001), "coordinator": ("10.0.0.1", 8476)},
 )
 
 
-def look(at: int, **changed: Any) -> HostLook:
+def look(at: int, **changed: Any) -> HostProbe:
     """A host on which all is well."""
     name, address = "abcd"[at], f"10.0.0.{at + 1}"
     facts = HostFacts(
@@ -33,17 +33,17 @@ def look(at: int, **changed: Any) -> HostLook:
         executable="/py",
         versions=VERSIONS,
         names={name: (address,)},
-        ssh=("10.0.0.254", "999", address, "22"),
+        ssh_connection=("10.0.0.254", "999", address, "22"),
         disks=(Disk("logs", "/logs", 40 * 10**9), Disk("temporary files", "/tmp", 10**9)),
-        boot=f"boot {at}",
+        boot_id=f"boot {at}",
     )
     reached = {"link": "", "hub": "", "coordinator": ""} | {f"peer {other}": "" for other in range(3) if other != at}
-    return HostLook(name, replace(facts, **changed), clock=(0.02, 0.01), reached=reached)
+    return HostProbe(name, replace(facts, **changed), clock_offset=(0.02, 0.01), connect_errors=reached)
 
 
-def judged(*looks: HostLook, wanted: Wanted = WANTED) -> PreflightReport:
+def judged(*looks: HostProbe, wanted: Requirements = WANTED) -> PreflightReport:
     """Judge these and, where fewer, good ones up to three."""
-    return judge([*looks, *(look(at) for at in range(len(looks), 3))], wanted)
+    return build_preflight_report([*looks, *(look(at) for at in range(len(looks), 3))], wanted)
 
 
 def only(report: PreflightReport) -> Finding:
@@ -75,7 +75,7 @@ def test_three_good_hosts_are_good() -> None:
 def test_a_host_without_login_has_an_empty_row() -> None:
     """What ssh said is the finding, without the name of a log that is gone; the other columns have no cell for it."""
     failure = HostUnreachable("b: refused the login: denied\n  ssh-copy-id\n  log /x", host="b", kind="login")
-    report = judged(look(0), HostLook("b", failure=failure))
+    report = judged(look(0), HostProbe("b", failure=failure))
     assert only(report) == Finding("failure", "login", ("b",), "b: refused the login: denied", "ssh-copy-id")
     assert [column.header for column in report.columns if 1 in column.cells] == ["login"]
     assert report.addresses == ("10.0.0.1", None, "10.0.0.3")
@@ -113,7 +113,7 @@ def test_a_failure_of_one_host_is_found(changed: Mapping[str, Any], check: str, 
     finding = only(judged(look(0), look(1, **changed)))
     assert (finding.level, finding.check, finding.hosts) == ("failure", check, ("b",))
     assert text in finding.text
-    assert cure in finding.cure
+    assert cure in finding.fix
 
 
 HARMLESS: list[Mapping[str, Any]] = [
@@ -136,7 +136,7 @@ def test_what_does_no_harm_is_not_found(changed: Mapping[str, Any]) -> None:
 MILD: list[tuple[Mapping[str, Any], str, str, str]] = [
     ({"names": {"b": ("127.0.1.1",)}}, "warning", "b's name resolves to loopback", "mhnb will use 10.0.0.2 instead"),
     (
-        {"names": {"b": ()}, "why": {"b": "not known"}},
+        {"names": {"b": ()}, "resolve_errors": {"b": "not known"}},
         "warning",
         "b cannot resolve its own name 'b'",
         "/etc/hosts on b",
@@ -154,7 +154,7 @@ def test_what_a_start_survives_is_no_failure(changed: Mapping[str, Any], level: 
     finding = only(report)
     assert (report.ok, finding.level, finding.hosts) == (True, level, ("b",))
     assert text in finding.text
-    assert cure in finding.cure
+    assert cure in finding.fix
 
 
 def test_flags_against_what_was_asked_for() -> None:
@@ -170,7 +170,7 @@ def test_flags_against_what_was_asked_for() -> None:
 # -- devices
 
 
-def _gpus(*counts: int) -> list[HostLook]:
+def _gpus(*counts: int) -> list[HostProbe]:
     return [look(at, gpus=tuple(Gpu("H200", f"{at}.{gpu}") for gpu in range(count))) for at, count in enumerate(counts)]
 
 
@@ -199,9 +199,9 @@ def test_tasks_that_share_a_gpu() -> None:
     """Two tasks of a launcher on one machine that see the same GPU are found; with simulated devices nobody uses it."""
     (first,) = _gpus(2)
     assert first.facts is not None
-    report = judged(replace(first, beside=(first.facts,)), *_gpus(0, 2, 2)[1:], wanted=replace(WANTED, devices=None))
+    report = judged(replace(first, colocated=(first.facts,)), *_gpus(0, 2, 2)[1:], wanted=replace(WANTED, devices=None))
     assert only(report).text == "2 tasks on a have the same GPU (0.0)"
-    assert judged(replace(first, beside=(first.facts,))).ok
+    assert judged(replace(first, colocated=(first.facts,))).ok
 
 
 @pytest.mark.parametrize(
@@ -209,14 +209,14 @@ def test_tasks_that_share_a_gpu() -> None:
 )
 def test_a_pool_in_which_devices_would_wait_for_ever(pool: str, devices: int | None, count: int) -> None:
     """A PJRT_NPROC of the user's that is too small for the devices of a rank would hang correct programs."""
-    report = judged(wanted=replace(WANTED, pool=pool, devices=devices))
+    report = judged(wanted=replace(WANTED, pjrt_nproc=pool, devices=devices))
     assert len(report.failures) == count
     assert all(finding.text.startswith(f"PJRT_NPROC is {pool} here") for finding in report.findings)
 
 
 def test_gpus_that_cannot_be_shared_out() -> None:
     """Three GPUs cannot be shared by two ranks alike; four can."""
-    wanted = replace(WANTED, devices=None, per_host=2)
+    wanted = replace(WANTED, devices=None, ranks_per_host=2)
     assert next(finding.text for finding in judged(*_gpus(3, 3, 3), wanted=wanted).findings).startswith(
         "a has 3 gpu for 2"
     )
@@ -225,16 +225,17 @@ def test_gpus_that_cannot_be_shared_out() -> None:
 
 def test_two_names_of_one_machine_are_found() -> None:
     """The same running system, name and address under two names would be one host for two ranks."""
-    twin = replace(look(0), name="a.local", reached=look(1).reached)
+    twin = replace(look(0), name="a.local", connect_errors=look(1).connect_errors)
     assert only(judged(look(0), twin)).text == "a and a.local are the same machine (a, 10.0.0.1)"
 
 
 # -- the network
 
 
-def _unreached(at: int, **why: str) -> HostLook:
+def _unreached(at: int, **why: str) -> HostProbe:
     return replace(
-        look(at), reached={**look(at).reached, **{name.replace("_", " "): text for name, text in why.items()}}
+        look(at),
+        connect_errors={**look(at).connect_errors, **{name.replace("_", " "): text for name, text in why.items()}},
     )
 
 
@@ -245,24 +246,24 @@ def test_a_closed_port_is_named_with_its_owner() -> None:
     assert finding.text == (
         "b and c cannot reach JAX's coordinator on a at 10.0.0.1:8476: no answer (a firewall that drops packets, or a wrong address)"
     )
-    assert finding.cure.startswith("let TCP port 8476 of a through its firewall for the cluster's hosts")
+    assert finding.fix.startswith("let TCP port 8476 of a through its firewall for the cluster's hosts")
     assert cell(report, "port 8476", 1) == ("no answer", "failure")
     assert cell(report, "port 8476", 0) == ("ok", None)
 
 
 def test_a_taken_port_is_no_question_of_reach() -> None:
     """Where the owner cannot listen, that is the one finding."""
-    hosts = [replace(look(at), reached={"link": "", "hub": ""}) for at in range(3)]
-    report = judged(replace(hosts[0], taken={"coordinator": "Address already in use"}), *hosts[1:])
+    hosts = [replace(look(at), connect_errors={"link": "", "hub": ""}) for at in range(3)]
+    report = judged(replace(hosts[0], listen_errors={"coordinator": "Address already in use"}), *hosts[1:])
     assert only(report).text == "a cannot listen at 10.0.0.1:8476 for JAX's coordinator: Address already in use"
-    assert "ss -ltnp 'sport = :8476'" in only(report).cure
+    assert "ss -ltnp 'sport = :8476'" in only(report).fix
     assert cell(report, "port 8476", 0) == ("taken", "failure")
 
 
 def test_a_port_that_is_taken_here() -> None:
     """What cannot listen on the notebook's machine is found too, though that has no row."""
-    hosts = [replace(look(at), reached={"hub": "", "coordinator": ""}) for at in range(3)]
-    report = judged(*hosts, wanted=replace(WANTED, taken={"link": "Address already in use"}))
+    hosts = [replace(look(at), connect_errors={"hub": "", "coordinator": ""}) for at in range(3)]
+    report = judged(*hosts, wanted=replace(WANTED, listen_errors={"link": "Address already in use"}))
     assert (
         only(report).text == "this machine cannot listen at 10.0.0.254:7000 for this notebook: Address already in use"
     )
@@ -273,12 +274,12 @@ def test_a_notebook_behind_nat_is_told_so() -> None:
     hosts = [_unreached(at, link="no answer") for at in range(3)]
     facts = hosts[0].facts
     assert facts is not None
-    hosts[0] = replace(hosts[0], facts=replace(facts, ssh=("1.2.3.4", *facts.ssh[1:])))
+    hosts[0] = replace(hosts[0], facts=replace(facts, ssh_connection=("1.2.3.4", *facts.ssh_connection[1:])))
     finding = only(judged(*hosts))
     assert finding.text.startswith(
         "a, b and c cannot reach this notebook on this machine at 10.0.0.254:7000: no answer"
     )
-    assert "the login came from 1.2.3.4, so there is a jump host or NAT between" in finding.cure
+    assert "the login came from 1.2.3.4, so there is a jump host or NAT between" in finding.fix
 
 
 def test_hosts_that_do_not_reach_each_other() -> None:
@@ -296,10 +297,12 @@ def test_a_host_that_lets_nobody_in() -> None:
 
 def test_a_name_for_this_machine_that_is_unknown_there() -> None:
     """The name that was given, the host that cannot resolve it, and the address that would do."""
-    report = judged(look(0), look(1, why={"me": "Name or service not known"}), wanted=replace(WANTED, controller="me"))
+    report = judged(
+        look(0), look(1, resolve_errors={"me": "Name or service not known"}), wanted=replace(WANTED, controller="me")
+    )
     finding = only(report)
     assert finding.text == "b cannot resolve 'me', the name that was given for this machine: Name or service not known"
-    assert "give an address instead (10.0.0.254)" in finding.cure
+    assert "give an address instead (10.0.0.254)" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -313,7 +316,7 @@ def test_a_name_for_this_machine_that_is_unknown_there() -> None:
 )
 def test_clocks(clock: tuple[float, float], shown: str, level: str | None) -> None:
     """More than five seconds, beyond what the question itself took, is a warning: ranks do not mind, people do."""
-    report = judged(look(0), replace(look(1), clock=clock))
+    report = judged(look(0), replace(look(1), clock_offset=clock))
     assert cell(report, "clock", 1) == (shown, level)
     assert report.ok
     assert bool(report.findings) == (level is not None)
@@ -337,7 +340,7 @@ def test_failures_come_first() -> None:
 )
 def test_the_real_address(ssh: Sequence[str], outward: str, address: str) -> None:
     """A host's address is the one that ssh came to; loopback only where there is no other."""
-    assert HostFacts("a", "3.11", ssh=tuple(ssh), outward=outward).address == address
+    assert HostFacts("a", "3.11", ssh_connection=tuple(ssh), outgoing_address=outward).address == address
 
 
 def test_facts_are_read() -> None:
@@ -348,6 +351,6 @@ def test_facts_are_read() -> None:
         "disks": [{"use": "logs", "folder": "/x", "free": 3, "error": ""}], "gpus": [{"name": "H200", "uuid": "u"}],
     })  # fmt: skip
     assert facts.names == {"a": ("10.0.0.1",), "b": ()}
-    assert facts.why == {"b": "not known"}
+    assert facts.resolve_errors == {"b": "not known"}
     assert facts.disks == (Disk("logs", "/x", 3),)
     assert facts.gpus == (Gpu("H200", "u"),)

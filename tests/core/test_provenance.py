@@ -9,7 +9,7 @@ import pytest
 
 from mhnb.core.guard.provenance import (
     ANY,
-    PLACED,
+    SHARDED_HOST_DATA,
     UNKNOWN,
     InputRow,
     are_input_rows,
@@ -17,9 +17,9 @@ from mhnb.core.guard.provenance import (
     describe_divergence,
     find_conflict,
     find_divergence,
-    join_free,
-    masked_places,
-    what_is_free,
+    join_uncompared_blocks,
+    uncompared_blocks,
+    uncompared_positions,
 )
 from mhnb.core.life.events import CellRequest, CellSubmitted
 from mhnb.core.wire.protocol import CellEnded
@@ -40,11 +40,11 @@ def test_what_is_not_computed_yet_hides_the_others_of_its_block_alone(count: int
     partial = [ANY, *whole[1:]]
     first = [combine_values(whole), combine_values(partial)]
     assert find_conflict(first) == []
-    free = join_free(first)
+    free = join_uncompared_blocks(first)
     assert combine_values(whole, free) == combine_values(partial, free)
     other = [*whole[:-1], 98]
     assert len(find_conflict([combine_values(other, free), combine_values(partial, free)])) == 2
-    places = masked_places(what_is_free(combine_values(whole, free)), count)
+    places = uncompared_positions(uncompared_blocks(combine_values(whole, free)), count)
     assert places[0] == 0
     assert count - 1 not in places
 
@@ -73,7 +73,7 @@ TOLD = {
         ["array 2 of the launch, f32[2], is from jit(f) (cell 2) on ranks 0,2, from jit(g) (cell 3) on rank 1"],
     ),
     "another order": (
-        [row(n, f"{PLACED} (cell 2, line 1)") for n in (1, 2, 1)],
+        [row(n, f"{SHARDED_HOST_DATA} (cell 2, line 1)") for n in (1, 2, 1)],
         [
             (
                 "array 2 of the launch, f32[2], is from sharded host data (cell 2, line 1) on ranks 0,2,"
@@ -153,12 +153,16 @@ def test_the_way_out_of_other_arrays_is_a_replay_that_stops_before_they_parted()
         driver.submit(number)
         ends = [CellEnded(rank, number, "ok", [], [], 0, 0.1) for rank in (0, 1)]
         if number == 3:
-            ends = [replace(end, taken=[row(1 + rank, "jit(f)", cell=2 + rank)]) for rank, end in enumerate(ends)]
+            ends = [
+                replace(end, refused_inputs=[row(1 + rank, "jit(f)", cell=2 + rank)]) for rank, end in enumerate(ends)
+            ]
         notes = finished(driver(*ends)).result.notes
     told = "What a rank changed alone differs until %mhjax restart --replay --to 2, which stops before cell 3 · clean"
     assert notes[1:] == (told,)
     driver.submit(4)
-    ends = [CellEnded(rank, 4, "ok", [], [], 0, 0.1, taken=[row(1 + rank, "jit(f)", cell=rank)]) for rank in (0, 1)]
+    ends = [
+        CellEnded(rank, 4, "ok", [], [], 0, 0.1, refused_inputs=[row(1 + rank, "jit(f)", cell=rank)]) for rank in (0, 1)
+    ]
     assert not any("--replay" in note for note in finished(driver(*ends)).result.notes)
 
 
@@ -166,9 +170,13 @@ def test_a_number_that_a_replay_left_out_is_none_to_stop_at() -> None:
     """The journal of this start does not have it."""
     driver = Driver().ready()
     driver(
-        CellSubmitted(1, CellRequest("x = 1", again=2)), *(CellEnded(rank, 2, "ok", [], [], 0, 0.1) for rank in (0, 1))
+        CellSubmitted(1, CellRequest("x = 1", replayed_seq=2)),
+        *(CellEnded(rank, 2, "ok", [], [], 0, 0.1) for rank in (0, 1)),
     )
-    driver(CellSubmitted(2, CellRequest("x = 1", again=5)))
-    ends = [CellEnded(rank, 5, "ok", [], [], 0, 0.1, taken=[row(1 + rank, "jit(f)", cell=4 + rank)]) for rank in (0, 1)]
+    driver(CellSubmitted(2, CellRequest("x = 1", replayed_seq=5)))
+    ends = [
+        CellEnded(rank, 5, "ok", [], [], 0, 0.1, refused_inputs=[row(1 + rank, "jit(f)", cell=4 + rank)])
+        for rank in (0, 1)
+    ]
     _, note = finished(driver(*ends)).result.notes
     assert "--to 2, which stops before cell 5" in note

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-from mhnb.core.life.events import FailStart, HostsQueued, Ticked
-from mhnb.core.life.machine import Machine
-from mhnb.core.life.pulse import Pulse
-from mhnb.core.life.roster import Roster
+from mhnb.core.life.events import FailStart, HostsQueued, TimePassed
+from mhnb.core.life.machine import ClusterStateMachine
+from mhnb.core.life.pulse import HeartbeatMonitor
+from mhnb.core.life.roster import RankRegistry
 from mhnb.core.wire.protocol import HostUp
 
 
 def test_the_queue_does_not_count_as_the_start() -> None:
     """While a scheduler has not given the hosts, no limit runs; from then on it does, and a report ends the waiting."""
-    machine = Machine(Roster(["host0"], ["log"]), generation=1, now=0.0, start_timeout_s=10.0)
+    machine = ClusterStateMachine(RankRegistry(["host0"], ["log"]), generation=1, now=0.0, start_timeout_s=10.0)
     assert machine.handle(HostsQueued("job 1 waits"), 500.0) == []
-    assert machine.handle(Ticked(), 509.0) == []
-    assert machine.roster.standing == "job 1 waits"
+    assert machine.handle(TimePassed(), 509.0) == []
+    assert machine.registry.queue_position == "job 1 waits"
     machine.handle(HostUp(0, 7, "a", None), 509.5)
-    assert machine.roster.standing == ""
-    (failed,) = machine.handle(Ticked(), 511.0)
+    assert machine.registry.queue_position == ""
+    (failed,) = machine.handle(TimePassed(), 511.0)
     assert isinstance(failed, FailStart)
 
 
 def test_a_host_that_was_told_to_kill_is_waited_for_shortly() -> None:
     """Until its next sign of life, whatever it may be silent for otherwise."""
-    pulse = Pulse(20.0)
-    pulse.hear(0, 0.0, busy_s=60.0)
-    pulse.hear(1, 9.0)
-    pulse.hurry(10.0, 5.0)
-    pulse.hear(1, 11.0)
-    assert pulse.silent(15.5) == {0: 15.5}
-    assert pulse.silent(31.5) == {0: 31.5, 1: 20.5}
+    pulse = HeartbeatMonitor(20.0)
+    pulse.record(0, 0.0, extra_s=60.0)
+    pulse.record(1, 9.0)
+    pulse.limit_wait(10.0, 5.0)
+    pulse.record(1, 11.0)
+    assert pulse.find_lost(15.5) == {0: 15.5}
+    assert pulse.find_lost(31.5) == {0: 31.5, 1: 20.5}
 
 
 def test_a_host_that_imports_may_be_silent_for_longer() -> None:
     """Until its next sign of life; then the limit is that of the others."""
-    pulse = Pulse(20.0)
-    pulse.hear(0, 0.0, busy_s=60.0)
-    assert pulse.silent(79.0) == {}
-    assert pulse.silent(81.0) == {0: 81.0}
-    pulse.hear(0, 81.0)
-    assert pulse.silent(102.0) == {0: 21.0}
+    pulse = HeartbeatMonitor(20.0)
+    pulse.record(0, 0.0, extra_s=60.0)
+    assert pulse.find_lost(79.0) == {}
+    assert pulse.find_lost(81.0) == {0: 81.0}
+    pulse.record(0, 81.0)
+    assert pulse.find_lost(102.0) == {0: 21.0}

@@ -11,33 +11,33 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.explain.where import WhereCard
+from mhnb.core.explain.where import HangReport
 from mhnb.core.keep.journal import CellRecord
 from mhnb.core.life.events import CellRequest, CellSubmitted, StopRequested
-from mhnb.core.life.machine import Machine
-from mhnb.core.life.roster import Roster
+from mhnb.core.life.machine import ClusterStateMachine
+from mhnb.core.life.roster import RankRegistry
 from mhnb.core.output.results import CellResult
 from mhnb.core.wire.codec import encode
 from mhnb.core.wire.protocol import (
-    Answer,
-    Ask,
-    Beat,
     CellEnded,
+    Heartbeat,
     HostUp,
     Message,
     OutputProduced,
     RankExited,
     RankReady,
+    RankReply,
+    RankRequest,
     RankSpawned,
     SignalRank,
     StopHost,
 )
 from mhnb.drive.listening import ClusterListener
-from mhnb.drive.reader import Reader
-from mhnb.drive.submission import Submission
-from mhnb.drive.watching import HostWatch
+from mhnb.drive.reader import EventLoop
+from mhnb.drive.submission import CellFuture
+from mhnb.drive.watching import HostMonitor
 from mhnb.errors import MhnbError, NotStarted, RanksLost
-from mhnb.link.memory import MemoryLink, MemoryPeer
+from mhnb.link.memory import InProcessPeer, InProcessTransport
 
 WAIT_S = 20.0
 
@@ -75,7 +75,7 @@ class Listening:
         self.late: queue.SimpleQueue[CellResult] = queue.SimpleQueue()
         self.notices: list[str] = []
 
-    def on_progress(self, machine: Machine, now: float) -> None:
+    def on_progress(self, machine: ClusterStateMachine, now: float) -> None:
         self.progress.put((machine.state, now))
         if machine.state == "clean":
             self.ready.set()
@@ -91,10 +91,10 @@ class Listening:
         self.notices.append(text)
         self.told.set()
 
-    def on_where(self, card: WhereCard | None) -> None: ...
+    def on_hang_report(self, card: HangReport | None) -> None: ...
 
 
-def bring_up(link: MemoryLink, heard: Listening) -> list[MemoryPeer]:
+def bring_up(link: InProcessTransport, heard: Listening) -> list[InProcessPeer]:
     """Have two ranks report that they are ready; return their ends."""
     peers, supervisor = [link.connect(f"r{rank}") for rank in (0, 1)], link.connect("s0")
     for rank, peer in enumerate(peers):
@@ -104,10 +104,10 @@ def bring_up(link: MemoryLink, heard: Listening) -> list[MemoryPeer]:
     return peers
 
 
-class BrokenLink(MemoryLink):
+class BrokenLink(InProcessTransport):
     """Fails like a defect of ours."""
 
-    def poll_named(self, timeout_s: float | None) -> list[tuple[str, Message]]:  # noqa: ARG002  # of the contract
+    def poll_with_peers(self, timeout_s: float | None) -> list[tuple[str, Message]]:  # noqa: ARG002  # of the contract
         raise ZeroDivisionError("a defect")
 
 
@@ -115,25 +115,27 @@ class BrokenLink(MemoryLink):
 class Rig:
     """A reader of two ranks that nobody plays."""
 
-    reader: Reader
-    machine: Machine
+    reader: EventLoop
+    machine: ClusterStateMachine
     host: PlayedHost
     heard: Listening
-    link: MemoryLink
+    link: InProcessTransport
 
     def get_ready(self) -> None:
         bring_up(self.link, self.heard)
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[[MemoryLink], Rig]]:
+def make() -> Iterator[Callable[[InProcessTransport], Rig]]:
     """Make a reader that runs; ended at the end."""
-    made: list[Reader] = []
+    made: list[EventLoop] = []
 
-    def begin(link: MemoryLink) -> Rig:
+    def begin(link: InProcessTransport) -> Rig:
         host, heard = PlayedHost(), Listening()
-        machine = Machine(Roster(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60)
-        reader = Reader(link, machine, HostWatch(link, [host]), clock=time.monotonic, listener=heard)
+        machine = ClusterStateMachine(
+            RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60
+        )
+        reader = EventLoop(link, machine, HostMonitor(link, [host]), clock=time.monotonic, listener=heard)
         made.append(reader)
         reader.start()
         return Rig(reader, machine, host, heard, link)
@@ -141,10 +143,10 @@ def make() -> Iterator[Callable[[MemoryLink], Rig]]:
     yield begin
     for reader in made:
         reader.close(WAIT_S)
-        assert not reader.alive
+        assert not reader.is_alive
 
 
-def run_cell(reader: Reader, peers: Sequence[MemoryPeer], seq: int) -> Submission:
+def run_cell(reader: EventLoop, peers: Sequence[InProcessPeer], seq: int) -> CellFuture:
     """Hand in a cell, and have every rank end it."""
     submission = reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
     for rank, peer in enumerate(peers):
@@ -156,29 +158,29 @@ def run_cell(reader: Reader, peers: Sequence[MemoryPeer], seq: int) -> Submissio
 class LateRig:
     """A reader whose clock stands still, and two ranks that have said something after their cell's end."""
 
-    reader: Reader
+    reader: EventLoop
     heard: Listening
-    peers: Sequence[MemoryPeer]
+    peers: Sequence[InProcessPeer]
     now: list[float]
-    link: MemoryLink
+    link: InProcessTransport
 
 
 @pytest.fixture
 def late_rig() -> Iterator[LateRig]:
     """Both ranks have spoken; nobody has been shown it."""
-    link, heard, now = MemoryLink(), Listening(), [100.0]
-    machine = Machine(Roster(["a", "b"], ["x", "y"]), generation=1, now=now[0], start_timeout_s=60)
-    reader = Reader(link, machine, HostWatch(link, [PlayedHost()]), clock=lambda: now[0], listener=heard)
+    link, heard, now = InProcessTransport(), Listening(), [100.0]
+    machine = ClusterStateMachine(RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=now[0], start_timeout_s=60)
+    reader = EventLoop(link, machine, HostMonitor(link, [PlayedHost()]), clock=lambda: now[0], listener=heard)
     reader.start()
     peers = bring_up(link, heard)
     run_cell(reader, peers, 1).updates.get(timeout=WAIT_S)
     for rank, peer in enumerate(peers):
         peer.send(OutputProduced(rank, 1, [["stdout", "late\n"]]))
     # A question is answered after what was said before it.
-    asked = reader.ask(0, "names", {})
-    while not isinstance(peers[0].receive(WAIT_S), Ask):
+    asked = reader.request(0, "names", {})
+    while not isinstance(peers[0].receive(WAIT_S), RankRequest):
         continue
-    peers[0].send(Answer(0, 1, True, []))
+    peers[0].send(RankReply(0, 1, True, []))
     asked.result(WAIT_S)
     assert heard.late.empty()
     yield LateRig(reader, heard, peers, now, link)
@@ -208,14 +210,18 @@ def test_late_output_of_several_ranks_is_shown_once(late_rig: LateRig, until: st
 
 def test_a_cell_is_kept_before_its_submitter_hears_of_it() -> None:
     """Who sees a result can count on the journal; the cell that is refused is not kept."""
-    link, heard = MemoryLink(), Listening()
-    machine = Machine(Roster(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60)
+    link, heard = InProcessTransport(), Listening()
+    machine = ClusterStateMachine(
+        RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60
+    )
     seen: list[tuple[int, bool]] = []
 
     def keep(record: CellRecord) -> None:
         seen.append((record.seq, submission.updates.empty()))
 
-    reader = Reader(link, machine, HostWatch(link, [PlayedHost()]), clock=time.monotonic, listener=heard, keep=keep)
+    reader = EventLoop(
+        link, machine, HostMonitor(link, [PlayedHost()]), clock=time.monotonic, listener=heard, write_record=keep
+    )
     reader.start()
     peers = bring_up(link, heard)
     submission = reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
@@ -226,35 +232,35 @@ def test_a_cell_is_kept_before_its_submitter_hears_of_it() -> None:
     assert seen == [(1, True)]
 
 
-def test_a_question_after_the_supervisors_death_is_answered(make: Callable[[MemoryLink], Rig]) -> None:
+def test_a_question_after_the_supervisors_death_is_answered(make: Callable[[InProcessTransport], Rig]) -> None:
     """A rank goes with its supervisor, and nobody is left to tell: a question to it must not wait for ever."""
-    rig = make(MemoryLink())
+    rig = make(InProcessTransport())
     rig.get_ready()
     rig.host.exited.set()
     assert rig.heard.told.wait(WAIT_S)
     with pytest.raises(RanksLost):
-        rig.reader.ask(0, "names", {}).result(WAIT_S)
+        rig.reader.request(0, "names", {}).result(WAIT_S)
 
 
-def test_what_ranks_started_ends_with_a_dead_supervisor(make: Callable[[MemoryLink], Rig]) -> None:
+def test_what_ranks_started_ends_with_a_dead_supervisor(make: Callable[[InProcessTransport], Rig]) -> None:
     """The process groups of all its ranks are handed to the host at once, while their numbers are theirs."""
-    rig = make(MemoryLink())
+    rig = make(InProcessTransport())
     rig.get_ready()
     rig.host.exited.set()
     assert rig.heard.told.wait(WAIT_S)
     assert rig.host.forced == [(1000, 1001)]
 
 
-def test_a_question_cannot_be_cancelled_under_the_reader(make: Callable[[MemoryLink], Rig]) -> None:
+def test_a_question_cannot_be_cancelled_under_the_reader(make: Callable[[InProcessTransport], Rig]) -> None:
     """asyncio cancels the futures it wraps; the answer that comes then must not end the cluster."""
-    rig = make(MemoryLink())
+    rig = make(InProcessTransport())
     rig.get_ready()
-    assert not rig.reader.ask(0, "names", {}).cancel()
+    assert not rig.reader.request(0, "names", {}).cancel()
 
 
-def test_who_waits_for_a_start_sees_that_it_goes_on(make: Callable[[MemoryLink], Rig]) -> None:
+def test_who_waits_for_a_start_sees_that_it_goes_on(make: Callable[[InProcessTransport], Rig]) -> None:
     """From the first moment and about every second, though nothing is heard of any rank."""
-    rig = make(MemoryLink())
+    rig = make(InProcessTransport())
     first, second = (rig.heard.progress.get(timeout=WAIT_S) for _ in range(2))
     assert first[0] == second[0] == "starting"
     assert second[1] - first[1] >= 1.0
@@ -276,29 +282,31 @@ def test_the_line_of_a_start_leaves_the_queue_with_its_job() -> None:
 
     @dataclass
     class Queued(PlayedHost):
-        standing: str = "job 1 waits"
+        queue_status: str = "job 1 waits"
 
-    host, link, told = Queued(), MemoryLink(), queue.SimpleQueue[str]()
-    machine = Machine(Roster(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60)
+    host, link, told = Queued(), InProcessTransport(), queue.SimpleQueue[str]()
+    machine = ClusterStateMachine(
+        RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60
+    )
 
     class Waiting(Listening):
-        def on_progress(self, machine: Machine, now: float) -> None:  # noqa: ARG002  # of the contract
-            told.put(machine.roster.standing)
+        def on_progress(self, machine: ClusterStateMachine, now: float) -> None:  # noqa: ARG002  # of the contract
+            told.put(machine.registry.queue_position)
 
-    reader = Reader(link, machine, HostWatch(link, [host]), clock=time.monotonic, listener=Waiting())
+    reader = EventLoop(link, machine, HostMonitor(link, [host]), clock=time.monotonic, listener=Waiting())
     reader.start()
     try:
         assert told.get(timeout=WAIT_S) == "job 1 waits"
-        host.standing = ""
+        host.queue_status = ""
         while told.get(timeout=WAIT_S):
             continue
     finally:
         reader.close(WAIT_S)
 
 
-def test_stop_while_starting_ends_the_wait_for_the_start(make: Callable[[MemoryLink], Rig]) -> None:
+def test_stop_while_starting_ends_the_wait_for_the_start(make: Callable[[InProcessTransport], Rig]) -> None:
     """A thread that stops a cluster leaves none waiting until it is ready."""
-    rig = make(MemoryLink())
+    rig = make(InProcessTransport())
     rig.reader.post(StopRequested())
     rig.reader.close(WAIT_S)
     assert rig.heard.failed.wait(WAIT_S)
@@ -306,7 +314,7 @@ def test_stop_while_starting_ends_the_wait_for_the_start(make: Callable[[MemoryL
 
 
 def test_a_defect_of_the_reader_takes_no_further_cell(
-    make: Callable[[MemoryLink], Rig], capsys: pytest.CaptureFixture[str]
+    make: Callable[[InProcessTransport], Rig], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is told, whoever waits for the start hears of it, and the cluster counts as stopped."""
     rig = make(BrokenLink())
@@ -320,7 +328,7 @@ def test_a_defect_of_the_reader_takes_no_further_cell(
 def test_a_view_that_fails_says_so_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
     """Late output and notices go to anybody's code, in the reader thread."""
     listener = ClusterListener(lambda _machine, _now: pytest.fail("nobody asked"))
-    listener.notice = lambda text: [][len(text)]
+    listener.show_notice = lambda text: [][len(text)]
     listener.on_notice("told")
     assert "IndexError" in capsys.readouterr().err
 
@@ -336,15 +344,15 @@ WRONG: dict[str, tuple[str, Message | list[bytes]]] = {
     "of a rank that is none": ("r7", CellEnded(7, 1, "ok", [], [], 0, 0.1)),
     "of a supervisor, about no rank": ("s0", RankExited(7, 1, None, [])),
     "of a supervisor, with both ends": ("s0", RankExited(1, 1, 9, [])),
-    "of a supervisor, a beat about no rank": ("s0", Beat(0, {"x": 1})),
+    "of a supervisor, a beat about no rank": ("s0", Heartbeat(0, {"x": 1})),
     "of another supervisor": ("s0", HostUp(3, 1, "a", None)),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_who_sends_what_none_sends_is_cut_off(make: Callable[[MemoryLink], Rig], what: str) -> None:
+def test_who_sends_what_none_sends_is_cut_off(make: Callable[[InProcessTransport], Rig], what: str) -> None:
     """It has the key, so it is told of; the loop goes on, and a cell that runs gets an end."""
-    rig = make(MemoryLink())
+    rig = make(InProcessTransport())
     rig.get_ready()
     peer, said = WRONG[what]
     end = rig.link._peers.get(peer) or rig.link.connect(peer)
@@ -358,7 +366,7 @@ def test_who_sends_what_none_sends_is_cut_off(make: Callable[[MemoryLink], Rig],
     assert "sent a message that cannot be" in told
     assert ("rank 1 (b)" if peer == "r1" else "supervisor" if peer == "s0" else "rank 7") in told
     assert peer not in rig.link._peers
-    assert rig.reader.alive
+    assert rig.reader.is_alive
     if peer == "r1":
         # Its process is ended, or who waits for it would do so for good.
         supervisor = rig.link._peers["s0"]
@@ -372,20 +380,20 @@ def test_who_sends_what_none_sends_is_cut_off(make: Callable[[MemoryLink], Rig],
         assert "a message that cannot be" in rig.machine.reason
 
 
-@pytest.mark.parametrize("field", ["made", "caught", "left", "came_to"])
-def test_an_end_that_cannot_be_judged_ends_the_cell(make: Callable[[MemoryLink], Rig], field: str) -> None:
+@pytest.mark.parametrize("field", ["host_arrays", "ignored_refusals", "abandoned_launch", "pending_launch"])
+def test_an_end_that_cannot_be_judged_ends_the_cell(make: Callable[[InProcessTransport], Rig], field: str) -> None:
     """Rows of a form that the guard does not know: the cluster is dead and says of whom; nobody waits for the cell."""
-    rig = make(MemoryLink())
+    rig = make(InProcessTransport())
     rig.get_ready()
     submission = rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
-    rows: dict[str, Any] = {field: {"left": [{}], "came_to": [{}]}.get(field, [[{}]])}
+    rows: dict[str, Any] = {field: {"abandoned_launch": [{}], "pending_launch": [{}]}.get(field, [[{}]])}
     for rank in (1, 0):
         # The last to end is not the one to blame.
         launches = [["a", "f", [0, 1], 1, 1]]
         ended = CellEnded(rank, 1, "interrupted", [], launches, 1, 0.1, **(rows if rank else {}))
         rig.link._peers[f"r{rank}"].send(ended)
     update = submission.updates.get(timeout=WAIT_S)
-    assert rig.reader.alive
+    assert rig.reader.is_alive
     if isinstance(update, CellResult):
         # It was of no meaning in this cell.
         return

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.life.roster import Roster
-from mhnb.core.wire.protocol import Beat, HostUp, HubExited, PhaseReached, RankSpawned, StartFailed
+from mhnb.core.life.roster import RankRegistry
+from mhnb.core.wire.protocol import Heartbeat, HostUp, HubExited, PhaseReached, RankSpawned, StartFailed
 
 
 @pytest.fixture
-def roster() -> Roster:
+def roster() -> RankRegistry:
     """Three ranks on two hosts; all wait for each other in the same phase."""
-    roster = Roster(["a", "a", "b"], ["a.log", "a.log", "b.log"], [0, 0, 1])
+    roster = RankRegistry(["a", "a", "b"], ["a.log", "a.log", "b.log"], [0, 0, 1])
     for rank in range(3):
-        roster.note(RankSpawned(rank, 100 + rank))
-        roster.note(PhaseReached(rank, "jax", {}))
+        roster.update(RankSpawned(rank, 100 + rank))
+        roster.update(PhaseReached(rank, "jax", {}))
     return roster
 
 
-def test_the_halted_rank_is_named_and_no_other(roster: Roster) -> None:
+def test_the_halted_rank_is_named_and_no_other(roster: RankRegistry) -> None:
     """The others are in the same phase because they wait for it."""
-    roster.note_beat(Beat(0, halted=[1]))
+    roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     error = roster.timeout_error(8.0)
     assert str(error).splitlines()[0] == (
         "the start took longer than 8 s: rank 1 (a, pid 101) stands still after phase 'jax', halted by SIGSTOP or a debugger"
@@ -28,25 +28,25 @@ def test_the_halted_rank_is_named_and_no_other(roster: Roster) -> None:
     assert (error.parts["rank"], error.parts["cause"]) == (1, "halted")
 
 
-def test_the_halted_hub_is_named_and_no_rank(roster: Roster) -> None:
+def test_the_halted_hub_is_named_and_no_rank(roster: RankRegistry) -> None:
     """The ranks that register with it come no further; which of them is halted itself comes first."""
-    roster.note_host(HostUp(0, 99, "a", 77))
-    roster.note_beat(Beat(0, hub_halted=True))
+    roster.record_host(HostUp(0, 99, "a", 77))
+    roster.record_heartbeat(Heartbeat(0, is_hub_halted=True))
     error = roster.timeout_error(8.0)
     assert "the hub (ipyparallel's controller, pid 77) is halted" in str(error)
     assert "kill -CONT 77" in str(error)
     assert error.parts["cause"] == "halted"
-    roster.note_beat(Beat(0, halted=[1], hub_halted=True))
+    roster.record_heartbeat(Heartbeat(0, halted_ranks=[1], is_hub_halted=True))
     assert "rank 1" in str(roster.timeout_error(8.0)).splitlines()[0]
-    roster.note_beat(Beat(0))
+    roster.record_heartbeat(Heartbeat(0))
     assert "halted" not in str(roster.timeout_error(8.0))
 
 
-def test_each_of_several_halted_ranks_has_its_own_phase(roster: Roster) -> None:
+def test_each_of_several_halted_ranks_has_its_own_phase(roster: RankRegistry) -> None:
     """They may have been halted at different moments."""
-    roster.note(PhaseReached(2, "devices", {}))
-    roster.note_beat(Beat(0, halted=[1]))
-    roster.note_beat(Beat(1, halted=[2]))
+    roster.update(PhaseReached(2, "devices", {}))
+    roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
+    roster.record_heartbeat(Heartbeat(1, halted_ranks=[2]))
     text = str(roster.timeout_error(8.0))
     assert "rank 1 (a, pid 101) stands still after phase 'jax'" in text
     assert "rank 2 (b, pid 102) stands still after phase 'devices'" in text
@@ -60,37 +60,37 @@ def test_each_of_several_halted_ranks_has_its_own_phase(roster: Roster) -> None:
         (HubExited(None, 9, ["a warning"]), "was killed by SIGKILL, often the memory limit"),
     ],
 )
-def test_a_hub_is_quoted_where_it_has_said_why(roster: Roster, exited: HubExited, told: str) -> None:
+def test_a_hub_is_quoted_where_it_has_said_why(roster: RankRegistry, exited: HubExited, told: str) -> None:
     """One that was killed has not."""
-    assert roster.explain_service(exited) == f"the hub (ipyparallel's controller) {told}"
+    assert roster.describe_service_loss(exited) == f"the hub (ipyparallel's controller) {told}"
 
 
-def test_a_rank_that_goes_on_is_not_halted_any_more(roster: Roster) -> None:
+def test_a_rank_that_goes_on_is_not_halted_any_more(roster: RankRegistry) -> None:
     """A beat says how the ranks of its own host are now, and nothing of another's."""
-    roster.note_beat(Beat(0, halted=[1]))
-    roster.note_beat(Beat(1, halted=[]))
+    roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
+    roster.record_heartbeat(Heartbeat(1, halted_ranks=[]))
     assert "stands still" in str(roster.timeout_error(8.0))
-    roster.note_beat(Beat(0, halted=[]))
+    roster.record_heartbeat(Heartbeat(0, halted_ranks=[]))
     assert "reached phase 'jax' and no further" in str(roster.timeout_error(8.0))
 
 
-def test_a_takeover_ends_nothing_and_says_how_the_halted_rank_goes_on(roster: Roster) -> None:
+def test_a_takeover_ends_nothing_and_says_how_the_halted_rank_goes_on(roster: RankRegistry) -> None:
     """The cluster is another notebook's that is gone: it is left as it is."""
-    roster.leave_to_another("kept.7")
-    roster.note_beat(Beat(0, halted=[1]))
+    roster.mark_takeover("kept.7")
+    roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     text = str(roster.timeout_error(20.0))
     assert text.startswith("taking the cluster over took longer than 20 s: rank 1 (a, pid 101) stands still")
     assert "kill -CONT 101 lets it go on" in text
     assert "every process was ended" not in text
-    roster.note_beat(Beat(0, halted=[]))
+    roster.record_heartbeat(Heartbeat(0, halted_ranks=[]))
     unknown = str(roster.timeout_error(20.0))
     assert unknown.startswith("taking the cluster over took longer than 20 s: rank 0 (a, pid 100), rank 1")
     assert "every process was ended" not in unknown
 
 
-def test_who_gave_up_waiting_names_the_halted_rank(roster: Roster) -> None:
+def test_who_gave_up_waiting_names_the_halted_rank(roster: RankRegistry) -> None:
     """JAX's own limit may come first: then a rank fails that only waited."""
-    roster.note_beat(Beat(0, halted=[1]))
+    roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     text = str(roster.start_error(StartFailed(0, "jax", "RuntimeError", "Barrier timed out", "")))
     assert "rank 0" in text.splitlines()[0]
     assert (
@@ -99,7 +99,7 @@ def test_who_gave_up_waiting_names_the_halted_rank(roster: Roster) -> None:
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_what_a_rank_weighs_is_kept_only_where_it_is_asked_again(roster: Roster, *, goes_on: bool) -> None:
+def test_what_a_rank_weighs_is_kept_only_where_it_is_asked_again(roster: RankRegistry, *, goes_on: bool) -> None:
     """Else it would be shown long after."""
-    roster.note_beat(Beat(0, {"1": 4096}), goes_on=goes_on)
+    roster.record_heartbeat(Heartbeat(0, {"1": 4096}), is_repeated=goes_on)
     assert roster.entries[1].nbytes == (4096 if goes_on else None)

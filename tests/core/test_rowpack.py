@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mhnb.core.guard.rules import compare_launches
-from mhnb.core.wire.rowpack import pack_rows, unpack_rows
+from mhnb.core.wire.rowpack import compress_launches, decompress_launches
 
 A, B, C = (["a", "jit(f)", [0, 1], 1], ["b", "jit(g)", [0, 1], 2], ["a", "jit(f)", [0, 2], None])
 
@@ -26,7 +26,7 @@ def rows(*programs: list[Any], counts: int = 1) -> list[Any]:
 )
 def test_what_was_launched_comes_back(record: list[Any]) -> None:
     """Also through JSON, row for row."""
-    assert unpack_rows(json.loads(json.dumps(pack_rows(record)))) == record
+    assert decompress_launches(json.loads(json.dumps(compress_launches(record)))) == record
 
 
 def test_any_order_comes_back() -> None:
@@ -34,20 +34,22 @@ def test_any_order_comes_back() -> None:
     chance = random.Random(7)  # noqa: S311
     for length in (33, 100, 3000):
         record = rows(*(chance.choice((A, B, C)) for _ in range(length)), counts=chance.randint(1, 4))
-        assert unpack_rows(pack_rows(record)) == record
+        assert decompress_launches(compress_launches(record)) == record
 
 
 def test_a_loop_of_two_programs_takes_no_more_room_the_longer_it_is() -> None:
     """As long as its turns are alike; with a loss at every tenth step too."""
     for turn in ([A, B], [A, B] * 9 + [A, B, C]):
-        short, long = (len(json.dumps(pack_rows(rows(*turn * times)))) for times in (50, 5000))
+        short, long = (len(json.dumps(compress_launches(rows(*turn * times)))) for times in (50, 5000))
         assert long <= short + 4
-    assert pack_rows(rows(A, B)) == rows(A, B)
+    assert compress_launches(rows(A, B)) == rows(A, B)
 
 
 def test_a_loop_that_is_left_one_step_early_is_still_seen() -> None:
     """The comparison knows nothing of how the rows came."""
     mine, theirs = ([*rows(*[A, B] * times)] for times in (5000, 4999))
-    difference = compare_launches({0: unpack_rows(pack_rows(mine)), 1: unpack_rows(pack_rows(theirs))})
+    difference = compare_launches(
+        {0: decompress_launches(compress_launches(mine)), 1: decompress_launches(compress_launches(theirs))}
+    )
     assert difference is not None
     assert difference.index == 9998

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from mhnb.errors import LaunchError
-from mhnb.launch.journaldir import JournalDir
+from mhnb.launch.journaldir import JournalStore
 from mhnb.system.rundir import (
     find_cwd,
-    is_owned,
+    has_live_notebook,
+    lock_as_alive,
     make_run_dir,
-    mark_alive,
     prune_run_dirs,
-    read_owners,
-    read_where,
-    write_owner,
-    write_where,
+    read_hang_report,
+    read_running_clusters,
+    write_hang_report,
+    write_run_record,
 )
 
 GONE = 2**22 + 1
@@ -54,7 +54,7 @@ def test_a_note_cut_short_stops_nobody(tmp_path: Path, text: str) -> None:
     """A full disk leaves half a note; starting and listing go on without it."""
     (ended_run(tmp_path, 1) / "cluster.json").write_text(text)
     prune_run_dirs({"MHNB_HOME": str(tmp_path)})
-    assert read_owners({"MHNB_HOME": str(tmp_path)}) == []
+    assert read_running_clusters({"MHNB_HOME": str(tmp_path)}) == []
 
 
 def test_what_runs_on_another_machine_is_let_be(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_what_runs_on_another_machine_is_let_be(tmp_path: Path) -> None:
     place = {"MHNB_HOME": str(tmp_path)}
     mine, others = ended_run(tmp_path, 1), ended_run(tmp_path, 2)
     for run, machine in ((mine, socket.gethostname()), (others, "elsewhere")):
-        write_owner(run, "a", os.getpid(), [], keep=True)
+        write_run_record(run, "a", os.getpid(), [], is_detachable=True)
         record = json.loads((run / "cluster.json").read_text())
         assert record["machine"] == socket.gethostname()
         (run / "cluster.json").write_text(json.dumps(record | {"machine": machine}))
@@ -84,16 +84,16 @@ def test_a_number_that_was_given_again_is_nobodys(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "input()", "mhnb.rank.host"], stdin=subprocess.PIPE, text=True
     ) as supervisor:
-        write_owner(run, "a", supervisor.pid, [], keep=True)
-        (record,) = read_owners(place)
-        assert is_owned(record)
+        write_run_record(run, "a", supervisor.pid, [], is_detachable=True)
+        (record,) = read_running_clusters(place)
+        assert has_live_notebook(record)
         before = {"owner_began_s": record["owner_began_s"] - 3600, "supervisor_began_s": 1.0}
-        assert not is_owned(record | before)
+        assert not has_live_notebook(record | before)
         (run / "cluster.json").write_text(json.dumps(record | before))
-        assert read_owners(place) == []
+        assert read_running_clusters(place) == []
         # An older version has noted the numbers alone.
         (run / "cluster.json").write_text(json.dumps({k: v for k, v in record.items() if k not in before}))
-        assert [older["name"] for older in read_owners(place)] == ["a"]
+        assert [older["name"] for older in read_running_clusters(place)] == ["a"]
         supervisor.communicate("\n")
 
 
@@ -101,7 +101,7 @@ def test_what_is_in_use_is_let_be(tmp_path: Path) -> None:
     """A container with the same folder has other numbers: to it the owner seems gone, and the keys of what lives must stay."""
     run = ended_run(tmp_path, 1)
     (run / "berth.json").touch()
-    held = mark_alive(run)
+    held = lock_as_alive(run)
     prune_run_dirs({"MHNB_HOME": str(tmp_path)})
     assert (run / "berth.json").exists()
     os.close(held)
@@ -133,17 +133,17 @@ def test_a_home_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"file/below: .*Not a directory.*\n.*MHNB_HOME"):
         make_run_dir("a", 1, environment=place, profile=tmp_path)
     with pytest.raises(LaunchError, match="MHNB_HOME"):
-        JournalDir("a", 7, environment=place, fresh=True)
+        JournalStore("a", 7, environment=place, is_new=True)
 
 
 _LOOKS = """
 import os, sys
-from mhnb.system.rundir import prune_run_dirs, read_owners
+from mhnb.system.rundir import prune_run_dirs, read_running_clusters
 if os.geteuid() == 0:
     # Who may enter everything becomes somebody who may not.
     os.setgroups([])
     os.setuid(65534)
-for look in (read_owners, prune_run_dirs):
+for look in (read_running_clusters, prune_run_dirs):
     try:
         look({"MHNB_HOME": sys.argv[1]})
     except Exception as error:
@@ -162,12 +162,12 @@ def test_a_home_that_may_not_be_entered_is_named(tmp_path: Path) -> None:
 def test_the_hang_card_is_kept_while_there_is_one(tmp_path: Path) -> None:
     """Written, exchanged, removed, also twice; nobody reads the card of a notebook that is gone."""
     record = {"owner": os.getpid(), "run_dir": str(tmp_path)}
-    assert read_where(record) is None
+    assert read_hang_report(record) is None
     for text in ("waiting 2 s", "waiting 3 s"):
-        write_where(tmp_path, text)
-        assert read_where(record) == text
-    assert read_where(record | {"owner": GONE}) is None
-    write_where(tmp_path, None)
-    write_where(tmp_path, None)
-    assert read_where(record) is None
+        write_hang_report(tmp_path, text)
+        assert read_hang_report(record) == text
+    assert read_hang_report(record | {"owner": GONE}) is None
+    write_hang_report(tmp_path, None)
+    write_hang_report(tmp_path, None)
+    assert read_hang_report(record) is None
     assert not list(tmp_path.iterdir())

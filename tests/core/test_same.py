@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.exchange.same import GlobalLeaf, find_difference
+from mhnb.core.exchange.same import GlobalArrayPlaceholder, find_difference
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.binary(max_size=3)
 values = st.recursive(
@@ -101,15 +101,21 @@ def test_a_value_that_contains_itself_ends() -> None:
 def test_global_arrays_are_paired_by_their_place() -> None:
     """Arrays that pickle met in another order are matched by the key they stand under."""
     pairs: dict[int, int] = {}
-    left = {"w": GlobalLeaf(0), "b": GlobalLeaf(1)}
-    right = {"b": GlobalLeaf(0), "w": GlobalLeaf(1)}
+    left = {"w": GlobalArrayPlaceholder(0), "b": GlobalArrayPlaceholder(1)}
+    right = {"b": GlobalArrayPlaceholder(0), "w": GlobalArrayPlaceholder(1)}
     assert find_difference(left, right, pairs) is None
     assert pairs == {0: 1, 1: 0}
 
 
 def test_one_array_twice_is_not_two_arrays() -> None:
     """An array that stands in two places on one rank does not match two arrays on the other."""
-    assert find_difference([GlobalLeaf(0), GlobalLeaf(0)], [GlobalLeaf(0), GlobalLeaf(1)]) is not None
+    assert (
+        find_difference(
+            [GlobalArrayPlaceholder(0), GlobalArrayPlaceholder(0)],
+            [GlobalArrayPlaceholder(0), GlobalArrayPlaceholder(1)],
+        )
+        is not None
+    )
 
 
 def test_values_that_cannot_be_compared_differ() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.asked.shape import Shape, check_initialize, check_shape, parse_hosts_argument
+from mhnb.core.asked.shape import ClusterSpec, check_cluster_spec, check_initialize, parse_hosts_argument
 from mhnb.errors import InvalidRequest
 
 PLENTY = 2**40
@@ -16,13 +16,13 @@ PLENTY = 2**40
 def test_counts_that_cannot_be(hosts: int, devices: int) -> None:
     """The error names the count and what was expected."""
     with pytest.raises(InvalidRequest, match=r"=(0|-1|1000): give"):
-        check_shape(Shape(hosts, devices), available_nbytes=PLENTY)
+        check_cluster_spec(ClusterSpec(hosts, devices), available_nbytes=PLENTY)
 
 
 def test_more_hosts_than_memory_holds() -> None:
     """The error says how many fit."""
     with pytest.raises(InvalidRequest, match="start at most 6"):
-        check_shape(Shape(8, 2), available_nbytes=2**30)
+        check_cluster_spec(ClusterSpec(8, 2), available_nbytes=2**30)
 
 
 @pytest.mark.parametrize("hosts", [True, 2.5, None, [], "a,b", ["a", 3], ["a", ""]])
@@ -35,24 +35,24 @@ def test_hosts_that_are_neither_number_nor_names(hosts: Any) -> None:
 def test_a_host_cannot_be_named_twice() -> None:
     """Several ranks on one host have a flag of their own, which the error names."""
     with pytest.raises(InvalidRequest, match=r"'a' is named twice.*--per-host"):
-        check_shape(Shape(2, None, profile="ssh", machines=("a", "a")), available_nbytes=PLENTY)
+        check_cluster_spec(ClusterSpec(2, None, profile="ssh", machines=("a", "a")), available_nbytes=PLENTY)
 
 
 @pytest.mark.parametrize("each", [0, -1, 200])
 def test_ranks_per_host_that_cannot_be(each: int) -> None:
     """At least one, and all together no more than there may be ranks."""
     with pytest.raises(InvalidRequest, match=f"ranks_per_host={each}: give"):
-        check_shape(Shape(2, 2, ranks_per_host=each), available_nbytes=PLENTY)
+        check_cluster_spec(ClusterSpec(2, 2, ranks_per_host=each), available_nbytes=PLENTY)
 
 
 def test_memory_is_asked_of_this_machine_only() -> None:
     """What other machines hold is not known here."""
-    check_shape(Shape(8, 2, profile="ssh"), available_nbytes=2**30)
+    check_cluster_spec(ClusterSpec(8, 2, profile="ssh"), available_nbytes=2**30)
 
 
 def test_ranks_stay_with_their_host() -> None:
     """Assigned by host order; several on one host are neighbours."""
-    shares = Shape(2, 2, ranks_per_host=2, profile="ssh", machines=("a", "b")).shares()
+    shares = ClusterSpec(2, 2, ranks_per_host=2, profile="ssh", machines=("a", "b")).assign_hosts()
     assert [(s.supervisor, s.host, s.ranks, s.machine) for s in shares] == [
         (0, "host0", (0, 1), "a"),
         (1, "host1", (2, 3), "b"),

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.asked.shape import Shape
+from mhnb.core.asked.shape import ClusterSpec
 from mhnb.core.reach.allocation import allocation_command, step_command
-from mhnb.core.reach.chorus import PROBED
+from mhnb.core.reach.chorus import PROBE_SCRIPT
 from mhnb.core.reach.slurm import SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
 from mhnb.errors import InvalidRequest
-from mhnb.launch.launchers import restart_note
+from mhnb.launch.launchers import format_restart_note
 
-_FAR = ["sh", "-c", PROBED]
+_FAR = ["sh", "-c", PROBE_SCRIPT]
 _ALWAYS = ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
 _ALL = SlurmOptions(
     partition="debug", account="it's mine", qos="high", time="1-12", nodes=4, cpus_per_rank=8, gpus_per_rank=1, memory="16G",
@@ -39,7 +39,7 @@ def test_the_command_with_every_option() -> None:
 
 def test_a_step_has_nothing_of_an_allocation() -> None:
     """Inside a job, partition, account, time and the like are settled; the step shares what the notebook itself holds."""
-    assert srun_command(_ALL, 4, inside=True)[:5] == [
+    assert srun_command(_ALL, 4, is_step=True)[:5] == [
         "/opt/slurm/bin/srun", "--job-name=mhnb", "--ntasks=4", "--overlap", "--nodes=4",
     ]  # fmt: skip
     assert is_inside_job({"SLURM_JOB_ID": "1"})
@@ -68,11 +68,15 @@ def test_an_allocation_and_a_step_in_it() -> None:
 def test_a_restart_that_has_to_queue_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a kept job; any other keeps its machines, and a step of the user's own job needs none."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    kept = Shape(2, None, profile="/my/own", kind="slurm")
-    assert "asks for machines again" in restart_note(kept, keep=True)
-    assert restart_note(kept, keep=False) == restart_note(Shape(2, 2), keep=True) == ""
+    kept = ClusterSpec(2, None, profile="/my/own", kind="slurm")
+    assert "asks for machines again" in format_restart_note(kept, is_detachable=True)
+    assert (
+        format_restart_note(kept, is_detachable=False)
+        == format_restart_note(ClusterSpec(2, 2), is_detachable=True)
+        == ""
+    )
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert restart_note(kept, keep=True) == ""
+    assert format_restart_note(kept, is_detachable=True) == ""
 
 
 def test_several_ranks_on_a_host() -> None:

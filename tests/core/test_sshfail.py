@@ -8,7 +8,7 @@ import pytest
 
 from mhnb.core.reach.hosts import HostName
 from mhnb.core.reach.ssh import SshOptions
-from mhnb.core.reach.sshfail import explain_ssh, ssh_error
+from mhnb.core.reach.sshfail import build_ssh_error, explain_ssh
 from mhnb.errors import HostUnfit, HostUnreachable
 
 _CHANGED = """\
@@ -94,14 +94,14 @@ def test_a_failure_is_told_apart(kind: str, code: int, text: str, cause: str) ->
     failure = explain_ssh(text, code, HostName("b"), SshOptions())
     assert failure.kind == kind
     assert cause in failure.cause
-    assert failure.cure
-    assert "{" not in failure.cure
+    assert failure.hint
+    assert "{" not in failure.hint
 
 
 def test_the_error_names_host_cause_and_next_step() -> None:
     """What a person reads: the machine, what happened, ssh's words, and the very command to try."""
     host, options = HostName("b", "me", 2222), SshOptions(key_file="my key")
-    error = ssh_error(explain_ssh("me@b: Permission denied (publickey).\r\n", 255, host, options), host, "b.log")
+    error = build_ssh_error(explain_ssh("me@b: Permission denied (publickey).\r\n", 255, host, options), host, "b.log")
     assert isinstance(error, HostUnreachable)
     assert str(error) == (
         "me@b:2222: refused the login: me@b: Permission denied (publickey).\n"
@@ -114,12 +114,14 @@ def test_the_error_names_host_cause_and_next_step() -> None:
 
 def test_a_machine_without_python_is_reached_and_unfit() -> None:
     """Where the login was good, the error is of another class."""
-    error = ssh_error(explain_ssh(f"{_IN}mhnb: no python: python3\n", 127, HostName("b"), SshOptions()), HostName("b"))
+    error = build_ssh_error(
+        explain_ssh(f"{_IN}mhnb: no python: python3\n", 127, HostName("b"), SshOptions()), HostName("b")
+    )
     assert isinstance(error, HostUnfit)
     assert str(error).startswith("b: has no such Python: no python: python3\n  install it on b")
 
 
 def test_a_changed_key_is_removed_by_its_entry() -> None:
     """The known-hosts entry of a machine at another port has the port in it."""
-    assert "ssh-keygen -R b," in explain_ssh(_CHANGED, 255, HostName("b"), SshOptions()).cure
-    assert "ssh-keygen -R '[b]:2222'," in explain_ssh(_CHANGED, 255, HostName("b", port=2222), SshOptions()).cure
+    assert "ssh-keygen -R b," in explain_ssh(_CHANGED, 255, HostName("b"), SshOptions()).hint
+    assert "ssh-keygen -R '[b]:2222'," in explain_ssh(_CHANGED, 255, HostName("b", port=2222), SshOptions()).hint

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.asked.request import make_request
-from mhnb.core.asked.startinput import check_start_input
-from mhnb.core.ranks import choose_ranks
+from mhnb.core.asked.request import build_cell_request
+from mhnb.core.asked.startinput import validate_start_arguments
+from mhnb.core.ranks import resolve_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.asks import check_names
 from mhnb.keep.exporting import export_notebook
@@ -53,10 +53,10 @@ def test_a_wrong_kind_is_named(name: str, value: Any, expected: str) -> None:
 
 def test_what_may_be_given_is_taken() -> None:
     """None where it has a meaning, folders as paths, and what is a setting of some profile."""
-    check_start_input(
+    validate_start_arguments(
         {"devices": None, "profile": Path("x"), "sync": Path("y"), "initialize": {}, "ssh_port": object()}
     )
-    check_start_input(
+    validate_start_arguments(
         {"start_timeout_s": math.inf, "host_timeout_s": 2, "on_progress": print, "sync": "", "keep": False}
     )
 
@@ -75,7 +75,7 @@ def test_what_may_be_given_is_taken() -> None:
 def test_ranks_that_are_none(given: Any, told: str) -> None:
     """A number alone is no set of ranks, and an empty set is not all of them."""
     with pytest.raises(InvalidRequest) as error:
-        choose_ranks(given, 2)
+        resolve_ranks(given, 2)
     assert told in str(error.value)
 
 
@@ -92,7 +92,7 @@ def test_ranks_that_are_none(given: Any, told: str) -> None:
 def test_flags_of_a_cell_that_are_none(flags: dict[str, Any], told: str) -> None:
     """Nothing is sent that nobody could follow or stop."""
     with pytest.raises(InvalidRequest) as error:
-        make_request("1", 2, **({"guard": "off"} | flags))
+        build_cell_request("1", 2, **({"guard": "off"} | flags))
     assert told in str(error.value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.exchange.sync import FileFacts, cut_pieces, parse_excludes, place_of
+from mhnb.core.exchange.sync import FileFacts, chunk_files, parse_excludes, remote_path
 from mhnb.core.exchange.transfer import CHUNK_NBYTES
 
 IGNORE = """
@@ -35,7 +35,7 @@ docs/*.html
 )
 def test_what_stays_here(path: str, is_folder: bool, stays: bool) -> None:  # noqa: FBT001
     """The folder's own .gitignore decides, beside what is never code."""
-    assert parse_excludes(IGNORE).leaves_out(path, is_folder=is_folder) is stays
+    assert parse_excludes(IGNORE).is_excluded(path, is_folder=is_folder) is stays
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_stays_here(path: str, is_folder: bool, stays: bool) -> None:  # no
 )
 def test_where_a_folder_goes(folder: str, place: str) -> None:
     """Inside the notebook's folder it keeps its place; from elsewhere it comes under its own name."""
-    assert place_of(folder, "/me/p") == place
+    assert remote_path(folder, "/me/p") == place
 
 
 def test_pieces_bring_every_byte_once_and_in_order() -> None:
@@ -52,7 +52,7 @@ def test_pieces_bring_every_byte_once_and_in_order() -> None:
     files = {path: FileFacts(nbytes, 0o644, "") for path, nbytes in sizes.items()}
     got = dict.fromkeys(sizes, 0)
     done = []
-    for pieces in cut_pieces(files, sizes):
+    for pieces in chunk_files(files, sizes):
         assert sum(piece.stop - piece.start for piece in pieces) <= CHUNK_NBYTES
         for piece in pieces:
             assert piece.start == got[piece.path]

@@ -137,7 +137,7 @@ def test_cut_hands_over_what_can_change() -> None:
     """After a cut the last lines can still be drawn over, and together the parts show the whole."""
     text = TerminalText()
     text.add("".join(f"line {at}\n" for at in range(500)) + "50 %")
-    rest = text.cut()
+    rest = text.split()
     rest.add("\r99 %\x1b[A\rX")
     assert (text.read() + rest.read()).splitlines()[-3:] == ["line 498", "Xine 499", "99 %"]
     assert len(text) > 0

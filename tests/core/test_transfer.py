@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.exchange.boxes import Box, box_size, whole_box
+from mhnb.core.exchange.boxes import Box, box_size, full_box
 from mhnb.core.exchange.transfer import (
-    ArrayRow,
-    HeldBox,
+    ArrayDescription,
+    LocalBox,
     Refusal,
-    ValueRow,
+    ValueDescription,
+    build_value_differs,
     check_coverage,
-    check_origins,
+    check_placements,
     check_present,
+    check_provenance,
     check_replicas,
-    check_views,
-    differs,
-    join_views,
+    merge_placements,
     plan_fetches,
 )
 from mhnb.core.ranks import group_ranks
@@ -30,21 +30,21 @@ from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
 ROWS: dict[Box, str] = {((0, 2), (0, 3)): "aa", ((2, 4), (0, 3)): "bb"}
 
 
-def array(held: dict[Box, str], **changes: object) -> ArrayRow:
+def array(held: dict[Box, str], **changes: object) -> ArrayDescription:
     """A global f32[4,3] of which one rank holds boxes, with the digest of each."""
-    boxes = tuple(HeldBox(box, ordinal, ordinal, digest) for ordinal, (box, digest) in enumerate(held.items()))
+    boxes = tuple(LocalBox(box, ordinal, ordinal, digest) for ordinal, (box, digest) in enumerate(held.items()))
     owners = tuple((box, (0, 1)) for box in ROWS)
-    row = ArrayRow((4, 3), "float32", "C", boxes, owners, is_global=True)
+    row = ArrayDescription((4, 3), "float32", "C", boxes, owners, is_global=True)
     return replace(row, **changes)  # type: ignore[arg-type]
 
 
-def value(digest: str = "9a", **changes: object) -> ValueRow:
+def value(digest: str = "9a", **changes: object) -> ValueDescription:
     """A value without arrays."""
-    return replace(ValueRow("x", "3", 0, (), digest, ()), **changes)  # type: ignore[arg-type]
+    return replace(ValueDescription("x", "3", 0, (), digest, ()), **changes)  # type: ignore[arg-type]
 
 
 @st.composite
-def placements(draw: st.DrawFn) -> dict[int, ArrayRow]:
+def placements(draw: st.DrawFn) -> dict[int, ArrayDescription]:
     """A grid over a random shape, each box on one or more of the ranks."""
     sizes = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=3))
     shape = tuple(count * width for count, width in sizes)
@@ -53,11 +53,11 @@ def placements(draw: st.DrawFn) -> dict[int, ArrayRow]:
     holders: dict[Box, set[int]] = {box: draw(st.sets(st.integers(0, count - 1), min_size=1)) for box in product(*cuts)}
     owners = tuple((box, tuple(sorted(ranks))) for box, ranks in sorted(holders.items()))
     return {
-        rank: ArrayRow(
+        rank: ArrayDescription(
             shape,
             "float32",
             "C",
-            tuple(HeldBox(box, 0, part, str(box)) for part, (box, ranks) in enumerate(owners) if rank in ranks),
+            tuple(LocalBox(box, 0, part, str(box)) for part, (box, ranks) in enumerate(owners) if rank in ranks),
             owners,
             is_global=True,
         )
@@ -66,18 +66,20 @@ def placements(draw: st.DrawFn) -> dict[int, ArrayRow]:
 
 
 @given(placements())
-def test_each_box_is_fetched_once(rows: dict[int, ArrayRow]) -> None:
+def test_each_box_is_fetched_once(rows: dict[int, ArrayDescription]) -> None:
     """The plan reads every box exactly once, from a rank that holds it, by the part it has there."""
     fetches = plan_fetches(rows)
-    assert sorted(fetch.box for fetch in fetches) == sorted({held.box for row in rows.values() for held in row.held})
-    assert all((f.box, f.part) in {(h.box, h.part) for h in rows[f.rank].held} for f in fetches)
-    assert sum(box_size(fetch.box) for fetch in fetches) == box_size(whole_box(rows[0].shape))
+    assert sorted(fetch.box for fetch in fetches) == sorted(
+        {held.box for row in rows.values() for held in row.local_boxes}
+    )
+    assert all((f.box, f.part) in {(h.box, h.part) for h in rows[f.rank].local_boxes} for f in fetches)
+    assert sum(box_size(fetch.box) for fetch in fetches) == box_size(full_box(rows[0].shape))
 
 
 @given(placements())
-def test_a_preferred_rank_gives_all_it_has(rows: dict[int, ArrayRow]) -> None:
+def test_a_preferred_rank_gives_all_it_has(rows: dict[int, ArrayDescription]) -> None:
     """What the preferred rank holds comes from it."""
-    own = {held.box for held in rows[0].held}
+    own = {held.box for held in rows[0].local_boxes}
     assert {fetch.box for fetch in plan_fetches(rows, prefer=0) if fetch.rank == 0} == own
 
 
@@ -94,27 +96,29 @@ def test_a_copy_spares_the_rank_that_must_send_something_else() -> None:
 
 
 @given(placements(), st.data())
-def test_a_lost_box_is_named_with_its_owners(rows: dict[int, ArrayRow], data: st.DataObject) -> None:
+def test_a_lost_box_is_named_with_its_owners(rows: dict[int, ArrayDescription], data: st.DataObject) -> None:
     """When nobody asked holds a box, the error names the ranks that do."""
     assert rows[0].owners is not None
     box, ranks = data.draw(st.sampled_from(rows[0].owners))
-    left = {rank: replace(row, held=tuple(h for h in row.held if h.box != box)) for rank, row in rows.items()}
+    left = {
+        rank: replace(row, local_boxes=tuple(h for h in row.local_boxes if h.box != box)) for rank, row in rows.items()
+    }
     with pytest.raises(InvalidRequest, match="Pull it without --ranks") as caught:
         check_coverage("x", left)
     assert set(ranks) <= set(caught.value.parts["ranks"])
 
 
 @given(placements())
-def test_a_whole_array_passes(rows: dict[int, ArrayRow]) -> None:
+def test_a_whole_array_passes(rows: dict[int, ArrayDescription]) -> None:
     """An array that its ranks hold whole, with equal copies, raises nothing."""
-    check_views("x", rows)
+    check_placements("x", rows)
     check_replicas("x", rows)
     check_coverage("x", rows)
 
 
 def test_copies_that_differ_are_named_by_device() -> None:
     """Two devices with other bytes in the same box are an error that says which devices."""
-    box = whole_box((4, 3))
+    box = full_box((4, 3))
     rows = {0: array({box: "aa"}), 1: array({box: "bb"})}
     with pytest.raises(
         ValueDiffers, match=r"copies of \[0:4, 0:3\] hold different values: 0:0 ≠ 1:0\. .*--ranks 0.*--each"
@@ -126,19 +130,23 @@ def test_ranks_that_mean_other_shapes_are_told_apart() -> None:
     """Ranks that hold different global shapes under one name are an error that says which rank holds which."""
     rows = {0: array(ROWS), 1: array(ROWS), 2: array(ROWS, shape=(6, 3))}
     with pytest.raises(ValueDiffers, match=r"f32\[4,3\] on ranks 0-1, f32\[6,3\] on rank 2") as caught:
-        check_views("x", rows)
+        check_placements("x", rows)
     assert caught.value.parts["groups"] == ((0, 1), (2,))
 
 
 def test_ranks_that_mean_another_placement_are_told_apart() -> None:
     """Equal shapes over other devices are not the same array."""
     with pytest.raises(ValueDiffers, match="which device holds what"):
-        check_views("x", {0: array(ROWS), 1: array(ROWS, owners=((whole_box((4, 3)), (0, 1)),))})
+        check_placements("x", {0: array(ROWS), 1: array(ROWS, owners=((full_box((4, 3)), (0, 1)),))})
 
 
 def test_a_missing_name_says_where_and_what_is_similar() -> None:
     """A name that some ranks lack is an error with those ranks, similar names, and the ranks to take it from."""
-    answers: dict[int, ValueRow | Refusal] = {0: value(), 1: Refusal("missing", "is missing", ("xs",)), 2: value()}
+    answers: dict[int, ValueDescription | Refusal] = {
+        0: value(),
+        1: Refusal("missing", "is missing", ("xs",)),
+        2: value(),
+    }
     with pytest.raises(
         NameMissing, match=r"x is missing on rank 1, not on ranks 0,2\. Similar .* xs\. .*--ranks 0,2"
     ) as caught:
@@ -160,7 +168,7 @@ def test_a_refusal_on_one_rank_names_it() -> None:
 
 def test_a_difference_offers_the_two_ways_out() -> None:
     """Values that differ are shown by rank, with the command for one and the command for all."""
-    text = str(differs("x", {0: "3", 1: "3", 2: "4"}, [(2,), (0, 1)], where="['a']: 3 and 4"))
+    text = str(build_value_differs("x", {0: "3", 1: "3", 2: "4"}, [(2,), (0, 1)], where="['a']: 3 and 4"))
     assert text.startswith("x differs between the ranks: 3 on ranks 0-1, 4 on rank 2 (['a']: 3 and 4).")
     assert "%mhjax pull x --ranks 2" in text
     assert "%mhjax pull x --each" in text
@@ -168,12 +176,14 @@ def test_a_difference_offers_the_two_ways_out() -> None:
 
 def test_values_that_look_alike_are_told_apart() -> None:
     """Two groups with the same short text are not shown as equal."""
-    assert "f32[9] on rank 0, another f32[9] on rank 1" in str(differs("x", {0: "f32[9]", 1: "f32[9]"}, [(0,), (1,)]))
+    assert "f32[9] on rank 0, another f32[9] on rank 1" in str(
+        build_value_differs("x", {0: "f32[9]", 1: "f32[9]"}, [(0,), (1,)])
+    )
 
 
 def test_a_signature_sees_local_content() -> None:
     """Two local arrays with other bytes have other signatures; global ones do not count."""
-    local = [value(arrays=(array({whole_box((4, 3)): digest}, is_global=False),)) for digest in ("aa", "bb")]
+    local = [value(arrays=(array({full_box((4, 3)): digest}, is_global=False),)) for digest in ("aa", "bb")]
     spread = [value(arrays=(array({box: digest}),)) for box, digest in ROWS.items()]
     assert local[0].signature != local[1].signature
     assert spread[0].signature == spread[1].signature
@@ -183,13 +193,13 @@ def test_an_array_on_one_rank_is_global_if_another_says_so() -> None:
     """A rank that owns the whole of an array joins the view of one that holds only a handle to it."""
     owner = value(arrays=(array(ROWS, is_global=False),))
     handle = value(arrays=(array({}),))
-    assert [row.arrays[0].is_global for row in join_views({0: owner, 1: handle}).values()] == [True, True]
+    assert [row.arrays[0].is_global for row in merge_placements({0: owner, 1: handle}).values()] == [True, True]
 
 
 def test_local_arrays_elsewhere_stay_local() -> None:
     """Arrays on devices of their own ranks are not one array, whatever their shapes."""
-    mine = value(arrays=(array(ROWS, is_global=False, owners=((whole_box((4, 3)), (0,)),)),))
-    assert not join_views({0: mine, 1: mine})[0].arrays[0].is_global
+    mine = value(arrays=(array(ROWS, is_global=False, owners=((full_box((4, 3)), (0,)),)),))
+    assert not merge_placements({0: mine, 1: mine})[0].arrays[0].is_global
 
 
 @given(st.dictionaries(st.integers(0, 9), st.sampled_from("abc"), min_size=1))
@@ -201,27 +211,29 @@ def test_groups_are_a_partition(keys: dict[int, str]) -> None:
 
 
 @given(placements())
-def test_rows_survive_the_wire(rows: dict[int, ArrayRow]) -> None:
+def test_rows_survive_the_wire(rows: dict[int, ArrayDescription]) -> None:
     """A row read back from JSON is the row."""
     import json
 
     for row in rows.values():
         assert row.owners is not None
-        assert ArrayRow.from_wire(json.loads(json.dumps(row.to_wire(0))), [row.owners]) == row
+        assert ArrayDescription.from_wire(json.loads(json.dumps(row.to_wire(0))), [row.owners]) == row
 
 
 def test_shards_of_several_origins_are_no_array() -> None:
     """Copies are, whoever made them: those are compared by their bytes. Who holds none of it is not asked."""
     (upper, lower), made = ROWS.items(), (7, "jit(f) (cell 2)")
-    mine, theirs = array(dict([upper])), array(dict([lower]), origin=made)
+    mine, theirs = array(dict([upper])), array(dict([lower]), provenance=made)
     with pytest.raises(
         ValueDiffers,
         match=r"x is one .*: it comes from where the guard does not look .* on rank 0, from jit\(f\) \(cell 2\) on rank 1",
     ):
-        check_origins("x", {0: mine, 1: theirs})
-    check_origins("x", {0: array(dict([upper]), origin=made), 1: theirs, 2: array({})})
-    check_origins("x", {0: array(ROWS), 1: array(ROWS, origin=made)})
+        check_provenance("x", {0: mine, 1: theirs})
+    check_provenance("x", {0: array(dict([upper]), provenance=made), 1: theirs, 2: array({})})
+    check_provenance("x", {0: array(ROWS), 1: array(ROWS, provenance=made)})
     with pytest.raises(
         ValueDiffers, match=r"from jit\(f\) \(cell 2\) on rank 0, from jit\(f\) \(cell 2\) once more on rank 1"
     ):
-        check_origins("x", {0: array(dict([upper]), origin=made), 1: array(dict([lower]), origin=(8, made[1]))})
+        check_provenance(
+            "x", {0: array(dict([upper]), provenance=made), 1: array(dict([lower]), provenance=(8, made[1]))}
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.explain.unequal import find_cause, shorten_values
+from mhnb.core.explain.unequal import classify_unequal_value, shorten_values
 from mhnb.core.wire.limits import shorten_text
 
 
@@ -28,7 +28,7 @@ from mhnb.core.wire.limits import shorten_text
 )
 def test_cause(text: str, cause: str) -> None:
     """Only what is seen to be rounded is said to be; what cannot be compared is not judged."""
-    assert find_cause(f"passed to device_put is not the same. {text}") == cause
+    assert classify_unequal_value(f"passed to device_put is not the same. {text}") == cause
 
 
 @pytest.mark.parametrize(

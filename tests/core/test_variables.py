@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 
-from mhnb.core.exchange.variables import VarFacts, VarRow, merge_vars
+from mhnb.core.exchange.variables import VariableInfo, VariableRow, merge_variables
 
-ARRAY = VarFacts("global", "Array", "", (8, 4), "float32", "P('data', None)", (("data", 4), ("model", 2)), 32)
-ONE, TWO = VarFacts("host", "int", "1"), VarFacts("host", "int", "2")
+ARRAY = VariableInfo("global", "Array", "", (8, 4), "float32", "P('data', None)", (("data", 4), ("model", 2)), 32)
+ONE, TWO = VariableInfo("host", "int", "1"), VariableInfo("host", "int", "2")
 
 
 def test_equal_facts_are_one_group() -> None:
     """A name that all ranks describe alike agrees, and its row says what it is."""
-    (row,) = merge_vars({0: {"x": ARRAY}, 1: {"x": ARRAY}})
-    assert row == VarRow("x", (((0, 1), ARRAY),))
+    (row,) = merge_variables({0: {"x": ARRAY}, 1: {"x": ARRAY}})
+    assert row == VariableRow("x", (((0, 1), ARRAY),))
     assert row.agrees
     assert (row.kind, row.shape, row.dtype, row.spec, row.nbytes_per_device, row.differs) == (
         "global Array", (8, 4), "f32", "P('data', None)", 32, "",
@@ -22,7 +22,7 @@ def test_equal_facts_are_one_group() -> None:
 
 def test_the_most_common_facts_come_first() -> None:
     """Where ranks differ the largest group is shown and the others are named with their ranks."""
-    (row,) = merge_vars({0: {"n": TWO}, 1: {"n": ONE}, 2: {"n": ONE}})
+    (row,) = merge_variables({0: {"n": TWO}, 1: {"n": ONE}, 2: {"n": ONE}})
     assert row.facts == ONE
     assert not row.agrees
     assert row.differs == "int 2 on rank 0"
@@ -30,16 +30,16 @@ def test_the_most_common_facts_come_first() -> None:
 
 def test_ranks_without_the_name_are_named() -> None:
     """A name that some ranks lack says which."""
-    (row,) = merge_vars({0: {}, 1: {"n": ONE}, 2: {}})
+    (row,) = merge_variables({0: {}, 1: {"n": ONE}, 2: {}})
     assert row.missing == (0, 2)
     assert row.differs == "missing on ranks 0,2"
 
 
 def test_names_are_sorted() -> None:
     """Rows come in the order of their names."""
-    assert [row.name for row in merge_vars({0: {"b": ONE}, 1: {"c": ONE, "a": ONE}})] == ["a", "b", "c"]
+    assert [row.name for row in merge_variables({0: {"b": ONE}, 1: {"c": ONE, "a": ONE}})] == ["a", "b", "c"]
 
 
 def test_facts_survive_the_wire() -> None:
     """Facts read back from JSON are the facts."""
-    assert [VarFacts.from_wire(json.loads(json.dumps(facts.to_wire()))) for facts in (ARRAY, ONE)] == [ARRAY, ONE]
+    assert [VariableInfo.from_wire(json.loads(json.dumps(facts.to_wire()))) for facts in (ARRAY, ONE)] == [ARRAY, ONE]

@@ -8,7 +8,7 @@ import pytest
 
 from mhnb.core.life.cell import Cell
 from mhnb.core.life.events import CellRequest
-from mhnb.core.life.ladder import Ladder
+from mhnb.core.life.ladder import InterruptEscalation
 from mhnb.core.life.verdict import judge_cell
 from mhnb.core.wire.protocol import CellEnded
 from mhnb.values import RankError
@@ -28,14 +28,14 @@ def test_the_glance_sees_what_the_long_look_sees(
     """Whatever was printed, whether or not there is a record, and whatever was freed before."""
     cell = _ended(ranks)
     assert cell.is_uneventful()
-    glance = judge_cell(cell, (), recorded=recorded, freed_in=freed_in)
+    glance = judge_cell(cell, (), recorded=recorded, disconnected_in=freed_in)
     monkeypatch.setattr(Cell, "is_uneventful", lambda _: False)
-    assert glance == judge_cell(cell, (), recorded=recorded, freed_in=freed_in) == ("clean", ())
+    assert glance == judge_cell(cell, (), recorded=recorded, disconnected_in=freed_in) == ("clean", ())
 
 
 def test_ranks_that_are_gone_are_looked_at() -> None:
     """A rank may end while the others end the cell."""
-    assert judge_cell(_ended(), (1,), recorded=True, freed_in=0)[0] == "dead"
+    assert judge_cell(_ended(), (1,), recorded=True, disconnected_in=0)[0] == "dead"
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_ranks_that_are_gone_are_looked_at() -> None:
         ("outcome", "running"),
         ("error", RankError("ValueError", "no")),
         ("launches", [["a1", "jit(f)", [0, 1], 1, 1]]),
-        ("made", [[1, [0, 1], "d", [1, "g", "k", "k", "f32[2]"], {}]]),
-        ("abandoned", 1),
+        ("host_data", [[1, [0, 1], "d", [1, "g", "k", "k", "f32[2]"], {}]]),
+        ("abandoned_count", 1),
     ],
 )
 def test_anything_that_happened_on_one_rank_is_an_event(name: str, value: object) -> None:
@@ -59,5 +59,5 @@ def test_anything_that_happened_on_one_rank_is_an_event(name: str, value: object
 def test_a_cell_that_was_being_stopped_is_looked_at() -> None:
     """Ranks may have been freed from a collective on the way."""
     cell = _ended()
-    cell.ladder = Ladder.begin(4, 0.0, agrees=True, frees=True)
+    cell.escalation = InterruptEscalation.begin(4, 0.0, can_agree=True, can_disconnect=True)
     assert not cell.is_uneventful()

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mhnb.core.life.roster import Roster
-from mhnb.core.wire.protocol import Beat, HostUp, Message, StopHost
+from mhnb.core.life.roster import RankRegistry
+from mhnb.core.wire.protocol import Heartbeat, HostUp, Message, StopHost
 from mhnb.drive.fleet import end_hosts
-from mhnb.drive.watching import HostWatch
-from mhnb.link.memory import MemoryLink
+from mhnb.drive.watching import HostMonitor
+from mhnb.link.memory import InProcessTransport
 
 WAIT_S = 20.0
 
@@ -42,7 +42,7 @@ class PlayedHost:
         return
 
 
-class LateLink(MemoryLink):
+class LateLink(InProcessTransport):
     """Its supervisors hang up one after the other, at each look."""
 
     def poll(self, timeout_s: float | None) -> list[Message]:
@@ -50,30 +50,30 @@ class LateLink(MemoryLink):
         return super().poll(timeout_s)
 
 
-@pytest.mark.parametrize("told", [StopHost(), Beat(0)])
-def test_who_is_told_to_stop_is_seen_off(told: StopHost | Beat) -> None:
+@pytest.mark.parametrize("told", [StopHost(), Heartbeat(0)])
+def test_who_is_told_to_stop_is_seen_off(told: StopHost | Heartbeat) -> None:
     """The link stays open until each has hung up; where nobody was told to end, nobody is waited for."""
     link = LateLink()
-    watch = HostWatch(link, [PlayedHost((0,)), PlayedHost((1,))])
+    watch = HostMonitor(link, [PlayedHost((0,)), PlayedHost((1,))])
     ends = {name: link.connect(name) for name in ("s0", "s1")}
-    watch.tell(told)
+    watch.broadcast(told)
     assert [end.receive(WAIT_S) for end in ends.values()] == [told, told]
-    watch.see_off(lambda: 0.0)
+    watch.wait_closed(lambda: 0.0)
     assert set(link._peers) == (set() if isinstance(told, StopHost) else set(ends))
 
 
 def test_who_does_not_hang_up_is_not_waited_for_for_ever() -> None:
     """Its host may have lost its power in this moment."""
-    watch = HostWatch(MemoryLink(), [PlayedHost()])
-    watch.tell(StopHost())
-    watch.see_off(time.monotonic)
+    watch = HostMonitor(InProcessTransport(), [PlayedHost()])
+    watch.broadcast(StopHost())
+    watch.wait_closed(time.monotonic)
 
 
 def test_hosts_are_ended_at_once() -> None:
     """Each waits here for the other: one after the other they would not meet."""
     meets = threading.Barrier(2)
     hosts = [PlayedHost((k,), meets=meets) for k in (0, 1)]
-    end_hosts(hosts, Roster(["host0", "host1"], ["", ""], [0, 1]))
+    end_hosts(hosts, RankRegistry(["host0", "host1"], ["", ""], [0, 1]))
     assert [host.ended for host in hosts] == [[1], [1]]
 
 
@@ -87,13 +87,13 @@ class Clock:
         return self.now
 
 
-def watch_one(timeout_s: float = 20.0) -> tuple[HostWatch, MemoryLink, Roster, Clock]:
+def watch_one(timeout_s: float = 20.0) -> tuple[HostMonitor, InProcessTransport, RankRegistry, Clock]:
     """One host elsewhere that has reported, and has been silent since."""
-    link, clock = MemoryLink(), Clock()
-    watch = HostWatch(link, [PlayedHost()], timeout_s=timeout_s, real_clock=clock)
-    watch.hear(HostUp(0, 7, "alpha", None), clock.now)
-    watch.hear(Beat(0), clock.now)
-    return watch, link, Roster(["host0"], [""], [0]), clock
+    link, clock = InProcessTransport(), Clock()
+    watch = HostMonitor(link, [PlayedHost()], timeout_s=timeout_s, real_clock=clock)
+    watch.on_message(HostUp(0, 7, "alpha", None), clock.now)
+    watch.on_message(Heartbeat(0), clock.now)
+    return watch, link, RankRegistry(["host0"], [""], [0]), clock
 
 
 @pytest.mark.parametrize(("step_s", "lost"), [(30.0, []), (2.0, [0])])
@@ -111,11 +111,11 @@ def test_a_host_is_not_blamed_for_our_own_standstill(step_s: float, lost: list[i
 def test_a_host_may_be_silent_while_it_imports_and_no_longer(has_ranks: bool, lost: list[int]) -> None:  # noqa: FBT001
     """It has reported and imports JAX, or it has ranks already: then its imports are over."""
     clock = Clock()
-    watch = HostWatch(MemoryLink(), [PlayedHost()], real_clock=clock)
-    watch.hear(HostUp(0, 7, "alpha", None), clock.now)
+    watch = HostMonitor(InProcessTransport(), [PlayedHost()], real_clock=clock)
+    watch.on_message(HostUp(0, 7, "alpha", None), clock.now)
     if has_ranks:
         watch.note_spawned(0, clock.now)
-    roster, found = Roster(["host0"], [""], [0]), list[tuple[int, str]]()
+    roster, found = RankRegistry(["host0"], [""], [0]), list[tuple[int, str]]()
     for _ in range(15):
         clock.now += 2.0
         found += watch.find_lost(roster, clock.now)
@@ -140,7 +140,7 @@ def test_a_host_that_gave_us_up_is_explained() -> None:
 def test_who_comes_up_while_the_others_end_is_told_too() -> None:
     """It would look for a notebook for ever."""
     watch, link, _, clock = watch_one()
-    watch.tell(StopHost())
+    watch.broadcast(StopHost())
     late = link.connect("s0")
     late.send(HostUp(0, 7, "alpha", None))
 
@@ -148,7 +148,7 @@ def test_who_comes_up_while_the_others_end_is_told_too() -> None:
         clock.now += 0.5
         return clock.now
 
-    assert watch.see_off(ticking) == ()
+    assert watch.wait_closed(ticking) == ()
     assert late.receive(WAIT_S) == StopHost()
 
 
@@ -156,60 +156,63 @@ def test_who_was_to_stay_and_could_not_be_told_is_named() -> None:
     """Nobody would end it otherwise."""
     watch, link, _, clock = watch_one()
     end = link.connect("s0")
-    watch.hear(Beat(0, kept=True), clock.now)
-    watch.keep(lambda: True)
-    assert end.receive(WAIT_S) == Beat(0, kept=True)
-    watch.tell(StopHost())
+    watch.on_message(Heartbeat(0, outlives_notebook=True), clock.now)
+    watch.make_detachable(lambda: True)
+    assert end.receive(WAIT_S) == Heartbeat(0, outlives_notebook=True)
+    watch.broadcast(StopHost())
 
     def ticking() -> float:
         clock.now += 2.4
         return clock.now
 
-    assert watch.see_off(ticking) == (0,)
+    assert watch.wait_closed(ticking) == (0,)
 
 
 @pytest.mark.parametrize("goes", [False, True])
 def test_it_is_kept_when_each_has_said_so_or_is_lost(goes: bool) -> None:  # noqa: FBT001
     """Before that the owner must not go: what ends with it would take the others along."""
-    link = MemoryLink()
-    watch = HostWatch(link, [PlayedHost((0,)), PlayedHost((1,))])
+    link = InProcessTransport()
+    watch = HostMonitor(link, [PlayedHost((0,)), PlayedHost((1,))])
     ends = [link.connect(name) for name in ("s0", "s1")]
-    keeping = threading.Thread(target=watch.keep, args=[lambda: True])
+    keeping = threading.Thread(target=watch.make_detachable, args=[lambda: True])
     keeping.start()
-    assert [end.receive(WAIT_S) for end in ends] == [Beat(0, kept=True), Beat(1, kept=True)]
-    watch.hear(Beat(0, kept=True), 0.0)
-    watch.hear(Beat(1), 0.0)
+    assert [end.receive(WAIT_S) for end in ends] == [
+        Heartbeat(0, outlives_notebook=True),
+        Heartbeat(1, outlives_notebook=True),
+    ]
+    watch.on_message(Heartbeat(0, outlives_notebook=True), 0.0)
+    watch.on_message(Heartbeat(1), 0.0)
     keeping.join(0.2)
     assert keeping.is_alive()
     if goes:
         link.drop("s1")
-        assert [supervisor for supervisor, _ in watch.find_lost(Roster(["host0", "host1"], ["", ""], [0, 1]), 0.0)] == [
-            1
-        ]
+        assert [
+            supervisor for supervisor, _ in watch.find_lost(RankRegistry(["host0", "host1"], ["", ""], [0, 1]), 0.0)
+        ] == [1]
     else:
-        watch.hear(Beat(1, kept=True), 0.0)
+        watch.on_message(Heartbeat(1, outlives_notebook=True), 0.0)
     keeping.join(WAIT_S / 2)
     assert not keeping.is_alive()
 
 
 def test_who_comes_when_the_others_were_told_to_stay_is_told_too() -> None:
     """At a take-over a supervisor may come after the last rank; until it has said that it stays, the owner waits."""
-    link = MemoryLink()
-    watch = HostWatch(link, [PlayedHost((0,)), PlayedHost((1,))])
+    link = InProcessTransport()
+    watch = HostMonitor(link, [PlayedHost((0,)), PlayedHost((1,))])
     there = link.connect("s1")
-    keeping = threading.Thread(target=watch.keep, args=[lambda: True])
+    keeping = threading.Thread(target=watch.make_detachable, args=[lambda: True])
     keeping.start()
     # In order: what was for s0 has gone nowhere.
-    assert there.receive(WAIT_S) == Beat(1, kept=True)
-    watch.hear(Beat(1, kept=True), 0.0)
+    assert there.receive(WAIT_S) == Heartbeat(1, outlives_notebook=True)
+    watch.on_message(Heartbeat(1, outlives_notebook=True), 0.0)
     late = link.connect("s0")
-    watch.hear(HostUp(0, 7, "alpha", None), 0.0)
-    assert late.receive(WAIT_S) == Beat(0, kept=True)
-    watch.hear(Beat(0, kept=True), 0.0)
+    watch.on_message(HostUp(0, 7, "alpha", None), 0.0)
+    assert late.receive(WAIT_S) == Heartbeat(0, outlives_notebook=True)
+    watch.on_message(Heartbeat(0, outlives_notebook=True), 0.0)
     keeping.join(WAIT_S / 2)
     assert not keeping.is_alive()
 
 
 def test_where_the_reader_has_ended_nobody_waits_for_a_word() -> None:
     """Another thread has stopped the cluster: nothing is left to be kept."""
-    HostWatch(MemoryLink(), [PlayedHost()]).keep(lambda: False)
+    HostMonitor(InProcessTransport(), [PlayedHost()]).make_detachable(lambda: False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mhnb.core.explain.where import RankSeen, WhereCard, make_card
-from mhnb.core.life.part import RankPart
-from mhnb.core.output.outputs import OutputFolder
+from mhnb.core.explain.where import HangReport, RankSnapshot, build_hang_report
+from mhnb.core.life.part import RankCell
+from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.protocol import RankStatus
 
@@ -18,39 +18,39 @@ STEP = ["f1", "jit(step)", ALL, 1, 7]
 
 def status(rank: int, activity: str, what: str = "", **parts: Any) -> RankStatus:
     """One look of a rank: on line 1, since 3 s, without a launch."""
-    return replace(RankStatus(rank, 5, activity, what, line=1, place="", for_s=3.0, counts=[]), **parts)
+    return replace(RankStatus(rank, 5, activity, what, line=1, user_frame="", unchanged_s=3.0, counts=[]), **parts)
 
 
 def launching(rank: int, number: int, of: list[int] | None = None, **parts: Any) -> RankStatus:
     """A rank that waits in its n-th launch."""
     group = of or ALL
-    found = {"counts": [[group, number]], "participants": group, "number": number}
+    found = {"counts": [[group, number]], "participants": group, "launch_number": number}
     return status(rank, "launch", "jit(step)", **(found | parts))
 
 
-def twice(one: RankStatus, **parts: Any) -> RankSeen:
+def twice(one: RankStatus, **parts: Any) -> RankSnapshot:
     """A rank that told the same in both looks."""
-    return RankSeen(one.rank, latest=one, before=one, **parts)
+    return RankSnapshot(one.rank, latest=one, before=one, **parts)
 
 
-def ended(rank: int, *rows: list[Any]) -> RankSeen:
+def ended(rank: int, *rows: list[Any]) -> RankSnapshot:
     """A rank that has ended the cell."""
-    return RankSeen(rank, "ok", launches=rows)
+    return RankSnapshot(rank, "ok", launches=rows)
 
 
-def card(*seen: RankSeen, age_s: float = 5.0) -> WhereCard:
+def card(*seen: RankSnapshot, age_s: float = 5.0) -> HangReport:
     """The card of a cell of 5 s."""
-    return make_card(5, SOURCE, seen, age_s=age_s)
+    return build_hang_report(5, SOURCE, seen, age_s=age_s)
 
 
-def who(made: WhereCard) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def who(made: HangReport) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Waiting and absent."""
     return made.waiting, made.absent
 
 
 def test_who_has_not_come_to_the_launch_is_absent() -> None:
     """Three wait in a launch of all four; the fourth, asleep, is absent, and each has its line."""
-    sleeping = twice(status(2, "sleep", "sleep", line=2, place="data.py:31 read_shard", counts=[[ALL, 6]]))
+    sleeping = twice(status(2, "sleep", "sleep", line=2, user_frame="data.py:31 read_shard", counts=[[ALL, 6]]))
     made = card(*(twice(launching(rank, 7)) for rank in (0, 1)), sleeping, twice(launching(3, 7)))
     assert who(made) == ((0, 1, 3), (2,))
     assert (made.launch, made.lines, made.age_s) == ("jit(step)", {0: 1, 1: 1, 2: 2, 3: 1}, 3.0)
@@ -69,7 +69,7 @@ def test_counting_tells_equal_stacks_apart() -> None:
 
 def test_a_rank_that_has_launched_and_gone_on_is_not_absent() -> None:
     """Dispatch does not wait: a rank that sleeps after its launch has come to it."""
-    gone_on = twice(status(1, "sleep", "sleep", line=2, counts=[[ALL, 7]], participants=ALL, number=7))
+    gone_on = twice(status(1, "sleep", "sleep", line=2, counts=[[ALL, 7]], participants=ALL, launch_number=7))
     made = card(twice(launching(0, 7)), gone_on, twice(launching(2, 7)), twice(status(3, "computing")))
     assert who(made) == ((0, 2), (3,))
 
@@ -97,7 +97,7 @@ def test_only_participants_are_missed() -> None:
 
 def test_a_rank_that_was_not_asked_is_absent() -> None:
     """A `--ranks` cell whose launch needs the others hangs on them."""
-    seen = [twice(launching(0, 1)), twice(launching(1, 1)), RankSeen(2, "skipped"), RankSeen(3, "skipped")]
+    seen = [twice(launching(0, 1)), twice(launching(1, 1)), RankSnapshot(2, "skipped"), RankSnapshot(3, "skipped")]
     assert who(card(*seen)) == ((0, 1), (2, 3))
 
 
@@ -108,7 +108,7 @@ def test_all_have_come() -> None:
 
 def test_ranks_that_move_wait_for_nobody() -> None:
     """In a loop of launches the looks of two ranks are of different moments: no count may blame one of them."""
-    seen = [RankSeen(rank, latest=launching(rank, 900 - rank), before=launching(rank, 500)) for rank in ALL]
+    seen = [RankSnapshot(rank, latest=launching(rank, 900 - rank), before=launching(rank, 500)) for rank in ALL]
     made = card(*seen)
     assert who(made) == ((), ())
     assert (made.progress, made.stuck, made.moved) == (True, False, (0, 1, 2, 3))
@@ -116,28 +116,28 @@ def test_ranks_that_move_wait_for_nobody() -> None:
 
 def test_what_is_said_between_two_looks_is_progress() -> None:
     """A loop that prints may be on the same line whenever it is looked at; who waits for ranks waits, whatever a thread of its says."""
-    asleep = [twice(status(rank, "blocked", "sleep"), spoke=True) for rank in ALL]
+    asleep = [twice(status(rank, "blocked", "sleep"), has_output=True) for rank in ALL]
     made = card(*asleep)
     assert (made.progress, made.moved, made.stuck) == (True, tuple(ALL), False)
-    made = card(twice(launching(0, 1), spoke=True), *asleep[1:])
+    made = card(twice(launching(0, 1), has_output=True), *asleep[1:])
     assert (who(made), made.moved, made.stuck) == (((0,), (1, 2, 3)), (1, 2, 3), True)
     assert card(*(twice(status(rank, "blocked", "sleep")) for rank in ALL)).stuck
 
 
 def test_output_counts_from_the_look_before_the_latest() -> None:
     """What came before that says nothing of where a rank is now."""
-    part, told = RankPart(OutputFolder()), []
+    part, told = RankCell(OutputAccumulator()), []
     for now in (1.0, 2.0, 3.0):
-        part.note_look(status(0, "blocked"), now)
-        told.append(part.spoke)
-        part.add([["stdout", "step\n"]] if now == 1.0 else [])
-        told.append(part.spoke)
+        part.record_sample(status(0, "blocked"), now)
+        told.append(part.has_new_output)
+        part.add_output([["stdout", "step\n"]] if now == 1.0 else [])
+        told.append(part.has_new_output)
     assert told == [False, True, True, True, False, False]
 
 
 def test_waiting_ranks_show_though_the_absent_one_moves() -> None:
     """A rank that works its way through its shards does not hide that the others wait for it."""
-    busy = RankSeen(3, latest=status(3, "computing", line=2), before=status(3, "computing", line=1))
+    busy = RankSnapshot(3, latest=status(3, "computing", line=2), before=status(3, "computing", line=1))
     made = card(*(twice(launching(rank, 7)) for rank in (0, 1, 2)), busy)
     assert who(made) == ((0, 1, 2), (3,))
     assert (made.progress, made.stuck) == (True, True)
@@ -171,7 +171,7 @@ def test_work_is_no_wait() -> None:
 
 def test_a_rank_that_reports_nothing_is_not_blamed() -> None:
     """Neither while its first look is on its way nor later: the card says that nothing is known of it."""
-    seen = [*(twice(launching(rank, 1)) for rank in (0, 1, 2)), RankSeen(3)]
+    seen = [*(twice(launching(rank, 1)) for rank in (0, 1, 2)), RankSnapshot(3)]
     early, late = card(*seen, age_s=2.5), card(*seen, age_s=4.5)
     assert (early.absent, early.known, early.stuck) == ((), False, False)
     assert (late.absent, late.known, late.stuck) == ((), True, True)
@@ -181,7 +181,7 @@ def test_a_rank_that_reports_nothing_is_not_blamed() -> None:
 def test_who_waits_for_its_own_thread_in_a_launch_waits_for_ranks() -> None:
     """The one whose thread has not come there is absent; equal threads of one rank are counted."""
     in_launch = ["worker", "launch", "jit(step)", 1, ""]
-    joins = {"counts": [[ALL, 7]], "participants": ALL, "number": 7, "threads": [in_launch, in_launch]}
+    joins = {"counts": [[ALL, 7]], "participants": ALL, "launch_number": 7, "threads": [in_launch, in_launch]}
     lags = {"counts": [[ALL, 6]], "threads": [["worker", "sleep", "sleep", 2, ""]]}
     made = card(
         *(twice(status(rank, "lock", "join", line=2, **joins)) for rank in (0, 1, 2)),
@@ -198,14 +198,14 @@ def test_a_rank_whose_looks_fail_is_not_blamed() -> None:
     unseen = twice(status(3, "unseen", line=None))
     in_launch = card(*(twice(launching(rank, 1)) for rank in (0, 1, 2)), unseen)
     in_lock = card(*(twice(status(rank, "lock", "acquire")) for rank in (0, 1, 2)), unseen)
-    first = RankSeen(3, latest=status(3, "sleep"), before=status(3, "unseen", line=None))
+    first = RankSnapshot(3, latest=status(3, "sleep"), before=status(3, "unseen", line=None))
     assert who(in_launch) == who(in_lock) == ((0, 1, 2), ())
     assert card(*(twice(launching(rank, 1)) for rank in (0, 1, 2)), first).moved == ()
 
 
 def test_a_rank_that_fell_silent_is_told() -> None:
     """Its last word is not taken for where it is."""
-    quiet = twice(status(3, "computing"), seen_ago_s=6.0)
+    quiet = twice(status(3, "computing"), sample_age_s=6.0)
     made = card(*(twice(launching(rank, 1)) for rank in (0, 1, 2)), quiet)
     assert [(place.ranks, place.activity) for place in made.places] == [((0, 1, 2), "launch"), ((3,), "silent")]
 
@@ -214,8 +214,8 @@ def test_what_was_said_before_it_fell_silent_is_no_progress() -> None:
     """A cell that prints and then goes into one long call that holds the interpreter: shown unasked, as one that printed nothing."""
     before, latest = status(0, "computing"), status(0, "computing", line=2)
     for quiet in (
-        twice(latest, spoke=True, seen_ago_s=60.0),
-        RankSeen(0, latest=latest, before=before, seen_ago_s=60.0),
+        twice(latest, has_output=True, sample_age_s=60.0),
+        RankSnapshot(0, latest=latest, before=before, sample_age_s=60.0),
     ):
         made = card(quiet, replace(quiet, rank=1), age_s=62.0)
         assert (made.moved, made.stuck) == ((), True)
@@ -223,28 +223,28 @@ def test_what_was_said_before_it_fell_silent_is_no_progress() -> None:
 
 def test_one_look_is_not_enough() -> None:
     """With one look nothing is known of progress, and the card is not shown unasked."""
-    once = [RankSeen(rank, latest=launching(rank, 1)) for rank in (0, 1, 2)]
-    made = card(*once, RankSeen(3, latest=status(3, "sleep", "sleep")))
+    once = [RankSnapshot(rank, latest=launching(rank, 1)) for rank in (0, 1, 2)]
+    made = card(*once, RankSnapshot(3, latest=status(3, "sleep", "sleep")))
     assert who(made) == ((0, 1, 2), (3,))
     assert (made.known, made.stuck) == (False, False)
 
 
 def test_the_wait_is_as_old_as_its_first_rank() -> None:
     """The age counts from the first rank that came, up to now."""
-    first = replace(launching(0, 1), for_s=9.0)
+    first = replace(launching(0, 1), unchanged_s=9.0)
     made = card(
-        twice(first, seen_ago_s=0.5), *(twice(launching(rank, 1)) for rank in (1, 2)), twice(status(3, "sleep"))
+        twice(first, sample_age_s=0.5), *(twice(launching(rank, 1)) for rank in (1, 2)), twice(status(3, "sleep"))
     )
     assert made.age_s == 9.5
 
 
 def test_the_code_is_found_below_empty_lines() -> None:
     """IPython drops a cell's empty first lines, and counts from there."""
-    made = make_card(5, "\n\n" + SOURCE, [twice(launching(0, 1))], age_s=5.0)
+    made = build_hang_report(5, "\n\n" + SOURCE, [twice(launching(0, 1))], age_s=5.0)
     assert made.places[0].code == "loss = step(params, batch)"
 
 
 def test_a_status_survives_the_link() -> None:
     """What a rank tells is read as it was written."""
-    told = launching(2, 7, place="data.py:31 read")
+    told = launching(2, 7, user_frame="data.py:31 read")
     assert decode(encode(told)) == told

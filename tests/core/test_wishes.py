@@ -7,36 +7,36 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.guard.agreement import Stand
+from mhnb.core.guard.agreement import Vote
 from mhnb.core.guard.wishes import (
-    LAUNCH,
-    Asked,
-    CellOver,
+    LAUNCH_DECISION,
+    CellFinished,
+    Decision,
+    LaunchProposal,
+    Propose,
     RankMessage,
-    Verdict,
-    Wish,
-    Withdrawn,
+    Withdraw,
+    decode_decision,
     decode_from_rank,
-    decode_verdict,
+    encode_decision,
     encode_from_rank,
-    encode_verdict,
 )
 from mhnb.errors import UnknownMessage
 
-WISH = Wish(7, 2**63 - 1, "jit(add) f32[8] → f32[]", (0, 1, 3), (12, 4, 2))
+WISH = LaunchProposal(7, 2**63 - 1, "jit(add) f32[8] → f32[]", (0, 1, 3), (12, 4, 2))
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        Asked(1, WISH),
-        Asked(9, WISH._replace(lines=())),
-        Asked(9, WISH._replace(thread=2**63 - 1, thread_label="thread prefetch")),
-        Asked(2, WISH._replace(handles=True)),
-        Asked(2, WISH._replace(origin=2**63 - 1)),
-        Withdrawn(3, 1),
-        Withdrawn(3, 3),
-        CellOver(7, 4),
+        Propose(1, WISH),
+        Propose(9, WISH._replace(lines=())),
+        Propose(9, WISH._replace(thread=2**63 - 1, thread_label="thread prefetch")),
+        Propose(2, WISH._replace(in_interrupt_handler=True)),
+        Propose(2, WISH._replace(provenance=2**63 - 1)),
+        Withdraw(3, 1),
+        Withdraw(3, 3),
+        CellFinished(7, 4),
     ],
 )
 def test_what_a_rank_says_is_read_as_it_was_said(message: RankMessage) -> None:
@@ -47,25 +47,25 @@ def test_what_a_rank_says_is_read_as_it_was_said(message: RankMessage) -> None:
 @pytest.mark.parametrize(
     "verdict",
     [
-        LAUNCH,
-        Verdict("interrupt", agreed=True),
-        Verdict(
+        LAUNCH_DECISION,
+        Decision("interrupt", is_agreed=True),
+        Decision(
             "mismatch",
-            number=3,
-            stands=(
-                Stand(0, 7, (2, 9), thread=7),
-                Stand(1, ending="died"),
-                Stand(2, 9, (), stopped=True, handles=True, origin=4),
+            launch_number=3,
+            votes=(
+                Vote(0, 7, (2, 9), thread=7),
+                Vote(1, ending="died"),
+                Vote(2, 9, (), is_stopped=True, in_interrupt_handler=True, provenance=4),
             ),
             names={7: "jit(f)", 9: "jit(g)"},
             threads={0: "thread prefetch"},
         ),
-        Verdict("ring", text="the ranks wait for each other"),
+        Decision("ring", text="the ranks wait for each other"),
     ],
 )
-def test_a_verdict_is_read_as_it_was_written(verdict: Verdict) -> None:
+def test_a_verdict_is_read_as_it_was_written(verdict: Decision) -> None:
     """With every side of a mismatch, so that each rank says the same of it."""
-    assert decode_verdict(encode_verdict(5, verdict)) == (5, verdict)
+    assert decode_decision(encode_decision(5, verdict)) == (5, verdict)
 
 
 def asked(**changes: Any) -> list[Any]:
@@ -91,8 +91,8 @@ def asked(**changes: Any) -> list[Any]:
         asked(lines=["1"]),
         asked(thread=-1),
         asked(thread=2**63),
-        asked(origin=-1),
-        asked(origin=2**63),
+        asked(provenance=-1),
+        asked(provenance=2**63),
         ["asked", 0, *WISH],
         ["withdrawn", 1, 0],
         ["withdrawn", 1, 99],
@@ -122,4 +122,4 @@ def test_what_cannot_be_is_refused_before_it_is_written_on_the_board(row: Any) -
 def test_what_is_no_verdict_is_never_taken_for_one(text: bytes) -> None:
     """Nobody launches on it."""
     with pytest.raises(UnknownMessage, match="no verdict"):
-        decode_verdict([text])
+        decode_decision([text])

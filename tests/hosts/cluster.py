@@ -41,7 +41,7 @@ def leave_kept(options: dict[str, Any]) -> None:
 def keys_of(cluster: Cluster) -> dict[str, str]:
     """What nobody else may see."""
     hub = json.loads((cluster.log_dir.parent / "profile/security/ipcontroller-client.json").read_text())
-    return {"link": cluster._ground.key.hex(), "hub": hub["key"], "curve": hub["curve_serverkey"]}
+    return {"link": cluster._resources.key.hex(), "hub": hub["key"], "curve": hub["curve_serverkey"]}
 
 
 _LOOK = """

@@ -17,11 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.core.preflight.facts import Endpoint, Wanted
+from mhnb.core.preflight.facts import Endpoint, Requirements
 from mhnb.core.reach.hosts import parse_hosts
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import PreflightFailed
-from mhnb.startup.preflight import look_at, refuse_unfit
+from mhnb.startup.preflight import raise_if_failed, run_ssh_preflight
 from tests.hosts.faults import ask_doctor, jax_metadata
 from tests.hosts.hostnet import NAMES, Host, HostNet, wait_until
 
@@ -94,7 +94,7 @@ def test_four_good_machines(doctor: Doctor, net: HostNet) -> None:
 
 def test_the_start_gets_what_was_tried(doctor: Doctor, net: HostNet) -> None:
     """The report names each machine's real address, and a port for the coordinator that is free and reached."""
-    report = refuse_unfit(look_at(parse_hosts(_HOSTS), doctor.options, Wanted(devices=2)))
+    report = raise_if_failed(run_ssh_preflight(parse_hosts(_HOSTS), doctor.options, Requirements(devices=2)))
     assert report.addresses == tuple(host.address for host in net)
     assert report.endpoints["coordinator"][0] == net[0].address
     assert report.endpoints["link"][0] == net.gateway
@@ -105,9 +105,9 @@ def test_the_start_gets_what_was_tried(doctor: Doctor, net: HostNet) -> None:
 def test_the_start_is_refused_with_the_table(doctor: Doctor, net: HostNet) -> None:
     """The error shows the table and its findings, has the report, and can be sent between processes."""
     net[0].block(_PORT)
-    wanted = Wanted((Endpoint("coordinator", 0, _PORT),), devices=2)
+    wanted = Requirements((Endpoint("coordinator", 0, _PORT),), devices=2)
     with pytest.raises(PreflightFailed) as refused:
-        refuse_unfit(look_at(parse_hosts(_HOSTS), doctor.options, wanted))
+        raise_if_failed(run_ssh_preflight(parse_hosts(_HOSTS), doctor.options, wanted))
     error = pickle.loads(pickle.dumps(refused.value))  # noqa: S301
     assert str(error).startswith("preflight · 4 hosts · 1 failure · ")
     assert "beta, gamma and delta cannot reach JAX's coordinator on alpha" in str(error)
@@ -119,7 +119,7 @@ def test_the_start_is_refused_with_the_table(doctor: Doctor, net: HostNet) -> No
 
 def test_the_python_of_here_is_looked_for_there(doctor: Doctor, net: HostNet) -> None:
     """Where none is named it is the notebook's own, which machines that share a disk have."""
-    report = look_at(parse_hosts("alpha,beta"), replace(doctor.options, python=None), Wanted(devices=2))
+    report = run_ssh_preflight(parse_hosts("alpha,beta"), replace(doctor.options, python=None), Requirements(devices=2))
     assert report.ok, report.findings
 
 
@@ -287,11 +287,11 @@ def test_a_port_that_somebody_holds(doctor: Doctor, net: HostNet, holder: None) 
 def test_a_port_of_this_machine_that_is_taken(doctor: Doctor, net: HostNet) -> None:
     """Where the notebook is to listen at a port that somebody holds here, a start is refused."""
     with socket.create_server((net.gateway, 0)) as server:
-        wanted = Wanted((Endpoint("link", None, server.getsockname()[1]),), devices=2)
+        wanted = Requirements((Endpoint("link", None, server.getsockname()[1]),), devices=2)
         with pytest.raises(
             PreflightFailed, match=r"this machine cannot listen at .* for this notebook: Address already"
         ):
-            refuse_unfit(look_at(parse_hosts(_HOSTS), doctor.options, wanted))
+            raise_if_failed(run_ssh_preflight(parse_hosts(_HOSTS), doctor.options, wanted))
 
 
 def test_one_machine_under_two_names(doctor: Doctor, net: HostNet) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.drive.roll import StartReport
+from mhnb.drive.roll import StartProgress
 from mhnb.errors import ClusterError, LaunchError, NotClean
 from mhnb.supply.installing import run_pip
 from mhnb.supply.syncing import sync
@@ -99,7 +99,7 @@ def test_a_bad_network(net: HostNet, begin: Begin, worsen: Callable[[Host], None
 def test_a_host_that_goes_while_starting(net: HostNet, begin: Begin) -> None:
     """The start ends with the host's name."""
 
-    def kill(report: StartReport) -> None:
+    def kill(report: StartProgress) -> None:
         if any(rank.host_is_up for rank in report.ranks) and net[1].is_on:
             net[1].kill_all()
 

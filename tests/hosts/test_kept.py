@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from mhnb.keep.berth import describe_others, find_berths
+from mhnb.keep.berth import describe_other_clusters, list_cluster_records
 from tests.hosts.cluster import leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.leftovers import no_leftovers, processes_of
@@ -38,7 +38,7 @@ def test_what_nobody_drives_and_has_no_rank_left_ends(net: HostNet, mhnb_home: P
     """One host's supervisor is killed, the ranks of the other are: what is left there and here ends by itself, with the keys."""
     with no_leftovers(mhnb_home):
         leave_kept(_on_machines(net))
-        (berth,) = find_berths(os.environ)
+        (berth,) = list_cluster_records(os.environ)
         listed = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
         # Beside those that other tests share.
         said = "kept  2 ranks  on 2 hosts (alpha, beta) x 1 device, profile ssh"
@@ -47,9 +47,9 @@ def test_what_nobody_drives_and_has_no_rank_left_ends(net: HostNet, mhnb_home: P
             for line in listed.stdout.splitlines()
             if line.startswith(f"{said}  kept, and nobody drives it: %mhjax attach kept  supervisor ")
         ], listed.stdout
-        others = describe_others(os.environ)
+        others = describe_other_clusters(os.environ)
         assert [line for line in others if line.startswith(f"{said}  kept, and nobody")], others
-        hub = psutil.Process(*berth.supervisors.values())
+        hub = psutil.Process(*berth.local_supervisors.values())
         _supervisor_on(net, 0).kill()
         for rank in _supervisor_on(net, 1).children():
             rank.kill()
@@ -59,5 +59,5 @@ def test_what_nobody_drives_and_has_no_rank_left_ends(net: HostNet, mhnb_home: P
             timeout_s=60,
         )
         wait_until(lambda: not any(host.pids() for host in net), "those of the machines end", timeout_s=60)
-        assert find_berths(os.environ) == []
+        assert list_cluster_records(os.environ) == []
         assert not list(berth.run_dir.glob("profile/security/*.json"))

@@ -56,7 +56,7 @@ def test_ranks_are_in_their_pods(begin: Begin, net: HostNet) -> None:
         "print(socket.gethostname(), m.process_allgather(jnp.float32(jax.process_index())).tolist())"
     ).check()
     assert [rank.stdout for rank in said] == [f"{host.name} [0.0, 1.0]\n" for host in list(net)[:2]]
-    assert cluster._ground.key.hex() not in "".join(words for host in net for words in host.pids().values())
+    assert cluster._resources.key.hex() not in "".join(words for host in net for words in host.pids().values())
     check_nothing_secret(cluster)
     cluster.stop()
     wait_until(lambda: not any(host.pids() for host in net), "every pod is without a process of the test")

@@ -18,11 +18,11 @@ import psutil
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.drive.finishing import await_ends
-from mhnb.drive.roll import StartReport
+from mhnb.drive.finishing import wait_for_pending_shutdowns
+from mhnb.drive.roll import StartProgress
 from mhnb.errors import LaunchError
-from mhnb.keep.berth import DriverLock, find_berths
-from mhnb.keep.ending import end_left
+from mhnb.keep.berth import OwnerLock, list_cluster_records
+from mhnb.keep.ending import stop_detached
 from tests.hosts.cluster import Begin, leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.leftovers import no_leftovers
@@ -39,7 +39,7 @@ def nothing_here(mhnb_home: Path) -> Iterator[None]:
         yield
 
 
-def give_up(report: StartReport) -> None:
+def give_up(report: StartProgress) -> None:
     """What Ctrl-C does to who waits for the start, once a host is there."""
     if any(rank.host_is_up for rank in report.ranks):
         raise KeyboardInterrupt
@@ -79,7 +79,7 @@ def test_starts_that_are_broken_off_leave_no_descriptor_and_no_thread(net: HostN
     with pytest.raises(KeyboardInterrupt):
         begin(1, 1, keep=True, on_progress=give_up)
     # What the first has imported may hold something for good; a thread may be about to end.
-    await_ends()
+    wait_for_pending_shutdowns()
     before = _held()
     with pytest.raises(KeyboardInterrupt):
         begin(1, 1, keep=True, on_progress=give_up)
@@ -243,10 +243,15 @@ def test_a_kept_cluster_that_has_lost_a_host_is_ended(net: HostNet, mhnb_home: P
     reach = {"config_file": str(net.ssh_config), "environment": {"PYTHONPATH": str(ROOT)}}
     leave_kept({"hosts": names, "devices": 1} | reach)
     net[1].cut_power()
-    (berth,) = find_berths(os.environ)
+    (berth,) = list_cluster_records(os.environ)
     with pytest.raises(LaunchError, match=r"has ended; mhnb stop kept\.\d+ ends the rest"):
-        Cluster(berth.shape, berth.options, origin=berth.origin, berth=replace(berth, supervisors={2: 2**22 + 1}))
-    assert not DriverLock.is_held(berth.run_dir)
-    assert end_left(berth, wait_s=20) == ("host1 (beta)",)
+        Cluster(
+            berth.shape,
+            berth.options,
+            origin_pid=berth.origin_pid,
+            record=replace(berth, local_supervisors={2: 2**22 + 1}),
+        )
+    assert not OwnerLock.is_held(berth.run_dir)
+    assert stop_detached(berth, wait_s=20) == ("host1 (beta)",)
     wait_until(lambda: not any(host.pids() for host in net), "every host is without a process", timeout_s=60)
     assert not list(berth.run_dir.rglob("berth.json*"))

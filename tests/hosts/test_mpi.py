@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.drive.roll import StartReport
+from mhnb.drive.roll import StartProgress
 from mhnb.errors import LaunchError, PreflightFailed
 from mhnb.startup import starting
 from tests.hosts.cluster import check_nothing_secret, leave_kept
@@ -66,10 +66,10 @@ def test_the_rank_is_the_number_in_comm_world(begin: Begin) -> None:
     seen = [text for text in map(_seen, psutil.process_iter()) if "mhnb.rank.host" in text or "mpiexec" in text]
     # The four supervisors, the hub's, mpiexec and what holds it.
     assert len(seen) >= 7
-    assert cluster._ground.key.hex() not in "".join(seen)
+    assert cluster._resources.key.hex() not in "".join(seen)
     check_nothing_secret(cluster)
     # The file that brought it is gone.
-    assert not list(cluster._ground.run_dir.glob("mpi.*"))
+    assert not list(cluster._resources.run_dir.glob("mpi.*"))
 
 
 @pytest.mark.requires_part("mpich")
@@ -112,7 +112,7 @@ def test_over_machines(begin: Begin, net: HostNet) -> None:
 def test_a_start_that_is_given_up_while_processes_come_up(begin: Begin, mhnb_home: Path) -> None:
     """Ctrl-C when the first has reported: mpiexec and all that it has started ends, and the file with the key is gone."""
 
-    def give_up(report: StartReport) -> None:
+    def give_up(report: StartProgress) -> None:
         if any(rank.host_is_up for rank in report.ranks):
             raise KeyboardInterrupt
 

@@ -18,9 +18,9 @@ from jupyter_client.session import Session
 from mhnb.cluster import Cluster
 from mhnb.core.wire.protocol import CellEnded, RankExited
 from mhnb.errors import HostUnreachable
-from mhnb.rank.channel import Channel, connect
-from mhnb.rank.guard.remote_agreement import RemoteTable
-from mhnb.rank.guard.shared_board import InterruptWord, make_interrupt_word
+from mhnb.rank.channel import TransportClient, connect
+from mhnb.rank.guard.remote_agreement import RemoteAgreement
+from mhnb.rank.guard.shared_board import InterruptFlag, create_interrupt_flag
 from tests.hosts.cluster import Begin, check_sum, keys_of
 from tests.hosts.hostnet import Host, HostNet, wait_until
 from tests.hosts.outsider import Port, annoy, find_ports, hold_open
@@ -65,17 +65,17 @@ def test_every_port_is_bound_to_one_address(net: HostNet, begin: Begin) -> None:
 def test_a_wrong_key_is_not_let_in(net: HostNet, begin: Begin, tmp_path: Path) -> None:
     """Who names a rank and signs with another key ends no cell, kills no rank, and is counted."""
     cluster = begin(2, 1)
-    url, wrong = cluster._ground.link.url, b"w" * 32
+    url, wrong = cluster._resources.transport.url, b"w" * 32
     going = cluster.submit(WAITING.format(path=str(tmp_path / "end")))
     before = cluster.refused_messages
-    stranger = Channel(url, wrong, "r1")
+    stranger = TransportClient(url, wrong, "r1")
     stranger.send(CellEnded(1, 1, "ok", [["stdout", "forged\n"]], [], 0, 0.0))
-    other = Channel(url, wrong, "s1")
+    other = TransportClient(url, wrong, "s1")
     other.send(RankExited(1, None, 9, []))
     (board,) = of(find_ports(net, cluster), "delegate")
-    make_interrupt_word(tmp_path, 7)
+    create_interrupt_flag(tmp_path, 7)
     with pytest.raises(HostUnreachable, match="did not let rank 1"):
-        RemoteTable(connect(f"tcp:{board.address}:{board.port}"), wrong, 1, InterruptWord(tmp_path, 7))
+        RemoteAgreement(connect(f"tcp:{board.address}:{board.port}"), wrong, 1, InterruptFlag(tmp_path, 7))
     (tmp_path / "end").touch()
     assert [rank.stdout for rank in cluster.follow(going)] == ["whole\n"] * 2
     assert cluster.refused_messages >= before + 2

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.drive.roll import StartReport
+from mhnb.drive.roll import StartProgress
 from mhnb.errors import LaunchError, PreflightFailed
 from mhnb.startup import starting
 from tests.hosts.cluster import check_nothing_secret, check_sum, leave_kept
@@ -108,7 +108,7 @@ def test_a_sum_over_four_nodes(begin: Begin, slurm: Slurm, made_up_net: HostNet)
     seen = [text for text in map(_visible, psutil.process_iter()) if "mhnb.rank.host" in text or "srun" in text]
     # The four supervisors, the hub's, srun and what holds it.
     assert len(seen) >= 7
-    assert cluster._ground.key.hex() not in "".join(seen)
+    assert cluster._resources.key.hex() not in "".join(seen)
     check_nothing_secret(cluster)
     cluster.stop()
     wait_until(lambda: not slurm.jobs(), "the job is given back")
@@ -158,7 +158,7 @@ def test_the_queue_is_shown_and_then_it_starts(begin: Begin, busy: Busy) -> None
     """While it waits, state, reason and place in the queue are told; the limit of the start counts from its end."""
     seen: list[str] = []
 
-    def follow(report: StartReport) -> None:
+    def follow(report: StartProgress) -> None:
         seen.append(report.standing)
         if report.standing and sum(map(bool, seen)) == 3:
             threading.Thread(target=busy.end).start()
@@ -177,7 +177,7 @@ def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(
 ) -> None:
     """Ctrl-C while it waits takes the job back, also one that was to outlive the notebook."""
 
-    def give_up(report: StartReport) -> None:
+    def give_up(report: StartProgress) -> None:
         if report.standing:
             raise KeyboardInterrupt
 
@@ -189,7 +189,7 @@ def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(
 def test_a_start_that_is_given_up_while_tasks_come_up_leaves_no_job(begin: Begin, slurm: Slurm) -> None:
     """Ctrl-C when the first of them has reported; the others are on their way."""
 
-    def give_up(report: StartReport) -> None:
+    def give_up(report: StartProgress) -> None:
         if any(rank.host_is_up for rank in report.ranks):
             raise KeyboardInterrupt
 
@@ -201,7 +201,7 @@ def test_a_start_that_is_given_up_while_tasks_come_up_leaves_no_job(begin: Begin
 def test_a_job_that_can_never_run_is_told(begin: Begin) -> None:
     """Slurm queues it all the same; the line of the start says what to do, and Ctrl-C takes it back."""
 
-    def give_up(report: StartReport) -> None:
+    def give_up(report: StartProgress) -> None:
         # Slurm says why only when it has tried.
         if re.search(r"\(Partition\w+\), number 1 of 1 that wait in short; it may never start", report.standing):
             raise KeyboardInterrupt

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.drive.roll import StartReport
+from mhnb.drive.roll import StartProgress
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
-from mhnb.frontend.boards import gather_status
+from mhnb.frontend.boards import status_from_cluster
 from mhnb.startup import starting
 from mhnb.view.boards.tables import format_status_text
 from tests.hosts.cluster import Begin, check_nothing_secret, check_sum
@@ -92,7 +92,7 @@ def test_meshes_of_every_kind_over_machines(net: HostNet, begin: Begin) -> None:
 
 def test_several_ranks_on_each_host(net: HostNet, begin: Begin) -> None:
     """Neighbours share a host, also in what is told while they start; a restart leaves each where it was."""
-    told: list[StartReport] = []
+    told: list[StartProgress] = []
     cluster = begin(2, ranks_per_host=2, on_progress=told.append)
     assert (told[0].standing, told[1].standing) == ("looking at 2 hosts", "")
     assert [rank.host for rank in told[0].ranks] == ["host0"] * 2 + ["host1"] * 2
@@ -107,7 +107,7 @@ def test_several_ranks_on_each_host(net: HostNet, begin: Begin) -> None:
 def test_nothing_secret_in_argv_or_in_what_users_start(net: HostNet, begin: Begin) -> None:
     """The key is in no command line, and in no environment that a subprocess of a cell inherits."""
     cluster = begin(2, 1)
-    key = cluster._ground.key.hex()
+    key = cluster._resources.key.hex()
     for host in list(net)[:2]:
         assert not any(key in words for words in host.pids().values())
     check_nothing_secret(cluster)
@@ -214,7 +214,7 @@ def test_what_status_says_of_machines(begin: Begin) -> None:
     cluster = begin(2, 1)
     cluster.run("1")
     wait_until(lambda: all(rank.nbytes for rank in cluster.ranks), "every supervisor has said what its ranks weigh")
-    lines = format_status_text(gather_status(cluster)).splitlines()
+    lines = format_status_text(status_from_cluster(cluster)).splitlines()
     assert lines[1].split() == ["rank", "host", "pid", "state", "devices", "memory", "last", "cell", "log"]
     for rank, line in zip(cluster.ranks, lines[2:], strict=True):
         assert line.split()[:2] == [str(rank.rank), rank.host]

@@ -10,7 +10,7 @@ import pytest
 
 from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.supply.syncing import sync
-from mhnb.verbs.hosts import describe_sync
+from mhnb.verbs.hosts import format_sync_report
 from tests.hosts.cluster import Begin
 from tests.hosts.hostnet import HostNet, wait_until
 
@@ -49,7 +49,7 @@ def test_ranks_import_what_only_the_notebook_has(project: Path, begin: Begin) ->
     again = "import importlib, lib.mine, zlib\nprint(importlib.reload(lib.mine).say(), zlib.crc32(open('new.bin', 'rb').read()))"
     crc = zlib.crc32((project / "new.bin").read_bytes())
     assert {rank.stdout for rank in cluster.run(again).check()} == {f"second {crc}\n"}
-    assert describe_sync(sync(cluster)).splitlines()[1:] == [
+    assert format_sync_report(sync(cluster)).splitlines()[1:] == [
         f"  host0 (alpha), host1 (beta) {project}: all there already"
     ]
     fresh = cluster.restart()

@@ -12,11 +12,11 @@ import pytest
 import mhnb.teach
 from mhnb.errors import InvalidRequest, NotYet
 from mhnb.teach.ask import format_question
-from mhnb.teach.budget import Budget, stay_within
-from mhnb.teach.exercise import Differs, Exercise, Prediction
-from mhnb.teach.keep import Record, keep_record, read_records
-from mhnb.teach.progress import fold_records
-from mhnb.teach.registry import find, names, tasks
+from mhnb.teach.budget import Budget, check_budget
+from mhnb.teach.exercise import Exercise, Prediction, WrongAnswer
+from mhnb.teach.keep import AnswerRecord, read_records, write_record
+from mhnb.teach.progress import summarise_records
+from mhnb.teach.registry import find_task, task_names, tasks
 from tests.lessons.book import all_answers, lessons, read_lesson
 
 WRONG_ANSWERS = 3
@@ -25,7 +25,7 @@ WRONG_ANSWERS = 3
 def _keep(name: str, ranks: Sequence[int], **changed: object) -> None:
     for rank in ranks:
         values: dict[str, object] = {"process_count": len(ranks), "right": True, "said": "", "answer": "42"}
-        keep_record(name, Record(rank, **(values | changed)))  # type: ignore[arg-type]
+        write_record(name, AnswerRecord(rank, **(values | changed)))  # type: ignore[arg-type]
 
 
 # -- the exercises
@@ -42,13 +42,13 @@ def test_every_task_is_in_its_lesson() -> None:
 def test_every_exercise_cell_has_its_task() -> None:
     """No lesson poses an exercise that nobody can check."""
     posed = [cell.exercise for path in lessons() for cell in read_lesson(path).code if cell.exercise]
-    assert [name for name in posed if name not in names(Exercise)] == []
+    assert [name for name in posed if name not in task_names(Exercise)] == []
 
 
 def test_every_exercise_has_answers() -> None:
     """A right answer and at least three wrong ones, each with its own reason."""
     answers = all_answers()
-    assert sorted(answers) == sorted(names(Exercise))
+    assert sorted(answers) == sorted(task_names(Exercise))
     assert [name for name, answer in answers.items() if len(answer.wrong) < WRONG_ANSWERS] == []
     assert [name for name, answer in answers.items() if not all(words for _, words in answer.wrong)] == []
 
@@ -71,7 +71,7 @@ def test_an_unknown_name_is_told_what_is_near() -> None:
     with pytest.raises(InvalidRequest, match=r"ask for it with mhnb.teach.predict\('count_all'"):
         mhnb.teach.check("count_all", 1)
     with pytest.raises(InvalidRequest, match="there is no prediction 'nothing'"):
-        find("nothing", Prediction)
+        find_task("nothing", Prediction)
 
 
 # -- check, outside of the ranks
@@ -173,7 +173,7 @@ def test_records_of_an_earlier_shape_are_left_out(answers_home: Path) -> None:
     for path in (answers_home / "lessons" / "n_devices_in_mesh").glob("*"):
         os.utime(path, ns=(1, 1))
     _keep("n_devices_in_mesh", range(2))
-    keep_record("n_devices_in_mesh", Record(None, 1, False, "gives 8.0", "42"))
+    write_record("n_devices_in_mesh", AnswerRecord(None, 1, False, "gives 8.0", "42"))
     assert [(each.rank, each.right) for each in read_records("n_devices_in_mesh")] == [
         (None, False),
         (0, True),
@@ -188,8 +188,8 @@ def test_a_file_cut_short_is_as_if_not_answered(answers_home: Path) -> None:
     assert [record.rank for record in read_records("my_label")] == [1]
 
 
-def _record(rank: int | None, right: bool | None, said: str = "") -> Record:  # noqa: FBT001
-    return Record(rank, 4, right, said, "")
+def _record(rank: int | None, right: bool | None, said: str = "") -> AnswerRecord:  # noqa: FBT001
+    return AnswerRecord(rank, 4, right, said, "")
 
 
 @pytest.mark.parametrize(
@@ -205,9 +205,9 @@ def _record(rank: int | None, right: bool | None, said: str = "") -> Record:  # 
         ([_record(None, None)], "predicted, not revealed"),
     ],
 )
-def test_what_the_ranks_said_folds(records: list[Record], line: str) -> None:
+def test_what_the_ranks_said_folds(records: list[AnswerRecord], line: str) -> None:
     """One line says where an answer is right, where not, why not, and who has not answered."""
-    assert fold_records(records) == line
+    assert summarise_records(records) == line
 
 
 def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,20 +252,20 @@ BUDGET = Budget({"all-reduce": 1}, nbytes_per_device=512, nbytes_across_hosts=12
 )
 def test_what_is_over_the_budget_is_named(sent: list[_Sent], words: str) -> None:
     """The collective, the count and the bytes that are too many, and all that is sent."""
-    with pytest.raises(Differs) as said:
-        stay_within(BUDGET, print, 1, measure=lambda *_: sent)
+    with pytest.raises(WrongAnswer) as said:
+        check_budget(BUDGET, print, 1, measure=lambda *_: sent)
     assert words in str(said.value)
 
 
 def test_within_the_budget() -> None:
     """What stays within is told, also nothing at all."""
     sent = [_Sent("all-reduce", 1, 512, 128)]
-    assert stay_within(BUDGET, print, measure=lambda *_: sent) == "1 all-reduce of 512 bytes"
-    assert stay_within(BUDGET, print, measure=lambda *_: []) == "nothing"
+    assert check_budget(BUDGET, print, measure=lambda *_: sent) == "1 all-reduce of 512 bytes"
+    assert check_budget(BUDGET, print, measure=lambda *_: []) == "nothing"
 
 
 def test_a_budget_counts_every_run() -> None:
     """A collective in a loop counts as often as it runs, with its bytes each time."""
     twice = [_Sent("all-reduce", 2, 300)]
-    with pytest.raises(Differs, match="sends 600 bytes from a device, expected at most 512"):
-        stay_within(Budget({"all-reduce": 2}, nbytes_per_device=512), print, measure=lambda *_: twice)
+    with pytest.raises(WrongAnswer, match="sends 600 bytes from a device, expected at most 512"):
+        check_budget(Budget({"all-reduce": 2}, nbytes_per_device=512), print, measure=lambda *_: twice)

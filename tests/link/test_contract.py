@@ -19,14 +19,14 @@ from typing import Protocol
 
 import pytest
 
-from mhnb.core.wire.framing import join_frames
-from mhnb.core.wire.protocol import Answer, Ask, Message, RunCell, SkipCell, StopHost
+from mhnb.core.wire.framing import encode_frames
+from mhnb.core.wire.protocol import Message, RankReply, RankRequest, RunCell, SkipCell, StopHost
 from mhnb.link import sockets
-from mhnb.link.base import Link
-from mhnb.link.memory import MemoryLink
-from mhnb.link.sockets import SocketLink
-from mhnb.rank.channel import Channel
-from mhnb.system.sealing import CHALLENGE_NBYTES, make_sealer, session_key
+from mhnb.link.base import Transport
+from mhnb.link.memory import InProcessTransport
+from mhnb.link.sockets import SocketServer
+from mhnb.rank.channel import TransportClient
+from mhnb.system.sealing import CHALLENGE_NBYTES, derive_session_key, make_frame_writer
 from mhnb.values import Frame
 from tests.source import ROOT
 
@@ -46,12 +46,12 @@ class FarEnd(Protocol):
 class Rig:
     """A link, and a way to make far ends."""
 
-    link: Link
+    link: Transport
     connect: Callable[[str], FarEnd]
 
 
 class _Socket:
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: TransportClient) -> None:
         self.channel, self.send = channel, channel.send
 
     def take(self) -> Message | None:
@@ -62,7 +62,7 @@ class _Socket:
 
 
 class _Memory:
-    def __init__(self, link: MemoryLink, name: str) -> None:
+    def __init__(self, link: InProcessTransport, name: str) -> None:
         self.peer = link.connect(name)
         self.send = self.peer.send
 
@@ -70,10 +70,10 @@ class _Memory:
         return self.peer.receive(WAIT_S)
 
 
-def open_channel(link: SocketLink, key: bytes, name: str) -> Channel:
+def open_channel(link: SocketServer, key: bytes, name: str) -> TransportClient:
     """Connect while the link is polled, as the reader does: the two ends begin with a word each."""
     with ThreadPoolExecutor() as pool:
-        opening = pool.submit(Channel, link.url, key, name)
+        opening = pool.submit(TransportClient, link.url, key, name)
         deadline = time.monotonic() + WAIT_S
         while not opening.done():
             assert link.poll(0.01) == []
@@ -85,11 +85,11 @@ def open_channel(link: SocketLink, key: bytes, name: str) -> Channel:
 def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Each kind of link in turn."""
     if request.param == "memory":
-        memory = MemoryLink()
+        memory = InProcessTransport()
         yield Rig(memory, lambda name: _Memory(memory, name))
         return
     path = tmp_path_factory.mktemp("l") / "link" if request.param == "unix" else None
-    link, ends = SocketLink(KEY, path=path, encrypt=request.param == "sealed"), []
+    link, ends = SocketServer(KEY, path=path, encrypt=request.param == "sealed"), []
     assert link.url.startswith(request.param)
 
     def connect(name: str) -> FarEnd:
@@ -102,7 +102,7 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     link.close()
 
 
-def collect(link: Link, count: int) -> list[Message]:
+def collect(link: Transport, count: int) -> list[Message]:
     """Poll until so many messages came."""
     found: list[Message] = []
     deadline = time.monotonic() + WAIT_S
@@ -112,7 +112,7 @@ def collect(link: Link, count: int) -> list[Message]:
     return found
 
 
-def take_while_polling(link: Link, end: FarEnd, send: Callable[[], None], count: int = 1) -> list[Message | None]:
+def take_while_polling(link: Transport, end: FarEnd, send: Callable[[], None], count: int = 1) -> list[Message | None]:
     """Send, and take so many messages at the far end while this end polls, as the reader does."""
     taken: list[Message | None] = []
     reading = threading.Thread(target=lambda: taken.extend(end.take() for _ in range(count)))
@@ -151,14 +151,14 @@ def test_payload_travels_as_it_is(rig: Rig) -> None:
     end = rig.connect("r0")
     payload = (bytes(range(256)) * 1000, b"")
     # From a thread: a far end waits for a notebook that does not read.
-    sending = threading.Thread(target=end.send, args=(Answer(0, 1, True, {"n": 2}, payload),))
+    sending = threading.Thread(target=end.send, args=(RankReply(0, 1, True, {"n": 2}, payload),))
     sending.start()
     (answer,) = collect(rig.link, 1)
     sending.join()
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, RankReply)
     assert tuple(bytes(frame) for frame in answer.payload) == payload
-    ask = take_while_polling(rig.link, end, lambda: rig.link.send("r0", Ask(2, "push", {}, payload)))[0]
-    assert isinstance(ask, Ask)
+    ask = take_while_polling(rig.link, end, lambda: rig.link.send("r0", RankRequest(2, "push", {}, payload)))[0]
+    assert isinstance(ask, RankRequest)
     assert tuple(bytes(frame) for frame in ask.payload) == payload
 
 
@@ -166,14 +166,14 @@ def test_a_message_of_very_many_frames_arrives_whole(rig: Rig) -> None:
     """A list of thousands of small arrays is one message with a frame for each."""
     end = rig.connect("r0")
     payload = tuple(bytes([n % 256]) for n in range(10_000))
-    sending = threading.Thread(target=end.send, args=(Answer(0, 1, True, None, payload),))
+    sending = threading.Thread(target=end.send, args=(RankReply(0, 1, True, None, payload),))
     sending.start()
     (answer,) = collect(rig.link, 1)
     sending.join()
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, RankReply)
     assert [bytes(frame) for frame in answer.payload] == list(payload)
-    ask = take_while_polling(rig.link, end, lambda: rig.link.send("r0", Ask(2, "push", {}, payload)))[0]
-    assert isinstance(ask, Ask)
+    ask = take_while_polling(rig.link, end, lambda: rig.link.send("r0", RankRequest(2, "push", {}, payload)))[0]
+    assert isinstance(ask, RankRequest)
     assert len(ask.payload) == 10_000
 
 
@@ -193,13 +193,13 @@ def test_a_peer_that_is_not_there_gets_nothing(rig: Rig) -> None:
 
 def test_an_unsigned_or_wrongly_signed_message_is_dropped_and_counted() -> None:
     """Nobody without the key is heard."""
-    link = SocketLink(KEY)
+    link = SocketServer(KEY)
     stranger, friend = open_channel(link, b"x" * 32, "r0"), open_channel(link, KEY, "r1")
     try:
         stranger.send(SkipCell(1, 1))
         friend.send(SkipCell(1, 2))
         assert collect(link, 1) == [SkipCell(1, 2)]
-        assert link.refused == 1
+        assert link.rejected_count == 1
     finally:
         stranger.close()
         friend.close()
@@ -208,7 +208,7 @@ def test_an_unsigned_or_wrongly_signed_message_is_dropped_and_counted() -> None:
 
 def test_a_path_that_is_too_long_falls_back_to_tcp(tmp_path: Path) -> None:
     """A deep home directory is no reason not to start."""
-    link = SocketLink(KEY, path=tmp_path / ("d" * 120))
+    link = SocketServer(KEY, path=tmp_path / ("d" * 120))
     try:
         assert link.url.startswith("tcp:127.0.0.1:")
     finally:
@@ -218,7 +218,7 @@ def test_a_path_that_is_too_long_falls_back_to_tcp(tmp_path: Path) -> None:
 def test_the_socket_file_is_its_owners_alone_and_goes_with_the_link(tmp_path: Path) -> None:
     """Nobody else may connect, and nothing is left lying about."""
     path = tmp_path / "link"
-    link = SocketLink(KEY, path=path)
+    link = SocketServer(KEY, path=path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     link.close()
     assert not path.exists()
@@ -233,22 +233,24 @@ def test_more_than_the_kernel_takes_at_once_arrives_whole(rig: Rig) -> None:
 
     def send() -> None:
         for seq in range(3):
-            rig.link.send("r0", Ask(seq, "push", {}, (payload,)))
+            rig.link.send("r0", RankRequest(seq, "push", {}, (payload,)))
 
     taken = take_while_polling(rig.link, end, send, count=3)
-    assert [(m.ask_id, m.payload[0] == payload) for m in taken if isinstance(m, Ask)] == [(n, True) for n in range(3)]
+    assert [(m.request_id, m.payload[0] == payload) for m in taken if isinstance(m, RankRequest)] == [
+        (n, True) for n in range(3)
+    ]
 
 
 def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
     """Who has not shown the key is cut off at the first long message, and the others go on."""
-    link, friend = SocketLink(KEY), None
+    link, friend = SocketServer(KEY), None
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
     try:
         with socket.create_connection((address, int(port))) as stranger:
             stranger.sendall(struct.pack("<IQ", 1, 1 << 40) + bytes(1000))
             stranger.settimeout(WAIT_S)
             deadline = time.monotonic() + WAIT_S
-            while link.refused == 0:
+            while link.rejected_count == 0:
                 link.poll(0.1)
                 assert time.monotonic() < deadline
             heard = stranger.recv(1000)
@@ -274,18 +276,18 @@ def test_strangers_who_say_nothing_keep_nobody_out(none_left: bool) -> None:  # 
 
 def check_strangers(*, none_left: bool) -> None:
     """Be the notebook, many strangers and a rank."""
-    sockets.count_strangers_kept = lambda: 20  # type: ignore[attr-defined]
-    link = SocketLink(KEY)
+    sockets.max_unauthenticated = lambda: 20  # type: ignore[attr-defined]
+    link = SocketServer(KEY)
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
     strangers: list[socket.socket] = []
-    friends: list[Channel] = []
+    friends: list[TransportClient] = []
     fillers: list[int] = []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         for _ in range(40):
             strangers.append(socket.create_connection((address, int(port))))
             assert link.poll(WAIT_S) == []
-        assert link.refused == 20
+        assert link.rejected_count == 20
         if none_left:
             # One for the friend's own end, and none for the link's.
             fillers.append(os.dup(0))
@@ -308,7 +310,7 @@ def check_strangers(*, none_left: bool) -> None:
 
 def test_a_send_to_a_peer_that_has_gone_is_no_error() -> None:
     """Its exit is an event of its own, and comes from its supervisor."""
-    link = SocketLink(KEY)
+    link = SocketServer(KEY)
     first = open_channel(link, KEY, "r0")
     first.send(SkipCell(1, 1))
     collect(link, 1)
@@ -320,13 +322,13 @@ def test_a_send_to_a_peer_that_has_gone_is_no_error() -> None:
 
 def test_a_recorded_connection_cannot_be_played_back() -> None:
     """Each connection has a key of its own: what a peer once said is not believed on another."""
-    link = SocketLink(KEY)
+    link = SocketServer(KEY)
     recorded: list[Frame] = []
 
-    class Recorder(Channel):
-        def _put(self, frames: Sequence[Frame]) -> None:
-            recorded.extend(join_frames(frames))
-            super()._put(frames)
+    class Recorder(TransportClient):
+        def _write_frames(self, frames: Sequence[Frame]) -> None:
+            recorded.extend(encode_frames(frames))
+            super()._write_frames(frames)
 
     try:
         with ThreadPoolExecutor() as pool:
@@ -339,7 +341,7 @@ def test_a_recorded_connection_cannot_be_played_back() -> None:
         with socket.create_connection((address, int(port))) as player:
             player.sendall(b"".join(recorded))
             deadline = time.monotonic() + WAIT_S
-            while link.refused == 0:
+            while link.rejected_count == 0:
                 assert link.poll(0.1) == []
                 assert time.monotonic() < deadline
         opening.result().close()
@@ -350,16 +352,16 @@ def test_a_recorded_connection_cannot_be_played_back() -> None:
 def test_a_far_end_finds_the_next_notebook(tmp_path: Path) -> None:
     """Ranks that outlive a notebook look for another where the last one was, and are heard there."""
     path = tmp_path / "link"
-    first = SocketLink(KEY, path=path)
+    first = SocketServer(KEY, path=path)
     end = open_channel(first, KEY, "r0")
     first.close()
     assert end.receive() is None
-    assert end.closed
-    assert not end.try_again()
-    second = SocketLink(KEY, path=path)
+    assert end.is_closed
+    assert not end.reconnect()
+    second = SocketServer(KEY, path=path)
     try:
         with ThreadPoolExecutor() as pool:
-            trying = pool.submit(end.try_again)
+            trying = pool.submit(end.reconnect)
             while not trying.done():
                 assert second.poll(0.01) == []
         assert trying.result()
@@ -383,14 +385,14 @@ def test_who_has_the_key_and_sends_no_message_is_cut_off(rig: Rig) -> None:
         bad.peer.send_frames([b"shouting"])
     else:
         assert isinstance(bad, _Socket)
-        bad.channel._send([b"shouting"])
+        bad.channel._send_signed([b"shouting"])
     deadline = time.monotonic() + WAIT_S
-    while not (cut := rig.link.take_cut()):
+    while not (cut := rig.link.pop_violators()):
         rig.link.poll(0.1)
         assert time.monotonic() < deadline
     assert [(peer, "shouting" in why) for peer, why in cut] == [("r0", True)]
-    assert rig.link.take_lost() == ["r0"]
-    assert rig.link.take_cut() == []
+    assert rig.link.pop_disconnected() == ["r0"]
+    assert rig.link.pop_violators() == []
     good.send(SkipCell(1, 2))
     assert collect(rig.link, 1) == [SkipCell(1, 2)]
 
@@ -399,24 +401,24 @@ def test_a_peer_can_be_cut_off(rig: Rig) -> None:
     """By who reads what it says; a second time nothing happens."""
     end = rig.connect("r0")
     end.send(SkipCell(1, 1))
-    assert rig.link.poll_named(WAIT_S) or rig.link.poll_named(WAIT_S)
-    rig.link.cut("r0")
-    rig.link.cut("r0")
-    assert rig.link.take_lost() == ["r0"]
+    assert rig.link.poll_with_peers(WAIT_S) or rig.link.poll_with_peers(WAIT_S)
+    rig.link.disconnect("r0")
+    rig.link.disconnect("r0")
+    assert rig.link.pop_disconnected() == ["r0"]
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"r-1", b"notebook", b"r" + b"9" * 100, b""])
 def test_a_name_that_is_none_is_not_let_in(name: bytes) -> None:
     """Also of one who has the key: names are read as numbers."""
-    link = SocketLink(KEY)
+    link = SocketServer(KEY)
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
     try:
         with socket.create_connection((address, int(port))) as end:
             link.poll(WAIT_S)
             challenge, answer = end.recv(CHALLENGE_NBYTES), b"a" * CHALLENGE_NBYTES
-            sealer = make_sealer(session_key(KEY, challenge, answer), name, encrypt=False)
-            end.sendall(b"".join(join_frames([name, answer, *sealer.sign([name])])))
-            while link.refused == 0:
+            sealer = make_frame_writer(derive_session_key(KEY, challenge, answer), name, encrypt=False)
+            end.sendall(b"".join(encode_frames([name, answer, *sealer.sign([name])])))
+            while link.rejected_count == 0:
                 assert link.poll(WAIT_S) == []
     finally:
         link.close()
@@ -432,7 +434,7 @@ def test_a_listener_without_descriptors_rests() -> None:
 def check_no_room() -> None:
     """Be the notebook, and a caller for whom no descriptor is left."""
     now = [0.0]
-    link = SocketLink(KEY, clock=lambda: now[0])
+    link = SocketServer(KEY, clock=lambda: now[0])
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     caller = socket.socket()
@@ -449,11 +451,11 @@ def check_no_room() -> None:
     assert link.poll(0) == []
     now[0] = 10.0
     assert link.poll(WAIT_S) == []
-    assert not link._strangers
+    assert not link._unauthenticated
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     now[0] = 20.0
     assert link.poll(WAIT_S) == []
-    assert len(link._strangers) == 1
+    assert len(link._unauthenticated) == 1
     for filler in fillers:
         os.close(filler)
     caller.close()

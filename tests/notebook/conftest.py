@@ -81,7 +81,7 @@ class Session:
 @pytest.fixture(autouse=True)
 def hears_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for what a rank answers to Tab and `?`, however loaded the machine is: a user types on after half a second."""
-    monkeypatch.setattr(assist, "_ANSWER_S", 30.0)
+    monkeypatch.setattr(assist, "_ANSWER_TIMEOUT_S", 30.0)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def no_cluster_in_sight() -> Iterator[None]:
     """Hide what runs already: `%mhjax` finds only what is started within."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(starting, "_clusters", {})
-        patch.setattr(starting, "_in_use", [])
+        patch.setattr(starting, "_names_by_use", [])
         yield
 
 

@@ -8,7 +8,7 @@ from mhnb.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from mhnb.errors import CellFailed, CellTimeout
 from mhnb.startup import starting
-from mhnb.verbs.table import VERBS
+from mhnb.verbs.table import COMMANDS
 from tests.notebook.conftest import Session
 
 FLAGS = ("--ranks", "--guard", "--timeout", "--out", "--view", "--collectives", "--quiet")
@@ -164,7 +164,7 @@ def test_the_manual_has_every_flag_and_verb(idle: Session) -> None:
     """`%%mhjax?` shows what the parsers take, so that both agree."""
     manual = idle.run("%%mhjax?").out
     assert all(manual.count(f"  {flag}") == 1 for flag in FLAGS)
-    assert all(f"%mhjax {verb}" in manual for verb in VERBS)
+    assert all(f"%mhjax {verb}" in manual for verb in COMMANDS)
     assert "--auto" not in manual
     assert "<" not in manual
     assert idle.run("%mhjax?").out == manual

@@ -24,13 +24,13 @@ LONG = "%%mhjax\nfor step in range(12):\n    print(f'rank {me} step {step}', flu
 LATE = "%%mhjax\nprint('begun')\ngo = threading.Event()\nthreading.Thread(target=lambda: (go.wait(), print(f'late word {me}'))).start()"
 WATCH = """
 import threading, mhnb
-views = get_ipython().mhnb_assist._notebook.views
+views = get_ipython().mhnb_assist._session.views
 view, shown = views[next(reversed(views))], [threading.Event(), threading.Event()]
-def late(result, show=view.late):
+def late(result, show=view.show_late):
     show(result)
     for rank in result:
         if "late word" in rank.stdout: shown[rank.rank].set()
-view.late = late
+view.show_late = late
 """
 HEARD = "mhnb.current().run('go.set()').check()\nassert all(event.wait(30) for event in shown)"
 """In one cell: what comes between two is for no cell, and nbclient drops it."""

@@ -9,7 +9,7 @@ import pytest
 from IPython.core.completer import provisionalcompleter, rectify_completions
 
 from mhnb.startup import starting
-from mhnb.verbs.table import VERBS
+from mhnb.verbs.table import COMMANDS
 from tests.notebook.conftest import Session
 from tests.notebook.test_cell_magic import FLAGS
 
@@ -71,7 +71,7 @@ def test_a_magic_line_goes_on(typing: Session, text: str, becomes: list[str]) ->
 
 def test_every_verb(typing: Session) -> None:
     """After `%mhjax` and a space come the verbs alone."""
-    assert complete(typing, "%mhjax ") == [f"%mhjax {verb}" for verb in sorted(VERBS)]
+    assert complete(typing, "%mhjax ") == [f"%mhjax {verb}" for verb in sorted(COMMANDS)]
 
 
 def test_a_flag_is_offered_once(typing: Session) -> None:

@@ -17,7 +17,7 @@ from mhnb.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from mhnb.errors import CellInterrupted
 from mhnb.startup import starting
-from mhnb.verbs.table import VERBS
+from mhnb.verbs.table import COMMANDS
 from tests.notebook.conftest import Session
 
 
@@ -203,7 +203,7 @@ def test_an_interrupt_of_a_cell_that_waits_leaves_the_one_that_runs(
     running = cluster.submit(waits)
 
     def press() -> None:
-        while len(cluster._reader._submissions) < 2:
+        while len(cluster._event_loop._submissions) < 2:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -263,7 +263,7 @@ def test_a_bad_verb_or_flag_changes_nothing(nb: Session, line: str, said: str) -
     assert said in nb.refuse(f"%mhjax {line}")
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
+@pytest.mark.parametrize("verb", sorted(COMMANDS))
 def test_each_verb_has_help(idle: Session, verb: str) -> None:
     """`--help` prints the flags and runs nothing."""
     said = idle.run(f"%mhjax {verb} --help").out

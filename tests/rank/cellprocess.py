@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from mhnb.core.explain.stacks import Flight
-from mhnb.core.output.outputs import fold_events
+from mhnb.core.explain.stacks import PendingLaunch
+from mhnb.core.output.outputs import accumulate_events
 from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.protocol import (
     CellEnded,
@@ -33,7 +33,7 @@ from mhnb.core.wire.protocol import (
     SkipCell,
 )
 from mhnb.rank.guard.mismatches import Mismatches
-from mhnb.rank.guard.recording import CellLaunches
+from mhnb.rank.guard.recording import LaunchReport
 from mhnb.values import Outcome, Output
 
 __all__ = ["CellProcess", "Said"]
@@ -56,7 +56,7 @@ class Said:
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        return fold_events(self.events, execution_count=self.ended.seq)
+        return accumulate_events(self.events, execution_count=self.ended.seq)
 
     @property
     def stdout(self) -> str:
@@ -187,40 +187,40 @@ class PlayedLaunches:
     def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:  # noqa: ARG002
         self._names["begun"] = self._names.get("begun", 0) + 1
 
-    def leave_cell(self, seq: int, outcome: Outcome) -> None:
+    def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:
         self._names["left"] = (seq, outcome)
 
-    def takes_interrupt(self) -> bool:
+    def is_interrupt_for_cell(self) -> bool:
         return True
 
-    def may_be_late(self) -> bool:
+    def can_interrupt_be_late(self) -> bool:
         return False
 
-    def is_asked_to_stop(self) -> bool:
+    def is_stop_requested(self) -> bool:
         return bool(self._names.get("asked"))
 
     def defer_interrupt(self) -> bool:
         return False
 
-    def use_interrupt(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None: ...
+    def set_interrupt_hooks(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None: ...
 
-    def note_lone_interrupt(self) -> None: ...
+    def mark_unsynchronized(self) -> None: ...
 
-    def agreed_stop(self) -> int | None:
+    def agreed_stop_number(self) -> int | None:
         return None
 
-    def wait(self, limit_s: float | None = None) -> None:
+    def wait_all(self, limit_s: float | None = None) -> None:
         self._names.get("waiting" if limit_s is None else "finishing", lambda: None)()
 
-    def sweep(self) -> None:
+    def release_finished(self) -> None:
         """Nothing was launched."""
 
-    def close_cell(self, seq: int, outcome: Outcome) -> CellLaunches:
-        self.leave_cell(seq, outcome)
+    def close_cell(self, seq: int, outcome: Outcome) -> LaunchReport:
+        self.notify_cell_ended(seq, outcome)
         rows, abandoned = self._names.pop("rows", []), self._names.pop("abandoned", 0)
-        return CellLaunches(rows, abandoned, self._names.get("running", 0), 0, [], None, [], [], [], [], [])
+        return LaunchReport(rows, abandoned, self._names.get("running", 0), 0, [], None, [], [], [], [], [])
 
-    def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
+    def sample_launches(self) -> tuple[dict[tuple[int, ...], int], PendingLaunch | None]:
         return {}, self._names.get("flight")
 
     def list_awaited(self) -> list[int] | None:

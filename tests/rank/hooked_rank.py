@@ -52,7 +52,7 @@ def run_cell(recorder: LaunchRecorder, scope: dict[str, Any], name: str, source:
         try:
             exec(compile(source, file, "exec"), scope)
         finally:
-            recorder.wait()
+            recorder.wait_all()
     except BaseException as problem:  # noqa: BLE001 - as a rank does: any outcome is an answer
         error = f"{type(problem).__name__}: {problem}"
     rows, abandoned = recorder.end_cell()

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.protocol import Answer, Ask
+from mhnb.core.wire.protocol import RankReply, RankRequest
 from mhnb.system.ports import find_free_port
 from tests.rank.piped_rank import read_frames, write_frames
 from tests.source import ROOT
@@ -31,7 +31,7 @@ class PipedRanks:
         self.process_count = count
         self._devices = devices
         self.asked: list[tuple[int, str]] = []
-        self._waiting: dict[int, Future[Answer]] = {}
+        self._waiting: dict[int, Future[RankReply]] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._threads: list[threading.Thread] = []
 
@@ -63,20 +63,20 @@ class PipedRanks:
         with process.stdout as stream:
             while (frames := read_frames(stream)) is not None:
                 answer = decode(frames)  # type: ignore[arg-type]
-                assert isinstance(answer, Answer)
-                self._waiting.pop(answer.ask_id).set_result(answer)
+                assert isinstance(answer, RankReply)
+                self._waiting.pop(answer.request_id).set_result(answer)
         for future in [*self._waiting.values()]:
             if not future.done():
                 future.set_exception(EOFError("a rank ended"))
 
-    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[Answer]:
+    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[RankReply]:
         """Ask one rank."""
         number = len(self.asked)
         self.asked.append((rank, verb))
         future = self._waiting[number] = Future()
         stream = self._processes[rank].stdin
         assert stream is not None
-        write_frames(stream, encode(Ask(number, verb, arguments, payload)))
+        write_frames(stream, encode(RankRequest(number, verb, arguments, payload)))
         return future
 
     def run(self, source: str, *, ranks: tuple[int, ...] | None = None) -> list[Any]:

@@ -1,6 +1,6 @@
 """One rank that answers over its pipes: `python -m tests.rank.piped_rank RANK COUNT PORT DEVICES`.
 
-Frames of `Ask` come on stdin and those of `Answer` go to stdout, each with its length. The verb `run` is this
+Frames of `RankRequest` come on stdin and those of `RankReply` go to stdout, each with its length. The verb `run` is this
 program's own: it runs a cell in an IPython shell. With COUNT above 1 the ranks form a real JAX cluster.
 """
 
@@ -12,7 +12,7 @@ import sys
 from typing import IO, Any
 
 from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.protocol import Answer, Ask
+from mhnb.core.wire.protocol import RankReply, RankRequest
 
 _PREPARE = """
 import jax, jax.numpy as jnp, numpy as np
@@ -72,7 +72,7 @@ def main() -> None:
     _start_jax(rank, count, port, devices)
     from IPython.core.interactiveshell import InteractiveShell
 
-    from mhnb.rank.asks.verbs import answer
+    from mhnb.rank.asks.verbs import handle_request
 
     shell = InteractiveShell.instance()
     # As in an engine, where the user's module is `__main__`.
@@ -80,11 +80,11 @@ def main() -> None:
     _run(shell, _PREPARE)
     while (frames := read_frames(source)) is not None:
         ask = decode(frames)  # type: ignore[arg-type]
-        assert isinstance(ask, Ask)
-        if ask.verb == "run":
-            reply = Answer(rank, ask.ask_id, ok=True, value=_run(shell, ask.arguments["source"]))
+        assert isinstance(ask, RankRequest)
+        if ask.handler == "run":
+            reply = RankReply(rank, ask.request_id, ok=True, value=_run(shell, ask.arguments["source"]))
         else:
-            reply = answer(ask, shell.user_ns, rank=rank, shell=shell)
+            reply = handle_request(ask, shell.user_ns, rank=rank, shell=shell)
         write_frames(sink, encode(reply))
 
 

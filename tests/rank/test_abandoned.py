@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 
-from mhnb.rank.supervisor.abandoned import Abandonment, has_callers
+from mhnb.rank.supervisor.abandoned import OrphanTimer, has_connections
 from tests.hosts.hostnet import wait_until
 
 _HUB = """
@@ -28,26 +28,26 @@ def test_only_another_process_is_a_caller() -> None:
         assert hub.stdout is not None
         assert hub.stdin is not None
         port = int(hub.stdout.readline())
-        assert not has_callers(hub.pid)
+        assert not has_connections(hub.pid)
         with socket.create_connection(("127.0.0.1", port)):
             hub.stdin.write("take\n")
             hub.stdin.flush()
             assert hub.stdout.readline() == "taken\n"
-            assert has_callers(hub.pid)
-        wait_until(lambda: not has_callers(hub.pid), "it has hung up")
+            assert has_connections(hub.pid)
+        wait_until(lambda: not has_connections(hub.pid), "it has hung up")
         hub.stdin.close()
 
 
 def test_what_comes_back_begins_anew() -> None:
     """The time counts from the last moment at which there was something, or a notebook; 0 is never."""
     bare = True
-    alone = Abandonment(10.0, lambda: bare)
-    assert not alone.is_over(False, 0.0)
+    alone = OrphanTimer(10.0, lambda: bare)
+    assert not alone.has_expired(False, 0.0)
     bare = False
-    assert not alone.is_over(False, 5.0)
+    assert not alone.has_expired(False, 5.0)
     bare = True
-    assert not alone.is_over(False, 11.0)
-    assert not alone.is_over(False, 20.0)
-    assert alone.is_over(False, 22.0)
-    never = Abandonment(0.0, lambda: True)
-    assert not any(never.is_over(False, now) for now in (0.0, 1e6))
+    assert not alone.has_expired(False, 11.0)
+    assert not alone.has_expired(False, 20.0)
+    assert alone.has_expired(False, 22.0)
+    never = OrphanTimer(0.0, lambda: True)
+    assert not any(never.has_expired(False, now) for now in (0.0, 1e6))

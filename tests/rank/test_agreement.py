@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mhnb.core.guard.agreement import Stand
-from mhnb.core.guard.wishes import LAUNCH, Verdict, Wish
+from mhnb.core.guard.agreement import Vote
+from mhnb.core.guard.wishes import LAUNCH_DECISION, Decision, LaunchProposal
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.agreement import Agreement
-from mhnb.rank.guard.signals import HeldSignals
+from mhnb.rank.guard.agreement import LaunchGate
+from mhnb.rank.guard.signals import DeferredSignals
 
 
 class BellError(Exception):
@@ -24,16 +24,16 @@ class BellTable:
 
     interrupted_seq = 0
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: Decision) -> None:
         self._verdict = verdict
 
     def end_cell(self, seq: int, ending: int) -> None:
         """Nobody waits."""
 
-    def describe(self, fingerprint: int, outline: str) -> None:
+    def describe_program(self, fingerprint: int, outline: str) -> None:
         """Nobody asks."""
 
-    def ask(self, wish: Wish) -> None:
+    def propose(self, wish: LaunchProposal) -> None:
         """It is decided already."""
 
     def wait(self, interrupted: Callable[[], bool]) -> None:
@@ -41,19 +41,19 @@ class BellTable:
         assert not interrupted()
         raise BellError
 
-    def take_back(self) -> bool:
+    def withdraw(self) -> bool:
         """Too late."""
         return False
 
-    def rest(self) -> None:
+    def stop_waiting(self) -> None:
         """Nobody waits."""
 
-    def answer(self) -> Verdict:
+    def take_decision(self) -> Decision:
         """What the test wants; a signal comes meanwhile."""
         signal.raise_signal(signal.SIGUSR1)
         return self._verdict
 
-    def let_go(self) -> None:
+    def release_in_child(self) -> None:
         """Nothing is held."""
 
 
@@ -75,17 +75,17 @@ def deaf() -> Iterator[None]:
     signal.signal(signal.SIGUSR1, before)
 
 
-def enter(verdict: Verdict, table: type[BellTable] = BellTable, heard: list[str] | None = None) -> Agreement:
+def enter(verdict: Decision, table: type[BellTable] = BellTable, heard: list[str] | None = None) -> LaunchGate:
     """Have a rank agree on a launch, in the first cell; with a handler of the user's that raises."""
-    agreement = Agreement(table(verdict))
+    agreement = LaunchGate(table(verdict))
     if heard is not None:
         agreement.signals.install()
         signal.signal(signal.SIGUSR1, lambda *_: _ring(heard))
     agreement.begin_cell(1, "", "lockstep", None)
     try:
-        agreement.enter("5", "jit(f)", (0, 1), (2,), [])
+        agreement.acquire("5", "jit(f)", (0, 1), (2,), [])
     finally:
-        agreement.leave()
+        agreement.release()
     return agreement
 
 
@@ -97,11 +97,11 @@ def _ring(heard: list[str]) -> None:
 def test_a_users_signal_between_agreement_and_launch_is_heard_after_it() -> None:
     """Its handler may raise: before the launch that would leave the others alone in it. Each signal is heard once."""
     heard: list[str] = []
-    agreement = enter(LAUNCH, QuietTable, heard)
+    agreement = enter(LAUNCH_DECISION, QuietTable, heard)
     signal.raise_signal(signal.SIGUSR1)
     assert not heard
     with pytest.raises(BellError):
-        agreement.settle()
+        agreement.deliver_deferred()
     assert heard == ["bell", "bell"]
     with pytest.raises(BellError):
         signal.raise_signal(signal.SIGUSR1)
@@ -110,16 +110,16 @@ def test_a_users_signal_between_agreement_and_launch_is_heard_after_it() -> None
 def test_a_users_signal_is_heard_after_a_refusal_too() -> None:
     """Nothing is launched; what the handler raises tells of that."""
     heard: list[str] = []
-    agreement = Agreement(QuietTable(Verdict("ring", text="nothing was launched")))
+    agreement = LaunchGate(QuietTable(Decision("ring", text="nothing was launched")))
     agreement.signals.install()
     signal.signal(signal.SIGUSR1, lambda *_: _ring(heard))
     agreement.begin_cell(1, "", "lockstep", None)
 
     def launch() -> None:
         try:
-            agreement.enter("5", "jit(f)", (0, 1), (2,), [])
+            agreement.acquire("5", "jit(f)", (0, 1), (2,), [])
         finally:
-            agreement.settle()
+            agreement.deliver_deferred()
 
     with pytest.raises(BellError) as raised:
         launch()
@@ -128,7 +128,7 @@ def test_a_users_signal_is_heard_after_a_refusal_too() -> None:
 
 def test_handlers_are_given_back_as_they_were_set() -> None:
     """Who asks for one, or sets another, gets the user's own; Ctrl-C and what is no function are left alone."""
-    held = HeldSignals()
+    held = DeferredSignals()
     held.install()
 
     def mine(*_: object) -> None:
@@ -143,15 +143,15 @@ def test_handlers_are_given_back_as_they_were_set() -> None:
 
 def test_a_users_exception_that_came_too_late_is_raised_after_the_launch() -> None:
     """The others make the launch, so this rank makes it too."""
-    agreement = enter(LAUNCH)
+    agreement = enter(LAUNCH_DECISION)
     with pytest.raises(BellError):
-        agreement.settle()
+        agreement.deliver_deferred()
 
 
 def test_a_users_exception_is_not_lost_to_a_refusal() -> None:
     """Nothing is launched either way, so what the user's own handler raised comes at once, and tells of the refusal."""
     with pytest.raises(BellError) as raised:
-        enter(Verdict("ring", text="nothing was launched"))
+        enter(Decision("ring", text="nothing was launched"))
     assert isinstance(raised.value.__cause__, OrderMismatch)
 
 
@@ -160,33 +160,33 @@ class CallingTable(QuietTable):
 
     call: Callable[[], object]
 
-    def ask(self, wish: Wish) -> None:  # noqa: ARG002 - it is a Table
+    def propose(self, wish: LaunchProposal) -> None:  # noqa: ARG002 - it is a Table
         """Call it."""
         self.call()
 
-    def answer(self) -> Verdict:
+    def take_decision(self) -> Decision:
         """Launch."""
-        return LAUNCH
+        return LAUNCH_DECISION
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_a_launch_inside_a_launch_is_refused_and_the_one_around_it_goes_on(in_thread: bool) -> None:  # noqa: FBT001
     """A finalizer's, say, in any thread: it would wait for the turn that its own thread has. Afterwards it is launched."""
-    table = CallingTable(LAUNCH)
-    agreement = Agreement(table)
+    table = CallingTable(LAUNCH_DECISION)
+    agreement = LaunchGate(table)
     agreement.begin_cell(1, "", "lockstep", None)
     told: list[str] = []
 
     def launch() -> None:
-        assert not agreement.is_inside()
-        agreement.enter("5", "jit(f)", (0, 1), (2,), [])
-        agreement.leave()
-        agreement.settle()
+        assert not agreement.is_in_launch()
+        agreement.acquire("5", "jit(f)", (0, 1), (2,), [])
+        agreement.release()
+        agreement.deliver_deferred()
 
     def finalize() -> None:
-        assert agreement.is_inside()
+        assert agreement.is_in_launch()
         try:
-            agreement.enter("7", "jit(g)", (0, 1), (3,), [])
+            agreement.acquire("7", "jit(g)", (0, 1), (3,), [])
         except RuntimeError as error:
             told.append(str(error))
 
@@ -204,14 +204,14 @@ def test_a_launch_inside_a_launch_is_refused_and_the_one_around_it_goes_on(in_th
 
 def test_a_launch_while_the_cells_end_is_told_is_refused() -> None:
     """A handler's that comes in the middle of that: the table takes one message at a time."""
-    table = CallingTable(LAUNCH)
-    agreement = Agreement(table)
+    table = CallingTable(LAUNCH_DECISION)
+    agreement = LaunchGate(table)
     agreement.begin_cell(1, "", "lockstep", None)
     told: list[Exception] = []
 
     def end_cell(seq: int, ending: int) -> None:
         try:
-            agreement.enter("5", "jit(f)", (0, 1), (2,), [])
+            agreement.acquire("5", "jit(f)", (0, 1), (2,), [])
         except RuntimeError as error:
             told.append(error)
 
@@ -223,39 +223,39 @@ def test_a_launch_while_the_cells_end_is_told_is_refused() -> None:
 class ScriptedTable(QuietTable):
     """A table with one answer after the other."""
 
-    def __init__(self, *verdicts: Verdict) -> None:
+    def __init__(self, *verdicts: Decision) -> None:
         super().__init__(verdicts[0])
         self._verdicts = list(verdicts)
-        self.asked: list[Wish] = []
+        self.asked: list[LaunchProposal] = []
 
-    def ask(self, wish: Wish) -> None:
+    def propose(self, wish: LaunchProposal) -> None:
         """Keep it."""
         self.asked.append(wish)
 
-    def answer(self) -> Verdict:
+    def take_decision(self) -> Decision:
         """The next one."""
         return self._verdicts.pop(0)
 
 
-def _stand(rank: int, fingerprint: int, origin: int) -> Stand:
-    return Stand(rank, fingerprint, (2,), origin=origin)
+def _stand(rank: int, fingerprint: int, origin: int) -> Vote:
+    return Vote(rank, fingerprint, (2,), provenance=origin)
 
 
 def test_what_follows_from_a_mismatch_leaves_its_note_alone() -> None:
     """Another thread's says the words of the first one; so the note beside them is that of the first one too."""
     others = (_stand(0, 5, 0), _stand(1, 5, 9))
     table = ScriptedTable(
-        Verdict("mismatch", number=1, stands=(_stand(0, 5, 0), _stand(1, 7, 0))),
-        Verdict("mismatch", number=2, stands=others),
+        Decision("mismatch", launch_number=1, votes=(_stand(0, 5, 0), _stand(1, 7, 0))),
+        Decision("mismatch", launch_number=2, votes=others),
     )
-    agreement = Agreement(table)
+    agreement = LaunchGate(table)
     agreement.begin_cell(1, "", "lockstep", None)
     texts: list[str] = []
 
     def launch() -> None:
         with pytest.raises(OrderMismatch) as caught:
-            agreement.enter("5", "jit(f)", (0, 1), (2,), [])
-        agreement.leave()
+            agreement.acquire("5", "jit(f)", (0, 1), (2,), [])
+        agreement.release()
         texts.append(str(caught.value))
 
     launch()
@@ -263,4 +263,4 @@ def test_what_follows_from_a_mismatch_leaves_its_note_alone() -> None:
     thread.start()
     thread.join()
     assert texts[0] == texts[1]
-    assert (agreement.take_notes(), agreement.take_taken()) == ([], [])
+    assert (agreement.take_notes(), agreement.take_refused_inputs()) == ([], [])

@@ -113,18 +113,18 @@ def test_a_large_value_is_let_go(rank: PipedRanks) -> None:
     assert rank.verbs() == ["hold"]
     exchange.pull(rank, ["large"])
     assert rank.verbs() == ["hold", "fetch", "fetch", "release"]
-    rank.run("from mhnb.rank.asks.verbs import _DEPOTS; answer = len(_DEPOTS[0]._parcels)")
-    assert rank.run("answer = len(_DEPOTS[0]._parcels)") == [0]
+    rank.run("from mhnb.rank.asks.verbs import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[0]._outgoing)")
+    assert rank.run("answer = len(_TRANSFER_STORES[0]._outgoing)") == [0]
 
 
 def test_a_transfer_left_behind_is_dropped(rank: PipedRanks) -> None:
     """What a notebook that went away left on a rank ends with the next transfer."""
-    rank.run("left = np.zeros(2**20); from mhnb.rank.asks.verbs import _DEPOTS")
+    rank.run("left = np.zeros(2**20); from mhnb.rank.asks.verbs import _TRANSFER_STORES")
     arguments = {"transfer": "gone", "live": ["gone"], "names": ["left"], "digest_local": False}
     assert rank.ask(0, "hold", arguments).result(60).ok
-    assert rank.run("answer = list(_DEPOTS[0]._parcels)") == [["gone"]]
+    assert rank.run("answer = list(_TRANSFER_STORES[0]._outgoing)") == [["gone"]]
     exchange.pull(rank, ["left"])
-    assert rank.run("answer = list(_DEPOTS[0]._parcels)") == [[]]
+    assert rank.run("answer = list(_TRANSFER_STORES[0]._outgoing)") == [[]]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_code_and_hidden_names_are_not_listed(rank: PipedRanks) -> None:
 def test_names_hold_code_too(rank: PipedRanks) -> None:
     """The set of names has functions and modules, and not what IPython put there."""
     rank.run("def fun(): pass")
-    found = exchange.names(rank)
+    found = exchange.list_names(rank)
     assert {"fun", "np", "mesh"} <= found
     assert not {"In", "Out", "get_ipython", "_"} & found
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.asks.sync import finish_files, look_at_files, write_files
+from mhnb.rank.asks.sync import finish_files, list_missing_files, write_files
 
 
 def test_a_file_of_which_a_piece_was_lost_never_takes_its_place(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_path_stays_in_its_folder(tmp_path: Path, path: str) -> None:
     with pytest.raises(ValueError, match="leaves the folder"):
         write_files(str(tmp_path), [[path, 0o644, 0, True]], [b""])
     with pytest.raises(ValueError, match="leaves the folder"):
-        look_at_files(path, {})
+        list_missing_files(path, {})
 
 
 def test_what_is_the_same_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +36,6 @@ def test_what_is_the_same_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.M
     write_files(str(tmp_path / "lib"), [["same", 0o755, 0, True], ["sub/other", 0o644, 0, True]], [b"", b"text"])
     digest = "cae66941d9efbd404e4d88758ea67670"
     files = {name: [0, 0o755, digest] for name in ("same", "sub", "absent")} | {"sub/other": [4, 0o644, digest]}
-    look = look_at_files("lib", files)
+    look = list_missing_files("lib", files)
     assert look == {"folder": str(tmp_path / "lib"), "wanted": ["sub", "absent", "sub/other"], "strays_home": False}
     assert finish_files(str(Path(__file__).parent), [Path(__file__).name]) == [__name__]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.output.outputs import fold_events
+from mhnb.core.output.outputs import accumulate_events
 from mhnb.core.wire.protocol import OutputEvent
 from mhnb.rank.cell.buffer import EventBuffer
 
@@ -99,7 +99,7 @@ def test_unseen_updates_coalesce() -> None:
     buffer.add(["update", {"text/plain": "last"}, {}, "a"])
     events = buffer.take()
     assert len(events) == 4
-    assert [o["data"]["text/plain"] for o in fold_events(events)] == ["last", "last"]
+    assert [o["data"]["text/plain"] for o in accumulate_events(events)] == ["last", "last"]
 
 
 def test_displays_are_bounded() -> None:
@@ -145,7 +145,7 @@ def test_a_loop_that_clears_draws_on() -> None:
 )
 def test_every_form_of_a_display_is_bounded(kind: str, data: dict[str, Any]) -> None:
     """A display, an update or a value that is too large is shortened or left out, and that is said."""
-    buffer = EventBuffer(where="rank0.log")
+    buffer = EventBuffer(log_path="rank0.log")
     buffer.add([kind, data, {"about": "y" * 10**8}, *(["an id"] if kind != "result" else [])])
     events = buffer.take()
     assert len(str(events)) < 2 << 20

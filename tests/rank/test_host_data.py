@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import pytest
 
 from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow, compare_host_data
-from mhnb.core.guard.provenance import ANY, what_is_free
+from mhnb.core.guard.provenance import ANY, uncompared_blocks
 from mhnb.core.guard.threads import UNKNOWN_THREAD
-from mhnb.rank.cell.origin import current_thread, mark_threads
-from mhnb.rank.guard.hashing import HostArray, Reading
-from mhnb.rank.guard.host_data import HostDataRecorder, SharedBoxes, join_boxes
-from mhnb.rank.guard.provenance import combine, read_tags
+from mhnb.rank.cell.origin import current_thread, propagate_to_threads
+from mhnb.rank.guard.hashing import ArrayBytes, HostArray
+from mhnb.rank.guard.host_data import HostDataRecorder, SharedBoxes, merge_boxes
+from mhnb.rank.guard.provenance import combine_tags, read_tags
 
 BOTH = (0, 1)
 
@@ -95,17 +95,17 @@ class Laid:
 
 def record(*, tags: bool = True) -> HostDataRecorder:
     """The record of a cell that has begun."""
-    made = HostDataRecorder(lambda: 1, lambda: 0, lambda value, _dtype: Reading(bytes([value.content])))
-    made.begin_cell(2, active=True, tags=tags)
+    made = HostDataRecorder(lambda: 1, lambda: 0, lambda value, _dtype: ArrayBytes(bytes([value.content])))
+    made.begin_cell(2, is_active=True, uses_tags=tags)
     return made
 
 
 def give(made: HostDataRecorder, value: Value, line: int = 1, donated: tuple[int, ...] = ()) -> None:
     """A launch is given a value; another rank is still computing its own."""
     laid = Laid()
-    made.note_argument(laid, value, lambda _device, _index: value)
+    made.record_argument(laid, value, lambda _device, _index: value)
     made.hash_inputs([laid], donated=donated)
-    made.record_inputs(BOTH, line, [laid], agreed=True, free=1)
+    made.record_inputs(BOTH, line, [laid], is_agreed=True, uncompared_mask=1)
 
 
 def differ(mine: list[HostDataRow], theirs: list[HostDataRow]) -> bool:
@@ -169,12 +169,12 @@ def test_a_finalizer_may_make_an_array_in_the_middle_of_the_record() -> None:
     """The collector runs it wherever Python allocates: also while the record adds up what it has read."""
     made = record()
 
-    def read(value: Value, _dtype: str) -> Reading:
+    def read(value: Value, _dtype: str) -> ArrayBytes:
         if value.content == 1:
-            made.note_made(Laid(), lambda _device, _index: Value(2))
-        return Reading(bytes([value.content]))
+            made.record_array(Laid(), lambda _device, _index: Value(2))
+        return ArrayBytes(bytes([value.content]))
 
-    made._reads = read
+    made._read_value = read
     value = Value(1, ready=False)
     give(made, value)
     value.ready = True
@@ -207,13 +207,13 @@ def test_what_is_not_compared_is_said_in_each_cell() -> None:
         value.deleted, value.ready = donated, True
         made.end_cell()
         assert len(made.take_notes()) == donated
-        made.begin_cell(3, active=True, tags=True)
+        made.begin_cell(3, is_active=True, uses_tags=True)
 
 
 def test_a_wait_that_is_broken_off_leaves_it_to_the_next() -> None:
     """Ctrl-C comes while a value is waited for: the array is known by it when it is asked for again, as on the other ranks."""
     made, laid, value = record(), Laid(), Value(1, ready=False)
-    made.note_made(laid, lambda _device, _index: value)
+    made.record_array(laid, lambda _device, _index: value)
     value.interrupt = True
     with pytest.raises(KeyboardInterrupt):
         made.hash_inputs([laid], donated=None)
@@ -225,9 +225,11 @@ def test_a_wait_that_is_broken_off_leaves_it_to_the_next() -> None:
 
 def test_of_a_value_of_which_pieces_are_hashed_the_cell_says_so() -> None:
     """It has to be fetched from a device's own memory."""
-    made = HostDataRecorder(lambda: 1, lambda: 0, lambda value, _dtype: Reading(bytes([value.content]), in_part=True))
+    made = HostDataRecorder(
+        lambda: 1, lambda: 0, lambda value, _dtype: ArrayBytes(bytes([value.content]), is_sampled=True)
+    )
     for _ in range(2):
-        made.begin_cell(2, active=True, tags=True)
+        made.begin_cell(2, is_active=True, uses_tags=True)
         give(made, Value(1, nbytes=20 * 2**20))
         (note,) = made.take_notes()
         assert "up to 20.0 MiB" in note
@@ -240,8 +242,8 @@ def test_a_launch_that_was_refused_has_no_number(theirs: int) -> None:
     for tries, content in ((True, 3), (False, theirs)):
         made = record()
         if tries:
-            made.record_inputs(BOTH, 1, [], agreed=True)
-            made.withdraw(BOTH, agreed=True)
+            made.record_inputs(BOTH, 1, [], is_agreed=True)
+            made.undo_count(BOTH, is_agreed=True)
         give(made, Value(content), line=2 + tries)
         rows.append([row for row in made.end_cell() if row[2].startswith(LAUNCH_INPUT)])
     assert differ(*rows) == (theirs != 3)
@@ -250,8 +252,8 @@ def test_a_launch_that_was_refused_has_no_number(theirs: int) -> None:
 def test_what_a_program_alone_was_given_is_not_compared() -> None:
     """A rank's own examples, say: what comes of them carries that, and is refused where it would reach others."""
     made, laid = record(), Laid()
-    made.note_argument(laid, Value(1), lambda _device, _index: Value(1))
-    assert made.follow([laid]) is None
+    made.record_argument(laid, Value(1), lambda _device, _index: Value(1))
+    assert made.track_inputs([laid]) is None
     assert made.end_cell() == []
 
 
@@ -260,9 +262,9 @@ def test_what_was_compared_before_the_launch_is_not_compared_after_it() -> None:
     rows, values = [], []
     for content in (1, 2):
         made, laid = record(), Laid()
-        made.note_argument(laid, Value(content), lambda _device, _index: None)
-        values.append(combine(read_tags([laid])))
-        made.record_inputs(BOTH, 1, [laid], agreed=True, free=what_is_free(values[-1]))
+        made.record_argument(laid, Value(content), lambda _device, _index: None)
+        values.append(combine_tags(read_tags([laid])))
+        made.record_inputs(BOTH, 1, [laid], is_agreed=True, uncompared_mask=uncompared_blocks(values[-1]))
         rows.append(made.end_cell())
     assert values[0] != values[1]
     assert rows == [[], []]
@@ -273,10 +275,10 @@ def test_where_the_ranks_do_not_agree_arguments_are_compared_after_the_launch() 
     rows = []
     for content in (1, 2):
         made, laid, kept = record(tags=False), Laid(), Laid()
-        made.note_argument(laid, Value(content), lambda _device, _index: None)
-        made.record_inputs(BOTH, 1, [laid], agreed=False)
+        made.record_argument(laid, Value(content), lambda _device, _index: None)
+        made.record_inputs(BOTH, 1, [laid], is_agreed=False)
         rows.append(made.end_cell())
-        made.note_made(kept, lambda _device, _index: Value(1))
+        made.record_array(kept, lambda _device, _index: Value(1))
         assert read_tags([kept]) == read_tags([object()])
     assert differ(*rows)
 
@@ -285,9 +287,9 @@ def test_an_argument_and_an_array_of_one_content_are_one() -> None:
     """Whichever way a rank came to it, and when it was computed."""
     made, late = record(), Value(3, ready=False)
     argument, array, waited = Laid(), Laid(), Laid()
-    made.note_argument(argument, Value(3), lambda _device, _index: None)
-    made.note_made(array, lambda _device, _index: Value(3))
-    made.note_made(waited, lambda _device, _index: late)
+    made.record_argument(argument, Value(3), lambda _device, _index: None)
+    made.record_array(array, lambda _device, _index: Value(3))
+    made.record_array(waited, lambda _device, _index: late)
     assert read_tags([waited])[0][0] == ANY
     late.ready = True
     made.hash_inputs([waited])
@@ -298,7 +300,7 @@ def identities(count: int) -> list[int]:
     """What arrays of which no rank holds all are known by that a new record's cell makes."""
     made, arrays = record(), [Laid(Rows()) for _ in range(count)]
     for array in arrays:
-        made.note_made(array, lambda _device, _index: Value(1))
+        made.record_array(array, lambda _device, _index: Value(1))
     return [value for value, _, _ in read_tags(arrays)]
 
 
@@ -310,7 +312,7 @@ def test_of_which_no_rank_holds_all_is_known_by_the_count_on_its_line() -> None:
 
 def test_each_thread_counts_for_itself() -> None:
     """What a thread makes is known by it, at whatever pace it goes; nothing is known of one that no Python code has started."""
-    mark_threads()
+    propagate_to_threads()
     found: dict[str, list[int]] = {}
 
     def make(name: str) -> None:
@@ -332,48 +334,48 @@ def test_each_thread_counts_for_itself() -> None:
 def test_ranks_that_make_their_part_again_are_let_in() -> None:
     """With --ranks: the others have theirs of another cell."""
     made, laid = record(), Laid(Rows())
-    made.begin_cell(3, active=True, tags=True, chosen=[0])
-    made.note_made(laid, lambda _device, _index: Value(1))
+    made.begin_cell(3, is_active=True, uses_tags=True, cell_ranks=[0])
+    made.record_array(laid, lambda _device, _index: Value(1))
     assert read_tags([laid])[0][0] == ANY
 
 
 def host(place: str = "there", **words: int | None) -> HostArray:
     """What this rank holds of an array, by box."""
     made = HostArray("f32[4]", "f32", {text: None for text, word in words.items() if word is None})
-    made.place = SharedBoxes(BOTH, place, is_whole=False)
-    made.words = {text: word for text, word in words.items() if word is not None}
+    made.sharing = SharedBoxes(BOTH, place, is_replicated=False)
+    made.part_hashes = {text: word for text, word in words.items() if word is not None}
     return made
 
 
 def test_what_came_of_several_is_known_box_by_box() -> None:
     """A rank that holds one box has the same hash for it as one that holds two; equal ones count once, unknown ones not at all."""
-    (two,) = join_boxes([host(a=1, b=1), host(a=2, b=1)])
-    (one,) = join_boxes([host(a=1), host(a=2)])
-    assert two.words["a"] == one.words["a"] not in (1, 2)
-    assert two.words["b"] == 1
-    assert join_boxes([host(a=1), host(a=None)])[0].words == {}
-    assert join_boxes([host(a=2), host(a=1)])[0].words != one.words
+    (two,) = merge_boxes([host(a=1, b=1), host(a=2, b=1)])
+    (one,) = merge_boxes([host(a=1), host(a=2)])
+    assert two.part_hashes["a"] == one.part_hashes["a"] not in (1, 2)
+    assert two.part_hashes["b"] == 1
+    assert merge_boxes([host(a=1), host(a=None)])[0].part_hashes == {}
+    assert merge_boxes([host(a=2), host(a=1)])[0].part_hashes != one.part_hashes
 
 
 def test_one_is_what_it_was() -> None:
     """And those of other places stay apart."""
     first, other = host(a=1), host("elsewhere", a=1)
-    assert join_boxes([first]) == (first,)
-    assert join_boxes([first, other]) == (first, other)
+    assert merge_boxes([first]) == (first,)
+    assert merge_boxes([first, other]) == (first, other)
 
 
 PIECES = """
 import jax, jax.numpy as jnp, numpy as np
-from mhnb.rank.guard.array_hooks import _cut, _read
+from mhnb.rank.guard.array_hooks import _sample_pieces, _read_value
 big = np.zeros(6 * 2**20, np.float32)
 big[[0, -1]] = 1, 2
 for array in (jnp.asarray(big), jnp.asarray(big.reshape(6, -1)), jnp.asarray(big).astype(jnp.bfloat16)):
-    pieces = np.asarray(_cut(array))
+    pieces = np.asarray(_sample_pieces(array))
     assert pieces.nbytes == 2**20 and (pieces[0, 0], pieces[-1, -1]) == (1, 2), pieces
     inside = []
-    jax.jit(lambda x: (inside.append(_cut(array)), x)[1])(1.0)
+    jax.jit(lambda x: (inside.append(_sample_pieces(array)), x)[1])(1.0)
     assert np.array_equal(np.asarray(inside[0]), pieces)
-assert _read(jnp.asarray(big), np.float32).in_part is False
+assert _read_value(jnp.asarray(big), np.float32).is_sampled is False
 """
 
 

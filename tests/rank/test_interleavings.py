@@ -18,16 +18,16 @@ import pytest
 from greenlet import greenlet
 
 from mhnb.core.guard.agreement import ENDINGS
-from mhnb.core.guard.provenance import ANY, combine_values, join_free
-from mhnb.core.guard.wishes import Wish
-from mhnb.rank.guard.local_agreement import CELL_ENDED, QUICK_LOOKS, Seat
-from mhnb.rank.guard.shared_board import Board, Place, Post, make_board
+from mhnb.core.guard.provenance import ANY, combine_values, join_uncompared_blocks
+from mhnb.core.guard.wishes import LaunchProposal
+from mhnb.rank.guard.local_agreement import CELL_ENDED, FAST_POLLS, Participant
+from mhnb.rank.guard.shared_board import Entry, SharedBoard, Slot, create_board
 
 OK = ENDINGS.index("ok")
 MOST_RANKS = 3
 
 
-class SteppedBoard(Board):
+class SteppedBoard(SharedBoard):
     """A board at which another rank may come in before each look, and before each time the lock is taken."""
 
     step: Callable[[], None]
@@ -46,7 +46,7 @@ class SteppedBoard(Board):
 
     def parts(self) -> tuple[memoryview, memoryview]:
         """Return all words that the ranks use: those of the head but for what does not change, and those of their set."""
-        return self._words[: self._rank_at(MOST_RANKS)], self._set(0)
+        return self._words[: self._rank_offset(MOST_RANKS)], self._set_words(0)
 
     def content(self) -> bytes:
         """Return what stands in them."""
@@ -66,27 +66,27 @@ class SteppedBoard(Board):
         self._pause()
         return int(self._see(super().interrupted_seq))
 
-    def last_post(self, rank: int, group: int) -> tuple[int, int]:
+    def last_entry(self, rank: int, set_index: int) -> tuple[int, int]:
         self._pause()
-        found: tuple[int, int] = self._see(super().last_post(rank, group))
+        found: tuple[int, int] = self._see(super().last_entry(rank, set_index))
         return found
 
     def ended_seq(self, rank: int) -> int:
         self._pause()
         return int(self._see(super().ended_seq(rank)))
 
-    def has_posted(self, rank: int, place: Place) -> bool:
+    def has_reached(self, rank: int, slot: Slot) -> bool:
         self._pause()
-        return bool(self._see(super().has_posted(rank, place)))
+        return bool(self._see(super().has_reached(rank, slot)))
 
-    def read(self, rank: int, place: Place) -> Post | None:
+    def read_entry(self, rank: int, slot: Slot) -> Entry | None:
         self._pause()
-        found: Post | None = self._see(super().read(rank, place))
+        found: Entry | None = self._see(super().read_entry(rank, slot))
         return found
 
-    def mark_of(self, rank: int, place: Place) -> int:
+    def withdrawal_reason(self, rank: int, slot: Slot) -> int:
         self._pause()
-        return int(self._see(super().mark_of(rank, place)))
+        return int(self._see(super().withdrawal_reason(rank, slot)))
 
 
 class LateBoard(SteppedBoard):
@@ -96,8 +96,11 @@ class LateBoard(SteppedBoard):
         super().__init__(folder, process_count)
         self._shared = board.parts()
         self._words = memoryview(bytearray(self._shared[0].nbytes)).cast("Q")
-        self._sets[0] = memoryview(bytearray(self._shared[1].nbytes)).cast("Q")
-        self._indexes, self._members = dict(board._indexes), dict(board._members)
+        self._words_by_set[0] = memoryview(bytearray(self._shared[1].nbytes)).cast("Q")
+        self._index_by_participants, self._participants_by_index = (
+            dict(board._index_by_participants),
+            dict(board._participants_by_index),
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -110,9 +113,9 @@ class LateBoard(SteppedBoard):
                 for own, shared in zip(self.parts(), self._shared, strict=True):
                     shared[:] = own
 
-    def want(self, rank: int, place: Place | None) -> None:
-        super().want(rank, place)
-        at = self._rank_at(rank) + 1
+    def set_waiting(self, rank: int, slot: Slot | None) -> None:
+        super().set_waiting(rank, slot)
+        at = self._rank_offset(rank) + 1
         self._shared[0][at] = self._words[at]
 
     def close(self) -> None:
@@ -312,7 +315,7 @@ class Rank:
 
     def __init__(self, run: Run, rank: int, everyone: tuple[int, ...]) -> None:
         self.run, self.rank, self.everyone = run, rank, everyone
-        self.seat = Seat(run.boards[1 + rank], rank)
+        self.seat = Participant(run.boards[1 + rank], rank)
         self.seq, self.turn, self.interrupted = 1, False, False
         self.arrays: Sequence[int] = (5, 7)
         """The origins of what it launches on."""
@@ -320,8 +323,8 @@ class Rank:
     def memory(self) -> object:
         """What its threads share beside the board."""
         seat = self.seat
-        decided = None if seat._verdict is None else seat._verdict.kind
-        own = seat._place, tuple(seat._unknown), tuple(seat._behind), seat._took_back_in, decided
+        decided = None if seat._decision is None else seat._decision.kind
+        own = seat._slot, tuple(seat._undetermined), tuple(seat._lagging), seat._withdrawn_seq, decided
         return own, self.seq, self.turn, self.interrupted
 
     def launch(self, fingerprint: int = 5, *, gives_up: bool = False) -> Iterator[bool]:
@@ -334,38 +337,38 @@ class Rank:
         while self.seq <= self.run.cells and (free or not asked):
             asked += 1
             origin = combine_values(self.arrays, free)
-            wish = Wish(self.seq, fingerprint, "jit(f)", self.everyone, (), origin=origin)
+            wish = LaunchProposal(self.seq, fingerprint, "jit(f)", self.everyone, (), provenance=origin)
             free = yield from self._agree(wish, asked, gives_up=gives_up)
         self.turn = False
 
-    def _agree(self, wish: Wish, asked: int, *, gives_up: bool) -> Generator[bool, None, int]:
+    def _agree(self, wish: LaunchProposal, asked: int, *, gives_up: bool) -> Generator[bool, None, int]:
         """Ask once; return which arrays are to be left out where the ranks ask again, else 0."""
         # Between the wish and its post the program's name is written, and the arrays are looked at.
         yield False
-        while not self.seat.post(wish):
+        while not self.seat.propose(wish):
             yield True
         yield False
-        place, kind, free = self.seat._place, "", 0
-        if gives_up and self.seat.take_back(CELL_ENDED):
+        place, kind, free = self.seat._slot, "", 0
+        if gives_up and self.seat.withdraw(CELL_ENDED):
             kind = "given up"
         else:
             while not self._look():
                 yield True
             yield False
-            verdict = self.seat.judge()
+            verdict = self.seat.decide()
             kind = f"{verdict.kind}, asked {asked} times"
             if verdict.kind == "again":
-                free = join_free(stand.origin for stand in verdict.stands)
-        self.seat.rest()
-        self.seat.forget()
+                free = join_uncompared_blocks(stand.provenance for stand in verdict.votes)
+        self.seat.clear_waiting()
+        self.seat.reset()
         if place is not None:
             self.run.verdicts.setdefault((place.seq, place.number), {})[self.rank] = kind
         return free
 
     def _look(self) -> bool:
         # As one that has looked for long: it does all that a look may do.
-        self.seat.looks = QUICK_LOOKS
-        return self.seat.look(interrupted=self.interrupted)
+        self.seat.poll_count = FAST_POLLS
+        return self.seat.poll(is_interrupted=self.interrupted)
 
     def end(self) -> Iterator[bool]:
         """End the cell as `Agreement.end_cell` does."""
@@ -429,7 +432,7 @@ def gives_up(rank: Rank) -> Iterator[bool]:
 
 def is_stopped(rank: Rank) -> Iterator[bool]:
     """The interrupt."""
-    rank.run.board.ask_interrupt(1)
+    rank.run.board.request_interrupt(1)
     rank.interrupted = True
     yield False
 
@@ -468,10 +471,10 @@ def explore(folder: Path, cast: Cast, *, fine: bool = False, cells: int = 1, lat
     Args:
         late: the kind of words that arrive apart from the others at ranks 0 and 1; empty if all ranks share one view.
     """
-    make_board(folder, len(cast))
+    create_board(folder, len(cast))
     shared = SteppedBoard(folder, len(cast))
     shared.step = shared.noted = lambda *_: None  # type: ignore[assignment]
-    shared.index_of(tuple(range(len(cast))))
+    shared.find_set_index(tuple(range(len(cast))))
     views = [LateBoard(folder, len(cast), shared) if late and rank < 2 else shared for rank in range(len(cast))]
     blank = [bytes(part) for part in shared.parts()]
     known: set[object] = set()

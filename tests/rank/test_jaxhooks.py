@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from mhnb.core.explain.hints import find_hint
-from mhnb.core.guard.rules import FREE_PREFIX, compare_launches, judge_state
+from mhnb.core.guard.rules import LOCAL_PREFIX, compare_launches, judge_state
 from mhnb.rank import jaxhooks
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.system.ports import find_free_port
@@ -233,7 +233,7 @@ def test_kinds_of_launches(answers: Answers, name: str, count: int) -> None:
     """Whatever way a program that communicates is launched, each launch is recorded, the second and later ones too."""
     rows = rows_of(answers, name)
     assert sum(row[4] for row in rows) == count
-    assert all(row[2] == [0, 1, 2] and not row[0].startswith(FREE_PREFIX) for row in rows)
+    assert all(row[2] == [0, 1, 2] and not row[0].startswith(LOCAL_PREFIX) for row in rows)
 
 
 def test_a_program_without_collectives_is_not_recorded(answers: Answers) -> None:
@@ -323,7 +323,7 @@ def test_a_different_order_is_seen(answers: Answers) -> None:
     difference = compare_launches(rows)
     assert difference is not None
     assert difference.index == 0
-    assert [side.ranks for side in difference.sides] == [(0,), (1, 2)]
+    assert [side.ranks for side in difference.groups] == [(0,), (1, 2)]
     assert judged(answers["different order"]) == "tainted"
 
 
@@ -344,7 +344,7 @@ class FakeCall:
         self._at_dispatch, self._at_outputs = at_dispatch, at_outputs
 
     def call(self) -> Any:
-        return jaxhooks._launch_around(self._launch)
+        return jaxhooks._launch_and_settle(self._launch)
 
     def _launch(self) -> Any:
         return self.xla_executable.execute_sharded([]).consume_with_handlers([])
@@ -376,10 +376,10 @@ def test_a_dispatch_that_raises(monkeypatch: pytest.MonkeyPatch, call: FakeCall,
     """Refused by the runtime: no launch. Raised after the run: a launch that is over. Interrupted: abandoned."""
     recorder = LaunchRecorder()
     monkeypatch.setattr(jaxhooks, "_recorder", recorder)
-    recorded = jaxhooks._build_recorded(lambda: call, jaxhooks._Program("a", "jit(a)", (0, 1)), lambda made, _: made)
+    recorded = jaxhooks._build_hooked(lambda: call, jaxhooks._Program("a", "jit(a)", (0, 1)), lambda made, _: made)
     with contextlib.suppress(RuntimeError, FloatingPointError, KeyboardInterrupt):
         recorded.call()
-    recorder.wait()
+    recorder.wait_all()
     rows, left = recorder.end_cell()
     assert (len(rows), left) == (launches, abandoned)
 
@@ -389,9 +389,9 @@ def test_our_frames_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxhooks, "_recorder", LaunchRecorder())
     call = FakeCall(at_outputs=FloatingPointError("nan"))
     with pytest.raises(FloatingPointError) as caught:
-        jaxhooks._build_recorded(lambda: call, jaxhooks._Program("a", "jit(a)", (0, 1)), lambda made, _: made).call()
+        jaxhooks._build_hooked(lambda: call, jaxhooks._Program("a", "jit(a)", (0, 1)), lambda made, _: made).call()
     frames = [f for f, _ in traceback.walk_tb(caught.value.__traceback__) if f.f_code.co_filename == jaxhooks.__file__]
-    assert [f.f_code.co_name for f in frames] == ["_launch_around", "consume_with_handlers"]
+    assert [f.f_code.co_name for f in frames] == ["_launch_and_settle", "consume_with_handlers"]
     assert all(f.f_locals["__tracebackhide__"] for f in frames)
 
 
@@ -441,10 +441,10 @@ def test_a_second_install_changes_the_recorder_only() -> None:
 
 
 def test_initialize_finds_the_offered_cluster() -> None:
-    """After `offer_cluster`, `jax.distributed.initialize()` needs no arguments, also inside another cluster's job."""
+    """After `register_cluster_env`, `jax.distributed.initialize()` needs no arguments, also inside another cluster's job."""
     program = (
         "import jax\nfrom mhnb.rank import jaxseams\n"
-        f"jaxseams.offer_cluster(dict(coordinator_address='127.0.0.1:{find_free_port()}', num_processes=1, process_id=0))\n"
+        f"jaxseams.register_cluster_env(dict(coordinator_address='127.0.0.1:{find_free_port()}', num_processes=1, process_id=0))\n"
         "jax.distributed.initialize()\nprint(jax.process_count(), jax.distributed.is_initialized())"
     )
     slurm = {"SLURM_JOB_ID": "1", "SLURM_STEP_NODELIST": "nowhere", "SLURM_NTASKS": "9", "SLURM_PROCID": "8"}

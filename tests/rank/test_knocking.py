@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from mhnb.rank.knocking import await_listener
+from mhnb.rank.knocking import wait_for_port
 
 WAIT_S = 20.0
 
@@ -36,7 +36,7 @@ def test_it_waits_until_somebody_listens(bound: socket.socket) -> None:
         if len(refusals) == 3:
             bound.listen()
 
-    assert await_listener(_address(bound), WAIT_S, sleep=listen_after_three)
+    assert wait_for_port(_address(bound), WAIT_S, sleep=listen_after_three)
     assert len(refusals) == 3
     assert refusals == sorted(set(refusals))
 
@@ -54,21 +54,21 @@ def test_who_reaches_itself_has_reached_nobody(monkeypatch: pytest.MonkeyPatch) 
         return one
 
     monkeypatch.setattr(socket, "create_connection", meet_itself)
-    assert not await_listener("{}:{}".format(*address), 0.02)
+    assert not wait_for_port("{}:{}".format(*address), 0.02)
     with closing(socket.socket()) as coordinator:
         coordinator.bind(address)
 
 
 def test_it_gives_up_where_nobody_comes(bound: socket.socket) -> None:
     """After the limit the answer is no."""
-    assert not await_listener(_address(bound), 0.05)
+    assert not wait_for_port(_address(bound), 0.05)
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:port"])
 def test_an_address_that_is_none_is_not_waited_for(address: str) -> None:
     """JAX says of it what is wrong; nobody waits for that."""
     found: list[bool] = []
-    asked = threading.Thread(target=lambda: found.append(await_listener(address, 10 * WAIT_S)))
+    asked = threading.Thread(target=lambda: found.append(wait_for_port(address, 10 * WAIT_S)))
     asked.start()
     asked.join(WAIT_S)
     assert found == [False]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.explain.stacks import Flight
+from mhnb.core.explain.stacks import PendingLaunch
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.launched import Launched
+from mhnb.rank.guard.launched import Launch
 from mhnb.rank.guard.launches import LaunchRecorder
 
 
@@ -48,9 +48,9 @@ class Sleeper:
 
 def note(
     recorder: LaunchRecorder, outputs: Sequence[object] | None = (), fingerprint: str = "a", line: int = 1
-) -> Launched:
+) -> Launch:
     """Record a launch on ranks 0 and 1."""
-    return recorder.note(fingerprint, f"jit({fingerprint})", (0, 1), line, outputs)
+    return recorder.record_launch(fingerprint, f"jit({fingerprint})", (0, 1), line, outputs)
 
 
 def test_equal_launches_fold() -> None:
@@ -69,7 +69,7 @@ def test_a_cell_begins_empty() -> None:
     note(recorder, [FakeArray()])
     recorder.end_cell()
     recorder.begin_cell()
-    recorder.wait()
+    recorder.wait_all()
     assert recorder.end_cell() == ([], 0)
 
 
@@ -77,9 +77,9 @@ def test_what_a_cell_launched_is_kept_until_the_next_has_ended() -> None:
     """Its number, rows and programs; a launch made between two cells is the next one's."""
     recorder = LaunchRecorder()
     recorder.begin_cell(4)
-    recorder.note("a", "jit(a)", (0, 1), 1, (), program="A")
+    recorder.record_launch("a", "jit(a)", (0, 1), 1, (), program="A")
     rows, _ = recorder.end_cell()
-    recorder.note("b", "jit(b)", (0, 1), None, (), program="B")
+    recorder.record_launch("b", "jit(b)", (0, 1), None, (), program="B")
     assert (recorder.ended_seq, recorder.ended_rows, recorder.ended_programs) == (4, rows, {"a": "A"})
     recorder.begin_cell(5)
     assert recorder.ended_programs == {"a": "A"}
@@ -94,7 +94,7 @@ def test_wait_ends_when_all_is_ready() -> None:
     recorder = LaunchRecorder(sleep=sleeper)
     note(recorder, [FakeArray(ready=True)])
     note(recorder, [array])
-    recorder.wait()
+    recorder.wait_all()
     assert sleeper.count == 200
     assert recorder.end_cell()[1] == 0
 
@@ -104,7 +104,7 @@ def test_wait_without_launches_does_not_sleep() -> None:
     sleeper, finished = Sleeper(), []
     recorder = LaunchRecorder(sleep=sleeper)
     recorder.finish_effects = lambda: finished.append(True)
-    recorder.wait()
+    recorder.wait_all()
     assert (sleeper.count, finished) == (0, [True])
 
 
@@ -117,7 +117,7 @@ def test_interrupt_leaves_the_wait() -> None:
     recorder = LaunchRecorder(sleep=Sleeper(interrupt))
     note(recorder, [FakeArray()])
     with pytest.raises(KeyboardInterrupt):
-        recorder.wait()
+        recorder.wait_all()
     assert recorder.end_cell()[1] == 1
 
 
@@ -125,7 +125,7 @@ def test_limited_wait_gives_up() -> None:
     """With a limit the wait returns, and what did not end in time counts as abandoned."""
     recorder = LaunchRecorder(sleep=Sleeper())
     note(recorder, [FakeArray()])
-    recorder.wait(limit_s=0.5)
+    recorder.wait_all(limit_s=0.5)
     assert recorder.end_cell()[1] == 1
 
 
@@ -144,16 +144,16 @@ def test_the_first_launch_that_is_left_is_told(launches: list[tuple[str, int, An
     recorder = LaunchRecorder()
     for fingerprint, line, state in launches:
         note(recorder, [FakeArray(**state)], fingerprint, line)
-    assert recorder.close_cell(1, "interrupted").left == left
-    assert recorder.close_cell(2, "ok").left == []
+    assert recorder.close_cell(1, "interrupted").abandoned_launch == left
+    assert recorder.close_cell(2, "ok").abandoned_launch == []
 
 
 def test_one_that_all_ranks_agreed_on_is_told_where_nothing_else_was_left() -> None:
     """It ends by itself, unless another rank has failed in it: then it is what this one sat in."""
     recorder = LaunchRecorder()
-    note(recorder, [FakeArray()]).agreed = True
-    note(recorder, [FakeArray()], "b", 2).agreed = True
-    assert recorder.close_cell(1, "interrupted").left == ["jit(a)", 1]
+    note(recorder, [FakeArray()]).is_agreed = True
+    note(recorder, [FakeArray()], "b", 2).is_agreed = True
+    assert recorder.close_cell(1, "interrupted").abandoned_launch == ["jit(a)", 1]
 
 
 def test_a_failed_launch_is_told() -> None:
@@ -162,7 +162,7 @@ def test_a_failed_launch_is_told() -> None:
     note(recorder, [FakeArray(ready=True, failure=RuntimeError("Gloo all-reduce failed"))])
     note(recorder, [FakeArray(ready=True, failure=RuntimeError("later"))])
     with pytest.raises(RuntimeError, match="Gloo"):
-        recorder.wait()
+        recorder.wait_all()
     assert recorder.end_cell()[1] == 2
 
 
@@ -175,7 +175,7 @@ def test_failure_in_a_callback(launches_after: int, abandoned: int) -> None:
         note(recorder, [FakeArray(ready=True)])
     assert recorder.count_failed() == 1
     with pytest.raises(RuntimeError, match="CpuCallback"):
-        recorder.wait()
+        recorder.wait_all()
     assert recorder.end_cell()[1] == abandoned
 
 
@@ -235,17 +235,17 @@ def test_an_array_that_is_donated_while_it_is_looked_at_has_not_failed(moment: s
     setattr(donated, moment, donate)
     note(recorder, [other, donated])
     assert recorder.count_running() == 0
-    assert recorder.look()[1] is not None
+    assert recorder.sample_launches()[1] is not None
     other.ready = True
-    recorder.wait()
+    recorder.wait_all()
     assert recorder.end_cell()[1] == 0
 
 
 def test_interrupted_dispatch_is_abandoned() -> None:
     """After an interrupt between dispatch and record nobody can know: no wait for it, and it is abandoned."""
     recorder = LaunchRecorder()
-    note(recorder, None).break_dispatch(KeyboardInterrupt())
-    recorder.wait()
+    note(recorder, None).fail_dispatch(KeyboardInterrupt())
+    recorder.wait_all()
     assert recorder.end_cell()[1] == 1
 
 
@@ -278,25 +278,25 @@ def test_a_look_counts_and_finds_what_is_in_flight() -> None:
     recorder = LaunchRecorder()
     note(recorder, [FakeArray(ready=True)])
     note(recorder, [stuck := FakeArray()], line=2)
-    recorder.note("sub", "jit(sub)", (0, 2), 3, [FakeArray()])
+    recorder.record_launch("sub", "jit(sub)", (0, 2), 3, [FakeArray()])
     note(recorder, [FakeArray()], line=4)
-    counts, flight = recorder.look()
+    counts, flight = recorder.sample_launches()
     assert counts == {(0, 1): 3, (0, 2): 1}
-    assert flight == Flight("jit(a)", (0, 1), 2, 2)
+    assert flight == PendingLaunch("jit(a)", (0, 1), 2, 2)
     stuck.ready = True
-    assert recorder.look()[1] == Flight("jit(sub)", (0, 2), 3, 1)
-    assert recorder.look()[0] == counts
+    assert recorder.sample_launches()[1] == PendingLaunch("jit(sub)", (0, 2), 3, 1)
+    assert recorder.sample_launches()[0] == counts
     assert sum(row[4] for row in recorder.end_cell()[0]) == 4
-    assert recorder.look() == ({}, None)
+    assert recorder.sample_launches() == ({}, None)
 
 
 def test_a_look_sees_a_dispatch_under_way() -> None:
     """A launch that blocks while it is dispatched is in flight; one that was refused is not counted."""
     recorder = LaunchRecorder()
     launched = note(recorder, None)
-    assert recorder.look() == ({(0, 1): 1}, Flight("jit(a)", (0, 1), 1, 1))
+    assert recorder.sample_launches() == ({(0, 1): 1}, PendingLaunch("jit(a)", (0, 1), 1, 1))
     recorder.withdraw(launched)
-    assert recorder.look() == ({}, None)
+    assert recorder.sample_launches() == ({}, None)
 
 
 def test_a_look_bears_a_donated_array() -> None:
@@ -306,19 +306,19 @@ def test_a_look_bears_a_donated_array() -> None:
     array.deleted = True
     recorder = LaunchRecorder()
     note(recorder, [array])
-    assert recorder.look()[1] is None
+    assert recorder.sample_launches()[1] is None
 
 
 def test_a_look_at_a_growing_record_counts_each_row_once() -> None:
     """Also after a launch was withdrawn from a row that was counted."""
     recorder = LaunchRecorder()
     launches = [note(recorder, (), fingerprint) for fingerprint in "aabba"]
-    assert recorder.look()[0] == {(0, 1): 5}
+    assert recorder.sample_launches()[0] == {(0, 1): 5}
     note(recorder, (), "c")
     refused = note(recorder, None, "c")
-    assert recorder.look()[0] == {(0, 1): 7}
+    assert recorder.sample_launches()[0] == {(0, 1): 7}
     recorder.withdraw(refused)
-    assert recorder.look()[0] == {(0, 1): 6}
+    assert recorder.sample_launches()[0] == {(0, 1): 6}
     assert len(launches) == 5
 
 
@@ -330,29 +330,29 @@ def test_what_would_meet_a_collective_that_was_left_is_refused() -> None:
     assert recorder.end_cell()[1] == 1
     recorder.begin_cell(5)
     with pytest.raises(OrderMismatch, match=r"jit\(g\) would meet .* of cell 4") as caught:
-        recorder.left.check("jit(g)", (1, 2))
+        recorder.abandoned.check("jit(g)", (1, 2))
     assert "nothing was launched" in str(caught.value)
-    recorder.left.check("jit(g)", (2, 3))
+    recorder.abandoned.check("jit(g)", (2, 3))
     left.ready = True
-    recorder.left.check("jit(g)", (1, 2))
+    recorder.abandoned.check("jit(g)", (1, 2))
 
 
 def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
     """The others launch it too, and it ends by itself; the next cell's collectives come after it."""
     recorder, slow = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
     recorder.begin_cell(4)
-    note(recorder, [slow]).agreed = True
-    recorder.wait(0.01)
+    note(recorder, [slow]).is_agreed = True
+    recorder.wait_all(0.01)
     ended = recorder.close_cell(4, "interrupted")
-    assert (ended.running, ended.abandoned) == (1, 0)
+    assert (ended.running_launches, ended.abandoned) == (1, 0)
     assert ended.notes == [
         "launches of it, on which all ranks agreed, still run, and the next collective waits for them"
     ]
     recorder.begin_cell(5)
-    recorder.left.check("jit(g)", (2, 3))
+    recorder.abandoned.check("jit(g)", (2, 3))
     looks = iter([False] * 100 + [True] * 100)
     slow.is_ready = lambda: next(looks)  # type: ignore[method-assign]
-    recorder.left.check("jit(g)", (0, 1))
+    recorder.abandoned.check("jit(g)", (0, 1))
     assert next(looks)
 
 
@@ -360,8 +360,8 @@ def test_an_interrupt_of_the_wait_for_an_earlier_cell_leaves_its_launches() -> N
     """They may hang: they count as abandoned, with their cell, and what would meet them is refused from then on."""
     recorder, hung = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
     recorder.begin_cell(4)
-    note(recorder, [hung]).agreed = True
-    recorder.wait(0.01)
+    note(recorder, [hung]).is_agreed = True
+    recorder.wait_all(0.01)
     recorder.close_cell(4, "interrupted")
     recorder.begin_cell(5)
     looks = 0
@@ -376,10 +376,10 @@ def test_an_interrupt_of_the_wait_for_an_earlier_cell_leaves_its_launches() -> N
 
     hung.is_ready = interrupt  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        recorder.left.check("jit(g)", (0, 1))
+        recorder.abandoned.check("jit(g)", (0, 1))
     ended = recorder.close_cell(5, "interrupted")
-    assert (ended.abandoned, ended.left[0], ended.left[2]) == (1, "jit(a)", 4)
+    assert (ended.abandoned, ended.abandoned_launch[0], ended.abandoned_launch[2]) == (1, "jit(a)", 4)
     recorder.begin_cell(6)
     with pytest.raises(OrderMismatch, match="of cell 4"):
-        recorder.left.check("jit(g)", (0, 1))
+        recorder.abandoned.check("jit(g)", (0, 1))
     assert recorder.close_cell(6, "error").abandoned == 0

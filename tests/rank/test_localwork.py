@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.rank.guard.localwork import LocalWork, pauses_s
+from mhnb.rank.guard.localwork import LocalArrays, poll_pauses_s
 from tests.rank.test_launches import FakeArray, Sleeper, note
 
 
@@ -29,7 +29,7 @@ def test_waits_until_the_last_is_ready() -> None:
     """The wait looks again until every array is ready."""
     array = LocalArray()
     sleeper = Sleeper(lambda: setattr(array, "ready", True))
-    assert LocalWork(lambda: [[LocalArray(ready=True), array]], sleeper).wait() is None
+    assert LocalArrays(lambda: [[LocalArray(ready=True), array]], sleeper).wait() is None
     assert sleeper.count == 200
 
 
@@ -39,7 +39,7 @@ def test_nothing_is_slept_for_what_is_ready() -> None:
     deleted.deleted = True
     sleeper = Sleeper()
     for arrays in ([], [LocalArray(ready=True)], [deleted]):
-        assert LocalWork(partial(list, [arrays]), sleeper).wait() is None
+        assert LocalArrays(partial(list, [arrays]), sleeper).wait() is None
     assert sleeper.count == 0
 
 
@@ -50,28 +50,28 @@ def test_the_failure_of_the_oldest_is_told_once() -> None:
     def fail() -> None:
         first.ready = second.ready = True
 
-    work = LocalWork(lambda: [[second, first]], Sleeper(fail))
+    work = LocalArrays(lambda: [[second, first]], Sleeper(fail))
     assert str(work.wait()) == "first"
     assert work.wait() is None
 
 
 def test_what_had_failed_before_the_end_is_left_to_its_reader() -> None:
     """The cell may have met that error and dealt with it."""
-    assert LocalWork(lambda: [[LocalArray(ready=True, failure=ValueError("dealt with"))]], Sleeper()).wait() is None
+    assert LocalArrays(lambda: [[LocalArray(ready=True, failure=ValueError("dealt with"))]], Sleeper()).wait() is None
 
 
 def test_arrays_of_several_processes_are_waited_for() -> None:
     """Most of their launches are recorded by nothing; those that are given up are told."""
     array = LocalArray()
     array.is_fully_addressable = False
-    work = LocalWork(lambda: [[array]], Sleeper(lambda: setattr(array, "ready", True)))
+    work = LocalArrays(lambda: [[array]], Sleeper(lambda: setattr(array, "ready", True)))
     assert work.wait() is None
-    assert work.shared == []
+    assert work.abandoned_shared == []
     other = LocalArray()
     other.is_fully_addressable = False
-    work = LocalWork(lambda: [[LocalArray(), other]], Sleeper())
+    work = LocalArrays(lambda: [[LocalArray(), other]], Sleeper())
     assert work.wait(0.0) is None
-    assert work.shared == [other]
+    assert work.abandoned_shared == [other]
 
 
 def test_what_was_given_up_holds_up_no_later_cell() -> None:
@@ -79,12 +79,12 @@ def test_what_was_given_up_holds_up_no_later_cell() -> None:
     stuck, later = LocalArray(), LocalArray()
     arrays = [stuck]
     sleeper = Sleeper(lambda: setattr(later, "ready", True))
-    work = LocalWork(lambda: [arrays], sleeper)
+    work = LocalArrays(lambda: [arrays], sleeper)
     work.wait(limit_s=0.0)
     assert sleeper.count == 0
     # All that was seen with it is gone, so that it is looked at again.
     arrays[:] = [later, stuck]
-    work._seen.clear()
+    work._polled.clear()
     assert work.wait() is None
     assert sleeper.count == 200
 
@@ -92,7 +92,7 @@ def test_what_was_given_up_holds_up_no_later_cell() -> None:
 def test_older_arrays_are_not_asked_again() -> None:
     """With many arrays only the new ones are looked at, also when the newest one is gone."""
     arrays = [LocalArray(ready=True) for _ in range(1000)]
-    work = LocalWork(lambda: [arrays], Sleeper())
+    work = LocalArrays(lambda: [arrays], Sleeper())
     work.wait()
     new = LocalArray(ready=True)
     arrays.insert(0, new)
@@ -108,7 +108,7 @@ def test_platforms_are_looked_at_each_by_itself() -> None:
     """Beside a GPU's arrays those of the CPU have an order of their own: what is known of one says nothing of the other."""
     near, far = [LocalArray(ready=True)], [LocalArray(ready=True)]
     sleeper = Sleeper(lambda: setattr(far[0], "ready", True))
-    work = LocalWork(lambda: [near, far], sleeper)
+    work = LocalArrays(lambda: [near, far], sleeper)
     work.wait()
     far.insert(0, LocalArray())
     work.wait()
@@ -123,7 +123,7 @@ def test_a_cell_that_starts_nothing_asks_for_nothing() -> None:
         asked.append(1)
         return []
 
-    work = LocalWork(list_none)
+    work = LocalArrays(list_none)
     for source, looks in (
         ("pass", 0),
         (" pass \n", 0),
@@ -147,38 +147,38 @@ def test_an_interrupt_leaves_the_wait() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    work = LocalWork(lambda: [[array]], Sleeper(interrupt))
+    work = LocalArrays(lambda: [[array]], Sleeper(interrupt))
     with pytest.raises(KeyboardInterrupt):
         work.wait()
     array.ready, array.failure = False, None
     work.wait(limit_s=0.0)
-    assert [ref() for ref in work._left] == [array]
+    assert [ref() for ref in work._abandoned] == [array]
 
 
 def test_the_record_waits_for_both() -> None:
     """A failure of a launch comes first, but what is local is waited for too; alone, its failure is raised."""
     local = LocalArray(failure=ValueError("local"))
     recorder = LaunchRecorder()
-    recorder.local = LocalWork(lambda: [[local]], Sleeper(lambda: setattr(local, "ready", True)))
+    recorder.local_arrays = LocalArrays(lambda: [[local]], Sleeper(lambda: setattr(local, "ready", True)))
     note(recorder, [FakeArray(ready=True, failure=ValueError("launch"))])
     with pytest.raises(ValueError, match="launch"):
-        recorder.wait()
+        recorder.wait_all()
     assert local.ready
     recorder.end_cell()
     local.ready = False
-    recorder.local = LocalWork(lambda: [[local]], Sleeper(lambda: setattr(local, "ready", True)))
+    recorder.local_arrays = LocalArrays(lambda: [[local]], Sleeper(lambda: setattr(local, "ready", True)))
     with pytest.raises(ValueError, match="local"):
-        recorder.wait()
+        recorder.wait_all()
 
 
 def test_a_launch_that_is_given_up_holds_up_nothing_more() -> None:
     """What is local may depend on it: it is left at once."""
     local = LocalArray()
     recorder = LaunchRecorder(sleep=Sleeper())
-    recorder.local = LocalWork(lambda: [[local]], Sleeper())
+    recorder.local_arrays = LocalArrays(lambda: [[local]], Sleeper())
     note(recorder, [FakeArray()])
-    recorder.wait(limit_s=0.01)
-    assert [ref() for ref in recorder.local._left] == [local]
+    recorder.wait_all(limit_s=0.01)
+    assert [ref() for ref in recorder.local_arrays._abandoned] == [local]
     assert recorder.end_cell()[1] == 1
 
 
@@ -207,7 +207,7 @@ assert all(a is b for a, b in zip(*list_arrays(), reversed(kept), strict=True))
 
 def test_a_long_wait_asks_seldom_and_is_not_late() -> None:
     """JAX leaks a little with each look: an hour has some ten thousand. A pause is a fiftieth of what was waited before it."""
-    waited_s, looks, pauses = 0.0, 0, pauses_s()
+    waited_s, looks, pauses = 0.0, 0, poll_pauses_s()
     while waited_s < 3600:
         pause_s = next(pauses)
         assert pause_s <= 2e-3 + waited_s / 50
@@ -218,13 +218,13 @@ def test_a_long_wait_asks_seldom_and_is_not_late() -> None:
 def test_what_an_interrupted_cell_leaves_on_its_own_devices_is_told() -> None:
     """It may never end, and everything launched there later waits; the next cell, which leaves nothing, says nothing."""
     recorder = LaunchRecorder(sleep=Sleeper())
-    recorder.local = LocalWork(lambda: [[endless]], Sleeper(), clock=iter(range(1000)).__next__)
+    recorder.local_arrays = LocalArrays(lambda: [[endless]], Sleeper(), clock=iter(range(1000)).__next__)
     endless = LocalArray()
     recorder.begin_cell(1, "f(x)")
-    recorder.wait(1.5)
+    recorder.wait_all(1.5)
     (note_,) = recorder.close_cell(1, "interrupted").notes
     assert "still run on their own devices" in note_
     assert "%mhjax restart --replay" in note_
     recorder.begin_cell(2, "1 + 1")
-    recorder.wait()
+    recorder.wait_all()
     assert recorder.close_cell(2, "ok").notes == []

@@ -53,7 +53,7 @@ def test_a_cell_that_lasts_tells_where_it_is(rank: CellProcess, case: str) -> No
     """What blocks the main thread is read from its stack, its text and its use of the processor."""
     source, wanted = STUCK[case]
     (status,) = look(rank, source)
-    assert (status.activity, status.what, status.line, status.place) == (*wanted, "")
+    assert (status.activity, status.what, status.line, status.user_frame) == (*wanted, "")
 
 
 @pytest.mark.parametrize(
@@ -63,26 +63,26 @@ def test_what_blocks_in_c_may_wait_for_all_ranks(rank: CellProcess, act: str, pa
     """A launch that C++ has not returned from has no record; a call that is known by its name is no launch."""
     (status,) = look(rank, f"import time\nfrom time import sleep as nap\nawaited = [0, 1]\n{act}")
     rank.run("del awaited")
-    assert (status.participants, status.number, status.line) == (participants, None, 4)
+    assert (status.participants, status.launch_number, status.line) == (participants, None, 4)
 
 
 def test_a_timed_cell_has_its_own_lines(rank: CellProcess) -> None:
     """IPython compiles what stands below `%%time` as another file, whose first line is the cell's second."""
     (status,) = look(rank, "%%time\nimport time\ntime.sleep(60)")
-    assert (status.line, status.place) == (3, "")
+    assert (status.line, status.user_frame) == (3, "")
 
 
 def test_two_looks_are_a_second_apart(rank: CellProcess) -> None:
     """The second look says for how long nothing has changed."""
     first, second = look(rank, "import time\ntime.sleep(60)", looks=2)
-    assert second.for_s - first.for_s > 0.9
+    assert second.unchanged_s - first.unchanged_s > 0.9
 
 
 def test_what_moves_has_not_stood_for_long(rank: CellProcess) -> None:
     """A line that is left and come back to does not count as standing still."""
     (status,) = look(rank, "import time\ntime.sleep(1.2)\ntime.sleep(60)")
     assert status.line == 3
-    assert status.for_s < 1
+    assert status.unchanged_s < 1
 
 
 def test_a_short_cell_tells_nothing(rank: CellProcess) -> None:
@@ -95,7 +95,7 @@ def test_a_function_of_another_file_is_named(rank: CellProcess, tmp_path: Path) 
     """The innermost frame of the user's own files, beside the cell's line."""
     (tmp_path / "shards.py").write_text("import time\n\n\ndef read():\n    time.sleep(60)\n")
     (status,) = look(rank, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport shards\nshards.read()")
-    assert (status.activity, status.line, status.place) == ("sleep", 3, "shards.py:5 read")
+    assert (status.activity, status.line, status.user_frame) == ("sleep", 3, "shards.py:5 read")
 
 
 THREADS = {
@@ -219,11 +219,11 @@ def test_a_look_parses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 _LOOKED_AT_WHILE_IT_RUNS = """
-from mhnb.rank.cell.looking import _awaited
+from mhnb.rank.cell.looking import _coroutine_frames
 
 class Look:
     def __call__(self):
-        return [frame.f_code.co_name for frame in _awaited(running)]
+        return [frame.f_code.co_name for frame in _coroutine_frames(running)]
 
 look = Look()
 

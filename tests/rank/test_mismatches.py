@@ -38,8 +38,8 @@ def test_each_refused_launch_is_told_once(met: Mismatches) -> None:
         raised(met)
     raised(met, "jit(g)", None)
     assert met.take_shown() is None
-    assert met.take_caught() == [["jit(f)", 2], ["jit(g)", None]]
-    assert met.take_caught() == []
+    assert met.take_ignored_refusals() == [["jit(f)", 2], ["jit(g)", None]]
+    assert met.take_ignored_refusals() == []
 
 
 def test_what_was_shown_is_not_told_and_ends_the_cell(met: Mismatches) -> None:
@@ -49,7 +49,7 @@ def test_what_was_shown_is_not_told_and_ends_the_cell(met: Mismatches) -> None:
     for error in (ValueError("of a repr"), first, second, first):
         met.note_shown(error)
     assert met.take_shown() is first
-    assert met.take_caught() == [["jit(f)", 2]]
+    assert met.take_ignored_refusals() == [["jit(f)", 2]]
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -57,21 +57,23 @@ def test_an_error_that_came_of_one_shows_it_unless_it_hides_that(met: Mismatches
     """`raise ... from None` leaves the reason out of the traceback."""
     error = grown(ValueError("no sum"), raised(met), hidden=hidden)
     met.note_shown(error)
-    assert (met.take_shown() is error, met.take_caught()) == ((False, [["jit(f)", 2]]) if hidden else (True, []))
+    assert (met.take_shown() is error, met.take_ignored_refusals()) == (
+        (False, [["jit(f)", 2]]) if hidden else (True, [])
+    )
 
 
 @pytest.mark.parametrize("outer", [SystemExit(1), OrderMismatch("another", result=None)])
 def test_what_is_shown_as_one_text_shows_nothing_below_it(met: Mismatches, outer: BaseException) -> None:
     """Neither an exit nor an error of ours has a traceback that names its cause."""
     met.note_shown(grown(outer, raised(met)))
-    assert (met.take_shown(), met.take_caught()) == (None, [["jit(f)", 2]])
+    assert (met.take_shown(), met.take_ignored_refusals()) == (None, [["jit(f)", 2]])
 
 
 def test_a_group_shows_its_members(met: Mismatches) -> None:
     """That of an asyncio.TaskGroup, in which a task had one."""
     group = ExceptionGroup("tasks", [ValueError("no"), ExceptionGroup("inner", [raised(met)])])
     met.note_shown(group)
-    assert (met.take_shown(), met.take_caught()) == (group, [])
+    assert (met.take_shown(), met.take_ignored_refusals()) == (group, [])
 
 
 def test_errors_that_come_of_each_other_end(met: Mismatches) -> None:
@@ -87,7 +89,7 @@ def test_an_earlier_cells_is_none_of_this_ones(met: Mismatches) -> None:
     old = raised(met)
     met.begin_cell()
     met.note_shown(old)
-    assert (met.take_shown(), met.take_caught()) == (None, [])
+    assert (met.take_shown(), met.take_ignored_refusals()) == (None, [])
 
 
 def test_none_is_kept_alive(met: Mismatches) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.cell.native import NativeFile, part_noise
+from mhnb.rank.cell.native import NativeFile, split_library_noise
 
 TAIL = "peer ranks. Expected number of connected peer ranks is :"
 NOISE = {
@@ -23,8 +23,8 @@ NOISE = {
 @pytest.mark.parametrize("name", NOISE)
 def test_noise_is_left_out(name: str) -> None:
     """The line of each device, also where two threads write theirs at once, as recorded from real ranks."""
-    assert part_noise(NOISE[name]) == ("", NOISE[name])
-    assert part_noise("before\n" + NOISE[name]) == ("before\n", NOISE[name])
+    assert split_library_noise(NOISE[name]) == ("", NOISE[name])
+    assert split_library_noise("before\n" + NOISE[name]) == ("before\n", NOISE[name])
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def test_noise_is_left_out(name: str) -> None:
 )
 def test_anything_else_is_kept(text: str) -> None:
     """Whatever else C code prints is the user's to see, a number after an undisturbed line of Gloo's too."""
-    assert part_noise(text) == (text, "")
-    assert part_noise(NOISE["whole"] + text) == (text, NOISE["whole"])
+    assert split_library_noise(text) == (text, "")
+    assert split_library_noise(NOISE["whole"] + text) == (text, NOISE["whole"])
 
 
 def test_a_greeting_is_read_whole(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_greeting_is_read_whole(tmp_path: Path) -> None:
         read.append(file.read_new())
     file.close()
     assert "".join(read) == said
-    assert "".join(part_noise(piece)[0] for piece in read) == "first\nlast"
+    assert "".join(split_library_noise(piece)[0] for piece in read) == "first\nlast"
 
 
 def test_what_only_begins_like_a_greeting_is_not_kept_for_ever(tmp_path: Path) -> None:
@@ -72,5 +72,5 @@ ABSL = "W1121 16:46:39.123456    4711 cpu_executable.cc:33] a slow thing\n"
 
 def test_absl_below_an_error_is_noise() -> None:
     """Information and warnings of C++ code; an error of it is the user's to see."""
-    assert part_noise(ABSL + "mine\n") == ("mine\n", ABSL)
-    assert part_noise(ABSL.replace("W", "E", 1)) == (ABSL.replace("W", "E", 1), "")
+    assert split_library_noise(ABSL + "mine\n") == ("mine\n", ABSL)
+    assert split_library_noise(ABSL.replace("W", "E", 1)) == (ABSL.replace("W", "E", 1), "")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from mhnb.core.guard.threads import MAIN_THREAD
-from mhnb.rank.cell.origin import CELL_SEQ, current_thread, mark_threads
+from mhnb.rank.cell.origin import CELL_NUMBER, current_thread, propagate_to_threads
 
 
 def test_callbacks_that_come_in_another_order_are_told_apart() -> None:
     """As two launches of `loop.call_later` in two ranks, which would swap."""
-    mark_threads()
+    propagate_to_threads()
 
     async def call(first: float, second: float) -> dict[str, int]:
         loop, found, done = asyncio.get_running_loop(), dict[str, int](), asyncio.Event()
@@ -25,14 +25,14 @@ def test_callbacks_that_come_in_another_order_are_told_apart() -> None:
         await done.wait()
         return found
 
-    token = CELL_SEQ.set(10**6)
+    token = CELL_NUMBER.set(10**6)
     try:
         one = asyncio.run(call(0, 0.01))
-        CELL_SEQ.set(10**6 + 1)
+        CELL_NUMBER.set(10**6 + 1)
         again = asyncio.run(call(0, 0.01))
         other = asyncio.run(call(0.01, 0))
     finally:
-        CELL_SEQ.reset(token)
+        CELL_NUMBER.reset(token)
     assert list(again) != list(other)
     for found in (one, again, other):
         assert len({*found.values(), MAIN_THREAD}) == 3

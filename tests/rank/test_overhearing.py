@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from mhnb.rank.cell.overhearing import overhear
+from mhnb.rank.cell.overhearing import capture_thread_output
 
 
 def test_only_this_threads_words_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
     """Both streams of the thread that listens; what another thread prints goes where it always went."""
-    with overhear() as heard:
+    with capture_thread_output() as heard:
         print("one")
         print("two", file=sys.stderr)
         other = threading.Thread(target=print, args=("other",))
@@ -25,7 +25,7 @@ def test_only_this_threads_words_are_kept(capsys: pytest.CaptureFixture[str]) ->
 
 def test_much_is_cut() -> None:
     """A function that prints without end does not fill the notebook; that it was cut is said."""
-    with overhear(limit=10) as heard:
+    with capture_thread_output(limit=10) as heard:
         print("x" * 50)
         print("y" * 50)
     assert heard.text == "x" * 10 + "\n… (cut)\n"
@@ -34,6 +34,6 @@ def test_much_is_cut() -> None:
 def test_streams_come_back_after_an_error() -> None:
     """Whatever the code raises."""
     before = sys.stdout, sys.stderr
-    with pytest.raises(ValueError, match="no"), overhear():
+    with pytest.raises(ValueError, match="no"), capture_thread_output():
         raise ValueError("no")
     assert (sys.stdout, sys.stderr) == before

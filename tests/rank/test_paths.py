@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.cell.mark import Begun, LogMark, read_mark
+from mhnb.rank.cell.mark import LogOffsets, Offsets, read_offsets
 from mhnb.rank.cell.paths import RankPaths
 
 
@@ -18,10 +18,10 @@ def paths(tmp_path: Path) -> RankPaths:
     return RankPaths(tmp_path, 1)
 
 
-def put_mark(paths: RankPaths, begun: Begun) -> None:
+def put_mark(paths: RankPaths, begun: Offsets) -> None:
     """Begin a cell."""
-    mark = LogMark(paths.begun)
-    mark.put(begun)
+    mark = LogOffsets(paths.offsets)
+    mark.write(begun)
     mark.close()
 
 
@@ -30,7 +30,7 @@ def test_greetings_of_libraries_are_no_last_words(paths: RankPaths) -> None:
     greeting = "[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\n"
     paths.log.write_text(f"loading shard 3\n{greeting}")
     paths.native[1].write_text(f"{greeting}terminate called\n{greeting}")
-    assert paths.gather_last_words(12) == ["loading shard 3", "terminate called"]
+    assert paths.read_last_lines(12) == ["loading shard 3", "terminate called"]
     assert "terminate called" in paths.log.read_text()
 
 
@@ -38,20 +38,20 @@ def test_what_was_said_before_the_cell_is_no_last_word(paths: RankPaths) -> None
     """Of each file only what came since counts."""
     paths.log.write_text("earlier\n")
     paths.native[0].write_text("earlier out\n")
-    put_mark(paths, Begun(8, 12, 0))
-    assert paths.gather_last_words(12) == []
+    put_mark(paths, Offsets(8, 12, 0))
+    assert paths.read_last_lines(12) == []
     with paths.log.open("a") as log:
         log.write("now\n")
     paths.native[1].write_text("terminate called\n")
-    assert paths.gather_last_words(12) == ["now", "terminate called"]
+    assert paths.read_last_lines(12) == ["now", "terminate called"]
 
 
 def test_words_that_an_earlier_cell_said_too_go_to_the_log_again(paths: RankPaths) -> None:
     """It is not taken for what the log has already."""
     paths.log.write_text("terminate called\n")
-    put_mark(paths, Begun(log=17))
+    put_mark(paths, Offsets(log=17))
     paths.native[1].write_text("terminate called\n")
-    assert paths.gather_last_words(12) == ["terminate called"]
+    assert paths.read_last_lines(12) == ["terminate called"]
     assert paths.log.read_text().count("terminate called") == 2
 
 
@@ -59,27 +59,27 @@ def test_a_long_stack_does_not_hide_why(paths: RankPaths) -> None:
     """Its frames are left out before the lines are counted."""
     frames = "".join(f"    @     0x7f15ff7e{at:04}  frame_{at}()\n" for at in range(40))
     paths.native[1].write_text(f"why\n*** Check failure stack trace: ***\n{frames}")
-    assert paths.gather_last_words(12) == ["why"]
+    assert paths.read_last_lines(12) == ["why"]
     assert "frame_39" in paths.log.read_text()
 
 
 def test_a_later_cell_replaces_the_mark(paths: RankPaths) -> None:
     """In place, whole."""
-    mark = LogMark(paths.begun)
-    assert read_mark(paths.begun) == Begun()
-    mark.put(Begun(10**12, 5, 7))
-    mark.put(Begun(10**12 + 1, 6, 8))
+    mark = LogOffsets(paths.offsets)
+    assert read_offsets(paths.offsets) == Offsets()
+    mark.write(Offsets(10**12, 5, 7))
+    mark.write(Offsets(10**12 + 1, 6, 8))
     mark.close()
-    assert read_mark(paths.begun) == Begun(10**12 + 1, 6, 8)
+    assert read_offsets(paths.offsets) == Offsets(10**12 + 1, 6, 8)
 
 
 def test_a_mark_that_cannot_be_written_leaves_none(paths: RankPaths) -> None:
     """On a full disk all it said counts, rather than what an earlier cell's mark tells; the cell itself does not fail."""
-    mark = LogMark(paths.begun)
-    mark.put(Begun(8))
+    mark = LogOffsets(paths.offsets)
+    mark.write(Offsets(8))
     unwritable = os.open(os.devnull, os.O_RDONLY)
     os.dup2(unwritable, mark._fd)
     os.close(unwritable)
-    mark.put(Begun(9))
+    mark.write(Offsets(9))
     mark.close()
-    assert read_mark(paths.begun) == Begun()
+    assert read_offsets(paths.offsets) == Offsets()

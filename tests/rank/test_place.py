@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from mhnb.core.wire.hostspec import HostSpec
-from mhnb.rank.supervisor.place import settle_in
+from mhnb.rank.supervisor.place import prepare_host
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 
 
 def _settle(run_dir: Path, environment: dict[str, str]) -> str | None:
     spec = HostSpec("unix:none", "00", 0, 1, 1, [0], 1, "", {}, {}, "", str(run_dir))
-    settle_in(spec, environment)
+    prepare_host(spec, environment)
     return environment.get("MPLCONFIGDIR")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mhnb.rank.guard.programs import describe_callable, identify_module
+from mhnb.rank.guard.programs import canonicalize_module, describe_callable
 from tests.source import ROOT
 
 CORPUS = Path(__file__).with_name("corpus.py")
@@ -200,6 +200,6 @@ def test_numbers_that_are_no_addresses_stay() -> None:
     """Only an attribute that holds nothing but the address of a kept object is replaced."""
     kept = object()
     text = f'backend_config = "{id(kept)}", x = "{id(kept)}", backend_config = "17"'
-    assert identify_module(text, (), [kept]) == (
+    assert canonicalize_module(text, (), [kept]) == (
         f'backend_config = "builtins.object", x = "{id(kept)}", backend_config = "17"'
     )

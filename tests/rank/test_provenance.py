@@ -8,18 +8,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from mhnb.core.guard.provenance import ANY, PLACED, UNKNOWN
+from mhnb.core.guard.provenance import ANY, SHARDED_HOST_DATA, UNKNOWN
 from mhnb.rank.guard.provenance import (
     NOT_GUARDED,
     OutputProvenance,
     Producer,
-    Uncompared,
-    combine,
+    UncomparedArrays,
+    combine_tags,
     copy_provenance,
     describe_inputs,
     for_collective,
     for_local,
-    provenance_of,
+    read_provenance,
     read_tags,
     tag_array,
     tag_outputs,
@@ -46,7 +46,7 @@ def known(value: int, producer: Producer | None = None) -> Array:
 
 def value_of(*arrays: object) -> int:
     """What a launch on these is compared by."""
-    return combine(read_tags(arrays))
+    return combine_tags(read_tags(arrays))
 
 
 STEP, HALF, DATA = Producer("jit(step)", 3, 2), Producer("jit(half)", 4, None), Producer("host data", 2, 1)
@@ -92,7 +92,7 @@ def test_what_is_made_of_what_is_not_known_yet_is_not_known() -> None:
 
 def test_what_pmap_was_given_is_known_to_a_program_without_a_collective_alone() -> None:
     """The parts of two ranks have nothing in common; what is made of them carries where they were."""
-    parts = [known(ANY, DATA._replace(own=own)) for own in (11, 12)]
+    parts = [known(ANY, DATA._replace(pmap_value=own)) for own in (11, 12)]
     assert value_of(parts[0]) == value_of(parts[1])
     made = [for_local(7, read_tags([part]), HALF).value for part in parts]
     assert ANY not in made
@@ -102,7 +102,7 @@ def test_what_pmap_was_given_is_known_to_a_program_without_a_collective_alone() 
 def pass_through(source: Array, provenance: OutputProvenance) -> Array:
     """Give an output that is an argument as it came."""
     output = known(99)
-    tag_outputs([output], provenance, passed={0: source})
+    tag_outputs([output], provenance, passed_through={0: source})
     return output
 
 
@@ -120,9 +120,9 @@ def test_an_argument_that_is_put_out_as_it_came_stays_what_it_was() -> None:
 def test_what_is_written_carries_what_was_put_out_there() -> None:
     """And where the guard does not look it carries nothing: what it holds is not what it was."""
     kept, beside = known(5, DATA), Array()
-    tag_outputs([beside, Array()], TOGETHER, written={1: kept})
+    tag_outputs([beside, Array()], TOGETHER, written_arrays={1: kept})
     assert read_tags([kept]) == read_tags([outputs(TOGETHER, 2)[1]])
-    tag_outputs([beside], NOT_GUARDED, written={0: kept})
+    tag_outputs([beside], NOT_GUARDED, written_arrays={0: kept})
     assert read_tags([kept]) == read_tags([Array()])
 
 
@@ -130,7 +130,7 @@ def test_the_token_of_each_output_goes_with_it() -> None:
     """Whether or not arguments pass through."""
     for passed in ({}, {1: known(5, DATA)}):
         arrays: Sequence[Array] = [Array(), Array()]
-        tag_outputs(arrays, TOGETHER, signatures=["a", "b"], passed=passed)
+        tag_outputs(arrays, TOGETHER, signatures=["a", "b"], passed_through=passed)
         assert [tag[2] for tag in read_tags(arrays)] == ["a", "b"]
 
 
@@ -145,25 +145,25 @@ def test_a_copy_carries_what_its_source_does() -> None:
 
 def test_what_a_refused_launch_took_is_described() -> None:
     """What is known by its place has no cell to go back to, nor has what was laid out for the launch."""
-    arrays = [known(5, STEP), known(6, Producer(PLACED, 4, 1)), known(7), Array()]
+    arrays = [known(5, STEP), known(6, Producer(SHARDED_HOST_DATA, 4, 1)), known(7), Array()]
     assert describe_inputs(arrays, lambda value: "ab" if value == 7 else "") == [
         [5, 3, "", "jit(step) (cell 3, line 2)", ""],
         [6, 0, "", "sharded host data (cell 4, line 1)", ""],
         [7, 0, "", "", "ab"],
         [UNKNOWN, 0, "", "", ""],
     ]
-    assert provenance_of(arrays[0]) == (5, "jit(step) (cell 3, line 2)")
+    assert read_provenance(arrays[0]) == (5, "jit(step) (cell 3, line 2)")
 
 
 def test_what_is_not_compared_is_counted() -> None:
     """What each rank has of its own is not to be, and what is known is."""
-    uncompared = Uncompared()
-    for arrays, line in (([known(5), *outputs(TOGETHER)], 1), ([known(ANY, DATA._replace(own=3))], 2)):
-        uncompared.note(arrays, read_tags(arrays), line)
-    assert uncompared.tell() == []
+    uncompared = UncomparedArrays()
+    for arrays, line in (([known(5), *outputs(TOGETHER)], 1), ([known(ANY, DATA._replace(pmap_value=3))], 2)):
+        uncompared.record(arrays, read_tags(arrays), line)
+    assert uncompared.format_notes() == []
     arrays = [Array(), known(ANY, DATA), known(5)]
-    uncompared.note(arrays, read_tags(arrays), 3)
-    (note,) = uncompared.tell()
+    uncompared.record(arrays, read_tags(arrays), 3)
+    (note,) = uncompared.format_notes()
     assert note.startswith("2 arrays were not compared")
     assert note.endswith("(line 3)")
 
@@ -177,7 +177,7 @@ def test_another_process_gives_the_same(seed: str) -> None:
         "a, b = A(), A()\n"
         "tag_outputs([a], for_collective((0, 1), 1, Producer('jit(step)', 3, 2)))\n"
         "tag_outputs([b], for_local(2**63 + 5, read_tags([a]), Producer('jit(half)', 4, None)))\n"
-        "print(combine(read_tags([a, b])))"
+        "print(combine_tags(read_tags([a, b])))"
     )
     told = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True

@@ -13,7 +13,7 @@ import nbformat
 import nbformat.v4
 import pytest
 
-from mhnb.core.wire.protocol import CellEnded, InterruptTaken, RankStatus, RunCell, SkipCell
+from mhnb.core.wire.protocol import CellEnded, InterruptDelivered, RankStatus, RunCell, SkipCell
 from mhnb.view.ansi import strip_ansi
 from tests.rank.cellprocess import CellProcess
 
@@ -736,7 +736,7 @@ def finishing():
     finished += 1
 raise KeyboardInterrupt"""
     said = own_rank.run(source)
-    assert (said.ended.outcome, said.ended.running) == ("interrupted", 1)
+    assert (said.ended.outcome, said.ended.running_launches) == ("interrupted", 1)
     assert own_rank.run("running = 0\nfinished").result == "1"
     assert own_rank.run("finished = 0\ndef waiting(): raise KeyboardInterrupt").ended.outcome == "interrupted"
     assert own_rank.run("waiting = int\nasked = False\nfinished").result == "1"
@@ -747,15 +747,15 @@ def test_who_waits_for_what_it_left_is_in_no_collective(own_rank: CellProcess, t
     flag = tmp_path / "seen"
     source = f"""
 import os, time
-from mhnb.core.explain.stacks import Flight
-flight, asked = Flight("jit(f)", (0, 1), 1, 1), True
+from mhnb.core.explain.stacks import PendingLaunch
+flight, asked = PendingLaunch("jit(f)", (0, 1), 1, 1), True
 def finishing():
     while not os.path.exists({str(flag)!r}): time.sleep(0.01)
 raise KeyboardInterrupt"""
     seq = own_rank.begin(source)
     status = own_rank.receive(lambda m: isinstance(m, RankStatus))
     assert isinstance(status, RankStatus)
-    assert (status.participants, status.launched) == ([0, 1], False)
+    assert (status.participants, status.is_launched) == ([0, 1], False)
     flag.touch()
     assert own_rank.finish(seq).ended.outcome == "interrupted"
 
@@ -804,14 +804,14 @@ def test_interrupt_that_is_caught(rank: CellProcess) -> None:
 HANDLES = """
 import os, time
 from mhnb.rank.cell import taken
-taken._SAME_S = 1000.0
+taken._SAME_INTERRUPT_S = 1000.0
 print("started")
 try:
     while True: time.sleep(0.01)
 except KeyboardInterrupt:
     print("saving")
     while not os.path.exists(flag): time.sleep(0.01)
-    taken._SAME_S = 0.0
+    taken._SAME_INTERRUPT_S = 0.0
     print("still saving")
     while True: time.sleep(0.01)
 """
@@ -829,7 +829,7 @@ def test_an_interrupt_that_got_there_is_told_and_comes_once(own_rank: CellProces
     own_rank.wait_for_output(seq, "started\n")
     own_rank.interrupt()
     own_rank.wait_for_output(seq, "saving\n")
-    assert own_rank.receive(lambda m: isinstance(m, InterruptTaken)) == InterruptTaken(0, seq)
+    assert own_rank.receive(lambda m: isinstance(m, InterruptDelivered)) == InterruptDelivered(0, seq)
     own_rank.interrupt()
     # It was the same one: still saving when it next says where it is.
     own_rank.receive(lambda m: isinstance(m, RankStatus))
@@ -844,7 +844,7 @@ def test_after_an_interrupt_that_went_nowhere_the_next_one_counts(own_rank: Cell
     source = """
 import time
 from mhnb.rank.cell import taken
-taken._SAME_S = 1000.0
+taken._SAME_INTERRUPT_S = 1000.0
 class Closes:
     def __del__(self):
         print("started")

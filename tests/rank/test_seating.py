@@ -8,19 +8,19 @@ import pytest
 
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.rank.guard.remote_agreement import find_words, take_place
+from mhnb.rank.guard.remote_agreement import connect_agreement, open_interrupt_flag
 
-NOWHERE = HostSpec("tcp:127.0.0.1:1", "00", 1, 1, 2, [1], 2, "127.0.0.1:2", {}, {}, ".", ".", board=False)
+NOWHERE = HostSpec("tcp:127.0.0.1:1", "00", 1, 1, 2, [1], 2, "127.0.0.1:2", {}, {}, ".", ".", has_shared_board=False)
 
 
 def test_a_rank_without_a_board_does_not_start() -> None:
     """A guard that agrees on nothing, and does not say so, would let wrong numbers pass."""
     with pytest.raises(LaunchError, match="rank 1 was told of no place where the 2 ranks agree"):
-        take_place(NOWHERE, 1)
+        connect_agreement(NOWHERE, 1)
 
 
 def test_a_rank_alone_needs_none() -> None:
     """There is nobody to agree with."""
     alone = replace(NOWHERE, process_count=1, ranks=[0])
-    assert take_place(alone, 0) is None
-    assert find_words(alone) is None
+    assert connect_agreement(alone, 0) is None
+    assert open_interrupt_flag(alone) is None

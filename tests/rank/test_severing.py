@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.guard.shared_board import Board, make_board
-from mhnb.rank.severing import Severing
+from mhnb.rank.guard.shared_board import SharedBoard, create_board
+from mhnb.rank.severing import CollectiveSockets
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -47,12 +47,12 @@ def test_only_what_carries_collectives_is_closed(
     listen: Callable[[], socket.socket], connect: Callable[[socket.socket], Pair]
 ) -> None:
     """A listener from before, or of the user's afterwards, keeps its connections; those made outwards are the others' to close."""
-    severing = Severing(None)
+    severing = CollectiveSockets(None)
     before = listen()
-    ours = severing.watch(listen)
+    ours = severing.record_listeners(listen)
     after = listen()
     pairs = [connect(listener) for listener in (before, ours, after, ours)]
-    assert severing.sever() == 2
+    assert severing.close_all() == 2
     assert [is_open(pair) for pair in pairs] == [True, False, True, False]
 
 
@@ -60,17 +60,17 @@ def test_it_is_done_once_for_each_time_it_was_asked(
     tmp_path: Path, listen: Callable[[], socket.socket], connect: Callable[[socket.socket], Pair]
 ) -> None:
     """Connections made after the order are those of a later program."""
-    make_board(tmp_path, 1)
-    asking, board = Board(tmp_path, 1), Board(tmp_path, 1)
-    severing = Severing(board)
-    ours = severing.watch(listen)
+    create_board(tmp_path, 1)
+    asking, board = SharedBoard(tmp_path, 1), SharedBoard(tmp_path, 1)
+    severing = CollectiveSockets(board)
+    ours = severing.record_listeners(listen)
     first = connect(ours)
-    severing.look()
+    severing.close_if_requested()
     assert is_open(first)
-    asking.ask_close()
-    severing.look()
+    asking.request_close()
+    severing.close_if_requested()
     second = connect(ours)
-    severing.look()
+    severing.close_if_requested()
     assert (is_open(first), is_open(second)) == (False, True)
     board.close()
     asking.close()
@@ -81,9 +81,9 @@ def test_it_is_available_where_a_listener_was_found(
     tmp_path: Path, listen: Callable[[], socket.socket], made: str
 ) -> None:
     """Else nothing is promised."""
-    make_board(tmp_path, 1)
-    board = Board(tmp_path, 1)
-    severing = Severing(board)
-    severing.watch(listen if made == "listener" else object)
-    assert severing.available == (made == "listener")
+    create_board(tmp_path, 1)
+    board = SharedBoard(tmp_path, 1)
+    severing = CollectiveSockets(board)
+    severing.record_listeners(listen if made == "listener" else object)
+    assert severing.is_available == (made == "listener")
     board.close()

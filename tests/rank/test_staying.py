@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from mhnb.core.wire.hostspec import HostSpec, format_hostspec
-from mhnb.core.wire.protocol import Beat, HostUp, Message, StopHost
-from mhnb.link.sockets import SocketLink
+from mhnb.core.wire.protocol import Heartbeat, HostUp, Message, StopHost
+from mhnb.link.sockets import SocketServer
 
 _LIMIT_S = 60.0
 _Kind = TypeVar("_Kind", bound=Message)
 
 
-def _await(link: SocketLink, kind: type[_Kind]) -> _Kind:
+def _await(link: SocketServer, kind: type[_Kind]) -> _Kind:
     end = time.monotonic() + _LIMIT_S
     while (left_s := end - time.monotonic()) > 0:
         for message in link.poll(left_s):
             if isinstance(message, kind):
                 return message
-        assert not link.take_lost(), "it has ended"
+        assert not link.pop_disconnected(), "it has ended"
     raise AssertionError(f"no {kind.__name__} within {_LIMIT_S:g} s")
 
 
@@ -44,9 +44,9 @@ def test_told_to_stay_and_let_go_of_in_the_same_moment(tmp_path: Path, leftovers
     """A notebook that is ready, and leaves at once: what it said last counts, also for one that was not looking."""
     (tmp_path / "log").mkdir()
     key = secrets.token_bytes(32)
-    link = SocketLink(key)
+    link = SocketServer(key)
     spec = HostSpec(
-        link.url, key.hex(), 0, 1, 1, [], 1, "", {}, {}, "", str(tmp_path), hub=False, keep=True, waits=True
+        link.url, key.hex(), 0, 1, 1, [], 1, "", {}, {}, "", str(tmp_path), starts_hub=False, is_detachable=True, staged_start=True
     )  # fmt: skip
     command = [sys.executable, "-P", "-m", "mhnb.rank.host"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as host, ended(host), closing(link):
@@ -56,9 +56,9 @@ def test_told_to_stay_and_let_go_of_in_the_same_moment(tmp_path: Path, leftovers
         _await(link, HostUp)
         host.send_signal(signal.SIGSTOP)
         os.waitpid(host.pid, os.WUNTRACED)
-        link.send("s0", Beat(0, kept=True))
+        link.send("s0", Heartbeat(0, outlives_notebook=True))
         host.stdin.close()
         host.send_signal(signal.SIGCONT)
-        assert _await(link, Beat).kept
+        assert _await(link, Heartbeat).outlives_notebook
         link.send("s0", StopHost())
         assert host.wait(_LIMIT_S) == 0

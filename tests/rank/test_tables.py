@@ -21,17 +21,17 @@ import pytest
 
 from mhnb.core.guard.agreement import ENDINGS, MismatchDetails, format_mismatch
 from mhnb.core.guard.outlines import pack_outline
-from mhnb.core.guard.provenance import ANY, combine_values, join_free
+from mhnb.core.guard.provenance import ANY, combine_values, join_uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD, number_thread
-from mhnb.core.guard.wishes import LAUNCH, CellOver, Verdict, Wish, encode_from_rank
-from mhnb.core.wire.framing import join_frames
+from mhnb.core.guard.wishes import LAUNCH_DECISION, CellFinished, Decision, LaunchProposal, encode_from_rank
+from mhnb.core.wire.framing import encode_frames
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost
 from mhnb.rank.guard import agreement_server as delegate
-from mhnb.rank.guard.agreement_server import Delegate, listen
-from mhnb.rank.guard.local_agreement import BoardTable, Table, lose
-from mhnb.rank.guard.remote_agreement import RemoteTable, reach_board
-from mhnb.rank.guard.shared_board import Board, InterruptWord, make_board, make_interrupt_word
-from mhnb.system.sealing import Sealer
+from mhnb.rank.guard.agreement_server import AgreementServer, listen
+from mhnb.rank.guard.local_agreement import AgreementBackend, LocalAgreement, mark_rank_lost
+from mhnb.rank.guard.remote_agreement import RemoteAgreement, connect_to_board
+from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard, create_board, create_interrupt_flag
+from mhnb.system.sealing import Encryptor
 from tests.source import ROOT
 
 KEY = b"k" * 32
@@ -44,10 +44,10 @@ class DelegateThread:
     """A delegate at work."""
 
     def __init__(self, folder: Path, far: frozenset[int]) -> None:
-        self._board = Board(folder, len(ALL))
+        self._board = SharedBoard(folder, len(ALL))
         listener = listen("tcp:127.0.0.1:0")
         self.url = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
-        self.delegate = Delegate(listener, self._board, KEY, ranks=far, process_count=len(ALL))
+        self.delegate = AgreementServer(listener, self._board, KEY, ranks=far, process_count=len(ALL))
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -58,7 +58,7 @@ class DelegateThread:
             looks = 0 if self.delegate.step(looks) else looks + 1
 
     def connect(self) -> socket.socket:
-        return reach_board(self.url)
+        return connect_to_board(self.url)
 
     def close(self) -> None:
         self._ending.set()
@@ -72,48 +72,50 @@ class Rig:
     """Three ranks at one board; `far` are those that are on other hosts."""
 
     def __init__(self, folder: Path, far: frozenset[int]) -> None:
-        make_board(folder, len(ALL))
-        make_interrupt_word(folder, 1)
+        create_board(folder, len(ALL))
+        create_interrupt_flag(folder, 1)
         self.far = far
         self.host = DelegateThread(folder, far)
-        self.board, self.word = Board(folder, len(ALL)), InterruptWord(folder, 1)
-        self._boards: list[Board] = []
-        self.tables: list[Table] = [self._table(folder, rank) for rank in ALL]
+        self.board, self.word = SharedBoard(folder, len(ALL)), InterruptFlag(folder, 1)
+        self._boards: list[SharedBoard] = []
+        self.tables: list[AgreementBackend] = [self._table(folder, rank) for rank in ALL]
         self._pool = ThreadPoolExecutor(len(ALL))
 
-    def _table(self, folder: Path, rank: int) -> Table:
+    def _table(self, folder: Path, rank: int) -> AgreementBackend:
         if rank in self.far:
-            return RemoteTable(self.host.connect(), KEY, rank, self.word)
-        self._boards.append(Board(folder, len(ALL)))
-        return BoardTable(self._boards[-1], rank)
+            return RemoteAgreement(self.host.connect(), KEY, rank, self.word)
+        self._boards.append(SharedBoard(folder, len(ALL)))
+        return LocalAgreement(self._boards[-1], rank)
 
-    def remote(self, rank: int) -> RemoteTable:
+    def remote(self, rank: int) -> RemoteAgreement:
         table = self.tables[rank]
-        assert isinstance(table, RemoteTable)
+        assert isinstance(table, RemoteAgreement)
         return table
 
-    def begin(self, rank: int, wish: Wish, interrupted: Callable[[], bool] = lambda: False) -> Future[Verdict]:
+    def begin(
+        self, rank: int, wish: LaunchProposal, interrupted: Callable[[], bool] = lambda: False
+    ) -> Future[Decision]:
         """Have a rank want to launch."""
         return self._pool.submit(agree, self.tables[rank], wish, interrupted)
 
-    def all(self, *wishes: Wish) -> list[Verdict]:
+    def all(self, *wishes: LaunchProposal) -> list[Decision]:
         """What each rank is told when each wants what stands at its place."""
         return [done.result(WAIT_S) for done in [self.begin(rank, wish) for rank, wish in enumerate(wishes)]]
 
-    def until_posted(self, rank: int, wish: Wish) -> None:
+    def until_posted(self, rank: int, wish: LaunchProposal) -> None:
         """Wait until a rank's wish is on the board, and it is seen to wait."""
         looking = threading.Event()
-        index = self.board.index_of(wish.participants)
-        while self.board.last_post(rank, index)[0] != wish.seq or self.board.wanted(rank, wish.seq) is None:
+        index = self.board.find_set_index(wish.participants)
+        while self.board.last_entry(rank, index)[0] != wish.seq or self.board.waiting_slot(rank, wish.seq) is None:
             looking.wait(0.001)
 
     def close(self) -> None:
         for rank in ALL:
             # Nobody waits for anybody any more, also where a test has failed.
-            lose(self.board, rank)
+            mark_rank_lost(self.board, rank)
         self._pool.shutdown()
         for table in self.tables:
-            if isinstance(table, RemoteTable):
+            if isinstance(table, RemoteAgreement):
                 table.close()
         self.host.close()
         for board in (self.board, *self._boards):
@@ -121,14 +123,14 @@ class Rig:
         self.word.close()
 
 
-def agree(table: Table, wish: Wish, interrupted: Callable[[], bool]) -> Verdict:
+def agree(table: AgreementBackend, wish: LaunchProposal, interrupted: Callable[[], bool]) -> Decision:
     """What a rank does before a launch."""
-    table.ask(wish)
+    table.propose(wish)
     try:
         table.wait(interrupted)
     finally:
-        table.rest()
-    return table.answer()
+        table.stop_waiting()
+    return table.take_decision()
 
 
 @pytest.fixture(params=[(), (1,), (1, 2), (0, 1, 2)], ids=lambda far: f"far{''.join(map(str, far)) or ' none'}")
@@ -157,48 +159,52 @@ def far(tmp_path: Path) -> Iterator[Rig]:
 
 def wish(
     fingerprint: int = 5, seq: int = 1, participants: tuple[int, ...] = ALL, line: int | None = 2, origin: int = 0
-) -> Wish:
+) -> LaunchProposal:
     """One that is called after its number."""
-    return Wish(seq, fingerprint, f"jit(f{fingerprint})", participants, (line,) if line else (), origin=origin)
+    return LaunchProposal(
+        seq, fingerprint, f"jit(f{fingerprint})", participants, (line,) if line else (), provenance=origin
+    )
 
 
-def text_of(verdict: Verdict) -> str:
+def text_of(verdict: Decision) -> str:
     """The words of a mismatch."""
-    return format_mismatch(verdict.stands, verdict.names, number=verdict.number, seq=1, source="")
+    return format_mismatch(verdict.votes, verdict.names, number=verdict.launch_number, seq=1, source="")
 
 
 def test_programs_of_one_name_say_what_they_differ_in(rig: Rig) -> None:
     """What each rank has said of its program is compared by whoever judges, wherever the ranks are."""
     for rank in ALL:
         two = rank > 0
-        rig.tables[rank].describe(7 if two else 5, pack_outline(f"module\nadd {int(two)}", {"k": str(int(two))}))
-    wishes = [Wish(1, fingerprint, "jit(f)", ALL, (2,)) for fingerprint in (5, 7, 7)]
+        rig.tables[rank].describe_program(
+            7 if two else 5, pack_outline(f"module\nadd {int(two)}", {"k": str(int(two))})
+        )
+    wishes = [LaunchProposal(1, fingerprint, "jit(f)", ALL, (2,)) for fingerprint in (5, 7, 7)]
     for verdict in rig.all(*wishes):
         assert verdict.differences == {5: "add 0, compiled where k = 0", 7: "add 1, compiled where k = 1"}
 
 
 def test_an_outline_that_is_not_there_leaves_the_mismatch_as_it_is(rig: Rig) -> None:
     """A program that nobody has described, or whose outline is cut off, is refused without it."""
-    rig.tables[0].describe(5, "half of")
-    verdicts = rig.all(*(Wish(1, fingerprint, "jit(f)", ALL, (2,)) for fingerprint in (5, 7, 7)))
+    rig.tables[0].describe_program(5, "half of")
+    verdicts = rig.all(*(LaunchProposal(1, fingerprint, "jit(f)", ALL, (2,)) for fingerprint in (5, 7, 7)))
     assert [(verdict.kind, verdict.differences) for verdict in verdicts] == [("mismatch", {})] * 3
 
 
 def test_who_wants_the_same_launches(rig: Rig) -> None:
     """Again and again, also in sets of which some ranks are no part, and in the next cell."""
     for _ in range(30):
-        assert rig.all(wish(), wish(), wish()) == [LAUNCH] * 3
+        assert rig.all(wish(), wish(), wish()) == [LAUNCH_DECISION] * 3
         pair = wish(7, participants=(0, 2))
         told = [rig.begin(rank, pair) for rank in (0, 2)]
-        assert [done.result(WAIT_S) for done in told] == [LAUNCH] * 2
+        assert [done.result(WAIT_S) for done in told] == [LAUNCH_DECISION] * 2
     for rank in ALL:
         rig.tables[rank].end_cell(1, OK)
-    assert rig.all(*[wish(9, seq=2)] * 3) == [LAUNCH] * 3
+    assert rig.all(*[wish(9, seq=2)] * 3) == [LAUNCH_DECISION] * 3
 
 
 def test_who_wants_the_same_on_other_arrays_is_told_so(rig: Rig) -> None:
     """Also where only one of them knows where they come from."""
-    assert rig.all(*[wish(origin=2**63 - 1)] * 3) == [LAUNCH] * 3
+    assert rig.all(*[wish(origin=2**63 - 1)] * 3) == [LAUNCH_DECISION] * 3
     verdicts = rig.all(wish(origin=7), wish(), wish(origin=7))
     assert [verdict.kind for verdict in verdicts] == ["mismatch"] * 3
     (text,) = {text_of(verdict) for verdict in verdicts}
@@ -212,7 +218,7 @@ def test_who_is_asked_again_launches_or_is_refused_the_second_time(rig: Rig) -> 
         arrays = [(5, own), (ANY, 7), (ANY, 7)]
         told = rig.all(*(wish(origin=combine_values(each)) for each in arrays))
         assert {verdict.kind for verdict in told} == {"again"}
-        (free,) = {join_free(stand.origin for stand in verdict.stands) for verdict in told}
+        (free,) = {join_uncompared_blocks(stand.provenance for stand in verdict.votes) for verdict in told}
         told = rig.all(*(wish(origin=combine_values(each, free)) for each in arrays))
         assert {verdict.kind for verdict in told} == {kind}
 
@@ -227,7 +233,7 @@ def test_who_wants_something_else_is_told_the_same_as_the_others(rig: Rig) -> No
         "  ranks 0,2   jit(f5)   line 2",
         "  rank 1      jit(f7)   line 3",
     ]
-    assert rig.all(wish(9), wish(9), wish(9)) == [LAUNCH] * 3
+    assert rig.all(wish(9), wish(9), wish(9)) == [LAUNCH_DECISION] * 3
 
 
 def test_a_rank_that_ended_its_cell_is_not_waited_for(rig: Rig) -> None:
@@ -248,24 +254,24 @@ def test_a_cell_that_was_asked_to_stop_stops_before_the_same_launch(rig: Rig) ->
     """One that had waited already stops with those that came after the request."""
     early = rig.begin(2, wish())
     rig.until_posted(2, wish())
-    rig.board.ask_interrupt(1)
+    rig.board.request_interrupt(1)
     told = [rig.begin(0, wish()), rig.begin(1, wish()), early]
-    assert [done.result(WAIT_S) for done in told] == [Verdict("interrupt", agreed=True)] * 3
+    assert [done.result(WAIT_S) for done in told] == [Decision("interrupt", is_agreed=True)] * 3
 
 
 def test_what_handles_an_interrupt_is_launched(rig: Rig) -> None:
     """Of ranks that all have got it. Where one has not, none launches: it is to be stopped, and the others with it."""
-    stop, apart = Verdict("interrupt", agreed=True), Verdict("interrupt")
-    saves = wish(7)._replace(handles=True)
+    stop, apart = Decision("interrupt", is_agreed=True), Decision("interrupt")
+    saves = wish(7)._replace(in_interrupt_handler=True)
     waits = [rig.begin(rank, wish(7)) for rank in (0, 1)]
     for rank in (0, 1):
         rig.until_posted(rank, wish(7))
-    rig.board.ask_interrupt(1)
+    rig.board.request_interrupt(1)
     # The same program, and one means it for something else: what was posted before the interrupt is no part of its handling.
     assert rig.begin(2, saves).result(WAIT_S) == apart
     assert [waiting.result(WAIT_S) for waiting in waits] == [apart] * 2
     assert rig.all(wish(), wish(), wish()) == [stop] * 3
-    assert rig.all(saves, saves, saves) == [LAUNCH] * 3
+    assert rig.all(saves, saves, saves) == [LAUNCH_DECISION] * 3
     assert rig.all(saves, wish(), saves) == [apart] * 3
     assert {verdict.kind for verdict in rig.all(saves, saves._replace(fingerprint=9), saves)} == {"mismatch"}
 
@@ -276,7 +282,7 @@ def test_who_is_interrupted_while_it_waits_takes_its_wish_back(rig: Rig) -> None
     waiting = rig.begin(1, wish(), came.is_set)
     rig.until_posted(1, wish())
     came.set()
-    assert waiting.result(WAIT_S) == Verdict("interrupt")
+    assert waiting.result(WAIT_S) == Decision("interrupt")
     later = [rig.begin(rank, wish()) for rank in (0, 2)]
     rig.tables[1].end_cell(1, ENDINGS.index("interrupted"))
     assert {done.result(WAIT_S).kind for done in later} == {"interrupt"}
@@ -292,9 +298,9 @@ def test_an_interrupt_that_comes_when_all_have_agreed_is_too_late(rig: Rig) -> N
 
     waiting = rig.begin(1, wish(), interrupted)
     others = [rig.begin(rank, wish()) for rank in (0, 2)]
-    assert [done.result(WAIT_S) for done in others] == [LAUNCH] * 2
+    assert [done.result(WAIT_S) for done in others] == [LAUNCH_DECISION] * 2
     posted.set()
-    assert waiting.result(WAIT_S) == LAUNCH
+    assert waiting.result(WAIT_S) == LAUNCH_DECISION
 
 
 class BellError(Exception):
@@ -308,35 +314,35 @@ def test_an_exception_in_the_wait_takes_the_wish_back(rig: Rig) -> None:
     def ring() -> bool:
         raise BellError
 
-    table.ask(wish())
+    table.propose(wish())
     with pytest.raises(BellError):
         table.wait(ring)
-    assert table.take_back()
-    table.rest()
+    assert table.withdraw()
+    table.stop_waiting()
     rig.tables[1].end_cell(1, ERROR)
     later = [rig.begin(rank, wish()) for rank in (0, 2)]
     assert {done.result(WAIT_S).kind for done in later} == {"mismatch"}
     for rank in (0, 2):
         rig.tables[rank].end_cell(1, ERROR)
-    assert rig.all(*[wish(seq=2)] * 3) == [LAUNCH] * 3
+    assert rig.all(*[wish(seq=2)] * 3) == [LAUNCH_DECISION] * 3
 
 
 def test_an_exception_right_after_the_post_takes_the_wish_back(near: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the moment at which others can see the post and the one at which `ask` returns."""
+    """Between the moment at which others can see the post and the one at which `propose` returns."""
     table = near.tables[1]
-    assert isinstance(table, BoardTable)
-    board = table._seat.board
-    post = board.post
+    assert isinstance(table, LocalAgreement)
+    board = table._participant.board
+    post = board.write_entry
 
     def post_and_ring(*args: Any) -> NoReturn:
         post(*args)
         raise BellError
 
-    monkeypatch.setattr(board, "post", post_and_ring)
+    monkeypatch.setattr(board, "write_entry", post_and_ring)
     with pytest.raises(BellError):
-        table.ask(wish())
-    assert table.take_back()
-    table.rest()
+        table.propose(wish())
+    assert table.withdraw()
+    table.stop_waiting()
     monkeypatch.undo()
     table.end_cell(1, ERROR)
     later = [near.begin(rank, wish()) for rank in (0, 2)]
@@ -348,9 +354,9 @@ def test_a_second_exception_while_the_wish_is_taken_back_does_not_leave_it_stand
 ) -> None:
     """A bell that rings again and again; it has been taken back though others came in between."""
     table = near.tables[1]
-    assert isinstance(table, BoardTable)
-    board, rings = table._seat.board, [0]
-    mark = board.mark
+    assert isinstance(table, LocalAgreement)
+    board, rings = table._participant.board, [0]
+    mark = board.withdraw
 
     def mark_and_ring(*args: Any) -> None:
         rings[0] += 1
@@ -359,10 +365,10 @@ def test_a_second_exception_while_the_wish_is_taken_back_does_not_leave_it_stand
         if rings[0] < 3:
             raise BellError
 
-    monkeypatch.setattr(board, "mark", mark_and_ring)
-    table.ask(wish())
-    assert table.take_back()
-    table.rest()
+    monkeypatch.setattr(board, "withdraw", mark_and_ring)
+    table.propose(wish())
+    assert table.withdraw()
+    table.stop_waiting()
     assert rings == [2], "what is taken back is not taken back once more"
     table.end_cell(1, ERROR)
     later = [near.begin(rank, wish()) for rank in (0, 2)]
@@ -371,19 +377,19 @@ def test_a_second_exception_while_the_wish_is_taken_back_does_not_leave_it_stand
 
 def test_an_exception_before_the_post_takes_nothing_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wish before it, which was launched, is not the one that is given up."""
-    assert rig.all(*[wish()] * 3) == [LAUNCH] * 3
-    assert [table.take_back() for table in rig.tables] == [True] * 3
-    if isinstance(table := rig.tables[1], BoardTable):
+    assert rig.all(*[wish()] * 3) == [LAUNCH_DECISION] * 3
+    assert [table.withdraw() for table in rig.tables] == [True] * 3
+    if isinstance(table := rig.tables[1], LocalAgreement):
 
         def ring(*_: Any) -> NoReturn:
             raise BellError
 
-        monkeypatch.setattr(table._seat.board, "post", ring)
+        monkeypatch.setattr(table._participant.board, "write_entry", ring)
         with pytest.raises(BellError):
-            table.ask(wish())
-        assert table.take_back()
+            table.propose(wish())
+        assert table.withdraw()
         monkeypatch.undo()
-    assert rig.all(*[wish()] * 3) == [LAUNCH] * 3
+    assert rig.all(*[wish()] * 3) == [LAUNCH_DECISION] * 3
 
 
 def test_an_exception_that_comes_too_late_leaves_a_verdict_to_obey(rig: Rig) -> None:
@@ -396,16 +402,16 @@ def test_an_exception_that_comes_too_late_leaves_a_verdict_to_obey(rig: Rig) -> 
         [done.result(WAIT_S) for done in others]
         raise BellError
 
-    others: list[Future[Verdict]] = []
-    table.ask(wish())
+    others: list[Future[Decision]] = []
+    table.propose(wish())
     others += [rig.begin(rank, wish()) for rank in (0, 2)]
     try:
         table.wait(ring)
     except BellError:
-        assert not table.take_back()
-    table.rest()
-    assert table.answer() == LAUNCH
-    assert [done.result(WAIT_S) for done in others] == [LAUNCH] * 2
+        assert not table.withdraw()
+    table.stop_waiting()
+    assert table.take_decision() == LAUNCH_DECISION
+    assert [done.result(WAIT_S) for done in others] == [LAUNCH_DECISION] * 2
 
 
 def test_a_ring_of_waits_is_found_and_told_alike(rig: Rig) -> None:
@@ -424,16 +430,16 @@ def test_who_gives_up_three_times_is_held_before_a_post_is_overwritten(rig: Rig)
     table = rig.tables[1]
     kinds = []
     for _ in range(4):
-        table.ask(wish())
+        table.propose(wish())
         table.wait(lambda: True)
-        table.rest()
-        kinds.append(table.answer().kind)
+        table.stop_waiting()
+        kinds.append(table.take_decision().kind)
     assert kinds == ["interrupt"] * 3 + ["behind"]
 
 
 def test_a_thread_that_is_a_cell_ahead_waits_for_the_others_to_end_theirs(rig: Rig) -> None:
     """Until then they may still have to read what its next post overwrites."""
-    assert rig.begin(1, wish(), lambda: True).result(WAIT_S) == Verdict("interrupt")
+    assert rig.begin(1, wish(), lambda: True).result(WAIT_S) == Decision("interrupt")
     rig.tables[1].end_cell(1, ERROR)
     ahead = rig.begin(1, wish(9, seq=2))
     # The others read of the old post that it was interrupted, which nothing else tells them.
@@ -443,8 +449,8 @@ def test_a_thread_that_is_a_cell_ahead_waits_for_the_others_to_end_theirs(rig: R
     for rank in (0, 2):
         rig.tables[rank].end_cell(1, ERROR)
     told = [rig.begin(rank, wish(9, seq=2)) for rank in (0, 2)]
-    assert [done.result(WAIT_S) for done in told] == [LAUNCH] * 2
-    assert ahead.result(WAIT_S) == LAUNCH
+    assert [done.result(WAIT_S) for done in told] == [LAUNCH_DECISION] * 2
+    assert ahead.result(WAIT_S) == LAUNCH_DECISION
 
 
 def test_a_thread_whose_cell_ends_while_it_waits_is_told_so(rig: Rig) -> None:
@@ -465,7 +471,7 @@ def test_a_wish_of_a_cell_that_has_ended_here_is_refused(rig: Rig) -> None:
     assert first.result(WAIT_S).kind == "mismatch"
     for rank in (0, 2):
         rig.tables[rank].end_cell(1, ERROR)
-    assert rig.all(*[wish(seq=2)] * 3) == [LAUNCH] * 3
+    assert rig.all(*[wish(seq=2)] * 3) == [LAUNCH_DECISION] * 3
 
 
 def test_two_threads_do_not_meet_and_each_is_named(rig: Rig) -> None:
@@ -475,7 +481,12 @@ def test_two_threads_do_not_meet_and_each_is_named(rig: Rig) -> None:
     verdicts = rig.all(named, named._replace(thread=two), wish()._replace(thread=MAIN_THREAD))
     (text,) = {
         format_mismatch(
-            told.stands, told.names, number=told.number, seq=1, source="", details=MismatchDetails(threads=told.threads)
+            told.votes,
+            told.names,
+            number=told.launch_number,
+            seq=1,
+            source="",
+            details=MismatchDetails(threads=told.threads),
         )
         for told in verdicts
     }
@@ -484,7 +495,7 @@ def test_two_threads_do_not_meet_and_each_is_named(rig: Rig) -> None:
         "  rank 1   jit(f5) in task score #2     line 2",
         "  rank 2   jit(f5) in the main thread   line 2",
     ]
-    assert rig.all(named, named, wish()) == [LAUNCH] * 3
+    assert rig.all(named, named, wish()) == [LAUNCH_DECISION] * 3
 
 
 # -- what only far ranks have
@@ -505,19 +516,19 @@ class BellSocket(socket.socket):
 
 def test_an_exception_out_of_the_middle_of_a_send_is_not_taken_for_the_connections_end(tmp_path: Path) -> None:
     """A TimeoutError of the user's is an OSError too. Nor does it matter when it comes a second time."""
-    make_board(tmp_path, len(ALL))
-    make_interrupt_word(tmp_path, 1)
-    host, word = DelegateThread(tmp_path, frozenset((1,))), InterruptWord(tmp_path, 1)
+    create_board(tmp_path, len(ALL))
+    create_interrupt_flag(tmp_path, 1)
+    host, word = DelegateThread(tmp_path, frozenset((1,))), InterruptFlag(tmp_path, 1)
     bell = BellSocket(fileno=host.connect().detach())
-    table, alone = RemoteTable(bell, KEY, 1, word), wish(participants=(1,))
+    table, alone = RemoteAgreement(bell, KEY, 1, word), wish(participants=(1,))
     bell.rings = 3
-    table.ask(alone)
+    table.propose(alone)
     with pytest.raises(TimeoutError, match="the bell"):
         table.wait(lambda: False)
     # Nobody else takes part: it is agreed on already.
-    assert not table.take_back()
-    assert table.answer() == LAUNCH
-    assert agree(table, alone, lambda: False) == LAUNCH
+    assert not table.withdraw()
+    assert table.take_decision() == LAUNCH_DECISION
+    assert agree(table, alone, lambda: False) == LAUNCH_DECISION
     table.close()
     host.close()
     word.close()
@@ -539,14 +550,14 @@ def test_a_connection_that_ends_is_a_rank_that_is_lost(far: Rig) -> None:
     assert {"rank 1      was lost before it" in text_of(done.result(WAIT_S)) for done in told} == {True}
     with pytest.raises(RanksLost):
         far.begin(1, wish(seq=2)).result(WAIT_S)
-    assert cut.take_back(), "an exception that comes then finds nothing to wait for"
+    assert cut.withdraw(), "an exception that comes then finds nothing to wait for"
 
 
 def test_a_rank_that_its_hosts_supervisor_gives_up_is_off_the_board(far: Rig) -> None:
     """Where the delegate has died: what it had posted for a far rank no longer counts."""
     waiting = far.begin(1, wish())
     far.until_posted(1, wish())
-    lose(far.board, 1)
+    mark_rank_lost(far.board, 1)
     told = [far.begin(rank, wish()) for rank in (0, 2)]
     assert {"rank 1      was lost before it" in text_of(done.result(WAIT_S)) for done in told} == {True}
     assert waiting.result(WAIT_S).kind != "launch"
@@ -554,26 +565,26 @@ def test_a_rank_that_its_hosts_supervisor_gives_up_is_off_the_board(far: Rig) ->
 
 def test_what_was_agreed_before_the_connection_ended_is_lost_on_nobody_else(far: Rig) -> None:
     """A wish that all have answered cannot be taken back by an end."""
-    assert far.all(wish(), wish(), wish()) == [LAUNCH] * 3
+    assert far.all(wish(), wish(), wish()) == [LAUNCH_DECISION] * 3
     far.remote(2).close()
     told = [far.begin(rank, wish()) for rank in (0, 1)]
     assert {done.result(WAIT_S).kind for done in told} == {"mismatch"}
     pair = wish(9, participants=(0, 1))
-    assert [done.result(WAIT_S) for done in [far.begin(rank, pair) for rank in (0, 1)]] == [LAUNCH] * 2
+    assert [done.result(WAIT_S) for done in [far.begin(rank, pair) for rank in (0, 1)]] == [LAUNCH_DECISION] * 2
 
 
 def test_a_far_rank_hears_of_an_interrupt_from_its_own_supervisor(far: Rig) -> None:
     """The board's word does not reach it, and its host's own does."""
     assert [table.interrupted_seq for table in far.tables] == [0, 0, 0]
-    far.word.ask_interrupt(4)
+    far.word.request_interrupt(4)
     assert [table.interrupted_seq for table in far.tables] == [0, 4, 4]
 
 
 def test_a_far_rank_launches_on_a_set_beyond_those_the_board_begins_with(far: Rig) -> None:
     """There is no last one."""
     for n in range(300, 900):
-        far.board.index_of((n,))
-    assert far.all(wish(), wish(), wish()) == [LAUNCH] * 3
+        far.board.find_set_index((n,))
+    assert far.all(wish(), wish(), wish()) == [LAUNCH_DECISION] * 3
 
 
 def test_a_board_that_cannot_grow_is_an_error_on_the_rank_and_not_the_delegates_end(
@@ -585,7 +596,7 @@ def test_a_board_that_cannot_grow_is_an_error_on_the_rank_and_not_the_delegates_
         raise OSError(28, "No space left on device")
 
     for n in range(300, 556):
-        far.board.index_of((n,))
+        far.board.find_set_index((n,))
     monkeypatch.setattr(os, "ftruncate", refuse)
     told = far.begin(1, wish()).result(WAIT_S)
     assert told.kind == "refused"
@@ -601,27 +612,27 @@ def test_a_board_that_cannot_grow_is_an_error_on_the_rank_and_not_the_delegates_
 def test_who_does_not_have_the_key_is_not_let_in(far: Rig, tmp_path: Path) -> None:
     """Another cluster at the same address, say; those that are in go on."""
     with pytest.raises(HostUnreachable, match="did not let rank 1 take part"):
-        RemoteTable(far.host.connect(), b"x" * 32, 1, far.word)
-    assert far.all(wish(), wish(), wish()) == [LAUNCH] * 3
+        RemoteAgreement(far.host.connect(), b"x" * 32, 1, far.word)
+    assert far.all(wish(), wish(), wish()) == [LAUNCH_DECISION] * 3
 
 
 def test_a_rank_is_let_in_once(far: Rig) -> None:
     """A recorded greeting, or a second process of that number, gets nowhere; nor does a rank of the board's own host."""
     for rank in (0, 1):
         with pytest.raises(HostUnreachable, match=f"did not let rank {rank} take part"):
-            RemoteTable(far.host.connect(), KEY, rank, far.word)
-    assert far.all(wish(), wish(), wish()) == [LAUNCH] * 3
+            RemoteAgreement(far.host.connect(), KEY, rank, far.word)
+    assert far.all(wish(), wish(), wish()) == [LAUNCH_DECISION] * 3
 
 
-GREETING = [b"1", *Sealer(KEY, b"r1").sign([b"1"])]
+GREETING = [b"1", *Encryptor(KEY, b"r1").sign([b"1"])]
 STRANGE = {
     "noise": b"GET / HTTP/1.1\r\nHost: board\r\n\r\n" * 8,
     "a long announcement": struct.pack("<IQ", 1, 1 << 40) + bytes(64),
     "no frame": struct.pack("<I", 0),
-    "a name and no seal": b"".join(join_frames([b"1"])),
-    "a name that is no number": b"".join(join_frames([b"\xd9\xa1"])),
-    "a greeting of the link": b"".join(join_frames(GREETING)),
-    "an unsigned end of a cell": b"".join(join_frames(encode_from_rank(CellOver(1, OK)))),
+    "a name and no seal": b"".join(encode_frames([b"1"])),
+    "a name that is no number": b"".join(encode_frames([b"\xd9\xa1"])),
+    "a greeting of the link": b"".join(encode_frames(GREETING)),
+    "an unsigned end of a cell": b"".join(encode_frames(encode_from_rank(CellFinished(1, OK)))),
 }
 
 
@@ -636,21 +647,21 @@ def test_a_strangers_bytes_do_nothing(far: Rig, said: bytes) -> None:
         except ConnectionResetError:
             # It had sent more than was read.
             assert len(said) > 64
-    assert far.host.delegate.refused == 1
+    assert far.host.delegate.refused_count == 1
     assert [far.board.ended_seq(rank) for rank in ALL] == [0, 0, 0]
-    assert far.all(wish(), wish(), wish()) == [LAUNCH] * 3
+    assert far.all(wish(), wish(), wish()) == [LAUNCH_DECISION] * 3
 
 
 def test_strangers_who_say_nothing_do_not_keep_the_ranks_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go when there are too many."""
-    monkeypatch.setattr(delegate, "count_strangers_kept", lambda: 64)
-    make_board(tmp_path, len(ALL))
-    make_interrupt_word(tmp_path, 1)
-    host, word = DelegateThread(tmp_path, frozenset((1,))), InterruptWord(tmp_path, 1)
+    monkeypatch.setattr(delegate, "max_unauthenticated", lambda: 64)
+    create_board(tmp_path, len(ALL))
+    create_interrupt_flag(tmp_path, 1)
+    host, word = DelegateThread(tmp_path, frozenset((1,))), InterruptFlag(tmp_path, 1)
     strangers = [host.connect() for _ in range(65)]
     strangers[0].settimeout(WAIT_S)
     assert strangers[0].recv(1) == b""
-    RemoteTable(host.connect(), KEY, 1, word).close()
+    RemoteAgreement(host.connect(), KEY, 1, word).close()
     for stranger in strangers:
         stranger.close()
     host.close()
@@ -688,7 +699,7 @@ def test_a_board_that_nobody_serves_is_an_error_with_its_address() -> None:
     times = iter([0.0, 50.0, 120.0])
     slept: list[float] = []
     with pytest.raises(HostUnreachable, match=f"did not answer at {url} within 110 s"):
-        reach_board(url, clock=lambda: next(times), sleep=slept.append)
+        connect_to_board(url, clock=lambda: next(times), sleep=slept.append)
     assert len(slept) == 1
 
 
@@ -702,10 +713,10 @@ def test_a_delegate_without_descriptors_rests(tmp_path: Path) -> None:
 def check_no_room(folder: str) -> None:
     """Be the delegate, and a caller for whom no descriptor is left."""
     now = [0.0]
-    make_board(Path(folder), len(ALL))
+    create_board(Path(folder), len(ALL))
     listener = listen("tcp:127.0.0.1:0")
-    board, far = Board(Path(folder), len(ALL)), frozenset({1})
-    answering = Delegate(listener, board, KEY, ranks=far, process_count=len(ALL), clock=lambda: now[0])
+    board, far = SharedBoard(Path(folder), len(ALL)), frozenset({1})
+    answering = AgreementServer(listener, board, KEY, ranks=far, process_count=len(ALL), clock=lambda: now[0])
     caller, (soft, hard) = socket.socket(), resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (caller.fileno() + 1, hard))
     fillers = []
@@ -720,7 +731,7 @@ def check_no_room(folder: str) -> None:
     assert not answering.step(0)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     now[0] = 10.0
-    while not answering._strangers:
+    while not answering._unauthenticated:
         answering.step(0)
     for filler in fillers:
         os.close(filler)

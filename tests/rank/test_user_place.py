@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mhnb.rank.cell.cells import find_user_place
+from mhnb.rank.cell.cells import find_user_location
 
 LIBRARY = "def apply(f):\n    return f()\ndef fail():\n    raise ValueError"
 CELL = "def step():\n    return apply(fail)"
@@ -39,4 +39,4 @@ def test_the_innermost_line_of_a_cell_is_told(namespace: dict[str, object], call
         eval(compile(call, "<this call>", "eval"), namespace)  # noqa: S307 - as a rank does it
     # The test's own frames are none of the user's.
     error = caught.value.with_traceback(caught.tb.tb_next)
-    assert find_user_place(error)[:2] == (place, code)
+    assert find_user_location(error)[:2] == (place, code)

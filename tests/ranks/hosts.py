@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from mhnb.cluster import Cluster, StartOptions
-from mhnb.core.asked.shape import Shape
+from mhnb.core.asked.shape import ClusterSpec
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.launch.local import LocalHost
-from mhnb.startup.options import Place, local_spec
+from mhnb.startup.options import GenerationLocation, local_spec
 from mhnb.system.ports import find_free_port
 
 __all__ = ["HostsCluster", "Wire"]
@@ -42,11 +42,11 @@ class HostsCluster(Cluster):
         **options: Any,
     ) -> None:
         self._ranks_of, self._way = hosts, way
-        super().__init__(Shape(sum(map(len, hosts)), devices, True, {}), StartOptions(name=name, **options))
+        super().__init__(ClusterSpec(sum(map(len, hosts)), devices, True, {}), StartOptions(name=name, **options))
 
     def _launch(self) -> None:
-        ground = self._ground
-        place = Place(ground.link.url, ground.key, self.generation, self.cwd, str(ground.run_dir))
+        ground = self._resources
+        place = GenerationLocation(ground.transport.url, ground.key, self.generation, self.cwd, str(ground.run_dir))
         spec = local_spec(self.shape, self.options, place, os.environ, f"127.0.0.1:{find_free_port()}")
         url = f"tcp:127.0.0.1:{find_free_port()}"
         self._start(replace(spec, ranks=list(self._ranks_of[0]), board_url=url))
@@ -59,8 +59,8 @@ class HostsCluster(Cluster):
                 supervisor=number,
                 ranks=list(ranks),
                 run_dir=str(folder),
-                hub=False,
-                board=False,
+                starts_hub=False,
+                has_shared_board=False,
                 board_url=self._way(number, url),
             )
             self._start(theirs)
@@ -68,9 +68,9 @@ class HostsCluster(Cluster):
     def _start(self, spec: HostSpec) -> None:
         assert spec.supervisor is not None
         for rank in spec.ranks:
-            self._machine.roster.entries[rank].supervisor = spec.supervisor
+            self._state_machine.registry.entries[rank].supervisor = spec.supervisor
         self.launched.append(LocalHost(spec, os.environ | spec.environment))
-        self._ground.note_owner(self.shape, self.options, ())
+        self._resources.record_owner(self.shape, self.options, ())
 
     @property
     def pids(self) -> list[int]:

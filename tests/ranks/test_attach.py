@@ -16,14 +16,14 @@ import pytest
 
 from mhnb.cli import main
 from mhnb.cluster import Cluster
-from mhnb.commands.reaping import end_stray, find_strays
+from mhnb.commands.reaping import end_orphan, find_orphans
 from mhnb.core.keep.journal import CellRecord
 from mhnb.core.keep.replay import plan_replay
 from mhnb.core.wire.protocol import PROTOCOL_VERSION
-from mhnb.drive.reader import Reader
-from mhnb.drive.roll import StartReport
+from mhnb.drive.reader import EventLoop
+from mhnb.drive.roll import StartProgress
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotClean, NotDriver, NotStarted
-from mhnb.keep.berth import find_berths
+from mhnb.keep.berth import list_cluster_records
 from mhnb.startup import starting
 from tests.hosts.hostnet import wait_until
 from tests.notebook.conftest import no_cluster_in_sight
@@ -70,10 +70,10 @@ def attach(leftovers: None) -> Iterator[Callable[..., Cluster]]:
         pids = every_pid(cluster)
         cluster.stop()
         assert wait_gone(pids) == []
-    for berth in find_berths(os.environ):
-        for pid in berth.supervisors.values():
+    for berth in list_cluster_records(os.environ):
+        for pid in berth.local_supervisors.values():
             os.kill(pid, signal.SIGTERM)
-        assert wait_gone([*berth.supervisors.values()]) == []
+        assert wait_gone([*berth.local_supervisors.values()]) == []
 
 
 def test_a_killed_notebooks_cluster_goes_on(attach: Callable[..., Cluster]) -> None:
@@ -184,10 +184,10 @@ def test_a_cell_that_still_runs_is_waited_for(
     attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A training that outlives its notebook may take hours: who comes back waits, and is told for what; giving up changes nothing."""
-    monkeypatch.setattr("mhnb.drive.fleet._TAKE_OVER_S", 1.0)
-    reports: list[StartReport] = []
+    monkeypatch.setattr("mhnb.drive.fleet._TAKEOVER_TIMEOUT_S", 1.0)
+    reports: list[StartProgress] = []
 
-    def give_up(report: StartReport) -> None:
+    def give_up(report: StartProgress) -> None:
         reports.append(report)
         if report.elapsed_s > 2:
             raise KeyboardInterrupt
@@ -236,7 +236,10 @@ def test_a_rank_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> 
 
 def test_a_hub_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> None:
     """Whoever reports first, the ranks or their supervisor: it is no dead end, and what the ranks held comes back."""
-    noted = "cluster.run('x = 41').check(); print(cluster._machine.roster.hub_pid, file=open(os.environ['MHNB_HOME'] + '/pid', 'w'))"
+    noted = (
+        "cluster.run('x = 41').check(); "
+        "print(cluster._state_machine.registry.hub_pid, file=open(os.environ['MHNB_HOME'] + '/pid', 'w'))"
+    )
     with notebook(noted) as owner:
         kill_a_rank_of(owner)
         cluster = attach()
@@ -274,7 +277,7 @@ def test_ranks_of_another_version_are_told_of(attach: Callable[..., Cluster]) ->
     with notebook() as owner:
         owner.kill()
         owner.wait()
-        (berth,) = find_berths(os.environ)
+        (berth,) = list_cluster_records(os.environ)
         note = berth.run_dir / "berth.json"
         ours = note.read_text()
         note.write_text(ours.replace(f'"protocol": {PROTOCOL_VERSION}', '"protocol": 1').replace("{", '{"new": 1, ', 1))
@@ -420,14 +423,14 @@ def test_ctrl_c_while_it_is_taken_over_leaves_it(
     left = starting.start(2, 1, name="kept", keep=True)
     left.run("x = 41").check()
     left.leave()
-    start = Reader.start
+    start = EventLoop.start
 
-    def press(self: Reader) -> None:
+    def press(self: EventLoop) -> None:
         start(self)
         os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Reader, "start", press)
+        patch.setattr(EventLoop, "start", press)
         with pytest.raises(KeyboardInterrupt):
             attach()
     assert attach().run("print(x + 1)").check()[1].stdout == "42\n"
@@ -480,9 +483,9 @@ def test_what_is_kept_under_another_home_is_nobodys_stray(attach: Callable[..., 
     with notebook() as owner:
         owner.kill()
         owner.wait()
-        (berth,) = find_berths(os.environ)
-        found = find_strays(os.environ | {"MHNB_HOME": str(tmp_path / "elsewhere")})
-        assert berth.supervisors[0] not in [stray.pid for stray in found]
+        (berth,) = list_cluster_records(os.environ)
+        found = find_orphans(os.environ | {"MHNB_HOME": str(tmp_path / "elsewhere")})
+        assert berth.local_supervisors[0] not in [stray.pid for stray in found]
         attach()
 
 
@@ -491,14 +494,14 @@ def test_reap_ends_only_what_was_left(attach: Callable[..., Cluster]) -> None:
     with notebook() as owner:
         owner.kill()
         owner.wait()
-        (berth,) = find_berths(os.environ)
+        (berth,) = list_cluster_records(os.environ)
         # Of all strays on this machine, where another worker may have made some.
-        ours = berth.supervisors[0]
-        assert ours not in [stray.pid for stray in find_strays(os.environ)]
+        ours = berth.local_supervisors[0]
+        assert ours not in [stray.pid for stray in find_orphans(os.environ)]
         record = berth.run_dir / "cluster.json"
         record.write_text(record.read_text().replace('"keep": true', '"keep": false'))
-        (stray,) = [stray for stray in find_strays(os.environ) if stray.pid == ours]
-        assert stray.processes >= 4
-        end_stray(stray)
+        (stray,) = [stray for stray in find_orphans(os.environ) if stray.pid == ours]
+        assert stray.process_count >= 4
+        end_orphan(stray)
         assert wait_gone([ours]) == []
-        assert ours not in [stray.pid for stray in find_strays(os.environ)]
+        assert ours not in [stray.pid for stray in find_orphans(os.environ)]

@@ -7,7 +7,7 @@ from mhnb.cluster import Cluster
 PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
-from mhnb.teach.budget import Budget, stay_within
+from mhnb.teach.budget import Budget, check_budget
 mesh = jax.make_mesh((8,), ("data",))
 x = jax.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
 {}
@@ -16,14 +16,14 @@ x = jax.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
 
 def test_a_sum_stays_within_its_budget(cluster: Cluster) -> None:
     """One all-reduce of one float: every rank finds the same, and nothing is launched for it."""
-    result = cluster.run(PROGRAM.format('stay_within(Budget({"all-reduce": 1}, nbytes_per_device=4), jnp.sum, x)'))
+    result = cluster.run(PROGRAM.format('check_budget(Budget({"all-reduce": 1}, nbytes_per_device=4), jnp.sum, x)'))
     assert [rank.text for rank in result.check()] == ["'1 all-reduce of 4 bytes'"] * 4
 
 
 def test_what_is_too_much_is_named_on_every_rank(cluster: Cluster) -> None:
     """A gather where none is allowed: every rank names it."""
     gather = "jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, P()))"
-    result = cluster.run(PROGRAM.format(f'stay_within(Budget({{"all-reduce": 1}}), {gather}, x)'))
+    result = cluster.run(PROGRAM.format(f'check_budget(Budget({{"all-reduce": 1}}), {gather}, x)'))
     said = [rank.error.evalue for rank in result if rank.error is not None]
     assert len(said) == 4
     assert all("1 all-gather, expected none" in text for text in said)

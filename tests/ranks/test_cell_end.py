@@ -127,7 +127,7 @@ def test_ctrl_c_between_the_sending_and_the_waiting_is_the_cells(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cell is on its way and nobody waits for it yet: it is interrupted, and its end is waited for."""
-    reader = cluster._reader
+    reader = cluster._event_loop
     submit = reader.submit
 
     def submit_and_stop(*args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.life.ladder import AGAIN_AFTER_S
+from mhnb.core.life.ladder import SECOND_INTERRUPT_AFTER_S
 from mhnb.core.output.results import CellResult
 from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, InvalidRequest, NotClean
 
@@ -301,7 +301,7 @@ def run_and_interrupt(cluster: Cluster, source: str, again: Callable[[CellResult
 
     def look(snapshot: CellResult) -> None:
         first = not asked and all("on\n" in rank.stdout for rank in snapshot)
-        second = len(asked) == 1 and snapshot.wall_s > asked[0] + AGAIN_AFTER_S and again(snapshot)
+        second = len(asked) == 1 and snapshot.wall_s > asked[0] + SECOND_INTERRUPT_AFTER_S and again(snapshot)
         if first or second:
             asked.append(snapshot.wall_s)
             cluster.interrupt()

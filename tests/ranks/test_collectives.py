@@ -9,7 +9,7 @@ import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.errors import CallFailed, InvalidRequest, ValueDiffers
-from mhnb.exchange.collectives import ask_collectives, ask_launched
+from mhnb.exchange.collectives import request_collectives, request_launched
 from mhnb.sharding.report import Report
 
 SETUP = """
@@ -54,9 +54,9 @@ def without_reasons(report: Report) -> Report:
 @pytest.mark.other_python
 def test_before_and_after_agree(ready: Cluster) -> None:
     """The report of a call that is not made is that of the call that is; the launches are counted."""
-    before = [ask_collectives(ready, call, hosts(ready)) for call in ("step(up, down, x)", "ring(x)")]
+    before = [request_collectives(ready, call, hosts(ready)) for call in ("step(up, down, x)", "ring(x)")]
     result = ready.run("for _ in range(3): new = step(up, down, x)\ny = ring(x)").check()
-    after = ask_launched(ready, result.seq, range(4), hosts(ready))
+    after = request_launched(ready, result.seq, range(4), hosts(ready))
     assert [without_reasons(report) for report in after] == [without_reasons(report) for report in before]
     assert [report.launches for report in after] == [3, 1]
 
@@ -64,14 +64,14 @@ def test_before_and_after_agree(ready: Cluster) -> None:
 @pytest.mark.other_python
 def test_what_is_worked_out_by_hand(ready: Cluster) -> None:
     """Gradients of f32[64,128] and f32[128,64] a device over data, a sum of f32[32,64] over model; a ring of three turns."""
-    report = ask_collectives(ready, "step(up, down, x)", hosts(ready))
+    report = request_collectives(ready, "step(up, down, x)", hosts(ready))
     assert {row.axes for row in report.rows} == {("data",), ("model",)}
     over_data = [row for row in report.rows if row.axes == ("data",)]
     assert sum(row.times * row.nbytes_per_device for row in over_data) == 2 * 4 * 64 * 128
     assert report.nbytes_across_hosts == 2 * 4 * 64 * 128 * 3 // 4
     assert not any(row.crosses for row in report.rows if row.axes == ("model",))
     assert {row.source.file for row in report.rows if row.source} >= {f"<cell {ready.run('0').seq - 1}>"}
-    (turn,) = ask_collectives(ready, "ring(x)", hosts(ready)).rows
+    (turn,) = request_collectives(ready, "ring(x)", hosts(ready)).rows
     assert (turn.op, turn.axes, turn.count, turn.nbytes_per_device) == ("collective-permute", ("data",), 3, 4 * 32 * 64)
     assert turn.why is not None
     assert turn.why.written
@@ -85,26 +85,26 @@ given = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(turned,
 compiled = jax.jit(lambda a: a.sum(1), out_shardings=NamedSharding(turned, P())).lower(given).compile()
 """
     ready.run(code).check()
-    rows = ask_collectives(ready, "compiled(given)", hosts(ready)).rows
+    rows = request_collectives(ready, "compiled(given)", hosts(ready)).rows
     assert [row.axes for row in rows if row.op == "all-reduce"] == [("data",)]
     assert all(row.why is not None and row.why.after is None for row in rows)
 
 
 def test_asking_launches_nothing(ready: Cluster) -> None:
     """No rank launches anything for it, nor is an argument computed that would have to be launched."""
-    ask_collectives(ready, "step(up, down, x)", hosts(ready))
+    request_collectives(ready, "step(up, down, x)", hosts(ready))
     for call in ("step(up + 1, down, x)", "ring(x[:64])", "ring(jax.device_put(x, NamedSharding(mesh, P())))"):
         with pytest.raises(InvalidRequest, match=r"on every rank: .* would be launched: .*bind it to a name"):
-            ask_collectives(ready, call, hosts(ready))
+            request_collectives(ready, call, hosts(ready))
     seq = ready.run("0").check().seq
-    assert ask_launched(ready, seq, range(4), hosts(ready)) == ()
+    assert request_launched(ready, seq, range(4), hosts(ready)) == ()
 
 
 def test_ranks_that_would_differ_are_shown(ready: Cluster) -> None:
     """Another shape on one rank, with the same collectives: it is another program."""
     ready.run("part = jax.ShapeDtypeStruct((128 + 64 * (rank == 3), 64), jnp.float32, sharding=x.sharding)").check()
     with pytest.raises(ValueDiffers) as caught:
-        ask_collectives(ready, "ring(part)", hosts(ready))
+        request_collectives(ready, "ring(part)", hosts(ready))
     assert "ranks 0-2: jit(ring) of f32[128,64] on 8 devices" in str(caught.value)
     assert "rank 3: jit(ring) of f32[192,64] on 8 devices" in str(caught.value)
 
@@ -127,7 +127,7 @@ def test_ranks_that_would_differ_are_shown(ready: Cluster) -> None:
 def test_what_cannot_be_compiled_is_said(ready: Cluster, call: str, said: str) -> None:
     """Each is one error of the user's, on every rank; the cluster stays as it was."""
     with pytest.raises((InvalidRequest, CallFailed)) as caught:
-        ask_collectives(ready, call, hosts(ready))
+        request_collectives(ready, call, hosts(ready))
     assert said in str(caught.value)
     assert " on every rank: " in str(caught.value)
     assert ready.state == "clean"
@@ -142,15 +142,15 @@ left, right = spread(None, 'e'), spread('e', None)
 def dot(a, b):
     return a @ b + 1""").check()
     with pytest.raises(CallFailed) as caught:
-        ask_collectives(ready, "dot(left, right)", hosts(ready))
+        request_collectives(ready, "dot(left, right)", hosts(ready))
     told = str(caught.value)
     assert caught.value.ename == "ShardingTypeError"
     assert told.startswith("dot(left, right) on every rank: ShardingTypeError: ")
     assert f"\n  cell {made.seq}, line 6:  return a @ b + 1\n  → The dimension that a and b are summed over" in told
     with pytest.raises(CallFailed, match=r"\n  → The dimension that a and b are summed over"):
-        ask_collectives(ready, "jnp.matmul(left, right)", hosts(ready))
+        request_collectives(ready, "jnp.matmul(left, right)", hosts(ready))
     with pytest.raises(InvalidRequest, match="on every rank: NameError"):
-        ask_collectives(ready, "doot(left, right)", hosts(ready))
+        request_collectives(ready, "doot(left, right)", hosts(ready))
     assert ready.state == "clean"
 
 
@@ -159,7 +159,7 @@ def test_past_cells_are_not_known(ready: Cluster) -> None:
     seq = ready.run("y = ring(x)").check().seq
     ready.run("0").check()
     with pytest.raises(InvalidRequest, match=f"another cell has run since cell {seq}"):
-        ask_launched(ready, seq, range(4), hosts(ready))
+        request_launched(ready, seq, range(4), hosts(ready))
 
 
 def test_some_ranks_alone(ready: Cluster) -> None:
@@ -170,7 +170,7 @@ small = jax.make_array_from_callback((8, 4), NamedSharding(few, P('r', 'c')), la
 jax.jit(lambda a: a.sum(0), out_shardings=NamedSharding(few, P('c')))(small).block_until_ready();
 """
     result = ready.run(code, ranks="1-2").check()
-    (report,) = ask_launched(ready, result.seq, (1, 2), hosts(ready))
+    (report,) = request_launched(ready, result.seq, (1, 2), hosts(ready))
     (row,) = report.rows
     assert (row.axes, row.groups, row.crosses) == (("r",), ((0, 2), (1, 3)), True)
 
@@ -220,7 +220,7 @@ model = Model()
 """
     ready.run(code).check()
     for call in ("model.total(x)", "model.total(x, times=2)", "Model.total(model, x)"):
-        (row,) = ask_collectives(ready, call, hosts(ready)).rows
+        (row,) = request_collectives(ready, call, hosts(ready)).rows
         assert (row.op, row.axes, row.nbytes_per_device) == ("all-reduce", ("data",), 4 * 64), call
 
 
@@ -230,9 +230,9 @@ def test_a_method_of_an_array(ready: Cluster) -> None:
         if call.startswith("x.T"):
             # Its function would have to be computed by a launch.
             with pytest.raises(InvalidRequest, match=r"on every rank: .* would be launched: "):
-                ask_collectives(ready, call, hosts(ready))
+                request_collectives(ready, call, hosts(ready))
         else:
-            (row,) = ask_collectives(ready, call, hosts(ready)).rows
+            (row,) = request_collectives(ready, call, hosts(ready)).rows
             assert (row.op, row.axes, str(row.source)) == ("all-reduce", ("data",), "this call, line 1")
 
 
@@ -240,17 +240,17 @@ def test_python_values_of_a_plain_function_may_decide(ready: Cluster) -> None:
     """A function that is not jitted is lowered over its arrays; its other arguments may choose an axis or a branch."""
     ready.run("def pick(x, how, axis=None): return x.sum(axis) if how == 'sum' else x").check()
     for call in ("jnp.sum(x, axis=0)", "pick(x, 'sum', 0)", "pick(x, axis=0, how='sum')"):
-        (row,) = ask_collectives(ready, call, hosts(ready)).rows
+        (row,) = request_collectives(ready, call, hosts(ready)).rows
         assert (row.op, row.nbytes_per_device) == ("all-reduce", 4 * 64), call
-    assert ask_collectives(ready, "pick(x, 'no')", hosts(ready)).rows == ()
+    assert request_collectives(ready, "pick(x, 'no')", hosts(ready)).rows == ()
 
 
 def test_what_a_report_has_traced_first_is_the_cells_once_it_is_launched(ready: Cluster) -> None:
     """JAX remembers where a function of its own was traced, and that was in mhnb: the line told is that of the launch."""
     ready.run("total = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))").check()
-    (before,) = {str(row.source) for row in ask_collectives(ready, "total(up)", hosts(ready)).rows}
+    (before,) = {str(row.source) for row in request_collectives(ready, "total(up)", hosts(ready)).rows}
     assert before == "this call, line 1"
     result = ready.run("y = 1\ns = total(up)").check()
-    (after,) = ask_launched(ready, result.seq, range(4), hosts(ready))
+    (after,) = request_launched(ready, result.seq, range(4), hosts(ready))
     assert {str(row.source) for row in after.rows} == {f"cell {result.seq}, line 2"}
     assert all("are not kept after a launch" in str(row.why) for row in after.rows)

@@ -15,7 +15,7 @@ import pytest
 from mhnb.cluster import Cluster
 from mhnb.core.keep.export import CellStep, export_script
 from mhnb.keep.exporting import export_cluster
-from mhnb.rank.cell.native import part_noise
+from mhnb.rank.cell.native import split_library_noise
 from mhnb.system.ports import find_free_port
 
 CELLS = (
@@ -49,7 +49,7 @@ def _run_plain(command: Sequence[Sequence[str]], environment: dict[str, str] | N
 
 def _without_gloo(said: str) -> str:
     """The library under the collectives speaks on stdout as well, from two threads into each other; the notebook leaves that out."""
-    return part_noise(said)[0]
+    return split_library_noise(said)[0]
 
 
 @pytest.fixture

@@ -88,8 +88,8 @@ def test_what_differs_is_said_across_hosts(ready: Cluster) -> None:  # noqa: F81
 def test_the_guard_is_there_on_every_host(ready: Cluster) -> None:  # noqa: F811
     """One board, reached from all of them: rank 0 at the board, the others through the delegate."""
     assert ready.guard == "lockstep"
-    kinds = ready.run("import mhnb.rank.jaxhooks as hooks; type(hooks._recorder.gate._table).__name__").check()
-    assert [rank.text for rank in kinds] == ["'BoardTable'", *["'RemoteTable'"] * 3]
+    kinds = ready.run("import mhnb.rank.jaxhooks as hooks; type(hooks._recorder.gate._backend).__name__").check()
+    assert [rank.text for rank in kinds] == ["'LocalAgreement'", *["'RemoteAgreement'"] * 3]
 
 
 SUB = """
@@ -162,7 +162,7 @@ import os, signal
 def bell(_, frame):
     # Only in the wait: what it does to the cell's own code is the cell's business.
     while frame is not None:
-        if frame.f_code.co_name in ('wait', 'take_back'): raise TimeoutError('the bell')
+        if frame.f_code.co_name in ('wait', 'withdraw'): raise TimeoutError('the bell')
         frame = frame.f_back
 if rank == 1:
     signal.signal(signal.SIGALRM, bell)
@@ -192,7 +192,7 @@ if rank == 2:
     import sys; sys.setswitchinterval(0.005)
     import mhnb.rank.jaxhooks as hooks
     thread = threading.Thread(target=late, daemon=True); thread.start()
-    while not (hooks._recorder.gate.is_busy() or caught): time.sleep(0.001)"""
+    while not (hooks._recorder.gate.has_launching_threads() or caught): time.sleep(0.001)"""
     result = ready.run(code)
     # The cell waits for a thread that is about to launch; on the others it has ended without the launch.
     assert names(result) in (["", "", "OrderMismatch", ""], ["", "", "", ""])
@@ -204,7 +204,7 @@ import os
 if rank == 0:
     import mhnb.rank.jaxhooks as hooks
     while not os.path.exists(flag): time.sleep(0.05)
-    while is_lost and hooks._recorder.gate._table._board.ended_seq(1) < 1 << 31: time.sleep(0.05)
+    while is_lost and hooks._recorder.gate._backend._board.ended_seq(1) < 1 << 31: time.sleep(0.05)
 else: print('on', flush=True)
 y = float(add(x))"""
 """Rank 1 says that it is about to wait, and rank 0 comes when it is told to, and the board knows of the loss."""

@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.core.output.results import CellResult
-from mhnb.system.processes import is_halted
+from mhnb.system.processes import is_stopped
 
 Fresh = Callable[..., Cluster]
 
@@ -86,7 +86,7 @@ def test_the_death_of_a_rank_is_seen_without_its_supervisor(halted: tuple[Cluste
     reason = cluster.reason
     os.kill(cluster.supervisor_pid, signal.SIGCONT)
     assert "goes on" in told.get(timeout=60)
-    assert not is_halted(cluster.supervisor_pid)
+    assert not is_stopped(cluster.supervisor_pid)
     assert cluster.reason == reason
     assert told.empty()
 

@@ -418,11 +418,11 @@ seen, unseen"""
 
 def test_what_the_guard_does_not_see_is_said_at_the_start(ready: Cluster) -> None:
     """As `guard: unavailable` is, where nothing is seen."""
-    entry = ready._machine.roster.entries[-1]
+    entry = ready._state_machine.registry.entries[-1]
     before = entry.facts["guard"]
-    assert describe_guard(ready._machine, "lockstep") == "lockstep"
+    assert describe_guard(ready._state_machine, "lockstep") == "lockstep"
     entry.facts["guard"] = before | {"unseen": ["device_put"]}
     try:
-        assert describe_guard(ready._machine, "lockstep") == "lockstep, unavailable for device_put"
+        assert describe_guard(ready._state_machine, "lockstep") == "lockstep, unavailable for device_put"
     finally:
         entry.facts["guard"] = before

@@ -8,8 +8,8 @@ import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.errors import InvalidRequest
-from mhnb.exchange.collectives import ask_collectives
-from mhnb.exchange.layouts import ask_layout
+from mhnb.exchange.collectives import request_collectives
+from mhnb.exchange.layouts import request_layout
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.tree import LayoutTree
@@ -93,41 +93,41 @@ def test_expect_draws_both(ranks: Cluster) -> None:
 
 def test_the_ranks_are_asked_between_cells(ranks: Cluster) -> None:
     """One view where all agree; an array, a tree, a mesh; own arrays of each rank count as the same."""
-    (view,) = ask_layout(ranks, "params['layers'][0]['w']")
+    (view,) = request_layout(ranks, "params['layers'][0]['w']")
     assert view.ranks == (0, 1, 2, 3)
-    assert view.seen == Layout.of((8, 6), {"data": 4, "model": 2}, "P('data')", devices_per_host=2)
-    (tree,) = ask_layout(ranks, "params")
-    assert isinstance(tree.seen, LayoutTree)
+    assert view.view == Layout.of((8, 6), {"data": 4, "model": 2}, "P('data')", devices_per_host=2)
+    (tree,) = request_layout(ranks, "params")
+    assert isinstance(tree.view, LayoutTree)
     assert tree.is_local
-    assert [row.path for row in tree.seen.rows] == [
+    assert [row.path for row in tree.view.rows] == [
         "['layers'][0]['b']", "['layers'][0]['w']", "['own']", "['steps']", "['x']",
     ]  # fmt: skip
-    (mesh,) = ask_layout(ranks, "x.sharding.mesh")
-    assert mesh.seen == MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
+    (mesh,) = request_layout(ranks, "x.sharding.mesh")
+    assert mesh.view == MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
 
 
 def test_a_difference_is_shown(ranks: Cluster) -> None:
     """What one rank holds otherwise, or not at all, is a view of its own."""
     ranks.run("y = put((8, 8), 'data')")
     ranks.run("y = 3", ranks="2")
-    views = ask_layout(ranks, "y")
+    views = request_layout(ranks, "y")
     assert [view.ranks for view in views] == [(0, 1, 3), (2,)]
-    assert "got int" in str(views[1].seen)
+    assert "got int" in str(views[1].view)
     ranks.run("del y", ranks="1")
-    assert [view.ranks for view in ask_layout(ranks, "y")] == [(0, 3), (1,), (2,)]
+    assert [view.ranks for view in request_layout(ranks, "y")] == [(0, 3), (1,), (2,)]
 
 
 @pytest.mark.parametrize("expression", ["x + 1", "x.T", "x[0]", "put((8,))", "x.sum()", "[a for a in [x]]"])
 def test_what_may_compute_is_refused(ranks: Cluster, expression: str) -> None:
     """Between cells nothing is run: an expression that is more than a look-up is refused, and says the way."""
     with pytest.raises(InvalidRequest, match="bind it to a name in a %%mhjax cell"):
-        ask_layout(ranks, expression)
+        request_layout(ranks, expression)
 
 
 def test_a_missing_name_is_said_once(ranks: Cluster) -> None:
     """A name that no rank has is an error, not a drawing."""
     with pytest.raises(InvalidRequest, match=r"layout nowhere: there is no 'nowhere'; %mhjax vars lists"):
-        ask_layout(ranks, "nowhere")
+        request_layout(ranks, "nowhere")
 
 
 def test_a_sub_mesh_is_read_where_it_is(ranks: Cluster) -> None:
@@ -140,10 +140,10 @@ def test_a_sub_mesh_is_read_where_it_is(ranks: Cluster) -> None:
         "    from mhnb.rank.asks.layouts import device_ref\n"
         "    said = {str(device_ref(d)): index[0].indices(8)[:2] for d, index in sharding.devices_indices_map((8,)).items()}"
     ).check()
-    views = ask_layout(ranks, "part")
+    views = request_layout(ranks, "part")
     assert [view.ranks for view in views] == [(1, 2), (0, 3)]
-    assert isinstance(views[0].seen, Layout)
-    boxes = {str(device): box[0] for device, box in views[0].seen.boxes.items()}
+    assert isinstance(views[0].view, Layout)
+    boxes = {str(device): box[0] for device, box in views[0].view.boxes.items()}
     assert boxes == {"2:1": (0, 2), "2:0": (2, 4), "1:0": (4, 6), "1:1": (6, 8)}
     assert ranks.run("said", ranks="1,2")[1].text == repr(boxes)
 
@@ -164,15 +164,18 @@ def test_a_replicated_value_is_shown_with_its_numbers(cluster: Cluster) -> None:
 def test_what_is_deleted_is_said_to_be(ranks: Cluster) -> None:
     """A donated array has a layout and no bytes any more: alone, and in a tree, where it does not count."""
     ranks.run("gone = put((8, 8), 'data'); both = {'gone': gone, 'x': x}; gone.delete()").check()
-    (view,) = ask_layout(ranks, "gone")
+    (view,) = request_layout(ranks, "gone")
     assert view.is_deleted
-    assert isinstance(view.seen, Layout)
-    (view,) = ask_layout(ranks, "both")
-    assert isinstance(view.seen, LayoutTree)
-    assert [(row.path, view.seen.remark(row)) for row in view.seen.rows] == [("['gone']", "deleted"), ("['x']", "")]
-    assert view.seen.nbytes == 256
+    assert isinstance(view.view, Layout)
+    (view,) = request_layout(ranks, "both")
+    assert isinstance(view.view, LayoutTree)
+    assert [(row.path, view.view.remark(row)) for row in view.view.rows] == [("['gone']", "deleted"), ("['x']", "")]
+    assert view.view.nbytes == 256
     ranks.run("gone = put((8, 8), 'data')\nif jax.process_index() == 3: gone.delete()").check()
-    assert [(view.ranks, view.is_deleted) for view in ask_layout(ranks, "gone")] == [((0, 1, 2), False), ((3,), True)]
+    assert [(view.ranks, view.is_deleted) for view in request_layout(ranks, "gone")] == [
+        ((0, 1, 2), False),
+        ((3,), True),
+    ]
 
 
 def test_expect_says_what_it_takes(ranks: Cluster) -> None:
@@ -213,7 +216,7 @@ def test_ranks_know_that_they_share_a_host(fresh: Callable[..., Cluster]) -> Non
     # Of the 24 B that each device lacks, one host has 8 B and the other 16 B.
     assert "96 B move · 64 B of it across hosts" in moved
     told = cluster.run("row.nbytes_per_device, row.nbytes_across_hosts")[3].text
-    (report,) = ask_collectives(cluster, "(lambda x: x.sum())(x)", {r.rank: r.host for r in cluster.ranks}).rows
+    (report,) = request_collectives(cluster, "(lambda x: x.sum())(x)", {r.rank: r.host for r in cluster.ranks}).rows
     assert told == repr((report.nbytes_per_device, report.nbytes_across_hosts)) == "(4, 2)"
     planned = str(cluster.run("mhnb.layout((8,), {'a': 4}, 'P(\"a\")', devices_per_host=1)")[3].text)
     assert [line.split()[-1] for line in planned.splitlines()[1:]] == ["host0", "host1", "host2", "host3"]

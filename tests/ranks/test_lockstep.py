@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.explain.where import WhereCard
+from mhnb.core.explain.where import HangReport
 from mhnb.core.output.results import CellResult
 from mhnb.errors import NameMissing, OrderMismatch
 
@@ -545,15 +545,15 @@ from mhnb.rank.guard.launches import LaunchRecorder
 class RungError(Exception): pass
 def ring(*_): raise RungError
 signal.signal(signal.SIGUSR1, ring)
-own = LaunchRecorder.note
+own = LaunchRecorder.record_launch
 def note(self, *given, **named):
     if rank == 1: signal.raise_signal(signal.SIGUSR1)
     return own(self, *given, **named)
-LaunchRecorder.note = note
+LaunchRecorder.record_launch = note
 try: print(float(add(x)))
 except RungError: print("rung")
 finally:
-    LaunchRecorder.note = own
+    LaunchRecorder.record_launch = own
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)"""
     result = ready.run(code).check()
     assert [rank.stdout for rank in result] == ["28.0\n", "rung\n", "28.0\n", "28.0\n"]
@@ -694,7 +694,7 @@ def test_device_put_of_different_values_is_an_error_on_every_rank(ready: Cluster
 
 def test_ranks_that_wait_to_agree_are_on_the_hang_card(ready: Cluster) -> None:
     """Under lockstep nothing is launched yet, and the card says all the same who waits, in what, and who is absent."""
-    seen: list[WhereCard] = []
+    seen: list[HangReport] = []
 
     def look(snapshot: CellResult) -> None:
         card = snapshot.where

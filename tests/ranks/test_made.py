@@ -246,7 +246,9 @@ def test_what_cannot_be_recorded_is_told_and_stops_nothing(fresh: Callable[..., 
     """The guard looks into arrays of JAX's making: where that fails, the program goes on, and each such cell says so."""
     cluster = fresh(2, 1)
     cluster.run(ALONE).check()
-    cluster.run("import mhnb.rank.guard.host_data as made\nmade.shared_boxes = lambda sharding, shape: 1 / 0").check()
+    cluster.run(
+        "import mhnb.rank.guard.host_data as made\nmade.find_shared_boxes = lambda sharding, shape: 1 / 0"
+    ).check()
     (told,) = cluster.run("y = 1\ncopy + np.ones(8, np.float32)").check().notes
     assert told.startswith("line 2 makes an array that cannot be compared with the other ranks' (ZeroDivisionError")
     told, *_ = cluster.run("copy + np.ones(8, np.float32)").check().notes

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.output.figures import gather_figures
+from mhnb.core.output.figures import collect_figures
 from mhnb.core.output.results import CellResult
 from mhnb.view.cell.text import format_cell_text
 
@@ -45,7 +45,7 @@ def test_a_plotly_figure_comes_as_its_data(cluster: Cluster) -> None:
     for rank in result:
         (output,) = rank.outputs
         assert set(output["data"]) == {"application/vnd.plotly.v1+json", "text/plain"}
-    (figure,) = gather_figures(result)
+    (figure,) = collect_figures(result)
     assert figure.ranks == (0, 1, 2, 3)
     assert figure.content["data"][0]["name"] == "load"
     assert format_cell_text(result).count("a plotly figure: bar") == 1

@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.supply.installing import run_pip
-from mhnb.verbs.hosts import describe_pip
+from mhnb.verbs.hosts import format_pip_output
 
 
 @pytest.fixture
@@ -32,16 +32,16 @@ def with_pip(cluster: Cluster) -> Iterator[Cluster]:
 def test_it_runs_once_where_ranks_share_an_environment(with_pip: Cluster) -> None:
     """Simulated hosts have one; what it says is shown whole where it was asked something."""
     (run,) = run_pip(with_pip, ["list"])
-    assert (run.host, run.python, run.code) == ("host0", sys.executable, 0)
-    assert "jax" in describe_pip(["list"], [run])
+    assert (run.host, run.python, run.exit_code) == ("host0", sys.executable, 0)
+    assert "jax" in format_pip_output(["list"], [run])
 
 
 def test_a_package_that_there_is_not(with_pip: Cluster) -> None:
     """pip's own words are told whole, and the cluster goes on."""
     words = ["install", "--no-index", "no-such-package-at-all"]
     (run,) = run_pip(with_pip, words)
-    assert run.code != 0
-    said = describe_pip(words, [run])
+    assert run.exit_code != 0
+    said = format_pip_output(words, [run])
     assert "no-such-package-at-all" in said
     assert "restart" not in said
     assert with_pip.run("print(1)").check()[0].stdout == "1\n"

@@ -19,9 +19,9 @@ import pytest
 from mhnb.cluster import Cluster
 from mhnb.core.explain.culprit import ErrorSite
 from mhnb.core.explain.hints import find_hint
-from mhnb.core.life.lastwords import choose_line, drop_frames
+from mhnb.core.life.lastwords import drop_stack_frames, pick_error_line
 from mhnb.core.output.results import CellResult
-from mhnb.rank.cell.native import part_noise
+from mhnb.rank.cell.native import split_library_noise
 from mhnb.system.ports import find_free_port
 
 Fresh = Callable[..., Cluster]
@@ -429,12 +429,12 @@ def test_a_process_id_twice() -> None:
         )
         keeper.result()
     # As a rank's supervisor reads them, and its notebook.
-    last = drop_frames(part_noise(said[1])[0].splitlines())[-12:]
+    last = drop_stack_frames(split_library_noise(said[1])[0].splitlines())[-12:]
     hint = find_hint("RankDied", "\n".join(last))
     assert hint is not None
     assert "the same process_id" in hint
     assert "--no-init" in hint
-    line = choose_line(last)
+    line = pick_error_line(last)
     assert re.match(r"[\w.]+:\d+\] … (?:ALREADY_EXISTS|ABORTED): ", line)
     assert re.search(r"newer incarnation|different incarnation", line)
 

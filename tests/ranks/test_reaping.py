@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.commands.reaping import _judge, end_stray, find_strays
+from mhnb.commands.reaping import _find_orphan_reason, end_orphan, find_orphans
 from tests.ranks.conftest import wait_gone
 
 NOTEBOOK = """
@@ -62,17 +62,17 @@ def test_what_cells_started_is_found_when_all_were_killed_at_once(
     """The ranks end with their supervisor; their subprocesses, also in sessions of their own, are found and ended."""
     supervisor, hub, *rest = read_pids(notebook)
     ranks, started = rest[:2], rest[2:]
-    assert not {stray.pid for stray in find_strays(os.environ)} & set(started)
+    assert not {stray.pid for stray in find_orphans(os.environ)} & set(started)
     for pid in [notebook.pid, supervisor, *([hub] if also_hub else [])]:
         os.kill(pid, signal.SIGKILL)
     notebook.wait()
     assert wait_gone([supervisor, hub, *ranks]) == []
     assert all(map(psutil.pid_exists, started))
-    strays = [stray for stray in find_strays(os.environ) if stray.pid in started]
+    strays = [stray for stray in find_orphans(os.environ) if stray.pid in started]
     assert {stray.pid for stray in strays} == set(started)
-    assert {stray.what for stray in strays} == {"sleep, process"}
+    assert {stray.kind for stray in strays} == {"sleep, process"}
     for stray in strays:
-        end_stray(stray)
+        end_orphan(stray)
     assert wait_gone(started) == []
 
 
@@ -88,12 +88,12 @@ def test_what_a_living_notebook_has_left_running_is_no_stray(notebook: subproces
     assert notebook.stdout.readline() == "stopped\n"
     assert wait_gone([supervisor, *rest[:3]]) == []
     assert all(map(psutil.pid_exists, own_sessions))
-    assert not {stray.pid for stray in find_strays(os.environ)} & set(own_sessions)
+    assert not {stray.pid for stray in find_orphans(os.environ)} & set(own_sessions)
     notebook.kill()
     notebook.wait()
-    strays = [stray for stray in find_strays(os.environ) if stray.pid in own_sessions]
+    strays = [stray for stray in find_orphans(os.environ) if stray.pid in own_sessions]
     for stray in strays:
-        end_stray(stray)
+        end_orphan(stray)
     assert {stray.pid for stray in strays} == set(own_sessions)
     assert wait_gone(own_sessions) == []
 
@@ -108,11 +108,11 @@ def test_a_halted_supervisor_whose_notebook_was_killed_is_ended_with_all_it_hold
     notebook.kill()
     notebook.wait()
     environment = os.environ | {"MHNB_HOME": str(tmp_path)}
-    (stray,) = [stray for stray in find_strays(environment) if stray.pid == supervisor]
-    end_stray(stray)
+    (stray,) = [stray for stray in find_orphans(environment) if stray.pid == supervisor]
+    end_orphan(stray)
     assert wait_gone([supervisor, *held[:3]]) == []
-    for left in [stray for stray in find_strays(environment) if stray.pid in started]:
-        end_stray(left)
+    for left in [stray for stray in find_orphans(environment) if stray.pid in started]:
+        end_orphan(left)
     assert wait_gone(started) == []
 
 
@@ -122,4 +122,4 @@ def test_what_ends_while_it_is_judged_is_no_stray() -> None:
         process = psutil.Process(started.pid)
         started.communicate(b"\n")
     ours = {"name": "x", "owner": started.pid, "supervisor": started.pid, "keep": False, "ranks": []}
-    assert [_judge(process, record, ()) for record in (None, ours)] == [None, None]
+    assert [_find_orphan_reason(process, record, ()) for record in (None, ours)] == [None, None]

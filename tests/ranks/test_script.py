@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.commands.scripting import as_script, exit_status
+from mhnb.commands.scripting import exit_status, to_script_result
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.values import RankError
 
@@ -132,8 +132,8 @@ def test_ctrl_c_has_a_status_of_its_own() -> None:
 def test_what_a_tainted_cluster_has_to_say_is_said() -> None:
     """Also where every rank ended by `sys.exit(0)`; that some did and others not is nothing to say."""
     tainted = replace(ended("0", "0"), state="tainted", notes=("later values could be wrong",))
-    assert as_script(tainted, "a.py").notes == ("later values could be wrong",)
-    assert as_script(replace(ended("0", None), notes=("rank 0 raised SystemExit",)), "a.py").notes == ()
+    assert to_script_result(tainted, "a.py").notes == ("later values could be wrong",)
+    assert to_script_result(replace(ended("0", None), notes=("rank 0 raised SystemExit",)), "a.py").notes == ()
 
 
 def test_errors_name_the_script() -> None:
@@ -141,7 +141,7 @@ def test_errors_name_the_script() -> None:
     error = RankError(
         "SyntaxError", "invalid syntax (<cell 2>, line 3)", ("\x1b[36mCell\x1b[39m In[2], line 3", "in <cell 2>:3")
     )
-    (rank,) = as_script(CellResult(2, "", (RankResult(0, "error", error=error),), 0.1), "a.py").ranks
+    (rank,) = to_script_result(CellResult(2, "", (RankResult(0, "error", error=error),), 0.1), "a.py").ranks
     assert rank.error is not None
     assert (rank.error.evalue, rank.error.traceback) == (
         "invalid syntax (a.py, line 3)",

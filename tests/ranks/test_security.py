@@ -17,9 +17,9 @@ from tests.ranks.conftest import every_pid, wait_gone
 
 FIND_CHANNEL = """
 import gc
-from mhnb.rank.channel import Channel
+from mhnb.rank.channel import TransportClient
 gc.unfreeze()
-own = next(x for x in gc.get_objects() if type(x) is Channel)
+own = next(x for x in gc.get_objects() if type(x) is TransportClient)
 """
 
 
@@ -68,7 +68,7 @@ def test_no_process_shows_a_key(begin: Callable[..., Cluster]) -> None:
     """Neither in its command line, which every user can read, nor in an environment that a subprocess of a cell inherits."""
     cluster = begin("keys", profile="split")
     try:
-        key = cluster._ground.key.hex()
+        key = cluster._resources.key.hex()
         shown = cluster.run(
             "import os, subprocess\nprint(subprocess.check_output(['env'], text=True), dict(os.environ))"
         )
@@ -85,11 +85,11 @@ def test_no_process_shows_a_key(begin: Callable[..., Cluster]) -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        "own._send([b'shouting'])",
+        "own._send_signed([b'shouting'])",
         "own.send(StopHost())",
         "own.send(CellEnded(0, 1, 'ok', [], [], 0, 0.0))",
         "own.send(OutputProduced(1, 1, [['stdout', 7]]))",
-        "own.send(CellEnded(1, 1, 'ok', [], [], 1, 0.0, made=[[{}]], left=[{}]))",
+        "own.send(CellEnded(1, 1, 'ok', [], [], 1, 0.0, host_arrays=[[{}]], abandoned_launch=[{}]))",
     ],
 )
 def test_a_cell_that_writes_to_the_link_costs_its_cluster_alone(

@@ -77,7 +77,7 @@ def test_a_restart_that_is_given_up_while_the_reserve_comes_up(fresh: Fresh) -> 
     def give_up() -> None:
         raise KeyboardInterrupt
 
-    spare.start.join = give_up  # type: ignore[method-assign, assignment]
+    spare.start_thread.join = give_up  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
         cluster.restart()
     assert wait_gone(warm) == []

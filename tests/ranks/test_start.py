@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.drive.roll import StartReport
+from mhnb.drive.roll import StartProgress
 from mhnb.errors import (
     AlreadyStarted,
     EnginesMissing,
@@ -28,10 +28,10 @@ from mhnb.errors import (
     NotStarted,
     PreflightFailed,
 )
-from mhnb.keep.berth import find_berths
+from mhnb.keep.berth import list_cluster_records
 from mhnb.startup import starting
 from mhnb.system.ports import find_free_port
-from mhnb.system.rundir import read_owners
+from mhnb.system.rundir import read_running_clusters
 from mhnb.values import PHASES, DeviceRef
 from tests.ranks.conftest import every_pid, is_running, wait_gone
 
@@ -97,7 +97,7 @@ def test_sigterm_ends_a_rank(fresh: Callable[..., Cluster], init: bool) -> None:
 
 def test_no_key_is_in_a_ranks_environment_or_arguments(cluster: Cluster) -> None:
     """What a rank's subprocesses inherit holds no key of the cluster."""
-    key = cluster._ground.key.hex()
+    key = cluster._resources.key.hex()
     for pid in every_pid(cluster):
         process = psutil.Process(pid)
         assert key not in " ".join(process.cmdline())
@@ -126,7 +126,7 @@ def test_modules_beside_the_notebook_import(fresh: Fresh, tmp_path: Path, monkey
 
 def test_progress_names_every_phase(fresh: Fresh) -> None:
     """The progress line has something to show: each rank passes through the phases and ends ready."""
-    reports: list[StartReport] = []
+    reports: list[StartProgress] = []
     fresh(2, 1, on_progress=reports.append)
     seen = {info.phase for report in reports for info in report.ranks}
     assert {"connected", "jax", "initialised", "devices", "checked", "ready"} <= seen
@@ -199,7 +199,7 @@ def failed_start(**options: object) -> tuple[MhnbError, list[int]]:
     """Start and fail; return the error and every pid that was seen."""
     pids: set[int] = set()
 
-    def look(report: StartReport) -> None:
+    def look(report: StartProgress) -> None:
         pids.update(info.pid for info in report.ranks if info.pid)
         if spoil := options.get("spoil"):
             spoil(report)  # type: ignore[operator]
@@ -245,7 +245,7 @@ def test_a_rank_killed_while_starting_is_named() -> None:
     """kill -9 in the start is a failed start with the signal's name."""
     killed: list[int] = []
 
-    def kill(report: StartReport) -> None:
+    def kill(report: StartProgress) -> None:
         pid = report.ranks[1].pid
         if not killed and pid and report.ranks[1].phase == "connected":
             killed.append(pid)
@@ -263,7 +263,7 @@ def test_a_rank_that_sleeps_while_starting_is_named(phase: str) -> None:
     """A stopped process reaches no further phase. The others wait for it in the same one, and are not named."""
     stopped: list[int] = []
 
-    def freeze(report: StartReport) -> None:
+    def freeze(report: StartProgress) -> None:
         row = report.ranks[1]
         if not stopped and row.pid and row.phase and PHASES.index(row.phase) >= PHASES.index(phase):
             stopped.append(row.pid)
@@ -305,8 +305,8 @@ def test_a_cluster_can_be_found_while_it_starts(mhnb_home: Path) -> None:
     """One that is kept outlives a notebook killed at this moment; `mhnb stop` must find it."""
     found: list[str] = []
 
-    def look(_report: StartReport) -> None:
-        found.extend(record["name"] for record in read_owners({"MHNB_HOME": str(mhnb_home)}))
+    def look(_report: StartProgress) -> None:
+        found.extend(record["name"] for record in read_running_clusters({"MHNB_HOME": str(mhnb_home)}))
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -436,7 +436,7 @@ def test_keep_outlives_the_owner_and_stop_ends_it(leftovers: None, named: str) -
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     pids = [int(word) for word in done.stdout.split()]
     assert all(map(is_running, pids))
-    (berth,) = find_berths(os.environ)
+    (berth,) = list_cluster_records(os.environ)
     name = named if named == berth.name else berth.full_name
     stop = subprocess.run([sys.executable, "-m", "mhnb", "stop", name], capture_output=True, text=True, check=True)
     assert stop.stdout == f"{name}: 2 ranks stopped\n"

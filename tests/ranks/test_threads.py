@@ -29,7 +29,7 @@ def loader():
     top(x).block_until_ready()
 thread = threading.Thread(target=loader{name}); thread.start()
 try:
-    while rank != 1 and thread.is_alive() and launches().gate.pending is None: time.sleep(0.01)
+    while rank != 1 and thread.is_alive() and launches().gate.undecided_launch is None: time.sleep(0.01)
     add(x).block_until_ready()
 finally:
     gate.set()
@@ -206,14 +206,14 @@ def ring(*_):
     try: add(x)
     except RuntimeError as error: said.append(str(error))
 before = signal.signal(signal.SIGUSR1, ring)
-from mhnb.rank.guard.local_agreement import BoardTable
-wait = BoardTable.wait
+from mhnb.rank.guard.local_agreement import LocalAgreement
+wait = LocalAgreement.wait
 def wait_and_ring(self, interrupted):
     signal.raise_signal(signal.SIGUSR1)
     return wait(self, interrupted)
-BoardTable.wait = wait_and_ring
+LocalAgreement.wait = wait_and_ring
 try: y = float(top(x))
-finally: BoardTable.wait = wait; signal.signal(signal.SIGUSR1, before)
+finally: LocalAgreement.wait = wait; signal.signal(signal.SIGUSR1, before)
 len(said), y"""
     assert {rank.text for rank in ready.run(code).check()} == {"(1, 7.0)"}
     said = ready.run("said[0]").check()[0].text or ""
@@ -228,17 +228,17 @@ from pathlib import Path
 gone = Path({str(tmp_path / "gone")!r})
 def ring(*_): add(x)
 before = signal.signal(signal.SIGUSR1, ring)
-from mhnb.rank.guard.local_agreement import BoardTable
-wait = BoardTable.wait
+from mhnb.rank.guard.local_agreement import LocalAgreement
+wait = LocalAgreement.wait
 def wait_and_ring(self, interrupted):
     if rank == 0: signal.raise_signal(signal.SIGUSR1)
     return wait(self, interrupted)
-BoardTable.wait = wait_and_ring
+LocalAgreement.wait = wait_and_ring
 try:
     while rank == 1 and not gone.exists(): time.sleep(0.01)
     y = float(top(x))
 finally:
-    BoardTable.wait = wait; signal.signal(signal.SIGUSR1, before)
+    LocalAgreement.wait = wait; signal.signal(signal.SIGUSR1, before)
     if rank == 0: gone.touch()"""
     result = ready.run(code)
     assert names(result) == ["RuntimeError", *["OrderMismatch"] * 3]
@@ -255,14 +255,14 @@ class Cycle:
     def __del__(self):
         try: add(x)
         except RuntimeError as error: said.append(str(error))
-from mhnb.rank.guard.local_agreement import BoardTable
-ask = BoardTable.ask
+from mhnb.rank.guard.local_agreement import LocalAgreement
+ask = LocalAgreement.propose
 def ask_and_collect(self, wish):
     Cycle(); gc.collect()
     return ask(self, wish)
-BoardTable.ask = ask_and_collect
+LocalAgreement.propose = ask_and_collect
 try: y = float(top(x))
-finally: BoardTable.ask = ask
+finally: LocalAgreement.propose = ask
 len(said), y"""
     result = ready.run(code).check()
     assert {rank.text for rank in result} == {"(1, 7.0)"}

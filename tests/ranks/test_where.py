@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.explain.where import WhereCard
+from mhnb.core.explain.where import HangReport
 from mhnb.core.output.results import CellResult
-from mhnb.core.ranks import say_ranks
-from mhnb.view.boards.where import format_where_text
+from mhnb.core.ranks import describe_ranks
+from mhnb.view.boards.where import format_hang_text
 
 LATE = 1
 """The rank that comes late."""
@@ -59,7 +59,7 @@ def in_thread(act: Callable[[], CellResult]) -> Future[CellResult]:
     return future
 
 
-def wait_for_card(cluster: Cluster, wanted: Callable[[WhereCard], bool], limit_s: float) -> WhereCard:
+def wait_for_card(cluster: Cluster, wanted: Callable[[HangReport], bool], limit_s: float) -> HangReport:
     """Ask until the card is as wanted."""
     end = time.monotonic() + limit_s
     while True:
@@ -70,12 +70,12 @@ def wait_for_card(cluster: Cluster, wanted: Callable[[WhereCard], bool], limit_s
         time.sleep(0.05)
 
 
-def _has_settled(card: WhereCard) -> bool:
+def _has_settled(card: HangReport) -> bool:
     """Ranks wait, and no rank was on its way still when it was last looked at: a slow machine brings them one after another."""
     return card.stuck and not card.progress
 
 
-def _compiles(card: WhereCard) -> bool:
+def _compiles(card: HangReport) -> bool:
     """Every rank has been looked at, and compiles."""
     return card.known and {place.activity for place in card.places} == {"compiling"}
 
@@ -120,7 +120,7 @@ def test_who_waits_and_who_is_absent(prepared: Cluster, flag: Path, case: str) -
     act, launch = CASES[case]
     with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\n{act}", flag):
         card = wait_for_card(prepared, _has_settled, 30)
-        text = format_where_text(card, name="shared")
+        text = format_hang_text(card, name="shared")
     # In a ring only those who send to the late rank, or receive from it, have anything to wait for.
     waiting = (0, 2) if case == "ppermute" else (0, 2, 3)
     assert card.waiting == waiting, text
@@ -128,7 +128,7 @@ def test_who_waits_and_who_is_absent(prepared: Cluster, flag: Path, case: str) -
     assert card.launch == launch, text
     assert card.lines == {LATE: 2, 3: None if case == "ppermute" else 3} | dict.fromkeys(waiting, 3), text
     assert card.age_s > 0, text
-    assert f"{say_ranks(waiting)} in {launch}, line 3:  {act}" in text
+    assert f"{describe_ranks(waiting)} in {launch}, line 3:  {act}" in text
     assert re.search(rf"absent +· rank {LATE} in sleep, cell \d+:\d+ come_late ← line 2:  come_late", text), text
     assert prepared.where() is None
 
@@ -186,7 +186,7 @@ def test_a_rank_that_ended_the_cell_is_absent(fresh: Callable[..., Cluster], fre
     future = in_thread(lambda: cluster.run("if me != 1:\n    float(add(x))", guard="parity"))
     card = wait_for_card(cluster, _has_settled, WAIT_S)
     assert (card.waiting, card.absent, card.lines[1]) == ((0, 2), (1,), None)
-    assert "rank 1 ended the cell" in format_where_text(card)
+    assert "rank 1 ended the cell" in format_hang_text(card)
     cluster.interrupt()
     assert not future.result(60).ok
     assert cluster.where() is None
@@ -210,7 +210,7 @@ def test_a_long_compile_is_called_compiling(prepared: Cluster, flag: Path) -> No
     with running(prepared, f"{COMPILE}compile_until({str(flag)!r})", flag):
         card = wait_for_card(prepared, _compiles, WAIT_S)
     assert (card.waiting, card.absent, card.launch) == ((), (), None)
-    assert re.search(r"running .* compiling.* line 8:  jax.jit\(lambda x: big\(x, k\)\)", format_where_text(card))
+    assert re.search(r"running .* compiling.* line 8:  jax.jit\(lambda x: big\(x, k\)\)", format_hang_text(card))
 
 
 def test_a_slow_trace_is_called_compiling(prepared: Cluster, flag: Path) -> None:
@@ -262,7 +262,7 @@ SPIN_S = 10.0
 """How long a program computes that is looked at, by what a short one took just before."""
 
 
-def _computes(card: WhereCard) -> bool:
+def _computes(card: HangReport) -> bool:
     return card.known and not card.waiting and "" not in {place.what for place in card.places}
 
 

@@ -17,7 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 import mhnb
 from mhnb.errors import InvalidRequest, ShardingError
-from mhnb.explore.layouts import DrawnLayout, DrawnTree
+from mhnb.explore.layouts import DisplayableLayout, DisplayableTree
 from mhnb.rank.asks.layouts import read_layout, read_mesh
 from mhnb.sharding.boxes import Box
 from mhnb.sharding.layout import Layout
@@ -134,7 +134,7 @@ def check_public() -> None:
     grid = MeshShape.row_major({"a": 4, "b": 2})
     mesh, spec = mesh_of(grid, "Auto"), PartitionSpec("a", None)
     drawn = mhnb.layout((8, 6), mesh, spec, dtype=jax.numpy.bfloat16)
-    assert isinstance(drawn, DrawnLayout)
+    assert isinstance(drawn, DisplayableLayout)
     assert drawn == mhnb.layout((8, 6), {"a": 4, "b": 2}, "P('a', None)", dtype="bf16")
     assert drawn == mhnb.layout((8, 6), AbstractMesh((4, 2), ("a", "b")), spec, dtype=np.dtype("bfloat16"))
     array = jax.device_put(np.zeros((8, 6), "f4"), NamedSharding(mesh, spec))
@@ -143,7 +143,7 @@ def check_public() -> None:
         mhnb.expect(array, PartitionSpec("b"))
     assert mhnb.reshard(array, to=PartitionSpec()).nbytes_moved == 8 * (192 - 48)
     tree = mhnb.layout({"w": array, "n": 3, "later": jax.ShapeDtypeStruct((8, 2), "f4", sharding=array.sharding)})
-    assert isinstance(tree, DrawnTree)
+    assert isinstance(tree, DisplayableTree)
     assert [row.path for row in tree.rows] == ["['later']", "['n']", "['w']"]
     assert "data" not in str(mhnb.layout(mesh))
     with pytest.raises(InvalidRequest, match="layout needs a"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.sharding.axes import Along, NamedMesh, find_axes, parse_meshes
+from mhnb.sharding.axes import GroupAxes, NamedMesh, find_axes, parse_meshes
 from tests.sharding.texts import CPU, lowered, read
 
 FOUND: dict[str, list[tuple[str, ...]]] = {
@@ -32,14 +32,18 @@ FOUND: dict[str, list[tuple[str, ...]]] = {
 def test_axes_of_recorded_programs(program: str, kind: str) -> None:
     """The names are those that the program was written with, though XLA's text may have made-up ones or none."""
     meshes = parse_meshes(lowered(program, kind))
-    assert [find_axes(one.groups, meshes) for one in read(program, kind)] == [Along(axes) for axes in FOUND[program]]
+    assert [find_axes(one.groups, meshes) for one in read(program, kind)] == [
+        GroupAxes(axes) for axes in FOUND[program]
+    ]
 
 
 @pytest.mark.parametrize("kind", CPU)
 def test_a_part_of_an_axis_is_said_to_be_one(kind: str) -> None:
     """Groups chosen by hand are no axis."""
     (one,) = read("part_of_axis", kind)
-    assert find_axes(one.groups, parse_meshes(lowered("part_of_axis", kind))) == Along(("x",), whole=False)
+    assert find_axes(one.groups, parse_meshes(lowered("part_of_axis", kind))) == GroupAxes(
+        ("x",), spans_whole_axes=False
+    )
 
 
 @given(
@@ -56,7 +60,7 @@ def test_axes_come_back(sizes: list[int], data: st.DataObject) -> None:
     groups = tuple(map(tuple, places.tolist()))
     mesh = NamedMesh(tuple(f"x{axis}" for axis in axes), tuple(sizes), tuple(order))
     expected = tuple(f"x{axis}" for axis in sorted(chosen))
-    assert find_axes(groups, [mesh]) == Along(expected, whole=True)
+    assert find_axes(groups, [mesh]) == GroupAxes(expected, spans_whole_axes=True)
 
 
 @given(st.permutations(range(8)))
@@ -65,19 +69,19 @@ def test_groups_that_are_no_axes_are_never_said_to_be(order: list[int]) -> None:
     groups = (tuple(order[:4]), tuple(order[4:]))
     mesh = NamedMesh(("data", "model"), (4, 2))
     is_data = {frozenset(group) for group in groups} == {frozenset((0, 2, 4, 6)), frozenset((1, 3, 5, 7))}
-    assert (find_axes(groups, [mesh]) == Along(("data",))) == is_data
-    assert find_axes(groups, [mesh]).whole == is_data
+    assert (find_axes(groups, [mesh]) == GroupAxes(("data",))) == is_data
+    assert find_axes(groups, [mesh]).spans_whole_axes == is_data
 
 
 def test_no_mesh_names_nothing() -> None:
     """Where no mesh is known, or none holds the devices, there are no axes."""
-    assert find_axes(((0, 1),), []) == Along((), whole=False)
-    assert find_axes(((0, 9),), [NamedMesh(("x",), (4,))]) == Along((), whole=False)
+    assert find_axes(((0, 1),), []) == GroupAxes((), spans_whole_axes=False)
+    assert find_axes(((0, 9),), [NamedMesh(("x",), (4,))]) == GroupAxes((), spans_whole_axes=False)
 
 
 def test_nothing_moves_alone() -> None:
     """Groups of one run along no axis."""
-    assert find_axes(((0,), (1,)), [NamedMesh(("x",), (2,))]) == Along()
+    assert find_axes(((0,), (1,)), [NamedMesh(("x",), (2,))]) == GroupAxes()
 
 
 def test_meshes_of_a_lowered_module() -> None:

@@ -110,7 +110,7 @@ def test_pairs_go_round(kind: str) -> None:
 def test_loops_and_branches(kind: str) -> None:
     """Nested scans multiply; a while loop's length is not known; a branch may not be taken."""
     permute, inner, loop, branch = read("loops", kind)
-    assert [(one.times, one.unknown, one.at_most) for one in (permute, inner, loop, branch)] == [
+    assert [(one.times, one.has_unknown_loop, one.is_conditional) for one in (permute, inner, loop, branch)] == [
         (15, False, False),
         (5, False, False),
         (1, True, False),
@@ -121,7 +121,7 @@ def test_loops_and_branches(kind: str) -> None:
 def test_a_loop_without_a_count_is_unknown() -> None:
     """XLA for TPU does not state the pipeline's seven turns: they are not guessed."""
     (permute,) = read("pipeline", TPU[0])
-    assert permute.unknown
+    assert permute.has_unknown_loop
     assert permute.is_async
 
 
@@ -176,21 +176,21 @@ def test_xla_for_tpu_overlaps() -> None:
     ]
     assert hlo("overlapped", TPU[0]).count(" all-gather(") == 4
     assert [one.is_async for one in rows] == [True, False, False]
-    assert not any(one.widened for one in rows)
+    assert not any(one.is_widened for one in rows)
 
 
 @pytest.mark.parametrize("kind", CPU)
 def test_cpu_widens_16_bit_floats(kind: str) -> None:
     """What is bf16 in the program and f32 in CPU's text is marked; what is f32 in the program is not."""
-    assert all(one.widened for one in read("reshard", kind))
-    assert not any(one.widened for one in read("rings", kind))
-    assert not any(one.widened for one in read("explicit_axes", kind))
+    assert all(one.is_widened for one in read("reshard", kind))
+    assert not any(one.is_widened for one in read("rings", kind))
+    assert not any(one.is_widened for one in read("explicit_axes", kind))
 
 
 def test_widened_reducer() -> None:
     """XLA names the reducer of a widened all-reduce."""
     text = module("all-reduce(%p), replica_groups={}, to_apply=%add_promoted").replace("%add (", "%add_promoted (")
-    assert parse_collectives(text)[0].widened
+    assert parse_collectives(text)[0].is_widened
 
 
 @pytest.mark.parametrize("kind", ["xla.jax-0.10.2", "xla.jax-0.12.0.1"])
@@ -313,7 +313,7 @@ ENTRY"""
         .replace("  ROOT %r", "  %once = f32[8]{0} call(%p), to_apply=%work\n  ROOT %r")
     )
     (one,) = parse_collectives(text)
-    assert (one.times, one.unknown, one.at_most) == (4, False, False)
+    assert (one.times, one.has_unknown_loop, one.is_conditional) == (4, False, False)
 
 
 def test_the_halves_of_an_async_pair_are_one() -> None:
@@ -342,7 +342,7 @@ def test_a_loop_of_no_turns_runs_nothing() -> None:
 ENTRY"""
     turns = 'while(%p), condition=%add, body=%body, backend_config={"known_trip_count":{"n":"0"}}'
     (one,) = parse_collectives(module(turns).replace("ENTRY", body))
-    assert (one.times, one.unknown) == (0, False)
+    assert (one.times, one.has_unknown_loop) == (0, False)
 
 
 def test_texts_name_the_version_they_come_from() -> None:

@@ -15,7 +15,7 @@ from mhnb.errors import AxisUsedTwice, Indivisible, InvalidRequest, MhnbError, S
 from mhnb.sharding.boxes import box_size, intersect
 from mhnb.sharding.dtypes import parse_dtype
 from mhnb.sharding.layout import Layout
-from mhnb.sharding.mesh import MeshShape, axis_reach, parse_axes, warn_chatty
+from mhnb.sharding.mesh import MeshShape, find_axis_reach, parse_axes, warn_cross_host_axes
 from mhnb.sharding.spec import parse_spec
 from mhnb.sharding.tree import LayoutRow, LayoutTree
 from mhnb.sharding.wire import decode_tree, encode_tree
@@ -134,14 +134,14 @@ def test_unconstrained_has_no_layout() -> None:
 
 def test_an_axis_that_crosses_hosts_is_known() -> None:
     """By ranks, or by the labels of hosts that have several ranks."""
-    assert [axis.hosts for axis in axis_reach(GRID)] == [4, 1]
-    assert [axis.hosts for axis in axis_reach(GRID, {0: "a", 1: "a", 2: "b", 3: "b"})] == [2, 1]
+    assert [axis.hosts for axis in find_axis_reach(GRID)] == [4, 1]
+    assert [axis.hosts for axis in find_axis_reach(GRID, {0: "a", 1: "a", 2: "b", 3: "b"})] == [2, 1]
 
 
 def test_a_chatty_axis_across_hosts_is_warned_of() -> None:
     """The model axis is to stay inside; where it does, and for data, nothing is said."""
-    assert warn_chatty(axis_reach(GRID)) == ()
-    (warning,) = warn_chatty(axis_reach(MeshShape.row_major({"model": 4, "data": 2}, devices_per_host=2)))
+    assert warn_cross_host_axes(find_axis_reach(GRID)) == ()
+    (warning,) = warn_cross_host_axes(find_axis_reach(MeshShape.row_major({"model": 4, "data": 2}, devices_per_host=2)))
     assert "'model' (4) crosses hosts" in warning
     assert "'data' stays inside a host: swap" in warning
 

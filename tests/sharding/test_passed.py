@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.sharding.passed import find_passed
+from mhnb.sharding.passed import find_passthrough_outputs
 
 CASES = {
     "a copy": ("    return %arg0 : t", ((0, 0),)),
@@ -35,10 +35,10 @@ def test_outputs_that_are_arguments(body: str, passed: tuple[tuple[int, int], ..
     after = "  func.func private @helper(%arg0: t) -> t {\n    return %arg0 : t\n  }"
     module = f"module @jit_f {{\n  func.func public @main(%arg0: t) -> t {{\n{body}\n  }}\n{after}\n}}"
     if body.strip() != "return":
-        assert find_passed(module) == passed
-    assert find_passed(module.replace(after, "")) == passed
+        assert find_passthrough_outputs(module) == passed
+    assert find_passthrough_outputs(module.replace(after, "")) == passed
 
 
 def test_no_module_has_none() -> None:
     """As of an executable that was serialised."""
-    assert find_passed("((ShapedArray(float32[8]),), 'jit(f)')") == ()
+    assert find_passthrough_outputs("((ShapedArray(float32[8]),), 'jit(f)')") == ()

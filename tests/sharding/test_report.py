@@ -20,7 +20,7 @@ HOSTS = {rank: f"host{rank}" for rank in range(4)}
 def program(name: str, kind: str) -> Program:
     """A recorded program as a rank tells it."""
     module = lowered(name, kind)
-    return Program(f"jit({name})", RANKS, kind[:3], read(name, kind), parse_meshes(module)).explained(module)
+    return Program(f"jit({name})", RANKS, kind[:3], read(name, kind), parse_meshes(module)).with_explanations(module)
 
 
 @pytest.mark.parametrize("kind", [*CPU, *TPU])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mhnb.sharding.hlo import HloCollective
 from mhnb.sharding.hlo_shape import HloShape
-from mhnb.sharding.traffic import Traffic, crosses_hosts, measure
+from mhnb.sharding.traffic import Traffic, crosses_hosts, measure_traffic
 from tests.sharding.texts import CPU, read
 
 FOUR_HOSTS = (0, 0, 1, 1, 2, 2, 3, 3)
@@ -51,14 +51,14 @@ WORKED_OUT = {
 @pytest.mark.parametrize(("moved", "bytes_"), WORKED_OUT.values(), ids=WORKED_OUT.keys())
 def test_what_is_worked_out_by_hand(moved: HloCollective, bytes_: tuple[int, ...]) -> None:
     """Payload, its part for other hosts, what a ring sends, and of that across hosts."""
-    assert measure(moved, FOUR_HOSTS) == Traffic(*bytes_)
+    assert measure_traffic(moved, FOUR_HOSTS) == Traffic(*bytes_)
     assert crosses_hosts(moved, FOUR_HOSTS) == bool(bytes_[1])
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8, 64, 4096])
 def test_ring_sizes(size: int) -> None:
     """An all-reduce sends 2(n-1)/n of its bytes, which comes near twice; a host each."""
-    found = measure(collective("all-reduce", 4096 * 3, (tuple(range(size)),)), range(size))
+    found = measure_traffic(collective("all-reduce", 4096 * 3, (tuple(range(size)),)), range(size))
     assert found.ring_nbytes == found.ring_nbytes_across_hosts == Fraction(2 * (size - 1), size) * 4096 * 3
     assert found.nbytes_across_hosts == Fraction(size - 1, size) * 4096 * 3
 
@@ -67,13 +67,13 @@ def test_ring_sizes(size: int) -> None:
 def test_recorded_programs(kind: str) -> None:
     """Data parallel crosses hosts, tensor parallel does not, in both versions' texts."""
     (gradients,) = read("data_parallel", kind)
-    assert measure(gradients, FOUR_HOSTS).nbytes_across_hosts == 3 * 4 * (64 + 128 * 64) // 4
+    assert measure_traffic(gradients, FOUR_HOSTS).nbytes_across_hosts == 3 * 4 * (64 + 128 * 64) // 4
     (result,) = read("tensor_parallel", kind)
-    assert measure(result, FOUR_HOSTS) == Traffic(8192, 0, 8192, 0)
+    assert measure_traffic(result, FOUR_HOSTS) == Traffic(8192, 0, 8192, 0)
     (stage,) = read("pipeline", kind)
-    assert measure(stage, FOUR_HOSTS) == Traffic(2048, 2048, 2048, 2048)
+    assert measure_traffic(stage, FOUR_HOSTS) == Traffic(2048, 2048, 2048, 2048)
     there, back = read("expert_parallel", kind)
-    assert measure(there, FOUR_HOSTS) == measure(back, FOUR_HOSTS) == Traffic(2048, 1536, 1536, 1536)
+    assert measure_traffic(there, FOUR_HOSTS) == measure_traffic(back, FOUR_HOSTS) == Traffic(2048, 1536, 1536, 1536)
 
 
 PARTS = 2520
@@ -100,7 +100,7 @@ def test_across_hosts_counts_parts_that_leave(op: str, group: tuple[int, ...], w
         if where[source] != where[target]:
             leaving.setdefault(source, {})[place] = nbytes
     expected = max((sum(found.values()) for found in leaving.values()), default=0)
-    found = measure(collective(op, PARTS, (group,)), where)
+    found = measure_traffic(collective(op, PARTS, (group,)), where)
     assert found.nbytes_across_hosts == expected
     assert found.nbytes_across_hosts <= found.nbytes
 
@@ -118,7 +118,7 @@ def test_a_ring_that_is_played_sends_as_much(op: str, group: tuple[int, ...], wh
             sent[place] += piece
             if where[group[place]] != where[group[(place + 1) % size]]:
                 across[place] += piece
-    found = measure(collective(op, PARTS, (group,)), where)
+    found = measure_traffic(collective(op, PARTS, (group,)), where)
     assert found.ring_nbytes == max(sent)
     assert found.ring_nbytes_across_hosts == max(across)
 
@@ -127,5 +127,5 @@ def test_a_ring_that_is_played_sends_as_much(op: str, group: tuple[int, ...], wh
 def test_one_host_crosses_nothing(group: tuple[int, ...], where: list[int]) -> None:
     """With all devices on one host nothing leaves it; renaming hosts changes nothing."""
     moved = collective("all-reduce", PARTS, (group,))
-    assert measure(moved, [0] * 12).nbytes_across_hosts == 0
-    assert measure(moved, where) == measure(moved, [f"host{host}" for host in where])
+    assert measure_traffic(moved, [0] * 12).nbytes_across_hosts == 0
+    assert measure_traffic(moved, where) == measure_traffic(moved, [f"host{host}" for host in where])

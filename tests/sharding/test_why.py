@@ -6,13 +6,13 @@ import pytest
 
 from mhnb.sharding.hlo import HloCollective
 from mhnb.sharding.hlo_module import SourceLine
-from mhnb.sharding.why import Why, explain, format_spec
+from mhnb.sharding.why import Explanation, explain_collective, format_shardy_spec
 from tests.sharding.texts import CPU, TPU, line_of, lowered, read
 
 
-def why(program: str, kind: str) -> list[Why]:
+def why(program: str, kind: str) -> list[Explanation]:
     """Explain every collective of a recorded program."""
-    return [explain(one, lowered(program, kind)) for one in read(program, kind)]
+    return [explain_collective(one, lowered(program, kind)) for one in read(program, kind)]
 
 
 @pytest.mark.parametrize("kind", CPU)
@@ -78,7 +78,7 @@ def test_two_arguments_that_move_are_not_told_apart() -> None:
     (one,) = read("at_entry", CPU[0])
     module = lowered("at_entry", CPU[0]).replace('<@mesh, [{"data"}, {}]>] out', "<@mesh, [{}, {}]>] out")
     assert module != lowered("at_entry", CPU[0])
-    assert (explain(one, module).before, explain(one, module).after) == ((), None)
+    assert (explain_collective(one, module).before, explain_collective(one, module).after) == ((), None)
 
 
 def test_an_argument_that_is_gathered() -> None:
@@ -92,9 +92,9 @@ def test_an_argument_that_is_gathered() -> None:
 def test_no_lowered_module_states_nothing() -> None:
     """Operation and line come from the compiled text alone."""
     one = HloCollective("all-gather", "g", (), (), (), op_name="jit(f)/mul", source=SourceLine("/a/model.py", 3))
-    assert explain(one, "") == Why("jit(f)/mul", SourceLine("/a/model.py", 3))
-    assert str(explain(one, "")) == "jit(f)/mul, model.py:3: not known → not known"
-    assert str(explain(HloCollective("all-gather", "g", (), (), ()), "")) == (
+    assert explain_collective(one, "") == Explanation("jit(f)/mul", SourceLine("/a/model.py", 3))
+    assert str(explain_collective(one, "")) == "jit(f)/mul, model.py:3: not known → not known"
+    assert str(explain_collective(HloCollective("all-gather", "g", (), (), ()), "")) == (
         "operation not known, line not known: not known → not known"
     )
 
@@ -103,12 +103,12 @@ def test_no_lowered_module_states_nothing() -> None:
 def test_the_operation_s_name_tells_what_was_asked_for(kind: str) -> None:
     """Of a launched program there is no lowered module: a psum is a psum by its name; what else is not known."""
     for program in ("pipeline", "expert_parallel", "sharded_parameters"):
-        assert all(explain(one, "").written for one in read(program, kind))
-    assert not any(explain(one, "").written for one in read("reshard", kind))
+        assert all(explain_collective(one, "").written for one in read(program, kind))
+    assert not any(explain_collective(one, "").written for one in read("reshard", kind))
     inserted = HloCollective(
         "all-gather", "g", (), (), (), op_name="jit(f)/psum_of_mine/mul", source=SourceLine("a", 1)
     )
-    assert not explain(inserted, "").written
+    assert not explain_collective(inserted, "").written
 
 
 @pytest.mark.parametrize("value", ["%arg0", "%0"])
@@ -123,7 +123,7 @@ def test_two_that_cannot_be_told_apart_are_not_known(value: str) -> None:
 """
     text = text.replace("VALUE", value)
     one = HloCollective("all-gather", "g", (), (), (), op_name="jit(f)/constraint", source=SourceLine("model.py", 3))
-    assert explain(one, text).after is None
+    assert explain_collective(one, text).after is None
 
 
 @pytest.mark.parametrize(
@@ -138,14 +138,14 @@ def test_two_that_cannot_be_told_apart_are_not_known(value: str) -> None:
 )
 def test_specs(text: str, spec: str) -> None:
     """Shardy's dimensions as JAX writes them."""
-    assert format_spec(text) == spec
+    assert format_shardy_spec(text) == spec
 
 
 def test_after_a_launch_the_module_is_not_there_and_that_is_said() -> None:
     """Less is known than before it, and where more is to be had is named; what the program itself asks for is known anyway."""
-    left = Why("jit(f)/mul", SourceLine("/a/model.py", 3), is_kept=False)
+    left = Explanation("jit(f)/mul", SourceLine("/a/model.py", 3), is_kept=False)
     assert str(left) == (
         "jit(f)/mul, model.py:3: the stated shardings are not kept after a launch; "
         "%mhjax collectives --why f(args) tells them"
     )
-    assert str(Why("psum", None, written=True, is_kept=False)).endswith("written in the program")
+    assert str(Explanation("psum", None, written=True, is_kept=False)).endswith("written in the program")

@@ -11,7 +11,7 @@ from mhnb.values import Outcome, Output, RankError
 from mhnb.view.live.frame import LiveFrame
 from mhnb.view.live.livehtml import frame_to_html
 from mhnb.view.region import Region
-from mhnb.view.screen import LiveBox
+from mhnb.view.screen import LiveWidget
 
 FRAME = "\x1b[36mCell\x1b[39m \x1b[32mIn[1], line 3\x1b[39m\n----> 3 x = x.reshape(7, -1)\n"
 HELPER = "\x1b[36mFile \x1b[39m\x1b[32m~/project/model.py:8\x1b[39m, in step(x)\n----> 8 return x.reshape(7, -1)\n"
@@ -115,7 +115,7 @@ class StrictPage(HTMLParser):
 class RecordingBox:
     """A live widget that remembers what it showed."""
 
-    hides_draft = True
+    hides_placeholder = True
 
     def __init__(self, frame: LiveFrame, act: Callable[[str], None]) -> None:
         self.frames = [frame]
@@ -193,12 +193,14 @@ class RecordingScreen:
         """Replace a display of an ended cell."""
         self._act("replace_late", data, display_id)
 
-    def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Callable[[str], None]) -> LiveBox | None:
+    def open_live(
+        self, frame: LiveFrame, text: str, display_id: str, on_button: Callable[[str], None]
+    ) -> LiveWidget | None:
         """Open a widget."""
         if not self.widgets:
             return None
         self._act("open", {"text/plain": text}, display_id)
-        self.boxes.append(RecordingBox(frame, act))
+        self.boxes.append(RecordingBox(frame, on_button))
         return self.boxes[-1]
 
     def open_region(self) -> Region | None:
@@ -212,7 +214,7 @@ class RecordingScreen:
         """Print."""
         self.written.append(text)
 
-    def complain(self, text: str) -> None:
+    def report_error(self, text: str) -> None:
         """Print a complaint."""
         self.complaints.append(text)
 

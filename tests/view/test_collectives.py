@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import Collective, Report
-from mhnb.sharding.why import Why
+from mhnb.sharding.why import Explanation
 from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
 
 REDUCE = Collective(
@@ -23,7 +23,9 @@ REDUCE = Collective(
     crosses=True,
     ring_nbytes_per_device=49152,
     ring_nbytes_across_hosts=49152,
-    why=Why("jit(step)/dot_general", SourceLine("/src/model.py", 18), before=("P('data', None)", None), after="P()"),
+    why=Explanation(
+        "jit(step)/dot_general", SourceLine("/src/model.py", 18), before=("P('data', None)", None), after="P()"
+    ),
 )
 GATHER = replace(
     REDUCE,

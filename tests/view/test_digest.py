@@ -9,36 +9,36 @@ import pytest
 
 from mhnb.core.output.results import RankResult
 from mhnb.values import Output, RankError
-from mhnb.view.cell.digest import clip_outputs, digest
-from mhnb.view.cell.failures import MISMATCH
-from mhnb.view.cell.folded import said_lines
+from mhnb.view.cell.digest import clip_outputs, summarise_cell
+from mhnb.view.cell.failures import ORDER_MISMATCH
+from mhnb.view.cell.folded import comparable_lines
 from mhnb.view.cell.html import format_cell_html
 from tests.view.samples import cell, failed, out, shown, value
 
 
 def test_the_odd_one_out_comes_first() -> None:
     """Minorities stand above the majority."""
-    seen = digest(cell([out("a")], [out("a")], [out("b")], [out("a")]))
+    seen = summarise_cell(cell([out("a")], [out("a")], [out("b")], [out("a")]))
     assert [block.ranks for block in seen.blocks] == [(2,), (0, 1, 3)]
-    assert seen.verdict == "rank 2 differs"
+    assert seen.difference == "rank 2 differs"
 
 
 def test_without_a_majority_ranks_are_in_order() -> None:
     """Two against two has no odd one."""
-    seen = digest(cell([out("b")], [out("a")], [out("a")], [out("b")]))
+    seen = summarise_cell(cell([out("b")], [out("a")], [out("a")], [out("b")]))
     assert [block.ranks for block in seen.blocks] == [(0, 3), (1, 2)]
-    assert (seen.verdict, seen.odd) == ("2 different outputs", frozenset())
+    assert (seen.difference, seen.outliers) == ("2 different outputs", frozenset())
 
 
 def test_ranks_that_agree_have_no_verdict() -> None:
     """One block, and nothing to say about it."""
-    seen = digest(cell([out("a")], [out("a")]))
-    assert (len(seen.blocks), seen.verdict, seen.heading) == (1, "", "ranks 0-1 · 0.21 s")
+    seen = summarise_cell(cell([out("a")], [out("a")]))
+    assert (len(seen.blocks), seen.difference, seen.heading) == (1, "", "ranks 0-1 · 0.21 s")
 
 
 def test_silence_is_empty() -> None:
     """A cell that said nothing shows nothing."""
-    assert digest(cell([], [])).empty
+    assert summarise_cell(cell([], [])).is_empty
 
 
 @pytest.mark.parametrize(
@@ -56,52 +56,54 @@ def test_silence_is_known_before_anything_is_put_in_order(ranks: list[Any], *, s
     """What is told to be silent has nothing to show, and nothing else is."""
     result = cell(*ranks)
     assert result.is_silent == silent
-    assert digest(result).empty or not silent
+    assert summarise_cell(result).is_empty or not silent
     assert not replace(result, notes=("one",)).is_silent
     assert not replace(result, done=False).is_silent
 
 
 def test_print_on_one_rank() -> None:
     """The usual `if rank == 0: print` is no difference to worry about."""
-    assert digest(cell([out("a")], [], [])).verdict == "only rank 0 said something"
-    assert digest(cell([], [out("a")])).verdict == "only rank 1 said something"
+    assert summarise_cell(cell([out("a")], [], [])).difference == "only rank 0 said something"
+    assert summarise_cell(cell([], [out("a")])).difference == "only rank 1 said something"
 
 
 def test_an_error_does_not_make_outputs_differ() -> None:
     """What a failing rank printed folds with what the others printed."""
-    seen = digest(cell([out("a")], failed(1, said=[out("a")]), [out("a")]))
+    seen = summarise_cell(cell([out("a")], failed(1, said=[out("a")]), [out("a")]))
     assert [block.ranks for block in seen.blocks] == [(0, 1, 2)]
 
 
 def test_the_first_to_fail_is_on_top() -> None:
     """Time decides, not the rank's number."""
-    seen = digest(cell(failed(0, "KeyError", at_s=0.3), failed(1, at_s=0.1), []))
-    assert [failure.word for failure in seen.failures] == ["ValueError", "KeyError"]
+    seen = summarise_cell(cell(failed(0, "KeyError", at_s=0.3), failed(1, at_s=0.1), []))
+    assert [failure.kind for failure in seen.failures] == ["ValueError", "KeyError"]
     assert seen.failure_heading == "ValueError on rank 1 · KeyError on rank 0 · rank 2 finished"
 
 
 def test_those_who_failed_later_stand_by_rank() -> None:
     """Only the first one's time is news; those who were left waiting and those without a traceback come last."""
     late = [failed(0, "TypeError", at_s=0.9), failed(1, "KeyError", at_s=0.8), failed(2, "IndexError", at_s=0.5)]
-    seen = digest(cell(*late, failed(3, at_s=0.1), failed(4, MISMATCH, at_s=0.05), RankResult(5, "killed")))
+    seen = summarise_cell(
+        cell(*late, failed(3, at_s=0.1), failed(4, ORDER_MISMATCH, at_s=0.05), RankResult(5, "killed"))
+    )
     assert [failure.ranks for failure in seen.failures] == [(3,), (0,), (1,), (2,), (5,), (4,)]
     assert seen.failure_heading.startswith("ValueError on rank 3 · TypeError on rank 0 · KeyError on rank 1 · ")
 
 
 def test_equal_tracebacks_are_one_failure() -> None:
     """Ranks that failed alike are listed together."""
-    assert [f.ranks for f in digest(cell(failed(0), failed(1), [], failed(3))).failures] == [(0, 1, 3)]
+    assert [f.ranks for f in summarise_cell(cell(failed(0), failed(1), [], failed(3))).failures] == [(0, 1, 3)]
 
 
 def test_a_lost_rank_is_a_failure_without_error() -> None:
     """The outcome is the word where there is no exception."""
-    seen = digest(cell(RankResult(0, "died"), RankResult(1, "killed")))
+    seen = summarise_cell(cell(RankResult(0, "died"), RankResult(1, "killed")))
     assert seen.failure_heading == "died on rank 0 · killed on rank 1"
 
 
 def test_a_running_cell_says_for_whom_it_waits() -> None:
     """Ranks that have ended are not waited for."""
-    assert digest(cell([], RankResult(1, "ok"), [], done=False, wall_s=3.2)).heading == (
+    assert summarise_cell(cell([], RankResult(1, "ok"), [], done=False, wall_s=3.2)).heading == (
         "ranks 0-2 · running 3.2 s · waiting for ranks 0,2"
     )
 
@@ -133,26 +135,26 @@ def test_what_was_not_compared_is_said() -> None:
     """Two ranks that differ in the middle of very long text look alike: the notes say how far they were compared."""
     lines = [f"line {n} of much text\n" for n in range(20_000)]
     other = [*lines[:10_000], "odd\n", *lines[10_001:]]
-    told = digest(cell([out("".join(lines))], [out("".join(other))])).notes
+    told = summarise_cell(cell([out("".join(lines))], [out("".join(other))])).notes
     assert any("only the beginning and the end were compared" in note for note in told)
-    assert digest(cell(*[[out("".join(lines))]] * 2)).notes == ()
+    assert summarise_cell(cell(*[[out("".join(lines))]] * 2)).notes == ()
 
 
 def test_who_failed_in_silence_is_not_the_odd_one() -> None:
     """The card tells of it; that it printed nothing follows."""
-    seen = digest(cell([out("loaded\n")], [out("loaded\n")], failed(2), [out("loaded\n")]))
-    assert seen.alarming == frozenset()
-    assert seen.verdict == "only ranks 0-1,3 said something"
-    spoke = digest(cell([out("loaded\n")], [out("loaded\n")], failed(2, said=[out("not so\n")])))
-    assert (spoke.alarming, spoke.verdict) == (frozenset({2}), "rank 2 differs")
+    seen = summarise_cell(cell([out("loaded\n")], [out("loaded\n")], failed(2), [out("loaded\n")]))
+    assert seen.marked_outliers == frozenset()
+    assert seen.difference == "only ranks 0-1,3 said something"
+    spoke = summarise_cell(cell([out("loaded\n")], [out("loaded\n")], failed(2, said=[out("not so\n")])))
+    assert (spoke.marked_outliers, spoke.difference) == (frozenset({2}), "rank 2 differs")
 
 
 def test_a_finished_bar_is_no_difference() -> None:
     """Ranks are never equally fast."""
     bar = "epoch: 100%|██████████| 20/20 [00:00<00:00, {}.5it/s]\n"
-    assert digest(cell(*[[out(bar.format(3 + r), "stderr")] for r in range(4)])).verdict == ""
+    assert summarise_cell(cell(*[[out(bar.format(3 + r), "stderr")] for r in range(4)])).difference == ""
     beside = [[out(bar.format(3 + r) + f"loss 0.{r + 3}\n", "stderr")] for r in range(4)]
-    assert digest(cell(*beside)).verdict == "numbers differ by rank"
+    assert summarise_cell(cell(*beside)).difference == "numbers differ by rank"
 
 
 def test_bars_drown_no_difference() -> None:
@@ -163,37 +165,37 @@ def test_bars_drown_no_difference() -> None:
         lines = [bar.format(20 + rank, 20 + rank), "step 0", bar.format(100, 100), *(["extra"] if rank == 3 else [])]
         return [out("\n".join(lines) + "\n")]
 
-    (odd, _) = digest(cell(*map(said, range(4)))).blocks
+    (odd, _) = summarise_cell(cell(*map(said, range(4)))).blocks
     assert [(row.kind, row.here) for row in odd.rows if row.kind != "same"] == [("added", "extra")]
 
 
 def test_what_differs_is_named_by_its_kind() -> None:
     """A table is no figure."""
     tables = [[shown(text__plain="<HTML>", text__html=f"<table><td>{word}</td></table>")] for word in "ab"]
-    assert digest(cell(*tables)).verdict == "displays differ by rank"
+    assert summarise_cell(cell(*tables)).difference == "displays differ by rank"
     drawn = [[shown(text__plain="<Figure>", image__png=word)] for word in "ab"]
-    assert digest(cell(*drawn)).verdict == "figures differ by rank"
+    assert summarise_cell(cell(*drawn)).difference == "figures differ by rank"
 
 
 def test_numbers_of_the_others_have_no_letters_beside_the_odd_one() -> None:
     """Those name rows of the others' table, which counts on from line to line."""
-    seen = digest(cell(*[[out("used 1 GB" if rank == 3 else f"used {700 + rank} MB")] for rank in range(4)]))
+    seen = summarise_cell(cell(*[[out("used 1 GB" if rank == 3 else f"used {700 + rank} MB")] for rank in range(4)]))
     assert seen.blocks[0].rows[0].there == "used ‹…› MB"
-    two = digest(cell(*[[out("a odd\nb odd" if r == 3 else f"a {70 + r}\nb {80 + r} x")] for r in range(4)]))
-    assert said_lines(two.blocks[1].folded) == [("stdout", "a ‹a›"), ("stdout", "b ‹a› x")]
+    two = summarise_cell(cell(*[[out("a odd\nb odd" if r == 3 else f"a {70 + r}\nb {80 + r} x")] for r in range(4)]))
+    assert comparable_lines(two.blocks[1].output_group) == [("stdout", "a ‹a›"), ("stdout", "b ‹a› x")]
 
 
 def test_an_own_number_is_no_difference_beside_another_text() -> None:
     """Rank 0 said its number as the others said theirs; only the line before differs."""
-    seen = digest(cell(*[[out(f"in {'ms' if rank == 0 else 'us'}\n{rank}\n")] for rank in range(4)]))
+    seen = summarise_cell(cell(*[[out(f"in {'ms' if rank == 0 else 'us'}\n{rank}\n")] for rank in range(4)]))
     assert [row.kind for row in seen.blocks[0].rows] == ["changed", "same"]
 
 
 def test_an_error_that_did_not_end_the_cell_stands_where_it_was_shown() -> None:
     """That of a `__repr__`, which IPython shows in place of the value."""
     shown = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": ["ValueError: no"]}
-    (block,) = digest(cell([out("a\n"), shown], [out("a\n"), shown])).blocks
-    assert said_lines(block.folded) == [("stdout", "a"), ("stderr", "ValueError: no")]
+    (block,) = summarise_cell(cell([out("a\n"), shown], [out("a\n"), shown])).blocks
+    assert comparable_lines(block.output_group) == [("stdout", "a"), ("stderr", "ValueError: no")]
     odd = replace(RankResult(0, "ok", (shown,)), error=RankError("ValueError", "no"))
     html = format_cell_html(cell(odd, odd), view="grid")
     assert (html.count("ValueError: no"), "✗" in html) == (2, False)
@@ -201,5 +203,5 @@ def test_an_error_that_did_not_end_the_cell_stands_where_it_was_shown() -> None:
 
 def test_characters_that_are_marks_here_are_none_in_what_is_said() -> None:
     """Unicode has them for no text at all."""
-    (block,) = digest(cell([out("x \ufdd0 \ufdd1 y")], [out("x \ufdd0 \ufdd1 y")])).blocks
-    assert said_lines(block.folded) == [("stdout", "x \ufffd \ufffd y")]
+    (block,) = summarise_cell(cell([out("x \ufdd0 \ufdd1 y")], [out("x \ufdd0 \ufdd1 y")])).blocks
+    assert comparable_lines(block.output_group) == [("stdout", "x \ufffd \ufffd y")]

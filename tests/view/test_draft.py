@@ -8,11 +8,11 @@ from mhnb.core.output.results import CellResult
 from mhnb.values import Output
 from mhnb.view.live.draft import format_widget_text
 from mhnb.view.live.live import CellView
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 from tests.view.samples import RecordingScreen, StrictPage, cell, failed, out
 from tests.view.test_where import HANG
 
-LOGS = Places(logs={0: "/logs/rank0.log", 1: "/logs/rank1.log"})
+LOGS = RankLocations(logs={0: "/logs/rank0.log", 1: "/logs/rank1.log"})
 
 
 def running(wall_s: float, *said: str) -> CellResult:
@@ -23,7 +23,7 @@ def running(wall_s: float, *said: str) -> CellResult:
 def show(*snapshots: CellResult, screen: RecordingScreen | None = None) -> RecordingScreen:
     """A view that saw them."""
     screen = screen or RecordingScreen()
-    view = CellView(screen=screen, uid="u", places=LOGS)
+    view = CellView(screen=screen, uid="u", locations=LOGS)
     for snapshot in snapshots:
         view.update(snapshot)
     return screen
@@ -36,7 +36,7 @@ def drafts(screen: RecordingScreen) -> list[tuple[str, dict[str, str]]]:
 
 def test_the_widgets_place_says_where_the_output_is() -> None:
     """In a file that was saved in the first seconds; without log files nothing is said of them."""
-    said = format_widget_text(running(6.2), places=LOGS)
+    said = format_widget_text(running(6.2), locations=LOGS)
     assert said.endswith(
         "%mhjax panel 12 shows its output while it is among the last 16 of the kernel; all of it is in /logs"
     )
@@ -86,7 +86,7 @@ def test_it_is_renewed_now_and_then_and_only_for_something_new() -> None:
 def test_the_end_of_the_cell_empties_it_before_the_widget_goes() -> None:
     """What the file then holds of it has neither height nor text."""
     screen = RecordingScreen()
-    view = CellView(screen=screen, uid="u", places=LOGS)
+    view = CellView(screen=screen, uid="u", locations=LOGS)
     view.update(running(0.2))
     view.update(running(6.0))
     view.finish(cell([out("step 1\n")], [out("step 1\n")], wall_s=7.0))
@@ -99,7 +99,7 @@ def test_the_end_of_the_cell_empties_it_before_the_widget_goes() -> None:
 def test_it_is_emptied_too_where_no_result_comes() -> None:
     """An exception of the notebook's own in the middle: the last snapshot stands in the widget's place, once."""
     screen = RecordingScreen()
-    view = CellView(screen=screen, uid="u", places=LOGS)
+    view = CellView(screen=screen, uid="u", locations=LOGS)
     view.update(running(0.2))
     view.update(running(6.0))
     view.__exit__(RuntimeError, RuntimeError("x"), None)
@@ -155,8 +155,8 @@ def test_of_much_output_the_beginning_and_the_end_are_drafted() -> None:
 def test_a_widget_that_cannot_hide_it_has_none() -> None:
     """Else all would be seen twice."""
     screen = RecordingScreen()
-    view = CellView(screen=screen, uid="u", places=LOGS)
+    view = CellView(screen=screen, uid="u", locations=LOGS)
     view.update(running(0.2))
-    screen.boxes[0].hides_draft = False
+    screen.boxes[0].hides_placeholder = False
     view.update(running(6.0))
     assert drafts(screen) == []

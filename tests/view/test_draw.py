@@ -16,7 +16,7 @@ from mhnb.view.sharding.drawhtml import format_layout_html
 from mhnb.view.sharding.layouttable import format_tree_html, format_tree_text
 from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text
 from mhnb.view.sharding.reshard import format_reshard_html, format_reshard_text
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 from tests.view.samples import StrictPage
 
 GRID = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
@@ -72,8 +72,8 @@ def test_an_array_without_a_mesh_is_drawn() -> None:
 
 def test_hosts_of_several_ranks_have_their_own_label() -> None:
     """The label comes from the cluster where it is known."""
-    places = Places({0: "tpu-a", 1: "tpu-a", 2: "tpu-b", 3: "tpu-b"})
-    assert format_layout_text(ROWS, places=places).splitlines()[3] == "rows 2:4    1:0 1:1     tpu-a"
+    places = RankLocations({0: "tpu-a", 1: "tpu-a", 2: "tpu-b", 3: "tpu-b"})
+    assert format_layout_text(ROWS, locations=places).splitlines()[3] == "rows 2:4    1:0 1:1     tpu-a"
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.output.results import STOPPED, CellResult, RankResult
+from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
 from mhnb.errors import CellFailed
 from mhnb.values import RankError
-from mhnb.view.cell.digest import digest
-from mhnb.view.cell.failures import MISMATCH
+from mhnb.view.cell.digest import summarise_cell
+from mhnb.view.cell.failures import ORDER_MISMATCH
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
 from tests.view.samples import cell
@@ -28,7 +28,7 @@ def raised(rank: int, evalue: str, *, way: Sequence[str] = _WAY, ename: str = "V
 
 def folds(result: CellResult) -> list[tuple[int, ...]]:
     """Whose failures are told of together."""
-    return [failure.ranks for failure in digest(result).failures]
+    return [failure.ranks for failure in summarise_cell(result).failures]
 
 
 def test_errors_that_name_their_own_rank_are_one() -> None:
@@ -61,8 +61,8 @@ def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
     """It says whose it is, where it is not everybody's word for word."""
     # Of an error that was raised in a file of the user's alone, all of the way is shown.
     result = cell(raised(0, "bad part 10", at_s=0.9, line=None), raised(1, "bad part 11", at_s=0.1, line=None))
-    (failure,) = digest(result).failures
-    assert (failure.rank, failure.error and failure.error.evalue) == (1, "bad part 11")
+    (failure,) = summarise_cell(result).failures
+    assert (failure.first_rank, failure.error and failure.error.evalue) == (1, "bad part 11")
     assert "traceback of rank 1" in format_cell_html(result, uid="u")
     assert "traceback of rank 1:" in format_cell_text(result)
     nowhere = cell(*[replace(r, error=replace(r.error, traceback=())) for r in result.ranks if r.error])
@@ -122,17 +122,22 @@ def test_notes_are_told_and_fold_as_the_message_does() -> None:
 
 def test_who_was_lost_stands_before_those_that_were_stopped_for_it() -> None:
     """Also where its number is higher: it is what happened. The exception names it first too."""
-    stopped = RankError(STOPPED, "stopped because rank 2 was lost")
+    stopped = RankError(RANK_STOPPED, "stopped because rank 2 was lost")
     ranks = [RankResult(rank, "killed", error=stopped) for rank in (0, 1)]
     result = cell(*ranks, RankResult(2, "died", error=RankError("RankDied", "rank 2 was killed by SIGKILL")))
-    assert digest(result).failure_heading == "RankDied on rank 2 · RankStopped on ranks 0-1"
+    assert summarise_cell(result).failure_heading == "RankDied on rank 2 · RankStopped on ranks 0-1"
     with pytest.raises(CellFailed, match=r"^RankDied on rank 2 · RankStopped on ranks 0-1$"):
         result.check()
 
 
 def test_the_exception_names_every_rank_that_failed() -> None:
     """In a script its text is all that one has. Who only waited is no failure of its own."""
-    ranks = [raised(0, "a"), raised(1, "b", ename="KeyError"), raised(2, "c", ename=MISMATCH), RankResult(3, "ok")]
+    ranks = [
+        raised(0, "a"),
+        raised(1, "b", ename="KeyError"),
+        raised(2, "c", ename=ORDER_MISMATCH),
+        RankResult(3, "ok"),
+    ]
     with pytest.raises(CellFailed) as caught:
         cell(*ranks).check()
     assert str(caught.value) == "ValueError on rank 0 · KeyError on rank 1 · rank 2 left waiting · rank 3 finished"
@@ -141,7 +146,7 @@ def test_the_exception_names_every_rank_that_failed() -> None:
 @pytest.mark.parametrize(
     ("ename", "text"),
     [
-        (MISMATCH, "report of rank {}\n  all of it"),
+        (ORDER_MISMATCH, "report of rank {}\n  all of it"),
         ("ValueError", "<Reader object at 0x7f112233445{}> has no part {}"),
         ("RuntimeError", "fetch {}0%|█         | file {} of 9"),
         ("ValueError", "part {} " + "of much text " * 1000),
@@ -151,7 +156,7 @@ def test_the_exception_names_every_rank_that_failed() -> None:
 def test_what_cannot_be_told_apart_without_loss_is_not_folded(ename: str, text: str) -> None:
     """Each stands as it was said."""
     ranks = [raised(rank, text.format(rank + 1, rank + 1), ename=ename) for rank in range(3)]
-    assert [failure.message for failure in digest(cell(*ranks)).failures] == [(), (), ()]
+    assert [failure.message_lines for failure in summarise_cell(cell(*ranks)).failures] == [(), (), ()]
 
 
 def test_a_short_message_hides_no_line_number() -> None:
@@ -176,7 +181,7 @@ _LINES = {2: "    jit(sum)(x)", 4: "    jit(max)(x)", 6: "    again(x)"}
 def mismatched(rank: int, line: int, *, report: str = _REPORT, frames: Sequence[str] = ()) -> RankResult:
     """A rank that the guard has stopped at this line of the cell."""
     way = ("Traceback (most recent call last)", f"Cell In[12], line {line}\n----> {line} {_LINES[line]}", *frames)
-    return raised(rank, report, way=way, ename=MISMATCH, line=line, code=_LINES[line])
+    return raised(rank, report, way=way, ename=ORDER_MISMATCH, line=line, code=_LINES[line])
 
 
 def test_one_report_of_the_guard_is_one_card() -> None:
@@ -184,7 +189,7 @@ def test_one_report_of_the_guard_is_one_card() -> None:
     result = cell(mismatched(0, 2), mismatched(1, 4), mismatched(2, 4))
     assert folds(result) == [(0, 1, 2)]
     first, *told = _REPORT.splitlines()
-    assert format_cell_text(result).splitlines() == [f"{MISMATCH} · {first}", "  " + told[0], *told[1:]]
+    assert format_cell_text(result).splitlines() == [f"{ORDER_MISMATCH} · {first}", "  " + told[0], *told[1:]]
     html = format_cell_html(result, uid="u")
     assert html.count("ranks 1-2   jit(max)   line 4:") == 1
     assert "traceback of rank 0" in html

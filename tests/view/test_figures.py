@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.output.outputs import fold_events
+from mhnb.core.output.outputs import accumulate_events
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.values import Output
 from mhnb.view.cell import figures
-from mhnb.view.cell.figures import MAX_FIGURES, figure_bundles
+from mhnb.view.cell.figures import MAX_FIGURES, build_figure_bundles
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.live.live import CellView
@@ -25,7 +25,7 @@ PLOTLY = "application/vnd.plotly.v1+json"
 def _figure(*points: int) -> Output:
     """As a rank's figure comes in."""
     content = {"data": [{"type": "scatter", "y": list(points)}], "layout": {"title": {"text": "loss"}}}
-    ((made),) = fold_events([["display", {PLOTLY: content}, {}, None]])
+    ((made),) = accumulate_events([["display", {PLOTLY: content}, {}, None]])
     return made
 
 
@@ -39,7 +39,7 @@ def _told(bundles: list[Mapping[str, Any]]) -> list[str]:
 
 def test_equal_figures_are_drawn_once() -> None:
     """Each after a line that names its ranks."""
-    bundles = figure_bundles(cell([_figure(1)], [_figure(2)], [_figure(1)]))
+    bundles = build_figure_bundles(cell([_figure(1)], [_figure(2)], [_figure(1)]))
     assert _drawn(bundles) == [[1], [2]]
     assert _told(bundles) == ["ranks 0,2 · a plotly figure “loss”: scatter", "rank 1 · a plotly figure “loss”: scatter"]
     assert [PLOTLY in bundle for bundle in bundles] == [False, True, False, True]
@@ -48,12 +48,12 @@ def test_equal_figures_are_drawn_once() -> None:
 def test_figures_stand_in_the_order_in_which_they_were_shown() -> None:
     """The first of every rank, then the second of every rank."""
     result = cell([_figure(1), _figure(2)], [_figure(3), _figure(2)])
-    assert _drawn(figure_bundles(result)) == [[1], [3], [2]]
+    assert _drawn(build_figure_bundles(result)) == [[1], [3], [2]]
 
 
 def test_of_many_different_figures_some_are_drawn_and_the_others_named() -> None:
     """A browser is slow with hundreds; nobody is to think that the others are not there."""
-    bundles = figure_bundles(cell(*[[_figure(rank)] for rank in range(64)]))
+    bundles = build_figure_bundles(cell(*[[_figure(rank)] for rank in range(64)]))
     assert _drawn(bundles) == [[rank] for rank in range(MAX_FIGURES)]
     assert _told(bundles)[-1].startswith("ranks 8-63 · 56 more, drawn for no more than 8 different figures: ")
     assert "%%mhjax --ranks 8 draws one rank's" in _told(bundles)[-1]
@@ -62,7 +62,7 @@ def test_of_many_different_figures_some_are_drawn_and_the_others_named() -> None
 def test_a_figure_that_is_too_large_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its size is told, and the way to an image."""
     monkeypatch.setattr(figures, "MAX_RICH_NBYTES", 1000)
-    bundles = figure_bundles(cell([_figure(*range(1000))], [_figure(1)]))
+    bundles = build_figure_bundles(cell([_figure(*range(1000))], [_figure(1)]))
     assert _drawn(bundles) == [[1]]
     assert _told(bundles)[-1].startswith("rank 0 · a figure of ")
     assert "fig.show('png')" in _told(bundles)[-1]
@@ -71,8 +71,8 @@ def test_a_figure_that_is_too_large_is_not_stored(monkeypatch: pytest.MonkeyPatc
 def test_a_figure_with_another_form_is_shown_as_that() -> None:
     """A picture stands in the rank's block."""
     both: dict[str, Any] = {PLOTLY: {"data": []}, "image/png": "AAAA"}
-    outputs = fold_events([["display", both, {}, None]])
-    assert figure_bundles(cell(outputs)) == []
+    outputs = accumulate_events([["display", both, {}, None]])
+    assert build_figure_bundles(cell(outputs)) == []
     assert "data:image/png" in format_cell_html(cell(outputs))
 
 
@@ -104,7 +104,7 @@ def test_a_figure_that_comes_late_is_added_and_an_old_one_not_drawn_again() -> N
     view = CellView(screen=screen, uid="u")
     view.finish(cell([_figure(1)]))
     before = len(screen.acts)
-    view.late(cell([_figure(1), _figure(2)]))
+    view.show_late(cell([_figure(1), _figure(2)]))
     assert [(how, PLOTLY in data) for how, data, _ in screen.acts[before:] if "figure" in str(data)][-2:] == [
         ("show_late", False),
         ("show_late", True),
@@ -117,7 +117,7 @@ def test_a_figure_that_was_cleared_is_not_seen_any_more() -> None:
     screen = RecordingScreen()
     view = CellView(screen=screen, uid="u")
     view.finish(cell([_figure(1)]))
-    view.late(cell([out("gone\n")]))
+    view.show_late(cell([out("gone\n")]))
     last = {display_id: data for _, data, display_id in screen.acts}
     assert [data for display_id, data in last.items() if "figure" in display_id] == [
         {"text/html": "", "text/plain": ""}
@@ -127,7 +127,7 @@ def test_a_figure_that_was_cleared_is_not_seen_any_more() -> None:
 @pytest.mark.parametrize("content", [{"data": 5}, {"data": True}, {"data": [5, {"type": ["x"]}]}, [], 5, None])
 def test_what_only_has_the_name_of_a_figure_is_one_without_words(content: object) -> None:
     """A rank may show anything; the cluster's reader takes it in."""
-    made = fold_events([["display", {PLOTLY: content}, {}, None]])
+    made = accumulate_events([["display", {PLOTLY: content}, {}, None]])
     assert "a plotly figure" in format_cell_text(cell(made))
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.view.cell.html import MAX_CELL_NBYTES, MAX_EACH_NBYTES, View, format_cell_html
-from mhnb.view.words import Places
+from mhnb.view.cell.html import MAX_CELL_NBYTES, MAX_VERBATIM_NBYTES, View, format_cell_html
+from mhnb.view.words import RankLocations
 from tests.view.samples import StrictPage, cell, failed, out, shown, value
 
-PLACES = Places({rank: f"host{rank}" for rank in range(64)}, {rank: f"rank{rank}.log" for rank in range(64)})
+PLACES = RankLocations({rank: f"host{rank}" for rank in range(64)}, {rank: f"rank{rank}.log" for rank in range(64)})
 LINES = "one\ntwo\n"
 
 VIEWS: tuple[View, ...] = ("fold", "tabs", "grid")
@@ -36,14 +36,14 @@ WORDS = cell(*[[out(f"said {word}\n")] for word in "abc"])
 def test_the_first_line_has_the_cells_number_as_its_tip(name: str, view: View) -> None:
     """Other cells and `panel` call it by that number."""
     result = replace(RESULTS[name], seq=12)
-    assert '<div title="cell 12"' in format_cell_html(result, view=view, uid="mhnb-1", places=PLACES)
+    assert '<div title="cell 12"' in format_cell_html(result, view=view, uid="mhnb-1", locations=PLACES)
 
 
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
 def test_every_ranks_text_survives_a_strict_page(result: CellResult, view: View) -> None:
     """Without style, script and input elements all that the ranks said is still there, in well-formed markup."""
-    page = StrictPage(format_cell_html(result, view=view, uid="mhnb-1", places=PLACES))
+    page = StrictPage(format_cell_html(result, view=view, uid="mhnb-1", locations=PLACES))
     assert not page.unclosed
     for rank in result:
         assert re.search(rf"said[ 0-9]* {rank.rank}(?!\d)", page.text)
@@ -53,7 +53,7 @@ def test_every_ranks_text_survives_a_strict_page(result: CellResult, view: View)
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
 def test_markup_is_what_a_notebook_keeps(result: CellResult, view: View) -> None:
     """No headings (they would enter the table of contents), scripts, inputs or ids; no var() in an inline style."""
-    for tag, attributes in StrictPage(format_cell_html(result, view=view, uid="mhnb-1", places=PLACES)).tags:
+    for tag, attributes in StrictPage(format_cell_html(result, view=view, uid="mhnb-1", locations=PLACES)).tags:
         assert tag not in ("h1", "h2", "h3", "h4", "h5", "h6", "script", "input", "svg", "label")
         assert not {"id", "role"} & set(attributes)
         assert "var(" not in (attributes.get("style") or "")
@@ -79,14 +79,14 @@ def test_the_odd_one_out_is_seen_without_a_click() -> None:
 
 def test_a_line_each_stands_beside_its_rank() -> None:
     """One line a rank needs no fold."""
-    page = StrictPage(format_cell_html(WORDS, places=PLACES))
+    page = StrictPage(format_cell_html(WORDS, locations=PLACES))
     assert "details" not in [tag for tag, _ in page.tags]
     assert "rank 1 host1said b" in page.visible
 
 
 def test_a_host_has_a_colour_and_a_name() -> None:
     """The colour is never the only cue."""
-    html = format_cell_html(WORDS, places=PLACES)
+    html = format_cell_html(WORDS, locations=PLACES)
     assert len(set(re.findall(r"border-left:3px solid (#\w+)", html))) == 3
     assert all(f"host{rank}" in html for rank in range(3))
 
@@ -94,21 +94,21 @@ def test_a_host_has_a_colour_and_a_name() -> None:
 def test_hosts_of_several_ranks_are_named_together() -> None:
     """As a scheduler writes them; all there are need no name."""
     page = StrictPage(
-        format_cell_html(cell(*[[out("b" if rank in (1, 2) else "a")] for rank in range(5)]), places=PLACES)
+        format_cell_html(cell(*[[out("b" if rank in (1, 2) else "a")] for rank in range(5)]), locations=PLACES)
     )
     assert "ranks 1-2 host[1-2] ≠" in page.visible
 
 
 def test_own_numbers_fold_and_stay_readable_word_for_word() -> None:
     """One line for all; each rank's own words wait for a click."""
-    page = StrictPage(format_cell_html(RESULTS["rows"], places=PLACES))
+    page = StrictPage(format_cell_html(RESULTS["rows"], locations=PLACES))
     assert page.visible == "ranks 0-2 · 0.21 ssaid ‹rank›each rank word for word"
     assert all(f"said {rank}" in page.text for rank in range(3))
 
 
 def test_numbers_are_a_table() -> None:
     """A column each rank, a row each number, and a line of steps."""
-    page = StrictPage(format_cell_html(RESULTS["numbers"], places=PLACES))
+    page = StrictPage(format_cell_html(RESULTS["numbers"], locations=PLACES))
     assert "said ‹rank› loss ‹a›rank01234a▁▅█▃▇0.252.254.251.253.25" in page.visible
 
 
@@ -122,7 +122,7 @@ def test_many_ranks_numbers_are_summarised_and_all_there() -> None:
 
 def test_the_odd_one_tells_what_others_have() -> None:
     """The word that differs is marked, and the majority's stands beside it."""
-    html = format_cell_html(RESULTS["outlier"], places=PLACES)
+    html = format_cell_html(RESULTS["outlier"], locations=PLACES)
     assert "said ‹rank› loss 1.25 ← 0.25 elsewhere" in StrictPage(html).visible
     assert re.search(r'<b style="[^"]*underline[^"]*">1\.25</b>', html)
 
@@ -138,7 +138,7 @@ def test_a_figure_that_ranks_share_is_stored_once() -> None:
 
 def test_a_grid_is_a_card_for_each_rank() -> None:
     """Side by side where there is room."""
-    html = format_cell_html(RESULTS["lines"], view="grid", places=PLACES)
+    html = format_cell_html(RESULTS["lines"], view="grid", locations=PLACES)
     assert html.count("border-top:3px solid") == 3
     assert "display:grid" in html
 
@@ -162,7 +162,7 @@ def test_the_cells_line_is_a_way_to_it() -> None:
 
 def test_the_failure_is_on_top_and_its_traceback_folds() -> None:
     """Heading, line and message are seen; frames of JAX wait for a click, and none is lost."""
-    page = StrictPage(format_cell_html(RESULTS["error"], places=PLACES))
+    page = StrictPage(format_cell_html(RESULTS["error"], locations=PLACES))
     assert page.visible.startswith("✗ ValueError on rank 1 · ranks 0,2 finishedcell 12, line 3:   x = x.reshape(7, -1)")
     assert "core.py" not in page.visible
     assert "core.py:7" in page.text
@@ -211,7 +211,7 @@ def test_what_is_stored_is_bounded(ranks: int, view: View) -> None:
     """All blocks together stay below the limit whatever was printed, and the log file is named, with its path."""
     page = "x" * 79 + "\n"
     html = format_cell_html(
-        cell(*[[out(f"{chr(97 + rank)}\n{page * 10000}")] for rank in range(ranks)]), view=view, places=PLACES
+        cell(*[[out(f"{chr(97 + rank)}\n{page * 10000}")] for rank in range(ranks)]), view=view, locations=PLACES
     )
     assert len(html) < 1.5 * MAX_CELL_NBYTES
     assert "log" in StrictPage(html).text
@@ -220,13 +220,13 @@ def test_what_is_stored_is_bounded(ranks: int, view: View) -> None:
 def test_numbers_of_many_lines_are_bounded_too() -> None:
     """64 ranks, 1,000 lines, a number of its own in each."""
     said = [[out("".join(f"step {n} loss {(n * rank) % 97}.5\n" for n in range(1000)))] for rank in range(64)]
-    assert len(format_cell_html(cell(*said), places=PLACES)) < 1.2 * MAX_CELL_NBYTES
+    assert len(format_cell_html(cell(*said), locations=PLACES)) < 1.2 * MAX_CELL_NBYTES
 
 
 def test_much_text_is_not_stored_twice() -> None:
     """Word for word only where it is little; else the log files are named."""
     html = format_cell_html(
-        cell(*[[out(f"rank {rank}\n" + "word\n" * MAX_EACH_NBYTES)] for rank in range(2)]), places=PLACES
+        cell(*[[out(f"rank {rank}\n" + "word\n" * MAX_VERBATIM_NBYTES)] for rank in range(2)]), locations=PLACES
     )
     assert "word for word: each rank's log file, as rank0.log" in StrictPage(html).visible
 
@@ -234,7 +234,7 @@ def test_much_text_is_not_stored_twice() -> None:
 def test_text_cannot_become_markup() -> None:
     """Names, messages and notes are escaped too."""
     result = cell(failed(0, "<b>Odd</b>", hint="<i>"), [out("<script>alert(1)</script>")], notes=("a <u> note",))
-    html = format_cell_html(result, places=Places({0: "<h1>", 1: "<h1>"}))
+    html = format_cell_html(result, locations=RankLocations({0: "<h1>", 1: "<h1>"}))
     tags = {tag for tag, _ in StrictPage(html).tags}
     assert not tags & {"script", "i", "u", "h1"}
 
@@ -327,13 +327,13 @@ def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -
 )
 def test_a_log_is_a_link_that_lab_opens_or_a_path_to_copy(folder: str, written: str) -> None:
     """A browser opens no file from a page of a server's: no link says that it would."""
-    places = Places(logs={0: "/nb/logs/rank0.log"}, folder=folder)
+    places = RankLocations(logs={0: "/nb/logs/rank0.log"}, notebook_dir=folder)
     much = cell([out("a line\n" * 90_000)])
     mark = "\n[... 2,000 bytes of stdout left out; the rank's log file has them ...]\n"
     lost = cell(RankResult(0, "ok", (out(f"a{mark}z\n"),), omitted_nbytes=2000))
     for result in (much, lost):
         for view in VIEWS:
-            html = format_cell_html(result, view=view, places=places)
+            html = format_cell_html(result, view=view, locations=places)
             assert "file:" not in html
             assert "/nb/logs/rank0.log" in StrictPage(html).text
             assert (view != "fold" and result is much) or written in html
@@ -341,8 +341,8 @@ def test_a_log_is_a_link_that_lab_opens_or_a_path_to_copy(folder: str, written: 
 
 def test_a_long_list_of_hosts_is_a_number() -> None:
     """Every 16th of 256 is a line of its own; the ranks' own list says which."""
-    places = Places({rank: f"host{rank}" for rank in range(256)})
+    places = RankLocations({rank: f"host{rank}" for rank in range(256)})
     said = [[out("odd\n" if rank % 16 == 0 else "a\n")] for rank in range(256)]
-    page = StrictPage(format_cell_html(cell(*said), places=places))
+    page = StrictPage(format_cell_html(cell(*said), locations=places))
     assert "ranks 0,16,32,48,64,80,96,112,128,144,160,176,192,208,224,240 16 hosts ≠" in page.visible
     assert "240 hosts" in page.visible

@@ -11,7 +11,7 @@ import pytest
 
 from mhnb import view
 from mhnb.sharding.layout import Layout
-from mhnb.view.boards.tables import VarRow, format_vars_html
+from mhnb.view.boards.tables import VarTableRow, format_vars_html
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.sharding.drawhtml import format_layout_html
 from tests.parts import chromium
@@ -77,8 +77,8 @@ def test_without_its_style_sheet_the_tabs_are_a_list(page: Page) -> None:
 def test_one_long_word_pushes_nothing_out_of_sight(page: Page) -> None:
     """In a narrow window the column behind it is read without scrolling, and the row has no more lines than the word needs."""
     rows = (
-        VarRow("x", "Array", (8, 8), "f32", "P('data')", 32),
-        VarRow("words", "x" * 60, differs="missing on ranks 0-1,3"),
+        VarTableRow("x", "Array", (8, 8), "f32", "P('data')", 32),
+        VarTableRow("words", "x" * 60, differs="missing on ranks 0-1,3"),
     )
     page.set_viewport_size({"width": 620, "height": 500})
     page.set_content(f"<!doctype html><body style='font:13px sans-serif'>{format_vars_html(rows)}")

@@ -29,7 +29,7 @@ view.finish(cell([out("done on rank 0\\n")], [out("done on rank 1\\n")]))
 BETWEEN = "1 + 1"
 IN_A_THREAD = """
 import threading
-thread = threading.Thread(target=lambda: view.late(cell([out("{text}\\n")], [])))
+thread = threading.Thread(target=lambda: view.show_late(cell([out("{text}\\n")], [])))
 thread.start()
 thread.join()
 """
@@ -115,7 +115,7 @@ def test_late_output_between_two_cells_comes_with_the_next(own_environment: None
     view.finish(cell([out("early word")], []))
     def come_late():
         {wait}
-        view.late(cell([out("late word")], []))
+        view.show_late(cell([out("late word")], []))
         open({str(shown)!r}, "w").close()
     threading.Thread(target=come_late).start()
     """

@@ -164,7 +164,7 @@ def test_late_output_updates_the_display() -> None:
     screen = RecordingScreen()
     view = make(screen)
     view.finish(SAID)
-    view.late(cell([out("a\nlate\n")], [out("b\n")]))
+    view.show_late(cell([out("a\nlate\n")], [out("b\n")]))
     assert screen.names == ["show", "replace_late"]
     assert "late" in screen.acts[-1][1]["text/html"]
 
@@ -174,9 +174,9 @@ def test_a_terminal_gets_what_is_new_of_late_output() -> None:
     screen = RecordingScreen(rich=False)
     view = make(screen)
     view.finish(cell([out("a\n")], [out("a\n")]))
-    view.late(cell([out("a\nb\n")], [out("a\nb\n")]))
-    view.late(cell([out("a\nb\n")], [out("a\nb\n")]))
-    view.late(cell([out("a\nb\n")], [out("a\nb\nc\n")]))
+    view.show_late(cell([out("a\nb\n")], [out("a\nb\n")]))
+    view.show_late(cell([out("a\nb\n")], [out("a\nb\n")]))
+    view.show_late(cell([out("a\nb\n")], [out("a\nb\nc\n")]))
     assert screen.written[:2] == ["ranks 0-1 · 0.21 s\n  a", "cell 12 went on after its end:\n  b"]
     # Whose the new line is would not be known without the others.
     assert [line.partition("│")[0].strip() for line in screen.written[2].splitlines()[2:]] == [
@@ -186,7 +186,7 @@ def test_a_terminal_gets_what_is_new_of_late_output() -> None:
         "",
         "",
     ]
-    view.late(cell([out("a\nb\n")], [out("a\nb\nc\nd\n")]))
+    view.show_late(cell([out("a\nb\n")], [out("a\nb\nc\nd\n")]))
     assert [line.partition("│")[0].strip() for line in screen.written[3].splitlines()[2:4]] == ["rank 0", ""]
     assert len(screen.written) == 4
 
@@ -196,7 +196,7 @@ def test_a_terminal_is_told_which_cell_speaks_late() -> None:
     screen = RecordingScreen(rich=False)
     view = make(screen)
     view.finish(cell([], []))
-    view.late(cell([out("b\n")], [out("b\n")]))
+    view.show_late(cell([out("b\n")], [out("b\n")]))
     assert screen.written == ["cell 12 went on after its end:\nranks 0-1 · 0.21 s\n  b"]
 
 
@@ -205,8 +205,8 @@ def test_late_output_of_a_silent_cell_makes_a_display_in_it() -> None:
     screen = RecordingScreen()
     view = make(screen)
     view.finish(cell([], []))
-    view.late(cell([out("late\n")], []))
-    view.late(cell([out("later\n")], []))
+    view.show_late(cell([out("late\n")], []))
+    view.show_late(cell([out("later\n")], []))
     assert screen.names == ["show_late", "replace_late"]
 
 
@@ -214,7 +214,7 @@ def test_late_output_that_comes_before_the_end_is_kept() -> None:
     """The reader may be quicker than the thread that waits for the cell."""
     screen = RecordingScreen()
     view = make(screen)
-    view.late(cell([out("a\nlate\n")], [out("b\n")]))
+    view.show_late(cell([out("a\nlate\n")], [out("b\n")]))
     view.finish(SAID)
     assert screen.names == ["show"]
     assert "late" in screen.acts[0][1]["text/plain"]

@@ -67,5 +67,5 @@ def test_where_ranks_hang_is_below() -> None:
     snapshot = replace(running([], []), where=HANG)
     assert "absent" in format_running_text(snapshot, height=40)
     alone = replace(snapshot, where=replace(HANG, waiting=(), absent=()))
-    told = [format_running_text(alone, height=40, talking=talking).count("\n") for talking in (False, True)]
+    told = [format_running_text(alone, height=40, has_recent_output=talking).count("\n") for talking in (False, True)]
     assert told[0] > told[1] == 0

@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.values import Output
 from mhnb.view import mime
-from mhnb.view.fragment import NOT_RUN
+from mhnb.view.fragment import SCRIPTS_NOT_RUN
 from mhnb.view.mime import output_to_html, output_to_text
 from tests.view.samples import out, shown, value
 
@@ -101,7 +101,7 @@ def test_a_form_that_is_no_text_breaks_no_view(mime: str, form: Any) -> None:
 def test_scripts_follow_one_rule(data: dict[str, str]) -> None:
     """A script of a rank is not run, in whatever form it comes, and that is said."""
     html = output_to_html({"output_type": "display_data", "data": data, "metadata": {}})
-    assert NOT_RUN in unescape(html)
+    assert SCRIPTS_NOT_RUN in unescape(html)
     assert not re.search(r"<script|<iframe|onclick|onload|javascript:", html)
 
 
@@ -151,7 +151,7 @@ def test_a_figure_too_large_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         (shown(application__json=["a", 1], text__plain="my own words"), "my own words"),
         (
             shown(application__javascript="alert(1)", text__plain="<IPython.core.display.Javascript object>"),
-            f"({NOT_RUN})\nalert(1)",
+            f"({SCRIPTS_NOT_RUN})\nalert(1)",
         ),
         (shown(image__png=PNG), "<image/png>"),
         ({"output_type": "error", "ename": "E", "evalue": "", "traceback": ["a", "b"]}, "a\nb"),

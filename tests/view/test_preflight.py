@@ -49,7 +49,7 @@ def test_html_says_the_same() -> None:
 
 def test_the_cost_is_in_the_heading() -> None:
     """After what was found."""
-    report = replace(_REPORT, cost_s=1.25)
+    report = replace(_REPORT, duration_s=1.25)
     heading = "preflight · 3 hosts · 1 failure, 1 warning · 1.2 s"
     assert format_preflight_text(report).splitlines()[0] == heading
     assert heading in format_preflight_html(report)

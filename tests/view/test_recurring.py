@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.output.alike import fold_outputs
+from mhnb.core.output.alike import group_outputs
 from mhnb.core.output.results import CellResult
-from mhnb.core.output.template import OWN, Slot
-from mhnb.view.cell.folded import OWN_MARK, SLOT_MARK, ShownLine, block_items
+from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
+from mhnb.view.cell.folded import OWN_MARK, SLOT_MARK, BlockLine, block_items
 from mhnb.view.cell.html import format_cell_html
-from mhnb.view.cell.recurring import Run, find_runs, format_table, run_tables
+from mhnb.view.cell.recurring import RepeatedLines, build_tables, find_repeated_lines, format_table
 from mhnb.view.cell.text import format_cell_text
 from tests.view.samples import StrictPage, cell, out
 
@@ -37,19 +37,19 @@ def _cell(texts: Sequence[Sequence[str]]) -> CellResult:
 
 def _found(texts: Sequence[Sequence[str]]) -> list[tuple[tuple[int, ...], list[object]]]:
     said = [((rank,), [out("\n".join(lines))]) for rank, lines in enumerate(texts)]
-    return [(block.ranks, list(find_runs(block_items(block), block.ranks))) for block in fold_outputs(said)]
+    return [(block.ranks, list(find_repeated_lines(block_items(block), block.ranks))) for block in group_outputs(said)]
 
 
 def _written(items: Sequence[object], at: int, rank: int) -> list[str]:
     """A rank's lines again, without what pads them."""
     lines = []
     for item in items:
-        if isinstance(item, Run):
+        if isinstance(item, RepeatedLines):
             for line in range(item.count):
                 values = [column[line] for column in item.columns]
                 lines.append(_filled(item.text, values, at))
         else:
-            assert isinstance(item, ShownLine)
+            assert isinstance(item, BlockLine)
             lines.append(_filled(item.text, item.slots, at))
     return [_bare(line.replace(OWN_MARK, str(rank))) for line in lines]
 
@@ -91,21 +91,22 @@ def test_every_value_is_in_the_tables_and_on_the_page(rows: list[list[str]], ran
     """By rank where each has a column; of many ranks by value or by rank, after least and greatest."""
     texts = [[f"step {step} loss {row[rank % 4]}" for step, row in enumerate(rows)] for rank in range(ranks)]
     for whose, items in _found(texts):
-        for run in (item for item in items if isinstance(item, Run)):
+        for run in (item for item in items if isinstance(item, RepeatedLines)):
             names = "abc"[: len(run.columns)]
-            (loss,) = run_tables(run, whose, names)
+            (loss,) = build_tables(run, whose, names)
             slots = next(column for column in run.columns if isinstance(column[0], Slot))
             for row, slot in zip(loss.rows, slots, strict=True):
                 assert isinstance(slot, Slot)
                 if ranks <= 16:
                     assert row.values == tuple(value.strip() for value in slot.values)
                 assert all(
-                    value.strip() in (*row.values, *" ".join((*row.values, row.told)).split()) for value in slot.values
+                    value.strip() in (*row.values, *" ".join((*row.values, row.all_values)).split())
+                    for value in slot.values
                 )
             told = "\n".join(format_table(loss))
             page = StrictPage(format_cell_html(_cell(texts))).text
             for row in loss.rows:
-                assert all(value in told and value in page for value in (*row.values, row.told))
+                assert all(value in told and value in page for value in (*row.values, row.all_values))
 
 
 def test_six_lines_of_two_numbers_are_six_rows() -> None:
@@ -136,21 +137,23 @@ def test_lines_without_a_number_of_their_own_are_numbered() -> None:
 
 def test_two_lines_stay_lines() -> None:
     """A table would be no shorter."""
-    assert not any(isinstance(item, Run) for _, items in _found([lines[:2] for lines in LOSSES]) for item in items)
+    assert not any(
+        isinstance(item, RepeatedLines) for _, items in _found([lines[:2] for lines in LOSSES]) for item in items
+    )
 
 
 def test_one_line_that_differs_among_many_stays_a_line() -> None:
     """It is what one looks for, and a table of equal values would hide it."""
     texts = [[f"step {step} loss {rank if step == 50 else 7}" for step in range(100)] for rank in range(4)]
     ((_, items),) = _found(texts)
-    assert not any(isinstance(item, Run) for item in items)
+    assert not any(isinstance(item, RepeatedLines) for item in items)
 
 
 def test_lines_on_which_no_rank_differs_stay_outside() -> None:
     """Before the first difference, and after the last, where they are most."""
     texts = [[f"step {step} loss {10 * rank if 3 <= step < 7 else 7}" for step in range(20)] for rank in range(4)]
     ((_, items),) = _found(texts)
-    assert [item.count if isinstance(item, Run) else 1 for item in items] == [1] * 3 + [4] + [1] * 13
+    assert [item.count if isinstance(item, RepeatedLines) else 1 for item in items] == [1] * 3 + [4] + [1] * 13
 
 
 def test_the_odd_value_is_marked_in_its_column() -> None:
@@ -165,4 +168,4 @@ def test_the_odd_value_is_marked_in_its_column() -> None:
 def test_an_own_number_stays_one() -> None:
     """It is no column: every rank writes its own."""
     texts = [[f"rank {rank} step {step} loss {10 + rank * (step + 1)}" for step in range(3)] for rank in range(3)]
-    assert f"rank {OWN} step ‹a› loss ‹b›   × 3 lines" in format_cell_text(_cell(texts))
+    assert f"rank {RANK_PLACEHOLDER} step ‹a› loss ‹b›   × 3 lines" in format_cell_text(_cell(texts))

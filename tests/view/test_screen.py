@@ -11,9 +11,9 @@ import pytest
 
 from mhnb.view.live import panel
 from mhnb.view.live.live import CellView
-from mhnb.view.live.resultpanel import ResultPanel, panel_state
+from mhnb.view.live.resultpanel import ResultPanel, build_panel_state
 from mhnb.view.screen import NotebookScreen, TextScreen, detect_screen
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 from tests.view.samples import StrictPage, cell, failed, out
 
 
@@ -67,13 +67,13 @@ def test_without_anywidget_html_takes_its_place(monkeypatch: pytest.MonkeyPatch)
     view.update(cell([out("b\n")], done=False, wall_s=2.0))
     assert [next(iter(data)) for data in shell.published] == ["application/vnd.jupyter.widget-view+json"]
     view.finish(cell([out("b\n")]))
-    ResultPanel(cell([out("c\n")]), Places(), screen=NotebookScreen(shell)).open()
+    ResultPanel(cell([out("c\n")]), RankLocations(), screen=NotebookScreen(shell)).open()
     assert set(shell.published[-1]) == {"text/html", "text/plain"}
 
 
 def test_a_panel_in_a_terminal_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     """There is nothing to click."""
-    ResultPanel(cell([out("c\n")]), Places(), screen=TextScreen(io.StringIO())).open()
+    ResultPanel(cell([out("c\n")]), RankLocations(), screen=TextScreen(io.StringIO())).open()
     assert capsys.readouterr().out == "ranks 0 · 0.21 s\n  c\n".replace("ranks", "rank")
 
 
@@ -83,14 +83,14 @@ def test_a_panel_follows_and_leaves_no_widget() -> None:
     screen = NotebookScreen(shell)
     replaced: list[dict[str, str]] = []
     screen.replace_late = lambda data, _display_id: replaced.append(dict(data))  # type: ignore[assignment,method-assign]
-    opened = ResultPanel(cell([out("first\n")], [out("other\n")]), Places({0: "host0"}), screen=screen)
+    opened = ResultPanel(cell([out("first\n")], [out("other\n")]), RankLocations({0: "host0"}), screen=screen)
     opened.open()
     widget = opened._widget
     assert [one["rank"] for one in widget.ranks] == [0, 1]
-    assert "first" in opened.body_of(0)
-    opened.update(cell([out("under way\n")], [], done=False, wall_s=1.0), Places())
+    assert "first" in opened.format_body(0)
+    opened.update(cell([out("under way\n")], [], done=False, wall_s=1.0), RankLocations())
     assert "under way" in widget.page
-    opened.finish(cell([out("second\n")], [out("second\n")]), Places())
+    opened.finish(cell([out("second\n")], [out("second\n")]), RankLocations())
     assert "second" in widget.page
     assert widget.number == 2
     opened.close()
@@ -102,11 +102,11 @@ def test_a_panel_names_the_logs_of_the_ranks_that_it_shows() -> None:
     """After a restart those of the new processes, not of those under which it was opened."""
     screen = NotebookScreen(Shell())
     screen.replace_late = lambda *_: None  # type: ignore[method-assign]
-    opened = ResultPanel(cell([out("first\n")]), Places({0: "old"}, {0: "/gone/rank0.log"}), screen=screen)
+    opened = ResultPanel(cell([out("first\n")]), RankLocations({0: "old"}, {0: "/gone/rank0.log"}), screen=screen)
     opened.open()
     for name, show in (("next", opened.update), ("last", opened.finish)):
-        show(cell([out("second\n" * 90_000)]), Places({0: name}, {0: f"/{name}/rank0.log"}))
-        assert f"/{name}/rank0.log" in opened.body_of(0)
+        show(cell([out("second\n" * 90_000)]), RankLocations({0: name}, {0: f"/{name}/rank0.log"}))
+        assert f"/{name}/rank0.log" in opened.format_body(0)
         assert [one["host"] for one in opened._widget.ranks] == [name]
     assert "/last/rank0.log" in opened._widget.page
 
@@ -114,7 +114,7 @@ def test_a_panel_names_the_logs_of_the_ranks_that_it_shows() -> None:
 def test_what_a_saved_panel_leaves_is_readable() -> None:
     """No front end saves a widget: before it stand words that say what it was over, how to have it again, and all that was said."""
     shell = Shell()
-    opened = ResultPanel(cell([out("first\n")], [out("other\n")]), Places(), screen=NotebookScreen(shell))
+    opened = ResultPanel(cell([out("first\n")], [out("other\n")]), RankLocations(), screen=NotebookScreen(shell))
     opened.open()
     still, widget = shell.published
     assert "application/vnd.jupyter.widget-view+json" in widget
@@ -133,9 +133,9 @@ def test_a_panel_that_followed_leaves_the_last_cell() -> None:
     screen = NotebookScreen(shell)
     shown: dict[str, dict[str, str]] = {}
     screen.replace_late = lambda data, display_id: shown.update({display_id: dict(data)})  # type: ignore[method-assign]
-    opened = ResultPanel(cell([out("first\n")]), Places(), screen=screen)
+    opened = ResultPanel(cell([out("first\n")]), RankLocations(), screen=screen)
     opened.open()
-    opened.finish(replace(cell([out("second\n")]), seq=13), Places())
+    opened.finish(replace(cell([out("second\n")]), seq=13), RankLocations())
     (still,) = shown
     assert "panel over cell 13" in shown[still]["text/html"]
     assert "second" in shown[still]["text/html"]
@@ -147,10 +147,10 @@ def test_a_panel_that_followed_leaves_the_last_cell() -> None:
 @pytest.mark.parametrize("done", [True, False])
 def test_a_panel_has_one_heading(done: bool) -> None:  # noqa: FBT001  # a parametrized test's argument
     """Who ran and for how long stands in its head, and not again on its page."""
-    opened = ResultPanel(cell([out("a\n")], [out("b\n")]), Places(), screen=NotebookScreen(Shell()))
+    opened = ResultPanel(cell([out("a\n")], [out("b\n")]), RankLocations(), screen=NotebookScreen(Shell()))
     opened.open()
     if not done:
-        opened.update(cell([out("a\n")], [out("b\n")], done=False, wall_s=1.0), Places())
+        opened.update(cell([out("a\n")], [out("b\n")], done=False, wall_s=1.0), RankLocations())
     widget = opened._widget
     assert widget.head.startswith("cell 12 · ranks 0-1 · ")
     assert "ranks 0-1 ·" not in widget.page
@@ -159,21 +159,25 @@ def test_a_panel_has_one_heading(done: bool) -> None:  # noqa: FBT001  # a param
 
 def test_a_failed_rank_is_no_silent_one_in_a_panel() -> None:
     """Who opens its tab sees why it has a cross."""
-    opened = ResultPanel(cell(failed(0), failed(1, said=[out("so far\n")])), Places(), screen=NotebookScreen(Shell()))
-    assert StrictPage(opened.body_of(0)).text.strip() == "✗ ValueError: cannot reshape"
-    assert "ValueError: cannot reshape" in opened.body_of(1)
-    assert "so far" in opened.body_of(1)
+    opened = ResultPanel(
+        cell(failed(0), failed(1, said=[out("so far\n")])), RankLocations(), screen=NotebookScreen(Shell())
+    )
+    assert StrictPage(opened.format_body(0)).text.strip() == "✗ ValueError: cannot reshape"
+    assert "ValueError: cannot reshape" in opened.format_body(1)
+    assert "so far" in opened.format_body(1)
 
 
 def test_a_panel_knows_whether_its_cell_runs() -> None:
     """Only of one that runs it is worth a word that nothing more is heard."""
-    states = [panel_state(cell([], done=done), Places(), uid="u", view="fold")["runs"] for done in (True, False)]
+    states = [
+        build_panel_state(cell([], done=done), RankLocations(), uid="u", view="fold")["runs"] for done in (True, False)
+    ]
     assert states == [False, True]
     screen = NotebookScreen(Shell())
     screen.replace_late = lambda *_: None  # type: ignore[method-assign]
-    opened = ResultPanel(cell([]), Places(), screen=screen)
+    opened = ResultPanel(cell([]), RankLocations(), screen=screen)
     opened.open()
-    opened.update(cell([], done=False), Places())
+    opened.update(cell([], done=False), RankLocations())
     assert opened._widget.runs
-    opened.finish(cell([]), Places())
+    opened.finish(cell([]), RankLocations())
     assert not opened._widget.runs

@@ -8,7 +8,7 @@ import pytest
 
 from mhnb.values import PHASES
 from mhnb.view.boards import board
-from mhnb.view.boards.board import ProgressLine, StartBoard
+from mhnb.view.boards.board import ProgressLine, StartDisplay
 from mhnb.view.boards.start import (
     RankStart,
     StartSnapshot,
@@ -27,7 +27,7 @@ def nothing_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread would import what other tests take away."""
     monkeypatch.setattr(board, "warm_up", lambda: None)
     # No test may depend on how long its own lines take.
-    monkeypatch.setattr(StartBoard, "_clock", staticmethod(lambda: 0.0))
+    monkeypatch.setattr(StartDisplay, "_clock", staticmethod(lambda: 0.0))
 
 
 RANKS = tuple(RankStart(rank, f"host{rank}", "ready", 4711 + rank, 2) for rank in range(4))
@@ -61,7 +61,7 @@ def test_the_summary_is_the_line_and_the_ranks() -> None:
 
 def test_what_the_look_at_the_hosts_cost_is_in_the_line() -> None:
     """Beside what the start took; on this machine nothing is looked at, and nothing said."""
-    looked = format_summary_text(dataclasses.replace(SUMMARY, looked_s=0.26)).splitlines()[0]
+    looked = format_summary_text(dataclasses.replace(SUMMARY, preflight_s=0.26)).splitlines()[0]
     assert " · guard lockstep · preflight 0.26 s · ready in 3.1 s" in looked
     assert "preflight" not in format_summary_text(SUMMARY)
 
@@ -82,7 +82,7 @@ def test_a_look_at_the_hosts_has_no_time_yet() -> None:
 
 def test_a_takeover_starts_nothing() -> None:
     """The ranks are there, and live on where it fails."""
-    snapshot = StartSnapshot((RankStart(0, "host0", "ready"), RankStart(1, "host1", "spawned")), 3.0, is_takeover=True)
+    snapshot = StartSnapshot((RankStart(0, "host0", "ready"), RankStart(1, "host1", "spawned")), 3.0, is_attach=True)
     assert (
         format_start_text(snapshot)
         == "mhjax · taking over 2 ranks · 3.0 s · rank 0 ready · rank 1 in a cell, or silent"
@@ -101,7 +101,7 @@ def test_a_guard_that_is_not_there_is_in_plain_sight() -> None:
 def test_a_start_leaves_its_summary_alone() -> None:
     """One display from the first phase to the summary."""
     screen = RecordingScreen()
-    with StartBoard(screen, uid="s") as shown:
+    with StartDisplay(screen, uid="s") as shown:
         shown.update(SNAPSHOT)
         shown.update(SNAPSHOT)
         shown.finish(SUMMARY)
@@ -112,7 +112,7 @@ def test_a_start_leaves_its_summary_alone() -> None:
 def test_a_start_that_fails_leaves_the_last_phases() -> None:
     """No bar stays that no longer moves."""
     screen = RecordingScreen()
-    shown = StartBoard(screen, uid="s")
+    shown = StartDisplay(screen, uid="s")
     shown.update(SNAPSHOT)
     with pytest.raises(RuntimeError), shown:
         raise RuntimeError
@@ -125,7 +125,7 @@ def test_a_start_that_fails_leaves_the_last_phases() -> None:
 def test_a_terminal_follows_the_start_and_keeps_the_summary() -> None:
     """The lines of the ranks are drawn anew in one place."""
     screen = RecordingScreen(terminal=True)
-    with StartBoard(screen, uid="s") as shown:
+    with StartDisplay(screen, uid="s") as shown:
         shown.update(SNAPSHOT)
         shown.update(SNAPSHOT)
         shown.finish(SUMMARY)
@@ -137,7 +137,7 @@ def test_a_terminal_follows_the_start_and_keeps_the_summary() -> None:
 def test_a_start_that_fails_leaves_on_a_terminal_how_far_each_rank_was() -> None:
     """As in a notebook."""
     screen = RecordingScreen(terminal=True)
-    shown = StartBoard(screen, uid="s")
+    shown = StartDisplay(screen, uid="s")
     shown.update(SNAPSHOT)
     with pytest.raises(KeyboardInterrupt), shown:
         raise KeyboardInterrupt
@@ -150,7 +150,7 @@ def test_a_start_that_fails_leaves_on_a_terminal_how_far_each_rank_was() -> None
 def test_a_file_gets_the_summary_alone() -> None:
     """Progress would only scroll."""
     screen = RecordingScreen(rich=False)
-    with StartBoard(screen, uid="s") as shown:
+    with StartDisplay(screen, uid="s") as shown:
         shown.update(SNAPSHOT)
         shown.finish(SUMMARY)
     assert screen.names == ["show"]

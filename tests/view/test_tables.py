@@ -8,7 +8,7 @@ from mhnb.view.boards.board import show_status, show_vars
 from mhnb.view.boards.tables import (
     Status,
     StatusRow,
-    VarRow,
+    VarTableRow,
     format_status_html,
     format_status_text,
     format_table_html,
@@ -24,8 +24,8 @@ STATUS = Status(
     ("%mhjax restart",),
 )
 ROWS = (
-    VarRow("x", "Array", (8, 8), "float32", "P('data', None)", 32),
-    VarRow("seed", "int", differs="missing on rank 2"),
+    VarTableRow("x", "Array", (8, 8), "float32", "P('data', None)", 32),
+    VarTableRow("seed", "int", differs="missing on rank 2"),
 )
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.output.differ import Row, Span
-from mhnb.core.output.outputs import OutputFolder
+from mhnb.core.output.differ import DiffRow, DiffSpan
+from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.wire.protocol import OutputEvent
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.nearby import near_changes
+from mhnb.view.cell.nearby import clip_unchanged
 from mhnb.view.cell.text import MAX_TEXT_NBYTES, format_cell_text
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 from tests.view.samples import HELPER, TRACEBACK, cell, failed, out, value
 
 
@@ -72,7 +72,7 @@ def test_colours_are_all_that_color_adds() -> None:
 def test_long_text_is_cut_and_names_the_log() -> None:
     """The stored text is bounded, whatever was printed."""
     log = "/log/rank0.log"
-    text = format_cell_text(cell([out("x" * 79 + "\n")] * 9000), places=Places(logs={0: log}))
+    text = format_cell_text(cell([out("x" * 79 + "\n")] * 9000), locations=RankLocations(logs={0: log}))
     assert len(text) < 1.2 * MAX_TEXT_NBYTES
     assert f"all of it is in {log}" in text
 
@@ -97,7 +97,7 @@ def test_of_one_very_long_line_both_ends_are_shown(length: int) -> None:
 
 def said_by_a_rank(*events: OutputEvent) -> RankResult:
     """Fold events as the notebook does."""
-    folder = OutputFolder()
+    folder = OutputAccumulator()
     folder.add(events)
     return RankResult(0, "ok", folder.outputs(), omitted_nbytes=folder.omitted_nbytes)
 
@@ -105,7 +105,9 @@ def said_by_a_rank(*events: OutputEvent) -> RankResult:
 def test_bytes_that_never_came_are_told_where_they_are_missing() -> None:
     """With the log that has them, and nothing after the last line."""
     result = cell(said_by_a_rank(["stdout", "a\n"], ["omitted", "stdout", 2048], ["stdout", "z\n"]))
-    lines = [line.strip() for line in format_cell_text(result, places=Places(logs={0: "r.log"})).splitlines()[1:]]
+    lines = [
+        line.strip() for line in format_cell_text(result, locations=RankLocations(logs={0: "r.log"})).splitlines()[1:]
+    ]
     assert [line for line in lines if line] == [
         "a",
         "… 2,048 bytes of stdout left out: all of it is in r.log …",
@@ -129,7 +131,7 @@ def test_of_very_much_one_remark_counts_all_that_is_missing() -> None:
     lines = [f"line {number}\n" for number in range(100_000)]
     rank = said_by_a_rank(*(["stdout", "".join(lines[at : at + 1000])] for at in range(0, len(lines), 1000)))
     assert rank.omitted_nbytes > 0
-    text = format_cell_text(cell(rank), places=Places(logs={0: "r.log"}))
+    text = format_cell_text(cell(rank), locations=RankLocations(logs={0: "r.log"}))
     _, head, *shown, tail = text.splitlines()
     (note,) = [line for line in shown if "left out" in line]
     found = re.fullmatch(r"  … (\d+) lines and ([\d,]+) bytes more left out: all of it is in r\.log …", note)
@@ -230,8 +232,8 @@ def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -
 
 def test_a_long_line_that_is_the_same_among_others_that_differ_keeps_its_ends() -> None:
     """It is not told as nothing."""
-    same = Row("changed", "stdout", (Span(" ".join(f"w{at}" for at in range(100))),))
-    (span,) = near_changes(same)
+    same = DiffRow("changed", "stdout", (DiffSpan(" ".join(f"w{at}" for at in range(100))),))
+    (span,) = clip_unchanged(same)
     assert span.here.startswith("w0 w1 w2 ")
     assert span.here.endswith(" w98 w99")
     assert len(span.here) < 100

@@ -7,11 +7,11 @@ from IPython.core.ultratb import AutoFormattedTB
 
 from mhnb.values import RankError
 from mhnb.view.cell.trace import (
+    collapse_traceback,
     count_user_frames,
-    fold_traceback,
     format_trace_text,
     full_message,
-    says_more,
+    has_extra_information,
     trim_traceback,
 )
 from tests.view.samples import FRAME, HELPER, JAX_FRAME, TRACEBACK
@@ -19,7 +19,7 @@ from tests.view.samples import FRAME, HELPER, JAX_FRAME, TRACEBACK
 
 def test_frames_of_jax_fold_to_a_line() -> None:
     """Hidden and visible frames of JAX are counted together; the user's stay."""
-    parts = fold_traceback(TRACEBACK)
+    parts = collapse_traceback(TRACEBACK)
     assert [part.label for part in parts] == ["", "… 3 frames inside jax", ""]
     assert "core.py" in parts[1].text
 
@@ -27,13 +27,13 @@ def test_frames_of_jax_fold_to_a_line() -> None:
 def test_frames_of_several_libraries_fold_together() -> None:
     """mhnb's own frames are as uninteresting as JAX's."""
     ours = "File /v/site-packages/mhnb/rank/cell/runner.py:7, in run\n----> 7 x"
-    assert fold_traceback([JAX_FRAME, ours])[0].label == "… 2 frames inside jax and mhnb"
+    assert collapse_traceback([JAX_FRAME, ours])[0].label == "… 2 frames inside jax and mhnb"
 
 
 @pytest.mark.parametrize("path", ["~/mhnb/train.py", "/data/jax/train.py", "/v/site-packages/flax/linen.py"])
 def test_the_users_files_are_never_folded(path: str) -> None:
     """A folder that happens to be called mhnb or jax is the user's."""
-    assert fold_traceback([f"File {path}:7, in f\n----> 7 x"])[0].label == ""
+    assert collapse_traceback([f"File {path}:7, in f\n----> 7 x"])[0].label == ""
 
 
 def test_the_users_frames_are_counted() -> None:
@@ -61,8 +61,8 @@ def test_notes_are_said_below_the_message(notes: tuple[str, ...]) -> None:
 
 def test_a_syntax_error_is_worth_its_caret() -> None:
     """The line alone does not tell where in it."""
-    assert says_more(RankError("SyntaxError", "'(' was never closed", ("  x = (1 +", "      ^"), line=1))
-    assert not says_more(RankError("ValueError", "m", TRACEBACK, line=3))
+    assert has_extra_information(RankError("SyntaxError", "'(' was never closed", ("  x = (1 +", "      ^"), line=1))
+    assert not has_extra_information(RankError("ValueError", "m", TRACEBACK, line=3))
 
 
 def _divide(number: int) -> float:
@@ -77,7 +77,7 @@ def test_a_real_traceback_of_ipython_is_read(theme: str) -> None:
         _divide(0)
     rendered = renderer.structured_traceback(caught.type, caught.value, caught.tb)
     assert count_user_frames(rendered) == 2
-    assert [part.label for part in fold_traceback(rendered)] == [""]
+    assert [part.label for part in collapse_traceback(rendered)] == [""]
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_a_real_traceback_of_ipython_is_read(theme: str) -> None:
 )
 def test_what_says_more_than_the_cells_line(line: int | None, traceback: list[str], *, more: bool) -> None:
     """Other frames, a cause that has none, and the errors of a group are nowhere else."""
-    assert says_more(RankError("ValueError", "no", tuple(traceback), line=line)) == more
+    assert has_extra_information(RankError("ValueError", "no", tuple(traceback), line=line)) == more

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.explain.where import Place, ThreadPlace, WhereCard
-from mhnb.view.boards.where import format_where_html, format_where_text
+from mhnb.core.explain.where import HangReport, RankLocation, ThreadLocation
+from mhnb.view.boards.where import format_hang_html, format_hang_text
 from mhnb.view.cell.html import View
 from mhnb.view.live.live import CellView
 from mhnb.view.live.livehtml import format_live_html
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 from tests.view.samples import RecordingScreen, StrictPage, cell, out
 
-STEP = Place((0, 1, 3), "launch", "jit(step)", 4, "loss = step(params, batch)")
-SLEEP = Place((2,), "sleep", "sleep", 3, "batch = next(batches)", "data.py:31 read_shard")
-HANG = WhereCard(
+STEP = RankLocation((0, 1, 3), "launch", "jit(step)", 4, "loss = step(params, batch)")
+SLEEP = RankLocation((2,), "sleep", "sleep", 3, "batch = next(batches)", "data.py:31 read_shard")
+HANG = HangReport(
     5, (0, 1, 3), (2,), "jit(step)", {0: 4, 1: 4, 2: 3, 3: 4}, 6.2, progress=False, known=True, stuck=True,
     places=(STEP, SLEEP),
 )  # fmt: skip
@@ -24,7 +24,7 @@ HANG = WhereCard(
 
 def test_a_hang_is_told_in_three_lines() -> None:
     """Who waits where, who is absent and where those are, and what can be done."""
-    assert format_where_text(HANG, name="demo").splitlines() == [
+    assert format_hang_text(HANG, name="demo").splitlines() == [
         "waiting 6.2 s · ranks 0-1,3 in jit(step), line 4:  loss = step(params, batch)",
         "absent        · rank 2 in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)",
         "no progress between two looks · the stop button or %mhjax interrupt ends it · mhnb where demo",
@@ -35,16 +35,16 @@ def test_equal_places_are_parted_by_what_they_are() -> None:
     """A rank that lags stands on the same line; the number of the launch tells."""
     waits, lags = replace(STEP, ranks=(0, 1), number=7), replace(STEP, ranks=(2,), number=6)
     made = replace(HANG, waiting=(0, 1), places=(waits, lags))
-    first, second, _ = format_where_text(made).splitlines()
+    first, second, _ = format_hang_text(made).splitlines()
     assert first == "waiting 6.2 s · ranks 0-1 in jit(step) (launch 7 of the cell), line 4:  loss = step(params, batch)"
     assert second.startswith("absent        · rank 2 in jit(step) (launch 6 of the cell), line 4:")
 
 
 def test_work_is_called_work() -> None:
     """Ranks that compile are not said to hang."""
-    compiling = Place((0, 1), "compiling", "", 7, "f(x)")
-    made = WhereCard(5, (), (), None, {0: 7, 1: 7}, 31.0, progress=False, known=True, stuck=True, places=(compiling,))
-    assert format_where_text(made).splitlines() == [
+    compiling = RankLocation((0, 1), "compiling", "", 7, "f(x)")
+    made = HangReport(5, (), (), None, {0: 7, 1: 7}, 31.0, progress=False, known=True, stuck=True, places=(compiling,))
+    assert format_hang_text(made).splitlines() == [
         "running 31 s · ranks 0-1 compiling, line 7:  f(x)",
         "ranks 0-1 at work · the stop button or %mhjax interrupt ends it",
     ]
@@ -52,9 +52,9 @@ def test_work_is_called_work() -> None:
 
 def test_each_absence_is_told_in_words() -> None:
     """A rank that ended, was not asked, or says nothing has no line; it has a word."""
-    gone = (Place((2,), "ended"), Place((4,), "outside"), Place((5,), "silent"))
+    gone = (RankLocation((2,), "ended"), RankLocation((4,), "outside"), RankLocation((5,), "silent"))
     made = replace(HANG, absent=(2, 4), places=(STEP, *gone), waiting=(0, 1))
-    lines = format_where_text(made).splitlines()
+    lines = format_hang_text(made).splitlines()
     assert [line.partition("· ")[2] for line in lines[1:4]] == [
         "rank 2 ended the cell",
         "rank 4 not asked to run this cell (--ranks)",
@@ -68,11 +68,11 @@ def test_each_absence_is_told_in_words() -> None:
 def test_the_threads_that_a_rank_waits_for_stand_below_it() -> None:
     """Each with its name and its line; equal ones are one line."""
     threads = (
-        ThreadPlace("load", "sleep", "sleep", 2, "time.sleep(9)"),
-        ThreadPlace("pool", "launch", "jit(f)", 3, "f(x)", count=2),
+        ThreadLocation("load", "sleep", "sleep", 2, "time.sleep(9)"),
+        ThreadLocation("pool", "launch", "jit(f)", 3, "f(x)", count=2),
     )
     made = replace(HANG, places=(replace(STEP, ranks=(0, 1), threads=threads),), waiting=(0, 1), absent=())
-    assert [line.partition("· ")[2] for line in format_where_text(made).splitlines()[1:3]] == [
+    assert [line.partition("· ")[2] for line in format_hang_text(made).splitlines()[1:3]] == [
         "  thread load in sleep, line 2:  time.sleep(9)",
         "  2 threads pool in jit(f), line 3:  f(x)",
     ]
@@ -80,24 +80,24 @@ def test_the_threads_that_a_rank_waits_for_stand_below_it() -> None:
 
 def test_who_moves_is_named() -> None:
     """Progress on some ranks is told as theirs."""
-    assert "progress between two looks on rank 2" in format_where_text(replace(HANG, progress=True, moved=(2,)))
+    assert "progress between two looks on rank 2" in format_hang_text(replace(HANG, progress=True, moved=(2,)))
 
 
 def test_a_card_that_is_not_known_says_so() -> None:
     """Asked for in the first seconds."""
-    assert "not been looked at twice" in format_where_text(replace(HANG, known=False))
+    assert "not been looked at twice" in format_hang_text(replace(HANG, known=False))
 
 
 def test_a_long_line_is_cut() -> None:
     """A line of the cell does not run off the page."""
     made = replace(HANG, places=(replace(STEP, code="x" * 500), SLEEP))
-    assert max(map(len, format_where_text(made).splitlines())) < 200
+    assert max(map(len, format_hang_text(made).splitlines())) < 200
 
 
 def test_the_card_stands_under_the_running_cell() -> None:
     """The live view shows it once the ranks hang, with the command that shows it in a terminal."""
     snapshot = replace(cell([out("step 3\n")], [out("step 3\n")], wall_s=6.2, done=False), where=HANG)
-    page = StrictPage(format_live_html(snapshot, places=Places(cluster="demo")))
+    page = StrictPage(format_live_html(snapshot, locations=RankLocations(cluster="demo")))
     assert page.unclosed == []
     assert page.visible.index("step 3") < page.visible.index("waiting 6.2 s")
     assert "mhnb where demo" in page.visible
@@ -111,7 +111,7 @@ def test_a_cell_that_moves_shows_no_card() -> None:
 
 def test_code_is_escaped() -> None:
     """A cell's text is text."""
-    page = format_where_html(replace(HANG, places=(replace(STEP, code="a <b> & c"), SLEEP)))
+    page = format_hang_html(replace(HANG, places=(replace(STEP, code="a <b> & c"), SLEEP)))
     assert "a &lt;b&gt; &amp; c" in page
 
 
@@ -124,7 +124,7 @@ def test_buttons_act_while_the_cell_lasts() -> None:
     view.update(replace(moving, wall_s=0.2, where=None))
     (box,) = screen.boxes
     view.update(moving)
-    assert [frame.acts for frame in box.frames] == [False, True]
+    assert [frame.has_buttons for frame in box.frames] == [False, True]
     assert "waiting 6.2 s" not in box.values[-1]
     box.act("where")
     assert "waiting 6.2 s" in box.values[-1]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["split_expression", "unquote"]
+__all__ = ["split_arguments", "unquote"]
 
 _OPEN, _CLOSE = "([{", ")]}"
 
 
-def split_expression(line: str) -> list[str]:
+def split_arguments(line: str) -> list[str]:
     """Split a line into words, each of which may be code.
 
     Raises:
         InvalidRequest: a quote or bracket is not closed.
 
-    >>> split_expression("params['a b'] --to P(None, 'x')")
+    >>> split_arguments("params['a b'] --to P(None, 'x')")
     ["params['a b']", '--to', "P(None, 'x')"]
     """
     words, word, depth, quote = [], "", 0, ""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError
 
-__all__ = ["seconds", "whole_number"]
+__all__ = ["int_argument", "seconds_argument"]
 
 
-def whole_number(text: str) -> int:
+def int_argument(text: str) -> int:
     """Parse a whole number.
 
     Raises:
         ArgumentTypeError: the text is not a whole number; argparse names the flag before this message.
 
-    >>> whole_number("4")
+    >>> int_argument("4")
     4
     """
     try:
@@ -23,13 +23,13 @@ def whole_number(text: str) -> int:
         raise ArgumentTypeError(f"expected a whole number, as 4, and got {text!r}") from None
 
 
-def seconds(text: str) -> float:
+def seconds_argument(text: str) -> float:
     """Parse a duration.
 
     Raises:
         ArgumentTypeError: the text is not a number; argparse names the flag before this message.
 
-    >>> seconds("0.5")
+    >>> seconds_argument("0.5")
     0.5
     """
     try:

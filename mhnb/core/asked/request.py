@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mhnb.core.asked.select import drop_blank_head
-from mhnb.core.asked.startinput import is_seconds
+from mhnb.core.asked.select import strip_leading_blank_lines
+from mhnb.core.asked.startinput import is_positive_seconds
 from mhnb.core.life.events import CellRequest
-from mhnb.core.ranks import choose_ranks
+from mhnb.core.ranks import resolve_ranks
 from mhnb.errors import InvalidRequest
 
-__all__ = ["check_guard", "make_request"]
+__all__ = ["build_cell_request", "check_guard"]
 
 _GUARDS = ("lockstep", "parity", "off")
 
@@ -29,7 +29,7 @@ def check_guard(guard: str) -> str:
     return guard
 
 
-def make_request(
+def build_cell_request(
     source: str,
     process_count: int,
     *,
@@ -43,7 +43,7 @@ def make_request(
     Raises:
         InvalidRequest: the source is not text, a rank does not exist, the guard is unknown, or the time limit is not valid.
 
-    >>> make_request("\nx = 1", 4, guard="lockstep").source
+    >>> build_cell_request("\nx = 1", 4, guard="lockstep").source
     'x = 1'
     """
     if not isinstance(source, str):
@@ -51,7 +51,7 @@ def make_request(
     if on_snapshot is not None and not callable(on_snapshot):
         # An error after the start would leave a cell that no caller follows.
         raise InvalidRequest(f"on_snapshot={on_snapshot!r:.80}: give a function of one argument, the result so far")
-    chosen = choose_ranks(ranks, process_count)
-    if timeout_s is not None and not is_seconds(timeout_s):
+    chosen = resolve_ranks(ranks, process_count)
+    if timeout_s is not None and not is_positive_seconds(timeout_s):
         raise InvalidRequest(f"--timeout {timeout_s!r}: give a number of seconds above 0")
-    return CellRequest(drop_blank_head(source), chosen, check_guard(guard), timeout_s)
+    return CellRequest(strip_leading_blank_lines(source), chosen, check_guard(guard), timeout_s)

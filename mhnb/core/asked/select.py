@@ -7,15 +7,15 @@ from typing import Literal, TypeAlias
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["Route", "drop_blank_head", "route_cell"]
+__all__ = ["Route", "route_cell", "strip_leading_blank_lines"]
 
 Route: TypeAlias = Literal["ranks", "here", "local"]
 """`local` runs here too, without its first line `%%local`."""
 
-_MAGIC = ("%mhjax", "%mhjax?")
-_LEAVE = ("exit", "quit", "exit()", "quit()")
+_MAGIC_WORDS = ("%mhjax", "%mhjax?")
+_EXIT_COMMANDS = ("exit", "quit", "exit()", "quit()")
 """They stay in the notebook, because on a rank they are an error and the user wants to quit."""
-_LOADERS = ("%load_ext", "%reload_ext", "%unload_ext")
+_EXTENSION_MAGICS = ("%load_ext", "%reload_ext", "%unload_ext")
 """Followed by mhnb's own name. Any other extension is for the code, and the code is on the ranks."""
 
 
@@ -36,33 +36,33 @@ def route_cell(source: str) -> Route:
         return "here"
     if code[0].split()[0] == "%%local":
         return "local"
-    if len(code) == 1 and code[0] in _LEAVE:
+    if len(code) == 1 and code[0] in _EXIT_COMMANDS:
         return "here"
-    ours = [line for line in code if _is_ours(_drop_target(line).split())]
-    if not ours:
+    magic_lines = [line for line in code if _is_mhnb_line(_strip_assignment(line).split())]
+    if not magic_lines:
         return "ranks"
-    if len(ours) == len(code):
+    if len(magic_lines) == len(code):
         return "here"
     raise InvalidRequest(
-        f"auto mode is on, and this cell mixes {ours[0]!r} with code: put the %mhjax lines into a cell of their own; nothing was run"
+        f"auto mode is on, and this cell mixes {magic_lines[0]!r} with code: put the %mhjax lines into a cell of their own; nothing was run"
     )
 
 
-def _drop_target(line: str) -> str:
+def _strip_assignment(line: str) -> str:
     """Remove the `x = ` before a `%mhjax`, to which IPython assigns the result. A target with an unclosed quote is kept."""
     target, sign, rest = line.partition("=")
     is_target = sign and rest.lstrip().startswith("%mhjax") and not any(target.count(quote) % 2 for quote in "\"'")
     return rest.lstrip() if is_target else line
 
 
-def _is_ours(words: Sequence[str]) -> bool:
-    return words[0] in _MAGIC or (words[0] in _LOADERS and words[1:] == ["mhnb"])
+def _is_mhnb_line(words: Sequence[str]) -> bool:
+    return words[0] in _MAGIC_WORDS or (words[0] in _EXTENSION_MAGICS and words[1:] == ["mhnb"])
 
 
-def drop_blank_head(source: str) -> str:
+def strip_leading_blank_lines(source: str) -> str:
     r"""Remove the blank lines at the head of a cell, as IPython does: it counts lines from the first that is not blank.
 
-    >>> drop_blank_head("\n  \nx = 1\n")
+    >>> strip_leading_blank_lines("\n  \nx = 1\n")
     'x = 1\n'
     """
     lines = source.splitlines(keepends=True)

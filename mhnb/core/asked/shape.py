@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mhnb.core.ranks import say_count
+from mhnb.core.ranks import pluralize
 from mhnb.errors import InvalidRequest
 
 __all__ = [
-    "HostShare",
+    "ClusterSpec",
+    "HostAssignment",
     "INITIALIZE_ARGUMENTS",
-    "Shape",
+    "check_cluster_spec",
     "check_counts",
     "check_initialize",
-    "check_shape",
     "parse_hosts_argument",
 ]
 
@@ -43,7 +43,7 @@ _MAX_DEVICES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class HostShare:
+class HostAssignment:
     """The ranks that one supervisor starts."""
 
     supervisor: int
@@ -55,7 +55,7 @@ class HostShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ClusterSpec:
     """The specification of a cluster. Starts with equal shapes mean the same cluster."""
 
     hosts: int = 4
@@ -86,33 +86,33 @@ class Shape:
         """Whether the hosts are processes of this machine that simulate machines."""
         return (self.kind or self.profile) == "local"
 
-    def shares(self) -> tuple[HostShare, ...]:
+    def assign_hosts(self) -> tuple[HostAssignment, ...]:
         """Return the ranks of each host, in order: rank r is on host r // ranks_per_host and stays there.
 
-        >>> [(share.host, share.ranks) for share in Shape(2, 1, ranks_per_host=2, profile="ssh").shares()]
+        >>> [(share.host, share.ranks) for share in ClusterSpec(2, 1, ranks_per_host=2, profile="ssh").assign_hosts()]
         [('host0', (0, 1)), ('host1', (2, 3))]
         """
         each = self.ranks_per_host
         names = self.machines or (None,) * self.hosts
         return tuple(
-            HostShare(k, f"host{k}", tuple(range(k * each, (k + 1) * each)), name) for k, name in enumerate(names)
+            HostAssignment(k, f"host{k}", tuple(range(k * each, (k + 1) * each)), name) for k, name in enumerate(names)
         )
 
     def describe(self) -> str:
         """Format the shape for a message.
 
-        >>> Shape(4, 2).describe()
+        >>> ClusterSpec(4, 2).describe()
         '4 hosts x 2 devices'
-        >>> Shape(1, 2, False, {"initialization_timeout": 60}).describe()
+        >>> ClusterSpec(1, 2, False, {"initialization_timeout": 60}).describe()
         '1 host x 2 devices, initialised by a cell, initialization_timeout=60'
-        >>> Shape(2, None, ranks_per_host=2, profile="ssh", machines=("a", "b")).describe()
+        >>> ClusterSpec(2, None, ranks_per_host=2, profile="ssh", machines=("a", "b")).describe()
         '2 hosts (a, b) x 2 ranks, profile ssh'
         """
-        parts = [say_count(self.hosts, "host") + (f" ({', '.join(self.machines)})" if self.machines else "")]
+        parts = [pluralize(self.hosts, "host") + (f" ({', '.join(self.machines)})" if self.machines else "")]
         if self.ranks_per_host > 1:
-            parts.append(say_count(self.ranks_per_host, "rank"))
+            parts.append(pluralize(self.ranks_per_host, "rank"))
         if self.devices is not None:
-            parts.append(say_count(self.devices, "device"))
+            parts.append(pluralize(self.devices, "device"))
         given = [f"{name}={value!r}" for name, value in self.initialize.items()]
         where = [] if self.profile == "local" else [f"profile {self.profile}"]
         return ", ".join([" x ".join(parts), *where, *([] if self.init else ["initialised by a cell"]), *given])
@@ -129,8 +129,8 @@ def parse_hosts_argument(hosts: int | Sequence[str]) -> tuple[int, tuple[str, ..
     """
     if isinstance(hosts, int) and not isinstance(hosts, bool):
         return hosts, ()
-    given: object = hosts
-    named = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    sequence: object = hosts
+    named = tuple(sequence) if isinstance(sequence, Sequence) and not isinstance(sequence, str) else ()
     if not named or not all(isinstance(name, str) and name for name in named):
         raise InvalidRequest(
             f"hosts={hosts!r}: give the number of hosts, like hosts=4, or the names of machines, like hosts=['a', 'b']"
@@ -138,50 +138,52 @@ def parse_hosts_argument(hosts: int | Sequence[str]) -> tuple[int, tuple[str, ..
     return len(named), named
 
 
-def check_counts(shape: Shape) -> None:
+def check_counts(spec: ClusterSpec) -> None:
     """Reject counts and machine names that no cluster can have.
 
     Raises:
         InvalidRequest: an impossible count, or a machine named twice.
 
-    >>> check_counts(Shape(4, 2))
+    >>> check_counts(ClusterSpec(4, 2))
     """
-    hosts, devices, each = shape.hosts, shape.devices, shape.ranks_per_host
+    hosts, devices, ranks_per_host = spec.hosts, spec.devices, spec.ranks_per_host
     if not 1 <= hosts <= _MAX_RANKS:
         raise InvalidRequest(
             f"hosts={hosts}: give a number from 1 to {_MAX_RANKS}; each simulated host is a process of this machine (-n 4)"
         )
-    if not 1 <= each <= _MAX_RANKS // hosts:
+    if not 1 <= ranks_per_host <= _MAX_RANKS // hosts:
         raise InvalidRequest(
-            f"ranks_per_host={each}: give a number from 1, so that there are at most {_MAX_RANKS} ranks in all (--per-host 1)"
+            f"ranks_per_host={ranks_per_host}: give a number from 1, so that there are at most {_MAX_RANKS} ranks in all (--per-host 1)"
         )
     if devices is not None and not 1 <= devices <= _MAX_DEVICES:
         raise InvalidRequest(
             f"devices={devices}: give the devices of each host, a number from 1 to {_MAX_DEVICES} (--devices 2)"
         )
-    twice = sorted({name for name in shape.machines if shape.machines.count(name) > 1})
-    if twice:
-        raise InvalidRequest(f"host {twice[0]!r} is named twice; several ranks on one host: --per-host 2", hosts=twice)
+    duplicates = sorted({name for name in spec.machines if spec.machines.count(name) > 1})
+    if duplicates:
+        raise InvalidRequest(
+            f"host {duplicates[0]!r} is named twice; several ranks on one host: --per-host 2", hosts=duplicates
+        )
 
 
-def check_shape(shape: Shape, *, available_nbytes: int) -> None:
+def check_cluster_spec(spec: ClusterSpec, *, available_nbytes: int) -> None:
     """Check that the shape can be started on this machine.
 
     Args:
-        shape: the requested one.
+        spec: the requested one.
         available_nbytes: free memory of this machine.
 
     Raises:
         InvalidRequest: an impossible count, or more ranks than this machine has memory for.
 
-    >>> check_shape(Shape(4, 2), available_nbytes=2**33)
+    >>> check_cluster_spec(ClusterSpec(4, 2), available_nbytes=2**33)
     """
-    check_counts(shape)
-    if shape.is_simulated and shape.process_count * _RANK_NBYTES > available_nbytes:
-        fits = max(1, available_nbytes // _RANK_NBYTES)
+    check_counts(spec)
+    if spec.is_simulated and spec.process_count * _RANK_NBYTES > available_nbytes:
+        max_hosts = max(1, available_nbytes // _RANK_NBYTES)
         raise InvalidRequest(
-            f"hosts={shape.hosts}: each takes about {_RANK_NBYTES >> 20} MB and this machine has {available_nbytes >> 20} MB free; "
-            f"start at most {fits} (-n {fits})"
+            f"hosts={spec.hosts}: each takes about {_RANK_NBYTES >> 20} MB and this machine has {available_nbytes >> 20} MB free; "
+            f"start at most {max_hosts} (-n {max_hosts})"
         )
 
 
@@ -215,15 +217,15 @@ def check_initialize(arguments: Mapping[str, Any], hosts: int) -> tuple[str, ...
             raise InvalidRequest(
                 f"num_processes={value!r} and {hosts} hosts cannot form a cluster; leave it out or give {hosts}"
             )
-    if (bound := arguments.get("coordinator_bind_address")) and not arguments.get("coordinator_address"):
+    if (bind_address := arguments.get("coordinator_bind_address")) and not arguments.get("coordinator_address"):
         raise InvalidRequest(
-            f"coordinator_bind_address={bound!r} alone: the ranks look for the coordinator where coordinator_address says, which mhnb "
-            "chooses; give coordinator_address with the same port, or leave both out"
+            f"coordinator_bind_address={bind_address!r} alone: the ranks look for the coordinator where coordinator_address says, "
+            "which mhnb chooses; give coordinator_address with the same port, or leave both out"
         )
-    quiet = {
+    ineffective = {
         "local_device_ids": "local_device_ids does nothing on CPU: it chooses among the GPUs of a process",
         "cluster_detection_method": "cluster_detection_method does nothing here: mhnb gives every address, so there is nothing to detect",
         "slice_index": "slice_index does nothing on CPU: it is for TPU and GPU slices",
         "partition_index": "partition_index does nothing on CPU: it is for TPU and GPU partitions",
     }
-    return tuple(quiet[name] for name in arguments if name in quiet)
+    return tuple(ineffective[name] for name in arguments if name in ineffective)

@@ -11,13 +11,13 @@ from itertools import pairwise
 from math import prod
 from typing import TypeAlias
 
-__all__ = ["Box", "Piece", "box_shape", "box_size", "find_hole", "format_box", "split_shape", "whole_box"]
+__all__ = ["Box", "ByteRun", "box_shape", "box_size", "find_uncovered", "format_box", "full_box", "split_shape"]
 
 Box: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ByteRun:
     """A box within an array, and the bytes `start:stop` that hold it in row-major memory."""
 
     start: int
@@ -25,10 +25,10 @@ class Piece:
     box: Box
 
 
-def whole_box(shape: Sequence[int]) -> Box:
+def full_box(shape: Sequence[int]) -> Box:
     """Return the box that covers the whole array.
 
-    >>> whole_box((2, 3))
+    >>> full_box((2, 3))
     ((0, 2), (0, 3))
     """
     return tuple((0, size) for size in shape)
@@ -61,18 +61,18 @@ def format_box(box: Box) -> str:
     return "[" + ", ".join(f"{start}:{stop}" for start, stop in box) + "]"
 
 
-def find_hole(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
+def find_uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
     """Return a box of the array that none of `boxes` covers; None if all of it is covered.
 
-    >>> find_hole((4, 2), [((0, 2), (0, 2))])
+    >>> find_uncovered((4, 2), [((0, 2), (0, 2))])
     ((2, 4), (0, 2))
     """
     if prod(shape) == 0:
         return None
-    return _hole_in(whole_box(shape), boxes, 0)
+    return _find_uncovered_in(full_box(shape), boxes, 0)
 
 
-def _hole_in(target: Box, boxes: Sequence[Box], dim: int) -> Box | None:
+def _find_uncovered_in(target: Box, boxes: Sequence[Box], dim: int) -> Box | None:
     """Search one slab after another along `dim`; `boxes` cover the target in all dims before it."""
     if not boxes:
         return target
@@ -83,12 +83,12 @@ def _hole_in(target: Box, boxes: Sequence[Box], dim: int) -> Box | None:
     for start, stop in pairwise(sorted(edges)):
         slab = (*target[:dim], (start, stop), *target[dim + 1 :])
         covering = [box for box in boxes if box[dim][0] <= start and box[dim][1] >= stop]
-        if (hole := _hole_in(slab, covering, dim + 1)) is not None:
-            return hole
+        if (uncovered := _find_uncovered_in(slab, covering, dim + 1)) is not None:
+            return uncovered
     return None
 
 
-def split_shape(shape: Sequence[int], itemsize: int, limit: int) -> Iterator[Piece]:
+def split_shape(shape: Sequence[int], itemsize: int, limit: int) -> Iterator[ByteRun]:
     """Split an array into pieces of at most `limit` bytes (or one element), in memory order.
 
     Each piece is both a box and one contiguous range of row-major memory, so that one copy reads it and writes it anywhere.
@@ -101,9 +101,9 @@ def split_shape(shape: Sequence[int], itemsize: int, limit: int) -> Iterator[Pie
     yield from _split(tuple(shape), itemsize, limit, (), 0)
 
 
-def _split(shape: tuple[int, ...], itemsize: int, limit: int, outer: Box, offset: int) -> Iterator[Piece]:
+def _split(shape: tuple[int, ...], itemsize: int, limit: int, outer: Box, offset: int) -> Iterator[ByteRun]:
     if not shape:
-        yield Piece(offset, offset + itemsize, outer)
+        yield ByteRun(offset, offset + itemsize, outer)
         return
     row = prod(shape[1:]) * itemsize
     if row > limit:
@@ -113,4 +113,4 @@ def _split(shape: tuple[int, ...], itemsize: int, limit: int, outer: Box, offset
     step = max(1, limit // row)
     for start in range(0, shape[0], step):
         stop = min(start + step, shape[0])
-        yield Piece(offset + start * row, offset + stop * row, (*outer, (start, stop), *whole_box(shape[1:])))
+        yield ByteRun(offset + start * row, offset + stop * row, (*outer, (start, stop), *full_box(shape[1:])))

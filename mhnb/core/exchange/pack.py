@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["NotHere", "Packed", "pack", "unpack"]
+__all__ = ["MissingDefinition", "PickledValue", "dump_value", "load_value"]
 
 
-class NotHere(LookupError):
+class MissingDefinition(LookupError):
     """A value needs a class or function that this process does not have. `module` and `qualname` name it."""
 
     def __init__(self, module: str, qualname: str, cause: str) -> None:
@@ -23,76 +23,76 @@ class NotHere(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PickledValue:
     """A value without its arrays: the pickle, and the raw buffers that pickle passed out, in order."""
 
     skeleton: memoryview
     buffers: tuple[memoryview, ...]
 
 
-class _Packer(pickle.Pickler):
+class _LeafPickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, claim: Callable[[object], int | None], keep: Callable[[Any], None]) -> None:
         super().__init__(file, protocol=5, buffer_callback=keep)
-        self._claim = claim
+        self._find_leaf_number = claim
 
     def persistent_id(self, obj: object) -> int | None:
-        return self._claim(obj)
+        return self._find_leaf_number(obj)
 
 
-class _Unpacker(pickle.Unpickler):
+class _LeafUnpickler(pickle.Unpickler):
     def __init__(
         self, file: io.BytesIO, leaves: Sequence[Any], buffers: Sequence[Any], main: Mapping[str, Any] | None
     ) -> None:
         super().__init__(file, buffers=buffers)
-        self._leaves, self._main = leaves, main
+        self._leaves, self._main_namespace = leaves, main
 
     def persistent_load(self, pid: Any) -> Any:
         return self._leaves[pid]
 
     def find_class(self, module: str, qualname: str) -> Any:
         try:
-            if module != "__main__" or self._main is None:
+            if module != "__main__" or self._main_namespace is None:
                 return super().find_class(module, qualname)
             first, *rest = qualname.split(".")
-            found = self._main[first]
+            found = self._main_namespace[first]
             for part in rest:
                 found = getattr(found, part)
         except (ImportError, AttributeError, KeyError) as error:
-            raise NotHere(module, qualname, f"{type(error).__name__}: {error}") from error
+            raise MissingDefinition(module, qualname, f"{type(error).__name__}: {error}") from error
         return found
 
 
-def pack(value: object, claim: Callable[[object], int | None]) -> Packed:
+def dump_value(value: object, find_leaf_number: Callable[[object], int | None]) -> PickledValue:
     """Pickle a value without the objects to which `claim` gives a number.
 
     Args:
         value: what to pickle. Errors that it raises while pickling are passed on.
-        claim: called with every object in the value; returns the number of a leaf that is sent separately, else None.
+        find_leaf_number: called with every object in the value; returns the number of a leaf that is sent separately, else None.
 
-    >>> pack([b"in", "out"], lambda obj: 0 if obj == "out" else None).buffers
+    >>> dump_value([b"in", "out"], lambda obj: 0 if obj == "out" else None).buffers
     ()
     """
     file = io.BytesIO()
     buffers: list[memoryview] = []
-    _Packer(file, claim, lambda buffer: buffers.append(buffer.raw())).dump(value)
-    return Packed(file.getbuffer(), tuple(buffers))
+    _LeafPickler(file, find_leaf_number, lambda buffer: buffers.append(buffer.raw())).dump(value)
+    return PickledValue(file.getbuffer(), tuple(buffers))
 
 
-def unpack(
-    skeleton: Any, leaves: Sequence[Any], buffers: Sequence[Any] = (), main: Mapping[str, Any] | None = None
+def load_value(
+    skeleton: Any, leaves: Sequence[Any], buffers: Sequence[Any] = (), main_namespace: Mapping[str, Any] | None = None
 ) -> Any:
     """Rebuild the value.
 
     Args:
-        skeleton: the bytes of `Packed.skeleton`.
+        skeleton: the bytes of `PickledValue.skeleton`.
         leaves: the objects for which `claim` returned 0, 1, ...
-        buffers: the bytes of `Packed.buffers`, writable if the value is to be writable.
-        main: where names of `__main__` are looked up; None for the process's own `__main__`.
+        buffers: the bytes of `PickledValue.buffers`, writable if the value is to be writable.
+        main_namespace: where names of `__main__` are looked up; None for the process's own `__main__`.
 
     Raises:
         NotHere: this process does not have a class or function of the value.
 
-    >>> unpack(pack([b"in", "out"], lambda obj: 0 if obj == "out" else None).skeleton, ["leaf"])
+    >>> load_value(dump_value([b"in", "out"], lambda obj: 0 if obj == "out" else None).skeleton, ["leaf"])
     [b'in', 'leaf']
     """
-    return _Unpacker(io.BytesIO(skeleton), leaves, buffers, main).load()
+    return _LeafUnpickler(io.BytesIO(skeleton), leaves, buffers, main_namespace).load()

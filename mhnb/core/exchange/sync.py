@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 
 from mhnb.core.exchange.transfer import CHUNK_NBYTES
 
-__all__ = ["Excludes", "FileFacts", "LIMIT_NBYTES", "Piece", "cut_pieces", "parse_excludes", "place_of"]
+__all__ = ["Excludes", "FileChunk", "FileFacts", "MAX_SYNC_NBYTES", "chunk_files", "parse_excludes", "remote_path"]
 
-LIMIT_NBYTES = 1 << 30
+MAX_SYNC_NBYTES = 1 << 30
 """A folder of code is smaller. A folder that holds data belongs on a shared file system."""
-_ALWAYS = (
+_DEFAULT_EXCLUDES = (
     ".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".ipynb_checkpoints/", ".venv/", "venv/", "node_modules/",
     ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".DS_Store", "*.mhnb-part",
 )  # fmt: skip
@@ -31,7 +31,7 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FileChunk:
     """Part of a file: bytes `[start, stop)`."""
 
     path: str
@@ -43,8 +43,8 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class _Pattern:
     text: str
-    folder_only: bool
-    keeps: bool
+    is_folder_only: bool
+    is_negated: bool
 
     def matches(self, path: str) -> bool:
         name = path if "/" in self.text else path.rpartition("/")[2]
@@ -57,10 +57,10 @@ class Excludes:
 
     patterns: tuple[_Pattern, ...]
 
-    def leaves_out(self, path: str, *, is_folder: bool) -> bool:
+    def is_excluded(self, path: str, *, is_folder: bool) -> bool:
         """Return whether a path stays here. The path is relative to the folder and has slashes."""
-        fits = [p for p in self.patterns if (is_folder or not p.folder_only) and p.matches(path)]
-        return bool(fits) and not fits[-1].keeps
+        matching = [p for p in self.patterns if (is_folder or not p.is_folder_only) and p.matches(path)]
+        return bool(matching) and not matching[-1].is_negated
 
 
 def parse_excludes(gitignore: str = "") -> Excludes:
@@ -68,10 +68,10 @@ def parse_excludes(gitignore: str = "") -> Excludes:
 
     Supported are names, `*`, paths from the folder, a slash at the end for folders, `!` to include, `#` for comments.
 
-    >>> parse_excludes("data/\n*.npy\n!keep.npy").leaves_out("sub/x.npy", is_folder=False)
+    >>> parse_excludes("data/\n*.npy\n!keep.npy").is_excluded("sub/x.npy", is_folder=False)
     True
     """
-    lines = [*_ALWAYS, *(line.strip() for line in gitignore.splitlines())]
+    lines = [*_DEFAULT_EXCLUDES, *(line.strip() for line in gitignore.splitlines())]
     return Excludes(tuple(_parse_pattern(line) for line in lines if line and not line.startswith("#")))
 
 
@@ -80,7 +80,7 @@ def _parse_pattern(line: str) -> _Pattern:
     return _Pattern(text.rstrip("/"), text.endswith("/"), line.startswith("!"))
 
 
-def place_of(folder: str, cwd: str) -> str:
+def remote_path(folder: str, cwd: str) -> str:
     """Return the destination of a folder, relative to the ranks' working directory.
 
     A folder inside the notebook's directory keeps its relative path. Any other folder goes there under its own name.
@@ -89,7 +89,7 @@ def place_of(folder: str, cwd: str) -> str:
         folder: absolute.
         cwd: the notebook's directory, where ranks run if their machine has it too.
 
-    >>> place_of("/me/project", "/me/project"), place_of("/me/project/lib", "/me/project"), place_of("/opt/tools", "/me")
+    >>> remote_path("/me/project", "/me/project"), remote_path("/me/project/lib", "/me/project"), remote_path("/opt/tools", "/me")
     ('', 'lib', 'tools')
     """
     if folder == cwd:
@@ -98,23 +98,23 @@ def place_of(folder: str, cwd: str) -> str:
     return folder.removeprefix(inside) if folder.startswith(inside) else folder.rstrip("/").rpartition("/")[2]
 
 
-def cut_pieces(files: Mapping[str, FileFacts], wanted: Iterable[str]) -> Iterator[Sequence[Piece]]:
+def chunk_files(files: Mapping[str, FileFacts], paths: Iterable[str]) -> Iterator[Sequence[FileChunk]]:
     """Yield the contents of each message: many small files, or a piece of a large one.
 
-    >>> [len(pieces) for pieces in cut_pieces({"a": FileFacts(3, 0o644, ""), "b": FileFacts(0, 0o644, "")}, ["a", "b"])]
+    >>> [len(pieces) for pieces in chunk_files({"a": FileFacts(3, 0o644, ""), "b": FileFacts(0, 0o644, "")}, ["a", "b"])]
     [2]
     """
-    batch: list[Piece] = []
-    room = CHUNK_NBYTES
-    for path in wanted:
+    batch: list[FileChunk] = []
+    remaining = CHUNK_NBYTES
+    for path in paths:
         nbytes, start = files[path].nbytes, 0
         while True:
-            stop = min(nbytes, start + room)
-            batch.append(Piece(path, start, stop, stop == nbytes))
-            room -= stop - start
-            if room == 0 or len(batch) == _BATCH_FILES:
+            stop = min(nbytes, start + remaining)
+            batch.append(FileChunk(path, start, stop, stop == nbytes))
+            remaining -= stop - start
+            if remaining == 0 or len(batch) == _BATCH_FILES:
                 yield batch
-                batch, room = [], CHUNK_NBYTES
+                batch, remaining = [], CHUNK_NBYTES
             start = stop
             if start == nbytes:
                 break

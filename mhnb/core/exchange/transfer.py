@@ -9,43 +9,43 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from mhnb.core.exchange.boxes import Box, box_size, find_hole, format_box
+from mhnb.core.exchange.boxes import Box, box_size, find_uncovered, format_box
 from mhnb.core.exchange.variables import format_array
 from mhnb.core.guard.provenance import describe_provenance
-from mhnb.core.ranks import format_ranks, group_ranks, say_ranks
+from mhnb.core.ranks import describe_ranks, format_ranks, group_ranks
 from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
 
 __all__ = [
-    "ArrayRow",
+    "ArrayDescription",
     "CHUNK_NBYTES",
     "COMPARE_NBYTES",
     "Fetch",
-    "HeldBox",
     "INLINE_NBYTES",
-    "IN_FLIGHT",
-    "KEY_DATA",
-    "KEY_REFUSED",
+    "KEY_DATA_EXPRESSION",
+    "KEY_REFUSAL_CODE",
+    "LocalBox",
+    "MAX_IN_FLIGHT",
     "Owners",
     "Refusal",
-    "ValueRow",
+    "ValueDescription",
+    "build_value_differs",
     "check_coverage",
-    "check_origins",
+    "check_placements",
     "check_present",
+    "check_provenance",
     "check_replicas",
-    "check_views",
-    "differs",
-    "join_views",
-    "lacking_box",
+    "find_missing_box",
+    "merge_placements",
     "plan_fetches",
 ]
 
-KEY_REFUSED = "prng_key"
+KEY_REFUSAL_CODE = "prng_key"
 """The code of a refusal: NumPy has no type for PRNG keys."""
-KEY_DATA = "jax.random.key_data(key)"
+KEY_DATA_EXPRESSION = "jax.random.key_data(key)"
 """The expression to type instead, for its text. The rank that refuses an array does not know the array's name."""
 CHUNK_NBYTES = 16 * 2**20
 """Size of one message of a large transfer."""
-IN_FLIGHT = 2
+MAX_IN_FLIGHT = 2
 """The number of such messages requested at once, so that the next one travels while one is copied into place."""
 INLINE_NBYTES = 64 * 1024
 """Values up to this size are sent with the first reply."""
@@ -57,7 +57,7 @@ Owners: TypeAlias = tuple[tuple[Box, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBox:
+class LocalBox:
     """A box of an array on one device of a rank: the part of the parcel with its bytes, row-major."""
 
     box: Box
@@ -69,19 +69,19 @@ class HeldBox:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayRow:
+class ArrayDescription:
     """One array within a value, as one rank describes it."""
 
     shape: tuple[int, ...]
     dtype: str
     order: str
     """`C`; or `F` for a column-major NumPy array, whose boxes and bytes are those of its transpose."""
-    held: tuple[HeldBox, ...]
+    local_boxes: tuple[LocalBox, ...]
     owners: Owners | None = None
     """None for a NumPy array."""
     is_global: bool = False
     """Whether several ranks share this one array."""
-    origin: tuple[int, str] = (0, "")
+    provenance: tuple[int, str] = (0, "")
     """Which launch produced it: a hash that is equal on ranks with the same steps, and a description; 0 for none."""
 
     @property
@@ -90,17 +90,17 @@ class ArrayRow:
         return self.shape[::-1] if self.order == "F" else self.shape
 
     @classmethod
-    def from_wire(cls, row: Sequence[Any], tables: Sequence[Owners]) -> ArrayRow:
+    def from_wire(cls, row: Sequence[Any], tables: Sequence[Owners]) -> ArrayDescription:
         """Parse a row in the form that `to_wire` writes."""
-        shape, dtype, order, held, table, is_global, (origin, maker) = row
-        boxes = tuple(HeldBox(_box(box), ordinal, part, digest) for box, ordinal, part, digest in held)
+        shape, dtype, order, boxes_row, table, is_global, (fingerprint, producer) = row
+        boxes = tuple(LocalBox(_parse_box(box), ordinal, part, digest) for box, ordinal, part, digest in boxes_row)
         owners = None if table is None else tables[table]
-        return cls(tuple(shape), dtype, order, boxes, owners, is_global, (origin, maker))
+        return cls(tuple(shape), dtype, order, boxes, owners, is_global, (fingerprint, producer))
 
     def to_wire(self, table: int | None) -> list[Any]:
         """Return the row for JSON, with its owners as the number of a table that many rows share."""
-        held = [[h.box, h.ordinal, h.part, h.digest] for h in self.held]
-        return [self.shape, self.dtype, self.order, held, table, self.is_global, self.origin]
+        held = [[h.box, h.ordinal, h.part, h.digest] for h in self.local_boxes]
+        return [self.shape, self.dtype, self.order, held, table, self.is_global, self.provenance]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +115,22 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class ValueRow:
+class ValueDescription:
     """A named value on one rank: its pickle without arrays, and the arrays. Parts are numbers of the parcel's parts."""
 
     name: str
-    short: str
+    summary: str
     """A few words that distinguish it from another rank's value."""
     skeleton: int
     buffers: tuple[int, ...]
     digest: str
     """Hash of the pickle and its buffers."""
-    arrays: tuple[ArrayRow, ...]
+    arrays: tuple[ArrayDescription, ...]
 
     @property
     def local_parts(self) -> tuple[int, ...]:
         """Return the parts that hold this value's content, except for global arrays."""
-        arrays = [held.part for row in self.arrays if not row.is_global for held in row.held]
+        arrays = [held.part for row in self.arrays if not row.is_global for held in row.local_boxes]
         return tuple(dict.fromkeys((self.skeleton, *self.buffers, *arrays)))
 
     @property
@@ -148,57 +148,59 @@ class Fetch:
     box: Box
 
 
-def _box(ranges: Iterable[Sequence[int]]) -> Box:
+def _parse_box(ranges: Iterable[Sequence[int]]) -> Box:
     return tuple((start, stop) for start, stop in ranges)
 
 
-def _local_signature(row: ArrayRow) -> tuple[Any, ...]:
+def _local_signature(row: ArrayDescription) -> tuple[Any, ...]:
     if row.is_global:
         return ("global",)
-    return (row.shape, row.dtype, row.order, tuple(sorted({(held.box, held.digest) for held in row.held})))
+    return (row.shape, row.dtype, row.order, tuple(sorted({(held.box, held.digest) for held in row.local_boxes})))
 
 
-def check_present(name: str, answers: Mapping[int, ValueRow | Refusal]) -> dict[int, ValueRow]:
+def check_present(name: str, answers: Mapping[int, ValueDescription | Refusal]) -> dict[int, ValueDescription]:
     """Return every rank's row.
 
     Raises:
         NameMissing: the name does not exist on some or all ranks; `missing` are those ranks.
         InvalidRequest: a rank has the name but cannot send its value; `ranks` are those ranks.
 
-    >>> sorted(check_present("n", {0: ValueRow("n", "1", 0, (), "9a", ()), 1: ValueRow("n", "1", 0, (), "9a", ())}))
+    >>> sorted(check_present("n", {0: ValueDescription("n", "1", 0, (), "9a", ()), 1: ValueDescription("n", "1", 0, (), "9a", ())}))
     [0, 1]
     """
     refusals = {rank: answer for rank, answer in answers.items() if isinstance(answer, Refusal)}
     missing = [rank for rank, refusal in refusals.items() if refusal.code == "missing"]
     if missing:
-        raise _missing(name, missing, answers)
+        raise _build_name_missing(name, missing, answers)
     if refusals:
         ranks, text = group_ranks({rank: refusal.text for rank, refusal in refusals.items()})[0]
-        where = "" if len(ranks) == len(answers) else f" on {say_ranks(ranks)}"
+        where = "" if len(ranks) == len(answers) else f" on {describe_ranks(ranks)}"
         raise InvalidRequest(f"{name}{where} {text}", name=name, ranks=ranks)
-    return {rank: answer for rank, answer in answers.items() if isinstance(answer, ValueRow)}
+    return {rank: answer for rank, answer in answers.items() if isinstance(answer, ValueDescription)}
 
 
-def _missing(name: str, missing: Sequence[int], answers: Mapping[int, ValueRow | Refusal]) -> NameMissing:
+def _build_name_missing(
+    name: str, missing: Sequence[int], answers: Mapping[int, ValueDescription | Refusal]
+) -> NameMissing:
     similar = sorted({word for answer in answers.values() if isinstance(answer, Refusal) for word in answer.similar})
     hint = f" Similar names there: {', '.join(similar[:5])}." if similar else ""
-    having = [rank for rank in answers if rank not in missing]
-    if having:
+    holders = [rank for rank in answers if rank not in missing]
+    if holders:
         text = (
-            f"{name} is missing on {say_ranks(missing)}, not on {say_ranks(having)}.{hint}"
-            f" Take it from there: %mhjax pull {name} --ranks {format_ranks(having)}"
+            f"{name} is missing on {describe_ranks(missing)}, not on {describe_ranks(holders)}.{hint}"
+            f" Take it from there: %mhjax pull {name} --ranks {format_ranks(holders)}"
         )
     else:
-        text = f"{name} does not exist on {say_ranks(missing)}.{hint} %mhjax vars lists what the ranks hold"
+        text = f"{name} does not exist on {describe_ranks(missing)}.{hint} %mhjax vars lists what the ranks hold"
     return NameMissing(text, name=name, missing=tuple(sorted(missing)), similar=tuple(similar))
 
 
-def join_views(rows: Mapping[int, ValueRow]) -> dict[int, ValueRow]:
+def merge_placements(rows: Mapping[int, ValueDescription]) -> dict[int, ValueDescription]:
     """Return the rows, with every array marked global that another rank reports as global at the same position.
 
     An array on the devices of one rank alone is local there, and global on another rank that holds a handle to it.
 
-    >>> join_views({0: ValueRow("n", "1", 0, (), "9a", ())})[0].name
+    >>> merge_placements({0: ValueDescription("n", "1", 0, (), "9a", ())})[0].name
     'n'
     """
     seen = {
@@ -207,115 +209,119 @@ def join_views(rows: Mapping[int, ValueRow]) -> dict[int, ValueRow]:
         for index, array in enumerate(row.arrays)
         if array.is_global
     }
-    return {rank: replace(row, arrays=_joined(row, seen)) for rank, row in rows.items()}
+    return {rank: replace(row, arrays=_merge_arrays(row, seen)) for rank, row in rows.items()}
 
 
-def _joined(row: ValueRow, seen: Set[tuple[str, int, Owners | None]]) -> tuple[ArrayRow, ...]:
+def _merge_arrays(row: ValueDescription, seen: Set[tuple[str, int, Owners | None]]) -> tuple[ArrayDescription, ...]:
     return tuple(
         replace(array, is_global=array.is_global or (row.digest, index, array.owners) in seen)
         for index, array in enumerate(row.arrays)
     )
 
 
-def differs(
-    name: str, shorts: Mapping[int, str], groups: Sequence[Sequence[int]], *, where: str = "", advice: str = ""
+def build_value_differs(
+    name: str, summaries: Mapping[int, str], groups: Sequence[Sequence[int]], *, where: str = "", advice: str = ""
 ) -> ValueDiffers:
     """Return the error for a value that is not the same on all ranks.
 
     Args:
         name: of the value.
-        shorts: what each rank holds, in a few words.
+        summaries: what each rank holds, in a few words.
         groups: the ranks with equal values, each group in rank order.
         where: the first difference in a container, in words.
         advice: how to pull it anyway; empty for the usual advice, one rank's value or a list of all.
 
-    >>> str(differs("n", {0: "1", 1: "2"}, [(0,), (1,)])).split(".")[0]
+    >>> str(build_value_differs("n", {0: "1", 1: "2"}, [(0,), (1,)])).split(".")[0]
     'n differs between the ranks: 1 on rank 0, 2 on rank 1'
     """
     ordered = sorted(groups, key=lambda ranks: (-len(ranks), ranks[0]))
-    words = [shorts[ranks[0]] for ranks in ordered]
+    words = [summaries[ranks[0]] for ranks in ordered]
     if len(set(words)) < len(words):
         words = [word if index == 0 else f"another {word}" for index, word in enumerate(words)]
-    held = ", ".join(f"{word} on {say_ranks(ranks)}" for word, ranks in zip(words, ordered, strict=True))
-    odd = ordered[-1][0]
+    held = ", ".join(f"{word} on {describe_ranks(ranks)}" for word, ranks in zip(words, ordered, strict=True))
+    differing_rank = ordered[-1][0]
     return ValueDiffers(
-        f"{name} differs between the ranks: {held}{f' ({where})' if where else ''}. {advice or _choose(name, odd)}",
+        f"{name} differs between the ranks: {held}{f' ({where})' if where else ''}. {advice or _format_choice(name, differing_rank)}",
         name=name,
         groups=tuple(tuple(ranks) for ranks in ordered),
     )
 
 
-def _choose(name: str, rank: int) -> str:
+def _format_choice(name: str, rank: int) -> str:
     return f"Take one rank's: %mhjax pull {name} --ranks {rank}; or all as a list by rank: %mhjax pull {name} --each"
 
 
-def check_views(name: str, rows: Mapping[int, ArrayRow]) -> None:
+def check_placements(name: str, rows: Mapping[int, ArrayDescription]) -> None:
     """Check that the ranks describe the same global array: one shape, one dtype, one placement.
 
     Raises:
         ValueDiffers: they do not; `groups` are the ranks that agree.
 
-    >>> check_views("x", {rank: ArrayRow((2,), "float32", "C", (), ((((0, 2),), (0, 1)),)) for rank in (0, 1)})
+    >>> check_placements("x", {rank: ArrayDescription((2,), "float32", "C", (), ((((0, 2),), (0, 1)),)) for rank in (0, 1)})
     """
     seen = group_ranks({rank: (row.shape, row.dtype, row.owners) for rank, row in rows.items()})
     if len(seen) == 1:
         return
     words = [format_array(shape, dtype) for _, (shape, dtype, _) in seen]
-    what = "its shape or dtype" if len(set(words)) > 1 else "which device holds what"
-    held = ", ".join(f"{word} on {say_ranks(ranks)}" for word, (ranks, _) in zip(words, seen, strict=True))
+    disagreement = "its shape or dtype" if len(set(words)) > 1 else "which device holds what"
+    held = ", ".join(f"{word} on {describe_ranks(ranks)}" for word, (ranks, _) in zip(words, seen, strict=True))
     raise ValueDiffers(
-        f"{name} is a global array and the ranks disagree about {what}: {held}."
+        f"{name} is a global array and the ranks disagree about {disagreement}: {held}."
         " Build it from the same global shape and sharding on every rank, and run that cell again",
         name=name,
         groups=tuple(ranks for ranks, _ in seen),
     )
 
 
-def check_origins(name: str, rows: Mapping[int, ArrayRow]) -> None:
+def check_provenance(name: str, rows: Mapping[int, ArrayDescription]) -> None:
     """Check that the shards of an array belong together. Replicas are compared by their bytes, other arrays by their provenance.
 
     Raises:
         ValueDiffers: they do not.
 
-    >>> check_origins("x", {rank: ArrayRow((2,), "float32", "C", (), origin=(7, "jit(f)")) for rank in (0, 1)})
+    >>> check_provenance("x", {rank: ArrayDescription((2,), "float32", "C", (), provenance=(7, "jit(f)")) for rank in (0, 1)})
     """
     # A rank without any shard of the array may still have a handle to it.
-    holders = {rank: row for rank, row in rows.items() if row.held}
-    told = describe_provenance({rank: row.origin for rank, row in holders.items()})
-    if told and any(lacking_box({rank: row}) is not None for rank, row in holders.items()):
-        groups = group_ranks({rank: row.origin[0] for rank, row in holders.items()})
+    holders = {rank: row for rank, row in rows.items() if row.local_boxes}
+    description = describe_provenance({rank: row.provenance for rank, row in holders.items()})
+    if description and any(find_missing_box({rank: row}) is not None for rank, row in holders.items()):
+        groups = group_ranks({rank: row.provenance[0] for rank, row in holders.items()})
         raise ValueDiffers(
-            f"{name} is one array whose shards do not belong together: it comes {told}. Make it by the same steps on every rank;"
+            f"{name} is one array whose shards do not belong together: it comes {description}. Make it by the same steps on every rank;"
             f" what a rank holds of it is in {name}.addressable_shards there",
             name=name,
             groups=tuple(ranks for ranks, _ in groups),
         )
 
 
-def check_replicas(name: str, rows: Mapping[int, ArrayRow]) -> None:
+def check_replicas(name: str, rows: Mapping[int, ArrayDescription]) -> None:
     """Check that devices with the same box of one array have the same bytes in it.
 
     Raises:
         ValueDiffers: two of them do not; `box` is the first such box, `groups` its (rank, ordinal)s by equal content.
 
-    >>> check_replicas("x", {3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 2),), 0, 7, ""),))})
+    >>> check_replicas("x", {3: ArrayDescription((2,), "float32", "C", (LocalBox(((0, 2),), 0, 7, ""),))})
     """
     copies: dict[Box, dict[tuple[int, int], str]] = {}
     for rank, row in rows.items():
-        for held in row.held:
+        for held in row.local_boxes:
             copies.setdefault(held.box, {})[rank, held.ordinal] = held.digest
     for box in sorted(copies):
         if len(set(copies[box].values())) > 1:
-            raise _replicas_differ(name, next(iter(rows.values())), box, copies[box])
+            raise _build_replicas_differ(name, next(iter(rows.values())), box, copies[box])
 
 
-def _replicas_differ(name: str, row: ArrayRow, box: Box, copies: Mapping[tuple[int, int], str]) -> ValueDiffers:
+def _build_replicas_differ(
+    name: str, row: ArrayDescription, box: Box, copies: Mapping[tuple[int, int], str]
+) -> ValueDiffers:
     by_digest: dict[str, list[tuple[int, int]]] = {}
-    for place in sorted(copies):
-        by_digest.setdefault(copies[place], []).append(place)
-    devices = " ≠ ".join(" ".join(f"{rank}:{ordinal}" for rank, ordinal in places) for places in by_digest.values())
+    for device in sorted(copies):
+        by_digest.setdefault(copies[device], []).append(device)
+    devices = " ≠ ".join(
+        " ".join(f"{rank}:{ordinal}" for rank, ordinal in devices_of_digest) for devices_of_digest in by_digest.values()
+    )
     ranks = {rank for rank, _ in copies}
-    advice = f" {_choose(name, min(ranks))}." if len(ranks) > 1 else ""
+    advice = f" {_format_choice(name, min(ranks))}." if len(ranks) > 1 else ""
     return ValueDiffers(
         f"{name} {format_array(row.shape, row.dtype)}: devices that should hold copies of {format_box(box)}"
         f" hold different values: {devices}.{advice}"
@@ -326,63 +332,63 @@ def _replicas_differ(name: str, row: ArrayRow, box: Box, copies: Mapping[tuple[i
     )
 
 
-def check_coverage(name: str, rows: Mapping[int, ArrayRow]) -> None:
+def check_coverage(name: str, rows: Mapping[int, ArrayDescription]) -> None:
     """Check that these ranks together hold all of the array.
 
     Raises:
         InvalidRequest: a part is only on other ranks; `box` is the first such part, `ranks` are its holders.
 
-    >>> check_coverage("x", {3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 2),), 0, 7, ""),))})
+    >>> check_coverage("x", {3: ArrayDescription((2,), "float32", "C", (LocalBox(((0, 2),), 0, 7, ""),))})
     """
     row = next(iter(rows.values()))
-    hole = lacking_box(rows)
-    if hole is None:
+    missing = find_missing_box(rows)
+    if missing is None:
         return
-    ranks = sorted({rank for box, ranks in row.owners or () for rank in ranks if _overlap(box, hole)})
-    who = f"that is on {say_ranks(ranks)}" if ranks else "that no device holds"
+    ranks = sorted({rank for box, ranks in row.owners or () for rank in ranks if _overlap(box, missing)})
+    holders = f"that is on {describe_ranks(ranks)}" if ranks else "that no device holds"
     raise InvalidRequest(
-        f"{name} {format_array(row.shape, row.dtype)} is spread over several ranks: {say_ranks(rows)} lack"
-        f"{'s' if len(rows) == 1 else ''} {format_box(hole)}, {who}. Pull it without --ranks",
+        f"{name} {format_array(row.shape, row.dtype)} is spread over several ranks: {describe_ranks(rows)} lack"
+        f"{'s' if len(rows) == 1 else ''} {format_box(missing)}, {holders}. Pull it without --ranks",
         name=name,
-        box=hole,
+        box=missing,
         ranks=tuple(ranks),
     )
 
 
-def lacking_box(rows: Mapping[int, ArrayRow]) -> Box | None:
+def find_missing_box(rows: Mapping[int, ArrayDescription]) -> Box | None:
     """Return a box of an array that these ranks do not hold; None if they hold all of it.
 
-    >>> lacking_box({3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 1),), 0, 7, ""),))})
+    >>> find_missing_box({3: ArrayDescription((2,), "float32", "C", (LocalBox(((0, 1),), 0, 7, ""),))})
     ((1, 2),)
     """
     row = next(iter(rows.values()))
-    return find_hole(row.stored_shape, sorted({held.box for r in rows.values() for held in r.held}))
+    return find_uncovered(row.stored_shape, sorted({held.box for r in rows.values() for held in r.local_boxes}))
 
 
 def _overlap(left: Box, right: Box) -> bool:
     return all(a < d and c < b for (a, b), (c, d) in zip(left, right, strict=True))
 
 
-def plan_fetches(rows: Mapping[int, ArrayRow], *, prefer: int | None = None) -> tuple[Fetch, ...]:
+def plan_fetches(rows: Mapping[int, ArrayDescription], *, prefer: int | None = None) -> tuple[Fetch, ...]:
     """Choose one sender for each box: `prefer` if it holds the box, otherwise the rank with the least to send.
 
     Args:
         rows: the same array as described by each of its ranks.
         prefer: a rank whose own copies go first; None for no preference.
 
-    >>> plan_fetches({3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 2),), 0, 7, ""),))})
+    >>> plan_fetches({3: ArrayDescription((2,), "float32", "C", (LocalBox(((0, 2),), 0, 7, ""),))})
     (Fetch(rank=3, part=7, box=((0, 2),)),)
     """
     holders: dict[Box, dict[int, int]] = {}
     for rank in sorted(rows):
-        for held in rows[rank].held:
+        for held in rows[rank].local_boxes:
             holders.setdefault(held.box, {}).setdefault(rank, held.part)
     load = dict.fromkeys(rows, 0)
     fetches = []
     # Boxes with few holders are planned first, because the other boxes can avoid a busy rank.
     for box in sorted(holders, key=lambda b: (len(holders[b]), b)):
-        having = holders[box]
-        rank = prefer if prefer in having else min(having, key=lambda r: (load[r], r))
+        holders_of_box = holders[box]
+        rank = prefer if prefer in holders_of_box else min(holders_of_box, key=lambda r: (load[r], r))
         load[rank] += box_size(box)
-        fetches.append(Fetch(rank, having[rank], box))
+        fetches.append(Fetch(rank, holders_of_box[rank], box))
     return tuple(fetches)

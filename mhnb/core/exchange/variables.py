@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from mhnb.core.ranks import say_ranks
+from mhnb.core.ranks import describe_ranks
 
-__all__ = ["Place", "VarFacts", "VarRow", "format_array", "merge_vars", "short_dtype"]
+__all__ = ["ValueScope", "VariableInfo", "VariableRow", "format_array", "merge_variables", "short_dtype"]
 
-Place: TypeAlias = Literal["global", "local", "host"]
+ValueScope: TypeAlias = Literal["global", "local", "host"]
 """global: a jax.Array with parts on other ranks; local: a jax.Array on this rank's devices; host: any other value."""
 
-_SHORT = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
+_SHORT_STEMS = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 
 
 @dataclass(frozen=True, slots=True)
-class VarFacts:
+class VariableInfo:
     """A variable on one rank, without its value."""
 
-    place: Place
+    place: ValueScope
     type: str
     summary: str = ""
     """A short text for numbers, strings and containers; empty for arrays."""
@@ -36,7 +36,7 @@ class VarFacts:
     """Bytes on each device that holds part of it, summed over a container's arrays; None without arrays."""
 
     @classmethod
-    def from_wire(cls, row: Mapping[str, Any]) -> VarFacts:
+    def from_wire(cls, row: Mapping[str, Any]) -> VariableInfo:
         """Parse the facts in the form that `to_wire` writes."""
         shape, mesh = row["shape"], row["mesh"]
         axes = None if mesh is None else tuple((axis, size) for axis, size in mesh)
@@ -48,17 +48,17 @@ class VarFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class VarRow:
+class VariableRow:
     """A name, and its values on the ranks."""
 
     name: str
-    groups: tuple[tuple[tuple[int, ...], VarFacts], ...]
+    groups: tuple[tuple[tuple[int, ...], VariableInfo], ...]
     """Ranks with equal facts, never empty: the largest group first, then by first rank."""
     missing: tuple[int, ...] = ()
     """Ranks in the request on which the name does not exist."""
 
     @property
-    def facts(self) -> VarFacts:
+    def facts(self) -> VariableInfo:
         """Facts of the largest group of ranks."""
         return self.groups[0][1]
 
@@ -92,11 +92,11 @@ class VarRow:
     @property
     def differs(self) -> str:
         """Differences between the ranks, in words; empty if they agree."""
-        words = [f"missing on {say_ranks(self.missing)}"] if self.missing else []
+        words = [f"missing on {describe_ranks(self.missing)}"] if self.missing else []
         for ranks, facts in self.groups[1:]:
             array = None if facts.shape is None or facts.dtype is None else format_array(facts.shape, facts.dtype)
             parts = (facts.type, array, facts.spec, facts.summary)
-            words.append(f"{' '.join(part for part in parts if part)} on {say_ranks(ranks)}")
+            words.append(f"{' '.join(part for part in parts if part)} on {describe_ranks(ranks)}")
         return "; ".join(words)
 
     @property
@@ -105,24 +105,24 @@ class VarRow:
         return len(self.groups) == 1 and not self.missing
 
 
-def merge_vars(ranks: Mapping[int, Mapping[str, VarFacts]]) -> tuple[VarRow, ...]:
+def merge_variables(ranks: Mapping[int, Mapping[str, VariableInfo]]) -> tuple[VariableRow, ...]:
     """Merge the ranks' variables into rows, in the order of their names.
 
-    >>> merge_vars({0: {"x": VarFacts("host", "int", "1")}, 1: {}})[0].missing
+    >>> merge_variables({0: {"x": VariableInfo("host", "int", "1")}, 1: {}})[0].missing
     (1,)
     """
     names = sorted({name for held in ranks.values() for name in held})
     return tuple(_merge(name, ranks) for name in names)
 
 
-def _merge(name: str, ranks: Mapping[int, Mapping[str, VarFacts]]) -> VarRow:
-    groups: dict[VarFacts, list[int]] = {}
+def _merge(name: str, ranks: Mapping[int, Mapping[str, VariableInfo]]) -> VariableRow:
+    groups: dict[VariableInfo, list[int]] = {}
     for rank in sorted(ranks):
         if name in ranks[rank]:
             groups.setdefault(ranks[rank][name], []).append(rank)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0]))
     missing = tuple(rank for rank in sorted(ranks) if name not in ranks[rank])
-    return VarRow(name, tuple((tuple(members), facts) for facts, members in ordered), missing)
+    return VariableRow(name, tuple((tuple(members), facts) for facts, members in ordered), missing)
 
 
 def short_dtype(dtype: str) -> str:
@@ -132,7 +132,7 @@ def short_dtype(dtype: str) -> str:
     ('f32', 'bf16', 'f8_e4m3fn', 'bool')
     """
     stem = dtype.rstrip("0123456789") if "_" not in dtype else dtype.partition("_")[0].rstrip("0123456789")
-    return _SHORT[stem] + dtype[len(stem) :] if stem in _SHORT else dtype
+    return _SHORT_STEMS[stem] + dtype[len(stem) :] if stem in _SHORT_STEMS else dtype
 
 
 def format_array(shape: tuple[int, ...], dtype: str) -> str:

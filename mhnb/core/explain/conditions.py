@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["find_condition"]
+__all__ = ["find_start_hint"]
 
-_PYTHON = (
+_PYTHON_VARIABLES = (
     "PYTHONHOME",
     "PYTHONPATH",
     "PYTHONIOENCODING",
@@ -20,7 +20,7 @@ _PYTHON = (
     "PYTHONWARNINGS",
 )
 """Variables whose wrong value keeps Python, or what the ranks import, from starting."""
-_NO_PROCESS = (
+_PROCESS_LIMIT_HINT = (
     "no further process or thread could be made: raise ulimit -u (processes and threads of this user), ulimit -v where it is set "
     "(memory of a process, as ulimit -d), or the container's limit on pids; or start fewer ranks"
 )
@@ -35,7 +35,7 @@ _CONDITIONS = (
     ),
     (
         r"can't start new thread|pthread_create|Resource temporarily unavailable",
-        _NO_PROCESS,
+        _PROCESS_LIMIT_HINT,
     ),
     (
         r"Cannot allocate memory|failed to map segment|MemoryError|std::bad_alloc",
@@ -57,12 +57,12 @@ _CONDITIONS = (
 
 
 _CRASH = re.compile(r"SIGSEGV|SIGABRT|SIGBUS")
-_NO_ADDRESSES = (
+_ADDRESS_SPACE_HINT = (
     "the memory of a process is limited here, and native code ends where it gets none: raise ulimit -v, or lift it"
 )
 
 
-def find_condition(text: str, environment: Mapping[str, str], *, has_memory_limit: bool = False) -> str:
+def find_start_hint(text: str, environment: Mapping[str, str], *, has_memory_limit: bool = False) -> str:
     """Return what to change on the machine for an error that stopped a start; empty if the text names no known condition.
 
     Args:
@@ -70,15 +70,15 @@ def find_condition(text: str, environment: Mapping[str, str], *, has_memory_limi
         environment: of the process that started.
         has_memory_limit: whether the address space of its processes is limited (`ulimit -v`).
 
-    >>> find_condition("OSError: [Errno 27] File too large", {})
+    >>> find_start_hint("OSError: [Errno 27] File too large", {})
     'the limit on the size of a file is reached: raise it with ulimit -f in the shell that starts Jupyter'
     """
-    for pattern, cure in _CONDITIONS:
+    for pattern, hint in _CONDITIONS:
         if re.search(pattern, text):
-            return cure + (_list_variables(environment) if "variable" in cure else "")
-    return _NO_ADDRESSES if has_memory_limit and _CRASH.search(text) else ""
+            return hint + (_list_variables(environment) if "variable" in hint else "")
+    return _ADDRESS_SPACE_HINT if has_memory_limit and _CRASH.search(text) else ""
 
 
 def _list_variables(environment: Mapping[str, str]) -> str:
-    found = [f"{name}={environment[name]}" for name in _PYTHON if environment.get(name)]
+    found = [f"{name}={environment[name]}" for name in _PYTHON_VARIABLES if environment.get(name)]
     return f": {', '.join(found)}" if found else ": env | grep ^PYTHON lists those that are set"

@@ -10,11 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["ArrayFacts", "ErrorSite", "Named", "find_captured", "find_first_argument", "find_named", "find_operands"]
+__all__ = [
+    "ArrayFacts",
+    "ErrorSite",
+    "NamedValue",
+    "find_captured",
+    "find_failing_name",
+    "find_first_argument",
+    "find_operands",
+]
 
-_LONGEST = 40
+_MAX_QUOTED_CHARS = 40
 """Longer pieces of code would bury the sentence that quotes them."""
-_LONGEST_READ = 300
+_MAX_PARSED_CHARS = 300
 """Longer code is not parsed, because it may be nested deeper than Python recurses."""
 
 
@@ -52,9 +60,9 @@ class ErrorSite:
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Fields of `ArrayFacts` by name, for those names that are JAX arrays."""
 
-    def facts(self, text: str) -> ArrayFacts | None:
+    def find_array_facts(self, name: str) -> ArrayFacts | None:
         """Return the facts about an array by its name; None for anything else."""
-        match self.arrays.get(text):
+        match self.arrays.get(name):
             case [
                 list() | tuple() as shape,
                 bool(local),
@@ -69,7 +77,7 @@ class ErrorSite:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedValue:
     """A piece of the user's code that refers to an array or a tree of arrays."""
 
     text: str
@@ -79,14 +87,14 @@ class Named:
     """Whether the variable is a JAX array."""
 
 
-def find_named(site: ErrorSite, code: str = "") -> Named | None:
+def find_failing_name(site: ErrorSite, code: str = "") -> NamedValue | None:
     """Return the one array, or tree of arrays, that the error can be about; None if there is not exactly one.
 
-    >>> find_named(ErrorSite(expression="np.asarray(p['w'])", names={"p": False})).text
+    >>> find_failing_name(ErrorSite(expression="np.asarray(p['w'])", names={"p": False})).text
     "p['w']"
     """
-    for node in _nodes(site, code):
-        found = {named.text: named for named in _Uses(site.names).of(node)}
+    for node in _parse_candidates(site, code):
+        found = {named.text: named for named in _UseCollector(site.names).collect(node)}
         arrays = [named for named in found.values() if named.is_array]
         if len(found) == 1 or len(arrays) == 1:
             return arrays[0] if arrays else next(iter(found.values()))
@@ -99,8 +107,8 @@ def find_captured(site: ErrorSite, code: str = "") -> str | None:
     >>> find_captured(ErrorSite(expression="jit(lambda a: a + x)(1.0)", names={"x": True}))
     'x'
     """
-    for node in _nodes(site, code):
-        found = {name for part in ast.walk(node) if isinstance(part, ast.Lambda) for name in _free(part)}
+    for node in _parse_candidates(site, code):
+        found = {name for part in ast.walk(node) if isinstance(part, ast.Lambda) for name in _find_captured_names(part)}
         arrays = [name for name in found if site.names.get(name)]
         if len(arrays) == 1:
             return arrays[0]
@@ -113,10 +121,10 @@ def find_operands(site: ErrorSite, code: str = "") -> tuple[str, str] | None:
     >>> find_operands(ErrorSite(expression="w @ x"))
     ('w', 'x')
     """
-    for node in _nodes(site, code):
+    for node in _parse_candidates(site, code):
         if isinstance(node, ast.BinOp):
             left, right = ast.unparse(node.left), ast.unparse(node.right)
-            if max(len(left), len(right)) <= _LONGEST:
+            if max(len(left), len(right)) <= _MAX_QUOTED_CHARS:
                 return left, right
         if isinstance(node, ast.Call) and len(node.args) == 2 and not node.keywords:
             left, right = map(ast.unparse, node.args)
@@ -131,27 +139,27 @@ def find_first_argument(site: ErrorSite, code: str = "") -> str | None:
     >>> find_first_argument(ErrorSite(expression="jax.device_put(x, y.sharding)", names={"x": True, "y": True}))
     'x'
     """
-    for node in _nodes(site, code):
+    for node in _parse_candidates(site, code):
         if isinstance(node, ast.Call) and node.args:
-            uses = _Uses(site.names).of(node.args[0])
+            uses = _UseCollector(site.names).collect(node.args[0])
             if len(uses) == 1 and uses[0].text == ast.unparse(node.args[0]):
                 return uses[0].text
     return None
 
 
-def _nodes(site: ErrorSite, code: str) -> Iterator[ast.expr]:
+def _parse_candidates(site: ErrorSite, code: str) -> Iterator[ast.expr]:
     """Yield the failing expression, then the one that its line evaluates. Code that does not parse is left out."""
     if not site.expression:
         return
     for text in (site.expression, code):
-        node = _evaluated(text)
+        node = _parse_evaluated(text)
         # For an unpacking assignment, Python marks the names on the left.
         if node is not None and not isinstance(node, ast.Tuple):
             yield node
 
 
-def _evaluated(text: str) -> ast.expr | None:
-    if len(text) > _LONGEST_READ:
+def _parse_evaluated(text: str) -> ast.expr | None:
+    if len(text) > _MAX_PARSED_CHARS:
         return None
     try:
         body = ast.parse(text.strip()).body
@@ -165,14 +173,14 @@ def _evaluated(text: str) -> ast.expr | None:
     return next((value for value in values if isinstance(value, ast.expr)), None)
 
 
-class _Uses(ast.NodeVisitor):
+class _UseCollector(ast.NodeVisitor):
     """Collects the uses of some names: `x`, `x.T`, `x["w"][0]`, each as a whole."""
 
     def __init__(self, names: Mapping[str, bool]) -> None:
         self._names = names
-        self._found: list[Named] = []
+        self._found: list[NamedValue] = []
 
-    def of(self, node: ast.expr) -> list[Named]:
+    def collect(self, node: ast.expr) -> list[NamedValue]:
         self.visit(node)
         return self._found
 
@@ -201,13 +209,13 @@ class _Uses(ast.NodeVisitor):
             text = ast.unparse(node)
             is_array = self._names[root.id]
             in_object = not is_array and any(isinstance(part, ast.Attribute) for part in ast.walk(node))
-            if len(text) <= _LONGEST:
-                self._found.append(Named(text, "" if in_object else root.id, is_array=is_array))
+            if len(text) <= _MAX_QUOTED_CHARS:
+                self._found.append(NamedValue(text, "" if in_object else root.id, is_array=is_array))
 
     visit_Name = visit_Attribute = visit_Subscript = _visit_use  # noqa: N815
 
 
-def _free(function: ast.Lambda) -> set[str]:
+def _find_captured_names(function: ast.Lambda) -> set[str]:
     """Return the names that a lambda captures from outside."""
-    own = {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
-    return {part.id for part in ast.walk(function.body) if isinstance(part, ast.Name)} - own
+    parameters = {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
+    return {part.id for part in ast.walk(function.body) if isinstance(part, ast.Name)} - parameters

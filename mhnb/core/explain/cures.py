@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from mhnb.core.explain.culprit import ErrorSite, find_captured, find_first_argument, find_named, find_operands
-from mhnb.core.explain.unequal import find_cause
+from mhnb.core.explain.culprit import ErrorSite, find_captured, find_failing_name, find_first_argument, find_operands
+from mhnb.core.explain.unequal import classify_unequal_value
 
-__all__ = ["CURES", "Cure", "Seen"]
+__all__ = ["HINTS", "Hint", "RecognisedError"]
 
 
-class Seen(NamedTuple):
+class RecognisedError(NamedTuple):
     """A recognised error."""
 
     match: re.Match[str]
@@ -24,54 +24,54 @@ class Seen(NamedTuple):
     site: ErrorSite
     code: str
 
-    def array(self, otherwise: str = "x") -> str:
-        """Return the array that the error is about, as the user wrote it; `otherwise` if that is unknown."""
-        named = find_named(self.site, self.code)
-        return named.text if named else otherwise
+    def format_array_name(self, default: str = "x") -> str:
+        """Return the array that the error is about, as the user wrote it; `default` if that is unknown."""
+        named = find_failing_name(self.site, self.code)
+        return named.text if named else default
 
 
-_Text: TypeAlias = str | Callable[[Seen], str]
+_Text: TypeAlias = str | Callable[[RecognisedError], str]
 
 
-class Cure(NamedTuple):
+class Hint(NamedTuple):
     """One row of the table: how an error is recognised, and what to do about it."""
 
     pattern: re.Pattern[str]
     text: _Text
     ename: re.Pattern[str]
     """Matches the exception's whole name."""
-    place: re.Pattern[str]
+    raised_in: re.Pattern[str]
     """Matches the module and function that raised it."""
 
 
-def _cure(pattern: str, text: _Text, *, ename: str = ".*", place: str = ".*") -> Cure:
-    return Cure(re.compile(pattern, re.DOTALL), text, re.compile(ename), re.compile(place))
+def _make_hint(pattern: str, text: _Text, *, ename: str = ".*", raised_in: str = ".*") -> Hint:
+    return Hint(re.compile(pattern, re.DOTALL), text, re.compile(ename), re.compile(raised_in))
 
 
 # -- hints in the user's own names
 
 
-def _fetched(seen: Seen) -> str:
-    named = find_named(seen.site, seen.code)
-    known = named.name if named and seen.site.top_level else ""
+def _hint_fetch(seen: RecognisedError) -> str:
+    named = find_failing_name(seen.site, seen.code)
+    variable = named.name if named and seen.site.top_level else ""
     text = named.text if named else "x"
     shards = text if named is None or named.is_array else ""
     return (
-        f"A rank holds only its own shards of a global array. `%mhjax pull {known or 'x'}` brings it to the notebook; on the ranks "
+        f"A rank holds only its own shards of a global array. `%mhjax pull {variable or 'x'}` brings it to the notebook; on the ranks "
         f"use {shards}.addressable_shards, or on all of them replicate it first: "
-        f"jax.device_put({text}, NamedSharding({_mesh(seen, text)}, P()))."
+        f"jax.device_put({text}, NamedSharding({_format_mesh(seen, text)}, P()))."
     )
 
 
-def _mesh(seen: Seen, text: str) -> str:
+def _format_mesh(seen: RecognisedError, text: str) -> str:
     """Format the mesh of an array, through the array if it is known to have one."""
-    facts = seen.site.facts(text)
+    facts = seen.site.find_array_facts(text)
     return f"{text}.sharding.mesh" if facts and facts.is_on_mesh and not facts.is_local else "mesh"
 
 
-def _iterated(seen: Seen) -> str:
-    text = seen.array()
-    facts = seen.site.facts(text)
+def _hint_iterate(seen: RecognisedError) -> str:
+    text = seen.format_array_name()
+    facts = seen.site.find_array_facts(text)
     index = (
         f"{text}.at[i].get(out_sharding=NamedSharding({text}.sharding.mesh, P()))"
         if facts and facts.is_explicit
@@ -79,12 +79,12 @@ def _iterated(seen: Seen) -> str:
     )
     return (
         "A rank cannot walk through a global array, most of whose rows lie elsewhere: on every rank replicate it first, "
-        f"jax.device_put({text}, NamedSharding({_mesh(seen, text)}, P())), or index it, {index}."
+        f"jax.device_put({text}, NamedSharding({_format_mesh(seen, text)}, P())), or index it, {index}."
     )
 
 
-def _unequal(seen: Seen) -> str:
-    cause, text = find_cause(seen.match[0]), seen.array("x")
+def _hint_unequal(seen: RecognisedError) -> str:
+    cause, text = classify_unequal_value(seen.match[0]), seen.format_array_name("x")
     if cause == "rounded":
         return (
             f"JAX rounds {text} to a type of its own before it compares, and finds it different from itself: pass "
@@ -106,28 +106,28 @@ def _unequal(seen: Seen) -> str:
 _UPDATE = re.compile(r"([\w.]*)\.at\[[^]]*\]\.(?!get\b)(\w+)\(")
 
 
-def _indexed_update(seen: Seen) -> str:
+def _hint_indexed_update(seen: RecognisedError) -> str:
     name, verb = found.groups() if (found := _UPDATE.search(seen.code)) else ("x", "set")
     return (
         f"An indexed update of an array on Explicit axes needs the result's layout: {name or 'x'}.at[i].{verb}(value, "
-        f"out_sharding=NamedSharding({_mesh(seen, name)}, P(...))). jax.make_mesh makes Explicit axes unless told otherwise."
+        f"out_sharding=NamedSharding({_format_mesh(seen, name)}, P(...))). jax.make_mesh makes Explicit axes unless told otherwise."
     )
 
 
-def _captured(seen: Seen) -> str:
-    what = find_captured(seen.site, seen.code)
-    if what is None and _UPDATE.search(seen.code):
-        return _indexed_update(seen)
-    what = what or "it"
-    return f"A global array cannot be captured by a compiled function: pass {what} as an argument."
+def _hint_captured(seen: RecognisedError) -> str:
+    name = find_captured(seen.site, seen.code)
+    if name is None and _UPDATE.search(seen.code):
+        return _hint_indexed_update(seen)
+    name = name or "it"
+    return f"A global array cannot be captured by a compiled function: pass {name} as an argument."
 
 
-class _Placed(NamedTuple):
+class _PlacedArgument(NamedTuple):
     """An argument of a call, and its devices."""
 
     text: str
     """As the user wrote it if that is known, otherwise the name of the parameter."""
-    who: str
+    subject: str
     """The same as the subject of a sentence."""
     shape: str
     devices: tuple[str, ...]
@@ -143,105 +143,105 @@ _ADDRESS = re.compile(r"<.* object at 0x[0-9a-f]+>")
 _NAME = re.compile(r"[A-Za-z_][\w.]*(?:\[[^\[\]]*\])*")
 
 
-def _placed(seen: Seen) -> list[_Placed]:
+def _parse_placed_arguments(seen: RecognisedError) -> list[_PlacedArgument]:
     operands = find_operands(seen.site, seen.code)
-    found, arguments = list[_Placed](), _PLACED.findall(seen.match[0])
+    found, arguments = list[_PlacedArgument](), _PLACED.findall(seen.match[0])
     for name, function, shape, devices in arguments:
-        text, who = name, f"argument {name} of {_ADDRESS.sub('the function', function)}"
+        text, subject = name, f"argument {name} of {_ADDRESS.sub('the function', function)}"
         if operands and name in ("x", "y"):
             # The arguments of an operator have JAX's own names.
-            text = who = _as_part(operands["xy".index(name)])
+            text = subject = _parenthesize(operands["xy".index(name)])
         elif operands and operands[0] in seen.site.arrays and len(arguments) == 2:
-            text = who = operands[len(found)]
+            text = subject = operands[len(found)]
         elif len(arguments) == 1:
             # An argument of the call itself, or of a function inside it, whose parameter names mean nothing here.
-            named = find_first_argument(seen.site, seen.code) or seen.array("")
-            text, who = (named, named) if named else (name if name.isidentifier() else "a", who)
+            named = find_first_argument(seen.site, seen.code) or seen.format_array_name("")
+            text, subject = (named, named) if named else (name if name.isidentifier() else "a", subject)
         elif not name.isidentifier():
             text = "ab"[len(found) > 0]
-        ids, facts = tuple(devices.split(", ")), seen.site.facts(text)
+        ids, facts = tuple(devices.split(", ")), seen.site.find_array_facts(text)
         is_local = facts.is_local if facts else len(ids) == 1
         # An array without a NamedSharding has no mesh.
         on_mesh = f"{text}.sharding.mesh" if facts is None or facts.is_on_mesh else "mesh"
-        found.append(_Placed(text, who, re.sub(r"@[^,\]]*", "", shape), ids, is_local, on_mesh))
+        found.append(_PlacedArgument(text, subject, re.sub(r"@[^,\]]*", "", shape), ids, is_local, on_mesh))
     return found
 
 
-def _as_part(text: str) -> str:
+def _parenthesize(text: str) -> str:
     """Format an operand so that `.sharding` can follow it."""
     return text if _NAME.fullmatch(text) else f"({text})"
 
 
-def _mixed(seen: Seen) -> str:
-    found = _placed(seen)
+def _hint_mixed_devices(seen: RecognisedError) -> str:
+    found = _parse_placed_arguments(seen)
     if len(found) < 2:
-        return _outside_of_mesh(seen, found)
+        return _hint_outside_mesh(seen, found)
     one, other = found[:2]
     if set(one.devices) == set(other.devices):
         return (
-            f"The meshes of {one.who} and {other.who} list the same {len(one.devices)} devices in another order: "
-            f"jax.device_put({other.text}, {_target(one, other)}) on every rank, or make both on one mesh."
+            f"The meshes of {one.subject} and {other.subject} list the same {len(one.devices)} devices in another order: "
+            f"jax.device_put({other.text}, {_format_target(one, other)}) on every rank, or make both on one mesh."
         )
     if one.is_local and other.is_local:
         move = f"jax.device_put({other.text}, {one.text}.sharding)"
-        return f"{_begin(one.who)} and {other.who} are on different devices of this rank: {move}."
-    lone, whole = (one, other) if one.is_local else (other, one)
-    if lone.is_local:
-        own = "device" if len(lone.devices) == 1 else f"{len(lone.devices)} devices"
+        return f"{_capitalize(one.subject)} and {other.subject} are on different devices of this rank: {move}."
+    local, spread = (one, other) if one.is_local else (other, one)
+    if local.is_local:
+        own = "device" if len(local.devices) == 1 else f"{len(local.devices)} devices"
         return (
-            f"{_begin(lone.who)} is on this rank's own {own}, {whole.who} on a mesh of several ranks: "
-            f"jax.device_put(np.asarray({lone.text}), NamedSharding({whole.mesh}, P())) on every rank, "
+            f"{_capitalize(local.subject)} is on this rank's own {own}, {spread.subject} on a mesh of several ranks: "
+            f"jax.device_put(np.asarray({local.text}), NamedSharding({spread.mesh}, P())) on every rank, "
             "where all hold the same value."
         )
     few, many = sorted((one, other), key=lambda each: len(each.devices))
     return (
-        f"{_begin(many.who)} is on {len(many.devices)} devices and {few.who} on {len(few.devices)}. {_NO_WAY_ACROSS} "
-        f"{_anew(few.text, f'NamedSharding({many.mesh}, P())')}"
+        f"{_capitalize(many.subject)} is on {len(many.devices)} devices and {few.subject} on {len(few.devices)}. {_NO_WAY_ACROSS} "
+        f"{_format_rebuild(few.text, f'NamedSharding({many.mesh}, P())')}"
     )
 
 
-def _target(kept: _Placed, moved: _Placed) -> str:
-    same = kept.shape == moved.shape
-    return f"{kept.text}.sharding" if same else f"NamedSharding({kept.mesh}, P())"
+def _format_target(fixed: _PlacedArgument, moved: _PlacedArgument) -> str:
+    same = fixed.shape == moved.shape
+    return f"{fixed.text}.sharding" if same else f"NamedSharding({fixed.mesh}, P())"
 
 
-def _outside_of_mesh(seen: Seen, found: Sequence[_Placed]) -> str:
+def _hint_outside_mesh(seen: RecognisedError, found: Sequence[_PlacedArgument]) -> str:
     context = _CONTEXT.search(seen.match[0])
-    who, text = (found[0].who, found[0].text) if found else ("an argument", "a")
+    subject, text = (found[0].subject, found[0].text) if found else ("an argument", "a")
     if found and context and set(found[0].devices) == set(context[1].split(", ")):
         return (
-            f"{_begin(who)} is on a mesh that lists the same devices in another order: jax.device_put({text}, sharding) moves it to "
-            "the mesh of that sharding, on every rank."
+            f"{_capitalize(subject)} is on a mesh that lists the same devices in another order: jax.device_put({text}, sharding) moves it "
+            "to the mesh of that sharding, on every rank."
         )
     if found and found[0].is_local:
         return (
-            f"{_begin(who)} is on this rank's own devices: jax.device_put(np.asarray({text}), sharding) on every rank puts it on the "
-            "mesh of that sharding, where all hold the same value."
+            f"{_capitalize(subject)} is on this rank's own devices: jax.device_put(np.asarray({text}), sharding) on every rank puts it on "
+            "the mesh of that sharding, where all hold the same value."
         )
-    return f"{_begin(who)} is on other devices than the mesh of this call. {_NO_WAY_ACROSS} {_anew(text, 'sharding')}"
+    return f"{_capitalize(subject)} is on other devices than the mesh of this call. {_NO_WAY_ACROSS} {_format_rebuild(text, 'sharding')}"
 
 
 _NO_WAY_ACROSS = "JAX moves no array between meshes of different devices across processes."
 
 
-def _anew(text: str, sharding: str) -> str:
+def _format_rebuild(text: str, sharding: str) -> str:
     return (
         f"Make {text} once more there, from the same host values on every rank: "
         f"jax.make_array_from_callback(values.shape, {sharding}, lambda box: values[box])."
     )
 
 
-def _begin(who: str) -> str:
-    return who[0].upper() + who[1:] if who.startswith("argument ") else who
+def _capitalize(subject: str) -> str:
+    return subject[0].upper() + subject[1:] if subject.startswith("argument ") else subject
 
 
-def _unreachable(seen: Seen) -> str:
-    text = find_first_argument(seen.site, seen.code) or seen.array("a")
-    return f"{_NO_WAY_ACROSS} {_anew(text, 'sharding')}"
+def _hint_unreachable(seen: RecognisedError) -> str:
+    text = find_first_argument(seen.site, seen.code) or seen.format_array_name("a")
+    return f"{_NO_WAY_ACROSS} {_format_rebuild(text, 'sharding')}"
 
 
-def _local_put(seen: Seen) -> str:
-    text = find_first_argument(seen.site, seen.code) or seen.array("a")
+def _hint_local_put(seen: RecognisedError) -> str:
+    text = find_first_argument(seen.site, seen.code) or seen.format_array_name("a")
     return (
         f"{text} is on this rank's own devices, and the sharding has devices of other ranks: "
         f"jax.device_put(np.asarray({text}), sharding) on every rank, where all hold the same value; "
@@ -249,45 +249,45 @@ def _local_put(seen: Seen) -> str:
     )
 
 
-def _other_than_wanted(seen: Seen) -> str:
-    text = find_first_argument(seen.site, seen.code) or seen.array("a")
+def _hint_in_shardings(seen: RecognisedError) -> str:
+    text = find_first_argument(seen.site, seen.code) or seen.format_array_name("a")
     return (
         f"{text} has another sharding than the call's in_shardings name, and jit moves no argument that has one: "
         f"jax.device_put({text}, sharding) with that sharding on every rank first, or leave in_shardings out."
     )
 
 
-def _other_mesh(seen: Seen) -> str:
-    left, right = map(_as_part, find_operands(seen.site, seen.code) or ("a", "b"))
-    if apart := _on_other_devices(seen, left, right):
-        return apart
+def _hint_other_mesh(seen: RecognisedError) -> str:
+    left, right = map(_parenthesize, find_operands(seen.site, seen.code) or ("a", "b"))
+    if hint := _hint_other_devices(seen, left, right):
+        return hint
     return (
         f"{left} and {right} are on meshes that differ in their axes, or in the kind of these (Explicit, Auto): "
-        f"jax.device_put({right}, {_target_of(seen, left, right)}) on every rank."
+        f"jax.device_put({right}, {_format_target_sharding(seen, left, right)}) on every rank."
     )
 
 
-def _on_other_devices(seen: Seen, left: str, right: str) -> str:
+def _hint_other_devices(seen: RecognisedError, left: str, right: str) -> str:
     """Return the hint for two arrays that are known to be on different devices; empty for any others."""
-    one, other = seen.site.facts(left), seen.site.facts(right)
+    one, other = seen.site.find_array_facts(left), seen.site.find_array_facts(right)
     if one is None or other is None or one.device_set == other.device_set:
         return ""
     if one.is_local != other.is_local:
-        lone, whole = (left, right) if one.is_local else (right, left)
+        local, spread = (left, right) if one.is_local else (right, left)
         return (
-            f"{lone} is on this rank's own devices, {whole} on a mesh of several ranks: jax.device_put(np.asarray({lone}), "
-            f"NamedSharding({_mesh(seen, whole)}, P())) on every rank, where all hold the same value."
+            f"{local} is on this rank's own devices, {spread} on a mesh of several ranks: jax.device_put(np.asarray({local}), "
+            f"NamedSharding({_format_mesh(seen, spread)}, P())) on every rank, where all hold the same value."
         )
     few, many = (left, right) if one.device_count < other.device_count else (right, left)
     counts = sorted((one.device_count, other.device_count))
-    where = f"NamedSharding({_mesh(seen, many)}, P())"
-    return f"{many} is on {counts[1]} devices and {few} on {counts[0]}. {_NO_WAY_ACROSS} {_anew(few, where)}"
+    where = f"NamedSharding({_format_mesh(seen, many)}, P())"
+    return f"{many} is on {counts[1]} devices and {few} on {counts[0]}. {_NO_WAY_ACROSS} {_format_rebuild(few, where)}"
 
 
-def _other_memory(seen: Seen) -> str:
+def _hint_other_memory(seen: RecognisedError) -> str:
     operands = find_operands(seen.site, seen.code)
     text = (
-        _as_part(operands["<host>" in seen.match[2]])
+        _parenthesize(operands["<host>" in seen.match[2]])
         if operands and ("<host>" in seen.match[1]) != ("<host>" in seen.match[2])
         else "a"
     )
@@ -297,102 +297,103 @@ def _other_memory(seen: Seen) -> str:
     )
 
 
-def _target_of(seen: Seen, kept: str, moved: str) -> str:
-    """Return the sharding that `moved` can take: that of `kept`, unless their shapes are known to differ."""
-    one, other = seen.site.facts(kept), seen.site.facts(moved)
+def _format_target_sharding(seen: RecognisedError, fixed: str, moved: str) -> str:
+    """Return the sharding that `moved` can take: that of `fixed`, unless their shapes are known to differ."""
+    one, other = seen.site.find_array_facts(fixed), seen.site.find_array_facts(moved)
     same = one is None or other is None or one.shape == other.shape
-    return f"{kept}.sharding" if same else f"NamedSharding({kept}.sharding.mesh, P())"
+    return f"{fixed}.sharding" if same else f"NamedSharding({fixed}.sharding.mesh, P())"
 
 
-def _numpy_input(seen: Seen) -> str:
-    text = seen.array("a")
+def _hint_numpy_input(seen: RecognisedError) -> str:
+    text = seen.format_array_name("a")
     return (
         f"Put the NumPy array on the mesh first: jax.device_put({text}, sharding) where all ranks hold the same, "
         f"jax.make_array_from_process_local_data(sharding, {'part' if text == 'a' else text}) where each holds its part."
     )
 
 
-def _donated(seen: Seen) -> str:
-    text = seen.array("It")
+def _hint_donated(seen: RecognisedError) -> str:
+    text = seen.format_array_name("It")
     return (
         f"{text} was donated to a compiled function (donate_argnums), which reused its memory, or delete() was called on it: "
         "go on with the function's result."
     )
 
 
-def _indivisible(seen: Seen) -> str:
+def _hint_indivisible(seen: RecognisedError) -> str:
     axis, parts, size = (int(part) for part in seen.match.groups())
     fitting = -(-size // parts) * parts
     return f"{parts} does not divide {size}: pad dimension {axis} to {fitting}, or shard another dimension."
 
 
-def _unknown_axis(seen: Seen) -> str:
+def _hint_unknown_axis(seen: RecognisedError) -> str:
     axis, names = seen.match.groups()
     known = f"it has {names.strip('(),')}" if "'" in names else "it is empty"
     return f"The mesh has no axis {axis!r}; {known}."
 
 
-def _unbound_axis(seen: Seen) -> str:
+def _hint_unbound_axis(seen: RecognisedError) -> str:
     return (
         f"There is no mesh axis {seen.match[1]!r} around this call: collectives such as psum know the axes of the jax.shard_map "
         "that they stand in, and mesh.axis_names lists those."
     )
 
 
-def _contracting(seen: Seen) -> str:
+def _hint_contracting(seen: RecognisedError) -> str:
     left, right = find_operands(seen.site, seen.code) or ("a", "b")
     return (
         f"The dimension that {left} and {right} are summed over is sharded on both sides: say what comes out, "
-        f"jnp.matmul({left}, {right}, out_sharding=NamedSharding({_mesh(seen, left)}, P(...))); P() costs an all-reduce of the result."
+        f"jnp.matmul({left}, {right}, out_sharding=NamedSharding({_format_mesh(seen, left)}, P(...))); "
+        "P() costs an all-reduce of the result."
     )
 
 
-def _incompatible(seen: Seen) -> str:
-    left, right = map(_as_part, find_operands(seen.site, seen.code) or ("a", "b"))
-    if apart := _on_other_devices(seen, left, right):
-        return apart
-    one, other = seen.site.facts(left), seen.site.facts(right)
+def _hint_incompatible(seen: RecognisedError) -> str:
+    left, right = map(_parenthesize, find_operands(seen.site, seen.code) or ("a", "b"))
+    if hint := _hint_other_devices(seen, left, right):
+        return hint
+    one, other = seen.site.find_array_facts(left), seen.site.find_array_facts(right)
     # reshard works within one mesh; device_put also moves to one that lists the same devices in another order.
     move = (
         "jax.sharding.reshard" if not one or not other or one.device_order == other.device_order else "jax.device_put"
     )
     return (
         "With Explicit axes both operands need layouts that agree: "
-        f"{move}({right}, {_target_of(seen, left, right)}), which moves "
+        f"{move}({right}, {_format_target_sharding(seen, left, right)}), which moves "
         f"{right} between the devices, or a mesh with axis_types=(AxisType.Auto, ...), where the compiler chooses."
     )
 
 
-def _sharded_index(seen: Seen) -> str:
-    named = find_named(seen.site, seen.code)
+def _hint_sharded_index(seen: RecognisedError) -> str:
+    named = find_failing_name(seen.site, seen.code)
     text = named.name if named and named.is_array else "x"
     return (
         "Indexing a sharded dimension needs the result's layout: "
-        f"{text}.at[i].get(out_sharding=NamedSharding({_mesh(seen, text)}, P(...))). "
+        f"{text}.at[i].get(out_sharding=NamedSharding({_format_mesh(seen, text)}, P(...))). "
         "jax.make_mesh makes Explicit axes unless told otherwise."
     )
 
 
-def _allgather(seen: Seen) -> str:
-    return f"process_allgather({seen.array()}, tiled=True)."
+def _hint_allgather(seen: RecognisedError) -> str:
+    return f"process_allgather({seen.format_array_name()}, tiled=True)."
 
 
-def _sync_point(seen: Seen) -> str:
+def _hint_sync_point(seen: RecognisedError) -> str:
     return (
         f"This rank came to the sync point {seen.match[1]!r}, another one came elsewhere. "
         "Ranks that should wait for each other must give the same name."
     )
 
 
-def _too_late(seen: Seen) -> str:
-    asked = re.search(r"jax_num_cpu_devices\W+(\d+)", seen.code)
+def _hint_devices_fixed(seen: RecognisedError) -> str:
+    requested = re.search(r"jax_num_cpu_devices\W+(\d+)", seen.code)
     return (
-        f"The devices are made when a rank starts: %mhjax stop, then %mhjax start --devices {asked[1] if asked else 'N'}. "
+        f"The devices are made when a rank starts: %mhjax stop, then %mhjax start --devices {requested[1] if requested else 'N'}. "
         "So many has each rank then; where all together have enough already (jax.device_count()), leave the line out."
     )
 
 
-def _awaited(seen: Seen) -> str:
+def _hint_await(seen: RecognisedError) -> str:
     await_it = f"`await {what}`" if (what := _find_coroutine(seen.code)) else "`await` and the coroutine"
     return (
         f"A cell runs in an event loop already: write {await_it} in place of that call. "
@@ -413,7 +414,7 @@ def _find_coroutine(code: str) -> str:
 
 
 def _parse_line(code: str) -> ast.AST:
-    for text in (code, f"{code} pass")[: 2 if len(code) <= _LONGEST_LINE else 0]:
+    for text in (code, f"{code} pass")[: 2 if len(code) <= _MAX_LINE_CHARS else 0]:
         try:
             return ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -421,7 +422,7 @@ def _parse_line(code: str) -> ast.AST:
     return ast.Module([], [])
 
 
-_LONGEST_LINE = 300
+_MAX_LINE_CHARS = 300
 _PIP_NAMES = {
     "PIL": "pillow",
     "bs4": "beautifulsoup4",
@@ -433,7 +434,7 @@ _PIP_NAMES = {
 """Packages whose pip name differs from the name to import."""
 
 
-def _not_installed(seen: Seen) -> str:
+def _hint_not_installed(seen: RecognisedError) -> str:
     name = seen.match[1]
     return (
         f"The ranks' Python has no {name}. A package: `%mhjax pip install {_PIP_NAMES.get(name, name)}` installs it wherever ranks run. "
@@ -467,163 +468,165 @@ _ARGUMENTS = (
 
 _MAGIC = "`%mhjax` and `%%mhjax` belong to the notebook, and the ranks have none: put that line into a plain cell of its own."
 
-CURES = (
+HINTS = (
     # -- what exists in a cell but not in a script
-    _cure(
+    _make_hint(
         r"cannot be called from a running event loop|Cannot run the event loop while another loop is running"
         r"|^This event loop is already running|^Already running \w+ in this thread",
-        _awaited,
+        _hint_await,
         ename="RuntimeError",
     ),
-    _cure(
+    _make_hint(
         r"^Can't get attribute '.*' on <module '__main__'|^Can't (?:pickle|get) local object '"
         r"|^Can't pickle <.*(?:not found as __main__|attribute lookup .* on __main__ failed)",
         _OTHER_PROCESS,
     ),
-    _cure(r"^No module named '(?!jax\b|jaxlib\b)(\w+)'$", _not_installed, ename="ModuleNotFoundError"),
-    _cure(r"^$", _NO_PROMPT, ename="Abort", place=r"click\.termui\.\w+"),
+    _make_hint(r"^No module named '(?!jax\b|jaxlib\b)(\w+)'$", _hint_not_installed, ename="ModuleNotFoundError"),
+    _make_hint(r"^$", _NO_PROMPT, ename="Abort", raised_in=r"click\.termui\.\w+"),
     # -- the notebook's own magics
-    _cure(r"^(?:Line|Cell) magic (?:function )?`%%?mhjax` not found", _MAGIC, ename="UsageError"),
+    _make_hint(r"^(?:Line|Cell) magic (?:function )?`%%?mhjax` not found", _MAGIC, ename="UsageError"),
     # -- fetching, closing over, mixing
-    _cure(r"Fetching value for `?jax\.Array`? that spans non-addressable", _fetched),
-    _cure(r"^$", _iterated, ename="AssertionError", place=r"jax\._src\.array\.(?:.*__iter__|_iter)"),
-    _cure(
+    _make_hint(r"Fetching value for `?jax\.Array`? that spans non-addressable", _hint_fetch),
+    _make_hint(r"^$", _hint_iterate, ename="AssertionError", raised_in=r"jax\._src\.array\.(?:.*__iter__|_iter)"),
+    _make_hint(
         r"Closing over jax\.Array that spans non-addressable"
         r"|Length of device assignment \d+ is not equal to the size of the mesh",
-        _captured,
+        _hint_captured,
     ),
-    _cure(r"Received incompatible devices for jitted computation.*", _mixed),
-    _cure(
-        r"cross-host reshard in multi-controller JAX, input and target sharding should have the same set", _unreachable
+    _make_hint(r"Received incompatible devices for jitted computation.*", _hint_mixed_devices),
+    _make_hint(
+        r"cross-host reshard in multi-controller JAX, input and target sharding should have the same set",
+        _hint_unreachable,
     ),
-    _cure(
-        r"device_put's second argument must be a Device or a Sharding which represents addressable devices", _local_put
+    _make_hint(
+        r"device_put's second argument must be a Device or a Sharding which represents addressable devices",
+        _hint_local_put,
     ),
-    _cure(r"Sharding passed to p?jit does not match the sharding on the respective arg", _other_than_wanted),
-    _cure(r"Mesh for all inputs should be equal", _other_mesh),
-    _cure(
+    _make_hint(r"Sharding passed to p?jit does not match the sharding on the respective arg", _hint_in_shardings),
+    _make_hint(r"Mesh for all inputs should be equal", _hint_other_mesh),
+    _make_hint(
         r"memory_space of all inputs passed to `?\w+`? must be the same.*?type: (\S+) and another operand with type: (\S+)",
-        _other_memory,
+        _hint_other_memory,
     ),
-    _cure(r"Passing non-trivial shardings for numpy inputs is not allowed", _numpy_input),
-    _cure(
+    _make_hint(r"Passing non-trivial shardings for numpy inputs is not allowed", _hint_numpy_input),
+    _make_hint(
         r"passed to device_put is not the same on each process.*",
-        _unequal,
+        _hint_unequal,
     ),
-    _cure(r"Array has been deleted", _donated),
+    _make_hint(r"Array has been deleted", _hint_donated),
     # -- shardings
-    _cure(r"array axis (\d+) is partitioned (\d+) times, but the dimension size is (\d+)", _indivisible),
-    _cure(
+    _make_hint(r"array axis (\d+) is partitioned (\d+) times, but the dimension size is (\d+)", _hint_indivisible),
+    _make_hint(
         r"array axis \d+ is partitioned \d+ times|axis sizes that are not evenly divisible by the corresponding mesh axis",
         "The mesh axis does not divide that dimension: pad the array, or shard another dimension.",
     ),
-    _cure(
+    _make_hint(
         r"is only valid for values of rank at least \d+, but was applied to a value of rank"
         r"|specs entry which is too long to be compatible",
         _TOO_LONG,
     ),
-    _cure(
+    _make_hint(
         r"^list (?:assignment )?index out of range$",
         _TOO_LONG,
         ename="IndexError",
-        place=r"jax\._src\.named_sharding\..*",
+        raised_in=r"jax\._src\.named_sharding\..*",
     ),
-    _cure(r"Contracting dimensions are sharded and it is ambiguous", _contracting, ename="ShardingTypeError"),
-    _cure(
+    _make_hint(r"Contracting dimensions are sharded and it is ambiguous", _hint_contracting, ename="ShardingTypeError"),
+    _make_hint(
         r"produces an illegally sharded result|got incompatible shardings|operands should have the same sharding",
-        _incompatible,
+        _hint_incompatible,
         ename="ShardingTypeError",
     ),
-    _cure(r"Use `\.at\[\.\.\.\]\.get\(out_sharding=\)`", _sharded_index, ename="ShardingTypeError"),
-    _cure(r"Use `\.at\[\.\.\.\]\.set/", _indexed_update, ename="ShardingTypeError"),
-    _cure(
+    _make_hint(r"Use `\.at\[\.\.\.\]\.get\(out_sharding=\)`", _hint_sharded_index, ename="ShardingTypeError"),
+    _make_hint(r"Use `\.at\[\.\.\.\]\.set/", _hint_indexed_update, ename="ShardingTypeError"),
+    _make_hint(
         r"when you are not under a mesh context|Please set a mesh via `jax\.set_mesh`"
         r"|requires a non-empty mesh in context|context mesh cannot be empty\. Use `jax\.set_mesh",
         _NO_MESH,
     ),
-    _cure(r"`jax\.make_mesh` does not support multi-slice topologies", _SLICES, ename="ValueError"),
-    _cure(r"Resource axis: (\S+) of .* is not found in mesh: (\(.*?\))", _unknown_axis),
-    _cure(
+    _make_hint(r"`jax\.make_mesh` does not support multi-slice topologies", _SLICES, ename="ValueError"),
+    _make_hint(r"Resource axis: (\S+) of .* is not found in mesh: (\(.*?\))", _hint_unknown_axis),
+    _make_hint(
         r"_specs argument must refer to an axis marked as manual \(frozenset\((?P<known>.*?)\)\).*_specs refers to '(?P<axis>[^']*)'",
         lambda seen: (
             f"shard_map's mesh has no axis {seen.match['axis']!r} to shard over; it has {seen.match['known'].strip('{}')}."
         ),
         ename="ValueError",
     ),
-    _cure(r"[Uu]nbound axis name: (\w+)", _unbound_axis, ename="NameError"),
-    _cure(
+    _make_hint(r"[Uu]nbound axis name: (\w+)", _hint_unbound_axis, ename="NameError"),
+    _make_hint(
         # since jax 0.9: inside shard_map an unknown axis ends in an assertion without text
         r"^$",
         "A collective in this shard_map names a mesh axis that its mesh does not have: mesh.axis_names lists them.",
         ename="AssertionError",
-        place=r"jax\._src\.core\.p(?:vary|cast)",
+        raised_in=r"jax\._src\.core\.p(?:vary|cast)",
     ),
-    _cure(
+    _make_hint(
         r"`?visualize_sharding`? (?:only works for shapes with 1 and 2 dimensions|requires `rich`)",
         "`%mhjax vars` shows the sharding of every array; x.sharding.devices_indices_map(x.shape) says which device holds what.",
     ),
     # -- what exists in a script but not in a cell
-    _cure(
+    _make_hint(
         r"^list index out of range$",
         lambda seen: _ARGUMENTS if re.search(r"\bsys\.argv\s*\[", seen.code) else "",
         ename="IndexError",
     ),
     # -- helpers of JAX
-    _cure(r"Gathering global non-fully-addressable arrays only supports tiled=True", _allgather),
-    _cure(
+    _make_hint(r"Gathering global non-fully-addressable arrays only supports tiled=True", _hint_allgather),
+    _make_hint(
         r"cannot reshape array of size",
         _UNEVEN,
         ename="ValueError",
-        place=r"jax\.experimental\.multihost_utils\..*allgather.*",
+        raised_in=r"jax\.experimental\.multihost_utils\..*allgather.*",
     ),
-    _cure(r"sync_global_devices name mismatch \('(.*?)'\)", _sync_point),
+    _make_hint(r"sync_global_devices name mismatch \('(.*?)'\)", _hint_sync_point),
     # -- starting
-    _cure(
+    _make_hint(
         r"jax\.distributed\.initialize\(\) must be called before any JAX|initialize should only be called once",
         "After a plain start mhnb has initialised it already, on every rank: leave the call out. For another shape: "
         "%mhjax stop, then %mhjax start -n N --devices N. "
         "After start --no-init JAX was used before it: %mhjax restart, then call it first.",
     ),
-    _cure(
+    _make_hint(
         r"Distributed system is not available",
         "The ranks are not connected: after start --no-init jax.distributed.initialize() does it, before anything uses JAX. Where a cell "
         "has called jax.distributed.shutdown(), leave that call out, then %mhjax restart; a replay would make it again.",
     ),
-    _cure(
+    _make_hint(
         r"coordinator_address should be defined", "Under mhnb leave the call out; elsewhere give all three arguments."
     ),
-    _cure(r"config should be updated before backends are initialized", _too_late),
-    _cure(
+    _make_hint(r"config should be updated before backends are initialized", _hint_devices_fixed),
+    _make_hint(
         r"DEADLINE_EXCEEDED.*RegisterTask|RegisterTask.*DEADLINE_EXCEEDED",
         "A rank did not reach the coordinator: a wrong address, a closed port, or a rank that never started.",
     ),
-    _cure(
+    _make_hint(
         r"Aborted connect attempt|newer incarnation|connect with a different incarnation",
         "Two processes came with the same process_id: each rank needs its own. After start --no-init leave the arguments out: "
         "jax.distributed.initialize() takes each rank's from its environment.",
     ),
-    _cure(r"Duplicate GPU detected", "Two ranks share a GPU: start one process per GPU."),
-    _cure(
+    _make_hint(r"Duplicate GPU detected", "Two ranks share a GPU: start one process per GPU."),
+    _make_hint(
         r"Gloo context initialization failed.*(?:UNAVAILABLE|Connection refused)",
         "The ranks could not connect: one has ended, or, after start --no-init, a cell has called jax.distributed.shutdown(), after which "
         "ranks cannot find each other. Leave that call out, then %mhjax restart; a replay would make it again.",
     ),
     # -- one rank without the others
-    _cure(
+    _make_hint(
         r"Gloo context initialization failed|GetKeyValue\(\) timed out|may be stuck",
         "Not every rank came to this collective. x[0], x.sum() and float(...) of a global array are collectives too: "
         "compute on all ranks, print on one.",
     ),
-    _cure(
+    _make_hint(
         r"Received data size doesn't match expected size",
         "The ranks met with arrays of different sizes, or in different collectives: pad to an agreed size.",
     ),
-    _cure(
+    _make_hint(
         r"Gloo \S+ failed|Application timeout caused pair closure|Connection closed by peer",
         "A collective broke off: a rank did not come, raised or ended, or the ranks lost their connection. An error that does not "
         "speak of a collective is the cause, whenever it came; if there is none, no rank is to blame. Then %mhjax restart.",
     ),
-    _cure(
+    _make_hint(
         r"tasks are unhealthy|stopped sending heartbeats|Failed to send RPC to coordination service",
         "A rank ended, or did not answer for long. A rank that is shown as died has its signal and last lines beside it; "
         "if there is none, look at the hosts and the network. Then %mhjax restart.",

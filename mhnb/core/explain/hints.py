@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 
 from mhnb.core.explain.culprit import ErrorSite
-from mhnb.core.explain.cures import CURES, Seen
-from mhnb.core.explain.moved import find_moved
+from mhnb.core.explain.cures import HINTS, RecognisedError
+from mhnb.core.explain.moved import find_removed_api
 
 __all__ = ["find_hint", "find_printed_hint"]
 
 _PRINTED = re.compile(r"AttributeError: Can't get attribute '[^']*' on <module '__main__'[^>]*>")
-_WAITED = ("BrokenProcessPool", "EOFError", "TimeoutError")
+_WAITING_ERRORS = ("BrokenProcessPool", "EOFError", "TimeoutError")
 """Errors that a process raises while it waits for another one that failed to start."""
 
 
@@ -32,15 +32,15 @@ def find_hint(ename: str, evalue: str, *, site: ErrorSite | None = None, code: s
     " go on with the function's result."
     """
     site = site or ErrorSite()
-    place = f"{site.module}.{site.function}"
-    for cure in CURES:
-        found = cure.pattern.search(evalue)
-        if found is None or not cure.ename.fullmatch(ename) or not cure.place.fullmatch(place):
+    raised_in = f"{site.module}.{site.function}"
+    for hint in HINTS:
+        found = hint.pattern.search(evalue)
+        if found is None or not hint.ename.fullmatch(ename) or not hint.raised_in.fullmatch(raised_in):
             continue
         # The function that builds a text may find that no hint applies after all.
-        if text := cure.text if isinstance(cure.text, str) else cure.text(Seen(found, site, code or "")):
+        if text := hint.text if isinstance(hint.text, str) else hint.text(RecognisedError(found, site, code or "")):
             return text
-    return find_moved(ename, evalue)
+    return find_removed_api(ename, evalue)
 
 
 def find_printed_hint(ename: str, printed: str) -> str | None:
@@ -53,7 +53,7 @@ def find_printed_hint(ename: str, printed: str) -> str | None:
     >>> find_printed_hint("TimeoutError", "AttributeError: Can't get attribute 'f' on <module '__main__'>")[:14]
     'A process that'
     """
-    found = _PRINTED.search(printed) if ename in _WAITED else None
+    found = _PRINTED.search(printed) if ename in _WAITING_ERRORS else None
     if found is None:
         return None
     kind, _, text = found[0].partition(": ")

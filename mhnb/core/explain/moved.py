@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["find_moved"]
+__all__ = ["find_removed_api"]
 
-_MOVED = {
+_REPLACEMENTS = {
     # Removed up to jax 0.12, with the replacements that JAX names in its changelog.
     "jax.tree_map": "jax.tree.map",
     "jax.tree_multimap": "jax.tree.map, which takes several trees",
@@ -33,7 +33,7 @@ _MOVED = {
     "jax.experimental.pjit": "jax.jit, which takes in_shardings and out_shardings",
     "jax.experimental.shard_map": "jax.shard_map",
 }
-_SPELLINGS = (
+_MESSAGES = (
     (re.compile(r"module '(jax[\w.]*)' has no attribute '(\w+)'"), "AttributeError"),
     (re.compile(r"cannot import name '(\w+)' from '(jax[\w.]*)'"), "ImportError"),
     (re.compile(r"No module named '(jax[\w.]*)'"), "ModuleNotFoundError"),
@@ -42,16 +42,16 @@ _SPELLINGS = (
 )
 
 
-def find_moved(ename: str, evalue: str) -> str | None:
+def find_removed_api(ename: str, evalue: str) -> str | None:
     """Return the hint that names the replacement of a name that JAX removed; None for any other error.
 
-    >>> find_moved("AttributeError", "module 'jax' has no attribute 'tree_map'")
+    >>> find_removed_api("AttributeError", "module 'jax' has no attribute 'tree_map'")
     'jax.tree_map is gone from JAX; use jax.tree.map.'
     """
-    for pattern, kind in _SPELLINGS:
+    for pattern, kind in _MESSAGES:
         found = pattern.search(evalue) if kind == ename else None
         if found is not None:
             parts = found.groups() if kind != "ImportError" else reversed(found.groups())
             name = ".".join(parts)
-            return f"{name} is gone from JAX; use {_MOVED[name]}." if name in _MOVED else None
+            return f"{name} is gone from JAX; use {_REPLACEMENTS[name]}." if name in _REPLACEMENTS else None
     return None

@@ -13,15 +13,15 @@ from typing import Literal, TypeAlias
 
 __all__ = [
     "Activity",
-    "CAPTURED",
-    "Doing",
-    "Flight",
+    "CAPTURED_FILE",
     "Frame",
     "OWN_WAITS",
-    "Sight",
-    "TIMED",
+    "PendingLaunch",
+    "RankActivity",
+    "StackSample",
+    "TIMED_FILES",
     "cell_line",
-    "judge_sight",
+    "classify_stack",
 ]
 
 Activity: TypeAlias = Literal[
@@ -43,17 +43,17 @@ Activity: TypeAlias = Literal[
 `unseen`: the sample failed, and the rank's log has the reason.
 """
 
-_BUSY = 0.1
+_BUSY_CPUS = 0.1
 """Share of one processor between two samples. A rank that waits uses far less; 16 ranks that compute on two cores use more."""
 
-_COMPILES = re.compile(r"compil|lower(?:$|_|ing)|trace_to_jaxpr|jaxpr_to|_create_pjit_jaxpr")
+_COMPILING_FUNCTIONS = re.compile(r"compil|lower(?:$|_|ing)|trace_to_jaxpr|jaxpr_to|_create_pjit_jaxpr")
 """Functions of JAX under which a program is traced, lowered or compiled."""
-_SPEAKING = frozenset(
+_LAUNCHING_FUNCTIONS = frozenset(
     {"assert_equal", "broadcast_one_to_all", "device_put", "make_array_from_callback", "process_allgather",
      "reached_preemption_sync_point", "sync_global_devices"}
 )  # fmt: skip
 """Functions that launch programs of their own. Their names are more useful to the user than the programs' names."""
-_CALLS: dict[str, Activity] = {
+_WAITING_FUNCTIONS: dict[str, Activity] = {
     "sleep": "sleep",
     "input": "input",
     "wait_at_barrier": "barrier",
@@ -83,7 +83,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class PendingLaunch:
     """The oldest unfinished launch that communicates."""
 
     name: str
@@ -92,30 +92,30 @@ class Flight:
     """The line of the cell that made it."""
     number: int
     """Its number among the cell's launches of these participants, from 1."""
-    made: bool = True
+    is_launched: bool = True
     """False: the ranks have not agreed on it yet, and nothing was launched."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class StackSample:
     """One sample of a rank's main thread."""
 
     frames: tuple[Frame, ...]
     """Innermost first, down to the cell's outermost; without the frames of the shell below it."""
     cell_file: str
-    call: str = ""
+    c_function: str = ""
     """The C function that the innermost frame is calling, as far as its text shows."""
-    main_busy: float = 0.0
+    main_cpus: float = 0.0
     """Processors that the main thread used since the previous sample; 0 if it only waits."""
-    busy: float = 0.0
+    compute_cpus: float = 0.0
     """The same for everything except Python's other threads; it includes the threads in which JAX computes."""
-    flight: Flight | None = None
-    awaits: bool = False
+    pending_launch: PendingLaunch | None = None
+    is_awaiting: bool = False
     """The cell awaits on the event loop; the frames are those of the awaited code."""
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
+class RankActivity:
     """What a rank is doing, and where."""
 
     activity: Activity
@@ -123,15 +123,15 @@ class Doing:
     """The launch, or the function that blocks; may be empty."""
     line: int | None
     """The cell's line; None once the cell's own code has ended."""
-    place: str
+    user_frame: str
     """The innermost frame in a user's file, such as `data.py:31 read_shard`; empty if it is in the cell."""
 
 
-TIMED = ("<timed exec>", "<timed eval>", "<magic-timeit>")
+TIMED_FILES = ("<timed exec>", "<timed eval>", "<magic-timeit>")
 """The file names that IPython's %%time and %%timeit use for the cell's text below its first line."""
-CAPTURED = "<captured in cell {}>"
+CAPTURED_FILE = "<captured in cell {}>"
 """The file name of the text below %%capture."""
-_CAPTURED = CAPTURED.partition("{")[0]
+_CAPTURED_PREFIX = CAPTURED_FILE.partition("{")[0]
 
 
 def cell_line(file: str, number: int) -> int:
@@ -140,35 +140,35 @@ def cell_line(file: str, number: int) -> int:
     >>> cell_line("<cell 4>", 2), cell_line("<timed exec>", 2)
     (2, 3)
     """
-    return number + (file in TIMED or file.startswith(_CAPTURED))
+    return number + (file in TIMED_FILES or file.startswith(_CAPTURED_PREFIX))
 
 
-def judge_sight(sight: Sight, stdlib: str) -> Doing:
+def classify_stack(sample: StackSample, stdlib: str) -> RankActivity:
     """Classify a stack sample.
 
     Args:
-        sight: the sample.
+        sample: the sample.
         stdlib: the directory of Python's standard library.
 
-    >>> judge_sight(Sight((Frame("<cell 4>", 2, "<module>"),), "<cell 4>", call="sleep"), "/usr/lib/python3.11")
-    Doing(activity='sleep', what='sleep', line=2, place='')
+    >>> classify_stack(StackSample((Frame("<cell 4>", 2, "<module>"),), "<cell 4>", c_function="sleep"), "/usr/lib/python3.11")
+    RankActivity(activity='sleep', what='sleep', line=2, user_frame='')
     """
-    homes = [_home(frame.file, sight.cell_file, stdlib) for frame in sight.frames]
-    depth = next((i for i, home in enumerate(homes) if home in ("cell", "user")), len(homes))
-    library = [(frame.function, home) for frame, home in zip(sight.frames[:depth], homes, strict=False)]
-    activity, what = _judge(sight, library, _compiles(sight.frames, homes))
-    lines = [frame.line for frame, home in zip(sight.frames, homes, strict=True) if home == "cell"]
-    line = lines[0] if lines else sight.flight.line if sight.flight else None
-    place = ""
-    if depth < len(homes) and homes[depth] == "user":
-        frame = sight.frames[depth]
+    origins = [_classify_file(frame.file, sample.cell_file, stdlib) for frame in sample.frames]
+    depth = next((i for i, origin in enumerate(origins) if origin in ("cell", "user")), len(origins))
+    library = [(frame.function, home) for frame, home in zip(sample.frames[:depth], origins, strict=False)]
+    activity, what = _classify_activity(sample, library, is_compiling=_is_compiling(sample.frames, origins))
+    lines = [frame.line for frame, home in zip(sample.frames, origins, strict=True) if home == "cell"]
+    line = lines[0] if lines else sample.pending_launch.line if sample.pending_launch else None
+    user_frame = ""
+    if depth < len(origins) and origins[depth] == "user":
+        frame = sample.frames[depth]
         file = frame.file.rpartition("/")[2]
         # `<cell 3>`: a function that an earlier cell defines.
-        place = f"{file.strip('<>')}:{frame.line} {frame.function}"
-    return Doing(activity, what, line, place)
+        user_frame = f"{file.strip('<>')}:{frame.line} {frame.function}"
+    return RankActivity(activity, what, line, user_frame)
 
 
-def _home(file: str, cell_file: str, stdlib: str) -> str:
+def _classify_file(file: str, cell_file: str, stdlib: str) -> str:
     if file == cell_file:
         return "cell"
     if "/jax/_src/" in file or "/site-packages/jax/" in file or "/site-packages/jaxlib/" in file:
@@ -180,55 +180,59 @@ def _home(file: str, cell_file: str, stdlib: str) -> str:
     return "user"
 
 
-def _compiles(frames: Sequence[Frame], homes: Sequence[str]) -> bool:
+def _is_compiling(frames: Sequence[Frame], origins: Sequence[str]) -> bool:
     # Anywhere on the stack, because the user's own function is the innermost while a program is traced.
-    return any(home == "jax" and _COMPILES.search(f.function) for f, home in zip(frames, homes, strict=True))
+    return any(
+        origin == "jax" and _COMPILING_FUNCTIONS.search(f.function) for f, origin in zip(frames, origins, strict=True)
+    )
 
 
-def _judge(sight: Sight, library: Sequence[tuple[str, str]], compiles: bool) -> tuple[Activity, str]:  # noqa: FBT001
-    ours = {function for function, home in library if home == "mhnb"}
-    if "agree" in ours:
-        return "agreement", _name_launch(library, sight.flight) or "the next launch"
-    if "_outlast" in ours:
+def _classify_activity(
+    sample: StackSample, library: Sequence[tuple[str, str]], *, is_compiling: bool
+) -> tuple[Activity, str]:
+    own_functions = {function for function, origin in library if origin == "mhnb"}
+    if "agree" in own_functions:
+        return "agreement", _name_launch(library, sample.pending_launch) or "the next launch"
+    if "_outlast" in own_functions:
         return "blocked", "a collective of an earlier cell, which still runs or waits"
-    blocked = _find_blocked(sight, library)
+    blocked = _find_blocked(sample, library)
     if blocked is not None:
         return blocked
-    if compiles:
+    if is_compiling:
         return "compiling", ""
-    if sight.flight is not None and (ours or any(home == "jax" for _, home in library)):
-        busy = sight.busy >= _BUSY
-        return "computing" if busy else "launch", _name_launch(library, sight.flight)
-    if sight.awaits:
-        return "await", sight.call
-    if max(sight.main_busy, sight.busy) >= _BUSY:
+    if sample.pending_launch is not None and (own_functions or any(home == "jax" for _, home in library)):
+        busy = sample.compute_cpus >= _BUSY_CPUS
+        return "computing" if busy else "launch", _name_launch(library, sample.pending_launch)
+    if sample.is_awaiting:
+        return "await", sample.c_function
+    if max(sample.main_cpus, sample.compute_cpus) >= _BUSY_CPUS:
         return "computing", ""
-    if sight.flight is not None:
+    if sample.pending_launch is not None:
         # A method of an array that is written in C: `x.block_until_ready()`.
-        return "launch", _name_launch(library, sight.flight)
-    if "_outwait" in ours:
+        return "launch", _name_launch(library, sample.pending_launch)
+    if "_outwait" in own_functions:
         # The end of the cell, without a recorded launch.
         return "blocked", "an array that is not ready"
     api = [function for function, home in library if home == "jax" and function not in _WRAPPERS]
-    return "blocked", api[-1] if api else sight.call
+    return "blocked", api[-1] if api else sample.c_function
 
 
-def _find_blocked(sight: Sight, library: Sequence[tuple[str, str]]) -> tuple[Activity, str] | None:
+def _find_blocked(sample: StackSample, library: Sequence[tuple[str, str]]) -> tuple[Activity, str] | None:
     """Return a call that is known to wait, in the standard library or in C. In C, a busy thread shows that it does not wait."""
     innermost = library[0][1] if library else "user"
-    if innermost in ("jax", "mhnb") and sight.call != "wait_at_barrier":
+    if innermost in ("jax", "mhnb") and sample.c_function != "wait_at_barrier":
         return None
-    standard = [function for function, home in library if home == "stdlib" and function in _CALLS]
+    standard = [function for function, origin in library if origin == "stdlib" and function in _WAITING_FUNCTIONS]
     if standard and innermost == "stdlib":
-        return _CALLS[standard[-1]], standard[-1]
-    known = _CALLS.get(sight.call)
-    if known is None or (known != "sleep" and sight.main_busy >= _BUSY):
+        return _WAITING_FUNCTIONS[standard[-1]], standard[-1]
+    known = _WAITING_FUNCTIONS.get(sample.c_function)
+    if known is None or (known != "sleep" and sample.main_cpus >= _BUSY_CPUS):
         return None
-    return known, "with" if sight.call == "__enter__" else sight.call
+    return known, "with" if sample.c_function == "__enter__" else sample.c_function
 
 
-def _name_launch(library: Sequence[tuple[str, str]], flight: Flight | None) -> str:
-    speaking = [function for function, home in library if home == "jax" and function in _SPEAKING]
-    if speaking:
-        return speaking[-1]
-    return flight.name.partition(" ")[0] if flight else ""
+def _name_launch(library: Sequence[tuple[str, str]], pending_launch: PendingLaunch | None) -> str:
+    launchers = [function for function, origin in library if origin == "jax" and function in _LAUNCHING_FUNCTIONS]
+    if launchers:
+        return launchers[-1]
+    return pending_launch.name.partition(" ")[0] if pending_launch else ""

@@ -10,9 +10,9 @@ import math
 import re
 from typing import Literal, TypeAlias
 
-__all__ = ["Cause", "find_cause", "shorten_values"]
+__all__ = ["UnequalCause", "classify_unequal_value", "shorten_values"]
 
-Cause: TypeAlias = Literal["differs", "rounded", "nan", "unknown"]
+UnequalCause: TypeAlias = Literal["differs", "rounded", "nan", "unknown"]
 
 _GATHERED = re.compile(r"Expected: (?P<all>.*); got: (?P<own>.*)\.\s*$", re.DOTALL)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)(?![\w.])")
@@ -22,13 +22,13 @@ _VALUES = re.compile(r"\[(?:[\[\]\d\s.,+\-()]|e[-+]?\d|nan|inf|j|True|False|char
 
 The rank has already removed the middle of a very long array, and the text says so.
 """
-_MOST_VALUES, _HEAD, _TAIL = 400, 120, 60
+_MAX_VALUES_CHARS, _HEAD, _TAIL = 400, 120, 60
 """Characters: longer values are cut to their beginning and end."""
-_CLOSE = 1e-6
+_RELATIVE_TOLERANCE = 1e-6
 """Relative: float32 has 24 bits, and NumPy prints 8 digits of it."""
 
 
-def find_cause(text: str) -> Cause:
+def classify_unequal_value(text: str) -> UnequalCause:
     """Return why the check failed.
 
     `unknown` if the message has no numbers, or if they are cut short, complex, or written alike though they differ.
@@ -36,9 +36,9 @@ def find_cause(text: str) -> Cause:
     Args:
         text: the whole message.
 
-    >>> find_cause("Expected: [0.1 0.33333334 0.1 0.33333334]; got: [0.1 0.33333333].")
+    >>> classify_unequal_value("Expected: [0.1 0.33333334 0.1 0.33333334]; got: [0.1 0.33333333].")
     'rounded'
-    >>> find_cause("Expected: [0.1 0.2 0.1 0.3]; got: [0.1 0.2].")
+    >>> classify_unequal_value("Expected: [0.1 0.2 0.1 0.3]; got: [0.1 0.2].")
     'differs'
     """
     found = _GATHERED.search(text)
@@ -63,15 +63,15 @@ def shorten_values(text: str) -> str:
     >>> shorten_values(f"got {list(range(1000))}!")[-40:]
     '992, 993, 994, 995, 996, 997, 998, 999]!'
     """
-    return _VALUES.sub(_shorten, text) if len(text) > _MOST_VALUES else text
+    return _VALUES.sub(_shorten_match, text) if len(text) > _MAX_VALUES_CHARS else text
 
 
-def _shorten(found: re.Match[str]) -> str:
+def _shorten_match(found: re.Match[str]) -> str:
     values, closed, rest = found[0].rpartition("]")
-    if len(values) <= _MOST_VALUES:
+    if len(values) <= _MAX_VALUES_CHARS:
         return found[0]
     return f"{values[:_HEAD].rpartition(' ')[0]} … {values[-_TAIL:].partition(' ')[2]}{closed}{rest}"
 
 
 def _is_close(gathered: str, own: str) -> bool:
-    return math.isclose(float(gathered), float(own), rel_tol=_CLOSE)
+    return math.isclose(float(gathered), float(own), rel_tol=_RELATIVE_TOLERANCE)

@@ -9,23 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mhnb.core.guard.rules import communicates
+from mhnb.core.guard.rules import has_collectives
 from mhnb.core.wire.protocol import LaunchRow, RankStatus
 from mhnb.values import Outcome
 
-__all__ = ["KNOWN_AFTER_S", "Place", "RankSeen", "ThreadPlace", "UNKNOWN", "WhereCard", "count_launches", "make_card"]
+__all__ = [
+    "HangReport",
+    "RankLocation",
+    "RankSnapshot",
+    "ThreadLocation",
+    "UNKNOWN_ACTIVITIES",
+    "UNRESPONSIVE_AFTER_S",
+    "build_hang_report",
+    "count_launches",
+]
 
-KNOWN_AFTER_S = 4.0
+UNRESPONSIVE_AFTER_S = 4.0
 """A rank that has not reported for so long is halted, or in one long call that lets no other thread run."""
 _SILENT_S = 3.0
-_FOR_RANKS = ("launch", "agreement", "barrier")
-_FOR_ITSELF = ("lock", "blocked", "await")
-UNKNOWN = ("silent", "unseen")
+_RANK_WAITS = ("launch", "agreement", "barrier")
+_LOCAL_WAITS = ("lock", "blocked", "await")
+UNKNOWN_ACTIVITIES = ("silent", "unseen")
 """Activities of a rank whose location is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class RankSeen:
+class RankSnapshot:
     """What the notebook knows about one rank in the running cell."""
 
     rank: int
@@ -33,23 +42,23 @@ class RankSeen:
     """`skipped` for a rank that the cell was not sent to."""
     latest: RankStatus | None = None
     before: RankStatus | None = None
-    seen_ago_s: float = 0.0
+    sample_age_s: float = 0.0
     """Seconds since the latest sample arrived."""
     launches: Sequence[LaunchRow] = ()
     """Its launches, once it has ended the cell."""
-    spoke: bool = False
+    has_output: bool = False
     """Whether output arrived between its two samples, or after them."""
 
     @property
-    def progressed(self) -> bool:
+    def has_progressed(self) -> bool:
         """Return whether its two samples differ in anything but time, or output arrived meanwhile.
 
         Output of another thread is no progress for a rank whose main thread waits for other ranks.
         """
         if self.latest is None or self.before is None or "unseen" in (self.latest.activity, self.before.activity):
             return False
-        speaks = self.spoke and self.latest.activity not in _FOR_RANKS
-        return speaks or _look_key(self.latest) != _look_key(self.before)
+        is_printing = self.has_output and self.latest.activity not in _RANK_WAITS
+        return is_printing or _sample_key(self.latest) != _sample_key(self.before)
 
     @property
     def counts(self) -> Mapping[tuple[int, ...], int]:
@@ -59,8 +68,16 @@ class RankSeen:
         return {tuple(participants): count for participants, count in self.latest.counts}
 
 
-def _look_key(status: RankStatus) -> tuple[object, ...]:
-    return (status.activity, status.what, status.line, status.place, status.counts, status.number, status.threads)
+def _sample_key(status: RankStatus) -> tuple[object, ...]:
+    return (
+        status.activity,
+        status.what,
+        status.line,
+        status.user_frame,
+        status.counts,
+        status.launch_number,
+        status.threads,
+    )
 
 
 def count_launches(rows: Iterable[LaunchRow]) -> dict[tuple[int, ...], int]:
@@ -71,14 +88,14 @@ def count_launches(rows: Iterable[LaunchRow]) -> dict[tuple[int, ...], int]:
     """
     counts: dict[tuple[int, ...], int] = {}
     for fingerprint, _, participants, _, count in rows:
-        if communicates(fingerprint):
+        if has_collectives(fingerprint):
             key = tuple(participants)
             counts[key] = counts.get(key, 0) + count
     return counts
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadPlace:
+class ThreadLocation:
     """A thread that the cell started, on a rank whose main thread waits."""
 
     name: str
@@ -92,7 +109,7 @@ class ThreadPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankLocation:
     """Ranks that are at the same location."""
 
     ranks: tuple[int, ...]
@@ -108,12 +125,12 @@ class Place:
     """The innermost frame in a user's file, such as `data.py:31 read_shard`."""
     number: int | None = None
     """The number of the launch among those of its participants; set only where the ranks differ in it."""
-    threads: tuple[ThreadPlace, ...] = ()
+    threads: tuple[ThreadLocation, ...] = ()
     """Threads that the main thread may wait for."""
 
 
 @dataclass(frozen=True, slots=True)
-class WhereCard:
+class HangReport:
     """The hang report: where every rank is in the running cell."""
 
     seq: int
@@ -135,146 +152,152 @@ class WhereCard:
     """Whether every running rank has been sampled twice, or does not respond."""
     stuck: bool = False
     """Whether to show the report without a request: some ranks wait, or none makes progress."""
-    places: tuple[Place, ...] = field(default=())
+    places: tuple[RankLocation, ...] = field(default=())
     """All ranks, equal places merged, by first rank."""
     memory_nbytes: Mapping[int, int] = field(default_factory=dict)
     """Memory that each process used at its latest sample."""
 
 
-def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) -> WhereCard:
+def build_hang_report(seq: int, source: str, snapshots: Sequence[RankSnapshot], *, age_s: float) -> HangReport:
     """Build the hang report.
 
     Args:
         seq: the cell's number.
         source: its text.
-        seen: every rank of the cluster, in order.
+        snapshots: every rank of the cluster, in order.
         age_s: how long the cell has run.
 
-    >>> make_card(5, "f()", [RankSeen(0, "ok"), RankSeen(1)], age_s=9.0).places[1].activity
+    >>> build_hang_report(5, "f()", [RankSnapshot(0, "ok"), RankSnapshot(1)], age_s=9.0).places[1].activity
     'silent'
     """
-    waiting, absent = _judge(seen, age_s)
-    by_rank = {one.rank: one for one in seen}
-    first = [by_rank[rank].latest for rank in waiting]
-    names = [_waits_in(status)[1] for status in first if status is not None]
-    waits_s = [by_rank[r].seen_ago_s + status.for_s for r, status in zip(waiting, first, strict=True) if status]
-    running = [one for one in seen if one.outcome == "running"]
+    waiting, absent = _find_waiting(snapshots, age_s)
+    by_rank = {snapshot.rank: snapshot for snapshot in snapshots}
+    statuses = [by_rank[rank].latest for rank in waiting]
+    names = [_find_wait(status)[1] for status in statuses if status is not None]
+    waits_s = [
+        by_rank[r].sample_age_s + status.unchanged_s for r, status in zip(waiting, statuses, strict=True) if status
+    ]
+    running = [one for one in snapshots if one.outcome == "running"]
     # Progress from before a rank fell silent is not progress now.
-    moved = tuple(one.rank for one in running if one.progressed and not _is_silent(one, age_s))
+    moved = tuple(one.rank for one in running if one.has_progressed and not _is_silent(one, age_s))
     known = all((one.latest and one.before) or _is_silent(one, age_s) for one in running)
-    return WhereCard(
+    return HangReport(
         seq,
         waiting,
         absent,
         launch=max(names, key=names.count) if names else None,
-        lines={one.rank: one.latest.line if one.latest and one.outcome == "running" else None for one in seen},
+        lines={one.rank: one.latest.line if one.latest and one.outcome == "running" else None for one in snapshots},
         age_s=max(waits_s, default=age_s),
         progress=bool(moved),
         moved=moved,
         known=known,
         stuck=known and (bool(waiting) or not moved),
         # IPython counts lines from the first one that is not empty.
-        places=_merge(seen, source.lstrip("\n").splitlines(), age_s),
-        memory_nbytes={one.rank: one.latest.memory_nbytes for one in seen if one.latest is not None},
+        places=_merge_locations(snapshots, source.lstrip("\n").splitlines(), age_s),
+        memory_nbytes={one.rank: one.latest.memory_nbytes for one in snapshots if one.latest is not None},
     )
 
 
-def _judge(seen: Sequence[RankSeen], age_s: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _find_waiting(snapshots: Sequence[RankSnapshot], age_s: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
     # A rank that makes progress waits for no other rank, and its launch count is from another moment than the others'.
-    still = [one for one in seen if one.outcome == "running" and not one.progressed]
-    active = {one.rank: _waits_in(one.latest)[0] for one in still if one.latest is not None}
-    missing = {one.rank: _missing(one, seen, age_s) for one in still if active.get(one.rank) in _FOR_RANKS}
+    idle = [snapshot for snapshot in snapshots if snapshot.outcome == "running" and not snapshot.has_progressed]
+    active = {one.rank: _find_wait(one.latest)[0] for one in idle if one.latest is not None}
+    missing = {one.rank: _find_missing(one, snapshots, age_s) for one in idle if active.get(one.rank) in _RANK_WAITS}
     if missing:
         # A rank whose launch all participants have reached waits for no rank: it lags behind those that wait for it.
         waiting = {rank for rank, others in missing.items() if others} or set(missing)
         absent = {other for others in missing.values() for other in others} - waiting
         return tuple(sorted(waiting)), tuple(sorted(absent))
-    locked = [rank for rank, activity in active.items() if activity in _FOR_ITSELF]
-    ran = [one.rank for one in seen if one.outcome != "skipped"]
-    known = {one.rank for one in seen if _is_told(one, age_s)}
+    locked = [rank for rank, activity in active.items() if activity in _LOCAL_WAITS]
+    ran = [one.rank for one in snapshots if one.outcome != "skipped"]
+    known = {one.rank for one in snapshots if _is_known(one, age_s)}
     return tuple(locked), tuple(rank for rank in ran if locked and rank not in locked and rank in known)
 
 
-def _waits_in(status: RankStatus) -> tuple[str, str]:
+def _find_wait(status: RankStatus) -> tuple[str, str]:
     """Return the activity that a rank waits in, and its name: a launch also if its main thread waits for the thread in it."""
-    launches = [(each[1], each[2]) for each in status.threads if each[1] in _FOR_RANKS]
-    return launches[0] if launches and status.activity in _FOR_ITSELF else (status.activity, status.what)
+    launches = [(each[1], each[2]) for each in status.threads if each[1] in _RANK_WAITS]
+    return launches[0] if launches and status.activity in _LOCAL_WAITS else (status.activity, status.what)
 
 
-def _missing(one: RankSeen, seen: Sequence[RankSeen], age_s: float) -> set[int]:
+def _find_missing(snapshot: RankSnapshot, snapshots: Sequence[RankSnapshot], age_s: float) -> set[int]:
     """Return the ranks that have not reached the point where this rank waits."""
-    status = one.latest
+    status = snapshot.latest
     assert status is not None
-    if status.participants is None or status.number is None:
-        return {other.rank for other in seen if _is_elsewhere(other, _waits_in(status)[0], age_s)}
-    key, number = tuple(status.participants), status.number
-    others = [other for other in seen if other.rank in key and other.rank != one.rank]
-    return {other.rank for other in others if _is_told(other, age_s) and other.counts.get(key, 0) < number}
+    if status.participants is None or status.launch_number is None:
+        return {other.rank for other in snapshots if _is_elsewhere(other, _find_wait(status)[0], age_s)}
+    key, number = tuple(status.participants), status.launch_number
+    others = [other for other in snapshots if other.rank in key and other.rank != snapshot.rank]
+    return {other.rank for other in others if _is_known(other, age_s) and other.counts.get(key, 0) < number}
 
 
-def _is_elsewhere(other: RankSeen, activity: str, age_s: float) -> bool:
-    if not _is_told(other, age_s):
+def _is_elsewhere(snapshot: RankSnapshot, activity: str, age_s: float) -> bool:
+    if not _is_known(snapshot, age_s):
         return False
-    return other.outcome != "running" or other.latest is None or _waits_in(other.latest)[0] != activity
+    return snapshot.outcome != "running" or snapshot.latest is None or _find_wait(snapshot.latest)[0] != activity
 
 
-def _is_told(one: RankSeen, age_s: float) -> bool:
+def _is_known(snapshot: RankSnapshot, age_s: float) -> bool:
     """Return whether the location of a rank is known; a rank that does not report is not counted as missing."""
-    if one.outcome != "running":
+    if snapshot.outcome != "running":
         return True
-    return one.latest is not None and one.latest.activity != "unseen" and not _is_silent(one, age_s)
+    return snapshot.latest is not None and snapshot.latest.activity != "unseen" and not _is_silent(snapshot, age_s)
 
 
-def _is_silent(one: RankSeen, age_s: float) -> bool:
-    if one.outcome != "running":
+def _is_silent(snapshot: RankSnapshot, age_s: float) -> bool:
+    if snapshot.outcome != "running":
         return False
-    return age_s > KNOWN_AFTER_S if one.latest is None else one.seen_ago_s > _SILENT_S
+    return age_s > UNRESPONSIVE_AFTER_S if snapshot.latest is None else snapshot.sample_age_s > _SILENT_S
 
 
-def _merge(seen: Sequence[RankSeen], source: Sequence[str], age_s: float) -> tuple[Place, ...]:
-    merged: dict[Place, list[int]] = {}
-    for one in seen:
-        merged.setdefault(_place(one, source, age_s), []).append(one.rank)
+def _merge_locations(
+    snapshots: Sequence[RankSnapshot], source: Sequence[str], age_s: float
+) -> tuple[RankLocation, ...]:
+    merged: dict[RankLocation, list[int]] = {}
+    for snapshot in snapshots:
+        merged.setdefault(_locate_rank(snapshot, source, age_s), []).append(snapshot.rank)
     found = [(tuple(ranks), place) for place, ranks in merged.items()]
     launches = {place.what for _, place in found}
     # The number of a launch is useful only where it distinguishes two ranks.
-    tells = len(launches) < len(found)
+    is_distinguishing = len(launches) < len(found)
     return tuple(
-        Place(
+        RankLocation(
             ranks,
             place.activity,
             place.what,
             place.line,
             place.code,
             place.place,
-            number=place.number if tells else None,
+            number=place.number if is_distinguishing else None,
             threads=place.threads,
         )
         for ranks, place in found
     )
 
 
-def _place(one: RankSeen, source: Sequence[str], age_s: float) -> Place:
-    status = one.latest
-    if one.outcome != "running":
-        return Place((), {"ok": "ended", "skipped": "outside"}.get(one.outcome, one.outcome))
-    if status is None or _is_silent(one, age_s):
-        silent = _is_silent(one, age_s)
+def _locate_rank(snapshot: RankSnapshot, source: Sequence[str], age_s: float) -> RankLocation:
+    status = snapshot.latest
+    if snapshot.outcome != "running":
+        return RankLocation((), {"ok": "ended", "skipped": "outside"}.get(snapshot.outcome, snapshot.outcome))
+    if status is None or _is_silent(snapshot, age_s):
+        silent = _is_silent(snapshot, age_s)
         line = status.line if status else None
-        return Place((), "silent" if silent else "unknown", line=line, code=_code(source, line))
-    number = status.number if status.activity == "launch" else None
-    code = _code(source, status.line)
-    threads = _places_of_threads(status, source)
-    return Place((), status.activity, status.what, status.line, code, status.place, number=number, threads=threads)
+        return RankLocation((), "silent" if silent else "unknown", line=line, code=_line_text(source, line))
+    number = status.launch_number if status.activity == "launch" else None
+    code = _line_text(source, status.line)
+    threads = _locate_threads(status, source)
+    return RankLocation(
+        (), status.activity, status.what, status.line, code, status.user_frame, number=number, threads=threads
+    )
 
 
-def _places_of_threads(status: RankStatus, source: Sequence[str]) -> tuple[ThreadPlace, ...]:
-    counts: dict[ThreadPlace, int] = {}
+def _locate_threads(status: RankStatus, source: Sequence[str]) -> tuple[ThreadLocation, ...]:
+    counts: dict[ThreadLocation, int] = {}
     for name, activity, what, line, place in status.threads:
-        found = ThreadPlace(name, activity, what, line, _code(source, line), place)
+        found = ThreadLocation(name, activity, what, line, _line_text(source, line), place)
         counts[found] = counts.get(found, 0) + 1
     return tuple(replace(found, count=count) for found, count in counts.items())
 
 
-def _code(source: Sequence[str], line: int | None) -> str:
+def _line_text(source: Sequence[str], line: int | None) -> str:
     return source[line - 1].strip() if line is not None and 1 <= line <= len(source) else ""

@@ -12,29 +12,29 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from mhnb.core.guard.outlines import CALLBACK
-from mhnb.core.guard.provenance import find_conflict, join_free
-from mhnb.core.guard.rules import LaunchDifference, LaunchSide, format_difference
+from mhnb.core.guard.outlines import CALLBACK_PREFIX
+from mhnb.core.guard.provenance import find_conflict, join_uncompared_blocks
+from mhnb.core.guard.rules import LaunchDifference, LaunchGroup, format_difference
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, format_thread
-from mhnb.core.ranks import format_ranks, say_ranks
+from mhnb.core.ranks import describe_ranks, format_ranks
 from mhnb.values import Outcome
 
 __all__ = [
     "ENDINGS",
     "Ending",
     "LINE_LIMIT",
-    "MARKS",
-    "MOST_LINES",
+    "MAX_LINES",
     "MismatchDetails",
-    "Stand",
-    "format_behind",
+    "Vote",
+    "WITHDRAW_REASONS",
+    "decide",
+    "format_deadlock",
     "format_mismatch",
-    "format_outside",
-    "format_ring",
-    "judge_launch",
-    "leave_state_out",
-    "letter_origins",
-    "want_the_same",
+    "format_missing_ranks",
+    "format_too_far_ahead",
+    "label_provenance",
+    "remove_cluster_state",
+    "votes_match",
 ]
 
 Ending: TypeAlias = Outcome | Literal["left"]
@@ -44,27 +44,27 @@ ENDINGS: tuple[Ending, ...] = ("ok", "error", "interrupted", "skipped", "died", 
 that it had abandoned before.
 """
 
-MARKS = ("stands", "interrupted", "ring", "cell ended", "lost")
+WITHDRAW_REASONS = ("stands", "interrupted", "ring", "cell ended", "lost")
 """What happened to a posted proposal; the board stores the index in this tuple."""
 
-MOST_LINES, LINE_LIMIT = 3, 1 << 21
+MAX_LINES, LINE_LIMIT = 3, 1 << 21
 """Most lines that a message names for a launch (the innermost and two that called it), and the number that each is below."""
 
-_WORDS: dict[Ending, str] = {
+_ENDING_TEXTS: dict[Ending, str] = {
     "error": "raised an error before it",
     "interrupted": "was interrupted before it",
     "skipped": "does not run this cell (--ranks)",
     "died": "was lost before it: it died, or its connection did",
     "left": "refused it: a collective that it left in an earlier cell still waits",
 }
-_NOTHING = "nothing was launched"
-_INTACT = f"{_NOTHING}, the cluster is clean"
-_SAME_STEPS = (
+_NOT_LAUNCHED = "nothing was launched"
+_NOT_LAUNCHED_CLEAN = f"{_NOT_LAUNCHED}, the cluster is clean"
+_PROVENANCE_HINT = (
     "  The program is the same, the arrays are not: a rank ran something alone before it, gave another value, or chose or made an"
     " array by its rank.\n  Below the cell is said which array it is. Make it by the same steps on every rank;"
     " what is to differ on purpose is made on every rank in a cell with --guard off."
 )
-_ONE_THREAD = (
+_THREAD_HINT = (
     "  Two threads or tasks of the cell launch, and which of them comes first differs between the ranks.\n"
     "  Launch from one thread, or let each wait for the other in a fixed order."
 )
@@ -82,13 +82,13 @@ class MismatchDetails:
 
 _NO_DETAILS = MismatchDetails()
 _MAGIC_LINE = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)
-_RANK = re.compile(r"process_index|process_id|\b(?:my_?)?rank\b")
+_RANK_EXPRESSION = re.compile(r"process_index|process_id|\b(?:my_?)?rank\b")
 """Matches an expression that depends on which rank evaluates it."""
-_AFTER_LEFT = "  Wait until that one ends, if it does; else %mhjax restart --replay"
+_ABANDONED_HINT = "  Wait until that one ends, if it does; else %mhjax restart --replay"
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class Vote:
     """One participant's vote on a launch: the program that it proposes, or how its cell ended."""
 
     rank: int
@@ -96,97 +96,111 @@ class Stand:
     """None if its cell ended without the launch."""
     lines: tuple[int, ...] = ()
     """Lines of the cell: the innermost, and those that called it."""
-    stopped: bool = False
+    is_stopped: bool = False
     """Whether the rank had been asked to stop when it posted, or was stopped while it waited."""
-    handles: bool = False
+    in_interrupt_handler: bool = False
     """Whether the rank was stopped together with others before, and makes this launch to handle that interrupt."""
     ending: Ending = "ok"
     """How its cell ended; meaningful only if the rank did not post."""
-    origin: int = 0
+    provenance: int = 0
     """Provenance hash of the arrays that it would launch on."""
     thread: int = UNKNOWN_THREAD
     """Number of the thread or task of the cell that would launch it."""
 
 
-def leave_state_out(text: str) -> str:
+def remove_cluster_state(text: str) -> str:
     """Return the text of a mismatch without the cluster state: a rank knows its own launch but not what else the cell did.
 
-    >>> leave_state_out("nothing was launched, the cluster is clean")
+    >>> remove_cluster_state("nothing was launched, the cluster is clean")
     'nothing was launched'
     """
-    return text.replace(_INTACT, _NOTHING)
+    return text.replace(_NOT_LAUNCHED_CLEAN, _NOT_LAUNCHED)
 
 
-def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
+def decide(votes: Sequence[Vote], *, interrupted: bool) -> str:
     """Decide what all participants do: `launch`, `interrupt`, `mismatch`, or `again`.
 
     After `again` each participant proposes once more, with the provenance of only those arrays that every rank can compare.
 
     Args:
-        stands: one per participant.
+        votes: one per participant.
         interrupted: whether the cell was asked to stop.
 
-    >>> judge_launch([Stand(0, 7), Stand(1, 7)], interrupted=False)
+    >>> decide([Vote(0, 7), Vote(1, 7)], interrupted=False)
     'launch'
-    >>> judge_launch([Stand(0, 7), Stand(1, 7, stopped=True)], interrupted=True)
+    >>> decide([Vote(0, 7), Vote(1, 7, is_stopped=True)], interrupted=True)
     'interrupt'
-    >>> judge_launch([Stand(0, 7), Stand(1)], interrupted=False)
+    >>> decide([Vote(0, 7), Vote(1)], interrupted=False)
     'mismatch'
     """
-    if any(stand.stopped for stand in stands):
+    if any(stand.is_stopped for stand in votes):
         return "interrupt"
-    if len({stand.handles for stand in stands if stand.fingerprint is not None}) > 1:
+    if len({stand.in_interrupt_handler for stand in votes if stand.fingerprint is not None}) > 1:
         # One rank is past the interrupt and another before it: the same program on both would mix values of two points
         # of the cell.
         return "interrupt"
-    if interrupted and any(stand.fingerprint is None and stand.ending == "interrupted" for stand in stands):
+    if interrupted and any(stand.fingerprint is None and stand.ending == "interrupted" for stand in votes):
         return "interrupt"
-    if not want_the_same(stands):
+    if not votes_match(votes):
         return "mismatch"
-    return "again" if join_free(stand.origin for stand in stands) else "launch"
+    return "again" if join_uncompared_blocks(stand.provenance for stand in votes) else "launch"
 
 
-def want_the_same(stands: Sequence[Stand]) -> bool:
+def votes_match(votes: Sequence[Vote]) -> bool:
     """Check whether all propose one program, in the same thread of the cell, on arrays with the same provenance.
 
-    >>> want_the_same([Stand(0, 7, origin=5), Stand(1, 7, origin=5)]), want_the_same([Stand(0, 7, origin=5), Stand(1, 7)])
-    (True, False)
-    >>> want_the_same([Stand(0), Stand(1)])
+    >>> votes_match([Vote(0, 7, provenance=5), Vote(1, 7, provenance=5)])
+    True
+    >>> votes_match([Vote(0, 7, provenance=5), Vote(1, 7)])
+    False
+    >>> votes_match([Vote(0), Vote(1)])
     False
     """
-    wanted = {stand.fingerprint for stand in stands}
-    return len(wanted) == 1 and None not in wanted and not _threads_differ(stands) and not _conflict(stands)
+    proposed = {stand.fingerprint for stand in votes}
+    return (
+        len(proposed) == 1
+        and None not in proposed
+        and not _threads_differ(votes)
+        and not _find_provenance_conflict(votes)
+    )
 
 
-def _threads_differ(stands: Sequence[Stand]) -> bool:
+def _threads_differ(votes: Sequence[Vote]) -> bool:
     """Check whether two different threads of the cell would meet; an unknown thread matches any other.
 
-    >>> _threads_differ([Stand(0, 7, thread=5), Stand(1, 7, thread=6)]), _threads_differ([Stand(0, 7, thread=5), Stand(1, 7)])
+    >>> _threads_differ([Vote(0, 7, thread=5), Vote(1, 7, thread=6)]), _threads_differ([Vote(0, 7, thread=5), Vote(1, 7)])
     (True, False)
     """
-    return len({stand.thread for stand in stands if stand.thread != UNKNOWN_THREAD}) > 1
+    return len({stand.thread for stand in votes if stand.thread != UNKNOWN_THREAD}) > 1
 
 
-def _conflict(stands: Sequence[Stand]) -> list[int]:
-    return find_conflict(stand.origin for stand in sorted(stands, key=lambda stand: stand.rank))
+def _find_provenance_conflict(votes: Sequence[Vote]) -> list[int]:
+    return find_conflict(stand.provenance for stand in sorted(votes, key=lambda stand: stand.rank))
 
 
-def letter_origins(stands: Sequence[Stand]) -> dict[int, str]:
+def label_provenance(votes: Sequence[Vote]) -> dict[int, str]:
     """Label each provenance with a letter if all propose the same program on different arrays; otherwise return an empty dict.
 
-    >>> letter_origins([Stand(1, 7), Stand(0, 7, origin=5), Stand(2, 7)]), letter_origins([Stand(0, 7, origin=5), Stand(1)])
-    ({5: 'A', 0: 'B'}, {})
+    >>> label_provenance([Vote(1, 7), Vote(0, 7, provenance=5), Vote(2, 7)])
+    {5: 'A', 0: 'B'}
+    >>> label_provenance([Vote(0, 7, provenance=5), Vote(1)])
+    {}
     """
-    wanted = {stand.fingerprint for stand in stands}
-    if len(wanted) > 1 or None in wanted or _threads_differ(stands) or not (origins := _conflict(stands)):
+    proposed = {stand.fingerprint for stand in votes}
+    if (
+        len(proposed) > 1
+        or None in proposed
+        or _threads_differ(votes)
+        or not (conflicting := _find_provenance_conflict(votes))
+    ):
         return {}
-    letters = {origin: chr(ord("A") + n % 26) + str(n // 26 or "") for n, origin in enumerate(origins)}
-    ordered = sorted(stands, key=lambda stand: stand.rank)
-    return {stand.origin: letters.get(stand.origin, "not known yet") for stand in ordered}
+    letters = {origin: chr(ord("A") + n % 26) + str(n // 26 or "") for n, origin in enumerate(conflicting)}
+    ordered = sorted(votes, key=lambda stand: stand.rank)
+    return {stand.provenance: letters.get(stand.provenance, "not known yet") for stand in ordered}
 
 
 def format_mismatch(
-    stands: Sequence[Stand],
+    votes: Sequence[Vote],
     names: Mapping[int, str],
     *,
     number: int,
@@ -202,119 +216,121 @@ def format_mismatch(
         source: the cell's text.
         details: how programs with one name differ, and the labels of threads.
 
-    >>> print(format_mismatch([Stand(0, 7, (2,)), Stand(1)], {7: "jit(f)"}, number=1, seq=4, source="").split("\n", 1)[1])
+    >>> print(format_mismatch([Vote(0, 7, (2,)), Vote(1)], {7: "jit(f)"}, number=1, seq=4, source="").split("\n", 1)[1])
     launch 1 of cell 4 differs
       rank 0   jit(f)   line 2
       rank 1   ended the cell without it
     """
-    letters = letter_origins(stands)
-    in_threads = any(stand.thread not in (UNKNOWN_THREAD, MAIN_THREAD) for stand in stands)
-    members: dict[tuple[int | None, int, str], list[Stand]] = {}
-    for stand in sorted(stands, key=lambda stand: stand.rank):
-        why = _WORDS.get(stand.ending, "") if stand.fingerprint is None else ""
-        of = stand.origin if letters else stand.fingerprint
-        members.setdefault((of, stand.thread if in_threads else UNKNOWN_THREAD, why), []).append(stand)
-    suffixes = {stand.rank: _suffix(stand, letters, details.threads if in_threads else None) for stand in stands}
-    sides = tuple(_side(same, names, why, suffixes[same[0].rank]) for (*_, why), same in members.items())
-    told = format_difference(LaunchDifference(number - 1, sides), seq, source)
-    if any(stand.fingerprint is None and stand.ending == "left" for stand in stands):
-        return f"{_NOTHING}\n{told}\n{_AFTER_LEFT}"
+    letters = label_provenance(votes)
+    in_threads = any(vote.thread not in (UNKNOWN_THREAD, MAIN_THREAD) for vote in votes)
+    members: dict[tuple[int | None, int, str], list[Vote]] = {}
+    for stand in sorted(votes, key=lambda stand: stand.rank):
+        reason = _ENDING_TEXTS.get(stand.ending, "") if stand.fingerprint is None else ""
+        key = stand.provenance if letters else stand.fingerprint
+        members.setdefault((key, stand.thread if in_threads else UNKNOWN_THREAD, reason), []).append(stand)
+    suffixes = {stand.rank: _format_suffix(stand, letters, details.threads if in_threads else None) for stand in votes}
+    groups = tuple(_build_group(same, names, why, suffixes[same[0].rank]) for (*_, why), same in members.items())
+    text = format_difference(LaunchDifference(number - 1, groups), seq, source)
+    if any(stand.fingerprint is None and stand.ending == "left" for stand in votes):
+        return f"{_NOT_LAUNCHED}\n{text}\n{_ABANDONED_HINT}"
     if letters:
-        cure = _SAME_STEPS
-    elif _threads_differ(stands):
-        cure = _ONE_THREAD
+        hint = _PROVENANCE_HINT
+    elif _threads_differ(votes):
+        hint = _THREAD_HINT
     else:
-        cure = _cure(source, [line for side in sides for line in side.lines])
-    return "\n".join([_INTACT, told, *_format_differences(sides, details.differences), *([cure] if cure else [])])
+        hint = _find_hint(source, [line for side in groups for line in side.lines])
+    return "\n".join(
+        [_NOT_LAUNCHED_CLEAN, text, *_format_differences(groups, details.differences), *([hint] if hint else [])]
+    )
 
 
-def _format_differences(sides: Sequence[LaunchSide], differences: Mapping[int, str]) -> list[str]:
-    found = [(side, differences.get(int(side.fingerprint, 16), "")) for side in sides if side.fingerprint is not None]
-    told = [(say_ranks(side.ranks), difference) for side, difference in found if difference]
-    if len(told) < 2:
+def _format_differences(groups: Sequence[LaunchGroup], differences: Mapping[int, str]) -> list[str]:
+    found = [(side, differences.get(int(side.fingerprint, 16), "")) for side in groups if side.fingerprint is not None]
+    described = [(describe_ranks(side.ranks), difference) for side, difference in found if difference]
+    if len(described) < 2:
         return []
-    width = max(len(who) for who, _ in told)
+    width = max(len(who) for who, _ in described)
     # The result of a callback affects the numbers that the program computes.
-    called = any(text.startswith(CALLBACK) for _, text in told)
-    cure = (
+    has_callback = any(text.startswith(CALLBACK_PREFIX) for _, text in described)
+    hint = (
         ["  A callback that must differ by rank is one function, which asks jax.process_index() itself."]
-        if called
+        if has_callback
         else []
     )
     return [
         "  The programs have one name and shape, and differ first in:",
-        *(f"    {w:{width}}   {text}" for w, text in told),
-        *cure,
+        *(f"    {w:{width}}   {text}" for w, text in described),
+        *hint,
     ]
 
 
-def _suffix(stand: Stand, letters: Mapping[int, str], threads: Mapping[int, str] | None) -> str:
+def _format_suffix(vote: Vote, letters: Mapping[int, str], threads: Mapping[int, str] | None) -> str:
     """Return what follows the program's name: the arrays' letter and the thread."""
-    of = f" of arrays {letters[stand.origin]}" if letters else ""
-    known = threads is not None and stand.thread != UNKNOWN_THREAD
-    return f"{of} in {format_thread(stand.thread, threads or {})}" if known else of
+    arrays = f" of arrays {letters[vote.provenance]}" if letters else ""
+    known = threads is not None and vote.thread != UNKNOWN_THREAD
+    return f"{arrays} in {format_thread(vote.thread, threads or {})}" if known else arrays
 
 
-def _side(same: Sequence[Stand], names: Mapping[int, str], why: str, suffix: str) -> LaunchSide:
-    ranks, wanted = tuple(stand.rank for stand in same), same[0].fingerprint
-    if wanted is None:
-        return LaunchSide(ranks, None, None, None, why)
+def _build_group(same: Sequence[Vote], names: Mapping[int, str], reason: str, suffix: str) -> LaunchGroup:
+    ranks, proposed = tuple(stand.rank for stand in same), same[0].fingerprint
+    if proposed is None:
+        return LaunchGroup(ranks, None, None, None, reason)
     lines = same[0].lines
     line = lines[0] if lines else None
-    return LaunchSide(ranks, f"{wanted:016x}", names.get(wanted, "a program") + suffix, line, callers=lines[1:])
+    return LaunchGroup(ranks, f"{proposed:016x}", names.get(proposed, "a program") + suffix, line, callers=lines[1:])
 
 
-def format_outside(name: str, participants: Sequence[int], chosen: Sequence[int]) -> str:
+def format_missing_ranks(name: str, participants: Sequence[int], chosen: Sequence[int]) -> str:
     """Format the message for a launch of a `--ranks` cell that needs ranks which do not run the cell.
 
-    >>> print(format_outside("jit(f)", (0, 1, 2), (0, 1)))
+    >>> print(format_missing_ranks("jit(f)", (0, 1, 2), (0, 1)))
     nothing was launched, the cluster is clean
       jit(f) needs ranks 0-2, and this cell runs on ranks 0-1 only
       Run it without --ranks, or on a mesh of these ranks' own devices.
     """
     return (
-        f"{_INTACT}\n  {name} needs ranks {format_ranks(participants)}, and this cell runs on "
-        f"{say_ranks(chosen)} only\n"
+        f"{_NOT_LAUNCHED_CLEAN}\n  {name} needs ranks {format_ranks(participants)}, and this cell runs on "
+        f"{describe_ranks(chosen)} only\n"
         "  Run it without --ranks, or on a mesh of these ranks' own devices."
     )
 
 
-def format_behind(ranks: Sequence[int]) -> str:
+def format_too_far_ahead(ranks: Sequence[int]) -> str:
     """Format the message for a rank that has withdrawn more launches than the board can keep for the other ranks.
 
-    >>> print(format_behind([2]))
+    >>> print(format_too_far_ahead([2]))
     nothing was launched, the cluster is clean
       this rank gave up three launches in a row that rank 2 has yet to come to
       Let it come: do not catch what stops a launch in a loop.
     """
-    who = say_ranks(ranks)
+    who = describe_ranks(ranks)
     return (
-        f"{_INTACT}\n  this rank gave up three launches in a row that {who} "
+        f"{_NOT_LAUNCHED_CLEAN}\n  this rank gave up three launches in a row that {who} "
         f"{'have' if len(ranks) > 1 else 'has'} yet to come to\n  Let it come: do not catch what stops a launch in a loop."
     )
 
 
-def format_ring(waits: Mapping[int, tuple[str, int | None, Sequence[int]]], seq: int) -> str:
+def format_deadlock(waits: Mapping[int, tuple[str, int | None, Sequence[int]]], seq: int) -> str:
     """Format which rank waits for which in a deadlock.
 
     Args:
         waits: by rank, the program that it proposes, the line of the cell, and the ranks that it waits for.
 
-    >>> print(format_ring({0: ("jit(f)", 2, (1,)), 1: ("jit(g)", None, (0,))}, 5))
+    >>> print(format_deadlock({0: ("jit(f)", 2, (1,)), 1: ("jit(g)", None, (0,))}, 5))
     nothing was launched, the cluster is clean
       the ranks wait for each other in cell 5
       rank 0   jit(f)   line 2   waits for rank 1
       rank 1   jit(g)   waits for rank 0
       Ranks that share more than one mesh must use the meshes in the same order.
     """
-    lines = [_INTACT, f"  the ranks wait for each other in cell {seq}"]
+    lines = [_NOT_LAUNCHED_CLEAN, f"  the ranks wait for each other in cell {seq}"]
     for rank, (name, line, others) in sorted(waits.items()):
         where = f"   line {line}" if line else ""
-        lines.append(f"  rank {rank}   {name}{where}   waits for {say_ranks(others)}")
+        lines.append(f"  rank {rank}   {name}{where}   waits for {describe_ranks(others)}")
     return "\n".join([*lines, "  Ranks that share more than one mesh must use the meshes in the same order."])
 
 
-def _cure(source: str, lines: Sequence[int]) -> str:
+def _find_hint(source: str, lines: Sequence[int]) -> str:
     """Return a hint if the cell's own text shows what is wrong; otherwise an empty string."""
     try:
         tree = ast.parse(_MAGIC_LINE.sub(r"\1pass", source))
@@ -336,6 +352,6 @@ def _rank_condition(tree: ast.AST, line: int) -> str | None:
         test = ast.unparse(node.test)
         branches = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [*node.body, *node.orelse]
         inside = any(part.lineno <= line <= (part.end_lineno or part.lineno) for part in branches)
-        if inside and _RANK.search(test):
+        if inside and _RANK_EXPRESSION.search(test):
             found = test
     return found

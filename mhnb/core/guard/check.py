@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mhnb.core.guard.provenance import describe_provenance
-from mhnb.core.ranks import say_ranks
+from mhnb.core.ranks import describe_ranks
 
 __all__ = ["CheckRow", "compare_leaves"]
 
@@ -44,27 +44,31 @@ def compare_leaves(name: str, leaves_by_rank: Mapping[int, Sequence[Mapping[str,
     box [0:2] differs: rank 0 holds a1, rank 1 holds b2
     """
     paths = list(dict.fromkeys(str(leaf["path"]) for leaves in leaves_by_rank.values() for leaf in leaves))
-    return tuple(_compare(name, path, leaves_by_rank) for path in paths)
+    return tuple(_compare_leaf(name, path, leaves_by_rank) for path in paths)
 
 
-def _compare(name: str, path: str, leaves_by_rank: Mapping[int, Sequence[Mapping[str, Any]]]) -> CheckRow:
+def _compare_leaf(name: str, path: str, leaves_by_rank: Mapping[int, Sequence[Mapping[str, Any]]]) -> CheckRow:
     found = {rank: leaf for rank, leaves in leaves_by_rank.items() for leaf in leaves if leaf["path"] == path}
-    kinds = _members({rank: str(leaf["kind"]) for rank, leaf in found.items()})
+    kinds = _group_ranks({rank: str(leaf["kind"]) for rank, leaf in found.items()})
     first = next(iter(kinds))
-    if absent := [rank for rank in leaves_by_rank if rank not in found]:
-        return CheckRow(name + path, first, False, f"{say_ranks(absent)} {'have' if len(absent) > 1 else 'has'} none")
-    if len(kinds) > 1:
-        told = ", ".join(
-            f"{say_ranks(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {kind}" for kind, ranks in kinds.items()
+    if missing := [rank for rank in leaves_by_rank if rank not in found]:
+        return CheckRow(
+            name + path, first, False, f"{describe_ranks(missing)} {'have' if len(missing) > 1 else 'has'} none"
         )
-        return CheckRow(name + path, first, False, told)
+    if len(kinds) > 1:
+        described = ", ".join(
+            f"{describe_ranks(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {kind}" for kind, ranks in kinds.items()
+        )
+        return CheckRow(name + path, first, False, described)
     if unread := {rank: str(leaf["unread"]) for rank, leaf in found.items() if "unread" in leaf}:
-        why = ", ".join(f"{text} on {say_ranks(ranks)}" for text, ranks in _members(unread).items())
+        why = ", ".join(f"{text} on {describe_ranks(ranks)}" for text, ranks in _group_ranks(unread).items())
         return CheckRow(name + path, first, None, f"not compared: {why}")
-    placed = _members({rank: str(leaf.get("placed", "")) for rank, leaf in found.items()})
-    if len(placed) > 1:
-        who = " and ".join(map(say_ranks, placed.values()))
-        return CheckRow(name + path, first, False, f"the shardings differ: {who} say otherwise which device holds what")
+    shardings = _group_ranks({rank: str(leaf.get("placed", "")) for rank, leaf in found.items()})
+    if len(shardings) > 1:
+        groups = " and ".join(map(describe_ranks, shardings.values()))
+        return CheckRow(
+            name + path, first, False, f"the shardings differ: {groups} say otherwise which device holds what"
+        )
     return _compare_boxes(name + path, first, found)
 
 
@@ -75,29 +79,30 @@ def _compare_boxes(name: str, kind: str, found: Mapping[int, Mapping[str, Any]])
             holders = boxes.setdefault(box, {}).setdefault(digest, [])
             if rank not in holders:
                 holders.append(rank)
-    differing = [_differing(box, digests) for box, digests in boxes.items() if len(digests) > 1]
+    differing = [_format_box_difference(box, digests) for box, digests in boxes.items() if len(digests) > 1]
     if differing:
         return CheckRow(name, kind, False, "\n".join(differing))
     shared = [box for box, digests in boxes.items() if len(next(iter(digests.values()))) > 1]
     origins = {rank: leaf["origin"] for rank, leaf in found.items() if "origin" in leaf and leaf["boxes"]}
     is_spread = any(len({box for box, _ in found[rank]["boxes"]}) < len(boxes) for rank in origins)
-    if is_spread and (told := describe_provenance(origins)):
-        return CheckRow(name, kind, False, f"the shards do not belong together: {told}")
+    if is_spread and (provenances := describe_provenance(origins)):
+        return CheckRow(name, kind, False, f"the shards do not belong together: {provenances}")
     if not shared:
         return CheckRow(name, kind, True, "each rank holds boxes of its own: nothing to compare")
     word = "value" if shared == [""] else f"{len(shared)} {'box' if len(shared) == 1 else 'boxes'}"
-    return CheckRow(name, kind, True, f"{word} held by {say_ranks(sorted(found))}: equal")
+    return CheckRow(name, kind, True, f"{word} held by {describe_ranks(sorted(found))}: equal")
 
 
-def _differing(box: str, digests: Mapping[str, Sequence[int]]) -> str:
-    told = ", ".join(
-        f"{say_ranks(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {digest[:6]}" for digest, ranks in digests.items()
+def _format_box_difference(box: str, digests: Mapping[str, Sequence[int]]) -> str:
+    holders = ", ".join(
+        f"{describe_ranks(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {digest[:6]}"
+        for digest, ranks in digests.items()
     )
-    return f"{f'box [{box}]' if box else 'the value'} differs: {told}"
+    return f"{f'box [{box}]' if box else 'the value'} differs: {holders}"
 
 
-def _members(words: Mapping[int, str]) -> dict[str, list[int]]:
+def _group_ranks(texts: Mapping[int, str]) -> dict[str, list[int]]:
     members: dict[str, list[int]] = {}
-    for rank in sorted(words):
-        members.setdefault(words[rank], []).append(rank)
+    for rank in sorted(texts):
+        members.setdefault(texts[rank], []).append(rank)
     return members

@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from mhnb.core.ranks import say_ranks
+from mhnb.core.ranks import describe_ranks
 
 __all__ = [
-    "GAPS",
+    "EQUAL_VALUES_HINT",
     "HostDataMismatch",
     "HostDataRow",
+    "INCOMPLETE",
     "LAUNCH_INPUT",
-    "OWN_DATA",
-    "UNEQUAL_CURE",
+    "PROCESS_LOCAL_HINT",
     "compare_host_data",
     "format_gap",
     "format_host_data",
@@ -42,20 +42,20 @@ none.
 
 LAUNCH_INPUT = "given "
 """Prefix of `place` in rows of launch inputs, whatever the line. Their hashes include which launch it was, and which argument."""
-GAPS = -1
+INCOMPLETE = -1
 """Count of an incomplete `RunningHash`, which is not compared."""
 _COUNT, _GROUPS, _ORDERED, _TOTAL, _LAST, _SAMPLE = range(6)
 _EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, "c64": 2.0**-23, "c128": 2.0**-52}
 _LAST_DIGITS = 64
 """Values at most this many times their type's smallest step apart count as rounding differences."""
-_NEARLY = ("the sign of zero", "the last digits")
-_SAME_ROUNDING = (
+_ROUNDING_GAPS = ("the sign of zero", "the last digits")
+_ROUNDING_HINT = (
     "Processors that are not alike round differently: compute it on one rank and broadcast it, or in one program of all ranks."
     " If so small a difference does no harm: %mhjax accept."
 )
-UNEQUAL_CURE = "Make the values equal first: the same seed, or read them on one rank and broadcast."
-OWN_DATA = "Data of each rank's own goes in by jax.make_array_from_process_local_data."
-_ON_LINE = " on line "
+EQUAL_VALUES_HINT = "Make the values equal first: the same seed, or read them on one rank and broadcast."
+PROCESS_LOCAL_HINT = "Data of each rank's own goes in by jax.make_array_from_process_local_data."
+_LINE_SEPARATOR = " on line "
 """Separates the hash of the last launch input from the text of its line."""
 
 
@@ -69,11 +69,11 @@ class HostDataMismatch:
     kind: str
     """Of the last array on the lowest rank."""
     count: int
-    by_what: dict[str, tuple[int, ...]]
+    ranks_by_value: dict[str, tuple[int, ...]]
     """What was made last, and on which ranks."""
-    given: bool = False
+    is_launch_input: bool = False
     """Whether the arrays were inputs of launches."""
-    launched: bool = False
+    was_launched: bool = False
     """Whether a launch used an array that differs: its results differ, too."""
     gap: str = ""
     """How far the values differ, if a few of each are known."""
@@ -88,28 +88,28 @@ def compare_host_data(rows_by_rank: Mapping[int, Sequence[HostDataRow]]) -> tupl
     >>> one, two = ([2, [0, 1], "d", [1, "g", "k", "k", "f32[2]"], {"0:2": [1, "g", h, h, h]}] for h in ("a", "b"))
     >>> compare_host_data({0: [one], 1: [one]})
     ()
-    >>> compare_host_data({0: [one], 1: [two]})[0].by_what
+    >>> compare_host_data({0: [one], 1: [two]})[0].ranks_by_value
     {'a': (0,), 'b': (1,)}
     """
-    places: dict[tuple[Any, ...], dict[int, HostDataRow]] = {}
+    rows_by_key: dict[tuple[Any, ...], dict[int, HostDataRow]] = {}
     for rank, rows in sorted(rows_by_rank.items()):
         for row in rows:
-            places.setdefault((row[0], tuple(row[1]), row[2]), {})[rank] = row
-    made, given = [], []
-    for (line, ranks, place), by_rank in places.items():
+            rows_by_key.setdefault((row[0], tuple(row[1]), row[2]), {})[rank] = row
+    line_mismatches, input_mismatches = [], []
+    for (line, ranks, place), by_rank in rows_by_key.items():
         if place.startswith(LAUNCH_INPUT):
-            given.append(_compare_given(line, ranks, by_rank))
+            input_mismatches.append(_compare_launch_input(line, ranks, by_rank))
         else:
-            made.append(_compare_place(line, ranks, by_rank))
-    taken = [each for each in given if each is not None]
-    found = [replace(each, launched=bool(taken)) for each in made if each is not None]
+            line_mismatches.append(_compare_line(line, ranks, by_rank))
+    launched = [each for each in input_mismatches if each is not None]
+    found = [replace(each, was_launched=bool(launched)) for each in line_mismatches if each is not None]
     if not any(each.box for each in found):
         # If a line already reports different values, the launch inputs would repeat it.
-        found += taken
+        found += launched
     return tuple(sorted(found, key=lambda each: (each.line or 0, each.kind)))
 
 
-def _compare_given(
+def _compare_launch_input(
     line: int | None, ranks: Sequence[int], by_rank: Mapping[int, HostDataRow]
 ) -> HostDataMismatch | None:
     kinds = {(row[3][_COUNT], row[3][_TOTAL]) for row in by_rank.values()}
@@ -118,57 +118,64 @@ def _compare_given(
         return None
     first = by_rank[min(by_rank)][3]
     for box in sorted({box for row in by_rank.values() for box in row[4]}):
-        sums = {rank: row[4][box] for rank, row in by_rank.items() if box in row[4]}
-        if _can_be_compared(sums) and len({each[_TOTAL] for each in sums.values()}) > 1:
-            gap = _find_gap(first[_LAST], sums)
+        hashes = {rank: row[4][box] for rank, row in by_rank.items() if box in row[4]}
+        if _can_be_compared(hashes) and len({each[_TOTAL] for each in hashes.values()}) > 1:
+            gap = _find_gap(first[_LAST], hashes)
             return HostDataMismatch(
-                line, box, first[_LAST], first[_COUNT], _members(sums), given=True, launched=True, gap=gap
+                line,
+                box,
+                first[_LAST],
+                first[_COUNT],
+                _group_by_last(hashes),
+                is_launch_input=True,
+                was_launched=True,
+                gap=gap,
             )
     return None
 
 
-def _compare_place(
+def _compare_line(
     line: int | None, ranks: Sequence[int], by_rank: Mapping[int, HostDataRow]
 ) -> HostDataMismatch | None:
     kinds = {rank: row[3] for rank, row in by_rank.items()}
     if set(kinds) != set(ranks) or len({kind[_COUNT] for kind in kinds.values()}) > 1:
         return None
     first = kinds[min(kinds)]
-    if _differ(kinds):
-        return HostDataMismatch(line, "", first[_LAST], first[_COUNT], _members(kinds))
+    if _hashes_differ(kinds):
+        return HostDataMismatch(line, "", first[_LAST], first[_COUNT], _group_by_last(kinds))
     for box in sorted({box for row in by_rank.values() for box in row[4]}):
-        sums = {rank: row[4][box] for rank, row in by_rank.items() if box in row[4]}
-        if _differ(sums):
-            kind, told = first[_LAST], _members(sums)
-            return HostDataMismatch(line, box, kind, first[_COUNT], told, gap=_find_gap(kind, sums))
+        hashes = {rank: row[4][box] for rank, row in by_rank.items() if box in row[4]}
+        if _hashes_differ(hashes):
+            kind, ranks_by_value = first[_LAST], _group_by_last(hashes)
+            return HostDataMismatch(line, box, kind, first[_COUNT], ranks_by_value, gap=_find_gap(kind, hashes))
     return None
 
 
-def _differ(sums: Mapping[int, Sequence[Any]]) -> bool:
+def _hashes_differ(hashes: Mapping[int, Sequence[Any]]) -> bool:
     """Check whether the ranks made different arrays, equally often.
 
     The order counts if each rank made as many between the same two launches; otherwise only the total counts.
     """
-    if not _can_be_compared(sums):
+    if not _can_be_compared(hashes):
         return False
-    compared = _ORDERED if len({each[_GROUPS] for each in sums.values()}) == 1 else _TOTAL
-    return len({each[compared] for each in sums.values()}) > 1
+    compared = _ORDERED if len({each[_GROUPS] for each in hashes.values()}) == 1 else _TOTAL
+    return len({each[compared] for each in hashes.values()}) > 1
 
 
-def _can_be_compared(sums: Mapping[int, Sequence[Any]]) -> bool:
-    counts = {each[_COUNT] for each in sums.values()}
-    return len(counts) == 1 and GAPS not in counts
+def _can_be_compared(hashes: Mapping[int, Sequence[Any]]) -> bool:
+    counts = {each[_COUNT] for each in hashes.values()}
+    return len(counts) == 1 and INCOMPLETE not in counts
 
 
-def _members(sums: Mapping[int, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
+def _group_by_last(hashes: Mapping[int, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
     members: dict[str, tuple[int, ...]] = {}
-    for rank, each in sorted(sums.items()):
+    for rank, each in sorted(hashes.items()):
         members[each[_LAST]] = (*members.get(each[_LAST], ()), rank)
     return members
 
 
-def _find_gap(kind: str, sums: Mapping[int, Sequence[Any]]) -> str:
-    samples = {each[_LAST]: each[_SAMPLE] if len(each) > _SAMPLE else "" for _, each in sorted(sums.items())}
+def _find_gap(kind: str, hashes: Mapping[int, Sequence[Any]]) -> str:
+    samples = {each[_LAST]: each[_SAMPLE] if len(each) > _SAMPLE else "" for _, each in sorted(hashes.items())}
     return format_gap(kind, [read_sample(sample) for sample in samples.values()])
 
 
@@ -195,16 +202,16 @@ def format_gap(kind: str, samples: Sequence[Sequence[float]]) -> str:
     """
     first = samples[0] if samples else ()
     pairs = [pair for other in samples[1:] if len(other) == len(first) for pair in zip(first, other, strict=True)]
-    apart = [(a, b) for a, b in pairs if _differ_in_bits(a, b)]
-    if not apart or len({len(sample) for sample in samples}) > 1:
+    differing = [(a, b) for a, b in pairs if _differ_in_bits(a, b)]
+    if not differing or len({len(sample) for sample in samples}) > 1:
         return ""
-    if all(a == b for a, b in apart):
+    if all(a == b for a, b in differing):
         return "they differ in the sign of zero"
-    a, b = max(apart, key=_gap)
+    a, b = max(differing, key=_gap)
     if _gap((a, b)) <= _LAST_DIGITS * _EPSILON.get(kind.partition("[")[0], 0.0) * max(map(_largest, pairs)):
         return f"they differ in the last digits, by up to {_gap((a, b)):.0e} ({a!r} and {b!r})"
-    alike = f"{a:.7g}" == f"{b:.7g}"
-    return f"for example, the values {a!r} and {b!r}" if alike else f"for example, the values {a:.7g} and {b:.7g}"
+    look_equal = f"{a:.7g}" == f"{b:.7g}"
+    return f"for example, the values {a!r} and {b!r}" if look_equal else f"for example, the values {a:.7g} and {b:.7g}"
 
 
 def _differ_in_bits(a: float, b: float) -> bool:
@@ -245,31 +252,41 @@ def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
     code = f":  {lines[at - 1].strip()}" if at is not None and 0 < at <= len(lines) else ""
     where = [] if at is None else [f"  line {at}{code}"]
     verb = "put in" if difference.box else "made"
-    told = ", ".join(f"{say_ranks(ranks)} {verb} {what}" for what, ranks in difference.by_what.items())
-    if len({what.partition(_ON_LINE)[0] for what in difference.by_what}) == 1:
-        told = "earlier ones differ, or their order; the last is equal"
-    many = f" ({difference.count} arrays made {'so' if difference.given else 'there'})" if difference.count > 1 else ""
+    described = ", ".join(f"{describe_ranks(ranks)} {verb} {what}" for what, ranks in difference.ranks_by_value.items())
+    if len({what.partition(_LINE_SEPARATOR)[0] for what in difference.ranks_by_value}) == 1:
+        described = "earlier ones differ, or their order; the last is equal"
+    count_text = (
+        f" ({difference.count} arrays made {'so' if difference.is_launch_input else 'there'})"
+        if difference.count > 1
+        else ""
+    )
     # A scalar has no ranges to show.
     box = f"box [{difference.box}]: " if difference.box not in ("", "whole") else ""
-    head, cure = _find_cure(difference)
+    head, hint = _describe_kind(difference)
     gap = [f"  {difference.gap}"] if difference.gap else []
-    return "\n".join([head, *where, f"  {box}{told}{many}", *gap, f"  {cure}"])
+    return "\n".join([head, *where, f"  {box}{described}{count_text}", *gap, f"  {hint}"])
 
 
-def _find_cure(difference: HostDataMismatch) -> tuple[str, str]:
+def _describe_kind(difference: HostDataMismatch) -> tuple[str, str]:
     """Return the kind of the difference, and a hint."""
     if difference.box:
-        for nearly in _NEARLY:
+        for nearly in _ROUNDING_GAPS:
             if nearly in difference.gap:
-                what = "gave one launch values" if difference.given else "put values into replicas of one array"
-                return f"the ranks {what} that differ in {nearly}, {difference.kind}", _SAME_ROUNDING
+                what = (
+                    "gave one launch values" if difference.is_launch_input else "put values into replicas of one array"
+                )
+                return f"the ranks {what} that differ in {nearly}, {difference.kind}", _ROUNDING_HINT
         what = (
             "gave one launch different values"
-            if difference.given
+            if difference.is_launch_input
             else "put different values into replicas of one array"
         )
-        cure = f"{UNEQUAL_CURE} {OWN_DATA}" if difference.given and difference.box == "whole" else UNEQUAL_CURE
-        return f"the ranks {what}, {difference.kind}", f"{cure} %mhjax check NAME compares a variable."
-    if len({what.partition("[")[2] for what in difference.by_what}) < len(difference.by_what) == 2:
+        hint = (
+            f"{EQUAL_VALUES_HINT} {PROCESS_LOCAL_HINT}"
+            if difference.is_launch_input and difference.box == "whole"
+            else EQUAL_VALUES_HINT
+        )
+        return f"the ranks {what}, {difference.kind}", f"{hint} %mhjax check NAME compares a variable."
+    if len({what.partition("[")[2] for what in difference.ranks_by_value}) < len(difference.ranks_by_value) == 2:
         return "the ranks made one array of different types", "Give it one dtype, whatever the rank."
     return "the ranks made one array in different shapes", "Give every rank as many rows: pad, or drop the rest."

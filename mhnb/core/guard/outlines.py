@@ -14,18 +14,18 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-__all__ = ["CALLBACK", "MOST_PACKED", "Outline", "find_differences", "pack_outline", "unpack_outline"]
+__all__ = ["CALLBACK_PREFIX", "MAX_PACKED_CHARS", "Outline", "find_differences", "pack_outline", "unpack_outline"]
 
-CALLBACK = "host callback"
+CALLBACK_PREFIX = "host callback"
 """Prefix of an outline's lines that name the Python functions which a program calls."""
-MOST_PACKED = 1 << 18
+MAX_PACKED_CHARS = 1 << 18
 """Most characters of a packed outline. Of a longer module only the first lines are compared."""
-_MOST_LINES, _LONGEST_LINE = 20_000, 2_000
-_AROUND, _MOST_SHOWN = 70, 160
+_MAX_LINES, _MAX_LINE_CHARS = 20_000, 2_000
+_CHARS_BEFORE, _MAX_SHOWN_CHARS = 70, 160
 """Characters shown before the first difference in a line, and in total."""
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 _VALUE = re.compile(r"^%[\w:#, %]* = ")
-_CALLBACK = re.compile(rf"{CALLBACK} \d+: ")
+_CALLBACK = re.compile(rf"{CALLBACK_PREFIX} \d+: ")
 _MAX_UNPACKED = 1 << 26
 
 
@@ -39,16 +39,16 @@ class Outline(NamedTuple):
 
 
 def pack_outline(module: str, names: Mapping[str, str]) -> str:
-    r"""Pack an outline into one text of at most `MOST_PACKED` characters.
+    r"""Pack an outline into one text of at most `MAX_PACKED_CHARS` characters.
 
     >>> unpack_outline(pack_outline("a\nb", {"k": "2"}))
     Outline(names={'k': '2'}, lines=['a', 'b'])
     """
-    lines = [line.strip()[:_LONGEST_LINE] for line in module.splitlines()[:_MOST_LINES]]
+    lines = [line.strip()[:_MAX_LINE_CHARS] for line in module.splitlines()[:_MAX_LINES]]
     while True:
         data = json.dumps([dict(names), lines]).encode()
         packed = base64.b64encode(zlib.compress(data, 1)).decode()
-        if len(packed) <= MOST_PACKED:
+        if len(packed) <= MAX_PACKED_CHARS:
             return packed
         names, lines = (names, lines[: len(lines) // 2]) if lines else ({}, lines)
 
@@ -59,10 +59,10 @@ def unpack_outline(packed: str) -> Outline | None:
     >>> unpack_outline("half of one")
     """
     try:
-        told = json.loads(zlib.decompressobj().decompress(base64.b64decode(packed), _MAX_UNPACKED))
+        data = json.loads(zlib.decompressobj().decompress(base64.b64decode(packed), _MAX_UNPACKED))
     except (binascii.Error, zlib.error, ValueError):
         return None
-    match told:
+    match data:
         case [dict(names), list(lines)]:
             return Outline({str(name): str(value) for name, value in names.items()}, list(map(str, lines)))
     return None
@@ -78,40 +78,40 @@ def find_differences(outlines: Mapping[int, Outline]) -> dict[int, str]:
     >>> find_differences({7: two, 9: three})
     {7: 'chlo.top_k(%arg0, k = 2), compiled where k = 2', 9: 'chlo.top_k(%arg0, k = 3), compiled where k = 3'}
     """
-    lines = _first_different([outline.lines for outline in outlines.values()])
-    names = _different_names([outline.names for outline in outlines.values()])
+    lines = _find_first_difference([outline.lines for outline in outlines.values()])
+    names = _find_different_names([outline.names for outline in outlines.values()])
     found = {}
     for line, (fingerprint, outline) in zip(lines or [""] * len(outlines), outlines.items(), strict=True):
-        told = [f"{name} = {outline.names[name]}" for name in names]
-        where = f"compiled where {', '.join(told)}" if told else ""
+        values = [f"{name} = {outline.names[name]}" for name in names]
+        where = f"compiled where {', '.join(values)}" if values else ""
         found[fingerprint] = ", ".join(part for part in (line, where) if part)
     return found if any(found.values()) else {}
 
 
-def _first_different(texts: Sequence[Sequence[str]]) -> list[str]:
+def _find_first_difference(texts: Sequence[Sequence[str]]) -> list[str]:
     for lines in zip_longest(*texts, fillvalue="(its module ends before that)"):
         if len(set(lines)) > 1:
-            return _cut(lines)
+            return _clip_lines(lines)
     return []
 
 
-def _cut(lines: Sequence[str]) -> list[str]:
+def _clip_lines(lines: Sequence[str]) -> list[str]:
     """Return the part of each line around the first character that differs, without the numbers of its values."""
     lines = [_VALUE.sub("", line) for line in lines]
     if len(set(lines)) == 1:
         return list(lines)
     shortest = min(map(len, lines))
     at = next((place for place in range(shortest) if len({line[place] for line in lines}) > 1), shortest)
-    begin = max(at - _AROUND, 0) if at > _MOST_SHOWN // 2 else 0
-    return [_cut_one(line, begin) for line in lines]
+    begin = max(at - _CHARS_BEFORE, 0) if at > _MAX_SHOWN_CHARS // 2 else 0
+    return [_clip_line(line, begin) for line in lines]
 
 
-def _cut_one(line: str, begin: int) -> str:
-    shown = line[begin : begin + _MOST_SHOWN]
+def _clip_line(line: str, begin: int) -> str:
+    shown = line[begin : begin + _MAX_SHOWN_CHARS]
     head = found[0] if begin and (found := _CALLBACK.match(line)) else ""
-    return f"{head}{'…' if begin else ''}{shown}{'…' if len(line) > begin + _MOST_SHOWN else ''}"
+    return f"{head}{'…' if begin else ''}{shown}{'…' if len(line) > begin + _MAX_SHOWN_CHARS else ''}"
 
 
-def _different_names(names: Sequence[Mapping[str, str]]) -> list[str]:
+def _find_different_names(names: Sequence[Mapping[str, str]]) -> list[str]:
     common = set(names[0]).intersection(*names[1:])
-    return sorted(name for name in common if len({each[name] for each in names}) > 1)[:_MOST_NAMES]
+    return sorted(name for name in common if len({each[name] for each in names}) > 1)[:_MAX_NAMES]

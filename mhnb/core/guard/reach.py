@@ -6,14 +6,14 @@ import re
 
 __all__ = ["may_communicate"]
 
-_COLLECTIVE = re.compile(
+_COLLECTIVE_CALL = re.compile(
     r"\b(?:all-gather|all-reduce|all-to-all|collective-\w+|ragged-all-to-all|recv|reduce-scatter|send)"
     r"(?:-start|-done|-update)?\("
 )
 _CUSTOM_CALL = re.compile(r"\bcustom-call(?:-start|-done|-update)?\(.*")
 """With the rest of its line."""
-_TARGET = re.compile(r'\bcustom_call_target="([^"]*)"')
-_LOCAL = re.compile(
+_CUSTOM_CALL_TARGET = re.compile(r'\bcustom_call_target="([^"]*)"')
+_LOCAL_TARGET = re.compile(
     # CPU linear algebra, top-k, Python callbacks; then the GPU libraries, and memory layout.
     r"lapack_\w+|blas_\w+|__onednn\$\w+|TopK|ApproxTopK|PartialReduce|xla_(?:ffi_)?python_(?:cpu|gpu)_callback"
     r"|xla_ffi_partitioned_python_\w+|xla_buffer_python_(?:cpu|gpu)_callback\w*"
@@ -27,10 +27,10 @@ _LOCAL = re.compile(
     r"|AllocateBuffer|MoveToHost|MoveToDevice|annotate_device_placement|X64\w*|SliceToDynamic|PadToStatic"
 )
 """Targets of custom calls that are known to stay on their device; any other target is unknown."""
-_KERNEL = re.compile(r"mosaic_gpu_v\d+|tpu_custom_call")
+_USER_KERNEL = re.compile(r"mosaic_gpu_v\d+|tpu_custom_call")
 """Kernels written by the user: Mosaic can read and write the memory of other devices, also of other processes."""
-_SAYS_LOCAL = re.compile(r'uses_xla_collective_metadata\s*[=:]\s*(?:false|0)\b|\\?"custom_call_config\\?"')
-_SAYS_REMOTE = re.compile(r"nvshmem|xla_replica_ids|has_communication|collective_id")
+_LOCAL_METADATA = re.compile(r'uses_xla_collective_metadata\s*[=:]\s*(?:false|0)\b|\\?"custom_call_config\\?"')
+_REMOTE_METADATA = re.compile(r"nvshmem|xla_replica_ids|has_communication|collective_id")
 """Metadata that the compilers of such kernels add. A kernel without any known metadata may communicate."""
 
 
@@ -45,13 +45,13 @@ def may_communicate(text: str) -> bool:
     >>> may_communicate('x = f32[2] custom-call(y), custom_call_target="lapack_spotrf_ffi"')
     False
     """
-    return _COLLECTIVE.search(text) is not None or any(map(_is_unknown, _CUSTOM_CALL.findall(text)))
+    return _COLLECTIVE_CALL.search(text) is not None or any(map(_may_call_communicate, _CUSTOM_CALL.findall(text)))
 
 
-def _is_unknown(custom_call: str) -> bool:
-    target = _TARGET.search(custom_call)
+def _may_call_communicate(custom_call: str) -> bool:
+    target = _CUSTOM_CALL_TARGET.search(custom_call)
     if target is None:
         return True
-    if _KERNEL.fullmatch(target[1]):
-        return _SAYS_LOCAL.search(custom_call) is None or _SAYS_REMOTE.search(custom_call) is not None
-    return _LOCAL.fullmatch(target[1]) is None
+    if _USER_KERNEL.fullmatch(target[1]):
+        return _LOCAL_METADATA.search(custom_call) is None or _REMOTE_METADATA.search(custom_call) is not None
+    return _LOCAL_TARGET.fullmatch(target[1]) is None

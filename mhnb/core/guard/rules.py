@@ -10,35 +10,35 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeAlias
 
-from mhnb.core.ranks import say_ranks
+from mhnb.core.ranks import describe_ranks
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.values import ClusterState, Outcome
 
 __all__ = [
-    "FREE_PREFIX",
-    "IN_STEP",
+    "IN_SYNC_NOTE",
+    "LOCAL_PREFIX",
     "LaunchDifference",
-    "LaunchSide",
-    "STILL_LEFT",
-    "TAINTED",
-    "WAY_OUT",
-    "communicates",
+    "LaunchGroup",
+    "REPLAY_COMMAND",
+    "STILL_ABANDONED",
+    "TAINTED_NOTE",
     "compare_launches",
     "format_difference",
-    "format_sides",
+    "format_groups",
+    "has_collectives",
     "judge_state",
 ]
 
-FREE_PREFIX = "free:"
+LOCAL_PREFIX = "free:"
 """Prefix of the fingerprint of a program that never communicates: its order across ranks does not matter."""
 
-WAY_OUT = "%mhjax restart --replay"
+REPLAY_COMMAND = "%mhjax restart --replay"
 """The command as the notes name it; a caller that knows its cost adds that."""
 
-TAINTED = f"tainted: later values could be wrong · {WAY_OUT}, or %mhjax accept"
+TAINTED_NOTE = f"tainted: later values could be wrong · {REPLAY_COMMAND}, or %mhjax accept"
 """Last note of a tainted cell."""
 
-STILL_LEFT = "which this rank has left and which still runs or waits"
+STILL_ABANDONED = "which this rank has left and which still runs or waits"
 """Part of the message for a launch that is refused because it would meet a collective of an earlier cell."""
 
 _Participants: TypeAlias = tuple[int, ...]
@@ -46,7 +46,7 @@ _Rows: TypeAlias = tuple[LaunchRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchSide:
+class LaunchGroup:
     """What a group of ranks launched at the point where the ranks differ."""
 
     ranks: tuple[int, ...]
@@ -55,7 +55,7 @@ class LaunchSide:
     name: str | None
     line: int | None
     """1-based line of the cell, on the first of `ranks`; None if none of the cell's own lines was involved."""
-    why: str = ""
+    reason: str = ""
     """What these ranks did instead, if more is known than "ended the cell without it"."""
     callers: tuple[int, ...] = ()
     """Lines of the cell that called `line`, innermost first."""
@@ -72,17 +72,17 @@ class LaunchDifference:
 
     index: int
     """0-based, among the launches that the differing ranks have in common."""
-    sides: tuple[LaunchSide, ...]
+    groups: tuple[LaunchGroup, ...]
     """Two or more, ordered by their first rank."""
 
 
-def communicates(fingerprint: str) -> bool:
+def has_collectives(fingerprint: str) -> bool:
     """Check whether the program has collectives, so that its launches must match those of other ranks.
 
-    >>> communicates("free:52c1"), communicates("52c1")
+    >>> has_collectives("free:52c1"), has_collectives("52c1")
     (False, True)
     """
-    return not fingerprint.startswith(FREE_PREFIX)
+    return not fingerprint.startswith(LOCAL_PREFIX)
 
 
 def compare_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> LaunchDifference | None:
@@ -95,12 +95,16 @@ def compare_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> LaunchD
     >>> compare_launches({0: [["a", "f", [0, 1], 1, 9]], 1: [["a", "f", [0, 1], 1, 8]]}).index
     8
     """
-    record = _Record(rows_by_rank)
-    found = [(place[0], pair) for pair in record.pairs() if (place := record.differ(pair)) is not None]
+    comparison = _LaunchComparison(rows_by_rank)
+    found = [
+        (place[0], pair)
+        for pair in comparison.differing_pairs()
+        if (place := comparison.find_difference(pair)) is not None
+    ]
     if not found:
         return None
     index, pair = min(found)
-    return LaunchDifference(index, record.sides(pair, index))
+    return LaunchDifference(index, comparison.build_groups(pair, index))
 
 
 def format_difference(difference: LaunchDifference, seq: int | None = None, source: str = "") -> str:
@@ -109,42 +113,42 @@ def format_difference(difference: LaunchDifference, seq: int | None = None, sour
     Args:
         source: the cell's text, from which each line number is followed by its line.
 
-    >>> one, two = LaunchSide((0, 2), "a1", "jit(add)", 2), LaunchSide((1, 3), None, None, None)
+    >>> one, two = LaunchGroup((0, 2), "a1", "jit(add)", 2), LaunchGroup((1, 3), None, None, None)
     >>> print(format_difference(LaunchDifference(2, (one, two)), seq=14))
     launch 3 of cell 14 differs
       ranks 0,2   jit(add)   line 2
       ranks 1,3   ended the cell without it
     """
     head = f"launch {difference.index + 1}{'' if seq is None else f' of cell {seq}'} differs"
-    return "\n".join([head, *format_sides(difference.sides, source)])
+    return "\n".join([head, *format_groups(difference.groups, source)])
 
 
-def format_sides(sides: Sequence[LaunchSide], source: str = "") -> list[str]:
+def format_groups(groups: Sequence[LaunchGroup], source: str = "") -> list[str]:
     """Format what each group of ranks launched and where, in columns, one line per group.
 
-    >>> format_sides([LaunchSide((0,), "a1", "jit(f)", 1), LaunchSide((1,), "b2", "jit(g)", 1)], "h(x)")
+    >>> format_groups([LaunchGroup((0,), "a1", "jit(f)", 1), LaunchGroup((1,), "b2", "jit(g)", 1)], "h(x)")
     ['  rank 0   jit(f)   line 1:  h(x)', '  rank 1   jit(g)   line 1:  h(x)']
     """
-    named = [side.name for side in sides if side.name is not None]
-    who = [say_ranks(side.ranks) for side in sides]
-    what = [_what(side, ambiguous=named.count(side.name or "") > 1) for side in sides]
+    named = [side.name for side in groups if side.name is not None]
+    rank_texts = [describe_ranks(side.ranks) for side in groups]
+    program_texts = [_format_program(side, ambiguous=named.count(side.name or "") > 1) for side in groups]
     # The text of a group without a launch has no column after it, so it does not widen the column of names.
-    widths = [len(text) for text, side in zip(what, sides, strict=True) if side.name is not None]
-    who_width, what_width = max(map(len, who)), max(widths)
+    widths = [len(text) for text, side in zip(program_texts, groups, strict=True) if side.name is not None]
+    who_width, what_width = max(map(len, rank_texts)), max(widths)
     return [
-        f"  {w:{who_width}}   {text:{what_width if side.name else 0}}{_where(side.lines, source)}".rstrip()
-        for w, text, side in zip(who, what, sides, strict=True)
+        f"  {w:{who_width}}   {text:{what_width if side.name else 0}}{_format_lines(side.lines, source)}".rstrip()
+        for w, text, side in zip(rank_texts, program_texts, groups, strict=True)
     ]
 
 
-IN_STEP = "the ranks are in step; variables that this cell sets may differ"
+IN_SYNC_NOTE = "the ranks are in step; variables that this cell sets may differ"
 """Note of a cell that ended differently on some ranks, without a launch that differs."""
 
 
 def judge_state(
     outcomes_by_rank: Mapping[int, Outcome],
     rows_by_rank: Mapping[int, Sequence[LaunchRow]] | None,
-    left_by_rank: Mapping[int, str],
+    abandoned_by_rank: Mapping[int, str],
     lost_ranks: Collection[int],
     *,
     seq: int | None = None,
@@ -154,7 +158,7 @@ def judge_state(
 
     Args:
         rows_by_rank: None if there is no launch record: `--guard off`, or the guard is unavailable.
-        left_by_rank: the first launch that a rank abandoned, as text; without the ranks that waited for all of theirs.
+        abandoned_by_rank: the first launch that a rank abandoned, as text; without the ranks that waited for all of theirs.
         lost_ranks: ranks that are lost, in the order in which they were lost. The caller judges a lost hub.
 
     Returns:
@@ -164,87 +168,91 @@ def judge_state(
     'clean'
     """
     ran = {rank: outcome for rank, outcome in outcomes_by_rank.items() if outcome != "skipped"}
-    gone = [*lost_ranks, *(r for r, o in sorted(ran.items()) if o in ("died", "killed") and r not in lost_ranks)]
-    if gone:
-        return "dead", (_lost_note(gone),)
-    taints = (*_refused_notes(ran), *_left_notes(left_by_rank))
+    lost = [*lost_ranks, *(r for r, o in sorted(ran.items()) if o in ("died", "killed") and r not in lost_ranks)]
+    if lost:
+        return "dead", (_lost_note(lost),)
+    taints = (*_refused_notes(ran), *_abandoned_notes(abandoned_by_rank))
     difference = compare_launches(rows_by_rank) if rows_by_rank is not None else None
     if difference is not None:
         taints += (format_difference(difference, seq, source),)
     if taints:
-        return "tainted", (*taints, TAINTED)
+        return "tainted", (*taints, TAINTED_NOTE)
     # Without a record an interrupt may have left a collective behind, even if all ranks were interrupted in the same
     # way.
     unknown = rows_by_rank is None and "interrupted" in ran.values()
     if len(set(ran.values())) < 2 and not unknown:
         return "clean", ()
     if rows_by_rank is None:
-        return "split", (f"{_outcome_words(ran)} · no launch record to judge by: %mhjax accept, or {WAY_OUT}",)
+        return "split", (f"{_format_outcomes(ran)} · no launch record to judge by: %mhjax accept, or {REPLAY_COMMAND}",)
     # The heading of the failure already names the ranks that raised.
-    return "clean", (IN_STEP,)
+    return "clean", (IN_SYNC_NOTE,)
 
 
-class _Record:
+class _LaunchComparison:
     """The launches with collectives of every rank, and a cache of comparisons."""
 
     def __init__(self, rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> None:
-        rows = {rank: tuple(r for r in rows if communicates(r[0])) for rank, rows in rows_by_rank.items()}
+        rows = {rank: tuple(r for r in rows if has_collectives(r[0])) for rank, rows in rows_by_rank.items()}
         sets = {rank: frozenset(tuple(row[2]) for row in mine) for rank, mine in rows.items()}
         everyone = set(rows).union(*(ranks for mine in sets.values() for ranks in mine))
         self._rows: dict[int, _Rows] = {rank: rows.get(rank, ()) for rank in sorted(everyone)}
-        self._sets = {rank: sets.get(rank, frozenset()) for rank in everyone}
+        self._participant_sets = {rank: sets.get(rank, frozenset()) for rank in everyone}
         # Ranks with equal records share a class, so 64 ranks with the same launches need no comparison.
         classes: dict[tuple[object, ...], int] = {}
         self._class = {
             rank: classes.setdefault(tuple((r[0], tuple(r[2]), r[4]) for r in mine), len(classes))
             for rank, mine in self._rows.items()
         }
-        self._known: dict[object, tuple[int, LaunchRow | None, LaunchRow | None] | None] = {}
+        self._differences: dict[object, tuple[int, LaunchRow | None, LaunchRow | None] | None] = {}
 
-    def pairs(self) -> Iterator[tuple[int, int]]:
+    def differing_pairs(self) -> Iterator[tuple[int, int]]:
         for a, b in combinations(self._rows, 2):
             if self._class[a] != self._class[b]:
                 yield a, b
 
-    def differ(self, pair: tuple[int, int]) -> tuple[int, LaunchRow | None, LaunchRow | None] | None:
+    def find_difference(self, pair: tuple[int, int]) -> tuple[int, LaunchRow | None, LaunchRow | None] | None:
         """Return the index at which two ranks first differ, and what each launched there."""
         a, b = pair
-        shared = frozenset(ranks for ranks in self._sets[a] | self._sets[b] if a in ranks and b in ranks)
+        shared = frozenset(
+            ranks for ranks in self._participant_sets[a] | self._participant_sets[b] if a in ranks and b in ranks
+        )
         if not shared:
             return None
         key = (self._class[a], self._class[b], shared)
-        if key not in self._known:
-            self._known[key] = _first_difference(_among(self._rows[a], shared), _among(self._rows[b], shared))
-        return self._known[key]
+        if key not in self._differences:
+            self._differences[key] = _first_difference(
+                _shared_rows(self._rows[a], shared), _shared_rows(self._rows[b], shared)
+            )
+        return self._differences[key]
 
-    def sides(self, pair: tuple[int, int], index: int) -> tuple[LaunchSide, ...]:
+    def build_groups(self, pair: tuple[int, int], index: int) -> tuple[LaunchGroup, ...]:
         """Return the launches where this pair differs, grouped by ranks: the pair, and each rank that got as far with it."""
-        place = self.differ(pair)
+        place = self.find_difference(pair)
         assert place is not None
         at = {pair[0]: place[1], pair[1]: place[2]}
         for rank in self._rows:
             if rank not in at:
-                at |= self._beside(pair, rank, index)
+                at |= self._third_rank_launch(pair, rank, index)
         members: dict[object, list[int]] = {}
         for rank in sorted(at):
-            members.setdefault(_program(at[rank]), []).append(rank)
-        return tuple(_side(tuple(ranks), at[ranks[0]]) for ranks in members.values())
+            members.setdefault(_program_key(at[rank]), []).append(rank)
+        return tuple(_build_group(tuple(ranks), at[ranks[0]]) for ranks in members.values())
 
-    def _beside(self, pair: tuple[int, int], rank: int, index: int) -> dict[int, LaunchRow | None]:
+    def _third_rank_launch(self, pair: tuple[int, int], rank: int, index: int) -> dict[int, LaunchRow | None]:
         """Return what a third rank launched there if it shares the same launches with both before that point; otherwise an empty dict."""
         a, b = pair
-        common = frozenset(p for p in self._sets[a] | self._sets[b] if a in p and b in p)
+        common = frozenset(p for p in self._participant_sets[a] | self._participant_sets[b] if a in p and b in p)
         if not all(rank in ranks for ranks in common):
             return {}
-        shared = frozenset(p for p in self._sets[rank] if a in p and b in p) | common
-        theirs = _among(self._rows[rank], shared)
-        place = _first_difference(theirs, _among(self._rows[a], shared))
+        shared = frozenset(p for p in self._participant_sets[rank] if a in p and b in p) | common
+        theirs = _shared_rows(self._rows[rank], shared)
+        place = _first_difference(theirs, _shared_rows(self._rows[a], shared))
         if place is None or place[0] > index:
-            return {rank: _at(theirs, index)}
+            return {rank: _row_at(theirs, index)}
         return {rank: place[1]} if place[0] == index else {}
 
 
-def _among(rows: _Rows, shared: Collection[_Participants]) -> list[LaunchRow]:
+def _shared_rows(rows: _Rows, shared: Collection[_Participants]) -> list[LaunchRow]:
     return [row for row in rows if tuple(row[2]) in shared]
 
 
@@ -253,8 +261,8 @@ def _first_difference(
 ) -> tuple[int, LaunchRow | None, LaunchRow | None] | None:
     """Compare two run-length-encoded sequences without expanding them."""
     index, a, b = 0, _Cursor(mine), _Cursor(theirs)
-    while a.row is not None and b.row is not None and _program(a.row) == _program(b.row):
-        step = min(a.left, b.left)
+    while a.row is not None and b.row is not None and _program_key(a.row) == _program_key(b.row):
+        step = min(a.remaining, b.remaining)
         index += step
         a.advance(step)
         b.advance(step)
@@ -267,17 +275,17 @@ class _Cursor:
     def __init__(self, rows: Iterable[LaunchRow]) -> None:
         self._rest = iter(rows)
         self.row: LaunchRow | None = None
-        self.left = 0
+        self.remaining = 0
         self.advance(0)
 
     def advance(self, step: int) -> None:
-        self.left -= step
-        if self.left == 0:
+        self.remaining -= step
+        if self.remaining == 0:
             self.row = next(self._rest, None)
-            self.left = self.row[4] if self.row is not None else 0
+            self.remaining = self.row[4] if self.row is not None else 0
 
 
-def _at(rows: Iterable[LaunchRow], index: int) -> LaunchRow | None:
+def _row_at(rows: Iterable[LaunchRow], index: int) -> LaunchRow | None:
     for row in rows:
         if index < row[4]:
             return row
@@ -285,28 +293,28 @@ def _at(rows: Iterable[LaunchRow], index: int) -> LaunchRow | None:
     return None
 
 
-def _program(row: LaunchRow | None) -> tuple[str, _Participants] | None:
+def _program_key(row: LaunchRow | None) -> tuple[str, _Participants] | None:
     return None if row is None else (row[0], tuple(row[2]))
 
 
-def _side(ranks: tuple[int, ...], row: LaunchRow | None) -> LaunchSide:
-    return LaunchSide(ranks, None, None, None) if row is None else LaunchSide(ranks, row[0], row[1], row[3])
+def _build_group(ranks: tuple[int, ...], row: LaunchRow | None) -> LaunchGroup:
+    return LaunchGroup(ranks, None, None, None) if row is None else LaunchGroup(ranks, row[0], row[1], row[3])
 
 
-def _what(side: LaunchSide, *, ambiguous: bool) -> str:
-    if side.name is None or side.fingerprint is None:
-        return side.why or "ended the cell without it"
+def _format_program(group: LaunchGroup, *, ambiguous: bool) -> str:
+    if group.name is None or group.fingerprint is None:
+        return group.reason or "ended the cell without it"
     # Programs with equal names differ in a constant, a sharding or a donation.
-    return f"{side.name} (program {side.fingerprint.removeprefix(FREE_PREFIX)[:6]})" if ambiguous else side.name
+    return f"{group.name} (program {group.fingerprint.removeprefix(LOCAL_PREFIX)[:6]})" if ambiguous else group.name
 
 
-def _where(numbers: Sequence[int], source: str) -> str:
+def _format_lines(numbers: Sequence[int], source: str) -> str:
     lines = source.splitlines()
     texts = [f":  {lines[n - 1].strip()}" if 0 < n <= len(lines) else "" for n in numbers]
     return "   " + " ← ".join(f"line {n}{text}" for n, text in zip(numbers, texts, strict=True)) if numbers else ""
 
 
-def _outcome_words(ran: Mapping[int, Outcome]) -> str:
+def _format_outcomes(ran: Mapping[int, Outcome]) -> str:
     words = {"ok": "finished", "error": "raised", "interrupted": "was interrupted", "refused": "refused the cell"}
     members: dict[Outcome, list[int]] = {}
     for rank in sorted(ran):
@@ -314,22 +322,22 @@ def _outcome_words(ran: Mapping[int, Outcome]) -> str:
     parts = []
     for outcome, ranks in sorted(members.items(), key=lambda item: (item[0] == "ok", item[1])):
         word = words.get(outcome, outcome)
-        parts.append(f"{say_ranks(ranks)} {word.replace('was', 'were') if len(ranks) > 1 else word}")
+        parts.append(f"{describe_ranks(ranks)} {word.replace('was', 'were') if len(ranks) > 1 else word}")
     return ", ".join(parts)
 
 
 def _refused_notes(ran: Mapping[int, Outcome]) -> tuple[str, ...]:
     ranks = [rank for rank, outcome in sorted(ran.items()) if outcome == "refused"]
-    return (f"{say_ranks(ranks)} refused the cell, and will refuse every other one",) if ranks else ()
+    return (f"{describe_ranks(ranks)} refused the cell, and will refuse every other one",) if ranks else ()
 
 
-def _left_notes(left_by_rank: Mapping[int, str]) -> tuple[str, ...]:
+def _abandoned_notes(abandoned_by_rank: Mapping[int, str]) -> tuple[str, ...]:
     ranks_by_launch: dict[str, list[int]] = {}
-    for rank, launch in sorted(left_by_rank.items()):
+    for rank, launch in sorted(abandoned_by_rank.items()):
         ranks_by_launch.setdefault(launch, []).append(rank)
-    return tuple(f"{say_ranks(ranks)} left {launch} before its end" for launch, ranks in ranks_by_launch.items())
+    return tuple(f"{describe_ranks(ranks)} left {launch} before its end" for launch, ranks in ranks_by_launch.items())
 
 
-def _lost_note(gone: Sequence[int]) -> str:
-    verb = "is" if len(gone) == 1 else "are"
-    return f"{say_ranks(gone)} {verb} gone · {WAY_OUT}"
+def _lost_note(lost: Sequence[int]) -> str:
+    verb = "is" if len(lost) == 1 else "are"
+    return f"{describe_ranks(lost)} {verb} gone · {REPLAY_COMMAND}"

@@ -12,32 +12,32 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
-from mhnb.core.guard.agreement import ENDINGS, LINE_LIMIT, MARKS, MOST_LINES, Stand
-from mhnb.core.guard.outlines import MOST_PACKED
+from mhnb.core.guard.agreement import ENDINGS, LINE_LIMIT, MAX_LINES, WITHDRAW_REASONS, Vote
+from mhnb.core.guard.outlines import MAX_PACKED_CHARS
 from mhnb.core.guard.threads import UNKNOWN_THREAD
 from mhnb.errors import UnknownMessage
 from mhnb.values import Frame
 
 __all__ = [
-    "Asked",
-    "CellOver",
-    "Described",
-    "LAUNCH",
+    "CellFinished",
+    "Decision",
+    "DecisionKind",
+    "DescribeProgram",
+    "LAUNCH_DECISION",
+    "LaunchProposal",
+    "Propose",
     "RankMessage",
-    "Verdict",
-    "VerdictKind",
-    "Wish",
-    "Withdrawn",
+    "Withdraw",
+    "decode_decision",
     "decode_from_rank",
-    "decode_verdict",
+    "encode_decision",
     "encode_from_rank",
-    "encode_verdict",
 ]
 
-VerdictKind: TypeAlias = Literal["launch", "again", "interrupt", "mismatch", "ring", "cell ended", "behind", "refused"]
+DecisionKind: TypeAlias = Literal["launch", "again", "interrupt", "mismatch", "ring", "cell ended", "behind", "refused"]
 
 
-class Wish(NamedTuple):
+class LaunchProposal(NamedTuple):
     """A rank's proposal: the launch that it is about to make."""
 
     seq: int
@@ -48,9 +48,9 @@ class Wish(NamedTuple):
     participants: tuple[int, ...]
     lines: tuple[int, ...]
     """1-based lines of the cell: the innermost, and those that called it; empty if the launch is outside the cell's own text."""
-    handles: bool = False
+    in_interrupt_handler: bool = False
     """The ranks were stopped together, and the cell's code makes this launch to handle that: it is not stopped again."""
-    origin: int = 0
+    provenance: int = 0
     """Provenance hash of the arrays that it launches on, less than 2**63."""
     thread: int = UNKNOWN_THREAD
     """Number of the thread or task of the cell that launches it; see `core/guard/threads.py`."""
@@ -64,15 +64,15 @@ class Wish(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Decision:
     """The decision on a proposal. Except for `launch`, no rank launches it; after `again` all participants propose once more."""
 
-    kind: VerdictKind
-    agreed: bool = False
+    kind: DecisionKind
+    is_agreed: bool = False
     """Of an interrupt: whether every participant had reached this launch, and proposed the same."""
-    number: int = 0
+    launch_number: int = 0
     """Of a mismatch: number of the launch among those of these participants in the cell, from 1."""
-    stands: tuple[Stand, ...] = ()
+    votes: tuple[Vote, ...] = ()
     names: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     """Of a mismatch: the programs' names, by fingerprint."""
     differences: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -83,28 +83,28 @@ class Verdict:
     """Message that was formatted on the host of the board, for the kinds that need one."""
 
 
-LAUNCH = Verdict("launch")
+LAUNCH_DECISION = Decision("launch")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Propose:
     """A rank proposes a launch. Its proposals are numbered; it makes one at a time."""
 
     number: int
-    wish: Wish
+    proposal: LaunchProposal
 
 
 @dataclass(frozen=True, slots=True)
-class Withdrawn:
+class Withdraw:
     """A rank withdraws a proposal, if it is not too late; the decision reports the result."""
 
     number: int
-    mark: int
+    reason: int
     """Index of the reason in MARKS."""
 
 
 @dataclass(frozen=True, slots=True)
-class CellOver:
+class CellFinished:
     """A cell has ended on a rank, which proposes nothing more in it."""
 
     seq: int
@@ -113,7 +113,7 @@ class CellOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribeProgram:
     """Outline of a program that a rank has compiled, sent before the rank proposes to launch it."""
 
     fingerprint: int
@@ -121,23 +121,23 @@ class Described:
     """From `pack_outline`."""
 
 
-RankMessage: TypeAlias = Asked | Withdrawn | CellOver | Described
+RankMessage: TypeAlias = Propose | Withdraw | CellFinished | DescribeProgram
 
 
 def encode_from_rank(message: RankMessage) -> list[bytes]:
     """Encode a rank's message.
 
-    >>> encode_from_rank(CellOver(7, 0))
+    >>> encode_from_rank(CellFinished(7, 0))
     [b'["over", 7, 0]']
     """
     match message:
-        case Asked(number, wish):
+        case Propose(number, wish):
             row: list[Any] = ["asked", number, *wish]
-        case Withdrawn(number, mark):
+        case Withdraw(number, mark):
             row = ["withdrawn", number, mark]
-        case CellOver(seq, ending):
+        case CellFinished(seq, ending):
             row = ["over", seq, ending]
-        case Described(fingerprint, outline):
+        case DescribeProgram(fingerprint, outline):
             row = ["described", fingerprint, outline]
     return [json.dumps(row).encode()]
 
@@ -149,9 +149,9 @@ def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> 
         UnknownMessage: the message is not valid.
 
     >>> decode_from_rank([b'["withdrawn", 3, 1]'], 1, 2)
-    Withdrawn(number=3, mark=1)
+    Withdraw(number=3, reason=1)
     """
-    match _read(frames):
+    match _parse_json(frames):
         case [
             "asked",
             int(number),
@@ -165,98 +165,111 @@ def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> 
             int(thread),
             str(label),
         ]:
-            wish = Wish(seq, fp, name, tuple(members), tuple(lines), handles, origin, thread, label)
-            if 0 < number < 1 << 63 and _can_be(wish, rank, process_count):
-                return Asked(number, wish)
-        case ["withdrawn", int(number), int(mark)] if 0 < mark < len(MARKS):
-            return Withdrawn(number, mark)
+            proposal = LaunchProposal(seq, fp, name, tuple(members), tuple(lines), handles, origin, thread, label)
+            if 0 < number < 1 << 63 and _is_valid(proposal, rank, process_count):
+                return Propose(number, proposal)
+        case ["withdrawn", int(number), int(mark)] if 0 < mark < len(WITHDRAW_REASONS):
+            return Withdraw(number, mark)
         case ["over", int(seq), int(ending)] if 0 < seq < 1 << 32 and 0 <= ending < len(ENDINGS):
-            return CellOver(seq, ending)
-        case ["described", int(fp), str(outline)] if 0 < fp < 1 << 63 and len(outline) <= MOST_PACKED:
-            return Described(fp, outline)
-    raise UnknownMessage(f"rank {rank} said what no rank says of a launch: {_show(frames)}")
+            return CellFinished(seq, ending)
+        case ["described", int(fp), str(outline)] if 0 < fp < 1 << 63 and len(outline) <= MAX_PACKED_CHARS:
+            return DescribeProgram(fp, outline)
+    raise UnknownMessage(f"rank {rank} said what no rank says of a launch: {_quote(frames)}")
 
 
-def _can_be(wish: Wish, rank: int, process_count: int) -> bool:
-    sensible = all(type(member) is int and 0 <= member < process_count for member in wish.participants)
+def _is_valid(proposal: LaunchProposal, rank: int, process_count: int) -> bool:
+    participants_exist = all(type(member) is int and 0 <= member < process_count for member in proposal.participants)
     return (
-        sensible
-        and rank in wish.participants
-        and 0 < wish.seq < 1 << 32
-        and 0 < wish.fingerprint < 1 << 63
-        and wish.fingerprint % 2 == 1
-        and len(wish.lines) <= MOST_LINES
-        and all(type(line) is int and 0 < line < LINE_LIMIT for line in wish.lines)
-        and 0 <= wish.origin < 1 << 63
-        and 0 <= wish.thread < 1 << 63
+        participants_exist
+        and rank in proposal.participants
+        and 0 < proposal.seq < 1 << 32
+        and 0 < proposal.fingerprint < 1 << 63
+        and proposal.fingerprint % 2 == 1
+        and len(proposal.lines) <= MAX_LINES
+        and all(type(line) is int and 0 < line < LINE_LIMIT for line in proposal.lines)
+        and 0 <= proposal.provenance < 1 << 63
+        and 0 <= proposal.thread < 1 << 63
     )
 
 
-def encode_verdict(number: int, verdict: Verdict) -> list[bytes]:
+def encode_decision(number: int, decision: Decision) -> list[bytes]:
     """Encode the decision on a rank's proposal.
 
-    >>> encode_verdict(3, LAUNCH)
+    >>> encode_decision(3, LAUNCH_DECISION)
     [b'[3, "launch", false, 0, [], [], [], [], ""]']
     """
-    stands = [
-        [s.rank, s.fingerprint, s.lines, s.stopped, s.handles, s.ending, s.origin, s.thread] for s in verdict.stands
+    votes = [
+        [s.rank, s.fingerprint, s.lines, s.is_stopped, s.in_interrupt_handler, s.ending, s.provenance, s.thread]
+        for s in decision.votes
     ]
-    names, differences, threads = (list(told.items()) for told in (verdict.names, verdict.differences, verdict.threads))
-    row = [number, verdict.kind, verdict.agreed, verdict.number, stands, names, differences, threads, verdict.text]
+    names, differences, threads = (
+        list(told.items()) for told in (decision.names, decision.differences, decision.threads)
+    )
+    row = [
+        number,
+        decision.kind,
+        decision.is_agreed,
+        decision.launch_number,
+        votes,
+        names,
+        differences,
+        threads,
+        decision.text,
+    ]
     return [json.dumps(row).encode()]
 
 
-def decode_verdict(frames: Sequence[Frame]) -> tuple[int, Verdict]:
+def decode_decision(frames: Sequence[Frame]) -> tuple[int, Decision]:
     """Decode the number of a proposal and the decision on it.
 
     Raises:
         UnknownMessage: it is not a decision.
 
-    >>> decode_verdict(encode_verdict(3, LAUNCH)) == (3, LAUNCH)
+    >>> decode_decision(encode_decision(3, LAUNCH_DECISION)) == (3, LAUNCH_DECISION)
     True
     """
-    match _read(frames):
+    match _parse_json(frames):
         case [
             int(number),
             str(kind),
             bool(agreed),
-            int(place),
-            list(stands),
+            int(launch_number),
+            list(vote_rows),
             list(names),
             list(differences),
             list(threads),
             str(text),
         ] if (
-            kind in get_args(VerdictKind)
-            and all(map(_is_stand, stands))
-            and all(map(_is_name, (*names, *differences, *threads)))
+            kind in get_args(DecisionKind)
+            and all(map(_is_vote, vote_rows))
+            and all(map(_is_text_entry, (*names, *differences, *threads)))
         ):
-            found = tuple(Stand(rank, fp, tuple(lines), *rest) for rank, fp, lines, *rest in stands)
-            words = (dict(names), dict(differences), dict(threads))
-            return number, Verdict(cast(VerdictKind, kind), agreed, place, found, *words, text)
-    raise UnknownMessage(f"the host of the board said what is no verdict: {_show(frames)}")
+            votes = tuple(Vote(rank, fp, tuple(lines), *rest) for rank, fp, lines, *rest in vote_rows)
+            mappings = (dict(names), dict(differences), dict(threads))
+            return number, Decision(cast(DecisionKind, kind), agreed, launch_number, votes, *mappings, text)
+    raise UnknownMessage(f"the host of the board said what is no verdict: {_quote(frames)}")
 
 
-def _is_stand(row: Any) -> bool:
+def _is_vote(row: Any) -> bool:
     match row:
         case [int(), int() | None, list(lines), bool(), bool(), str(ending), int(), int()]:
             return ending in ENDINGS and all(type(line) is int for line in lines)
     return False
 
 
-def _is_name(row: Any) -> bool:
+def _is_text_entry(row: Any) -> bool:
     match row:
         case [int(), str()]:
             return True
     return False
 
 
-def _read(frames: Sequence[Frame]) -> Any:
+def _parse_json(frames: Sequence[Frame]) -> Any:
     try:
         return json.loads(bytes(frames[0]))
     except (IndexError, ValueError, RecursionError):
         return None
 
 
-def _show(frames: Sequence[Frame]) -> str:
+def _quote(frames: Sequence[Frame]) -> str:
     return repr(bytes(frames[0][:200])) if frames else "nothing"

@@ -9,17 +9,17 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mhnb.core.keep.export_cell import Translated, indent_code, translate_cell
-from mhnb.core.ranks import say_ranks
+from mhnb.core.keep.export_cell import TranslatedCell, indent_code, translate_cell
+from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest
 
-__all__ = ["CellStep", "Exported", "MARK", "PushStep", "Step", "export_script", "format_sbatch"]
+__all__ = ["CellStep", "EXPORT_MARK", "ExportedScript", "PushStep", "Step", "export_script", "format_sbatch"]
 
-MARK = "Exported by mhnb"
+EXPORT_MARK = "Exported by mhnb"
 """Marker in the first lines of each script: an export overwrites only files that contain it."""
 
 
-_SLICES = (
+_MAKE_MESH_NOTE = (
     "which JAX refuses over CPU devices of several machines; there it is "
     "Mesh(np.array(jax.devices()).reshape(sizes), names, axis_types=(AxisType.Explicit,) * n)"
 )
@@ -50,7 +50,7 @@ Step = CellStep | PushStep
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedScript:
     """A script, and notes for its author."""
 
     text: str
@@ -64,7 +64,7 @@ def export_script(
     process_count: int,
     devices: int | None = None,
     left_out: Iterable[str] = (),
-) -> Exported:
+) -> ExportedScript:
     """Build the script.
 
     Args:
@@ -81,27 +81,27 @@ def export_script(
     'x = 1'
     """
     cells = {step.name: translate_cell(step.source) for step in steps if isinstance(step, CellStep)}
-    _refuse(steps, cells)
+    _check_exportable(steps, cells)
     notes = [f"{cell}, {note}" for cell, each in cells.items() for note in each.notes]
-    initializer = next((cell for cell, each in cells.items() if each.initializes), None)
+    initializer = next((cell for cell, each in cells.items() if each.initializes_distributed), None)
     if initializer:
         notes.append(f"{initializer} calls jax.distributed.initialize itself, so the script does not")
-    notes += [_warn(step) for step in steps if step.ranks is not None]
+    notes += [_format_ranks_note(step) for step in steps if step.ranks is not None]
     if devices is not None and (
         meshes := next((cell for cell, each in cells.items() if "make_mesh(" in each.text), None)
     ):
-        notes.append(f"{meshes} calls make_mesh, {_SLICES}")
+        notes.append(f"{meshes} calls make_mesh, {_MAKE_MESH_NOTE}")
     parts = [
-        _head(name, process_count, [*left_out], notes, cells.values()),
-        _settings(devices),
+        _format_header(name, process_count, [*left_out], notes, cells.values()),
+        _format_settings(devices),
         "import jax" if initializer else _INITIALIZE,
-        *_helpers(cells.values()),
-        *(_body(step, cells) for step in steps),
+        *_format_helpers(cells.values()),
+        *(_format_step(step, cells) for step in steps),
     ]
-    return Exported("\n\n".join(part for part in parts if part) + "\n", tuple(notes))
+    return ExportedScript("\n\n".join(part for part in parts if part) + "\n", tuple(notes))
 
 
-def _refuse(steps: Sequence[Step], cells: Mapping[str, Translated]) -> None:
+def _check_exportable(steps: Sequence[Step], cells: Mapping[str, TranslatedCell]) -> None:
     faults = [f"{cell}, {fault}" for cell, each in cells.items() for fault in each.refused]
     for step in steps:
         if isinstance(step, PushStep):
@@ -120,9 +120,9 @@ def _refuse(steps: Sequence[Step], cells: Mapping[str, Translated]) -> None:
         )
 
 
-def _warn(step: Step) -> str:
+def _format_ranks_note(step: Step) -> str:
     ranks = step.ranks or ()
-    where = f"{say_ranks(ranks)} only"
+    where = f"{describe_ranks(ranks)} only"
     if isinstance(step, PushStep):
         return f"push {' '.join(step.names)}: made on {where}"
     return f"{step.name} runs on {where}: a collective in it that needs others would wait for ever"
@@ -131,11 +131,11 @@ def _warn(step: Step) -> str:
 # -- parts of the script
 
 
-def _head(
-    name: str, process_count: int, left_out: Sequence[str], notes: Sequence[str], cells: Iterable[Translated]
+def _format_header(
+    name: str, process_count: int, left_out: Sequence[str], notes: Sequence[str], cells: Iterable[TranslatedCell]
 ) -> str:
     lines = [
-        f'r"""{MARK}: the cells of a notebook as one program for {process_count} processes.',
+        f'r"""{EXPORT_MARK}: the cells of a notebook as one program for {process_count} processes.',
         "",
         "The same program runs in each process; they find each other in one of three ways.",
         "",
@@ -145,20 +145,20 @@ def _head(
         "",
         "Elsewhere they may be in the environment, too: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID.",
         "Start all with PYTHONHASHSEED=0, as the notebook did: else sets have another order in each process.",
-        *_listed("Left out:", left_out),
-        *_listed("Notes:", notes),
+        *_format_list("Left out:", left_out),
+        *_format_list("Notes:", notes),
         '"""',
     ]
     futures = sorted({name for cell in cells for name in cell.futures})
     return "\n".join(lines) + (f"\n\nfrom __future__ import {', '.join(futures)}" if futures else "")
 
 
-def _listed(title: str, texts: Sequence[str]) -> list[str]:
+def _format_list(title: str, texts: Sequence[str]) -> list[str]:
     safe = [text.replace('"""', "'''") for text in texts]
     return ["", title, *(f"- {text}" for text in safe)] if texts else []
 
 
-def _settings(devices: int | None) -> str:
+def _format_settings(devices: int | None) -> str:
     lines = ["import os", "import sys"]
     if devices is not None:
         lines += [
@@ -191,20 +191,20 @@ def _initialize():
 _initialize()'''
 
 
-def _helpers(cells: Iterable[Translated]) -> list[str]:
+def _format_helpers(cells: Iterable[TranslatedCell]) -> list[str]:
     cells = list(cells)
     helpers = []
-    if any(cell.shows for cell in cells):
+    if any(cell.shows_value for cell in cells):
         helpers.append(
             '\ndef _show(value):\n    """Print what a notebook shows: the last value of a cell."""\n'
             "    if value is not None:\n        print(repr(value))\n"
         )
-    if any(cell.displays for cell in cells):
+    if any(cell.uses_display for cell in cells):
         helpers.append("display = print")
     return helpers
 
 
-def _body(step: Step, cells: Mapping[str, Translated]) -> str:
+def _format_step(step: Step, cells: Mapping[str, TranslatedCell]) -> str:
     if isinstance(step, PushStep):
         title = f"# -- pushed from the notebook: {' '.join(step.names)}"
         text = "\n".join(f"{name} = {step.literals[name]}" for name in step.names)
@@ -242,7 +242,7 @@ def format_sbatch(script: str, *, nodes: int, tasks_per_node: int) -> str:
         "# With GPUs: one process for each of them.",
         "##SBATCH --gpus-per-task=1",
         "",
-        f"# {MARK}. Submit it from the folder of {script}; PYTHON names another interpreter.",
+        f"# {EXPORT_MARK}. Submit it from the folder of {script}; PYTHON names another interpreter.",
         "# Sets have the same order in every process.",
         "export PYTHONHASHSEED=0",
         f'srun --label "${{PYTHON:-python}}" -u {shlex.quote(script)}',

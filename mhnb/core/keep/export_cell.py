@@ -12,14 +12,14 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Translated", "indent_code", "translate_cell"]
+__all__ = ["TranslatedCell", "indent_code", "translate_cell"]
 
 _MAGIC = re.compile(r"^\s*(?:[\w.,\s]+=\s*)?(?P<magic>%%?\w*|!|\?)|\S+\?{1,2}\s*$")
 _TIMED = ("%time", "%timeit")
 _DROPPED = ("%matplotlib", "%config", "%load_ext", "%reload_ext", "%autoreload", "%pdb", "%xmode", "%precision")
 _DROPPED_CELL = ("%%time", "%%capture")
 _SHELL_NAMES = {"get_ipython", "In", "Out", "_", "__", "___"}
-_HINTS = {
+_REFUSAL_REASONS = {
     "!": "a shell command; use subprocess, or do it in the batch script",
     "?": "help is shown in a notebook only",
     "await": "await at top level; put it into `async def main()` and call `asyncio.run(main())`",
@@ -28,7 +28,7 @@ _HINTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
+class TranslatedCell:
     """A cell as plain Python."""
 
     text: str
@@ -39,15 +39,15 @@ class Translated:
     """What cannot be translated, each with its line; if there is anything, `text` is not valid."""
     futures: tuple[str, ...] = ()
     """Names from `__future__`, which must be imported at the top of the script."""
-    shows: bool = False
+    shows_value: bool = False
     """Whether its last expression became a call of `_show`."""
-    displays: bool = False
+    uses_display: bool = False
     """Whether it calls IPython's `display`."""
-    initializes: bool = False
+    initializes_distributed: bool = False
     """Whether it calls jax.distributed.initialize itself."""
 
 
-def translate_cell(source: str) -> Translated:
+def translate_cell(source: str) -> TranslatedCell:
     r"""Translate a cell to plain Python.
 
     >>> translate_cell("%time y = f(x)\ny").text
@@ -57,20 +57,20 @@ def translate_cell(source: str) -> Translated:
     """
     lines = source.rstrip().split("\n")
     notes: list[str] = []
-    refused = _take_cell_magic(lines, notes)
+    refused = _remove_cell_magics(lines, notes)
     tree = None if refused else _parse(lines, notes, refused)
     if tree is None:
-        return Translated("\n".join(lines), tuple(notes), tuple(refused))
-    refused += [f"line {line}: {what}" for line, what in sorted(_find_foreign(tree))]
-    futures = _take_futures(tree, lines)
-    shows = _show_last(tree, lines)
-    return Translated(
+        return TranslatedCell("\n".join(lines), tuple(notes), tuple(refused))
+    refused += [f"line {line}: {what}" for line, what in sorted(_find_untranslatable(tree))]
+    futures = _remove_future_imports(tree, lines)
+    shows = _print_last_value(tree, lines)
+    return TranslatedCell(
         "\n".join(lines).strip("\n"),
         tuple(notes),
         tuple(refused),
         futures,
         shows,
-        _reads(tree, "display"),
+        _only_reads(tree, "display"),
         any(_is_initialize(node) for node in ast.walk(tree)),
     )
 
@@ -78,7 +78,7 @@ def translate_cell(source: str) -> Translated:
 # -- magics
 
 
-def _take_cell_magic(lines: list[str], notes: list[str]) -> list[str]:
+def _remove_cell_magics(lines: list[str], notes: list[str]) -> list[str]:
     """Remove the leading `%%` lines of a cell; return those that are refused."""
     for at, line in enumerate(lines):
         if line.strip() and not line.startswith("%%"):
@@ -126,33 +126,33 @@ def _translate_line(lines: list[str], at: int, notes: list[str], refused: list[s
         # A block must not be empty.
         lines[at] = f"{indent}pass" if indent else ""
     else:
-        refused.append(f"line {at + 1}: {line}: {_why_refused(line)}")
+        refused.append(f"line {at + 1}: {line}: {_refusal_reason(line)}")
         return False
     return True
 
 
-def _why_refused(line: str) -> str:
+def _refusal_reason(line: str) -> str:
     if line.startswith("%mhjax"):
         return "belongs to the notebook, and the script runs without mhnb"
     found = _MAGIC.search(line)
     sign = (found["magic"] or "?")[0] if found else "?"
-    return _HINTS.get(sign, "a magic of the notebook; write it as Python")
+    return _REFUSAL_REASONS.get(sign, "a magic of the notebook; write it as Python")
 
 
 # -- what does not exist in a script
 
 
-def _find_foreign(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    yield from ((line, _HINTS["await"]) for line in map(_awaits, _at_top_level(tree)) if line)
+def _find_untranslatable(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    yield from ((line, _REFUSAL_REASONS["await"]) for line in map(_await_line, _at_top_level(tree)) if line)
     stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     for node in ast.walk(tree):
-        if name := _imported(node):
-            yield node.lineno, f"import {name}: {_HINTS['mhnb']}"  # type: ignore[attr-defined]
+        if name := _imported_mhnb_module(node):
+            yield node.lineno, f"import {name}: {_REFUSAL_REASONS['mhnb']}"  # type: ignore[attr-defined]
         elif isinstance(node, ast.Name) and node.id in _SHELL_NAMES - stored:
             yield node.lineno, f"{node.id}: is there in a notebook only"
 
 
-def _awaits(node: ast.AST) -> int:
+def _await_line(node: ast.AST) -> int:
     """Return the line of a node that needs a running event loop; 0 for any other node."""
     if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith):
         return node.lineno
@@ -169,7 +169,7 @@ def _at_top_level(node: ast.AST) -> Iterator[ast.AST]:
             yield from _at_top_level(child)
 
 
-def _imported(node: ast.AST) -> str:
+def _imported_mhnb_module(node: ast.AST) -> str:
     """Return the module of mhnb that a statement imports; empty for any other statement."""
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
     if isinstance(node, ast.ImportFrom) and not node.level:
@@ -181,7 +181,7 @@ def _is_initialize(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("distributed.initialize")
 
 
-def _reads(tree: ast.Module, name: str) -> bool:
+def _only_reads(tree: ast.Module, name: str) -> bool:
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
     bound = any(
         (alias.asname or alias.name) == name
@@ -195,7 +195,7 @@ def _reads(tree: ast.Module, name: str) -> bool:
 # -- changes to the cell's lines
 
 
-def _take_futures(tree: ast.Module, lines: list[str]) -> tuple[str, ...]:
+def _remove_future_imports(tree: ast.Module, lines: list[str]) -> tuple[str, ...]:
     found = []
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
@@ -205,7 +205,7 @@ def _take_futures(tree: ast.Module, lines: list[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _show_last(tree: ast.Module, lines: list[str]) -> bool:
+def _print_last_value(tree: ast.Module, lines: list[str]) -> bool:
     """Make the script print the value of a cell's last expression, as a notebook does; return whether it does."""
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr) or _is_print(last.value) or _ends_with_semicolon(last, lines):
@@ -242,14 +242,14 @@ def indent_code(text: str) -> str:
     >>> indent_code('x = 1\ny = 2')
     '    x = 1\n    y = 2'
     """
-    inside = {line for first, last in _strings(text) for line in range(first + 1, last + 1)}
+    inside = {line for first, last in _string_lines(text) for line in range(first + 1, last + 1)}
     lines = text.split("\n")
     return "\n".join(
         line if number in inside or not line.strip() else f"    {line}" for number, line in enumerate(lines, 1)
     )
 
 
-def _strings(text: str) -> Iterator[tuple[int, int]]:
+def _string_lines(text: str) -> Iterator[tuple[int, int]]:
     """Yield the first and last line of each string; f-strings are several tokens from Python 3.12 on."""
     opened: list[int] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

@@ -13,13 +13,13 @@ from typing import Any
 
 from mhnb.core.asked.select import route_cell
 from mhnb.core.keep.export import CellStep, PushStep, Step
-from mhnb.core.ranks import choose_ranks
+from mhnb.core.ranks import resolve_ranks
 from mhnb.errors import InvalidRequest
 
-__all__ = ["NotebookSteps", "drop_pushed", "read_notebook", "write_literal"]
+__all__ = ["NotebookSteps", "drop_pushed", "format_literal", "read_notebook"]
 
 _LITERAL_CHARS = 2000
-_RAISES = "raises-exception"
+_RAISES_TAG = "raises-exception"
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class NotebookSteps:
     """A sentence for each cell that failed or is meant to fail, or that the caller left out."""
     process_count: int = 4
     devices: int | None = 2
-    auto: bool = False
+    is_auto: bool = False
     """Whether plain cells go to the ranks at this point."""
     literals: dict[str, str] = field(default_factory=dict)
     """Variables that plain cells have bound to a literal, which can therefore be pushed."""
@@ -61,7 +61,7 @@ def read_notebook(notebook: Mapping[str, Any], without: Sequence[str] = ()) -> N
         if str(number) in without:
             found.left_out.append(f"{name}: as asked")
         else:
-            _take(found, name, text, cell)
+            _read_cell(found, name, text, cell)
     found.steps, dropped = drop_pushed(found.steps, without)
     found.left_out += dropped
     return found
@@ -77,27 +77,29 @@ def drop_pushed(steps: Sequence[Step], without: Sequence[str]) -> tuple[list[Ste
     dropped: list[str] = []
     for step in steps:
         if isinstance(step, PushStep):
-            gone = [name for name in step.names if name in without]
-            dropped += [f"push {name}: as asked; the script has no {name} until you write it in" for name in gone]
-            names = tuple(name for name in step.names if name not in gone)
+            dropped_names = [name for name in step.names if name in without]
+            dropped += [
+                f"push {name}: as asked; the script has no {name} until you write it in" for name in dropped_names
+            ]
+            names = tuple(name for name in step.names if name not in dropped_names)
             kept += [replace(step, names=names)] if names else []
         else:
             kept.append(step)
     return kept, dropped
 
 
-def _take(found: NotebookSteps, name: str, text: str, cell: Mapping[str, Any]) -> None:
-    flags, body = _split(text)
-    if flags is None and not (found.auto and route_cell(text) == "ranks"):
-        _take_plain(found, text)
-    elif why := _why_left_out(cell):
+def _read_cell(found: NotebookSteps, name: str, text: str, cell: Mapping[str, Any]) -> None:
+    flags, body = _split_flags(text)
+    if flags is None and not (found.is_auto and route_cell(text) == "ranks"):
+        _read_plain_cell(found, text)
+    elif why := _omission_reason(cell):
         found.left_out.append(f"{name}: {why}")
     else:
-        ranks = choose_ranks(_flag(flags or "", "--ranks"), found.process_count)
+        ranks = resolve_ranks(_flag_value(flags or "", "--ranks"), found.process_count)
         found.steps.append(CellStep(name, body, ranks))
 
 
-def _split(text: str) -> tuple[str | None, str]:
+def _split_flags(text: str) -> tuple[str | None, str]:
     """Split a cell into the flags of its `%%mhjax` line and the rest; the flags are None for a plain cell."""
     lines = text.lstrip("\n").split("\n")
     if lines[0].split()[:1] != ["%%mhjax"]:
@@ -105,7 +107,7 @@ def _split(text: str) -> tuple[str | None, str]:
     return lines[0].removeprefix("%%mhjax"), "\n".join(lines[1:])
 
 
-def _flag(words: str, name: str) -> str | None:
+def _flag_value(words: str, name: str) -> str | None:
     found = shlex.split(words)
     for at, word in enumerate(found):
         if word == name and at + 1 < len(found):
@@ -115,46 +117,46 @@ def _flag(words: str, name: str) -> str | None:
     return None
 
 
-def _why_left_out(cell: Mapping[str, Any]) -> str:
+def _omission_reason(cell: Mapping[str, Any]) -> str:
     errors = [output for output in cell.get("outputs", ()) if output.get("output_type") == "error"]
     if errors:
         return f"it failed with {errors[0].get('ename', 'an error')}"
-    is_meant_to = _RAISES in cell.get("metadata", {}).get("tags", ())
-    return f"it is meant to fail (tag {_RAISES})" if is_meant_to else ""
+    is_meant_to = _RAISES_TAG in cell.get("metadata", {}).get("tags", ())
+    return f"it is meant to fail (tag {_RAISES_TAG})" if is_meant_to else ""
 
 
-def _take_plain(found: NotebookSteps, text: str) -> None:
+def _read_plain_cell(found: NotebookSteps, text: str) -> None:
     """Read a cell of the notebook's own process: it may start the ranks, push values or bind literals; the rest is ignored."""
-    ours = [line.strip() for line in text.splitlines() if line.strip().startswith("%mhjax ")]
+    magic_lines = [line.strip() for line in text.splitlines() if line.strip().startswith("%mhjax ")]
     code = [line for line in text.splitlines() if not line.lstrip().startswith(("%", "!"))]
-    found.literals |= dict(_bound("\n".join(code)))
-    for line in ours:
-        verb, _, rest = line.removeprefix("%mhjax ").strip().partition(" ")
-        if verb == "start":
-            _take_start(found, rest)
-        elif verb == "auto":
-            found.auto = rest.strip() == "on"
-        elif verb == "push":
-            found.steps.append(_push(found, rest))
+    found.literals |= dict(_find_literals("\n".join(code)))
+    for line in magic_lines:
+        command, _, rest = line.removeprefix("%mhjax ").strip().partition(" ")
+        if command == "start":
+            _read_start(found, rest)
+        elif command == "auto":
+            found.is_auto = rest.strip() == "on"
+        elif command == "push":
+            found.steps.append(_build_push_step(found, rest))
 
 
-def _take_start(found: NotebookSteps, rest: str) -> None:
-    machines, devices = _flag(rest, "--hosts"), _flag(rest, "--devices")
-    hosts = len(machines.split(",")) if machines else int(_flag(rest, "-n") or 4)
-    found.process_count = hosts * int(_flag(rest, "--per-host") or 1)
+def _read_start(found: NotebookSteps, rest: str) -> None:
+    machines, devices = _flag_value(rest, "--hosts"), _flag_value(rest, "--devices")
+    hosts = len(machines.split(",")) if machines else int(_flag_value(rest, "-n") or 4)
+    found.process_count = hosts * int(_flag_value(rest, "--per-host") or 1)
     # Simulated hosts have two devices each by default; real machines have their own.
-    is_simulated = machines is None and (_flag(rest, "--profile") or "local") == "local"
+    is_simulated = machines is None and (_flag_value(rest, "--profile") or "local") == "local"
     found.devices = int(devices) if devices else 2 if is_simulated else None
 
 
-def _push(found: NotebookSteps, rest: str) -> PushStep:
-    ranks = _flag(rest, "--ranks")
+def _build_push_step(found: NotebookSteps, rest: str) -> PushStep:
+    ranks = _flag_value(rest, "--ranks")
     names = tuple(word for word in rest.split() if word.isidentifier() and word != ranks)
     literals = {name: found.literals[name] for name in names if name in found.literals}
-    return PushStep(names, choose_ranks(ranks, found.process_count), literals)
+    return PushStep(names, resolve_ranks(ranks, found.process_count), literals)
 
 
-def _bound(code: str) -> Iterator[tuple[str, str]]:
+def _find_literals(code: str) -> Iterator[tuple[str, str]]:
     try:
         tree = ast.parse(code)
     except SyntaxError:
@@ -166,14 +168,14 @@ def _bound(code: str) -> Iterator[tuple[str, str]]:
                 value = ast.literal_eval(node.value)
             except ValueError:
                 continue
-            if (text := write_literal(value)) is not None:
+            if (text := format_literal(value)) is not None:
                 yield node.targets[0].id, text
 
 
-def write_literal(value: object) -> str | None:
+def format_literal(value: object) -> str | None:
     """Format a value as a Python literal; None if it is too large, or has no such form.
 
-    >>> write_literal({"lr": 0.1}), write_literal(object()), write_literal(float("nan"))
+    >>> format_literal({"lr": 0.1}), format_literal(object()), format_literal(float("nan"))
     ("{'lr': 0.1}", None, None)
     """
     text = repr(value)

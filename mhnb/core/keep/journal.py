@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias
 
-from mhnb.core.guard.rules import communicates
+from mhnb.core.guard.rules import has_collectives
 from mhnb.core.ranks import format_ranks
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.errors import InvalidRequest
@@ -20,26 +20,26 @@ from mhnb.values import ClusterState, Outcome
 __all__ = [
     "AcceptRecord",
     "CellRecord",
-    "KEPT_ROWS",
     "LaunchTrace",
+    "MAX_TRACE_ROWS",
     "PushRecord",
     "Record",
     "ReplayRecord",
     "StartRecord",
     "format_record",
-    "is_start",
+    "is_start_record",
     "parse_record",
     "parse_records",
     "trace_launches",
 ]
 
-KEPT_ROWS = 32
+MAX_TRACE_ROWS = 32
 """Number of runs of equal launches that are kept as text; the hash covers all runs."""
 
 TraceRow: TypeAlias = tuple[str, str, str, int | None, int]
 """A run of equal launches: fingerprint, name, participants such as `0-3`, line of the cell or None, count."""
 
-_Compared: TypeAlias = tuple[tuple[str, str, int], ...]
+_TraceKey: TypeAlias = tuple[tuple[str, str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ _KINDS: dict[str, type[Any]] = {
     cls.kind: cls for cls in (StartRecord, CellRecord, PushRecord, AcceptRecord, ReplayRecord)
 }
 _FIELDS = {cls: tuple(part.name for part in fields(cls)) for cls in _KINDS.values()}
-_write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 # -- what a cell launched
@@ -164,34 +164,34 @@ def trace_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[Lau
     """
     if not any(rows_by_rank.values()):
         return ()
-    sequences: dict[_Compared, tuple[list[int], list[TraceRow]]] = {}
-    merged: list[tuple[Sequence[LaunchRow], _Compared]] = []
+    sequences: dict[_TraceKey, tuple[list[int], list[TraceRow]]] = {}
+    merged: list[tuple[Sequence[LaunchRow], _TraceKey]] = []
     for rank in sorted(rows_by_rank):
         rows = rows_by_rank[rank]
         # Most ranks have the same rows, and comparing those is much faster than merging them again.
-        compared = next((known for seen, known in merged if seen == rows), None)
-        if compared is None:
-            runs = _merge(rows)
-            compared = tuple((fingerprint, participants, count) for fingerprint, _, participants, _, count in runs)
-            merged.append((rows, compared))
-            sequences.setdefault(compared, ([], runs))
-        sequences[compared][0].append(rank)
+        key = next((known for seen, known in merged if seen == rows), None)
+        if key is None:
+            runs = _merge_runs(rows)
+            key = tuple((fingerprint, participants, count) for fingerprint, _, participants, _, count in runs)
+            merged.append((rows, key))
+            sequences.setdefault(key, ([], runs))
+        sequences[key][0].append(rank)
     return tuple(
-        LaunchTrace(tuple(ranks), _hash(compared), sum(run[2] for run in compared), tuple(runs[:KEPT_ROWS]))
+        LaunchTrace(tuple(ranks), _hash(compared), sum(run[2] for run in compared), tuple(runs[:MAX_TRACE_ROWS]))
         for compared, (ranks, runs) in sequences.items()
         if runs
     )
 
 
-def _merge(rows: Iterable[LaunchRow]) -> list[TraceRow]:
+def _merge_runs(rows: Iterable[LaunchRow]) -> list[TraceRow]:
     """Merge adjacent rows of the same program, because the ranks start a new run at each line."""
     runs: list[TraceRow] = []
-    among: dict[tuple[int, ...], str] = {}
+    specs: dict[tuple[int, ...], str] = {}
     for fingerprint, name, participants, line, count in rows:
-        if not communicates(fingerprint):
+        if not has_collectives(fingerprint):
             continue
         key = tuple(participants)
-        spec = among[key] if key in among else among.setdefault(key, format_ranks(key))
+        spec = specs[key] if key in specs else specs.setdefault(key, format_ranks(key))
         if runs and runs[-1][0] == fingerprint and runs[-1][2] == spec:
             runs[-1] = (*runs[-1][:4], runs[-1][4] + count)
         else:
@@ -200,7 +200,7 @@ def _merge(rows: Iterable[LaunchRow]) -> list[TraceRow]:
 
 
 def _hash(compared: object) -> str:
-    return hashlib.blake2b(_write_json(compared).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return hashlib.blake2b(_encode_json(compared).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 # -- JSON lines
@@ -222,10 +222,10 @@ def format_record(record: Record, *, when: float | None = None) -> bytes:
     if isinstance(record, CellRecord | PushRecord):
         body["ranks"] = None if record.ranks is None else format_ranks(record.ranks)
     if isinstance(record, CellRecord):
-        body["outcomes"], body["errors"] = _fold(record.outcomes), _fold(record.errors)
+        body["outcomes"], body["errors"] = _group_by_value(record.outcomes), _group_by_value(record.errors)
         if record.launches is not None:
             body["launches"] = [[format_ranks(t.ranks), t.hash, t.count, t.rows] for t in record.launches]
-    return _write_json({"kind": cls.kind, **body}).encode("utf-8", "surrogatepass") + b"\n"
+    return _encode_json({"kind": cls.kind, **body}).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def parse_record(line: bytes) -> Record:
@@ -241,9 +241,9 @@ def parse_record(line: bytes) -> Record:
         body = json.loads(line.decode("utf-8", "surrogatepass"))
         cls = _KINDS[body.pop("kind")]
         if cls in (CellRecord, PushRecord):
-            body["ranks"] = None if body["ranks"] is None else _spread(body["ranks"])
+            body["ranks"] = None if body["ranks"] is None else _parse_ranks(body["ranks"])
         if cls is CellRecord:
-            body["outcomes"], body["errors"] = _unfold(body["outcomes"]), _unfold(body["errors"])
+            body["outcomes"], body["errors"] = _ungroup(body["outcomes"]), _ungroup(body["errors"])
             body["launches"] = None if body["launches"] is None else tuple(map(_parse_trace, body["launches"]))
         for name in ("names", "values", "sizes"):
             if name in body:
@@ -256,10 +256,10 @@ def parse_record(line: bytes) -> Record:
     return record
 
 
-def is_start(line: bytes) -> bool:
+def is_start_record(line: bytes) -> bool:
     """Check by a line's first characters whether it is a start record, which is faster than parsing it.
 
-    >>> is_start(format_record(StartRecord(1, "2 x 1"))), is_start(format_record(AcceptRecord(1, "split")))
+    >>> is_start_record(format_record(StartRecord(1, "2 x 1"))), is_start_record(format_record(AcceptRecord(1, "split")))
     (True, False)
     """
     return line.startswith(b'{"kind":"start",')
@@ -285,7 +285,7 @@ def parse_records(text: bytes) -> tuple[list[Record], list[str]]:
     return records, faults
 
 
-def _fold(by_rank: Mapping[int, str]) -> dict[str, str]:
+def _group_by_value(by_rank: Mapping[int, str]) -> dict[str, str]:
     """Group ranks by value, so that one value for all ranks is one entry at any number of ranks."""
     ranks: dict[str, list[int]] = {}
     for rank, word in by_rank.items():
@@ -293,18 +293,18 @@ def _fold(by_rank: Mapping[int, str]) -> dict[str, str]:
     return {word: format_ranks(same) for word, same in ranks.items()}
 
 
-def _unfold(folded: Mapping[str, str]) -> dict[int, Any]:
-    return dict(sorted((rank, word) for word, spec in folded.items() for rank in _spread(spec)))
+def _ungroup(folded: Mapping[str, str]) -> dict[int, Any]:
+    return dict(sorted((rank, word) for word, spec in folded.items() for rank in _parse_ranks(spec)))
 
 
-_MOST_RANKS = 1 << 20
+_MAX_RANKS = 1 << 20
 
 
-def _spread(spec: str) -> tuple[int, ...]:
+def _parse_ranks(spec: str) -> tuple[int, ...]:
     ranks: list[int] = []
     for part in spec.split(","):
         low, _, high = part.partition("-")
-        if int(high or low) >= _MOST_RANKS:
+        if int(high or low) >= _MAX_RANKS:
             raise ValueError(f"there is no rank {high or low}"[:80])
         ranks += range(int(low), int(high or low) + 1)
     return tuple(ranks)
@@ -312,4 +312,4 @@ def _spread(spec: str) -> tuple[int, ...]:
 
 def _parse_trace(item: Sequence[Any]) -> LaunchTrace:
     spec, digest, count, rows = item
-    return LaunchTrace(_spread(spec), digest, count, tuple(tuple(row) for row in rows))
+    return LaunchTrace(_parse_ranks(spec), digest, count, tuple(tuple(row) for row in rows))

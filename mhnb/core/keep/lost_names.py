@@ -5,28 +5,30 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["find_setter", "note_lost_names"]
+__all__ = ["find_setter", "note_undefined_names"]
 
 
-def note_lost_names(kept: Mapping[str, str], left_out: Mapping[str, str], pushed: Iterable[str] = ()) -> list[str]:
+def note_undefined_names(
+    included: Mapping[str, str], left_out: Mapping[str, str], pushed: Iterable[str] = ()
+) -> list[str]:
     """Return for each such name which cell reads it, and which cell sets it.
 
     Args:
-        kept: the text of each cell of the script, by the cell's name.
+        included: the text of each cell of the script, by the cell's name.
         left_out: likewise of the cells that are not in it. A text that is not plain Python is ignored.
         pushed: names that the script also sets.
 
-    >>> note_lost_names({"cell 3": "print(n)"}, {"cell 2": "n = f()"})
+    >>> note_undefined_names({"cell 3": "print(n)"}, {"cell 2": "n = f()"})
     ['cell 3 reads n, which only cell 2 sets, and that is left out']
     """
-    set_here = {*pushed, *(name for source in kept.values() for name in _names(source, stored=True))}
+    set_here = {*pushed, *(name for source in included.values() for name in _find_names(source, stored=True))}
     setters: dict[str, str] = {}
     for cell, source in left_out.items():
-        for name in _names(source, stored=True):
+        for name in _find_names(source, stored=True):
             setters.setdefault(name, cell)
     notes: dict[str, str] = {}
-    for cell, source in kept.items():
-        for name in _names(source, stored=False):
+    for cell, source in included.items():
+        for name in _find_names(source, stored=False):
             if name in setters and name not in set_here:
                 notes.setdefault(name, f"{cell} reads {name}, which only {setters[name]} sets, and that is left out")
     return list(notes.values())
@@ -41,11 +43,11 @@ def find_setter(name: str, left_out: Iterable[tuple[str, str]]) -> str | None:
     >>> find_setter("n", [("cell 2", "n = f()"), ("cell 3", "m = 1")])
     'cell 2'
     """
-    setters = [cell for cell, source in left_out if name in _names(source, stored=True)]
+    setters = [cell for cell, source in left_out if name in _find_names(source, stored=True)]
     return setters[-1] if setters else None
 
 
-def _names(source: str, *, stored: bool) -> Iterator[str]:
+def _find_names(source: str, *, stored: bool) -> Iterator[str]:
     """Yield every name that the text sets or reads, in any scope: a function's own names are set where they are read."""
     try:
         tree = ast.parse(source)

@@ -11,14 +11,22 @@ from dataclasses import dataclass
 
 from mhnb.core.keep.journal import AcceptRecord, CellRecord, PushRecord, Record, ReplayRecord, StartRecord
 from mhnb.core.keep.lost_names import find_setter
-from mhnb.core.ranks import format_ranks, say_count, say_ranks
+from mhnb.core.ranks import describe_ranks, format_ranks, pluralize
 from mhnb.errors import InvalidRequest
 
-__all__ = ["LeftOut", "Plan", "ReplayCost", "plan_replay", "say_who_set", "trace_left_out", "why_left_out"]
+__all__ = [
+    "ReplayEstimate",
+    "ReplayPlan",
+    "SkippedStep",
+    "describe_setter",
+    "list_skipped_steps",
+    "plan_replay",
+    "skip_reason",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class SkippedStep:
     """A cell or push that a replay leaves out."""
 
     what: str
@@ -34,14 +42,14 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplayPlan:
     """What a replay runs and what it leaves out."""
 
     generation: int
     """The generation that the records are from."""
     steps: tuple[CellRecord | PushRecord, ...] = ()
     """In their original order."""
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[SkippedStep, ...] = ()
 
     @property
     def cells(self) -> tuple[int, ...]:
@@ -49,7 +57,7 @@ class Plan:
         return tuple(step.seq for step in self.steps if isinstance(step, CellRecord))
 
 
-def plan_replay(records: Sequence[Record], generation: int, to: int | None = None) -> Plan:
+def plan_replay(records: Sequence[Record], generation: int, to: int | None = None) -> ReplayPlan:
     """Choose the steps that produced the state which the user had before the last restarts.
 
     They are those of the newest generation in which the user did something, or which was fully replayed.
@@ -66,7 +74,7 @@ def plan_replay(records: Sequence[Record], generation: int, to: int | None = Non
     >>> plan_replay([StartRecord(1, "2 x 1"), CellRecord(1, 1, "x = 1"), StartRecord(2, "2 x 1", after=1)], 2).cells
     (1,)
     """
-    generation = _source(records, generation)
+    generation = _find_source_generation(records, generation)
     mine = [record for record in records if record.generation == generation]
     seqs = [record.seq for record in mine if isinstance(record, CellRecord)]
     if to is not None:
@@ -74,56 +82,60 @@ def plan_replay(records: Sequence[Record], generation: int, to: int | None = Non
             known = f"cells {format_ranks(seqs)} of generation {generation}" if seqs else "no cell"
             raise InvalidRequest(f"restart --replay --to {to}: the journal has {known}; give the number of one of them")
         mine = mine[: 1 + next(at for at, r in enumerate(mine) if isinstance(r, CellRecord) and r.seq == to)]
-    return Plan(generation, *_sort_out(mine))
+    return ReplayPlan(generation, *_split_steps(mine))
 
 
-def trace_left_out(records: Sequence[Record], generation: int) -> tuple[LeftOut, ...]:
+def list_skipped_steps(records: Sequence[Record], generation: int) -> tuple[SkippedStep, ...]:
     """List what a generation lacks: what its replay would leave out, and what the replays that led to it left out.
 
     >>> old, new = CellRecord(1, 2, "f()", state="tainted"), ReplayRecord(2, 1, None, complete=True)
-    >>> [str(each) for each in trace_left_out([StartRecord(1, "1 x 1"), old, StartRecord(2, "1 x 1", after=1), new], 2)]
+    >>> [str(each) for each in list_skipped_steps([StartRecord(1, "1 x 1"), old, StartRecord(2, "1 x 1", after=1), new], 2)]
     ['cell 2: tainted']
     """
     plan = plan_replay(records, generation)
-    came = [r for r in records if isinstance(r, ReplayRecord) and r.generation == plan.generation and r.complete]
-    before = [each for r in came if r.source_generation < plan.generation for each in _lacked(records, r)]
-    return tuple(sorted(dict.fromkeys((*before, *plan.left_out)), key=lambda each: each.seq))
+    replays = [r for r in records if isinstance(r, ReplayRecord) and r.generation == plan.generation and r.complete]
+    inherited = [
+        each for r in replays if r.source_generation < plan.generation for each in _list_skipped_by(records, r)
+    ]
+    return tuple(sorted(dict.fromkeys((*inherited, *plan.left_out)), key=lambda each: each.seq))
 
 
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 
 
-def say_who_set(evalue: str, left_out: Sequence[LeftOut], seq: int) -> str:
+def describe_setter(evalue: str, left_out: Sequence[SkippedStep], seq: int) -> str:
     """Describe which left-out cell or push had set a name that a cell lacks; empty if none is known.
 
     Args:
         evalue: the text of the cell's NameError.
         seq: the cell's number: later cells and pushes had not set anything yet.
 
-    >>> say_who_set("name 'tqdm' is not defined", [LeftOut("cell 12", "interrupted", 12, "import tqdm")], 14)
+    >>> describe_setter("name 'tqdm' is not defined", [SkippedStep("cell 12", "interrupted", 12, "import tqdm")], 14)
     '`tqdm` was set by cell 12, which was left out (interrupted)'
     """
     found = _UNDEFINED.match(evalue)
     if found is None:
         return ""
     before = [each for each in left_out if each.seq < seq]
-    setter = find_setter(found[1], [(str(at), each.source or _pushed(each)) for at, each in enumerate(before)])
+    setter = find_setter(
+        found[1], [(str(at), each.source or _format_assignments(each)) for at, each in enumerate(before)]
+    )
     if setter is None:
         return ""
     by = before[int(setter)]
     return f"`{found[1]}` was set by {by.what}, which was left out ({by.why})"
 
 
-def _pushed(push: LeftOut) -> str:
+def _format_assignments(push: SkippedStep) -> str:
     return "".join(f"{name} = ...\n" for name in push.what.split()[1:])
 
 
-def _lacked(records: Sequence[Record], replay: ReplayRecord) -> tuple[LeftOut, ...]:
-    left_out = trace_left_out(records, replay.source_generation)
+def _list_skipped_by(records: Sequence[Record], replay: ReplayRecord) -> tuple[SkippedStep, ...]:
+    left_out = list_skipped_steps(records, replay.source_generation)
     return tuple(each for each in left_out if replay.to is None or each.seq <= replay.to)
 
 
-def _source(records: Sequence[Record], newest: int) -> int:
+def _find_source_generation(records: Sequence[Record], newest: int) -> int:
     """Follow the `after` links, because a journal may also have starts of a notebook that took over another cluster meanwhile."""
     starts = {record.generation: record for record in records if isinstance(record, StartRecord)}
     used = {record.generation for record in records if _is_used(record)}
@@ -145,34 +157,34 @@ def _is_used(record: Record) -> bool:
     return isinstance(record, CellRecord | PushRecord) and not record.replayed
 
 
-def _sort_out(records: Sequence[Record]) -> tuple[tuple[CellRecord | PushRecord, ...], tuple[LeftOut, ...]]:
+def _split_steps(records: Sequence[Record]) -> tuple[tuple[CellRecord | PushRecord, ...], tuple[SkippedStep, ...]]:
     steps: list[CellRecord | PushRecord] = []
-    left_out: list[LeftOut] = []
+    left_out: list[SkippedStep] = []
     seq = 0
     for at, record in enumerate(records):
         seq = record.seq if isinstance(record, CellRecord) else seq
         if isinstance(record, PushRecord):
             if record.why_not:
-                left_out.append(LeftOut(f"push {' '.join(record.names)}", record.why_not, seq))
+                left_out.append(SkippedStep(f"push {' '.join(record.names)}", record.why_not, seq))
             else:
                 steps.append(record)
         elif isinstance(record, CellRecord):
-            if why := why_left_out(record):
+            if why := skip_reason(record):
                 accepted = at + 1 < len(records) and isinstance(records[at + 1], AcceptRecord)
                 why = f"{why}, accepted then" if accepted else why
-                left_out.append(LeftOut(f"cell {record.seq}", why, record.seq, record.source))
+                left_out.append(SkippedStep(f"cell {record.seq}", why, record.seq, record.source))
             else:
                 steps.append(record)
     return tuple(steps), tuple(left_out)
 
 
-def why_left_out(record: CellRecord) -> str:
+def skip_reason(record: CellRecord) -> str:
     """Return why a cell is left out of a replay; empty if it runs again: it left the cluster clean, even if it raised.
 
-    >>> why_left_out(CellRecord(1, 2, "f()", state="tainted")), why_left_out(CellRecord(1, 2, "f()"))
+    >>> skip_reason(CellRecord(1, 2, "f()", state="tainted")), skip_reason(CellRecord(1, 2, "f()"))
     ('tainted', '')
     """
-    gone = [rank for rank, outcome in record.outcomes.items() if outcome in ("died", "killed")]
+    lost = [rank for rank, outcome in record.outcomes.items() if outcome in ("died", "killed")]
     refused = [rank for rank, outcome in record.outcomes.items() if outcome == "refused"]
     if record.how == "timeout":
         return "its --timeout ended it"
@@ -180,35 +192,35 @@ def why_left_out(record: CellRecord) -> str:
         return "interrupted"
     if record.state == "stopped":
         return "the cluster was stopped during it"
-    if record.state == "dead" or gone:
-        return f"{say_ranks(gone)} did not live to its end" if gone else "the cluster died during it"
+    if record.state == "dead" or lost:
+        return f"{describe_ranks(lost)} did not live to its end" if lost else "the cluster died during it"
     if refused:
-        return f"{say_ranks(refused)} refused it"
+        return f"{describe_ranks(refused)} refused it"
     return "" if record.state == "clean" else record.state
 
 
-class ReplayCost:
+class ReplayEstimate:
     """Estimate of how long a replay of a generation takes, updated as its cells end."""
 
     def __init__(self) -> None:
-        self._cells, self._about_s = 0, 0.0
+        self._cells, self._seconds = 0, 0.0
         self._seqs: list[int] = []
 
-    def start(self, took_s: float) -> None:
+    def record_start(self, took_s: float) -> None:
         """Record how long the ranks took to become ready."""
-        self._about_s = took_s
+        self._seconds = took_s
 
     def add(self, record: CellRecord) -> None:
         """Record a cell that has ended; one that a replay leaves out costs nothing."""
         self._seqs.append(record.seq)
-        if not why_left_out(record):
+        if not skip_reason(record):
             self._cells += 1
-            self._about_s += record.wall_s
+            self._seconds += record.wall_s
 
-    def way_before(self, seq: int) -> str:
+    def recovery_command_before(self, seq: int) -> str:
         """Return the command that restores the state before a cell; empty if there was no earlier cell.
 
-        >>> ReplayCost().way_before(22), ReplayCost().way_before(1)
+        >>> ReplayEstimate().recovery_command_before(22), ReplayEstimate().recovery_command_before(1)
         ('%mhjax restart --replay --to 21', '')
         """
         # A replay cannot stop at a number that an earlier replay left out; of a cluster that was taken over, earlier
@@ -216,14 +228,14 @@ class ReplayCost:
         to = max((known for known in self._seqs if known < seq), default=seq - 1)
         return f"%mhjax restart --replay --to {to}" if to > 0 else ""
 
-    def way_out(self) -> str:
+    def recovery_command(self) -> str:
         """Return the command that restores the state, and how long it takes if that is known.
 
-        >>> ReplayCost().way_out()
+        >>> ReplayEstimate().recovery_command()
         '%mhjax restart --replay'
         """
         if not self._cells:
             return "%mhjax restart --replay"
-        seconds = max(1, round(self._about_s))
+        seconds = max(1, round(self._seconds))
         took = f"{seconds} s" if seconds < 100 else f"{round(seconds / 60)} min"
-        return f"%mhjax restart --replay ({say_count(self._cells, 'cell')}, about {took})"
+        return f"%mhjax restart --replay ({pluralize(self._cells, 'cell')}, about {took})"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mhnb.core.keep.journal import CellRecord, PushRecord
-from mhnb.core.keep.replay import LeftOut, Plan
+from mhnb.core.keep.replay import ReplayPlan, SkippedStep
 from mhnb.core.ranks import format_ranks
 
-__all__ = ["ReplayReport", "ReplayStep", "format_report", "format_step", "format_stop", "say_cells", "step_name"]
+__all__ = ["ReplayReport", "ReplayStep", "format_cells", "format_report", "format_step", "format_stop", "step_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,14 @@ class ReplayStep:
     """Such as `cell 7`."""
     done: int
     """Number of steps before it."""
-    plan: Plan
+    plan: ReplayPlan
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
     """The result of a replay that has ended."""
 
-    plan: Plan
+    plan: ReplayPlan
     done: int
     """Number of the plan's steps that did the same as before."""
     wall_s: float
@@ -47,7 +47,7 @@ class ReplayReport:
         return self.done - len(self.cells)
 
     @property
-    def left_out(self) -> tuple[LeftOut, ...]:
+    def left_out(self) -> tuple[SkippedStep, ...]:
         """What the replay did not try, and why."""
         return self.plan.left_out
 
@@ -69,29 +69,31 @@ def step_name(step: CellRecord | PushRecord) -> str:
 def format_step(step: ReplayStep) -> str:
     """Format the one progress line of a running replay.
 
-    >>> format_step(ReplayStep("push x", 2, Plan(1)))
+    >>> format_step(ReplayStep("push x", 2, ReplayPlan(1)))
     'mhjax · replaying push x'
     """
     last = f" of {step.plan.cells[-1]}" if step.what.startswith("cell") else ""
     return f"mhjax · replaying {step.what}{last}"
 
 
-def format_report(report: ReplayReport, took: str) -> str:
+def format_report(report: ReplayReport, duration: str) -> str:
     """Format the summary of a replay that reached its end: one line, and one for each item that was left out.
 
     Args:
-        took: its duration as text.
+        duration: its duration as text.
 
-    >>> print(format_report(ReplayReport(Plan(1, left_out=(LeftOut("cell 4", "interrupted"),)), 0, 0.1), "0.10 s"))
+    >>> print(format_report(ReplayReport(ReplayPlan(1, left_out=(SkippedStep("cell 4", "interrupted"),)), 0, 0.1), "0.10 s"))
     mhjax · nothing to replay: no cell ended clean
       left out · cell 4: interrupted
     """
-    done = [say_cells(report.cells)] if report.cells else []
+    done = [format_cells(report.cells)] if report.cells else []
     done += [f"{report.pushes} {'push' if report.pushes == 1 else 'pushes'}"] if report.pushes else []
     head = (
-        f"mhjax · replayed {' and '.join(done)} · {took}" if done else "mhjax · nothing to replay: no cell ended clean"
+        f"mhjax · replayed {' and '.join(done)} · {duration}"
+        if done
+        else "mhjax · nothing to replay: no cell ended clean"
     )
-    return "\n".join([head, *_tail(report)])
+    return "\n".join([head, *_format_notes(report)])
 
 
 def format_stop(report: ReplayReport, state: str) -> str:
@@ -100,31 +102,31 @@ def format_stop(report: ReplayReport, state: str) -> str:
     Args:
         state: the cluster's.
 
-    >>> print(format_stop(ReplayReport(Plan(1), 0, 0.1, stop="the replay was interrupted in cell 1"), "clean"))
+    >>> print(format_stop(ReplayReport(ReplayPlan(1), 0, 0.1, stop="the replay was interrupted in cell 1"), "clean"))
     replay stopped: the replay was interrupted in cell 1
       no cell before it · the cluster is clean: go on from here by hand, or %mhjax restart
     """
     first, *more = report.stop.splitlines()
-    done = f"{say_cells(report.cells)} did the same as before" if report.cells else "no cell before it"
+    done = f"{format_cells(report.cells)} did the same as before" if report.cells else "no cell before it"
     rest = (
-        f"; {say_cells(report.not_run)} {'was' if len(report.not_run) == 1 else 'were'} not run"
+        f"; {format_cells(report.not_run)} {'was' if len(report.not_run) == 1 else 'were'} not run"
         if report.not_run
         else ""
     )
-    back = f"%mhjax restart --replay --to {report.cells[-1]}" if report.cells else "%mhjax restart"
-    ways = f"go on from here by hand, or {back}" if state == "clean" else back
+    command = f"%mhjax restart --replay --to {report.cells[-1]}" if report.cells else "%mhjax restart"
+    ways = f"go on from here by hand, or {command}" if state == "clean" else command
     lines = [f"replay stopped: {first}", *(f"  {line}" for line in more)]
-    return "\n".join([*lines, f"  {done}{rest} · the cluster is {state}: {ways}", *_tail(report)])
+    return "\n".join([*lines, f"  {done}{rest} · the cluster is {state}: {ways}", *_format_notes(report)])
 
 
-def _tail(report: ReplayReport) -> list[str]:
+def _format_notes(report: ReplayReport) -> list[str]:
     return [*(f"  left out · {item}" for item in report.left_out), *(f"  note · {note}" for note in report.notes)]
 
 
-def say_cells(seqs: Sequence[int]) -> str:
+def format_cells(seqs: Sequence[int]) -> str:
     """Format cell numbers.
 
-    >>> say_cells([7]), say_cells([1, 2, 3, 5])
+    >>> format_cells([7]), format_cells([1, 2, 3, 5])
     ('cell 7', 'cells 1-3,5')
     """
     return f"{'cell' if len(seqs) == 1 else 'cells'} {format_ranks(seqs)}"

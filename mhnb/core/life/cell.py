@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 
-from mhnb.core.explain.where import RankSeen, WhereCard, make_card
-from mhnb.core.guard.caught import note_caught
+from mhnb.core.explain.where import HangReport, RankSnapshot, build_hang_report
+from mhnb.core.guard.caught import note_swallowed_mismatches
 from mhnb.core.guard.provenance import describe_divergence, find_divergence
-from mhnb.core.guard.rules import STILL_LEFT
+from mhnb.core.guard.rules import STILL_ABANDONED
 from mhnb.core.keep.journal import CellRecord, trace_launches
 from mhnb.core.life.events import CellRequest, Command
-from mhnb.core.life.ladder import INTERRUPT_KILL_S, Ladder
-from mhnb.core.life.part import RankPart, look_key
-from mhnb.core.output.outputs import OutputFolder
+from mhnb.core.life.ladder import INTERRUPT_KILL_S, InterruptEscalation
+from mhnb.core.life.part import RankCell, launch_key
+from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.core.ranks import say_ranks
-from mhnb.core.wire.protocol import CellEnded, InterruptTaken, RankStatus
+from mhnb.core.ranks import describe_ranks
+from mhnb.core.wire.protocol import CellEnded, InterruptDelivered, RankStatus
 from mhnb.values import ClusterState, Outcome, RankError
 
-__all__ = ["Cell", "HANDLES_AFTER_S", "record_cell"]
+__all__ = ["Cell", "HANDLING_AFTER_S", "record_cell"]
 
-HANDLES_AFTER_S = 2.0
+HANDLING_AFTER_S = 2.0
 """Code that runs on for this long after it received its interrupt handles it. Code that has ended waits 1.5 s for its launches."""
 
 
@@ -31,19 +31,19 @@ class Cell:
         self.ticket, self.request, self.seq, self.ranks = ticket, request, seq, ranks
         self.started_at = now
         self.wall_s: float | None = None
-        self.ladder: Ladder | None = None
+        self.escalation: InterruptEscalation | None = None
         """The escalation that stops the cell; None if no stop was requested."""
-        self.how = ""
+        self.end_reason = ""
         self.state: ClusterState = "running"
         self.notes: tuple[str, ...] = ()
-        self.left_by: tuple[int, ...] = ()
+        self.abandoned_by: tuple[int, ...] = ()
         """Ranks with an abandoned collective of an earlier cell: because of them the cell runs in lockstep, whatever guard was
         requested.
         """
-        self.parts = {rank: RankPart(OutputFolder(execution_count=seq)) for rank in ranks}
+        self.parts = {rank: RankCell(OutputAccumulator(execution_count=seq)) for rank in ranks}
 
-    def _is_looked_at(self) -> bool:
-        return self.wall_s is None and any(part.looks for part in self.parts.values())
+    def _is_sampled(self) -> bool:
+        return self.wall_s is None and any(part.samples for part in self.parts.values())
 
     @property
     def running_ranks(self) -> tuple[int, ...]:
@@ -55,77 +55,90 @@ class Cell:
         """Whether some rank has not ended it; called at the end of each rank, so it builds no list of all."""
         return any(part.outcome == "running" for part in self.parts.values())
 
-    def hear(self, told: RankStatus | InterruptTaken, now: float) -> None:
+    def record_report(self, report: RankStatus | InterruptDelivered, now: float) -> None:
         """Record a rank's report in the middle of a cell; a report on another cell is ignored."""
-        part = self.parts.get(told.rank)
-        if part is None or told.seq != self.seq:
+        part = self.parts.get(report.rank)
+        if part is None or report.seq != self.seq:
             return
-        if isinstance(told, RankStatus):
-            part.note_look(told, now)
+        if isinstance(report, RankStatus):
+            part.record_sample(report, now)
         else:
-            part.note_taken(now, taken=told.taken)
+            part.record_interrupt_delivery(now, is_delivered=report.is_delivered)
 
     def is_overdue(self, now: float) -> bool:
         """Check whether its time limit has passed."""
         return self.request.timeout_s is not None and now - self.started_at > self.request.timeout_s
 
-    def interrupt(self, now: float, how: str, *, guard_available: bool, frees: bool) -> None:
+    def interrupt(self, now: float, reason: str, *, guard_available: bool, can_disconnect: bool) -> None:
         """Stop the cell; a second request, or the time limit, gives its interrupt handlers no more time."""
-        if self.ladder is None:
-            agrees = guard_available and self.guard == "lockstep"
-            self.ladder, self.how = Ladder.begin(self.seq, now, agrees=agrees, frees=frees), how
-        elif how != "timeout":
-            self.ladder.hurry(now)
-        if how == "timeout":
-            self.ladder.insist(now)
+        if self.escalation is None:
+            can_agree = guard_available and self.guard == "lockstep"
+            self.escalation, self.end_reason = (
+                InterruptEscalation.begin(self.seq, now, can_agree=can_agree, can_disconnect=can_disconnect),
+                reason,
+            )
+        elif reason != "timeout":
+            self.escalation.record_second_interrupt(now)
+        if reason == "timeout":
+            self.escalation.force(now)
 
-    def climb(self, now: float) -> list[Command]:
+    def escalate(self, now: float) -> list[Command]:
         """Return the commands that are now due to stop the cell."""
-        if self.ladder is None:
+        if self.escalation is None:
             return []
-        running, handling, since = self.running_ranks, self._handling_ranks(), self.ladder.asked_at
-        inside = {rank for rank in running if self.parts[rank].is_in_collective(since)}
-        if not self.ladder.insists:
+        running, handling, since = self.running_ranks, self._handling_ranks(), self.escalation.requested_at
+        in_collective = {rank for rank in running if self.parts[rank].is_in_collective(since)}
+        if not self.escalation.is_forced:
             # There is no evidence that it is in a collective, and its code has received the interrupt: a signal reaches
             # it.
-            inside -= {rank for rank in handling if rank in inside and self.parts[rank].looks[-1].number is None}
+            in_collective -= {
+                rank
+                for rank in handling
+                if rank in in_collective and self.parts[rank].samples[-1].launch_number is None
+            }
         # A rank that waits for another rank's computation of the same launch does not hang.
-        at_work = {rank for rank in running if self.parts[rank].is_at_work(since)}
-        inside = {rank for rank in inside if at_work.isdisjoint(self.parts[rank].looks[-1].participants or ())}
-        spared = {
-            rank for rank in handling if rank in inside and not self.ladder.insists and self._is_joined(rank, inside)
+        computing = {rank for rank in running if self.parts[rank].is_computing(since)}
+        in_collective = {
+            rank for rank in in_collective if computing.isdisjoint(self.parts[rank].samples[-1].participants or ())
         }
-        stuck = tuple(rank for rank in running if rank in inside - spared)
-        if self.ladder.is_due_to_kill(now) and all(self._is_finishing(rank, now) for rank in running):
+        spared = {
+            rank
+            for rank in handling
+            if rank in in_collective
+            and not self.escalation.is_forced
+            and self._is_collective_complete(rank, in_collective)
+        }
+        stuck = tuple(rank for rank in running if rank in in_collective - spared)
+        if self.escalation.is_due_to_kill(now) and all(self._is_finishing(rank, now) for rank in running):
             return []
-        return self.ladder.climb(now, running, stuck, handling)
+        return self.escalation.next_commands(now, running, stuck, handling)
 
     def _is_finishing(self, rank: int, now: float) -> bool:
         """Check whether a rank's code ended a moment ago: it waits for its launches, and then ends the cell by itself."""
-        since = self.parts[rank].finishes_since
+        since = self.parts[rank].finishing_since
         return since is not None and now - since <= INTERRUPT_KILL_S
 
-    def _is_joined(self, rank: int, inside: Set[int]) -> bool:
+    def _is_collective_complete(self, rank: int, inside: Set[int]) -> bool:
         """Check whether all participants of the collective that a rank is in have reached it, so that it is under way."""
-        look = self.parts[rank].looks[-1]
-        others = [self.parts[other].looks[-1] for other in look.participants or () if other in inside]
-        same = [other for other in others if (other.what, look_key(other)) == (look.what, look_key(look))]
-        return len(same) == len(look.participants or ())
+        sample = self.parts[rank].samples[-1]
+        others = [self.parts[other].samples[-1] for other in sample.participants or () if other in inside]
+        same = [other for other in others if (other.what, launch_key(other)) == (sample.what, launch_key(sample))]
+        return len(same) == len(sample.participants or ())
 
     def _handling_ranks(self) -> tuple[int, ...]:
-        return tuple(rank for rank in self.running_ranks if self.parts[rank].handles_since is not None)
+        return tuple(rank for rank in self.running_ranks if self.parts[rank].handling_since is not None)
 
-    def _cleaning_ranks(self, now: float) -> tuple[int, ...]:
+    def _long_handling_ranks(self, now: float) -> tuple[int, ...]:
         """Return the ranks that have handled the interrupt for longer than code needs to end if it does not handle it."""
-        if self.ladder is None or self.ladder.insists:
+        if self.escalation is None or self.escalation.is_forced:
             return ()
-        since = {rank: self.parts[rank].handles_since for rank in self.running_ranks}
-        return tuple(rank for rank, at in since.items() if at is not None and now - at >= HANDLES_AFTER_S)
+        since = {rank: self.parts[rank].handling_since for rank in self.running_ranks}
+        return tuple(rank for rank, at in since.items() if at is not None and now - at >= HANDLING_AFTER_S)
 
     @property
     def is_killed(self) -> bool:
         """Whether its interrupt has escalated to the kill."""
-        return self.ladder is not None and self.ladder.killed
+        return self.escalation is not None and self.escalation.is_killed
 
     @property
     def slow_ranks(self) -> tuple[int, ...]:
@@ -134,50 +147,52 @@ class Cell:
 
     def is_uneventful(self) -> bool:
         """Check whether all ranks ended it without error, and nothing was launched, made or abandoned that could be compared."""
-        return self.ladder is None and not any(
-            part.outcome != "ok" or part.launches or part.made or part.abandoned or part.error
+        return self.escalation is None and not any(
+            part.outcome != "ok" or part.launches or part.host_data or part.abandoned_count or part.error
             for part in self.parts.values()
         )
 
-    def freed_notes(self) -> tuple[str, ...]:
+    def disconnect_notes(self) -> tuple[str, ...]:
         """Return the note on what disconnecting ranks from a collective has cost."""
-        return () if self.ladder is None else self.ladder.notes()
+        return () if self.escalation is None else self.escalation.notes()
 
-    def broke_off(self) -> bool:
+    def has_failed_collective(self) -> bool:
         """Check whether a collective failed on some rank the way it does when connections are closed."""
         return any(part.error is not None and "Gloo" in part.error.evalue for part in self.parts.values())
 
-    def met_left(self) -> bool:
+    def has_hit_abandoned_collective(self) -> bool:
         """Check whether a launch was refused because a collective of an earlier cell still waits."""
-        return any(part.error is not None and STILL_LEFT in part.error.evalue for part in self.parts.values())
+        return any(part.error is not None and STILL_ABANDONED in part.error.evalue for part in self.parts.values())
 
-    def left(self) -> dict[int, str]:
+    def abandoned_launches(self) -> dict[int, str]:
         """Name the first launch that each rank abandoned, including those that failed because connections were closed.
 
         A launch that still runs while another rank failed in a callback may wait for that rank forever.
         """
-        freed = () if self.ladder is None else self.ladder.freed
-        failed = {rank for rank, part in self.parts.items() if part.failed}
+        disconnected = () if self.escalation is None else self.escalation.disconnected
+        failed = {rank for rank, part in self.parts.items() if part.failed_count}
         return {
-            rank: part.name_left(freed=rank in freed)
+            rank: part.name_abandoned(was_disconnected=rank in disconnected)
             for rank, part in self.parts.items()
-            if part.abandoned or rank in freed or (part.running and failed - {rank})
+            if part.abandoned_count or rank in disconnected or (part.running_count and failed - {rank})
         }
 
-    def told_by_ranks(self, way_before: Callable[[int], str]) -> tuple[str, ...]:
+    def rank_notes(self, command_before: Callable[[int], str]) -> tuple[str, ...]:
         """Return the ranks' own notes on the cell's end, each once, with the resulting state.
 
         Args:
-            way_before: names the command that restores the state before a cell.
+            command_before: names the command that restores the state before a cell.
         """
-        said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
-        told = (
+        from_ranks = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
+        notes = (
             *self._stop_notes(),
-            *note_caught({rank: part.caught for rank, part in self.parts.items() if part.caught}),
-            *said,
-            *self._parting_notes(way_before),
+            *note_swallowed_mismatches(
+                {rank: part.caught_mismatches for rank, part in self.parts.items() if part.caught_mismatches}
+            ),
+            *from_ranks,
+            *self._divergence_notes(command_before),
         )
-        return (*self._lockstep_note(), *(f"{note} · {self.state}" for note in told))
+        return (*self._lockstep_note(), *(f"{note} · {self.state}" for note in notes))
 
     def _stop_notes(self) -> list[str]:
         stopped: dict[int, list[int]] = {}
@@ -185,55 +200,57 @@ class Cell:
             if part.stopped_before is not None:
                 stopped.setdefault(part.stopped_before, []).append(rank)
         parts = self.parts.values()
-        apart = any(part.outcome == "interrupted" for part in parts) and not any(part.running for part in parts)
-        if not stopped and self.state == "clean" and apart:
-            return [f"Interrupted while {self._say_waited()}, so variables that this cell sets may differ"]
+        stopped_unevenly = any(part.outcome == "interrupted" for part in parts) and not any(
+            part.running_count for part in parts
+        )
+        if not stopped and self.state == "clean" and stopped_unevenly:
+            return [f"Interrupted while {self._format_waits()}, so variables that this cell sets may differ"]
         return [
-            f"Interrupted before launch {number} on {'every rank' if len(ranks) == len(self.parts) else say_ranks(ranks)}"
+            f"Interrupted before launch {number} on {'every rank' if len(ranks) == len(self.parts) else describe_ranks(ranks)}"
             for number, ranks in stopped.items()
         ]
 
-    def _say_waited(self) -> str:
+    def _format_waits(self) -> str:
         """Describe which ranks waited before a launch that not all participants had reached."""
         places: dict[tuple[int, int | None], list[int]] = {}
         for rank, part in self.parts.items():
-            if part.came_to:
-                number, line = part.came_to
+            if part.pending_launch:
+                number, line = part.pending_launch
                 places.setdefault((number, line), []).append(rank)
         waited = [
-            f"{say_ranks(ranks)} waited before launch {number}{f' (line {line})' if line else ''}"
+            f"{describe_ranks(ranks)} waited before launch {number}{f' (line {line})' if line else ''}"
             for (number, line), ranks in places.items()
         ]
         return f"{' and '.join(waited)} for others" if waited else "no rank was in a launch"
 
-    def _parting_notes(self, way_before: Callable[[int], str]) -> list[str]:
+    def _divergence_notes(self, command_before: Callable[[int], str]) -> list[str]:
         """Describe the arrays that caused a refusal, and which replay helps.
 
         A full replay would make them differ again.
         """
-        taken = {rank: part.taken for rank, part in self.parts.items() if part.taken}
-        parted = find_divergence(taken.values())
-        way = way_before(parted) if parted else ""
-        until = f"What a rank changed alone differs until {way}, which stops before cell {parted}"
-        return [*describe_divergence(taken), *([until] if way else [])]
+        inputs = {rank: part.launch_inputs for rank, part in self.parts.items() if part.launch_inputs}
+        diverged_in = find_divergence(inputs.values())
+        command = command_before(diverged_in) if diverged_in else ""
+        limit_note = f"What a rank changed alone differs until {command}, which stops before cell {diverged_in}"
+        return [*describe_divergence(inputs), *([limit_note] if command else [])]
 
     def _lockstep_note(self) -> tuple[str, ...]:
-        if not self.left_by:
+        if not self.abandoned_by:
             return ()
-        who = say_ranks(self.left_by)
-        left = f"{who} left a collective in an earlier cell, which may still wait"
-        return (f"guard lockstep instead of {self.request.guard}: {left}, and no rank is to launch alone",)
+        ranks = describe_ranks(self.abandoned_by)
+        reason = f"{ranks} left a collective in an earlier cell, which may still wait"
+        return (f"guard lockstep instead of {self.request.guard}: {reason}, and no rank is to launch alone",)
 
     @property
     def guard(self) -> str:
         """The guard in force."""
-        return "lockstep" if self.left_by else self.request.guard
+        return "lockstep" if self.abandoned_by else self.request.guard
 
     def end_rank(self, ended: CellEnded) -> None:
         """Record a rank's final reply."""
-        self.parts[ended.rank].end(ended)
+        self.parts[ended.rank].record_end(ended)
 
-    def lose_rank(self, rank: int, outcome: Outcome, error: RankError) -> None:
+    def mark_rank_lost(self, rank: int, outcome: Outcome, error: RankError) -> None:
         """Record that a rank's process ended before the cell did."""
         part = self.parts[rank]
         part.outcome, part.error = outcome, part.error or error
@@ -242,17 +259,19 @@ class Cell:
         """Check whether the ranks' launches are known, so that the cell can be judged by them."""
         return guard_available and self.guard != "off"
 
-    def where(self, now: float, process_count: int) -> WhereCard:
+    def build_hang_report(self, now: float, process_count: int) -> HangReport:
         """Build the report of where every rank of the cluster is."""
-        seen = [self._seen(rank, now) for rank in range(process_count)]
-        return make_card(self.seq, self.request.source, seen, age_s=now - self.started_at)
+        snapshots = [self._snapshot_rank(rank, now) for rank in range(process_count)]
+        return build_hang_report(self.seq, self.request.source, snapshots, age_s=now - self.started_at)
 
-    def _seen(self, rank: int, now: float) -> RankSeen:
+    def _snapshot_rank(self, rank: int, now: float) -> RankSnapshot:
         part = self.parts.get(rank)
         if part is None:
-            return RankSeen(rank, "skipped")
-        latest, before = (*reversed(part.looks), None, None)[:2]
-        return RankSeen(rank, part.outcome, latest, before, now - part.looked_at, part.launches, spoke=part.spoke)
+            return RankSnapshot(rank, "skipped")
+        latest, before = (*reversed(part.samples), None, None)[:2]
+        return RankSnapshot(
+            rank, part.outcome, latest, before, now - part.sampled_at, part.launches, has_output=part.has_new_output
+        )
 
     def result(self, now: float, process_count: int) -> CellResult:
         """Build the result for the user and the view; also while the cell runs."""
@@ -260,11 +279,11 @@ class Cell:
             RankResult(
                 rank,
                 p.outcome,
-                p.folder.outputs(),
+                p.accumulator.outputs(),
                 error=p.error,
                 wall_s=p.wall_s,
-                omitted_nbytes=p.folder.omitted_nbytes,
-                noise=p.folder.noise,
+                omitted_nbytes=p.accumulator.omitted_nbytes,
+                noise=p.accumulator.noise,
             )
             for rank, p in self.parts.items()
         )
@@ -278,9 +297,9 @@ class Cell:
             state=self.state,
             notes=self.notes,
             process_count=process_count,
-            how=self.how,
-            handling=self._cleaning_ranks(now),
-            where=self.where(now, process_count) if self._is_looked_at() else None,
+            how=self.end_reason,
+            handling=self._long_handling_ranks(now),
+            where=self.build_hang_report(now, process_count) if self._is_sampled() else None,
         )
 
 
@@ -305,8 +324,8 @@ def record_cell(cell: Cell, generation: int, *, recorded: bool) -> CellRecord:
         {rank: part.outcome for rank, part in parts.items()},
         {rank: part.error.ename for rank, part in parts.items() if part.error is not None},
         trace_launches({rank: part.launches for rank, part in parts.items()}) if recorded else None,
-        cell.how,
+        cell.end_reason,
         cell.state,
         round(cell.wall_s or 0.0, 6),
-        replayed=request.again is not None,
+        replayed=request.replayed_seq is not None,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from mhnb.core.output.results import CellResult
-from mhnb.core.wire.protocol import BeginRanks, Message, RunCell, SkipCell
+from mhnb.core.wire.protocol import Message, RunCell, SkipCell, StartRanks
 from mhnb.errors import MhnbError
 
 if TYPE_CHECKING:
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accepted",
-    "AskInterrupt",
     "CellRequest",
     "CellSubmitted",
     "Command",
+    "DisconnectRanks",
     "Event",
     "FailStart",
     "FinishCell",
-    "FreeRanks",
     "HostExited",
     "HostsQueued",
     "InterruptRequested",
-    "KeepRecord",
     "KillRanks",
+    "NotifyUser",
     "RefuseCell",
     "ReportReady",
     "SendToHosts",
     "SendToRank",
-    "ShowLate",
+    "ShowLateOutput",
     "SignalRanks",
+    "StopBeforeLaunch",
     "StopRequested",
-    "TellUser",
-    "Ticked",
+    "TimePassed",
+    "WriteRecord",
 ]
 
 
@@ -52,7 +52,7 @@ class CellRequest:
     """Sorted; None for all."""
     guard: str = "parity"
     timeout_s: float | None = None
-    again: int | None = None
+    replayed_seq: int | None = None
     """The number that a replayed cell had, and keeps; None for a new cell."""
 
 
@@ -79,7 +79,7 @@ class InterruptRequested:
 class HostsQueued:
     """A scheduler has not allocated the hosts yet. Sent repeatedly; the start timeout begins at the last one."""
 
-    standing: str
+    queue_position: str
     """The hosts' position in its queue."""
 
 
@@ -92,7 +92,7 @@ class Accepted:
 class StopRequested:
     """The user stops the cluster."""
 
-    gone: str = ""
+    lost_reason: str = ""
     """Why this notebook has lost the cluster although its ranks are alive."""
 
 
@@ -105,12 +105,12 @@ class HostExited:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
+class TimePassed:
     """Time has passed."""
 
 
 Event: TypeAlias = (
-    CellSubmitted | InterruptRequested | Accepted | StopRequested | HostExited | HostsQueued | Ticked | Message
+    CellSubmitted | InterruptRequested | Accepted | StopRequested | HostExited | HostsQueued | TimePassed | Message
 )
 
 
@@ -129,7 +129,7 @@ class SendToRank:
 class SendToHosts:
     """Send the same message to every supervisor."""
 
-    message: BeginRanks
+    message: StartRanks
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +141,14 @@ class SignalRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class AskInterrupt:
+class StopBeforeLaunch:
     """Ask every rank to stop a cell before its next launch."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
-class FreeRanks:
+class DisconnectRanks:
     """Close the connections between all ranks, so that ranks which are stuck in a collective fail."""
 
 
@@ -170,7 +170,7 @@ class FinishCell:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepRecord:
+class WriteRecord:
     """Write the record of a cell that has no waiting caller to the journal."""
 
     record: CellRecord
@@ -197,14 +197,14 @@ class FailStart:
 
 
 @dataclass(frozen=True, slots=True)
-class ShowLate:
+class ShowLateOutput:
     """Output arrived for a cell that had ended."""
 
     result: CellResult
 
 
 @dataclass(frozen=True, slots=True)
-class TellUser:
+class NotifyUser:
     """Notify the user of something while no cell runs."""
 
     text: str
@@ -213,15 +213,15 @@ class TellUser:
 Command: TypeAlias = (
     SendToRank
     | SendToHosts
-    | AskInterrupt
+    | StopBeforeLaunch
     | SignalRanks
-    | FreeRanks
+    | DisconnectRanks
     | KillRanks
     | FinishCell
-    | KeepRecord
+    | WriteRecord
     | RefuseCell
     | ReportReady
     | FailStart
-    | ShowLate
-    | TellUser
+    | ShowLateOutput
+    | NotifyUser
 )

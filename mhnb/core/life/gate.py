@@ -5,9 +5,9 @@ from __future__ import annotations
 from mhnb.errors import MhnbError, NotClean, NotStarted
 from mhnb.values import ClusterState
 
-__all__ = ["make_refusal"]
+__all__ = ["refusal_error"]
 
-_WAYS_OUT = {
+_RECOVERY_TEXTS = {
     "split": "%mhjax accept takes it as it is, {replay} gives fresh processes and runs the cells again",
     "tainted": "{replay} gives fresh processes and runs the cells again; %mhjax accept goes on, and later values could be wrong",
     "dead": "{replay} gives fresh processes and runs the cells again",
@@ -15,19 +15,19 @@ _WAYS_OUT = {
 }
 
 
-def make_refusal(state: ClusterState, reason: str, replay: str) -> MhnbError:
+def refusal_error(state: ClusterState, reason: str, replay_command: str) -> MhnbError:
     """Build the error of a cell that was submitted to a cluster which runs no cells in its state.
 
     Args:
-        replay: the command that starts fresh processes, and its cost.
+        replay_command: the command that starts fresh processes, and its cost.
 
-    >>> make_refusal("stopped", "", "")
+    >>> refusal_error("stopped", "", "")
     NotStarted('the cluster is stopped; %mhjax start starts a cluster')
     """
-    way_out = _WAYS_OUT.get(state, "").format(replay=replay)
+    recovery = _RECOVERY_TEXTS.get(state, "").format(replay=replay_command)
     if state == "stopped":
-        return NotStarted(f"the cluster is stopped{': ' + reason if reason else ''}; {way_out}", state=state)
+        return NotStarted(f"the cluster is stopped{': ' + reason if reason else ''}; {recovery}", state=state)
     if state == "dead":
         # The reason ends with the same way out.
-        reason = reason.removesuffix(replay).rstrip()
-    return NotClean(f"the cluster is {state}: {reason}\n  nothing was sent · {way_out}", state=state)
+        reason = reason.removesuffix(replay_command).rstrip()
+    return NotClean(f"the cluster is {state}: {reason}\n  nothing was sent · {recovery}", state=state)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mhnb.core.wire.protocol import BeginRanks, HostUp
+from mhnb.core.wire.protocol import HostUp, StartRanks
 
-__all__ = ["Gathering"]
+__all__ = ["StartBarrier"]
 
 
-class Gathering:
+class StartBarrier:
     """Waits for the supervisors of several hosts.
 
     Args:
@@ -20,32 +20,32 @@ class Gathering:
 
     def __init__(self, hosts: Sequence[int], hub: int, coordinator: str | None = None) -> None:
         self._hosts, self._hub, self._coordinator = tuple(hosts), hub, coordinator
-        self._up: dict[int, HostUp] = {}
+        self._reports: dict[int, HostUp] = {}
 
     @property
     def missing(self) -> tuple[int, ...]:
         """Supervisors that have not reported."""
-        return tuple(k for k in (*self._hosts, self._hub) if k not in self._up)
+        return tuple(k for k in (*self._hosts, self._hub) if k not in self._reports)
 
-    def note(self, up: HostUp) -> BeginRanks | None:
+    def record_host(self, report: HostUp) -> StartRanks | None:
         """Record a report; after the last one, return the message for all supervisors.
 
-        >>> gathering = Gathering([0], hub=1)
-        >>> gathering.note(HostUp(0, 7, "a", None, "10.0.0.1", [20001, 20002]))
-        >>> begin = gathering.note(HostUp(1, 8, "here", 9, connection="{}"))
-        >>> begin.coordinator_address, begin.board_url, begin.names
+        >>> gathering = StartBarrier([0], hub=1)
+        >>> gathering.record_host(HostUp(0, 7, "a", None, "10.0.0.1", [20001, 20002]))
+        >>> begin = gathering.record_host(HostUp(1, 8, "here", 9, connection="{}"))
+        >>> begin.coordinator_address, begin.board_url, begin.addresses
         ('10.0.0.1:20001', 'tcp:10.0.0.1:20002', {'host0': '10.0.0.1'})
         """
         if not self.missing:
             return None
-        self._up[up.supervisor] = up
+        self._reports[report.supervisor] = report
         if self.missing:
             return None
-        first = self._up[self._hosts[0]]
+        first = self._reports[self._hosts[0]]
         address = f"[{first.address}]" if ":" in first.address else first.address
-        return BeginRanks(
+        return StartRanks(
             coordinator_address=self._coordinator or f"{address}:{first.free_ports[0]}",
             board_url=f"tcp:{first.address}:{first.free_ports[1]}",
-            connection=self._up[self._hub].connection,
-            names={f"host{k}": self._up[k].address for k in self._hosts},
+            connection=self._reports[self._hub].connection,
+            addresses={f"host{k}": self._reports[k].address for k in self._hosts},
         )

@@ -6,21 +6,21 @@ from collections import OrderedDict
 
 from mhnb.core.life.cell import Cell
 
-__all__ = ["KeptCells"]
+__all__ = ["FinishedCells"]
 
-_KEPT_CELLS = 32
+_MAX_CELLS = 32
 
 
-class KeptCells:
+class FinishedCells:
     """The latest finished cells, by number."""
 
     def __init__(self) -> None:
         self._cells: OrderedDict[int, Cell] = OrderedDict()
 
-    def keep(self, cell: Cell) -> None:
+    def add(self, cell: Cell) -> None:
         """Retain a cell, and drop the oldest beyond the limit."""
         self._cells[cell.seq] = cell
-        while len(self._cells) > _KEPT_CELLS:
+        while len(self._cells) > _MAX_CELLS:
             self._cells.popitem(last=False)
 
     def find(self, seq: int, rank: int) -> Cell | None:
@@ -28,12 +28,12 @@ class KeptCells:
         cell = self._cells.get(seq)
         return cell if cell is not None and rank in cell.parts else None
 
-    def pass_updates(self, cell: Cell, rank: int) -> list[Cell]:
+    def apply_display_updates(self, cell: Cell, rank: int) -> list[Cell]:
         """Apply a rank's display updates for older cells to the latest cell that has each display; return those cells."""
-        touched: dict[int, Cell] = {}
-        for update in cell.parts[rank].folder.take_foreign_updates():
+        updated: dict[int, Cell] = {}
+        for update in cell.parts[rank].accumulator.take_foreign_updates():
             for old in reversed(self._cells.values()):
-                if rank in old.parts and old.parts[rank].folder.update_display(*update):
-                    touched[old.seq] = old
+                if rank in old.parts and old.parts[rank].accumulator.update_display(*update):
+                    updated[old.seq] = old
                     break
-        return list(touched.values())
+        return list(updated.values())

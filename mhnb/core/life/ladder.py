@@ -5,54 +5,61 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from mhnb.core.life.events import AskInterrupt, Command, FreeRanks, KillRanks, SignalRanks
-from mhnb.core.ranks import say_ranks
+from mhnb.core.life.events import Command, DisconnectRanks, KillRanks, SignalRanks, StopBeforeLaunch
+from mhnb.core.ranks import describe_ranks
 
-__all__ = ["AGAIN_AFTER_S", "INTERRUPT_AGREE_S", "INTERRUPT_FREE_S", "INTERRUPT_KILL_S", "Ladder", "TOO_SLOW"]
+__all__ = [
+    "INTERRUPT_AGREE_S",
+    "INTERRUPT_DISCONNECT_S",
+    "INTERRUPT_KILL_S",
+    "InterruptEscalation",
+    "KILLED_AFTER_INTERRUPT",
+    "SECOND_INTERRUPT_AFTER_S",
+]
 
 INTERRUPT_AGREE_S = 0.2
 """How long ranks in lockstep have to stop before the same launch, until each is signalled."""
-INTERRUPT_FREE_S = 2.0
+INTERRUPT_DISCONNECT_S = 2.0
 """When ranks that signals cannot get out of a collective are freed by closing the connections between all ranks."""
 INTERRUPT_KILL_S = 4.0
 """A rank that has not ended its cell this long after an interrupt is killed, with all others, unless some handle theirs."""
 
-AGAIN_AFTER_S = 1.0
+SECOND_INTERRUPT_AFTER_S = 1.0
 """An interrupt this long after the first counts as a second one; an earlier one counts as a double press."""
 
-TOO_SLOW = "did not end after the interrupt and was killed"
+KILLED_AFTER_INTERRUPT = "did not end after the interrupt and was killed"
 
-_SIGNAL_AGAIN_S = 0.5
+_SIGNAL_INTERVAL_S = 0.5
 
 
 @dataclass(slots=True)
-class Ladder:
+class InterruptEscalation:
     """The stop of one cell, from the first request on."""
 
     seq: int
-    asked_at: float
-    rungs_from: float
+    requested_at: float
+    started_at: float
     """Start of the time from which the steps are due: the first request, delayed by as long as the escalation was paused."""
     next_signal_at: float
-    frees: bool
+    can_disconnect: bool
     """Whether connections can be closed here: the ranks have found which of their connections carry collectives."""
-    insists: bool = False
+    is_forced: bool = False
     """Whether the cell's interrupt handlers get no extra time any more."""
-    freed: tuple[int, ...] = ()
+    disconnected: tuple[int, ...] = ()
     """The ranks for which the connections were closed."""
-    killed: bool = False
+    is_killed: bool = False
     """Whether the last step was taken."""
-    still_since: float | None = None
+    paused_since: float | None = None
     """Since when every running rank handles its interrupt; the escalation is paused for as long."""
-    stood_still: bool = False
+    was_paused: bool = False
     """Whether it was ever paused, or spared ranks because of others."""
 
     @classmethod
-    def begin(cls, seq: int, now: float, *, agrees: bool, frees: bool) -> Ladder:
-        """Begin; `agrees` if the ranks are in lockstep, and may stop before the same launch by themselves."""
-        return cls(seq, now, now, now + (INTERRUPT_AGREE_S if agrees else 0.0), frees)
+    def begin(cls, seq: int, now: float, *, can_agree: bool, can_disconnect: bool) -> InterruptEscalation:
+        """Begin; `can_agree` if the ranks are in lockstep, and may stop before the same launch by themselves."""
+        return cls(seq, now, now, now + (INTERRUPT_AGREE_S if can_agree else 0.0), can_disconnect)
 
-    def climb(
+    def next_commands(
         self, now: float, running: tuple[int, ...], stuck: tuple[int, ...] = (), handling: tuple[int, ...] = ()
     ) -> list[Command]:
         """Return the commands that are now due for the ranks that still run the cell.
@@ -63,73 +70,73 @@ class Ladder:
             stuck: those of them that have been in a collective since then, according to their samples.
             handling: those of them whose code has received the interrupt, and still runs.
         """
-        asked: list[Command] = [AskInterrupt(self.seq)] if now == self.asked_at else []
-        if self._stands_still(now, running, stuck, handling):
-            return asked
-        height_s = now - self.rungs_from
-        if height_s > INTERRUPT_KILL_S and not self._spares(stuck, handling):
-            self.killed = True
+        commands: list[Command] = [StopBeforeLaunch(self.seq)] if now == self.requested_at else []
+        if self._pause_while_handling(now, running, stuck, handling):
+            return commands
+        elapsed_s = now - self.started_at
+        if elapsed_s > INTERRUPT_KILL_S and not self._spares_handlers(stuck, handling):
+            self.is_killed = True
             return [KillRanks(running)]
-        if stuck and self.frees and not self.freed and height_s >= INTERRUPT_FREE_S:
-            self.freed = stuck
-            asked.append(FreeRanks())
-        signalled = running if self.insists else tuple(rank for rank in running if rank not in handling)
+        if stuck and self.can_disconnect and not self.disconnected and elapsed_s >= INTERRUPT_DISCONNECT_S:
+            self.disconnected = stuck
+            commands.append(DisconnectRanks())
+        signalled = running if self.is_forced else tuple(rank for rank in running if rank not in handling)
         if now < self.next_signal_at or not signalled:
-            return asked
+            return commands
         # Repeat it, because a signal may have arrived when the rank could not handle it.
-        self.next_signal_at = now + _SIGNAL_AGAIN_S
-        return [*asked, SignalRanks(signalled, int(signal.SIGINT))]
+        self.next_signal_at = now + _SIGNAL_INTERVAL_S
+        return [*commands, SignalRanks(signalled, int(signal.SIGINT))]
 
     def is_due_to_kill(self, now: float) -> bool:
         """Check whether the last step is due, for ranks that do not handle the interrupt."""
-        return self.still_since is None and now - self.rungs_from > INTERRUPT_KILL_S
+        return self.paused_since is None and now - self.started_at > INTERRUPT_KILL_S
 
-    def _stands_still(
+    def _pause_while_handling(
         self, now: float, running: tuple[int, ...], stuck: tuple[int, ...], handling: tuple[int, ...]
     ) -> bool:
         """Check whether only the cell's own handling of the interrupt goes on, for which the escalation pauses.
 
         It does not pause if all these ranks are in a collective, because no other rank is left that could reach it.
         """
-        works = set(running) <= set(handling) and not set(running) <= set(stuck)
-        if works and not self.insists:
-            self.still_since = now if self.still_since is None else self.still_since
-            self.stood_still = True
+        is_handling = set(running) <= set(handling) and not set(running) <= set(stuck)
+        if is_handling and not self.is_forced:
+            self.paused_since = now if self.paused_since is None else self.paused_since
+            self.was_paused = True
             return True
-        if self.still_since is not None:
-            self.rungs_from += now - self.still_since
-            self.still_since = None
+        if self.paused_since is not None:
+            self.started_at += now - self.paused_since
+            self.paused_since = None
         return False
 
-    def _spares(self, stuck: tuple[int, ...], handling: tuple[int, ...]) -> bool:
+    def _spares_handlers(self, stuck: tuple[int, ...], handling: tuple[int, ...]) -> bool:
         """Check whether some ranks handle an interrupt that others have not received: the kill would end what they save, too."""
-        spares = not self.insists and not set(handling) <= set(stuck)
-        self.stood_still |= spares
+        spares = not self.is_forced and not set(handling) <= set(stuck)
+        self.was_paused |= spares
         return spares
 
-    def hurry(self, now: float) -> None:
+    def record_second_interrupt(self, now: float) -> None:
         """Record a second interrupt: stop waiting for an agreement and, unless it was a double press, for the cell's handlers."""
         self.next_signal_at = min(self.next_signal_at, now)
-        if now - self.asked_at >= AGAIN_AFTER_S:
-            self.insist(now)
+        if now - self.requested_at >= SECOND_INTERRUPT_AFTER_S:
+            self.force(now)
 
-    def insist(self, now: float) -> None:
+    def force(self, now: float) -> None:
         """Stop waiting for handlers. An escalation that was paused restarts, because the ranks had no deadline before."""
-        if self.insists:
+        if self.is_forced:
             return
-        self.insists = True
-        if self.stood_still:
-            self.rungs_from = self.next_signal_at = now
-            self.still_since = None
+        self.is_forced = True
+        if self.was_paused:
+            self.started_at = self.next_signal_at = now
+            self.paused_since = None
 
     def notes(self) -> tuple[str, ...]:
         """Format the note on what disconnecting ranks has cost.
 
-        >>> Ladder(1, 0.0, 0.0, 0.0, frees=True, freed=(0, 2)).notes()[0].splitlines()[0]
+        >>> InterruptEscalation(1, 0.0, 0.0, 0.0, can_disconnect=True, disconnected=(0, 2)).notes()[0].splitlines()[0]
         'ranks 0,2 sat in a collective that no signal ends, so all connections between the ranks were closed'
         """
-        if not self.freed:
+        if not self.disconnected:
             return ()
-        who = say_ranks(self.freed)
-        why = f"{who} sat in a collective that no signal ends, so all connections between the ranks were closed"
-        return (f"{why}\n  collectives raise errors from now on; variables are there, and %mhjax pull brings them",)
+        ranks = describe_ranks(self.disconnected)
+        reason = f"{ranks} sat in a collective that no signal ends, so all connections between the ranks were closed"
+        return (f"{reason}\n  collectives raise errors from now on; variables are there, and %mhjax pull brings them",)

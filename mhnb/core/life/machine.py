@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from mhnb.core.explain.where import WhereCard
-from mhnb.core.guard.rules import IN_STEP, WAY_OUT
+from mhnb.core.explain.where import HangReport
+from mhnb.core.guard.rules import IN_SYNC_NOTE, REPLAY_COMMAND
 from mhnb.core.keep.journal import Record
-from mhnb.core.keep.replay import ReplayCost
-from mhnb.core.life.attaching import judge_taken, tell_busy
-from mhnb.core.life.blame import blame
+from mhnb.core.keep.replay import ReplayEstimate
+from mhnb.core.life.attaching import assess_takeover, note_busy_ranks
+from mhnb.core.life.blame import classify_death
 from mhnb.core.life.cell import Cell, record_cell
 from mhnb.core.life.events import (
     Accepted,
@@ -28,26 +28,26 @@ from mhnb.core.life.events import (
     HostsQueued,
     InterruptRequested,
     KillRanks,
+    NotifyUser,
     RefuseCell,
     ReportReady,
     SendToHosts,
     SendToRank,
-    ShowLate,
+    ShowLateOutput,
     StopRequested,
-    TellUser,
-    Ticked,
+    TimePassed,
 )
-from mhnb.core.life.gate import make_refusal
-from mhnb.core.life.kept import KeptCells
-from mhnb.core.life.roster import Roster, ended_alike
+from mhnb.core.life.gate import refusal_error
+from mhnb.core.life.kept import FinishedCells
+from mhnb.core.life.roster import RankRegistry, ended_the_same
 from mhnb.core.life.verdict import judge_cell
-from mhnb.core.output.results import STOPPED
+from mhnb.core.output.results import RANK_STOPPED
 from mhnb.core.wire.protocol import (
     CellEnded,
     CellRefused,
     HostUp,
     HubExited,
-    InterruptTaken,
+    InterruptDelivered,
     OutputProduced,
     PhaseReached,
     RankExited,
@@ -61,38 +61,38 @@ from mhnb.core.wire.protocol import (
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError
 from mhnb.values import ClusterState, RankError
 
-__all__ = ["Machine"]
+__all__ = ["ClusterStateMachine"]
 
 
-class Machine:
+class ClusterStateMachine:
     """One generation of a cluster, from its start to its stop.
 
     Args:
-        roster: the registry of its ranks.
+        registry: the registry of its ranks.
         generation: number of this start; ranks refuse cells of another.
         now: seconds on the owner's clock; every event comes with a later one.
         start_timeout_s: how long the ranks may take until all are ready.
     """
 
-    def __init__(self, roster: Roster, *, generation: int, now: float, start_timeout_s: float) -> None:
-        self.roster = roster
-        self.process_count = len(self.roster.entries)
+    def __init__(self, registry: RankRegistry, *, generation: int, now: float, start_timeout_s: float) -> None:
+        self.registry = registry
+        self.process_count = len(self.registry.entries)
         self.generation = generation
         self.state: ClusterState = "starting"
         self.reason = ""
         self.started_at, self.start_timeout_s = now, start_timeout_s
-        self._given_at = now  # when the hosts were allocated: the start timeout begins only then
+        self._hosts_allocated_at = now  # when the hosts were allocated: the start timeout begins only then
         self.current: Cell | None = None
         self._judging: Cell | None = None
         self.guard_available = True
-        self._waiting: deque[CellSubmitted] = deque()
+        self._queued: deque[CellSubmitted] = deque()
         self._next_seq = 1
-        self._kept = KeptCells()
-        self._carried_note: str | None = None
-        self._lost_service, self._freed_in = "", 0
-        self._lost_host = False  # the host was lost, not only one of its ranks: no rank is the cause
-        self._cost = ReplayCost()
-        self.left_records: Sequence[Record] = ()
+        self._finished_cells = FinishedCells()
+        self._next_cell_note: str | None = None
+        self._service_loss, self._disconnected_in = "", 0
+        self._has_lost_host = False  # the host was lost, not only one of its ranks: no rank is the cause
+        self._replay_estimate = ReplayEstimate()
+        self.previous_records: Sequence[Record] = ()
         """The journal's records, if another notebook has detached from the ranks."""
 
     # -- entry point
@@ -101,102 +101,104 @@ class Machine:
         """Process one event and return the resulting commands."""
         match event:
             case CellSubmitted():
-                return self._submit(event, now)
+                return self._on_cell_submitted(event, now)
             case CellEnded():
-                return self._end_rank(event, now)
+                return self._on_cell_ended(event, now)
             case OutputProduced():
-                return self._output(event, now)
-            case RankStatus() | InterruptTaken():
-                return self._hear(event, now)
-            case Ticked():
-                return self._tick(now)
+                return self._on_output(event, now)
+            case RankStatus() | InterruptDelivered():
+                return self._on_rank_report(event, now)
+            case TimePassed():
+                return self._on_time_passed(now)
             case HostUp():
-                begin = self.roster.note_host(event)
+                begin = self.registry.record_host(event)
                 return [] if begin is None else [SendToHosts(begin)]
             case RankSpawned() | PhaseReached() | RankReady():
-                self.roster.note(event)
+                self.registry.update(event)
                 if self.state == "dead":
                     # A rank from a previous notebook that reports only now was not stopped when others were lost.
-                    return [KillRanks((event.rank,))] if self.roster.deaths or self._lost_host else []
-                if (shared := self.roster.find_shared_gpu(event)) is not None:
+                    return [KillRanks((event.rank,))] if self.registry.deaths or self._has_lost_host else []
+                if (shared := self.registry.find_shared_gpu(event)) is not None:
                     return self._fail_start(shared)
-                return self._begin(now) if self.state == "starting" and self.roster.all_ready else []
+                return self._on_all_ready(now) if self.state == "starting" and self.registry.all_ready else []
             case RankExited():
-                return self._rank_exited(event, now)
+                return self._on_rank_exited(event, now)
             case _:
                 return self._handle_rare(event, now)
 
     def _handle_rare(self, event: Event, now: float) -> list[Command]:
         match event:
             case StartFailed():
-                return self._fail_start(self.roster.start_error(event))
+                return self._fail_start(self.registry.start_error(event))
             case HubExited() | HostExited():
-                return self._lose_service(event, now)
+                return self._on_service_lost(event, now)
             case InterruptRequested(ticket):
-                return self._withdraw(ticket) or self._interrupt(now, "interrupted", ticket)
+                return self._cancel_queued(ticket) or self._interrupt(now, "interrupted", ticket)
             case HostsQueued(standing):
-                self.roster.standing, self._given_at = standing, now
+                self.registry.queue_position, self._hosts_allocated_at = standing, now
                 return []
             case Accepted():
                 return self._accept()
             case StopRequested(gone):
                 return self._stop(now, gone)
             case CellRefused():
-                return self._rank_refused(event, now)
+                return self._on_cell_refused(event, now)
             case _:
                 return []
 
     # -- start
 
-    def _begin(self, now: float) -> list[Command]:
-        self.guard_available = all(e.facts.get("guard", {}).get("available", False) for e in self.roster.entries)
-        if (error := self.roster.version_error()) is not None:
+    def _on_all_ready(self, now: float) -> list[Command]:
+        self.guard_available = all(e.facts.get("guard", {}).get("available", False) for e in self.registry.entries)
+        if (error := self.registry.version_error()) is not None:
             return self._fail_start(error)
         self.state = "clean"
-        self._cost.start(now - self.started_at)
-        return [*(self._take_over() if self.roster.is_left else []), ReportReady(), *self._next_cell(now)]
+        self._replay_estimate.record_start(now - self.started_at)
+        return [*(self._take_over() if self.registry.is_takeover else []), ReportReady(), *self._next_cell(now)]
 
     def _take_over(self) -> list[Command]:
         """Continue from where the previous notebook has left the ranks."""
-        standing = [entry.facts["standing"] for entry in self.roster.entries]
-        taken = judge_taken(standing, self.left_records, self.generation, guard_available=self.guard_available)
-        self.state, self.reason, self._next_seq = taken.state, taken.reason, taken.next_seq
-        self.roster.note_standing(standing)
-        return taken.commands(self.generation)
+        reports = [entry.facts["standing"] for entry in self.registry.entries]
+        takeover = assess_takeover(
+            reports, self.previous_records, self.generation, guard_available=self.guard_available
+        )
+        self.state, self.reason, self._next_seq = takeover.state, takeover.reason, takeover.next_seq
+        self.registry.record_takeover_reports(reports)
+        return takeover.commands(self.generation)
 
-    def _wait_on(self) -> list[Command]:
+    def _note_busy_takeover(self) -> list[Command]:
         """Notify the user from time to time while ranks that were taken over may still run a cell, which can take hours."""
-        told = tell_busy(self.roster.find_busy(), self.start_timeout_s)
-        self.start_timeout_s *= 3 if told else 1
-        return told
+        commands = note_busy_ranks(self.registry.find_busy(), self.start_timeout_s)
+        self.start_timeout_s *= 3 if commands else 1
+        return commands
 
     def _fail_start(self, error: MhnbError) -> list[Command]:
         if self.state != "starting":
             return []
         self.state, self.reason = "stopped", str(error)
-        return [FailStart(error), *self._refuse_waiting()]
+        return [FailStart(error), *self._refuse_queued()]
 
     # -- cells
 
-    def _submit(self, event: CellSubmitted, now: float) -> list[Command]:
-        self._waiting.append(event)
+    def _on_cell_submitted(self, event: CellSubmitted, now: float) -> list[Command]:
+        self._queued.append(event)
         if self.state in ("starting", "running"):
             return []
         return self._next_cell(now)
 
     def _next_cell(self, now: float) -> list[Command]:
         if self.state != "clean":
-            return self._refuse_waiting()
-        if not self._waiting:
+            return self._refuse_queued()
+        if not self._queued:
             return []
-        submitted = self._waiting.popleft()
+        submitted = self._queued.popleft()
         ranks = submitted.request.ranks or tuple(range(self.process_count))
-        skipped, seq = self._count_up_to(submitted.request.again)
+        skipped, seq = self._assign_number(submitted.request.replayed_seq)
         self._next_seq = seq + 1
         self.current = Cell(submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now)
         if submitted.request.guard != "lockstep" and self.guard_available:
             # Without agreement the other ranks would launch, and wait for the rank that refuses.
-            self.current.left_by = self.roster.find_left()
+            self.current.abandoned_by = self.registry.ranks_with_abandoned()
         self.state = "running"
         chosen = None if submitted.request.ranks is None else list(ranks)
         # All ranks share one object, so the link encodes it once.
@@ -205,34 +207,34 @@ class Machine:
         sent = [SendToRank(rank, run if rank in self.current.parts else skip) for rank in range(self.process_count)]
         return [*skipped, *sent]
 
-    def _count_up_to(self, again: int | None) -> tuple[list[Command], int]:
+    def _assign_number(self, replayed_seq: int | None) -> tuple[list[Command], int]:
         """Return the next cell's number: a replayed cell keeps its own, and all ranks skip the numbers before it."""
-        seq = self._next_seq if again is None else max(again, self._next_seq)
+        seq = self._next_seq if replayed_seq is None else max(replayed_seq, self._next_seq)
         numbers = range(self._next_seq, seq)
         return [SendToRank(r, SkipCell(self.generation, n)) for n in numbers for r in range(self.process_count)], seq
 
-    def _refuse_waiting(self) -> list[Command]:
+    def _refuse_queued(self) -> list[Command]:
         refused = [
-            RefuseCell(waiting.ticket, make_refusal(self.state, self.reason, self._cost.way_out()))
-            for waiting in self._waiting
+            RefuseCell(waiting.ticket, refusal_error(self.state, self.reason, self._replay_estimate.recovery_command()))
+            for waiting in self._queued
         ]
-        self._waiting.clear()
+        self._queued.clear()
         return list(refused)
 
-    def _end_rank(self, ended: CellEnded, now: float) -> list[Command]:
+    def _on_cell_ended(self, ended: CellEnded, now: float) -> list[Command]:
         cell = self.current
         if cell is None or ended.seq != cell.seq or ended.rank not in cell.parts:
             return []
         cell.end_rank(ended)
-        self.roster.note_end(ended)
-        late = self._foreign_updates(cell, ended.rank, now)
+        self.registry.record_cell_end(ended)
+        late = self._apply_display_updates(cell, ended.rank, now)
         return [*late, *self._finish_if_done(now)]
 
-    def _rank_refused(self, refused: CellRefused, now: float) -> list[Command]:
+    def _on_cell_refused(self, refused: CellRefused, now: float) -> list[Command]:
         cell = self.current
         if cell is None or refused.seq != cell.seq or refused.rank not in cell.parts:
             return []
-        cell.lose_rank(refused.rank, "refused", RankError("OutOfOrder", refused.reason))
+        cell.mark_rank_lost(refused.rank, "refused", RankError("OutOfOrder", refused.reason))
         return self._finish_if_done(now)
 
     def _finish_if_done(self, now: float) -> list[Command]:
@@ -242,91 +244,97 @@ class Machine:
         self.current, self._judging = None, cell
         cell.wall_s = now - cell.started_at
         self._judge(cell)
-        self._kept.keep(cell)
+        self._finished_cells.add(cell)
         record = record_cell(cell, self.generation, recorded=cell.has_record(guard_available=self.guard_available))
-        self._cost.add(record)
-        self.roster.note_outcomes(record.seq, record.outcomes)
+        self._replay_estimate.add(record)
+        self.registry.record_outcomes(record.seq, record.outcomes)
         self._judging = None
         return [FinishCell(cell.ticket, cell.result(now, self.process_count), record), *self._next_cell(now)]
 
     def _judge(self, cell: Cell) -> None:
-        deaths = self.roster.deaths
-        lost = [death.rank for death in deaths]
+        deaths = self.registry.deaths
+        lost_ranks = [death.rank for death in deaths]
         recorded = cell.has_record(guard_available=self.guard_available)
-        state, notes = judge_cell(cell, lost, recorded=recorded, freed_in=self._freed_in)
-        self._freed_in = self._freed_in or (cell.seq if cell.freed_notes() else 0)
-        notes = tuple(note.replace(WAY_OUT, self._cost.way_out()) for note in notes)
-        if self._lost_host:
-            notes = (self._cost.way_out(),)
+        state, notes = judge_cell(cell, lost_ranks, recorded=recorded, disconnected_in=self._disconnected_in)
+        self._disconnected_in = self._disconnected_in or (cell.seq if cell.disconnect_notes() else 0)
+        notes = tuple(note.replace(REPLAY_COMMAND, self._replay_estimate.recovery_command()) for note in notes)
+        if self._has_lost_host:
+            notes = (self._replay_estimate.recovery_command(),)
         elif deaths:
-            notes = (self._tell_death(deaths[0], cell.slow_ranks),)
-        if self._lost_service:
-            way = () if self._lost_host or deaths else (self._cost.way_out(),)
-            state, notes = "dead", (self._lost_service, *notes, *way)
-        carried = (self._carried_note,) if self._carried_note else ()
-        self._carried_note = None
+            notes = (self._format_death(deaths[0], cell.slow_ranks),)
+        if self._service_loss:
+            recovery = () if self._has_lost_host or deaths else (self._replay_estimate.recovery_command(),)
+            state, notes = "dead", (self._service_loss, *notes, *recovery)
+        previous_notes = (self._next_cell_note,) if self._next_cell_note else ()
+        self._next_cell_note = None
         if state == "clean" and notes:
-            self._carried_note = _carry(cell.seq, notes[0])
+            self._next_cell_note = _shorten_for_next_cell(cell.seq, notes[0])
         elif state != "clean":
             self.reason = notes[0] if notes else state
         self.state = cell.state = "stopped" if self.state == "stopped" else state
-        cell.notes = (*notes, *cell.told_by_ranks(self._cost.way_before), *carried)
+        cell.notes = (*notes, *cell.rank_notes(self._replay_estimate.recovery_command_before), *previous_notes)
         if state != "clean":
             for part in cell.parts.values():
-                part.leave_state_out()
+                part.remove_cluster_state()
 
     # -- output
 
-    def _output(self, produced: OutputProduced, now: float) -> list[Command]:
+    def _on_output(self, produced: OutputProduced, now: float) -> list[Command]:
         cell = self.current
         if cell is not None and produced.seq == cell.seq and produced.rank in cell.parts:
-            cell.parts[produced.rank].add(produced.events)
-            return self._foreign_updates(cell, produced.rank, now)
-        old = self._kept.find(produced.seq, produced.rank)
+            cell.parts[produced.rank].add_output(produced.events)
+            return self._apply_display_updates(cell, produced.rank, now)
+        old = self._finished_cells.find(produced.seq, produced.rank)
         if old is None:
             return []
-        old.parts[produced.rank].folder.add(produced.events)
-        return [*self._foreign_updates(old, produced.rank, now), ShowLate(old.result(now, self.process_count))]
+        old.parts[produced.rank].accumulator.add(produced.events)
+        return [
+            *self._apply_display_updates(old, produced.rank, now),
+            ShowLateOutput(old.result(now, self.process_count)),
+        ]
 
-    def _foreign_updates(self, cell: Cell, rank: int, now: float) -> list[Command]:
-        return [ShowLate(old.result(now, self.process_count)) for old in self._kept.pass_updates(cell, rank)]
+    def _apply_display_updates(self, cell: Cell, rank: int, now: float) -> list[Command]:
+        return [
+            ShowLateOutput(old.result(now, self.process_count))
+            for old in self._finished_cells.apply_display_updates(cell, rank)
+        ]
 
     # -- reports of the ranks
 
-    def _hear(self, told: RankStatus | InterruptTaken, now: float) -> list[Command]:
+    def _on_rank_report(self, report: RankStatus | InterruptDelivered, now: float) -> list[Command]:
         if self.current is not None:
-            self.current.hear(told, now)
+            self.current.record_report(report, now)
         return []
 
-    def where(self, now: float) -> WhereCard | None:
+    def build_hang_report(self, now: float) -> HangReport | None:
         """Build the report of where the ranks are in the running cell; None if no cell runs."""
-        return None if self.current is None else self.current.where(now, self.process_count)
+        return None if self.current is None else self.current.build_hang_report(now, self.process_count)
 
     # -- time, interrupts
 
-    def _tick(self, now: float) -> list[Command]:
-        if self.state == "starting" and now - self._given_at > self.start_timeout_s:
-            return self._wait_on() or self._fail_start(self.roster.timeout_error(self.start_timeout_s))
+    def _on_time_passed(self, now: float) -> list[Command]:
+        if self.state == "starting" and now - self._hosts_allocated_at > self.start_timeout_s:
+            return self._note_busy_takeover() or self._fail_start(self.registry.timeout_error(self.start_timeout_s))
         cell = self.current
         if cell is None:
             return []
-        return self._interrupt(now, "timeout") if cell.is_overdue(now) else cell.climb(now)
+        return self._interrupt(now, "timeout") if cell.is_overdue(now) else cell.escalate(now)
 
-    def _withdraw(self, ticket: int | None) -> list[Command]:
+    def _cancel_queued(self, ticket: int | None) -> list[Command]:
         """Cancel a cell that is still queued; its submitter must not stop another caller's running cell."""
-        for waiting in self._waiting:
+        for waiting in self._queued:
             if waiting.ticket == ticket:
-                self._waiting.remove(waiting)
+                self._queued.remove(waiting)
                 error = CellInterrupted("interrupted before the cell's turn came; nothing was sent", result=None)
                 return [RefuseCell(waiting.ticket, error)]
         return []
 
-    def _interrupt(self, now: float, how: str, ticket: int | None = None) -> list[Command]:
+    def _interrupt(self, now: float, reason: str, ticket: int | None = None) -> list[Command]:
         cell = self.current
         if cell is None or ticket not in (None, cell.ticket):
             return []
-        cell.interrupt(now, how, guard_available=self.guard_available, frees=self.roster.can_free())
-        return cell.climb(now)
+        cell.interrupt(now, reason, guard_available=self.guard_available, can_disconnect=self.registry.can_disconnect())
+        return cell.escalate(now)
 
     def _accept(self) -> list[Command]:
         if self.state in ("split", "tainted"):
@@ -335,78 +343,82 @@ class Machine:
 
     # -- ends
 
-    def _rank_exited(self, exited: RankExited, now: float) -> list[Command]:
-        if self.roster.entries[exited.rank].exit is not None:
+    def _on_rank_exited(self, exited: RankExited, now: float) -> list[Command]:
+        if self.registry.entries[exited.rank].exit is not None:
             # The notebook saw this exit while the supervisor was halted, which reports it only now.
             return []
-        self.roster.note(exited)
+        self.registry.update(exited)
         if self.state == "stopped":
             return []
-        if self.state == "starting" and not self.roster.is_left:
-            return self._fail_start(self.roster.start_error(exited))
-        first, is_taken = self.roster.deaths[0], self.state == "starting"
-        told = [] if self.current or self.state == "dead" else [TellUser(self._tell_death(first))]
+        if self.state == "starting" and not self.registry.is_takeover:
+            return self._fail_start(self.registry.start_error(exited))
+        first, was_starting = self.registry.deaths[0], self.state == "starting"
+        notifications = [] if self.current or self.state == "dead" else [NotifyUser(self._format_death(first))]
         if self.current is not None:
-            self._lose_rank_of_cell(self.current, exited, first)
+            self._mark_rank_lost(self.current, exited, first)
         elif self.state != "dead":
             # Set the reason before the state, because others check the state. For ranks that are stopped later the
             # reason is already known.
-            self.reason = self.roster.explain_death(first)
+            self.reason = self.registry.describe_death(first)
             self.state = "dead"
         # A rank of a cluster that was taken over has died meanwhile: the journal's cells can be replayed all the same.
-        taken = [ReportReady(), *self._refuse_waiting()] if is_taken else []
+        ready_commands = [ReportReady(), *self._refuse_queued()] if was_starting else []
         # A rank that outlives another cannot compute with it again, and JAX would abort it later anyway.
-        return [*told, *taken, KillRanks(self.roster.alive), *self._finish_if_done(now)]
+        return [*notifications, *ready_commands, KillRanks(self.registry.alive), *self._finish_if_done(now)]
 
-    def _lose_rank_of_cell(self, cell: Cell, exited: RankExited, first: RankExited) -> None:
+    def _mark_rank_lost(self, cell: Cell, exited: RankExited, first: RankExited) -> None:
         part = cell.parts.get(exited.rank)
         if part is None or part.outcome != "running":
             return
         # Every rank that still ran the cell when the interrupt escalated to the kill was too slow, not only the first
         # to die.
-        if (cell.is_killed or exited is first or ended_alike(exited, first)) and not self._lost_host:
-            outcome, error = blame(exited, killed=cell.is_killed)
-            cell.lose_rank(exited.rank, outcome, error)
+        if (cell.is_killed or exited is first or ended_the_same(exited, first)) and not self._has_lost_host:
+            outcome, error = classify_death(exited, is_killed=cell.is_killed)
+            cell.mark_rank_lost(exited.rank, outcome, error)
         else:
-            lost = "a host" if self._lost_host else f"rank {first.rank}"
-            cell.lose_rank(exited.rank, "killed", RankError(STOPPED, f"stopped because {lost} was lost"))
+            lost = "a host" if self._has_lost_host else f"rank {first.rank}"
+            cell.mark_rank_lost(exited.rank, "killed", RankError(RANK_STOPPED, f"stopped because {lost} was lost"))
 
-    def _tell_death(self, first: RankExited, slow: Collection[int] = ()) -> str:
-        return self.roster.tell_death(first, slow) + self._cost.way_out()
+    def _format_death(self, first: RankExited, slow: Collection[int] = ()) -> str:
+        return self.registry.format_death(first, slow) + self._replay_estimate.recovery_command()
 
-    def _lose_service(self, event: HubExited | HostExited, now: float) -> list[Command]:
+    def _on_service_lost(self, event: HubExited | HostExited, now: float) -> list[Command]:
         if isinstance(event, HostExited):
-            if event.supervisor in self.roster.lost_supervisors:
+            if event.supervisor in self.registry.lost_supervisors:
                 return []
-            self.roster.lost_supervisors.add(event.supervisor)
-            self._lost_host = self._lost_host or not (self._lost_service or self.roster.deaths)
+            self.registry.lost_supervisors.add(event.supervisor)
+            self._has_lost_host = self._has_lost_host or not (self._service_loss or self.registry.deaths)
         if self.state == "stopped":
             return []
-        self._lost_service = self._lost_service or self.roster.explain_service(event)
-        if self.state == "starting" and not self.roster.is_left:
+        self._service_loss = self._service_loss or self.registry.describe_service_loss(event)
+        if self.state == "starting" and not self.registry.is_takeover:
             return self._fail_start(
-                LaunchError(f"{self._lost_service}\n  every process was ended; mend the cause and start again")
+                LaunchError(f"{self._service_loss}\n  every process was ended; mend the cause and start again")
             )
         # The remaining ranks on other hosts cannot compute without those that are lost.
-        kill: list[Command] = [KillRanks(self.roster.alive)] if isinstance(event, HostExited) else []
+        kill_commands: list[Command] = [KillRanks(self.registry.alive)] if isinstance(event, HostExited) else []
         if self.current is None:
-            was, self.state, self.reason = self.state, "dead", self._lost_service
-            told = [TellUser(f"{self.reason}\n  {self._cost.way_out()}")] if was != "dead" else []
-            taken = [ReportReady(), *self._refuse_waiting()] if was == "starting" else []
-            return [*told, *taken, *kill]
+            previous_state, self.state, self.reason = self.state, "dead", self._service_loss
+            notifications = (
+                [NotifyUser(f"{self.reason}\n  {self._replay_estimate.recovery_command()}")]
+                if previous_state != "dead"
+                else []
+            )
+            ready_commands = [ReportReady(), *self._refuse_queued()] if previous_state == "starting" else []
+            return [*notifications, *ready_commands, *kill_commands]
         if isinstance(event, HostExited):
-            self._lose_host_of_cell(self.current, event.supervisor)
-            return [*kill, *self._finish_if_done(now)]
+            self._mark_host_lost(self.current, event.supervisor)
+            return [*kill_commands, *self._finish_if_done(now)]
         # The ranks need no hub to end the cell; its end may be hours away.
         goes_on = f"cell {self.current.seq} goes on to its end, and the cluster takes no other one after it"
-        return [TellUser(f"{self._lost_service}\n  {goes_on}")]
+        return [NotifyUser(f"{self._service_loss}\n  {goes_on}")]
 
-    def _lose_host_of_cell(self, cell: Cell, supervisor: int) -> None:
-        for rank in set(cell.running_ranks) & set(self.roster.ranks_of(supervisor)):
-            cell.lose_rank(rank, "died", RankError("RankDied", self._lost_service))
+    def _mark_host_lost(self, cell: Cell, supervisor: int) -> None:
+        for rank in set(cell.running_ranks) & set(self.registry.ranks_of(supervisor)):
+            cell.mark_rank_lost(rank, "died", RankError("RankDied", self._service_loss))
 
     @property
-    def judged_alone(self) -> dict[int, Callable[[], object]]:
+    def single_rank_judges(self) -> dict[int, Callable[[], object]]:
         """Functions, by rank, that judge one rank's data of a cell whose judgement failed, to find the rank that caused it."""
         cell = self._judging
         if cell is None:
@@ -415,9 +427,9 @@ class Machine:
         def judge(rank: int) -> object:
             alone = Cell(cell.ticket, cell.request, seq=cell.seq, ranks=(rank,), now=cell.started_at)
             alone.parts[rank] = cell.parts[rank]
-            state, notes = judge_cell(alone, (), recorded=True, freed_in=0)
+            state, notes = judge_cell(alone, (), recorded=True, disconnected_in=0)
             record_cell(alone, self.generation, recorded=True)
-            return state, notes, alone.told_by_ranks(lambda _seq: "")
+            return state, notes, alone.rank_notes(lambda _seq: "")
 
         return {rank: partial(judge, rank) for rank in cell.parts}
 
@@ -428,22 +440,24 @@ class Machine:
             return self._fail_start(LaunchError(f"{reason}; every process was ended, start again"))
         if self.state != "stopped":
             self.state, self.reason = "dead", reason
-        told = TellUser(f"the cluster is {self.state}: {reason}\n  {self._cost.way_out()}")
-        return [told, KillRanks(self.roster.alive), *self._refuse_waiting()]
+        notification = NotifyUser(
+            f"the cluster is {self.state}: {reason}\n  {self._replay_estimate.recovery_command()}"
+        )
+        return [notification, KillRanks(self.registry.alive), *self._refuse_queued()]
 
-    def _stop(self, now: float, gone: str) -> list[Command]:
-        self.reason = gone or ("" if self.state != "starting" else "it was stopped while it started")
-        self.state, self.roster.is_let_go = "stopped", bool(gone)
+    def _stop(self, now: float, lost_reason: str) -> list[Command]:
+        self.reason = lost_reason or ("" if self.state != "starting" else "it was stopped while it started")
+        self.state, self.registry.is_detached = "stopped", bool(lost_reason)
         cell = self.current
         if cell is not None:
             for rank in cell.running_ranks:
-                cell.lose_rank(rank, "killed", RankError(STOPPED, "the cluster was stopped during the cell"))
-        return [*self._finish_if_done(now), *self._refuse_waiting()]
+                cell.mark_rank_lost(rank, "killed", RankError(RANK_STOPPED, "the cluster was stopped during the cell"))
+        return [*self._finish_if_done(now), *self._refuse_queued()]
 
 
-def _carry(seq: int, note: str) -> str:
+def _shorten_for_next_cell(seq: int, note: str) -> str:
     """Shorten a cell's note for the next cell, and name the cell in it."""
-    if note == IN_STEP:
+    if note == IN_SYNC_NOTE:
         return f"cell {seq} did not finish on every rank: variables that it sets may differ"
     first, _, rest = note.replace("this cell", "it").partition("\n")
     return f"cell {seq}: {first}{' …' if rest else ''}"

@@ -4,98 +4,98 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["BEAT_S", "PATIENCE", "Pulse", "Standstill"]
+__all__ = ["HEARTBEAT_INTERVAL_S", "HOST_TIMEOUT_FACTOR", "HeartbeatMonitor", "SuspendDetector"]
 
-BEAT_S = 2.0
+HEARTBEAT_INTERVAL_S = 2.0
 """Interval at which each host is asked for a heartbeat."""
-PATIENCE = 2
+HOST_TIMEOUT_FACTOR = 2
 """Hosts give up their notebook after this many times its limit, so that the notebook detects a loss first and can name it."""
-_STANDSTILL_S = 5.0
+_SUSPENDED_S = 5.0
 """The check runs every tenth of a second. A gap this long means that this process was suspended."""
-_RECALL_S = 45.0
+_RECENT_S = 45.0
 """Long enough to detect a host that was cut off meanwhile."""
 
 
-class Pulse:
+class HeartbeatMonitor:
     """Watches supervisors on other machines.
 
     Args:
         limit_s: a host that is silent for longer is lost.
 
-    >>> pulse = Pulse(20)
-    >>> pulse.hear(0, now=1.0)
-    >>> pulse.silent(now=20.0), pulse.silent(now=22.0)
+    >>> pulse = HeartbeatMonitor(20)
+    >>> pulse.record(0, now=1.0)
+    >>> pulse.find_lost(now=20.0), pulse.find_lost(now=22.0)
     ({}, {0: 21.0})
     """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._heard_at: dict[int, float] = {}
+        self._last_seen_at: dict[int, float] = {}
         self._allowed_s: dict[int, float] = {}
-        self._asked_at = 0.0
+        self._requested_at = 0.0
 
-    def hear(self, supervisor: int, now: float, *, busy_s: float = 0.0) -> None:
+    def record(self, supervisor: int, now: float, *, extra_s: float = 0.0) -> None:
         """Record a heartbeat of a supervisor. A supervisor that never sent one is left to the start timeout.
 
         Args:
             supervisor: its number.
             now: seconds on the owner's clock.
-            busy_s: additional seconds for which it may be silent until the next heartbeat.
+            extra_s: additional seconds for which it may be silent until the next heartbeat.
         """
-        self._heard_at[supervisor], self._allowed_s[supervisor] = now, self._limit_s + busy_s
+        self._last_seen_at[supervisor], self._allowed_s[supervisor] = now, self._limit_s + extra_s
 
-    def forget(self, supervisor: int) -> None:
+    def remove(self, supervisor: int) -> None:
         """Stop watching a supervisor that is known to be lost."""
-        self._heard_at.pop(supervisor, None)
+        self._last_seen_at.pop(supervisor, None)
 
-    def allow(self, missed_s: float) -> None:
+    def extend(self, missed_s: float) -> None:
         """Extend all limits by a time in which no host was asked, and so none could answer."""
-        self._heard_at = {k: at + missed_s for k, at in self._heard_at.items()}
+        self._last_seen_at = {k: at + missed_s for k, at in self._last_seen_at.items()}
 
-    def hurry(self, now: float, limit_s: float) -> None:
+    def limit_wait(self, now: float, limit_s: float) -> None:
         """Limit the time to each host's next heartbeat: it was asked to end ranks, and the wait for a lost host must be short."""
-        for k, at in self._heard_at.items():
+        for k, at in self._last_seen_at.items():
             self._allowed_s[k] = min(self._allowed_s[k], now - at + limit_s)
 
     def is_due(self, now: float) -> bool:
         """Check whether to ask now; if so, the request counts as sent."""
-        if not self._heard_at or now - self._asked_at < BEAT_S:
+        if not self._last_seen_at or now - self._requested_at < HEARTBEAT_INTERVAL_S:
             return False
-        self._asked_at = now
+        self._requested_at = now
         return True
 
-    def silent(self, now: float) -> Mapping[int, float]:
+    def find_lost(self, now: float) -> Mapping[int, float]:
         """Return the hosts that are lost, and for how many seconds each has been silent."""
-        return {k: now - at for k, at in self._heard_at.items() if now - at > self._allowed_s[k]}
+        return {k: now - at for k, at in self._last_seen_at.items() if now - at > self._allowed_s[k]}
 
 
-class Standstill:
+class SuspendDetector:
     """Detects that this process itself was suspended, or its machine slept.
 
-    >>> still = Standstill()
-    >>> still.look(1.0, 501.0), still.look(2.0, 502.0), still.look(2.5, 552.0), still.look(52.0, 602.0)
+    >>> still = SuspendDetector()
+    >>> still.check(1.0, 501.0), still.check(2.0, 502.0), still.check(2.5, 552.0), still.check(52.0, 602.0)
     (0.0, 0.0, 0.5, 49.5)
-    >>> still.recall(60.0), still.recall(110.0)
+    >>> still.recent_duration(60.0), still.recent_duration(110.0)
     (50.0, 0.0)
     """
 
     def __init__(self) -> None:
-        self._looked: tuple[float, float] | None = None
-        self._lasted_s = self._woke_at = 0.0
+        self._last_check: tuple[float, float] | None = None
+        self._duration_s = self._resumed_at = 0.0
 
-    def look(self, now: float, real_now: float) -> float:
+    def check(self, now: float, real_now: float) -> float:
         """Return how many seconds of the owner's clock were missed; 0 if none were.
 
         Args:
             now: seconds on the owner's clock, which may stop while the machine sleeps.
             real_now: seconds on a clock that does not stop.
         """
-        before, self._looked = self._looked or (now, real_now), (now, real_now)
-        if real_now - before[1] < _STANDSTILL_S:
+        before, self._last_check = self._last_check or (now, real_now), (now, real_now)
+        if real_now - before[1] < _SUSPENDED_S:
             return 0.0
-        self._lasted_s, self._woke_at = real_now - before[1], now
+        self._duration_s, self._resumed_at = real_now - before[1], now
         return now - before[0]
 
-    def recall(self, now: float) -> float:
+    def recent_duration(self, now: float) -> float:
         """Return how many real seconds the suspension lasted if it may be why a host is found lost now; else 0."""
-        return self._lasted_s if now - self._woke_at < _RECALL_S else 0.0
+        return self._duration_s if now - self._resumed_at < _RECENT_S else 0.0

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mhnb.core.life.events import HostExited
-from mhnb.core.life.gathering import Gathering
-from mhnb.core.life.ladder import TOO_SLOW
-from mhnb.core.life.lastwords import choose_line, shorten_line
-from mhnb.core.ranks import say_ranks
+from mhnb.core.life.gathering import StartBarrier
+from mhnb.core.life.ladder import KILLED_AFTER_INTERRUPT
+from mhnb.core.life.lastwords import pick_error_line, shorten_line
+from mhnb.core.ranks import describe_ranks
 from mhnb.core.reach.gpus import find_shared_gpu
 from mhnb.core.wire.protocol import (
-    Beat,
-    BeginRanks,
     CellEnded,
+    Heartbeat,
     HostUp,
     HubExited,
     Message,
@@ -26,13 +25,14 @@ from mhnb.core.wire.protocol import (
     RankReady,
     RankSpawned,
     StartFailed,
+    StartRanks,
 )
 from mhnb.errors import CoordinatorTimeout, EnginesMissing, LaunchError, UnknownMessage
 from mhnb.values import PHASES, Outcome, Phase
 
-__all__ = ["RankEntry", "Roster", "describe_exit", "ended_alike"]
+__all__ = ["RankEntry", "RankRegistry", "describe_exit", "ended_the_same"]
 
-_RAISE = "every process was ended; raise the limit with --start-timeout, or mend the cause"
+_TIMEOUT_HINT = "every process was ended; raise the limit with --start-timeout, or mend the cause"
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class RankEntry:
     """Its resident memory, as last reported by its supervisor; None if the supervisor is not asked."""
     is_halted: bool = False
     """Whether its process was halted at its supervisor's last report: by SIGSTOP, or in a debugger."""
-    last: tuple[int, Outcome] | None = None
+    last_cell: tuple[int, Outcome] | None = None
     """The last cell that it ended, and how."""
     exit: RankExited | None = None
 
@@ -76,23 +76,23 @@ def describe_exit(exited: RankExited) -> str:
     return f"was killed by {name}{hints.get(name, '')}"
 
 
-def ended_alike(exited: RankExited, first: RankExited) -> bool:
+def ended_the_same(exited: RankExited, first: RankExited) -> bool:
     """Check whether a rank ended by itself as the first one did. SIGKILL proves nothing: mhnb sends it to the other ranks.
 
-    >>> ended_alike(RankExited(1, None, 11, []), RankExited(0, None, 11, []))
+    >>> ended_the_same(RankExited(1, None, 11, []), RankExited(0, None, 11, []))
     True
     """
     return exited.signum != signal.SIGKILL and (exited.exit_code, exited.signum) == (first.exit_code, first.signum)
 
 
-class Roster:
+class RankRegistry:
     """The ranks of one generation.
 
     Args:
         hosts: the host label of each rank, in rank order.
         log_paths: the log file of each rank, in rank order.
         supervisors: the supervisor of each rank, in rank order; None: supervisor 0 has all.
-        gathering: waits for the supervisors if there are several.
+        barrier: waits for the supervisors if there are several.
     """
 
     def __init__(
@@ -100,32 +100,32 @@ class Roster:
         hosts: Sequence[str],
         log_paths: Sequence[str],
         supervisors: Sequence[int] | None = None,
-        gathering: Gathering | None = None,
+        barrier: StartBarrier | None = None,
     ) -> None:
-        self._gathering = gathering
-        self.is_left, self._left_name = False, ""
+        self._barrier = barrier
+        self.is_takeover, self._takeover_name = False, ""
         """Whether another notebook, which has ended, started the ranks."""
-        self.is_let_go = False
+        self.is_detached = False
         """Whether this notebook has detached from ranks that are alive."""
-        held = supervisors or [0] * len(hosts)
-        rows = enumerate(zip(hosts, log_paths, held, strict=True))
+        supervisor_of_rank = supervisors or [0] * len(hosts)
+        rows = enumerate(zip(hosts, log_paths, supervisor_of_rank, strict=True))
         self.entries = [RankEntry(rank, host, log, supervisor) for rank, (host, log, supervisor) in rows]
         self.lost_supervisors: set[int] = set()
         self.supervisor_pids: dict[int, int] = {}
         self.hub_pid: int | None = None
         self._hub_supervisor, self.hub_is_halted = 0, False
         self._hostnames: dict[int, str] = {}
-        self._refused: set[int] = set()
+        self._refused_ranks: set[int] = set()
         """Ranks that mhnb ends because of a message that they sent."""
         self.deaths: list[RankExited] = []
-        self.standing = ""
+        self.queue_position = ""
         """The hosts' position in a scheduler's queue; empty once a host has reported."""
 
-    def leave_to_another(self, name: str) -> None:
+    def mark_takeover(self, name: str) -> None:
         """Mark the ranks as started by an earlier notebook of the cluster `name`: they report again, without a message to begin."""
-        self.is_left, self._gathering, self._left_name = True, None, name
+        self.is_takeover, self._barrier, self._takeover_name = True, None, name
 
-    def note(self, event: RankSpawned | PhaseReached | RankReady | RankExited) -> None:
+    def update(self, event: RankSpawned | PhaseReached | RankReady | RankExited) -> None:
         """Record one event of the start or the end of a rank."""
         entry = self.entries[event.rank]
         if isinstance(event, RankSpawned):
@@ -147,31 +147,35 @@ class Roster:
         Raises:
             UnknownMessage: it may not.
         """
-        own, number = peer[:1], int(peer[1:])
+        peer_kind, number = peer[:1], int(peer[1:])
         match message:
-            case HostUp() | Beat():
-                mine = own == "s" and message.supervisor == number
-                fits = mine and (isinstance(message, HostUp) or self._is_beat(message))
+            case HostUp() | Heartbeat():
+                mine = peer_kind == "s" and message.supervisor == number
+                is_allowed = mine and (isinstance(message, HostUp) or self._is_beat(message))
             case RankSpawned() | RankExited():
-                fits = own == "s" and self._is_rank(message.rank) and self.entries[message.rank].supervisor == number
-                fits = fits and not (
+                is_allowed = (
+                    peer_kind == "s" and self._is_rank(message.rank) and self.entries[message.rank].supervisor == number
+                )
+                is_allowed = is_allowed and not (
                     isinstance(message, RankExited) and (message.exit_code is None) == (message.signum is None)
                 )
             case HubExited():
-                fits = own == "s"
+                is_allowed = peer_kind == "s"
             case _ if isinstance(message, RankMessage):
-                fits = own == "r" and message.rank == number and self._is_rank(number)
+                is_allowed = peer_kind == "r" and message.rank == number and self._is_rank(number)
             case _:
-                fits = False
-        if not fits:
+                is_allowed = False
+        if not is_allowed:
             raise UnknownMessage(f"{peer} may not send {str(message)[:200]}")
 
     def _is_rank(self, number: int) -> bool:
         return 0 <= number < len(self.entries)
 
-    def _is_beat(self, beat: Beat) -> bool:
-        known = all(rank.isdecimal() and self._is_rank(int(rank)) for rank in beat.nbytes if len(rank) < 10)
-        return known and all(len(rank) < 10 for rank in beat.nbytes) and all(map(self._is_rank, beat.halted))
+    def _is_beat(self, beat: Heartbeat) -> bool:
+        known = all(rank.isdecimal() and self._is_rank(int(rank)) for rank in beat.memory_nbytes if len(rank) < 10)
+        return (
+            known and all(len(rank) < 10 for rank in beat.memory_nbytes) and all(map(self._is_rank, beat.halted_ranks))
+        )
 
     def name_peer(self, peer: str) -> str:
         """Return a peer's name for messages to the user."""
@@ -180,69 +184,71 @@ class Roster:
             return f"the supervisor of {self.name_host(number)}"
         return f"rank {number}" + (f" ({self.entries[number].host})" if self._is_rank(number) else "")
 
-    def note_refused(self, rank: int) -> None:
+    def mark_refused(self, rank: int) -> None:
         """Record that mhnb ends a rank because it sent an invalid message."""
-        self._refused.add(rank)
+        self._refused_ranks.add(rank)
 
-    def note_host(self, event: HostUp) -> BeginRanks | None:
+    def record_host(self, event: HostUp) -> StartRanks | None:
         """Record a supervisor's report; once every host has reported, return the message for all of them."""
         if self.ranks_of(event.supervisor):
             # A host with ranks has reported; the hub's supervisor alone reports even while the hosts are queued.
-            self.standing = ""
+            self.queue_position = ""
         self.supervisor_pids[event.supervisor] = event.pid
         self._hostnames[event.supervisor] = event.hostname
         if event.hub_pid is not None:
             self.hub_pid, self._hub_supervisor = event.hub_pid, event.supervisor
-        if self._gathering is None:
+        if self._barrier is None:
             return None
         for entry in self.entries:
             if entry.supervisor == event.supervisor:
                 entry.log_path = f"{event.hostname}:{event.log_dir}/rank{entry.rank}.log"
-        return self._gathering.note(event)
+        return self._barrier.record_host(event)
 
     def has_host(self, entry: RankEntry) -> bool:
         """Check whether the rank's supervisor has reported."""
         return entry.supervisor in self._hostnames
 
-    def note_end(self, ended: CellEnded) -> None:
+    def record_cell_end(self, ended: CellEnded) -> None:
         """Record how a rank ended a cell, and new facts: its devices, if the cell initialised JAX."""
         entry = self.entries[ended.rank]
         entry.facts |= ended.facts
-        entry.last = (ended.seq, ended.outcome)
+        entry.last_cell = (ended.seq, ended.outcome)
 
-    def note_outcomes(self, seq: int, outcomes: Mapping[int, Outcome]) -> None:
+    def record_outcomes(self, seq: int, outcomes: Mapping[int, Outcome]) -> None:
         """Record how a cell ended on each rank, because a rank that was lost in it did not report that itself."""
         for rank, outcome in outcomes.items():
-            self.entries[rank].last = (seq, outcome)
+            self.entries[rank].last_cell = (seq, outcome)
 
     def find_busy(self) -> tuple[int, ...]:
         """Return the ranks of another notebook that have not answered if each may be running a cell: they answer between cells."""
-        late = [entry for entry in self.entries if entry.phase != "ready"] if self.is_left else []
-        may_be = all(entry.phase == "spawned" and not entry.is_halted and entry.exit is None for entry in late)
-        return tuple(entry.rank for entry in late) if may_be else ()
+        not_ready = [entry for entry in self.entries if entry.phase != "ready"] if self.is_takeover else []
+        can_be_busy = all(
+            entry.phase == "spawned" and not entry.is_halted and entry.exit is None for entry in not_ready
+        )
+        return tuple(entry.rank for entry in not_ready) if can_be_busy else ()
 
-    def note_standing(self, standing: Sequence[Mapping[str, Any]]) -> None:
+    def record_takeover_reports(self, reports: Sequence[Mapping[str, Any]]) -> None:
         """Record how the ranks ended the last cell of another notebook."""
-        for entry, said in zip(self.entries, standing, strict=True):
-            if said["last"] is not None:
-                entry.last = (said["last"]["seq"], said["last"]["outcome"])
+        for entry, report in zip(self.entries, reports, strict=True):
+            if report["last"] is not None:
+                entry.last_cell = (report["last"]["seq"], report["last"]["outcome"])
 
-    def find_left(self) -> tuple[int, ...]:
+    def ranks_with_abandoned(self) -> tuple[int, ...]:
         """Return the ranks with an abandoned collective that still ran or waited when they last ended a cell."""
         return tuple(entry.rank for entry in self.entries if entry.facts.get("left"))
 
-    def note_beat(self, beat: Beat, *, goes_on: bool = True) -> None:
+    def record_heartbeat(self, beat: Heartbeat, *, is_repeated: bool = True) -> None:
         """Record a host's report on its ranks.
 
         Args:
-            goes_on: whether the host will be asked repeatedly; otherwise the ranks' memory would soon be outdated.
+            is_repeated: whether the host will be asked repeatedly; otherwise the ranks' memory would soon be outdated.
         """
-        for rank, nbytes in beat.nbytes.items() if goes_on else ():
+        for rank, nbytes in beat.memory_nbytes.items() if is_repeated else ():
             self.entries[int(rank)].nbytes = nbytes
         if beat.supervisor == self._hub_supervisor:
-            self.hub_is_halted = beat.hub_halted
+            self.hub_is_halted = beat.is_hub_halted
         for held in self.ranks_of(beat.supervisor):
-            self.entries[held].is_halted = held in beat.halted
+            self.entries[held].is_halted = held in beat.halted_ranks
 
     @staticmethod
     def _advance(entry: RankEntry, phase: Phase) -> None:
@@ -262,11 +268,11 @@ class Roster:
 
     def name_host(self, supervisor: int) -> str:
         """Name the host of a supervisor for the user: its label, and the machine's own name."""
-        held = [entry for entry in self.entries if entry.supervisor == supervisor]
-        if not held:
+        entries = [entry for entry in self.entries if entry.supervisor == supervisor]
+        if not entries:
             return "the hub's machine"
-        own = held[0].facts.get("hostname") or self._hostnames.get(supervisor, "")
-        return f"{held[0].host} ({own})" if own else held[0].host
+        own = entries[0].facts.get("hostname") or self._hostnames.get(supervisor, "")
+        return f"{entries[0].host} ({own})" if own else entries[0].host
 
     def ranks_of(self, supervisor: int) -> tuple[int, ...]:
         """Return the ranks of a supervisor."""
@@ -278,43 +284,45 @@ class Roster:
         hub = [self.hub_pid] if supervisor == self._hub_supervisor else []
         return tuple(pid for pid in (*known, *hub) if pid is not None)
 
-    def can_free(self) -> bool:
+    def can_disconnect(self) -> bool:
         """Check whether every rank knows which of its connections carry collectives, and could close those."""
         return all(entry.facts.get("frees", False) for entry in self.entries)
 
-    def explain_death(self, exited: RankExited, how: str = "") -> str:
-        """Describe which rank died, how (`how` if that is known better than from its exit), and its last output."""
+    def describe_death(self, exited: RankExited, ending: str = "") -> str:
+        """Describe which rank died, how (`ending` if that is known better than from its exit), and its last output."""
         entry = self.entries[exited.rank]
-        if exited.rank in self._refused:
-            how = "was ended by mhnb: it sent a message that cannot be"
-        line = choose_line(exited.last_lines)
+        if exited.rank in self._refused_ranks:
+            ending = "was ended by mhnb: it sent a message that cannot be"
+        line = pick_error_line(exited.last_lines)
         last = f' · last line: "{line}"' if line else ""
         # If the rank died before this notebook attached, its pid may be unknown.
         who = entry.host if entry.pid is None else f"{entry.host}, pid {entry.pid}"
-        when = ", before this notebook took the cluster over," if self.is_left and entry.phase != "ready" else ""
-        return f"rank {entry.rank} ({who}){when} {how or describe_exit(exited)}{last} · log {entry.log_path}"
+        when = ", before this notebook took the cluster over," if self.is_takeover and entry.phase != "ready" else ""
+        return f"rank {entry.rank} ({who}){when} {ending or describe_exit(exited)}{last} · log {entry.log_path}"
 
-    def tell_death(self, first: RankExited, slow: Collection[int] = ()) -> str:
+    def format_death(self, first: RankExited, slow: Collection[int] = ()) -> str:
         """Describe which rank died first and what happened to the others; the caller appends the way out.
 
         Args:
             slow: ranks that were killed because they did not end their cell.
         """
-        return f"{self.explain_death(first, TOO_SLOW if first.rank in slow else '')}\n  {self.say_others(first, slow)}"
+        return f"{self.describe_death(first, KILLED_AFTER_INTERRUPT if first.rank in slow else '')}\n  {self.format_others(first, slow)}"
 
-    def say_others(self, first: RankExited, slow: Collection[int] = ()) -> str:
+    def format_others(self, first: RankExited, slow: Collection[int] = ()) -> str:
         """Describe what happened to the others after a rank died first, as sentences to which the caller adds one."""
         others = [entry for entry in self.entries if entry.rank != first.rank]
-        alike = [entry.rank for entry in others if entry.exit is not None and _ended_alike(entry.exit, first, slow)]
-        stopped = [entry.rank for entry in others if entry.rank not in alike]
-        was = f"{say_ranks(stopped)} {'was' if len(stopped) == 1 else 'were'} stopped with it. " if stopped else ""
-        return (f"{say_ranks(alike)} ended in the same way. " if alike else "") + was
+        same_end = [
+            entry.rank for entry in others if entry.exit is not None and _ended_the_same(entry.exit, first, slow)
+        ]
+        stopped = [entry.rank for entry in others if entry.rank not in same_end]
+        was = f"{describe_ranks(stopped)} {'was' if len(stopped) == 1 else 'were'} stopped with it. " if stopped else ""
+        return (f"{describe_ranks(same_end)} ended in the same way. " if same_end else "") + was
 
-    def say_end(self, entry: RankEntry, how: str = "") -> str:
+    def describe_end(self, entry: RankEntry, ending: str = "") -> str:
         """Describe briefly that a rank is alive, how it ended, or why it was stopped.
 
         Args:
-            how: how it ended, if that is known better than from its exit.
+            ending: how it ended, if that is known better than from its exit.
         """
         if entry.exit is None:
             return "lost with its host" if entry.supervisor in self.lost_supervisors else "alive"
@@ -323,16 +331,16 @@ class Roster:
         if self.lost_supervisors:
             return "stopped, as a host was lost"
         first = self.deaths[0].rank
-        return how or (f"stopped with rank {first}" if entry.rank != first else describe_exit(entry.exit))
+        return ending or (f"stopped with rank {first}" if entry.rank != first else describe_exit(entry.exit))
 
-    def explain_service(self, event: HubExited | HostExited) -> str:
+    def describe_service_loss(self, event: HubExited | HostExited) -> str:
         """Describe which host or hub was lost, and how."""
         if isinstance(event, HostExited):
             return event.cause
         exited = RankExited(-1, event.exit_code, event.signum, [])
         # A hub that was killed has not printed a reason.
-        said = choose_line(event.last_lines) if event.signum is None else ""
-        why = f" ({said})" if said else ""
+        line = pick_error_line(event.last_lines) if event.signum is None else ""
+        why = f" ({line})" if line else ""
         pid = "" if self.hub_pid is None else f", pid {self.hub_pid}"
         return f"the hub (ipyparallel's controller{pid}) {describe_exit(exited)}{why}"
 
@@ -345,17 +353,17 @@ class Roster:
         else:
             why = describe_exit(cause) + "".join(f"\n    {shorten_line(line)}" for line in cause.last_lines[-6:])
         halted = "".join(
-            f"\n  {_say_halted(e)}: that may be why" for e in self.entries if e.is_halted and e is not entry
+            f"\n  {_format_halted(e)}: that may be why" for e in self.entries if e.is_halted and e is not entry
         )
         text = (
-            f"rank {entry.rank} ({entry.host}, pid {entry.pid}) did not start: after phase '{phase}' it {_it(cause)}{why}{halted}\n"
-            f"  log {entry.log_path} · {self._what_now()}"
+            f"rank {entry.rank} ({entry.host}, pid {entry.pid}) did not start: after phase '{phase}' it {_verb(cause)}{why}{halted}\n"
+            f"  log {entry.log_path} · {self._next_step()}"
         )
         return EnginesMissing(text, rank=entry.rank, phase=phase, cause=why)
 
-    def _what_now(self) -> str:
-        if self.is_left:
-            return f"the others are left as they are; mhnb stop {self._left_name} in a shell ends them"
+    def _next_step(self) -> str:
+        if self.is_takeover:
+            return f"the others are left as they are; mhnb stop {self._takeover_name} in a shell ends them"
         return "every process was ended; mend the cause and start again"
 
     def find_shared_gpu(self, event: RankSpawned | PhaseReached | RankReady) -> LaunchError | None:
@@ -377,44 +385,46 @@ class Roster:
 
     def timeout_error(self, timeout_s: float) -> LaunchError:
         """Build the error of a start that timed out: it names the ranks that are furthest behind."""
-        if self._gathering is not None and self._gathering.missing:
-            return self._missing_error(timeout_s, self._gathering.missing)
-        late = [e for e in self.entries if e.phase != "ready"]
-        if halted := [e for e in late if e.is_halted]:
+        if self._barrier is not None and self._barrier.missing:
+            return self._missing_error(timeout_s, self._barrier.missing)
+        not_ready = [e for e in self.entries if e.phase != "ready"]
+        if halted := [e for e in not_ready if e.is_halted]:
             return self._halted_error(timeout_s, halted)
         if self.hub_is_halted:
-            return self._hub_error(timeout_s, late)
-        worst = min(late, key=lambda e: -1 if e.phase is None else PHASES.index(e.phase))
-        behind = [e for e in late if e.phase == worst.phase]
+            return self._hub_error(timeout_s, not_ready)
+        worst = min(not_ready, key=lambda e: -1 if e.phase is None else PHASES.index(e.phase))
+        behind = [e for e in not_ready if e.phase == worst.phase]
         names = ", ".join(f"rank {e.rank} ({e.host}, pid {e.pid})" for e in behind[:4])
-        told = f"{names} reached phase '{worst.phase}' and no further" if worst.phase else self._say_unheard(behind)
+        description = (
+            f"{names} reached phase '{worst.phase}' and no further" if worst.phase else self._format_unreported(behind)
+        )
         kind = CoordinatorTimeout if worst.phase == "jax" else EnginesMissing
         log = worst.log_path if worst.phase else worst.log_path.rpartition("/")[0]
-        way = self._what_now() if self.is_left else _RAISE
+        next_step = self._next_step() if self.is_takeover else _TIMEOUT_HINT
         return kind(
-            f"{self._took_longer(timeout_s)}: {told}\n  log {log} · {way}",
+            f"{self._format_timeout(timeout_s)}: {description}\n  log {log} · {next_step}",
             rank=worst.rank,
             phase=worst.phase,
             cause="timeout",
         )
 
-    def _took_longer(self, timeout_s: float) -> str:
-        return f"{'taking the cluster over' if self.is_left else 'the start'} took longer than {timeout_s:g} s"
+    def _format_timeout(self, timeout_s: float) -> str:
+        return f"{'taking the cluster over' if self.is_takeover else 'the start'} took longer than {timeout_s:g} s"
 
-    def _say_unheard(self, ranks: Sequence[RankEntry]) -> str:
+    def _format_unreported(self, ranks: Sequence[RankEntry]) -> str:
         """Describe ranks that never reported, and the supervisors that should have started them."""
-        held = sorted({entry.supervisor for entry in ranks})
-        pids = ", ".join(f"pid {self.supervisor_pids[k]}" for k in held if k in self.supervisor_pids)
+        supervisors = sorted({entry.supervisor for entry in ranks})
+        pids = ", ".join(f"pid {self.supervisor_pids[k]}" for k in supervisors if k in self.supervisor_pids)
         who = f"the supervisor of their host{f' ({pids})' if pids else ''}"
-        return f"{say_ranks([entry.rank for entry in ranks])} never came up; {who} has not said why, and may be halted or just busy"
+        return f"{describe_ranks([entry.rank for entry in ranks])} never came up; {who} has not said why, and may be halted or just busy"
 
     def _halted_error(self, timeout_s: float, halted: Sequence[RankEntry]) -> LaunchError:
         """Build the error that names the ranks whose processes are halted: the other ranks wait for these."""
         first = halted[0]
-        way = f"kill -CONT {first.pid} lets it go on; " if self.is_left else ""
+        way = f"kill -CONT {first.pid} lets it go on; " if self.is_takeover else ""
         return EnginesMissing(
-            f"{self._took_longer(timeout_s)}: {', '.join(map(_say_halted, halted[:4]))}\n"
-            f"  log {first.log_path} · {way}{self._what_now()}",
+            f"{self._format_timeout(timeout_s)}: {', '.join(map(_format_halted, halted[:4]))}\n"
+            f"  log {first.log_path} · {way}{self._next_step()}",
             rank=first.rank,
             phase=first.phase,
             cause="halted",
@@ -423,17 +433,17 @@ class Roster:
     def _hub_error(self, timeout_s: float, late: Sequence[RankEntry]) -> LaunchError:
         """Build the error that names the halted hub: each rank registers with it, and waits until it does."""
         return EnginesMissing(
-            f"{self._took_longer(timeout_s)}: the hub (ipyparallel's controller, pid {self.hub_pid}) is halted, by SIGSTOP or in"
-            f" a debugger, and {say_ranks([e.rank for e in late])} waited for it\n"
-            f"  log {late[0].log_path.rpartition('/')[0]} · kill -CONT {self.hub_pid} lets it go on; {self._what_now()}",
+            f"{self._format_timeout(timeout_s)}: the hub (ipyparallel's controller, pid {self.hub_pid}) is halted, by SIGSTOP or in"
+            f" a debugger, and {describe_ranks([e.rank for e in late])} waited for it\n"
+            f"  log {late[0].log_path.rpartition('/')[0]} · kill -CONT {self.hub_pid} lets it go on; {self._next_step()}",
             phase=late[0].phase,
             cause="halted",
         )
 
     def _missing_error(self, timeout_s: float, missing: Sequence[int]) -> LaunchError:
-        absent = dict.fromkeys(e.host for e in self.entries if e.supervisor in missing) or ["the hub"]
+        hosts = dict.fromkeys(e.host for e in self.entries if e.supervisor in missing) or ["the hub"]
         return EnginesMissing(
-            f"the start took longer than {timeout_s:g} s: {', '.join(absent)} did not report\n"
+            f"the start took longer than {timeout_s:g} s: {', '.join(hosts)} did not report\n"
             "  can it reach the address that this notebook listens on? every process was ended; %mhjax doctor looks at each host",
             phase=None,
             cause="timeout",
@@ -446,18 +456,18 @@ class Roster:
             for name, version in entry.facts.get("versions", {}).items():
                 found.setdefault(name, {}).setdefault(version, []).append(entry.rank)
         listed = "; ".join(f"{name}: {versions}" for name, versions in found.items() if len(versions) > 1)
-        told = f"the ranks hold different software ({listed}); install the same versions"
-        return LaunchError(told) if listed else None
+        text = f"the ranks hold different software ({listed}); install the same versions"
+        return LaunchError(text) if listed else None
 
 
-def _ended_alike(exited: RankExited, first: RankExited, slow: Collection[int]) -> bool:
-    return {exited.rank, first.rank} <= set(slow) or ended_alike(exited, first)
+def _ended_the_same(exited: RankExited, first: RankExited, slow: Collection[int]) -> bool:
+    return {exited.rank, first.rank} <= set(slow) or ended_the_same(exited, first)
 
 
-def _it(cause: StartFailed | RankExited) -> str:
+def _verb(cause: StartFailed | RankExited) -> str:
     return "raised " if isinstance(cause, StartFailed) else ""
 
 
-def _say_halted(entry: RankEntry) -> str:
+def _format_halted(entry: RankEntry) -> str:
     where = f" after phase '{entry.phase}'" if entry.phase not in (None, "ready") else ""
     return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) stands still{where}, halted by SIGSTOP or a debugger"

@@ -9,21 +9,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mhnb.core.output.content import find_content
-from mhnb.core.output.template import OWN, Skeleton, Template, find_form, join_tails, make_template, split_numbers
+from mhnb.core.output.content import normalize_output
+from mhnb.core.output.template import (
+    RANK_PLACEHOLDER,
+    Skeleton,
+    Template,
+    make_template,
+    split_numbers,
+    template_key,
+    unify_skeletons,
+)
 from mhnb.values import Output
 
-__all__ = ["Folded", "Picture", "Text", "find_majority", "fold_outputs", "is_plain"]
+__all__ = ["OutputGroup", "RichPart", "TextPart", "find_majority", "group_outputs", "is_text"]
 
-_BARE_RANKS = 8
-_CROWD = 3
+_MAX_BARE_RANKS = 8
+_MAX_LINE_NUMBERS = 3
 """Lines of a few ranks in which more numbers than this differ do not become a template."""
-_FEW = 3
+_MAX_MINORITY_BLOCKS = 3
 """Up to this many minority groups each get a block that shows what differs; more share one if only numbers differ."""
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextPart:
     """A piece of text that the ranks of a block have at the same position."""
 
     channel: str
@@ -39,7 +47,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class RichPart:
     """A figure, HTML or similar output that the ranks of a block have at the same position; equal ones once."""
 
     variants: tuple[tuple[tuple[int, ...], Output], ...]
@@ -49,28 +57,28 @@ class Picture:
         return next(output for ranks, output in self.variants if rank in ranks)
 
 
-_Part: TypeAlias = Text | Picture
+_Part: TypeAlias = TextPart | RichPart
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class OutputGroup:
     """A block: ranks whose outputs are equal, except for the numbers that its templates list."""
 
     ranks: tuple[int, ...]
     parts: tuple[_Part, ...]
 
     @property
-    def varies(self) -> bool:
+    def has_differences(self) -> bool:
         """Whether anything other than their own number differs between its ranks."""
         return any(
-            len(part.variants) > 1 if isinstance(part, Picture) else bool(part.template.varying) for part in self.parts
+            len(part.variants) > 1 if isinstance(part, RichPart) else bool(part.template.varying) for part in self.parts
         )
 
     @property
     def is_literal(self) -> bool:
         """Whether the text as shown is every rank's exact output."""
         return not any(
-            len(part.variants) > 1 if isinstance(part, Picture) else bool(part.template.slots) for part in self.parts
+            len(part.variants) > 1 if isinstance(part, RichPart) else bool(part.template.slots) for part in self.parts
         )
 
     def outputs_of(self, rank: int) -> tuple[Output, ...]:
@@ -78,40 +86,44 @@ class Folded:
         return tuple(part.output_of(rank) for part in self.parts)
 
 
-def is_plain(output: Output) -> bool:
+def is_text(output: Output) -> bool:
     """Check whether an output is only text.
 
-    >>> is_plain({"output_type": "display_data", "data": {"text/plain": "7"}})
+    >>> is_text({"output_type": "display_data", "data": {"text/plain": "7"}})
     True
     """
     return output["output_type"] == "stream" or set(output.get("data", ())) == {"text/plain"}
 
 
-def fold_outputs(said: Iterable[tuple[Sequence[int], Sequence[Output]]]) -> tuple[Folded, ...]:
+def group_outputs(outputs_by_ranks: Iterable[tuple[Sequence[int], Sequence[Output]]]) -> tuple[OutputGroup, ...]:
     """Group the ranks' outputs into blocks, ordered by first rank.
 
     Args:
-        said: ranks with the outputs that all of them have; the caller leaves out errors.
+        outputs_by_ranks: ranks with the outputs that all of them have; the caller leaves out errors.
 
-    >>> [f.ranks for f in fold_outputs([((r,), [{"output_type": "stream", "name": "stdout", "text": f"a {r}"}]) for r in (0, 1)])]
+    >>> [f.ranks for f in group_outputs([((r,), [{"output_type": "stream", "name": "stdout", "text": f"a {r}"}]) for r in (0, 1)])]
     [(0, 1)]
     """
     classes: dict[tuple[object, ...], list[_Member]] = {}
-    for ranks, outputs in said:
+    for ranks, outputs in outputs_by_ranks:
         member = _Member(tuple(ranks), outputs)
-        classes.setdefault(member.form, []).append(member)
+        classes.setdefault(member.key, []).append(member)
     for members in classes.values():
         _share_skeletons(members)
-    alike = [_merge_own(members) for members in classes.values()]
+    groups_by_class = [_group_by_own_number(members) for members in classes.values()]
     total = sum(len(m.ranks) for members in classes.values() for m in members)
-    folded = [block for groups in alike for block in _fold_class(groups, total, alone=_has_majority(alike, total))]
-    return tuple(sorted(folded, key=lambda block: block.ranks[0]))
+    blocks = [
+        block
+        for groups in groups_by_class
+        for block in _build_blocks(groups, total, has_majority=_has_majority(groups_by_class, total))
+    ]
+    return tuple(sorted(blocks, key=lambda block: block.ranks[0]))
 
 
-def find_majority(blocks: Sequence[Folded]) -> Folded | None:
+def find_majority(blocks: Sequence[OutputGroup]) -> OutputGroup | None:
     """Return the block with more than half of the ranks; None if there is none, or no other block.
 
-    >>> find_majority([Folded((0, 1), ()), Folded((2,), ())]).ranks
+    >>> find_majority([OutputGroup((0, 1), ()), OutputGroup((2,), ())]).ranks
     (0, 1)
     """
     total = sum(len(block.ranks) for block in blocks)
@@ -126,27 +138,27 @@ class _Member:
         self.shapes: list[tuple[str, Skeleton]] = []
         self.numbers: list[list[str]] = []
         self.outputs: list[Output | None] = []
-        self.own: frozenset[int] = frozenset()
+        self.own_positions: frozenset[int] = frozenset()
         """Positions, among all its numbers, at which it and most others of its class wrote their own rank."""
         for output in outputs:
-            self._take(output)
+            self._add_output(output)
 
     @property
-    def form(self) -> tuple[object, ...]:
+    def key(self) -> tuple[object, ...]:
         """What the ranks of one class have in common."""
         return tuple(
-            (channel, skeleton if channel == "rich" else find_form(skeleton, numbers))
+            (channel, skeleton if channel == "rich" else template_key(skeleton, numbers))
             for (channel, skeleton), numbers in zip(self.shapes, self.numbers, strict=True)
         )
 
-    def _take(self, output: Output) -> None:
-        if is_plain(output):
+    def _add_output(self, output: Output) -> None:
+        if is_text(output):
             stream = output["output_type"] == "stream"
             text = output["text"] if stream else output["data"]["text/plain"]
             skeleton, numbers = split_numbers(text if isinstance(text, str) else "".join(text))
             self._add(output["name"] if stream else "value", skeleton, numbers, None)
         else:
-            self._add("rich", tuple(sorted(output.get("data", ()))), [find_content(output)], output)
+            self._add("rich", tuple(sorted(output.get("data", ()))), [normalize_output(output)], output)
 
     def _add(self, channel: str, skeleton: Skeleton, numbers: list[str], output: Output | None) -> None:
         self.shapes.append((channel, skeleton))
@@ -158,49 +170,49 @@ def _share_skeletons(members: Sequence[_Member]) -> None:
     """Give members of one class equal skeletons: a unit or padding in which they differ becomes part of its number."""
     for at, (channel, _) in enumerate(members[0].shapes):
         if len({member.shapes[at] for member in members}) > 1:
-            skeleton, numbers = join_tails([(member.shapes[at][1], member.numbers[at]) for member in members])
+            skeleton, numbers = unify_skeletons([(member.shapes[at][1], member.numbers[at]) for member in members])
             for member, joined in zip(members, numbers, strict=True):
                 member.shapes[at], member.numbers[at] = (channel, skeleton), joined
 
 
-_Alike: TypeAlias = list[_Member]
+_EqualMembers: TypeAlias = list[_Member]
 """Members that differ only in their ranks' own numbers."""
 
 
-def _merge_own(members: list[_Member]) -> list[_Alike]:
+def _group_by_own_number(members: list[_Member]) -> list[_EqualMembers]:
     """Group members of one class that are equal apart from each rank's own number."""
     if len(members) == 1:
         return [members]
-    if _are_bare(members):
+    if _are_mostly_numbers(members):
         return [[member] for member in members]
     ranks = sum(len(m.ranks) for m in members)
     marked: list[list[str]] = [[] for _ in members]
-    owning: list[set[int]] = [set() for _ in members]
-    for place, column in enumerate(zip(*([n for part in m.numbers for n in part] for m in members), strict=True)):
+    own_positions: list[set[int]] = [set() for _ in members]
+    for position, column in enumerate(zip(*([n for part in m.numbers for n in part] for m in members), strict=True)):
         if len(set(column)) == 1:
             continue
-        own = [len(m.ranks) == 1 and _is_own(value, m.ranks[0]) for m, value in zip(members, column, strict=True)]
+        own = [len(m.ranks) == 1 and _is_own_rank(value, m.ranks[0]) for m, value in zip(members, column, strict=True)]
         # If most ranks write their own number there, a rank that writes another number differs.
-        usual = 2 * sum(own) > ranks and sum(own) > 1
+        is_common = 2 * sum(own) > ranks and sum(own) > 1
         for at, value in enumerate(column):
             # An array's `3.` is not the integer `3`.
-            marked[at].append(OWN + "." * value.endswith(".") if usual and own[at] else value)
-            if usual and own[at]:
-                owning[at].add(place)
-    found: dict[tuple[str, ...], _Alike] = {}
-    for member, mark, own_places in zip(members, marked, owning, strict=True):
-        member.own = frozenset(own_places)
+            marked[at].append(RANK_PLACEHOLDER + "." * value.endswith(".") if is_common and own[at] else value)
+            if is_common and own[at]:
+                own_positions[at].add(position)
+    found: dict[tuple[str, ...], _EqualMembers] = {}
+    for member, mark, own_places in zip(members, marked, own_positions, strict=True):
+        member.own_positions = frozenset(own_places)
         found.setdefault(tuple(mark), []).append(member)
     return list(found.values())
 
 
-def _is_own(value: str, rank: int) -> bool:
+def _is_own_rank(value: str, rank: int) -> bool:
     return value.strip().removesuffix(".") == str(rank)
 
 
-def _are_bare(members: Sequence[_Member]) -> bool:
+def _are_mostly_numbers(members: Sequence[_Member]) -> bool:
     """Check whether the lines of a few ranks read better next to each other than as a template: they are almost only numbers."""
-    if sum(len(member.ranks) for member in members) > _BARE_RANKS:
+    if sum(len(member.ranks) for member in members) > _MAX_BARE_RANKS:
         return False
     texts = [text for channel, skeleton in members[0].shapes if channel != "rich" for text in skeleton]
     only_numbers = bool(texts) and not any(character.isalnum() for text in texts for character in text)
@@ -216,41 +228,43 @@ def _are_crowded(members: Sequence[_Member]) -> bool:
     if lines != 1 or any(number.lstrip().startswith("|") for row in rows for number in row):
         # Progress bars are merged into one bar.
         return False
-    return sum(len(set(column)) > 1 for column in zip(*rows, strict=True)) > _CROWD
+    return sum(len(set(column)) > 1 for column in zip(*rows, strict=True)) > _MAX_LINE_NUMBERS
 
 
-def _size(group: _Alike) -> int:
+def _size(group: _EqualMembers) -> int:
     return sum(len(member.ranks) for member in group)
 
 
-def _has_majority(classes: Sequence[Sequence[_Alike]], total: int) -> bool:
+def _has_majority(classes: Sequence[Sequence[_EqualMembers]], total: int) -> bool:
     return any(2 * _size(group) > total for groups in classes for group in groups)
 
 
-def _fold_class(groups: Sequence[_Alike], total: int, *, alone: bool) -> list[Folded]:
-    """Build the blocks of one class; `alone`: some group of some class is the majority."""
+def _build_blocks(groups: Sequence[_EqualMembers], total: int, *, has_majority: bool) -> list[OutputGroup]:
+    """Build the blocks of one class; `has_majority`: some group of some class is the majority."""
     major = [group for group in groups if 2 * _size(group) > total]
     minor = [group for group in groups if 2 * _size(group) <= total]
-    if (alone and len(minor) <= _FEW) or _are_bare([m for g in groups for m in g]):
+    if (has_majority and len(minor) <= _MAX_MINORITY_BLOCKS) or _are_mostly_numbers([m for g in groups for m in g]):
         return [_block(group) for group in groups]
     return [_block(group) for group in major] + ([_block([m for g in minor for m in g])] if minor else [])
 
 
-def _block(members: _Alike) -> Folded:
+def _block(members: _EqualMembers) -> OutputGroup:
     ranks = tuple(sorted(rank for member in members for rank in member.ranks))
-    return Folded(ranks, tuple(_part(members, at) for at in range(len(members[0].shapes))))
+    return OutputGroup(ranks, tuple(_part(members, at) for at in range(len(members[0].shapes))))
 
 
-def _part(members: _Alike, at: int) -> _Part:
+def _part(members: _EqualMembers, at: int) -> _Part:
     channel, skeleton = members[0].shapes[at]
     if channel != "rich":
         first = sum(map(len, members[0].numbers[:at]))
-        own = frozenset.intersection(*(m.own for m in members))
+        own = frozenset.intersection(*(m.own_positions for m in members))
         here = {place - first for place in own if 0 <= place - first < len(members[0].numbers[at])}
-        return Text(channel, make_template([(m.ranks, m.numbers[at]) for m in members], skeleton, own=here))
+        return TextPart(
+            channel, make_template([(m.ranks, m.numbers[at]) for m in members], skeleton, own_positions=here)
+        )
     variants: dict[str, tuple[list[int], Output]] = {}
     for member in members:
         output = member.outputs[at]
         assert output is not None
         variants.setdefault(member.numbers[at][0], ([], output))[0].extend(member.ranks)
-    return Picture(tuple((tuple(sorted(ranks)), output) for ranks, output in variants.values()))
+    return RichPart(tuple((tuple(sorted(ranks)), output) for ranks, output in variants.values()))

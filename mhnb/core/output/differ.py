@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal, TypeAlias
 
-__all__ = ["Row", "Span", "apply_rows", "compare_lines", "compare_words"]
+__all__ = ["DiffRow", "DiffSpan", "apply_rows", "compare_lines", "compare_words"]
 
 _WORD = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\w+|\s+|[^\w\s]")
 _MAX_WORK = 250_000
@@ -24,7 +24,7 @@ Line: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class DiffSpan:
     """A part of a line: equal if `there` is None, else `there` is the other text's part."""
 
     here: str
@@ -32,12 +32,12 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DiffRow:
     """The difference for a line, or for `count` equal lines."""
 
     kind: Literal["same", "changed", "added", "missing"]
     channel: str = ""
-    spans: tuple[Span, ...] = ()
+    spans: tuple[DiffSpan, ...] = ()
     """The parts of a changed, added or missing line."""
     count: int = 1
     start: int = 0
@@ -54,22 +54,22 @@ class Row:
         return "".join(span.here if span.there is None else span.there for span in self.spans)
 
 
-def compare_lines(here: Sequence[Line], there: Sequence[Line]) -> tuple[Row, ...]:
+def compare_lines(here: Sequence[Line], there: Sequence[Line]) -> tuple[DiffRow, ...]:
     """Return how `here` differs from `there`.
 
     >>> [row.kind for row in compare_lines([("o", "a"), ("o", "loss 1")], [("o", "a"), ("o", "loss 2")])]
     ['same', 'changed']
     """
-    rows: list[Row] = []
+    rows: list[DiffRow] = []
     for kind, h0, h1, t0, t1 in _opcodes(here, there):
         if kind == "equal":
-            rows.append(Row("same", count=t1 - t0, start=t0))
+            rows.append(DiffRow("same", count=t1 - t0, start=t0))
         else:
-            rows += _replaced(here[h0:h1], there[t0:t1])
+            rows += _pair_lines(here[h0:h1], there[t0:t1])
     return tuple(rows)
 
 
-def apply_rows(rows: Sequence[Row], there: Sequence[Line]) -> list[Line]:
+def apply_rows(rows: Sequence[DiffRow], there: Sequence[Line]) -> list[Line]:
     """Rebuild the text that `compare_lines` compared.
 
     >>> apply_rows(compare_lines([("o", "x 1")], [("o", "x 2")]), [("o", "x 2")])
@@ -84,27 +84,27 @@ def apply_rows(rows: Sequence[Row], there: Sequence[Line]) -> list[Line]:
     return lines
 
 
-def compare_words(here: str, there: str) -> tuple[Span, ...]:
+def compare_words(here: str, there: str) -> tuple[DiffSpan, ...]:
     """Return which words of a line differ.
 
     >>> compare_words("loss 0.7", "loss 0.3")
-    (Span(here='loss ', there=None), Span(here='0.7', there='0.3'))
+    (DiffSpan(here='loss ', there=None), DiffSpan(here='0.7', there='0.3'))
     """
     ours, theirs = _WORD.findall(here), _WORD.findall(there)
     head, tail = _equal_ends(ours, theirs)
     h1, t1 = len(ours) - tail, len(theirs) - tail
     # Most long lines differ in one position, so only the part between the equal ends is compared.
-    ends = [Span("".join(ours[:head]))] if head else [], [Span("".join(ours[h1:]))] if tail else []
-    return (*ends[0], *_between(ours[head:h1], theirs[head:t1]), *ends[1])
+    ends = [DiffSpan("".join(ours[:head]))] if head else [], [DiffSpan("".join(ours[h1:]))] if tail else []
+    return (*ends[0], *_diff_words(ours[head:h1], theirs[head:t1]), *ends[1])
 
 
-def _between(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[Span]:
+def _diff_words(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[DiffSpan]:
     if max(len(ours), len(theirs)) > _MAX_WORDS:
-        yield Span("".join(ours), "".join(theirs))
+        yield DiffSpan("".join(ours), "".join(theirs))
         return
     for kind, h0, h1, t0, t1 in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
         text = "".join(ours[h0:h1])
-        yield Span(text) if kind == "equal" else Span(text, "".join(theirs[t0:t1]))
+        yield DiffSpan(text) if kind == "equal" else DiffSpan(text, "".join(theirs[t0:t1]))
 
 
 def _equal_ends(here: Sequence[object], there: Sequence[object]) -> tuple[int, int]:
@@ -134,14 +134,14 @@ def _opcodes(here: Sequence[Line], there: Sequence[Line]) -> Iterator[_Opcode]:
         yield "equal", h1, len(here), t1, len(there)
 
 
-def _replaced(here: Sequence[Line], there: Sequence[Line]) -> Iterator[Row]:
+def _pair_lines(here: Sequence[Line], there: Sequence[Line]) -> Iterator[DiffRow]:
     """Pair lines by position if they are similar; otherwise one is added and the other missing."""
     for ours, theirs in zip(here, there, strict=False):
         spans = compare_words(ours[1], theirs[1])
         if ours == theirs:
-            yield Row("changed", ours[0], (Span(ours[1]),))
-        elif ours[0] == theirs[0] and _are_alike(spans):
-            yield Row("changed", ours[0], spans)
+            yield DiffRow("changed", ours[0], (DiffSpan(ours[1]),))
+        elif ours[0] == theirs[0] and _are_similar(spans):
+            yield DiffRow("changed", ours[0], spans)
         else:
             yield from (_missing(theirs), _added(ours))
     both = min(len(here), len(there))
@@ -149,7 +149,7 @@ def _replaced(here: Sequence[Line], there: Sequence[Line]) -> Iterator[Row]:
     yield from map(_missing, there[both:])
 
 
-def _are_alike(spans: Sequence[Span]) -> bool:
+def _are_similar(spans: Sequence[DiffSpan]) -> bool:
     """Check whether enough characters, or enough words, are the same."""
     for size in (len, lambda text: len(text.split())):
         equal = sum(size(span.here) for span in spans if span.there is None)
@@ -160,9 +160,9 @@ def _are_alike(spans: Sequence[Span]) -> bool:
     return False
 
 
-def _added(line: Line) -> Row:
-    return Row("added", line[0], (Span(line[1]),))
+def _added(line: Line) -> DiffRow:
+    return DiffRow("added", line[0], (DiffSpan(line[1]),))
 
 
-def _missing(line: Line) -> Row:
-    return Row("missing", line[0], (Span("", line[1]),))
+def _missing(line: Line) -> DiffRow:
+    return DiffRow("missing", line[0], (DiffSpan("", line[1]),))

@@ -13,15 +13,15 @@ from typing import Any
 
 from mhnb.core.output.results import RankResult
 
-__all__ = ["Figure", "describe_figure", "find_form", "gather_figures"]
+__all__ = ["Figure", "collect_figures", "describe_figure", "find_figure_type"]
 
-_FORMS = {
+_FIGURE_KINDS = {
     "application/vnd.plotly.": "plotly",
     "application/vnd.vegalite.": "Vega-Lite",
     "application/vnd.vega.": "Vega",
 }
 """By the prefix of the MIME type, which ends in a version."""
-_SHOWN = ("text/html", "image/png", "image/svg+xml", "image/jpeg")
+_RENDERED_TYPES = ("text/html", "image/png", "image/svg+xml", "image/jpeg")
 _TITLE_CHARS, _KINDS_NAMED = 80, 8
 
 
@@ -37,15 +37,15 @@ class Figure:
     """Its stored size."""
 
 
-def find_form(data: Mapping[str, Any]) -> str | None:
+def find_figure_type(data: Mapping[str, Any]) -> str | None:
     """Return the MIME type of a figure that has no other representation; None for any other output.
 
-    >>> find_form({"application/vnd.plotly.v1+json": {}, "text/plain": "Figure()"})
+    >>> find_figure_type({"application/vnd.plotly.v1+json": {}, "text/plain": "Figure()"})
     'application/vnd.plotly.v1+json'
     """
-    if any(mime in data for mime in _SHOWN):
+    if any(mime in data for mime in _RENDERED_TYPES):
         return None
-    return next((mime for mime in data if mime.startswith(tuple(_FORMS))), None)
+    return next((mime for mime in data if mime.startswith(tuple(_FIGURE_KINDS))), None)
 
 
 def describe_figure(mime: str, content: Any) -> str:
@@ -54,7 +54,7 @@ def describe_figure(mime: str, content: Any) -> str:
     >>> describe_figure("application/vnd.plotly.v1+json", {"data": [{"type": "bar"}], "layout": {"title": {"text": "loss"}}})
     'a plotly figure “loss”: bar'
     """
-    kind = next(word for start, word in _FORMS.items() if mime.startswith(start))
+    kind = next(word for start, word in _FIGURE_KINDS.items() if mime.startswith(start))
     parts = content if isinstance(content, dict) else {}
     title = _title(parts)
     traces = parts.get("data") if kind == "plotly" else None
@@ -72,20 +72,20 @@ def _title(parts: Mapping[str, Any]) -> str:
     return text[:_TITLE_CHARS] if isinstance(text, str) else ""
 
 
-def gather_figures(ranks: Iterable[RankResult]) -> tuple[Figure, ...]:
+def collect_figures(ranks: Iterable[RankResult]) -> tuple[Figure, ...]:
     """Collect the figures of a cell, ordered by their position in a rank's outputs, then by rank; equal figures once.
 
     Args:
         ranks: each rank's result, in rank order.
 
     >>> shown = {"output_type": "display_data", "data": {"application/vnd.vega.v5+json": {}}, "metadata": {}}
-    >>> [figure.ranks for figure in gather_figures(RankResult(rank, "ok", (shown,)) for rank in (0, 1))]
+    >>> [figure.ranks for figure in collect_figures(RankResult(rank, "ok", (shown,)) for rank in (0, 1))]
     [(0, 1)]
     """
     found: dict[tuple[int, str], tuple[list[int], str, Any]] = {}
     for rank in ranks:
-        forms = ((find_form(data), data) for output in rank.outputs if (data := output.get("data")))
-        for at, (mime, data) in enumerate((mime, data) for mime, data in forms if mime is not None):
+        figures = ((find_figure_type(data), data) for output in rank.outputs if (data := output.get("data")))
+        for at, (mime, data) in enumerate((mime, data) for mime, data in figures if mime is not None):
             text = json.dumps([mime, data[mime]], sort_keys=True)
             found.setdefault((at, text), ([], mime, data[mime]))[0].append(rank.rank)
     in_order = sorted(found.items(), key=lambda one: one[0][0])

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from mhnb.core.output.figures import describe_figure, find_form
+from mhnb.core.output.figures import describe_figure, find_figure_type
 from mhnb.core.output.terminal import TerminalText
 from mhnb.core.wire.protocol import OutputEvent
 from mhnb.values import Output
 
-__all__ = ["ForeignUpdate", "GAP", "HEAD_LIMIT", "OutputFolder", "TAIL_LIMIT", "fold_events"]
+__all__ = ["ForeignUpdate", "GAP_LINE", "HEAD_LIMIT", "OutputAccumulator", "TAIL_LIMIT", "accumulate_events"]
 
 HEAD_LIMIT = 512 * 1024
 """Characters kept from the start of a cell's text."""
@@ -25,11 +25,11 @@ TAIL_LIMIT = 512 * 1024
 _CHUNK = 32 * 1024
 """A stream is split into chunks of about this many characters, so that the middle can be dropped."""
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-_WHY_FIGURE = "told as text: only a notebook's front end draws this form; fig.show('png') makes an image of it"
+_FIGURE_REASON = "told as text: only a notebook's front end draws this form; fig.show('png') makes an image of it"
 
-_WHY_TEXT = "a widget made on a rank lives there, out of the browser's reach: this is its text form"
+_WIDGET_REASON = "a widget made on a rank lives there, out of the browser's reach: this is its text form"
 
-GAP = re.compile(r"\[\.\.\. ((?:at least )?[\d,]+) bytes of (stdout|stderr) left out; .* \.\.\.\]")
+GAP_LINE = re.compile(r"\[\.\.\. ((?:at least )?[\d,]+) bytes of (stdout|stderr) left out; .* \.\.\.\]")
 """Matches the line that replaces text which only the log has: how much, of which stream."""
 
 ForeignUpdate: TypeAlias = tuple[str, dict[str, Any], dict[str, Any]]
@@ -73,7 +73,7 @@ class _Gap:
 _Item: TypeAlias = _Stream | _Bundle | _Gap
 
 
-class OutputFolder:
+class OutputAccumulator:
     """Accumulates a cell's events and returns its outputs at any time; memory for text is bounded."""
 
     def __init__(self, *, execution_count: int | None = None) -> None:
@@ -83,9 +83,9 @@ class OutputFolder:
         self._head_room, self._tail_size = HEAD_LIMIT, 0
         self._current: _Stream | None = None
         """The stream that the next text may continue; not yet counted in `_head_room` or `_tail_size`."""
-        self._shown: dict[str, list[_Bundle]] = {}
+        self._displays: dict[str, list[_Bundle]] = {}
         self._clear_pending = False
-        self._foreign: dict[str, ForeignUpdate] = {}
+        self._foreign_updates: dict[str, ForeignUpdate] = {}
         self.omitted_nbytes = 0
         """Bytes of output that were left out, on the rank or here."""
         self.noise = ""
@@ -108,35 +108,35 @@ class OutputFolder:
             else:
                 self._add_bundle(event)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Finish at the cell's end: if text is left out, the kept part is cut as if no more text came."""
         if self._head_room <= 0:
             self._seal()
 
     def outputs(self) -> tuple[Output, ...]:
         """Return the outputs so far in nbformat 4."""
-        said: list[_Said] = []
+        pending: list[_PendingOutput] = []
         items = [*self._head, *self._tail, *([self._current] if self._current else [])]
         for item in items:
             if isinstance(item, _Bundle):
-                said.append(item.output)
+                pending.append(item.output)
             elif isinstance(item, _Stream):
-                _say(said, item.name, item.text.read())
+                _append_text(pending, item.name, item.text.read())
             else:
                 for name, nbytes in item.nbytes.items():
-                    _say(said, *_mark_gap(name, nbytes))
-        return tuple(_write(one) for one in said)
+                    _append_text(pending, *_format_gap(name, nbytes))
+        return tuple(_to_output(one) for one in pending)
 
     def update_display(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any]) -> bool:
         """Replace the displays with that id; return whether this cell has any."""
-        for bundle in self._shown.get(display_id, ()):
-            bundle.output = {**bundle.output, "data": _clean(data), "metadata": _as_metadata(metadata)}
-        return display_id in self._shown
+        for bundle in self._displays.get(display_id, ()):
+            bundle.output = {**bundle.output, "data": _clean_data(data), "metadata": _as_metadata(metadata)}
+        return display_id in self._displays
 
     def take_foreign_updates(self) -> list[ForeignUpdate]:
         """Return, once, the updates of displays that other cells made; the latest of each id."""
-        updates = list(self._foreign.values())
-        self._foreign = {}
+        updates = list(self._foreign_updates.values())
+        self._foreign_updates = {}
         return updates
 
     def _add_text(self, name: str, text: str) -> None:
@@ -146,12 +146,12 @@ class OutputFolder:
             self._current = _Stream(name)
         self._current.text.add(text)
         if len(self._current.text) > _CHUNK:
-            self._cut()
+            self._split_current()
 
     def _add_update(self, data: dict[str, Any], metadata: dict[str, Any], display_id: str) -> None:
         if not self.update_display(display_id, data, metadata):
-            self._foreign.pop(display_id, None)
-            self._foreign[display_id] = (display_id, data, metadata)
+            self._foreign_updates.pop(display_id, None)
+            self._foreign_updates[display_id] = (display_id, data, metadata)
 
     def _add_gap(self, name: str, nbytes: int) -> None:
         self._before_output()
@@ -159,31 +159,31 @@ class OutputFolder:
         self.omitted_nbytes += nbytes
         gap = _Gap()
         gap.nbytes[name] = nbytes
-        self._place(gap)
+        self._append(gap)
 
     def _add_bundle(self, event: OutputEvent) -> None:
         self._before_output()
         self._seal()
         bundle = _Bundle(_make_output(event, self._execution_count))
         if event[0] == "display" and event[3] is not None:
-            self._shown.setdefault(event[3], []).append(bundle)
-        self._place(bundle)
+            self._displays.setdefault(event[3], []).append(bundle)
+        self._append(bundle)
 
     def _clear(self, *, wait: bool) -> None:
         self._clear_pending = wait
         if not wait:
             self._head, self._tail, self._current = [], deque(), None
             self._head_room, self._tail_size = HEAD_LIMIT, 0
-            self._shown, self.omitted_nbytes = {}, 0
+            self._displays, self.omitted_nbytes = {}, 0
 
     def _before_output(self) -> None:
         if self._clear_pending:
             self._clear(wait=False)
 
-    def _cut(self) -> None:
+    def _split_current(self) -> None:
         """Seal the finished lines and continue with the unfinished line, which may still be overwritten."""
         assert self._current is not None
-        name, rest = self._current.name, self._current.text.cut()
+        name, rest = self._current.name, self._current.text.split()
         self._seal()
         self._current = _Stream(name, rest)
         if len(rest) > _CHUNK:
@@ -199,22 +199,22 @@ class OutputFolder:
             # Cut at an exact character, here as on the rank, so that equal text is kept equally, however it was split
             # into events.
             text = stream.text.read()
-            self._put(_make_stream(stream.name, text[:room]))
+            self._store_stream(_make_stream(stream.name, text[:room]))
             stream = _make_stream(stream.name, text[room:])
-        self._put(stream)
+        self._store_stream(stream)
 
-    def _put(self, stream: _Stream) -> None:
-        self._place(stream)
+    def _store_stream(self, stream: _Stream) -> None:
+        self._append(stream)
         if self._tail:
             self._tail_size += len(stream.text)
-            self._shorten()
+            self._trim_tail()
         else:
             self._head_room -= len(stream.text)
 
-    def _place(self, item: _Item) -> None:
+    def _append(self, item: _Item) -> None:
         (self._head if self._head_room > 0 else self._tail).append(item)
 
-    def _shorten(self) -> None:
+    def _trim_tail(self) -> None:
         while self._tail_size > TAIL_LIMIT:
             oldest = self._tail.popleft()
             if isinstance(oldest, _Bundle):
@@ -243,37 +243,37 @@ class OutputFolder:
             gap.nbytes[name] = gap.nbytes.get(name, 0) + nbytes
 
 
-def fold_events(events: Iterable[OutputEvent], *, execution_count: int | None = None) -> tuple[Output, ...]:
+def accumulate_events(events: Iterable[OutputEvent], *, execution_count: int | None = None) -> tuple[Output, ...]:
     """Accumulate a whole cell's events at once.
 
-    >>> fold_events([["stdout", "a"], ["stdout", "b"]])
+    >>> accumulate_events([["stdout", "a"], ["stdout", "b"]])
     ({'output_type': 'stream', 'name': 'stdout', 'text': 'ab'},)
     """
-    folder = OutputFolder(execution_count=execution_count)
-    folder.add(events)
-    return folder.outputs()
+    accumulator = OutputAccumulator(execution_count=execution_count)
+    accumulator.add(events)
+    return accumulator.outputs()
 
 
-_Said: TypeAlias = Output | tuple[str, list[str]]
+_PendingOutput: TypeAlias = Output | tuple[str, list[str]]
 """An output, or the pieces of a stream, which are joined only once because a snapshot is taken ten times per second."""
 
 
-def _say(said: list[_Said], name: str, text: str) -> None:
+def _append_text(pending: list[_PendingOutput], name: str, text: str) -> None:
     if not text:
         return
-    if said and isinstance(said[-1], tuple) and said[-1][0] == name:
-        said[-1][1].append(text)
+    if pending and isinstance(pending[-1], tuple) and pending[-1][0] == name:
+        pending[-1][1].append(text)
     else:
-        said.append((name, [text]))
+        pending.append((name, [text]))
 
 
-def _write(said: _Said) -> Output:
-    if isinstance(said, tuple):
-        return {"output_type": "stream", "name": said[0], "text": "".join(said[1])}
-    return said
+def _to_output(pending: _PendingOutput) -> Output:
+    if isinstance(pending, tuple):
+        return {"output_type": "stream", "name": pending[0], "text": "".join(pending[1])}
+    return pending
 
 
-def _mark_gap(name: str, nbytes: int) -> tuple[str, str]:
+def _format_gap(name: str, nbytes: int) -> tuple[str, str]:
     if name in ("stdout", "stderr"):
         return name, f"\n[... {nbytes:,} bytes of {name} left out; the rank's log file has them ...]\n"
     return "stderr", f"\n[... {nbytes:,} bytes of displays left out ...]\n"
@@ -282,20 +282,20 @@ def _mark_gap(name: str, nbytes: int) -> tuple[str, str]:
 def _make_output(event: OutputEvent, execution_count: int | None) -> Output:
     if event[0] == "error":
         return {"output_type": "error", "ename": event[1], "evalue": event[2], "traceback": list(event[3])}
-    output: Output = {"output_type": "display_data", "data": _clean(event[1]), "metadata": _as_metadata(event[2])}
+    output: Output = {"output_type": "display_data", "data": _clean_data(event[1]), "metadata": _as_metadata(event[2])}
     if event[0] == "result":
         output |= {"output_type": "execute_result", "execution_count": execution_count}
     return output
 
 
-def _clean(data: dict[str, Any]) -> dict[str, Any]:
+def _clean_data(data: dict[str, Any]) -> dict[str, Any]:
     """Remove a widget's view, because its model is on the rank, where a front end cannot find it."""
     data = {mime: value if _is_stored(mime, value) else _as_text(value) for mime, value in data.items()}
     if _WIDGET_VIEW in data:
         rest = {mime: value for mime, value in data.items() if mime != _WIDGET_VIEW}
-        return _with_reason(rest, "a widget", _WHY_TEXT)
-    if (form := find_form(data)) is not None:
-        return _with_reason(data, describe_figure(form, data[form]), _WHY_FIGURE)
+        return _with_reason(rest, "a widget", _WIDGET_REASON)
+    if (figure_type := find_figure_type(data)) is not None:
+        return _with_reason(data, describe_figure(figure_type, data[figure_type]), _FIGURE_REASON)
     return data
 
 

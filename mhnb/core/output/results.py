@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mhnb.core.explain.where import WhereCard
-from mhnb.core.output.content import find_content
-from mhnb.core.ranks import say_ranks
+from mhnb.core.explain.where import HangReport
+from mhnb.core.output.content import normalize_output
+from mhnb.core.ranks import describe_ranks
 from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch
 from mhnb.values import ClusterState, Outcome, Output, RankError
 
-__all__ = ["CellResult", "Group", "KEPT_RESULTS", "RankResult", "STOPPED", "group_by_outputs"]
+__all__ = ["CellResult", "Group", "MAX_RESULTS", "RANK_STOPPED", "RankResult", "group_by_outputs"]
 
-KEPT_RESULTS = 16
+MAX_RESULTS = 16
 """How many results a notebook keeps so that a panel can be opened on them."""
-STOPPED = "RankStopped"
+RANK_STOPPED = "RankStopped"
 """The error of a rank that was stopped because another rank, or the cluster, was stopped or lost."""
 
 
@@ -87,7 +87,7 @@ class CellResult:
     process_count: int = 0
     how: str = ""
     """"" normally; "interrupted" or "timeout" when mhnb ended the cell."""
-    where: WhereCard | None = None
+    where: HangReport | None = None
     """Where the ranks are, if the cell has been running for a while."""
     handling: tuple[int, ...] = ()
     """Ranks whose code still runs after it received the interrupt; a second interrupt ends it."""
@@ -150,8 +150,8 @@ class CellResult:
         first = self.failed[0].error if self.failed else None
         if first is not None and first.ename == OrderMismatch.__name__ and not self.how:
             # The error's name is shown before this text everywhere.
-            told = self.summary().removeprefix(f"{first.ename} on ")
-            raise OrderMismatch(" · ".join(filter(None, (told, first.evalue.partition("\n")[0]))), result=self)
+            text = self.summary().removeprefix(f"{first.ename} on ")
+            raise OrderMismatch(" · ".join(filter(None, (text, first.evalue.partition("\n")[0]))), result=self)
         ended = "ended it ·" if self.failed else "came, but"
         why = f"--timeout {ended} " if self.how == "timeout" else "" if self.failed else "Ctrl-C came, but "
         raise kinds.get(self.how, CellFailed)(why + self.summary(), result=self)
@@ -159,21 +159,21 @@ class CellResult:
     def summary(self) -> str:
         """Format one line: what failed on which ranks, first failure first."""
         if not self.failed:
-            return f"cell {self.seq} ended well on {say_ranks(r.rank for r in self)}"
+            return f"cell {self.seq} ended well on {describe_ranks(r.rank for r in self)}"
         by_word: dict[str, list[int]] = {}
         for failed in self.failed:
             by_word.setdefault(failed.error.ename if failed.error else failed.outcome, []).append(failed.rank)
-        waited = by_word.pop(OrderMismatch.__name__) if OrderMismatch.__name__ in by_word and len(by_word) > 1 else []
-        parts = [f"{word} on {say_ranks(ranks)}" for word, ranks in by_word.items()]
-        parts += [f"{say_ranks(waited)} left waiting"] if waited else []
+        waiting = by_word.pop(OrderMismatch.__name__) if OrderMismatch.__name__ in by_word and len(by_word) > 1 else []
+        parts = [f"{word} on {describe_ranks(ranks)}" for word, ranks in by_word.items()]
+        parts += [f"{describe_ranks(waiting)} left waiting"] if waiting else []
         others = sorted({r.rank for r in self.ranks} - {r.rank for r in self.failed})
-        return " · ".join([*parts, *([f"{say_ranks(others)} finished"] if others else [])])
+        return " · ".join([*parts, *([f"{describe_ranks(others)} finished"] if others else [])])
 
 
 def _failure_order(failed: RankResult) -> tuple[bool, bool, float, int]:
     error = failed.error
     # A rank that only waited for another, or was stopped because one was lost, is not the cause.
-    followed = error is not None and error.ename in (OrderMismatch.__name__, STOPPED)
+    followed = error is not None and error.ename in (OrderMismatch.__name__, RANK_STOPPED)
     return error is None, followed, error.at_s if error else 0.0, failed.rank
 
 
@@ -193,4 +193,4 @@ def group_by_outputs(ranks: Iterable[RankResult]) -> tuple[Group, ...]:
 
 
 def _content_key(result: RankResult) -> str:
-    return "\n".join(map(find_content, result.outputs))
+    return "\n".join(map(normalize_output, result.outputs))

@@ -12,34 +12,34 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from mhnb.core.output.units import LONG_TIME, find_unit, read_measure
+from mhnb.core.output.units import LONG_TIME, find_unit, parse_measure
 
 __all__ = [
-    "OWN",
+    "RANK_PLACEHOLDER",
     "Skeleton",
     "Slot",
     "Template",
-    "find_form",
-    "join_tails",
     "make_template",
-    "read_number",
+    "parse_number",
     "split_numbers",
+    "template_key",
+    "unify_skeletons",
 ]
 
-OWN = "‹rank›"
+RANK_PLACEHOLDER = "‹rank›"
 """Placeholder for a rank's own number."""
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 # A comma is part of a number only where it cannot separate list items.
 _PLAIN = r"(?:(?<![\d,])\d{1,3}(?:,\d{3})++(?= loops each)|\d+\.(?= *[\]),]|\s+-?\d)|\d+(?:\.\d+)?)"
 # There is no exponent in the middle of a word: `123e4567` is part of an id, not infinity.
-_FIGURE = rf"(?:(?<![A-Za-z0-9_]){_PLAIN}[eE][-+]?\d{{1,3}}(?![^\Wj])|{_PLAIN})"
+_DECIMAL = rf"(?:(?<![A-Za-z0-9_]){_PLAIN}[eE][-+]?\d{{1,3}}(?![^\Wj])|{_PLAIN})"
 _WORD = r"(?<![A-Za-z0-9_])(?:nan|inf)(?![A-Za-z0-9_])"
 # Columns are padded, so leading blanks belong to the number; so does a minus that is not part of a sum, a date or a
 # range.
 # A run of blanks is scanned once, from its start, because a rank may print a million of them.
 _NUMBER = re.compile(
-    rf"((?:(?<! ) ++[-+]|(?<![\w.)\]])[-+]|(?<! ) *+)(?:{LONG_TIME}|{_FIGURE}|{_WORD})|(?<=%)\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)"
+    rf"((?:(?<! ) ++[-+]|(?<![\w.)\]])[-+]|(?<! ) *+)(?:{LONG_TIME}|{_DECIMAL}|{_WORD})|(?<=%)\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)"
 )
 
 _PADDING = re.compile(r" *(?=[\]),|\n]|$)| +(?= [^ ])")
@@ -69,28 +69,28 @@ def split_numbers(text: str) -> tuple[Skeleton, list[str]]:
     return (*literals, pending), numbers
 
 
-def find_form(skeleton: Skeleton, numbers: Sequence[str]) -> tuple[object, ...]:
+def template_key(skeleton: Skeleton, numbers: Sequence[str]) -> tuple[object, ...]:
     """Return a key that is equal for texts which differ only in numbers, including units of durations and padding.
 
-    >>> find_form(("took", " ms"), [" 2"]) == find_form(("took", " s"), [" 3"]) != find_form(("took", " m"), [" 4"])
+    >>> template_key(("took", " ms"), [" 2"]) == template_key(("took", " s"), [" 3"]) != template_key(("took", " m"), [" 4"])
     True
     """
-    tails = [_find_tail(*place) for place in zip(skeleton, numbers, skeleton[1:], strict=False)]
+    tails = [_unit_or_padding(*place) for place in zip(skeleton, numbers, skeleton[1:], strict=False)]
     rest = [(kind, after[len(tail) :]) for (kind, tail), after in zip(tails, skeleton[1:], strict=True)]
     return (skeleton[0], *rest)
 
 
-def _find_tail(before: str, number: str, after: str) -> tuple[str, str]:
+def _unit_or_padding(before: str, number: str, after: str) -> tuple[str, str]:
     """Return what may differ together with a number after it: the unit of a duration, else padding."""
     kind, unit = find_unit(before, number, after)
     padding = None if unit else _PADDING.match(after)
     return kind, padding[0] if padding else unit
 
 
-def join_tails(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skeleton, list[list[str]]]:
+def unify_skeletons(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skeleton, list[list[str]]]:
     """Give texts with equal keys one skeleton: a unit or padding in which they differ becomes part of its number.
 
-    >>> join_tails([(("took", " ms"), [" 2"]), (("took", " s"), [" 3"])])
+    >>> unify_skeletons([(("took", " ms"), [" 2"]), (("took", " s"), [" 3"])])
     (('took', ''), [[' 2 ms'], [' 3 s']])
     """
     joined = [list(numbers) for _, numbers in texts]
@@ -100,21 +100,21 @@ def join_tails(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skeleton, l
             skeleton.append(literals[0])
             continue
         for (own, numbers), row in zip(texts, joined, strict=True):
-            _, tail = _find_tail(own[at], numbers[at], own[at + 1])
+            _, tail = _unit_or_padding(own[at], numbers[at], own[at + 1])
             row[at] += tail
             rest = own[at + 1][len(tail) :]
         skeleton.append(rest)
     return tuple(skeleton), joined
 
 
-def read_number(value: str) -> float | None:
+def parse_number(value: str) -> float | None:
     """Parse a number from `split_numbers`, durations in seconds; None for a progress bar.
 
-    >>> read_number(" -1e-3"), read_number("|███   |")
+    >>> parse_number(" -1e-3"), parse_number("|███   |")
     (-0.001, None)
     """
     text = value.strip()
-    return None if text.startswith("|") else read_measure(text)
+    return None if text.startswith("|") else parse_measure(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +123,20 @@ class Slot:
 
     values: tuple[str, ...]
     """As each rank wrote it, in the order of the template's ranks."""
-    own: bool = False
+    is_rank: bool = False
     """Whether each rank wrote its own number there."""
-    padding: bool = False
+    is_padding: bool = False
     """Whether the values differ only in blanks because another number of the text is wider on one rank than on another."""
 
     @property
-    def is_told(self) -> bool:
+    def is_varying(self) -> bool:
         """Whether readers need every rank's value."""
-        return not (self.own or self.padding)
+        return not (self.is_rank or self.is_padding)
 
     @property
     def numbers(self) -> tuple[float | None, ...]:
         """The values as numbers; None for values that are not numbers."""
-        return tuple(map(read_number, self.values))
+        return tuple(map(parse_number, self.values))
 
     @property
     def is_bar(self) -> bool:
@@ -144,14 +144,14 @@ class Slot:
         return self.values[0].startswith("|")
 
     @property
-    def odd(self) -> frozenset[int]:
+    def outliers(self) -> frozenset[int]:
         """Positions of values that are not finite, or differ from more than half of the ranks; empty if no value is that common."""
         count = Counter(self.values)
-        usual = max(count, key=count.__getitem__)
-        lost = {at for at, number in enumerate(self.numbers) if number is not None and not math.isfinite(number)}
-        if 2 * count[usual] > len(self.values) > 2:
-            lost |= {at for at, value in enumerate(self.values) if value != usual}
-        return frozenset(lost) if len(lost) < len(self.values) else frozenset()
+        most_common = max(count, key=count.__getitem__)
+        found = {at for at, number in enumerate(self.numbers) if number is not None and not math.isfinite(number)}
+        if 2 * count[most_common] > len(self.values) > 2:
+            found |= {at for at, value in enumerate(self.values) if value != most_common}
+        return frozenset(found) if len(found) < len(self.values) else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +168,14 @@ class Template:
         at = self.ranks.index(rank)
         return self._join([slot.values[at] for slot in self.slots])
 
-    def shown(self) -> str:
+    def display_text(self) -> str:
         """Return the text with `‹rank›` for a rank's own number; other slots show the first rank's value."""
-        return self._join([OWN if slot.own else slot.values[0] for slot in self.slots])
+        return self._join([RANK_PLACEHOLDER if slot.is_rank else slot.values[0] for slot in self.slots])
 
     @property
     def varying(self) -> tuple[Slot, ...]:
         """The slots that are neither the rank's own number nor padding."""
-        return tuple(slot for slot in self.slots if slot.is_told)
+        return tuple(slot for slot in self.slots if slot.is_varying)
 
     def _join(self, values: Sequence[str]) -> str:
         parts = [part for pair in zip(self.literals, values, strict=False) for part in pair]
@@ -184,8 +184,8 @@ class Template:
     def lines(self) -> list[tuple[list[str], list[Slot]]]:
         r"""Split the template into lines, each as its literals and slots, without line ends.
 
-        >>> Template((0, 1), ("a", "\nb"), (Slot(("0", "1"), own=True),)).lines()
-        [(['a', ''], [Slot(values=('0', '1'), own=True, padding=False)]), (['b'], [])]
+        >>> Template((0, 1), ("a", "\nb"), (Slot(("0", "1"), is_rank=True),)).lines()
+        [(['a', ''], [Slot(values=('0', '1'), is_rank=True, is_padding=False)]), (['b'], [])]
         """
         rows: list[tuple[list[str], list[Slot]]] = [([], [])]
         for at, literal in enumerate(self.literals):
@@ -198,24 +198,24 @@ class Template:
 
 
 def make_template(
-    members: Sequence[tuple[Sequence[int], Sequence[str]]], skeleton: Skeleton, *, own: Collection[int] = ()
+    members: Sequence[tuple[Sequence[int], Sequence[str]]], skeleton: Skeleton, *, own_positions: Collection[int] = ()
 ) -> Template:
     """Build the template of texts with one skeleton.
 
     Args:
         members: ranks, and the numbers that all of them wrote.
         skeleton: the text between the numbers.
-        own: positions among the numbers that are known to be the rank's own, even if there is only one rank.
+        own_positions: positions among the numbers that are known to be the rank's own, even if there is only one rank.
 
-    >>> make_template([((0,), [" 0", " 4"]), ((1,), [" 1", " 4"])], ("rank", " of", "")).shown()
+    >>> make_template([((0,), [" 0", " 4"]), ((1,), [" 1", " 4"])], ("rank", " of", "")).display_text()
     'rank ‹rank› of 4'
     """
     order = sorted((rank, index) for index, (ranks, _) in enumerate(members) for rank in ranks)
     ranks = tuple(rank for rank, _ in order)
     literals, slots, pending = [], [], skeleton[0]
     columns = zip(*(numbers for _, numbers in members), strict=True)
-    for place, (column, following) in enumerate(zip(columns, skeleton[1:], strict=True)):
-        if len(set(column)) == 1 and place not in own:
+    for position, (column, following) in enumerate(zip(columns, skeleton[1:], strict=True)):
+        if len(set(column)) == 1 and position not in own_positions:
             pending += column[0] + following
             continue
         shared = _shared_blanks(column)
@@ -233,7 +233,7 @@ def _mark_padding(slots: Sequence[Slot]) -> tuple[Slot, ...]:
     padded = [len({value.strip() for value in slot.values}) == 1 for slot in slots]
     if all(padded):
         return tuple(slots)
-    return tuple(replace(slot, padding=only and not slot.own) for slot, only in zip(slots, padded, strict=True))
+    return tuple(replace(slot, is_padding=only and not slot.is_rank) for slot, only in zip(slots, padded, strict=True))
 
 
 def _shared_blanks(column: Sequence[str]) -> str:
@@ -242,9 +242,9 @@ def _shared_blanks(column: Sequence[str]) -> str:
 
 def _make_slot(values: Sequence[str], ranks: Sequence[int]) -> Slot:
     dotted = all(value.endswith(".") for value in values)
-    whole = [value.removesuffix(".") for value in values] if dotted else values
-    width = len(whole[0])
-    is_own = all(value == str(rank) for value, rank in zip(whole, ranks, strict=True)) or all(
-        value == str(rank).rjust(width) for value, rank in zip(whole, ranks, strict=True)
+    integers = [value.removesuffix(".") for value in values] if dotted else values
+    width = len(integers[0])
+    is_own = all(value == str(rank) for value, rank in zip(integers, ranks, strict=True)) or all(
+        value == str(rank).rjust(width) for value, rank in zip(integers, ranks, strict=True)
     )
-    return Slot(tuple(whole if is_own else values), own=is_own)
+    return Slot(tuple(integers if is_own else values), is_rank=is_own)

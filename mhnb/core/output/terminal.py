@@ -19,9 +19,9 @@ __all__ = ["TerminalText"]
 
 _ROWS = 100
 """The height of the terminal: a cursor that moves up stops at its top."""
-_REACH = 16 * 1024
+_MAX_REACHABLE_CHARS = 16 * 1024
 """Most characters of the lines above the last that the cursor can return to."""
-_PIECE, _SMALL_PIECE = 64 * 1024, 1024
+_PIECE_CHARS, _SMALL_PIECE_CHARS = 64 * 1024, 1024
 """Most characters of finished lines in one piece, and the size up to which pieces are joined."""
 _WIDTH = 1000
 """Moving the cursor reaches no column beyond this; text may be longer."""
@@ -41,7 +41,7 @@ _PARTIAL_LIMIT = 4096
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RESET = re.compile(r"\x1b\[0*(?:m|;)")
 _EITHER_COLOUR = r"[0-79]|8[;:]5[;:]\d+|8[;:]2[;:]\d+[;:]\d+[;:]\d+"
-_GROUNDS = tuple(
+_GROUND_COLOURS = tuple(
     re.compile(rf"\x1b\[(?:{digit}(?:{_EITHER_COLOUR})|{bright}[0-7])m") for digit, bright in ((3, 9), (4, 10))
 )
 """Sequences that set only the foreground, or only the background: each replaces the one before."""
@@ -52,9 +52,9 @@ _Cell: TypeAlias = tuple[str, str]
 """The colours in force and the character written there."""
 _ERASED: _Cell = ("", "")
 """A cell that is shown as a blank, or not at all at the end of a line."""
-_WIPED: _Cell = ("", " ")
+_OVERWRITTEN: _Cell = ("", " ")
 """A cell that was overwritten with a space without colours."""
-_HALF = "\0"
+_SECOND_HALF = "\0"
 """The second cell of a wide character."""
 
 
@@ -94,7 +94,7 @@ class TerminalText:
         while text:
             text = self._add_plain(text) if self._screen is None else self._add_moving(self._screen, text)
 
-    def cut(self) -> TerminalText:
+    def split(self) -> TerminalText:
         """Move the lines that can still change to a new text and return it; what stays here ends with a line end."""
         rest = TerminalText()
         height = 1 if self._screen is None else self._screen.height
@@ -115,7 +115,7 @@ class TerminalText:
         end = len(text) if found is None else text.rfind("\n", 0, found.start()) + 1
         head, newline, last = text[:end].rpartition("\n")
         if newline:
-            self._finished.keep("".join((*self._open, head, "\n")))
+            self._finished.append("".join((*self._open, head, "\n")))
             self._open, self._open_length = [], 0
         if last:
             self._open.append(last)
@@ -131,7 +131,7 @@ class TerminalText:
         at = screen.draw(text, self._finished)
         if at is None:
             return ""
-        self._finished.keep(screen.read() + "\n")
+        self._finished.append(screen.read() + "\n")
         self._screen = None
         return text[at:]
 
@@ -152,19 +152,19 @@ class _Finished:
         self.saved: tuple[int, int, str] | None = None
         """A saved cursor: the number of its line, its column, and the colours."""
 
-    def keep(self, text: str) -> None:
+    def append(self, text: str) -> None:
         """Add whole lines."""
         self.length += len(text)
         self.count += text.count("\n")
         start = 0
         while start < len(text):
-            end = max(text.rfind("\n", start, start + _PIECE), text.find("\n", start)) + 1
+            end = max(text.rfind("\n", start, start + _PIECE_CHARS), text.find("\n", start)) + 1
             self._add(text[start:end])
             start = end
 
     def _add(self, text: str) -> None:
         last, pen = self._pieces[-1] if self._pieces else ("", self.pen)
-        if len(last) + len(text) <= _SMALL_PIECE and self._pieces:
+        if len(last) + len(text) <= _SMALL_PIECE_CHARS and self._pieces:
             self._pieces[-1] = last + text, pen
         else:
             self._pieces.append((text, self.pen))
@@ -187,9 +187,9 @@ class _Finished:
     def split_off(self, count: int) -> _Finished:
         """Move the last lines, as many as can return onto a screen, to a new object and return it."""
         total = self.count
-        text, pen = self._take_text(count, _REACH)
+        text, pen = self._take_text(count, _MAX_REACHABLE_CHARS)
         rest = _Finished(pen)
-        rest.keep(text)
+        rest.append(text)
         rest.count, rest.saved = total, self.saved
         return rest
 
@@ -244,7 +244,7 @@ class _Row:
                 elif token[0] == "\t":
                     self.cells += [_ERASED] * (8 - len(self.cells) % 8)
                 else:
-                    _put(self.cells, len(self.cells), pen, token[0])
+                    _write_cells(self.cells, len(self.cells), pen, token[0])
         return self.cells
 
     def __len__(self) -> int:
@@ -256,23 +256,23 @@ class _Row:
         return not self._text and all(cell is _ERASED for cell in self.cells)
 
     @property
-    def _is_wiped(self) -> bool:
+    def _is_cleared(self) -> bool:
         """Whether it was overwritten with spaces, as by a bar that clears itself."""
-        return all(cell in (_ERASED, _WIPED) for cell in self.cells)
+        return all(cell in (_ERASED, _OVERWRITTEN) for cell in self.cells)
 
     def read(self, now: str) -> tuple[str, str]:
         """Return its text after text that left the colours `now` in force, and the colours that it leaves in force."""
         if self._text is not None:
-            return _take_pen(now, self.start) + self._text, self.end
-        last = 0 if self._is_wiped else len(self.cells)
+            return _pen_change(now, self.start) + self._text, self.end
+        last = 0 if self._is_cleared else len(self.cells)
         while last and self.cells[last - 1] is _ERASED:
             last -= 1
         parts: list[str] = []
         for pen, character in self.cells[:last]:
             if pen != now:
-                parts.append(_take_pen(now, pen))
+                parts.append(_pen_change(now, pen))
                 now = pen
-            if character != _HALF:
+            if character != _SECOND_HALF:
                 parts.append(character or " ")
         return "".join(parts), now
 
@@ -311,7 +311,7 @@ class _Screen:
         for row in self._rows[: last + 1]:
             line, now = row.read(now)
             lines.append(line)
-        return "\n".join(lines) + _take_pen(now, self._pen)
+        return "\n".join(lines) + _pen_change(now, self._pen)
 
     def draw(self, text: str, above: _Finished) -> int | None:
         """Process text. Return where it continues after a line end on the last line; None if there is none.
@@ -332,15 +332,15 @@ class _Screen:
             elif first == "\t":
                 self._column = (self._column // 8 + 1) * 8
             elif first == "\x1b":
-                self._obey(token, above)
+                self._apply_sequence(token, above)
             elif first >= " ":
-                self._column = _put(self._cells(), self._column, self._pen, token[0])
+                self._column = _write_cells(self._cells(), self._column, self._pen, token[0])
         return None
 
     def _cells(self) -> list[_Cell]:
         return self._rows[self._row].lay_out()
 
-    def _obey(self, token: re.Match[str], above: _Finished) -> None:
+    def _apply_sequence(self, token: re.Match[str], above: _Finished) -> None:
         """Process a sequence; sequences without meaning in a notebook are ignored."""
         final, parameters = token["final"] or "", token["parameters"] or ""
         if final == "m":
@@ -354,49 +354,49 @@ class _Screen:
         if token["escape"] in ("7", "8") or (final and final in "su"):
             self._save_or_restore(above, save=token["escape"] == "7" or final == "s")
         elif token["escape"] and token["escape"] in "DEM":
-            self._go(self._row + (-1 if token["escape"] == "M" else 1), above)
+            self._move_to_row(self._row + (-1 if token["escape"] == "M" else 1), above)
             self._column = 0 if token["escape"] == "E" else self._column
         elif token["escape"] == "c":
-            self._home(above, 1, 1)
+            self._move_to(above, 1, 1)
             self._erase(above, 0)
             self._pen = ""
         elif final and final in "Hfd":
-            self._home(above, count, max(1, [*numbers, 0][1]) if final != "d" else self._column + 1)
+            self._move_to(above, count, max(1, [*numbers, 0][1]) if final != "d" else self._column + 1)
         elif final and final in "ABEFe":
-            self._go(self._row + (-count if final in "AF" else count), above)
+            self._move_to_row(self._row + (-count if final in "AF" else count), above)
             self._column = 0 if final in "EF" else self._column
         elif final and final in "CDGa`":
-            self._go_along(final, count)
+            self._move_along_row(final, count)
         elif final == "J" and numbers[0] < 3:
             self._erase(above, numbers[0])
         elif final and final in "KX@PLM":
-            self._edit(final, numbers[0], count)
+            self._edit_line(final, numbers[0], count)
 
     # -- the cursor
 
-    def _reach_up(self, count: int, above: _Finished) -> None:
+    def _restore_lines(self, count: int, above: _Finished) -> None:
         """Move lines back onto the screen, as many as fit."""
         room = min(count, _ROWS - len(self._rows))
-        length = _REACH - len(self)
+        length = _MAX_REACHABLE_CHARS - len(self)
         if room > 0 and length > 0 and (rows := above.take_back(room, length)):
             self._rows[:0] = rows
             self._row += len(rows)
 
-    def _go(self, row: int, above: _Finished) -> None:
+    def _move_to_row(self, row: int, above: _Finished) -> None:
         if row < 0:
             before = self._row
-            self._reach_up(-row, above)
+            self._restore_lines(-row, above)
             row += self._row - before
         self._row = max(0, min(row, _ROWS - 1))
         while len(self._rows) <= self._row:
             self._rows.append(_blank_row())
 
-    def _home(self, above: _Finished, row: int, column: int) -> None:
-        self._reach_up(_ROWS, above)
-        self._go(row - 1, above)
+    def _move_to(self, above: _Finished, row: int, column: int) -> None:
+        self._restore_lines(_ROWS, above)
+        self._move_to_row(row - 1, above)
         self._column = min(column - 1, _WIDTH)
 
-    def _go_along(self, final: str, count: int) -> None:
+    def _move_along_row(self, final: str, count: int) -> None:
         if final == "D":
             self._column = max(0, self._column - count)
         else:
@@ -407,17 +407,17 @@ class _Screen:
         if save:
             above.saved = above.count + self._row, self._column, self._pen
         elif above.saved is None:
-            self._home(above, 1, 1)
+            self._move_to(above, 1, 1)
         else:
             line, self._column, self._pen = above.saved
-            self._go(line - above.count, above)
+            self._move_to_row(line - above.count, above)
 
     # -- erasing and editing
 
     def _erase(self, above: _Finished, part: int) -> None:
         """Erase the screen below the cursor, above it, or all of it."""
         if part:
-            self._reach_up(_ROWS, above)
+            self._restore_lines(_ROWS, above)
         cells = self._cells()
         if part == 0:
             del cells[self._column :]
@@ -428,7 +428,7 @@ class _Screen:
         if part == 1:
             cells[: self._column + 1] = [_ERASED] * min(self._column + 1, len(cells))
 
-    def _edit(self, final: str, part: int, count: int) -> None:
+    def _edit_line(self, final: str, part: int, count: int) -> None:
         """Erase within the line, insert or delete characters, insert or delete lines."""
         cells, at = self._cells(), self._column
         if final in "LM":
@@ -451,7 +451,7 @@ class _Screen:
             cells[at:at] = [_ERASED] * (min(count, max(0, _WIDTH - len(cells))) if at < len(cells) else 0)
 
 
-def _put(cells: list[_Cell], column: int, pen: str, text: str) -> int:
+def _write_cells(cells: list[_Cell], column: int, pen: str, text: str) -> int:
     """Write characters into cells; return the column after them."""
     if column > len(cells):
         cells += [_ERASED] * (column - len(cells))
@@ -465,20 +465,20 @@ def _put(cells: list[_Cell], column: int, pen: str, text: str) -> int:
         if width == 0 and column:
             before, written = cells[column - 1]
             # A combining mark on a wide character belongs to its first half.
-            at = column - 2 if written == _HALF and column > 1 else column - 1
-            cells[at] = (before, (cells[at][1] + character)[:_MARKS_LIMIT])
+            at = column - 2 if written == _SECOND_HALF and column > 1 else column - 1
+            cells[at] = (before, (cells[at][1] + character)[:_MAX_MARKS])
             continue
-        new = [(pen, character), (pen, _HALF)][: max(1, width)]
-        if column < len(cells) and cells[column][1] == _HALF and column:
+        new = [(pen, character), (pen, _SECOND_HALF)][: max(1, width)]
+        if column < len(cells) and cells[column][1] == _SECOND_HALF and column:
             cells[column - 1] = _ERASED
-        if column + len(new) < len(cells) and cells[column + len(new)][1] == _HALF:
+        if column + len(new) < len(cells) and cells[column + len(new)][1] == _SECOND_HALF:
             cells[column + len(new)] = _ERASED
         cells[column : column + len(new)] = new
         column += len(new)
     return column
 
 
-_MARKS_LIMIT = 16
+_MAX_MARKS = 16
 
 
 @cache
@@ -504,7 +504,7 @@ def _pen_after(pen: str, text: str) -> str:
     return pen
 
 
-def _take_pen(now: str, pen: str) -> str:
+def _pen_change(now: str, pen: str) -> str:
     """Return the sequences that change one set of colours into another."""
     return "" if pen == now else pen[len(now) :] if pen.startswith(now) else "\x1b[0m" + pen
 
@@ -512,7 +512,7 @@ def _take_pen(now: str, pen: str) -> str:
 def _change_pen(pen: str, colour: str) -> str:
     if _RESET.match(colour):
         pen, colour = "", "" if _RESET.fullmatch(colour) else colour
-    for ground in _GROUNDS:
+    for ground in _GROUND_COLOURS:
         if ground.fullmatch(colour):
             pen = ground.sub("", pen)
     # Repeating a colour changes nothing; without a bound, a bar that sets its colour each time would grow.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["LONG_TIME", "find_unit", "read_measure"]
+__all__ = ["LONG_TIME", "find_unit", "parse_measure"]
 
 _S = r"\d+s"
 _MIN = rf"\d+min(?: {_S})?"
@@ -15,13 +15,23 @@ _H = rf"\d+h (?:{_MIN}|{_S})"
 _D = rf"\d+d (?:{_H}|\d+h|{_MIN}|{_S})"
 LONG_TIME = rf"(?<![\w.])(?:{_D}|{_H}|{_MIN})(?!\w)"
 """A minute and more, as formatted by IPython: `1min 2s`."""
-_LONG = re.compile(r"min|\d[hd]")
+_LONG_UNIT = re.compile(r"min|\d[hd]")
 
 _UNIT = re.compile(r"(?P<time> ?[mnuµμ]?s)(?!\w|-[^\W\d])|(?P<loops> loops?)(?= each\b)")
-_INSIDE = re.compile(r"[\w.]$")
+_NAME_END = re.compile(r"[\w.]$")
 """Matches the end of a text after which a number is part of a name, as in `shard_3`."""
 _MEASURE = re.compile(r"(\S+?) ?(min|loops?|[mnuµμ]?s|[hd])(?= |$)")
-_WORTH = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
+_SECONDS_PER_UNIT = {
+    "d": 86400.0,
+    "h": 3600.0,
+    "min": 60.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ns": 1e-9,
+}
 
 
 def find_unit(before: str, number: str, after: str) -> tuple[str, str]:
@@ -38,21 +48,21 @@ def find_unit(before: str, number: str, after: str) -> tuple[str, str]:
     >>> find_unit("Wall time:", " 940", " µs"), find_unit("", "3", " km")
     (('time', ' µs'), ('', ''))
     """
-    if number[-1:].isalpha() and _LONG.search(number):
+    if number[-1:].isalpha() and _LONG_UNIT.search(number):
         return "time", ""
     found = _UNIT.match(after)
-    if found is None or (not number.startswith(" ") and _INSIDE.search(before)):
+    if found is None or (not number.startswith(" ") and _NAME_END.search(before)):
         return "", ""
     return str(found.lastgroup), found[0]
 
 
-def read_measure(text: str) -> float:
+def parse_measure(text: str) -> float:
     """Parse a number with or without a unit, durations in seconds.
 
-    >>> read_measure("1min 2s"), read_measure("2 ms"), read_measure("1,000 loops"), read_measure("-7")
+    >>> parse_measure("1min 2s"), parse_measure("2 ms"), parse_measure("1,000 loops"), parse_measure("-7")
     (62.0, 0.002, 1000.0, -7.0)
     """
     measures = _MEASURE.findall(text)
     if not measures:
         return float(text.replace(",", ""))
-    return sum(float(number.replace(",", "")) * _WORTH.get(unit, 1.0) for number, unit in measures)
+    return sum(float(number.replace(",", "")) * _SECONDS_PER_UNIT.get(unit, 1.0) for number, unit in measures)

@@ -5,41 +5,45 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from mhnb.core.preflight.facts import HostFacts, HostLook, Wanted
-from mhnb.core.preflight.report import Finding, join_hosts, usual
+from mhnb.core.preflight.facts import HostFacts, HostProbe, Requirements
+from mhnb.core.preflight.report import Finding, join_hosts, most_common
 from mhnb.core.reach.environment import find_forced_devices
 
 __all__ = ["check_environment"]
 
 _PROXIES = ("grpc_proxy", "http_proxy", "https_proxy", "all_proxy")
-_HARMLESS = re.compile(r"_DIR$|_PATH$|CACHE|LOG|DEBUG|TRACEBACK|DUMP")
+_IGNORED = re.compile(r"_DIR$|_PATH$|CACHE|LOG|DEBUG|TRACEBACK|DUMP")
 """Variables that may differ: those for paths, logging and debugging."""
 _FLAG = re.compile(r"--(\w+)(?:=(\S+))?")
 
 
-def check_environment(looks: Sequence[HostLook], wanted: Wanted) -> list[Finding]:
+def check_environment(probes: Sequence[HostProbe], requirements: Requirements) -> list[Finding]:
     """Return findings about the hosts' own variables and their effect on a cluster.
 
-    >>> check_environment([HostLook("a", HostFacts("a", "3.11", environment={"XLA_FLAGS": "--x=1"}))], Wanted())
+    >>> check_environment([HostProbe("a", HostFacts("a", "3.11", environment={"XLA_FLAGS": "--x=1"}))], Requirements())
     []
     """
-    known = {look.name: look.facts for look in looks if look.facts is not None}
-    findings = [*_differences(known), *_pool(wanted)]
+    known = {probe.name: probe.facts for probe in probes if probe.facts is not None}
+    findings = [*_check_differences(known), *_check_pool(requirements)]
     for name, facts in known.items():
-        findings += [*_flags(name, facts, wanted), *_seed(name, facts), *_proxies(name, facts, known)]
+        findings += [
+            *_check_xla_flags(name, facts, requirements),
+            *_check_hash_seed(name, facts),
+            *_check_proxies(name, facts, known),
+        ]
     return findings
 
 
-def _differences(known: Mapping[str, HostFacts]) -> Iterator[Finding]:
+def _check_differences(known: Mapping[str, HostFacts]) -> Iterator[Finding]:
     """Compare the hosts' variables for JAX and XLA: compiled with other settings, the same program becomes a different one."""
     variables = sorted(
         {name for facts in known.values() for name in facts.environment if name.startswith(("JAX_", "XLA_"))}
     )
     for variable in variables:
         values = {host: facts.environment.get(variable, "") for host, facts in known.items()}
-        if len(set(values.values())) == 1 or _HARMLESS.search(variable):
+        if len(set(values.values())) == 1 or _IGNORED.search(variable):
             continue
-        most = usual(list(values.values()))
+        most = most_common(list(values.values()))
         others = [host for host, value in values.items() if value != most]
         yield Finding(
             "failure", "environment", tuple(others),
@@ -49,7 +53,7 @@ def _differences(known: Mapping[str, HostFacts]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _flags(name: str, facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
+def _check_xla_flags(name: str, facts: HostFacts, requirements: Requirements) -> Iterator[Finding]:
     if facts.unknown_flags:
         flags = ", ".join(f"--{flag}" for flag in facts.unknown_flags)
         yield Finding(
@@ -57,35 +61,35 @@ def _flags(name: str, facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
             f"XLA_FLAGS on {name} has {flags}, which its jaxlib {facts.versions.get('jaxlib')} does not know: every rank would abort",
             "take it out of XLA_FLAGS",
         )  # fmt: skip
-    given: dict[str, str] = {}
+    first_values: dict[str, str] = {}
     for flag, value in _FLAG.findall(facts.environment.get("XLA_FLAGS", "")):
-        if given.setdefault(flag, value) != value:
+        if first_values.setdefault(flag, value) != value:
             yield Finding(
                 "warning", "environment", (name,),
-                f"XLA_FLAGS on {name} has --{flag} twice, as {given[flag]} and as {value}: the last one holds",
+                f"XLA_FLAGS on {name} has --{flag} twice, as {first_values[flag]} and as {value}: the last one holds",
                 "keep one of them",
             )  # fmt: skip
     forced = find_forced_devices(facts.environment.get("XLA_FLAGS", ""))
-    if forced is not None and wanted.devices not in (None, forced):
+    if forced is not None and requirements.devices not in (None, forced):
         yield Finding(
             "warning", "environment", (name,),
-            f"XLA_FLAGS on {name} asks for {forced} CPU devices, and {wanted.devices} were asked for here",
-            f"each rank gets {wanted.devices}; take --xla_force_host_platform_device_count out of XLA_FLAGS",
+            f"XLA_FLAGS on {name} asks for {forced} CPU devices, and {requirements.devices} were asked for here",
+            f"each rank gets {requirements.devices}; take --xla_force_host_platform_device_count out of XLA_FLAGS",
         )  # fmt: skip
 
 
-def _pool(wanted: Wanted) -> Iterator[Finding]:
+def _check_pool(requirements: Requirements) -> Iterator[Finding]:
     """Check the thread pool: if devices that wait for each other use all its threads, correct programs deadlock."""
-    devices = wanted.devices or 1
-    if devices > 1 and wanted.pool.isdecimal() and int(wanted.pool) <= devices:
+    devices = requirements.devices or 1
+    if devices > 1 and requirements.pjrt_nproc.isdecimal() and int(requirements.pjrt_nproc) <= devices:
         yield Finding(
             "failure", "environment", (),
-            f"PJRT_NPROC is {wanted.pool} here, and ranks of {devices} devices that wait for each other would hang with it",
+            f"PJRT_NPROC is {requirements.pjrt_nproc} here, and ranks of {devices} devices that wait for each other would hang with it",
             "take it out of the environment of this notebook; mhnb chooses one that suffices",
         )  # fmt: skip
 
 
-def _seed(name: str, facts: HostFacts) -> Iterator[Finding]:
+def _check_hash_seed(name: str, facts: HostFacts) -> Iterator[Finding]:
     seed = facts.environment.get("PYTHONHASHSEED", "")
     if seed and not seed.isdecimal():
         yield Finding(
@@ -95,12 +99,12 @@ def _seed(name: str, facts: HostFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _proxies(name: str, facts: HostFacts, known: Mapping[str, HostFacts]) -> Iterator[Finding]:
+def _check_proxies(name: str, facts: HostFacts, known: Mapping[str, HostFacts]) -> Iterator[Finding]:
     """Check for proxies, because gRPC sends JAX's coordination through a proxy that is set, and fails there."""
     given = [variable for variable in _PROXIES if facts.environment.get(variable)]
-    spared = facts.environment.get("no_proxy", "").split(",")
+    excluded = facts.environment.get("no_proxy", "").split(",")
     others = [each.address for each in known.values()]
-    if given and not set(others) <= set(spared) and "*" not in spared:
+    if given and not set(others) <= set(excluded) and "*" not in excluded:
         yield Finding(
             "note", "environment", (name,),
             f"{join_hosts(given)} {'is' if len(given) == 1 else 'are'} set on {name}, "

@@ -8,14 +8,14 @@ from typing import Any
 
 from mhnb.errors import LaunchError
 
-__all__ = ["Disk", "Endpoint", "Gpu", "HostFacts", "HostLook", "Wanted", "is_loopback", "parse_facts"]
+__all__ = ["Disk", "Endpoint", "Gpu", "HostFacts", "HostProbe", "Requirements", "is_loopback", "parse_facts"]
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
     """One folder that ranks write to."""
 
-    use: str
+    purpose: str
     """The purpose, such as `logs`."""
     folder: str
     free_nbytes: int
@@ -42,11 +42,11 @@ class HostFacts:
     """Distribution -> version; None if it is not installed for that Python."""
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Name -> addresses, as resolved there; empty if it cannot be resolved."""
-    why: Mapping[str, str] = field(default_factory=dict)
+    resolve_errors: Mapping[str, str] = field(default_factory=dict)
     """Name -> why it cannot be resolved there."""
-    ssh: tuple[str, ...] = ()
+    ssh_connection: tuple[str, ...] = ()
     """The login as sshd saw it: the client's address and port, then the machine's own address and port."""
-    outward: str = ""
+    outgoing_address: str = ""
     """The machine's own address for outgoing connections."""
     disks: tuple[Disk, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -55,14 +55,14 @@ class HostFacts:
     """Flags in XLA_FLAGS that the jaxlib there does not know."""
     gpus: tuple[Gpu, ...] = ()
     tpus: int = 0
-    boot: str = ""
+    boot_id: str = ""
     """A text that identifies the running system; equal for the same boot."""
 
     @property
     def address(self) -> str:
         """The address at which others reach it: the one that ssh used, else the outgoing one, else loopback."""
-        reached = self.ssh[2] if len(self.ssh) > 2 else ""
-        found = [each for each in (reached, self.outward) if each and not is_loopback(each)]
+        reached = self.ssh_connection[2] if len(self.ssh_connection) > 2 else ""
+        found = [each for each in (reached, self.outgoing_address) if each and not is_loopback(each)]
         return found[0] if found else "127.0.0.1"
 
 
@@ -79,34 +79,34 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class HostLook:
+class HostProbe:
     """All preflight results of one host."""
 
     name: str
     facts: HostFacts | None = None
     failure: LaunchError | None = None
     """Why there are no facts."""
-    clock: tuple[float, float] | None = None
+    clock_offset: tuple[float, float] | None = None
     """Seconds that its clock is ahead, and the possible error of that number."""
     ports: Mapping[str, int] = field(default_factory=dict)
     """Endpoint -> the port that it could listen on here."""
-    taken: Mapping[str, str] = field(default_factory=dict)
+    listen_errors: Mapping[str, str] = field(default_factory=dict)
     """Endpoint -> why it could not."""
-    reached: Mapping[str, str] = field(default_factory=dict)
+    connect_errors: Mapping[str, str] = field(default_factory=dict)
     """Endpoint, or `peer N` for host N's port for collectives -> empty, or why it cannot be reached from here."""
-    beside: tuple[HostFacts, ...] = ()
+    colocated: tuple[HostFacts, ...] = ()
     """Facts from other tasks of the launcher on the same machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Requirements:
     """The requirements of the cluster to be started."""
 
     endpoints: tuple[Endpoint, ...] = ()
     devices: int | None = None
     """Simulated CPU devices per rank; None for the devices that the platform has."""
-    per_host: int = 1
-    mhnb: str = ""
+    ranks_per_host: int = 1
+    mhnb_version: str = ""
     """The version installed here."""
     controller: str | None = None
     """The name or address of the notebook's machine, if the user has given one."""
@@ -114,9 +114,9 @@ class Wanted:
     """The address that was tried."""
     addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Endpoint -> the address and port where it listened, or was to listen, while it was tested."""
-    taken: Mapping[str, str] = field(default_factory=dict)
+    listen_errors: Mapping[str, str] = field(default_factory=dict)
     """Endpoint of the notebook's machine -> why it could not listen."""
-    pool: str = ""
+    pjrt_nproc: str = ""
     """The user's value of PJRT_NPROC; empty if mhnb chooses it."""
 
 
@@ -142,15 +142,15 @@ def parse_facts(body: Mapping[str, Any]) -> HostFacts:
         executable=body.get("executable", ""),
         versions=body.get("versions", {}),
         names={name: tuple(answer.get("addresses", ())) for name, answer in names.items()},
-        why={name: answer["error"] for name, answer in names.items() if "error" in answer},
-        ssh=tuple(body.get("ssh", ())),
-        outward=body.get("outward", ""),
+        resolve_errors={name: answer["error"] for name, answer in names.items() if "error" in answer},
+        ssh_connection=tuple(body.get("ssh", ())),
+        outgoing_address=body.get("outward", ""),
         disks=_disks(body.get("disks", ())),
         environment=body.get("environment", {}),
         unknown_flags=tuple(body.get("unknown_flags", ())),
         gpus=tuple(Gpu(gpu["name"], gpu["uuid"]) for gpu in body.get("gpus", ())),
         tpus=body.get("tpus", 0),
-        boot=body.get("boot", ""),
+        boot_id=body.get("boot", ""),
     )
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-__all__ = ["Cell", "Column", "Finding", "Level", "PreflightReport", "join_hosts", "usual"]
+__all__ = ["Cell", "Column", "Finding", "Level", "PreflightReport", "join_hosts", "most_common"]
 
-_NAMED = 6
+_MAX_NAMED = 6
 
 Level: TypeAlias = Literal["failure", "warning", "note"]
 """A failure would end, hang or silently corrupt a start. A warning would not. A note says what mhnb does about something."""
@@ -33,7 +33,7 @@ class Finding:
     hosts: tuple[str, ...]
     text: str
     """The subject, its value and the consequence, in a sentence that names the hosts."""
-    cure: str = ""
+    fix: str = ""
     """What to do, or what mhnb does."""
 
 
@@ -58,7 +58,7 @@ class PreflightReport:
     """Each host's real address, at which others reach it: for gloo and for no_proxy. None if the host did not reply."""
     endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Endpoint -> address and port that every host can reach."""
-    cost_s: float | None = None
+    duration_s: float | None = None
     """Duration of the preflight, without the time in a scheduler's queue."""
 
     @property
@@ -79,15 +79,15 @@ def join_hosts(names: Iterable[str]) -> str:
     ('a, b and c', 'a, b, c, d, e, f and 5 more')
     """
     *first, last = list(names)
-    if len(first) >= _NAMED + 2:
-        first, last = first[:_NAMED], f"{len(first) + 1 - _NAMED} more"
+    if len(first) >= _MAX_NAMED + 2:
+        first, last = first[:_MAX_NAMED], f"{len(first) + 1 - _MAX_NAMED} more"
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def usual(values: Sequence[str]) -> str:
+def most_common(values: Sequence[str]) -> str:
     """Return the most common value; of two that are equally frequent, the earlier.
 
-    >>> usual(["1", "2", "2"])
+    >>> most_common(["1", "2", "2"])
     '2'
     """
     return Counter(values).most_common(1)[0][0]

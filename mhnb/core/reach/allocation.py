@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import re
 
-from mhnb.core.reach.slurm import SlurmOptions, allocation_words, place_words, srun_command
+from mhnb.core.reach.slurm import SlurmOptions, allocation_args, placement_args, srun_command
 
-__all__ = ["WITHOUT_HOLDING", "allocation_command", "step_command"]
+__all__ = ["REQUEUE_NOTE", "allocation_command", "step_command"]
 
-WITHOUT_HOLDING = """\
+REQUEUE_NOTE = """\
 a kept job of Slurm ends with its ranks, since no notebook need be there to release it:
   the restart asks for machines again, and may have to wait for them"""
 """Shown for a restart that has to queue."""
 
-_HOLD = 'echo "$SLURM_JOB_ID" > "$0.new" && mv "$0.new" "$0" && exec cat > /dev/null'
+_HOLD_SCRIPT = 'echo "$SLURM_JOB_ID" > "$0.new" && mv "$0.new" "$0" && exec cat > /dev/null'
 """Runs locally in the allocation: writes the job's number and waits for the end of standard input. The file's name follows."""
-_STEP = 'while ! [ -s "$0" ]; do sleep 0.2; done; srun=$1; shift; exec "$srun" --jobid="$(cat "$0")" "$@"'
+_STEP_SCRIPT = 'while ! [ -s "$0" ]; do sleep 0.2; done; srun=$1; shift; exec "$srun" --jobid="$(cat "$0")" "$@"'
 """Waits for that number, however long the job is queued, then becomes the srun. The file's name and srun's arguments follow."""
-_OF_STEP = re.compile(
+_STEP_ONLY_OPTIONS = re.compile(
     r"--(?:accel-bind|bcast|compress|cpu-bind|cpu_bind|disable-status|epilog|error|exact|export|gpu-bind|het-group|input|interactive|"
     r"kill-on-bad-exit|label|mem-bind|mem_bind|mpi|multi-prog|output|overlap|preserve-env|prolog|propagate|pty|quit-on-interrupt|"
     r"relative|resv-ports|slurmd-debug|task-epilog|task-prolog|treewidth|tres-bind|unbuffered|wait|whole|X11|x11)(?:=.*)?"
     r"|-[eilorTuXZE].*"
 )
 """Options of srun that salloc does not know."""
-_OF_ALLOCATION = re.compile(
+_ALLOCATION_ONLY_OPTIONS = re.compile(
     r"--(?:exclusive|no-kill|reservation|constraint|begin|deadline|dependency)(?:=.*)?|-C.*|-[ks]"
 )
 """Options that apply to an allocation, and mean something else or nothing for a step."""
@@ -50,10 +50,10 @@ def allocation_command(
     ['salloc', '--no-bell', '--job-name=mhnb', '--ntasks=2', '--exclusive']
     """
     folder, slash, _ = options.srun.rpartition("/")
-    words = [f"{folder}{slash}salloc", "--no-bell", f"--job-name={name}", f"--ntasks={tasks}"]
-    words += [*allocation_words(options), *place_words(options, tasks, ranks_per_task)]
-    words += [word for word in options.extra if not _OF_STEP.fullmatch(word)]
-    return [*words, "sh", "-c", _HOLD, file]
+    arguments = [f"{folder}{slash}salloc", "--no-bell", f"--job-name={name}", f"--ntasks={tasks}"]
+    arguments += [*allocation_args(options), *placement_args(options, tasks, ranks_per_task)]
+    arguments += [word for word in options.extra if not _STEP_ONLY_OPTIONS.fullmatch(word)]
+    return [*arguments, "sh", "-c", _HOLD_SCRIPT, file]
 
 
 def step_command(
@@ -71,6 +71,6 @@ def step_command(
     >>> step_command(SlurmOptions(extra=("--exclusive",)), 2, file="f")[3:8]
     ['f', 'srun', '--job-name=mhnb', '--ntasks=2', '--overlap']
     """
-    extra = tuple(word for word in options.extra if not _OF_ALLOCATION.fullmatch(word))
-    words = srun_command(options, tasks, ranks_per_task=ranks_per_task, name=name, inside=True, extra=extra)
-    return ["sh", "-c", _STEP, file, *words]
+    extra = tuple(word for word in options.extra if not _ALLOCATION_ONLY_OPTIONS.fullmatch(word))
+    arguments = srun_command(options, tasks, ranks_per_task=ranks_per_task, name=name, is_step=True, extra=extra)
+    return ["sh", "-c", _STEP_SCRIPT, file, *arguments]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Gone", "PROBED", "Part", "Said", "read_line"]
+__all__ = ["AnswerChunk", "OtherOutput", "PROBE_SCRIPT", "ProbeExited", "parse_probe_line"]
 
-PROBED = (
+PROBE_SCRIPT = (
     '(IFS= read -r line && eval "$line") || '
     '{ echo "mhnb-probe ${SLURM_PROCID-${OMPI_COMM_WORLD_RANK-${PMIX_RANK-$PMI_RANK}}} gone $? $(uname -n)"; '
     'exec cat >/dev/null; }; IFS= read -r line && eval "$line"'
@@ -23,24 +23,24 @@ before they had answered.
 """
 
 _TAG = re.compile(r"\s*(?:\[\d+,(\d+)\]<\w+>:\s?|\[(\d+)\] ?|(\d+): )")
-_PART = re.compile(r"mhnb-probe (\d+) (\d+) (\d+)/(\d+) (\d+) (.*)")
-_GONE = re.compile(r"mhnb-probe (\d+) gone (\d+) (\S*)")
+_CHUNK = re.compile(r"mhnb-probe (\d+) (\d+) (\d+)/(\d+) (\d+) (.*)")
+_EXITED = re.compile(r"mhnb-probe (\d+) gone (\d+) (\S*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AnswerChunk:
     """A part of a probe's answer."""
 
     task: int
     request: int
-    at: int
+    index: int
     """The number of the part, from 0."""
     count: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ProbeExited:
     """A probe that ended too early."""
 
     task: int
@@ -49,7 +49,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class OtherOutput:
     """Any other output."""
 
     task: int | None
@@ -57,21 +57,21 @@ class Said:
     text: str
 
 
-def read_line(line: str) -> Part | Gone | Said:
+def parse_probe_line(line: str) -> AnswerChunk | ProbeExited | OtherOutput:
     """Parse one line, as Slurm (`3: `), Open MPI (`[1,3]<stdout>:`) or MPICH (`[3] `) has marked it.
 
-    >>> read_line("[1,0]<stdout>:mhnb-probe 0 2 0/1 4 null[1,0]<stdout>:")
-    Part(task=0, request=2, at=0, count=1, text='null')
-    >>> read_line("[1,3]<stderr>:mhnb: no python: py")
-    Said(task=3, text='mhnb: no python: py')
+    >>> parse_probe_line("[1,0]<stdout>:mhnb-probe 0 2 0/1 4 null[1,0]<stdout>:")
+    AnswerChunk(task=0, request=2, index=0, count=1, text='null')
+    >>> parse_probe_line("[1,3]<stderr>:mhnb: no python: py")
+    OtherOutput(task=3, text='mhnb: no python: py')
     """
-    if part := _PART.search(line):
-        task, request, at, count, length = map(int, part.groups()[:5])
+    if chunk := _CHUNK.search(line):
+        task, request, index, count, length = map(int, chunk.groups()[:5])
         # The text after it is Open MPI's, which may mark the empty rest of a line too.
-        return Part(task, request, at, count, part.group(6)[:length])
-    if gone := _GONE.search(line):
-        return Gone(int(gone.group(1)), int(gone.group(2)), gone.group(3))
+        return AnswerChunk(task, request, index, count, chunk.group(6)[:length])
+    if exited := _EXITED.search(line):
+        return ProbeExited(int(exited.group(1)), int(exited.group(2)), exited.group(3))
     tag = _TAG.match(line)
     if tag is None:
-        return Said(None, line.strip())
-    return Said(int(tag.group(1) or tag.group(2) or tag.group(3)), line[tag.end() :].strip())
+        return OtherOutput(None, line.strip())
+    return OtherOutput(int(tag.group(1) or tag.group(2) or tag.group(3)), line[tag.end() :].strip())

@@ -60,8 +60,8 @@ def note_forced_devices(user: Mapping[str, str], devices: int | None) -> tuple[s
     forced = find_forced_devices(user.get("XLA_FLAGS", ""))
     if forced is None or devices in (None, forced):
         return ()
-    asked = f"XLA_FLAGS here asks for {forced} CPU devices, and each rank has {devices}"
-    return (f"{asked}: %mhjax stop, then %mhjax start --devices {forced} gives each so many",)
+    difference = f"XLA_FLAGS here asks for {forced} CPU devices, and each rank has {devices}"
+    return (f"{difference}: %mhjax stop, then %mhjax start --devices {forced} gives each so many",)
 
 
 def find_forced_devices(flags: str) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from mhnb.errors import LaunchError
 
-__all__ = ["find_shared_gpu", "parse_gpus", "select_visible", "share_gpus"]
+__all__ = ["divide_gpus", "find_shared_gpu", "parse_gpus", "select_visible"]
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def select_visible(gpus: Sequence[str], visible: str | None) -> tuple[str, ...]:
     return tuple(seen)
 
 
-def share_gpus(gpus: Sequence[str], ranks: Sequence[int], where: str) -> dict[int, tuple[str, ...]]:
+def divide_gpus(gpus: Sequence[str], ranks: Sequence[int], where: str) -> dict[int, tuple[str, ...]]:
     """Assign each rank of a machine its own GPUs; adjacent GPUs stay together.
 
     Args:
@@ -59,17 +59,17 @@ def share_gpus(gpus: Sequence[str], ranks: Sequence[int], where: str) -> dict[in
     Raises:
         LaunchError: there are fewer GPUs than ranks, or the ranks would have different numbers of GPUs.
 
-    >>> share_gpus(["a", "b", "c", "d"], [4, 5], "host")
+    >>> divide_gpus(["a", "b", "c", "d"], [4, 5], "host")
     {4: ('a', 'b'), 5: ('c', 'd')}
     """
-    each, rest = divmod(len(gpus), len(ranks))
-    if each == 0 or rest:
+    gpus_per_rank, rest = divmod(len(gpus), len(ranks))
+    if gpus_per_rank == 0 or rest:
         raise LaunchError(
             f"{where} has {len(gpus)} GPUs for {len(ranks)} ranks, and each rank needs the same number of its own\n"
             f"  start so many ranks that {len(gpus) or 'the GPUs'} can be shared out (-n, --per-host), or name the GPUs in "
             "CUDA_VISIBLE_DEVICES; nvidia-smi -L lists them"
         )
-    return {rank: tuple(gpus[at * each : (at + 1) * each]) for at, rank in enumerate(ranks)}
+    return {rank: tuple(gpus[at * gpus_per_rank : (at + 1) * gpus_per_rank]) for at, rank in enumerate(ranks)}
 
 
 def find_shared_gpu(gpus: Mapping[int, Sequence[str]]) -> tuple[str, tuple[int, ...]] | None:

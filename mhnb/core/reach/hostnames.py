@@ -22,10 +22,10 @@ def format_hosts(hosts: Iterable[str]) -> str:
     for host in dict.fromkeys(hosts):
         found = _NUMBERED.match(host)
         numbers.setdefault(found[1] if found else host, []).extend([int(found[2])] if found else [])
-    return ",".join(_together(stem, found) for stem, found in sorted(numbers.items()))
+    return ",".join(_format_numbered(stem, found) for stem, found in sorted(numbers.items()))
 
 
-def _together(stem: str, numbers: list[int]) -> str:
+def _format_numbered(stem: str, numbers: list[int]) -> str:
     if not numbers:
         return stem
     return f"{stem}{numbers[0]}" if len(numbers) == 1 else f"{stem}[{format_ranks(numbers)}]"

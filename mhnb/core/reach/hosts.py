@@ -10,7 +10,7 @@ from mhnb.errors import InvalidRequest
 
 __all__ = ["HostName", "check_port", "format_host", "parse_host", "parse_hostfile", "parse_hosts"]
 
-_MOST_HOSTS = 1024
+_MAX_HOSTS = 1024
 _NAME = re.compile(r"[\w.%-]+|[\w.%:]*:[\w.%:]*", re.ASCII)
 _USER = re.compile(r"[\w.$@\\+-]+")
 _RANGE = re.compile(r"\[([\d,\s-]+)\]")
@@ -26,7 +26,7 @@ class HostName:
     port: int | None = None
     slots: int | None = None
     """Ranks on it; None for as many as on every other host."""
-    origin: str = field(default="", compare=False, repr=False)
+    source: str = field(default="", compare=False, repr=False)
     """The file and line that name it; empty if it is not from a file."""
 
     def __str__(self) -> str:
@@ -44,16 +44,16 @@ def parse_hosts(text: str) -> tuple[HostName, ...]:
     """
     if text.strip().isdecimal():
         raise InvalidRequest(f"--hosts {text}: give names of machines, like --hosts a,b; -n {text} says how many hosts")
-    found = [parse_host(name) for part in _split(text) for name in _expand(part)]
-    return _distinct(found, f"--hosts {text!r}")
+    found = [parse_host(name) for part in _split_names(text) for name in _expand_ranges(part)]
+    return _check_distinct(found, f"--hosts {text!r}")
 
 
-def parse_hostfile(text: str, origin: str = "the host file") -> tuple[HostName, ...]:
+def parse_hostfile(text: str, source: str = "the host file") -> tuple[HostName, ...]:
     r"""Parse a host file: one machine per line, `#` begins a comment, `slots=4` gives the number of ranks there.
 
     Args:
         text: the contents of the file.
-        origin: its name, for messages.
+        source: its name, for messages.
 
     Raises:
         InvalidRequest: as for `parse_hosts`; names the line.
@@ -64,11 +64,11 @@ def parse_hostfile(text: str, origin: str = "the host file") -> tuple[HostName, 
     found: list[HostName] = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            named = _read_line(line.partition("#")[0].split())
+            named = _parse_line(line.partition("#")[0].split())
         except InvalidRequest as error:
-            raise InvalidRequest(f"{origin}, line {number}: {error}") from error
-        found += [replace(host, origin=f"{origin}, line {number}") for host in named]
-    return _distinct(found, origin)
+            raise InvalidRequest(f"{source}, line {number}: {error}") from error
+        found += [replace(host, source=f"{source}, line {number}") for host in named]
+    return _check_distinct(found, source)
 
 
 def parse_host(text: str) -> HostName:
@@ -80,15 +80,15 @@ def parse_host(text: str) -> HostName:
     >>> parse_host("me@[fe80::1%eth0]:2222")
     HostName(address='fe80::1%eth0', user='me', port=2222, slots=None)
     """
-    user, at, place = text.strip().rpartition("@")
+    user, at, endpoint = text.strip().rpartition("@")
     if at and (not _USER.fullmatch(user) or user.startswith("-")):
         raise InvalidRequest(f"host {text!r}: {user!r} is not a user's name; write like me@name:22")
-    address, port = _split_port(place)
+    address, port = _split_port(endpoint)
     if not _NAME.fullmatch(address) or address.startswith("-"):
         raise InvalidRequest(
             f"host {text!r}: {address!r} is not a machine's name; write like name, me@name:22, [::1]:22 or name[1-4]"
         )
-    return HostName(address, user or None, None if port is None else _read_port(port, text))
+    return HostName(address, user or None, None if port is None else _parse_port(port, text))
 
 
 def format_host(host: HostName) -> str:
@@ -102,55 +102,55 @@ def format_host(host: HostName) -> str:
     return f"{user}{address}" + ("" if host.port is None else f":{host.port}")
 
 
-def _split(text: str) -> Iterator[str]:
+def _split_names(text: str) -> Iterator[str]:
     """Split at commas outside brackets."""
     parts = [part.strip() for part in re.split(r",(?![^\[]*\])", text)]
     yield from (part for part in parts if part)
 
 
-def _expand(text: str) -> list[str]:
+def _expand_ranges(text: str) -> list[str]:
     """Expand every range of a name; the last number changes fastest. Brackets with a colon are an IPv6 address."""
     if (match := _RANGE.search(text)) is None:
         return [text]
     head, tail = text[: match.start()], text[match.end() :]
-    rest = _expand(tail)
-    numbers = list(_numbers(match.group(1), text))
-    if len(numbers) * len(rest) > _MOST_HOSTS:
-        raise InvalidRequest(f"hosts {text!r}: more than {_MOST_HOSTS} machines")
+    rest = _expand_ranges(tail)
+    numbers = list(_expand_numbers(match.group(1), text))
+    if len(numbers) * len(rest) > _MAX_HOSTS:
+        raise InvalidRequest(f"hosts {text!r}: more than {_MAX_HOSTS} machines")
     return [f"{head}{number}{end}" for number in numbers for end in rest]
 
 
-def _numbers(text: str, whole: str) -> Iterator[str]:
+def _expand_numbers(text: str, full_text: str) -> Iterator[str]:
     """Yield the numbers of `01-03,7`, with the leading zeros of the first number of each range."""
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise InvalidRequest(
-                f"hosts {whole!r}: {part.strip()!r} is not a number or a range; write like name[1-4,7]"
+                f"hosts {full_text!r}: {part.strip()!r} is not a number or a range; write like name[1-4,7]"
             )
         low, high = int(first), int(last if dash else first)
-        if low > high or high - low >= _MOST_HOSTS:
+        if low > high or high - low >= _MAX_HOSTS:
             raise InvalidRequest(
-                f"hosts {whole!r}: the range {part.strip()} runs backwards or over more than {_MOST_HOSTS} machines"
+                f"hosts {full_text!r}: the range {part.strip()} runs backwards or over more than {_MAX_HOSTS} machines"
             )
         width = len(first) if first.startswith("0") else 0
         yield from (str(number).zfill(width) for number in range(low, high + 1))
 
 
-def _split_port(place: str) -> tuple[str, str | None]:
-    if match := re.fullmatch(r"\[([^\]]*:[^\]]*)\](?::(.*))?", place):
+def _split_port(endpoint: str) -> tuple[str, str | None]:
+    if match := re.fullmatch(r"\[([^\]]*:[^\]]*)\](?::(.*))?", endpoint):
         return match.group(1), match.group(2)
-    if place.count(":") == 1:
-        address, _, port = place.partition(":")
+    if endpoint.count(":") == 1:
+        address, _, port = endpoint.partition(":")
         return address, port
     # With several colons and no brackets, all of it is an IPv6 address.
-    return place, None
+    return endpoint, None
 
 
-def _read_port(text: str, whole: str) -> int:
+def _parse_port(text: str, full_text: str) -> int:
     if not text.isdecimal():
-        raise InvalidRequest(f"host {whole!r}: {text!r} is not a port; write like name:22")
-    return check_port(int(text), f"host {whole!r}: port")
+        raise InvalidRequest(f"host {full_text!r}: {text!r} is not a port; write like name:22")
+    return check_port(int(text), f"host {full_text!r}: port")
 
 
 def check_port(port: int, what: str) -> int:
@@ -170,7 +170,7 @@ def check_port(port: int, what: str) -> int:
     return port
 
 
-def _read_line(words: Sequence[str]) -> list[HostName]:
+def _parse_line(words: Sequence[str]) -> list[HostName]:
     if not words:
         return []
     name, *settings = words
@@ -180,11 +180,11 @@ def _read_line(words: Sequence[str]) -> list[HostName]:
         if key != "slots" or not value.isdecimal() or int(value) < 1:
             raise InvalidRequest(f"{setting!r} is not understood; after the name only slots=N may stand, with N from 1")
         slots = int(value)
-    hosts = [parse_host(each) for part in _split(name) for each in _expand(part)]
+    hosts = [parse_host(each) for part in _split_names(name) for each in _expand_ranges(part)]
     return [HostName(host.address, host.user, host.port, slots) for host in hosts]
 
 
-def _distinct(hosts: Sequence[HostName], what: str) -> tuple[HostName, ...]:
+def _check_distinct(hosts: Sequence[HostName], what: str) -> tuple[HostName, ...]:
     if not hosts:
         raise InvalidRequest(f"{what}: names no machine; write like a,b,c or name[1-4]")
     for at, host in enumerate(hosts):

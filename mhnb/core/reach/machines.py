@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mhnb.core.preflight.facts import HostFacts
 
-__all__ = ["group_by_machine", "name_machines"]
+__all__ = ["group_by_machine", "label_hosts"]
 
 
 def group_by_machine(facts: Sequence[HostFacts | None]) -> list[list[int]]:
@@ -18,18 +18,18 @@ def group_by_machine(facts: Sequence[HostFacts | None]) -> list[list[int]]:
     """
     groups: dict[object, list[int]] = {}
     for at, fact in enumerate(facts):
-        groups.setdefault(at if fact is None else (fact.boot, fact.hostname, fact.address), []).append(at)
+        groups.setdefault(at if fact is None else (fact.boot_id, fact.hostname, fact.address), []).append(at)
     return list(groups.values())
 
 
-def name_machines(hostnames: Sequence[str], addresses: Sequence[str | None]) -> list[str]:
+def label_hosts(hostnames: Sequence[str], addresses: Sequence[str | None]) -> list[str]:
     """Label each machine by its name, with its address if two have the same name, or by its number if it has none.
 
-    >>> name_machines(["a", "", "c", "c"], ["10.0.0.1", None, "10.0.0.3", "10.0.0.4"])
+    >>> label_hosts(["a", "", "c", "c"], ["10.0.0.1", None, "10.0.0.3", "10.0.0.4"])
     ['a', 'host1', 'c (10.0.0.3)', 'c (10.0.0.4)']
     """
-    often = Counter(hostnames)
+    counts = Counter(hostnames)
     return [
-        f"host{at}" if not name else name if often[name] == 1 else f"{name} ({address})"
+        f"host{at}" if not name else name if counts[name] == 1 else f"{name} ({address})"
         for at, (name, address) in enumerate(zip(hostnames, addresses, strict=True))
     ]

@@ -11,12 +11,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mhnb.core.reach.chorus import PROBED
+from mhnb.core.reach.chorus import PROBE_SCRIPT
 from mhnb.errors import InvalidRequest, LaunchError
 
-__all__ = ["MpiOptions", "explain_mpiexec", "mpiexec_command", "read_flavour"]
+__all__ = ["MpiOptions", "explain_mpiexec", "mpiexec_command", "parse_implementation"]
 
-_READ_FILE = f'unset SLURM_PROCID; exec < "$0" || exit; {PROBED}'
+_TASK_SCRIPT = f'unset SLURM_PROCID; exec < "$0" || exit; {PROBE_SCRIPT}'
 """Run first by each process; the file's name follows. `read` leaves the text after its line unread.
 
 In a batch job of Slurm every process has the task number of the script, which is not its own.
@@ -33,13 +33,13 @@ class MpiOptions:
     """Further arguments, before the program: `--allow-run-as-root`, `--mca`, `oob_tcp_if_include`, `10.0.0.0/8`."""
 
 
-def read_flavour(version: str) -> str:
+def parse_implementation(version: str) -> str:
     """Return the implementation of an mpiexec from its --version: `openmpi` or `hydra` (MPICH, Intel MPI, MVAPICH).
 
     Raises:
         LaunchError: neither.
 
-    >>> read_flavour("mpiexec (OpenRTE) 4.1.4"), read_flavour("HYDRA build details:")
+    >>> parse_implementation("mpiexec (OpenRTE) 4.1.4"), parse_implementation("HYDRA build details:")
     ('openmpi', 'hydra')
     """
     if re.search(r"Open ?MPI|OpenRTE|PRRTE", version, re.IGNORECASE):
@@ -54,13 +54,13 @@ def read_flavour(version: str) -> str:
 
 
 def mpiexec_command(
-    options: MpiOptions, flavour: str, tasks: int, *, file: str, machines: Sequence[str] = ()
+    options: MpiOptions, implementation: str, tasks: int, *, file: str, machines: Sequence[str] = ()
 ) -> list[str]:
     """Return the command.
 
     Args:
         options: the user's options.
-        flavour: of `read_flavour`.
+        implementation: of `parse_implementation`.
         tasks: the number of supervisors, one task each.
         file: that each of them reads first.
         machines: one for each task, in order; empty if mpiexec places the tasks by itself.
@@ -75,17 +75,17 @@ def mpiexec_command(
         raise InvalidRequest(
             f"host {wrong[0]!r}: mpiexec takes plain names; user and port stand in your ssh config, which it uses"
         )
-    if flavour == "openmpi":
-        words = ["-n", str(tasks), "--stdin", "none", "--bind-to", "none", "--tag-output"]
+    if implementation == "openmpi":
+        arguments = ["-n", str(tasks), "--stdin", "none", "--bind-to", "none", "--tag-output"]
         # On a laptop several ranks share one core. With names, each host runs one supervisor.
-        words += ["--host", ",".join(f"{name}:1" for name in machines)] if machines else ["--oversubscribe"]
+        arguments += ["--host", ",".join(f"{name}:1" for name in machines)] if machines else ["--oversubscribe"]
     else:
         named = ["-hosts", ",".join(machines), "-ppn", "1"] if machines else []
-        words = ["-n", str(tasks), *named, "-prepend-rank"]
-    return [options.mpiexec, *words, *options.extra, "sh", "-c", _READ_FILE, file]
+        arguments = ["-n", str(tasks), *named, "-prepend-rank"]
+    return [options.mpiexec, *arguments, *options.extra, "sh", "-c", _TASK_SCRIPT, file]
 
 
-_CURES = (
+_HINTS = (
     (
         r"allow-run-as-root|run.*as root",
         "mpiexec refuses to run as root: become another user, or --set extra=--allow-run-as-root",
@@ -114,7 +114,7 @@ def explain_mpiexec(lines: Sequence[str]) -> str:
     'mpiexec has detected an attempt to run as root.'
     """
     lines = [line for line in lines if "Warning:" not in line]
-    for pattern, cure in _CURES:
+    for pattern, hint in _HINTS:
         if found := [line for line in lines if re.search(pattern, line)]:
-            return f"{found[0].strip()}\n  {cure}"
+            return f"{found[0].strip()}\n  {hint}"
     return "\n    ".join(lines[-8:]) or "it said nothing"

@@ -60,12 +60,12 @@ def tpu_command(options: TpuOptions, worker: int) -> list[str]:
         raise InvalidRequest(
             f"tpu={options.tpu!r}: give the name of a TPU VM, like --set tpu=my-pod; gcloud compute tpus tpu-vm list shows them"
         )
-    words = [options.gcloud, "compute", "tpus", "tpu-vm", "ssh", options.tpu, f"--worker={worker}", "--quiet"]
-    words += [f"--zone={options.zone}"] if options.zone is not None else []
-    words += [f"--project={options.project}"] if options.project is not None else []
-    words += ["--internal-ip"] if options.internal_ip else []
+    arguments = [options.gcloud, "compute", "tpus", "tpu-vm", "ssh", options.tpu, f"--worker={worker}", "--quiet"]
+    arguments += [f"--zone={options.zone}"] if options.zone is not None else []
+    arguments += [f"--project={options.project}"] if options.project is not None else []
+    arguments += ["--internal-ip"] if options.internal_ip else []
     # gcloud runs ssh and passes it one text for the remote shell.
-    return [*words, *options.extra, f"--command={READ_LINE}"]
+    return [*arguments, *options.extra, f"--command={READ_LINE}"]
 
 
 def kubectl_command(options: KubernetesOptions, number: int) -> list[str]:
@@ -82,9 +82,9 @@ def kubectl_command(options: KubernetesOptions, number: int) -> list[str]:
         raise InvalidRequest(
             f"pod={options.pod!r}: give the pods' name with {{}} for the number, like --set pod=trainer-{{}}; kubectl get pods shows them"
         )
-    words = [options.kubectl]
-    words += [f"--context={options.context}"] if options.context is not None else []
-    words += [f"--namespace={options.namespace}"] if options.namespace is not None else []
-    words += [*options.extra, "exec", "-i", name]
-    words += [f"--container={options.container}"] if options.container is not None else []
-    return [*words, "--", *READ_LINE_WORDS]
+    arguments = [options.kubectl]
+    arguments += [f"--context={options.context}"] if options.context is not None else []
+    arguments += [f"--namespace={options.namespace}"] if options.namespace is not None else []
+    arguments += [*options.extra, "exec", "-i", name]
+    arguments += [f"--container={options.container}"] if options.container is not None else []
+    return [*arguments, "--", *READ_LINE_WORDS]

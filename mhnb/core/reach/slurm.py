@@ -11,37 +11,37 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mhnb.core.reach.chorus import PROBED
+from mhnb.core.reach.chorus import PROBE_SCRIPT
 from mhnb.errors import InvalidRequest
 
 __all__ = [
     "QUEUE_FORMAT",
     "SlurmOptions",
-    "allocation_words",
+    "allocation_args",
     "describe_queue",
     "explain_srun",
     "is_inside_job",
-    "place_words",
+    "placement_args",
     "srun_command",
 ]
 
 QUEUE_FORMAT = "%i|%T|%r|%P|%j"
 """For squeue's --format: number, state, reason, partition, name."""
 
-_WAITS = ("PENDING", "CONFIGURING")
-_LESS = (
+_WAITING_STATES = ("PENDING", "CONFIGURING")
+_REQUEST_LESS = (
     "it may never start: interrupt it and ask for fewer ranks, nodes, GPUs, CPUs or less time (sinfo -o '%P %l %D %c')"
 )
-_OTHER = "it may never start: interrupt it and give another --account, --partition or qos"
-_MAY_NEVER = {
-    "AccountNotAllowed": _OTHER,
-    "BadConstraints": _LESS,
-    "InvalidAccount": _OTHER,
-    "InvalidQOS": _OTHER,
-    "PartitionConfig": _LESS,
-    "PartitionNodeLimit": _LESS,
-    "PartitionTimeLimit": _LESS,
-    "QOSNotAllowed": _OTHER,
+_OTHER_ACCOUNT = "it may never start: interrupt it and give another --account, --partition or qos"
+_HOPELESS_REASONS = {
+    "AccountNotAllowed": _OTHER_ACCOUNT,
+    "BadConstraints": _REQUEST_LESS,
+    "InvalidAccount": _OTHER_ACCOUNT,
+    "InvalidQOS": _OTHER_ACCOUNT,
+    "PartitionConfig": _REQUEST_LESS,
+    "PartitionNodeLimit": _REQUEST_LESS,
+    "PartitionTimeLimit": _REQUEST_LESS,
+    "QOSNotAllowed": _OTHER_ACCOUNT,
 }
 """Reasons that waiting seldom resolves. Slurm rejects such jobs only if its site says so; nodes that are down can be why, too."""
 _TIME = re.compile(r"\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:unlimited|infinite)")
@@ -104,7 +104,7 @@ def srun_command(
     *,
     ranks_per_task: int = 1,
     name: str = "mhnb",
-    inside: bool = False,
+    is_step: bool = False,
     extra: Sequence[str] | None = None,
 ) -> list[str]:
     """Return the command.
@@ -114,7 +114,7 @@ def srun_command(
         tasks: the number of supervisors, one task each.
         ranks_per_task: if more than one, each task has a machine to itself, and the resources of all its ranks.
         name: of the job, for squeue.
-        inside: whether this is a step in an existing allocation; options that only an allocation has are left out.
+        is_step: whether this is a step in an existing allocation; options that only an allocation has are left out.
         extra: the user's own options, if only some of them apply.
 
     Raises:
@@ -123,51 +123,51 @@ def srun_command(
     >>> srun_command(SlurmOptions(partition="gpu"), 2)[:4]
     ['srun', '--job-name=mhnb', '--ntasks=2', '--partition=gpu']
     """
-    words = [options.srun, f"--job-name={name}", f"--ntasks={tasks}"]
-    words += list(allocation_words(options)) if not inside else ["--overlap"]
-    words += list(place_words(options, tasks, ranks_per_task))
+    arguments = [options.srun, f"--job-name={name}", f"--ntasks={tasks}"]
+    arguments += list(allocation_args(options)) if not is_step else ["--overlap"]
+    arguments += list(placement_args(options, tasks, ranks_per_task))
     # Every task reads the same input, its lines in the log have its number, and the end of one task ends all.
-    words += ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
-    return [*words, *(options.extra if extra is None else extra), "sh", "-c", PROBED]
+    arguments += ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
+    return [*arguments, *(options.extra if extra is None else extra), "sh", "-c", PROBE_SCRIPT]
 
 
-def allocation_words(options: SlurmOptions) -> Iterator[str]:
+def allocation_args(options: SlurmOptions) -> Iterator[str]:
     """Yield the options that only an allocation has.
 
-    >>> list(allocation_words(SlurmOptions(partition="gpu", time="30")))
+    >>> list(allocation_args(SlurmOptions(partition="gpu", time="30")))
     ['--partition=gpu', '--time=30']
     """
-    asked = {
+    requested = {
         "partition": options.partition,
         "account": options.account,
         "qos": options.qos,
         "time": options.time,
         "constraint": options.constraint,
     }
-    yield from (f"--{name}={value}" for name, value in asked.items() if value is not None)
+    yield from (f"--{name}={value}" for name, value in requested.items() if value is not None)
 
 
-def place_words(options: SlurmOptions, tasks: int, each: int) -> Iterator[str]:
+def placement_args(options: SlurmOptions, tasks: int, ranks_per_task: int) -> Iterator[str]:
     """Yield the options for the placement of the tasks and the resources of each.
 
     Raises:
         InvalidRequest: the number of nodes differs from that of the hosts with several ranks each.
 
-    >>> list(place_words(SlurmOptions(cpus_per_rank=2), 3, 4))
+    >>> list(placement_args(SlurmOptions(cpus_per_rank=2), 3, 4))
     ['--nodes=3', '--ntasks-per-node=1', '--cpus-per-task=8']
     """
-    if each > 1 and options.nodes not in (None, tasks):
+    if ranks_per_task > 1 and options.nodes not in (None, tasks):
         raise InvalidRequest(
-            f"nodes={options.nodes}: {tasks} hosts of {each} ranks are {tasks} nodes; leave nodes out, or change -n or --per-host"
+            f"nodes={options.nodes}: {tasks} hosts of {ranks_per_task} ranks are {tasks} nodes; leave nodes out, or change -n or --per-host"
         )
-    if each > 1:
+    if ranks_per_task > 1:
         yield from (f"--nodes={tasks}", "--ntasks-per-node=1")
     elif options.nodes is not None:
         yield f"--nodes={options.nodes}"
     if options.cpus_per_rank is not None:
-        yield f"--cpus-per-task={options.cpus_per_rank * each}"
+        yield f"--cpus-per-task={options.cpus_per_rank * ranks_per_task}"
     if options.gpus_per_rank is not None:
-        yield f"--gpus-per-task={options.gpus_per_rank * each}"
+        yield f"--gpus-per-task={options.gpus_per_rank * ranks_per_task}"
     if options.memory is not None:
         yield f"--mem={options.memory}"
 
@@ -183,19 +183,19 @@ def describe_queue(text: str, name: str) -> str:
     'Slurm job 8 is PENDING (Priority), number 2 of 2 that wait in debug'
     """
     rows = [line.split("|", 4) for line in text.splitlines() if line.count("|") >= 4]
-    waiting = [row for row in rows if row[1] in _WAITS]
+    waiting = [row for row in rows if row[1] in _WAITING_STATES]
     own = next((row for row in waiting if row[4] == name), None)
     if own is None:
         return ""
     number, state, reason, partition, _ = own
     same = [row for row in waiting if row[3] == partition]
     why = f" ({reason})" if reason not in ("", "None") else ""
-    hopeless = f"; {_MAY_NEVER[reason]}" if reason in _MAY_NEVER else ""
-    place = f"number {same.index(own) + 1} of {len(same)} that wait in {partition}"
-    return f"Slurm job {number} is {state}{why}, {place}{hopeless}"
+    hopeless = f"; {_HOPELESS_REASONS[reason]}" if reason in _HOPELESS_REASONS else ""
+    position = f"number {same.index(own) + 1} of {len(same)} that wait in {partition}"
+    return f"Slurm job {number} is {state}{why}, {position}{hopeless}"
 
 
-_CURES = (
+_SRUN_HINTS = (
     (r"[Ii]nvalid partition", "sinfo lists the partitions; give another one with --partition"),
     (r"[Ii]nvalid account", "sacctmgr show user $USER withassoc lists your accounts; give one with --account"),
     (r"[Ii]nvalid qos", "sacctmgr show qos lists those there are"),
@@ -224,10 +224,10 @@ def explain_srun(lines: Sequence[str]) -> str:
     >>> explain_srun(["srun: error: invalid partition specified: x"])
     'invalid partition specified: x\n  sinfo lists the partitions; give another one with --partition'
     """
-    for pattern, cure in _CURES:
+    for pattern, hint in _SRUN_HINTS:
         if found := [line for line in lines if re.search(pattern, line)]:
-            said = re.sub(
+            message = re.sub(
                 r"^(?:\d+: )?(?:srun: |salloc: |slurmstepd: |\w+: (?=error))*(?:error: |fatal: |mhnb: )*", "", found[0]
             )
-            return f"{said}\n  {cure}"
+            return f"{message}\n  {hint}"
     return "\n    ".join(lines[-8:]) or "it said nothing"

@@ -110,26 +110,26 @@ def ssh_command(host: HostName, options: SshOptions, remote_command: str = READ_
         # A config with QUIET would hide the cause of every failure.
         "LogLevel=INFO",
     ]
-    words = ["ssh", *(["-F", options.config_file] if options.config_file is not None else []), "-T"]
+    arguments = ["ssh", *(["-F", options.config_file] if options.config_file is not None else []), "-T"]
     for setting in settings:
-        words += ["-o", setting]
+        arguments += ["-o", setting]
     if options.key_file is not None:
-        words += ["-o", "IdentitiesOnly=yes", "-i", options.key_file]
+        arguments += ["-o", "IdentitiesOnly=yes", "-i", options.key_file]
     if (port := host.port or options.port) is not None:
-        words += ["-p", str(port)]
+        arguments += ["-p", str(port)]
     if (user := host.user or options.user) is not None:
-        words += ["-l", user]
-    return [*words, "--", host.address, remote_command]
+        arguments += ["-l", user]
+    return [*arguments, "--", host.address, remote_command]
 
 
-def choose_python(options: SshOptions, here: str) -> SshOptions:
+def choose_python(options: SshOptions, own_python: str) -> SshOptions:
     """Use the notebook's own interpreter if none was named, because machines that share a file system have it.
 
     >>> choose_python(SshOptions(), "/env/bin/python").python, choose_python(SshOptions(venv="v"), "/py").python
     ('/env/bin/python', None)
     """
     is_named = options.python is not None or options.venv is not None or options.conda is not None
-    return options if is_named else replace(options, python=here)
+    return options if is_named else replace(options, python=own_python)
 
 
 def remote_line(options: SshOptions, arguments: Sequence[str]) -> str:
@@ -140,44 +140,44 @@ def remote_line(options: SshOptions, arguments: Sequence[str]) -> str:
     """
     steps = [f"echo {shlex.quote(LOGGED_IN)} >&2"]
     if options.setup is not None:
-        steps.append(f"{{ {options.setup.strip()}; }} || {_give_up('setup failed', options.setup)}")
+        steps.append(f"{{ {options.setup.strip()}; }} || {_fail_snippet('setup failed', options.setup)}")
     if options.cwd is not None:
-        steps.append(f"cd -- {_path(options.cwd)} || {_give_up('no folder', options.cwd)}")
+        steps.append(f"cd -- {_quote_path(options.cwd)} || {_fail_snippet('no folder', options.cwd)}")
     steps += _enter_environment(options)
     steps += [f"export {name}={shlex.quote(value)}" for name, value in options.environment.items()]
     python = options.python or ("python3" if options.venv is None and options.conda is None else "python")
-    steps.append(f"command -v {_path(python)} >/dev/null 2>&1 || {_give_up('no python', python)}")
-    steps.append(f"exec {_path(python)} {shlex.join(arguments)}".rstrip())
+    steps.append(f"command -v {_quote_path(python)} >/dev/null 2>&1 || {_fail_snippet('no python', python)}")
+    steps.append(f"exec {_quote_path(python)} {shlex.join(arguments)}".rstrip())
     return _on_one_line("; ".join(steps))
 
 
 def _enter_environment(options: SshOptions) -> list[str]:
     if options.venv is not None:
         return [
-            f"VIRTUAL_ENV={_path(options.venv)}",
-            f'test -x "$VIRTUAL_ENV/bin/python" || {_give_up("no virtual environment", options.venv)}',
+            f"VIRTUAL_ENV={_quote_path(options.venv)}",
+            f'test -x "$VIRTUAL_ENV/bin/python" || {_fail_snippet("no virtual environment", options.venv)}',
             'PATH="$VIRTUAL_ENV/bin:$PATH"',
             "export VIRTUAL_ENV PATH",
         ]
     if options.conda is not None:
-        missing = _give_up("no conda environment", options.conda)
+        missing = _fail_snippet("no conda environment", options.conda)
         # A shell that is not a login shell often has no conda on its PATH.
         places = '"$CONDA_EXE" "$HOME"/*conda*/bin/conda "$HOME"/*forge*/bin/conda /opt/*conda*/bin/conda /opt/*forge*/bin/conda'
         return [
             "mhnb_conda=$(command -v conda)",
             f'for each in {places}; do test -x "$mhnb_conda" || mhnb_conda=$each; done',
-            f'test -x "$mhnb_conda" || {_give_up("no conda", options.conda)}',
-            f'mhnb_script=$("$mhnb_conda" shell.posix activate {_path(options.conda)}) || {missing}',
+            f'test -x "$mhnb_conda" || {_fail_snippet("no conda", options.conda)}',
+            f'mhnb_script=$("$mhnb_conda" shell.posix activate {_quote_path(options.conda)}) || {missing}',
             'eval "$mhnb_script"',
         ]
     return []
 
 
-def _give_up(what: str, name: str) -> str:
+def _fail_snippet(what: str, name: str) -> str:
     return f"{{ echo {shlex.quote(f'mhnb: {what}: {name}')} >&2; exit 127; }}"
 
 
-def _path(text: str) -> str:
+def _quote_path(text: str) -> str:
     """Quote a path; the remote shell expands the remote home."""
     if text == "~":
         return '"$HOME"'

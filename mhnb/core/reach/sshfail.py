@@ -14,12 +14,12 @@ from mhnb.core.reach.hosts import HostName
 from mhnb.core.reach.ssh import LOGGED_IN, SshOptions
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError
 
-__all__ = ["SshFailure", "explain_ssh", "ssh_error", "try_command"]
+__all__ = ["SshFailure", "build_ssh_error", "explain_ssh", "format_manual_command"]
 
-_CONNECTION = 255
+_SSH_EXIT_CODE = 255
 """ssh's exit code for its own failures, and for a program that a signal ended."""
 
-_BEFORE = (
+_BEFORE_LOGIN = (
     ("key_changed", r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for .* has changed"),
     ("key_unknown", r"No .*host key is known|Host key verification failed"),
     ("config", r"Can't open user config file|Bad configuration option|terminating, \d+ bad|no argument after keyword"),
@@ -30,7 +30,7 @@ _BEFORE = (
     ("login", r"Permission denied|Too many authentication failures|No supported authentication methods"),
     ("closed", r"[Cc]onnection (?:closed|reset)|kex_exchange_identification|Connection to .* closed"),
 )
-_AFTER = (
+_AFTER_LOGIN = (
     ("setup", r"mhnb: setup failed: "),
     ("folder", r"mhnb: no folder: "),
     ("environment", r"mhnb: no (?:virtual environment|conda environment|conda): "),
@@ -39,7 +39,7 @@ _AFTER = (
     ("mhnb", r"No module named (?:mhnb$|'mhnb[.'])"),
     ("lost", r"closed by remote host|not responding|Broken pipe|Connection reset"),
 )
-_SAID = {
+_DESCRIPTIONS = {
     "closed": "closed the connection before the login",
     "config": "was not tried: ssh cannot read its config",
     "ended": "what ran there ended",
@@ -61,7 +61,7 @@ _SAID = {
     "silent": "does not answer",
     "unknown_name": "is a name that ssh cannot resolve",
 }
-_CURES = {
+_SSH_HINTS = {
     "closed": "sshd there may limit the logins at a time (MaxStartups) or the addresses; {sees}",
     "config": "mend the ssh config, or name another one",
     "ended": "the log has all it said",
@@ -84,7 +84,7 @@ _CURES = {
     "silent": "it is down, elsewhere, or a firewall drops the packets; {sees}",
     "unknown_name": "spell it as your ssh config or your name server has it, or give its address",
 }  # fmt: skip
-_UNFIT = ("ended", "environment", "folder", "killed", "mhnb", "old_python", "python", "setup")
+_HOST_NOT_READY = ("ended", "environment", "folder", "killed", "mhnb", "old_python", "python", "setup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,11 @@ class SshFailure:
 
     kind: str
     """An identifier for code: `login`, `key_changed`, `silent`, ..."""
-    said: str
+    description: str
     """What happened, to follow the machine's name: `refused the login`."""
     cause: str
     """In the words of ssh or of the remote program; may be empty."""
-    cure: str
+    hint: str
 
 
 def explain_ssh(text: str, code: int, host: HostName, options: SshOptions) -> SshFailure:
@@ -111,58 +111,58 @@ def explain_ssh(text: str, code: int, host: HostName, options: SshOptions) -> Ss
     'login'
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    kind, cause = _find(lines, code)
-    by_hand = try_command(host, options)
+    kind, cause = _classify(lines, code)
+    by_hand = format_manual_command(host, options)
     entry = shlex.quote(host.address if (host.port or 22) == 22 else f"[{host.address}]:{host.port}")
     words = {"host": host.address, "entry": entry, "by_hand": by_hand, "sees": f"by hand: {by_hand}"}
-    said = _SAID[kind] + (f" with exit code {code}" if kind == "ended" else "")
-    return SshFailure(kind, said, cause, _CURES[kind].format(**words))
+    description = _DESCRIPTIONS[kind] + (f" with exit code {code}" if kind == "ended" else "")
+    return SshFailure(kind, description, cause, _SSH_HINTS[kind].format(**words))
 
 
-def ssh_error(failure: SshFailure, host: HostName, log: str = "") -> LaunchError:
+def build_ssh_error(failure: SshFailure, host: HostName, log: str = "") -> LaunchError:
     r"""Build the error: HostUnfit if the login succeeded, otherwise HostUnreachable.
 
-    >>> str(ssh_error(SshFailure("refused", "refused the connection", "", "start sshd"), HostName("b")))
+    >>> str(build_ssh_error(SshFailure("refused", "refused the connection", "", "start sshd"), HostName("b")))
     'b: refused the connection\n  start sshd'
     """
     cause = f": {failure.cause}" if failure.cause else ""
-    message = f"{host}: {failure.said}{cause}\n  {failure.cure}" + (f"\n  log {log}" if log else "")
-    kind = HostUnfit if failure.kind in _UNFIT else HostUnreachable
+    message = f"{host}: {failure.description}{cause}\n  {failure.hint}" + (f"\n  log {log}" if log else "")
+    kind = HostUnfit if failure.kind in _HOST_NOT_READY else HostUnreachable
     return kind(message, host=host.address, kind=failure.kind)
 
 
-def try_command(host: HostName, options: SshOptions) -> str:
+def format_manual_command(host: HostName, options: SshOptions) -> str:
     """Return the command with which a user can reproduce the failure.
 
-    >>> try_command(HostName("b", "me", 2222), SshOptions(config_file="my cfg"))
+    >>> format_manual_command(HostName("b", "me", 2222), SshOptions(config_file="my cfg"))
     "ssh -F 'my cfg' -p 2222 me@b"
     """
-    words = ["ssh"]
+    arguments = ["ssh"]
     for flag, value in (("-F", options.config_file), ("-i", options.key_file), ("-p", host.port or options.port)):
-        words += [flag, str(value)] if value is not None else []
-    words += [word for setting in options.extra for word in ("-o", setting)]
+        arguments += [flag, str(value)] if value is not None else []
+    arguments += [word for setting in options.extra for word in ("-o", setting)]
     user = host.user or options.user
-    return shlex.join([*words, host.address if user is None else f"{user}@{host.address}"])
+    return shlex.join([*arguments, host.address if user is None else f"{user}@{host.address}"])
 
 
-def _find(lines: list[str], code: int) -> tuple[str, str]:
+def _classify(lines: list[str], code: int) -> tuple[str, str]:
     """Return the kind of the failure, and the line that shows it."""
-    inside = [at for at, line in enumerate(lines) if line == LOGGED_IN]
-    if inside:
-        later = lines[inside[-1] + 1 :]
+    login_lines = [at for at, line in enumerate(lines) if line == LOGGED_IN]
+    if login_lines:
+        later = lines[login_lines[-1] + 1 :]
         # Only ssh itself can report a lost connection, and then the exit code is its own.
-        known = [(kind, pattern) for kind, pattern in _AFTER if kind != "lost" or code == _CONNECTION]
-        return _match(known, later) or _ended(code, later)
-    if (found := _match(_BEFORE, lines)) is not None and code == _CONNECTION:
+        known = [(kind, pattern) for kind, pattern in _AFTER_LOGIN if kind != "lost" or code == _SSH_EXIT_CODE]
+        return _match_line(known, later) or _classify_end(code, later)
+    if (found := _match_line(_BEFORE_LOGIN, lines)) is not None and code == _SSH_EXIT_CODE:
         return found
-    return ("failed" if code in (0, _CONNECTION) or code < 0 else "shell"), lines[-1] if lines else ""
+    return ("failed" if code in (0, _SSH_EXIT_CODE) or code < 0 else "shell"), lines[-1] if lines else ""
 
 
-def _ended(code: int, lines: list[str]) -> tuple[str, str]:
-    return "killed" if code == _CONNECTION else "ended", lines[-1] if lines else ""
+def _classify_end(code: int, lines: list[str]) -> tuple[str, str]:
+    return "killed" if code == _SSH_EXIT_CODE else "ended", lines[-1] if lines else ""
 
 
-def _match(known: Iterable[tuple[str, str]], lines: list[str]) -> tuple[str, str] | None:
+def _match_line(known: Iterable[tuple[str, str]], lines: list[str]) -> tuple[str, str] | None:
     for kind, pattern in known:
         hits = [line for line in lines if re.search(pattern, line)]
         if hits:

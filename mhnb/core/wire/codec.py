@@ -15,44 +15,45 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mhnb.core.guard.provenance import are_input_rows
 from mhnb.core.wire.protocol import CellEnded, Message
-from mhnb.core.wire.rowpack import check_rows
+from mhnb.core.wire.rowpack import is_launch_record
 from mhnb.errors import UnknownMessage
 from mhnb.values import Frame
 
 __all__ = ["decode", "encode"]
 
-_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Message)}
+_CLASS_BY_KIND: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Message)}
 # Built once, because `json.dumps` with custom separators builds an encoder on every call.
 _write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _read_json = json.JSONDecoder().decode
-_NEEDED = object()
+_NO_DEFAULT = object()
 """Stands for the default of a field without a default. It equals no value that a field can hold."""
 
 
-def _default(part: Field[Any]) -> Any:
-    if part.default_factory is not MISSING:
-        return part.default_factory()
-    return _NEEDED if part.default is MISSING else part.default
+def _get_default(field_spec: Field[Any]) -> Any:
+    if field_spec.default_factory is not MISSING:
+        return field_spec.default_factory()
+    return _NO_DEFAULT if field_spec.default is MISSING else field_spec.default
 
 
-_DEFAULTS = {cls: {part.name: _default(part) for part in fields(cls)} for cls in _KINDS.values()}
+_DEFAULTS = {cls: {part.name: _get_default(part) for part in fields(cls)} for cls in _CLASS_BY_KIND.values()}
 
 
-_Fits = Callable[[Any], bool]
+_Check = Callable[[Any], bool]
 """Checks whether a value has the type of a field."""
-_LIMIT = 1 << 63
+_INTEGER_LIMIT = 1 << 63
 
 
-def _make_check(kind: Any) -> _Fits:
+def _make_check(kind: Any) -> _Check:
     """Build the check for a type that the fields of messages use."""
     if kind is Any:
         return lambda _value: True
     if kind is int:
         # Numbers are stored in words of 8 bytes, and used as process numbers.
-        return lambda value: type(value) is int and -_LIMIT <= value < _LIMIT
+        return lambda value: type(value) is int and -_INTEGER_LIMIT <= value < _INTEGER_LIMIT
     if kind is float:
         return lambda value: (
-            (type(value) is float and isfinite(value)) or (type(value) is int and -_LIMIT <= value < _LIMIT)
+            (type(value) is float and isfinite(value))
+            or (type(value) is int and -_INTEGER_LIMIT <= value < _INTEGER_LIMIT)
         )
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Literal:
@@ -71,14 +72,14 @@ def _make_check(kind: Any) -> _Fits:
     return lambda value: type(value) is kind
 
 
-_is_text, _is_number, _is_table, _are_ranks = (_make_check(kind) for kind in (str, int, dict[str, Any], list[int]))
-_EVENTS: dict[str, tuple[_Fits, ...]] = {
+_is_text, _is_number, _is_dict, _are_ranks = (_make_check(kind) for kind in (str, int, dict[str, Any], list[int]))
+_EVENT_CHECKS: dict[str, tuple[_Check, ...]] = {
     "stdout": (_is_text,),
     "stderr": (_is_text,),
     "noise": (_is_text,),
-    "display": (_is_table, _is_table, _make_check(str | None)),
-    "update": (_is_table, _is_table, _is_text),
-    "result": (_is_table, _is_table),
+    "display": (_is_dict, _is_dict, _make_check(str | None)),
+    "update": (_is_dict, _is_dict, _is_text),
+    "result": (_is_dict, _is_dict),
     "clear": (_make_check(bool),),
     "omitted": (_is_text, _is_number),
     "error": (
@@ -91,7 +92,7 @@ _EVENTS: dict[str, tuple[_Fits, ...]] = {
     ),
 }
 """The values that follow the kind of an output event. An error event may end with a site, which is a list."""
-_SITE = [
+_SITE_CHECKS = [
     _is_text,
     _is_text,
     _is_text,
@@ -102,20 +103,20 @@ _SITE = [
 
 
 def _is_event(event: Any) -> bool:
-    if type(event) is not list or not event or type(event[0]) is not str or event[0] not in _EVENTS:
+    if type(event) is not list or not event or type(event[0]) is not str or event[0] not in _EVENT_CHECKS:
         return False
-    wanted, said = _EVENTS[event[0]], event[1:]
-    site = said[len(wanted) :]
+    checks, values = _EVENT_CHECKS[event[0]], event[1:]
+    site = values[len(checks) :]
     if site and not (event[0] == "error" and len(site) == 1 and _is_site(site[0])):
         return False
-    return len(said) >= len(wanted) and all(fits(value) for fits, value in zip(wanted, said, strict=False))
+    return len(values) >= len(checks) and all(fits(value) for fits, value in zip(checks, values, strict=False))
 
 
 def _is_site(site: Any) -> bool:
-    return type(site) is list and len(site) <= len(_SITE) and all(map(_fits, _SITE, site))
+    return type(site) is list and len(site) <= len(_SITE_CHECKS) and all(map(_passes, _SITE_CHECKS, site))
 
 
-def _fits(check: _Fits, value: Any) -> bool:
+def _passes(check: _Check, value: Any) -> bool:
     return check(value)
 
 
@@ -123,23 +124,25 @@ def _are_events(events: Any) -> bool:
     return type(events) is list and all(map(_is_event, events))
 
 
-def _are_counts(rows: Any) -> bool:
-    return type(rows) is list and all(type(row) is list and len(row) == 2 and _is_count(*row) for row in rows)
+def _are_launch_counts(rows: Any) -> bool:
+    return type(rows) is list and all(
+        type(row) is list and len(row) == 2 and _is_participant_count(*row) for row in rows
+    )
 
 
-def _is_count(participants: Any, launches: Any) -> bool:
+def _is_participant_count(participants: Any, launches: Any) -> bool:
     return _are_ranks(participants) and _is_number(launches)
 
 
-def _checks(cls: type[Any]) -> dict[str, _Fits]:
+def _build_checks(cls: type[Any]) -> dict[str, _Check]:
     hints = get_type_hints(cls)
-    known = {"events": _are_events, "launches": check_rows, "counts": _are_counts}
+    known = {"events": _are_events, "launches": is_launch_record, "counts": _are_launch_counts}
     if cls is CellEnded:
-        known["taken"] = are_input_rows
+        known["refused_inputs"] = are_input_rows
     return {part.name: known.get(part.name) or _make_check(hints[part.name]) for part in fields(cls)}
 
 
-_CHECKS = {cls: _checks(cls) for cls in _KINDS.values()}
+_CHECKS = {cls: _build_checks(cls) for cls in _CLASS_BY_KIND.values()}
 
 
 def encode(message: Message) -> list[bytes]:
@@ -166,7 +169,7 @@ def decode(frames: Sequence[Frame]) -> Message:
     """
     try:
         kind, body = _read_json(str(frames[0], "utf-8", "surrogatepass"))
-        cls = _KINDS[kind]
+        cls = _CLASS_BY_KIND[kind]
         if "payload" in _DEFAULTS[cls]:
             body["payload"] = tuple(frames[1:])
         message: Message = cls(**body)

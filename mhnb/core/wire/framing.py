@@ -12,48 +12,48 @@ from itertools import pairwise
 from mhnb.errors import UnknownMessage
 from mhnb.values import Frame
 
-__all__ = ["MessageCutter", "join_frames"]
+__all__ = ["FrameDecoder", "encode_frames"]
 
 """A view is flat: one byte an item."""
 
 _COUNT = struct.Struct("<I")
 _LENGTH_NBYTES = 8
-_JOIN_LIMIT = 64 * 1024
+_COPY_LIMIT_NBYTES = 64 * 1024
 
 
-def join_frames(frames: Sequence[Frame]) -> list[Frame]:
+def encode_frames(frames: Sequence[Frame]) -> list[Frame]:
     r"""Encode a message as chunks to be sent one after another. Large frames are chunks of their own and never copied.
 
-    >>> join_frames([b"ab", b""])
+    >>> encode_frames([b"ab", b""])
     [b'\x02\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00ab']
     """
-    pieces: list[Frame] = []
+    chunks: list[Frame] = []
     small: list[Frame] = [struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames))]
     for frame in frames:
-        if len(frame) < _JOIN_LIMIT:
+        if len(frame) < _COPY_LIMIT_NBYTES:
             small.append(frame)
         else:
-            pieces += [b"".join(small), frame]
+            chunks += [b"".join(small), frame]
             small = []
-    return [*pieces, b"".join(small)] if small else pieces
+    return [*chunks, b"".join(small)] if small else chunks
 
 
-class MessageCutter:
+class FrameDecoder:
     """Cuts received bytes into messages.
 
     Args:
         limit_nbytes: the longest message to accept; None for any length. A peer that has not shown its key yet must not
             make this process hold more.
 
-    >>> cutter = MessageCutter()
-    >>> (wire,) = join_frames([b"ab", b"c"])
+    >>> cutter = FrameDecoder()
+    >>> (wire,) = encode_frames([b"ab", b"c"])
     >>> list(cutter.feed(wire[:9])), [[bytes(frame) for frame in frames] for frames in cutter.feed(wire[9:] + wire[:3])]
     ([], [[b'ab', b'c']])
     """
 
     def __init__(self, limit_nbytes: int | None = None) -> None:
         self.limit_nbytes = limit_nbytes
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, data: Frame) -> Iterator[list[memoryview]]:
         """Accept the next bytes and yield each message that is now complete, as views that stay valid.
@@ -63,35 +63,35 @@ class MessageCutter:
         Raises:
             UnknownMessage: a message is longer than the limit. The stream cannot be read any further.
         """
-        if self._held:
-            self._held += data
-            held: bytes | bytearray = self._held
+        if self._buffer:
+            self._buffer += data
+            buffer: bytes | bytearray = self._buffer
         else:
             # A copy, because the caller refills its buffer while the messages are still in use.
-            held = bytes(data)
+            buffer = bytes(data)
         start = 0
-        while (ends := self._find_ends(held, start)) is not None:
-            view = memoryview(held)
+        while (ends := self._find_ends(buffer, start)) is not None:
+            view = memoryview(buffer)
             yield [view[begin:end] for begin, end in pairwise(ends)]
             start = ends[-1]
-        if start or held is not self._held:
-            self._held = bytearray(memoryview(held)[start:])
+        if start or buffer is not self._buffer:
+            self._buffer = bytearray(memoryview(buffer)[start:])
 
-    def _find_ends(self, held: bytes | bytearray, start: int) -> list[int] | None:
+    def _find_ends(self, buffer: bytes | bytearray, start: int) -> list[int] | None:
         """Return where the frames of the message at `start` begin and its last one ends; None while it is incomplete."""
-        if len(held) - start < _COUNT.size:
+        if len(buffer) - start < _COUNT.size:
             return None
-        (count,) = _COUNT.unpack_from(held, start)
+        (count,) = _COUNT.unpack_from(buffer, start)
         begin = start + _COUNT.size + count * _LENGTH_NBYTES
-        self._hold_limit(begin - start)
-        if len(held) < begin:
+        self._check_limit(begin - start)
+        if len(buffer) < begin:
             return None
         ends = [begin]
-        for length in struct.unpack_from(f"<{count}Q", held, start + _COUNT.size):
+        for length in struct.unpack_from(f"<{count}Q", buffer, start + _COUNT.size):
             ends.append(ends[-1] + length)
-        self._hold_limit(ends[-1] - start)
-        return ends if len(held) >= ends[-1] else None
+        self._check_limit(ends[-1] - start)
+        return ends if len(buffer) >= ends[-1] else None
 
-    def _hold_limit(self, nbytes: int) -> None:
+    def _check_limit(self, nbytes: int) -> None:
         if self.limit_nbytes is not None and nbytes > self.limit_nbytes:
             raise UnknownMessage(f"a message of {nbytes} bytes was announced; at most {self.limit_nbytes} are taken")

@@ -40,21 +40,21 @@ class HostSpec:
     """Rank r runs on host r // ranks_per_host, on every host of the cluster."""
     init: bool = True
     """False: the ranks leave jax.distributed.initialize() to a cell."""
-    hub: bool = True
-    board: bool = True
+    starts_hub: bool = True
+    has_shared_board: bool = True
     """Whether this host has the shared board on which all ranks agree on launches. Only the host of rank 0 has it."""
     board_url: str = ""
     """Where ranks of other hosts reach the board, `tcp:ADDRESS:PORT`: the board's host listens there, the others connect.
 
     Empty if all ranks that agree are on the board's host.
     """
-    keep: bool = False
+    is_detachable: bool = False
     """True: continue after the owner is gone."""
-    lifeline: bool = True
+    ends_with_stdin: bool = True
     """Whether the end of standard input means that the owner is gone; if not, the process that started this one ends it."""
     fork: bool = True
     """Fork the ranks from the supervisor; otherwise start each as a fresh process."""
-    waits: bool = False
+    staged_start: bool = False
     """Report first, then wait for `BeginRanks`: with several hosts, the values for each are known only once all have reported."""
     address: str = ""
     """The address at which other hosts reach this one; empty if no host needs it."""
@@ -71,12 +71,12 @@ class HostSpec:
     """The connection file of a hub that already runs; empty if this supervisor starts the hub or receives the file later."""
     engine_only: bool = False
     """The ranks serve ipyparallel's client, like any engine, and accept no cells over the control connection."""
-    makes_cwd: bool = False
+    creates_cwd: bool = False
     """Create the working directory if it is missing, because the notebook will fill it."""
     protocol: int = PROTOCOL_VERSION
 
     @property
-    def end_mark(self) -> str:
+    def ended_path(self) -> str:
         """Return the path of the file that shows that the supervisor has ended all of its processes."""
         return f"{self.run_dir}/supervisor{self.supervisor}.ended"
 

@@ -8,17 +8,14 @@ from typing import Any, ClassVar, TypeAlias
 from mhnb.values import Frame, Outcome, Phase
 
 __all__ = [
-    "Answer",
-    "Ask",
-    "Beat",
-    "BeginRanks",
     "CellEnded",
     "CellRefused",
     "CloseConnections",
+    "Heartbeat",
     "HostUp",
     "HubExited",
     "InterruptCell",
-    "InterruptTaken",
+    "InterruptDelivered",
     "LaunchRow",
     "Message",
     "OutputEvent",
@@ -28,17 +25,20 @@ __all__ = [
     "RankExited",
     "RankMessage",
     "RankReady",
+    "RankReply",
+    "RankRequest",
     "RankSpawned",
     "RankStatus",
     "RunCell",
     "SignalRank",
     "SkipCell",
     "StartFailed",
+    "StartRanks",
     "StopHost",
     "SupervisorMessage",
 ]
 
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 """Raise it with every change of this module and of `core/wire/codec.py`, because long-lived processes may meet newer ones."""
 
 OutputEvent: TypeAlias = list[Any]
@@ -89,12 +89,12 @@ class SkipCell:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A request between cells: `verb` names a function of `rank/asks/verbs.py`. The payload is sent with it."""
+class RankRequest:
+    """A request between cells: `handler` names a function of `rank/asks/verbs.py`. The payload is sent with it."""
 
     kind: ClassVar[str] = "ask"
-    ask_id: int
-    verb: str
+    request_id: int
+    handler: str
     arguments: dict[str, Any]
     payload: tuple[Frame, ...] = field(default=(), repr=False)
 
@@ -134,7 +134,7 @@ class StopHost:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginRanks:
+class StartRanks:
     """Start the ranks, because every host has reported. Only for supervisors whose spec sets `waits`."""
 
     kind: ClassVar[str] = "begin_ranks"
@@ -143,26 +143,26 @@ class BeginRanks:
     """The address at which ranks of several hosts agree on launches."""
     connection: str = field(repr=False)
     """The hub's connection file, with its key."""
-    names: dict[str, str]
+    addresses: dict[str, str]
     """Each host's label, and the address at which the others reach it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """A heartbeat. A supervisor replies with the same message and the state of its ranks."""
 
     kind: ClassVar[str] = "beat"
     supervisor: int
-    nbytes: dict[str, int] = field(default_factory=dict)
+    memory_nbytes: dict[str, int] = field(default_factory=dict)
     """Resident memory of each rank, by its number as text."""
-    kept: bool = False
+    outlives_notebook: bool = False
     """From the notebook: it has recorded where the ranks are, so ranks that are to outlive it do so from now on.
 
     From a supervisor: its ranks outlive the notebook.
     """
-    halted: list[int] = field(default_factory=list)
+    halted_ranks: list[int] = field(default_factory=list)
     """Ranks whose process a signal or a debugger has halted."""
-    hub_halted: bool = False
+    is_hub_halted: bool = False
     """Whether the hub's process is halted, if this supervisor started it."""
 
 
@@ -221,9 +221,9 @@ class RankStatus:
     what: str
     """The launch it waits in, or the call that blocks; may be empty."""
     line: int | None  # of the cell
-    place: str
+    user_frame: str
     """The innermost frame in a user's file, such as `data.py:31 read_shard`; empty if it is in the cell."""
-    for_s: float
+    unchanged_s: float
     """How long it has been on this line without a further launch."""
     counts: list[list[Any]]
     """[participants, launches made in this cell] for each set of ranks."""
@@ -232,24 +232,24 @@ class RankStatus:
 
     All ranks while the rank is blocked in a call that may be a launch without a record.
     """
-    number: int | None = None
+    launch_number: int | None = None
     """The number of the launch in flight among the launches of its participants, from 1."""
     memory_nbytes: int = 0
     """Memory that the process uses."""
-    launched: bool = True
+    is_launched: bool = True
     """False: the rank only waits for agreement on the launch, or computes it after an interrupt; both end by themselves."""
     threads: list[list[Any]] = field(default_factory=list)
     """[name, activity, what, line, place] of each thread that the cell started, while its main thread waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class InterruptTaken:
+class InterruptDelivered:
     """The code of the running cell has received its interrupt. Whatever it does now is its own handling of the interrupt."""
 
     kind: ClassVar[str] = "interrupt_taken"
     rank: int
     seq: int
-    taken: bool = True
+    is_delivered: bool = True
     """False: the interrupt had no effect after all, like one that arrives while a finalizer runs."""
 
 
@@ -269,27 +269,27 @@ class CellEnded:
     wall_s: float
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    made: list[list[Any]] = field(default_factory=list)
+    host_arrays: list[list[Any]] = field(default_factory=list)
     """The arrays that the cell made from host data: rows of `core/guard/host_data.py`."""
-    stopped_before: int | None = None
+    interrupted_before: int | None = None
     """The number of the launch before which the rank was interrupted, together with all participants."""
-    caught: list[list[Any]] = field(default_factory=list)
+    ignored_refusals: list[list[Any]] = field(default_factory=list)
     """Refused launches whose error the cell's code caught: for each, the program's name and the cell's line or None."""
-    running: int = 0
+    running_launches: int = 0
     """Launches that all ranks agreed on and the rank did not wait for. They end by themselves, unless one failed."""
-    failed: int = 0
+    failed_callbacks: int = 0
     """Launches that failed on this rank in a callback. Another rank may wait for the rest of them."""
-    came_to: list[Any] = field(default_factory=list)
+    pending_launch: list[Any] = field(default_factory=list)
     """The launch that the rank waited for when it was interrupted, before others had reached it: its number and its line.
 
     Empty if there is none.
     """
-    left: list[Any] = field(default_factory=list)
+    abandoned_launch: list[Any] = field(default_factory=list)
     """The first collective launch that the rank did not wait for: the program's name, and the cell's line or None.
 
     The number of the cell follows if that was an earlier one. Empty if there is none.
     """
-    taken: list[list[Any]] = field(default_factory=list)
+    refused_inputs: list[list[Any]] = field(default_factory=list)
     """The arrays for which a launch was refused: rows of `core/guard/provenance.py`."""
 
 
@@ -304,12 +304,12 @@ class CellRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The reply to an `Ask`. If `ok` is false, `value` is {ename, evalue, traceback}."""
+class RankReply:
+    """The reply to an `RankRequest`. If `ok` is false, `value` is {ename, evalue, traceback}."""
 
     kind: ClassVar[str] = "answer"
     rank: int
-    ask_id: int
+    request_id: int
     ok: bool
     value: Any
     payload: tuple[Frame, ...] = field(default=(), repr=False)
@@ -374,25 +374,25 @@ RankMessage: TypeAlias = (
     | RankReady
     | OutputProduced
     | RankStatus
-    | InterruptTaken
+    | InterruptDelivered
     | CellEnded
     | CellRefused
-    | Answer
+    | RankReply
 )
 """Messages from a rank to the notebook."""
 
-SupervisorMessage: TypeAlias = Beat | HostUp | RankSpawned | RankExited | HubExited
+SupervisorMessage: TypeAlias = Heartbeat | HostUp | RankSpawned | RankExited | HubExited
 """Messages from a supervisor to the notebook."""
 
 Message: TypeAlias = (
     RunCell
     | SkipCell
-    | Ask
+    | RankRequest
     | SignalRank
     | InterruptCell
     | CloseConnections
     | StopHost
-    | BeginRanks
+    | StartRanks
     | RankMessage
     | SupervisorMessage
 )

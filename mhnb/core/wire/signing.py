@@ -53,7 +53,7 @@ class Verifier:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._seen: dict[bytes, int] = {}
+        self._last_counts: dict[bytes, int] = {}
 
     def verify(self, sender: bytes, frames: Sequence[Frame]) -> list[Frame]:
         """Check and remove the seal.
@@ -67,7 +67,7 @@ class Verifier:
         if not hmac.compare_digest(code, _mac(self._key, sender, count, frames[1:])):
             raise UnknownMessage(f"a message with a wrong signature came from {sender!r}; it was dropped")
         number = int.from_bytes(count, "little")
-        if number <= self._seen.get(sender, 0):
+        if number <= self._last_counts.get(sender, 0):
             raise UnknownMessage(f"message {number} of {sender!r} came a second time; it was dropped")
-        self._seen[sender] = number
+        self._last_counts[sender] = number
         return list(frames[1:])

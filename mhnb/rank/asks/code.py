@@ -10,11 +10,11 @@ from typing import Any
 
 import jax
 
-from mhnb.rank.asks.variables import facts_of, shorten
+from mhnb.rank.asks.variables import describe_briefly, facts_of
 
 __all__ = ["complete", "inspect"]
 
-_NEVER = 99
+_UNREACHED_LEVEL = 99
 """A detail level above that of any request, so that IPython leaves `str(obj)` out."""
 
 
@@ -51,7 +51,7 @@ def inspect(shell: Any, name: str, detail: int) -> dict[str, Any]:
     Returns:
         `found`, and `data`, a mime bundle that always has text/plain when found.
     """
-    owner, last = _owner(shell.user_ns, name)
+    owner, last = _find_owner(shell.user_ns, name)
     if isinstance(owner, jax.Array):
         text = _attribute_text(shell, owner, last)
         return {"found": bool(text), "data": {"text/plain": text} if text else {}}
@@ -59,18 +59,18 @@ def inspect(shell: Any, name: str, detail: int) -> dict[str, Any]:
     if isinstance(obj, jax.Array):
         return {"found": True, "data": {"text/plain": _array_text(obj)}}
     try:
-        with _without_text(shell.inspector, obj):
-            bundle = {} if owner is _COMPUTED else shell.object_inspect_mime(name, detail_level=detail)
+        with _without_str(shell.inspector, obj):
+            bundle = {} if owner is _NEEDS_COMPUTATION else shell.object_inspect_mime(name, detail_level=detail)
     except KeyError:
         bundle = {}
     return {"found": bool(bundle), "data": bundle}
 
 
-_COMPUTED = object()
+_NEEDS_COMPUTATION = object()
 """Marks an owner that only a property's code could compute."""
 
 
-def _owner(namespace: dict[str, Any], name: str) -> tuple[Any, str]:
+def _find_owner(namespace: dict[str, Any], name: str) -> tuple[Any, str]:
     """Return the object on which the last part of a dotted name is looked up, and that part. No property is run."""
     first, *rest = name.split(".")
     obj = namespace.get(first)
@@ -78,7 +78,7 @@ def _owner(namespace: dict[str, Any], name: str) -> tuple[Any, str]:
         return None, first
     for part in rest[:-1]:
         if isinstance(obj, jax.Array) or isinstance(getattr_static(type(obj), part, None), property | cached_property):
-            return _COMPUTED, rest[-1]
+            return _NEEDS_COMPUTATION, rest[-1]
         obj = getattr(obj, part, None)
     return obj, rest[-1]
 
@@ -93,10 +93,10 @@ def _attribute_text(shell: Any, array: jax.Array, attribute: str) -> str:
 
 
 @contextmanager
-def _without_text(inspector: Any, obj: object) -> Iterator[None]:
+def _without_str(inspector: Any, obj: object) -> Iterator[None]:
     """Stop the inspector from calling `str(obj)`, which reads the arrays in a container. Strings and plain numbers keep it."""
     before = inspector.str_detail_level
-    inspector.str_detail_level = before if isinstance(obj, str | int | float | complex | None) else _NEVER
+    inspector.str_detail_level = before if isinstance(obj, str | int | float | complex | None) else _UNREACHED_LEVEL
     try:
         yield
     finally:
@@ -105,7 +105,10 @@ def _without_text(inspector: Any, obj: object) -> Iterator[None]:
 
 def _array_text(array: jax.Array) -> str:
     facts = facts_of(array)
-    lines = [f"Type:      jax.Array, {facts.place}", f"Value:     {shorten(array).removeprefix(facts.place + ' ')}"]
+    lines = [
+        f"Type:      jax.Array, {facts.place}",
+        f"Value:     {describe_briefly(array).removeprefix(facts.place + ' ')}",
+    ]
     if facts.spec is not None and facts.mesh is not None:
         axes = ", ".join(f"{axis} {size}" for axis, size in facts.mesh)
         lines.append(f"Sharding:  {facts.spec} on mesh ({axes})")

@@ -19,9 +19,9 @@ from mhnb.rank.asks.layouts import has_layout, is_mesh, read_mesh, read_row, rea
 from mhnb.sharding.tree import LayoutTree
 from mhnb.sharding.wire import encode_mesh, encode_tree
 
-__all__ = ["describe_layout", "look_up"]
+__all__ = ["describe_layout", "evaluate_metadata"]
 
-_OF_ARRAYS = ("sharding",)
+_METADATA_ATTRIBUTES = ("sharding",)
 """Attributes of an array that compute nothing."""
 
 
@@ -32,7 +32,7 @@ def describe_layout(namespace: Mapping[str, Any], expression: str) -> dict[str, 
         `kind`: `mesh`, `array`, `tree`, or `error` with a `text`; and the value as encoded by `sharding.wire`.
     """
     try:
-        value = look_up(namespace, expression)
+        value = evaluate_metadata(namespace, expression)
         if is_mesh(value):
             return {"kind": "mesh", "mesh": encode_mesh(read_mesh(value))}
         if has_layout(value):
@@ -42,7 +42,7 @@ def describe_layout(namespace: Mapping[str, Any], expression: str) -> dict[str, 
         return {"kind": "error", "text": str(error)}
 
 
-def look_up(namespace: Mapping[str, Any], expression: str) -> Any:
+def evaluate_metadata(namespace: Mapping[str, Any], expression: str) -> Any:
     """Return the value that an expression names.
 
     Raises:
@@ -54,10 +54,10 @@ def look_up(namespace: Mapping[str, Any], expression: str) -> Any:
         raise InvalidRequest(
             f"{expression!r} is no expression: {error.msg}; give a name, or an expression such as params['w']"
         ) from error
-    return _LookUp(namespace).visit(tree)
+    return _SafeEvaluator(namespace).visit(tree)
 
 
-class _LookUp(ast.NodeVisitor):
+class _SafeEvaluator(ast.NodeVisitor):
     """Evaluates an expression node by node, and refuses nodes that could compute something."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
@@ -71,10 +71,10 @@ class _LookUp(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         owner = self.visit(node.value)
         if isinstance(owner, jax.Array):
-            if node.attr not in _OF_ARRAYS:
-                raise self._computes(node)
-        elif _is_computed(owner, node.attr):
-            raise self._computes(node)
+            if node.attr not in _METADATA_ATTRIBUTES:
+                raise self._refusal(node)
+        elif _runs_code(owner, node.attr):
+            raise self._refusal(node)
         try:
             return getattr(owner, node.attr)
         except AttributeError as error:
@@ -83,7 +83,7 @@ class _LookUp(ast.NodeVisitor):
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         owner = self.visit(node.value)
         if isinstance(owner, jax.Array) or not isinstance(owner, Mapping | list | tuple):
-            raise self._computes(node)
+            raise self._refusal(node)
         try:
             return owner[self.visit(node.slice)]
         except (LookupError, TypeError) as error:
@@ -96,7 +96,7 @@ class _LookUp(ast.NodeVisitor):
         number = self.visit(node.operand)
         if isinstance(node.op, ast.USub) and type(number) is int:
             return -number
-        raise self._computes(node)
+        raise self._refusal(node)
 
     def visit_Tuple(self, node: ast.Tuple) -> Any:
         return tuple(map(self.visit, node.elts))
@@ -106,21 +106,21 @@ class _LookUp(ast.NodeVisitor):
 
     def visit_Dict(self, node: ast.Dict) -> Any:
         if None in node.keys:
-            raise self._computes(node)
+            raise self._refusal(node)
         return {self.visit(key): self.visit(value) for key, value in zip(node.keys, node.values, strict=True) if key}
 
     def generic_visit(self, node: ast.AST) -> Any:
-        raise self._computes(node)
+        raise self._refusal(node)
 
     @staticmethod
-    def _computes(node: ast.AST) -> InvalidRequest:
+    def _refusal(node: ast.AST) -> InvalidRequest:
         return InvalidRequest(
             f"{ast.unparse(node)} may compute something, and between cells nothing is run;"
             " bind it to a name in a %%mhjax cell, then: %mhjax layout NAME"
         )
 
 
-def _is_computed(owner: object, name: str) -> bool:
+def _runs_code(owner: object, name: str) -> bool:
     """Return whether reading an attribute runs code. Properties of JAX's meshes and shardings launch nothing."""
     found = getattr_static(type(owner), name, None)
     return isinstance(found, property | cached_property) and not type(owner).__module__.startswith("jax.")

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from mhnb.errors import InvalidRequest
-from mhnb.rank.asks.variables import shorten
+from mhnb.rank.asks.variables import describe_briefly
 from mhnb.sharding.boxes import Box
 from mhnb.sharding.dtypes import parse_dtype
 from mhnb.sharding.layout import Layout
@@ -18,7 +18,16 @@ from mhnb.sharding.spec import parse_spec
 from mhnb.sharding.tree import LayoutRow, LayoutTree
 from mhnb.values import DeviceRef
 
-__all__ = ["device_ref", "has_layout", "is_global", "is_mesh", "read_layout", "read_mesh", "read_row", "read_tree"]
+__all__ = [
+    "device_ref",
+    "has_layout",
+    "is_global_array",
+    "is_mesh",
+    "read_layout",
+    "read_mesh",
+    "read_row",
+    "read_tree",
+]
 
 
 def is_mesh(value: object) -> bool:
@@ -34,7 +43,7 @@ def has_layout(value: Any) -> bool:
     return sharding is not None and not isinstance(getattr(sharding, "mesh", None), AbstractMesh)
 
 
-def is_global(value: object) -> bool:
+def is_global_array(value: object) -> bool:
     """Return whether a value is an array with shards on other ranks."""
     return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and not value.is_fully_addressable
 
@@ -72,11 +81,11 @@ def _read_mesh(mesh: Any) -> MeshShape:
 
 def device_ref(device: Any) -> DeviceRef:
     """Name a device, also another rank's, by its rank and its index among that rank's devices."""
-    return _refs(device.client)[device.id]
+    return _device_refs(device.client)[device.id]
 
 
 @cache
-def _refs(client: Any) -> dict[int, DeviceRef]:
+def _device_refs(client: Any) -> dict[int, DeviceRef]:
     # Device ids do not contain this index: they differ between platforms.
     refs: dict[int, DeviceRef] = {}
     counts: dict[int, int] = {}
@@ -111,4 +120,4 @@ def read_row(path: str, leaf: Any) -> LayoutRow:
     """Return the layout of one leaf, or a short description of a leaf without one."""
     if has_layout(leaf):
         return LayoutRow(path, read_layout(leaf), is_deleted=isinstance(leaf, jax.Array) and leaf.is_deleted())
-    return LayoutRow(path, None, shorten(leaf))
+    return LayoutRow(path, None, describe_briefly(leaf))

@@ -15,19 +15,19 @@ from mhnb.core.exchange.variables import format_array
 from mhnb.errors import InvalidRequest
 from mhnb.rank.guard.neighbours import host_label
 from mhnb.rank.guard.programs import CompiledProgram, ranks_of_devices
-from mhnb.rank.jaxhooks import identify
+from mhnb.rank.jaxhooks import read_name_and_devices
 from mhnb.sharding.axes import NamedMesh, parse_meshes
 from mhnb.sharding.hlo import HloCollective, parse_collectives
 from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import Collective, Program, make_report
-from mhnb.sharding.why import Why
+from mhnb.sharding.why import Explanation
 
-__all__ = ["CALL", "collectives", "describe_compiled", "is_plain", "lower_program", "rename_source"]
+__all__ = ["CALL_FILE", "collectives", "describe_compiled", "is_plain_function", "lower_program", "replace_source"]
 
-CALL = "<this call>"
+CALL_FILE = "<this call>"
 """The file name of a call that the user typed."""
-_Sourced = TypeVar("_Sourced", HloCollective, Why)
-_ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
+_Located = TypeVar("_Located", HloCollective, Explanation)
+_TRACED_TYPES = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
 """Argument types that are traced for every function."""
 
 
@@ -59,15 +59,15 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
         )
     if hasattr(f, "as_text") and hasattr(f, "input_shardings"):
         # Compiled ahead of time: its arguments were fixed then.
-        return _read(f, "", (f.input_shardings, f.output_shardings))
+        return _describe_program(f, "", (f.input_shardings, f.output_shardings))
     lowered = _lower(f, args, kwargs)
     compiled = lowered.compile()
-    program = _read(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
+    program = _describe_program(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
     digest = hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
-    return dataclasses.replace(program, digest=digest, takes=_types(lowered.args_info))
+    return dataclasses.replace(program, digest=digest, argument_types=_format_types(lowered.args_info))
 
 
-def is_plain(f: Any) -> bool:
+def is_plain_function(f: Any) -> bool:
     """Return whether calling a function launches its operations one by one, because nothing has made one program of it."""
     return not hasattr(f, "lower") and not hasattr(f, "as_text")
 
@@ -95,50 +95,50 @@ def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Among them are JAX's errors about values that must be known: an axis, a flag, a text. In a plain call they are
         # known.
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        if all(isinstance(leaf, _ARRAYS) for leaf in leaves):
+        if all(isinstance(leaf, _TRACED_TYPES) for leaf in leaves):
             raise
-        arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
-        return jax.jit(_over_arrays(f, leaves, tree)).lower(*arrays)
+        arrays = [leaf for leaf in leaves if isinstance(leaf, _TRACED_TYPES)]
+        return jax.jit(_bind_non_arrays(f, leaves, tree)).lower(*arrays)
 
 
-def _over_arrays(f: Callable[..., Any], leaves: list[Any], tree: Any) -> Callable[..., Any]:
+def _bind_non_arrays(f: Callable[..., Any], leaves: list[Any], tree: Any) -> Callable[..., Any]:
     """Return a function of the arrays among the arguments; the other arguments are fixed."""
 
     def of_arrays(*arrays: Any) -> Any:
         rest = iter(arrays)
-        args, kwargs = tree.unflatten(next(rest) if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves)
+        args, kwargs = tree.unflatten(next(rest) if isinstance(leaf, _TRACED_TYPES) else leaf for leaf in leaves)
         return f(*args, **kwargs)
 
     of_arrays.__name__ = getattr(f, "__name__", type(f).__name__)
     return of_arrays
 
 
-def _read(compiled: Any, stablehlo: str, sharded: Any) -> Program:
-    name, devices = identify(compiled)
-    meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(sharded, devices))))
+def _describe_program(compiled: Any, stablehlo: str, shardings: Any) -> Program:
+    name, devices = read_name_and_devices(compiled)
+    meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(shardings, devices))))
     found = parse_collectives(compiled.as_text())
-    program = Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).explained(stablehlo)
+    program = Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).with_explanations(stablehlo)
     # If no line of the user's code is between a JAX operation and this file, the operation belongs to the call itself.
-    return rename_source(program, __file__, lambda _: SourceLine(CALL, 1))
+    return replace_source(program, __file__, lambda _: SourceLine(CALL_FILE, 1))
 
 
-def rename_source(program: Program, file: str, name: Callable[[int], SourceLine | None]) -> Program:
+def replace_source(program: Program, file: str, new_source: Callable[[int], SourceLine | None]) -> Program:
     """Replace the source location of what was traced from a file of mhnb's own.
 
     Args:
-        name: returns the new location of a line of that file, or None if it is unknown.
+        new_source: returns the new location of a line of that file, or None if it is unknown.
     """
 
-    def renamed(one: _Sourced) -> _Sourced:
+    def replaced(one: _Located) -> _Located:
         if one.source is None or one.source.file != file:
             return one
-        return dataclasses.replace(one, source=name(one.source.line))
+        return dataclasses.replace(one, source=new_source(one.source.line))
 
-    why = tuple(one and renamed(one) for one in program.why)
-    return dataclasses.replace(program, collectives=tuple(map(renamed, program.collectives)), why=why)
+    why = tuple(one and replaced(one) for one in program.why)
+    return dataclasses.replace(program, collectives=tuple(map(replaced, program.collectives)), why=why)
 
 
-def _types(info: Any) -> str:
+def _format_types(info: Any) -> str:
     leaves = jax.tree_util.tree_leaves(info)
     return ", ".join(format_array(leaf.shape, str(leaf.dtype)) for leaf in leaves)
 
@@ -159,6 +159,6 @@ def describe_compiled(compiled: CompiledProgram, line: SourceLine | None) -> Pro
         line: the line of the cell that launched it first. If a report traced it before that, the text names this file instead.
     """
     found, meshes = parse_collectives(compiled.text()), parse_meshes(compiled.meshes)
-    program = Program(compiled.name, compiled.ranks, compiled.platform, found, meshes).explained("")
+    program = Program(compiled.name, compiled.ranks, compiled.platform, found, meshes).with_explanations("")
     why = tuple(one and dataclasses.replace(one, is_kept=False) for one in program.why)
-    return rename_source(dataclasses.replace(program, why=why), __file__, lambda _: line)
+    return replace_source(dataclasses.replace(program, why=why), __file__, lambda _: line)

@@ -22,18 +22,18 @@ def describe_environment() -> dict[str, Any]:
     return {"python": sys.executable, "prefix": str(prefix), "inode": found.st_ino, "changed_ns": found.st_mtime_ns}
 
 
-def run_pip(words: Sequence[str]) -> dict[str, Any]:
+def run_pip(arguments: Sequence[str]) -> dict[str, Any]:
     """Run pip, make imports look at the disk again, and return pip's exit code and output.
 
     Raises:
         RuntimeError: neither pip nor uv is installed.
     """
     command = _find_pip()
-    verb, *rest = words
+    subcommand, *rest = arguments
     # No user is there to answer a prompt.
-    quiet = ["--yes"] if verb == "uninstall" and command[0] == sys.executable else []
-    done = subprocess.run(
-        [*command, verb, *quiet, *rest],
+    confirmation = ["--yes"] if subcommand == "uninstall" and command[0] == sys.executable else []
+    completed = subprocess.run(
+        [*command, subcommand, *confirmation, *rest],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -43,7 +43,7 @@ def run_pip(words: Sequence[str]) -> dict[str, Any]:
         env=os.environ | {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_PYTHON": sys.executable},
     )
     importlib.invalidate_caches()
-    return {"code": done.returncode, "said": done.stdout}
+    return {"code": completed.returncode, "said": completed.stdout}
 
 
 def _find_pip() -> list[str]:

@@ -11,45 +11,45 @@ from typing import Any
 
 from mhnb.system.digests import digest_file
 
-__all__ = ["finish_files", "look_at_files", "write_files"]
+__all__ = ["finish_files", "list_missing_files", "write_files"]
 
-_PART = ".mhnb-part"
+_PARTIAL_SUFFIX = ".mhnb-part"
 """Suffix of a file that is not complete yet, so that an import never finds half of one."""
 
 
-def look_at_files(place: str, files: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+def list_missing_files(subfolder: str, files: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Return which files are missing here or differ.
 
     Args:
-        place: the folder, relative to this rank's working directory.
+        subfolder: the folder, relative to this rank's working directory.
         files: for each path, its size in bytes, mode and digest.
     """
     cwd = Path.cwd()
-    folder = cwd / _inside(place) if place else cwd
-    wanted = [path for path, facts in files.items() if not _is_same(folder / _inside(path), *facts)]
-    return {"folder": str(folder), "wanted": wanted, "strays_home": not place and cwd == Path.home()}
+    folder = cwd / _check_inside(subfolder) if subfolder else cwd
+    wanted = [path for path, facts in files.items() if not _is_same(folder / _check_inside(path), *facts)]
+    return {"folder": str(folder), "wanted": wanted, "strays_home": not subfolder and cwd == Path.home()}
 
 
-def write_files(folder: str, pieces: Sequence[Sequence[Any]], payload: Sequence[Any]) -> None:
+def write_files(folder: str, chunks: Sequence[Sequence[Any]], payload: Sequence[Any]) -> None:
     """Write chunks of files, those of each file in order. A file gets its name when it is complete.
 
     Raises:
         OSError: a file cannot be written; no partial file is left.
     """
-    for (path, mode, start, is_last), data in zip(pieces, payload, strict=True):
-        whole = Path(folder) / _inside(path)
-        part = whole.with_name(f".{whole.name}.{os.getpid()}{_PART}")
+    for (path, mode, start, is_last), data in zip(chunks, payload, strict=True):
+        target = Path(folder) / _check_inside(path)
+        partial = target.with_name(f".{target.name}.{os.getpid()}{_PARTIAL_SUFFIX}")
         try:
-            whole.parent.mkdir(parents=True, exist_ok=True)
-            if start and part.stat().st_size != start:
-                raise OSError(f"{whole}: what came before byte {start} is not there")
-            with part.open("ab" if start else "wb") as file:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if start and partial.stat().st_size != start:
+                raise OSError(f"{target}: what came before byte {start} is not there")
+            with partial.open("ab" if start else "wb") as file:
                 file.write(data)
             if is_last:
-                part.chmod(mode)
-                part.replace(whole)
+                partial.chmod(mode)
+                partial.replace(target)
         except OSError:
-            part.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             raise
 
 
@@ -60,7 +60,7 @@ def finish_files(folder: str, paths: Sequence[str]) -> list[str]:
     return sorted(name for name, module in tuple(sys.modules.items()) if getattr(module, "__file__", None) in changed)
 
 
-def _inside(path: str) -> PurePosixPath:
+def _check_inside(path: str) -> PurePosixPath:
     """Check that a path stays in its folder, and return it.
 
     Raises:

@@ -1,7 +1,7 @@
 """Rank side of pull and push, in chunks: the bytes that are kept for a transfer, and those that have arrived.
 
-Pull: `hold` describes values and keeps their bytes, `fetch` sends a chunk, `release` frees them.
-Push: `receive` allocates memory, `fill` writes a chunk, `stage` builds the values, `commit` binds them; no name changes before.
+Pull: `describe` describes values and keeps their bytes, `fetch` sends a chunk, `release` frees them.
+Push: `allocate` allocates memory, `write` writes a chunk, `build` builds the values, `commit` binds them; no name changes before.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Any
 import jax
 import numpy as np
 
-from mhnb.core.exchange.boxes import whole_box
-from mhnb.core.exchange.pack import NotHere, pack, unpack
-from mhnb.core.exchange.transfer import INLINE_NBYTES, ArrayRow, HeldBox, Owners
+from mhnb.core.exchange.boxes import full_box
+from mhnb.core.exchange.pack import MissingDefinition, dump_value, load_value
+from mhnb.core.exchange.transfer import INLINE_NBYTES, ArrayDescription, LocalBox, Owners
 from mhnb.rank.asks.transfer_arrays import (
     dtype_from_name,
     dtype_name,
-    is_plain,
+    is_plain_array,
+    memory_layout,
+    memory_order,
     new_bytes,
-    order_of,
     raw_bytes,
-    stored_form,
     view_as,
 )
-from mhnb.rank.asks.transfer_jax import Unpullable, check_readable, digest_of, jax_row
-from mhnb.rank.asks.variables import shorten
-from mhnb.rank.guard.provenance import provenance_of
+from mhnb.rank.asks.transfer_jax import TransferError, check_readable, describe_array, digest_of
+from mhnb.rank.asks.variables import describe_briefly
+from mhnb.rank.guard.provenance import read_provenance
 
-__all__ = ["Depot", "Reply"]
+__all__ = ["HandlerResult", "TransferStore"]
 
-Reply = tuple[Any, tuple[memoryview, ...]]
+HandlerResult = tuple[Any, tuple[memoryview, ...]]
 """What a request handler returns: a value for JSON, and payload."""
 
 
 @dataclass(slots=True)
-class _Parcel:
+class _Outgoing:
     """The bytes that one pull keeps on this rank."""
 
     parts: list[memoryview] = field(default_factory=list)
@@ -47,86 +47,90 @@ class _Parcel:
         self.parts.append(data)
         return len(self.parts) - 1
 
-    def table(self, owners: Owners | None) -> int | None:
+    def table_index(self, owners: Owners | None) -> int | None:
         return None if owners is None else self.tables.setdefault(owners, len(self.tables))
 
 
 @dataclass(slots=True)
-class _Arrival:
+class _Incoming:
     """The bytes and values that one push has brought to this rank so far."""
 
     parts: list[memoryview]
-    staged: dict[str, Any] = field(default_factory=dict)
+    built: dict[str, Any] = field(default_factory=dict)
 
 
-class Depot:
+class TransferStore:
     """The transfers in progress on one rank."""
 
     def __init__(self) -> None:
-        self._parcels: dict[str, _Parcel] = {}
-        self._arrivals: dict[str, _Arrival] = {}
+        self._outgoing: dict[str, _Outgoing] = {}
+        self._incoming: dict[str, _Incoming] = {}
 
-    def hold(self, transfer: str, values: Mapping[str, Any], *, digest_local: bool) -> Reply:
+    def describe(self, transfer: str, values: Mapping[str, Any], *, digest_local: bool) -> HandlerResult:
         """Describe values and keep their bytes. Small values are sent with the reply and are not kept."""
-        parcel = _Parcel()
-        rows = [_describe(name, value, parcel, digest_local=digest_local) for name, value in values.items()]
-        sizes = [part.nbytes for part in parcel.parts]
+        outgoing = _Outgoing()
+        rows = [_describe(name, value, outgoing, digest_local=digest_local) for name, value in values.items()]
+        sizes = [part.nbytes for part in outgoing.parts]
         inline = sum(sizes) <= INLINE_NBYTES
         if not inline:
-            self._parcels[transfer] = parcel
-        answer = {"values": rows, "tables": list(parcel.tables), "parts": sizes, "inline": inline}
-        return answer, tuple(parcel.parts) if inline else ()
+            self._outgoing[transfer] = outgoing
+        reply = {"values": rows, "tables": list(outgoing.tables), "parts": sizes, "inline": inline}
+        return reply, tuple(outgoing.parts) if inline else ()
 
-    def fetch(self, transfer: str, part: int, start: int, stop: int) -> Reply:
+    def fetch(self, transfer: str, part: int, start: int, stop: int) -> HandlerResult:
         """Send the bytes `start:stop` of a part."""
-        return None, (self._parcels[transfer].parts[part][start:stop],)
+        return None, (self._outgoing[transfer].parts[part][start:stop],)
 
-    def release(self, transfers: Iterable[str]) -> Reply:
+    def release(self, transfers: Iterable[str]) -> HandlerResult:
         """Free what transfers keep here or have brought; unknown transfers are ignored."""
         for transfer in transfers:
-            self._parcels.pop(transfer, None)
-            self._arrivals.pop(transfer, None)
+            self._outgoing.pop(transfer, None)
+            self._incoming.pop(transfer, None)
         return None, ()
 
-    def keep_only(self, transfers: Iterable[str]) -> None:
+    def release_others(self, transfers: Iterable[str]) -> None:
         """Free every transfer except these, because a notebook that disconnected does not release its own."""
         keep = set(transfers)
-        self.release([name for name in (*self._parcels, *self._arrivals) if name not in keep])
+        self.release([name for name in (*self._outgoing, *self._incoming) if name not in keep])
 
-    def receive(self, transfer: str, sizes: Iterable[int]) -> Reply:
+    def allocate(self, transfer: str, sizes: Iterable[int]) -> HandlerResult:
         """Allocate memory for parts of these sizes in bytes."""
-        self._arrivals[transfer] = _Arrival([new_bytes(size) for size in sizes])
+        self._incoming[transfer] = _Incoming([new_bytes(size) for size in sizes])
         return None, ()
 
-    def fill(self, transfer: str, part: int, start: int, data: Any) -> Reply:
+    def write(self, transfer: str, part: int, start: int, data: Any) -> HandlerResult:
         """Write bytes into a part, from `start` on."""
-        self._arrivals[transfer].parts[part][start : start + len(data)] = data
+        self._incoming[transfer].parts[part][start : start + len(data)] = data
         return None, ()
 
-    def stage(self, transfer: str, values: Iterable[dict[str, Any]], namespace: dict[str, Any]) -> Reply:
+    def build(self, transfer: str, values: Iterable[dict[str, Any]], namespace: dict[str, Any]) -> HandlerResult:
         """Build the values from the bytes that arrived, without binding them. Return failures as `[name, text]`."""
-        arrival = self._arrivals[transfer]
+        incoming = self._incoming[transfer]
         failed: list[list[str]] = []
         for value in values:
             try:
-                arrival.staged[value["name"]] = _restore(value, arrival.parts, namespace)
-            except NotHere as error:
+                incoming.built[value["name"]] = _restore(value, incoming.parts, namespace)
+            except MissingDefinition as error:
                 failed.append([value["name"], f"needs {error.module}.{error.qualname}: {error}"])
             except Exception as error:  # noqa: BLE001 - becomes the reply
                 # Unpickling runs the value's own code, which may raise anything; the reply reports it to the notebook.
                 failed.append([value["name"], f"cannot be made: {type(error).__name__}: {error}"])
         return failed, ()
 
-    def commit(self, transfer: str, namespace: dict[str, Any]) -> Reply:
+    def commit(self, transfer: str, namespace: dict[str, Any]) -> HandlerResult:
         """Bind the values that were built."""
-        namespace.update(self._arrivals.pop(transfer).staged)
+        namespace.update(self._incoming.pop(transfer).built)
         return None, ()
 
 
-def _describe(name: str, value: object, parcel: _Parcel, *, digest_local: bool) -> dict[str, Any]:
+def _describe(name: str, value: object, outgoing: _Outgoing, *, digest_local: bool) -> dict[str, Any]:
     try:
-        return {"name": name, **_pack_value(value, parcel, digest_local=digest_local), "short": shorten(value)}
-    except Unpullable as error:
+        return {
+            "name": name,
+            **_pack_value(value, outgoing, digest_local=digest_local),
+            "short": describe_briefly(value),
+        }
+    except TransferError as error:
         return {"name": name, "code": error.code, "text": error.text}
     except Exception as error:  # noqa: BLE001 - becomes the reply
         # Pickling runs the value's own code, which may raise anything; the reply reports it to the notebook.
@@ -134,61 +138,61 @@ def _describe(name: str, value: object, parcel: _Parcel, *, digest_local: bool) 
         return {"name": name, "code": "unpicklable", "text": text}
 
 
-def _pack_value(value: object, parcel: _Parcel, *, digest_local: bool) -> dict[str, Any]:
-    leaves = _Leaves(parcel, digest_local=digest_local)
-    packed = pack(value, leaves.claim)
+def _pack_value(value: object, outgoing: _Outgoing, *, digest_local: bool) -> dict[str, Any]:
+    collector = _ArrayCollector(outgoing, digest_local=digest_local)
+    packed = dump_value(value, collector.number_of)
     digests = [digest_of(packed.skeleton), *(digest_of(buffer) for buffer in packed.buffers)]
     return {
         "digest": " ".join(digests),
-        "skeleton": parcel.add(packed.skeleton),
-        "buffers": [parcel.add(buffer) for buffer in packed.buffers],
-        "arrays": [row.to_wire(parcel.table(row.owners)) for row in leaves.rows],
+        "skeleton": outgoing.add(packed.skeleton),
+        "buffers": [outgoing.add(buffer) for buffer in packed.buffers],
+        "arrays": [row.to_wire(outgoing.table_index(row.owners)) for row in collector.rows],
     }
 
 
-class _Leaves:
+class _ArrayCollector:
     """The arrays of one value, numbered in the order in which pickle reaches them."""
 
-    def __init__(self, parcel: _Parcel, *, digest_local: bool) -> None:
-        self._parcel, self._digest_local = parcel, digest_local
-        self.rows: list[ArrayRow] = []
+    def __init__(self, outgoing: _Outgoing, *, digest_local: bool) -> None:
+        self._outgoing, self._digest_local = outgoing, digest_local
+        self.rows: list[ArrayDescription] = []
         self._seen: dict[int, tuple[int, object]] = {}
         self._kinds: dict[type, str | None] = {}
 
-    def claim(self, obj: object) -> int | None:
+    def number_of(self, obj: object) -> int | None:
         """Return the number of an array, or None. It checks the type first: it is called for every object of a value."""
         kind = self._kinds.get(type(obj), "")
         if kind == "":
-            kind = self._kinds[type(obj)] = self._kind(obj)
+            kind = self._kinds[type(obj)] = self._find_kind(obj)
         if kind is None:
             return None
         if (known := self._seen.get(id(obj))) is not None:
             return known[0]
-        if kind == "numpy" and not is_plain(obj):
+        if kind == "numpy" and not is_plain_array(obj):
             return None
-        self.rows.append(self._jax(obj) if kind == "jax" else self._numpy(obj))
+        self.rows.append(self._describe_jax(obj) if kind == "jax" else self._describe_numpy(obj))
         # Keep the object with its number: otherwise another object could get its id.
         self._seen[id(obj)] = (len(self.rows) - 1, obj)
         return len(self.rows) - 1
 
-    def _kind(self, obj: object) -> str | None:
+    def _find_kind(self, obj: object) -> str | None:
         if isinstance(obj, jax.Array):
             return "jax"
         return "numpy" if type(obj) is np.ndarray else None
 
-    def _jax(self, array: Any) -> ArrayRow:
+    def _describe_jax(self, array: Any) -> ArrayDescription:
         check_readable(array)
-        return jax_row(array, self._parcel.add, provenance_of, digest_local=self._digest_local)
+        return describe_array(array, self._outgoing.add, read_provenance, digest_local=self._digest_local)
 
-    def _numpy(self, array: Any) -> ArrayRow:
-        data = raw_bytes(stored_form(array))
+    def _describe_numpy(self, array: Any) -> ArrayDescription:
+        data = raw_bytes(memory_layout(array))
         digest = digest_of(data) if self._digest_local else ""
-        held = HeldBox(whole_box(stored_form(array).shape), -1, self._parcel.add(data), digest)
-        return ArrayRow(array.shape, dtype_name(array.dtype), order_of(array), (held,))
+        held = LocalBox(full_box(memory_layout(array).shape), -1, self._outgoing.add(data), digest)
+        return ArrayDescription(array.shape, dtype_name(array.dtype), memory_order(array), (held,))
 
 
 def _restore(value: dict[str, Any], parts: list[memoryview], namespace: dict[str, Any]) -> Any:
     arrays = [
         view_as(parts[part], shape, dtype_from_name(dtype), order) for part, shape, dtype, order in value["arrays"]
     ]
-    return unpack(parts[value["skeleton"]], arrays, [parts[part] for part in value["buffers"]], namespace)
+    return load_value(parts[value["skeleton"]], arrays, [parts[part] for part in value["buffers"]], namespace)

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["dtype_from_name", "dtype_name", "is_plain", "new_bytes", "order_of", "raw_bytes", "stored_form", "view_as"]
+__all__ = [
+    "dtype_from_name",
+    "dtype_name",
+    "is_plain_array",
+    "memory_layout",
+    "memory_order",
+    "new_bytes",
+    "raw_bytes",
+    "view_as",
+]
 
 
-def is_plain(obj: object) -> bool:
+def is_plain_array(obj: object) -> bool:
     """Return whether an object is a NumPy array whose bytes are its whole content."""
     import numpy as np
 
@@ -36,14 +45,14 @@ def dtype_from_name(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
-def order_of(array: np.ndarray[Any, Any]) -> str:
+def memory_order(array: np.ndarray[Any, Any]) -> str:
     """Return the memory order of an array: `F` for column-major, else `C`."""
     return "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
 
 
-def stored_form(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def memory_layout(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the array as it is stored in memory, row-major: itself, or its transpose if it is column-major."""
-    return array.T if order_of(array) == "F" else array
+    return array.T if memory_order(array) == "F" else array
 
 
 def raw_bytes(array: np.ndarray[Any, Any]) -> memoryview:

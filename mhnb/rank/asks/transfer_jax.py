@@ -15,23 +15,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from mhnb.core.exchange.boxes import Box, box_shape
-from mhnb.core.exchange.transfer import KEY_DATA, KEY_REFUSED, ArrayRow, HeldBox, Owners
+from mhnb.core.exchange.transfer import KEY_DATA_EXPRESSION, KEY_REFUSAL_CODE, ArrayDescription, LocalBox, Owners
 from mhnb.core.exchange.variables import format_array
 from mhnb.rank.asks.transfer_arrays import dtype_name, raw_bytes
 
 __all__ = [
-    "Unpullable",
+    "TransferError",
     "check_readable",
+    "describe_array",
     "digest_of",
     "host_copy",
-    "jax_row",
+    "local_index_of",
     "local_shards",
-    "ordinal_of",
     "shards_of",
 ]
 
 
-class Unpullable(Exception):
+class TransferError(Exception):
     """A value that cannot be sent. `code` and `text` become a `Refusal`."""
 
     def __init__(self, code: str, text: str) -> None:
@@ -46,17 +46,17 @@ def check_readable(array: jax.Array) -> None:
         Unpullable: the array is a tracer, is deleted, or has a dtype that NumPy does not have.
     """
     if isinstance(array, jax.core.Tracer):
-        raise Unpullable(
+        raise TransferError(
             "tracer", "holds a tracer that left its traced function. Return the value from that function instead"
         )
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        raise Unpullable(
-            KEY_REFUSED,
+        raise TransferError(
+            KEY_REFUSAL_CODE,
             f"holds PRNG keys ({format_array(array.shape, str(array.dtype))}), for which NumPy has no type."
-            f" On the ranks, make raw = {KEY_DATA}; then: %mhjax pull raw",
+            f" On the ranks, make raw = {KEY_DATA_EXPRESSION}; then: %mhjax pull raw",
         )
     if array.is_deleted():
-        raise Unpullable(
+        raise TransferError(
             "deleted",
             f"holds an array {format_array(array.shape, str(array.dtype))} that has been deleted, most likely donated"
             " to a jitted function. Use that function's result, or make it again",
@@ -69,7 +69,7 @@ def digest_of(data: memoryview) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def ordinal_of(device: jax.Device) -> int:
+def local_index_of(device: jax.Device) -> int:
     """Return the index of a device among its rank's local devices."""
     devices: list[jax.Device] = jax.local_devices(backend=device.platform)
     return devices.index(device)
@@ -83,13 +83,13 @@ def host_copy(data: jax.Array) -> np.ndarray[Any, Any]:
     return np.asarray(handle)
 
 
-def jax_row(
+def describe_array(
     array: jax.Array,
     add_part: Callable[[memoryview], int],
     provenance_of: Callable[[object], tuple[int, str]],
     *,
     digest_local: bool,
-) -> ArrayRow:
+) -> ArrayDescription:
     """Describe an array and pass on the bytes of its local boxes, each distinct content of a box once.
 
     Args:
@@ -99,18 +99,20 @@ def jax_row(
         digest_local: whether another rank holds a local array to compare with.
     """
     is_local = array.is_fully_addressable
-    owners = _owners(array)
+    owners = _list_owners(array)
     copies = Counter({box: len(ranks) for box, ranks in owners})
     parts: dict[tuple[Box, str], int] = {}
-    held = []
+    local_boxes = []
     for shard, box in local_shards(array):
         data = raw_bytes(host_copy(shard.data))
-        wanted = copies[box] > 1 or (is_local and digest_local)
-        digest = digest_of(data) if wanted else ""
+        needs_digest = copies[box] > 1 or (is_local and digest_local)
+        digest = digest_of(data) if needs_digest else ""
         if (part := parts.get((box, digest))) is None:
             part = parts[box, digest] = add_part(data)
-        held.append(HeldBox(box, ordinal_of(shard.device), part, digest))
-    return ArrayRow(array.shape, dtype_name(array.dtype), "C", tuple(held), owners, not is_local, provenance_of(array))
+        local_boxes.append(LocalBox(box, local_index_of(shard.device), part, digest))
+    return ArrayDescription(
+        array.shape, dtype_name(array.dtype), "C", tuple(local_boxes), owners, not is_local, provenance_of(array)
+    )
 
 
 def shards_of(array: jax.Array) -> list[Any]:
@@ -131,14 +133,14 @@ def local_shards(array: jax.Array) -> Iterator[tuple[Any, Box]]:
     for shard in shards_of(array):
         box = _box(shard.index, array.shape)
         if box_shape(box) != shard.data.shape:
-            raise Unpullable(
+            raise TransferError(
                 "shard",
                 f"has a shard of shape {shard.data.shape} where its sharding says {box_shape(box)}. Make it again",
             )
         yield shard, box
 
 
-def _owners(array: jax.Array) -> Owners:
+def _list_owners(array: jax.Array) -> Owners:
     ranks: dict[Box, list[int]] = {}
     device: Any
     for device, index in array.sharding.devices_indices_map(array.shape).items():

@@ -9,122 +9,132 @@ from typing import Any
 import jax
 import numpy as np
 
-from mhnb.core.exchange.variables import VarFacts, format_array
+from mhnb.core.exchange.variables import VariableInfo, format_array
 from mhnb.core.wire.limits import shorten_text
 
-__all__ = ["describe_variables", "facts_of", "shorten", "summarize", "user_names"]
+__all__ = ["describe_briefly", "describe_variables", "facts_of", "summarize", "user_names"]
 
-_LONGEST = 60
-_NAME_CHARS = 200
-_WHOLE = (bool, float, complex, range, slice, type(None), type(Ellipsis))
-_SIZED = (dict, list, tuple, set, frozenset)
-_SHOWN_ELEMENTS = 6
-_CODE = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type(jax.jit(len)))
+_MAX_CHARS = 60
+_MAX_NAME_CHARS = 200
+_REPR_TYPES = (bool, float, complex, range, slice, type(None), type(Ellipsis))
+_CONTAINER_TYPES = (dict, list, tuple, set, frozenset)
+_MAX_ELEMENTS = 6
+_CODE_TYPES = (
+    types.ModuleType,
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    type(jax.jit(len)),
+)
 
 
 def user_names(namespace: dict[str, Any], hidden: dict[str, Any] | None = None) -> list[str]:
     """Return the names that the user made, sorted, without those with a leading underscore and those that IPython added."""
-    nothing = object()
+    absent = object()
     hidden = hidden or {}
     return sorted(
-        name for name, value in namespace.items() if name[:1] != "_" and value is not hidden.get(name, nothing)
+        name for name, value in namespace.items() if name[:1] != "_" and value is not hidden.get(name, absent)
     )
 
 
-def describe_variables(namespace: dict[str, Any], hidden: dict[str, Any]) -> dict[str, VarFacts]:
+def describe_variables(namespace: dict[str, Any], hidden: dict[str, Any]) -> dict[str, VariableInfo]:
     """Describe the user's values. Modules, functions and classes are left out: they are code, and the same on every rank."""
     return {
-        shorten_text(name, _NAME_CHARS): _facts_or_reason(namespace[name])
+        shorten_text(name, _MAX_NAME_CHARS): _facts_or_reason(namespace[name])
         for name in user_names(namespace, hidden)
         if not _is_code(namespace[name])
     }
 
 
-def _facts_or_reason(value: object) -> VarFacts:
+def _facts_or_reason(value: object) -> VariableInfo:
     try:
         return facts_of(value)
     except Exception as error:  # noqa: BLE001 - becomes the summary
         # Flattening a pytree runs its class's code, which may raise anything; one bad value must not hide the others.
-        return VarFacts(
-            "host", shorten_text(type(value).__name__, _NAME_CHARS), _cut(f"cannot be described: {error!r}", 0)
+        return VariableInfo(
+            "host", shorten_text(type(value).__name__, _MAX_NAME_CHARS), _truncate(f"cannot be described: {error!r}", 0)
         )
 
 
-def facts_of(value: object) -> VarFacts:
+def facts_of(value: object) -> VariableInfo:
     """Describe a value without reading it."""
     if isinstance(value, jax.core.Tracer):
-        return VarFacts("host", "Tracer", "left its traced function", tuple(value.shape), str(value.dtype))
+        return VariableInfo("host", "Tracer", "left its traced function", tuple(value.shape), str(value.dtype))
     if isinstance(value, jax.Array):
         return _array_facts(value)
     if isinstance(value, np.ndarray):
-        return VarFacts("host", "ndarray", "", value.shape, value.dtype.name)
+        return VariableInfo("host", "ndarray", "", value.shape, value.dtype.name)
     summary = summarize(value)
     arrays, nbytes = _arrays_within(value)
     if arrays:
         summary += f"{', ' if summary else ''}{arrays} array{'s' if arrays > 1 else ''}"
-    return VarFacts(
-        "host", shorten_text(type(value).__name__, _NAME_CHARS), summary, nbytes_per_device=nbytes if arrays else None
+    return VariableInfo(
+        "host",
+        shorten_text(type(value).__name__, _MAX_NAME_CHARS),
+        summary,
+        nbytes_per_device=nbytes if arrays else None,
     )
 
 
 def summarize(value: object) -> str:
     """Format a number or text, shortened, or the size of a container. Empty string for everything else."""
     if isinstance(value, str | bytes):
-        return _cut(repr(value[:_LONGEST]), len(value))
+        return _truncate(repr(value[:_MAX_CHARS]), len(value))
     if type(value) is int:
         return repr(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
-    if type(value) in _WHOLE or isinstance(value, np.number | np.bool_):
-        return _cut(repr(value), 0)
+    if type(value) in _REPR_TYPES or isinstance(value, np.number | np.bool_):
+        return _truncate(repr(value), 0)
     if isinstance(value, jax.sharding.Mesh | jax.sharding.AbstractMesh):
         return ", ".join(f"{axis} {size}" for axis, size in value.shape.items())
-    if isinstance(value, _SIZED):
+    if isinstance(value, _CONTAINER_TYPES):
         # Use the type's own length: a subclass may have user code in `__len__`.
-        kind: Any = next(kind for kind in _SIZED if isinstance(value, kind))
+        kind: Any = next(kind for kind in _CONTAINER_TYPES if isinstance(value, kind))
         size = kind.__len__(value)
         return f"{size} item{'' if size == 1 else 's'}"
     return ""
 
 
-def shorten(value: object) -> str:
+def describe_briefly(value: object) -> str:
     """Describe a value in a few words that distinguish it from another rank's; also the content of a tiny NumPy array."""
     if isinstance(value, np.ndarray):
-        shown = value.size <= _SHOWN_ELEMENTS and value.dtype.kind in "biufc"
-        return format_array(value.shape, value.dtype.name) + (_cut(f" {value.tolist()!r}", 0) if shown else "")
+        shown = value.size <= _MAX_ELEMENTS and value.dtype.kind in "biufc"
+        return format_array(value.shape, value.dtype.name) + (_truncate(f" {value.tolist()!r}", 0) if shown else "")
     facts = facts_of(value)
     if facts.shape is not None and facts.dtype is not None:
-        return f"{facts.place} {format_array(facts.shape, facts.dtype)}{_tiny(value)}"
-    if facts.summary and not isinstance(value, _SIZED):
+        return f"{facts.place} {format_array(facts.shape, facts.dtype)}{_format_tiny(value)}"
+    if facts.summary and not isinstance(value, _CONTAINER_TYPES):
         return facts.summary
     return f"{facts.type} of {facts.summary}" if facts.summary else facts.type
 
 
-def _tiny(value: object) -> str:
+def _format_tiny(value: object) -> str:
     """Return the content of a tiny array on one local device, which a pull has read anyway. Empty string for other values."""
     if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
         return ""
-    if value.size > _SHOWN_ELEMENTS or not value.is_fully_addressable or value.is_deleted():
+    if value.size > _MAX_ELEMENTS or not value.is_fully_addressable or value.is_deleted():
         return ""
     if len(value.sharding.device_set) > 1 or value.dtype.kind not in "biufc":
         return ""
-    return _cut(f" {np.asarray(value).tolist()!r}", 0)
+    return _truncate(f" {np.asarray(value).tolist()!r}", 0)
 
 
-def _cut(text: str, length: int) -> str:
-    return text if length <= _LONGEST and len(text) <= _LONGEST else text[:_LONGEST] + "…"
+def _truncate(text: str, length: int) -> str:
+    return text if length <= _MAX_CHARS and len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + "…"
 
 
 def _is_code(value: object) -> bool:
-    if isinstance(value, _CODE):
+    if isinstance(value, _CODE_TYPES):
         return True
     # Include custom_vjp and other function wrappers. Only the instance's own dict is read: a `__getattr__` may do
     # anything.
     return callable(value) and "__wrapped__" in getattr(value, "__dict__", ())
 
 
-def _array_facts(array: jax.Array) -> VarFacts:
+def _array_facts(array: jax.Array) -> VariableInfo:
     sharding: Any = array.sharding
     named = isinstance(sharding, jax.sharding.NamedSharding)
-    return VarFacts(
+    return VariableInfo(
         "local" if array.is_fully_addressable else "global",
         "Array",
         "deleted" if array.is_deleted() else "",
@@ -151,7 +161,7 @@ def _arrays_within(value: object) -> tuple[int, int]:
     try:
         leaves = jax.tree_util.tree_leaves(value)
     except (SystemError, ValueError):
-        if type(value) not in _SIZED:
+        if type(value) not in _CONTAINER_TYPES:
             raise
         # A plain container that is not a pytree: it contains itself, or has keys that cannot be sorted.
         return 0, 0

@@ -11,25 +11,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from mhnb.core.wire.protocol import Answer, Ask
+from mhnb.core.wire.protocol import RankReply, RankRequest
 from mhnb.rank.asks import check, code, layout, pip, sync
-from mhnb.rank.asks.transfer import Depot, Reply
+from mhnb.rank.asks.transfer import HandlerResult, TransferStore
 from mhnb.rank.asks.variables import describe_variables, user_names
 
-__all__ = ["Question", "VERBS", "answer"]
+__all__ = ["HANDLERS", "RequestContext", "handle_request"]
 
-_DEPOTS: dict[int, Depot] = {}
+_TRANSFER_STORES: dict[int, TransferStore] = {}
 """The transfers of each rank of this process. A process is one rank, except in tests."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RequestContext:
     """One request, and the objects that it is about."""
 
     arguments: Mapping[str, Any]
     payload: tuple[Any, ...]
     namespace: dict[str, Any]
-    depot: Depot
+    transfers: TransferStore
     shell: Any
 
     @property
@@ -38,133 +38,141 @@ class Question:
         return cast("dict[str, Any]", getattr(self.shell, "user_ns_hidden", {}))
 
 
-def _hold(q: Question) -> Reply:
-    q.depot.keep_only(q.arguments["live"])
-    here = {name: q.namespace[name] for name in q.arguments["names"] if name in q.namespace}
-    answer, payload = q.depot.hold(q.arguments["transfer"], here, digest_local=q.arguments["digest_local"])
-    known = user_names(q.namespace, q.hidden)
-    answer["missing"] = {
-        name: difflib.get_close_matches(name, known, 3) for name in q.arguments["names"] if name not in here
+def _describe_values(context: RequestContext) -> HandlerResult:
+    context.transfers.release_others(context.arguments["live"])
+    found = {name: context.namespace[name] for name in context.arguments["names"] if name in context.namespace}
+    reply, payload = context.transfers.describe(
+        context.arguments["transfer"], found, digest_local=context.arguments["digest_local"]
+    )
+    known = user_names(context.namespace, context.hidden)
+    reply["missing"] = {
+        name: difflib.get_close_matches(name, known, 3) for name in context.arguments["names"] if name not in found
     }
-    return answer, payload
+    return reply, payload
 
 
-def _fetch(q: Question) -> Reply:
-    return q.depot.fetch(q.arguments["transfer"], q.arguments["part"], q.arguments["start"], q.arguments["stop"])
+def _fetch(context: RequestContext) -> HandlerResult:
+    return context.transfers.fetch(
+        context.arguments["transfer"], context.arguments["part"], context.arguments["start"], context.arguments["stop"]
+    )
 
 
-def _release(q: Question) -> Reply:
-    return q.depot.release([q.arguments["transfer"]])
+def _release(context: RequestContext) -> HandlerResult:
+    return context.transfers.release([context.arguments["transfer"]])
 
 
-def _receive(q: Question) -> Reply:
-    q.depot.keep_only(q.arguments["live"])
-    return q.depot.receive(q.arguments["transfer"], q.arguments["sizes"])
+def _allocate(context: RequestContext) -> HandlerResult:
+    context.transfers.release_others(context.arguments["live"])
+    return context.transfers.allocate(context.arguments["transfer"], context.arguments["sizes"])
 
 
-def _fill(q: Question) -> Reply:
-    for place, data in zip(q.arguments["places"], q.payload, strict=True):
-        q.depot.fill(q.arguments["transfer"], place[0], place[1], data)
+def _write(context: RequestContext) -> HandlerResult:
+    for target, data in zip(context.arguments["places"], context.payload, strict=True):
+        context.transfers.write(context.arguments["transfer"], target[0], target[1], data)
     return None, ()
 
 
-def _stage(q: Question) -> Reply:
-    return q.depot.stage(q.arguments["transfer"], q.arguments["values"], q.namespace)
+def _build(context: RequestContext) -> HandlerResult:
+    return context.transfers.build(context.arguments["transfer"], context.arguments["values"], context.namespace)
 
 
-def _commit(q: Question) -> Reply:
-    return q.depot.commit(q.arguments["transfer"], q.namespace)
+def _commit(context: RequestContext) -> HandlerResult:
+    return context.transfers.commit(context.arguments["transfer"], context.namespace)
 
 
-def _vars(q: Question) -> Reply:
-    facts = describe_variables(q.namespace, q.hidden)
+def _vars(context: RequestContext) -> HandlerResult:
+    facts = describe_variables(context.namespace, context.hidden)
     return {name: row.to_wire() for name, row in facts.items()}, ()
 
 
-def _names(q: Question) -> Reply:
-    return user_names(q.namespace, q.hidden), ()
+def _names(context: RequestContext) -> HandlerResult:
+    return user_names(context.namespace, context.hidden), ()
 
 
-def _check(q: Question) -> Reply:
-    there = {name: q.namespace[name] for name in q.arguments["names"] if name in q.namespace}
-    return {name: check.describe_leaves(value) for name, value in there.items()}, ()
+def _check(context: RequestContext) -> HandlerResult:
+    found = {name: context.namespace[name] for name in context.arguments["names"] if name in context.namespace}
+    return {name: check.describe_leaves(value) for name, value in found.items()}, ()
 
 
-def _layout(q: Question) -> Reply:
-    return layout.describe_layout(q.namespace, q.arguments["expression"]), ()
+def _layout(context: RequestContext) -> HandlerResult:
+    return layout.describe_layout(context.namespace, context.arguments["expression"]), ()
 
 
-def _complete(q: Question) -> Reply:
-    return code.complete(q.shell, q.arguments["text"], q.arguments["cursor"]), ()
+def _complete(context: RequestContext) -> HandlerResult:
+    return code.complete(context.shell, context.arguments["text"], context.arguments["cursor"]), ()
 
 
-def _inspect(q: Question) -> Reply:
-    return code.inspect(q.shell, q.arguments["name"], q.arguments.get("detail", 0)), ()
+def _inspect(context: RequestContext) -> HandlerResult:
+    return code.inspect(context.shell, context.arguments["name"], context.arguments.get("detail", 0)), ()
 
 
-def _collectives(q: Question) -> Reply:
+def _collectives(context: RequestContext) -> HandlerResult:
     # Imported only here: the modules that read programs take 0.02 s to import, and most clusters never need them.
     from mhnb.rank.asks import collectives
 
-    return collectives.describe_call(q.arguments["call"], q.namespace, user_names(q.namespace, q.hidden)), ()
+    return collectives.describe_call(
+        context.arguments["call"], context.namespace, user_names(context.namespace, context.hidden)
+    ), ()
 
 
-def _launched(q: Question) -> Reply:
+def _launched(context: RequestContext) -> HandlerResult:
     from mhnb.rank.asks import collectives
 
-    return collectives.describe_launched(q.arguments["seq"]), ()
+    return collectives.describe_launched(context.arguments["seq"]), ()
 
 
-def _look_at_files(q: Question) -> Reply:
-    return sync.look_at_files(q.arguments["place"], q.arguments["files"]), ()
+def _list_missing_files(context: RequestContext) -> HandlerResult:
+    return sync.list_missing_files(context.arguments["place"], context.arguments["files"]), ()
 
 
-def _write_files(q: Question) -> Reply:
-    sync.write_files(q.arguments["folder"], q.arguments["pieces"], q.payload)
+def _write_files(context: RequestContext) -> HandlerResult:
+    sync.write_files(context.arguments["folder"], context.arguments["pieces"], context.payload)
     return None, ()
 
 
-def _finish_files(q: Question) -> Reply:
-    return sync.finish_files(q.arguments["folder"], q.arguments["paths"]), ()
+def _finish_files(context: RequestContext) -> HandlerResult:
+    return sync.finish_files(context.arguments["folder"], context.arguments["paths"]), ()
 
 
-def _describe_environment(_: Question) -> Reply:
+def _describe_environment(_: RequestContext) -> HandlerResult:
     return pip.describe_environment(), ()
 
 
-def _pip(q: Question) -> Reply:
-    return pip.run_pip(q.arguments["words"]), ()
+def _pip(context: RequestContext) -> HandlerResult:
+    return pip.run_pip(context.arguments["words"]), ()
 
 
-VERBS: dict[str, Callable[[Question], Reply]] = {
+HANDLERS: dict[str, Callable[[RequestContext], HandlerResult]] = {
     "check": _check,
     "collectives": _collectives,
     "commit": _commit,
     "complete": _complete,
     "describe_environment": _describe_environment,
     "fetch": _fetch,
-    "fill": _fill,
+    "fill": _write,
     "finish_files": _finish_files,
-    "hold": _hold,
+    "hold": _describe_values,
     "inspect": _inspect,
     "launched": _launched,
     "layout": _layout,
-    "look_at_files": _look_at_files,
+    "list_missing_files": _list_missing_files,
     "names": _names,
     "pip": _pip,
-    "receive": _receive,
+    "receive": _allocate,
     "release": _release,
-    "stage": _stage,
+    "stage": _build,
     "vars": _vars,
     "write_files": _write_files,
 }
 
 
-def answer(ask: Ask, namespace: dict[str, Any], *, rank: int, shell: Any) -> Answer:
+def handle_request(request: RankRequest, namespace: dict[str, Any], *, rank: int, shell: Any) -> RankReply:
     """Handle a request about a namespace. Every error becomes a reply that is not ok."""
-    question = Question(ask.arguments, ask.payload, namespace, _DEPOTS.setdefault(rank, Depot()), shell)
+    context = RequestContext(
+        request.arguments, request.payload, namespace, _TRANSFER_STORES.setdefault(rank, TransferStore()), shell
+    )
     try:
-        value, payload = VERBS[ask.verb](question)
+        value, payload = HANDLERS[request.handler](context)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - becomes the reply
         # Ctrl-C, too: it ends the request, not the rank.
         reason = {
@@ -172,6 +180,6 @@ def answer(ask: Ask, namespace: dict[str, Any], *, rank: int, shell: Any) -> Ans
             "evalue": str(error),
             "traceback": "".join(traceback.format_exception(error)),
         }
-        return Answer(rank, ask.ask_id, ok=False, value=reason)
+        return RankReply(rank, request.request_id, ok=False, value=reason)
     # The payload consists of views of the arrays themselves, which the transport sends without a copy.
-    return Answer(rank, ask.ask_id, ok=True, value=value, payload=cast("tuple[bytes, ...]", payload))
+    return RankReply(rank, request.request_id, ok=True, value=value, payload=cast("tuple[bytes, ...]", payload))

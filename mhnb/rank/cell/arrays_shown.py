@@ -10,12 +10,12 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from mhnb.rank.asks.layouts import is_global, read_layout
+from mhnb.rank.asks.layouts import is_global_array, read_layout
 from mhnb.sharding.words import format_array_line
 
-__all__ = ["draw_shardings_in_lines", "show_global_arrays"]
+__all__ = ["draw_shardings_without_color", "register_array_reprs"]
 
-_CLASSES = (
+_ARRAY_CLASSES = (
     ("jaxlib._jax", "ArrayImpl"),
     ("jax._src.prng", "PRNGKeyArray"),
     ("jax._src.random.prng", "PRNGKeyArray"),
@@ -26,14 +26,14 @@ removed class is no error: its arrays are then shown as JAX shows them.
 """
 
 
-def show_global_arrays(shell: Any) -> None:
+def register_array_reprs(shell: Any) -> None:
     """Make a shell show global arrays in this form. An array on this rank alone keeps JAX's text, with its numbers."""
     formatter = shell.display_formatter.formatters["text/plain"]
-    for module, name in _CLASSES:
+    for module, name in _ARRAY_CLASSES:
         formatter.for_type_by_name(module, name, _print_array)
 
 
-def draw_shardings_in_lines() -> None:
+def draw_shardings_without_color() -> None:
     """Make JAX's own drawing of a sharding separate its boxes by lines, as it does without a terminal.
 
     Boxes that only colours separate would be lost in the text form, and on sites that show notebooks without their styles.
@@ -42,10 +42,10 @@ def draw_shardings_in_lines() -> None:
 
     for name in ("visualize_array_sharding", "visualize_sharding"):
         if (draw := getattr(jax.debug, name, None)) is not None:
-            setattr(jax.debug, name, _in_lines(draw))
+            setattr(jax.debug, name, _without_color(draw))
 
 
-def _in_lines(draw: Callable[..., Any]) -> Callable[..., Any]:
+def _without_color(draw: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(draw)
     def drawn(*args: Any, **kwargs: Any) -> Any:
         return draw(*args, **({} if "color_map" in kwargs else {"use_color": False}) | kwargs)
@@ -55,24 +55,24 @@ def _in_lines(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 def _print_array(array: Any, printer: Any, cycle: bool) -> None:  # noqa: ARG001, FBT001 - the signature is IPython's
     # In a container each array has one line: a scalar shows its value, all others are described.
-    alone = len(getattr(printer, "stack", ())) <= 1
-    _print_lines(_describe(array, alone=alone) if is_global(array) else repr(array), printer)
+    is_top_level = len(getattr(printer, "stack", ())) <= 1
+    _print_lines(_describe(array, is_top_level=is_top_level) if is_global_array(array) else repr(array), printer)
 
 
-def _describe(array: Any, *, alone: bool) -> str:
+def _describe(array: Any, *, is_top_level: bool) -> str:
     try:
         line = format_array_line(read_layout(array))
     except Exception as error:  # noqa: BLE001 - a user's own sharding may raise anything; the cell must not fail
         return f"{array!r}  # its sharding cannot be read: {type(error).__name__}: {error}"
     if array.is_deleted():
         return f"{line} · deleted"
-    value = _value(array)
-    if alone:
+    value = _format_value(array)
+    if is_top_level:
         return f"{value}\n{line}" if value else line
     return value if value and array.ndim == 0 else line
 
 
-def _value(array: Any) -> str:
+def _format_value(array: Any) -> str:
     """Return JAX's own text, with the numbers, if each rank has all of them; else the empty string. Nothing is sent."""
     if not array.is_fully_replicated:
         return ""

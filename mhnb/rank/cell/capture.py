@@ -17,27 +17,27 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT
-from mhnb.core.wire.limits import bound_error
+from mhnb.core.wire.limits import shorten_error
 from mhnb.core.wire.protocol import OutputEvent
 from mhnb.rank.cell.buffer import EventBuffer
-from mhnb.rank.cell.forks import weakly
-from mhnb.rank.cell.mark import Begun, LogMark
+from mhnb.rank.cell.forks import weak_callback
+from mhnb.rank.cell.mark import LogOffsets, Offsets
 from mhnb.rank.cell.native import (
     NativeFile,
     flush_c_stdout,
+    hook_subprocesses,
     line_buffer_c_stdout,
-    part_noise,
-    watch_subprocesses,
+    split_library_noise,
 )
-from mhnb.rank.cell.origin import CELL_SEQ, current_seq, mark_threads
+from mhnb.rank.cell.origin import CELL_NUMBER, current_cell, propagate_to_threads
 from mhnb.rank.cell.streams import RankStream
 
 __all__ = ["Capture"]
 
-_LATE_LIMIT = 64 * 1024
+_LATE_CHARS = 64 * 1024
 """Characters of head, and of tail, that output after a cell's end may have between two polls."""
-_UNFINISHED_LIMIT = 256
-_NOISE_LIMIT = 16 * 1024
+_MAX_UNFINISHED_PIECES = 256
+_MAX_NOISE_CHARS = 16 * 1024
 """Characters of library noise that a cell passes on."""
 
 
@@ -47,21 +47,21 @@ class Capture:
     File descriptors 1 and 2 must append to `native_paths` already, or `install_native` must redirect them.
     """
 
-    def __init__(self, log_path: Path, native_paths: tuple[Path, Path], begun_path: Path) -> None:
+    def __init__(self, log_path: Path, native_paths: tuple[Path, Path], offsets_path: Path) -> None:
         self._native_paths = native_paths
         # Reentrant, because a signal handler or a finaliser may print while its own thread prints.
         self._lock = threading.RLock()
-        self._seq = self._last = 0
-        self._where = str(log_path)
-        self._cell, self._noise_room = self._make_buffer(), _NOISE_LIMIT
-        self._late: dict[int, EventBuffer] = {}
-        self._log, self._mark = _Log(log_path), LogMark(begun_path)
+        self._seq = self._last_seq = 0
+        self._log_path = str(log_path)
+        self._cell, self._noise_left_chars = self._make_buffer(), _MAX_NOISE_CHARS
+        self._late_buffers: dict[int, EventBuffer] = {}
+        self._log, self._offsets = _Log(log_path), LogOffsets(offsets_path)
         self._native = (("stdout", NativeFile(native_paths[0])), ("stderr", NativeFile(native_paths[1])))
         self.stdout = RankStream("stdout", 1, self._write_stdout, unbuffered=False)
         self.stderr = RankStream("stderr", 2, self._write_stderr, unbuffered=True)
-        self._subprocesses = self._forked = False
-        self._undo: list[Callable[[], None]] = []
-        self._first: TextIO | None = None
+        self._has_subprocesses = self._is_forked = False
+        self._undo_steps: list[Callable[[], None]] = []
+        self._python_stdout: TextIO | None = None
         """The stream that Python itself has created for descriptor 1."""
 
     # -- replace the process's own streams
@@ -78,44 +78,46 @@ class Capture:
         before = sys.stdout, sys.stderr
         for stream in before:
             stream.flush()
-        self._first = sys.__stdout__
+        self._python_stdout = sys.__stdout__
         sys.stdout, sys.stderr = self.stdout, self.stderr
-        self._undo = [partial(setattr, sys, "stdout", before[0]), partial(setattr, sys, "stderr", before[1])]
-        self._undo.append(watch_subprocesses(self._expect_subprocess))
-        mark_threads()
+        self._undo_steps = [partial(setattr, sys, "stdout", before[0]), partial(setattr, sys, "stderr", before[1])]
+        self._undo_steps.append(hook_subprocesses(self._note_subprocess))
+        propagate_to_threads()
         line_buffer_c_stdout()
-        os.register_at_fork(before=weakly(self._expect_subprocess), after_in_child=weakly(self._become_child))
-        self.mark()
+        os.register_at_fork(
+            before=weak_callback(self._note_subprocess), after_in_child=weak_callback(self._adapt_to_fork)
+        )
+        self.record_offsets()
 
     def uninstall(self) -> None:
         """Restore the streams and close the files; for tests."""
-        self.stdout.hand_on()
-        for undo in self._undo:
+        self.stdout.flush_to_capture()
+        for undo in self._undo_steps:
             undo()
         for _, file in self._native:
             file.close()
         self._log.close()
-        self._mark.close()
+        self._offsets.close()
 
     # -- output
 
     def publish(self, event: OutputEvent) -> None:
         """Record a display, a result, an error or a similar event."""
-        if self._forked:
-            self.stdout.write(_as_text(event))
+        if self._is_forked:
+            self.stdout.write(_format_event(event))
             return
-        self.stdout.hand_on()
+        self.stdout.flush_to_capture()
         with self._lock:
             self._collect_native()
-            if (buffer := self._buffer(current_seq())) is not None:
-                if (text := _too_long(event)) is not None:
+            if (buffer := self._buffer(current_cell())) is not None:
+                if (text := _find_shortened_text(event)) is not None:
                     self._log.write("stderr", f"{text}\n".encode("utf-8", "backslashreplace"))
                 buffer.add(event)
 
     def _make_buffer(self) -> EventBuffer:
-        return EventBuffer(where=self._where)
+        return EventBuffer(log_path=self._log_path)
 
-    def note_in_log(self, text: str) -> None:
+    def write_to_log(self, text: str) -> None:
         """Write only to the log, because an internal error of mhnb is not the cell's output."""
         with self._lock:
             self._log.write("mhnb", text.encode())
@@ -127,55 +129,55 @@ class Capture:
 
     # -- per cell
 
-    def mark(self) -> None:
+    def record_offsets(self) -> None:
         """Record the sizes of the files. If the rank dies, what they contain by now is not its last output."""
-        self.stdout.hand_on()
+        self.stdout.flush_to_capture()
         with self._lock:
-            self._note_standing()
+            self._write_offsets()
 
     def begin(self, seq: int) -> None:
         """Begin a cell: output belongs to it from now on."""
-        self.stdout.hand_on()
+        self.stdout.flush_to_capture()
         with self._lock:
-            self._note_standing()
-            CELL_SEQ.set(seq)
-            self._seq = self._last = seq
-            self._cell, self._noise_room = self._make_buffer(), _NOISE_LIMIT
+            self._write_offsets()
+            CELL_NUMBER.set(seq)
+            self._seq = self._last_seq = seq
+            self._cell, self._noise_left_chars = self._make_buffer(), _MAX_NOISE_CHARS
 
     def take(self) -> list[OutputEvent]:
         """Return the running cell's events since the last call."""
-        self.stdout.hand_on()
+        self.stdout.flush_to_capture()
         with self._lock:
             return self._cell.take(everything=False)
 
     def end(self) -> list[OutputEvent]:
         """End the cell and return its remaining events, C-level output included."""
-        self.stdout.hand_on()
-        replaced = self._put_streams_back()
+        self.stdout.flush_to_capture()
+        replaced = self._restore_streams()
         self._flush_descriptor()
         flush_c_stdout()
         with self._lock:
             self._collect_native()
             self._log.finish_lines()
-            self._seq, self._subprocesses = 0, False
-            for told in filter(None, (replaced, self._log.take_trouble())):
-                self._cell.add_text("stderr", told)
+            self._seq, self._has_subprocesses = 0, False
+            for note in filter(None, (replaced, self._log.take_error_note())):
+                self._cell.add_text("stderr", note)
             return self._cell.take()
 
     def take_late(self) -> dict[int, list[OutputEvent]]:
         """Return what cells printed after their end, by cell number."""
         with self._lock:
-            late, self._late = self._late, {}
+            late, self._late_buffers = self._late_buffers, {}
             return {seq: events for seq, buffer in late.items() if (events := buffer.take())}
 
     # -- internal
 
-    def _put_streams_back(self) -> str:
+    def _restore_streams(self) -> str:
         """Restore `sys.stdout` and `sys.stderr`. Return a note if the cell left streams there that do not forward to them."""
         replaced = []
         for name, ours in (("stdout", self.stdout), ("stderr", self.stderr)):
             found = getattr(sys, name, None)
-            if found is ours or self._passes_on(found):
+            if found is ours or self._forwards_output(found):
                 continue
             setattr(sys, name, ours)
             replaced.append(f"sys.{name}")
@@ -183,21 +185,21 @@ class Capture:
             return ""
         return f"mhnb: this cell replaced {' and '.join(replaced)}; from the next cell on it is the notebook's again\n"
 
-    def _passes_on(self, stream: Any) -> bool:
+    def _forwards_output(self, stream: Any) -> bool:
         """Return whether a stream of the cell's forwards its text to ours, and has done so by now."""
         try:
-            if not any(each.is_behind(stream) for each in (self.stdout, self.stderr)):
+            if not any(each.is_wrapped_by(stream) for each in (self.stdout, self.stderr)):
                 return False
             stream.flush()
         except Exception as error:  # noqa: BLE001 - a closed stream, or an object with behaviour of its own
             self._log.write("mhnb", f"mhnb: a stream of the cell's raised {type(error).__name__}\n".encode())
             return False
-        self.stdout.hand_on()
+        self.stdout.flush_to_capture()
         return True
 
     def _flush_descriptor(self) -> None:
         """Flush Python's first stream, unless a cell has closed it or its descriptor."""
-        first = self._first
+        first = self._python_stdout
         if first is None or first.closed:
             return
         try:
@@ -205,39 +207,39 @@ class Capture:
         except OSError as error:
             self._log.write("mhnb", f"mhnb: sys.__stdout__ cannot be written: {error}\n".encode())
 
-    def _note_standing(self) -> None:
+    def _write_offsets(self) -> None:
         self._collect_native()
-        self._mark.put(Begun(self._log.nbytes, *(file.offset for _, file in self._native)))
+        self._offsets.write(Offsets(self._log.nbytes, *(file.offset for _, file in self._native)))
 
     def _write_stdout(self, data: bytes, text: str) -> None:
         # Called once per line. It is flat because 100,000 lines are not unusual.
         with self._lock:
-            if self._subprocesses and self._log.at_line_start("stdout"):
+            if self._has_subprocesses and self._log.at_line_start("stdout"):
                 self._collect_native()
             self._log.write("stdout", data)
-            seq = CELL_SEQ.get()
-            buffer = self._cell if seq and seq == self._seq else self._buffer(seq or current_seq())
+            seq = CELL_NUMBER.get()
+            buffer = self._cell if seq and seq == self._seq else self._buffer(seq or current_cell())
             if buffer is not None:
                 buffer.add_text("stdout", text)
 
     def _write_stderr(self, data: bytes, text: str) -> None:
         # An unfinished line of stdout was printed before this.
-        self.stdout.hand_on()
+        self.stdout.flush_to_capture()
         with self._lock:
-            if self._subprocesses and self._log.at_line_start("stderr"):
+            if self._has_subprocesses and self._log.at_line_start("stderr"):
                 self._collect_native()
             self._log.write("stderr", data)
-            if (buffer := self._buffer(current_seq())) is not None:
+            if (buffer := self._buffer(current_cell())) is not None:
                 buffer.add_text("stderr", text)
 
     def _buffer(self, seq: int) -> EventBuffer | None:
         """Return the buffer for output of a cell. None before the first cell, when only the log receives it."""
-        seq = seq or self._last
+        seq = seq or self._last_seq
         if seq == self._seq:
             return self._cell if seq else None
-        if seq not in self._late:
-            self._late[seq] = EventBuffer(_LATE_LIMIT, _LATE_LIMIT, where=self._where)
-        return self._late[seq]
+        if seq not in self._late_buffers:
+            self._late_buffers[seq] = EventBuffer(_LATE_CHARS, _LATE_CHARS, log_path=self._log_path)
+        return self._late_buffers[seq]
 
     def _collect_native(self) -> None:
         for name, file in self._native:
@@ -245,27 +247,27 @@ class Capture:
                 # Under its own name, so that it does not end up inside an unfinished line of Python's.
                 self._log.write(f"native {name}", text.encode())
                 if (buffer := self._buffer(0)) is not None:
-                    shown, noise = part_noise(text)
+                    shown, noise = split_library_noise(text)
                     if shown:
                         buffer.add_text(name, shown)
                     self._add_noise(buffer, noise)
 
     def _add_noise(self, buffer: EventBuffer, noise: str) -> None:
         # More noise helps no user, and the log has all of it.
-        if kept := noise[: self._noise_room]:
-            self._noise_room -= len(kept)
+        if kept := noise[: self._noise_left_chars]:
+            self._noise_left_chars -= len(kept)
             buffer.add(["noise", kept])
 
-    def _expect_subprocess(self) -> None:
+    def _note_subprocess(self) -> None:
         """From here to the cell's end, read the files before each printed line, so that the order is kept."""
-        self._subprocesses = True
+        self._has_subprocesses = True
 
-    def _become_child(self) -> None:
+    def _adapt_to_fork(self) -> None:
         """Adapt to a forked child: the thread that held the lock is not here, and a child must not talk to the notebook."""
         self._lock = threading.RLock()
-        self._forked = True
-        self.stdout.become_child()
-        self.stderr.become_child()
+        self._is_forked = True
+        self.stdout.adapt_to_fork()
+        self.stderr.adapt_to_fork()
 
 
 class _Log:
@@ -274,7 +276,7 @@ class _Log:
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._unfinished: defaultdict[str, list[bytes]] = defaultdict(list)
-        self._lost_nbytes, self._trouble, self._is_told = 0, "", False
+        self._lost_nbytes, self._error, self._is_reported = 0, "", False
 
     def write(self, name: str, data: bytes) -> None:
         if self._unfinished[name] or data[-1:] != b"\n":
@@ -286,23 +288,25 @@ class _Log:
             # For example, the disk is full. The code that prints must not fail because of that; the notebook still gets
             # the output.
             self._lost_nbytes += len(data)
-            self._trouble = self._trouble or str(error)
+            self._error = self._error or str(error)
             return
         if data and self._lost_nbytes:
-            lost, self._lost_nbytes, self._trouble, self._is_told = self._lost_nbytes, 0, "", False
+            lost, self._lost_nbytes, self._error, self._is_reported = self._lost_nbytes, 0, "", False
             self.write(name, f"[mhnb: {lost} bytes before this could not be written]\n".encode())
 
-    def take_trouble(self) -> str:
+    def take_error_note(self) -> str:
         """Return a note if the log cannot be written. It is returned once, until writing works again."""
-        if not self._trouble or self._is_told:
+        if not self._error or self._is_reported:
             return ""
-        self._is_told = True
-        return f"mhnb: this rank's log cannot be written ({self._trouble}); its output is shown here and kept nowhere else\n"
+        self._is_reported = True
+        return (
+            f"mhnb: this rank's log cannot be written ({self._error}); its output is shown here and kept nowhere else\n"
+        )
 
     def _keep_unfinished(self, pieces: list[bytes], data: bytes) -> bytes:
         """Return what to write now: whole lines, or an unfinished one that has arrived in very many pieces."""
         pieces.append(data)
-        if b"\n" not in data and len(pieces) < _UNFINISHED_LIMIT:
+        if b"\n" not in data and len(pieces) < _MAX_UNFINISHED_PIECES:
             return b""
         whole, newline, rest = b"".join(pieces).rpartition(b"\n")
         pieces[:] = [rest] if newline and rest else []
@@ -324,17 +328,17 @@ class _Log:
         os.close(self._fd)
 
 
-def _too_long(event: OutputEvent) -> str | None:
+def _find_shortened_text(event: OutputEvent) -> str | None:
     """Return the text of an event that is shortened in the notebook, so that the log has all of it. None for any other event."""
     if event[0] == "error":
-        return None if bound_error(event) is event else _as_text(event)
+        return None if shorten_error(event) is event else _format_event(event)
     if event[0] not in ("display", "update", "result"):
         return None
     text = event[1].get("text/plain")
     return text if isinstance(text, str) and len(text) > HEAD_LIMIT + TAIL_LIMIT else None
 
 
-def _as_text(event: OutputEvent) -> str:
+def _format_event(event: OutputEvent) -> str:
     if event[0] in ("display", "update", "result"):
         return str(event[1].get("text/plain", "")) + "\n"
     return "\n".join(event[3]) + "\n" if event[0] == "error" else ""

@@ -19,36 +19,36 @@ from zlib import crc32
 
 from IPython.core.compilerop import CachingCompiler
 
-from mhnb.core.explain.stacks import CAPTURED, TIMED, cell_line
+from mhnb.core.explain.stacks import CAPTURED_FILE, TIMED_FILES, cell_line
 from mhnb.core.guard.threads import UNKNOWN_THREAD, format_thread, kind_of
 from mhnb.errors import MhnbError
 from mhnb.rank.cell.origin import CellThread
-from mhnb.rank.raised import class_has, place_of_syntax, traceback_of
+from mhnb.rank.raised import class_has, syntax_error_location, traceback_of
 
 __all__ = [
     "CellCompiler",
     "RunningCell",
     "align_lines",
     "cell_file",
-    "cut_libraries",
-    "draw_plainly",
-    "find_place",
-    "find_site",
-    "find_user_place",
+    "cut_library_frames",
+    "find_cell_line",
+    "find_error_site",
+    "find_user_location",
+    "format_frames",
     "hide_own_frames",
     "print_thread_error",
     "print_unraisable",
 ]
 
-_OWN_FOLDER = str(Path(__file__).parents[1])
+_MHNB_RANK_FOLDER = str(Path(__file__).parents[1])
 _CELL = re.compile(r"<cell (\d+)>")
-_MOST_ARRAYS = 8
+_MAX_ARRAYS = 8
 _LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
 """Libraries between the cell and an error of JAX. If other code is there, the cell's own names do not explain the error."""
 
 
-_TIMED_FILE = TIMED[0]
-_MOST_PLAIN = 50
+_TIMED_FILE = TIMED_FILES[0]
+_MAX_PLAIN_FRAMES = 50
 """Most frames of a traceback that is drawn without its lines of code."""
 _LIBRARY_FILE = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?P<name>\w+)|[/\\]lib(?:64)?[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)(?P<std>\w+)"
@@ -79,13 +79,13 @@ class RunningCell:
         """The cell's name in tracebacks."""
         return cell_file(self.seq)
 
-    def owns(self, file: str) -> bool:
+    def owns_file(self, file: str) -> bool:
         """Return whether code of that file name is this cell's: under `%%time` and similar magics it has another name."""
-        if file in TIMED:
+        if file in TIMED_FILES:
             return self.source.startswith("%%time")
-        return file == self.file or (file == CAPTURED.format(self.seq) and self.source.startswith("%%capture"))
+        return file == self.file or (file == CAPTURED_FILE.format(self.seq) and self.source.startswith("%%capture"))
 
-    def line(self, number: int | None) -> tuple[int | None, str | None]:
+    def find_line(self, number: int | None) -> tuple[int | None, str | None]:
         """Return a 1-based line number with its text; both None if the line does not exist."""
         lines = self.source.splitlines()
         if number is None or not 1 <= number <= len(lines):
@@ -102,20 +102,20 @@ class CellCompiler(CachingCompiler):
     running = 0
     """The number of the running cell; 0 before the first."""
     _is_inner = False
-    _ahead: tuple[str, ast.AST] | None = None
+    _parsed_ahead: tuple[str, ast.AST] | None = None
 
     def parse_ahead(self, source: str, file: str) -> bool:
         """Parse a cell before it runs. Return False if it is not Python."""
-        self._ahead = None
+        self._parsed_ahead = None
         try:
-            self._ahead = source, super().ast_parse(source, file)
+            self._parsed_ahead = source, super().ast_parse(source, file)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return False
         return True
 
     def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> ast.AST:
         """Return the tree that was parsed ahead, else parse. A tree is returned once: a caller may transform it in place."""
-        ahead, self._ahead = self._ahead, None
+        ahead, self._parsed_ahead = self._parsed_ahead, None
         if ahead is not None and ahead[0] == source and symbol == "exec":
             return ahead[1]
         # `%%time` and `%%timeit` pass no file name.
@@ -133,7 +133,7 @@ class CellCompiler(CachingCompiler):
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         """Return the file name of the cell of that number, or of one inside it."""
         del raw_code, transformed_code
-        return CAPTURED.format(self.running) if self._is_inner else cell_file(number)
+        return CAPTURED_FILE.format(self.running) if self._is_inner else cell_file(number)
 
 
 def align_lines(source: str, transformed: str) -> str:
@@ -161,33 +161,37 @@ def _parse(text: str) -> str:
         return ""
 
 
-def find_place(error: BaseException, cell: RunningCell) -> tuple[int | None, str | None]:
+def find_cell_line(error: BaseException, cell: RunningCell) -> tuple[int | None, str | None]:
     """Return line and text of the innermost frame of an error that is in the cell."""
-    file, number = place_of_syntax(error)
-    if file is not None and number is not None and cell.owns(file):
-        return cell.line(cell_line(file, number))
-    lines = [cell_line(_file(part), part.tb_lineno) for part in _walk(traceback_of(error)) if cell.owns(_file(part))]
-    return cell.line(lines[-1] if lines else None)
+    file, number = syntax_error_location(error)
+    if file is not None and number is not None and cell.owns_file(file):
+        return cell.find_line(cell_line(file, number))
+    lines = [
+        cell_line(_file(part), part.tb_lineno)
+        for part in _iterate_traceback(traceback_of(error))
+        if cell.owns_file(_file(part))
+    ]
+    return cell.find_line(lines[-1] if lines else None)
 
 
-def find_site(error: BaseException, cell: RunningCell) -> list[Any]:
+def find_error_site(error: BaseException, cell: RunningCell) -> list[Any]:
     """Return where an error was raised, in the form in which messages carry it; see `core.explain.culprit.ErrorSite`."""
-    frames = list(_walk(traceback_of(error)))
+    frames = list(_iterate_traceback(traceback_of(error)))
     if not frames:
         return ["", "", "", {}, False]
     innermost = frames[-1].tb_frame
-    site = [_module(innermost), innermost.f_code.co_qualname]
+    site = [_module_name(innermost), innermost.f_code.co_qualname]
     in_cell = [index for index, part in enumerate(frames) if part.tb_frame.f_code.co_filename == cell.file]
     below = frames[in_cell[-1] + 1 :] if in_cell else []
-    if not below or any(_library(part.tb_frame) not in _LIBRARIES for part in below):
+    if not below or any(_top_package(part.tb_frame) not in _LIBRARIES for part in below):
         return [*site, "", {}, False]
     caller = frames[in_cell[-1]]
-    expression = _expression(caller, cell)
+    expression = _source_of_expression(caller, cell)
     # For `a, b = x` Python marks only the left side.
-    pieces = (expression, cell.line(caller.tb_lineno)[1] or "") if expression else ()
+    pieces = (expression, cell.find_line(caller.tb_lineno)[1] or "") if expression else ()
     names = {name: known for piece in pieces for name, known in _arrays_named_in(piece, caller.tb_frame)}
     scope = {**caller.tb_frame.f_globals, **caller.tb_frame.f_locals}
-    arrays = {name: _facts(scope[name]) for name in list(names)[:_MOST_ARRAYS] if _is_plain_array(scope[name])}
+    arrays = {name: _describe_array(scope[name]) for name in list(names)[:_MAX_ARRAYS] if _is_plain_array(scope[name])}
     return [*site, expression, names, caller.tb_frame.f_code.co_name == "<module>", *([arrays] if arrays else [])]
 
 
@@ -195,7 +199,7 @@ def _is_plain_array(value: object) -> bool:
     return type(value).__name__ == "ArrayImpl" and type(value).__module__.startswith("jax")
 
 
-def _facts(array: Any) -> list[Any]:
+def _describe_array(array: Any) -> list[Any]:
     """Return the fields of `ArrayFacts`."""
     sharding = array.sharding
     mesh = getattr(sharding, "mesh", None)
@@ -207,21 +211,25 @@ def _facts(array: Any) -> list[Any]:
     return [list(array.shape), bool(array.is_fully_addressable), hasattr(sharding, "spec"), explicit, *devices]
 
 
-def find_user_place(error: BaseException) -> tuple[str, str, list[Any]]:
+def find_user_location(error: BaseException) -> tuple[str, str, list[Any]]:
     """Return where in the user's own code an error outside of running cells was raised, the text of that line, and the site.
 
     The innermost line of a cell counts, else that of a file outside the libraries. Without either, both texts are empty.
     """
-    frames = [part for part in _walk(traceback_of(error)) if linecache.getline(_file(part), part.tb_lineno).strip()]
+    frames = [
+        part
+        for part in _iterate_traceback(traceback_of(error))
+        if linecache.getline(_file(part), part.tb_lineno).strip()
+    ]
     cells = [part for part in frames if _CELL.fullmatch(_file(part))]
-    own = [part for part in frames if _library(part.tb_frame) not in _LIBRARIES]
-    if not (told := cells or own):
-        return "", "", find_site(error, RunningCell(0, "", 0.0))
-    part = told[-1]
+    own = [part for part in frames if _top_package(part.tb_frame) not in _LIBRARIES]
+    if not (candidates := cells or own):
+        return "", "", find_error_site(error, RunningCell(0, "", 0.0))
+    part = candidates[-1]
     named = _CELL.fullmatch(_file(part))
     name = f"cell {named[1]}" if named else Path(_file(part)).name
     source = "".join(linecache.getlines(_file(part)))
-    site = find_site(error, RunningCell(int(named[1]) if named else 0, source, 0.0))
+    site = find_error_site(error, RunningCell(int(named[1]) if named else 0, source, 0.0))
     return f"{name}, line {part.tb_lineno}", linecache.getline(_file(part), part.tb_lineno).strip(), site
 
 
@@ -229,23 +237,23 @@ def _file(part: TracebackType) -> str:
     return part.tb_frame.f_code.co_filename
 
 
-def _walk(part: TracebackType | None) -> Iterator[TracebackType]:
+def _iterate_traceback(part: TracebackType | None) -> Iterator[TracebackType]:
     while part is not None:
         yield part
         part = part.tb_next
 
 
-def _library(frame: FrameType) -> str:
-    return _module(frame).partition(".")[0]
+def _top_package(frame: FrameType) -> str:
+    return _module_name(frame).partition(".")[0]
 
 
-def _module(frame: FrameType) -> str:
+def _module_name(frame: FrameType) -> str:
     # A cell may set its module's name to anything.
     name = dict.get(frame.f_globals, "__name__", "")
     return name if type(name) is str else ""
 
 
-def _expression(traceback: TracebackType, cell: RunningCell) -> str:
+def _source_of_expression(traceback: TracebackType, cell: RunningCell) -> str:
     """Return the source text of the cell that a frame was evaluating."""
     at = traceback.tb_lasti // 2  # code units of two bytes
     first, last, begin, end = next(islice(traceback.tb_frame.f_code.co_positions(), max(at, 0), None), (None,) * 4)
@@ -279,7 +287,7 @@ def hide_own_frames(traceback: TracebackType | None) -> TracebackType | None:
     last: TracebackType | None = None
     while traceback is not None:
         following = traceback.tb_next
-        if not traceback.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
+        if not traceback.tb_frame.f_code.co_filename.startswith(_MHNB_RANK_FOLDER):
             if last is None:
                 first = traceback
             else:
@@ -291,12 +299,12 @@ def hide_own_frames(traceback: TracebackType | None) -> TracebackType | None:
     return first
 
 
-def draw_plainly(traceback: TracebackType | None) -> list[str]:
+def format_frames(traceback: TracebackType | None) -> list[str]:
     """Format a traceback by its frames alone, as IPython names them, for when its lines of code cannot be drawn."""
-    return [_name_frame(part) for part in _walk(traceback)][-_MOST_PLAIN:]
+    return [_format_frame(part) for part in _iterate_traceback(traceback)][-_MAX_PLAIN_FRAMES:]
 
 
-def _name_frame(part: TracebackType) -> str:
+def _format_frame(part: TracebackType) -> str:
     code, named = part.tb_frame.f_code, _CELL.fullmatch(_file(part))
     where = f"Cell In[{named[1]}], line {part.tb_lineno}" if named else f"File {_file(part)}:{part.tb_lineno}"
     return where if code.co_name == "<module>" else f"{where}, in {code.co_name}"
@@ -342,14 +350,14 @@ def _print_folded(heading: str, error: BaseException, tb: TracebackType | None) 
     if brief:
         # It also fails the cell, whose report has the whole text.
         words = "\n".join(str(error).splitlines()[:2])
-        told = [_TRACEBACK, *shown.stack.format(), f"{type(error).__name__}: {words}\n"]
+        lines = [_TRACEBACK, *shown.stack.format(), f"{type(error).__name__}: {words}\n"]
     else:
-        told = [*shown.format()]
-    print(f"{heading}:\n{_FOLDED.sub(_say_folded, ''.join(told))}", end="", file=sys.stderr, flush=True)
+        lines = [*shown.format()]
+    print(f"{heading}:\n{_FOLDED.sub(_format_folded, ''.join(lines))}", end="", file=sys.stderr, flush=True)
 
 
 def _has_cell(tb: TracebackType | None) -> bool:
-    return any(_CELL.fullmatch(_file(part)) for part in _walk(tb))
+    return any(_CELL.fullmatch(_file(part)) for part in _iterate_traceback(tb))
 
 
 def _fold_frames(shown: traceback.TracebackException, *, brief: bool) -> None:
@@ -357,7 +365,7 @@ def _fold_frames(shown: traceback.TracebackException, *, brief: bool) -> None:
     frames = list(shown.stack)
     first = next((at for at, frame in enumerate(frames) if _CELL.fullmatch(frame.filename)), 0)
     kept: list[traceback.FrameSummary] = []
-    for library, run in groupby(frames[first:], key=lambda frame: _folder_of(frame.filename)):
+    for library, run in groupby(frames[first:], key=lambda frame: _library_of(frame.filename)):
         same = list(run)
         if not library:
             kept += [_with_line(frame) for frame in same]
@@ -369,8 +377,8 @@ def _fold_frames(shown: traceback.TracebackException, *, brief: bool) -> None:
             _fold_frames(other, brief=brief)
 
 
-def _folder_of(file: str) -> str:
-    if file.startswith(_OWN_FOLDER):
+def _library_of(file: str) -> str:
+    if file.startswith(_MHNB_RANK_FOLDER):
         return "mhnb"
     found = _LIBRARY_FILE.search(file)
     return (found["name"] or found["std"]) if found else ""
@@ -382,15 +390,15 @@ def _with_line(frame: traceback.FrameSummary) -> traceback.FrameSummary:
     return traceback.FrameSummary(frame.filename, frame.lineno, frame.name, lookup_line=False, line=line)
 
 
-def _say_folded(found: re.Match[str]) -> str:
+def _format_folded(found: re.Match[str]) -> str:
     return f"    … {found[1]} {'frame' if found[1] == '1' else 'frames'} inside {found[2]}\n"
 
 
-def cut_libraries(traceback: TracebackType | None) -> None:
+def cut_library_frames(traceback: TracebackType | None) -> None:
     """Cut off the frames below the innermost one that is not in JAX or a similar library, if there is such a frame."""
     last: TracebackType | None = None
-    for part in _walk(traceback):
-        if _library(part.tb_frame) not in _LIBRARIES:
+    for part in _iterate_traceback(traceback):
+        if _top_package(part.tb_frame) not in _LIBRARIES:
             last = part
     if last is not None:
         last.tb_next = None

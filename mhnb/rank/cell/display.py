@@ -35,9 +35,9 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
             super().publish(data, metadata, transient=transient, update=update, **unused)
             return
         self._validate_data(data, metadata)
-        bundle, about = clean_bundle(data), clean_bundle(metadata or {})
+        bundle, clean_metadata = clean_bundle(data), clean_bundle(metadata or {})
         display_id = (transient or {}).get("display_id")
-        self.capture.publish(["update" if update else "display", bundle, about, display_id])
+        self.capture.publish(["update" if update else "display", bundle, clean_metadata, display_id])
 
     def clear_output(self, wait: bool = False) -> None:  # noqa: FBT001, FBT002
         """Clear the output of the cell, now or when it shows something again."""
@@ -101,19 +101,19 @@ def clean_bundle(data: dict[str, Any]) -> dict[str, Any]:
     """
     if all(type(value) is str for value in data.values()):
         return dict(data)
-    return {str(mime): _plain(value) for mime, value in data.items()}
+    return {str(mime): _make_json_safe(value) for mime, value in data.items()}
 
 
-def _plain(value: Any) -> Any:
+def _make_json_safe(value: Any) -> Any:
     # since ipykernel 7: its own json_clean and encode_images do nothing and leave this to jupyter_client's session,
     # which a rank does not have. A value that is not JSON at the end would end the rank.
     try:
-        return json.loads(json.dumps(value, default=_plain_one))
+        return json.loads(json.dumps(value, default=_make_one_json_safe))
     except (TypeError, ValueError):  # a key that is not text, or a circular reference
         return repr(value)
 
 
-def _plain_one(value: object) -> Any:
+def _make_one_json_safe(value: object) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, set | frozenset):

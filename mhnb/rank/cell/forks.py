@@ -5,10 +5,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 
-__all__ = ["weakly"]
+__all__ = ["weak_callback"]
 
 
-def weakly(method: Callable[[], None]) -> Callable[[], None]:
+def weak_callback(method: Callable[[], None]) -> Callable[[], None]:
     """Return a callback that calls the method while its object lives, because a fork callback cannot be unregistered."""
     known = weakref.WeakMethod(method)
 

@@ -20,8 +20,8 @@ class RankHistory(HistoryManager):
     def store_inputs(self, line_num: int, source: str, source_raw: str | None = None) -> None:
         """Store a cell under its number. Numbers between, of cells that this rank did not run, get empty text."""
         raw = (source if source_raw is None else source_raw).rstrip("\n")
-        _put(self.input_hist_parsed, line_num, source.rstrip("\n"))
-        _put(self.input_hist_raw, line_num, raw)
+        _store_at(self.input_hist_parsed, line_num, source.rstrip("\n"))
+        _store_at(self.input_hist_raw, line_num, raw)
         earlier = dict(zip(("_i", "_ii", "_iii"), self._recent, strict=True))
         self._recent = (raw, *self._recent[:2])
         shell = self.shell
@@ -44,6 +44,6 @@ class RankHistory(HistoryManager):
         return list(self._get_range_session(max(1, stop - (n or 10)), stop, raw, output))
 
 
-def _put(history: list[str], number: int, text: str) -> None:
+def _store_at(history: list[str], number: int, text: str) -> None:
     history.extend([""] * (number + 1 - len(history)))
     history[number] = text

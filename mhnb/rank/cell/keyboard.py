@@ -19,39 +19,39 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from mhnb.errors import NoKeyboard
 
-__all__ = ["refuse_jax_breakpoint", "refuse_keyboard", "without_input"]
+__all__ = ["disable_jax_breakpoint", "disable_stdin", "without_input"]
 
-_PUSH = "Ask in a plain notebook cell, name = {what}(...), then %mhjax push name."
-_PRINT = 'Print what you want to see: jax.debug.print("{x}", x=x).'
-_LOOK = "Print what you want to see, or bring it to the notebook with %mhjax pull NAME."
+_PUSH_HINT = "Ask in a plain notebook cell, name = {what}(...), then %mhjax push name."
+_JAX_PRINT_HINT = 'Print what you want to see: jax.debug.print("{x}", x=x).'
+_PRINT_HINT = "Print what you want to see, or bring it to the notebook with %mhjax pull NAME."
 
 
-def refuse_keyboard(shell: InteractiveShell) -> None:
+def disable_stdin(shell: InteractiveShell) -> None:
     """Replace input, getpass, breakpoint, pdb and the debugger's magics by functions that raise."""
-    builtins.input = _refusal("input()", _PUSH.format(what="input"))
-    getpass.getpass = _refusal("getpass()", _PUSH.format(what="getpass.getpass"))
-    sys.breakpointhook = _refusal("breakpoint()", _LOOK)
+    builtins.input = _make_refusal("input()", _PUSH_HINT.format(what="input"))
+    getpass.getpass = _make_refusal("getpass()", _PUSH_HINT.format(what="getpass.getpass"))
+    sys.breakpointhook = _make_refusal("breakpoint()", _PRINT_HINT)
     # Every other debugger, such as IPython's own or ipdb, ends in `interaction`.
-    pdb.set_trace = _refusal("pdb.set_trace()", _LOOK)
+    pdb.set_trace = _make_refusal("pdb.set_trace()", _PRINT_HINT)
     # Raise at the call itself: it would stop at the next line, which may be another function's, or not exist.
-    pdb.Pdb.set_trace = _refusal("pdb", _LOOK)  # type: ignore[method-assign]
+    pdb.Pdb.set_trace = _make_refusal("pdb", _PRINT_HINT)  # type: ignore[method-assign]
     # These two would read end-of-file and continue without a message.
-    code.InteractiveConsole.interact = _refusal("code.interact()", _LOOK)  # type: ignore[method-assign]
-    IPython.embed = _refusal("IPython.embed()", _LOOK)
-    debugger.Pdb.__init__ = _without_terminal(debugger.Pdb.__init__)  # type: ignore[method-assign]
-    pdb.Pdb.interaction = _refusal("pdb", _LOOK)  # type: ignore[method-assign]
+    code.InteractiveConsole.interact = _make_refusal("code.interact()", _PRINT_HINT)  # type: ignore[method-assign]
+    IPython.embed = _make_refusal("IPython.embed()", _PRINT_HINT)
+    debugger.Pdb.__init__ = _refuse_terminal_debuggers(debugger.Pdb.__init__)  # type: ignore[method-assign]
+    pdb.Pdb.interaction = _make_refusal("pdb", _PRINT_HINT)  # type: ignore[method-assign]
     for magic, kind in (("debug", "line_cell"), ("pdb", "line")):
-        shell.register_magic_function(_refusal(f"%{magic}", _LOOK), kind, magic)
+        shell.register_magic_function(_make_refusal(f"%{magic}", _PRINT_HINT), kind, magic)
 
 
-def refuse_jax_breakpoint(jax: Any) -> None:
+def disable_jax_breakpoint(jax: Any) -> None:
     """Make JAX's own debugger raise when it is called. Its prompt would read end-of-file, and fail the program with that."""
-    jax.debug.breakpoint = _refusal("jax.debug.breakpoint()", _PRINT)
+    jax.debug.breakpoint = _make_refusal("jax.debug.breakpoint()", _JAX_PRINT_HINT)
 
 
-def _without_terminal(original: Callable[..., None]) -> Callable[..., None]:
+def _refuse_terminal_debuggers(original: Callable[..., None]) -> Callable[..., None]:
     """Make IPython's terminal debuggers raise, ipdb's included: without a terminal they cannot even be created."""
-    refuse = _refusal("pdb", _LOOK)
+    refuse = _make_refusal("pdb", _PRINT_HINT)
 
     @functools.wraps(original)
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -62,10 +62,10 @@ def _without_terminal(original: Callable[..., None]) -> Callable[..., None]:
     return make
 
 
-def _refusal(what: str, instead: str) -> Any:
+def _make_refusal(what: str, hint: str) -> Any:
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise NoKeyboard(
-            f"{what} has no keyboard to read from: this code runs on a rank, and ranks have none. {instead}", what=what
+            f"{what} has no keyboard to read from: this code runs on a rank, and ranks have none. {hint}", what=what
         )
 
     refuse.__name__ = refuse.__qualname__ = what.strip("%()").rpartition(".")[2]

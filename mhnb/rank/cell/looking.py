@@ -25,41 +25,41 @@ from typing import Any
 
 import psutil
 
-from mhnb.core.explain.stacks import OWN_WAITS, Flight, Frame, Sight, cell_line, judge_sight
+from mhnb.core.explain.stacks import OWN_WAITS, Frame, PendingLaunch, StackSample, cell_line, classify_stack
 from mhnb.core.wire.protocol import RankStatus
-from mhnb.rank.cell.origin import mark_threads
+from mhnb.rank.cell.origin import propagate_to_threads
 from mhnb.rank.cell.taken import is_one_of
 
-__all__ = ["Looker"]
+__all__ = ["StackSampler"]
 
-_FIRST_S, _EVERY_S = 1.8, 1.0
+_FIRST_SAMPLE_S, _SAMPLE_INTERVAL_S = 1.8, 1.0
 """Age of a cell at the first sample that is reported, and the time between two: two of them come before 3 s."""
 _WATCH_AFTER_S = 0.4
 """Age of a cell from which its line is watched, to know how long it has stayed there."""
 _MAX_FRAMES, _MAX_THREADS, _MAX_NAME = 200, 8, 60
-_WAITS = ("lock", "sleep", "io", "await", "blocked")
+_WAIT_ACTIVITIES = ("lock", "sleep", "io", "await", "blocked")
 """Activities of the main thread for which another thread may be the reason."""
-_POOLED = re.compile(r"Thread-\d+ \((.+)\)|(Thread|ThreadPoolExecutor|asyncio)[-_]\d+(?:_\d+)?")
+_GENERATED_NAME = re.compile(r"Thread-\d+ \((.+)\)|(Thread|ThreadPoolExecutor|asyncio)[-_]\d+(?:_\d+)?")
 """Names that Python generates. Their counters differ between ranks that do the same."""
 _STDLIB = sysconfig.get_paths()["stdlib"]
-_POOL_FILE, _ORIGIN_FILE = pool_threads.__file__, mark_threads.__code__.co_filename
+_POOL_FILE, _ORIGIN_FILE = pool_threads.__file__, propagate_to_threads.__code__.co_filename
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """The unit in which Linux counts a thread's processor time."""
 
 _OPEN, _CLOSE = ("(", "[", "{"), (")", "]", "}")
-_LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
+_LAYOUT_TOKENS = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
 
 _Counts = dict[tuple[int, ...], int]
 
 
-class Looker:
+class StackSampler:
     """Samples the stack of this process's main thread.
 
     Args:
         rank: the rank whose status it writes.
-        ends_at: code objects below which the stack is the rank's own, not the cell's.
+        boundary_codes: code objects below which the stack is the rank's own, not the cell's.
         is_cell_file: returns whether a file name is the running cell's.
-        look_at_launches: returns counts of launches by participants, and the oldest launch that has not finished.
+        read_launches: returns counts of launches by participants, and the oldest launch that has not finished.
         list_awaited: returns the ranks that this one may wait for while it is blocked in C, in a launch without a record;
             None if there is no such launch.
         find_awaited: returns the coroutine of a cell that awaits at the moment, else None.
@@ -68,26 +68,26 @@ class Looker:
     def __init__(
         self,
         rank: int,
-        ends_at: Sequence[CodeType],
+        boundary_codes: Sequence[CodeType],
         *,
         is_cell_file: Callable[[str], bool],
-        look_at_launches: Callable[[], tuple[_Counts, Flight | None]],
+        read_launches: Callable[[], tuple[_Counts, PendingLaunch | None]],
         list_awaited: Callable[[], list[int] | None],
         find_awaited: Callable[[], Any],
     ) -> None:
-        self._rank, self._ends_at = rank, ends_at
-        self._is_cell_file, self._look_at_launches, self._find_awaited = is_cell_file, look_at_launches, find_awaited
+        self._rank, self._boundary_codes = rank, boundary_codes
+        self._is_cell_file, self._read_launches, self._find_awaited = is_cell_file, read_launches, find_awaited
         self._list_awaited = list_awaited
         self._main = threading.main_thread()
         self._seq = 0
-        self._due_s = self._since_s = self._used_at_s = 0.0
-        self._kept_at: object = None
+        self._due_s = self._position_since_s = self._used_at_s = 0.0
+        self._last_position: object = None
         self._thread_used_s: dict[int, float] = {}
-        self._unseen = (0, 0.0)
+        self._last_failure = (0, 0.0)
         """The cell of the last sample that failed, and its age then."""
         self._main_used_s = self._all_used_s = 0.0
 
-    def look(self, seq: int, age_s: float) -> RankStatus | None:
+    def sample(self, seq: int, age_s: float) -> RankStatus | None:
         """Take a sample when one is due.
 
         Args:
@@ -97,49 +97,49 @@ class Looker:
         if age_s < _WATCH_AFTER_S:
             return None
         if seq != self._seq:
-            self._seq, self._due_s, self._kept_at = seq, _FIRST_S, None
+            self._seq, self._due_s, self._last_position = seq, _FIRST_SAMPLE_S, None
             self._measure(age_s)
-        counts, flight = self._look_at_launches()
+        counts, flight = self._read_launches()
         awaited = self._find_awaited()
-        frames = self._frames(awaited)
-        self._watch(frames, counts, age_s)
+        frames = self._list_frames(awaited)
+        self._track_position(frames, counts, age_s)
         if age_s < self._due_s:
             return None
-        self._due_s = age_s + _EVERY_S
-        return self._tell(frames, counts, flight, awaits=awaited is not None, age_s=age_s)
+        self._due_s = age_s + _SAMPLE_INTERVAL_S
+        return self._make_status(frames, counts, flight, awaits=awaited is not None, age_s=age_s)
 
-    def see_nothing(self, seq: int, age_s: float) -> RankStatus | None:
+    def make_failed_status(self, seq: int, age_s: float) -> RankStatus | None:
         """Return the status of a failed sample: nothing is known. None less than a second after the last one."""
-        if self._unseen[0] == seq and age_s < self._unseen[1] + _EVERY_S:
+        if self._last_failure[0] == seq and age_s < self._last_failure[1] + _SAMPLE_INTERVAL_S:
             return None
-        self._unseen = seq, age_s
+        self._last_failure = seq, age_s
         return RankStatus(self._rank, seq, "unseen", "", None, "", 0.0, counts=[])
 
-    def _watch(self, frames: list[FrameType], counts: _Counts, age_s: float) -> None:
+    def _track_position(self, frames: list[FrameType], counts: _Counts, age_s: float) -> None:
         # By identity: comparing code objects compares their constants, which may be any objects.
         lines = [(id(frame.f_code), frame.f_lasti) for frame in frames if self._is_cell_file(frame.f_code.co_filename)]
-        here = (lines, counts)
-        if here != self._kept_at:
+        position = (lines, counts)
+        if position != self._last_position:
             # What has not changed since the first sample counts from the cell's start; a cell is not old at that time.
-            self._since_s = 0.0 if self._kept_at is None else age_s
-            self._kept_at = here
+            self._position_since_s = 0.0 if self._last_position is None else age_s
+            self._last_position = position
 
-    def _tell(
-        self, frames: list[FrameType], counts: _Counts, flight: Flight | None, *, awaits: bool, age_s: float
+    def _make_status(
+        self, frames: list[FrameType], counts: _Counts, flight: PendingLaunch | None, *, awaits: bool, age_s: float
     ) -> RankStatus:
         main_busy, busy = self._measure(age_s)
         cell_file = next((f.f_code.co_filename for f in frames if self._is_cell_file(f.f_code.co_filename)), "")
-        sight = Sight(
+        sight = StackSample(
             tuple(self._describe(frame, cell_file) for frame in frames),
             cell_file,
-            call=_find_call(frames[0]) if frames else "",
-            main_busy=main_busy,
-            busy=busy,
-            flight=flight,
-            awaits=awaits,
+            c_function=_find_call(frames[0]) if frames else "",
+            main_cpus=main_busy,
+            compute_cpus=busy,
+            pending_launch=flight,
+            is_awaiting=awaits,
         )
-        doing = judge_sight(sight, _STDLIB)
-        threads = self._look_at_threads(flight) if doing.activity in _WAITS else []
+        doing = classify_stack(sight, _STDLIB)
+        threads = self._describe_threads(flight) if doing.activity in _WAIT_ACTIVITIES else []
         is_own_wait = any(frame.function in OWN_WAITS for frame in sight.frames)
         awaited = self._list_awaited() if doing.activity == "blocked" and not is_own_wait else None
         return RankStatus(
@@ -148,17 +148,17 @@ class Looker:
             doing.activity,
             doing.what,
             doing.line,
-            doing.place,
-            round(age_s - self._since_s, 2),
+            doing.user_frame,
+            round(age_s - self._position_since_s, 2),
             counts=[[list(participants), count] for participants, count in counts.items()],
             participants=list(flight.participants) if flight else awaited,
-            number=flight.number if flight else None,
+            launch_number=flight.number if flight else None,
             memory_nbytes=psutil.Process().memory_info().rss,
-            launched=flight is None or flight.made,
+            is_launched=flight is None or flight.is_launched,
             threads=threads,
         )
 
-    def _look_at_threads(self, flight: Flight | None) -> list[list[Any]]:
+    def _describe_threads(self, flight: PendingLaunch | None) -> list[list[Any]]:
         """Describe where the threads are that the cell started, because its main thread may wait for one of them."""
         frames = sys._current_frames()
         found = []
@@ -171,9 +171,9 @@ class Looker:
         return found[:_MAX_THREADS]
 
     def _describe_thread(
-        self, thread: threading.Thread, stack: list[FrameType], cell_file: str, flight: Flight | None
+        self, thread: threading.Thread, stack: list[FrameType], cell_file: str, flight: PendingLaunch | None
     ) -> list[Any]:
-        used_s, key = _used_by(thread), thread.native_id or 0
+        used_s, key = _read_cpu_s(thread), thread.native_id or 0
         before_s, self._thread_used_s[key] = self._thread_used_s.get(key, used_s), used_s
         # Below the thread's own function are the frames that run it.
         below = next((i for i, frame in enumerate(stack) if _runs_thread(frame.f_code) and i), len(stack))
@@ -181,12 +181,12 @@ class Looker:
         lines = [frame.line for frame in frames if frame.file == cell_file]
         # The launch in flight may be another thread's.
         inside = flight is not None and (flight.line in lines or any("/jax/" in frame.file for frame in frames))
-        busy = (used_s - before_s) / _EVERY_S
-        sight = Sight(frames, cell_file, _find_call(stack[0]), busy, busy, flight if inside else None)
-        doing = judge_sight(sight, _STDLIB)
-        named = _POOLED.fullmatch(thread.name)
+        busy = (used_s - before_s) / _SAMPLE_INTERVAL_S
+        sight = StackSample(frames, cell_file, _find_call(stack[0]), busy, busy, flight if inside else None)
+        doing = classify_stack(sight, _STDLIB)
+        named = _GENERATED_NAME.fullmatch(thread.name)
         name = thread.name if named is None else named[1] or named[2]
-        return [name[:_MAX_NAME], doing.activity, doing.what, doing.line, doing.place]
+        return [name[:_MAX_NAME], doing.activity, doing.what, doing.line, doing.user_frame]
 
     def _describe(self, frame: FrameType, cell_file: str) -> Frame:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
@@ -196,12 +196,16 @@ class Looker:
 
     # -- the stack
 
-    def _frames(self, awaited: Any) -> list[FrameType]:
+    def _list_frames(self, awaited: Any) -> list[FrameType]:
         """Return the main thread's frames, innermost first, without those that run the cell."""
         frames: list[FrameType] = []
-        found = _awaited(awaited) if awaited is not None else _stack(sys._current_frames().get(self._main.ident or 0))
+        found = (
+            _coroutine_frames(awaited)
+            if awaited is not None
+            else _stack(sys._current_frames().get(self._main.ident or 0))
+        )
         for frame in found:
-            if is_one_of(frame.f_code, self._ends_at) or len(frames) == _MAX_FRAMES:
+            if is_one_of(frame.f_code, self._boundary_codes) or len(frames) == _MAX_FRAMES:
                 break
             frames.append(frame)
         lowest = [i for i, frame in enumerate(frames) if self._is_cell_file(frame.f_code.co_filename)]
@@ -216,9 +220,9 @@ class Looker:
         Wanted means used, or queued for: on a machine with more work than cores, a computing rank gets a small part of one.
         """
         others = [thread for thread in threading.enumerate() if thread is not self._main]
-        others_s = sum(map(_used_by, others))
-        queued_s = _queued_for({thread.native_id for thread in others})
-        main_s = _used_by(self._main) + _queued_by(self._main.native_id)
+        others_s = sum(map(_read_cpu_s, others))
+        queued_s = _sum_queued_s({thread.native_id for thread in others})
+        main_s = _read_cpu_s(self._main) + _read_queued_s(self._main.native_id)
         all_s = time.process_time() - others_s + queued_s
         passed_s = max(age_s - self._used_at_s, _TICK_S)
         used = (main_s - self._main_used_s) / passed_s, max(all_s - self._all_used_s, 0.0) / passed_s
@@ -242,12 +246,12 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _awaited(coroutine: Any) -> list[FrameType]:
+def _coroutine_frames(coroutine: Any) -> list[FrameType]:
     """Return the frames of a coroutine and of what it awaits, innermost first."""
     frames: list[FrameType] = []
     while (frame := _frame_of(coroutine)) is not None:
         frames.append(frame)
-        coroutine = _find_next(coroutine)
+        coroutine = _find_awaited(coroutine)
     return frames[::-1]
 
 
@@ -255,7 +259,7 @@ def _frame_of(coroutine: Any) -> FrameType | None:
     return getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
 
 
-def _find_next(coroutine: Any) -> Any:
+def _find_awaited(coroutine: Any) -> Any:
     """Return what a coroutine or generator awaits; None while it runs.
 
     Python 3.11 may crash if this is read from one that runs. The main thread continues whenever this thread releases the
@@ -299,14 +303,14 @@ def read_call(expression: str) -> str:
         tokens = [(t.type, t.string) for t in tokenize.generate_tokens(io.StringIO(f"({expression.strip()})").readline)]
     except (tokenize.TokenError, SyntaxError):
         return ""
-    words = [string for kind, string in tokens if kind not in _LAYOUT and string][1:-1]
+    words = [string for kind, string in tokens if kind not in _LAYOUT_TOKENS and string][1:-1]
     if words[:1] == ["await"]:
         del words[0]
-    callee = words[: _opening(words)] if words[-1:] == [")"] else []
-    return callee[-1] if callee and callee[-1].isidentifier() and _is_primary(callee) else ""
+    callee = words[: _find_opening(words)] if words[-1:] == [")"] else []
+    return callee[-1] if callee and callee[-1].isidentifier() and _is_operand(callee) else ""
 
 
-def _opening(words: Sequence[str]) -> int:
+def _find_opening(words: Sequence[str]) -> int:
     """Return the index of the bracket that the last word closes."""
     depth = 0
     for at in range(len(words) - 1, -1, -1):
@@ -316,7 +320,7 @@ def _opening(words: Sequence[str]) -> int:
     return 0
 
 
-def _is_primary(words: Sequence[str]) -> bool:
+def _is_operand(words: Sequence[str]) -> bool:
     """Return whether words are one operand with attributes, calls and indexes, without an operator between."""
     depth, before = 0, ""
     for word in words:
@@ -330,7 +334,7 @@ def _is_primary(words: Sequence[str]) -> bool:
     return True
 
 
-def _used_by(thread: threading.Thread) -> float:
+def _read_cpu_s(thread: threading.Thread) -> float:
     """Return the processor time of a thread in seconds; 0 if the system does not report it."""
     try:
         fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_bytes().rpartition(b")")[2].split()
@@ -340,7 +344,7 @@ def _used_by(thread: threading.Thread) -> float:
     return (int(fields[11]) + int(fields[12])) * _TICK_S
 
 
-def _queued_by(task: int | str | None) -> float:
+def _read_queued_s(task: int | str | None) -> float:
     """Return the seconds for which a thread was ready and had no processor; 0 if the system does not report them."""
     try:
         return int(Path(f"/proc/self/task/{task}/schedstat").read_bytes().split()[1]) * 1e-9
@@ -349,7 +353,7 @@ def _queued_by(task: int | str | None) -> float:
         return 0.0
 
 
-def _queued_for(but: Collection[int | None]) -> float:
+def _sum_queued_s(excluded: Collection[int | None]) -> float:
     tasks = Path("/proc/self/task")
     names = [path.name for path in tasks.iterdir()] if tasks.is_dir() else []
-    return sum(_queued_by(name) for name in names if int(name) not in but)
+    return sum(_read_queued_s(name) for name in names if int(name) not in excluded)

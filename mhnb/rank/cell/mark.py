@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Begun", "LogMark", "read_mark"]
+__all__ = ["LogOffsets", "Offsets", "read_offsets"]
 
 
-class Begun(NamedTuple):
+class Offsets(NamedTuple):
     """Bytes that each file had when the rank's latest cell began."""
 
     log: int = 0
@@ -21,27 +21,27 @@ class Begun(NamedTuple):
     err: int = 0
 
 
-class LogMark:
+class LogOffsets:
     """The record of one rank: a file of one line, overwritten in place."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        self._noted: Begun | None = None
+        self._written: Offsets | None = None
 
-    def put(self, begun: Begun) -> None:
+    def write(self, offsets: Offsets) -> None:
         """Record the sizes: one short write, and none after a cell that printed nothing, since every cell begins with it."""
-        if begun == self._noted:
+        if offsets == self._written:
             return
-        self._noted = begun
-        line = " ".join(f"{nbytes:020}" for nbytes in begun) + "\n"
+        self._written = offsets
+        line = " ".join(f"{nbytes:020}" for nbytes in offsets) + "\n"
         try:
             os.pwrite(self._fd, line.encode(), 0)
         except OSError:
             # For example, the disk is full. No record is better than that of an earlier cell, and the cell still runs.
-            self._take_back()
+            self._discard()
 
-    def _take_back(self) -> None:
+    def _discard(self) -> None:
         with suppress(OSError):
             os.ftruncate(self._fd, 0)
             return
@@ -53,7 +53,7 @@ class LogMark:
         os.close(self._fd)
 
 
-def read_mark(path: Path) -> Begun:
+def read_offsets(path: Path) -> Offsets:
     """Read the record; without one, all output counts."""
     numbers = path.read_text().split() if path.exists() else []
-    return Begun(*map(int, numbers)) if len(numbers) == len(Begun._fields) else Begun()
+    return Offsets(*map(int, numbers)) if len(numbers) == len(Offsets._fields) else Offsets()

@@ -18,16 +18,18 @@ from typing import Any
 
 from mhnb.system.private import open_private
 
-__all__ = ["NativeFile", "flush_c_stdout", "line_buffer_c_stdout", "part_noise", "watch_subprocesses"]
+__all__ = ["NativeFile", "flush_c_stdout", "hook_subprocesses", "line_buffer_c_stdout", "split_library_noise"]
 
 _READ_NBYTES = 1 << 20
 _IOLBF = 1
-_WHOLE = r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. Expected number of connected peer ranks is : \d+"
-_GREETING = "[Gloo]"
-_PIECES = r"(?:\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of connected peer ranks is : |\d)+"
-_TELLING = r"(?=.*(?:\[Gloo\] Rank|is connected to|peer ranks))"
+_GLOO_LINE = r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. Expected number of connected peer ranks is : \d+"
+_GLOO_PREFIX = "[Gloo]"
+_GLOO_FRAGMENTS = (
+    r"(?:\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of connected peer ranks is : |\d)+"
+)
+_GLOO_MARKER = r"(?=.*(?:\[Gloo\] Rank|is connected to|peer ranks))"
 # Each device has a thread that prints this line in six pieces, which are sometimes interleaved.
-_GLOO = re.compile(rf"^{_WHOLE}(?:\n|\Z)|^{_TELLING}{_PIECES}(?:\n|\Z)(?:^\d*\n)*", re.MULTILINE)
+_GLOO = re.compile(rf"^{_GLOO_LINE}(?:\n|\Z)|^{_GLOO_MARKER}{_GLOO_FRAGMENTS}(?:\n|\Z)(?:^\d*\n)*", re.MULTILINE)
 
 _ABSL = re.compile(
     r"^(?:[IW]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w./-]+\.(?:cc|cpp|h):\d+\] .*"
@@ -43,7 +45,7 @@ class NativeFile:
     def __init__(self, path: Path) -> None:
         self._fd = open_private(path, os.O_RDONLY | os.O_CREAT)
         self._offset = 0
-        self._unfinished = ""
+        self._partial_greeting = ""
         """The beginning of a greeting of Gloo's that was not complete."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -56,37 +58,37 @@ class NativeFile:
         """Return what was written since the last call. An incomplete Gloo greeting is kept for the next call."""
         size = fstat(self._fd).st_size
         if size <= self._offset:
-            unfinished, self._unfinished = self._unfinished, ""
+            unfinished, self._partial_greeting = self._partial_greeting, ""
             return unfinished
-        parts = [self._unfinished]
+        parts = [self._partial_greeting]
         while self._offset < size and (data := pread(self._fd, _READ_NBYTES, self._offset)):
             self._offset += len(data)
             parts.append(self._decoder.decode(data))
         text = "".join(parts)
         last = text[text.rfind("\n") + 1 :]
-        self._unfinished = last if last.startswith(_GREETING) else ""
-        return text.removesuffix(self._unfinished)
+        self._partial_greeting = last if last.startswith(_GLOO_PREFIX) else ""
+        return text.removesuffix(self._partial_greeting)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
 
 
-def part_noise(text: str) -> tuple[str, str]:
+def split_library_noise(text: str) -> tuple[str, str]:
     r"""Split output of C code into what the user should see, and what libraries print about themselves.
 
     Noise is the line that Gloo prints for each new set of devices, and absl's messages below the level of an error.
 
-    >>> part_noise("[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\nhere\n")[0]
+    >>> split_library_noise("[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\nhere\n")[0]
     'here\n'
     """
     noise: list[str] = []
 
-    def take(found: re.Match[str]) -> str:
+    def collect(found: re.Match[str]) -> str:
         noise.append(found[0])
         return ""
 
-    shown = _ABSL.sub(take, _GLOO.sub(take, text))
+    shown = _ABSL.sub(collect, _GLOO.sub(collect, text))
     return shown, "".join(noise)
 
 
@@ -118,18 +120,18 @@ def flush_c_stdout() -> None:
         found[0].fflush(found[1])
 
 
-def watch_subprocesses(seen: Callable[[], None]) -> Callable[[], None]:
-    """Call `seen` before Python's own functions start a subprocess. Return a function that undoes this."""
+def hook_subprocesses(before_start: Callable[[], None]) -> Callable[[], None]:
+    """Call `before_start` before Python's own functions start a subprocess. Return a function that undoes this."""
     init, system = subprocess.Popen.__init__, os.system
 
     @functools.wraps(init)
     def popen(self: Any, *args: Any, **kwargs: Any) -> None:
-        seen()
+        before_start()
         init(self, *args, **kwargs)
 
     @functools.wraps(system)
     def run(command: Any) -> int:
-        seen()
+        before_start()
         return system(command)
 
     def undo() -> None:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TextIO
 
-__all__ = ["Overheard", "overhear"]
+__all__ = ["ThreadOutput", "capture_thread_output"]
 
 
-class Overheard:
+class ThreadOutput:
     """The text captured so far.
 
     Args:
@@ -22,42 +22,42 @@ class Overheard:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._text = ""
-        self._cut = False
+        self._is_cut = False
 
     @property
     def text(self) -> str:
         """All of the text, or its beginning and a line that says so."""
-        return f"{self._text}\n… (cut)\n" if self._cut else self._text
+        return f"{self._text}\n… (cut)\n" if self._is_cut else self._text
 
     def add(self, text: str) -> None:
         """Append text, up to the limit."""
         room = self._limit - len(self._text)
-        self._cut = self._cut or len(text) > room
+        self._is_cut = self._is_cut or len(text) > room
         self._text += text[:room]
 
 
-class _Ear(io.TextIOBase):
+class _Tee(io.TextIOBase):
     """A stream that captures what its own thread writes, and passes on what other threads write."""
 
-    def __init__(self, heard: Overheard, others: TextIO) -> None:
-        self._heard, self._others, self._thread = heard, others, threading.get_ident()
+    def __init__(self, output: ThreadOutput, other_threads: TextIO) -> None:
+        self._output, self._other_threads, self._thread = output, other_threads, threading.get_ident()
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
         if threading.get_ident() != self._thread:
-            return self._others.write(text)
-        self._heard.add(text)
+            return self._other_threads.write(text)
+        self._output.add(text)
         return len(text)
 
     def flush(self) -> None:
-        self._others.flush()
+        self._other_threads.flush()
 
 
 @contextmanager
-def overhear(*, limit: int = 4000) -> Iterator[Overheard]:
+def capture_thread_output(*, limit: int = 4000) -> Iterator[ThreadOutput]:
     """Capture what this thread prints, to either stream, until the end of the block."""
-    heard = Overheard(limit)
-    with redirect_stdout(_Ear(heard, sys.stdout)), redirect_stderr(_Ear(heard, sys.stderr)):
-        yield heard
+    output = ThreadOutput(limit)
+    with redirect_stdout(_Tee(output, sys.stdout)), redirect_stderr(_Tee(output, sys.stderr)):
+        yield output

@@ -6,12 +6,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from mhnb.core.life.lastwords import drop_frames, drop_manual
-from mhnb.rank.cell.mark import read_mark
-from mhnb.rank.cell.native import part_noise
+from mhnb.core.life.lastwords import drop_flag_help, drop_stack_frames
+from mhnb.rank.cell.mark import read_offsets
+from mhnb.rank.cell.native import split_library_noise
 from mhnb.system.private import open_private
 
-__all__ = ["RankPaths", "hub_log", "read_hub_words"]
+__all__ = ["RankPaths", "hub_log", "read_hub_lines"]
 
 _TAIL_NBYTES = 64 * 1024
 
@@ -21,7 +21,7 @@ def hub_log(run_dir: Path) -> Path:
     return run_dir / "log" / "hub.log"
 
 
-def read_hub_words(run_dir: Path, count: int) -> list[str]:
+def read_hub_lines(run_dir: Path, count: int) -> list[str]:
     """Return the last lines of the hub's log."""
     return _tail(hub_log(run_dir), 0)[-count:]
 
@@ -45,25 +45,27 @@ class RankPaths:
         return log_dir / f"rank{self.rank}.native.out", log_dir / f"rank{self.rank}.native.err"
 
     @property
-    def begun(self) -> Path:
+    def offsets(self) -> Path:
         """The record of where its latest cell began in the other files."""
         return self.run_dir / "log" / f"rank{self.rank}.begun"
 
-    def gather_last_words(self, count: int) -> list[str]:
+    def read_last_lines(self, count: int) -> list[str]:
         """Return the last lines of a rank that died, and append its native output to the log, where no other process will.
 
         Only output since its latest cell began counts: earlier output did not lead to its end.
         """
-        begun = read_mark(self.begun)
+        offsets = read_offsets(self.offsets)
         out, err = self.native
-        native = [*_tail(out, begun.out), *_tail(err, begun.err)]
-        said = _tail(self.log, begun.log)
-        fresh = [line for line in native if line not in said]
-        if fresh:
+        native = [*_tail(out, offsets.out), *_tail(err, offsets.err)]
+        logged = _tail(self.log, offsets.log)
+        unlogged = [line for line in native if line not in logged]
+        if unlogged:
             with open(self.log, "a", encoding="utf-8", errors="replace", opener=open_private) as log:
-                log.write("\n--- native output at the end ---\n" + "\n".join(fresh) + "\n")
+                log.write("\n--- native output at the end ---\n" + "\n".join(unlogged) + "\n")
         # Greetings of libraries are not last output.
-        return drop_manual(drop_frames(part_noise("\n".join([*said, *fresh]))[0].splitlines()))[-count:]
+        return drop_flag_help(drop_stack_frames(split_library_noise("\n".join([*logged, *unlogged]))[0].splitlines()))[
+            -count:
+        ]
 
 
 def _tail(path: Path, since_nbytes: int) -> list[str]:

@@ -20,20 +20,20 @@ from IPython.core.interactiveshell import ExecutionResult
 from mhnb.core.wire.protocol import (
     CellEnded,
     CellRefused,
-    InterruptTaken,
+    InterruptDelivered,
     Message,
     OutputProduced,
     RankStatus,
     RunCell,
     SkipCell,
 )
-from mhnb.core.wire.rowpack import pack_rows
+from mhnb.core.wire.rowpack import compress_launches
 from mhnb.rank.cell.capture import Capture
-from mhnb.rank.cell.looking import Looker
+from mhnb.rank.cell.looking import StackSampler
 from mhnb.rank.cell.shell import PreparedCell, RankShell
-from mhnb.rank.cell.taken import TakenInterrupt, is_within
-from mhnb.rank.defects import ends_rank_on_defect
-from mhnb.rank.guard.recording import Launches
+from mhnb.rank.cell.taken import InterruptDelivery, is_within
+from mhnb.rank.defects import exit_on_internal_error
+from mhnb.rank.guard.recording import LaunchLog
 from mhnb.rank.raised import is_a
 from mhnb.system.sigint import get_handler, set_handler
 from mhnb.values import Outcome
@@ -42,11 +42,11 @@ __all__ = ["CellRunner"]
 
 _LIVE_AFTER_S = 0.15
 """A cell that runs longer sends its output while it runs."""
-_LIVE_S = 0.05
-_IDLE_S = 0.3
+_LIVE_INTERVAL_S = 0.05
+_IDLE_INTERVAL_S = 0.3
 _STOPPED_WAIT_S = 1.5
 """Wait after an interrupt, in which launches that are about to end do. Those that still run then are reported."""
-_FREED_WAIT_S = 3.0
+_DISCONNECT_WAIT_S = 3.0
 """The same if connections can be closed: more than the time after which ranks are disconnected from a collective that hangs,
 and less than the time after which they are killed.
 """
@@ -58,7 +58,7 @@ class CellRunner:
 
     shell: RankShell
     capture: Capture
-    launches: Launches
+    launches: LaunchLog
     _: KW_ONLY
     rank: int
     generation: int
@@ -66,38 +66,38 @@ class CellRunner:
     """Called from the main thread and from the service thread, never from both at once."""
     clock: Callable[[], float]
     """Returns seconds, from any origin."""
-    news: Callable[[], dict[str, Any]] = dict
+    changed_facts: Callable[[], dict[str, Any]] = dict
     """Returns facts that have become known of this rank during a cell; called at its end."""
-    frees: Callable[[], bool] = bool
+    can_disconnect: Callable[[], bool] = bool
     """Returns whether the connections that carry this rank's collectives are known, and can be closed."""
-    look_beside: Callable[[], None] = lambda: None
+    background_check: Callable[[], None] = lambda: None
     """Background checks. The service thread calls them all the time, as the main thread may be stuck; so does a cell's start."""
 
     def __post_init__(self) -> None:
         self._next_seq = 1
-        self._last: CellEnded | None = None
-        self._last_run: RunCell | None = None
+        self._last_reply: CellEnded | None = None
+        self._last_request: RunCell | None = None
         self._pid = getpid()
         self._lock = threading.RLock()
         """Held while output is taken from the capture and sent, so that a cell's end is its last message."""
         self._running: RunCell | None = None
         self._began_s = 0.0
         self._task: asyncio.Task[Any] | None = None
-        self._interrupt = TakenInterrupt(self.clock, self._lock, self._tell_taken)
-        self.shell.attach(self.capture, self.clock)
-        self.shell.note_shown = self.launches.mismatches.note_shown
+        self._interrupt = InterruptDelivery(self.clock, self._lock, self._send_delivery)
+        self.shell.attach_capture(self.capture, self.clock)
+        self.shell.on_error_shown = self.launches.mismatches.note_shown
         self.launches.is_cell_file = self.shell.is_cell_file
-        self.launches.use_interrupt(self._make_interrupt, self._interrupt.is_handled)
-        self._looker = Looker(
+        self.launches.set_interrupt_hooks(self._make_interrupt, self._interrupt.is_handled)
+        self._sampler = StackSampler(
             self.rank,
             _USER_CODE,
             is_cell_file=self.shell.is_cell_file,
-            look_at_launches=self.launches.look,
+            read_launches=self.launches.sample_launches,
             list_awaited=self.launches.list_awaited,
             find_awaited=self._find_coroutine,
         )
         self._stop = threading.Event()
-        self._defects: set[str] = set()
+        self._logged_tracebacks: set[str] = set()
         """Tracebacks that are in the log already."""
         self._service = threading.Thread(target=self._serve, name="mhnb-output", daemon=True)
         set_handler(self._on_sigint)
@@ -113,41 +113,41 @@ class CellRunner:
         self._stop.set()
         self._interrupt.close()
         self._service.join()
-        self._tell_late()
+        self._send_late_output()
 
     # -- messages
 
     def handle(self, message: RunCell | SkipCell) -> None:
         """Run or skip a cell. Returns when it has ended, or when it awaits on the event loop."""
-        if reason := self._objection(message):
-            self._tell(CellRefused(self.rank, message.seq, reason))
+        if reason := self._find_refusal(message):
+            self._send(CellRefused(self.rank, message.seq, reason))
             return
         self._next_seq += 1
         if isinstance(message, RunCell):
             self._run(message)
         else:
-            self.capture.mark()
-            self.launches.leave_cell(message.seq, "skipped")
-            self._last = CellEnded(self.rank, message.seq, "skipped", [], [], abandoned=0, wall_s=0.0)
-            self._tell(self._last)
+            self.capture.record_offsets()
+            self.launches.notify_cell_ended(message.seq, "skipped")
+            self._last_reply = CellEnded(self.rank, message.seq, "skipped", [], [], abandoned=0, wall_s=0.0)
+            self._send(self._last_reply)
 
-    def standing(self) -> dict[str, Any]:
+    def describe_state(self) -> dict[str, Any]:
         """Return this rank's state for a notebook that attaches: the number of its next cell, the last cell, and how it ended.
 
         It may be that no notebook has received that end. Its output was sent with it: of that, only an error is repeated.
         """
-        last, run = self._last, self._last_run
+        last, run = self._last_reply, self._last_request
         if last is None:
             return {"seq": self._next_seq, "last": None, "cell": None}
         errors = [event for event in last.events if event[0] == "error"]
         cell = None if run is None or run.seq != last.seq else [run.source, run.guard, run.ranks]
         return {"seq": self._next_seq, "last": asdict(replace(last, events=errors, facts={})), "cell": cell}
 
-    def _tell(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         with self._lock:
             self.send(message)
 
-    def _objection(self, message: RunCell | SkipCell) -> str:
+    def _find_refusal(self, message: RunCell | SkipCell) -> str:
         if message.generation != self.generation:
             return f"cell {message.seq} is of generation {message.generation}; this rank is of {self.generation}"
         if self._running is not None:
@@ -160,12 +160,12 @@ class CellRunner:
         if get_handler() != self._on_sigint:
             # A library or a cell has replaced the handler.
             set_handler(self._on_sigint)
-        self.look_beside()
+        self.background_check()
         self._began_s = self.clock()
         self.capture.begin(message.seq)
         self.launches.begin_cell(message.seq, message.source, message.guard, message.ranks)
         self._interrupt.begin_cell()
-        self._running = self._last_run = message
+        self._running = self._last_request = message
         cell = self.shell.prepare(message.seq, message.source)
         if cell.awaits:
             self._task = asyncio.get_running_loop().create_task(self._user_code_async(cell))
@@ -180,35 +180,35 @@ class CellRunner:
     # -- the user's code: only these functions may let an interrupt out
 
     def _user_code(self, cell: PreparedCell) -> ExecutionResult:
-        if self._interrupt.came_early:
+        if self._interrupt.arrived_early:
             raise KeyboardInterrupt
         result = self.shell.run_prepared(cell)
-        self._see_to(result)
+        self._show_error(result)
         self._wait_for_launches(result)
         return result
 
     async def _user_code_async(self, cell: PreparedCell) -> ExecutionResult | BaseException:
         try:
-            if self._interrupt.came_early:
+            if self._interrupt.arrived_early:
                 raise KeyboardInterrupt
             result = await self.shell.run_prepared_async(cell)
-            self._see_to(result)
+            self._show_error(result)
             self._wait_for_launches(result)
         except (KeyboardInterrupt, SystemExit) as error:
             # The event loop would propagate these two.
             return error
         return result
 
-    def _see_to(self, result: ExecutionResult) -> None:
+    def _show_error(self, result: ExecutionResult) -> None:
         """Show an error that was not shown yet. Here an interrupt can still end code of the user's class that showing it runs."""
         if (error := _error_of(result)) is not None:
-            self.shell.see_to_error(error)
+            self.shell.ensure_error_shown(error)
 
     def _wait_for_launches(self, result: ExecutionResult) -> None:
         """Wait for what the cell launched, however its code ended, because a hang belongs to the cell that caused it."""
         error = _error_of(result)
         stopped = is_a(error, KeyboardInterrupt) and self._is_stopped()
-        if stopped or (self.shell.interrupted and self.launches.agreed_stop() is None):
+        if stopped or (self.shell.interrupted and self.launches.agreed_stop_number() is None):
             # Other ranks may be missing in launches made before the interrupt. If all ranks stopped together, none is
             # missing.
             self._finish_launches(error)
@@ -222,11 +222,11 @@ class CellRunner:
     def _finish_launches(self, error: BaseException | None) -> None:
         """Wait briefly for the launches of an interrupted cell. Signals that still arrive do not cut the wait short."""
         self._interrupt.is_finishing = True
-        self._await_launches(error, _FREED_WAIT_S if self.frees() else _STOPPED_WAIT_S)
+        self._await_launches(error, _DISCONNECT_WAIT_S if self.can_disconnect() else _STOPPED_WAIT_S)
 
     def _await_launches(self, error: BaseException | None, limit_s: float | None = None) -> None:
         try:
-            self.launches.wait(limit_s)
+            self.launches.wait_all(limit_s)
         except Exception:
             # A failed cell has reported why already; a launch that failed with it is a consequence, or the same error.
             if error is None:
@@ -234,7 +234,7 @@ class CellRunner:
 
     # -- the end of a cell
 
-    @ends_rank_on_defect
+    @exit_on_internal_error
     def _end_task(self, task: asyncio.Task[Any]) -> None:
         self._task = None
         try:
@@ -252,39 +252,39 @@ class CellRunner:
         # IPython shows what a `__repr__`, a `display` or a `%run` raises, and continues; ranks that are out of step
         # cannot.
         error = self.launches.mismatches.take_shown() if error is None else error
-        outcome: Outcome = "ok" if error is None else self._name_outcome(error)
+        outcome: Outcome = "ok" if error is None else self._classify_outcome(error)
         if error is not None:
-            self.shell.see_to_error(error)
+            self.shell.ensure_error_shown(error)
         assert self._running is not None
         seq = self._running.seq
         launches = self.launches.close_cell(seq, outcome)
-        facts = self.news()
+        facts = self.changed_facts()
         with self._lock:
             events = self.capture.end()
             self._running = None
             wall_s = self.clock() - self._began_s
-            self._last = CellEnded(
+            self._last_reply = CellEnded(
                 self.rank,
                 seq,
                 outcome,
                 events,
-                pack_rows(launches.rows),
+                compress_launches(launches.rows),
                 launches.abandoned,
                 wall_s,
                 facts=facts,
                 notes=launches.notes,
-                made=launches.made,
-                stopped_before=launches.stopped_before,
-                caught=launches.caught,
-                running=launches.running,
-                failed=launches.failed,
-                taken=launches.taken,
-                left=launches.left,
-                came_to=launches.came_to,
+                host_arrays=launches.host_arrays,
+                interrupted_before=launches.interrupted_before,
+                ignored_refusals=launches.ignored_refusals,
+                running_launches=launches.running_launches,
+                failed_callbacks=launches.failed_callbacks,
+                refused_inputs=launches.refused_inputs,
+                abandoned_launch=launches.abandoned_launch,
+                pending_launch=launches.pending_launch,
             )
-            self.send(self._last)
+            self.send(self._last_reply)
 
-    def _name_outcome(self, error: BaseException) -> Outcome:
+    def _classify_outcome(self, error: BaseException) -> Outcome:
         stopped = is_a(error, KeyboardInterrupt) and self._is_stopped()
         cancelled = is_a(error, asyncio.CancelledError) and self.shell.interrupted
         return "interrupted" if stopped or cancelled else "error"
@@ -296,8 +296,8 @@ class CellRunner:
 
         If a library has replaced the signal handler, at most the other ranks' state is known, so the answer is yes.
         """
-        got = self.shell.interrupted or self._interrupt.came_early
-        return got or self.launches.is_asked_to_stop() or get_handler() != self._on_sigint
+        is_delivered = self.shell.interrupted or self._interrupt.arrived_early
+        return is_delivered or self.launches.is_stop_requested() or get_handler() != self._on_sigint
 
     def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
         """Interrupt the user's code: at once if the signal hit it, else by cancelling the cell that awaits.
@@ -307,42 +307,42 @@ class CellRunner:
         del signum
         if self._running is None or getpid() != self._pid:
             return
-        if not self.launches.takes_interrupt():
+        if not self.launches.is_interrupt_for_cell():
             # mhnb signals only a cell that it has asked to stop: this signal comes from the code itself, or from a
             # shell.
-            own = not self.launches.may_be_late() and is_within(frame, _USER_CODE)
-            if own and not self.launches.defer_interrupt():
+            is_user_code = not self.launches.can_interrupt_be_late() and is_within(frame, _USER_CODE)
+            if is_user_code and not self.launches.defer_interrupt():
                 raise KeyboardInterrupt
             return
-        if self._interrupt.changes_nothing():
+        if self._interrupt.is_ignored():
             return
         if self.launches.defer_interrupt():
             self.shell.interrupted = True
             return
         if is_within(frame, _USER_CODE):
-            self.launches.note_lone_interrupt()
-            self._note_got()
+            self.launches.mark_unsynchronized()
+            self._mark_delivered()
             raise KeyboardInterrupt
         if self._task is not None:
             self.shell.interrupted = True
             self._task.get_loop().call_soon_threadsafe(self._cancel)
         else:
-            self._interrupt.came_early = True
+            self._interrupt.arrived_early = True
 
     def _cancel(self) -> None:
         """Cancel the cell that awaits. The event loop is free now, so the cell's code receives the interrupt."""
-        if self._task is not None and not self._interrupt.changes_nothing():
-            self.launches.note_lone_interrupt()
-            self._note_got()
+        if self._task is not None and not self._interrupt.is_ignored():
+            self.launches.mark_unsynchronized()
+            self._mark_delivered()
             self._task.cancel()
 
-    def _note_got(self) -> None:
+    def _mark_delivered(self) -> None:
         self.shell.interrupted = True
-        self._interrupt.note()
+        self._interrupt.mark_delivered()
 
-    def _tell_taken(self, taken: bool) -> None:  # noqa: FBT001 - a message's one field
+    def _send_delivery(self, is_delivered: bool) -> None:  # noqa: FBT001 - a message's one field
         if self._running is not None:
-            self.send(InterruptTaken(self.rank, self._running.seq, taken))
+            self.send(InterruptDelivered(self.rank, self._running.seq, is_delivered))
 
     def _make_interrupt(self) -> BaseException:
         """Create the exception that stops code that is about to launch.
@@ -352,7 +352,7 @@ class CellRunner:
         """
         if threading.current_thread() is not threading.main_thread():
             return KeyboardInterrupt()
-        self._note_got()
+        self._mark_delivered()
         if (task := asyncio.current_task()) is None or task is self._task:
             return KeyboardInterrupt()
         if self._task is not None:
@@ -363,31 +363,31 @@ class CellRunner:
 
     def _serve(self) -> None:
         """Poll the output from time to time. No other thread wakes this one, so a short cell never meets it."""
-        pause_s = _LIVE_S
+        pause_s = _LIVE_INTERVAL_S
         duties = (
-            self._tell_live,
-            self._tell_late,
-            self._interrupt.tell,
-            self._tell_where,
-            self.launches.sweep,
-            self.look_beside,
+            self._send_live_output,
+            self._send_late_output,
+            self._interrupt.report,
+            self._send_status,
+            self.launches.release_finished,
+            self.background_check,
         )
         while not self._stop.wait(pause_s):
             for duty in duties:
-                self._do(duty)
-            pause_s = _LIVE_S if self._running is not None else _IDLE_S
+                self._run_duty(duty)
+            pause_s = _LIVE_INTERVAL_S if self._running is not None else _IDLE_INTERVAL_S
 
-    def _do(self, duty: Callable[[], None]) -> None:
+    def _run_duty(self, duty: Callable[[], None]) -> None:
         """Run one duty of the service thread. A failure is reported in the log, and the other duties continue."""
         try:
             duty()
         except Exception:  # noqa: BLE001 - without this thread no output is sent, and no interrupt releases the rank
             text = traceback.format_exc()
-            if text not in self._defects:
-                self._defects.add(text)
-                self.capture.note_in_log(f"mhnb: a duty of rank {self.rank} failed; please report this\n{text}")
+            if text not in self._logged_tracebacks:
+                self._logged_tracebacks.add(text)
+                self.capture.write_to_log(f"mhnb: a duty of rank {self.rank} failed; please report this\n{text}")
 
-    def _tell_live(self) -> None:
+    def _send_live_output(self) -> None:
         with self._lock:
             running = self._running
             if running is None or self.clock() - self._began_s < _LIVE_AFTER_S:
@@ -396,30 +396,30 @@ class CellRunner:
             if events := self.capture.take():
                 self.send(OutputProduced(self.rank, running.seq, events))
 
-    def _tell_late(self) -> None:
+    def _send_late_output(self) -> None:
         with self._lock:
             if self._running is None:
                 self.capture.poll()
             for seq, events in self.capture.take_late().items():
                 self.send(OutputProduced(self.rank, seq, events))
 
-    def _tell_where(self) -> None:
+    def _send_status(self) -> None:
         """Send where a long cell is. This thread also runs while the main thread is stuck."""
         running = self._running
         if running is None:
             return
         try:
-            status = self._looker.look(running.seq, self.clock() - self._began_s)
+            status = self._sampler.sample(running.seq, self.clock() - self._began_s)
         except Exception:
             # Report that nothing is known: silence would look like a call that lets no other thread run.
-            self._send_look(running, self._looker.see_nothing(running.seq, self.clock() - self._began_s))
+            self._send_sample(running, self._sampler.make_failed_status(running.seq, self.clock() - self._began_s))
             raise
         if status is not None and self._interrupt.is_finishing and status.activity != "launch":
             # The rank computes what it has launched, and no collective blocks it.
-            status = replace(status, launched=False)
-        self._send_look(running, status)
+            status = replace(status, is_launched=False)
+        self._send_sample(running, status)
 
-    def _send_look(self, running: RunCell, status: RankStatus | None) -> None:
+    def _send_sample(self, running: RunCell, status: RankStatus | None) -> None:
         with self._lock:
             if status is not None and self._running is running:
                 self.send(status)

@@ -27,25 +27,25 @@ from IPython.core.macro import Macro
 from IPython.utils.process import system  # type: ignore[attr-defined]  # chosen by platform there
 from traitlets import Type, default
 
-from mhnb.core.explain.innertrace import shorten_inner_trace
+from mhnb.core.explain.innertrace import trim_embedded_traceback
 from mhnb.rank.cell.capture import Capture
 from mhnb.rank.cell.cells import (
     CellCompiler,
     RunningCell,
     align_lines,
     cell_file,
-    cut_libraries,
-    draw_plainly,
-    find_place,
-    find_site,
+    cut_library_frames,
+    find_cell_line,
+    find_error_site,
+    format_frames,
     hide_own_frames,
     print_thread_error,
 )
 from mhnb.rank.cell.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
 from mhnb.rank.cell.history import RankHistory
-from mhnb.rank.cell.keyboard import refuse_keyboard, without_input
-from mhnb.rank.cell.textbars import NO_BROWSER, draw_text_bars
-from mhnb.rank.raised import Reading, class_has, holds_group, is_a, name_of, read_error, text_of, traceback_of
+from mhnb.rank.cell.keyboard import disable_stdin, without_input
+from mhnb.rank.cell.textbars import NO_BROWSER_NOTE, install_text_output
+from mhnb.rank.raised import Reading, class_has, contains_group, is_a, name_of, read_error, text_of, traceback_of
 
 __all__ = ["PreparedCell", "RankShell"]
 
@@ -55,9 +55,9 @@ _FIRST_WORD = re.compile(r"[^\W\d]\w*")
 _PROMPT = re.compile(r"In \[\d+\]: ")
 """Code that is pasted with its prompt parses as Python too, as an annotation; IPython removes the prompt."""
 _INLINE = "module://matplotlib_inline.backend_inline"
-_DRAWS_PICTURES = (None, "auto", "inline", _INLINE, "agg", "Agg", "pdf", "svg", "ps", "cairo", "template")
+_INLINE_BACKENDS = (None, "auto", "inline", _INLINE, "agg", "Agg", "pdf", "svg", "ps", "cairo", "template")
 """Backends that `%matplotlib` may request on a rank."""
-_NO_EXIT = "The rank goes on: a cell cannot end its own rank. %mhjax stop ends the cluster."
+_EXIT_NOTE = "The rank goes on: a cell cannot end its own rank. %mhjax stop ends the cluster."
 
 
 class PreparedCell(NamedTuple):
@@ -94,18 +94,18 @@ class RankShell(ZMQInteractiveShell):
         self.capture: Capture | None = None
         self.cell: RunningCell | None = None
         self.clock: Callable[[], float] = float
-        self.tells_exit_code = False
+        self.shows_exit_code = False
         """Whether a script is run: then the argument of `sys.exit` is shown, as Python writes it."""
-        self.before_time: Callable[[], None] = lambda: None
+        self.before_time_magic: Callable[[], None] = lambda: None
         self.interrupted = False
         """Whether the running cell was asked to stop: then a cancellation is the user's interrupt."""
         self.error_shown: BaseException | None = None
         """The latest exception of the running cell that was shown."""
         self._reading: Reading | None = None
         """The reading of the latest exception that was read."""
-        self._replaced: tuple[BaseException, BaseException] | None = None
+        self._replaced_error: tuple[BaseException, BaseException] | None = None
         """The running cell's error if IPython must not evaluate it, and the error that IPython gets instead."""
-        self.note_shown: Callable[[BaseException], None] = lambda _: None
+        self.on_error_shown: Callable[[BaseException], None] = lambda _: None
         """Called with every exception that is shown; set by the runner."""
         kwargs["compiler_class"] = CellCompiler
         super().__init__(*args, **kwargs)
@@ -140,15 +140,15 @@ class RankShell(ZMQInteractiveShell):
         self.history_manager = RankHistory(shell=self, parent=self)
         self.configurables.append(self.history_manager)  # type: ignore[arg-type]  # its list is typed by its first item
 
-    def attach(self, capture: Capture, clock: Callable[[], float]) -> None:
+    def attach_capture(self, capture: Capture, clock: Callable[[], float]) -> None:
         """Send everything that is shown from now on to the capture, and make code that would wait for a keyboard raise."""
         assert isinstance(self.display_pub, RankDisplayPublisher)
         assert isinstance(self.displayhook, RankDisplayHook)
         self.capture = self.display_pub.capture = self.displayhook.capture = capture
         self.clock = clock
         threading.excepthook = print_thread_error
-        draw_text_bars()
-        refuse_keyboard(self)
+        install_text_output()
+        disable_stdin(self)
         # Entered once, not anew for each cell: only cells use this process.
         self.builtin_trap.__enter__()
         self.display_trap.__enter__()
@@ -176,10 +176,10 @@ class RankShell(ZMQInteractiveShell):
         # The previous cell may have replaced it.
         sys.displayhook = self.displayhook
         if "_oh" not in self.user_ns or self.user_ns.get("__builtins__") is None:
-            self._bring_names_back()
+            self._restore_names()
         assert isinstance(self.compile, CellCompiler)
         self.compile.running = seq
-        if self._is_plain(seq, source):
+        if self._needs_no_transformation(seq, source):
             return PreparedCell(source, source, None, awaits=False)
         try:
             transformed = align_lines(source, self.transform_cell(source))
@@ -191,13 +191,13 @@ class RankShell(ZMQInteractiveShell):
         awaits = maybe and self.should_run_async(source, transformed_cell=transformed)
         return PreparedCell(source, transformed, None, awaits=awaits)
 
-    def _bring_names_back(self) -> None:
+    def _restore_names(self) -> None:
         """Restore the names without which no cell runs, after a cell that cleared its globals."""
         self.user_ns.setdefault("__name__", "__main__")
         self.user_ns["__builtins__"] = self.user_ns["__builtin__"] = builtins
         self.init_user_ns()
 
-    def _is_plain(self, seq: int, source: str) -> bool:
+    def _needs_no_transformation(self, seq: int, source: str) -> bool:
         """Return whether IPython's transformation would leave the cell as it is, at a tenth of the cost.
 
         Text that parses as Python has no `%`, `!` or `?` syntax. Only a single line can still be a magic or a call without
@@ -230,13 +230,13 @@ class RankShell(ZMQInteractiveShell):
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
         """Run a magic. Before `%time` reads a clock, wait for what was launched earlier."""
         if magic_name == "time":
-            self.before_time()
+            self.before_time_magic()
         return super().run_line_magic(magic_name, line, _stack_depth + 1)
 
     def run_cell_magic(self, magic_name: str, line: str, cell: str) -> Any:
         """Run a cell magic, like `run_line_magic`."""
         if magic_name == "time":
-            self.before_time()
+            self.before_time_magic()
         return super().run_cell_magic(magic_name, line, cell)
 
     def run_prepared(self, cell: PreparedCell) -> ExecutionResult:
@@ -246,7 +246,7 @@ class RankShell(ZMQInteractiveShell):
         except StopIteration as done:
             return self._finish(done.value)
         finally:
-            self._after()
+            self._trigger_end_events()
         raise RuntimeError("IPython awaited something in a cell that awaits nothing")
 
     async def run_prepared_async(self, cell: PreparedCell) -> ExecutionResult:
@@ -254,10 +254,10 @@ class RankShell(ZMQInteractiveShell):
         try:
             return self._finish(await self._coroutine(cell))
         finally:
-            self._after()
+            self._trigger_end_events()
 
     def _finish(self, result: ExecutionResult) -> ExecutionResult:
-        replaced, self._replaced = self._replaced, None
+        replaced, self._replaced_error = self._replaced_error, None
         if replaced is not None and result.error_in_exec is replaced[1]:
             result.error_in_exec = replaced[0]
         return result
@@ -282,7 +282,7 @@ class RankShell(ZMQInteractiveShell):
         ):
             # IPython tests next whether it is true. The original error is restored at the cell's end.
             result.error_in_exec = plain = self._read(error).plain
-            self._replaced = error, plain
+            self._replaced_error = error, plain
         return raised
 
     def _coroutine(self, cell: PreparedCell) -> Coroutine[Any, Any, ExecutionResult]:
@@ -292,14 +292,14 @@ class RankShell(ZMQInteractiveShell):
         )
         return coroutine
 
-    def _after(self) -> None:
+    def _trigger_end_events(self) -> None:
         """Trigger the events of a cell's end, on which, for example, matplotlib shows its figures."""
         self.events.trigger("post_execute")
         self.events.trigger("post_run_cell", self.last_execution_result)
 
     def is_cell_file(self, name: str) -> bool:
         """Return whether code of that file name belongs to the running cell."""
-        return self.cell is not None and self.cell.owns(name)
+        return self.cell is not None and self.cell.owns_file(name)
 
     # -- errors
 
@@ -327,7 +327,7 @@ class RankShell(ZMQInteractiveShell):
         elif type(value) is UsageError:
             self.show_usage_error(value)
         else:
-            self._showtraceback(type(value), value, self._draw(value, tb, tb_offset))
+            self._showtraceback(type(value), value, self._format_error(value, tb, tb_offset))
 
     def showsyntaxerror(self, filename: str | None = None, running_compiled_code: bool = False) -> None:  # noqa: FBT001, FBT002
         """Show an error of the compiler, or one of a file that the cell imports with the frames that led there."""
@@ -335,38 +335,38 @@ class RankShell(ZMQInteractiveShell):
         if self.capture is None or value is None:
             super().showsyntaxerror(filename, running_compiled_code)
             return
-        self._showtraceback(type(value), value, self._draw(value, traceback_of(value)))
+        self._showtraceback(type(value), value, self._format_error(value, traceback_of(value)))
 
-    def _draw(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None = None) -> list[str]:
+    def _format_error(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None = None) -> list[str]:
         """Format an error with its traceback, by IPython if that succeeds."""
         if is_a(error, SystemExit):
             # For the code that runs a script `sys.exit` has one name, also for a derived class.
-            code = f"SystemExit: {_say_code(error)}"
-            said = code if self.tells_exit_code else f"{name_of(error)}: {text_of(error)}"
-            return [said, _NO_EXIT]
+            code = f"SystemExit: {_format_exit_code(error)}"
+            line = code if self.shows_exit_code else f"{name_of(error)}: {text_of(error)}"
+            return [line, _EXIT_NOTE]
         if is_a(error, (KeyboardInterrupt, asyncio.CancelledError)):
             # Where in JAX it arrived is of no use, and rendering those frames takes seconds on a busy machine.
-            cut_libraries(tb)
+            cut_library_frames(tb)
         reading = self._read(error)
         plain = reading.plain
         broken: BaseException | None = None
         for each in (error, plain) if reading.is_ordinary else (plain,):
             try:
                 if class_has(type(error), "_render_traceback_") and broken is None:
-                    return _check_drawn(error._render_traceback_())  # type: ignore[attr-defined]
-                return _check_drawn(self._draw_by_ipython(each, tb, tb_offset))
+                    return _check_lines(error._render_traceback_())  # type: ignore[attr-defined]
+                return _check_lines(self._format_by_ipython(each, tb, tb_offset))
             except BaseException as raised:  # noqa: BLE001 - the report says so; an interrupt ends only the drawing
                 broken = raised
         assert broken is not None
         why = f"(IPython could not draw it: {name_of(broken)}: {text_of(broken)})"
-        return [*draw_plainly(_in_code(tb) or tb), f"{name_of(plain)}: {plain}", why]
+        return [*format_frames(_skip_to_cell_code(tb) or tb), f"{name_of(plain)}: {plain}", why]
 
-    def _draw_by_ipython(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None) -> Any:
-        if holds_group(error):
+    def _format_by_ipython(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None) -> Any:
+        if contains_group(error):
             # IPython's own renderer does not draw groups.
-            return traceback.format_exception(type(error), error, _below(tb))
+            return traceback.format_exception(type(error), error, _skip_ipython_frames(tb))
         if is_a(error, SyntaxError):
-            return self.SyntaxTB.structured_traceback(type(error), error, traceback.extract_tb(_in_code(tb)))  # type: ignore[arg-type]
+            return self.SyntaxTB.structured_traceback(type(error), error, traceback.extract_tb(_skip_to_cell_code(tb)))  # type: ignore[arg-type]
         return self.InteractiveTB.structured_traceback(type(error), error, tb, tb_offset=tb_offset)
 
     def _read(self, error: BaseException) -> Reading:
@@ -375,12 +375,12 @@ class RankShell(ZMQInteractiveShell):
             self._reading = read_error(error, hide_own_frames)
         return self._reading
 
-    def see_to_error(self, error: BaseException) -> None:
+    def ensure_error_shown(self, error: BaseException) -> None:
         """Show the cell's error unless it was shown already. What a hook printed instead is not an error report."""
         if self.error_shown is error:
             return
         tb = hide_own_frames(traceback_of(error))
-        self._publish_error(error, self._draw(error, tb, tb_offset=0))
+        self._publish_error(error, self._format_error(error, tb, tb_offset=0))
 
     def show_usage_error(self, exc: BaseException) -> None:
         """Show a magic's usage error as an error of the cell."""
@@ -399,21 +399,21 @@ class RankShell(ZMQInteractiveShell):
         """Send an error to the notebook: its name, text, traceback and place."""
         assert self.capture is not None
         self._last_traceback = drawn
-        self.note_shown(error)
+        self.on_error_shown(error)
         plain = self._read(error).plain
         name, full = name_of(plain), str(plain)
-        text = shorten_inner_trace(full)
+        text = trim_embedded_traceback(full)
         if text != full:
             drawn = [piece.replace(full, text) for piece in drawn]
         if self.interrupted and is_a(error, asyncio.CancelledError):
             name, drawn = "KeyboardInterrupt", [*drawn[:-1], "KeyboardInterrupt: "]
         elif is_a(error, SystemExit):
-            text = f"{text} · {_NO_EXIT}" if text else _NO_EXIT
+            text = f"{text} · {_EXIT_NOTE}" if text else _EXIT_NOTE
         at_s = self.clock() - self.cell.began_s if self.cell else 0.0
         nowhere: tuple[int | None, str | None] = (None, None)
         no_site: list[Any] = []
-        line, code = self._find(find_place, error, nowhere)
-        site = self._find(find_site, error, no_site)
+        line, code = self._find(find_cell_line, error, nowhere)
+        site = self._find(find_error_site, error, no_site)
         self.capture.publish(["error", name, text, list(drawn), line, code, at_s, site])
         self.error_shown = error
 
@@ -426,7 +426,7 @@ class RankShell(ZMQInteractiveShell):
             return find(error, self.cell)
         except Exception as broken:  # noqa: BLE001 - the cell's own scope raised, or a function that the cell replaced
             why = f"{name_of(broken)}: {text_of(broken)}"
-            self.capture.note_in_log(f"mhnb: where this cell's error arose could not be read: {why}\n")
+            self.capture.write_to_log(f"mhnb: where this cell's error arose could not be read: {why}\n")
             return unknown
 
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
@@ -438,9 +438,9 @@ class RankShell(ZMQInteractiveShell):
 
     def enable_matplotlib(self, gui: str | None = None) -> Any:
         """Draw inline, whatever `%matplotlib` requests: a rank has no browser and no screen."""
-        if self.capture is None or gui in _DRAWS_PICTURES:
+        if self.capture is None or gui in _INLINE_BACKENDS:
             return super().enable_matplotlib(gui)
-        print(f"mhnb: {NO_BROWSER.format(f'%matplotlib {gui}')}", file=sys.stderr)
+        print(f"mhnb: {NO_BROWSER_NOTE.format(f'%matplotlib {gui}')}", file=sys.stderr)
         return super().enable_matplotlib("inline")
 
     def payloadpage_page(self, strg: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
@@ -459,14 +459,14 @@ class RankShell(ZMQInteractiveShell):
         raise SystemExit
 
 
-def _below(tb: TracebackType | None) -> TracebackType | None:
+def _skip_ipython_frames(tb: TracebackType | None) -> TracebackType | None:
     """Return the traceback without IPython's frames that ran the cell."""
     while tb is not None and "IPython" in tb.tb_frame.f_code.co_filename:
         tb = tb.tb_next
     return tb
 
 
-def _in_code(tb: TracebackType | None) -> TracebackType | None:
+def _skip_to_cell_code(tb: TracebackType | None) -> TracebackType | None:
     """Return the traceback from the cell's own code on; None if that did not run because the compiler refused it."""
     while tb is not None and not (
         tb.tb_frame.f_code.co_name == "run_code" and "IPython" in tb.tb_frame.f_code.co_filename
@@ -475,14 +475,14 @@ def _in_code(tb: TracebackType | None) -> TracebackType | None:
     return None if tb is None else tb.tb_next
 
 
-def _check_drawn(drawn: Any) -> list[str]:
+def _check_lines(drawn: Any) -> list[str]:
     """Check that a drawn traceback is lines of text, because an error or a patched IPython may have drawn it."""
     if not is_a(drawn, list) or not all(is_a(piece, str) for piece in drawn):
         raise TypeError("it is no list of texts")
     return [str.__str__(piece) for piece in drawn]
 
 
-def _say_code(error: BaseException) -> str:
+def _format_exit_code(error: BaseException) -> str:
     code = getattr(error, "code", None)
     return repr(code) if type(code) in (int, str, bool, type(None)) else text_of(error)
 

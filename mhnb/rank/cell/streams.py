@@ -20,19 +20,19 @@ __all__ = ["RankStream"]
 class _BinarySide(io.BufferedIOBase):
     """`sys.stdout.buffer`: passes bytes to the capture."""
 
-    def __init__(self, take: Callable[[bytes, str], None], fd: int, name: str) -> None:
-        self._take, self._fd, self.name = take, fd, name
+    def __init__(self, on_write: Callable[[bytes, str], None], fd: int, name: str) -> None:
+        self._on_write, self._fd, self.name = on_write, fd, name
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self.forked = False
+        self.is_forked = False
 
     def write(self, data: Any, /) -> int:
         """Write bytes; they are shown as UTF-8."""
         if data.__class__ is not bytes:
             data = bytes(data)
-        if self.forked:
+        if self.is_forked:
             self._write_through(data)
         else:
-            self._take(data, self._decode(data))
+            self._on_write(data, self._decode(data))
         return len(data)
 
     def _write_through(self, data: bytes) -> None:
@@ -58,14 +58,14 @@ class RankStream(io.TextIOWrapper):
     """A text stream as programs expect one: a descriptor number, an encoding, a binary side; never a terminal.
 
     Args:
-        take: called with each finished line, or with what was flushed, as bytes and as text.
+        on_write: called with each finished line, or with what was flushed, as bytes and as text.
         unbuffered: pass on every piece at once, as for stderr, so that the two streams keep their order.
     """
 
-    def __init__(self, name: str, fd: int, take: Callable[[bytes, str], None], *, unbuffered: bool) -> None:
-        self._side = _BinarySide(take, fd, f"<{name}>")
+    def __init__(self, name: str, fd: int, on_write: Callable[[bytes, str], None], *, unbuffered: bool) -> None:
+        self._binary_side = _BinarySide(on_write, fd, f"<{name}>")
         super().__init__(
-            self._side,
+            self._binary_side,
             encoding="utf-8",
             errors="backslashreplace",
             newline="",
@@ -78,11 +78,11 @@ class RankStream(io.TextIOWrapper):
         """The mode that a program sees."""
         return "w"
 
-    def become_child(self) -> None:
+    def adapt_to_fork(self) -> None:
         """Write straight to the descriptor from now on."""
-        self._side.forked = True
+        self._binary_side.is_forked = True
 
-    def hand_on(self) -> None:
+    def flush_to_capture(self) -> None:
         """Flush, even if a cell has replaced `flush`."""
         io.TextIOWrapper.flush(self)
 
@@ -93,18 +93,18 @@ class RankStream(io.TextIOWrapper):
     def detach(self) -> io.BufferedIOBase:  # type: ignore[override]  # its type promises what no program needs
         """Return the binary side and keep it too: a wrapper around it writes to the same place."""
         self.flush()
-        return self._side
+        return self._binary_side
 
     def reconfigure(self, **_: Any) -> None:
         """Change nothing: output of a rank is shown as UTF-8, a line at a time."""
         self.flush()
 
-    def is_behind(self, stream: object) -> bool:
+    def is_wrapped_by(self, stream: object) -> bool:
         """Return whether another stream forwards to this one: it wraps this one, or its binary side."""
         parts = [getattr(stream, name, None) for name in ("buffer", "stream", "raw")]
         parts += vars(stream).values() if hasattr(stream, "__dict__") else []
         parts += [each for part in parts if isinstance(part, list | tuple) for each in part]
-        return any(part is self or part is self._side for part in parts)
+        return any(part is self or part is self._binary_side for part in parts)
 
     def close(self) -> None:
         """Stay open: the stream belongs to the rank, not to a cell."""

@@ -14,13 +14,13 @@ from typing import Any
 
 from mhnb.rank.cell.cells import print_unraisable
 
-__all__ = ["TakenInterrupt", "is_one_of", "is_within"]
+__all__ = ["InterruptDelivery", "is_one_of", "is_within"]
 
-_SAME_S = 1.0
+_SAME_INTERRUPT_S = 1.0
 """Time after the report to the notebook in which an arriving interrupt counts as the same one: it was on its way."""
 
 
-class TakenInterrupt:
+class InterruptDelivery:
     """Delivery state of an interrupt, used by the signal handler and by the thread that reports to the notebook.
 
     Args:
@@ -31,61 +31,61 @@ class TakenInterrupt:
 
     def __init__(self, clock: Callable[[], float], lock: threading.RLock, send: Callable[[bool], None]) -> None:
         self._clock, self._lock, self._send = clock, lock, send
-        self._taken = self._told = False
-        self._told_at_s = 0.0
-        self.came_early = False
+        self._is_delivered = self._is_reported = False
+        self._reported_at_s = 0.0
+        self.arrived_early = False
         """Whether it arrived after the cell began and before its code ran."""
         self.is_finishing = False
         """Whether the cell's code was interrupted and has ended. The cell ends soon, so another interrupt changes nothing."""
-        self._hook_before = sys.unraisablehook
+        self._original_hook = sys.unraisablehook
         sys.unraisablehook = self._on_unraisable
 
     def close(self) -> None:
         """Restore the interpreter's hook."""
-        sys.unraisablehook = self._hook_before
+        sys.unraisablehook = self._original_hook
 
     def begin_cell(self) -> None:
         """Reset the state for another cell."""
-        self._taken = self._told = self.came_early = self.is_finishing = False
+        self._is_delivered = self._is_reported = self.arrived_early = self.is_finishing = False
 
-    def note(self) -> None:
+    def mark_delivered(self) -> None:
         """Record that the cell's code receives one now. Report it here if possible: the code may let no other thread run."""
         # An interrupt after the reported one is reported again, because the notebook waits for a report of each.
-        self._taken, self._told = True, False
+        self._is_delivered, self._is_reported = True, False
         # The holder of the lock may wait for what this thread holds: then the thread beside it reports.
         if self._lock.acquire(blocking=False):
             try:
-                self.tell()
+                self.report()
             finally:
                 self._lock.release()
 
     def is_handled(self) -> bool:
         """Return whether the cell's code has received one, and is still running."""
-        return self._taken
+        return self._is_delivered
 
-    def changes_nothing(self) -> bool:
+    def is_ignored(self) -> bool:
         """Return whether an interrupt that arrives now must be ignored."""
-        if not self._taken:
+        if not self._is_delivered:
             return self.is_finishing
-        return self.is_finishing or not self._told or self._clock() - self._told_at_s < _SAME_S
+        return self.is_finishing or not self._is_reported or self._clock() - self._reported_at_s < _SAME_INTERRUPT_S
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report to the notebook what it does not know yet."""
         with self._lock:
             # Code that has ended handles nothing any more, though the rank waits for what it launched.
-            if (taken := self._taken and not self.is_finishing) != self._told:
-                self._send(taken)
+            if (is_delivered := self._is_delivered and not self.is_finishing) != self._is_reported:
+                self._send(is_delivered)
                 # Set afterwards: an interrupt that arrives during a send must change nothing.
-                self._told_at_s = self._clock()
-                self._told = taken
+                self._reported_at_s = self._clock()
+                self._is_reported = is_delivered
 
     def _on_unraisable(self, unraisable: Any) -> None:
         """Reset the state if an interrupt was raised in a finalizer or a callback: it had no effect, so the next one counts."""
-        ours = self._taken and threading.current_thread() is threading.main_thread()
+        ours = self._is_delivered and threading.current_thread() is threading.main_thread()
         if ours and issubclass(unraisable.exc_type, KeyboardInterrupt):
-            self._taken = False
+            self._is_delivered = False
         elif not print_unraisable(unraisable):
-            self._hook_before(unraisable)
+            self._original_hook(unraisable)
 
 
 def is_one_of(code: CodeType, codes: Sequence[CodeType]) -> bool:

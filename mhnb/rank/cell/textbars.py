@@ -12,9 +12,9 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["NO_BROWSER", "draw_text_bars"]
+__all__ = ["NO_BROWSER_NOTE", "install_text_output"]
 
-_MODULES = {
+_TQDM_MODULES = {
     # The module in which tqdm checks whether it runs in a notebook. The check has changed between versions.
     "tqdm.autonotebook": ("tqdm", "trange"),
     "tqdm.notebook": ("tnrange", "tqdm", "tqdm_notebook", "trange"),
@@ -22,7 +22,7 @@ _MODULES = {
 """The names that each of them provides."""
 
 
-class _TextBars(MetaPathFinder, Loader):
+class _TqdmTextFinder(MetaPathFinder, Loader):
     """Import hook that provides tqdm's text bars in place of its automatic choice and of its widgets."""
 
     def find_spec(
@@ -32,7 +32,7 @@ class _TextBars(MetaPathFinder, Loader):
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         """Return a spec for those modules."""
-        return ModuleSpec(fullname, self) if fullname in _MODULES else None
+        return ModuleSpec(fullname, self) if fullname in _TQDM_MODULES else None
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Use Python's default module."""
@@ -40,15 +40,15 @@ class _TextBars(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Fill the module as tqdm does in a terminal."""
         # tqdm's own package has loaded `tqdm.std` before it imports this module.
-        std, names = sys.modules["tqdm.std"], _MODULES[module.__name__]
+        std, names = sys.modules["tqdm.std"], _TQDM_MODULES[module.__name__]
         vars(module).update({name: std.trange if "range" in name else std.tqdm for name in names}, __all__=list(names))
 
 
-_INTERACTIVE = ("matplotlib.backends.backend_nbagg", "ipympl.backend_nbagg")
+_BROWSER_BACKENDS = ("matplotlib.backends.backend_nbagg", "ipympl.backend_nbagg")
 """Backends of matplotlib that need a browser."""
 
 
-class _Pictures(MetaPathFinder, Loader):
+class _InlineBackendFinder(MetaPathFinder, Loader):
     """Import hook that provides matplotlib's inline backend in place of one that needs a browser."""
 
     def find_spec(
@@ -58,7 +58,7 @@ class _Pictures(MetaPathFinder, Loader):
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         """Return a spec for those modules."""
-        return ModuleSpec(fullname, self) if fullname in _INTERACTIVE else None
+        return ModuleSpec(fullname, self) if fullname in _BROWSER_BACKENDS else None
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Use Python's default module."""
@@ -68,13 +68,13 @@ class _Pictures(MetaPathFinder, Loader):
         # Installed with IPython, like the inline backend itself.
         backend_inline = importlib.import_module("matplotlib_inline.backend_inline")
         vars(module).update({name: value for name, value in vars(backend_inline).items() if name[:1] != "_"})
-        print(f"mhnb: {NO_BROWSER.format(f'the backend {module.__name__}')}", file=sys.stderr)
+        print(f"mhnb: {NO_BROWSER_NOTE.format(f'the backend {module.__name__}')}", file=sys.stderr)
 
 
-NO_BROWSER = "{} needs a browser or a screen, which a rank does not have; inline is used"
+NO_BROWSER_NOTE = "{} needs a browser or a screen, which a rank does not have; inline is used"
 
 
-def draw_text_bars() -> None:
+def install_text_output() -> None:
     """Install the import hooks; a second call changes nothing."""
-    if not any(isinstance(finder, _TextBars) for finder in sys.meta_path):
-        sys.meta_path[:0] = [_TextBars(), _Pictures()]
+    if not any(isinstance(finder, _TqdmTextFinder) for finder in sys.meta_path):
+        sys.meta_path[:0] = [_TqdmTextFinder(), _InlineBackendFinder()]

@@ -9,10 +9,10 @@ from IPython.utils import timing
 
 from mhnb.rank.cell.shell import RankShell
 
-__all__ = ["time_to_the_end"]
+__all__ = ["include_launches_in_time"]
 
 
-def time_to_the_end(shell: RankShell, wait: Callable[[], None], is_stopped: Callable[[], bool]) -> None:
+def include_launches_in_time(shell: RankShell, wait: Callable[[], None], is_stopped: Callable[[], bool]) -> None:
     """Make IPython's clock of processor time wait first; its magics read it before and after the code.
 
     The wall clock is read before the first and after the second reading: so the magics themselves wait before they begin.
@@ -33,4 +33,4 @@ def time_to_the_end(shell: RankShell, wait: Callable[[], None], is_stopped: Call
         return read()
 
     timing.clock2 = wait_and_read
-    shell.before_time = finish
+    shell.before_time_magic = finish

@@ -18,31 +18,39 @@ from pathlib import Path
 from typing import NoReturn
 
 from mhnb.core.guard.wishes import (
-    LAUNCH,
-    Asked,
-    CellOver,
-    Described,
+    LAUNCH_DECISION,
+    CellFinished,
+    Decision,
+    DescribeProgram,
+    LaunchProposal,
+    Propose,
     RankMessage,
-    Verdict,
-    Wish,
-    Withdrawn,
+    Withdraw,
     decode_from_rank,
-    encode_verdict,
+    encode_decision,
 )
-from mhnb.core.wire.framing import MessageCutter, join_frames
+from mhnb.core.wire.framing import FrameDecoder, encode_frames
 from mhnb.core.wire.hostspec import HostSpec, parse_hostspec
 from mhnb.errors import LaunchError, UnknownMessage
-from mhnb.rank.guard.local_agreement import INTERRUPTED, LONG_S, QUICK_LOOKS, SHORT_SLEEPS, Seat, lose, pause
-from mhnb.rank.guard.remote_agreement import keep_alive, signer_names
-from mhnb.rank.guard.shared_board import Board
-from mhnb.system.ports import NO_ROOM, REST_S, count_strangers_kept
+from mhnb.rank.guard.local_agreement import (
+    FAST_POLLS,
+    INTERRUPTED,
+    LONG_SLEEP_S,
+    SHORT_SLEEP_POLLS,
+    Participant,
+    back_off,
+    mark_rank_lost,
+)
+from mhnb.rank.guard.remote_agreement import set_keep_alive, signer_names
+from mhnb.rank.guard.shared_board import SharedBoard
+from mhnb.system.ports import ACCEPT_PAUSE_S, RESOURCE_ERRNOS, max_unauthenticated
 from mhnb.system.processes import end_with_parent
-from mhnb.system.sealing import MessageSealer, make_opener, make_sealer
+from mhnb.system.sealing import FrameWriter, make_frame_reader, make_frame_writer
 
-__all__ = ["Delegate", "listen", "main", "run_delegate"]
+__all__ = ["AgreementServer", "listen", "main", "run_server"]
 
 _BUFFER_NBYTES = 1 << 16
-_STRANGER_NBYTES = 4096
+_UNAUTHENTICATED_NBYTES = 4096
 """The longest message of a peer that has not proved that it has the key."""
 _LONGEST_NBYTES = 1 << 20
 _BACKLOG = 1024
@@ -54,8 +62,8 @@ def listen(url: str) -> socket.socket:
     Raises:
         LaunchError: the port cannot be opened.
     """
-    kind, _, place = url.partition(":")
-    address, _, port = place.rpartition(":")
+    kind, _, host_and_port = url.partition(":")
+    address, _, port = host_and_port.rpartition(":")
     address = address.strip("[]")
     if kind != "tcp" or not address or not port.isdecimal() or int(port) > 65535:
         raise LaunchError(f"board_url {url!r} is not tcp:ADDRESS:PORT with a port to 65535")
@@ -69,23 +77,23 @@ def listen(url: str) -> socket.socket:
 
 
 @dataclass(eq=False, slots=True)
-class _Guest:
+class _Client:
     """The connection of a rank of another host; of a stranger, until it has proved that it has the key."""
 
     socket: socket.socket
-    cutter: MessageCutter = field(default_factory=lambda: MessageCutter(_STRANGER_NBYTES))
+    cutter: FrameDecoder = field(default_factory=lambda: FrameDecoder(_UNAUTHENTICATED_NBYTES))
     rank: int | None = None
-    seat: Seat | None = None
-    signer: MessageSealer | None = None
+    participant: Participant | None = None
+    signer: FrameWriter | None = None
     number: int = 0
     """Number of its latest proposal."""
-    wish: Wish | None = None
+    proposal: LaunchProposal | None = None
     """The proposal that waits for a decision."""
-    posted: bool = False
+    is_posted: bool = False
     unsent: bytearray = field(default_factory=bytearray)
 
 
-class Delegate:
+class AgreementServer:
     """Serves the ranks of other hosts in one process.
 
     Args:
@@ -100,7 +108,7 @@ class Delegate:
     def __init__(
         self,
         listener: socket.socket,
-        board: Board,
+        board: SharedBoard,
         key: bytes,
         *,
         ranks: frozenset[int],
@@ -108,53 +116,53 @@ class Delegate:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._rests_until: float | None = None
+        self._accept_paused_until: float | None = None
         """Time until which no connection is accepted; None while the listener is watched."""
         self._listener, self._board, self._key = listener, board, key
         self._ranks, self._process_count = ranks, process_count
-        self._verifier = make_opener(key, encrypt=True)
-        self._strangers: dict[_Guest, None] = {}
+        self._verifier = make_frame_reader(key, encrypt=True)
+        self._unauthenticated: dict[_Client, None] = {}
         """Oldest first."""
-        self._most_strangers = count_strangers_kept()
-        self._waiting: dict[_Guest, None] = {}
-        self._clogged: dict[_Guest, None] = {}
+        self._most_unauthenticated = max_unauthenticated()
+        self._waiting: dict[_Client, None] = {}
+        self._clients_with_unsent: dict[_Client, None] = {}
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
         self._selector = selectors.DefaultSelector()
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
-        self.refused = 0
+        self.refused_count = 0
         """How many messages were not a rank's."""
 
     def serve(self) -> NoReturn:
         """Serve until killed: the supervisor ends the process."""
-        looks = 0
+        idle_steps = 0
         while True:
-            looks = 0 if self.step(looks) else looks + 1
+            idle_steps = 0 if self.step(idle_steps) else idle_steps + 1
 
-    def step(self, looks: int) -> bool:
+    def step(self, idle_steps: int) -> bool:
         """Handle what has arrived, and poll the board once for all waiting ranks; return whether anything has happened.
 
         Args:
-            looks: how many steps before had no event: the more, the longer this one may take.
+            idle_steps: how many steps before had no event: the more, the longer this one may take.
         """
-        heard = self._selector.select(self._pause(looks))
-        if self._rests_until is not None and self._clock() >= self._rests_until:
-            self._rests_until = None
+        events = self._selector.select(self._pause(idle_steps))
+        if self._accept_paused_until is not None and self._clock() >= self._accept_paused_until:
+            self._accept_paused_until = None
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        for key, _ in heard:
+        for key, _ in events:
             act: Callable[[], None] = key.data
             act()
-        for guest in tuple(self._clogged):
-            self._flush(guest)
-        return bool([guest for guest in tuple(self._waiting) if self._look(guest)] or heard)
+        for client in tuple(self._clients_with_unsent):
+            self._flush(client)
+        return bool([guest for guest in tuple(self._waiting) if self._poll(guest)] or events)
 
-    def _pause(self, looks: int) -> float | None:
-        if not self._waiting and not self._clogged:
-            return None if self._rests_until is None else REST_S
-        if looks > QUICK_LOOKS + SHORT_SLEEPS:
-            return LONG_S
+    def _pause(self, idle_steps: int) -> float | None:
+        if not self._waiting and not self._clients_with_unsent:
+            return None if self._accept_paused_until is None else ACCEPT_PAUSE_S
+        if idle_steps > FAST_POLLS + SHORT_SLEEP_POLLS:
+            return LONG_SLEEP_S
         # The selector cannot wait for less than a millisecond.
-        pause(looks)
+        back_off(idle_steps)
         return 0.0
 
     def close(self) -> None:
@@ -171,180 +179,180 @@ class Delegate:
         try:
             accepted, _ = self._listener.accept()
         except OSError as error:
-            if error.errno in NO_ROOM and self._strangers:
+            if error.errno in RESOURCE_ERRNOS and self._unauthenticated:
                 # No descriptor is left: strangers must not keep a rank out.
-                self._drop(next(iter(self._strangers)))
-            elif error.errno in NO_ROOM:
+                self._drop(next(iter(self._unauthenticated)))
+            elif error.errno in RESOURCE_ERRNOS:
                 # The connection waits in the system's queue: the selector would report it again and again.
                 self._selector.unregister(self._listener)
-                self._rests_until = self._clock() + REST_S
+                self._accept_paused_until = self._clock() + ACCEPT_PAUSE_S
             # Otherwise the peer disconnected before the accept.
             return
         accepted.setblocking(False)
         try:
-            keep_alive(accepted)
+            set_keep_alive(accepted)
         except OSError:
             # macOS refuses it if the stranger has disconnected.
             accepted.close()
             return
-        guest = _Guest(accepted)
-        self._strangers[guest] = None
-        self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, guest))
-        if len(self._strangers) > self._most_strangers:
-            self._drop(next(iter(self._strangers)))
+        client = _Client(accepted)
+        self._unauthenticated[client] = None
+        self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, client))
+        if len(self._unauthenticated) > self._most_unauthenticated:
+            self._drop(next(iter(self._unauthenticated)))
 
-    def _read(self, guest: _Guest) -> None:
-        if guest.socket.fileno() < 0:
+    def _read(self, client: _Client) -> None:
+        if client.socket.fileno() < 0:
             # A stranger that was dropped for another one at this very moment.
             return
         try:
-            count = guest.socket.recv_into(self._buffer)
+            count = client.socket.recv_into(self._buffer)
         except BlockingIOError:
             return
         except OSError:
             count = 0
         try:
-            for frames in guest.cutter.feed(self._buffer[:count]):
-                self._open(guest, frames)
+            for frames in client.cutter.feed(self._buffer[:count]):
+                self._handle_message(client, frames)
         except UnknownMessage as error:
             # A stranger, or a stream that cannot be parsed further.
-            self.refused += 1
-            if guest.rank is not None:
-                print(f"mhnb: rank {guest.rank}: {error}", file=sys.stderr, flush=True)
+            self.refused_count += 1
+            if client.rank is not None:
+                print(f"mhnb: rank {client.rank}: {error}", file=sys.stderr, flush=True)
             count = 0
         if count == 0:
-            self._drop(guest)
+            self._drop(client)
 
-    def _drop(self, guest: _Guest) -> None:
+    def _drop(self, client: _Client) -> None:
         """Close a connection and mark its rank as lost, so that no rank waits for it."""
-        self._selector.unregister(guest.socket)
-        for kept in (self._strangers, self._waiting, self._clogged):
-            kept.pop(guest, None)
-        guest.socket.close()
-        if guest.rank is not None:
-            lose(self._board, guest.rank)
+        self._selector.unregister(client.socket)
+        for kept in (self._unauthenticated, self._waiting, self._clients_with_unsent):
+            kept.pop(client, None)
+        client.socket.close()
+        if client.rank is not None:
+            mark_rank_lost(self._board, client.rank)
 
     # -- messages of ranks
 
-    def _open(self, guest: _Guest, frames: list[memoryview]) -> None:
+    def _handle_message(self, client: _Client, frames: list[memoryview]) -> None:
         if not frames:
             raise UnknownMessage("an empty message")
-        if guest.rank is None:
-            self._greet(guest, frames)
+        if client.rank is None:
+            self._authenticate(client, frames)
             return
-        opened = self._verifier.verify(signer_names(guest.rank)[0], frames)
-        self._take(guest, decode_from_rank(opened, guest.rank, self._process_count))
+        opened = self._verifier.verify(signer_names(client.rank)[0], frames)
+        self._handle_request(client, decode_from_rank(opened, client.rank, self._process_count))
 
-    def _greet(self, guest: _Guest, frames: list[memoryview]) -> None:
+    def _authenticate(self, client: _Client, frames: list[memoryview]) -> None:
         """Admit a rank, which sends its number under the key; a copy of the message is not accepted.
 
         Raises:
             UnknownMessage: the peer is not a rank of another host.
         """
-        said = bytes(frames[0])
-        if len(said) > 9 or not said.isdigit() or int(said) not in self._ranks:
+        name = bytes(frames[0])
+        if len(name) > 9 or not name.isdigit() or int(name) not in self._ranks:
             raise UnknownMessage("not a rank of another host")
-        rank = int(said)
+        rank = int(name)
         self._verifier.verify(signer_names(rank)[0], frames[1:])
-        guest.rank, guest.seat = rank, Seat(self._board, rank)
-        guest.signer = make_sealer(self._key, signer_names(rank)[1], encrypt=True)
-        guest.cutter.limit_nbytes = _LONGEST_NBYTES
-        del self._strangers[guest]
-        self._tell(guest, 0, LAUNCH)
+        client.rank, client.participant = rank, Participant(self._board, rank)
+        client.signer = make_frame_writer(self._key, signer_names(rank)[1], encrypt=True)
+        client.cutter.limit_nbytes = _LONGEST_NBYTES
+        del self._unauthenticated[client]
+        self._send_decision(client, 0, LAUNCH_DECISION)
 
-    def _take(self, guest: _Guest, message: RankMessage) -> None:
-        assert guest.rank is not None
+    def _handle_request(self, client: _Client, message: RankMessage) -> None:
+        assert client.rank is not None
         match message:
-            case Asked(number, wish):
-                if guest.wish is not None:
-                    raise UnknownMessage(f"wish {number} came while wish {guest.number} was still open")
-                guest.number, guest.wish, guest.posted = number, wish, False
-                self._waiting[guest] = None
+            case Propose(number, proposal):
+                if client.proposal is not None:
+                    raise UnknownMessage(f"wish {number} came while wish {client.number} was still open")
+                client.number, client.proposal, client.is_posted = number, proposal, False
+                self._waiting[client] = None
                 # At once: the rank's next message, say a withdrawal, then refers to a post, as on the board's own host.
-                self._look(guest)
-            case Withdrawn(number, mark):
-                self._withdraw(guest, number, mark)
-            case CellOver(seq, ending):
-                assert guest.seat is not None
-                guest.seat.end_cell(seq, ending)
-            case Described(fingerprint, outline):
+                self._poll(client)
+            case Withdraw(number, mark):
+                self._withdraw(client, number, mark)
+            case CellFinished(seq, ending):
+                assert client.participant is not None
+                client.participant.end_cell(seq, ending)
+            case DescribeProgram(fingerprint, outline):
                 try:
-                    self._board.describe_program(fingerprint, outline)
+                    self._board.record_outline(fingerprint, outline)
                 except OSError as error:
                     # The disk is full: only a line in the text of a mismatch is missing.
-                    print(f"mhnb: rank {guest.rank}: {error}", file=sys.stderr, flush=True)
+                    print(f"mhnb: rank {client.rank}: {error}", file=sys.stderr, flush=True)
 
-    def _withdraw(self, guest: _Guest, number: int, mark: int) -> None:
-        assert guest.seat is not None
-        reason = Verdict("interrupt" if mark == INTERRUPTED else "cell ended")
-        if number > guest.number:
+    def _withdraw(self, client: _Client, number: int, mark: int) -> None:
+        assert client.participant is not None
+        reason = Decision("interrupt" if mark == INTERRUPTED else "cell ended")
+        if number > client.number:
             # The rank was interrupted before it could send the proposal.
-            guest.number = number
-            self._tell(guest, number, reason)
-        elif number == guest.number and guest.wish is not None:
+            client.number = number
+            self._send_decision(client, number, reason)
+        elif number == client.number and client.proposal is not None:
             # If it is too late, all have posted: the launch is decided either way.
-            if guest.posted:
-                guest.seat.take_back(mark)
-            self._decide(guest, guest.seat.judge() if guest.posted else reason)
+            if client.is_posted:
+                client.participant.withdraw(mark)
+            self._finish_proposal(client, client.participant.decide() if client.is_posted else reason)
 
     # -- decisions
 
-    def _look(self, guest: _Guest) -> bool:
+    def _poll(self, client: _Client) -> bool:
         """Poll the board for a rank that waits; return whether there was news for it."""
-        seat, wish = guest.seat, guest.wish
-        assert seat is not None
-        assert wish is not None
-        if not guest.posted:
+        participant, proposal = client.participant, client.proposal
+        assert participant is not None
+        assert proposal is not None
+        if not client.is_posted:
             try:
-                guest.posted = seat.post(wish)
+                client.is_posted = participant.propose(proposal)
             except OSError as error:
-                self._decide(guest, Verdict("refused", text=str(error)))
-            return guest.posted
-        if not seat.look(interrupted=False):
+                self._finish_proposal(client, Decision("refused", text=str(error)))
+            return client.is_posted
+        if not participant.poll(is_interrupted=False):
             return False
-        self._decide(guest, seat.judge())
+        self._finish_proposal(client, participant.decide())
         return True
 
-    def _decide(self, guest: _Guest, verdict: Verdict) -> None:
-        assert guest.seat is not None
-        guest.seat.rest()
-        guest.wish = None
-        del self._waiting[guest]
-        self._tell(guest, guest.number, verdict)
+    def _finish_proposal(self, client: _Client, decision: Decision) -> None:
+        assert client.participant is not None
+        client.participant.clear_waiting()
+        client.proposal = None
+        del self._waiting[client]
+        self._send_decision(client, client.number, decision)
 
-    def _tell(self, guest: _Guest, number: int, verdict: Verdict) -> None:
-        assert guest.signer is not None
-        for piece in join_frames(guest.signer.sign(encode_verdict(number, verdict))):
-            guest.unsent += piece
-        self._flush(guest)
+    def _send_decision(self, client: _Client, number: int, decision: Decision) -> None:
+        assert client.signer is not None
+        for piece in encode_frames(client.signer.sign(encode_decision(number, decision))):
+            client.unsent += piece
+        self._flush(client)
 
-    def _flush(self, guest: _Guest) -> None:
+    def _flush(self, client: _Client) -> None:
         """Send as much as the kernel accepts."""
         try:
-            del guest.unsent[: guest.socket.send(guest.unsent)]
+            del client.unsent[: client.socket.send(client.unsent)]
         except BlockingIOError:
-            self._clogged[guest] = None
+            self._clients_with_unsent[client] = None
         except OSError:
             # The next read finds the end of the stream, and drops the connection.
-            guest.unsent.clear()
-        if guest.unsent:
-            self._clogged[guest] = None
+            client.unsent.clear()
+        if client.unsent:
+            self._clients_with_unsent[client] = None
         else:
-            self._clogged.pop(guest, None)
+            self._clients_with_unsent.pop(client, None)
 
 
-def run_delegate(spec: HostSpec, listener: socket.socket) -> NoReturn:
+def run_server(spec: HostSpec, listener: socket.socket) -> NoReturn:
     """Run the agreement server of a cluster until killed."""
-    board = Board(Path(spec.run_dir), spec.process_count)
+    board = SharedBoard(Path(spec.run_dir), spec.process_count)
     others = frozenset(range(spec.process_count)) - frozenset(spec.ranks)
-    Delegate(listener, board, bytes.fromhex(spec.key), ranks=others, process_count=spec.process_count).serve()
+    AgreementServer(listener, board, bytes.fromhex(spec.key), ranks=others, process_count=spec.process_count).serve()
 
 
 def main() -> None:
     """Run the agreement server in a new process: the spec comes on standard input, the port as a descriptor."""
     end_with_parent(int(sys.argv[1]))
     listener = socket.socket(fileno=int(sys.argv[2]))
-    run_delegate(parse_hostspec(sys.stdin.readline()), listener)
+    run_server(parse_hostspec(sys.stdin.readline()), listener)
 
 
 if __name__ == "__main__":

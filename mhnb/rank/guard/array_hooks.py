@@ -14,12 +14,12 @@ import numpy as np
 
 from mhnb.rank.asks.transfer_arrays import raw_bytes
 from mhnb.rank.asks.transfer_jax import host_copy, shards_of
-from mhnb.rank.guard.hashing import Reading
+from mhnb.rank.guard.hashing import ArrayBytes
 from mhnb.rank.guard.host_data import HostDataRecorder
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.provenance import copy_provenance, is_tagged
-from mhnb.rank.jaxhooks import find_plain
-from mhnb.rank.jaxseams import wrap_makers
+from mhnb.rank.jaxhooks import unwrap_array
+from mhnb.rank.jaxseams import hook_array_constructors
 
 __all__ = ["install_array_hooks"]
 
@@ -27,7 +27,7 @@ _HOST_VALUES = (np.ndarray, np.generic, bool, int, float, complex)
 _PMAP = "jax._src.pmap"
 """Arguments of pmap that are not mapped are each process's own: nothing guarantees that they are equal."""
 
-_FAR_NBYTES = 16 * 2**20
+_MOST_FETCHED_NBYTES = 16 * 2**20
 """A larger array is not fetched from a device to be hashed; some pieces of it are, from its beginning to its end."""
 _PIECES, _PIECE_NBYTES = 256, 4096
 
@@ -36,33 +36,33 @@ _Function = Callable[..., Any]
 
 def install_array_hooks(recorder: LaunchRecorder) -> None:
     """Record new arrays from now on, with the launches. To be called once, after the hooks have been found to fit."""
-    recorder.made = HostDataRecorder(recorder.find_line, recorder.count, _read)
-    watcher = _Watcher(recorder.made)
-    wrap_makers(
-        shard=watcher.wrap_shard,
-        put=watcher.wrap_put,
+    recorder.host_data = HostDataRecorder(recorder.find_line, recorder.count_collectives, _read_value)
+    hooks = _ArrayHooks(recorder.host_data)
+    hook_array_constructors(
+        shard_args=hooks.wrap_shard_args,
+        batched_device_put=hooks.wrap_device_put,
         public={
-            "make_array_from_single_device_arrays": watcher.wrap_join,
-            "make_array_from_callback": watcher.wrap_call,
+            "make_array_from_single_device_arrays": hooks.wrap_single_device_arrays,
+            "make_array_from_callback": hooks.wrap_from_callback,
         },
-        keep=watcher.wrap_keep,
-        turn=watcher.wrap_turn,
-        rewrap=watcher.wrap_rewrap,
+        result_handler=hooks.wrap_result_handler,
+        reorder_shards=hooks.wrap_reorder_shards,
+        rewrap=hooks.wrap_rewrap,
     )
 
 
-class _Watcher:
+class _ArrayHooks:
     def __init__(self, record: HostDataRecorder) -> None:
-        self._record = record
+        self._recorder = record
         self._thread = threading.local()
 
-    def wrap_shard(self, shard: _Function) -> _Function:
+    def wrap_shard_args(self, shard: _Function) -> _Function:
         """Wrap the layout of arguments on devices: host values, and arrays of this process alone, become replicas here."""
 
         @functools.wraps(shard)
         def shard_args(shardings: Any, layouts: Any, semantics: Any, args: Any, **more: Any) -> Any:
             __tracebackhide__ = True
-            if not self._record.active or self._is_inside():
+            if not self._recorder.is_active or self._is_in_shard_args():
                 return shard(shardings, layouts, semantics, args, **more)
             self._thread.inside = True
             try:
@@ -71,75 +71,75 @@ class _Watcher:
                 self._thread.inside = False
             # Usually every argument is a global array already, and stays the same object.
             if any(map(operator.is_not, args, made)):
-                self._note_arguments(args, made)
+                self._record_arguments(args, made)
             return made
 
         return shard_args
 
-    def _note_arguments(self, args: Any, made: Any) -> None:
+    def _record_arguments(self, args: Any, made: Any) -> None:
         for arg, out in zip(args, made, strict=True):
             if isinstance(arg, _HOST_VALUES):
-                self._record.note_argument(out, arg, functools.partial(_pick, arg))
+                self._recorder.record_argument(out, arg, functools.partial(_slice_value, arg))
             elif out is not arg and isinstance(arg, jax.Array) and arg.is_fully_addressable:
-                plain = find_plain(out)
-                self._record.note_argument(plain, find_plain(arg), functools.partial(_shard, plain))
-            elif out is not arg and isinstance(arg, jax.Array) and not is_tagged(find_plain(out)):
-                copy_provenance(find_plain(arg), find_plain(out))
+                plain = unwrap_array(out)
+                self._recorder.record_argument(plain, unwrap_array(arg), functools.partial(_find_shard, plain))
+            elif out is not arg and isinstance(arg, jax.Array) and not is_tagged(unwrap_array(out)):
+                copy_provenance(unwrap_array(arg), unwrap_array(out))
 
-    def _note_shards(self, array: Any) -> None:
+    def _record_shards(self, array: Any) -> None:
         """Record an array by the shards that this rank holds."""
-        plain = find_plain(array)
-        self._record.note_made(plain, functools.partial(_shard, plain))
+        plain = unwrap_array(array)
+        self._recorder.record_array(plain, functools.partial(_find_shard, plain))
 
-    def wrap_put(self, put: _Function) -> _Function:
+    def wrap_device_put(self, put: _Function) -> _Function:
         """Wrap the copy to devices."""
 
         @functools.wraps(put)
         def batched_device_put(aval: Any, sharding: Any, xs: Any, devices: Any, *rest: Any, **more: Any) -> Any:
             __tracebackhide__ = True
             made = put(aval, sharding, xs, devices, *rest, **more)
-            plain = find_plain(made)
+            plain = unwrap_array(made)
             if sys._getframe(1).f_globals.get("__name__") == _PMAP:
-                self._record.note_mapped(plain)
-            elif not self._is_inside():
-                self._record.note_made(plain, functools.partial(_find, xs, devices))
+                self._recorder.tag_pmap_argument(plain)
+            elif not self._is_in_shard_args():
+                self._recorder.record_array(plain, functools.partial(_find_copy, xs, devices))
                 self._thread.noted = plain
             return made
 
         return batched_device_put
 
-    def wrap_keep(self, keep: _Function) -> _Function:
+    def wrap_result_handler(self, keep: _Function) -> _Function:
         """Wrap the construction of an array from an argument that was laid out: its provenance is known by now."""
 
         @functools.wraps(keep)
         def result_handler(deferred: Any, laid_out: Any) -> Any:
             __tracebackhide__ = True
             kept = keep(deferred, laid_out)
-            self._record.note_kept(laid_out, find_plain(kept))
+            self._recorder.record_kept(laid_out, unwrap_array(kept))
             return kept
 
         return result_handler
 
-    def wrap_turn(self, turn: _Function) -> _Function:
+    def wrap_reorder_shards(self, turn: _Function) -> _Function:
         """Wrap the function that lays an array's shards out over its devices in another order: it is the same array."""
 
         # `functools.wraps` requires more of a function than this native one has.
         def reorder_shards(array: Any, *args: Any, **more: Any) -> Any:
             __tracebackhide__ = True
             turned = turn(array, *args, **more)
-            copy_provenance(find_plain(array), find_plain(turned))
+            copy_provenance(unwrap_array(array), unwrap_array(turned))
             return turned
 
         return reorder_shards
 
-    def wrap_join(self, join: _Function) -> _Function:
+    def wrap_single_device_arrays(self, join: _Function) -> _Function:
         """Wrap the construction of one array from several."""
 
         @functools.wraps(join)
         def make_array_from_single_device_arrays(*args: Any, **more: Any) -> Any:
             __tracebackhide__ = True
             made = join(*args, **more)
-            self._note_shards(made)
+            self._record_shards(made)
             return made
 
         return make_array_from_single_device_arrays
@@ -153,14 +153,14 @@ class _Watcher:
             rewrapped = rewrap(array, *args, **more)
             if is_tagged(array):
                 copy_provenance(array, rewrapped)
-            elif self._record.note_mapped(rewrapped):
+            elif self._recorder.tag_pmap_argument(rewrapped):
                 # The same array rewrapped again has the same provenance.
                 copy_provenance(rewrapped, array)
             return rewrapped
 
         return rewrap_with_aval_and_sharding
 
-    def wrap_call(self, call: _Function) -> _Function:
+    def wrap_from_callback(self, call: _Function) -> _Function:
         """Wrap the construction of an array by a callback.
 
         Keys, and arrays with a memory layout of their own, do not go through the copy to devices.
@@ -172,44 +172,44 @@ class _Watcher:
             self._thread.noted = None
             try:
                 made = call(*args, **more)
-                if self._thread.noted is not find_plain(made):
-                    self._note_shards(made)
+                if self._thread.noted is not unwrap_array(made):
+                    self._record_shards(made)
                 return made
             finally:
                 self._thread.noted = None
 
         return make_array_from_callback
 
-    def _is_inside(self) -> bool:
+    def _is_in_shard_args(self) -> bool:
         return getattr(self._thread, "inside", False)
 
 
-def _shard(array: Any, device: Any, _index: Any) -> Any:
+def _find_shard(array: Any, device: Any, _index: Any) -> Any:
     return next(shard.data for shard in shards_of(array) if shard.device == device)
 
 
-def _pick(value: Any, _device: Any, index: Any) -> Any:
+def _slice_value(value: Any, _device: Any, index: Any) -> Any:
     return value[index] if isinstance(value, np.ndarray) and value.ndim else value
 
 
-def _find(xs: Any, devices: Any, device: Any, _index: Any) -> Any:
+def _find_copy(xs: Any, devices: Any, device: Any, _index: Any) -> Any:
     return xs[list(devices).index(device)]
 
 
-def _read(value: Any, dtype: Any) -> Reading:
+def _read_value(value: Any, dtype: Any) -> ArrayBytes:
     if not isinstance(value, jax.Array):
         data = np.asarray(value)
-    elif value.nbytes > _FAR_NBYTES and _is_far(value):
-        return Reading(raw_bytes(_fetch(_cut(value))), in_part=True)
-    elif _is_far(value):
+    elif value.nbytes > _MOST_FETCHED_NBYTES and _is_in_device_memory(value):
+        return ArrayBytes(raw_bytes(_fetch(_sample_pieces(value))), is_sampled=True)
+    elif _is_in_device_memory(value):
         data = _fetch(value)
     else:
         data = host_copy(value)
     data = data if data.dtype == dtype else data.astype(dtype)
-    return Reading(raw_bytes(data), data.dtype)
+    return ArrayBytes(raw_bytes(data), data.dtype)
 
 
-def _is_far(value: jax.Array) -> bool:
+def _is_in_device_memory(value: jax.Array) -> bool:
     """Return whether an array must be fetched from a device's own memory."""
     (device,) = value.devices()
     return device.platform != "cpu" and value.sharding.memory_kind in (None, "device")
@@ -221,7 +221,7 @@ def _fetch(value: jax.Array) -> np.ndarray[Any, Any]:
         return host_copy(value)
 
 
-def _cut(value: jax.Array) -> jax.Array:
+def _sample_pieces(value: jax.Array) -> jax.Array:
     """Cut pieces out of an array, on its device."""
     with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
         pieces: jax.Array = _cut_pieces(value)

@@ -24,10 +24,10 @@ from weakref import WeakSet
 
 from mhnb.core.exchange.variables import format_array
 from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow
-from mhnb.core.guard.provenance import ANY, HOST_DATA, MASK, PLACED, masked_places
+from mhnb.core.guard.provenance import ANY, HASH_MASK, HOST_DATA, SHARDED_HOST_DATA, uncompared_positions
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD
 from mhnb.rank.cell.origin import current_thread
-from mhnb.rank.guard.hashing import DeferredHashes, HashLabel, HostArray, Reading, RunningHash, hash_bytes
+from mhnb.rank.guard.hashing import ArrayBytes, DeferredHashes, HashLabel, HostArray, RunningHash, hash_bytes
 from mhnb.rank.guard.provenance import (
     BOXES,
     PENDING,
@@ -39,11 +39,11 @@ from mhnb.rank.guard.provenance import (
     tag_array,
 )
 
-__all__ = ["HostDataRecorder", "SharedBoxes", "join_boxes", "shared_boxes"]
+__all__ = ["HostDataRecorder", "SharedBoxes", "find_shared_boxes", "merge_boxes"]
 
-Source: TypeAlias = Callable[[Any, Any], Any]
-_WHOLE = "whole"
-_PLAIN = HashLabel()
+ShardSource: TypeAlias = Callable[[Any, Any], Any]
+_WHOLE_BOX = "whole"
+_NO_LABEL = HashLabel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,57 +51,57 @@ class SharedBoxes:
     """What a sharding means for a shape: which ranks share the array, and which boxes of this rank others hold too."""
 
     ranks: tuple[int, ...]
-    name: str
+    sharding_hash: str
     """Hash of devices and spec: the same on every rank."""
-    is_whole: bool
+    is_replicated: bool
     """Every rank holds all of the array."""
     boxes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """Device and index by the text of the box; each box once."""
 
 
 @lru_cache(4096)
-def shared_boxes(sharding: Any, shape: tuple[int, ...]) -> SharedBoxes | None:
+def find_shared_boxes(sharding: Any, shape: tuple[int, ...]) -> SharedBoxes | None:
     """Return which ranks share an array, and how; None if one rank holds all of it, or it is empty."""
     if sharding.is_fully_addressable or not prod(shape):
         return None
-    holders: dict[str, set[int]] = {}
+    ranks_by_box: dict[str, set[int]] = {}
     texts = {}
     for device, index in sharding.devices_indices_map(shape).items():
-        texts[device] = _box_text(index, shape)
-        holders.setdefault(texts[device], set()).add(device.process_index)
-    ranks = tuple(sorted(set().union(*holders.values())))
+        texts[device] = _format_box(index, shape)
+        ranks_by_box.setdefault(texts[device], set()).add(device.process_index)
+    ranks = tuple(sorted(set().union(*ranks_by_box.values())))
     if len(ranks) < 2:
         return None
     name = f"{[device.id for device in texts]} {getattr(sharding, 'spec', '')}"
     boxes: dict[str, tuple[Any, Any]] = {}
     for device, index in sharding.addressable_devices_indices_map(shape).items():
-        if len(holders[texts[device]]) > 1:
+        if len(ranks_by_box[texts[device]]) > 1:
             boxes.setdefault(texts[device], (device, index))
-    is_whole = all(len(each) == len(ranks) for each in holders.values())
+    is_whole = all(len(each) == len(ranks) for each in ranks_by_box.values())
     return SharedBoxes(ranks, f"{hash_bytes(name.encode()):x}", is_whole, boxes)
 
 
-def _box_text(index: Any, shape: tuple[int, ...]) -> str:
+def _format_box(index: Any, shape: tuple[int, ...]) -> str:
     ranges = (part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-    return ", ".join(f"{start}:{stop}" for start, stop in ranges) or _WHOLE
+    return ", ".join(f"{start}:{stop}" for start, stop in ranges) or _WHOLE_BOX
 
 
 @lru_cache(4096)
-def _kind_of(shape: tuple[int, ...], dtype: Any) -> str:
+def _format_kind(shape: tuple[int, ...], dtype: Any) -> str:
     return format_array(shape, str(dtype))
 
 
 @dataclass(slots=True)
 class _Row:
-    kinds: RunningHash = field(default_factory=RunningHash)
-    boxes: dict[str, RunningHash] = field(default_factory=dict)
+    kind_hash: RunningHash = field(default_factory=RunningHash)
+    box_hashes: dict[str, RunningHash] = field(default_factory=dict)
 
-    def sums(self, box: str) -> RunningHash:
-        return self.boxes.setdefault(box, RunningHash())
+    def find_box_hash(self, box: str) -> RunningHash:
+        return self.box_hashes.setdefault(box, RunningHash())
 
 
 class HostDataRecorder:
-    """Arrays that this rank made in the current cell. `note_made` and `note_argument` may be called from any thread.
+    """Arrays that this rank made in the current cell. `record_array` and `record_argument` may be called from any thread.
 
     Args:
         find_line: returns the cell's line that the caller is in.
@@ -113,128 +113,132 @@ class HostDataRecorder:
         self,
         find_line: Callable[[], int | None],
         count_launches: Callable[[], int],
-        read: Callable[[Any, Any], Reading],
+        read: Callable[[Any, Any], ArrayBytes],
     ) -> None:
-        self._find_line, self._count_launches, self._reads = find_line, count_launches, read
+        self._find_line, self._count_launches, self._read_value = find_line, count_launches, read
         self._main = threading.main_thread()
         # A user's finalizer may make an array wherever Python runs it, even while its own thread holds the lock.
         self._lock = threading.RLock()
-        self._unknown: WeakSet[HostArray] = WeakSet()
+        self._unhashed: WeakSet[HostArray] = WeakSet()
         """Contents of live arrays whose tag or boxes are not hashed yet: usually none, and then no launch searches for them."""
-        self._shared: WeakSet[HostArray] = WeakSet()
+        self._partially_shared: WeakSet[HostArray] = WeakSet()
         """The same for arrays with boxes that only some ranks share."""
-        self._trouble = ""
+        self._recording_error = ""
         """Why an array could not be recorded."""
-        self.active = self._tags = False
+        self.is_active = self._uses_tags = False
         """Whether arrays will be compared; whether they get a tag."""
-        self.begin_cell(active=False)
+        self.begin_cell(is_active=False)
 
     def begin_cell(
-        self, seq: int = 0, *, active: bool, tags: bool = False, chosen: Sequence[int] | None = None
+        self, seq: int = 0, *, is_active: bool, uses_tags: bool = False, cell_ranks: Sequence[int] | None = None
     ) -> None:
         """Forget the last cell.
 
         Args:
-            active: new arrays are recorded.
-            tags: the ranks agree before each launch, and compare the tags of its arrays.
-            chosen: the ranks that run this cell, None for all.
+            is_active: new arrays are recorded.
+            uses_tags: the ranks agree before each launch, and compare the tags of its arrays.
+            cell_ranks: the ranks that run this cell, None for all.
         """
         with self._lock:
-            self._seq, self.active, self._tags = seq, active, tags
+            self._seq, self.is_active, self._uses_tags = seq, is_active, uses_tags
             self._rows: dict[tuple[Any, ...], _Row] = {}
-            self._given: dict[tuple[int, ...], int] = {}
+            self._launch_counts: dict[tuple[int, ...], int] = {}
             """How many launches were made so far whose number is the same on each rank, by participants."""
-            self._made: Counter[tuple[Any, ...]] = Counter()
+            self._array_counts: Counter[tuple[Any, ...]] = Counter()
             """How many arrays of which no rank holds all the cell's own code made, by line, devices and spec, and kind."""
             self._deferred = DeferredHashes(self._read)
-            self._chosen = None if chosen is None else set(chosen)
-            self._sampled_nbytes, self._trouble, self._is_partial = 0, "", False
+            self._cell_ranks = None if cell_ranks is None else set(cell_ranks)
+            self._sampled_nbytes, self._recording_error, self._is_partial = 0, "", False
 
     # -- new arrays
 
-    def note_made(self, array: Any, source: Source) -> None:
+    def record_array(self, array: Any, source: ShardSource) -> None:
         """Record an array that was just made for the user. An array that cannot be recorded becomes a note, not an error of the cell.
 
         Args:
             source: returns what a device got, from the device and its index of the whole.
         """
-        self._note(array, functools.partial(self._note_made, array, source))
+        self._record_safely(array, functools.partial(self._record_array, array, source))
 
-    def note_argument(self, array: Any, argument: Any, source: Source) -> None:
+    def record_argument(self, array: Any, argument: Any, source: ShardSource) -> None:
         """Record an array that was laid out on devices from a value for a program.
 
         JAX assumes that the value is the same on every rank, even if each lays out a part of it: so the whole value identifies it.
         """
-        self._note(array, functools.partial(self._note_argument, array, argument, source))
+        self._record_safely(array, functools.partial(self._record_argument, array, argument, source))
 
-    def _note(self, array: Any, note: Callable[[], None]) -> None:
-        if not self.active:
+    def _record_safely(self, array: Any, record: Callable[[], None]) -> None:
+        if not self.is_active:
             return
         try:
-            note()
+            record()
         except Exception as error:  # noqa: BLE001 - arrays are made by private code of JAX: the user's program goes on
             line = self._find_line()
-            if not self._trouble:
+            if not self._recording_error:
                 where = "a line of another file" if line is None else f"line {line}"
-                self._trouble = f"{where} makes an array that cannot be compared with the other ranks' ({error!r})"
+                self._recording_error = (
+                    f"{where} makes an array that cannot be compared with the other ranks' ({error!r})"
+                )
             tag_array(array, ANY, Producer(HOST_DATA, self._seq, line))
 
-    def _note_made(self, array: Any, source: Source) -> None:
-        place = shared_boxes(array.sharding, array.shape)
-        if place is None:
+    def _record_array(self, array: Any, source: ShardSource) -> None:
+        sharing = find_shared_boxes(array.sharding, array.shape)
+        if sharing is None:
             return
-        line, kind = self._find_line(), _kind_of(array.shape, array.dtype)
-        host = HostArray(kind, array.dtype, _parts(place, source), place)
+        line, kind = self._find_line(), _format_kind(array.shape, array.dtype)
+        host = HostArray(kind, array.dtype, _parts(sharing, source), sharing)
         # Under parity a program may have taken it by donation before this record is called again.
-        is_known = host.learn(self._read, waits=not self._tags)
-        self._enter(line, place, host)
-        if place.is_whole:
-            if self._tags:
+        is_known = host.hash_parts(self._read, wait=not self._uses_tags)
+        self._add_array(line, sharing, host)
+        if sharing.is_replicated:
+            if self._uses_tags:
                 self._tag(array, host, Producer(HOST_DATA, self._seq, line))
             return
-        if self._tags:
-            tag_array(array, self._identify(line, place, kind), Producer(PLACED, self._seq, line))
-        if place.boxes:
+        if self._uses_tags:
+            tag_array(
+                array, self._hash_creation_site(line, sharing, kind), Producer(SHARDED_HOST_DATA, self._seq, line)
+            )
+        if sharing.boxes:
             setattr(array, BOXES, (host,))
-            self._shared.add(host)
+            self._partially_shared.add(host)
             if not is_known:
-                self._unknown.add(host)
+                self._unhashed.add(host)
 
-    def _note_argument(self, array: Any, argument: Any, source: Source) -> None:
-        place = shared_boxes(array.sharding, array.shape)
-        if place is not None:
-            parts = _parts(place, source) if place.is_whole and len(place.boxes) > 1 else {"": argument}
-            host = HostArray(_kind_of(array.shape, array.dtype), array.dtype, parts, place)
+    def _record_argument(self, array: Any, argument: Any, source: ShardSource) -> None:
+        sharing = find_shared_boxes(array.sharding, array.shape)
+        if sharing is not None:
+            parts = _parts(sharing, source) if sharing.is_replicated and len(sharing.boxes) > 1 else {"": argument}
+            host = HostArray(_format_kind(array.shape, array.dtype), array.dtype, parts, sharing)
             # Under parity C++ launches on it before this record is called again, and may take it by donation.
-            host.learn(self._read, waits=not self._tags)
+            host.hash_parts(self._read, wait=not self._uses_tags)
             self._tag(array, host, None)
 
-    def note_kept(self, laid_out: Any, kept: Any) -> None:
+    def record_kept(self, laid_out: Any, kept: Any) -> None:
         """Record that an array that was laid out is kept by the user, and not passed to a program."""
-        if not (self.active and is_tagged(laid_out)):
+        if not (self.is_active and is_tagged(laid_out)):
             return
-        line, place = self._find_line(), shared_boxes(kept.sharding, kept.shape)
+        line, sharing = self._find_line(), find_shared_boxes(kept.sharding, kept.shape)
         ((value, known, _),) = read_tags([laid_out])
-        if known is None and place is not None and place.is_whole:
-            if not self._tags and hasattr(laid_out, PENDING):
+        if known is None and sharing is not None and sharing.is_replicated:
+            if not self._uses_tags and hasattr(laid_out, PENDING):
                 # Under parity a program may have taken it by donation before this record is called again.
-                getattr(laid_out, PENDING).learn(self._read, waits=True)
-            self._enter(line, place, getattr(laid_out, PENDING, value), _kind_of(kept.shape, kept.dtype))
-        if self._tags or known is not None:
+                getattr(laid_out, PENDING).hash_parts(self._read, wait=True)
+            self._add_array(line, sharing, getattr(laid_out, PENDING, value), _format_kind(kept.shape, kept.dtype))
+        if self._uses_tags or known is not None:
             copy_provenance(laid_out, kept, Producer(HOST_DATA, self._seq, line))
 
-    def note_mapped(self, array: Any) -> bool:
+    def tag_pmap_argument(self, array: Any) -> bool:
         """Identify pmap's argument of this rank's own by where it was made; return False if the array is not of several ranks.
 
         A launch is not compared by it, because the parts of two ranks have nothing in common. But what a program without a collective
         computes from it is, where it meets the other ranks'.
         """
-        place = shared_boxes(array.sharding, array.shape) if self._tags else None
-        if place is None:
+        sharing = find_shared_boxes(array.sharding, array.shape) if self._uses_tags else None
+        if sharing is None:
             return False
         line = self._find_line()
-        own = self._identify(line, place, f"pmap {array.aval}")
-        tag_array(array, ANY, Producer(HOST_DATA, self._seq, line, own))
+        pmap_value = self._hash_creation_site(line, sharing, f"pmap {array.aval}")
+        tag_array(array, ANY, Producer(HOST_DATA, self._seq, line, pmap_value))
         return True
 
     def tags_of(self, arguments: Sequence[Any], avals: Sequence[Any]) -> list[Tag]:
@@ -246,59 +250,61 @@ class HostDataRecorder:
         tags = read_tags(arguments)
         for at, (argument, aval) in enumerate(zip(arguments, avals, strict=True)):
             if tags[at][1] is None and getattr(argument, "is_fully_addressable", True):
-                host = HostArray(_kind_of(aval.shape, aval.dtype), aval.dtype, {"": argument})
-                host.learn(self._read, waits=True)
-                tags[at] = (host.value, None, None)
+                host = HostArray(_format_kind(aval.shape, aval.dtype), aval.dtype, {"": argument})
+                host.hash_parts(self._read, wait=True)
+                tags[at] = (host.tag_value, None, None)
         return tags
 
     def _tag(self, array: Any, host: HostArray, producer: Producer | None) -> None:
-        tag_array(array, host.value, producer)
+        tag_array(array, host.tag_value, producer)
         if host.parts:
             setattr(array, PENDING, host)
-            self._unknown.add(host)
+            self._unhashed.add(host)
 
-    def _identify(self, line: int | None, place: SharedBoxes, kind: str) -> int:
+    def _hash_creation_site(self, line: int | None, sharing: SharedBoxes, kind: str) -> int:
         """Return the tag value of an array of which no rank holds all: where it was made, and which one of its kind it is there.
 
         Its content cannot serve for that, because each rank holds another part of it.
         """
-        if self._chosen is not None and not self._chosen.issuperset(place.ranks):
+        if self._cell_ranks is not None and not self._cell_ranks.issuperset(sharing.ranks):
             # With --ranks some ranks make their part anew: the others have theirs from another cell.
             return ANY
-        key: tuple[Any, ...] = (line, place.name, kind)
+        key: tuple[Any, ...] = (line, sharing.sharding_hash, kind)
         thread = current_thread()
         with self._lock:
             if thread.number == MAIN_THREAD:
-                self._made[key] += 1
-                key = (*key, self._seq, self._made[key])
+                self._array_counts[key] += 1
+                key = (*key, self._seq, self._array_counts[key])
             elif thread.number != UNKNOWN_THREAD and line is not None:
                 # The thread may outlive the cell in which it was started.
-                thread.made[key] += 1
-                key = (*key, thread.number, thread.made[key])
+                thread.host_data_counts[key] += 1
+                key = (*key, thread.number, thread.host_data_counts[key])
             else:
                 # Arrays that a library makes in its own tasks come in any order: each is equal to all of its kind.
                 key = key[1:]
-        return hash_bytes(repr(key).encode()) & MASK
+        return hash_bytes(repr(key).encode()) & HASH_MASK
 
-    def _enter(self, line: int | None, place: SharedBoxes, made: HostArray | int, kind: str = "") -> None:
+    def _add_array(self, line: int | None, sharing: SharedBoxes, content: HostArray | int, kind: str = "") -> None:
         """Register an array for comparison by its line at the end of the cell; `made` is its content, or the tag value of that."""
-        kind = made.kind if isinstance(made, HostArray) else kind
+        kind = content.kind if isinstance(content, HostArray) else kind
         # Other threads run at their own pace: of their arrays only the total can be compared.
         group = self._count_launches() if threading.current_thread() is self._main else 0
         with self._lock:
-            row = self._rows.setdefault((line, place.ranks, place.name), _Row())
-            row.kinds.add(group, kind, hash_bytes(kind.encode()))
-            if isinstance(made, int) or "" in (*made.words, *made.parts):
-                self._add(row.sums(_WHOLE), group, made, None, _PLAIN)
+            row = self._rows.setdefault((line, sharing.ranks, sharing.sharding_hash), _Row())
+            row.kind_hash.add(group, kind, hash_bytes(kind.encode()))
+            if isinstance(content, int) or "" in (*content.part_hashes, *content.parts):
+                self._add_hash(row.find_box_hash(_WHOLE_BOX), group, content, None, _NO_LABEL)
             else:
-                for box in place.boxes:
-                    self._add(row.sums(box), group, made, box, _PLAIN)
+                for box in sharing.boxes:
+                    self._add_hash(row.find_box_hash(box), group, content, box, _NO_LABEL)
 
-    def _add(self, sums: RunningHash, group: int, made: HostArray | int, box: str | None, label: HashLabel) -> None:
-        if isinstance(made, int):
-            sums.add(group, label.tell(made), label.mix(made), content=made)
+    def _add_hash(
+        self, running_hash: RunningHash, group: int, content: HostArray | int, box: str | None, label: HashLabel
+    ) -> None:
+        if isinstance(content, int):
+            running_hash.add(group, label.format_hash(content), label.combine(content), content_hash=content)
         else:
-            self._deferred.add(sums, group, made, box, label)
+            self._deferred.add(running_hash, group, content, box, label)
 
     # -- launches
 
@@ -309,174 +315,194 @@ class HostDataRecorder:
             donated: positions of the donated inputs, which are waited for: each is a computation of this rank's own, which ends by
                 itself. None: wait for all, as for a launch without a collective.
         """
-        if self._unknown:
+        if self._unhashed:
             pending = [getattr(array, PENDING) for array in inputs if hasattr(array, PENDING)]
             if not self._deferred.has_room_for([host for host in pending if host.parts]):
                 donated = None
             for at, array in enumerate(inputs):
-                waits = donated is None or at in donated
-                for host in getattr(array, BOXES, ()) if waits else ():
-                    host.learn(self._read, waits=True)
-                    self._unknown.discard(host)
+                must_wait = donated is None or at in donated
+                for host in getattr(array, BOXES, ()) if must_wait else ():
+                    host.hash_parts(self._read, wait=True)
+                    self._unhashed.discard(host)
                 if (host := getattr(array, PENDING, None)) is not None and (
-                    host.learn(self._read, waits=waits) or host.is_lost
+                    host.hash_parts(self._read, wait=must_wait) or host.has_lost_part
                 ):
                     # Not before: if the wait is interrupted, or another thread waits, the array is as it was.
-                    tag_array(array, host.value, read_tags([array])[0][1])
+                    tag_array(array, host.tag_value, read_tags([array])[0][1])
                     vars(array).pop(PENDING, None)
         if donated != () and len(self._deferred):
             # What was kept of the same buffers is computed by now, and about to be donated.
             with self._lock:
-                self._deferred.settle_computed()
+                self._deferred.add_computed()
 
     def record_inputs(
-        self, participants: tuple[int, ...], line: int | None, inputs: Sequence[Any], *, agreed: bool, free: int = 0
+        self,
+        participants: tuple[int, ...],
+        line: int | None,
+        inputs: Sequence[Any],
+        *,
+        is_agreed: bool,
+        uncompared_mask: int = 0,
     ) -> None:
         """Register the inputs of a collective launch that were not compared before it for comparison at the end of the cell.
 
         The n-th launches of the ranks are one, whatever the line.
 
         Args:
-            agreed: the ranks agreed on it.
-            free: mask of the arrays that they did not compare.
+            is_agreed: the ranks agreed on it.
+            uncompared_mask: mask of the arrays that they did not compare.
         """
-        if not self.active:
+        if not self.is_active:
             return
-        number = self._count(participants, agreed=agreed)
-        if agreed:
-            places, tags = masked_places(free, len(inputs)), read_tags(inputs) if free else []
+        number = self._next_number(participants, is_agreed=is_agreed)
+        if is_agreed:
+            positions, tags = (
+                uncompared_positions(uncompared_mask, len(inputs)),
+                read_tags(inputs) if uncompared_mask else [],
+            )
         else:
             tags = read_tags(inputs)
-            places = [at for at, (value, producer, _) in enumerate(tags) if value and producer is None]
+            positions = [at for at, (value, producer, _) in enumerate(tags) if value and producer is None]
         with self._lock:
-            for at in places:
-                made = getattr(inputs[at], PENDING, tags[at][0])
-                self._enter_input(participants, line, (number, at), made, inputs[at])
-            for at, array in enumerate(inputs) if self._shared and number else ():
+            for at in positions:
+                content = getattr(inputs[at], PENDING, tags[at][0])
+                self._add_input(participants, line, (number, at), content, inputs[at])
+            for at, array in enumerate(inputs) if self._partially_shared and number else ():
                 for host in getattr(array, BOXES, ()):
-                    self._enter_boxes(host, HashLabel(number, at, line))
+                    self._add_input_boxes(host, HashLabel(number, at, line))
 
-    def _enter_input(
-        self, participants: tuple[int, ...], line: int | None, which: tuple[int, int], made: HostArray | int, array: Any
+    def _add_input(
+        self,
+        participants: tuple[int, ...],
+        line: int | None,
+        which: tuple[int, int],
+        content: HostArray | int,
+        array: Any,
     ) -> None:
         number, at = which
         # In a thread whose launches are not counted, inputs are compared by line.
-        where, label = (None, HashLabel(number, at, line)) if number else (line, _PLAIN)
+        where, label = (None, HashLabel(number, at, line)) if number else (line, _NO_LABEL)
         row = self._rows.setdefault((where, participants, f"{LAUNCH_INPUT}{at}"), _Row())
-        kind = _kind_of(array.shape, array.dtype)
-        row.kinds.add(0, kind, label.mix(hash_bytes(kind.encode())))
-        if made == ANY:
+        kind = _format_kind(array.shape, array.dtype)
+        row.kind_hash.add(0, kind, label.combine(hash_bytes(kind.encode())))
+        if content == ANY:
             # It is not a value that is still computed: it must not be compared.
-            row.sums(_WHOLE).is_partial = True
+            row.find_box_hash(_WHOLE_BOX).is_partial = True
         else:
-            self._add(row.sums(_WHOLE), 0, made, None, label)
+            self._add_hash(row.find_box_hash(_WHOLE_BOX), 0, content, None, label)
 
-    def _enter_boxes(self, host: HostArray, label: HashLabel) -> None:
-        row = self._rows.setdefault((None, host.place.ranks, LAUNCH_INPUT + host.place.name), _Row())
-        row.kinds.add(0, host.kind, label.mix(hash_bytes(host.kind.encode())))
-        for box in dict.fromkeys((*host.words, *host.parts)):
-            self._add(row.sums(box), 0, host, box, label)
+    def _add_input_boxes(self, host: HostArray, label: HashLabel) -> None:
+        row = self._rows.setdefault((None, host.sharing.ranks, LAUNCH_INPUT + host.sharing.sharding_hash), _Row())
+        row.kind_hash.add(0, host.kind, label.combine(hash_bytes(host.kind.encode())))
+        for box in dict.fromkeys((*host.part_hashes, *host.parts)):
+            self._add_hash(row.find_box_hash(box), 0, host, box, label)
 
     def has_inputs(self) -> bool:
         """Return whether an input of a launch is to be compared at the end of the cell."""
         return any(name.startswith(LAUNCH_INPUT) for _, _, name in self._rows)
 
-    def has_open_arrays(self) -> bool:
+    def has_arrays_to_check(self) -> bool:
         """Return whether arrays are alive that are not hashed yet, or that have boxes which only some ranks share."""
-        return bool(self._unknown or self._shared)
+        return bool(self._unhashed or self._partially_shared)
 
-    def follow(self, inputs: Sequence[Any]) -> Callable[[Sequence[object]], None] | None:
+    def track_inputs(self, inputs: Sequence[Any]) -> Callable[[Sequence[object]], None] | None:
         """Return a function for the outputs of a program without a collective; None if no input has a box that others hold too.
 
         Those boxes are compared when a collective launch takes an array computed from them.
         """
-        if not (self.active and self._shared):
+        if not (self.is_active and self._partially_shared):
             return None
-        boxes = join_boxes(dict.fromkeys(host for array in inputs for host in getattr(array, BOXES, ())))
-        self._shared.update(boxes)
-        return functools.partial(_hold, boxes) if boxes else None
+        boxes = merge_boxes(dict.fromkeys(host for array in inputs for host in getattr(array, BOXES, ())))
+        self._partially_shared.update(boxes)
+        return functools.partial(_attach_boxes, boxes) if boxes else None
 
-    def withdraw(self, participants: tuple[int, ...], *, agreed: bool) -> None:
+    def undo_count(self, participants: tuple[int, ...], *, is_agreed: bool) -> None:
         """Undo the count of the last recorded launch, which was refused before it was made: the next one has its number."""
-        if self._is_counted(agreed=agreed) and self._given.get(participants):
-            self._given[participants] -= 1
+        if self._is_counted(is_agreed=is_agreed) and self._launch_counts.get(participants):
+            self._launch_counts[participants] -= 1
 
-    def _count(self, participants: tuple[int, ...], *, agreed: bool) -> int:
-        if not self._is_counted(agreed=agreed):
+    def _next_number(self, participants: tuple[int, ...], *, is_agreed: bool) -> int:
+        if not self._is_counted(is_agreed=is_agreed):
             return 0
-        number = self._given[participants] = self._given.get(participants, 0) + 1
+        number = self._launch_counts[participants] = self._launch_counts.get(participants, 0) + 1
         return number
 
-    def _is_counted(self, *, agreed: bool) -> bool:
+    def _is_counted(self, *, is_agreed: bool) -> bool:
         # If the ranks do not agree on each launch, other threads run at their own pace.
-        return self.active and (agreed or threading.current_thread() is self._main)
+        return self.is_active and (is_agreed or threading.current_thread() is self._main)
 
     # -- the end of the cell
 
     def take_notes(self) -> list[str]:
         """Return the notes on what of this cell could not be compared, or only in part."""
-        told = [f"{self._trouble}; please report it"] if self._trouble else []
+        notes = [f"{self._recording_error}; please report it"] if self._recording_error else []
         if self._is_partial:
-            told += [
+            notes += [
                 "launches were given values that were donated, or still computed, when the cell ended: those are not compared"
             ]
         if self._sampled_nbytes:
             size = f"{self._sampled_nbytes / 2**20:.1f} MiB"
-            told += [
+            notes += [
                 f"of copies in device memory (up to {size}) only pieces are compared; %mhjax check NAME compares all"
             ]
-        return told
+        return notes
 
     def end_cell(self) -> list[HostDataRow]:
         """Return the rows, and start anew. Everything that the cell launched has ended by now, or was given up."""
         with self._lock:
             rows, self._rows = self._rows, {}
             deferred, self._deferred = self._deferred, DeferredHashes(self._read)
-        deferred.settle_all()
+        deferred.add_remaining()
         self._is_partial = self._is_partial or deferred.is_partial
         return [
-            [line, list(ranks), name, row.kinds.to_wire(), {text: sums.to_wire() for text, sums in row.boxes.items()}]
+            [
+                line,
+                list(ranks),
+                name,
+                row.kind_hash.to_wire(),
+                {text: sums.to_wire() for text, sums in row.box_hashes.items()},
+            ]
             for (line, ranks, name), row in rows.items()
         ]
 
-    def _read(self, value: Any, dtype: Any) -> Reading:
-        reading = self._reads(value, dtype)
-        if reading.in_part:
+    def _read(self, value: Any, dtype: Any) -> ArrayBytes:
+        reading = self._read_value(value, dtype)
+        if reading.is_sampled:
             self._sampled_nbytes = max(self._sampled_nbytes, int(getattr(value, "nbytes", 0)))
         return reading
 
 
-def _parts(place: SharedBoxes, source: Source) -> dict[str, Any]:
-    boxes = {text: source(device, index) for text, (device, index) in place.boxes.items()}
+def _parts(sharing: SharedBoxes, source: ShardSource) -> dict[str, Any]:
+    boxes = {text: source(device, index) for text, (device, index) in sharing.boxes.items()}
     # The same as for a value that is laid out.
-    return {"": next(iter(boxes.values()))} if place.is_whole and len(boxes) == 1 else boxes
+    return {"": next(iter(boxes.values()))} if sharing.is_replicated and len(boxes) == 1 else boxes
 
 
-def _hold(boxes: tuple[HostArray, ...], outputs: Sequence[Any]) -> None:
+def _attach_boxes(boxes: tuple[HostArray, ...], outputs: Sequence[Any]) -> None:
     for output in outputs:
         setattr(output, BOXES, boxes)
 
 
-def join_boxes(several: Iterable[HostArray]) -> tuple[HostArray, ...]:
+def merge_boxes(several: Iterable[HostArray]) -> tuple[HostArray, ...]:
     """Merge the contents that were made over the same devices in the same way: arrays computed from them are compared by the result.
 
     Merged box by box, equal hashes once: ranks that hold a box have one hash for it, whatever other boxes each of them holds.
     """
-    by_place: dict[tuple[Any, ...], list[HostArray]] = {}
+    by_sharing: dict[tuple[Any, ...], list[HostArray]] = {}
     for host in several:
-        by_place.setdefault((host.place.ranks, host.place.name), []).append(host)
-    return tuple(same[0] if len(same) == 1 else _join(same) for same in by_place.values())
+        by_sharing.setdefault((host.sharing.ranks, host.sharing.sharding_hash), []).append(host)
+    return tuple(same[0] if len(same) == 1 else _merge(same) for same in by_sharing.values())
 
 
-def _join(same: Sequence[HostArray]) -> HostArray:
+def _merge(same: Sequence[HostArray]) -> HostArray:
     words: dict[str, dict[int, None]] = {}
     for host in same:
-        for text, word in host.words.items():
+        for text, word in host.part_hashes.items():
             words.setdefault(text, {})[word] = None
-    joined = HostArray(same[0].kind, same[0].dtype, {}, same[0].place)
+    joined = HostArray(same[0].kind, same[0].dtype, {}, same[0].sharing)
     # A part that was deleted before it was hashed is not compared.
     unknown = {text for host in same for text in host.parts}
-    joined.words = {
+    joined.part_hashes = {
         text: word if not rest else hash_bytes(repr([word, *rest]).encode())
         for text, (word, *rest) in words.items()
         if text not in unknown

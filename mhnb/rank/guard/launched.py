@@ -11,10 +11,10 @@ from typing import Any, Protocol, cast
 
 from mhnb.core.wire.protocol import LaunchRow
 
-__all__ = ["Launched", "Unrecorded"]
+__all__ = ["Launch", "UnrecordedLaunch"]
 
 
-_MOST_WEIGHED = 8
+_MOST_TRACKED = 8
 """Only this many outputs are tracked, the last ones: tracking each of a thousand would take as long as the launch."""
 
 
@@ -26,7 +26,7 @@ class _Output(Protocol):
     def block_until_ready(self) -> object: ...
 
 
-class Launched:
+class Launch:
     """One launch between its dispatch and its end.
 
     It keeps the smallest output array until that is ready, because nothing else could show when the launch has ended. The other
@@ -34,12 +34,12 @@ class Launched:
     """
 
     __slots__ = (
-        "_kept",
-        "_others",
-        "agreed",
+        "_other_outputs",
+        "_smallest_output",
         "failure",
+        "is_agreed",
         "is_dispatched",
-        "lost",
+        "is_outcome_unknown",
         "number",
         "row",
     )
@@ -48,46 +48,46 @@ class Launched:
         self.row = row
         self.number = number
         """How many collective launches the cell had made when this one was recorded, this one included."""
-        self._kept: object | None = None
-        self._others: tuple[weakref.ref[object], ...] = ()
+        self._smallest_output: object | None = None
+        self._other_outputs: tuple[weakref.ref[object], ...] = ()
         self.is_dispatched = False
         """False while the dispatch is in progress."""
         if outputs is not None:
-            self._keep(outputs)
-        self.lost = False
+            self._track(outputs)
+        self.is_outcome_unknown = False
         """True if an interrupt came between dispatch and record, so that it is unknown whether the launch runs."""
         self.failure: Exception | None = None
-        self.agreed = False
+        self.is_agreed = False
         """Every participant has agreed on the launch, and so makes it too: it ends by itself, though no rank waits for it."""
 
     def end_dispatch(self, outputs: Sequence[object]) -> None:
         """Record the outputs of the dispatch: the arrays to wait for."""
-        self._keep(outputs)
+        self._track(outputs)
 
-    def break_dispatch(self, error: BaseException) -> None:
+    def fail_dispatch(self, error: BaseException) -> None:
         """Record that the dispatch raised: after the program had run (`jax_debug_nans`), or because of an interrupt."""
         if not self.is_dispatched:
-            self.lost = not isinstance(error, Exception)
+            self.is_outcome_unknown = not isinstance(error, Exception)
             self.is_dispatched = True
 
-    def _keep(self, outputs: Sequence[object]) -> None:
+    def _track(self, outputs: Sequence[object]) -> None:
         if len(outputs) == 1:
-            self._kept, self.is_dispatched = outputs[0], True
+            self._smallest_output, self.is_dispatched = outputs[0], True
             return
-        last = outputs[-_MOST_WEIGHED:]
-        self._kept = min(reversed(last), key=_size, default=None)
-        self._others = tuple(weakref.ref(output) for output in last if output is not self._kept)
+        last = outputs[-_MOST_TRACKED:]
+        self._smallest_output = min(reversed(last), key=_output_nbytes, default=None)
+        self._other_outputs = tuple(weakref.ref(output) for output in last if output is not self._smallest_output)
         self.is_dispatched = True
 
     def has_outputs(self) -> bool:
         """Return whether an output can show when the launch has ended."""
-        return self._kept is not None
+        return self._smallest_output is not None
 
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Return whether the launch has ended, as far as that can be known. Records the failure of a failed launch."""
         if not self.is_dispatched:
             return False
-        output = self._last_alive()
+        output = self._find_live_output()
         if output is None:
             return True
         try:
@@ -97,32 +97,32 @@ class Launched:
         except Exception as error:  # noqa: BLE001 - any failure of the program; `wait` raises it
             if output.is_deleted():
                 # A user's thread has donated it meanwhile, which is not a failure. Another output may show the end.
-                return self.is_over()
+                return self.is_finished()
             self.failure = error
         return True
 
-    def is_under_way(self) -> bool:
+    def is_running(self) -> bool:
         """Return whether the launch still runs, or is being dispatched. It records nothing, so any thread may call it."""
         if not self.is_dispatched:
             return True
         try:
-            output = self._last_alive()
+            output = self._find_live_output()
             return output is not None and not output.is_ready()
         except RuntimeError:
             # The cell's thread has donated the array in between; waiting for a donated array is of no use.
             return False
 
-    def _last_alive(self) -> _Output | None:
+    def _find_live_output(self) -> _Output | None:
         # The smallest output is polled first: a training step returns its loss there, while the parameters are donated
         # to the next step, and a donated array cannot be polled. Then the last output that the cell still holds.
-        for output in (self._kept, *(ref() for ref in reversed(self._others))):
+        for output in (self._smallest_output, *(ref() for ref in reversed(self._other_outputs))):
             array = cast(_Output | None, output)
             if array is not None and not array.is_deleted():
                 return array
         return None
 
 
-class Unrecorded:
+class UnrecordedLaunch:
     """A launch that is known only by an array that it has not computed yet."""
 
     def __init__(self, array: Any) -> None:
@@ -130,11 +130,11 @@ class Unrecorded:
         participants = sorted({device.process_index for device in array.sharding.device_set})
         self.row: LaunchRow = ["", "a program under --guard off", participants, None, 1]
 
-    def is_under_way(self) -> bool:
+    def is_running(self) -> bool:
         """Return whether the launch still runs or waits."""
         return not self._array.is_deleted() and not self._array.is_ready()
 
 
-def _size(output: object) -> int:
+def _output_nbytes(output: object) -> int:
     size: int = getattr(output, "nbytes", 0)
     return size

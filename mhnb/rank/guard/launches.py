@@ -15,45 +15,47 @@ from operator import itemgetter
 from types import FrameType
 from typing import Any, Protocol
 
-from mhnb.core.explain.stacks import Flight, cell_line
+from mhnb.core.explain.stacks import PendingLaunch, cell_line
 from mhnb.core.explain.where import count_launches
-from mhnb.core.guard.agreement import MOST_LINES
+from mhnb.core.guard.agreement import MAX_LINES
 from mhnb.core.guard.outlines import pack_outline
-from mhnb.core.guard.rules import communicates
+from mhnb.core.guard.rules import has_collectives
 from mhnb.core.wire.protocol import LaunchRow
-from mhnb.rank.guard.agreement import Agreement
+from mhnb.rank.guard.agreement import LaunchGate
 from mhnb.rank.guard.host_data import HostDataRecorder
-from mhnb.rank.guard.launched import Launched, Unrecorded
-from mhnb.rank.guard.left import LeftLaunches
-from mhnb.rank.guard.localwork import LocalWork, pauses_s
+from mhnb.rank.guard.launched import Launch, UnrecordedLaunch
+from mhnb.rank.guard.left import AbandonedLaunches
+from mhnb.rank.guard.localwork import LocalArrays, poll_pauses_s
 from mhnb.rank.guard.mismatches import Mismatches
 from mhnb.rank.guard.provenance import OutputProvenance, Tag, read_tags
-from mhnb.rank.guard.recording import CellLaunches, plain_names
+from mhnb.rank.guard.recording import LaunchReport, find_plain_values
 from mhnb.values import Outcome
 
 __all__ = ["LaunchRecorder"]
 
 
-class ChooseWay(Protocol):
+class SelectDispatch(Protocol):
     """Function that selects how launches are made from now on."""
 
     def __call__(self, guard: str, *, is_direct: bool) -> None:
         """Select the guard, and whether JAX makes the launches by itself."""
 
 
-_SWEEP_AT = 64
-_MOST_RESTS = 20
-"""At most this many calls of `sweep` do nothing between two that poll."""
+_FULL_SWEEP_AT = 64
+_MOST_SKIPPED_SWEEPS = 20
+"""At most this many calls of `release_finished` do nothing between two that poll."""
 _LOCAL_STOPPED_WAIT_S = 0.2
-_RUNNING_HERE = (
+_LOCAL_RUNNING_NOTE = (
     "programs of single ranks still run on their own devices, and what is launched there waits behind them; "
     "if they never end: %mhjax restart --replay"
 )
-_RUNNING = "launches of it, on which all ranks agreed, still run, and the next collective waits for them"
+_RUNNING_NOTE = "launches of it, on which all ranks agreed, still run, and the next collective waits for them"
 
 
 class LaunchRecorder:
-    """Launches of this rank in the current cell. `note` and `look` may be called from any thread, the rest from the cell's.
+    """Launches of this rank in the current cell.
+
+    `record_launch` and `sample_launches` may be called from any thread, the rest from the cell's.
 
     Launches made between two cells belong to the next one.
     """
@@ -71,7 +73,7 @@ class LaunchRecorder:
         self.is_direct = False
         """Whether JAX's C++ dispatch launches alone: a launch that has not returned from it has no record."""
         self.process_count = 1
-        self.choose_way: ChooseWay | None = None
+        self.select_dispatch: SelectDispatch | None = None
         """Selects whether JAX launches alone or launches are brought here first; set when the hooks are installed."""
         self.finish_effects: Callable[[], None] | None = None
         """Waits for prints and callbacks from inside compiled programs; set when the hooks are installed."""
@@ -79,29 +81,29 @@ class LaunchRecorder:
         # A user's finalizer may launch wherever Python runs it, even while its own thread holds the lock.
         self._lock = threading.RLock()
         self._rows: list[LaunchRow] = []
-        self._running: deque[Launched] = deque()
-        self._sweep_at = _SWEEP_AT
-        self._sweep_pauses, self._sweep_rests = 0, 1
-        self._number = 0
+        self._running: deque[Launch] = deque()
+        self._full_sweep_at = _FULL_SWEEP_AT
+        self._skipped_sweeps, self._sweeps_to_skip = 0, 1
+        self._collective_count = 0
         self._failure: Exception | None = None
-        self._broken: list[int] = []
+        self._failed_numbers: list[int] = []
         self._failed_in_callback: list[int] = []
-        self._lost: list[tuple[int, LaunchRow]] = []
+        self._first_failed: list[tuple[int, LaunchRow]] = []
         """The first launch of both lists, with its row."""
-        self._is_cell: dict[str, bool] = {}
-        self.local: LocalWork | None = None
+        self._is_cell_by_file: dict[str, bool] = {}
+        self.local_arrays: LocalArrays | None = None
         """Results that programs of this process alone have yet to compute; None without JAX."""
-        self.made: HostDataRecorder | None = None
+        self.host_data: HostDataRecorder | None = None
         """Arrays that the cell built from host data; None if they are not recorded."""
-        self.gate: Agreement | None = None
+        self.gate: LaunchGate | None = None
         """Gate at which the ranks agree before each launch; None if they share no board."""
-        self._counted = 0
+        self._counted_rows = 0
         """How many of the rows `_counts` includes already."""
         self._counts: dict[tuple[int, ...], int] = {}
         self.seq = self._stopped_before = 0
-        self._came_to: list[Any] = []
+        self._pending_launch: list[Any] = []
         self._programs: dict[str, Any] = {}
-        self.left = LeftLaunches()
+        self.abandoned = AbandonedLaunches()
         self.mismatches = Mismatches()
         self.ended_seq = 0
         """The cell that ended last; its launches are kept until the next one has ended."""
@@ -110,81 +112,83 @@ class LaunchRecorder:
         """The programs by fingerprint."""
 
     def begin_cell(
-        self, seq: int = 0, source: str = "", guard: str = "lockstep", chosen: Sequence[int] | None = None
+        self, seq: int = 0, source: str = "", guard: str = "lockstep", cell_ranks: Sequence[int] | None = None
     ) -> None:
         """Forget which files were the last cell's; launches from now on belong to this cell."""
         self.seq, self.guard = seq, guard
-        if self.choose_way is not None:
+        if self.select_dispatch is not None:
             # A launch that may have to be refused must come here before it is made.
-            self.is_direct = guard != "lockstep" and chosen is None and not self.left.is_under_way()
-            self.choose_way(guard, is_direct=self.is_direct)
-        self._is_cell.clear()
+            self.is_direct = guard != "lockstep" and cell_ranks is None and not self.abandoned.has_running()
+            self.select_dispatch(guard, is_direct=self.is_direct)
+        self._is_cell_by_file.clear()
         self.mismatches.begin_cell()
-        if self.local is not None:
-            self.local.begin_cell(source)
-        if self.made is not None:
-            self.made.begin_cell(seq, active=guard != "off", tags=guard == "lockstep", chosen=chosen)
-        self._stopped_before, self.left.refused = 0, False
-        self._came_to = []
+        if self.local_arrays is not None:
+            self.local_arrays.begin_cell(source)
+        if self.host_data is not None:
+            self.host_data.begin_cell(
+                seq, is_active=guard != "off", uses_tags=guard == "lockstep", cell_ranks=cell_ranks
+            )
+        self._stopped_before, self.abandoned.has_refused_launch = 0, False
+        self._pending_launch = []
         if self.gate is not None:
-            self.gate.begin_cell(seq, source, guard, chosen)
+            self.gate.begin_cell(seq, source, guard, cell_ranks)
 
-    def leave_cell(self, seq: int, outcome: Outcome) -> None:
+    def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:
         """Notify the other ranks that this rank makes no more launches in this cell."""
         self.is_direct = False
-        if self.choose_way is not None:
-            self.choose_way(self.guard, is_direct=False)
+        if self.select_dispatch is not None:
+            self.select_dispatch(self.guard, is_direct=False)
         if self.gate is not None:
-            self.gate.end_cell(seq, "left" if self.left.refused and outcome == "error" else outcome)
+            self.gate.end_cell(seq, "left" if self.abandoned.has_refused_launch and outcome == "error" else outcome)
 
-    def takes_interrupt(self) -> bool:
+    def is_interrupt_for_cell(self) -> bool:
         """Return whether an interrupt is meant for the running cell: a late one may be the last cell's."""
-        return self.gate is None or self.gate.is_asked_to_stop()
+        return self.gate is None or self.gate.is_stop_requested()
 
-    def may_be_late(self) -> bool:
+    def can_interrupt_be_late(self) -> bool:
         """Return whether an interrupt that comes now may be meant for the previous cell."""
-        return self.gate is not None and self.gate.stopped_the_last_cell()
+        return self.gate is not None and self.gate.was_previous_cell_stopped()
 
-    def is_asked_to_stop(self) -> bool:
+    def is_stop_requested(self) -> bool:
         """Return whether the ranks were asked to stop the running cell; False if they share no board."""
-        return self.gate is not None and self.gate.is_asked_to_stop()
+        return self.gate is not None and self.gate.is_stop_requested()
 
     def defer_interrupt(self) -> bool:
         """Defer an interrupt until the launch under way is made or given up; return False if none is under way."""
-        if self.gate is None or not self.gate.inside:
+        if self.gate is None or not self.gate.is_main_launching:
             return False
-        self.gate.interrupt_pending = True
+        self.gate.is_interrupt_pending = True
         return True
 
-    def use_interrupt(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None:
+    def set_interrupt_hooks(self, make_interrupt: Callable[[], BaseException], is_handling: Callable[[], bool]) -> None:
         """Set the runner's functions that make the exception before a launch, and check whether the code handles one already."""
 
-        def make_here() -> BaseException:
-            came_to = None if self.gate is None else self.gate.came_to
+        def record_and_make() -> BaseException:
+            proposal = None if self.gate is None else self.gate.pending_proposal
             with self._lock:
                 number = sum(self._count_rows().values()) + 1
-                if self.agreed_stop() == 0:
+                if self.agreed_stop_number() == 0:
                     self._stopped_before = number
-                if came_to is not None and not self._came_to:
-                    self._came_to = [number, came_to.line]
-            return make()
+                if proposal is not None and not self._pending_launch:
+                    self._pending_launch = [number, proposal.line]
+            return make_interrupt()
 
         if self.gate is not None:
-            self.gate.make_interrupt, self.gate.handles_interrupt = make_here, handles
+            self.gate.make_interrupt, self.gate.is_handling_interrupt = record_and_make, is_handling
 
-    def note_lone_interrupt(self) -> None:
+    def mark_unsynchronized(self) -> None:
         """Record that the code gets an interrupt by a signal, on which the ranks have not agreed."""
         if self.gate is not None:
-            self.gate.note_lone_interrupt()
+            self.gate.mark_unsynchronized()
 
-    def agreed_stop(self) -> int | None:
+    def agreed_stop_number(self) -> int | None:
         """Return the number of the cell's launch before which every participant stopped; None if they did not stop together."""
-        return self._stopped_before if self.gate is not None and self.gate.stopped_with else None
+        return self._stopped_before if self.gate is not None and self.gate.interrupted_together else None
 
     def find_line(self) -> int | None:
         """Return the line of the innermost frame of the caller's stack that belongs to the running cell."""
         frame: FrameType | None = sys._getframe(1)
-        is_cell = self._is_cell
+        is_cell = self._is_cell_by_file
         while frame is not None:
             name = frame.f_code.co_filename
             if name not in is_cell:
@@ -198,30 +202,30 @@ class LaunchRecorder:
         """Return the lines of the running cell that lead to the caller: the innermost, and the outermost that called it."""
         lines = list(self._walk_lines(sys._getframe(1)))
         own = [line for at, line in enumerate(lines) if at == 0 or line != lines[at - 1]]
-        return tuple(own if len(own) <= MOST_LINES else [own[0], *own[1 - MOST_LINES :]])
+        return tuple(own if len(own) <= MAX_LINES else [own[0], *own[1 - MAX_LINES :]])
 
     def _walk_lines(self, frame: FrameType | None) -> Iterator[int]:
         while frame is not None:
             name = frame.f_code.co_filename
-            ours = self._is_cell.get(name)
-            if ours is None:
-                ours = self._is_cell[name] = self.is_cell_file(name)
-            if ours:
+            is_cell = self._is_cell_by_file.get(name)
+            if is_cell is None:
+                is_cell = self._is_cell_by_file[name] = self.is_cell_file(name)
+            if is_cell:
                 yield cell_line(name, frame.f_lineno)
             frame = frame.f_back
 
-    def describe(self, fingerprint: str, module: str) -> None:
+    def describe_program(self, fingerprint: str, module: str) -> None:
         """Record the outline of a program just compiled, with plain variables of the call that it was compiled for."""
-        if self.gate is not None and communicates(fingerprint):
-            self.gate.describe(fingerprint, pack_outline(module, self._find_plain_names()))
+        if self.gate is not None and has_collectives(fingerprint):
+            self.gate.describe_program(fingerprint, pack_outline(module, self._find_plain_values()))
 
-    def _find_plain_names(self) -> dict[str, str]:
+    def _find_plain_values(self) -> dict[str, str]:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not self.is_cell_file(frame.f_code.co_filename):
             frame = frame.f_back
-        return {} if frame is None else plain_names(frame)
+        return {} if frame is None else find_plain_values(frame)
 
-    def note(
+    def record_launch(
         self,
         fingerprint: str,
         name: str,
@@ -230,7 +234,7 @@ class LaunchRecorder:
         outputs: Sequence[object] | None,
         *,
         program: Any = None,
-    ) -> Launched:
+    ) -> Launch:
         """Record a launch.
 
         Args:
@@ -239,33 +243,35 @@ class LaunchRecorder:
         """
         with self._lock:
             self._programs[fingerprint] = program
-            self._sweep()
-            self._number += 1
-            row = self._count(fingerprint, name, participants, line)
-            launched = Launched(row, self._number, outputs)
-            self._running.append(launched)
-            self._sweep_rests = 1
-        return launched
+            self._release_finished()
+            self._collective_count += 1
+            row = self._count_row(fingerprint, name, participants, line)
+            launch = Launch(row, self._collective_count, outputs)
+            self._running.append(launch)
+            self._sweeps_to_skip = 1
+        return launch
 
-    def note_given(
-        self, participants: tuple[int, ...], line: int | None, inputs: Sequence[object], *, birth: OutputProvenance
+    def record_inputs(
+        self, participants: tuple[int, ...], line: int | None, inputs: Sequence[object], *, provenance: OutputProvenance
     ) -> None:
         """Record the inputs of a launch that were not compared before it; to be called before it is made."""
-        if self.made is not None:
-            self.made.record_inputs(participants, line, inputs, agreed=birth.agreed, free=birth.free)
+        if self.host_data is not None:
+            self.host_data.record_inputs(
+                participants, line, inputs, is_agreed=provenance.is_agreed, uncompared_mask=provenance.uncompared_mask
+            )
 
-    def learn_contents(self, inputs: Sequence[object], donated: Collection[int] | None = ()) -> None:
+    def hash_inputs(self, inputs: Sequence[object], donated: Collection[int] | None = ()) -> None:
         """Hash the contents of a program's inputs; to be called before the launch is agreed on.
 
         Args:
             donated: positions of the donated inputs; None if they are unknown.
         """
-        if self.made is not None:
-            self.made.hash_inputs(inputs, donated=donated)
+        if self.host_data is not None:
+            self.host_data.hash_inputs(inputs, donated=donated)
 
-    def has_open_arrays(self) -> bool:
+    def has_arrays_to_check(self) -> bool:
         """Return whether arrays are alive whose content or boxes must still be checked when a program takes them."""
-        return self.made is not None and self.made.has_open_arrays()
+        return self.host_data is not None and self.host_data.has_arrays_to_check()
 
     def tags_of(self, arguments: Sequence[Any], avals: Sequence[Any]) -> list[Tag]:
         """Return the tags of a program's arguments as the user passed them.
@@ -273,30 +279,30 @@ class LaunchRecorder:
         Args:
             avals: shape and type of each argument, as the program has them.
         """
-        return read_tags(arguments) if self.made is None else self.made.tags_of(arguments, avals)
+        return read_tags(arguments) if self.host_data is None else self.host_data.tags_of(arguments, avals)
 
-    def follow_given(self, inputs: Sequence[object]) -> Callable[[Sequence[object]], None] | None:
+    def track_inputs(self, inputs: Sequence[object]) -> Callable[[Sequence[object]], None] | None:
         """Return a function for what a program without a collective computes from boxes that other ranks hold too.
 
         None if its inputs have no such box.
         """
-        return None if self.made is None else self.made.follow(inputs)
+        return None if self.host_data is None else self.host_data.track_inputs(inputs)
 
-    def withdraw(self, launched: Launched) -> None:
+    def withdraw(self, launch: Launch) -> None:
         """Remove a launch that was recorded and then refused before anything ran."""
         with self._lock:
-            if launched not in self._running:
+            if launch not in self._running:
                 # A thread of an interrupted cell, which has meanwhile ended and reported its launches.
                 return
-            self._running.remove(launched)
+            self._running.remove(launch)
             self._forget_counts()
-            launched.row[4] -= 1
-            if self.made is not None:
-                self.made.withdraw(tuple(launched.row[2]), agreed=launched.agreed)
-            if launched.row[4] == 0:
-                self._rows = [row for row in self._rows if row is not launched.row]
+            launch.row[4] -= 1
+            if self.host_data is not None:
+                self.host_data.undo_count(tuple(launch.row[2]), is_agreed=launch.is_agreed)
+            if launch.row[4] == 0:
+                self._rows = [row for row in self._rows if row is not launch.row]
 
-    def wait(self, limit_s: float | None = None) -> None:
+    def wait_all(self, limit_s: float | None = None) -> None:
         """Wait until all launches have finished. An interrupt ends the wait at once.
 
         To be called however the cell's code ended, because launches made before it raised are still under way.
@@ -308,82 +314,96 @@ class LaunchRecorder:
         Raises:
             Exception: the error of the first launch that failed.
         """
-        gave_up = self._is_busy() and not self._outwait(limit_s)
+        has_given_up = self._has_running() and not self._outwait(limit_s)
         # After an interrupt local results are not needed: the wait for them is shorter.
-        local_limit_s = 0.0 if gave_up else limit_s and min(limit_s, _LOCAL_STOPPED_WAIT_S)
-        local = None if self.local is None else self.local.wait(local_limit_s)
-        if gave_up:
+        local_limit_s = 0.0 if has_given_up else limit_s and min(limit_s, _LOCAL_STOPPED_WAIT_S)
+        local_failure = None if self.local_arrays is None else self.local_arrays.wait(local_limit_s)
+        if has_given_up:
             return
         # Effects of launches that still run, or were abandoned earlier, may never come, and no signal ends the wait.
-        may_hang = self.left.is_under_way() or (self.local is not None and self.local.gave_up)
+        may_hang = self.abandoned.has_running() or (self.local_arrays is not None and self.local_arrays.has_given_up)
         if self.finish_effects is not None and not may_hang:
             self.finish_effects()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if self.gate is not None and (mismatch := self.gate.take_failure()) is not None:
+        if self.gate is not None and (mismatch := self.gate.take_thread_failure()) is not None:
             raise mismatch
-        if local is not None:
-            raise local
+        if local_failure is not None:
+            raise local_failure
 
-    def count(self) -> int:
+    def count_collectives(self) -> int:
         """Return how many collective launches the cell has made so far."""
-        return self._number
+        return self._collective_count
 
     def count_running(self) -> int:
         """Return how many collective launches still run, and end by themselves."""
         with self._lock:
-            self._sweep(every=True)
-            return sum(launched.agreed for launched in self._running)
+            self._release_finished(check_all=True)
+            return sum(launched.is_agreed for launched in self._running)
 
     def count_failed(self) -> int:
         """Return how many collective launches failed here in a user's callback: a peer may wait for the rest of them."""
         with self._lock:
-            self._sweep(every=True)
+            self._release_finished(check_all=True)
             return len(self._failed_in_callback)
 
-    def close_cell(self, seq: int, outcome: Outcome) -> CellLaunches:
+    def close_cell(self, seq: int, outcome: Outcome) -> LaunchReport:
         """Return the report on the cell's launches, and notify the other ranks that this rank makes no more in the cell."""
-        made = [] if self.made is None else self.made.end_cell()
+        host_arrays = [] if self.host_data is None else self.host_data.end_cell()
         running, failed = self.count_running(), self.count_failed()
-        left = self._find_left()
+        abandoned_launch = self._find_abandoned()
         rows, abandoned = self.end_cell()
-        if earlier := self.left.take_given_up():
+        if given_up := self.abandoned.take_given_up():
             # The cell was interrupted while it waited for them: they may hang, and so would every later collective.
-            (of_seq, row), abandoned = earlier[0], abandoned + len(earlier)
-            left = [row[1], row[3], of_seq]
+            (of_seq, row), abandoned = given_up[0], abandoned + len(given_up)
+            abandoned_launch = [row[1], row[3], of_seq]
         if unrecorded := self._list_unrecorded():
-            self.left.add(seq, unrecorded)
+            self.abandoned.add(seq, unrecorded)
             abandoned += len(unrecorded)
-        stopped_before = self.agreed_stop() if outcome == "interrupted" else None
-        notes = [_RUNNING] if running else []
-        if self.local is not None and self.local.gave_up and not (running or abandoned):
-            notes.append(_RUNNING_HERE)
-        for record in (self.gate, self.made):
+        interrupted_before = self.agreed_stop_number() if outcome == "interrupted" else None
+        notes = [_RUNNING_NOTE] if running else []
+        if self.local_arrays is not None and self.local_arrays.has_given_up and not (running or abandoned):
+            notes.append(_LOCAL_RUNNING_NOTE)
+        for record in (self.gate, self.host_data):
             notes += [] if record is None else record.take_notes()
-        caught = self.mismatches.take_caught()
-        taken = [] if self.gate is None else self.gate.take_taken()
-        self.leave_cell(seq, outcome)
-        return CellLaunches(
-            rows, abandoned, running, failed, made, stopped_before, notes, caught, taken, left, self._came_to
+        ignored_refusals = self.mismatches.take_ignored_refusals()
+        refused_inputs = [] if self.gate is None else self.gate.take_refused_inputs()
+        self.notify_cell_ended(seq, outcome)
+        return LaunchReport(
+            rows,
+            abandoned,
+            running,
+            failed,
+            host_arrays,
+            interrupted_before,
+            notes,
+            ignored_refusals,
+            refused_inputs,
+            abandoned_launch,
+            self._pending_launch,
         )
 
-    def _list_unrecorded(self) -> list[Unrecorded]:
+    def _list_unrecorded(self) -> list[UnrecordedLaunch]:
         """List the launches that a cell under --guard off abandoned; there is no record of them."""
         is_unrecorded = self.guard == "off" and self.is_direct
-        return [Unrecorded(array) for array in self.local.shared] if is_unrecorded and self.local is not None else []
+        return (
+            [UnrecordedLaunch(array) for array in self.local_arrays.abandoned_shared]
+            if is_unrecorded and self.local_arrays is not None
+            else []
+        )
 
-    def _find_left(self) -> list[Any]:
+    def _find_abandoned(self) -> list[Any]:
         """Return name and line of the first collective launch that is not waited for; those that end by themselves come last."""
         with self._lock:
             unfinished = list(self._running)
-            lone = [(launched.number, launched.row) for launched in unfinished if not launched.agreed]
-            agreed = [(launched.number, launched.row) for launched in unfinished if launched.agreed]
-            first = min([*lone, *self._lost] or agreed, key=itemgetter(0), default=None)
+            not_agreed = [(launched.number, launched.row) for launched in unfinished if not launched.is_agreed]
+            agreed = [(launched.number, launched.row) for launched in unfinished if launched.is_agreed]
+            first = min([*not_agreed, *self._first_failed] or agreed, key=itemgetter(0), default=None)
         return [] if first is None else [first[1][1], first[1][3]]
 
-    def _is_busy(self) -> bool:
-        return bool(self._running) or (self.gate is not None and self.gate.is_busy())
+    def _has_running(self) -> bool:
+        return bool(self._running) or (self.gate is not None and self.gate.has_launching_threads())
 
     def end_cell(self) -> tuple[list[LaunchRow], int]:
         """Return the rows and the number of abandoned launches, and reset the record.
@@ -393,53 +413,53 @@ class LaunchRecorder:
         failed in a user's callback and was this rank's last: if a peer waits for the rest of it, that peer reports it.
         """
         with self._lock:
-            self._sweep(every=True)
-            unfinished = [left for left in self._running if not left.agreed]
-            excused = [number for number in self._failed_in_callback if number == self._number]
-            abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
+            self._release_finished(check_all=True)
+            unfinished = [launch for launch in self._running if not launch.is_agreed]
+            excused = [number for number in self._failed_in_callback if number == self._collective_count]
+            abandoned = len(unfinished) + len(self._failed_numbers) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
-            self.left.add(self.seq, [launched for launched in unfinished if launched.has_outputs()])
-            agreed = [launched for launched in self._running if launched.agreed]
-            self.left.expect(self.seq, agreed)
+            self.abandoned.add(self.seq, [launched for launched in unfinished if launched.has_outputs()])
+            agreed = [launched for launched in self._running if launched.is_agreed]
+            self.abandoned.add_expected(self.seq, agreed)
             self.ended_seq, self.ended_rows = self.seq, rows
             self.ended_programs, self._programs = self._programs, {}
             self._forget_counts()
             self._running.clear()
-            self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []
-            self._lost = []
+            self._collective_count, self._failure, self._failed_numbers, self._failed_in_callback = 0, None, [], []
+            self._first_failed = []
         return rows, abandoned
 
-    def sweep(self) -> None:
+    def release_finished(self) -> None:
         """Release the launches that have ended, so that an array that the cell has dropped is freed. From any thread, repeatedly.
 
         The longer no launch has ended, the fewer calls poll, because asking an array whether it is ready has a cost.
         """
-        self._sweep_pauses += 1
-        if not self._running or self._sweep_pauses < self._sweep_rests:
+        self._skipped_sweeps += 1
+        if not self._running or self._skipped_sweeps < self._sweeps_to_skip:
             return
         with self._lock:
             before = len(self._running)
-            self._sweep(every=True)
+            self._release_finished(check_all=True)
             ended = len(self._running) < before
-        self._sweep_rests = 1 if ended else min(2 * self._sweep_rests, _MOST_RESTS)
-        self._sweep_pauses = 0
+        self._sweeps_to_skip = 1 if ended else min(2 * self._sweeps_to_skip, _MOST_SKIPPED_SWEEPS)
+        self._skipped_sweeps = 0
 
-    def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
+    def sample_launches(self) -> tuple[dict[tuple[int, ...], int], PendingLaunch | None]:
         """Return the cell's launch counts by participants, and the oldest launch that has not finished. From any thread."""
         with self._lock:
             counts = self._count_rows()
             running = list(self._running)
-            for place, launched in enumerate(running):
-                if launched.is_under_way():
+            for index, launched in enumerate(running):
+                if launched.is_running():
                     _, name, participants, line, _ = launched.row
-                    later = sum(other.row[2] == participants for other in running[place + 1 :])
+                    later = sum(other.row[2] == participants for other in running[index + 1 :])
                     key = tuple(participants)
-                    return counts, Flight(name, key, line, counts[key] - later)
-            if self.gate is not None and (pending := self.gate.pending) is not None:
+                    return counts, PendingLaunch(name, key, line, counts[key] - later)
+            if self.gate is not None and (pending := self.gate.undecided_launch) is not None:
                 # This rank has come as far, though the launch is not made before all participants have.
                 name, key, line = pending
                 counts[key] = counts.get(key, 0) + 1
-                return counts, Flight(name, key, line, counts[key], made=False)
+                return counts, PendingLaunch(name, key, line, counts[key], is_launched=False)
         return counts, None
 
     def list_awaited(self) -> list[int] | None:
@@ -449,14 +469,14 @@ class LaunchRecorder:
     def _count_rows(self) -> dict[tuple[int, ...], int]:
         # Rows before the last do not change any more, and there may be many, so each is counted once.
         fixed = max(len(self._rows) - 1, 0)
-        _add(self._counts, count_launches(self._rows[self._counted : fixed]))
-        self._counted = fixed
-        return _add(dict(self._counts), count_launches(self._rows[fixed:]))
+        _add_counts(self._counts, count_launches(self._rows[self._counted_rows : fixed]))
+        self._counted_rows = fixed
+        return _add_counts(dict(self._counts), count_launches(self._rows[fixed:]))
 
     def _forget_counts(self) -> None:
-        self._counted, self._counts = 0, {}
+        self._counted_rows, self._counts = 0, {}
 
-    def _count(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> LaunchRow:
+    def _count_row(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> LaunchRow:
         rows = self._rows
         if rows:
             last = rows[-1]
@@ -470,40 +490,40 @@ class LaunchRecorder:
 
     def _outwait(self, limit_s: float | None) -> bool:
         """Poll until nothing runs; return False if the limit is reached."""
-        pauses, began_s = pauses_s(), self._clock()
+        pauses, began_s = poll_pauses_s(), self._clock()
         while True:
             with self._lock:
-                self._sweep(every=True)
-            if not self._is_busy():
+                self._release_finished(check_all=True)
+            if not self._has_running():
                 return True
             # Use the clock: on a loaded machine a pause is longer than intended.
             if limit_s is not None and self._clock() - began_s >= limit_s:
                 return False
             self._sleep(next(pauses))
 
-    def _sweep(self, *, every: bool = False) -> None:
+    def _release_finished(self, *, check_all: bool = False) -> None:
         # Outputs are released as soon as they are ready, or a long loop would keep all of its arrays. Launches end
         # about in order, so polling the oldest is enough until many have accumulated.
         running = self._running
-        while running and self._is_over(running[0]):
+        while running and self._is_finished(running[0]):
             running.popleft()
-        if running and (every or len(running) > self._sweep_at):
-            self._running = deque(launched for launched in running if not self._is_over(launched))
-            self._sweep_at = max(_SWEEP_AT, 2 * len(self._running))
+        if running and (check_all or len(running) > self._full_sweep_at):
+            self._running = deque(launched for launched in running if not self._is_finished(launched))
+            self._full_sweep_at = max(_FULL_SWEEP_AT, 2 * len(self._running))
 
-    def _is_over(self, launched: Launched) -> bool:
-        if not launched.is_over():
+    def _is_finished(self, launch: Launch) -> bool:
+        if not launch.is_finished():
             return False
-        failure = launched.failure
+        failure = launch.failure
         if failure is not None and self._failure is None:
             self._failure = failure
-        if failure is not None or launched.lost:
-            (self._failed_in_callback if "allback" in str(failure) else self._broken).append(launched.number)
-            self._lost = sorted([*self._lost, (launched.number, launched.row)], key=itemgetter(0))[:1]
+        if failure is not None or launch.is_outcome_unknown:
+            (self._failed_in_callback if "allback" in str(failure) else self._failed_numbers).append(launch.number)
+            self._first_failed = sorted([*self._first_failed, (launch.number, launch.row)], key=itemgetter(0))[:1]
         return True
 
 
-def _add(counts: dict[tuple[int, ...], int], more: dict[tuple[int, ...], int]) -> dict[tuple[int, ...], int]:
+def _add_counts(counts: dict[tuple[int, ...], int], more: dict[tuple[int, ...], int]) -> dict[tuple[int, ...], int]:
     for participants, count in more.items():
         counts[participants] = counts.get(participants, 0) + count
     return counts

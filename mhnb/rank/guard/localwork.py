@@ -14,28 +14,28 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["LocalWork", "pauses_s"]
+__all__ = ["LocalArrays", "poll_pauses_s"]
 
-_PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
+_SHORT_PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
 """Pauses between two polls. Short ones come first, because most launches end within 1 ms."""
-_GROWTH = 1.02
-"""After those, a pause is 2 % of the time waited so far, from 2 ms to `_LONGEST_S`."""
-_FIRST_LONG_S, _LONGEST_S = 2e-3, 0.1
-_IDLE = re.compile(r"\s*(?:pass)?\s*")
+_PAUSE_GROWTH = 1.02
+"""After those, a pause is 2 % of the time waited so far, from 2 ms to `_LONGEST_PAUSE_S`."""
+_FIRST_LONG_PAUSE_S, _LONGEST_PAUSE_S = 2e-3, 0.1
+_EMPTY_CELL = re.compile(r"\s*(?:pass)?\s*")
 """Matches the source of a cell that starts nothing."""
 
 
-def pauses_s() -> Iterator[float]:
+def poll_pauses_s() -> Iterator[float]:
     """Yield the seconds to sleep between two polls, without end."""
-    yield from _PAUSES_S
+    yield from _SHORT_PAUSES_S
     # since jax 0.10.2: each `is_ready` of an array of several devices leaks 400 bytes, so a long wait polls rarely.
-    pause_s = _FIRST_LONG_S
+    pause_s = _FIRST_LONG_PAUSE_S
     while True:
         yield pause_s
-        pause_s = min(pause_s * _GROWTH, _LONGEST_S)
+        pause_s = min(pause_s * _PAUSE_GROWTH, _LONGEST_PAUSE_S)
 
 
-class LocalWork:
+class LocalArrays:
     """The arrays that are not ready when a cell ends.
 
     Args:
@@ -49,20 +49,24 @@ class LocalWork:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._list, self._sleep, self._clock = list_arrays, sleep, clock
-        self._is_idle = False
-        self._seen: dict[int, weakref.ref[Any]] = {}
+        self._list_arrays, self._sleep, self._clock = list_arrays, sleep, clock
+        self._is_empty_cell = False
+        self._polled: dict[int, weakref.ref[Any]] = {}
         """Some of the arrays that were polled, by id; every older array was polled with them."""
-        self._left: list[weakref.ref[Any]] = []
+        self._abandoned: list[weakref.ref[Any]] = []
         """Arrays not ready when their cell was given up. They may wait for a collective that never ends: no later cell waits for them."""
-        self.gave_up = False
+        self.has_given_up = False
         """Whether the running cell has given up on some arrays."""
-        self.shared: list[Any] = []
+        self.abandoned_shared: list[Any] = []
         """Those of them in which other ranks have a part."""
 
     def begin_cell(self, source: str) -> None:
         """Reset for a new cell, and record whether the cell can start anything at all."""
-        self._is_idle, self.gave_up, self.shared = _IDLE.fullmatch(source) is not None, False, []
+        self._is_empty_cell, self.has_given_up, self.abandoned_shared = (
+            _EMPTY_CELL.fullmatch(source) is not None,
+            False,
+            [],
+        )
 
     def wait(self, limit_s: float | None = None) -> Exception | None:
         """Wait until all arrays are ready. An interrupt ends the wait at once.
@@ -73,59 +77,61 @@ class LocalWork:
         Returns:
             The error of the first array that failed among those that were not ready yet: the user cannot have seen it before.
         """
-        if self._is_idle:
+        if self._is_empty_cell:
             return None
-        platforms = self._list()
-        fresh = [array for arrays in platforms for array in self._newer_than_seen(arrays)]
-        if not fresh:
+        platforms = self._list_arrays()
+        new_arrays = [array for arrays in platforms for array in self._newer_than_polled(arrays)]
+        if not new_arrays:
             return None
-        waiting = self._without_left([array for array in fresh if not _is_over(array)])
+        waiting = self._exclude_abandoned([array for array in new_arrays if not _is_finished(array)])
         failure = self._outwait(waiting, limit_s)
-        self._see(platforms)
+        self._record_polled(platforms)
         return failure
 
-    def _newer_than_seen(self, arrays: Sequence[Any]) -> Sequence[Any]:
+    def _newer_than_polled(self, arrays: Sequence[Any]) -> Sequence[Any]:
         for index, array in enumerate(arrays):
-            known = self._seen.get(id(array))
+            known = self._polled.get(id(array))
             if known is not None and known() is array:
                 return arrays[:index]
         return arrays
 
-    def _see(self, platforms: Sequence[Sequence[Any]]) -> None:
+    def _record_polled(self, platforms: Sequence[Sequence[Any]]) -> None:
         # Keep a few, at growing distances, because many of the newest arrays do not live long.
-        self._seen.clear()
+        self._polled.clear()
         for arrays in platforms:
-            place = 0
-            while place < len(arrays):
-                self._seen[id(arrays[place])] = weakref.ref(arrays[place])
-                place = 2 * place + 1
+            index = 0
+            while index < len(arrays):
+                self._polled[id(arrays[index])] = weakref.ref(arrays[index])
+                index = 2 * index + 1
 
-    def _without_left(self, arrays: list[Any]) -> list[Any]:
+    def _exclude_abandoned(self, arrays: list[Any]) -> list[Any]:
         if not arrays:
             return arrays
-        left = {id(array) for ref in self._left if (array := ref()) is not None}
-        return [array for array in arrays if id(array) not in left]
+        abandoned_ids = {id(array) for ref in self._abandoned if (array := ref()) is not None}
+        return [array for array in arrays if id(array) not in abandoned_ids]
 
     def _outwait(self, waiting: list[Any], limit_s: float | None) -> Exception | None:
         failure: Exception | None = None
-        pauses, began_s = pauses_s(), self._clock()
+        pauses, began_s = poll_pauses_s(), self._clock()
         while waiting:
             # The oldest first: the others may be computed from it, and fail with it.
             array = waiting[-1]
-            if _is_over(array):
-                failure = failure or _failure_of(array)
+            if _is_finished(array):
+                failure = failure or _get_failure(array)
                 waiting.pop()
                 continue
             if limit_s is not None and self._clock() - began_s >= limit_s:
-                self.gave_up = True
-                self.shared = [each for each in waiting if not each.is_fully_addressable]
-                self._left = [ref for ref in self._left if ref() is not None] + [weakref.ref(each) for each in waiting]
+                self.has_given_up = True
+                self.abandoned_shared = [each for each in waiting if not each.is_fully_addressable]
+                self._abandoned = [ref for ref in self._abandoned if ref() is not None] + [
+                    weakref.ref(each) for each in waiting
+                ]
                 return failure
             self._sleep(next(pauses))
         return failure
 
 
-def _is_over(array: Any) -> bool:
+def _is_finished(array: Any) -> bool:
     try:
         return bool(array.is_ready())
     except RuntimeError:
@@ -133,7 +139,7 @@ def _is_over(array: Any) -> bool:
         return True
 
 
-def _failure_of(array: Any) -> Exception | None:
+def _get_failure(array: Any) -> Exception | None:
     if array.is_deleted():
         return None
     try:

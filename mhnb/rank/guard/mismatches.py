@@ -24,15 +24,15 @@ class Mismatches:
     """
 
     def __init__(self) -> None:
-        self._untold: Counter[tuple[str, int | None]] = Counter()
-        self._alive: WeakKeyDictionary[OrderMismatch, tuple[str, int | None]] = WeakKeyDictionary()
-        self._shown: BaseException | None = None
+        self._unshown: Counter[tuple[str, int | None]] = Counter()
+        self._alive_errors: WeakKeyDictionary[OrderMismatch, tuple[str, int | None]] = WeakKeyDictionary()
+        self._first_shown: BaseException | None = None
 
     def begin_cell(self) -> None:
         """Forget the mismatches of the last cell, although the new cell may show one of them once more."""
-        self._untold.clear()
-        self._alive.clear()
-        self._shown = None
+        self._unshown.clear()
+        self._alive_errors.clear()
+        self._first_shown = None
 
     def note_raised(self, error: OrderMismatch, name: str, line: int | None) -> None:
         """Record a mismatch that is raised in the cell's code.
@@ -41,40 +41,40 @@ class Mismatches:
             name: name of the program that was not launched.
             line: line of the cell, 1-based; None if it is not in the cell's own text.
         """
-        self._untold[name, line] += 1
-        self._alive[error] = name, line
+        self._unshown[name, line] += 1
+        self._alive_errors[error] = name, line
 
     def note_shown(self, error: BaseException) -> None:
         """Record an error that the user sees, together with its causes."""
         for each in _list_shown(error):
             # Most other exceptions cannot be weakly referenced, so they cannot even be looked up.
-            if is_a(each, OrderMismatch) and (place := self._alive.pop(each, None)) is not None:
-                self._untold[place] -= 1
-                self._shown = error if self._shown is None else self._shown
+            if is_a(each, OrderMismatch) and (launch := self._alive_errors.pop(each, None)) is not None:
+                self._unshown[launch] -= 1
+                self._first_shown = error if self._first_shown is None else self._first_shown
 
     def take_shown(self) -> BaseException | None:
         """Return the first shown error that includes a mismatch, and forget it.
 
         A cell with such an error has not ended well, even if a handler caught the error later.
         """
-        shown, self._shown = self._shown, None
+        shown, self._first_shown = self._first_shown, None
         return shown
 
-    def take_caught(self) -> list[list[Any]]:
+    def take_ignored_refusals(self) -> list[list[Any]]:
         """Return the name and line of each refused launch whose reason was not shown to the user, each once."""
-        if not self._untold:
+        if not self._unshown:
             return []
-        caught = [list(place) for place, count in self._untold.items() if count]
+        ignored_refusals = [list(place) for place, count in self._unshown.items() if count]
         self.begin_cell()
-        return caught
+        return ignored_refusals
 
 
 def _list_shown(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and every exception that IPython shows with it."""
     seen: set[int] = set()
-    rest: list[BaseException | None] = [error]
-    while rest:
-        each = rest.pop()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        each = pending.pop()
         if each is None or id(each) in seen:
             continue
         seen.add(id(each))
@@ -82,4 +82,4 @@ def _list_shown(error: BaseException) -> Iterator[BaseException]:
         if each is error and is_a(each, (MhnbError, SystemExit)):
             # These are shown as one text, without their causes.
             return
-        rest += [cause_of(each), *members_of(each)]
+        pending += [cause_of(each), *members_of(each)]

@@ -17,19 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.core.guard.outlines import CALLBACK
+from mhnb.core.guard.outlines import CALLBACK_PREFIX
 from mhnb.errors import InvalidRequest
 from mhnb.rank.guard.launches import LaunchRecorder
 
 __all__ = [
     "CompiledProgram",
+    "canonicalize_module",
     "check_may_launch",
     "describe_callable",
+    "find_launched_programs",
     "find_meshes",
-    "full_name",
-    "identify_module",
-    "launched_programs",
-    "no_launches",
+    "forbid_launches",
+    "format_program_name",
     "optimised_texts",
     "ranks_of_devices",
 ]
@@ -41,17 +41,22 @@ _POINTERS = re.compile(
 )
 """Two addresses of this process as raw bytes: of a function of XLA, and of the Python function that it calls."""
 _DEEPEST, _LONGEST_VALUE = 8, 200
-_PLUMBING = ("jax._src.buffer_callback", "jax._src.callback", "jax._src.custom_partitioning", "jax._src.debugging")
+_JAX_WRAPPER_MODULES = (
+    "jax._src.buffer_callback",
+    "jax._src.callback",
+    "jax._src.custom_partitioning",
+    "jax._src.debugging",
+)
 """Modules of JAX whose functions and objects only wrap the user's."""
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, types.EllipsisType)
+_PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, types.EllipsisType)
 
 
-class _Thread(threading.local):
-    refusing = ""
+class _ThreadState(threading.local):
+    refusal_reason = ""
     """Why no launch may be made."""
 
 
-_thread = _Thread()
+_thread = _ThreadState()
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -77,7 +82,7 @@ def find_meshes(module: str) -> str:
     return "\n".join(_MESH_LINE.findall(module))
 
 
-def identify_module(text: str, host_callbacks: Sequence[Any], kept_alive: Sequence[Any]) -> str:
+def canonicalize_module(text: str, host_callbacks: Sequence[Any], kept_alive: Sequence[Any]) -> str:
     """Return a lowered module's text that describes Python objects by what they are, and not by their addresses.
 
     Args:
@@ -92,19 +97,19 @@ def identify_module(text: str, host_callbacks: Sequence[Any], kept_alive: Sequen
     text = _POINTERS.sub(r'\1""', text)
     # A callback that returns nothing into the program does not change its numbers: it may differ, like a print's text.
     returning = ((place, each) for place, each in enumerate(host_callbacks) if _returns_values(each))
-    return "\n".join([text, *(f"{CALLBACK} {place}: {describe_callable(each)}" for place, each in returning)])
+    return "\n".join([text, *(f"{CALLBACK_PREFIX} {place}: {describe_callable(each)}" for place, each in returning)])
 
 
 def _returns_values(callback: Any, depth: int = 0) -> bool:
     """Return whether a host callback returns values to its program. True if JAX does not expose that."""
-    cells = _cells(callback)
+    cells = _closure_variables(callback)
     if "result_avals" in cells:
         return bool(cells["result_avals"])
     inner = cells.get("callback_without_token")
     return inner is None or depth > _DEEPEST or _returns_values(inner, depth + 1)
 
 
-def _cells(function: Any) -> dict[str, Any]:
+def _closure_variables(function: Any) -> dict[str, Any]:
     """Return the variables that a function's closure holds, by name, without cells that are still empty."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     cells = zip(names, getattr(function, "__closure__", None) or (), strict=False)
@@ -134,9 +139,9 @@ def describe_callable(value: Any, depth: int = 0) -> str:
     deeper = depth + 1
     match value:
         case functools.partial():
-            given = [_describe_value(each, deeper) for each in value.args]
-            given += [f"{name}={_describe_value(each, deeper)}" for name, each in sorted(value.keywords.items())]
-            return f"partial({', '.join([describe_callable(value.func, deeper), *given])})"
+            bound = [_describe_value(each, deeper) for each in value.args]
+            bound += [f"{name}={_describe_value(each, deeper)}" for name, each in sorted(value.keywords.items())]
+            return f"partial({', '.join([describe_callable(value.func, deeper), *bound])})"
         case types.MethodType():
             return f"{describe_callable(value.__func__, deeper)} of {_describe_owner(value.__self__, deeper)}"
         case types.FunctionType():
@@ -151,14 +156,14 @@ def describe_callable(value: Any, depth: int = 0) -> str:
 
 
 def _describe_function(function: types.FunctionType, depth: int) -> str:
-    if function.__module__ in _PLUMBING:
-        return _describe_held(f"{function.__module__}.{function.__qualname__}", _cells(function), depth)
-    given = [_describe_value(each, depth) for each in function.__defaults__ or ()]
-    named = {**(function.__kwdefaults__ or {}), **_cells(function)}
-    given += [f"{name}={_describe_value(each, depth)}" for name, each in sorted(named.items())]
-    made_with = f"[{', '.join(given)}]" if given else ""
+    if function.__module__ in _JAX_WRAPPER_MODULES:
+        return _describe_wrapper(f"{function.__module__}.{function.__qualname__}", _closure_variables(function), depth)
+    bound = [_describe_value(each, depth) for each in function.__defaults__ or ()]
+    named = {**(function.__kwdefaults__ or {}), **_closure_variables(function)}
+    bound += [f"{name}={_describe_value(each, depth)}" for name, each in sorted(named.items())]
+    bound_text = f"[{', '.join(bound)}]" if bound else ""
     digest = hashlib.blake2b(repr(_list_code(function.__code__)).encode(), digest_size=4).hexdigest()
-    return f"{function.__module__}.{function.__qualname__}#{digest}{made_with}"
+    return f"{function.__module__}.{function.__qualname__}#{digest}{bound_text}"
 
 
 def _list_code(code: types.CodeType) -> list[Any]:
@@ -172,7 +177,7 @@ def _list_code(code: types.CodeType) -> list[Any]:
 
 def _describe_value(value: Any, depth: int = 0) -> str:
     # Types are compared exactly: a user's subclass of int may have its own repr.
-    if type(value) in _PLAIN:
+    if type(value) in _PLAIN_TYPES:
         text = repr(value)
         if len(text) > _LONGEST_VALUE:
             digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
@@ -197,7 +202,7 @@ def _describe_object(value: Any, depth: int = 0) -> str:
         return _name_type(value)
     if kind.__module__.partition(".")[0] == "jax":
         names = [name for name in sorted({*_own_fields(value), *getattr(kind, "__slots__", ())}) if name[:2] != "__"]
-        return _describe_held(_name_type(value), {name: getattr(value, name, None) for name in names}, depth + 1)
+        return _describe_wrapper(_name_type(value), {name: getattr(value, name, None) for name in names}, depth + 1)
     call = inspect.getattr_static(kind, "__call__", None)
     if isinstance(call, types.FunctionType):
         return f"{_describe_owner(value, depth)} {describe_callable(call, depth + 1)}"
@@ -223,8 +228,8 @@ def _describe_owner(value: Any, depth: int) -> str:
         for name, each in sorted(_own_fields(value).items())
         if name in declared or isinstance(each, types.FunctionType | functools.partial)
     }
-    told = ", ".join(f"{name}={_describe_value(each, depth + 1)}" for name, each in held.items())
-    return f"{_name_type(value)}({told})" if told else _name_type(value)
+    text = ", ".join(f"{name}={_describe_value(each, depth + 1)}" for name, each in held.items())
+    return f"{_name_type(value)}({text})" if text else _name_type(value)
 
 
 def _own_fields(value: Any) -> dict[str, Any]:
@@ -236,22 +241,22 @@ def _own_fields(value: Any) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _describe_held(name: str, fields: Mapping[str, Any], depth: int) -> str:
+def _describe_wrapper(name: str, fields: Mapping[str, Any], depth: int) -> str:
     """Describe the user's part of a JAX wrapper; another JAX object by its name and the values bound to it."""
-    held = [each for _, each in sorted(fields.items()) if callable(each) or _holds_told(each)]
-    told = ", ".join(_describe_value(each, depth) for each in held)
-    return told if told and name.rpartition(".")[0].startswith(_PLUMBING) else f"{name}({told})"
+    described = [each for _, each in sorted(fields.items()) if callable(each) or _holds_described(each)]
+    text = ", ".join(_describe_value(each, depth) for each in described)
+    return text if text and name.rpartition(".")[0].startswith(_JAX_WRAPPER_MODULES) else f"{name}({text})"
 
 
-def _holds_told(value: Any) -> bool:
-    return type(value) is tuple and any(type(each) in _PLAIN or callable(each) for each in value)
+def _holds_described(value: Any) -> bool:
+    return type(value) is tuple and any(type(each) in _PLAIN_TYPES or callable(each) for each in value)
 
 
 def _name_type(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def launched_programs(recorder: LaunchRecorder, seq: int) -> list[tuple[str, int, CompiledProgram]] | None:
+def find_launched_programs(recorder: LaunchRecorder, seq: int) -> list[tuple[str, int, CompiledProgram]] | None:
     """Return fingerprint, launch count and program of what a cell launched on several ranks; None if another cell has run since."""
     if recorder.ended_seq != seq:
         return None
@@ -264,13 +269,13 @@ def launched_programs(recorder: LaunchRecorder, seq: int) -> list[tuple[str, int
 
 
 @contextmanager
-def no_launches(why: str) -> Iterator[None]:
+def forbid_launches(reason: str) -> Iterator[None]:
     """Refuse every launch of a program of several ranks in this thread: between cells no other rank would meet it."""
-    _thread.refusing = why
+    _thread.refusal_reason = reason
     try:
         yield
     finally:
-        _thread.refusing = ""
+        _thread.refusal_reason = ""
 
 
 def check_may_launch(name: str) -> None:
@@ -279,8 +284,8 @@ def check_may_launch(name: str) -> None:
     Raises:
         InvalidRequest: they are.
     """
-    if _thread.refusing:
-        raise InvalidRequest(f"{name} would be launched: {_thread.refusing}")
+    if _thread.refusal_reason:
+        raise InvalidRequest(f"{name} would be launched: {_thread.refusal_reason}")
 
 
 def ranks_of_devices(devices: Sequence[Any]) -> tuple[int, ...]:
@@ -288,25 +293,28 @@ def ranks_of_devices(devices: Sequence[Any]) -> tuple[int, ...]:
     return tuple(device.process_index for device in devices)
 
 
-def full_name(unloaded: Any) -> str:
+def format_program_name(unloaded: Any) -> str:
     """Format name and types, as `jit(add) f32[8] → f32[]`."""
-    return f"{unloaded.name} {_types(unloaded.input_avals)} → {_types(unloaded.output_avals)}"
+    return f"{unloaded.name} {_format_types(unloaded.input_avals)} → {_format_types(unloaded.output_avals)}"
 
 
-def _types(avals: Sequence[Any]) -> str:
+def _format_types(avals: Sequence[Any]) -> str:
     shown = [aval.str_short(short_dtypes=True) for aval in avals[:_SHOWN_TYPES]]
     return ", ".join([*shown, "…"] if len(avals) > _SHOWN_TYPES else shown) or "()"
 
 
-def optimised_texts(xla_executable: Any, *, whole: bool = False) -> list[str] | None:
-    """Return XLA's optimised text of a program, with large constants if `whole`; None if the plugin does not expose it."""
+def optimised_texts(xla_executable: Any, *, with_constants: bool = False) -> list[str] | None:
+    """Return XLA's optimised text of a program, with large constants if `with_constants`; None if the plugin does not expose it."""
     try:
-        return [_print_whole(module) if whole else module.to_string() for module in xla_executable.hlo_modules()]
+        return [
+            _format_with_constants(module) if with_constants else module.to_string()
+            for module in xla_executable.hlo_modules()
+        ]
     except (AttributeError, RuntimeError):
         return None
 
 
-def _print_whole(module: Any) -> str:
+def _format_with_constants(module: Any) -> str:
     """Format an optimised module with its large constants, which XLA otherwise leaves out."""
     make_options = getattr(sys.modules[type(module).__module__], "HloPrintOptions", None)
     if make_options is None:

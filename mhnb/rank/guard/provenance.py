@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 from mhnb.core.exchange.variables import format_array
 from mhnb.core.guard.provenance import (
     ANY,
-    MASK,
-    PLACED,
+    HASH_MASK,
+    SHARDED_HOST_DATA,
     UNKNOWN,
     InputRow,
     combine_values,
@@ -39,14 +39,14 @@ __all__ = [
     "Producer",
     "Tag",
     "UNTAGGED",
-    "Uncompared",
-    "combine",
+    "UncomparedArrays",
+    "combine_tags",
     "copy_provenance",
     "describe_inputs",
     "for_collective",
     "for_local",
     "is_tagged",
-    "provenance_of",
+    "read_provenance",
     "read_tags",
     "tag_array",
     "tag_outputs",
@@ -67,9 +67,9 @@ class Producer(NamedTuple):
     name: str
     seq: int
     line: int | None
-    own: int = 0
+    pmap_value: int = 0
     """Where a pmap argument of each rank's own was made: it identifies only what a program without a collective computes from it."""
-    is_unknown: bool = False
+    has_unknown_inputs: bool = False
     """The array was computed from unknown arrays: it is not compared."""
 
 
@@ -84,9 +84,9 @@ class OutputProvenance(NamedTuple):
 
     value: int = UNKNOWN
     producer: Producer | None = None
-    agreed: bool = False
+    is_agreed: bool = False
     """Every participant makes the launch too: whatever its inputs are, the outputs are alike."""
-    free: int = 0
+    uncompared_mask: int = 0
     """Mask of the blocks of its arrays that the ranks did not compare."""
 
 
@@ -99,46 +99,48 @@ def read_tags(inputs: Iterable[object]) -> list[Tag]:
     return [getattr(array, ATTRIBUTE, UNTAGGED) for array in inputs]
 
 
-def combine(tags: Iterable[Tag], free: int = 0) -> int:
+def combine_tags(tags: Iterable[Tag], uncompared_mask: int = 0) -> int:
     """Return a hash of the tag values of a launch's arrays; less than 2**63.
 
     Args:
-        free: mask of the arrays that are not compared on another rank.
+        uncompared_mask: mask of the arrays that are not compared on another rank.
     """
     # Numbers and tuples of them have the same hash in every process of one version of Python, and all ranks have one.
-    return combine_values([tag[0] for tag in tags], free)
+    return combine_values([tag[0] for tag in tags], uncompared_mask)
 
 
 def for_collective(participants: tuple[int, ...], number: int, producer: Producer) -> OutputProvenance:
     """Return the provenance of a collective launch, the n-th on which these participants agreed in the cell."""
-    return OutputProvenance(hash((participants, producer.seq, number)) & MASK, producer, agreed=True)
+    return OutputProvenance(hash((participants, producer.seq, number)) & HASH_MASK, producer, is_agreed=True)
 
 
 def for_local(fingerprint: int, tags: Sequence[Tag], producer: Producer) -> OutputProvenance:
     """Return the provenance of a launch without a collective, on which no rank agreed: from the program and its arrays' values."""
     values = [tag[0] for tag in tags]
     if ANY in values:
-        values = [producer.own or value if producer is not None else value for value, producer, _ in tags]
+        values = [producer.pmap_value or value if producer is not None else value for value, producer, _ in tags]
         if ANY in values:
             return OutputProvenance(ANY, producer)
-    if UNKNOWN in values or (_has_unknown and any(made is not None and made.is_unknown for _, made, _ in tags)):
-        _note_unknown()
-        producer = producer._replace(is_unknown=True)
-    return OutputProvenance(hash((fingerprint, *values)) & MASK, producer)
+    if UNKNOWN in values or (
+        _has_unknown_arrays and any(made is not None and made.has_unknown_inputs for _, made, _ in tags)
+    ):
+        _mark_unknown()
+        producer = producer._replace(has_unknown_inputs=True)
+    return OutputProvenance(hash((fingerprint, *values)) & HASH_MASK, producer)
 
 
-_has_unknown = False
+_has_unknown_arrays = False
 """Whether an array was ever computed from unknown arrays: usually none was, and then no launch searches for one."""
 
 
-def _note_unknown() -> None:
-    global _has_unknown  # noqa: PLW0603 - arrays live as long as the process
-    _has_unknown = True
+def _mark_unknown() -> None:
+    global _has_unknown_arrays  # noqa: PLW0603 - arrays live as long as the process
+    _has_unknown_arrays = True
 
 
 @lru_cache(64)
-def _mixes(count: int) -> list[int]:
-    return [hash((place, 0x9E3779B97F4A7C15)) & MASK for place in range(count)]
+def _position_hashes(count: int) -> list[int]:
+    return [hash((place, 0x9E3779B97F4A7C15)) & HASH_MASK for place in range(count)]
 
 
 def tag_outputs(
@@ -146,39 +148,39 @@ def tag_outputs(
     provenance: OutputProvenance,
     *,
     signatures: Sequence[object] | None = None,
-    written: Mapping[int, Any] = _NOTHING,
-    passed: Mapping[int, Any] = _NOTHING,
+    written_arrays: Mapping[int, Any] = _NOTHING,
+    passed_through: Mapping[int, Any] = _NOTHING,
 ) -> None:
     """Set the tags of a launch's outputs.
 
     Args:
         signatures: the token of each output.
-        written: mutable arrays that receive the output of a position.
-        passed: arguments that are the output of a position unchanged: those keep their tags.
+        written_arrays: mutable arrays that receive the output of a position.
+        passed_through: arguments that are the output of a position unchanged: those keep their tags.
     """
     value, producer, agreed, _ = provenance
     if value == UNKNOWN:
         # A mutable array may be written where the guard does not see it.
-        for output in written.values():
+        for output in written_arrays.values():
             vars(output).pop(ATTRIBUTE, None)
         for output, token in zip(outputs, signatures or (), strict=False):
             output._mhnb_tag = (UNKNOWN, None, token)
         return
-    mixes = [0] * len(outputs) if value == ANY else _mixes(len(outputs))
+    position_hashes = [0] * len(outputs) if value == ANY else _position_hashes(len(outputs))
     tokens = [None] * len(outputs) if signatures is None else signatures
-    if not passed:
-        for output, mix, token in zip(outputs, mixes, tokens, strict=True):
+    if not passed_through:
+        for output, mix, token in zip(outputs, position_hashes, tokens, strict=True):
             output._mhnb_tag = (value ^ mix, producer, token)
-        for place, output in written.items():
-            output._mhnb_tag = (value ^ mixes[place], producer, None)
+        for place, output in written_arrays.items():
+            output._mhnb_tag = (value ^ position_hashes[place], producer, None)
         return
-    for place, output in [*enumerate(outputs), *written.items()]:
+    for place, output in [*enumerate(outputs), *written_arrays.items()]:
         # The tag of an argument that was made for this launch is not known to all ranks: it may not be computed yet.
-        if place not in passed or (agreed and read_tags([passed[place]])[0][1] is None):
-            setattr(output, ATTRIBUTE, (value ^ mixes[place], producer, tokens[place]))
+        if place not in passed_through or (agreed and read_tags([passed_through[place]])[0][1] is None):
+            setattr(output, ATTRIBUTE, (value ^ position_hashes[place], producer, tokens[place]))
         else:
             # A number that was laid out for this launch is an array from here on.
-            copy_provenance(passed[place], output, producer, tokens[place])
+            copy_provenance(passed_through[place], output, producer, tokens[place])
 
 
 def tag_array(array: Any, value: int, producer: Producer | None) -> None:
@@ -207,7 +209,7 @@ def copy_provenance(source: object, target: Any, producer: Producer | None = Non
     setattr(target, ATTRIBUTE, (value, None if value == UNKNOWN else known or producer, token))
 
 
-def provenance_of(array: object) -> tuple[int, str]:
+def read_provenance(array: object) -> tuple[int, str]:
     """Return the tag value of an array, and its producer as text; 0 and an empty string if nothing is known."""
     ((value, producer, _),) = read_tags([array])
     return (value, "") if producer is None else (value, format_producer(*producer[:3]))
@@ -222,34 +224,34 @@ def describe_inputs(inputs: Iterable[Any], sample_of: Callable[[int], str]) -> l
     rows: list[InputRow] = []
     for array, (value, producer, _) in zip(inputs, read_tags(inputs), strict=True):
         # An array identified by its place of making is wrong before its cell, too, if that made it in another order.
-        seq = 0 if producer is None or producer.name == PLACED else producer.seq
+        seq = 0 if producer is None or producer.name == SHARDED_HOST_DATA else producer.seq
         kind = format_array(array.shape, str(array.dtype)) if hasattr(array, "dtype") else ""
-        rows.append([value, seq, kind, provenance_of(array)[1], sample_of(value)])
+        rows.append([value, seq, kind, read_provenance(array)[1], sample_of(value)])
     return rows
 
 
-class Uncompared:
+class UncomparedArrays:
     """Arrays of a cell's launches that were not compared: a rank made them without the guard, or again alone."""
 
     def __init__(self) -> None:
         self._count = 0
         self._lines: set[int] = set()
 
-    def note(self, inputs: Sequence[object], tags: Sequence[Tag], line: int | None) -> None:
+    def record(self, inputs: Sequence[object], tags: Sequence[Tag], line: int | None) -> None:
         """Record a launch of these arrays."""
         values = [tag[0] for tag in tags]
-        if UNKNOWN in values or ANY in values or _has_unknown:
+        if UNKNOWN in values or ANY in values or _has_unknown_arrays:
             # A value not computed yet is compared at the end of the cell; each rank's own data must not be compared.
             count = sum(
                 value == UNKNOWN
-                or (producer is not None and producer.is_unknown)
-                or (value == ANY and not (producer and producer.own) and not hasattr(array, PENDING))
+                or (producer is not None and producer.has_unknown_inputs)
+                or (value == ANY and not (producer and producer.pmap_value) and not hasattr(array, PENDING))
                 for array, (value, producer, _) in zip(inputs, tags, strict=True)
             )
             if count:
                 self._count = max(self._count, count)
                 self._lines |= set() if line is None else {line}
 
-    def tell(self) -> list[str]:
+    def format_notes(self) -> list[str]:
         """Return the note of the cell; empty list if all arrays were compared."""
         return [format_uncompared(self._count, self._lines)] if self._count else []

@@ -17,34 +17,47 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mhnb.core.guard.wishes import (
-    Asked,
-    CellOver,
-    Described,
+    CellFinished,
+    Decision,
+    DescribeProgram,
+    LaunchProposal,
+    Propose,
     RankMessage,
-    Verdict,
-    Wish,
-    Withdrawn,
-    decode_verdict,
+    Withdraw,
+    decode_decision,
     encode_from_rank,
 )
-from mhnb.core.wire.framing import MessageCutter, join_frames
+from mhnb.core.wire.framing import FrameDecoder, encode_frames
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost, UnknownMessage
 from mhnb.rank.channel import connect
-from mhnb.rank.guard.local_agreement import CELL_ENDED, INTERRUPTED, BoardTable, Table, insist
-from mhnb.rank.guard.shared_board import Board, InterruptWord
-from mhnb.system.sealing import make_opener, make_sealer
+from mhnb.rank.guard.local_agreement import (
+    CELL_ENDED,
+    INTERRUPTED,
+    AgreementBackend,
+    LocalAgreement,
+    retry_through_signals,
+)
+from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard
+from mhnb.system.sealing import make_frame_reader, make_frame_writer
 from mhnb.values import Frame
 
-__all__ = ["RemoteTable", "find_words", "keep_alive", "reach_board", "signer_names", "take_place"]
+__all__ = [
+    "RemoteAgreement",
+    "connect_agreement",
+    "connect_to_board",
+    "open_interrupt_flag",
+    "set_keep_alive",
+    "signer_names",
+]
 
-_REACH_S, _TRY_S, _AGAIN_S = 110.0, 10.0, 0.1
+_CONNECT_LIMIT_S, _ATTEMPT_S, _RETRY_S = 110.0, 10.0, 0.1
 """How long the board's host may take to listen, less than a start may take; one attempt; and the time between two attempts."""
-_LOOK_S = 0.02
+_POLL_S = 0.02
 """Time between two checks whether this rank was interrupted. A decision wakes the wait at once."""
-_WELCOME_LOOKS = 1500
+_WELCOME_POLLS = 1500
 """How many such intervals the board's host may take to admit a rank."""
-_GONE_S = 60
+_PEER_TIMEOUT_S = 60
 """A host that does not answer the kernel for this long is gone: JAX itself gives a rank as long."""
 _BUFFER_NBYTES, _LONGEST_NBYTES = 1 << 16, 1 << 24
 
@@ -58,20 +71,20 @@ def signer_names(rank: int) -> tuple[bytes, bytes]:
     return f"r{rank}>board".encode(), f"board>r{rank}".encode()
 
 
-def keep_alive(connected: socket.socket) -> None:
+def set_keep_alive(connected: socket.socket) -> None:
     """Set up a socket to send at once, and to let the kernel detect that the other machine is gone."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _GONE_S // 3)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _GONE_S // 6)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PEER_TIMEOUT_S // 3)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PEER_TIMEOUT_S // 6)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _GONE_S * 1000)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _PEER_TIMEOUT_S * 1000)
 
 
-def reach_board(
+def connect_to_board(
     url: str,
-    limit_s: float = _REACH_S,
+    limit_s: float = _CONNECT_LIMIT_S,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -84,67 +97,67 @@ def reach_board(
     until = clock() + limit_s
     while True:
         try:
-            return connect(url, _TRY_S)
+            return connect(url, _ATTEMPT_S)
         except OSError as error:
             if clock() >= until:
                 raise HostUnreachable(
                     f"the host of rank 0 did not answer at {url} within {limit_s:g} s ({error}). There the ranks agree on"
                     " launches: its address and port must be reachable from here; or start with --guard parity"
                 ) from error
-        sleep(_AGAIN_S)
+        sleep(_RETRY_S)
 
 
-class RemoteTable:
+class RemoteAgreement:
     """Agreement backend of one rank.
 
     Args:
         connected: connection to the board's host; owned by this object from now on.
         key: the cluster's.
         rank: this rank.
-        asked: holds the cell that the supervisor of this host was asked to stop.
+        interrupt_flag: holds the cell that the supervisor of this host was asked to stop.
 
     Raises:
         HostUnreachable: the peer does not have the key, or does not answer.
     """
 
-    def __init__(self, connected: socket.socket, key: bytes, rank: int, asked: InterruptWord) -> None:
+    def __init__(self, connected: socket.socket, key: bytes, rank: int, interrupt_flag: InterruptFlag) -> None:
         out, back = signer_names(rank)
-        self._socket, self._rank, self._asked = connected, rank, asked
+        self._socket, self._rank, self._interrupt_flag = connected, rank, interrupt_flag
         self._signer, self._verifier, self._sender = (
-            make_sealer(key, out, encrypt=True),
-            make_opener(key, encrypt=True),
+            make_frame_writer(key, out, encrypt=True),
+            make_frame_reader(key, encrypt=True),
             back,
         )
         self._sending = threading.Lock()
-        self._number = self._answered = 0
-        self._wish: Wish | None = None
-        self._described: deque[Described] = deque()
+        self._number = self._decided_number = 0
+        self._proposal: LaunchProposal | None = None
+        self._outlines: deque[DescribeProgram] = deque()
         """Outlines that are not yet sent."""
-        self._verdicts: dict[int, Verdict] = {}
+        self._decisions: dict[int, Decision] = {}
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._lost = ""
+        self._end_reason = ""
         """Why the connection has ended; set by the thread alone, after everything that arrived."""
-        self._why = ""
+        self._known_reason = ""
         """The reason, if it is known before that."""
-        keep_alive(connected)
-        self._thread = threading.Thread(target=self._listen, name="mhnb-board", daemon=True)
+        set_keep_alive(connected)
+        self._thread = threading.Thread(target=self._receive, name="mhnb-board", daemon=True)
         self._thread.start()
-        self._greet()
+        self._introduce()
 
-    def _greet(self) -> None:
+    def _introduce(self) -> None:
         """Send this rank's number. Decision 0 is the welcome."""
         name = str(self._rank).encode()
         # The number also precedes its seal, because the seal cannot be checked without it.
-        self._put([name, *self._signer.sign([name])])
-        for _ in range(_WELCOME_LOOKS):
+        self._send_frames([name, *self._signer.sign([name])])
+        for _ in range(_WELCOME_POLLS):
             if self._is_decided(0):
                 break
-            self._rest()
-        if self._verdicts.pop(0, None) is None:
+            self._wait_for_wake()
+        if self._decisions.pop(0, None) is None:
             self.close()
             raise HostUnreachable(
                 f"the host of rank 0 did not let rank {self._rank} take part in the agreement on launches "
-                f"({self._lost or 'no answer'}); is another cluster at that address?"
+                f"({self._end_reason or 'no answer'}); is another cluster at that address?"
             )
 
     # -- the methods of a backend
@@ -152,76 +165,76 @@ class RemoteTable:
     @property
     def interrupted_seq(self) -> int:
         """The latest cell that the supervisor of this host was asked to stop."""
-        return self._asked.interrupted_seq
+        return self._interrupt_flag.interrupted_seq
 
     def end_cell(self, seq: int, ending: int) -> None:
         """Send the end of the cell; if the connection is lost, the board knows already."""
-        self._send(CellOver(seq, ending))
+        self._send(CellFinished(seq, ending))
 
-    def describe(self, fingerprint: int, outline: str) -> None:
+    def describe_program(self, fingerprint: int, outline: str) -> None:
         """Keep the outline for the next proposal.
 
         An exception in the middle of a send here would leave half a message in the stream.
         """
-        self._described.append(Described(fingerprint, outline))
+        self._outlines.append(DescribeProgram(fingerprint, outline))
 
-    def ask(self, wish: Wish) -> None:
-        """Number the proposal. `wait` sends it, because `take_back` follows an exception there."""
+    def propose(self, proposal: LaunchProposal) -> None:
+        """Number the proposal. `wait` sends it, because `withdraw` follows an exception there."""
         self._number += 1
-        self._wish = wish
-        self._verdicts.clear()
+        self._proposal = proposal
+        self._decisions.clear()
 
-    def wait(self, interrupted: Callable[[], bool]) -> None:
+    def wait(self, is_interrupted: Callable[[], bool]) -> None:
         """Send the proposal and wait for its decision.
 
         Raises:
             RanksLost: the connection has ended without one.
         """
-        number, asked_back = self._number, False
-        assert self._wish is not None
-        while self._described:
-            self._send(self._described.popleft())
-        self._send(Asked(number, self._wish))
+        number, has_withdrawn = self._number, False
+        assert self._proposal is not None
+        while self._outlines:
+            self._send(self._outlines.popleft())
+        self._send(Propose(number, self._proposal))
         while not self._is_decided(number):
-            if not asked_back and interrupted():
-                asked_back = True
-                self._send(Withdrawn(number, INTERRUPTED))
-            self._rest()
-        if number not in self._verdicts:
+            if not has_withdrawn and is_interrupted():
+                has_withdrawn = True
+                self._send(Withdraw(number, INTERRUPTED))
+            self._wait_for_wake()
+        if number not in self._decisions:
             raise RanksLost(
                 f"nothing was launched on rank {self._rank}\n  its connection to the host of rank 0, where the ranks agree "
-                f"on launches, has ended: {self._lost}\n  %mhjax restart --replay",
+                f"on launches, has ended: {self._end_reason}\n  %mhjax restart --replay",
                 ranks=(self._rank,),
             )
 
-    def take_back(self) -> bool:
+    def withdraw(self) -> bool:
         """Request the proposal back, and wait for the decision on it."""
-        if self._answered == self._number:
+        if self._decided_number == self._number:
             return True
-        insist(self._withdraw)
-        verdict = self._verdicts.get(self._number)
-        return verdict is None or verdict.kind == "cell ended"
+        retry_through_signals(self._send_withdrawal)
+        decision = self._decisions.get(self._number)
+        return decision is None or decision.kind == "cell ended"
 
-    def _withdraw(self) -> None:
-        self._send(Withdrawn(self._number, CELL_ENDED))
+    def _send_withdrawal(self) -> None:
+        self._send(Withdraw(self._number, CELL_ENDED))
         while not self._is_decided(self._number):
-            self._rest()
+            self._wait_for_wake()
 
-    def rest(self) -> None:
+    def stop_waiting(self) -> None:
         """Do nothing: the agreement server does this."""
 
-    def answer(self) -> Verdict:
+    def take_decision(self) -> Decision:
         """Return the decision that came."""
-        self._answered = self._number
-        return self._verdicts.pop(self._number)
+        self._decided_number = self._number
+        return self._decisions.pop(self._number)
 
-    def let_go(self) -> None:
+    def release_in_child(self) -> None:
         """Close the child's copy of the socket: the board must learn of the rank's end even if a child of it lives on."""
         self._socket.close()
 
     def close(self) -> None:
         """Close the connection; for tests, and for a start that failed."""
-        self._hang_up("it was closed here")
+        self._shut_down("it was closed here")
         self._thread.join()
         self._socket.close()
 
@@ -229,78 +242,78 @@ class RemoteTable:
 
     def _send(self, message: RankMessage) -> None:
         with self._sending:
-            self._put(self._signer.sign(encode_from_rank(message)))
+            self._send_frames(self._signer.sign(encode_from_rank(message)))
 
-    def _put(self, frames: Sequence[Frame]) -> None:
-        data = b"".join(join_frames(frames))
+    def _send_frames(self, frames: Sequence[Frame]) -> None:
+        data = b"".join(encode_frames(frames))
         try:
             self._socket.sendall(data)
         except OSError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
                 # Not the socket's own error: a user's signal handler came just now, and raised a TimeoutError, say.
                 raise
-            self._hang_up(str(error))
+            self._shut_down(str(error))
 
-    def _hang_up(self, why: str) -> None:
+    def _shut_down(self, reason: str) -> None:
         """Make the thread find the end of the stream; first it reads what came before that, perhaps a decision."""
-        self._why = self._why or why
+        self._known_reason = self._known_reason or reason
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError as error:
-            self._why = f"{self._why} ({error})"
+            self._known_reason = f"{self._known_reason} ({error})"
 
     def _is_decided(self, number: int) -> bool:
-        return number in self._verdicts or bool(self._lost)
+        return number in self._decisions or bool(self._end_reason)
 
-    def _rest(self) -> None:
+    def _wait_for_wake(self) -> None:
         try:
-            self._wakes.get(timeout=_LOOK_S)
+            self._wakes.get(timeout=_POLL_S)
         except queue.Empty:
             return
 
-    def _listen(self) -> None:
+    def _receive(self) -> None:
         """Receive decisions until the end of the stream. Runs in a thread of its own."""
-        why = "what came from there could not be read"
+        reason = "what came from there could not be read"
         try:
-            why = self._take_verdicts()
+            reason = self._receive_decisions()
         finally:
-            self._lost = self._why or why
+            self._end_reason = self._known_reason or reason
             self._wakes.put(None)
 
-    def _take_verdicts(self) -> str:
+    def _receive_decisions(self) -> str:
         """Receive decisions, and return why no more will come."""
-        cutter = MessageCutter(_LONGEST_NBYTES)
+        cutter = FrameDecoder(_LONGEST_NBYTES)
         try:
             while data := self._socket.recv(_BUFFER_NBYTES):
                 for frames in cutter.feed(data):
-                    number, verdict = decode_verdict(self._verifier.verify(self._sender, frames))
-                    self._verdicts[number] = verdict
+                    number, decision = decode_decision(self._verifier.verify(self._sender, frames))
+                    self._decisions[number] = decision
                     self._wakes.put(None)
         except (OSError, UnknownMessage) as error:
             return str(error) or repr(error)
         return "the other end closed it"
 
 
-def find_words(spec: HostSpec) -> Board | InterruptWord | None:
+def open_interrupt_flag(spec: HostSpec) -> SharedBoard | InterruptFlag | None:
     """Open the memory in which the supervisor of this host makes requests to its ranks; None if there is none."""
-    if spec.board:
-        return Board(Path(spec.run_dir), spec.process_count)
-    return InterruptWord(Path(spec.run_dir), spec.supervisor or 0) if spec.board_url else None
+    if spec.has_shared_board:
+        return SharedBoard(Path(spec.run_dir), spec.process_count)
+    return InterruptFlag(Path(spec.run_dir), spec.supervisor or 0) if spec.board_url else None
 
 
-def take_place(spec: HostSpec, rank: int) -> Table | None:
+def connect_agreement(spec: HostSpec, rank: int) -> AgreementBackend | None:
     """Connect a rank to the agreement; None if it has no other rank to agree with, or ipyparallel's client drives it.
 
     Raises:
         HostUnreachable: the board's host did not answer.
         LaunchError: this host has neither a board nor the address of one.
     """
-    if spec.board:
-        return BoardTable(Board(Path(spec.run_dir), spec.process_count), rank)
+    if spec.has_shared_board:
+        return LocalAgreement(SharedBoard(Path(spec.run_dir), spec.process_count), rank)
     if spec.board_url:
-        asked = InterruptWord(Path(spec.run_dir), spec.supervisor or 0)
-        reached = reach_board(spec.board_url)
-        return RemoteTable(reached, bytes.fromhex(spec.key), rank, asked)
+        interrupt_flag = InterruptFlag(Path(spec.run_dir), spec.supervisor or 0)
+        connected = connect_to_board(spec.board_url)
+        return RemoteAgreement(connected, bytes.fromhex(spec.key), rank, interrupt_flag)
     if spec.process_count > 1 and not spec.engine_only:
         # Without this error, it would go unnoticed that the guard lets everything pass.
         raise LaunchError(

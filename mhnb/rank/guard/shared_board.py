@@ -8,10 +8,10 @@ its holder is killed), and under the lock a process sees all that was written un
 and each by any amount of time: ARM reorders both the writes and the reads, x86 delays the writes.
 
 A read without the lock decides a launch, so an entry proves itself: its last word is a hash of its slot (cell, number) and of all its
-other words. A mixture with words of an older entry there, or of none, does not match, and `read` returns None until it does. A slot is
-never used twice, so an entry that matches is this launch's. Whether an entry was withdrawn is in a word of another rank, and could be
-seen late. But it is written before the last participant posts, or never. Each participant that posts sees it under the lock, and
-records it in its own entry (`Post.taken_back`). If all entries were read and none records it, none was withdrawn.
+other words. A mixture with words of an older entry there, or of none, does not match, and `read_entry` returns None until it does. A
+slot is never used twice, so an entry that matches is this launch's. Whether an entry was withdrawn is in a word of another rank, and could
+be seen late. But it is written before the last participant posts, or never. Each participant that posts sees it under the lock, and
+records it in its own entry (`Entry.has_withdrawal`). If all entries were read and none records it, none was withdrawn.
 
 Every other read without the lock only shows when a closer look is worthwhile, and is right though late: an entry or an end that was
 seen exists, and stays.
@@ -35,58 +35,58 @@ from typing import Any, NamedTuple
 
 from mhnb.system.private import open_private, touch_private
 
-__all__ = ["Board", "InterruptWord", "Place", "Post", "make_board", "make_interrupt_word", "yield_core"]
+__all__ = ["Entry", "InterruptFlag", "SharedBoard", "Slot", "create_board", "create_interrupt_flag", "yield_core"]
 
 _MAGIC = 0x6D686E6204
-_INTERRUPT, _SETS, _CLOSE, _RANKS = 1, 2, 3, 4
+_INTERRUPT, _SET_COUNT, _CLOSE_COUNT, _PROCESS_COUNT = 1, 2, 3, 4
 _RANK_WORDS = 8
 """Words of the head for each rank; as many are for all of them. This many words are one cache line of the processor."""
-_ENDED, _WANT = 0, 1
+_ENDED, _WAITING = 0, 1
 _ENDING_BITS = 4
 """A cell's number and how it ended are one word: no reader sees one without the other."""
-_FOREVER = (1 << 59) - 1
+_HIGHEST_SEQ = (1 << 59) - 1
 """No cell has a number this high."""
 
 _SEGMENT_SETS = 256
 """The board grows by this many sets of participants at a time. Only the used part of them takes memory."""
-_RING = 4
+_SLOT_COUNT = 4
 """Entries per rank and set. A participant is at most one launch ahead of another on the same set; the rest is spare."""
-_SET_WORDS, _POST_WORDS = 8, 8
-_MARK = 7
+_SET_WORDS, _SLOT_WORDS = 8, 8
+_REASON = 7
 """Index of the mark among an entry's words; the words before it are below."""
-_POST, _AFTER_PLACE = struct.Struct("7Q"), struct.Struct("6Q")
+_ENTRY_STRUCT, _AFTER_SLOT_STRUCT = struct.Struct("7Q"), struct.Struct("6Q")
 """The slot, the proposal, and the hash of both."""
-_ENTRY_WORDS = _RING * _POST_WORDS
+_PARTICIPANT_WORDS = _SLOT_COUNT * _SLOT_WORDS
 """Words of one rank in one set: its latest entries."""
-_WORD = (1 << 64) - 1
-_TRIES = 100
+_WORD_MASK = (1 << 64) - 1
+_LOCK_TRIES = 100
 """Attempts to take the lock before the kernel is asked to wait for it: it is held for a few microseconds."""
 
 yield_core: Callable[[], None] = getattr(os, "sched_yield", partial(sleep, 0))
 """Yield the core to another process."""
 
 
-class Place(NamedTuple):
+class Slot(NamedTuple):
     """Slot of a launch: the n-th of a cell among the launches of one set of participants; n counts from 1."""
 
     seq: int
-    group: int
+    set_index: int
     """The number of the set, on this board."""
     number: int
 
 
-class Post(NamedTuple):
+class Entry(NamedTuple):
     """One rank's proposal for a launch."""
 
     fingerprint: int
     """Bit 0 is set, unless the rank had been asked to stop the cell when it posted. Bit 63 is set if the rank handles its stop."""
-    origin: int
+    provenance: int
     """Hash of the provenance of the arrays that it would launch on; 0 if unknown."""
     thread: int
     """The number of the thread or task that launches, see `core/guard/threads.py`; 0 if unknown."""
-    line: int
+    packed_lines: int
     """1-based line of the cell, with those of its callers; 0 for none. The agreement defines how they are packed."""
-    taken_back: int = 0
+    has_withdrawal: int = 0
     """1 if a participant had withdrawn its own proposal for this launch before this one was posted. Set by `post`."""
 
 
@@ -98,25 +98,27 @@ class _Layout(NamedTuple):
     set_words: int
 
 
-def _lay_out(process_count: int) -> _Layout:
-    set_words = _SET_WORDS + process_count * _ENTRY_WORDS
-    return _Layout(_pages(8 + process_count * _RANK_WORDS), _pages(_SEGMENT_SETS * (1 + set_words)), set_words)
+def _compute_layout(process_count: int) -> _Layout:
+    set_words = _SET_WORDS + process_count * _PARTICIPANT_WORDS
+    return _Layout(
+        _page_nbytes(8 + process_count * _RANK_WORDS), _page_nbytes(_SEGMENT_SETS * (1 + set_words)), set_words
+    )
 
 
-def _pages(words: int) -> int:
+def _page_nbytes(words: int) -> int:
     """Return the size of this many words in bytes, rounded up to what can be mapped."""
     return -(-8 * words // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 
-def _paths(run_dir: Path) -> tuple[Path, Path]:
+def _board_paths(run_dir: Path) -> tuple[Path, Path]:
     return run_dir / "board", run_dir / "programs"
 
 
-def _outlines(run_dir: Path) -> Path:
+def _outline_dir(run_dir: Path) -> Path:
     return run_dir / "outlines"
 
 
-def make_board(run_dir: Path, process_count: int) -> int | None:
+def create_board(run_dir: Path, process_count: int) -> int | None:
     """Create the board, before any rank opens it.
 
     Where the system can, it is memory without a name, and the folder has a link to this process's descriptor of it: a home over a
@@ -125,9 +127,9 @@ def make_board(run_dir: Path, process_count: int) -> int | None:
     Returns:
         The descriptor, to be kept open while a process may still open the board; None if the board is a file.
     """
-    board, programs = _paths(run_dir)
+    board, programs = _board_paths(run_dir)
     touch_private(programs)
-    _outlines(run_dir).mkdir(exist_ok=True, mode=0o700)
+    _outline_dir(run_dir).mkdir(exist_ok=True, mode=0o700)
     memory = _link_memory(board, process_count)
     if memory is None:
         with open(board, "wb", opener=open_private) as file:
@@ -136,7 +138,7 @@ def make_board(run_dir: Path, process_count: int) -> int | None:
 
 
 def _write_blank(fd: int, process_count: int) -> None:
-    layout = _lay_out(process_count)
+    layout = _compute_layout(process_count)
     os.ftruncate(fd, layout.head_nbytes + layout.segment_nbytes)
     os.write(fd, struct.pack("5Q", _MAGIC, 0, 0, 0, process_count))
 
@@ -157,7 +159,7 @@ def _link_memory(link: Path, process_count: int) -> int | None:
     return fd
 
 
-class Board:
+class SharedBoard:
     """One process's view of the board.
 
     Raises:
@@ -166,34 +168,34 @@ class Board:
     """
 
     def __init__(self, run_dir: Path, process_count: int) -> None:
-        path, self._programs = _paths(run_dir)
-        self._outlines = _outlines(run_dir)
+        path, self._programs_path = _board_paths(run_dir)
+        self._outline_dir = _outline_dir(run_dir)
         # Opened by each process itself: an flock belongs to the open file, and children share their parent's.
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._layout = _lay_out(process_count)
-        found = os.pread(self._fd, 8 * (_RANKS + 1), 0)
+        self._layout = _compute_layout(process_count)
+        found = os.pread(self._fd, 8 * (_PROCESS_COUNT + 1), 0)
         if found[:8] != _MAGIC.to_bytes(8, "little"):
             raise ValueError(f"{path} is the board of another version of mhnb")
-        if int.from_bytes(found[8 * _RANKS :], "little") != process_count:
+        if int.from_bytes(found[8 * _PROCESS_COUNT :], "little") != process_count:
             raise ValueError(f"{path} is not the board of {process_count} ranks")
         self._maps = [mmap.mmap(self._fd, self._layout.head_nbytes)]
         self._words = memoryview(self._maps[0]).cast("Q")
         self._segments: dict[int, memoryview] = {}
-        self._sets: dict[int, memoryview] = {}
+        self._words_by_set: dict[int, memoryview] = {}
         """The words of each set that was used: those of the set, and each rank's entries."""
-        self._indexes: dict[tuple[int, ...], int] = {}
-        self._digests: dict[int, int] = {}
+        self._index_by_participants: dict[tuple[int, ...], int] = {}
+        self._index_by_digest: dict[int, int] = {}
         """The number of each set that was found on the board, by its hash."""
-        self._members: dict[int, tuple[int, ...]] = {}
+        self._participants_by_index: dict[int, tuple[int, ...]] = {}
         # An flock belongs to the open file: it does not exclude other threads of the process.
-        self._threads = threading.Lock()
-        self._named: set[tuple[int, int]] = set()
-        self._threads_named: set[int] = set()
+        self._thread_lock = threading.Lock()
+        self._named_programs: set[tuple[int, int]] = set()
+        self._named_threads: set[int] = set()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of the board. Not reentrant."""
-        with self._threads:
+        with self._thread_lock:
             try:
                 # Inside: a signal handler may raise as soon as the lock is taken. Releasing one not held does nothing.
                 self._acquire()
@@ -202,7 +204,7 @@ class Board:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def _acquire(self) -> None:
-        for _ in range(_TRIES):
+        for _ in range(_LOCK_TRIES):
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -218,40 +220,40 @@ class Board:
         """The latest cell that was asked to stop; 0 if there is none."""
         return self._words[_INTERRUPT]
 
-    def ask_interrupt(self, seq: int) -> None:
+    def request_interrupt(self, seq: int) -> None:
         """Ask the ranks to stop a cell before their next launch."""
         self._words[_INTERRUPT] = seq
 
     @property
     def close_count(self) -> int:
         """How often the ranks were asked to close their connections to each other."""
-        return self._words[_CLOSE]
+        return self._words[_CLOSE_COUNT]
 
-    def ask_close(self) -> None:
+    def request_close(self) -> None:
         """Ask the ranks to close their connections to each other."""
-        self._words[_CLOSE] += 1
+        self._words[_CLOSE_COUNT] += 1
 
     def end_cell(self, rank: int, seq: int, ending: int) -> None:
         """Record that a rank's cell has ended, and how: from now on nothing is posted in it.
 
         To be called under the lock, so that no thread of this rank is in the middle of a post in that cell.
         """
-        self._words[self._rank_at(rank) + _ENDED] = seq << _ENDING_BITS | ending
+        self._words[self._rank_offset(rank) + _ENDED] = seq << _ENDING_BITS | ending
 
-    def lose(self, rank: int, ending: int) -> None:
+    def mark_lost(self, rank: int, ending: int) -> None:
         """Mark a rank as lost: for all others it has ended every cell, including those to come. To be called under the lock."""
-        self.end_cell(rank, _FOREVER, ending)
+        self.end_cell(rank, _HIGHEST_SEQ, ending)
 
     def ended_seq(self, rank: int) -> int:
         """Return the latest cell that a rank has ended."""
-        return self._words[self._rank_at(rank) + _ENDED] >> _ENDING_BITS
+        return self._words[self._rank_offset(rank) + _ENDED] >> _ENDING_BITS
 
-    def ending(self, rank: int) -> int:
+    def cell_ending(self, rank: int) -> int:
         """Return how a rank's latest ended cell ended."""
-        return self._words[self._rank_at(rank) + _ENDED] & (1 << _ENDING_BITS) - 1
+        return self._words[self._rank_offset(rank) + _ENDED] & (1 << _ENDING_BITS) - 1
 
     @staticmethod
-    def _rank_at(rank: int) -> int:
+    def _rank_offset(rank: int) -> int:
         return 8 + rank * _RANK_WORDS
 
     # -- sets of participants
@@ -259,37 +261,37 @@ class Board:
     @property
     def set_count(self) -> int:
         """The number of sets of participants; they are numbered from 0."""
-        return self._words[_SETS]
+        return self._words[_SET_COUNT]
 
-    def index_of(self, participants: Sequence[int]) -> int:
+    def find_set_index(self, participants: Sequence[int]) -> int:
         """Return the number of a set of participants, the same on every rank; a new set is added, and the board grows for it.
 
         Raises:
             OSError: there is no room for it.
         """
         key = tuple(participants)
-        if (known := self._indexes.get(key)) is not None:
+        if (known := self._index_by_participants.get(key)) is not None:
             return known
         digest = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") | 1
         with self.locked():
-            for index in range(len(self._digests), self._words[_SETS]):
+            for index in range(len(self._index_by_digest), self._words[_SET_COUNT]):
                 # Two sets with one hash would be one; with 64 bits that does not happen.
-                self._digests[self._segment(index)[index % _SEGMENT_SETS]] = index
-            if digest not in self._digests:
-                self._enter_set(digest)
-        index = self._indexes[key] = self._digests[digest]
-        self._members[index] = key
+                self._index_by_digest[self._segment(index)[index % _SEGMENT_SETS]] = index
+            if digest not in self._index_by_digest:
+                self._add_set(digest)
+        index = self._index_by_participants[key] = self._index_by_digest[digest]
+        self._participants_by_index[index] = key
         return index
 
-    def _enter_set(self, digest: int) -> None:
-        index = len(self._digests)
+    def _add_set(self, digest: int) -> None:
+        index = len(self._index_by_digest)
         layout, segment = self._layout, index // _SEGMENT_SETS
         end = layout.head_nbytes + (segment + 1) * layout.segment_nbytes
         if os.fstat(self._fd).st_size < end:
             os.ftruncate(self._fd, end)
         self._segment(index)[index % _SEGMENT_SETS] = digest
-        self._words[_SETS] = index + 1
-        self._digests[digest] = index
+        self._words[_SET_COUNT] = index + 1
+        self._index_by_digest[digest] = index
 
     def _segment(self, index: int) -> memoryview:
         """Return the words of the segment that contains a set, and map it if this process has not done so."""
@@ -301,92 +303,92 @@ class Board:
             words = self._segments[number] = memoryview(mapped).cast("Q")
         return words
 
-    def _set(self, index: int) -> memoryview:
+    def _set_words(self, index: int) -> memoryview:
         """Return the words of a set."""
-        if (words := self._sets.get(index)) is None:
+        if (words := self._words_by_set.get(index)) is None:
             begin = _SEGMENT_SETS + index % _SEGMENT_SETS * self._layout.set_words
             words = self._segment(index)[begin : begin + self._layout.set_words]
-            self._sets[index] = words
+            self._words_by_set[index] = words
         return words
 
     # -- entries
 
-    def last_post(self, rank: int, group: int) -> tuple[int, int]:
+    def last_entry(self, rank: int, set_index: int) -> tuple[int, int]:
         """Return the cell of a rank's latest entry in a set, and its number there; zeros if there is none."""
-        last = self._last(rank, group)
+        last = self._last_slot_word(rank, set_index)
         return last >> 32, last & 0xFFFFFFFF
 
-    def _last(self, rank: int, group: int) -> int:
+    def _last_slot_word(self, rank: int, set_index: int) -> int:
         # Slots only rise, so the latest is the largest. A word of its own for it would be a second write for each post.
-        words, at = self._set(group), _entry(rank)
-        return max(words[at], words[at + _POST_WORDS], words[at + 2 * _POST_WORDS], words[at + 3 * _POST_WORDS])
+        words, at = self._set_words(set_index), _entries_offset(rank)
+        return max(words[at], words[at + _SLOT_WORDS], words[at + 2 * _SLOT_WORDS], words[at + 3 * _SLOT_WORDS])
 
-    def next_place(self, rank: int, seq: int, index: int) -> Place:
+    def next_slot(self, rank: int, seq: int, set_index: int) -> Slot:
         """Return the slot of a rank's next entry in a set."""
-        last_seq, number = self.last_post(rank, index)
-        return Place(seq, index, number + 1 if last_seq == seq else 1)
+        last_seq, number = self.last_entry(rank, set_index)
+        return Slot(seq, set_index, number + 1 if last_seq == seq else 1)
 
-    def post(self, rank: int, place: Place, post: Post) -> None:
+    def write_entry(self, rank: int, slot: Slot, entry: Entry) -> None:
         """Write what a rank is about to launch, in its next slot. To be called under the lock."""
-        words, at = self._set(place.group), _post_at(rank, place)
-        where = place.seq << 32 | place.number
-        taken_back = int(words[place.number % _RING] == where)
-        said = (where, *post[:4], taken_back)
-        words[at + _MARK] = 0
-        _AFTER_PLACE.pack_into(words, 8 * at + 8, *said[1:], hash(said) & _WORD)
+        words, at = self._set_words(slot.set_index), _entry_offset(rank, slot)
+        slot_word = slot.seq << 32 | slot.number
+        has_withdrawal = int(words[slot.number % _SLOT_COUNT] == slot_word)
+        entry_words = (slot_word, *entry[:4], has_withdrawal)
+        words[at + _REASON] = 0
+        _AFTER_SLOT_STRUCT.pack_into(words, 8 * at + 8, *entry_words[1:], hash(entry_words) & _WORD_MASK)
         # Only this completes the post: a signal handler may raise, or the process be killed, between any two steps.
-        words[at] = where
+        words[at] = slot_word
 
-    def has_posted(self, rank: int, place: Place) -> bool:
+    def has_reached(self, rank: int, slot: Slot) -> bool:
         """Return whether a rank has reached a slot."""
-        where = place.seq << 32 | place.number
-        if self._set(place.group)[_post_at(rank, place)] == where:
+        slot_word = slot.seq << 32 | slot.number
+        if self._set_words(slot.set_index)[_entry_offset(rank, slot)] == slot_word:
             return True
-        last = self._last(rank, place.group)
-        return last >> 32 == place.seq and last >= where
+        last = self._last_slot_word(rank, slot.set_index)
+        return last >> 32 == slot.seq and last >= slot_word
 
-    def read(self, rank: int, place: Place) -> Post | None:
+    def read_entry(self, rank: int, slot: Slot) -> Entry | None:
         """Return a rank's entry in a slot; None if there is none, or not all of it is visible yet without the lock."""
-        found = _POST.unpack_from(self._set(place.group), 8 * _post_at(rank, place))
-        if found[0] != place.seq << 32 | place.number or found[6] != hash(found[:6]) & _WORD:
+        found = _ENTRY_STRUCT.unpack_from(self._set_words(slot.set_index), 8 * _entry_offset(rank, slot))
+        if found[0] != slot.seq << 32 | slot.number or found[6] != hash(found[:6]) & _WORD_MASK:
             return None
-        return Post(*found[1:6])
+        return Entry(*found[1:6])
 
-    def mark_of(self, rank: int, place: Place) -> int:
+    def withdrawal_reason(self, rank: int, slot: Slot) -> int:
         """Return why an entry was withdrawn; 0 if it was not. For another rank's entry this is certain only under the lock."""
-        return self._set(place.group)[_post_at(rank, place) + _MARK]
+        return self._set_words(slot.set_index)[_entry_offset(rank, slot) + _REASON]
 
-    def mark(self, rank: int, place: Place, mark: int) -> None:
+    def withdraw(self, rank: int, slot: Slot, reason: int) -> None:
         """Withdraw an entry. To be called under the lock, while another participant has not posted in the slot yet."""
-        words = self._set(place.group)
-        words[_post_at(rank, place) + _MARK] = mark
-        words[place.number % _RING] = place.seq << 32 | place.number
+        words = self._set_words(slot.set_index)
+        words[_entry_offset(rank, slot) + _REASON] = reason
+        words[slot.number % _SLOT_COUNT] = slot.seq << 32 | slot.number
 
     # -- which rank waits where
 
-    def want(self, rank: int, place: Place | None) -> None:
+    def set_waiting(self, rank: int, slot: Slot | None) -> None:
         """Record at which slot a rank waits; None if it waits no longer."""
-        word = 0 if place is None else (place.group + 1) << 32 | place.number
-        self._words[self._rank_at(rank) + _WANT] = word
+        word = 0 if slot is None else (slot.set_index + 1) << 32 | slot.number
+        self._words[self._rank_offset(rank) + _WAITING] = word
 
-    def wanted(self, rank: int, seq: int) -> Place | None:
+    def waiting_slot(self, rank: int, seq: int) -> Slot | None:
         """Return the slot at which a rank waits in a cell; None if it does not wait."""
-        word = self._words[self._rank_at(rank) + _WANT]
-        return Place(seq, (word >> 32) - 1, word & 0xFFFFFFFF) if word else None
+        word = self._words[self._rank_offset(rank) + _WAITING]
+        return Slot(seq, (word >> 32) - 1, word & 0xFFFFFFFF) if word else None
 
     # -- names, for the text of an error
 
-    def name_program(self, fingerprint: int, name: str, index: int, participants: Sequence[int]) -> None:
+    def record_program_name(self, fingerprint: int, name: str, set_index: int, participants: Sequence[int]) -> None:
         """Record the name of a program before it is posted; a repeated call costs nothing."""
-        if (fingerprint, index) not in self._named:
-            self._append([fingerprint, name, index, list(participants)])
-            self._named.add((fingerprint, index))
+        if (fingerprint, set_index) not in self._named_programs:
+            self._append([fingerprint, name, set_index, list(participants)])
+            self._named_programs.add((fingerprint, set_index))
 
-    def describe_program(self, fingerprint: int, outline: str) -> None:
+    def record_outline(self, fingerprint: int, outline: str) -> None:
         """Record the outline of a program, for the text of a mismatch; an outline that is recorded already stays as it is."""
         try:
             file = os.open(
-                self._outlines / f"{fingerprint:016x}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+                self._outline_dir / f"{fingerprint:016x}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
             )
         except FileExistsError:
             return
@@ -395,21 +397,21 @@ class Board:
         finally:
             os.close(file)
 
-    def program_outline(self, fingerprint: int) -> str:
+    def read_outline(self, fingerprint: int) -> str:
         """Return the recorded outline of a program; empty if there is none."""
         try:
-            return (self._outlines / f"{fingerprint:016x}").read_text(encoding="utf-8", errors="replace")
+            return (self._outline_dir / f"{fingerprint:016x}").read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return ""
 
-    def name_thread(self, kind: int, label: str) -> None:
+    def record_thread_label(self, kind: int, label: str) -> None:
         """Record the label of a kind of threads; a repeated call costs nothing."""
-        if kind not in self._threads_named:
+        if kind not in self._named_threads:
             self._append([kind, label])
-            self._threads_named.add(kind)
+            self._named_threads.add(kind)
 
     def _append(self, row: list[Any]) -> None:
-        file = os.open(self._programs, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        file = os.open(self._programs_path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             os.write(file, (json.dumps(row) + "\n").encode())
         finally:
@@ -417,23 +419,23 @@ class Board:
 
     def program_names(self) -> dict[int, str]:
         """Return every program's name, by fingerprint."""
-        return {row[0]: row[1] for row in self._noted(4)}
+        return {row[0]: row[1] for row in self._read_rows(4)}
 
     def thread_labels(self) -> dict[int, str]:
         """Return the labels of threads, by kind; if ranks gave one kind two labels, the first, so that all ranks report the same."""
         labels: dict[int, str] = {}
-        for kind, label in self._noted(2):
+        for kind, label in self._read_rows(2):
             labels.setdefault(kind, label)
         return labels
 
-    def participants_of(self, index: int) -> tuple[int, ...]:
+    def participants_of(self, set_index: int) -> tuple[int, ...]:
         """Return the ranks of a set in which a rank has posted; empty if that cannot be read."""
-        if index not in self._members:
-            self._members |= {row[2]: tuple(row[3]) for row in self._noted(4)}
-        return self._members.get(index, ())
+        if set_index not in self._participants_by_index:
+            self._participants_by_index |= {row[2]: tuple(row[3]) for row in self._read_rows(4)}
+        return self._participants_by_index.get(set_index, ())
 
-    def _noted(self, length: int) -> Iterator[list[Any]]:
-        for line in self._programs.read_text(encoding="utf-8", errors="replace").splitlines():
+    def _read_rows(self, length: int) -> Iterator[list[Any]]:
+        for line in self._programs_path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 row = json.loads(line)
             except ValueError:
@@ -444,31 +446,31 @@ class Board:
 
     # -- a deadlock, reported to all of its ranks by the rank that found it
 
-    def tell_ring(self, rank: int, text: str) -> None:
+    def write_deadlock(self, rank: int, text: str) -> None:
         """Write the text of a deadlock for a rank that is part of it. To be called under the lock."""
-        path = self._programs.parent / f"ring.{rank}"
+        path = self._programs_path.parent / f"ring.{rank}"
         with open(path, "w", encoding="utf-8", opener=open_private) as file:
             file.write(text)
 
-    def read_ring(self, rank: int) -> str:
+    def read_deadlock(self, rank: int) -> str:
         """Return the text of a deadlock that was written for a rank."""
-        return (self._programs.parent / f"ring.{rank}").read_text(encoding="utf-8")
+        return (self._programs_path.parent / f"ring.{rank}").read_text(encoding="utf-8")
 
     def close(self) -> None:
         """Release the memory."""
-        for words in (*self._sets.values(), *self._segments.values(), self._words):
+        for words in (*self._words_by_set.values(), *self._segments.values(), self._words):
             words.release()
         for mapped in self._maps:
             mapped.close()
         os.close(self._fd)
 
 
-def _entry(rank: int) -> int:
-    return _SET_WORDS + rank * _ENTRY_WORDS
+def _entries_offset(rank: int) -> int:
+    return _SET_WORDS + rank * _PARTICIPANT_WORDS
 
 
-def _post_at(rank: int, place: Place) -> int:
-    return _entry(rank) + place.number % _RING * _POST_WORDS
+def _entry_offset(rank: int, slot: Slot) -> int:
+    return _entries_offset(rank) + slot.number % _SLOT_COUNT * _SLOT_WORDS
 
 
 _INTERRUPT_NBYTES = 16
@@ -478,7 +480,7 @@ def _interrupt_path(run_dir: Path, supervisor: int) -> Path:
     return run_dir / f"interrupt{supervisor}"
 
 
-def make_interrupt_word(run_dir: Path, supervisor: int) -> None:
+def create_interrupt_flag(run_dir: Path, supervisor: int) -> None:
     """Create the words by which the supervisor of a host without the board asks its ranks to stop a cell or close connections.
 
     The file is separate, and named after the supervisor: several hosts may share one run directory, but only one has the board.
@@ -487,7 +489,7 @@ def make_interrupt_word(run_dir: Path, supervisor: int) -> None:
         file.write(bytes(_INTERRUPT_NBYTES))
 
 
-class InterruptWord:
+class InterruptFlag:
     """One process's view of these words: 8 bytes each, aligned, each written at once."""
 
     def __init__(self, run_dir: Path, supervisor: int) -> None:
@@ -500,7 +502,7 @@ class InterruptWord:
         """The latest cell that was asked to stop; 0 if there is none."""
         return self._words[0]
 
-    def ask_interrupt(self, seq: int) -> None:
+    def request_interrupt(self, seq: int) -> None:
         """Ask the ranks of this host to stop a cell."""
         self._words[0] = seq
 
@@ -509,7 +511,7 @@ class InterruptWord:
         """How often the ranks were asked to close their connections to each other."""
         return self._words[1]
 
-    def ask_close(self) -> None:
+    def request_close(self) -> None:
         """Ask the ranks of this host to close their connections to each other."""
         self._words[1] += 1
 

@@ -12,18 +12,18 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeAlias
 
-__all__ = ["HeldSignals"]
+__all__ = ["DeferredSignals"]
 
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
-class HeldSignals:
-    """Defers signals while `holding` is set; one instance per process."""
+class DeferredSignals:
+    """Defers signals while `is_deferring` is set; one instance per process."""
 
     def __init__(self) -> None:
-        self.holding = False
+        self.is_deferring = False
         """Set only by the main thread, because only the main thread runs handlers."""
-        self._held: list[tuple[_Handler, int, FrameType | None]] = []
+        self._deferred: list[tuple[_Handler, int, FrameType | None]] = []
 
     def install(self) -> None:
         """Patch `signal.signal` and `signal.getsignal`: handlers set from now on, except that of Ctrl-C, can be deferred.
@@ -33,20 +33,20 @@ class HeldSignals:
         set_handler, get_handler = signal.signal, signal.getsignal
 
         @functools.wraps(set_handler)
-        def set_holding(signalnum: Any, handler: Any) -> Any:
-            holds = callable(handler) and signalnum != signal.SIGINT
-            return _as_set(set_handler(signalnum, self._wrap(handler) if holds else handler))
+        def set_deferrable(signalnum: Any, handler: Any) -> Any:
+            can_defer = callable(handler) and signalnum != signal.SIGINT
+            return _unwrap_handler(set_handler(signalnum, self._wrap(handler) if can_defer else handler))
 
         @functools.wraps(get_handler)
-        def get_as_set(signalnum: Any) -> Any:
-            return _as_set(get_handler(signalnum))
+        def get_unwrapped(signalnum: Any) -> Any:
+            return _unwrap_handler(get_handler(signalnum))
 
-        signal.signal, signal.getsignal = set_holding, get_as_set
+        signal.signal, signal.getsignal = set_deferrable, get_unwrapped
 
     def _wrap(self, handler: _Handler) -> _Handler:
         def handle(signum: int, frame: FrameType | None) -> Any:
-            if self.holding:
-                self._held.append((handler, signum, frame))
+            if self.is_deferring:
+                self._deferred.append((handler, signum, frame))
                 return None
             return handler(signum, frame)
 
@@ -54,20 +54,20 @@ class HeldSignals:
         handle.is_mhnbs = True  # type: ignore[attr-defined]  # a handler that others wrapped is not unwrapped
         return handle
 
-    def let_go(self) -> None:
+    def deliver(self) -> None:
         """Run the deferred handlers, in the order in which their signals came.
 
         Raises:
             BaseException: the exception of a handler; the other handlers have run, too.
         """
-        self.holding = False
-        if self._held:
-            handler, signum, frame = self._held.pop(0)
+        self.is_deferring = False
+        if self._deferred:
+            handler, signum, frame = self._deferred.pop(0)
             try:
                 handler(signum, frame)
             finally:
-                self.let_go()
+                self.deliver()
 
 
-def _as_set(handler: Any) -> Any:
+def _unwrap_handler(handler: Any) -> Any:
     return handler.__wrapped__ if getattr(handler, "is_mhnbs", False) else handler

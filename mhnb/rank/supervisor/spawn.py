@@ -27,9 +27,9 @@ from mhnb.rank.cell.paths import RankPaths, hub_log
 from mhnb.system.private import open_private
 from mhnb.system.processes import end_with_parent
 
-__all__ = ["preload", "run_child", "spawn_delegate", "spawn_hub", "spawn_rank"]
+__all__ = ["preload", "run_child", "spawn_agreement_server", "spawn_hub", "spawn_rank"]
 
-_HEAVY = (
+_PRELOADED = (
     "zmq",
     "numpy",
     "jax.numpy",
@@ -54,10 +54,10 @@ def preload() -> None:
     of the time, and find a thousand objects.
     """
     gc.disable()
-    _do_without_debugger()
-    with _no_search_for_rocm():
+    _disable_debugpy()
+    with _skip_rocm_search():
         import jax  # noqa: F401
-    for name in _HEAVY:
+    for name in _PRELOADED:
         importlib.import_module(name)
     _warm_tracebacks()
     gc.freeze()
@@ -71,7 +71,7 @@ def _warm_tracebacks() -> None:
     pygments.highlight("x = 1", lexers.Python3Lexer(), formatters.Terminal256Formatter())
 
 
-def _do_without_debugger() -> None:
+def _disable_debugpy() -> None:
     """Make ipykernel believe that debugpy is not installed: no debugger can attach to a rank, and it costs each rank 0.1 s."""
     sys.modules["debugpy"] = None  # type: ignore[assignment]
     importlib.import_module("ipykernel.debugger")
@@ -79,7 +79,7 @@ def _do_without_debugger() -> None:
 
 
 @contextlib.contextmanager
-def _no_search_for_rocm() -> Iterator[None]:
+def _skip_rocm_search() -> Iterator[None]:
     """Spare the import of JAX a search of every installed distribution for AMD's plugin: 0.04 s, of no use on CPU devices."""
     found = importlib.metadata.distributions
     if os.environ.get("JAX_PLATFORMS") == "cpu":
@@ -98,10 +98,10 @@ def spawn_hub(spec: HostSpec) -> int:
     if spec.fork:
         importlib.import_module("ipyparallel.controller.app")
         return _fork(lambda: run_hub(spec), (log, log))
-    return _afresh("mhnb.rank.hub", spec, (log, log))
+    return _start_process("mhnb.rank.hub", spec, (log, log))
 
 
-def spawn_delegate(spec: HostSpec, listener: socket.socket) -> int:
+def spawn_agreement_server(spec: HostSpec, listener: socket.socket) -> int:
     """Start the process that takes part in agreement for the ranks of other hosts; return its id.
 
     Args:
@@ -109,24 +109,24 @@ def spawn_delegate(spec: HostSpec, listener: socket.socket) -> int:
     """
     log = Path(spec.run_dir) / "log" / "board.log"
     if not spec.fork:
-        return _afresh("mhnb.rank.guard.agreement_server", spec, (log, log), listener.fileno())
-    from mhnb.rank.guard.agreement_server import run_delegate
+        return _start_process("mhnb.rank.guard.agreement_server", spec, (log, log), listener.fileno())
+    from mhnb.rank.guard.agreement_server import run_server
 
-    return _fork(lambda: run_delegate(spec, listener), (log, log))
+    return _fork(lambda: run_server(spec, listener), (log, log))
 
 
 def spawn_rank(spec: HostSpec, rank: int) -> int:
     """Start one rank; return its process id. Its process group has the same number."""
     paths = RankPaths(Path(spec.run_dir), rank)
-    share = replace(spec, ranks=[rank], hub=False)
+    rank_spec = replace(spec, ranks=[rank], starts_hub=False)
     if spec.share_gpus:
         # Before CUDA is used: it reads this once.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
     if not spec.fork:
-        return _afresh("mhnb.rank", share, paths.native)
+        return _start_process("mhnb.rank", rank_spec, paths.native)
     from mhnb.rank.main import run_rank
 
-    return _fork(lambda: run_rank(share), paths.native)
+    return _fork(lambda: run_rank(rank_spec), paths.native)
 
 
 def _fork(run: Callable[[], None], native: tuple[Path, Path]) -> int:
@@ -134,7 +134,7 @@ def _fork(run: Callable[[], None], native: tuple[Path, Path]) -> int:
     pid = os.fork()
     if pid == 0:
         run_child(run, native, parent)
-    _own_group(pid)
+    _set_process_group(pid)
     return pid
 
 
@@ -142,7 +142,7 @@ def run_child(run: Callable[[], None], native: tuple[Path, Path], parent: int) -
     """Run as the child, with its own group and descriptors, ended with the parent. Never return into the parent's code."""
     code = 1
     try:
-        _own_group(0)
+        _set_process_group(0)
         end_with_parent(parent)
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(signum, signal.SIG_DFL)
@@ -164,7 +164,7 @@ def run_child(run: Callable[[], None], native: tuple[Path, Path], parent: int) -
         os._exit(code)
 
 
-def _own_group(pid: int) -> None:
+def _set_process_group(pid: int) -> None:
     """Give a child a process group of its own, so that a signal also reaches the processes that it has started.
 
     Parent and child both try, because either may be first.
@@ -193,7 +193,7 @@ def _reseed() -> None:
         np.random.seed()  # noqa: NPY002  # the legacy state is the one that the fork has copied
 
 
-def _afresh(module: str, spec: HostSpec, native: tuple[Path, Path], *fds: int) -> int:
+def _start_process(module: str, spec: HostSpec, native: tuple[Path, Path], *fds: int) -> int:
     with open(native[0], "ab", opener=open_private) as out, open(native[1], "ab", opener=open_private) as err:
         process = subprocess.Popen(
             # -P, as for the supervisor. Its own id is passed, because the child must end with it.

@@ -6,68 +6,68 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.compare import fits, global_array, shards_hold, spec_is
-from mhnb.teach.exercise import Exercise, Here, Prediction
+from mhnb.teach.compare import assert_fits, assert_global_array, assert_shards, assert_spec
+from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo
 
 __all__ = ["TASKS"]
 
 
-def _mesh(here: Here) -> Any:
+def _mesh(process: ProcessInfo) -> Any:
     import jax
 
-    return jax.make_mesh((here.process_count, here.local_device_count), ("data", "model"))
+    return jax.make_mesh((process.process_count, process.local_device_count), ("data", "model"))
 
 
-def _table(here: Here) -> np.ndarray:
-    rows = np.arange(2 * here.process_count, dtype=np.float32)
-    return rows[:, None] * 10 + np.arange(here.process_count, dtype=np.float32)
+def _table_values(process: ProcessInfo) -> np.ndarray:
+    rows = np.arange(2 * process.process_count, dtype=np.float32)
+    return rows[:, None] * 10 + np.arange(process.process_count, dtype=np.float32)
 
 
-def _judge_table(here: Here, x: Any, spec: tuple[str | None, ...]) -> None:
+def _grade_table(process: ProcessInfo, x: Any, spec: tuple[str | None, ...]) -> None:
     import jax
 
-    wanted = _table(here)
-    global_array(x, wanted.shape, "float32", "x", here)
-    spec_is(x, _mesh(here), jax.sharding.PartitionSpec(*spec), "x")
-    shards_hold(x, wanted, "x", here)
+    wanted = _table_values(process)
+    assert_global_array(x, wanted.shape, "float32", "x", process)
+    assert_spec(x, _mesh(process), jax.sharding.PartitionSpec(*spec), "x")
+    assert_shards(x, wanted, "x", process)
 
 
-def _from_callback(here: Here, x: Any) -> str:
-    _judge_table(here, x, ("data", None))
+def _from_callback(process: ProcessInfo, x: Any) -> str:
+    _grade_table(process, x, ("data", None))
     return "every shard holds the rows of its box"
 
 
-def _from_local_columns(here: Here, x: Any) -> str:
-    _judge_table(here, x, (None, "data"))
+def _from_local_columns(process: ProcessInfo, x: Any) -> str:
+    _grade_table(process, x, (None, "data"))
     return "a column of each rank, in the order of the ranks"
 
 
-def _from_single_devices(here: Here, x: Any) -> str:
+def _from_single_devices(process: ProcessInfo, x: Any) -> str:
     import jax
 
-    wanted = np.repeat(np.arange(here.device_count, dtype=np.float32), 2)
-    global_array(x, wanted.shape, "float32", "x", here)
-    spec_is(x, _mesh(here), jax.sharding.PartitionSpec(("data", "model")), "x")
-    shards_hold(x, wanted, "x", here)
+    wanted = np.repeat(np.arange(process.device_count, dtype=np.float32), 2)
+    assert_global_array(x, wanted.shape, "float32", "x", process)
+    assert_spec(x, _mesh(process), jax.sharding.PartitionSpec(("data", "model")), "x")
+    assert_shards(x, wanted, "x", process)
     return "each device holds its own position, twice"
 
 
-def _all_of_it(here: Here, y: Any) -> str:
+def _all_of_it(process: ProcessInfo, y: Any) -> str:
     import jax
 
-    wanted = _table(here)
-    global_array(y, wanted.shape, "float32", "y", here)
-    spec_is(y, _mesh(here), jax.sharding.PartitionSpec(), "y")
-    shards_hold(y, wanted, "y", here)
+    wanted = _table_values(process)
+    assert_global_array(y, wanted.shape, "float32", "y", process)
+    assert_spec(y, _mesh(process), jax.sharding.PartitionSpec(), "y")
+    assert_shards(y, wanted, "y", process)
     return "every device holds the whole array, and float(y[0, 0]) needs no communication"
 
 
-def _fits(here: Here, x: Any) -> str:
+def _fits(process: ProcessInfo, x: Any) -> str:
     wanted = np.ones((64, 32), np.float32)
-    limit_nbytes = wanted.nbytes // here.device_count
-    global_array(x, wanted.shape, "float32", "x", here)
-    fits(x, limit_nbytes, "x", here)
-    shards_hold(x, wanted, "x", here)
+    limit_nbytes = wanted.nbytes // process.device_count
+    assert_global_array(x, wanted.shape, "float32", "x", process)
+    assert_fits(x, limit_nbytes, "x", process)
+    assert_shards(x, wanted, "x", process)
     return f"{limit_nbytes} bytes on every device"
 
 

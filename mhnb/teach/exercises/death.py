@@ -7,39 +7,41 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.compare import call, global_array, shards_hold, value_is
-from mhnb.teach.exercise import Differs, Exercise, Here, Prediction
+from mhnb.teach.compare import assert_equal, assert_global_array, assert_shards, call_answer
+from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 __all__ = ["TASKS"]
 
 _SPECS = (("data", None), (None, "model"), ("data", "model"), (None, None))
 
 
-def _sharding(here: Here, *spec: str | None) -> Any:
+def _sharding(process: ProcessInfo, *spec: str | None) -> Any:
     import jax
 
-    devices = np.array(jax.devices()).reshape(here.process_count, here.local_device_count)
+    devices = np.array(jax.devices()).reshape(process.process_count, process.local_device_count)
     mesh = jax.sharding.Mesh(devices, ("data", "model"))
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
 
-def _values(here: Here) -> np.ndarray:
-    return np.arange(2 * here.device_count * here.local_device_count, dtype=np.float32).reshape(here.device_count, -1)
+def _values(process: ProcessInfo) -> np.ndarray:
+    return np.arange(2 * process.device_count * process.local_device_count, dtype=np.float32).reshape(
+        process.device_count, -1
+    )
 
 
-def _each_piece_once(here: Here, pieces: Any) -> str:
+def _each_piece_once(process: ProcessInfo, pieces: Any) -> str:
     import jax
 
-    values = _values(here)
+    values = _values(process)
     for spec in _SPECS:
-        x = jax.make_array_from_callback(values.shape, _sharding(here, *spec), values.__getitem__)
-        got = call(pieces, x, what="of a global array")
+        x = jax.make_array_from_callback(values.shape, _sharding(process, *spec), values.__getitem__)
+        got = call_answer(pieces, x, what="of a global array")
         if not isinstance(got, list):
-            raise Differs(f"pieces(x) gives a {type(got).__name__}, expected a list of arrays")
+            raise WrongAnswer(f"pieces(x) gives a {type(got).__name__}, expected a list of arrays")
         wanted = [np.asarray(shard.data) for shard in x.addressable_shards if shard.replica_id == 0]
         if not _same_pieces(got, wanted):
-            raise Differs(
-                f"for spec {x.sharding.spec} this rank writes {_told(got)}, expected {_told(wanted)}. "
+            raise WrongAnswer(
+                f"for spec {x.sharding.spec} this rank writes {_format_pieces(got)}, expected {_format_pieces(wanted)}. "
                 "Of equal copies, one is replica 0"
             )
     return f"each piece once, for {len(_SPECS)} shardings"
@@ -50,46 +52,52 @@ def _same_pieces(got: list[Any], wanted: list[np.ndarray]) -> bool:
     return ordered[0] == ordered[1]
 
 
-def _told(pieces: list[Any]) -> str:
+def _format_pieces(pieces: list[Any]) -> str:
     shapes = [tuple(np.shape(each)) for each in pieces]
     return f"{len(pieces)} of shape {shapes[0]}" if shapes else "nothing"
 
 
-def _read_own(here: Here, restore: Any) -> str:
-    values = _values(here)
+def _read_own(process: ProcessInfo, restore: Any) -> str:
+    values = _values(process)
     for spec in _SPECS:
-        sharding = _sharding(here, *spec)
-        seen: list[tuple[slice, ...]] = []
-        x = call(restore, values.shape, sharding, _reader(values, seen), what="of a shape, a sharding and a reader")
-        global_array(x, values.shape, "float32", f"the array with spec {sharding.spec}", here)
+        sharding = _sharding(process, *spec)
+        requested: list[tuple[slice, ...]] = []
+        x = call_answer(
+            restore,
+            values.shape,
+            sharding,
+            _recording_reader(values, requested),
+            what="of a shape, a sharding and a reader",
+        )
+        assert_global_array(x, values.shape, "float32", f"the array with spec {sharding.spec}", process)
         if not x.sharding.is_equivalent_to(sharding, x.ndim):
-            raise Differs(f"the array has {x.sharding}, expected the sharding given, {sharding.spec}")
-        shards_hold(x, values, f"the array with spec {sharding.spec}", here)
+            raise WrongAnswer(f"the array has {x.sharding}, expected the sharding given, {sharding.spec}")
+        assert_shards(x, values, f"the array with spec {sharding.spec}", process)
         needed = sum(shard.data.nbytes for shard in x.addressable_shards)
-        read = sum(values[box].nbytes for box in seen)
+        read = sum(values[box].nbytes for box in requested)
         if read > needed:
-            raise Differs(f"with spec {sharding.spec} this rank reads {read} bytes, expected at most {needed}")
+            raise WrongAnswer(f"with spec {sharding.spec} this rank reads {read} bytes, expected at most {needed}")
     return "each rank reads what its own devices hold"
 
 
-def _reader(values: Any, seen: list[tuple[slice, ...]]) -> Callable[[Any], Any]:
+def _recording_reader(values: Any, requested: list[tuple[slice, ...]]) -> Callable[[Any], Any]:
     def read(index: Any) -> Any:
-        seen.append(index)
+        requested.append(index)
         return values[index]
 
     return read
 
 
-def _common_step(here: Here, common: Any) -> str:
-    rank, last = here.rank or 0, here.process_count - 1
+def _common_step(process: ProcessInfo, common: Any) -> str:
+    rank, last = process.rank or 0, process.process_count - 1
     cases = (
         ("each has 10 and 20", {10, 20}, 20),
         (f"rank {last} has 10 only", {10} if rank == last else {10, 20}, 10),
         ("30 is on even ranks, 40 on odd ones", {5, 10, 40 if rank % 2 else 30}, 10),
     )
     for what, saved, wanted in cases:
-        got = call(common, set(saved), what="of a set of steps")
-        value_is(int(got), wanted, f"common(saved), where {what},")
+        got = call_answer(common, set(saved), what="of a set of steps")
+        assert_equal(int(got), wanted, f"common(saved), where {what},")
     return "all go on from the newest step that all have"
 
 

@@ -6,51 +6,51 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.budget import Budget, stay_within
-from mhnb.teach.compare import call, global_array, shards_hold
-from mhnb.teach.exercise import Differs, Exercise, Here, Prediction
+from mhnb.teach.budget import Budget, check_budget
+from mhnb.teach.compare import assert_global_array, assert_shards, call_answer
+from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 __all__ = ["TASKS"]
 
 
-def _typed(here: Here, values: np.ndarray, *spec: str | None) -> Any:
+def _sharded_array(process: ProcessInfo, values: np.ndarray, *spec: str | None) -> Any:
     import jax
 
-    mesh = jax.make_mesh((here.process_count, here.local_device_count), ("hosts", "inside"))
+    mesh = jax.make_mesh((process.process_count, process.local_device_count), ("hosts", "inside"))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
     return jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
 
 
-def _judge(here: Here, function: Any, wanted: np.ndarray, arguments: tuple[Any, ...], budget: Budget) -> str:
+def _grade(process: ProcessInfo, function: Any, wanted: np.ndarray, arguments: tuple[Any, ...], budget: Budget) -> str:
     """Check the values, then the sharding in the type, then the communication."""
     import jax
 
-    call(callable, function, what="of two arrays")
+    call_answer(callable, function, what="of two arrays")
     with jax.set_mesh(arguments[0].sharding.mesh):
-        got = global_array(jax.jit(function)(*arguments), wanted.shape, "float32", "the result", here)
-        shards_hold(got, wanted, "the result", here)
+        got = assert_global_array(jax.jit(function)(*arguments), wanted.shape, "float32", "the result", process)
+        assert_shards(got, wanted, "the result", process)
         spec = jax.sharding.PartitionSpec("hosts", "inside")
         if got.sharding.spec != spec:
-            raise Differs(
+            raise WrongAnswer(
                 f"the result is {jax.typeof(got)}, expected its rows split over hosts, its columns over inside"
             )
-        return f"{jax.typeof(got)}; it sends {stay_within(budget, function, *arguments)}"
+        return f"{jax.typeof(got)}; it sends {check_budget(budget, function, *arguments)}"
 
 
-def _add_typed(here: Here, add: Any) -> str:
-    n = here.device_count
+def _add_typed(process: ProcessInfo, add: Any) -> str:
+    n = process.device_count
     values = np.arange(n * n, dtype=np.float32).reshape(n, n)
-    x, y = _typed(here, values, "hosts", None), _typed(here, 10 * values, None, "inside")
-    return _judge(here, add, 11 * values, (x, y), Budget({}))
+    x, y = _sharded_array(process, values, "hosts", None), _sharded_array(process, 10 * values, None, "inside")
+    return _grade(process, add, 11 * values, (x, y), Budget({}))
 
 
-def _dot_typed(here: Here, dot: Any) -> str:
+def _dot_typed(process: ProcessInfo, dot: Any) -> str:
     rng = np.random.default_rng(9)
-    u = rng.integers(-3, 4, (2 * here.process_count, 16)).astype(np.float32)
-    v = rng.integers(-3, 4, (16, 2 * here.local_device_count)).astype(np.float32)
-    arguments = _typed(here, u, "hosts", "inside"), _typed(here, v, "inside", None)
+    u = rng.integers(-3, 4, (2 * process.process_count, 16)).astype(np.float32)
+    v = rng.integers(-3, 4, (16, 2 * process.local_device_count)).astype(np.float32)
+    arguments = _sharded_array(process, u, "hosts", "inside"), _sharded_array(process, v, "inside", None)
     counts = {"reduce-scatter": 1, "all-reduce": 1, "all-to-all": 1}
-    return _judge(here, dot, u @ v, arguments, Budget(counts, nbytes_per_device=32, nbytes_across_hosts=0))
+    return _grade(process, dot, u @ v, arguments, Budget(counts, nbytes_per_device=32, nbytes_across_hosts=0))
 
 
 TASKS = (

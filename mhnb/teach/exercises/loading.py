@@ -6,52 +6,52 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.compare import call, global_array, shards_hold, spec_is, value_is
-from mhnb.teach.exercise import Differs, Exercise, Here
+from mhnb.teach.compare import assert_equal, assert_global_array, assert_shards, assert_spec, call_answer
+from mhnb.teach.exercise import Exercise, ProcessInfo, WrongAnswer
 
 __all__ = ["TASKS"]
 
 _RECORDS = 22
 
 
-def _my_share(here: Here, share: Any) -> str:
+def _my_share(process: ProcessInfo, share: Any) -> str:
     if not isinstance(share, list):
-        raise Differs(f"share is a {type(share).__name__}, expected a list of record numbers")
-    each = _RECORDS // here.process_count
+        raise WrongAnswer(f"share is a {type(share).__name__}, expected a list of record numbers")
+    each = _RECORDS // process.process_count
     if len(share) != each:
-        raise Differs(
+        raise WrongAnswer(
             f"share has {len(share)} records, expected {each} on every rank: "
-            f"{_RECORDS} records leave {_RECORDS % here.process_count} over, which nobody reads"
+            f"{_RECORDS} records leave {_RECORDS % process.process_count} over, which nobody reads"
         )
-    wanted = list(range(_RECORDS))[here.rank :: here.process_count][:each]
-    value_is(share, wanted, "share", hint="Take every fourth record, beginning with the process index")
+    wanted = list(range(_RECORDS))[process.rank :: process.process_count][:each]
+    assert_equal(share, wanted, "share", hint="Take every fourth record, beginning with the process index")
     return f"{each} records on every rank, none twice"
 
 
-def _global_batch(here: Here, batch: Any) -> str:
+def _global_batch(process: ProcessInfo, batch: Any) -> str:
     import jax
 
-    mesh = jax.make_mesh((here.device_count,), ("data",))
-    local = 2 * here.local_device_count
+    mesh = jax.make_mesh((process.device_count,), ("data",))
+    local = 2 * process.local_device_count
     for step in range(2):
-        got = call(batch, step, what="of the step's number")
-        begin = step * local * here.process_count
-        first = np.arange(begin, begin + local * here.process_count, dtype=np.float32)
+        got = call_answer(batch, step, what="of the step's number")
+        begin = step * local * process.process_count
+        first = np.arange(begin, begin + local * process.process_count, dtype=np.float32)
         wanted = np.stack([first, first + 0.5], axis=1)
         what = f"batch({step})"
-        global_array(got, wanted.shape, "float32", what, here)
-        spec_is(got, mesh, jax.sharding.PartitionSpec("data", None), what)
-        shards_hold(got, wanted, what, here)
+        assert_global_array(got, wanted.shape, "float32", what, process)
+        assert_spec(got, mesh, jax.sharding.PartitionSpec("data", None), what)
+        assert_shards(got, wanted, what, process)
     return f"{local} rows of each rank in every batch"
 
 
-def _steps_for_all(here: Here, steps: Any) -> str:
+def _steps_for_all(process: ProcessInfo, steps: Any) -> str:
     counts = [6, 5, 6, 4]
     got = int(steps) if hasattr(steps, "shape") and steps.shape == () else steps
-    wanted = min(counts[rank % len(counts)] for rank in range(here.process_count))
-    own = counts[(here.rank or 0) % len(counts)]
+    wanted = min(counts[rank % len(counts)] for rank in range(process.process_count))
+    own = counts[(process.rank or 0) % len(counts)]
     hint = "That is this rank's own count; others have fewer" if got == own else "Take the smallest count of all ranks"
-    value_is(got, wanted, "steps", hint=hint)
+    assert_equal(got, wanted, "steps", hint=hint)
     return f"every rank stops after {wanted} batches"
 
 

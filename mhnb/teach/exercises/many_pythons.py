@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from mhnb.teach.compare import call, value_is
-from mhnb.teach.exercise import Differs, Exercise, Here, Prediction
+from mhnb.teach.compare import assert_equal, call_answer
+from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 __all__ = ["TASKS"]
 
 
-def _my_label(here: Here, label: Any) -> str:
-    value_is(label, f"rank {here.rank} of {here.process_count}", "label")
+def _my_label(process: ProcessInfo, label: Any) -> str:
+    assert_equal(label, f"rank {process.rank} of {process.process_count}", "label")
     return "each rank has a label of its own"
 
 
-def _log_once(here: Here, log: Any) -> str:
+def _log_once(process: ProcessInfo, log: Any) -> str:
     for text in ("loss 0.5", "loss 0.25"):
-        got = call(log, text, what="of one text")
-        value_is(
+        got = call_answer(log, text, what="of one text")
+        assert_equal(
             got,
-            text if here.rank == 0 else None,
+            text if process.rank == 0 else None,
             f"log({text!r})",
             hint="Rank 0 returns the text, every other rank None",
         )
     return "rank 0 returns the text, the others None"
 
 
-def _pull_each(here: Here, labels: Any) -> str:
-    del here
+def _pull_each(process: ProcessInfo, labels: Any) -> str:
+    del process
     if not isinstance(labels, list):
-        raise Differs(f"expected a list with one label for each rank, and got {type(labels).__name__} {labels!r}")
+        raise WrongAnswer(f"expected a list with one label for each rank, and got {type(labels).__name__} {labels!r}")
     if len(labels) < 2:
-        raise Differs(f"the list has {len(labels)} labels, expected one for each rank")
+        raise WrongAnswer(f"the list has {len(labels)} labels, expected one for each rank")
     for rank, label in enumerate(labels):
-        value_is(label, f"rank {rank} of {len(labels)}", f"the label of rank {rank}")
+        assert_equal(label, f"rank {rank} of {len(labels)}", f"the label of rank {rank}")
     return f"{len(labels)} labels, in the order of the ranks"
 
 
@@ -55,6 +55,6 @@ TASKS = (
         "01",
         "Bring the label of every rank into the notebook, as a list.",
         _pull_each,
-        where="notebook",
+        side="notebook",
     ),
 )

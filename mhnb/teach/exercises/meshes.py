@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mhnb.teach.compare import call, value_is
-from mhnb.teach.exercise import Differs, Exercise, Here, Prediction
+from mhnb.teach.compare import assert_equal, call_answer
+from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 __all__ = ["TASKS"]
 
@@ -19,56 +19,58 @@ _CASES = (
 )
 
 
-def _columns_apart(here: Here, spec: Any) -> str:
+def _columns_apart(process: ProcessInfo, spec: Any) -> str:
     import jax
 
     if not isinstance(spec, jax.sharding.PartitionSpec):
-        raise Differs(f"spec is a {type(spec).__name__}, expected a PartitionSpec: P(...)")
-    mesh = jax.make_mesh((here.process_count, here.local_device_count), ("data", "model"))
-    n = here.device_count
+        raise WrongAnswer(f"spec is a {type(spec).__name__}, expected a PartitionSpec: P(...)")
+    mesh = jax.make_mesh((process.process_count, process.local_device_count), ("data", "model"))
+    n = process.device_count
     try:
         boxes = jax.sharding.NamedSharding(mesh, spec).devices_indices_map((8, n))
     except (ValueError, KeyError, IndexError) as error:
-        raise Differs(f"spec {spec} does not fit float32[8,{n}] on this mesh: {error}") from None
+        raise WrongAnswer(f"spec {spec} does not fit float32[8,{n}] on this mesh: {error}") from None
     for ordinal, device in enumerate(jax.local_devices()):
-        at = here.local_device_count * (here.rank or 0) + ordinal
+        at = process.local_device_count * (process.rank or 0) + ordinal
         got = tuple(box.indices(size)[:2] for box, size in zip(boxes[device], (8, n), strict=True))
         if got != ((0, 8), (at, at + 1)):
-            raise Differs(
-                f"device {here.rank}:{ordinal} would hold rows {_span(got[0])} and columns {_span(got[1])}, "
+            raise WrongAnswer(
+                f"device {process.rank}:{ordinal} would hold rows {_format_range(got[0])} and columns {_format_range(got[1])}, "
                 f"expected rows 0:8 and columns {at}:{at + 1}"
             )
     return "one whole column on each device"
 
 
-def _span(pair: tuple[int, int]) -> str:
+def _format_range(pair: tuple[int, int]) -> str:
     return f"{pair[0]}:{pair[1]}"
 
 
-def _pairs_inside(here: Here, mesh: Any) -> str:
+def _pairs_inside(process: ProcessInfo, mesh: Any) -> str:
     import jax
 
     if not isinstance(mesh, jax.sharding.Mesh):
-        raise Differs(f"mesh is a {type(mesh).__name__}, expected a jax.sharding.Mesh")
-    value_is(dict(mesh.shape), {"row": here.device_count // 2, "pair": 2}, "the shape of the mesh")
+        raise WrongAnswer(f"mesh is a {type(mesh).__name__}, expected a jax.sharding.Mesh")
+    assert_equal(dict(mesh.shape), {"row": process.device_count // 2, "pair": 2}, "the shape of the mesh")
     for number, row in enumerate(mesh.devices):
         owners = sorted({device.process_index for device in row})
         if len(owners) > 1:
-            raise Differs(f"pair {number} has devices of ranks {owners[0]} and {owners[1]}, expected both of one rank")
+            raise WrongAnswer(
+                f"pair {number} has devices of ranks {owners[0]} and {owners[1]}, expected both of one rank"
+            )
     return "both devices of each pair belong to one rank"
 
 
-def _shard_shape(here: Here, shard_shape: Any) -> str:
-    del here
+def _shard_shape(process: ProcessInfo, shard_shape: Any) -> str:
+    del process
     axes = {"data": 4, "model": 2}
     for shape, spec in _CASES:
-        wanted = tuple(size // _pieces(entry, axes) for size, entry in zip(shape, spec, strict=True))
-        got = call(shard_shape, shape, axes, spec, what="of a shape, axes and a spec")
-        value_is(got, wanted, f"shard_shape({shape}, {axes}, {spec})")
+        wanted = tuple(size // _partition_count(entry, axes) for size, entry in zip(shape, spec, strict=True))
+        got = call_answer(shard_shape, shape, axes, spec, what="of a shape, axes and a spec")
+        assert_equal(got, wanted, f"shard_shape({shape}, {axes}, {spec})")
     return f"{len(_CASES)} shapes"
 
 
-def _pieces(entry: Any, axes: dict[str, int]) -> int:
+def _partition_count(entry: Any, axes: dict[str, int]) -> int:
     named = () if entry is None else (entry,) if isinstance(entry, str) else entry
     product = 1
     for name in named:

@@ -6,50 +6,50 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.compare import call, value_is
-from mhnb.teach.exercise import Differs, Exercise, Here
+from mhnb.teach.compare import assert_equal, call_answer
+from mhnb.teach.exercise import Exercise, ProcessInfo, WrongAnswer
 
 __all__ = ["TASKS"]
 
 
-def _in_order(here: Here, in_order: Any) -> str:
-    del here
+def _in_order(process: ProcessInfo, in_order: Any) -> str:
+    del process
     for names in ({"sum", "max", "min"}, {"wq", "wk", "wv", "wo", "b1", "b2"}):
-        got = call(in_order, set(names), what="of a set of names")
-        value_is(
+        got = call_answer(in_order, set(names), what="of a set of names")
+        assert_equal(
             got, sorted(names), f"in_order of {len(names)} names", hint="Sorted, the order is the same in every process"
         )
     return "the same order in every process"
 
 
-def _keys_apart(here: Here, params_key: Any, data_key: Any) -> str:
+def _keys_apart(process: ProcessInfo, params_key: Any, data_key: Any) -> str:
     import jax
 
     same = jax.random.key(0)
-    _key_is(params_key, same, "params_key", "the key 0 itself: parameters begin equal on every rank")
-    own = jax.random.fold_in(same, here.rank or 0)
-    _key_is(data_key, own, "data_key", f"the key 0 with {here.rank} folded in: every rank draws its own data")
+    _assert_key(params_key, same, "params_key", "the key 0 itself: parameters begin equal on every rank")
+    own = jax.random.fold_in(same, process.rank or 0)
+    _assert_key(data_key, own, "data_key", f"the key 0 with {process.rank} folded in: every rank draws its own data")
     return "one key for all, and one of each rank's own"
 
 
-def _key_is(key: Any, wanted: Any, what: str, why: str) -> None:
+def _assert_key(key: Any, expected: Any, what: str, why: str) -> None:
     import jax
 
     if not isinstance(key, jax.Array) or key.shape != () or not jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise Differs(f"{what} is a {type(key).__name__}, expected one key of jax.random.key")
-    got, right = (np.asarray(jax.random.key_data(each)).tolist() for each in (key, wanted))
-    if got != right:
-        raise Differs(f"{what} is {got}, expected {right}, {why}")
+        raise WrongAnswer(f"{what} is a {type(key).__name__}, expected one key of jax.random.key")
+    got, expected_data = (np.asarray(jax.random.key_data(each)).tolist() for each in (key, expected))
+    if got != expected_data:
+        raise WrongAnswer(f"{what} is {got}, expected {expected_data}, {why}")
 
 
-def _agreed_start(here: Here, start: Any) -> str:
+def _agreed_start(process: ProcessInfo, start: Any) -> str:
     got = int(start) if getattr(start, "shape", None) == () else start
     hint = (
-        f"That is what rank {here.rank} drew itself"
-        if got == 100 + 7 * (here.rank or 0) and here.rank
+        f"That is what rank {process.rank} drew itself"
+        if got == 100 + 7 * (process.rank or 0) and process.rank
         else "Take what rank 0 drew"
     )
-    value_is(got, 100, "start", hint=hint)
+    assert_equal(got, 100, "start", hint=hint)
     return "every rank starts from what rank 0 drew"
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.budget import Budget, stay_within
-from mhnb.teach.compare import call, global_array, shards_hold
-from mhnb.teach.exercise import Differs, Exercise, Here, Prediction
+from mhnb.teach.budget import Budget, check_budget
+from mhnb.teach.compare import assert_global_array, assert_shards, call_answer
+from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 __all__ = ["TASKS"]
 
@@ -21,7 +21,7 @@ def _mesh() -> Any:
     return jax.sharding.Mesh(np.array(jax.devices()), ("data",))
 
 
-def _global(values: np.ndarray, *spec: str | None) -> Any:
+def _sharded_array(values: np.ndarray, *spec: str | None) -> Any:
     import jax
 
     sharding = jax.sharding.NamedSharding(_mesh(), jax.sharding.PartitionSpec(*spec))
@@ -32,16 +32,16 @@ def _numbers(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def _mended_step(here: Here, step: Any) -> str:
+def _mended_step(process: ProcessInfo, step: Any) -> str:
     import jax
 
-    n = 2 * here.device_count
+    n = 2 * process.device_count
     w, x, y = _numbers(1, _DIM), _numbers(2, n, _DIM), _numbers(3, n)
-    call(callable, step, what="of w, x and y")
-    held = _global(w), _global(x, "data"), _global(y, "data")
-    got = global_array(jax.jit(step)(*held), w.shape, "float32", "the new w", here)
-    shards_hold(got, w - 0.1 * _gradient(w, x, y), "the new w", here)
-    return f"the same w on every device; it sends {stay_within(Budget({'all-reduce': 1}), step, *held)}"
+    call_answer(callable, step, what="of w, x and y")
+    arguments = _sharded_array(w), _sharded_array(x, "data"), _sharded_array(y, "data")
+    got = assert_global_array(jax.jit(step)(*arguments), w.shape, "float32", "the new w", process)
+    assert_shards(got, w - 0.1 * _gradient(w, x, y), "the new w", process)
+    return f"the same w on every device; it sends {check_budget(Budget({'all-reduce': 1}), step, *arguments)}"
 
 
 def _gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -50,12 +50,12 @@ def _gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return wanted
 
 
-def _accumulate_once(here: Here, accumulate: Any) -> str:
+def _accumulate_once(process: ProcessInfo, accumulate: Any) -> str:
     import jax
 
-    n, parts = 2 * here.device_count, 4
+    n, parts = 2 * process.device_count, 4
     w, xs = _numbers(4, _DIM), _numbers(5, parts, n, _DIM)
-    call(callable, accumulate, what="of w and xs")
+    call_answer(callable, accumulate, what="of w and xs")
     spec: Any = jax.sharding.PartitionSpec
     mapped = jax.jit(
         # Without the check, the gradient of replicated parameters stays local to each device until the learner sums it.
@@ -67,33 +67,33 @@ def _accumulate_once(here: Here, accumulate: Any) -> str:
             check_vma=False,
         )
     )
-    held = _global(w), _global(xs, None, "data")
+    arguments = _sharded_array(w), _sharded_array(xs, None, "data")
     wanted = np.mean([_gradient(w, x, np.zeros(n, np.float32)) for x in xs], axis=0)
-    got = mapped(*held)
-    if got.shape != (here.device_count, _DIM):
-        raise Differs(f"accumulate(w, xs) has shape {got.shape[1:]}, expected {(_DIM,)}, the shape of w")
-    shards_hold(got, np.tile(wanted, (here.device_count, 1)), "accumulate(w, xs)", here)
+    got = mapped(*arguments)
+    if got.shape != (process.device_count, _DIM):
+        raise WrongAnswer(f"accumulate(w, xs) has shape {got.shape[1:]}, expected {(_DIM,)}, the shape of w")
+    assert_shards(got, np.tile(wanted, (process.device_count, 1)), "accumulate(w, xs)", process)
     budget = Budget({"all-reduce": 1}, nbytes_per_device=4 * _DIM)
-    return f"the mean over devices and batches; it sends {stay_within(budget, mapped, *held)}"
+    return f"the mean over devices and batches; it sends {check_budget(budget, mapped, *arguments)}"
 
 
-def _split_params(here: Here, spec_of: Any) -> str:
+def _split_params(process: ProcessInfo, spec_of: Any) -> str:
     import jax
 
-    n, mesh = here.device_count, _mesh()
+    n, mesh = process.device_count, _mesh()
     for shape in ((16 * n, 3), (3, 16 * n), (2, 3, n), (n,), (n - 1,), (3, 5), ()):
-        spec = call(spec_of, shape, what="of a shape")
+        spec = call_answer(spec_of, shape, what="of a shape")
         if not isinstance(spec, jax.sharding.PartitionSpec):
-            raise Differs(f"spec_of({shape}) is a {type(spec).__name__}, expected a PartitionSpec: P(...)")
+            raise WrongAnswer(f"spec_of({shape}) is a {type(spec).__name__}, expected a PartitionSpec: P(...)")
         try:
-            held = jax.sharding.NamedSharding(mesh, spec).shard_shape(shape)
+            shard_shape = jax.sharding.NamedSharding(mesh, spec).shard_shape(shape)
         except (ValueError, IndexError, KeyError) as error:
-            raise Differs(f"spec_of({shape}) is {spec}, which does not fit: {str(error).splitlines()[0]}") from None
+            raise WrongAnswer(f"spec_of({shape}) is {spec}, which does not fit: {str(error).splitlines()[0]}") from None
         can_split = any(size % n == 0 for size in shape)
         most = int(np.prod(shape)) * 4 // (n if can_split else 1)
-        nbytes = int(np.prod(held)) * 4
+        nbytes = int(np.prod(shard_shape)) * 4
         if nbytes > most:
-            raise Differs(f"with spec_of({shape}), {spec}, a device holds {nbytes} bytes, expected at most {most}")
+            raise WrongAnswer(f"with spec_of({shape}), {spec}, a device holds {nbytes} bytes, expected at most {most}")
     return f"1/{n} on each device wherever a dim can be split, all of it elsewhere"
 
 

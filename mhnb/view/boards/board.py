@@ -29,32 +29,32 @@ from mhnb.view.boards.start import (
 )
 from mhnb.view.boards.tables import (
     Status,
-    VarRow,
+    VarTableRow,
     format_status_html,
     format_status_text,
     format_vars_html,
     format_vars_text,
 )
 from mhnb.view.live.panel import warm_up
-from mhnb.view.mime import pre
+from mhnb.view.mime import format_pre
 from mhnb.view.region import Region
 from mhnb.view.screen import Screen, detect_screen
-from mhnb.view.style import wrap
+from mhnb.view.style import wrap_html
 from mhnb.view.uids import new_uid
 
-__all__ = ["ProgressLine", "StartBoard", "show_check", "show_preflight", "show_status", "show_vars"]
+__all__ = ["ProgressLine", "StartDisplay", "show_check", "show_preflight", "show_status", "show_vars"]
 
 
-class _OneDisplay:
+class _ReplaceableDisplay:
     """One display, shown once and then replaced by its updates."""
 
     def __init__(self, screen: Screen | None = None, *, uid: str | None = None) -> None:
         self._screen = screen or detect_screen()
         self._uid = uid or new_uid()
-        self._shown = False
+        self._is_shown = False
         self._region: Region | None = None
 
-    def _follow(self, html: str, text: str) -> None:
+    def _show_progress(self, html: str, text: str) -> None:
         """Show the progress: in the display, or in an area of the terminal that is removed again."""
         if self._screen.rich:
             self._show({"text/html": html, "text/plain": text})
@@ -67,79 +67,79 @@ class _OneDisplay:
         if self._region is not None:
             region, self._region = self._region, None
             region.close()
-        if self._shown:
+        if self._is_shown:
             self._screen.replace(data, self._uid)
         else:
-            self._shown = True
+            self._is_shown = True
             self._screen.show(data, self._uid)
 
 
-class StartBoard(_OneDisplay):
+class StartDisplay(_ReplaceableDisplay):
     """One display that follows a start and becomes its summary, also in a terminal.
 
     Where text cannot be replaced, only the summary is shown.
     As a context manager it shows how far each rank had come if the start fails.
     """
 
-    _last: StartSnapshot | None = None
-    _last_at = 0.0
-    _is_cold = True
+    _last_snapshot: StartSnapshot | None = None
+    _last_update_s = 0.0
+    _needs_warm_up = True
     _clock = staticmethod(time.monotonic)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._last is not None and (self._shown or self._region is not None):
-            self._fail(self._last, "failed" if issubclass(kind, Exception) else "was broken off")
+        if kind is not None and self._last_snapshot is not None and (self._is_shown or self._region is not None):
+            self._show_failure(self._last_snapshot, "failed" if issubclass(kind, Exception) else "was broken off")
 
     def update(self, snapshot: StartSnapshot) -> None:
         """Show how far the ranks have come, and how long it has taken."""
         self._warm_up()
-        self._last, self._last_at = snapshot, self._clock()
-        self._follow(format_start_html(snapshot), format_start_text(snapshot))
+        self._last_snapshot, self._last_update_s = snapshot, self._clock()
+        self._show_progress(format_start_html(snapshot), format_start_text(snapshot))
 
     def finish(self, summary: StartSummary) -> None:
         """Show the summary of the start."""
         self._warm_up()
         self._show({"text/html": format_summary_html(summary), "text/plain": format_summary_text(summary)})
 
-    def break_off(self, how: str) -> None:
+    def show_failure(self, outcome: str) -> None:
         """Show how far each rank had come, and how the start ended."""
-        if self._last is not None:
-            self._fail(self._last, how)
+        if self._last_snapshot is not None:
+            self._show_failure(self._last_snapshot, outcome)
 
     def _warm_up(self) -> None:
         """Load the widget's libraries while the ranks start.
 
         Not earlier, because imports would keep the interpreter busy while the ranks are launched.
         """
-        if self._is_cold and self._screen.rich:
-            self._is_cold = False
+        if self._needs_warm_up and self._screen.rich:
+            self._needs_warm_up = False
             threading.Thread(target=warm_up, name="mhnb-warm-up", daemon=True).start()
 
-    def _fail(self, snapshot: StartSnapshot, how: str) -> None:
+    def _show_failure(self, snapshot: StartSnapshot, outcome: str) -> None:
         """Show the last phases without a bar that no longer moves; the error gives the reason."""
-        lasted_s = snapshot.elapsed_s and snapshot.elapsed_s + self._clock() - self._last_at
-        text = format_failed_start(replace(snapshot, elapsed_s=lasted_s), how)
-        self._show({"text/html": pre(text), "text/plain": text})
+        elapsed_s = snapshot.elapsed_s and snapshot.elapsed_s + self._clock() - self._last_update_s
+        text = format_failed_start(replace(snapshot, elapsed_s=elapsed_s), outcome)
+        self._show({"text/html": format_pre(text), "text/plain": text})
 
 
-class ProgressLine(_OneDisplay):
+class ProgressLine(_ReplaceableDisplay):
     """One line that follows a task step by step and becomes its outcome; where text cannot be replaced, only the outcome."""
 
-    def update(self, text: str, share: float) -> None:
+    def update(self, text: str, completed: float) -> None:
         """Show the progress.
 
         Args:
-            share: the completed share, from 0 to 1.
+            completed: the completed share, from 0 to 1.
         """
-        bar = f' <progress max="1" value="{share:.3f}"></progress>'
-        self._follow(wrap(f"<div>{escape(text)}{bar}</div>"), text)
+        bar = f' <progress max="1" value="{completed:.3f}"></progress>'
+        self._show_progress(wrap_html(f"<div>{escape(text)}{bar}</div>"), text)
 
     def finish(self, text: str) -> None:
         """Show the outcome in place of the line; the text may have several lines."""
-        self._show({"text/html": pre(text), "text/plain": text})
+        self._show({"text/html": format_pre(text), "text/plain": text})
 
 
 def show_status(status: Status, screen: Screen | None = None) -> None:
@@ -148,7 +148,7 @@ def show_status(status: Status, screen: Screen | None = None) -> None:
     (screen or detect_screen()).show(data, new_uid())
 
 
-def show_vars(rows: Sequence[VarRow], screen: Screen | None = None) -> None:
+def show_vars(rows: Sequence[VarTableRow], screen: Screen | None = None) -> None:
     """Show the variables that the ranks hold."""
     data = {"text/html": format_vars_html(rows), "text/plain": format_vars_text(rows)}
     (screen or detect_screen()).show(data, new_uid())

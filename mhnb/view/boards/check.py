@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mhnb.core.guard.check import CheckRow
-from mhnb.view.mime import pre
-from mhnb.view.style import wrap
+from mhnb.view.mime import format_pre
+from mhnb.view.style import wrap_html
 
 __all__ = ["format_check_html", "format_check_text"]
 
@@ -27,7 +27,9 @@ def format_check_text(rows: Sequence[CheckRow]) -> str:
 
 def format_check_html(rows: Sequence[CheckRow]) -> str:
     """Format the rows as HTML."""
-    bad = sum(row.same is False for row in rows)
-    told = "it differs" if len(rows) == 1 else f"{bad} of {len(rows)} {'differs' if bad == 1 else 'differ'}"
-    heading = f'<div class="mhnb-bad"><b>{told}</b></div>' if bad else ""
-    return wrap(f"{heading}{pre(format_check_text(rows))}")
+    differing = sum(row.same is False for row in rows)
+    summary = (
+        "it differs" if len(rows) == 1 else f"{differing} of {len(rows)} {'differs' if differing == 1 else 'differ'}"
+    )
+    heading = f'<div class="mhnb-bad"><b>{summary}</b></div>' if differing else ""
+    return wrap_html(f"{heading}{format_pre(format_check_text(rows))}")

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from html import escape
 
 from mhnb.values import ClusterState
-from mhnb.view.style import QUIET, wrap
+from mhnb.view.style import QUIET_STYLE, wrap_html
 from mhnb.view.words import format_nbytes
 
 __all__ = [
-    "NO_BREAK",
+    "NO_BREAK_STYLE",
     "Status",
     "StatusRow",
-    "VarRow",
-    "find_widest",
+    "VarTableRow",
+    "find_widest_cells",
     "format_status_html",
     "format_status_text",
     "format_table_html",
     "format_table_text",
     "format_vars_html",
     "format_vars_text",
-    "in_scroller",
+    "wrap_in_scroller",
 ]
 
 
@@ -56,7 +56,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class VarRow:
+class VarTableRow:
     """One variable that the ranks hold."""
 
     name: str
@@ -93,22 +93,25 @@ def format_table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 def format_table_html(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a table that keeps its alignment without a style sheet."""
-    right, whole = _right_columns(header, rows), find_widest(rows)
-    lines = [_tr(header, right, set(), "th"), *(_tr(line, right, whole[at], "td") for at, line in enumerate(rows))]
-    return in_scroller(f'<table style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>')
+    right, unbroken = _right_columns(header, rows), find_widest_cells(rows)
+    lines = [
+        _format_row_html(header, right, set(), "th"),
+        *(_format_row_html(line, right, unbroken[at], "td") for at, line in enumerate(rows)),
+    ]
+    return wrap_in_scroller(f'<table style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>')
 
 
-def _tr(line: Sequence[str], right: set[int], whole: set[int], tag: str) -> str:
-    top = ";vertical-align:top" if any(len(cell) > _SHORT for cell in line) else ""
+def _format_row_html(line: Sequence[str], right: set[int], unbroken: set[int], tag: str) -> str:
+    top = ";vertical-align:top" if any(len(cell) > _SHORT_CHARS for cell in line) else ""
     cells = "".join(
         f'<{tag} style="text-align:{"right" if column in right else "left"};padding:1px 10px 1px 0{top}'
-        f'{NO_BREAK if column in whole else _LONG if len(cell) > _SHORT else ""}">{escape(cell, quote=False)}</{tag}>'
+        f'{NO_BREAK_STYLE if column in unbroken else _LONG_STYLE if len(cell) > _SHORT_CHARS else ""}">{escape(cell, quote=False)}</{tag}>'
         for column, cell in enumerate(line)
     )
     return f"<tr>{cells}</tr>"
 
 
-def find_widest(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
+def find_widest_cells(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
     """Return, by row, the columns whose longest cell is in that row, if that cell is short.
 
     Such a cell does not wrap, so that its column is wide enough. Otherwise a long cell beside the short ones would squeeze them.
@@ -116,12 +119,12 @@ def find_widest(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
     found: dict[int, set[int]] = defaultdict(set)
     for column, cells in enumerate(zip(*rows, strict=True)):
         longest = max(range(len(cells)), key=lambda at: len(cells[at]))
-        if len(cells[longest]) <= _SHORT:
+        if len(cells[longest]) <= _SHORT_CHARS:
             found[longest].add(column)
     return found
 
 
-def in_scroller(table: str) -> str:
+def wrap_in_scroller(table: str) -> str:
     """Wrap a table so that it scrolls by itself if it is wider than the page."""
     return f'<div style="overflow-x:auto">{table}</div>'
 
@@ -134,24 +137,24 @@ def _right_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> set[
     }
 
 
-NO_BREAK = ";white-space:nowrap"
-"""Style of a cell that `find_widest` returned."""
-_SHORT = 32
-_LONG = ";overflow-wrap:anywhere;min-width:8em"
+NO_BREAK_STYLE = ";white-space:nowrap"
+"""Style of a cell that `find_widest_cells` returned."""
+_SHORT_CHARS = 32
+_LONG_STYLE = ";overflow-wrap:anywhere;min-width:8em"
 """Style of a longer cell: it may break inside a word, but has a minimum width.
 
 Otherwise one long word would push the following cells out of sight, or the cell would become a narrow strip.
 """
 _STATUS_HEADER = ("rank", "host", "pid", "state", "devices", "memory", "last cell", "log")
-_WHERE_KNOWN = ("memory", "last cell")
+_OPTIONAL_COLUMNS = ("memory", "last cell")
 """Columns that are left out if no rank has a value in them."""
 _VARS_HEADER = ("name", "kind", "shape", "spec", "bytes/device", "differs")
 
 
-def _status_table(status: Status) -> tuple[list[str], list[list[str]]]:
+def _build_status_table(status: Status) -> tuple[list[str], list[list[str]]]:
     cells = [_status_cells(row) for row in status.rows]
     shown = [
-        at for at, name in enumerate(_STATUS_HEADER) if name not in _WHERE_KNOWN or any(line[at] for line in cells)
+        at for at, name in enumerate(_STATUS_HEADER) if name not in _OPTIONAL_COLUMNS or any(line[at] for line in cells)
     ]
     return [_STATUS_HEADER[at] for at in shown], [[line[at] for at in shown] for line in cells]
 
@@ -165,36 +168,36 @@ def _status_cells(row: StatusRow) -> tuple[str, ...]:
 
 def format_status_text(status: Status) -> str:
     """Format the status as text."""
-    return "\n".join([status.heading, format_table_text(*_status_table(status)), *status.notes])
+    return "\n".join([status.heading, format_table_text(*_build_status_table(status)), *status.notes])
 
 
 def format_status_html(status: Status) -> str:
     """Format the status as HTML."""
     color = ' class="mhnb-bad"' if status.state in ("dead", "tainted", "split") else ""
     notes = "".join(f"<div>{escape(note, quote=False)}</div>" for note in status.notes)
-    table = format_table_html(*_status_table(status))
-    return wrap(f"<div{color}><b>{escape(status.heading, quote=False)}</b></div>{table}{notes}")
+    table = format_table_html(*_build_status_table(status))
+    return wrap_html(f"<div{color}><b>{escape(status.heading, quote=False)}</b></div>{table}{notes}")
 
 
-def _var_cells(row: VarRow) -> tuple[str, ...]:
+def _var_cells(row: VarTableRow) -> tuple[str, ...]:
     shape = "" if row.shape is None else f"{row.dtype or ''}[{','.join(map(str, row.shape))}]"
     nbytes = "" if row.nbytes_per_device is None else format_nbytes(row.nbytes_per_device)
     return row.name, row.kind, shape, row.spec or "", nbytes, row.differs
 
 
-def _vars_table(rows: Sequence[VarRow]) -> tuple[Sequence[str], list[Sequence[str]]]:
+def _build_vars_table(rows: Sequence[VarTableRow]) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Build the table, without the column of differences if there are none."""
     shown = len(_VARS_HEADER) - (not any(row.differs for row in rows))
     return _VARS_HEADER[:shown], [_var_cells(row)[:shown] for row in rows]
 
 
-def format_vars_text(rows: Sequence[VarRow]) -> str:
+def format_vars_text(rows: Sequence[VarTableRow]) -> str:
     """Format the variables that the ranks hold as text."""
-    return format_table_text(*_vars_table(rows)) if rows else "the ranks hold no variables yet"
+    return format_table_text(*_build_vars_table(rows)) if rows else "the ranks hold no variables yet"
 
 
-def format_vars_html(rows: Sequence[VarRow]) -> str:
+def format_vars_html(rows: Sequence[VarTableRow]) -> str:
     """Format the variables that the ranks hold as HTML."""
     if not rows:
-        return wrap(f'<span style="{QUIET}">the ranks hold no variables yet</span>')
-    return wrap(format_table_html(*_vars_table(rows)))
+        return wrap_html(f'<span style="{QUIET_STYLE}">the ranks hold no variables yet</span>')
+    return wrap_html(format_table_html(*_build_vars_table(rows)))

@@ -10,43 +10,43 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mhnb.core.output.alike import Folded, Picture, Text, find_majority, fold_outputs, is_plain
-from mhnb.core.output.bars import pass_over_bars
-from mhnb.core.output.differ import Row, compare_lines
-from mhnb.core.output.outputs import GAP
+from mhnb.core.output.alike import OutputGroup, RichPart, TextPart, find_majority, group_outputs, is_text
+from mhnb.core.output.bars import ignore_bars
+from mhnb.core.output.differ import DiffRow, compare_lines
+from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
-from mhnb.core.output.template import OWN
-from mhnb.core.ranks import say_ranks
+from mhnb.core.output.template import RANK_PLACEHOLDER
+from mhnb.core.ranks import describe_ranks
 from mhnb.values import Output
-from mhnb.view.cell.failures import Failure, failure_heading, find_failures
-from mhnb.view.cell.folded import block_items, cut_line, left_out_line, said_lines
+from mhnb.view.cell.failures import Failure, find_failures, format_failure_heading
+from mhnb.view.cell.folded import block_items, comparable_lines, format_omitted_line, shorten_line
 from mhnb.view.words import format_nbytes, format_seconds
 
 __all__ = [
     "Block",
-    "Digest",
-    "MAX_READ_NBYTES",
+    "CellSummary",
+    "MAX_COMPARED_NBYTES",
     "clip_outputs",
-    "digest",
-    "heading",
-    "noise_label",
+    "format_heading",
+    "format_noise_label",
+    "summarise_cell",
     "without_errors",
 ]
 
-MAX_READ_NBYTES = 192 * 1024
+MAX_COMPARED_NBYTES = 192 * 1024
 """Text of one rank that is compared: its beginning and its end. More is never shown, and would cost time."""
-_LONG_LINE_NBYTES = MAX_READ_NBYTES // 8
-_MUCH_ALIKE = 0.3
+_MAX_LINE_NBYTES = MAX_COMPARED_NBYTES // 8
+_MIN_EQUAL_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """Ranks with the same output, except for numbers that the block lists."""
 
-    folded: Folded
-    rows: tuple[Row, ...] = ()
+    output_group: OutputGroup
+    rows: tuple[DiffRow, ...] = ()
     """Differences from the majority; empty for the majority itself, and if the two have little in common."""
-    usual: tuple[int, ...] = ()
+    majority_ranks: tuple[int, ...] = ()
     """The majority's ranks, if `rows` is set."""
     omitted_nbytes: int = 0
     """Bytes that the notebook never received; only the log file has them."""
@@ -54,25 +54,25 @@ class Block:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Return the ranks with this output."""
-        return self.folded.ranks
+        return self.output_group.ranks
 
     @property
     def is_silent(self) -> bool:
         """Return whether the ranks have no output."""
-        return not self.folded.parts
+        return not self.output_group.parts
 
 
 @dataclass(frozen=True, slots=True)
-class Digest:
+class CellSummary:
     """A cell's result in reading order."""
 
     heading: str
     """As `ranks 0-3 · 0.21 s`."""
-    verdict: str
+    difference: str
     """As `rank 2 differs`; empty if all ranks agree."""
     blocks: tuple[Block, ...]
     """Blocks that differ come first, the majority last; by rank if there is no majority. Empty if no rank has output."""
-    odd: frozenset[int]
+    outliers: frozenset[int]
     """Ranks outside the majority; empty without a majority. A rank that failed before it had any output is not included."""
     failures: tuple[Failure, ...]
     """The first failure on top, then by rank; ranks that waited for it last."""
@@ -85,63 +85,72 @@ class Digest:
     """As `cell 12`: the name that other cells and commands use."""
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Return whether there is nothing to show."""
         return not (self.blocks or self.failures or self.notes)
 
     @property
-    def alarming(self) -> frozenset[int]:
+    def marked_outliers(self) -> frozenset[int]:
         """Return the ranks that differ, unless the others have no output, because it is common that only some ranks print."""
-        return self.odd if self.blocks and not self.blocks[-1].is_silent else frozenset()
+        return self.outliers if self.blocks and not self.blocks[-1].is_silent else frozenset()
 
     @property
     def is_literal(self) -> bool:
         """Return whether the blocks show each rank's text verbatim."""
-        return all(block.folded.is_literal and not block.rows for block in self.blocks)
+        return all(block.output_group.is_literal and not block.rows for block in self.blocks)
 
 
-def digest(result: CellResult) -> Digest:
+def summarise_cell(result: CellResult) -> CellSummary:
     """Build the summary of a result."""
     failures = find_failures(result)
-    blocks = _blocks(result)
-    spoke = any(not block.is_silent or block.omitted_nbytes for block in blocks)
-    majority = find_majority([block.folded for block in blocks])
-    odd = {rank for block in blocks if block.folded is not majority for rank in block.ranks} if majority else set()
+    blocks = _build_blocks(result)
+    has_output = any(not block.is_silent or block.omitted_nbytes for block in blocks)
+    majority = find_majority([block.output_group for block in blocks])
+    outliers = (
+        {rank for block in blocks if block.output_group is not majority for rank in block.ranks} if majority else set()
+    )
     # A failed rank without output is not a difference of its own: the failure report gives the reason.
-    odd -= {
+    outliers -= {
         r.rank for r in result.ranks if r.failure is not None and not (without_errors(r).outputs or r.omitted_nbytes)
     }
-    return Digest(
-        heading=heading(result),
-        verdict=_verdict(blocks, sorted(odd)) if spoke else "",
-        blocks=blocks if spoke else (),
-        odd=frozenset(odd),
+    return CellSummary(
+        heading=format_heading(result),
+        difference=_format_difference(blocks, sorted(outliers)) if has_output else "",
+        blocks=blocks if has_output else (),
+        outliers=frozenset(outliers),
         failures=failures,
-        failure_heading=failure_heading(result, failures),
-        notes=(*result.notes, *_compared_note(result, blocks)),
-        noise=_noise(result),
+        failure_heading=format_failure_heading(result, failures),
+        notes=(*result.notes, *_format_compared_note(result, blocks)),
+        noise=_group_noise(result),
         name=f"cell {result.seq}",
     )
 
 
-def _compared_note(result: CellResult, blocks: Sequence[Block]) -> tuple[str, ...]:
+def _format_compared_note(result: CellResult, blocks: Sequence[Block]) -> tuple[str, ...]:
     """Return a note if ranks share a block although only the beginning and the end of their output were compared."""
     shared = {rank for block in blocks if len(block.ranks) > 1 for rank in block.ranks}
-    long = [r for r in result.ranks if r.rank in shared and sum(len(_text_of(o)) for o in r.outputs) > MAX_READ_NBYTES]
+    long = [
+        r for r in result.ranks if r.rank in shared and sum(len(_text_of(o)) for o in r.outputs) > MAX_COMPARED_NBYTES
+    ]
     if not long or len(group_by_outputs(without_errors(r) for r in long)) == 1:
         return ()
     return ("Of this much text only the beginning and the end were compared between ranks; the log files have all.",)
 
 
-def _noise(result: CellResult) -> tuple[tuple[tuple[int, ...], str], ...]:
-    said = [
+def _group_noise(result: CellResult) -> tuple[tuple[tuple[int, ...], str], ...]:
+    outputs = [
         ((r.rank,), [{"output_type": "stream", "name": "stdout", "text": r.noise}]) for r in result.ranks if r.noise
     ]
-    texts = [(b.ranks, part.template.shown()) for b in fold_outputs(said) for part in b.parts if isinstance(part, Text)]
+    texts = [
+        (b.ranks, part.template.display_text())
+        for b in group_outputs(outputs)
+        for part in b.parts
+        if isinstance(part, TextPart)
+    ]
     return tuple(texts)
 
 
-def noise_label(result: CellResult) -> str:
+def format_noise_label(result: CellResult) -> str:
     """Count the lines that C++ libraries printed, as `6 lines of C++ libraries (Gloo 4, absl 2)`; an empty string if none."""
     lines = [line for r in result.ranks for line in r.noise.splitlines()]
     if not lines:
@@ -151,84 +160,90 @@ def noise_label(result: CellResult) -> str:
     return f"{len(lines)} {'line' if len(lines) == 1 else 'lines'} of C++ libraries ({', '.join(counts)})"
 
 
-def heading(result: CellResult) -> str:
+def format_heading(result: CellResult) -> str:
     """Format which ranks run the cell, and for how long; while it runs, also the ranks that it waits for."""
-    label = say_ranks([r.rank for r in result.ranks])
+    label = describe_ranks([r.rank for r in result.ranks])
     if len(result.ranks) < result.process_count:
         label += f" of {result.process_count}"
     if result.done:
         return f"{label} · {format_seconds(result.wall_s)}"
-    busy = [r.rank for r in result.ranks if r.outcome == "running"]
-    who = "" if len(busy) in (0, len(result.ranks)) else f" · waiting for {say_ranks(busy)}"
-    return f"{label} · running {format_seconds(result.wall_s)}{who}{_handling_words(result)}"
+    running = [r.rank for r in result.ranks if r.outcome == "running"]
+    waiting = "" if len(running) in (0, len(result.ranks)) else f" · waiting for {describe_ranks(running)}"
+    return f"{label} · running {format_seconds(result.wall_s)}{waiting}{_format_interrupt(result)}"
 
 
-def _handling_words(result: CellResult) -> str:
+def _format_interrupt(result: CellResult) -> str:
     if not result.handling:
         return ""
     running = tuple(rank.rank for rank in result.ranks if rank.outcome == "running")
-    who = "" if result.handling == running else f"{say_ranks(result.handling)} "
-    return f" · interrupted, {who}cleaning up · interrupt again to end that"
+    cleaning = "" if result.handling == running else f"{describe_ranks(result.handling)} "
+    return f" · interrupted, {cleaning}cleaning up · interrupt again to end that"
 
 
 # -- blocks
 
 
-def _blocks(result: CellResult) -> tuple[Block, ...]:
+def _build_blocks(result: CellResult) -> tuple[Block, ...]:
     if not any(r.outputs or r.omitted_nbytes for r in result.ranks):
         return ()  # most cells print nothing, and should cost nothing
     groups = group_by_outputs(without_errors(r) for r in result.ranks)
-    outputs = _shorten([g.outputs for g in groups])
+    outputs = _shorten_groups([g.outputs for g in groups])
     omitted = {r.rank: r.omitted_nbytes for r in result.ranks}
-    folded = fold_outputs((g.ranks, shown) for g, shown in zip(groups, outputs, strict=True))
+    folded = group_outputs((g.ranks, shown) for g, shown in zip(groups, outputs, strict=True))
     majority = find_majority(folded)
-    usual = said_lines(majority, named=False) if majority is not None and majority.parts else []
-    blocks = [_block(f, majority, usual, max(omitted[rank] for rank in f.ranks)) for f in folded]
-    return tuple(sorted(blocks, key=lambda b: (b.folded is majority, len(b.ranks) if majority else 0, b.ranks[0])))
+    majority_lines = comparable_lines(majority, with_letters=False) if majority is not None and majority.parts else []
+    blocks = [_build_block(f, majority, majority_lines, max(omitted[rank] for rank in f.ranks)) for f in folded]
+    return tuple(
+        sorted(blocks, key=lambda b: (b.output_group is majority, len(b.ranks) if majority else 0, b.ranks[0]))
+    )
 
 
-def _block(folded: Folded, majority: Folded | None, usual: list[tuple[str, str]], omitted_nbytes: int) -> Block:
+def _build_block(
+    folded: OutputGroup, majority: OutputGroup | None, majority_lines: list[tuple[str, str]], omitted_nbytes: int
+) -> Block:
     # A figure has no lines to compare, and a template has no single text to compare.
-    is_told = all(isinstance(part, Text) for part in folded.parts) and not folded.varies
-    if majority is None or folded is majority or not is_told or not folded.parts or not usual:
+    is_comparable = all(isinstance(part, TextPart) for part in folded.parts) and not folded.has_differences
+    if majority is None or folded is majority or not is_comparable or not folded.parts or not majority_lines:
         return Block(folded, omitted_nbytes=omitted_nbytes)
-    lines = pass_over_bars(said_lines(folded), usual)
-    rows = compare_lines(lines, usual)
+    lines = ignore_bars(comparable_lines(folded), majority_lines)
+    rows = compare_lines(lines, majority_lines)
     if len(folded.ranks) == 1:
         # A rank's own number is not a difference, even if the text beside it did not let it be recognised as such.
-        own = compare_lines(_of_rank(lines, folded.ranks[0]), _of_rank(usual, folded.ranks[0]))
-        rows = min(rows, own, key=lambda rows: sum(row.kind != "same" for row in rows))
-    alike = sum(row.count for row in rows if row.kind in ("same", "changed"))
-    if alike < _MUCH_ALIKE * len(lines):
+        own_rows = compare_lines(
+            _with_own_number(lines, folded.ranks[0]), _with_own_number(majority_lines, folded.ranks[0])
+        )
+        rows = min(rows, own_rows, key=lambda rows: sum(row.kind != "same" for row in rows))
+    equal_count = sum(row.count for row in rows if row.kind in ("same", "changed"))
+    if equal_count < _MIN_EQUAL_SHARE * len(lines):
         return Block(folded, omitted_nbytes=omitted_nbytes)
     return Block(folded, rows, majority.ranks, omitted_nbytes)
 
 
-def _of_rank(lines: list[tuple[str, str]], rank: int) -> list[tuple[str, str]]:
-    return [(channel, text.replace(OWN, str(rank))) for channel, text in lines]
+def _with_own_number(lines: list[tuple[str, str]], rank: int) -> list[tuple[str, str]]:
+    return [(channel, text.replace(RANK_PLACEHOLDER, str(rank))) for channel, text in lines]
 
 
-def _shorten(groups: Sequence[Sequence[Output]]) -> list[Sequence[Output]]:
+def _shorten_groups(groups: Sequence[Sequence[Output]]) -> list[Sequence[Output]]:
     """Keep the same number of lines from both ends of each, so that ranks with the same output still have the same."""
     size = max((sum(len(_text_of(o)) for o in outputs) for outputs in groups), default=0)
-    if size <= MAX_READ_NBYTES:
+    if size <= MAX_COMPARED_NBYTES:
         return list(groups)
-    groups = [[_cut_lines(output) for output in outputs] for outputs in groups]
+    groups = [[_cut_long_lines(output) for output in outputs] for outputs in groups]
     size = max(sum(len(_text_of(o)) for o in outputs) for outputs in groups)
     lines = max(sum(_text_of(o).count("\n") + 1 for o in outputs) for outputs in groups)
-    keep = max(1, int(lines * MAX_READ_NBYTES / size / 2))
+    keep = max(1, int(lines * MAX_COMPARED_NBYTES / size / 2))
     return [
-        clip_outputs(_clip_lines(outputs, keep), MAX_READ_NBYTES, where="the log file") if outputs else outputs
+        clip_outputs(_clip_lines(outputs, keep), MAX_COMPARED_NBYTES, where="the log file") if outputs else outputs
         for outputs in groups
     ]
 
 
-def _cut_lines(output: Output) -> Output:
+def _cut_long_lines(output: Output) -> Output:
     """Cut very long lines, so that one line cannot use up all of the text that is read."""
     lines = _text_of(output).split("\n")
-    if all(len(line) <= _LONG_LINE_NBYTES for line in lines):
+    if all(len(line) <= _MAX_LINE_NBYTES for line in lines):
         return output
-    return _with_text(output, "\n".join(cut_line(line, _LONG_LINE_NBYTES) for line in lines))
+    return _with_text(output, "\n".join(shorten_line(line, _MAX_LINE_NBYTES) for line in lines))
 
 
 def _clip_lines(outputs: Sequence[Output], keep: int) -> list[Output]:
@@ -240,7 +255,7 @@ def _clip_lines(outputs: Sequence[Output], keep: int) -> list[Output]:
         if left_out <= 0:
             clipped.append(output)
             continue
-        note = left_out_line(lines[keep:-keep], where="the log file")
+        note = format_omitted_line(lines[keep:-keep], where="the log file")
         clipped.append(_with_text(output, "\n".join([*lines[:keep], note, *lines[-keep:]])))
     return clipped
 
@@ -253,55 +268,59 @@ def without_errors(result: RankResult) -> RankResult:
     if all(output["output_type"] != "error" for output in result.outputs):
         return result
     if result.outcome == "ok":
-        return replace(result, outputs=tuple(map(_told_error, result.outputs)))
+        return replace(result, outputs=tuple(map(_error_as_text, result.outputs)))
     return replace(result, outputs=tuple(o for o in result.outputs if o["output_type"] != "error"))
 
 
-def _told_error(output: Output) -> Output:
+def _error_as_text(output: Output) -> Output:
     if output["output_type"] != "error":
         return output
     return {"output_type": "stream", "name": "stderr", "text": "\n".join(output["traceback"]) + "\n"}
 
 
-def _verdict(blocks: Sequence[Block], odd: Sequence[int]) -> str:
-    lost = _lost_numbers(blocks)
-    more = f" · not a finite number on {say_ranks(lost)}" if lost else ""
-    if not odd:
-        spoke = [block for block in blocks if not block.is_silent]
-        if len(blocks) == 2 and len(spoke) == 1:
-            return f"only {say_ranks(spoke[0].ranks)} said something{more}"
+def _format_difference(blocks: Sequence[Block], outliers: Sequence[int]) -> str:
+    not_finite = _ranks_not_finite(blocks)
+    suffix = f" · not a finite number on {describe_ranks(not_finite)}" if not_finite else ""
+    if not outliers:
+        with_output = [block for block in blocks if not block.is_silent]
+        if len(blocks) == 2 and len(with_output) == 1:
+            return f"only {describe_ranks(with_output[0].ranks)} said something{suffix}"
         if len(blocks) > 1:
-            return f"{len(blocks)} different outputs{more}"
-        return f"{_what_varies(blocks[0].folded)}{more}" if blocks and blocks[0].folded.varies else ""
-    label = say_ranks(odd)
+            return f"{len(blocks)} different outputs{suffix}"
+        return (
+            f"{_describe_variation(blocks[0].output_group)}{suffix}"
+            if blocks and blocks[0].output_group.has_differences
+            else ""
+        )
+    label = describe_ranks(outliers)
     if blocks[-1].is_silent:
-        return f"only {label} said something{more}"
-    return (f"{label} differs" if len(odd) == 1 else f"{label} differ") + more
+        return f"only {label} said something{suffix}"
+    return (f"{label} differs" if len(outliers) == 1 else f"{label} differ") + suffix
 
 
-def _what_varies(block: Folded) -> str:
-    if any(isinstance(part, Text) and part.template.varying for part in block.parts):
-        lines = [item for item in block_items(block) if not isinstance(item, Picture)]
+def _describe_variation(block: OutputGroup) -> str:
+    if any(isinstance(part, TextPart) and part.template.varying for part in block.parts):
+        lines = [item for item in block_items(block) if not isinstance(item, RichPart)]
         # The speed that progress bars show always differs.
         return "numbers differ by rank" if any(line.slots for line in lines) else ""
-    pictures = [part for part in block.parts if isinstance(part, Picture) and len(part.variants) > 1]
+    pictures = [part for part in block.parts if isinstance(part, RichPart) and len(part.variants) > 1]
     kinds = {kind for picture in pictures for _, output in picture.variants for kind in output.get("data", ())}
     return f"{'figures' if any(kind.startswith('image/') for kind in kinds) else 'displays'} differ by rank"
 
 
-def _lost_numbers(blocks: Sequence[Block]) -> list[int]:
+def _ranks_not_finite(blocks: Sequence[Block]) -> list[int]:
     """Return the ranks that have a nan or inf where others have a number."""
-    lost: set[int] = set()
+    not_finite: set[int] = set()
     for block in blocks:
-        for part in block.folded.parts:
-            for slot in part.template.varying if isinstance(part, Text) else ():
-                bad = {
+        for part in block.output_group.parts:
+            for slot in part.template.varying if isinstance(part, TextPart) else ():
+                found = {
                     rank
                     for rank, n in zip(block.ranks, slot.numbers, strict=True)
                     if n is not None and not math.isfinite(n)
                 }
-                lost |= bad if len(bad) < len(block.ranks) else set()
-    return sorted(lost)
+                not_finite |= found if len(found) < len(block.ranks) else set()
+    return sorted(not_finite)
 
 
 # -- long text
@@ -321,7 +340,7 @@ def clip_outputs(outputs: Sequence[Output], limit_nbytes: int, *, where: str) ->
     begin, end = limit_nbytes // 2, total - (limit_nbytes - limit_nbytes // 2)
     middle = "".join(map(_text_of, outputs))[begin:end]
     # Include what the rank itself left out in this part.
-    left_out = end - begin + sum(int(gap[1].replace(",", "")) - len(gap[0]) for gap in GAP.finditer(middle))
+    left_out = end - begin + sum(int(gap[1].replace(",", "")) - len(gap[0]) for gap in GAP_LINE.finditer(middle))
     note = f"\n… {format_nbytes(left_out)} left out, all of it is in {where} …\n"
     kept, at = [], 0
     for output in outputs:
@@ -335,7 +354,7 @@ def clip_outputs(outputs: Sequence[Output], limit_nbytes: int, *, where: str) ->
 
 
 def _text_of(output: Output) -> str:
-    if not is_plain(output):
+    if not is_text(output):
         return ""
     text = output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"]
     return text if isinstance(text, str) else "".join(text)

@@ -7,20 +7,20 @@ from dataclasses import replace
 from html import escape
 from typing import Literal, TypeAlias
 
-from mhnb.core.output.outputs import GAP
+from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
-from mhnb.core.ranks import say_ranks
+from mhnb.core.ranks import describe_ranks
 from mhnb.values import Output
-from mhnb.view.cell.card import failure_card, label_html
-from mhnb.view.cell.digest import Block, Digest, clip_outputs, digest, noise_label, without_errors
+from mhnb.view.cell.card import format_failure_report, format_ranks_html
+from mhnb.view.cell.digest import Block, CellSummary, clip_outputs, format_noise_label, summarise_cell, without_errors
 from mhnb.view.cell.folded import block_items
 from mhnb.view.cell.foldedhtml import Pictures, block_to_html
-from mhnb.view.logs import log_html
-from mhnb.view.mime import output_to_html, plain_nbytes, pre
-from mhnb.view.style import GRID, GRID_CARD, QUIET, TABS_CSS, host_color, wrap
-from mhnb.view.words import Places, format_error, format_hosts_of
+from mhnb.view.logs import format_log_html
+from mhnb.view.mime import format_pre, output_to_html, plain_nbytes
+from mhnb.view.style import GRID_CELL_STYLE, GRID_STYLE, QUIET_STYLE, TABS_CSS, host_color, wrap_html
+from mhnb.view.words import RankLocations, format_error, format_hosts_of
 
-__all__ = ["MAX_CELL_NBYTES", "MAX_EACH_NBYTES", "View", "format_cell_html", "rank_body_html"]
+__all__ = ["MAX_CELL_NBYTES", "MAX_VERBATIM_NBYTES", "View", "format_cell_html", "format_rank_body"]
 
 View: TypeAlias = Literal["fold", "tabs", "grid"]
 
@@ -29,14 +29,14 @@ MAX_CELL_NBYTES = 128 * 1024
 
 Each block gets an equal part, and at least 1 KiB. The log files have all of it.
 """
-MAX_EACH_NBYTES = 24 * 1024
+MAX_VERBATIM_NBYTES = 24 * 1024
 """If blocks are merged, each rank's verbatim output is stored too, up to this much text."""
 
 _MAX_OPEN = 8
 _MAX_ROWS = 64
 _LONG_LINES = 200
 _SHORT_LINES, _SHORT_CHARS = 6, 200
-_SCROLL = "max-height:36em;overflow:auto"
+_SCROLL_STYLE = "max-height:36em;overflow:auto"
 
 
 def format_cell_html(
@@ -44,70 +44,86 @@ def format_cell_html(
     *,
     view: View = "fold",
     uid: str = "mhnb-0",
-    places: Places | None = None,
+    locations: RankLocations | None = None,
     badge: bool = False,
-    seen: Digest | None = None,
+    cell_summary: CellSummary | None = None,
 ) -> str:
     """Format every rank's output as HTML. Return an empty string if there is nothing to show.
 
     `badge` adds a line saying that the ranks ran the cell, also if they have no output.
     `uid` is unique in the notebook: it names the group of tabs.
-    `seen` is the result's summary, if the caller has it.
+    `cell_summary` is the result's summary, if the caller has it.
     """
-    seen = seen or digest(result)
+    cell_summary = cell_summary or summarise_cell(result)
     if badge:
-        seen = replace(seen, heading=f"mhjax · {seen.heading}")
-    if seen.empty:
-        return wrap(_heading(seen)) if badge else ""
-    where = places or Places()
-    parts = [failure_card(result, seen, where)] if seen.failures else []
+        cell_summary = replace(cell_summary, heading=f"mhjax · {cell_summary.heading}")
+    if cell_summary.is_empty:
+        return wrap_html(_format_heading(cell_summary)) if badge else ""
+    known_locations = locations or RankLocations()
+    parts = [format_failure_report(result, cell_summary, known_locations)] if cell_summary.failures else []
     if view == "fold":
         pictures = Pictures()
-        folded = _fold_part(seen, where, pictures) if seen.blocks else ""
-        each = _each_part(result, seen, where, uid, pictures) if seen.blocks else ""
-        parts.append(folded + each)
-        css = TABS_CSS.format(uid=uid) if each else ""
+        merged = _format_blocks(cell_summary, known_locations, pictures) if cell_summary.blocks else ""
+        verbatim = _format_verbatim(result, cell_summary, known_locations, uid, pictures) if cell_summary.blocks else ""
+        parts.append(merged + verbatim)
+        css = TABS_CSS.format(uid=uid) if verbatim else ""
     else:
-        parts.append(_heading(seen) + (_tabs if view == "tabs" else _grid)(result, seen, where, uid, Pictures()))
+        parts.append(
+            _format_heading(cell_summary)
+            + (_format_tabs if view == "tabs" else _format_grid)(result, cell_summary, known_locations, uid, Pictures())
+        )
         css = TABS_CSS.format(uid=uid) if view == "tabs" else ""
-    parts += [_noise_part(result, seen)] if seen.noise else []
+    parts += [_format_noise(result, cell_summary)] if cell_summary.noise else []
     parts += [
-        f'<div style="margin-top:4px;white-space:pre-wrap">{escape(note, quote=False)}</div>' for note in seen.notes
+        f'<div style="margin-top:4px;white-space:pre-wrap">{escape(note, quote=False)}</div>'
+        for note in cell_summary.notes
     ]
-    return wrap("".join(parts), css=css)
+    return wrap_html("".join(parts), css=css)
 
 
 # -- merged blocks
 
 
-def _heading(seen: Digest) -> str:
+def _format_heading(cell_summary: CellSummary) -> str:
     """Format which ranks ran the cell and how they differ. The cell's number is the tooltip.
 
     A panel shows the ranks in its own head, so its heading is empty.
     """
-    tip = f' title="{seen.name}"' if seen.name else ""
-    if seen.alarming:
-        head = f'<span style="{QUIET}">{escape(seen.heading)} ·</span> ' if seen.heading else ""
-        return f"<div{tip}>{head}<b>{escape(seen.verdict)}</b></div>"
-    words = " · ".join(filter(None, (seen.heading, seen.verdict)))
-    return f'<div{tip} style="{QUIET}">{escape(words)}</div>' if words else ""
+    tooltip = f' title="{cell_summary.name}"' if cell_summary.name else ""
+    if cell_summary.marked_outliers:
+        head = f'<span style="{QUIET_STYLE}">{escape(cell_summary.heading)} ·</span> ' if cell_summary.heading else ""
+        return f"<div{tooltip}>{head}<b>{escape(cell_summary.difference)}</b></div>"
+    words = " · ".join(filter(None, (cell_summary.heading, cell_summary.difference)))
+    return f'<div{tooltip} style="{QUIET_STYLE}">{escape(words)}</div>' if words else ""
 
 
-def _fold_part(seen: Digest, places: Places, pictures: Pictures) -> str:
-    blocks = seen.blocks
-    bodies = [_block_body(block, len(blocks), places, pictures) for block in blocks]
+def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures: Pictures) -> str:
+    blocks = cell_summary.blocks
+    bodies = [_format_block_body(block, len(blocks), locations, pictures) for block in blocks]
     if len(blocks) == 1:
-        return _heading(seen) + (_scroll(bodies[0]) if _is_long(blocks[0]) else bodies[0])
+        return _format_heading(cell_summary) + (_wrap_scrolling(bodies[0]) if _is_long(blocks[0]) else bodies[0])
     if len(blocks) <= _MAX_ROWS and all(map(_is_short, blocks)):
-        widest = max(len(say_ranks(b.ranks) + format_hosts_of(places, b.ranks)) for b in blocks)
+        widest = max(len(describe_ranks(b.ranks) + format_hosts_of(locations, b.ranks)) for b in blocks)
         rows = (
-            _row(b, body, places, odd=b.ranks[0] in seen.alarming, width_em=min(24, 2.5 + 0.55 * widest))
+            _format_block_row(
+                b,
+                body,
+                locations,
+                is_outlier=b.ranks[0] in cell_summary.marked_outliers,
+                width_em=min(24, 2.5 + 0.55 * widest),
+            )
             for b, body in zip(blocks, bodies, strict=True)
         )
-        return _heading(seen) + "".join(rows)
+        return _format_heading(cell_summary) + "".join(rows)
     opened = _open_indexes(len(blocks))
-    return _heading(seen) + "".join(
-        _fold(block, body, places, is_open=index in opened, mark=" ≠" if block.ranks[0] in seen.alarming else "")
+    return _format_heading(cell_summary) + "".join(
+        _format_collapsible(
+            block,
+            body,
+            locations,
+            is_open=index in opened,
+            mark=" ≠" if block.ranks[0] in cell_summary.marked_outliers else "",
+        )
         for index, (block, body) in enumerate(zip(blocks, bodies, strict=True))
     )
 
@@ -118,7 +134,7 @@ def _open_indexes(count: int) -> set[int]:
 
 
 def _is_long(block: Block) -> bool:
-    return len(block_items(block.folded)) > _LONG_LINES
+    return len(block_items(block.output_group)) > _LONG_LINES
 
 
 def _is_short(block: Block) -> bool:
@@ -128,121 +144,137 @@ def _is_short(block: Block) -> bool:
     if block.rows:
         shown = sum(min(row.count, 3) for row in block.rows)
         return shown <= _SHORT_LINES and all(len(row.here) <= _SHORT_CHARS for row in block.rows)
-    lines = block_items(block.folded)
+    lines = block_items(block.output_group)
     texts = [getattr(line, "text", "x" * 999) for line in lines]
     return len(lines) <= _SHORT_LINES and max(map(len, texts), default=0) <= _SHORT_CHARS
 
 
-def _scroll(body: str) -> str:
-    return f'<div tabindex="0" style="{_SCROLL}">{body}</div>'
+def _wrap_scrolling(body: str) -> str:
+    return f'<div tabindex="0" style="{_SCROLL_STYLE}">{body}</div>'
 
 
-def _row(block: Block, body: str, places: Places, *, odd: bool, width_em: float) -> str:
-    bar = f"border-left:3px {'double' if odd else 'solid'} {host_color(places, block.ranks)}"
-    mark = " ≠" if odd else ""
+def _format_block_row(block: Block, body: str, locations: RankLocations, *, is_outlier: bool, width_em: float) -> str:
+    bar = f"border-left:3px {'double' if is_outlier else 'solid'} {host_color(locations, block.ranks)}"
+    mark = " ≠" if is_outlier else ""
     beside = f"flex:0 0 {width_em:.1f}em;padding-right:.8em;overflow-wrap:anywhere"
     return (
-        f'<div class="mhnb-block{" mhnb-odd" if odd else ""}" style="display:flex;align-items:baseline;{bar};margin:1px 0;'
-        f'padding-left:8px"><div style="{beside}">{label_html(block.ranks, places)}{mark}</div>'
+        f'<div class="mhnb-block{" mhnb-odd" if is_outlier else ""}" style="display:flex;align-items:baseline;{bar};margin:1px 0;'
+        f'padding-left:8px"><div style="{beside}">{format_ranks_html(block.ranks, locations)}{mark}</div>'
         f'<div style="flex:1;min-width:0">{body}</div></div>'
     )
 
 
-def _fold(block: Block, body: str, places: Places, *, is_open: bool, mark: str) -> str:
+def _format_collapsible(block: Block, body: str, locations: RankLocations, *, is_open: bool, mark: str) -> str:
     name = f"mhnb-block{' mhnb-odd' if mark else ''}"
     return (
         f'<details class="{name}"{" open" if is_open else ""} style="margin:3px 0"><summary style="cursor:pointer">'
-        f"{label_html(block.ranks, places)}{mark}</summary>{_barred(body, host_color(places, block.ranks))}</details>"
+        f"{format_ranks_html(block.ranks, locations)}{mark}</summary>{_add_bar(body, host_color(locations, block.ranks))}</details>"
     )
 
 
-def _barred(body: str, color: str) -> str:
+def _add_bar(body: str, color: str) -> str:
     bar = f"border-left:3px solid {color};padding-left:8px;margin-left:4px"
-    return f'<div tabindex="0" style="{bar};{_SCROLL}">{body}</div>'
+    return f'<div tabindex="0" style="{bar};{_SCROLL_STYLE}">{body}</div>'
 
 
-def _block_body(block: Block, blocks: int, places: Places, pictures: Pictures) -> str:
-    log = places.logs.get(block.ranks[0])
-    limit = max(1024, MAX_CELL_NBYTES // blocks)
-    body = block_to_html(block, pictures, limit_nbytes=limit, where=log or "the log file", folder=places.folder)
-    return body or f'<span style="{QUIET}">(no output)</span>'
+def _format_block_body(block: Block, block_count: int, locations: RankLocations, pictures: Pictures) -> str:
+    log = locations.logs.get(block.ranks[0])
+    limit = max(1024, MAX_CELL_NBYTES // block_count)
+    body = block_to_html(
+        block, pictures, limit_nbytes=limit, where=log or "the log file", notebook_dir=locations.notebook_dir
+    )
+    return body or f'<span style="{QUIET_STYLE}">(no output)</span>'
 
 
-def _noise_part(result: CellResult, seen: Digest) -> str:
+def _format_noise(result: CellResult, cell_summary: CellSummary) -> str:
     """Format what C++ libraries printed: counted and collapsed."""
-    lines = "".join(f"<div>{say_ranks(ranks)}</div>{pre(text.rstrip())}" for ranks, text in seen.noise)
-    return f'<details><summary style="cursor:pointer;{QUIET}">{noise_label(result)}</summary>{lines}</details>'
+    lines = "".join(
+        f"<div>{describe_ranks(ranks)}</div>{format_pre(text.rstrip())}" for ranks, text in cell_summary.noise
+    )
+    return f'<details><summary style="cursor:pointer;{QUIET_STYLE}">{format_noise_label(result)}</summary>{lines}</details>'
 
 
 # -- each rank
 
 
-def _each_part(result: CellResult, seen: Digest, places: Places, uid: str, pictures: Pictures) -> str:
+def _format_verbatim(
+    result: CellResult, cell_summary: CellSummary, locations: RankLocations, uid: str, pictures: Pictures
+) -> str:
     """Format each rank's verbatim output, collapsed, if the blocks show it in another form."""
-    if seen.is_literal:
+    if cell_summary.is_literal:
         return ""
-    if sum(plain_nbytes(r.outputs) for r in result.ranks) > MAX_EACH_NBYTES:
-        return f'<div style="{QUIET}">word for word: each rank\'s log file{_log_dir(places, result)}</div>'
-    summary = f'<summary style="cursor:pointer;{QUIET}">each rank word for word</summary>'
-    return f'<details style="margin-top:3px">{summary}{_tabs(result, seen, places, uid, pictures)}</details>'
+    if sum(plain_nbytes(r.outputs) for r in result.ranks) > MAX_VERBATIM_NBYTES:
+        return f'<div style="{QUIET_STYLE}">word for word: each rank\'s log file{_format_log_hint(locations, result)}</div>'
+    summary = f'<summary style="cursor:pointer;{QUIET_STYLE}">each rank word for word</summary>'
+    return f'<details style="margin-top:3px">{summary}{_format_tabs(result, cell_summary, locations, uid, pictures)}</details>'
 
 
-def _log_dir(places: Places, result: CellResult) -> str:
-    log = places.logs.get(result.ranks[0].rank, "")
-    return f", as {log_html(log, places.folder)}" if log else ""
+def _format_log_hint(locations: RankLocations, result: CellResult) -> str:
+    log = locations.logs.get(result.ranks[0].rank, "")
+    return f", as {format_log_html(log, locations.notebook_dir)}" if log else ""
 
 
-def _tabs(result: CellResult, seen: Digest, places: Places, uid: str, pictures: Pictures) -> str:
-    bodies = _rank_bodies(result, places, pictures)
-    first = _first_seen(result, seen)
-    tabs = [_tab(r, body, seen, places, uid, is_open=r.rank == first) for r, body in zip(result, bodies, strict=True)]
+def _format_tabs(
+    result: CellResult, cell_summary: CellSummary, locations: RankLocations, uid: str, pictures: Pictures
+) -> str:
+    bodies = _format_rank_bodies(result, locations, pictures)
+    first = _initial_rank(result, cell_summary)
+    tabs = [
+        _format_tab(r, body, cell_summary, locations, uid, is_open=r.rank == first)
+        for r, body in zip(result, bodies, strict=True)
+    ]
     return f'<div class="{uid}">{"".join(tabs)}</div>'
 
 
-def _first_seen(result: CellResult, seen: Digest) -> int:
+def _initial_rank(result: CellResult, cell_summary: CellSummary) -> int:
     """Return the rank whose tab is open: one that differs, else one that failed, else the first."""
     failed = (r.rank for r in result.ranks if r.failure is not None)
-    return min(seen.odd, default=next(failed, result.ranks[0].rank))
+    return min(cell_summary.outliers, default=next(failed, result.ranks[0].rank))
 
 
-def _tab(rank: RankResult, body: str, seen: Digest, places: Places, uid: str, *, is_open: bool) -> str:
-    name = "mhnb-block mhnb-odd" if rank.rank in seen.alarming else "mhnb-block"
+def _format_tab(
+    rank: RankResult, body: str, cell_summary: CellSummary, locations: RankLocations, uid: str, *, is_open: bool
+) -> str:
+    name = "mhnb-block mhnb-odd" if rank.rank in cell_summary.marked_outliers else "mhnb-block"
     return (
         f'<details class="{name}" name="{uid}"{" open" if is_open else ""} style="margin:3px 0">'
-        f'<summary style="cursor:pointer">{label_html((rank.rank,), places)}{_mark(rank, seen)}</summary>'
-        f"{_failed(rank, seen)}{_barred(body, host_color(places, (rank.rank,)))}</details>"
+        f'<summary style="cursor:pointer">{format_ranks_html((rank.rank,), locations)}{_format_mark(rank, cell_summary)}</summary>'
+        f"{_format_failure_line(rank, cell_summary)}{_add_bar(body, host_color(locations, (rank.rank,)))}</details>"
     )
 
 
-def _grid(result: CellResult, seen: Digest, places: Places, _uid: str, pictures: Pictures) -> str:
-    cards = [
-        _card(r, body, seen, places) for r, body in zip(result, _rank_bodies(result, places, pictures), strict=True)
+def _format_grid(
+    result: CellResult, cell_summary: CellSummary, locations: RankLocations, _uid: str, pictures: Pictures
+) -> str:
+    cells = [
+        _format_grid_cell(r, body, cell_summary, locations)
+        for r, body in zip(result, _format_rank_bodies(result, locations, pictures), strict=True)
     ]
-    return f'<div style="{GRID}">{"".join(cards)}</div>'
+    return f'<div style="{GRID_STYLE}">{"".join(cells)}</div>'
 
 
-def _card(rank: RankResult, body: str, seen: Digest, places: Places) -> str:
-    name = "mhnb-block mhnb-odd" if rank.rank in seen.alarming else "mhnb-block"
-    top = f"border-top:3px solid {host_color(places, (rank.rank,))}"
-    head = f"<div>{label_html((rank.rank,), places)}{_mark(rank, seen)}</div>"
-    scroll = f'<div tabindex="0" style="max-height:14em;overflow:auto">{_failed(rank, seen)}{body}</div>'
-    return f'<div class="{name}" style="{GRID_CARD};{top}">{head}{scroll}</div>'
+def _format_grid_cell(rank: RankResult, body: str, cell_summary: CellSummary, locations: RankLocations) -> str:
+    name = "mhnb-block mhnb-odd" if rank.rank in cell_summary.marked_outliers else "mhnb-block"
+    top = f"border-top:3px solid {host_color(locations, (rank.rank,))}"
+    head = f"<div>{format_ranks_html((rank.rank,), locations)}{_format_mark(rank, cell_summary)}</div>"
+    scroll = f'<div tabindex="0" style="max-height:14em;overflow:auto">{_format_failure_line(rank, cell_summary)}{body}</div>'
+    return f'<div class="{name}" style="{GRID_CELL_STYLE};{top}">{head}{scroll}</div>'
 
 
-def _mark(rank: RankResult, seen: Digest) -> str:
-    return " ✗" if rank.failure else " ≠" if rank.rank in seen.alarming else ""
+def _format_mark(rank: RankResult, cell_summary: CellSummary) -> str:
+    return " ✗" if rank.failure else " ≠" if rank.rank in cell_summary.marked_outliers else ""
 
 
-def _failed(rank: RankResult, seen: Digest) -> str:
+def _format_failure_line(rank: RankResult, cell_summary: CellSummary) -> str:
     """Format the error in one line; the failure report above has the rest."""
     if rank.failure is None:
         return ""
-    waited = any(failure.waited and rank.rank in failure.ranks for failure in seen.failures)
-    word = "waited for a rank that had failed" if waited else format_error(rank.failure)
-    return f'<div class="mhnb-bad">{escape(word, quote=False)}</div>'
+    only_waited = any(failure.only_waited and rank.rank in failure.ranks for failure in cell_summary.failures)
+    text = "waited for a rank that had failed" if only_waited else format_error(rank.failure)
+    return f'<div class="mhnb-bad">{escape(text, quote=False)}</div>'
 
 
-def _rank_bodies(result: CellResult, places: Places, pictures: Pictures) -> list[str]:
+def _format_rank_bodies(result: CellResult, locations: RankLocations, pictures: Pictures) -> list[str]:
     """Format each rank's outputs; if there is too much, store equal ones once."""
     ranks = [without_errors(r) for r in result.ranks]
     limit = max(1024, MAX_CELL_NBYTES // len(ranks))
@@ -251,23 +283,25 @@ def _rank_bodies(result: CellResult, places: Places, pictures: Pictures) -> list
         groups = group_by_outputs(ranks)
         first = {rank: group.ranks[0] for group in groups for rank in group.ranks}
         limit = max(1024, MAX_CELL_NBYTES // len(groups))
-    same = f'<span style="{QUIET}">the same as rank {{}}</span>'
+    same = f'<span style="{QUIET_STYLE}">the same as rank {{}}</span>'
     return [
         same.format(first[r.rank])
         if first[r.rank] != r.rank
-        else rank_body_html(r, places, pictures=pictures, limit_nbytes=limit)
+        else format_rank_body(r, locations, pictures=pictures, limit_nbytes=limit)
         for r in ranks
     ]
 
 
-def rank_body_html(
-    rank: RankResult, places: Places, *, pictures: Pictures | None = None, limit_nbytes: int = MAX_CELL_NBYTES
+def format_rank_body(
+    rank: RankResult, locations: RankLocations, *, pictures: Pictures | None = None, limit_nbytes: int = MAX_CELL_NBYTES
 ) -> str:
     """Format one rank's output verbatim, without errors."""
-    log = places.logs.get(rank.rank)
+    log = locations.logs.get(rank.rank)
     shown: Sequence[Output] = clip_outputs(without_errors(rank).outputs, limit_nbytes, where=log or "the log file")
-    label = say_ranks((rank.rank,))
+    label = describe_ranks((rank.rank,))
     body = "".join(output_to_html(o) if pictures is None else pictures.show_rich(o, label) for o in shown)
     if log:
-        body = GAP.sub(lambda gap: gap[0].replace("the rank's log file", log_html(log, places.folder)), body)
-    return body or f'<span style="{QUIET}">(no output)</span>'
+        body = GAP_LINE.sub(
+            lambda gap: gap[0].replace("the rank's log file", format_log_html(log, locations.notebook_dir)), body
+        )
+    return body or f'<span style="{QUIET_STYLE}">(no output)</span>'

@@ -5,76 +5,80 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mhnb.core.output.alike import Picture
-from mhnb.core.output.differ import Row
+from mhnb.core.output.alike import RichPart
+from mhnb.core.output.differ import DiffRow
 from mhnb.core.output.results import CellResult
-from mhnb.core.output.template import OWN
-from mhnb.core.ranks import say_ranks
+from mhnb.core.output.template import RANK_PLACEHOLDER
+from mhnb.core.ranks import describe_ranks
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.digest import Block, Digest, digest, noise_label
-from mhnb.view.cell.failures import MISMATCH, Failure
+from mhnb.view.cell.digest import Block, CellSummary, format_noise_label, summarise_cell
+from mhnb.view.cell.failures import ORDER_MISMATCH, Failure
 from mhnb.view.cell.folded import (
     OWN_MARK,
     SLOT_MARK,
-    Item,
+    BlockItem,
     block_items,
     clip_items,
-    clip_told,
-    letter,
-    said_lines,
+    clip_lines,
+    comparable_lines,
+    format_bars,
+    format_values,
+    slot_letter,
     sparkline,
     summarise_slot,
-    tell_each,
-    tell_values,
 )
-from mhnb.view.cell.nearby import near_changes, shorten
-from mhnb.view.cell.recurring import Run, find_runs, format_table, run_tables
-from mhnb.view.cell.trace import format_trace_text, full_message, says_more, trim_traceback
+from mhnb.view.cell.nearby import clip_unchanged, keep_ends
+from mhnb.view.cell.recurring import RepeatedLines, build_tables, find_repeated_lines, format_table
+from mhnb.view.cell.trace import format_trace_text, full_message, has_extra_information, trim_traceback
 from mhnb.view.mime import output_to_text
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 
-__all__ = ["MAX_TEXT_NBYTES", "failure_lines", "format_cell_text", "trace_label", "waited_words"]
+__all__ = ["MAX_TEXT_NBYTES", "format_cell_text", "format_failure_lines", "format_trace_label", "format_waited"]
 
 MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""
-_CONTEXT = 3
+_MAX_EQUAL_LINES = 3
 """Up to this many lines that are equal everywhere are repeated between differences; more are counted."""
-_BESIDE = 40
+_MAX_LABEL_CHARS = 40
 """Characters of a list of ranks that is shown beside their output; a longer one is shown above it."""
-_DRAWN = 16
+_MANY_RANKS = 16
 
-_BOLD, _RED, _QUIET, _RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
+_BOLD, _RED, _DIM, _RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
 def format_cell_text(
     result: CellResult,
     *,
     color: bool = False,
-    places: Places | None = None,
+    locations: RankLocations | None = None,
     badge: bool = False,
-    seen: Digest | None = None,
+    cell_summary: CellSummary | None = None,
 ) -> str:
     """Format every rank's output. Return an empty string if there is nothing to show and `badge` is not set.
 
-    `badge` adds a line saying that the ranks ran the cell. `seen` is the result's summary, if the caller has it.
+    `badge` adds a line saying that the ranks ran the cell. `cell_summary` is the result's summary, if the caller has it.
     """
-    seen, where = seen or digest(result), places or Places()
-    if seen.empty:
-        return f"mhjax · {seen.heading}" if badge else ""
-    painter = _Painter(color)
+    cell_summary, known_locations = cell_summary or summarise_cell(result), locations or RankLocations()
+    if cell_summary.is_empty:
+        return f"mhjax · {cell_summary.heading}" if badge else ""
+    painter = _Colorizer(color)
     if badge:
-        seen = replace(seen, heading=f"mhjax · {seen.heading}")
-    noise = [painter(_QUIET, f"({noise_label(result)} folded away; the log files have them)")] if seen.noise else []
+        cell_summary = replace(cell_summary, heading=f"mhjax · {cell_summary.heading}")
+    noise = (
+        [painter(_DIM, f"({format_noise_label(result)} folded away; the log files have them)")]
+        if cell_summary.noise
+        else []
+    )
     lines = [
-        *_failure_part(seen, painter, where.name_source(result.seq)),
-        *_block_part(seen, painter, where),
+        *_format_failures(cell_summary, painter, known_locations.describe_source(result.seq)),
+        *_format_blocks(cell_summary, painter, known_locations),
         *noise,
-        *seen.notes,
+        *cell_summary.notes,
     ]
     return "\n".join(lines)
 
 
-class _Painter:
+class _Colorizer:
     """Adds terminal colours, or none."""
 
     def __init__(self, color: bool) -> None:  # noqa: FBT001  # the only option
@@ -84,22 +88,22 @@ class _Painter:
         return f"{code}{text}{_RESET}" if self.color and text else text
 
 
-def _failure_part(seen: Digest, painter: _Painter, source: str) -> Iterator[str]:
-    if not seen.failures:
+def _format_failures(cell_summary: CellSummary, painter: _Colorizer, source: str) -> Iterator[str]:
+    if not cell_summary.failures:
         return
-    yield painter(_RED, seen.failure_heading)
-    several = len(seen.failures) > 1
-    for failure in seen.failures:
-        if failure.waited:
-            yield f"  {painter(_BOLD, say_ranks(failure.ranks))} {waited_words(failure)}"
+    yield painter(_RED, cell_summary.failure_heading)
+    has_several = len(cell_summary.failures) > 1
+    for failure in cell_summary.failures:
+        if failure.only_waited:
+            yield f"  {painter(_BOLD, describe_ranks(failure.ranks))} {format_waited(failure)}"
             continue
-        if several:
-            yield f"  {painter(_BOLD, say_ranks(failure.ranks))}: {failure.word}"
-        yield from (f"  {line}" for line in failure_lines(failure, source))
-        yield from _trace_lines(failure, color=painter.color)
+        if has_several:
+            yield f"  {painter(_BOLD, describe_ranks(failure.ranks))}: {failure.kind}"
+        yield from (f"  {line}" for line in format_failure_lines(failure, source))
+        yield from _format_trace(failure, color=painter.color)
 
 
-def waited_words(failure: Failure) -> str:
+def format_waited(failure: Failure) -> str:
     """Format where ranks were that only waited for one that had failed."""
     error = failure.error
     line = (
@@ -108,122 +112,128 @@ def waited_words(failure: Failure) -> str:
     return f"waited{line}"
 
 
-def failure_lines(failure: Failure, source: str) -> Iterator[str]:
+def format_failure_lines(failure: Failure, source: str) -> Iterator[str]:
     """Format a failure without its traceback: the line of the cell or script that is `source`, the message, the hint."""
     error = failure.error
     if error is None:
         return
-    if error.ename == MISMATCH and "\n" in error.evalue:
+    if error.ename == ORDER_MISMATCH and "\n" in error.evalue:
         # The report itself names every side with its line; its first line is in the heading.
         yield from (line.removeprefix("  ") for line in strip_ansi(error.evalue).splitlines()[1:])
         return
     if error.line is not None:
         yield f"{source}, line {error.line}:   {(error.code or '').strip()}".rstrip()
-    message = "\n".join(failure.message) or full_message(error)
+    message = "\n".join(failure.message_lines) or full_message(error)
     yield from f"{error.ename}: {message}".rstrip(": ").splitlines()
     if error.hint:
         yield f"→ {error.hint}"
 
 
-def trace_label(failure: Failure) -> str:
+def format_trace_label(failure: Failure) -> str:
     """Return the label of a traceback. It names the rank if the ranks' errors differ in numbers, or in their lines."""
-    return f"traceback of rank {failure.rank}" if failure.message or failure.several_lines else "traceback"
+    return (
+        f"traceback of rank {failure.first_rank}" if failure.message_lines or failure.has_several_lines else "traceback"
+    )
 
 
-def _trace_lines(failure: Failure, *, color: bool) -> Iterator[str]:
+def _format_trace(failure: Failure, *, color: bool) -> Iterator[str]:
     """Yield the traceback if it adds to the cell's line."""
     error = failure.error
-    if error is None or not says_more(error):
+    if error is None or not has_extra_information(error):
         return
     lines = format_trace_text(trim_traceback(error), color=color).splitlines()
-    if failure.message and lines:
-        yield f"    {trace_label(failure)}:"
+    if failure.message_lines and lines:
+        yield f"    {format_trace_label(failure)}:"
     yield from (f"    {line}" for line in lines)
 
 
-def _block_part(seen: Digest, painter: _Painter, places: Places) -> Iterator[str]:
-    if not seen.blocks:
+def _format_blocks(cell_summary: CellSummary, painter: _Colorizer, locations: RankLocations) -> Iterator[str]:
+    if not cell_summary.blocks:
         return
-    verdict = f" · {painter(_BOLD, seen.verdict)}" if seen.verdict else ""
-    yield painter(_QUIET, seen.heading) + verdict
-    if len(seen.blocks) == 1:
-        yield from (f"  {line}".rstrip() for line in _block_lines(seen.blocks[0], 1, painter, places))
+    difference = f" · {painter(_BOLD, cell_summary.difference)}" if cell_summary.difference else ""
+    yield painter(_DIM, cell_summary.heading) + difference
+    if len(cell_summary.blocks) == 1:
+        yield from (f"  {line}".rstrip() for line in _format_block(cell_summary.blocks[0], 1, painter, locations))
         return
-    labels = [say_ranks(block.ranks) for block in seen.blocks]
-    width = max((len(label) for label in labels if len(label) <= _BESIDE), default=0)
-    for label, block in zip(labels, seen.blocks, strict=True):
+    labels = [describe_ranks(block.ranks) for block in cell_summary.blocks]
+    width = max((len(label) for label in labels if len(label) <= _MAX_LABEL_CHARS), default=0)
+    for label, block in zip(labels, cell_summary.blocks, strict=True):
         shown = label
         if len(label) > width:
             # Otherwise the longest list of ranks would indent every line of every block.
             yield painter(_BOLD, label)
             shown = ""
-        for line in _block_lines(block, len(seen.blocks), painter, places):
+        for line in _format_block(block, len(cell_summary.blocks), painter, locations):
             yield f"{painter(_BOLD, shown)}{' ' * (width - len(shown))} │ {line}".rstrip()
             shown = ""
 
 
-def _block_lines(block: Block, blocks: int, painter: _Painter, places: Places) -> list[str]:
-    log = places.logs.get(block.ranks[0])
-    limit = max(1024, MAX_TEXT_NBYTES // blocks)
+def _format_block(block: Block, block_count: int, painter: _Colorizer, locations: RankLocations) -> list[str]:
+    log = locations.logs.get(block.ranks[0])
+    limit = max(1024, MAX_TEXT_NBYTES // block_count)
     if block.rows:
-        lines = clip_told(list(_row_lines(block, painter)), limit, where=log or "the log file")
+        lines = clip_lines(list(_format_differences(block, painter)), limit, where=log or "the log file")
     else:
-        items = clip_items(block_items(block.folded), limit, where=log or "the log file")
-        lines = [line for item in find_runs(items, block.ranks) for line in _item_lines(item, block.ranks, painter)]
-    return lines or [painter(_QUIET, "(no output)")]
+        items = clip_items(block_items(block.output_group), limit, where=log or "the log file")
+        lines = [
+            line
+            for item in find_repeated_lines(items, block.ranks)
+            for line in _format_item(item, block.ranks, painter)
+        ]
+    return lines or [painter(_DIM, "(no output)")]
 
 
-def _item_lines(item: Item | Run, ranks: Sequence[int], painter: _Painter) -> Iterator[str]:
-    if isinstance(item, Picture):
-        for whose, output in item.variants:
-            label = f"{say_ranks(whose)}: " if len(item.variants) > 1 else ""
+def _format_item(item: BlockItem | RepeatedLines, ranks: Sequence[int], painter: _Colorizer) -> Iterator[str]:
+    if isinstance(item, RichPart):
+        for variant_ranks, output in item.variants:
+            label = f"{describe_ranks(variant_ranks)}: " if len(item.variants) > 1 else ""
             yield from (label + output_to_text(output, color=painter.color)).splitlines()
         return
-    text = item.text.replace(OWN_MARK, painter(_QUIET, OWN))
-    names = [letter(at) for at in range(len(item.columns if isinstance(item, Run) else item.slots))]
+    text = item.text.replace(OWN_MARK, painter(_DIM, RANK_PLACEHOLDER))
+    names = [slot_letter(at) for at in range(len(item.columns if isinstance(item, RepeatedLines) else item.slots))]
     for name in names:
         text = text.replace(SLOT_MARK, f"‹{name}›", 1)
     shown = text if painter.color else strip_ansi(text)
-    if isinstance(item, Run):
-        yield f"{shown}   {painter(_QUIET, f'× {item.count} lines')}"
-        for table in run_tables(item, ranks, names):
+    if isinstance(item, RepeatedLines):
+        yield f"{shown}   {painter(_DIM, f'× {item.count} lines')}"
+        for table in build_tables(item, ranks, names):
             yield from (f"  {line}" for line in format_table(table))
         return
     yield shown
-    if item.each:
-        yield f"  {painter(_BOLD, 'each')} {tell_each(item, ranks)}"
+    if item.bar_texts:
+        yield f"  {painter(_BOLD, 'each')} {format_bars(item, ranks)}"
     for name, slot in zip(names, item.slots, strict=True):
         if not slot.is_bar:
-            told = filter(None, (sparkline(slot), summarise_slot(slot, ranks), tell_values(slot, ranks)))
-            yield f"  {painter(_BOLD, name)} {' · '.join(told) if len(ranks) > _DRAWN else '  '.join(told)}"
+            parts = filter(None, (sparkline(slot), summarise_slot(slot, ranks), format_values(slot, ranks)))
+            yield f"  {painter(_BOLD, name)} {' · '.join(parts) if len(ranks) > _MANY_RANKS else '  '.join(parts)}"
 
 
-def _row_lines(block: Block, painter: _Painter) -> Iterator[str]:
+def _format_differences(block: Block, painter: _Colorizer) -> Iterator[str]:
     """Format a block's differences from the majority: `loss 0.731 ← 0.312 elsewhere`."""
     marked = any(row.kind in ("added", "missing") for row in block.rows)
-    lines, at = said_lines(block.folded), 0
+    lines, at = comparable_lines(block.output_group), 0
     for row in block.rows:
         if row.kind == "same":
-            if row.count <= _CONTEXT:
+            if row.count <= _MAX_EQUAL_LINES:
                 yield from (f"{'  ' if marked else ''}{text}" for _, text in lines[at : at + row.count])
             else:
-                yield painter(_QUIET, f"… {row.count} lines as on {say_ranks(block.usual)} …")
+                yield painter(_DIM, f"… {row.count} lines as on {describe_ranks(block.majority_ranks)} …")
         elif row.kind == "added":
             yield f"+ {row.here}"
         elif row.kind == "missing":
-            yield painter(_QUIET, f"- {shorten(row.there)}   ← elsewhere")
+            yield painter(_DIM, f"- {keep_ends(row.there)}   ← elsewhere")
         else:
-            yield from _changed_lines(row, painter, "  " if marked else "")
+            yield from _format_changed(row, painter, "  " if marked else "")
         at += 0 if row.kind == "missing" else row.count
 
 
-def _changed_lines(row: Row, painter: _Painter, indent: str) -> Iterator[str]:
-    spans = near_changes(row)
+def _format_changed(row: DiffRow, painter: _Colorizer, indent: str) -> Iterator[str]:
+    spans = clip_unchanged(row)
     changed = [span for span in spans if span.there is not None]
     here = "".join(span.here if span.there is None else painter(_BOLD, span.here) for span in spans)
     if len(changed) == 1 and changed[0].here and changed[0].there:
-        yield f"{indent}{here} {painter(_QUIET, f'← {changed[0].there} elsewhere')}"
+        yield f"{indent}{here} {painter(_DIM, f'← {changed[0].there} elsewhere')}"
     else:
         yield indent + here
         there = "".join(span.here if span.there is None else span.there for span in spans)
-        yield painter(_QUIET, f"{indent}← {there} elsewhere")
+        yield painter(_DIM, f"{indent}← {there} elsewhere")

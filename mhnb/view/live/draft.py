@@ -11,29 +11,35 @@ from html import escape
 from pathlib import PurePath
 from typing import Any, Protocol
 
-from mhnb.core.output.results import KEPT_RESULTS, CellResult
-from mhnb.view.boards.where import format_where_html, format_where_text
-from mhnb.view.cell.digest import Digest, clip_outputs, digest, heading
+from mhnb.core.output.results import MAX_RESULTS, CellResult
+from mhnb.view.boards.where import format_hang_html, format_hang_text
+from mhnb.view.cell.digest import CellSummary, clip_outputs, format_heading, summarise_cell
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.live.frame import ACTS_AFTER_S, make_frame
+from mhnb.view.live.frame import BUTTONS_AFTER_S, build_frame
 from mhnb.view.live.livehtml import frame_to_html
 from mhnb.view.live.livetext import format_running_text
-from mhnb.view.live.still import hide_dead_widget
-from mhnb.view.style import QUIET
-from mhnb.view.words import Places
+from mhnb.view.live.still import hide_missing_widget
+from mhnb.view.style import QUIET_STYLE
+from mhnb.view.words import RankLocations
 
 __all__ = [
-    "DRAFT_AFTER_S", "DraftDisplay", "Showing", "draft_id", "format_draft", "format_first_draft", "format_widget_text",
-]  # fmt: skip
+    "DisplayTarget",
+    "PLACEHOLDER_AFTER_S",
+    "PlaceholderDisplay",
+    "format_first_placeholder",
+    "format_placeholder",
+    "format_widget_text",
+    "placeholder_id",
+]
 
-DRAFT_AFTER_S = 5.0
+PLACEHOLDER_AFTER_S = 5.0
 """Seconds until the first placeholder with all output, which may take half a second to format.
 
 Later ones follow at the same interval, at first.
 """
-_SELDOM_S = 30.0
-_PART_OF_CELL = 20
+_MAX_INTERVAL_S = 30.0
+_INTERVAL_DIVISOR = 20
 """Once a cell has run for this many times five seconds, its placeholder may be older than five seconds."""
 _FIRST_LINES = 40
 _READ_NBYTES, _MIN_READ_NBYTES = 512 * 1024, 8 * 1024
@@ -43,7 +49,7 @@ It is limited because the placeholder is formatted in the thread that waits for 
 """
 
 
-class Showing(Protocol):
+class DisplayTarget(Protocol):
     """The part of a screen that a placeholder needs."""
 
     def show(self, data: Mapping[str, Any], display_id: str) -> None:
@@ -53,53 +59,55 @@ class Showing(Protocol):
         """Replace a display."""
 
 
-def draft_id(uid: str) -> str:
+def placeholder_id(uid: str) -> str:
     """Return the id of the placeholder's display. It is also the class of its HTML, by which an open widget hides it.
 
-    >>> draft_id("mhnb-7")
+    >>> placeholder_id("mhnb-7")
     'mhnb-7-draft'
     """
     return f"{uid}-draft"
 
 
-class DraftDisplay:
+class PlaceholderDisplay:
     """Keeps the placeholder of one cell up to date: the last lines once the cell has run for a while, later all of them.
 
     It is shown without output too, because it stands in for the widget.
     """
 
-    def __init__(self, screen: Showing, uid: str, places: Places) -> None:
-        self._screen, self._uid, self._places = screen, uid, places
-        self._due_s = ACTS_AFTER_S
-        self._told: object = None
+    def __init__(self, screen: DisplayTarget, uid: str, locations: RankLocations) -> None:
+        self._screen, self._uid, self._locations = screen, uid, locations
+        self._next_update_s = BUTTONS_AFTER_S
+        self._last_content: object = None
         self._is_shown = False
 
     def update(self, snapshot: CellResult) -> None:
         """Show the cell as far as it has come, if an update is due and there is new output."""
-        if snapshot.wall_s < self._due_s:
+        if snapshot.wall_s < self._next_update_s:
             return
-        if snapshot.wall_s < DRAFT_AFTER_S:
-            self._due_s = DRAFT_AFTER_S
-            self._put(format_first_draft(snapshot, uid=self._uid, places=self._places))
+        if snapshot.wall_s < PLACEHOLDER_AFTER_S:
+            self._next_update_s = PLACEHOLDER_AFTER_S
+            self._display(format_first_placeholder(snapshot, uid=self._uid, locations=self._locations))
             return
-        self._due_s = snapshot.wall_s + min(_SELDOM_S, max(DRAFT_AFTER_S, snapshot.wall_s / _PART_OF_CELL))
-        self._update(_shorten(snapshot, self._places))
+        self._next_update_s = snapshot.wall_s + min(
+            _MAX_INTERVAL_S, max(PLACEHOLDER_AFTER_S, snapshot.wall_s / _INTERVAL_DIVISOR)
+        )
+        self._update(_clip_snapshot(snapshot, self._locations))
 
-    def _update(self, short: CellResult) -> None:
+    def _update(self, clipped: CellResult) -> None:
         # A rank that is a line ahead at this moment does not count as different.
-        seen = replace(digest(short), verdict="", odd=frozenset())
-        told = (seen.blocks, seen.failures, _stuck_text(short, self._places))
-        if told == self._told:
+        cell_summary = replace(summarise_cell(clipped), difference="", outliers=frozenset())
+        content = (cell_summary.blocks, cell_summary.failures, _format_hang(clipped, self._locations))
+        if content == self._last_content:
             return
-        self._told = told
-        if any(told):
-            self._put(format_draft(short, seen, uid=self._uid, places=self._places))
+        self._last_content = content
+        if any(content):
+            self._display(format_placeholder(clipped, cell_summary, uid=self._uid, locations=self._locations))
         elif not self._is_shown:
-            self._put(format_first_draft(short, uid=self._uid, places=self._places))
+            self._display(format_first_placeholder(clipped, uid=self._uid, locations=self._locations))
 
-    def _put(self, data: Mapping[str, Any]) -> None:
-        act = self._screen.replace if self._is_shown else self._screen.show
-        act(data, draft_id(self._uid))
+    def _display(self, data: Mapping[str, Any]) -> None:
+        display = self._screen.replace if self._is_shown else self._screen.show
+        display(data, placeholder_id(self._uid))
         self._is_shown = True
 
     def close(self) -> None:
@@ -109,59 +117,67 @@ class DraftDisplay:
         """
         if self._is_shown:
             self._is_shown = False
-            self._screen.replace({"text/html": "", "text/plain": ""}, draft_id(self._uid))
+            self._screen.replace({"text/html": "", "text/plain": ""}, placeholder_id(self._uid))
 
 
-def format_draft(
-    snapshot: CellResult, seen: Digest, *, uid: str = "mhnb-0", places: Places | None = None
+def format_placeholder(
+    snapshot: CellResult, cell_summary: CellSummary, *, uid: str = "mhnb-0", locations: RankLocations | None = None
 ) -> dict[str, str]:
     """Format a running cell so that it can be read without a kernel: output, where the ranks hang, where the rest is."""
-    where = places or Places()
-    name, note = draft_id(uid), _saved_words(snapshot, where)
-    html = format_cell_html(snapshot, uid=name, places=where, seen=seen)
-    text = format_cell_text(snapshot, places=where, seen=seen)
-    if card := _stuck_text(snapshot, where):
+    known_locations = locations or RankLocations()
+    name, note = placeholder_id(uid), _format_saved_note(snapshot, known_locations)
+    html = format_cell_html(snapshot, uid=name, locations=known_locations, cell_summary=cell_summary)
+    text = format_cell_text(snapshot, locations=known_locations, cell_summary=cell_summary)
+    if hang_text := _format_hang(snapshot, known_locations):
         assert snapshot.where is not None
-        html += format_where_html(snapshot.where, name=where.cluster)
-    lines = [text or heading(snapshot), *filter(None, [card]), note]
-    return {"text/html": _draft_html(html, note, name), "text/plain": "\n".join(lines)}
+        html += format_hang_html(snapshot.where, name=known_locations.cluster)
+    lines = [text or format_heading(snapshot), *filter(None, [hang_text]), note]
+    return {"text/html": _wrap_placeholder(html, note, name), "text/plain": "\n".join(lines)}
 
 
-def format_first_draft(snapshot: CellResult, *, uid: str = "mhnb-0", places: Places | None = None) -> dict[str, str]:
+def format_first_placeholder(
+    snapshot: CellResult, *, uid: str = "mhnb-0", locations: RankLocations | None = None
+) -> dict[str, str]:
     """Format a cell that has run for a short time as the live view shows it: its last lines, for which little output is read."""
-    where = places or Places()
-    note = _saved_words(snapshot, where)
-    html = _draft_html(frame_to_html(make_frame(snapshot, where)), note, draft_id(uid))
-    return {"text/html": html, "text/plain": f"{format_running_text(snapshot, where, height=_FIRST_LINES)}\n{note}"}
+    known_locations = locations or RankLocations()
+    note = _format_saved_note(snapshot, known_locations)
+    html = _wrap_placeholder(frame_to_html(build_frame(snapshot, known_locations)), note, placeholder_id(uid))
+    return {
+        "text/html": html,
+        "text/plain": f"{format_running_text(snapshot, known_locations, height=_FIRST_LINES)}\n{note}",
+    }
 
 
-def _draft_html(html: str, note: str, name: str) -> str:
+def _wrap_placeholder(html: str, note: str, name: str) -> str:
     # The widget above it no longer exists where this is read.
-    return hide_dead_widget(f'{html}<div style="{QUIET}">{escape(note, quote=False)}</div>', uid=name)
+    return hide_missing_widget(f'{html}<div style="{QUIET_STYLE}">{escape(note, quote=False)}</div>', uid=name)
 
 
-def format_widget_text(snapshot: CellResult, *, places: Places | None = None) -> str:
+def format_widget_text(snapshot: CellResult, *, locations: RankLocations | None = None) -> str:
     """Format the text that replaces the widget where no widget can be shown, as in a file saved while the cell ran."""
-    return f"{heading(snapshot)}\n  {_saved_words(snapshot, places or Places())}"
+    return f"{format_heading(snapshot)}\n  {_format_saved_note(snapshot, locations or RankLocations())}"
 
 
-def _saved_words(snapshot: CellResult, places: Places) -> str:
-    logs = sorted({str(PurePath(path).parent) for path in places.logs.values()})
-    kept = f"; all of it is in {', '.join(logs)}" if logs else ""
-    return f"saved while it ran: %mhjax panel {snapshot.seq} shows its output while it is among the last {KEPT_RESULTS} of the kernel{kept}"
+def _format_saved_note(snapshot: CellResult, locations: RankLocations) -> str:
+    logs = sorted({str(PurePath(path).parent) for path in locations.logs.values()})
+    log_hint = f"; all of it is in {', '.join(logs)}" if logs else ""
+    return (
+        f"saved while it ran: %mhjax panel {snapshot.seq} shows its output while it is among the last {MAX_RESULTS} "
+        f"of the kernel{log_hint}"
+    )
 
 
-def _stuck_text(snapshot: CellResult, places: Places) -> str:
-    card = snapshot.where
-    return format_where_text(card, name=places.cluster) if card is not None and card.stuck else ""
+def _format_hang(snapshot: CellResult, locations: RankLocations) -> str:
+    report = snapshot.where
+    return format_hang_text(report, name=locations.cluster) if report is not None and report.stuck else ""
 
 
-def _shorten(snapshot: CellResult, places: Places) -> CellResult:
+def _clip_snapshot(snapshot: CellResult, locations: RankLocations) -> CellResult:
     limit = max(_MIN_READ_NBYTES, _READ_NBYTES // max(1, len(snapshot.ranks)))
     return replace(
         snapshot,
         ranks=tuple(
-            replace(r, outputs=clip_outputs(r.outputs, limit, where=places.logs.get(r.rank) or "the log file"))
+            replace(r, outputs=clip_outputs(r.outputs, limit, where=locations.logs.get(r.rank) or "the log file"))
             for r in snapshot.ranks
         ),
     )

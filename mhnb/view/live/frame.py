@@ -13,44 +13,44 @@ from html import escape
 from itertools import takewhile
 from typing import Literal, TypeAlias
 
-from mhnb.core.explain.where import WhereCard
-from mhnb.core.output.alike import Folded, fold_outputs
-from mhnb.core.output.bars import read_bar
+from mhnb.core.explain.where import HangReport
+from mhnb.core.output.alike import OutputGroup, group_outputs
+from mhnb.core.output.bars import parse_bar
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.core.ranks import say_ranks
+from mhnb.core.ranks import describe_ranks
 from mhnb.values import Output
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.boards.where import format_where_html
-from mhnb.view.cell.digest import Block, heading
+from mhnb.view.boards.where import format_hang_html
+from mhnb.view.cell.digest import Block, format_heading
 from mhnb.view.cell.foldedhtml import Pictures, block_to_html
-from mhnb.view.live.strip import StripCell, make_strip
+from mhnb.view.live.strip import StatusItem, build_strip
 from mhnb.view.style import host_color
-from mhnb.view.words import Places, format_error, format_hosts_of
+from mhnb.view.words import RankLocations, format_error, format_hosts_of
 
 __all__ = [
-    "ACTS_AFTER_S",
-    "BLOCKS",
+    "BUTTONS_AFTER_S",
     "ByteBudget",
-    "CHUNKS",
     "LiveBlock",
     "LiveFrame",
     "LiveView",
+    "MAX_BLOCKS",
+    "MAX_CHUNKS",
+    "build_frame",
     "changed_parts",
-    "fold_tails",
     "frame_parts",
-    "hangs",
-    "make_frame",
+    "merge_tails",
+    "shows_hang",
     "tail_text",
 ]
 
-BLOCKS, CHUNKS = 24, 16
+MAX_BLOCKS, MAX_CHUNKS = 24, 16
 """Number of parts: blocks of output, and chunks of the status strip."""
-ACTS_AFTER_S = 1.0
+BUTTONS_AFTER_S = 1.0
 """A cell that ends sooner needs no buttons, and should not flash any."""
-_CHUNK = 4
-_FULL = 100
-_LINES = 12
-_RANK_CHARS = 2000
+_CHUNK_SIZE = 4
+_COMPLETE_PERCENT = 100
+_MAX_TAIL_LINES = 12
+_MAX_TAIL_CHARS = 2000
 _TEXT_BUDGET = 12_000
 
 
@@ -72,66 +72,70 @@ class LiveBlock:
 class LiveFrame:
     """The content of the live view at one moment."""
 
-    head: str
-    strip: tuple[StripCell, ...]
+    heading: str
+    strip: tuple[StatusItem, ...]
     blocks: tuple[LiveBlock, ...]
-    more: str = ""
+    overflow: str = ""
     """Ranks that did not fit."""
-    card: str = ""
+    hang_html: str = ""
     """The hang report, as HTML."""
-    acts: bool = False
+    has_buttons: bool = False
     """Whether buttons are offered, because the cell has run for a while."""
     view: LiveView = "fold"
 
 
-def make_frame(
+def build_frame(
     snapshot: CellResult,
-    places: Places | None = None,
+    locations: RankLocations | None = None,
     *,
-    asked: bool = False,
+    expanded: bool = False,
     view: LiveView = "fold",
-    talking: bool = False,
+    has_recent_output: bool = False,
 ) -> LiveFrame:
     """Build the frame of a cell as far as it has come.
 
     Args:
         snapshot: the cell.
-        places: host and log file of each rank.
-        asked: whether the user requested to see where the ranks are, also if none hangs.
+        locations: host and log file of each rank.
+        expanded: whether the user requested to see where the ranks are, also if none hangs.
         view: how the ranks' lines are laid out.
-        talking: whether something was printed recently. Then no rank counts as hanging, unless some wait for others.
+        has_recent_output: whether something was printed recently. Then no rank counts as hanging, unless some wait for others.
     """
-    where = places or Places()
-    groups = fold_tails(snapshot.ranks) if view == "fold" else _each(snapshot)
-    shown = groups[:BLOCKS]
+    known_locations = locations or RankLocations()
+    groups = merge_tails(snapshot.ranks) if view == "fold" else _tail_of_each(snapshot)
+    shown = groups[:MAX_BLOCKS]
     errors = {rank.rank: rank for rank in snapshot.ranks if rank.failure is not None}
     budget = _TEXT_BUDGET // max(1, len(shown))
     rest = sorted(rank for block in groups[len(shown) :] for rank in block.ranks)
-    card = snapshot.where
+    report = snapshot.where
     return LiveFrame(
-        heading(snapshot),
-        make_strip(snapshot),
-        tuple(_live_block(block, errors, where, budget, labelled=len(groups) > 1) for block in shown),
-        f"… and {say_ranks(rest)}, shown when the cell ends" if rest else "",
-        format_where_html(card, name=where.cluster) if card and (asked or hangs(card, talking=talking)) else "",
-        acts=snapshot.wall_s >= ACTS_AFTER_S,
+        format_heading(snapshot),
+        build_strip(snapshot),
+        tuple(_build_live_block(block, errors, known_locations, budget, labelled=len(groups) > 1) for block in shown),
+        f"… and {describe_ranks(rest)}, shown when the cell ends" if rest else "",
+        format_hang_html(report, name=known_locations.cluster)
+        if report and (expanded or shows_hang(report, has_recent_output=has_recent_output))
+        else "",
+        has_buttons=snapshot.wall_s >= BUTTONS_AFTER_S,
         view=view,
     )
 
 
-def hangs(card: WhereCard, *, talking: bool) -> bool:
+def shows_hang(report: HangReport, *, has_recent_output: bool) -> bool:
     """Return whether to show the hang report although it was not requested.
 
-    `talking` means that something was printed recently. Then only ranks that wait for others count as hanging.
+    `has_recent_output` means that something was printed recently. Then only ranks that wait for others count as hanging.
     """
-    return card.stuck and (bool(card.waiting) or not talking)
+    return report.stuck and (bool(report.waiting) or not has_recent_output)
 
 
-def _each(snapshot: CellResult) -> list[Folded]:
-    return _odd_first(fold_outputs([((r.rank,), _printed(_tail(r, _LINES)))])[0] for r in snapshot.ranks)
+def _tail_of_each(snapshot: CellResult) -> list[OutputGroup]:
+    return _smallest_first(
+        group_outputs([((r.rank,), _as_stdout(_tail(r, _MAX_TAIL_LINES)))])[0] for r in snapshot.ranks
+    )
 
 
-def fold_tails(ranks: Sequence[RankResult], lines: int = _LINES) -> list[Folded]:
+def merge_tails(ranks: Sequence[RankResult], lines: int = _MAX_TAIL_LINES) -> list[OutputGroup]:
     """Merge the last lines only, because comparing all of a large output ten times per second would cost too much.
 
     Returns:
@@ -140,31 +144,31 @@ def fold_tails(ranks: Sequence[RankResult], lines: int = _LINES) -> list[Folded]
     by_failure: dict[str, list[RankResult]] = {}
     for rank in ranks:
         by_failure.setdefault(rank.error.ename if rank.error else "", []).append(rank)
-    return _odd_first(block for same in by_failure.values() for block in _fold_some(same, lines))
+    return _smallest_first(block for same in by_failure.values() for block in _merge_tails(same, lines))
 
 
-def _odd_first(groups: Iterable[Folded]) -> list[Folded]:
+def _smallest_first(groups: Iterable[OutputGroup]) -> list[OutputGroup]:
     return sorted(groups, key=lambda block: (len(block.ranks), block.ranks[0]))
 
 
-def _fold_some(ranks: Sequence[RankResult], lines: int) -> list[Folded]:
+def _merge_tails(ranks: Sequence[RankResult], lines: int) -> list[OutputGroup]:
     lines = lines if len(ranks) <= 64 else min(lines, 3)
-    blocks = fold_outputs(_share_tails(ranks, lines))
-    if not any(block.varies for block in blocks):
+    blocks = group_outputs(_group_by_tail(ranks, lines))
+    if not any(block.has_differences for block in blocks):
         return list(blocks)
     # The ranks are at different steps. Then the last line is enough, or the progress bars that are drawn together.
-    drawn = max(_count_bars(_tail(rank, lines)) for rank in ranks)
-    return list(fold_outputs(_share_tails(ranks, max(1, drawn))))
+    bar_count = max(_count_bars(_tail(rank, lines)) for rank in ranks)
+    return list(group_outputs(_group_by_tail(ranks, max(1, bar_count))))
 
 
 def _count_bars(text: str) -> int:
     """Count the progress bars at the end of a text; above the last one, only those that are still running."""
-    bars = [read_bar(line) for line in reversed(text.splitlines())]
-    running = takewhile(lambda bar: bar is not None and bar.percent < _FULL, bars[1:])
+    bars = [parse_bar(line) for line in reversed(text.splitlines())]
+    running = takewhile(lambda bar: bar is not None and bar.percent < _COMPLETE_PERCENT, bars[1:])
     return 1 + len(list(running)) if bars and bars[0] is not None else 0
 
 
-def _share_tails(ranks: Sequence[RankResult], lines: int) -> list[tuple[list[int], list[Output]]]:
+def _group_by_tail(ranks: Sequence[RankResult], lines: int) -> list[tuple[list[int], list[Output]]]:
     """Return each text with the ranks that have it.
 
     Merging alone would not find these ranks if the text consists of numbers only.
@@ -172,14 +176,14 @@ def _share_tails(ranks: Sequence[RankResult], lines: int) -> list[tuple[list[int
     shared: dict[str, list[int]] = {}
     for rank in ranks:
         shared.setdefault(_tail(rank, lines), []).append(rank.rank)
-    return [(same, _printed(text)) for text, same in shared.items()]
+    return [(same, _as_stdout(text)) for text, same in shared.items()]
 
 
 def _tail(rank: RankResult, lines: int) -> str:
-    return tail_text(rank.outputs, max_lines=lines, max_chars=_RANK_CHARS)
+    return tail_text(rank.outputs, max_lines=lines, max_chars=_MAX_TAIL_CHARS)
 
 
-def _printed(text: str) -> list[Output]:
+def _as_stdout(text: str) -> list[Output]:
     return [{"output_type": "stream", "name": "stdout", "text": text}] if text else []
 
 
@@ -192,7 +196,7 @@ def tail_text(outputs: Sequence[Output], *, max_lines: int, max_chars: int) -> s
     pieces: list[str] = []
     size = lines = 0
     for output in reversed(outputs):
-        piece = strip_ansi(_last_of(output, max_chars))
+        piece = strip_ansi(_end_of_output(output, max_chars))
         pieces.append(piece)
         size, lines = size + len(piece), lines + piece.count("\n")
         if size >= max_chars or lines > max_lines:
@@ -211,7 +215,7 @@ def _join_pieces(pieces: Sequence[str], outputs: Sequence[Output]) -> str:
     return text
 
 
-def _last_of(output: Output, max_chars: int) -> str:
+def _end_of_output(output: Output, max_chars: int) -> str:
     if output["output_type"] == "stream":
         return str(output["text"][-2 * max_chars :])
     if output["output_type"] == "error":
@@ -220,8 +224,8 @@ def _last_of(output: Output, max_chars: int) -> str:
     return f"{str(data.get('text/plain', '…'))[-max_chars:]}\n"
 
 
-def _live_block(
-    block: Folded, errors: Mapping[int, RankResult], places: Places, budget: int, *, labelled: bool
+def _build_live_block(
+    block: OutputGroup, errors: Mapping[int, RankResult], locations: RankLocations, budget: int, *, labelled: bool
 ) -> LiveBlock:
     while True:
         html = block_to_html(Block(block), Pictures(), limit_nbytes=budget, where="the log file", brief=True)
@@ -232,11 +236,13 @@ def _live_block(
         html = "<i>one long line, shown when the cell ends</i>"
     failed = errors.get(block.ranks[0])
     if failed is not None and failed.error is not None:
-        told = escape(f"✗ {format_error(failed.error)}", quote=False)
-        html += f'<div class="mhnb-bad">{told}</div>'
-    host = format_hosts_of(places, block.ranks)
-    label = " ".join(filter(None, (say_ranks(block.ranks), host))) if labelled else ""
-    return LiveBlock(label, host_color(places, block.ranks), html if block.parts or failed else "", failed is not None)
+        error_html = escape(f"✗ {format_error(failed.error)}", quote=False)
+        html += f'<div class="mhnb-bad">{error_html}</div>'
+    host = format_hosts_of(locations, block.ranks)
+    label = " ".join(filter(None, (describe_ranks(block.ranks), host))) if labelled else ""
+    return LiveBlock(
+        label, host_color(locations, block.ranks), html if block.parts or failed else "", failed is not None
+    )
 
 
 # -- as parts
@@ -245,14 +251,19 @@ def _live_block(
 def frame_parts(frame: LiveFrame) -> dict[str, str]:
     """Return the parts of a frame by name; each is text, the lists as JSON."""
     strip = [asdict(cell) for cell in frame.strip]
-    parts = {"head": frame.head, "card": frame.card, "more": frame.more, "acts": "yes" if frame.acts else ""}
+    parts = {
+        "head": frame.heading,
+        "card": frame.hang_html,
+        "more": frame.overflow,
+        "acts": "yes" if frame.has_buttons else "",
+    }
     parts["view"] = frame.view
-    parts |= {f"strip_{at}": "" for at in range(CHUNKS)} | {f"block_{at}": "" for at in range(BLOCKS)}
-    for at in range(0, len(strip), _CHUNK):
-        chunk = min(at // _CHUNK, CHUNKS - 1)
+    parts |= {f"strip_{at}": "" for at in range(MAX_CHUNKS)} | {f"block_{at}": "" for at in range(MAX_BLOCKS)}
+    for at in range(0, len(strip), _CHUNK_SIZE):
+        chunk = min(at // _CHUNK_SIZE, MAX_CHUNKS - 1)
         # Cells for which there is no further chunk go into the last one.
         earlier = json.loads(parts[f"strip_{chunk}"] or "[]")
-        parts[f"strip_{chunk}"] = json.dumps([*earlier, *strip[at : at + _CHUNK]], ensure_ascii=False)
+        parts[f"strip_{chunk}"] = json.dumps([*earlier, *strip[at : at + _CHUNK_SIZE]], ensure_ascii=False)
     for at, block in enumerate(frame.blocks):
         parts[f"block_{at}"] = json.dumps(asdict(block), ensure_ascii=False)
     return parts
@@ -273,13 +284,13 @@ class ByteBudget:
 
     rate_nbytes_per_s: float = 48 * 1024
     burst_nbytes: float = 128 * 1024
-    left_nbytes: float = 128 * 1024
+    remaining_nbytes: float = 128 * 1024
     at_s: float = 0.0
 
     def spend(self, nbytes: int, now_s: float) -> ByteBudget | None:
         """Return the budget that remains after sending `nbytes`; None if that is too much for now.
 
-        >>> ByteBudget(rate_nbytes_per_s=10, burst_nbytes=20, left_nbytes=20).spend(15, 0).spend(15, 0.5)
+        >>> ByteBudget(rate_nbytes_per_s=10, burst_nbytes=20, remaining_nbytes=20).spend(15, 0).spend(15, 0.5)
         """
-        left = min(self.burst_nbytes, self.left_nbytes + (now_s - self.at_s) * self.rate_nbytes_per_s)
-        return None if nbytes > left else replace(self, left_nbytes=left - nbytes, at_s=now_s)
+        remaining = min(self.burst_nbytes, self.remaining_nbytes + (now_s - self.at_s) * self.rate_nbytes_per_s)
+        return None if nbytes > remaining else replace(self, remaining_nbytes=remaining - nbytes, at_s=now_s)

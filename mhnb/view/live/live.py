@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from mhnb.core.output.results import CellResult
-from mhnb.view.cell.digest import digest
+from mhnb.view.cell.digest import summarise_cell
 from mhnb.view.cell.figures import FigureDisplays
 from mhnb.view.cell.html import View, format_cell_html
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.live.draft import DraftDisplay, format_widget_text
-from mhnb.view.live.frame import LiveFrame, LiveView, make_frame, tail_text
+from mhnb.view.live.draft import PlaceholderDisplay, format_widget_text
+from mhnb.view.live.frame import LiveFrame, LiveView, build_frame, tail_text
 from mhnb.view.live.livetext import format_running_text
 from mhnb.view.region import Region
-from mhnb.view.screen import LiveBox, Screen, detect_screen
+from mhnb.view.screen import LiveWidget, Screen, detect_screen
 from mhnb.view.uids import new_uid
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 
 __all__ = ["CellView", "LIVE_AFTER_S"]
 
-QUIET_AFTER_S = 3.0
+NO_OUTPUT_AFTER_S = 3.0
 """A cell that has printed nothing for this long may hang, if its ranks do not move either."""
 LIVE_AFTER_S = 0.15
 """A cell that ends sooner shows only its static form."""
@@ -39,7 +39,7 @@ class CellView:
     Args:
         view: fold, tabs or grid.
         quiet: Show nothing unless the cell failed.
-        places: Host and log file of each rank.
+        locations: Host and log file of each rank.
         badge: Show where the cell ran, also without output: it was a notebook cell, sent by auto mode.
         screen: Where to show; the process's own by default.
         uid: Unique in the notebook; a new id by default.
@@ -50,55 +50,55 @@ class CellView:
         *,
         view: View = "fold",
         quiet: bool = False,
-        places: Places | None = None,
+        locations: RankLocations | None = None,
         badge: bool = False,
         screen: Screen | None = None,
         uid: str | None = None,
     ) -> None:
-        self._view, self._quiet, self._places, self._badge = view, quiet, places or Places(), badge
+        self._view, self._quiet, self._locations, self._badge = view, quiet, locations or RankLocations(), badge
         self._screen = screen or detect_screen()
         self._uid = uid or new_uid()
         self._figures = FigureDisplays(self._screen, self._uid)
         self._lock = threading.RLock()  # late output comes from another thread
-        self._live: LiveBox | None = None
-        self._draft = DraftDisplay(self._screen, self._uid, self._places)
+        self._live: LiveWidget | None = None
+        self._placeholder = PlaceholderDisplay(self._screen, self._uid, self._locations)
         self._region: Region | None = None
         self.interrupt: Callable[[], None] | None = None
         """Interrupts the cell; a button calls it from another thread."""
-        self._asked_where, self._show_all = False, view != "fold"
-        self._said: object = None
-        self._said_at_s = 0.0
+        self._where_expanded, self._shows_all = False, view != "fold"
+        self._last_output: object = None
+        self._last_output_s = 0.0
         self._latest: CellResult | None = None
-        self._shown = False
+        self._is_shown = False
         self.is_blank = False
         """Whether the cell has ended and nothing of it was shown."""
-        self._finished = False
-        self._broken = False
-        self._early_late: CellResult | None = None
+        self._is_finished = False
+        self._has_failed = False
+        self._pending_late: CellResult | None = None
         self._written = ""
 
     def update(self, snapshot: CellResult) -> None:
         """Show a cell that is still running, at most ten times per second."""
         with self._lock:
-            if not self._finished:
-                self._guarded(self._update, snapshot)
+            if not self._is_finished:
+                self._run_guarded(self._update, snapshot)
 
     def finish(self, result: CellResult) -> None:
         """Replace whatever is shown by the form that is stored."""
         with self._lock:
-            self._finished = True
-            self._guarded(self._close_region)
-            last, self._early_late = self._early_late or result, None
-            if last.is_silent and not (self._shown or self._badge):
+            self._is_finished = True
+            self._run_guarded(self._close_region)
+            last, self._pending_late = self._pending_late or result, None
+            if last.is_silent and not (self._is_shown or self._badge):
                 # Most cells only bind names, so no summary is built to find that there is nothing to show.
                 self.is_blank = True
                 return
             # Before the widget closes, because it hides the placeholder.
-            self._guarded(self._draft.close)
-            if not self._guarded(self._finish, last):
+            self._run_guarded(self._placeholder.close)
+            if not self._run_guarded(self._finish, last):
                 self._fall_back(last)
-            self._guarded(self._show_figures, last, late=False)
-            self._guarded(self._close_live)
+            self._run_guarded(self._show_figures, last, late=False)
+            self._run_guarded(self._close_live)
 
     def __enter__(self) -> Self:
         return self
@@ -108,81 +108,88 @@ class CellView:
         if kind is None:
             return
         with self._lock:
-            self._finished = True
-            self._guarded(self._close_region)
-            self._guarded(self._draft.close)
+            self._is_finished = True
+            self._run_guarded(self._close_region)
+            self._run_guarded(self._placeholder.close)
             if self._live is not None and self._latest is not None:
                 self._fall_back(self._latest)
-            self._guarded(self._close_live)
+            self._run_guarded(self._close_live)
 
-    def late(self, result: CellResult) -> None:
+    def show_late(self, result: CellResult) -> None:
         """Show a cell again whose output continued after its end; safe to call from any thread."""
         with self._lock:
-            if not self._finished:
-                self._early_late = result
-            elif not self._guarded(self._late, result):
+            if not self._is_finished:
+                self._pending_late = result
+            elif not self._run_guarded(self._show_late, result):
                 self._fall_back(result)
             else:
-                self._guarded(self._show_figures, result, late=True)
+                self._run_guarded(self._show_figures, result, late=True)
 
     # -- the steps
 
     def _update(self, snapshot: CellResult) -> None:
-        if self._quiet or self._broken:
+        if self._quiet or self._has_failed:
             return
         if not self._screen.rich:
             self._update_region(snapshot)
             return
         self._latest = snapshot
         if self._live is not None:
-            self._live.show(self._frame(snapshot), snapshot.wall_s)
-            if self._live.hides_draft:
-                self._draft.update(snapshot)
-        elif not self._shown and self._is_worth_opening(snapshot):
+            self._live.show(self._build_frame(snapshot), snapshot.wall_s)
+            if self._live.hides_placeholder:
+                self._placeholder.update(snapshot)
+        elif not self._is_shown and self._is_worth_opening(snapshot):
             self._live = self._screen.open_live(
-                self._frame(snapshot), format_widget_text(snapshot, places=self._places), self._uid, self.act
+                self._build_frame(snapshot),
+                format_widget_text(snapshot, locations=self._locations),
+                self._uid,
+                self.handle_button,
             )
-            self._shown = self._live is not None
+            self._is_shown = self._live is not None
 
-    def _frame(self, snapshot: CellResult) -> LiveFrame:
-        asked, talking = self._asked_where, self._is_talking(snapshot)
-        frame = make_frame(snapshot, self._places, asked=asked, view=self._live_view, talking=talking)
-        self._note_said(frame.blocks, snapshot)
+    def _build_frame(self, snapshot: CellResult) -> LiveFrame:
+        expanded, has_recent_output = self._where_expanded, self._has_recent_output(snapshot)
+        frame = build_frame(
+            snapshot, self._locations, expanded=expanded, view=self._live_view, has_recent_output=has_recent_output
+        )
+        self._record_output(frame.blocks, snapshot)
         return frame
 
     @property
     def _live_view(self) -> LiveView:
-        if not self._show_all:
+        if not self._shows_all:
             return "fold"
         return "rows" if self._view == "fold" else self._view
 
-    def _is_talking(self, snapshot: CellResult) -> bool:
-        return snapshot.wall_s - self._said_at_s < QUIET_AFTER_S
+    def _has_recent_output(self, snapshot: CellResult) -> bool:
+        return snapshot.wall_s - self._last_output_s < NO_OUTPUT_AFTER_S
 
-    def _note_said(self, said: object, snapshot: CellResult) -> None:
-        if said != self._said:
-            self._said, self._said_at_s = said, snapshot.wall_s
+    def _record_output(self, output: object, snapshot: CellResult) -> None:
+        if output != self._last_output:
+            self._last_output, self._last_output_s = output, snapshot.wall_s
 
     def _update_region(self, snapshot: CellResult) -> None:
         if self._region is None and self._is_worth_opening(snapshot):
             self._region = self._screen.open_region()
         if self._region is not None:
-            self._note_said([tail_text(rank.outputs, max_lines=1, max_chars=200) for rank in snapshot], snapshot)
-            height, talking = self._region.height, self._is_talking(snapshot)
-            text = format_running_text(snapshot, self._places, height=height, color=self._screen.color, talking=talking)
+            self._record_output([tail_text(rank.outputs, max_lines=1, max_chars=200) for rank in snapshot], snapshot)
+            height, has_recent_output = self._region.height, self._has_recent_output(snapshot)
+            text = format_running_text(
+                snapshot, self._locations, height=height, color=self._screen.color, has_recent_output=has_recent_output
+            )
             self._region.show(text)
 
-    def act(self, name: str) -> None:
+    def handle_button(self, name: str) -> None:
         """Handle a button: interrupt, where, all or fold. It is called from another thread while the cell blocks."""
         if name == "interrupt":
             if self.interrupt is not None:
                 self.interrupt()
             return
         with self._lock:
-            self._asked_where ^= name == "where"
-            self._show_all = name == "all" or (self._show_all and name != "fold")
-            if self._latest is not None and not self._finished:
-                self._guarded(self._update, self._latest)
+            self._where_expanded ^= name == "where"
+            self._shows_all = name == "all" or (self._shows_all and name != "fold")
+            if self._latest is not None and not self._is_finished:
+                self._run_guarded(self._update, self._latest)
 
     def _is_worth_opening(self, snapshot: CellResult) -> bool:
         return snapshot.wall_s >= LIVE_AFTER_S or self._view != "fold"
@@ -190,19 +197,19 @@ class CellView:
     def _finish(self, result: CellResult) -> None:
         if not self._screen.rich:
             self._write(result, late=False)
-        elif self._shown:
+        elif self._is_shown:
             self._screen.replace(self._bundle(result), self._uid)
         elif data := self._bundle_if_any(result, badge=self._badge):
-            self._shown = True
+            self._is_shown = True
             self._screen.show(data, self._uid)
 
-    def _late(self, result: CellResult) -> None:
+    def _show_late(self, result: CellResult) -> None:
         if not self._screen.rich:
             self._write(result, late=True)
-        elif self._shown:
+        elif self._is_shown:
             self._screen.replace_late(self._bundle(result), self._uid)
         elif data := self._bundle_if_any(result, badge=self._badge):
-            self._shown = True
+            self._is_shown = True
             self._screen.show_late(data, self._uid)
 
     def _show_figures(self, result: CellResult, *, late: bool) -> None:
@@ -221,22 +228,26 @@ class CellView:
     def _bundle_if_any(self, result: CellResult, *, badge: bool) -> dict[str, str] | None:
         if self._quiet and result.ok:
             return None
-        seen, places = digest(result), self._places
-        html = format_cell_html(result, view=self._view, uid=self._uid, places=places, badge=badge, seen=seen)
-        text = format_cell_text(result, places=places, badge=badge, seen=seen)
+        cell_summary, locations = summarise_cell(result), self._locations
+        html = format_cell_html(
+            result, view=self._view, uid=self._uid, locations=locations, badge=badge, cell_summary=cell_summary
+        )
+        text = format_cell_text(result, locations=locations, badge=badge, cell_summary=cell_summary)
         return {"text/html": html, "text/plain": text} if html else None
 
     def _write(self, result: CellResult, *, late: bool) -> None:
         """Print the text; after the cell's end only what is new, below a line that names the cell."""
         if self._quiet and result.ok:
             return
-        seen = digest(result)
-        text = format_cell_text(result, color=self._screen.color, places=self._places, badge=self._badge, seen=seen)
+        cell_summary = summarise_cell(result)
+        text = format_cell_text(
+            result, color=self._screen.color, locations=self._locations, badge=self._badge, cell_summary=cell_summary
+        )
         if not text or text == self._written:
             return
         # With several blocks, the earlier lines show which ranks the new lines belong to.
-        news = _new_lines(self._written, text) if len(seen.blocks) == 1 else text
-        self._screen.write(f"cell {result.seq} went on after its end:\n{news}" if late else text)
+        new_text = _new_lines(self._written, text) if len(cell_summary.blocks) == 1 else text
+        self._screen.write(f"cell {result.seq} went on after its end:\n{new_text}" if late else text)
         self._written = text
 
     def _close_region(self) -> None:
@@ -251,25 +262,27 @@ class CellView:
 
     # -- when a view fails
 
-    def _guarded(self, act: Callable[..., None], *arguments: Any, **named: Any) -> bool:
+    def _run_guarded(self, step: Callable[..., None], *arguments: Any, **named: Any) -> bool:
         """Run a step of the view; if it fails, report that once."""
         try:
-            act(*arguments, **named)
+            step(*arguments, **named)
         except Exception as error:  # noqa: BLE001  # a view that fails never fails the cell
             self._report(error)
             return False
         return True
 
     def _report(self, error: Exception) -> None:
-        if not self._broken:
-            self._broken = True
+        if not self._has_failed:
+            self._has_failed = True
             line = f"mhnb: the view failed ({type(error).__name__}: {error}); what the ranks said follows as text"
-            self._screen.complain(line.replace("\n", " ")[:400])
+            self._screen.report_error(line.replace("\n", " ")[:400])
 
     def _fall_back(self, result: CellResult) -> None:
         """Print the ranks' output with as little code as possible, in place of a widget if one is open."""
         lines = list(_plain_lines(result)) if not (self._quiet and result.ok) else []
-        if self._live is not None and self._guarded(self._screen.replace, {"text/plain": "\n".join(lines)}, self._uid):
+        if self._live is not None and self._run_guarded(
+            self._screen.replace, {"text/plain": "\n".join(lines)}, self._uid
+        ):
             return
         for line in lines:
             self._screen.write(line)
@@ -282,6 +295,6 @@ def _new_lines(written: str, text: str) -> str:
 
 def _plain_lines(result: CellResult) -> Iterator[str]:
     for rank in result:
-        said = [rank.stdout, rank.stderr, rank.text or "", "\n".join(rank.error.traceback) if rank.error else ""]
-        for line in "\n".join(filter(None, said)).splitlines():
+        texts = [rank.stdout, rank.stderr, rank.text or "", "\n".join(rank.error.traceback) if rank.error else ""]
+        for line in "\n".join(filter(None, texts)).splitlines():
             yield f"rank {rank.rank} │ {line}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from html import escape
 
 from mhnb.core.output.results import CellResult
-from mhnb.view.live.frame import LiveBlock, LiveFrame, make_frame
-from mhnb.view.style import QUIET, wrap
-from mhnb.view.words import Places
+from mhnb.view.live.frame import LiveBlock, LiveFrame, build_frame
+from mhnb.view.style import QUIET_STYLE, wrap_html
+from mhnb.view.words import RankLocations
 
 __all__ = ["MAX_LIVE_NBYTES", "format_live_html", "frame_to_html"]
 
@@ -15,25 +15,25 @@ MAX_LIVE_NBYTES = 40_000
 """Maximum size of one update."""
 
 
-def format_live_html(snapshot: CellResult, *, places: Places | None = None, asked: bool = False) -> str:
+def format_live_html(snapshot: CellResult, *, locations: RankLocations | None = None, expanded: bool = False) -> str:
     """Format a running cell: ranks that are still busy, the last lines of each group of ranks, and where they hang.
 
     Args:
         snapshot: the cell as far as it has come.
-        places: host and log file of each rank.
-        asked: whether the user requested to see where the ranks are, also if none hangs.
+        locations: host and log file of each rank.
+        expanded: whether the user requested to see where the ranks are, also if none hangs.
     """
-    return frame_to_html(make_frame(snapshot, places, asked=asked))
+    return frame_to_html(build_frame(snapshot, locations, expanded=expanded))
 
 
 def frame_to_html(frame: LiveFrame) -> str:
     """Format a frame; a panel has a head of its own."""
-    more = f'<div style="{QUIET}">{escape(frame.more)}</div>' if frame.more else ""
-    head = f'<div><span style="{QUIET}">{escape(frame.head)}</span></div>' if frame.head else ""
-    return wrap(head + "".join(map(_block, frame.blocks)) + more + frame.card)
+    more = f'<div style="{QUIET_STYLE}">{escape(frame.overflow)}</div>' if frame.overflow else ""
+    head = f'<div><span style="{QUIET_STYLE}">{escape(frame.heading)}</span></div>' if frame.heading else ""
+    return wrap_html(head + "".join(map(_format_live_block, frame.blocks)) + more + frame.hang_html)
 
 
-def _block(block: LiveBlock) -> str:
+def _format_live_block(block: LiveBlock) -> str:
     if not block.label:
         return block.html
     return (

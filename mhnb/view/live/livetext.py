@@ -4,43 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mhnb.core.output.alike import Folded
+from mhnb.core.output.alike import OutputGroup
 from mhnb.core.output.results import CellResult
-from mhnb.core.ranks import say_ranks
-from mhnb.view.boards.where import format_where_text
-from mhnb.view.cell.digest import Block, Digest, heading
+from mhnb.core.ranks import describe_ranks
+from mhnb.view.boards.where import format_hang_text
+from mhnb.view.cell.digest import Block, CellSummary, format_heading
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.live.frame import fold_tails, hangs
-from mhnb.view.words import Places
+from mhnb.view.live.frame import merge_tails, shows_hang
+from mhnb.view.words import RankLocations
 
 __all__ = ["format_running_text"]
 
-_FEWER = (12, 6, 3, 1)
+_TAIL_LENGTHS = (12, 6, 3, 1)
 """Numbers of last lines per rank that are tried, until all fit."""
 
 
 def format_running_text(
     snapshot: CellResult,
-    places: Places | None = None,
+    locations: RankLocations | None = None,
     *,
     height: int,
     color: bool = False,
-    talking: bool = False,
+    has_recent_output: bool = False,
 ) -> str:
     """Format the state of a cell: busy ranks, the last lines of each group of ranks, failures, and where ranks hang.
 
     Args:
         snapshot: the cell as far as it has come.
-        places: host and log file of each rank.
+        locations: host and log file of each rank.
         height: number of lines that fit; of more, the first and the last ones are kept.
         color: whether the text may contain colours.
-        talking: whether something was printed recently. Then no rank counts as hanging, unless some wait for others.
+        has_recent_output: whether something was printed recently. Then no rank counts as hanging, unless some wait for others.
     """
-    where = places or Places()
-    below = [*_failed_lines(snapshot), *_card_lines(snapshot, where, talking=talking)]
+    known_locations = locations or RankLocations()
+    below = [*_format_failures(snapshot), *_format_hang(snapshot, known_locations, has_recent_output=has_recent_output)]
     lines: list[str] = []
-    for most in _FEWER:
-        lines = [*_said_lines(snapshot, where, fold_tails(snapshot.ranks, most), color=color), *below]
+    for tail_length in _TAIL_LENGTHS:
+        lines = [
+            *_format_output(snapshot, known_locations, merge_tails(snapshot.ranks, tail_length), color=color),
+            *below,
+        ]
         if len(lines) <= height:
             break
     if len(lines) > height > 1:
@@ -48,24 +51,30 @@ def format_running_text(
     return "\n".join(lines[:height])
 
 
-def _said_lines(snapshot: CellResult, places: Places, groups: Sequence[Folded], *, color: bool) -> list[str]:
+def _format_output(
+    snapshot: CellResult, locations: RankLocations, groups: Sequence[OutputGroup], *, color: bool
+) -> list[str]:
     blocks = tuple(map(Block, groups)) if any(group.parts for group in groups) else ()
-    head = heading(snapshot)
-    seen = Digest(head, verdict="", blocks=blocks, odd=frozenset(), failures=(), failure_heading="", notes=())
-    return (format_cell_text(snapshot, color=color, places=places, seen=seen) or head).splitlines()
+    head = format_heading(snapshot)
+    cell_summary = CellSummary(
+        head, difference="", blocks=blocks, outliers=frozenset(), failures=(), failure_heading="", notes=()
+    )
+    return (
+        format_cell_text(snapshot, color=color, locations=locations, cell_summary=cell_summary) or head
+    ).splitlines()
 
 
-def _failed_lines(snapshot: CellResult) -> list[str]:
-    told: dict[str, list[int]] = {}
+def _format_failures(snapshot: CellResult) -> list[str]:
+    ranks_by_error: dict[str, list[int]] = {}
     for rank in snapshot.ranks:
         if rank.error is not None:
             first = rank.error.evalue.partition("\n")[0][:200]
-            told.setdefault(f"{rank.error.ename}: {first}", []).append(rank.rank)
-    return [f"✗ {say_ranks(ranks)}: {text}" for text, ranks in told.items()]
+            ranks_by_error.setdefault(f"{rank.error.ename}: {first}", []).append(rank.rank)
+    return [f"✗ {describe_ranks(ranks)}: {text}" for text, ranks in ranks_by_error.items()]
 
 
-def _card_lines(snapshot: CellResult, places: Places, *, talking: bool) -> list[str]:
-    card = snapshot.where
-    if card is None or not hangs(card, talking=talking):
+def _format_hang(snapshot: CellResult, locations: RankLocations, *, has_recent_output: bool) -> list[str]:
+    report = snapshot.where
+    if report is None or not shows_hang(report, has_recent_output=has_recent_output):
         return []
-    return format_where_text(card, name=places.cluster, ends="Ctrl-C").splitlines()
+    return format_hang_text(report, name=locations.cluster, how_to_end="Ctrl-C").splitlines()

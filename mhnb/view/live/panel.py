@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mhnb.view.live.frame import BLOCKS, CHUNKS
+from mhnb.view.live.frame import MAX_BLOCKS, MAX_CHUNKS
 
-__all__ = ["make_live_widget", "make_panel_widget", "warm_up", "work_while_blocked"]
+__all__ = ["handle_messages_while_blocked", "make_live_widget", "make_panel_widget", "warm_up"]
 
 _HERE = Path(__file__).parent
 _CLASSES: dict[str, Any] = {}
@@ -34,16 +34,16 @@ def _widget_class() -> Any:
             "more",
             "card",
             "acts",
-            *(f"strip_{at}" for at in range(CHUNKS)),
-            *(f"block_{at}" for at in range(BLOCKS)),
+            *(f"strip_{at}" for at in range(MAX_CHUNKS)),
+            *(f"block_{at}" for at in range(MAX_BLOCKS)),
         ]
         parts = {name: traitlets.Unicode("").tag(sync=True) for name in names}
         fixed = {
             "_esm": (_HERE / "panel.js").read_text(encoding="utf-8"),
             "_css": (_HERE / "panel.css").read_text(encoding="utf-8"),
             "mode": traitlets.Unicode("live").tag(sync=True),
-            "blocks": traitlets.Int(BLOCKS).tag(sync=True),
-            "chunks": traitlets.Int(CHUNKS).tag(sync=True),
+            "blocks": traitlets.Int(MAX_BLOCKS).tag(sync=True),
+            "chunks": traitlets.Int(MAX_CHUNKS).tag(sync=True),
             "view": traitlets.Unicode("fold").tag(sync=True),
             "page": traitlets.Unicode("").tag(sync=True),
             "ranks": traitlets.List().tag(sync=True),
@@ -64,44 +64,44 @@ def warm_up() -> None:
         _widget_class()
 
 
-def make_live_widget(parts: Mapping[str, str], draft: str, act: Callable[[str], None]) -> Any:
+def make_live_widget(parts: Mapping[str, str], placeholder_class: str, on_button: Callable[[str], None]) -> Any:
     """Create the widget of a running cell.
 
     Args:
         parts: as `frame_parts` names them.
-        draft: the class of the placeholder, which the widget hides while it is kept up to date.
-        act: called with the name of a button, from another thread.
+        placeholder_class: the class of the placeholder, which the widget hides while it is kept up to date.
+        on_button: called with the name of a button, from another thread.
 
     Raises:
         ImportError: anywidget is not installed.
     """
-    widget = _widget_class()(mode="live", draft=draft, **parts)
-    widget.on_msg(lambda _widget, content, _buffers: act(str(content.get("act", ""))))
-    work_while_blocked(widget)
+    widget = _widget_class()(mode="live", draft=placeholder_class, **parts)
+    widget.on_msg(lambda _widget, content, _buffers: on_button(str(content.get("act", ""))))
+    handle_messages_while_blocked(widget)
     return widget
 
 
-def make_panel_widget(state: Mapping[str, Any], body_of: Callable[[int], str]) -> Any:
+def make_panel_widget(state: Mapping[str, Any], format_body: Callable[[int], str]) -> Any:
     """Create the panel widget.
 
     Args:
         state: head, page, ranks, runs, view and number.
-        body_of: formats one rank's output as HTML; called for ranks that the user looks at.
+        format_body: formats one rank's output as HTML; called for ranks that the user looks at.
 
     Raises:
         ImportError: anywidget is not installed.
     """
     widget = _widget_class()(mode="panel", **state)
 
-    def answer(_widget: Any, content: Any, _buffers: Any) -> None:
-        widget.send({"bodies": {rank: body_of(rank) for rank in content.get("ask", ())}})
+    def send_bodies(_widget: Any, content: Any, _buffers: Any) -> None:
+        widget.send({"bodies": {rank: format_body(rank) for rank in content.get("ask", ())}})
 
-    widget.on_msg(answer)
-    work_while_blocked(widget)
+    widget.on_msg(send_bodies)
+    handle_messages_while_blocked(widget)
     return widget
 
 
-def work_while_blocked(widget: Any) -> None:
+def handle_messages_while_blocked(widget: Any) -> None:
     """Make the kernel handle a widget's messages from the browser while a cell blocks.
 
     Since ipykernel 7.4 a message is handled where the widget was created, which is the thread that the cell blocks.

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.core.ranks import say_ranks
+from mhnb.core.ranks import describe_ranks
 from mhnb.view.words import format_nbytes, format_seconds
 
-__all__ = ["MAX_EACH", "StripCell", "make_strip"]
+__all__ = ["MAX_SEPARATE_RANKS", "StatusItem", "build_strip"]
 
-MAX_EACH = 32
+MAX_SEPARATE_RANKS = 32
 """Of more ranks, those in the same state share a cell."""
-_ENDED = {
+_OUTCOME_STATES = {
     "ok": ("✓", "ended"),
     "error": ("✗", "failed"),
     "interrupted": ("■", "interrupted"),
@@ -25,7 +25,7 @@ _ENDED = {
 
 
 @dataclass(frozen=True, slots=True)
-class StripCell:
+class StatusItem:
     """One rank, or ranks in the same state."""
 
     label: str
@@ -38,45 +38,47 @@ class StripCell:
     memory: str = ""
 
 
-def make_strip(snapshot: CellResult) -> tuple[StripCell, ...]:
+def build_strip(snapshot: CellResult) -> tuple[StatusItem, ...]:
     """Build the cells that show the state of each rank."""
-    states = [(rank.rank, *_state(rank, snapshot)) for rank in snapshot.ranks]
+    states = [(rank.rank, *_describe_state(rank, snapshot)) for rank in snapshot.ranks]
     walls = {rank.rank: rank.wall_s for rank in snapshot.ranks if rank.outcome != "running"}
-    held = snapshot.where.memory_nbytes if snapshot.where is not None else {}
-    if len(states) <= MAX_EACH:
+    memory_nbytes = snapshot.where.memory_nbytes if snapshot.where is not None else {}
+    if len(states) <= MAX_SEPARATE_RANKS:
         return tuple(
-            StripCell(str(rank), sign, state, line, _time([rank], walls), _memory([rank], held))
+            StatusItem(str(rank), sign, state, line, _format_time([rank], walls), _format_memory([rank], memory_nbytes))
             for rank, sign, state, line in states
         )
     groups: dict[tuple[str, str, int | None], list[int]] = {}
     for rank, sign, state, line in states:
         groups.setdefault((sign, state, line), []).append(rank)
     return tuple(
-        StripCell(say_ranks(ranks), sign, state, line, _time(ranks, walls), _memory(ranks, held))
+        StatusItem(
+            describe_ranks(ranks), sign, state, line, _format_time(ranks, walls), _format_memory(ranks, memory_nbytes)
+        )
         for (sign, state, line), ranks in groups.items()
     )
 
 
-def _state(rank: RankResult, snapshot: CellResult) -> tuple[str, str, int | None]:
+def _describe_state(rank: RankResult, snapshot: CellResult) -> tuple[str, str, int | None]:
     if rank.outcome != "running":
-        return (*_ENDED.get(rank.outcome, ("✗", rank.outcome)), None)
-    card = snapshot.where
-    if card is None:
+        return (*_OUTCOME_STATES.get(rank.outcome, ("✗", rank.outcome)), None)
+    report = snapshot.where
+    if report is None:
         return "●", "running", None
-    line = card.lines.get(rank.rank)
-    if rank.rank in card.waiting:
+    line = report.lines.get(rank.rank)
+    if rank.rank in report.waiting:
         return "◌", "waiting", line
-    if rank.rank in card.absent:
+    if rank.rank in report.absent:
         return "!", "absent", line
-    doing = next((place.activity for place in card.places if rank.rank in place.ranks), "")
-    return "●", doing if doing in ("compiling", "computing") else "running", line
+    activity = next((place.activity for place in report.places if rank.rank in place.ranks), "")
+    return "●", activity if activity in ("compiling", "computing") else "running", line
 
 
-def _time(ranks: Sequence[int], walls: dict[int, float]) -> str:
+def _format_time(ranks: Sequence[int], walls: dict[int, float]) -> str:
     took = [walls[rank] for rank in ranks if rank in walls]
     return format_seconds(max(took)) if took else ""
 
 
-def _memory(ranks: Sequence[int], held: Mapping[int, int]) -> str:
-    known = [held.get(rank, 0) for rank in ranks]
+def _format_memory(ranks: Sequence[int], memory_nbytes: Mapping[int, int]) -> str:
+    known = [memory_nbytes.get(rank, 0) for rank in ranks]
     return format_nbytes(max(known)) if any(known) else ""

@@ -12,14 +12,14 @@ from typing import Any
 
 from mhnb.sharding.plan import PlannedArray, example_arrays
 
-__all__ = ["Explorer", "PROGRAMS", "Wish"]
+__all__ = ["Explorer", "PROGRAMS", "PlanInput"]
 
 PROGRAMS = ("", "matmul", "mlp", "attention")
 _DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int32", "int8", "bool")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PlanInput:
     """Values of the controls; text as typed."""
 
     hosts: int = 4
@@ -34,38 +34,40 @@ class Explorer:
     """Widgets for the input of a plan.
 
     Args:
-        wish: the initial values.
-        answer: shows the result for the values, whatever was typed; called for each change.
-        axes: returns the names of the axes in the mesh's text; empty if it cannot be parsed.
+        initial: the initial values.
+        show_result: shows the result for the values, whatever was typed; called for each change.
+        axis_names: returns the names of the axes in the mesh's text; empty if it cannot be parsed.
     """
 
-    def __init__(self, wish: Wish, answer: Callable[[Wish], None], axes: Callable[[str], Sequence[str]]) -> None:
+    def __init__(
+        self, initial: PlanInput, show_result: Callable[[PlanInput], None], axis_names: Callable[[str], Sequence[str]]
+    ) -> None:
         import ipywidgets  # type: ignore[import-untyped]  # it has no types
 
         self._ipywidgets: Any = ipywidgets
-        self._answer, self._axes = answer, axes
+        self._show_result, self._axis_names = show_result, axis_names
         narrow, wide = ({"layout": ipywidgets.Layout(width=width)} for width in ("130px", "320px"))
         number = {"style": {"description_width": "70px"}, "continuous_update": False, **narrow}
-        self.hosts = ipywidgets.BoundedIntText(wish.hosts, min=1, max=4096, description="hosts", **number)
+        self.hosts = ipywidgets.BoundedIntText(initial.hosts, min=1, max=4096, description="hosts", **number)
         self.devices = ipywidgets.BoundedIntText(
-            wish.devices_per_host, min=1, max=4096, description="devices", **number
+            initial.devices_per_host, min=1, max=4096, description="devices", **number
         )
-        self.mesh = ipywidgets.Text(wish.mesh, description="mesh", continuous_update=False, **wide)
+        self.mesh = ipywidgets.Text(initial.mesh, description="mesh", continuous_update=False, **wide)
         self.program = ipywidgets.Combobox(
-            value=wish.program, options=PROGRAMS[1:], placeholder="program: matmul, or lambda x, w: x @ w", tooltip="what is compiled",
+            value=initial.program, options=PROGRAMS[1:], placeholder="program: matmul, or lambda x, w: x @ w", tooltip="what is compiled",
             ensure_option=False, continuous_update=False, **wide,
         )  # fmt: skip
-        self.add = ipywidgets.Button(description="add array", **narrow)
+        self.add_button = ipywidgets.Button(description="add array", **narrow)
         self.rows = ipywidgets.VBox()
         self.problem = ipywidgets.HTML()
         head = ipywidgets.HBox([self.hosts, self.devices, self.mesh, self.program])
-        self.box = ipywidgets.VBox([head, self.rows, self.add, self.problem])
+        self.box = ipywidgets.VBox([head, self.rows, self.add_button, self.problem])
         self.box.add_class("mhnb-plan")
-        self.rows.children = tuple(self._row(array) for array in wish.arrays)
+        self.rows.children = tuple(self._row(array) for array in initial.arrays)
         for control in (self.hosts, self.devices, self.mesh):
             control.observe(self._changed, "value")
         self.program.observe(self._program_changed, "value")
-        self.add.on_click(self._add)
+        self.add_button.on_click(self._add)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -74,10 +76,10 @@ class Explorer:
         return {**shown, "text/plain": "mhjax · the controls of %mhjax plan; they need their kernel"}
 
     @property
-    def wish(self) -> Wish:
+    def plan_input(self) -> PlanInput:
         """Return the current values of the controls."""
         arrays = tuple(_read_row(row) for row in self.rows.children)
-        return Wish(self.hosts.value, self.devices.value, self.mesh.value, arrays, self.program.value.strip())
+        return PlanInput(self.hosts.value, self.devices.value, self.mesh.value, arrays, self.program.value.strip())
 
     def _row(self, array: PlannedArray) -> Any:
         widgets = self._ipywidgets
@@ -114,7 +116,7 @@ class Explorer:
         row = widgets.HBox([name, shape, dtype, spec, drop])
         for control in (name, shape, dtype, spec):
             control.observe(self._changed, "value")
-        drop.on_click(lambda _: self._drop(row))
+        drop.on_click(lambda _: self._remove(row))
         return row
 
     def _add(self, _: Any) -> None:
@@ -122,20 +124,20 @@ class Explorer:
         self.rows.children = (*self.rows.children, self._row(PlannedArray(f"a{count}", (1024, 1024), "P()")))
         self._changed()
 
-    def _drop(self, row: Any) -> None:
+    def _remove(self, row: Any) -> None:
         self.rows.children = tuple(other for other in self.rows.children if other is not row)
         self._changed()
 
     def _program_changed(self, _: Any) -> None:
         """Replace the arrays by the program's own if the program is a known one."""
         if self.program.value in PROGRAMS[1:]:
-            arrays = example_arrays(self.program.value, self._axes(self.mesh.value))
+            arrays = example_arrays(self.program.value, self._axis_names(self.mesh.value))
             self.rows.children = tuple(self._row(array) for array in arrays)
         self._changed()
 
     def _changed(self, _: Any = None) -> None:
         try:
-            self._answer(self.wish)
+            self._show_result(self.plan_input)
             self.problem.value = ""
         except Exception as error:  # noqa: BLE001 - a view that fails reports it and stays usable
             self.problem.value = f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>"

@@ -10,24 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from mhnb.core.ranks import say_ranks
+from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.boxes import Box, Range, format_box
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import format_axes
-from mhnb.sharding.words import format_device_count, format_kind, format_nbytes, format_replicas
+from mhnb.sharding.words import format_device_count, format_dtype_and_shape, format_nbytes, format_replicas
 from mhnb.values import DeviceRef
-from mhnb.view.words import Places
+from mhnb.view.words import RankLocations
 
-__all__ = ["Card", "Fineness", "Pane", "Tile", "format_devices", "make_card", "place_hosts"]
+__all__ = ["LayoutGrid", "Pane", "Resolution", "Tile", "assign_hosts", "build_grid", "format_devices"]
 
-_LISTED = 8
+_MAX_LISTED_DEVICES = 8
 """Maximum number of devices that are listed one by one; more are named by their ranks."""
-_NAMED = 24
+_MAX_RANK_CHARS = 24
 """Characters in which ranks are named; longer lists are counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fineness:
+class Resolution:
     """How much one output form can show."""
 
     rows: int
@@ -45,29 +45,29 @@ class Tile:
     owners: tuple[DeviceRef, ...]
     hosts: tuple[str, ...]
     """Host labels, in the order of the owners."""
-    boxes: int
+    shard_count: int
     nbytes: int
     """Bytes of one shard."""
-    partial: bool
+    is_partial: bool
     """Whether the owners hold parts of a sum instead of replicas."""
 
     @property
     def replicas(self) -> int:
         """Return the number of devices that hold each shard."""
-        return len(self.owners) // max(1, self.boxes)
+        return len(self.owners) // max(1, self.shard_count)
 
     @property
-    def devices(self) -> str:
+    def device_label(self) -> str:
         """Format the owners briefly; parts of a sum have a plus between them."""
-        return format_devices(self.owners, " + " if self.partial else " ")
+        return format_devices(self.owners, " + " if self.is_partial else " ")
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         """Format everything about the tile in one line, for hover and keyboard."""
-        many = f"{self.boxes} boxes of " if self.boxes > 1 else ""
-        kind = "sum of " if self.partial else f"{self.replicas} replicas on " if self.replicas > 1 else ""
-        where = f" ({', '.join(self.hosts)})" if len(self.hosts) <= 4 else f" ({len(self.hosts)} hosts)"
-        return f"{format_box(self.box)} · {many}{format_nbytes(self.nbytes)} · {kind}{self.devices}{where}"
+        shards = f"{self.shard_count} boxes of " if self.shard_count > 1 else ""
+        kind = "sum of " if self.is_partial else f"{self.replicas} replicas on " if self.replicas > 1 else ""
+        hosts = f" ({', '.join(self.hosts)})" if len(self.hosts) <= 4 else f" ({len(self.hosts)} hosts)"
+        return f"{format_box(self.box)} · {shards}{format_nbytes(self.nbytes)} · {kind}{self.device_label}{hosts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Pane:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class LayoutGrid:
     """Everything that is shown of a layout."""
 
     title: str
@@ -97,25 +97,34 @@ class Card:
     notes: tuple[str, ...] = ()
 
 
-def place_hosts(layout_devices: Sequence[DeviceRef], places: Places | None) -> Places:
+def assign_hosts(layout_devices: Sequence[DeviceRef], locations: RankLocations | None) -> RankLocations:
     """Return a host for every rank: the known one, otherwise one host per rank."""
-    known = places.hosts if places is not None else {}
+    known = locations.hosts if locations is not None else {}
     ranks = {device.rank for device in layout_devices}
-    return Places({rank: known.get(rank, f"host{rank}") for rank in ranks})
+    return RankLocations({rank: known.get(rank, f"host{rank}") for rank in ranks})
 
 
-def make_card(
-    layout: Layout, fineness: Fineness, *, name: str = "", places: Places | None = None, notes: Sequence[str] = ()
-) -> Card:
+def build_grid(
+    layout: Layout,
+    resolution: Resolution,
+    *,
+    name: str = "",
+    locations: RankLocations | None = None,
+    notes: Sequence[str] = (),
+) -> LayoutGrid:
     """Build the panes that show a layout."""
     ndim = len(layout.shape)
     ranges = [sorted({box[dim] for box in layout.owners_by_box}) for dim in range(ndim)]
-    groups = [_group(found, many) for found, many in zip(ranges, _limits(ranges, fineness), strict=True)]
-    hosts = place_hosts(layout.devices, places)
-    tiles = _tiles(layout, groups, hosts)
+    groups = [
+        _group_ranges(found, many) for found, many in zip(ranges, _position_limits(ranges, resolution), strict=True)
+    ]
+    assigned = assign_hosts(layout.devices, locations)
+    tiles = _build_tiles(layout, groups, assigned)
     leading, inner = groups[:-2], groups[-2:]
-    panes = tuple(_pane(place, [group.spans for group in leading], inner, tiles) for place in _places(leading))
-    return Card(_title(layout, name), _cost(layout), ndim, panes, tuple(len(group.spans) for group in leading),
+    panes = tuple(
+        _build_pane(place, [group.spans for group in leading], inner, tiles) for place in _list_positions(leading)
+    )
+    return LayoutGrid(_format_title(layout, name), _format_cost(layout), ndim, panes, tuple(len(group.spans) for group in leading),
                 (*_grouping_note(layout, tiles), *_padding_note(layout), *notes))  # fmt: skip
 
 
@@ -128,26 +137,26 @@ class _Group:
     """The index in `spans` that contains each range."""
 
 
-def _group(ranges: Sequence[Range], many: int) -> _Group:
-    least = -(-len(ranges) // many) if ranges else 1
+def _group_ranges(ranges: Sequence[Range], max_groups: int) -> _Group:
+    min_size = -(-len(ranges) // max_groups) if ranges else 1
     # Groups of equal size read better than the fewest possible groups.
-    size = next((size for size in range(least, 2 * least) if len(ranges) % size == 0), least)
+    size = next((size for size in range(min_size, 2 * min_size) if len(ranges) % size == 0), min_size)
     parts = [ranges[start : start + size] for start in range(0, len(ranges), size)]
     spans = tuple((part[0][0], max(stop for _, stop in part)) for part in parts)
     return _Group(spans, {found: at for at, part in enumerate(parts) for found in part})
 
 
-def _limits(ranges: Sequence[Sequence[Range]], fineness: Fineness) -> list[int]:
+def _position_limits(ranges: Sequence[Sequence[Range]], resolution: Resolution) -> list[int]:
     """Return how many positions each dim may have at most."""
     counts = [max(1, len(found)) for found in ranges]
     inner = len(counts) - 2
     if counts:
-        counts[-1] = min(counts[-1], fineness.columns if len(counts) > 1 else fineness.rows)
+        counts[-1] = min(counts[-1], resolution.columns if len(counts) > 1 else resolution.rows)
     if len(counts) > 1:
-        counts[-2] = min(counts[-2], fineness.rows)
-    while inner > 0 and prod(counts[:inner]) > fineness.panes:
+        counts[-2] = min(counts[-2], resolution.rows)
+    while inner > 0 and prod(counts[:inner]) > resolution.panes:
         _halve(counts, range(inner))
-    while prod(counts) > fineness.tiles:
+    while prod(counts) > resolution.tiles:
         _halve(counts, range(len(counts)))
     return counts
 
@@ -157,47 +166,51 @@ def _halve(counts: list[int], dims: range) -> None:
     counts[largest] = -(-counts[largest] // 2)
 
 
-def _tiles(layout: Layout, groups: Sequence[_Group], hosts: Places) -> dict[tuple[int, ...], Tile]:
+def _build_tiles(layout: Layout, groups: Sequence[_Group], assigned: RankLocations) -> dict[tuple[int, ...], Tile]:
     merged: dict[tuple[int, ...], list[tuple[DeviceRef, ...]]] = {}
     for box, owners in layout.owners_by_box.items():
-        place = tuple(group.index[part] for group, part in zip(groups, box, strict=True))
-        merged.setdefault(place, []).append(owners)
+        position = tuple(group.index[part] for group, part in zip(groups, box, strict=True))
+        merged.setdefault(position, []).append(owners)
     partial = layout.spec is not None and bool(layout.spec.unreduced)
     found = {}
-    for place, held in merged.items():
-        owners = held[0] if len(held) == 1 else tuple(sorted(device for part in held for device in part))
-        labels = tuple(dict.fromkeys(hosts.hosts[device.rank] for device in owners))
-        span = tuple(group.spans[at] for group, at in zip(groups, place, strict=True))
-        found[place] = Tile(span, owners, labels, len(held), layout.nbytes_per_device, partial)
+    for position, owner_groups in merged.items():
+        owners = (
+            owner_groups[0]
+            if len(owner_groups) == 1
+            else tuple(sorted(device for part in owner_groups for device in part))
+        )
+        labels = tuple(dict.fromkeys(assigned.hosts[device.rank] for device in owners))
+        span = tuple(group.spans[at] for group, at in zip(groups, position, strict=True))
+        found[position] = Tile(span, owners, labels, len(owner_groups), layout.nbytes_per_device, partial)
     return found
 
 
-def _places(groups: Sequence[_Group]) -> list[tuple[int, ...]]:
-    places: list[tuple[int, ...]] = [()]
+def _list_positions(groups: Sequence[_Group]) -> list[tuple[int, ...]]:
+    positions: list[tuple[int, ...]] = [()]
     for group in groups:
-        places = [(*place, at) for place in places for at in range(len(group.spans))]
-    return places
+        positions = [(*place, at) for place in positions for at in range(len(group.spans))]
+    return positions
 
 
-def _pane(
-    place: tuple[int, ...],
+def _build_pane(
+    position: tuple[int, ...],
     leading: Sequence[tuple[Range, ...]],
     inner: Sequence[_Group],
     tiles: dict[tuple[int, ...], Tile],
 ) -> Pane:
-    spans = tuple(ranges[at] for ranges, at in zip(leading, place, strict=True))
+    spans = tuple(ranges[at] for ranges, at in zip(leading, position, strict=True))
     if not inner:
         return Pane(spans, (), (), ((tiles.get(()),),))
     if len(inner) == 1:
         rows = inner[0].spans
-        return Pane(spans, rows, (), tuple((tiles.get((*place, at)),) for at in range(len(rows))))
+        return Pane(spans, rows, (), tuple((tiles.get((*position, at)),) for at in range(len(rows))))
     rows, columns = (group.spans for group in inner)
-    grid = tuple(tuple(tiles.get((*place, r, c)) for c in range(len(columns))) for r in range(len(rows)))
+    grid = tuple(tuple(tiles.get((*position, r, c)) for c in range(len(columns))) for r in range(len(rows)))
     return Pane(spans, rows, columns, grid)
 
 
-def _title(layout: Layout, name: str) -> str:
-    words = [name, format_kind(layout)]
+def _format_title(layout: Layout, name: str) -> str:
+    words = [name, format_dtype_and_shape(layout)]
     if layout.mesh is not None and layout.spec is not None:
         words.append(f"{layout.spec} on mesh ({format_axes(layout.mesh.axes)})")
     else:
@@ -205,7 +218,7 @@ def _title(layout: Layout, name: str) -> str:
     return "  ".join(word for word in words if word)
 
 
-def _cost(layout: Layout) -> str:
+def _format_cost(layout: Layout) -> str:
     return " · ".join(
         word for word in (f"{format_nbytes(layout.nbytes_per_device)} a device", format_replicas(layout)) if word
     )
@@ -229,8 +242,8 @@ def format_devices(devices: Sequence[DeviceRef], between: str = " ") -> str:
     >>> format_devices([DeviceRef(0, 0), DeviceRef(1, 0)])
     '0:0 1:0'
     """
-    if len(devices) <= _LISTED:
+    if len(devices) <= _MAX_LISTED_DEVICES:
         return between.join(map(str, devices))
     ranks = sorted({device.rank for device in devices})
-    named = say_ranks(ranks)
-    return f"{len(devices)} devices of {named if len(named) <= _NAMED else f'{len(ranks)} ranks'}"
+    named = describe_ranks(ranks)
+    return f"{len(devices)} devices of {named if len(named) <= _MAX_RANK_CHARS else f'{len(ranks)} ranks'}"

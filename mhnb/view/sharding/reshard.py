@@ -8,23 +8,23 @@ from itertools import islice
 from mhnb.sharding.boxes import format_box
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.reshard import Move, Reshard
-from mhnb.sharding.words import format_kind, format_nbytes
+from mhnb.sharding.words import format_dtype_and_shape, format_nbytes
 from mhnb.view.draw import format_layout_text
-from mhnb.view.mime import pre
+from mhnb.view.mime import format_pre
 from mhnb.view.sharding.drawhtml import format_layout_html
-from mhnb.view.style import QUIET, wrap
-from mhnb.view.words import Places
+from mhnb.view.style import QUIET_STYLE, wrap_html
+from mhnb.view.words import RankLocations
 
 __all__ = ["format_reshard_html", "format_reshard_text"]
 
-_LISTED = 24
+_MAX_LISTED_MOVES = 24
 
 
-def _title(plan: Reshard, name: str) -> str:
-    return f"{name}  {format_kind(plan.before)}  {plan.before.spec} → {plan.after.spec}".strip()
+def _format_reshard_title(plan: Reshard, name: str) -> str:
+    return f"{name}  {format_dtype_and_shape(plan.before)}  {plan.before.spec} → {plan.after.spec}".strip()
 
 
-def _sums(plan: Reshard) -> str:
+def _format_sums(plan: Reshard) -> str:
     words = [
         f"{format_nbytes(plan.nbytes_moved)} move",
         f"{format_nbytes(plan.nbytes_across_hosts)} of it across hosts",
@@ -34,36 +34,38 @@ def _sums(plan: Reshard) -> str:
     return " · ".join([*words, f"collective: {chosen}"])
 
 
-def _lines(plan: Reshard) -> list[str]:
-    moves = list(islice(plan.moves(), _LISTED + 1))
-    lines = [_line(move, plan) for move in moves[:_LISTED]]
-    return [*lines, "… and more"] if len(moves) > _LISTED else lines
+def _format_moves(plan: Reshard) -> list[str]:
+    moves = list(islice(plan.moves(), _MAX_LISTED_MOVES + 1))
+    lines = [_format_move(move, plan) for move in moves[:_MAX_LISTED_MOVES]]
+    return [*lines, "… and more"] if len(moves) > _MAX_LISTED_MOVES else lines
 
 
-def _line(move: Move, plan: Reshard) -> str:
+def _format_move(move: Move, plan: Reshard) -> str:
     crosses = "  across hosts" if plan.host_of(move.source) != plan.host_of(move.target) else ""
     return f"  {move.source!s:>5} → {move.target!s:<5}  {format_box(move.box)}  {format_nbytes(move.nbytes)}{crosses}"
 
 
-def format_reshard_text(plan: Reshard, *, name: str = "", places: Places | None = None) -> str:
+def format_reshard_text(plan: Reshard, *, name: str = "", locations: RankLocations | None = None) -> str:
     """Format a reshard as text: the sums, the layouts before and after, and the first slices that move."""
-    stills = [format_layout_text(layout, name=word, places=places) for word, layout in _stills(plan)]
-    return "\n".join([f"{_title(plan, name)}     {_sums(plan)}", *stills, *_lines(plan)])
+    layouts = [format_layout_text(layout, name=word, locations=locations) for word, layout in _layouts(plan)]
+    return "\n".join([f"{_format_reshard_title(plan, name)}     {_format_sums(plan)}", *layouts, *_format_moves(plan)])
 
 
-def _stills(plan: Reshard) -> tuple[tuple[str, Layout], ...]:
+def _layouts(plan: Reshard) -> tuple[tuple[str, Layout], ...]:
     return ("before", plan.before), ("after", plan.after)
 
 
-def format_reshard_html(plan: Reshard, *, name: str = "", places: Places | None = None, uid: str = "mhnb-0") -> str:
+def format_reshard_html(
+    plan: Reshard, *, name: str = "", locations: RankLocations | None = None, uid: str = "mhnb-0"
+) -> str:
     """Format a reshard as HTML; `uid` is unique in the notebook."""
-    stills = "".join(
-        f'<div style="margin:0 24px 0 0">{format_layout_html(layout, name=word, places=places, uid=f"{uid}-{word}")}</div>'
-        for word, layout in _stills(plan)
+    layouts = "".join(
+        f'<div style="margin:0 24px 0 0">{format_layout_html(layout, name=word, locations=locations, uid=f"{uid}-{word}")}</div>'
+        for word, layout in _layouts(plan)
     )
-    moves = pre("\n".join(_lines(plan)) or "nothing moves")
-    return wrap(
-        f'<div><b>{escape(_title(plan, name))}</b> <span style="{QUIET}">{escape(_sums(plan))}</span></div>'
-        f'<div style="display:flex;flex-wrap:wrap">{stills}</div>'
-        f'<details><summary style="cursor:pointer;{QUIET}">what moves</summary>{moves}</details>'
+    moves = format_pre("\n".join(_format_moves(plan)) or "nothing moves")
+    return wrap_html(
+        f'<div><b>{escape(_format_reshard_title(plan, name))}</b> <span style="{QUIET_STYLE}">{escape(_format_sums(plan))}</span></div>'
+        f'<div style="display:flex;flex-wrap:wrap">{layouts}</div>'
+        f'<details><summary style="cursor:pointer;{QUIET_STYLE}">what moves</summary>{moves}</details>'
     )
