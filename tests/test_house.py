@@ -90,13 +90,6 @@ def _bound(tree: ast.Module) -> set[str]:
     return found
 
 
-def declares_names(module: Module) -> Iterator[str]:
-    """A module with public functions or classes says in `__all__` which are for others."""
-    public = [n.name for n in module.tree.body if isinstance(n, ast.ClassDef | Function) and not n.name.startswith("_")]
-    if public and _all_of(module.tree) is None:
-        yield f"{module.name}: no __all__"
-
-
 def is_documented(module: Module) -> Iterator[str]:
     """Every module, public class, public function and public method has a docstring."""
     if not ast.get_docstring(module.tree):
@@ -117,18 +110,6 @@ def _public(body: Iterable[ast.stmt], prefix: str) -> Iterator[tuple[str, Functi
 def _is_overload(node: Function | ast.ClassDef) -> bool:
     names = {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
     return bool(names & {"overload", "override", "setter"})
-
-
-def shows_an_example(module: Module) -> Iterator[str]:
-    """A public function of the pure wings carries an example of at most three lines, which the suite runs."""
-    if module.wing not in ("core", "sharding"):
-        return
-    for name, node in _public(module.tree.body, module.name):
-        if isinstance(node, ast.ClassDef) or name.count(".") != module.name.count(".") + 1:
-            continue
-        lines = [line for line in (ast.get_docstring(node) or "").splitlines() if line.startswith((">>>", "..."))]
-        if not 1 <= len(lines) <= 3:
-            yield f"{name}: {len(lines)} lines of example"
 
 
 def swallows_nothing(module: Module) -> Iterator[str]:
@@ -163,11 +144,9 @@ def _tells(handler: ast.ExceptHandler) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
-    declares_names,
     is_documented,
     is_short,
     lists_sorted_names,
-    shows_an_example,
     swallows_nothing,
 )
 
@@ -182,7 +161,6 @@ def test_every_module_keeps(rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        (declares_names, "def f(): ..."),
         (is_documented, "x = 1"),
         (is_documented, '"""M."""\ndef f(): ...'),
         (is_documented, '"""M."""\nclass C:\n    """C."""\n    def f(self): ...'),
@@ -190,7 +168,6 @@ def test_every_module_keeps(rule: Rule) -> None:
         (is_short, "def f(self, a, b, *, c, d, e, f, g): ..."),
         (lists_sorted_names, "__all__ = ['b', 'a']\na = b = 1"),
         (lists_sorted_names, "__all__ = ['a', 'gone']\na = 1"),
-        (shows_an_example, 'def f():\n    """Do."""'),
         (swallows_nothing, "try: f()\nexcept: g()"),
         (swallows_nothing, "try: f()\nexcept KeyError: pass"),
         (swallows_nothing, "try: f()\nexcept Exception: g()"),
