@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from mhnb.exchange.layouts import LayoutView, compare_views
-from mhnb.sharding.layout import Layout
+from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
-from mhnb.sharding.tree import LayoutRow, LayoutTree
 from mhnb.values import DeviceRef
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from mhnb.core.exchange.transfer import KEY_DATA_EXPRESSION, KEY_REFUSAL_CODE, Refusal, ValueDescription
 from mhnb.exchange.asks import RankClient, request_all
-from mhnb.sharding.wire import decode_tree
+from mhnb.sharding.layout import decode_tree
 
 __all__ = ["locate_prng_keys"]
 

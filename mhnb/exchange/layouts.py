@@ -9,10 +9,8 @@ from typing import Any, TypeAlias
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.asks import RankClient, check_ranks, request_all
-from mhnb.sharding.layout import Layout
+from mhnb.sharding.layout import Layout, LayoutTree, decode_mesh, decode_tree
 from mhnb.sharding.mesh import MeshShape
-from mhnb.sharding.tree import LayoutTree
-from mhnb.sharding.wire import decode_mesh, decode_tree
 from mhnb.values import DeviceRef
 
 __all__ = ["LayoutView", "RankView", "compare_views", "request_layout"]

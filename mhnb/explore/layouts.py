@@ -10,11 +10,9 @@ from dataclasses import fields
 from typing import Any, Self
 
 from mhnb.errors import InvalidRequest, LayoutDiffers
-from mhnb.sharding.layout import Layout
+from mhnb.sharding.layout import Layout, LayoutTree, format_device_count
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.reshard import Reshard, plan_reshard
-from mhnb.sharding.tree import LayoutTree
-from mhnb.sharding.words import format_device_count
 from mhnb.view.draw import format_layout_svg, format_layout_text
 from mhnb.view.sharding.drawhtml import format_layout_html
 from mhnb.view.sharding.layouttable import format_tree_html, format_tree_text

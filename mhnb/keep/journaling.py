@@ -15,7 +15,7 @@ from mhnb.core.keep.journal import CellRecord, PushRecord, Record, format_record
 from mhnb.errors import ClusterError
 from mhnb.exchange.push import PushPayload
 from mhnb.launch.journaldir import JournalStore, read_journal
-from mhnb.view.words import format_nbytes
+from mhnb.sharding.layout import format_nbytes
 
 __all__ = ["ClusterJournal", "make_replayed_record", "next_generation", "record_generation"]
 

@@ -35,7 +35,6 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.core.guard.reach import may_communicate
 from mhnb.core.guard.rules import LOCAL_PREFIX, has_collectives
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launched import Launch
@@ -61,8 +60,9 @@ from mhnb.rank.guard.provenance import (
     tag_outputs,
 )
 from mhnb.rank.jaxseams import missing_constructor_names
-from mhnb.sharding.hlo_bare import strip_metadata
-from mhnb.sharding.passed import find_donated, find_passthrough_outputs
+from mhnb.sharding.hlo import may_communicate
+from mhnb.sharding.hlo_module import strip_metadata
+from mhnb.sharding.why import find_donated, find_passthrough_outputs
 
 __all__ = [
     "HookStatus",

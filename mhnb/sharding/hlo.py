@@ -1,23 +1,232 @@
-"""Parse the collectives of a compiled program from its text: bytes, groups, how often each runs, and the source line it serves.
+"""Parse the collectives of a compiled program from its text: bytes, groups, mesh axes, how often each runs, and its source line.
 
 Nothing is skipped silently: an unknown communicating operation, spelling of groups or shape raises `UnknownForm`.
-The module knows no mesh and no hosts: groups are positions in the device assignment.
+The text knows no mesh and no hosts: groups are positions in the device assignment, without axis names (names in XLA's own spellings
+are often invented). So the mesh axes are found by comparing the groups with the meshes that the program was written for.
+
+XLA for CPU widens 16-bit floats to f32, so on another backend the bytes would be half. It names the reducer of a widened all-reduce
+`..._promoted` (AllReducePromotion). Other collectives are widened by a conversion before and one after, so these conversions are
+searched for.
+
+A cheaper check on the text returns whether a program may communicate with other devices at all.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 from typing import Any
 
 from mhnb.errors import UnknownForm
 from mhnb.sharding.hlo_groups import Groups, parse_groups, parse_pairs
-from mhnb.sharding.hlo_module import Computation, HloModule, Instruction, SourceLine, parse_module
-from mhnb.sharding.hlo_shape import HloShape, Tree, flatten
-from mhnb.sharding.widened import is_widened
+from mhnb.sharding.hlo_module import (
+    Computation,
+    HloModule,
+    HloShape,
+    Instruction,
+    SourceLine,
+    Tree,
+    flatten,
+    parse_module,
+)
 
-__all__ = ["HloCollective", "OPS", "parse_collectives"]
+_MESH = re.compile(r"sdy\.mesh @[\w.\"]+ = <\[([^\]]*)\](?:, device_ids=\[([\d, ]*)\])?>")
+_AXIS = re.compile(r'"([^"]*)"=(\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMesh:
+    """A mesh over positions of the device assignment."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    positions: tuple[int, ...] = ()
+    """The position at each mesh coordinate, in row-major order; empty if the positions are in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAxes:
+    """The mesh axes that a collective runs along."""
+
+    axes: tuple[str, ...] = ()
+    """In the mesh's order; empty if there is no mesh, or nothing moves."""
+    spans_whole_axes: bool = True
+    """Whether the groups span exactly these axes; False if they span parts of them."""
+
+
+def parse_meshes(stablehlo: str) -> tuple[NamedMesh, ...]:
+    """Parse the meshes that a lowered module names (Shardy's).
+
+    >>> parse_meshes('sdy.mesh @mesh = <["data"=4, "model"=2]> loc(#loc)')
+    (NamedMesh(names=('data', 'model'), sizes=(4, 2), positions=()),)
+    """
+    return tuple(dict.fromkeys(_iter_meshes(stablehlo)))
+
+
+def _iter_meshes(stablehlo: str) -> Iterator[NamedMesh]:
+    for axes, order in _MESH.findall(stablehlo):
+        found = _AXIS.findall(axes)
+        if found:
+            positions = tuple(int(word) for word in order.split(",") if word.strip())
+            yield NamedMesh(tuple(name for name, _ in found), tuple(int(size) for _, size in found), positions)
+
+
+def find_axes(groups: Groups, meshes: Iterable[NamedMesh]) -> GroupAxes:
+    """Return the axes of the first mesh whose whole axes the groups span, or else of the first mesh that fits.
+
+    >>> mesh = NamedMesh(("data", "model"), (4, 2))
+    >>> find_axes(((0, 2, 4, 6), (1, 3, 5, 7)), [mesh]).axes, find_axes(((0, 2), (1, 3)), [mesh])
+    (('data',), GroupAxes(axes=('data',), spans_whole_axes=False))
+    """
+    if all(len(group) < 2 for group in groups):
+        return GroupAxes()
+    found = [along for mesh in meshes if (along := _find_group_axes(groups, mesh)) is not None]
+    return next(
+        (along for along in found if along.spans_whole_axes),
+        found[0] if found else GroupAxes((), spans_whole_axes=False),
+    )
+
+
+@lru_cache(maxsize=256)
+def _find_group_axes(groups: Groups, mesh: NamedMesh) -> GroupAxes | None:
+    """Return the axes of one mesh along which members of a group differ; None if a member is not in the mesh."""
+    count = prod(mesh.sizes)
+    if any(not 0 <= position < count for group in groups for position in group):
+        return None
+    coordinates = {position: place for place, position in enumerate(mesh.positions or range(count))}
+    strides = [prod(mesh.sizes[axis + 1 :]) for axis in range(len(mesh.sizes))]
+    differ: set[int] = set()
+    for group in groups:
+        members = [coordinates[position] for position in group]
+        differ.update(
+            axis
+            for axis, (size, stride) in enumerate(zip(mesh.sizes, strides, strict=True))
+            if axis not in differ and len({place // stride % size for place in members}) > 1
+        )
+    size = prod(mesh.sizes[axis] for axis in differ)
+    # Members of a group agree in all other axes, so a group as large as the product of these axes spans them
+    # completely.
+    whole = sum(len(group) for group in groups) == count and all(len(group) == size for group in groups)
+    return GroupAxes(_names(mesh.names, sorted(differ)), whole)
+
+
+def _names(names: Sequence[str], axes: Sequence[int]) -> tuple[str, ...]:
+    return tuple(names[axis] for axis in axes)
+
+
+# -- check in a compiled program's HLO text whether it communicates with other devices
+
+
+_COLLECTIVE_CALL = re.compile(
+    r"\b(?:all-gather|all-reduce|all-to-all|collective-\w+|ragged-all-to-all|recv|reduce-scatter|send)"
+    r"(?:-start|-done|-update)?\("
+)
+_CUSTOM_CALL = re.compile(r"\bcustom-call(?:-start|-done|-update)?\(.*")
+"""With the rest of its line."""
+_CUSTOM_CALL_TARGET = re.compile(r'\bcustom_call_target="([^"]*)"')
+_LOCAL_TARGET = re.compile(
+    # CPU linear algebra, top-k, Python callbacks; then the GPU libraries, and memory layout.
+    r"lapack_\w+|blas_\w+|__onednn\$\w+|TopK|ApproxTopK|PartialReduce|xla_(?:ffi_)?python_(?:cpu|gpu)_callback"
+    r"|xla_ffi_partitioned_python_\w+|xla_buffer_python_(?:cpu|gpu)_callback\w*"
+    r"|__cu(?:blas|blasLt|dnn|b|solver|sparse)\$.*|cu(?:solver|blas|sparse|_threefry)\w*|hip(?:solver|blas|sparse|_threefry)\w*"
+    # jaxlib's own GPU kernels: one device's arrays in, one device's arrays out. `hybrid` ones compute on the host.
+    r"|(?:cu|hip)_(?:cholesky_update|lu_pivots_to_permutation|tridiagonal_solve_perturbed)\w*|(?:cu|hip)(?:hybrid|dnn_rnn)_\w+"
+    # cuDNN's scaled products, and Triton: JAX and XLA link no communication library into code that Triton compiles.
+    r"|__op\$block_scaled_dot|xla\.scaled_dot|__gpu\$xla\.gpu\.triton|triton_kernel_call(?:_ffi)?"
+    # TPU linear algebra.
+    r"|Cholesky|Eigh|LuDecomposition|Qr|ProductOfElementaryHouseholderReflectors"
+    r"|AllocateBuffer|MoveToHost|MoveToDevice|annotate_device_placement|X64\w*|SliceToDynamic|PadToStatic"
+)
+"""Targets of custom calls that are known to stay on their device; any other target is unknown."""
+_USER_KERNEL = re.compile(r"mosaic_gpu_v\d+|tpu_custom_call")
+"""Kernels written by the user: Mosaic can read and write the memory of other devices, also of other processes."""
+_LOCAL_METADATA = re.compile(r'uses_xla_collective_metadata\s*[=:]\s*(?:false|0)\b|\\?"custom_call_config\\?"')
+_REMOTE_METADATA = re.compile(r"nvshmem|xla_replica_ids|has_communication|collective_id")
+"""Metadata that the compilers of such kernels add. A kernel without any known metadata may communicate."""
+
+
+def may_communicate(text: str) -> bool:
+    """Check whether a program has a collective, or a custom call that could be one.
+
+    Args:
+        text: optimised HLO, because XLA's partitioner adds most collectives after lowering.
+
+    >>> may_communicate('x = f32[] all-reduce(y)'), may_communicate('x = custom-call(y), custom_call_target="new"')
+    (True, True)
+    >>> may_communicate('x = f32[2] custom-call(y), custom_call_target="lapack_spotrf_ffi"')
+    False
+    """
+    return _COLLECTIVE_CALL.search(text) is not None or any(map(_may_call_communicate, _CUSTOM_CALL.findall(text)))
+
+
+def _may_call_communicate(custom_call: str) -> bool:
+    target = _CUSTOM_CALL_TARGET.search(custom_call)
+    if target is None:
+        return True
+    if _USER_KERNEL.fullmatch(target[1]):
+        return _LOCAL_METADATA.search(custom_call) is None or _REMOTE_METADATA.search(custom_call) is not None
+    return _LOCAL_TARGET.fullmatch(target[1]) is None
+
+
+# -- detect collectives whose f32 values are 16-bit floats that the compiler widened: XLA for CPU sends those as f32
+
+
+_PROMOTED = re.compile(r"\bto_apply=%?[\w.\-]*_promoted\b")
+_REDUCING = ("all-reduce", "reduce-scatter")
+_NARROW = ("bf16[", "f16[")
+_SAME_VALUES = ("bitcast", "copy", "get-tuple-element", "reshape", "transpose")
+_MAX_DEPTH = 4
+
+
+def is_widened(computation: Computation, instruction: Instruction) -> bool:
+    """Return whether a collective carries widened 16-bit floats.
+
+    >>> is_widened(Computation("main"), Instruction("r", "f32[8]", "all-reduce", "%p), to_apply=%add_promoted"))
+    True
+    """
+    if "f32[" not in instruction.shape:
+        return False
+    if instruction.opcode.removesuffix("-start") in _REDUCING:
+        return _PROMOTED.search(instruction.rest) is not None
+    return _is_converted_from_16_bit(computation, instruction, _MAX_DEPTH) or _is_converted_to_16_bit(
+        computation, instruction.name, _MAX_DEPTH
+    )
+
+
+def _is_converted_from_16_bit(computation: Computation, instruction: Instruction, depth: int) -> bool:
+    for name in instruction.operand_names:
+        if depth == 0 or name not in computation.texts:
+            return False
+        source = computation.read(name)
+        if source.opcode in _SAME_VALUES:
+            if _is_converted_from_16_bit(computation, source, depth - 1):
+                return True
+        elif "convert" in name or source.opcode == "convert":
+            inputs = [computation.texts.get(one, "") for one in source.operand_names]
+            return any(text.lstrip("(").startswith(_NARROW) for text in inputs)
+    return False
+
+
+def _is_converted_to_16_bit(computation: Computation, name: str, depth: int) -> bool:
+    """Return whether every use of a value converts it to 16-bit floats."""
+    users = computation.users.get(name, ())
+    return depth > 0 and bool(users) and all(_is_narrowing_use(computation, user, depth) for user in users)
+
+
+def _is_narrowing_use(computation: Computation, name: str, depth: int) -> bool:
+    user = computation.read(name)
+    if user.opcode in _SAME_VALUES:
+        return _is_converted_to_16_bit(computation, name, depth - 1)
+    return all(shape.dtype in ("bf16", "f16") for shape in flatten(user.tree())) and (
+        "convert" in name or user.opcode == "convert"
+    )
+
+
+# -- parse the collectives of a compiled program from its text: bytes, groups, how often each runs, and the source line it serves
+
 
 OPS = (
     "all-gather",

@@ -1,21 +1,25 @@
-"""Layout of an array: the box that each device stores, and the bytes it costs."""
+"""Layout of an array: the box that each device stores, the bytes it costs, its JSON encoding and its text.
+
+A tree of layouts describes a pytree: the cost of each array, and which of them are replicated although others are sharded.
+The encoding contains each mesh once, however many arrays use it. The text is the same on a rank, in a report and in a table.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from statistics import median
 from typing import Any, Self
 
+from mhnb.core.exchange.boxes import Box, Dtype, Range, box_size, parse_dtype, partition_dim
 from mhnb.errors import InvalidRequest
-from mhnb.sharding.boxes import Box, Range, box_size, partition_dim
-from mhnb.sharding.dtypes import Dtype, parse_dtype
-from mhnb.sharding.mesh import MeshShape
+from mhnb.sharding.mesh import MeshShape, format_axes
 from mhnb.sharding.spec import Spec, check_spec, count_parts, parse_spec
 from mhnb.values import DeviceRef
-
-__all__ = ["Layout", "compute_boxes"]
 
 
 def compute_boxes(shape: Sequence[int], spec: Spec, mesh: MeshShape) -> dict[DeviceRef, Box]:
@@ -158,3 +162,255 @@ class Layout:
     def is_replicated(self) -> bool:
         """Return whether several devices store the array and each stores all of it."""
         return self.device_count > 1 and self.nbytes_per_device == self.nbytes
+
+
+# -- layouts of the arrays of a pytree: the cost of each, and which of them are replicated although others are sharded
+
+
+_COLUMNS = ("path", "shape", "dtype", "spec", "nbytes", "nbytes_per_device", "replication", "nbytes_waste", "remark")
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutRow:
+    """One leaf of a pytree."""
+
+    path: str
+    """As `['layers'][0].w`; empty if the value itself is a leaf."""
+    layout: Layout | None
+    """None if the leaf is not an array on devices."""
+    kind: str = ""
+    """Description of a leaf that is not an array: `int 3`, `ndarray float32[4]`."""
+    is_deleted: bool = False
+    """Whether its data was deleted, as that of a donated array."""
+
+
+@dataclass(frozen=True)
+class LayoutTree:
+    """All leaves of a pytree, in the tree's order."""
+
+    rows: tuple[LayoutRow, ...]
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Return the layouts of the arrays whose data exists."""
+        return tuple(row.layout for row in self.rows if row.layout is not None and not row.is_deleted)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, each counted once."""
+        return sum(layout.nbytes for layout in self.layouts)
+
+    @property
+    def nbytes_per_device(self) -> int:
+        """Bytes on a device that stores a shard of each array."""
+        return sum(layout.nbytes_per_device for layout in self.layouts)
+
+    @property
+    def nbytes_waste(self) -> int:
+        """Bytes stored beyond the arrays themselves."""
+        return sum(layout.nbytes_waste for layout in self.layouts)
+
+    @cached_property
+    def fallen_back(self) -> frozenset[str]:
+        """Return the paths of fully replicated arrays that take at least as much memory per device as the sharded ones do.
+
+        A bias or a scale is replicated on purpose, and is small. A matrix whose spec got lost takes more memory per device than its
+        sharded neighbours. The threshold is the median of the sharded arrays.
+        """
+        sharded = [layout.nbytes_per_device for layout in self.layouts if _is_sharded(layout)]
+        if not sharded:
+            return frozenset()
+        limit = max(1.0, median(sharded))
+        return frozenset(
+            row.path
+            for row in self.rows
+            if row.layout is not None
+            and not row.is_deleted
+            and row.layout.is_replicated
+            and row.layout.nbytes_per_device >= limit
+        )
+
+    def remark(self, row: LayoutRow) -> str:
+        """Return a remark about an unusual row; empty for most rows."""
+        if row.is_deleted:
+            return "deleted"
+        return "replicated: was it meant to be?" if row.path in self.fallen_back else ""
+
+    def to_csv(self) -> str:
+        r"""Format all rows as CSV, sizes in bytes.
+
+        >>> LayoutTree((LayoutRow("w", Layout.of((4,), {"x": 2}, "P('x')")),)).to_csv().splitlines()[1]
+        "w,4,float32,P('x'),16,8,1.0,0,"
+        """
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        writer.writerows(self._cells(row) for row in self.rows)
+        return text.getvalue()
+
+    def _cells(self, row: LayoutRow) -> Sequence[object]:
+        layout = row.layout
+        if layout is None:
+            return row.path, "", row.kind, "", "", "", "", "", ""
+        shape, spec = "x".join(map(str, layout.shape)), str(layout.spec or "")
+        costs = (layout.nbytes, layout.nbytes_per_device, layout.replication, layout.nbytes_waste)
+        return row.path, shape, layout.dtype.name, spec, *costs, self.remark(row)
+
+
+def _is_sharded(layout: Layout) -> bool:
+    return layout.device_count > 1 and layout.nbytes_per_device < layout.nbytes
+
+
+# -- encode meshes, layouts and trees of layouts as plain values for JSON; each mesh is encoded once, however many arrays use it
+
+
+def encode_mesh(mesh: MeshShape) -> dict[str, Any]:
+    """Encode a mesh for JSON.
+
+    >>> encode_mesh(MeshShape.row_major({"x": 2}))
+    {'axes': [['x', 2]], 'devices': [[0, 0], [0, 1]]}
+    """
+    return {
+        "axes": [list(axis) for axis in mesh.axes],
+        "devices": [[device.rank, device.ordinal] for device in mesh.devices],
+    }
+
+
+def decode_mesh(wire: Mapping[str, Any]) -> MeshShape:
+    """Decode the result of `encode_mesh`.
+
+    >>> decode_mesh(encode_mesh(MeshShape.row_major({"x": 2}))) == MeshShape.row_major({"x": 2})
+    True
+    """
+    devices = tuple(DeviceRef(rank, ordinal) for rank, ordinal in wire["devices"])
+    return MeshShape(tuple((name, size) for name, size in wire["axes"]), devices)
+
+
+def encode_tree(tree: LayoutTree) -> dict[str, Any]:
+    """Encode a tree of layouts for JSON.
+
+    >>> encode_tree(LayoutTree((LayoutRow("w", None, "int 3"),)))
+    {'meshes': [], 'rows': [{'path': 'w', 'kind': 'int 3', 'deleted': False, 'array': None}]}
+    """
+    meshes: dict[MeshShape, int] = {}
+    rows = [
+        {
+            "path": row.path,
+            "kind": row.kind,
+            "deleted": row.is_deleted,
+            "array": None if row.layout is None else _encode_layout(row.layout, meshes),
+        }
+        for row in tree.rows
+    ]
+    return {"meshes": [encode_mesh(mesh) for mesh in meshes], "rows": rows}
+
+
+def _encode_layout(layout: Layout, meshes: dict[MeshShape, int]) -> dict[str, Any]:
+    array: dict[str, Any] = {
+        "shape": list(layout.shape),
+        "dtype": [layout.dtype.name, layout.dtype.itemsize],
+        "mesh": None if layout.mesh is None else meshes.setdefault(layout.mesh, len(meshes)),
+    }
+    if layout.spec is not None:
+        spec = layout.spec
+        array["spec"] = [[list(entry) for entry in spec.dims], list(spec.unreduced), list(spec.reduced)]
+    array["placed"] = [[device.rank, device.ordinal, [list(part) for part in box]] for device, box in layout.placed]
+    return array
+
+
+def decode_tree(wire: Mapping[str, Any]) -> LayoutTree:
+    """Decode the result of `encode_tree`.
+
+    >>> tree = LayoutTree((LayoutRow("w", Layout.of((4,), {"x": 2}, "P('x')")),))
+    >>> decode_tree(encode_tree(tree)) == tree
+    True
+    """
+    meshes = [decode_mesh(mesh) for mesh in wire["meshes"]]
+    return LayoutTree(
+        tuple(
+            LayoutRow(
+                row["path"],
+                None if row["array"] is None else _decode_layout(row["array"], meshes),
+                row["kind"],
+                is_deleted=row["deleted"],
+            )
+            for row in wire["rows"]
+        )
+    )
+
+
+def _decode_layout(array: Mapping[str, Any], meshes: list[MeshShape]) -> Layout:
+    mesh = None if array["mesh"] is None else meshes[array["mesh"]]
+    spec = None
+    if "spec" in array:
+        dims, unreduced, reduced = array["spec"]
+        spec = Spec(tuple(map(tuple, dims)), tuple(unreduced), tuple(reduced))
+    placed = tuple(
+        (DeviceRef(rank, ordinal), tuple((start, stop) for start, stop in box))
+        for rank, ordinal, box in array["placed"]
+    )
+    name, itemsize = array["dtype"]
+    return Layout(tuple(array["shape"]), Dtype(name, itemsize), mesh, spec, placed)
+
+
+# -- format layouts as text, the same on a rank, in a report and in a table
+
+
+def format_nbytes(nbytes: int) -> str:
+    """Format a size in binary units.
+
+    >>> [format_nbytes(n) for n in (32, 32768, 13_000_000)]
+    ['32 B', '32.0 KiB', '12.4 MiB']
+    """
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    size = float(nbytes)
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"
+
+
+def format_dtype_and_shape(layout: Layout) -> str:
+    """Format element type and shape.
+
+    >>> format_dtype_and_shape(Layout.of((8, 6), {"x": 2}, "P('x')", dtype="bfloat16"))
+    'bf16[8,6]'
+    """
+    return f"{layout.dtype.short}[{','.join(map(str, layout.shape))}]"
+
+
+def format_device_count(layout: Layout) -> str:
+    """Format the number of devices of a layout.
+
+    >>> format_device_count(Layout.of((8,), {"x": 1}, "P('x')"))
+    '1 device'
+    """
+    return f"{layout.device_count} device{'' if layout.device_count == 1 else 's'}"
+
+
+def format_replicas(layout: Layout) -> str:
+    """Format how many devices store each box, or over which axes partial sums remain; empty if each box is on one device.
+
+    >>> format_replicas(Layout.of((8,), {"x": 4, "y": 2}, "P('x')"))
+    '2 replicas'
+    """
+    if layout.spec is not None and layout.spec.unreduced:
+        return f"partial sums over {', '.join(map(repr, layout.spec.unreduced))}"
+    counts = sorted({len(owners) for owners in layout.owners_by_box.values()})
+    if not counts or counts == [1]:
+        return ""
+    return f"{counts[0]} replicas" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} replicas"
+
+
+def format_array_line(layout: Layout) -> str:
+    """Format the line that a cell shows for a global array, identical on every rank.
+
+    >>> format_array_line(Layout.of((8, 8), {"data": 4, "model": 2}, "P('data', 'model')"))
+    "f32[8,8] on mesh (data 4, model 2) spec P('data', 'model') · 256 B, 32 B a device"
+    """
+    where = f"on {format_device_count(layout)}"
+    if layout.mesh is not None and layout.spec is not None:
+        where = f"on mesh ({format_axes(layout.mesh.axes)}) spec {layout.spec}"
+    return f"{format_dtype_and_shape(layout)} {where} · {format_nbytes(layout.nbytes)}, {format_nbytes(layout.nbytes_per_device)} a device"

@@ -1,7 +1,9 @@
-"""Explain a collective: the operation and line that it serves, and the shardings stated before partitioning.
+"""Read a lowered module (StableHLO with Shardy's attributes): why a collective exists, unchanged outputs, donated arguments.
 
-The source is the lowered module (StableHLO with Shardy's attributes and debug locations), and only what it states is returned.
-A sharding that the module does not state was chosen by the compiler: it is reported as "not known", never guessed.
+An explanation is the operation and line that a collective serves, and the shardings stated before partitioning. It uses the module's
+debug locations, and only what the module states is returned. A sharding that the module does not state was chosen by the compiler: it
+is reported as "not known", never guessed.
+Outputs that are unchanged arguments are copies, and mutable arrays that are only read.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ from functools import lru_cache
 
 from mhnb.sharding.hlo import HloCollective
 from mhnb.sharding.hlo_module import SourceLine
-
-__all__ = ["Explanation", "explain_collective", "format_shardy_spec", "parse_lowered"]
 
 _LOC = re.compile(r"^#(loc\d*) = loc\((.*)\)$")
 _NAMED = re.compile(r'^"((?:[^"\\]|\\.)*)"\(#(loc\d*)\)$')
@@ -247,3 +247,53 @@ def _stated_around(lowered: LoweredModule, found: list[_Operation]) -> tuple[tup
         return (), None
     incoming = tuple(dict.fromkeys(value for operation in found for value in operation.operands if value not in made))
     return tuple(lowered.stated.get(value) for value in incoming), lowered.stated.get(last[0].results)
+
+
+# -- find the outputs of a lowered program that are unchanged arguments, and the arguments that a launch donates
+
+
+_RETURN = re.compile(r"^\s*return (.+?) :", re.MULTILINE)
+_ARGUMENT_INDEX = re.compile(r"%arg(\d+): ")
+_DONATED = ("jax.buffer_donor = true", "tf.aliasing_output = ")
+_IDENTITY_OPS = re.compile(
+    r"^\s*(%\w+) = (?:sdy\.sharding_constraint|stablehlo\.optimization_barrier) (%\w+)(?= [:<])", re.MULTILINE
+)
+"""Operations that return their only operand unchanged."""
+
+
+def find_passthrough_outputs(module: str) -> tuple[tuple[int, int], ...]:
+    r"""Return the index of each unchanged output and of its argument, from 0.
+
+    Args:
+        module: the text of a StableHLO module.
+
+    >>> find_passthrough_outputs("func.func public @main(%arg0: t, %arg1: t) -> (t, t) {\n    return %0, %arg1 : t, t\n  }")
+    ((1, 1),)
+    """
+    _, _, main = module.partition("@main(")
+    found = _RETURN.search(main)
+    if found is None:
+        return ()
+    aliases: dict[str, str] = {}
+    for result, operand in _IDENTITY_OPS.findall(main, 0, found.start()):
+        aliases[result] = aliases.get(operand, operand)
+    values = [aliases.get(value, value) for value in found[1].split(", ")]
+    return tuple((place, int(value[4:])) for place, value in enumerate(values) if re.fullmatch(r"%arg\d+", value))
+
+
+def find_donated(module: str) -> tuple[int, ...] | None:
+    r"""Return the index of each donated argument, from 0; None if the text is not a StableHLO module.
+
+    >>> find_donated("func.func public @main(%arg0: t {jax.buffer_donor = true}, %arg1: t) -> (t) {\n    return %0 : t\n  }")
+    (0,)
+    """
+    _, found, main = module.partition("@main(")
+    if not found:
+        return None
+    head, _, _ = main.partition("\n")
+    _, *parts = _ARGUMENT_INDEX.split(head)
+    return tuple(
+        int(place)
+        for place, text in zip(parts[::2], parts[1::2], strict=True)
+        if any(each in text for each in _DONATED)
+    )

@@ -11,11 +11,11 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.errors import ClusterError
+from mhnb.sharding.layout import format_nbytes
 from mhnb.startup import starting
 from mhnb.supply.installing import PipRun, run_pip
 from mhnb.supply.syncing import HostSync, SyncReport, sync
 from mhnb.verbs.verb import Command
-from mhnb.view.words import format_nbytes
 
 if TYPE_CHECKING:
     from mhnb.frontend.notebook import Session

@@ -23,11 +23,9 @@ from mhnb.exchange.layouts import LayoutView, request_layout
 from mhnb.explore.planning import CompileClient, shared_compiler
 from mhnb.frontend.boards import locations_from_cluster
 from mhnb.frontend.notebook import Session
-from mhnb.sharding.layout import Layout
+from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape, parse_axes
-from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_planned
-from mhnb.sharding.reshard import plan_reshard
-from mhnb.sharding.tree import LayoutTree
+from mhnb.sharding.reshard import Plan, Refusal, example_arrays, make_plan, parse_planned, plan_reshard
 from mhnb.startup import starting
 from mhnb.verbs.verb import Command
 from mhnb.view.draw import format_layout_text

@@ -13,10 +13,10 @@ from mhnb.exchange.asks import check_names
 from mhnb.frontend.boards import variable_rows
 from mhnb.frontend.callers import uses_result
 from mhnb.frontend.notebook import Session
+from mhnb.sharding.layout import format_nbytes
 from mhnb.startup import starting
 from mhnb.verbs.verb import Command, no_flags
 from mhnb.view.boards import board
-from mhnb.view.words import format_nbytes
 
 __all__ = ["COMMANDS"]
 

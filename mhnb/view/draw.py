@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from mhnb.sharding.boxes import Range, format_box
+from mhnb.core.exchange.boxes import Range, format_box
 from mhnb.sharding.layout import Layout
 from mhnb.view.sharding.panes import LayoutGrid, Pane, Resolution, Tile, assign_hosts, build_grid
 from mhnb.view.style import host_color

@@ -14,10 +14,10 @@ from html import escape
 from typing import Any
 
 from mhnb.core.output.figures import describe_figure, find_figure_type
+from mhnb.sharding.layout import format_nbytes
 from mhnb.values import Output
 from mhnb.view.ansi import ansi_to_html, strip_ansi
 from mhnb.view.fragment import SCRIPTS_NOT_RUN, clean_html, contains_script
-from mhnb.view.words import format_nbytes
 
 __all__ = [
     "MAX_RICH_NBYTES",

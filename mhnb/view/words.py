@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mhnb.core.reach.hostnames import format_hosts
-from mhnb.sharding.words import format_nbytes
+from mhnb.sharding.layout import format_nbytes
 from mhnb.values import RankError
 
 __all__ = ["RankLocations", "format_error", "format_hosts_of", "format_nbytes", "format_seconds", "join_words"]

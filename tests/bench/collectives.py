@@ -50,16 +50,15 @@ def compile_program(collectives: int) -> tuple[str, str]:
 
 def measure(text: str, stablehlo: str, rounds: int) -> dict[str, list[float]]:
     """Seconds of each step, by step, a value a round."""
-    from mhnb.sharding import hlo_groups, hlo_shape, why
-    from mhnb.sharding.axes import _find_group_axes, parse_meshes
-    from mhnb.sharding.hlo import parse_collectives
+    from mhnb.sharding import hlo_groups, hlo_module, why
+    from mhnb.sharding.hlo import _find_group_axes, parse_collectives, parse_meshes
     from mhnb.sharding.report import Program, make_report
     from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
 
     took: dict[str, list[float]] = {"parse": [], "axes, bytes, reasons": [], "text and HTML": [], "together": []}
     for _ in range(rounds):
         # As the first report of a process: nothing is remembered from the round before.
-        for cached in (hlo_groups.parse_groups, hlo_shape.parse_shape, why.parse_lowered, _find_group_axes):
+        for cached in (hlo_groups.parse_groups, hlo_module.parse_shape, why.parse_lowered, _find_group_axes):
             cached.cache_clear()
         times = [time.perf_counter()]
         found = parse_collectives(text)

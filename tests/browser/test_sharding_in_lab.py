@@ -23,7 +23,7 @@ CARD = (
 )
 TABLE = """\
 from mhnb.explore.layouts import DisplayableTree
-from mhnb.sharding.tree import LayoutRow
+from mhnb.sharding.layout import LayoutRow
 sizes = {"small": 64, "large": 4096, "middle": 512}
 DisplayableTree(tuple(LayoutRow(name, mhnb.layout((size, 8), {"data": 8}, "P('data')")) for name, size in sizes.items()))"""
 

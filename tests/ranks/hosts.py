@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mhnb.cluster import Cluster, StartOptions
+from mhnb.cluster import Cluster
 from mhnb.core.asked.shape import ClusterSpec
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.launch.local import LocalHost
-from mhnb.startup.options import GenerationLocation, local_spec
+from mhnb.startup.options import GenerationLocation, StartOptions, local_spec
 from mhnb.system.ports import find_free_port
 
 __all__ = ["HostsCluster", "Wire"]

@@ -10,9 +10,8 @@ from mhnb.cluster import Cluster
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.collectives import request_collectives
 from mhnb.exchange.layouts import request_layout
-from mhnb.sharding.layout import Layout
+from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape
-from mhnb.sharding.tree import LayoutTree
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np

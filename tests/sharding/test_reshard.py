@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mhnb.core.exchange.boxes import Box
 from mhnb.errors import InvalidRequest
-from mhnb.sharding.boxes import Box
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.reshard import Reshard, plan_reshard

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mhnb.sharding.hlo import HloCollective
-from mhnb.sharding.hlo_shape import HloShape
-from mhnb.sharding.traffic import Traffic, crosses_hosts, measure_traffic
+from mhnb.sharding.hlo_module import HloShape
+from mhnb.sharding.report import Traffic, crosses_hosts, measure_traffic
 from tests.sharding.texts import CPU, read
 
 FOUR_HOSTS = (0, 0, 1, 1, 2, 2, 3, 3)

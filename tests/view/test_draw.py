@@ -7,10 +7,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from mhnb.sharding.layout import Layout
+from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.reshard import plan_reshard
-from mhnb.sharding.tree import LayoutRow, LayoutTree
 from mhnb.view.draw import format_layout_svg, format_layout_text
 from mhnb.view.sharding.drawhtml import format_layout_html
 from mhnb.view.sharding.layouttable import format_tree_html, format_tree_text

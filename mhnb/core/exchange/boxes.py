@@ -1,19 +1,20 @@
-"""Index boxes of an array: find an uncovered box, and split an array into boxes that are contiguous in memory.
+"""Index boxes of an array, and element types.
 
-A box is a tuple of half-open ranges, one per dim. This module does not know which rank holds a box.
+A box is a tuple of half-open ranges, one per dim. Functions here split a dim, intersect boxes, find an uncovered box, split an array
+into boxes that are contiguous in memory, and format boxes. No function here knows which rank holds a box.
+An element type is parsed, with its name and size, from whatever a user calls it; NumPy and JAX are not used here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-__all__ = ["Box", "ByteRun", "box_shape", "box_size", "find_uncovered", "format_box", "full_box", "split_shape"]
-
-Box: TypeAlias = tuple[tuple[int, int], ...]
+from mhnb.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +42,6 @@ def box_shape(box: Box) -> tuple[int, ...]:
     (2, 3)
     """
     return tuple(stop - start for start, stop in box)
-
-
-def box_size(box: Box) -> int:
-    """Count the elements in a box; a box without dims holds one.
-
-    >>> box_size(((2, 4), (0, 3)))
-    6
-    """
-    return prod(box_shape(box))
-
-
-def format_box(box: Box) -> str:
-    """Format a box as an index.
-
-    >>> format_box(((2, 4), (0, 3)))
-    '[2:4, 0:3]'
-    """
-    return "[" + ", ".join(f"{start}:{stop}" for start, stop in box) + "]"
 
 
 def find_uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
@@ -114,3 +97,108 @@ def _split(shape: tuple[int, ...], itemsize: int, limit: int, outer: Box, offset
     for start in range(0, shape[0], step):
         stop = min(start + step, shape[0])
         yield ByteRun(offset + start * row, offset + stop * row, (*outer, (start, stop), *full_box(shape[1:])))
+
+
+# -- name and size of an element type, parsed from any spelling that users write; imports neither NumPy nor JAX
+
+
+_STEMS = {"f": "float", "i": "int", "s": "int", "u": "uint", "ui": "uint", "c": "complex", "bf": "bfloat"}
+_SHORT = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
+_NAME = re.compile(r"([a-z]+)(\d+)(_\w+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """An element type."""
+
+    name: str
+    """NumPy's name: `float32`, `bfloat16`, `key<fry>`."""
+    itemsize: int
+    """Bytes per element."""
+
+    @property
+    def short(self) -> str:
+        """Return the name as JAX prints it: `f32`, `bf16`, `bool`."""
+        found = _NAME.fullmatch(self.name)
+        if found is None or found[1] not in _SHORT:
+            return self.name
+        return f"{_SHORT[found[1]]}{found[2]}{found[3] or ''}"
+
+
+def parse_dtype(value: Any) -> Dtype:
+    """Parse a dtype: a name in NumPy's or JAX's spelling, or an object that has a name.
+
+    Raises:
+        InvalidRequest: it is not a type of known size.
+
+    >>> parse_dtype("bf16"), parse_dtype("float8_e4m3fn").itemsize, parse_dtype("bool").short
+    (Dtype(name='bfloat16', itemsize=2), 1, 'bool')
+    """
+    if isinstance(value, Dtype):
+        return value
+    itemsize = getattr(value, "itemsize", None)
+    if isinstance(itemsize, int):
+        return Dtype(str(getattr(value, "name", value)), itemsize)
+    name = value if isinstance(value, str) else getattr(value, "__name__", str(value))
+    if name in ("bool", "bool_"):
+        return Dtype("bool", 1)
+    if name in _PYTHON:
+        return Dtype(_PYTHON[name], 4)
+    found = _NAME.fullmatch(name)
+    stem = found and _STEMS.get(found[1], found[1])
+    if found is None or stem not in _SHORT:
+        raise InvalidRequest(
+            f"dtype {value!r} is none that is known here; give a name like 'float32', 'bf16' or 'int8'",
+            dtype=str(value),
+        )
+    # Types smaller than a byte take one byte per element, as in NumPy and on CPU.
+    return Dtype(f"{stem}{found[2]}{found[3] or ''}", max(1, int(found[2]) // 8))
+
+
+_PYTHON = {"float": "float32", "int": "int32"}
+"""JAX's dtypes for Python's own types."""
+
+
+# -- boxes of an array: half-open ranges, one per dim. Partition a dim, intersect boxes, and format ranges
+
+
+Range: TypeAlias = tuple[int, int]
+Box: TypeAlias = tuple[Range, ...]
+
+
+def partition_dim(size: int, parts: int) -> list[Range]:
+    """Partition a dim into equal ranges; if not divisible, the last ones are shorter or empty, as the compiler pads them.
+
+    >>> partition_dim(8, 2), partition_dim(5, 4)
+    ([(0, 4), (4, 8)], [(0, 2), (2, 4), (4, 5), (5, 5)])
+    """
+    step = -(-size // parts)
+    return [(min(size, part * step), min(size, (part + 1) * step)) for part in range(parts)]
+
+
+def box_size(box: Box) -> int:
+    """Count the elements of a box; a box without dims has one element.
+
+    >>> box_size(((2, 4), (0, 3))), box_size(())
+    (6, 1)
+    """
+    return prod(stop - start for start, stop in box)
+
+
+def intersect(left: Box, right: Box) -> Box | None:
+    """Return the intersection of two boxes; None if they share no element.
+
+    >>> intersect(((0, 4), (0, 2)), ((2, 6), (0, 2)))
+    ((2, 4), (0, 2))
+    """
+    common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(left, right, strict=True))
+    return common if all(start < stop for start, stop in common) else None
+
+
+def format_box(box: Sequence[Range]) -> str:
+    """Format a box as an index.
+
+    >>> format_box(((2, 4), (0, 3)))
+    '[2:4, 0:3]'
+    """
+    return "[" + ", ".join(f"{start}:{stop}" for start, stop in box) + "]"

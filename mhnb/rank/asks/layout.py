@@ -16,8 +16,7 @@ import jax
 
 from mhnb.errors import InvalidRequest
 from mhnb.rank.asks.layouts import has_layout, is_mesh, read_mesh, read_row, read_tree
-from mhnb.sharding.tree import LayoutTree
-from mhnb.sharding.wire import encode_mesh, encode_tree
+from mhnb.sharding.layout import LayoutTree, encode_mesh, encode_tree
 
 __all__ = ["describe_layout", "evaluate_metadata"]
 

@@ -8,14 +8,12 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from mhnb.core.exchange.boxes import Box, parse_dtype
 from mhnb.errors import InvalidRequest
 from mhnb.rank.asks.variables import describe_briefly
-from mhnb.sharding.boxes import Box
-from mhnb.sharding.dtypes import parse_dtype
-from mhnb.sharding.layout import Layout
+from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.spec import parse_spec
-from mhnb.sharding.tree import LayoutRow, LayoutTree
 from mhnb.values import DeviceRef
 
 __all__ = [

@@ -16,8 +16,7 @@ from mhnb.errors import InvalidRequest
 from mhnb.rank.guard.neighbours import host_label
 from mhnb.rank.guard.programs import CompiledProgram, ranks_of_devices
 from mhnb.rank.jaxhooks import read_name_and_devices
-from mhnb.sharding.axes import NamedMesh, parse_meshes
-from mhnb.sharding.hlo import HloCollective, parse_collectives
+from mhnb.sharding.hlo import HloCollective, NamedMesh, parse_collectives, parse_meshes
 from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import Collective, Program, make_report
 from mhnb.sharding.why import Explanation
@@ -35,7 +34,7 @@ def collectives(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Collec
     """Return the collectives that a function would run, without running it.
 
     Works in any process; outside an mhnb cluster, each process counts as a host. If arrays span processes, call it on all of
-    them, like everything that compiles. The bytes are those of one device in one run: `mhnb.sharding.traffic` defines them.
+    them, like everything that compiles. The bytes are those of one device in one run: `mhnb.sharding.report` defines them.
 
     Args:
         f: what `jax.jit` takes, or a result of `jax.jit` or of `.compile()`. Arguments of a plain function that are not arrays

@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any
 
 from mhnb.rank.asks.layouts import is_global_array, read_layout
-from mhnb.sharding.words import format_array_line
+from mhnb.sharding.layout import format_array_line
 
 __all__ = ["draw_shardings_without_color", "register_array_reprs"]
 

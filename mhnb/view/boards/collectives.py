@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Collective, Report
 from mhnb.view.mime import format_pre
 from mhnb.view.style import QUIET_STYLE, wrap_html
-from mhnb.view.words import format_nbytes
 
 __all__ = ["format_collectives_html", "format_collectives_text"]
 

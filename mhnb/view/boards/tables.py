@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from mhnb.sharding.layout import format_nbytes
 from mhnb.values import ClusterState
 from mhnb.view.style import QUIET_STYLE, wrap_html
-from mhnb.view.words import format_nbytes
 
 __all__ = [
     "NO_BREAK_STYLE",

@@ -17,10 +17,11 @@ from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
 from mhnb.core.output.template import RANK_PLACEHOLDER
 from mhnb.core.ranks import describe_ranks
+from mhnb.sharding.layout import format_nbytes
 from mhnb.values import Output
 from mhnb.view.cell.failures import Failure, find_failures, format_failure_heading
 from mhnb.view.cell.folded import block_items, comparable_lines, format_omitted_line, shorten_line
-from mhnb.view.words import format_nbytes, format_seconds
+from mhnb.view.words import format_seconds
 
 __all__ = [
     "Block",

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 from mhnb.core.output.figures import Figure, collect_figures, describe_figure
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import describe_ranks
+from mhnb.sharding.layout import format_nbytes
 from mhnb.view.mime import MAX_RICH_NBYTES
 from mhnb.view.screen import Screen
 from mhnb.view.style import QUIET_STYLE, wrap_html
-from mhnb.view.words import format_nbytes
 
 __all__ = ["FigureDisplays", "MAX_FIGURES", "build_figure_bundles"]
 

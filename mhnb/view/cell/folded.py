@@ -18,8 +18,8 @@ from mhnb.core.output.differ import Line as SaidLine
 from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
 from mhnb.core.ranks import describe_ranks
+from mhnb.sharding.layout import format_nbytes
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.words import format_nbytes
 
 __all__ = [
     "BlockItem",

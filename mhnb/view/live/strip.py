@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import describe_ranks
-from mhnb.view.words import format_nbytes, format_seconds
+from mhnb.sharding.layout import format_nbytes
+from mhnb.view.words import format_seconds
 
 __all__ = ["MAX_SEPARATE_RANKS", "StatusItem", "build_strip"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
-from mhnb.sharding.plan import PlannedArray, example_arrays
+from mhnb.sharding.reshard import PlannedArray, example_arrays
 
 __all__ = ["Explorer", "PROGRAMS", "PlanInput"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from mhnb.sharding.tree import LayoutRow, LayoutTree
-from mhnb.sharding.words import format_device_count, format_dtype_and_shape, format_nbytes
+from mhnb.sharding.layout import LayoutRow, LayoutTree, format_device_count, format_dtype_and_shape, format_nbytes
 from mhnb.view.boards.tables import NO_BREAK_STYLE, find_widest_cells, format_table_text, wrap_in_scroller
 from mhnb.view.style import QUIET_STYLE, wrap_html
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from mhnb.sharding.mesh import find_axis_reach, format_axes, warn_cross_host_axes
-from mhnb.sharding.plan import Plan, Refusal
 from mhnb.sharding.report import Report
+from mhnb.sharding.reshard import Plan, Refusal
 from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
 from mhnb.view.draw import format_layout_text
 from mhnb.view.sharding.drawhtml import format_layout_html

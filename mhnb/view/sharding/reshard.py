@@ -5,10 +5,9 @@ from __future__ import annotations
 from html import escape
 from itertools import islice
 
-from mhnb.sharding.boxes import format_box
-from mhnb.sharding.layout import Layout
+from mhnb.core.exchange.boxes import format_box
+from mhnb.sharding.layout import Layout, format_dtype_and_shape, format_nbytes
 from mhnb.sharding.reshard import Move, Reshard
-from mhnb.sharding.words import format_dtype_and_shape, format_nbytes
 from mhnb.view.draw import format_layout_text
 from mhnb.view.mime import format_pre
 from mhnb.view.sharding.drawhtml import format_layout_html
