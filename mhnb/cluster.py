@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mhnb import exchange
-from mhnb.core.asked.request import build_cell_request, check_guard
+from mhnb.core.asked.select import build_cell_request, check_guard
 from mhnb.core.asked.shape import ClusterSpec, check_initialize
 from mhnb.core.exchange.variables import VariableRow
 from mhnb.core.explain.where import HangReport
 from mhnb.core.guard.check import CheckRow
 from mhnb.core.keep.journal import AcceptRecord, CellRecord
-from mhnb.core.keep.replay_report import ReplayReport
+from mhnb.core.keep.replay import ReplayReport
 from mhnb.core.life.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import resolve_ranks

@@ -11,8 +11,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
-from mhnb.core.asked.misspelt import suggest_flags
-from mhnb.core.asked.numerals import seconds_argument
+from mhnb.core.asked.expression import seconds_argument, suggest_flags
 from mhnb.core.asked.select import route_cell
 from mhnb.errors import InvalidRequest, NotClean, NotStarted
 from mhnb.explore.planning import close_shared

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.reach.chorus import AnswerChunk, OtherOutput, ProbeExited, parse_probe_line
+from mhnb.core.preflight.facts import AnswerChunk, OtherOutput, ProbeExited, parse_probe_line
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError
 from mhnb.launch import probe

@@ -18,7 +18,7 @@ import pytest
 from mhnb import cli
 from mhnb.commands.reaping import _find_detachable_pids, find_orphans
 from mhnb.core.asked.shape import ClusterSpec
-from mhnb.core.wire.hostspec import HostSpec
+from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import LaunchError, NotStarted
 from mhnb.keep.berth import (
     ClusterRecord,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mhnb.core.asked.shape import ClusterSpec
-from mhnb.core.life.gathering import StartBarrier
 from mhnb.core.life.machine import ClusterStateMachine
+from mhnb.core.life.pulse import StartBarrier
 from mhnb.core.life.roster import RankRegistry
 from mhnb.drive.ctrlc import SigintHandler
 from mhnb.drive.roll import RankInfo, describe_location

@@ -38,9 +38,8 @@ from mhnb.core.life.events import (
     TimePassed,
     WriteRecord,
 )
-from mhnb.core.life.late import LateOutputBuffer
 from mhnb.core.life.machine import ClusterStateMachine
-from mhnb.core.output.pace import RateLimiter
+from mhnb.core.output.results import LateOutputBuffer, RateLimiter
 from mhnb.core.wire.protocol import (
     Heartbeat,
     HostUp,

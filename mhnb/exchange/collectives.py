@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from mhnb.core.explain.culprit import ErrorSite
-from mhnb.core.explain.hints import find_hint
+from mhnb.core.explain.cures import find_hint
 from mhnb.core.ranks import describe_ranks, format_ranks
 from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
 from mhnb.exchange.asks import RankClient, check_ranks, request_all

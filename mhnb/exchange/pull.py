@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mhnb.core.exchange.boxes import Box, box_shape, split_shape
-from mhnb.core.exchange.pack import MissingDefinition, load_value
-from mhnb.core.exchange.same import GlobalArrayPlaceholder, find_difference
+from mhnb.core.exchange.same import GlobalArrayPlaceholder, MissingDefinition, find_difference, load_value
 from mhnb.core.exchange.transfer import (
     CHUNK_NBYTES,
     COMPARE_NBYTES,
@@ -28,8 +27,8 @@ from mhnb.core.exchange.transfer import (
     check_replicas,
     merge_placements,
     plan_fetches,
+    suggest_pull_options,
 )
-from mhnb.core.exchange.ways import suggest_pull_options
 from mhnb.core.ranks import describe_ranks, group_ranks
 from mhnb.core.wire.protocol import RankReply
 from mhnb.errors import InvalidRequest, ValueDiffers

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mhnb.core.exchange.pack import dump_value
+from mhnb.core.exchange.same import dump_value
 from mhnb.core.exchange.transfer import CHUNK_NBYTES, INLINE_NBYTES, MAX_IN_FLIGHT
 from mhnb.core.ranks import describe_ranks, group_ranks
 from mhnb.errors import InvalidRequest

@@ -7,12 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mhnb.core.exchange.pack import MissingDefinition, load_value
-from mhnb.core.keep.export import EXPORT_MARK, CellStep, ExportedScript, PushStep, Step, export_script, format_sbatch
-from mhnb.core.keep.export_notebook import drop_pushed, format_literal, read_notebook
+from mhnb.core.exchange.same import MissingDefinition, load_value
+from mhnb.core.keep.export_cell import (
+    EXPORT_MARK,
+    CellStep,
+    ExportedScript,
+    PushStep,
+    Step,
+    drop_pushed,
+    export_script,
+    format_literal,
+    format_sbatch,
+    read_notebook,
+)
 from mhnb.core.keep.journal import CellRecord, PushRecord
-from mhnb.core.keep.lost_names import note_undefined_names
-from mhnb.core.keep.replay import SkippedStep, list_skipped_steps, plan_replay
+from mhnb.core.keep.replay import SkippedStep, list_skipped_steps, note_undefined_names, plan_replay
 from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.push import PushPayload

@@ -6,10 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mhnb import exchange
-from mhnb.core.keep.compare import describe_difference
 from mhnb.core.keep.journal import CellRecord, PushRecord, ReplayRecord
-from mhnb.core.keep.replay import ReplayPlan, SkippedStep, describe_setter, list_skipped_steps, plan_replay
-from mhnb.core.keep.replay_report import ReplayReport, ReplayStep, format_stop, step_name
+from mhnb.core.keep.replay import (
+    ReplayPlan,
+    ReplayReport,
+    ReplayStep,
+    SkippedStep,
+    describe_difference,
+    describe_setter,
+    format_stop,
+    list_skipped_steps,
+    plan_replay,
+    step_name,
+)
 from mhnb.core.output.results import CellResult
 from mhnb.errors import InvalidRequest, MhnbError, ReplayStopped
 from mhnb.keep.journaling import make_replayed_record

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from mhnb.core.asked.shape import HostAssignment
-from mhnb.core.wire.hostspec import HostSpec
+from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import LaunchError
 
 __all__ = ["AllocatedHost", "Allocation", "CheckedHost", "Host", "Launcher", "QueuedHost", "ReportObserver"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mhnb.core.reach.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
-from mhnb.core.wire.hostspec import HostSpec, format_hostspec
+from mhnb.core.wire.protocol import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.lifeline import KEEP_MARKER, watchdog_command
 from mhnb.launch.probe import ANSWER

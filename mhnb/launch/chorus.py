@@ -12,10 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.reach.chorus import AnswerChunk, OtherOutput, ProbeExited, parse_probe_line
+from mhnb.core.preflight.facts import AnswerChunk, OtherOutput, ProbeExited, parse_probe_line
 from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import LOGGED_IN, SshOptions
-from mhnb.core.reach.sshfail import build_ssh_error, explain_ssh
+from mhnb.core.reach.ssh import LOGGED_IN, SshOptions, build_ssh_error, explain_ssh
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch.calls import ProbeServer
 from mhnb.launch.probing import Probe

@@ -9,13 +9,12 @@ from functools import partial
 from typing import Any
 
 from mhnb.core.asked.shape import ClusterSpec
-from mhnb.core.reach.allocation import REQUEUE_NOTE
 from mhnb.core.reach.hosts import HostName, parse_host
 from mhnb.core.reach.mpi import MpiOptions
 from mhnb.core.reach.pods import KubernetesOptions, TpuOptions, kubectl_command, tpu_command
-from mhnb.core.reach.slurm import SlurmOptions, is_inside_job
+from mhnb.core.reach.slurm import REQUEUE_NOTE, SlurmOptions, is_inside_job
 from mhnb.core.reach.ssh import SshOptions
-from mhnb.core.wire.hostspec import HostSpec
+from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import InvalidRequest
 from mhnb.launch.base import Launcher
 from mhnb.launch.mpi import MpiLauncher

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from mhnb.core.wire.hostspec import HostSpec, format_hostspec
+from mhnb.core.wire.protocol import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.gone import kill_groups
 from mhnb.system.private import open_private

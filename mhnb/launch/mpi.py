@@ -13,7 +13,7 @@ from mhnb.core.asked.shape import ClusterSpec, HostAssignment
 from mhnb.core.reach.hosts import HostName
 from mhnb.core.reach.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
 from mhnb.core.reach.ssh import SshOptions
-from mhnb.core.wire.hostspec import HostSpec
+from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.calls import ProbeServer

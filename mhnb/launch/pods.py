@@ -9,9 +9,8 @@ from pathlib import Path
 
 from mhnb.core.asked.shape import HostAssignment
 from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
-from mhnb.core.reach.sshfail import build_ssh_error, explain_ssh
-from mhnb.core.wire.hostspec import HostSpec
+from mhnb.core.reach.ssh import LOGGED_IN, SshOptions, build_ssh_error, choose_python, explain_ssh, remote_line
+from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import CommandHosts, CommandSpec, check_program, spec_input

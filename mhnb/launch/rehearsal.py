@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mhnb.core.preflight.report import PreflightReport
+from mhnb.core.preflight.facts import PreflightReport
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import LaunchError
 from mhnb.launch.calls import ProbeServer

@@ -15,10 +15,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from mhnb.core.asked.shape import ClusterSpec, HostAssignment
-from mhnb.core.reach.allocation import allocation_command, step_command
-from mhnb.core.reach.slurm import QUEUE_FORMAT, SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
+from mhnb.core.reach.slurm import (
+    QUEUE_FORMAT,
+    SlurmOptions,
+    allocation_command,
+    describe_queue,
+    explain_srun,
+    is_inside_job,
+    srun_command,
+    step_command,
+)
 from mhnb.core.reach.ssh import SshOptions
-from mhnb.core.wire.hostspec import HostSpec
+from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.allocation import SallocAllocation, claim_allocation
 from mhnb.launch.base import Allocation, Host

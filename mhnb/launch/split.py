@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mhnb.core.asked.shape import HostAssignment
-from mhnb.core.wire.hostspec import HostSpec
+from mhnb.core.wire.protocol import HostSpec
 from mhnb.launch.base import Host
 from mhnb.launch.local import LocalHost
 from mhnb.system.resources import profile_dir

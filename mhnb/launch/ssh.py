@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import SshOptions, remote_line, ssh_command
-from mhnb.core.reach.sshfail import build_ssh_error, explain_ssh
+from mhnb.core.reach.ssh import SshOptions, build_ssh_error, explain_ssh, remote_line, ssh_command
 from mhnb.errors import LaunchError
 from mhnb.system.private import open_private
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from mhnb.core.asked.shape import HostAssignment
 from mhnb.core.reach.hosts import HostName
 from mhnb.core.reach.ssh import SshOptions, choose_python, ssh_command
-from mhnb.core.wire.hostspec import HostSpec, format_hostspec
+from mhnb.core.wire.protocol import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import run_program

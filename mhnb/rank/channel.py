@@ -14,8 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.framing import FrameDecoder, encode_frames
-from mhnb.core.wire.limits import shorten_message
-from mhnb.core.wire.protocol import Message
+from mhnb.core.wire.protocol import Message, shorten_message
 from mhnb.errors import UnknownMessage
 from mhnb.system.sealing import CHALLENGE_NBYTES, derive_session_key, make_frame_reader, make_frame_writer
 from mhnb.values import Frame

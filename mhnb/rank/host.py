@@ -21,10 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from mhnb.core.reach.environment import add_to_no_proxy
-from mhnb.core.wire.hostspec import HostSpec, parse_hostspec
 from mhnb.core.wire.protocol import (
     CloseConnections,
     Heartbeat,
+    HostSpec,
     HostUp,
     HubExited,
     InterruptCell,
@@ -34,6 +34,7 @@ from mhnb.core.wire.protocol import (
     SignalRank,
     StartRanks,
     StopHost,
+    parse_hostspec,
 )
 from mhnb.rank.cell.paths import RankPaths, read_hub_lines
 from mhnb.rank.channel import TransportClient

@@ -11,8 +11,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.wire.hostspec import HostSpec, parse_hostspec
-from mhnb.core.wire.protocol import PhaseReached, StartFailed
+from mhnb.core.wire.protocol import HostSpec, PhaseReached, StartFailed, parse_hostspec
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.channel import TransportClient
 from mhnb.rank.guard.neighbours import set_ranks_per_host

@@ -7,9 +7,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mhnb.core.asked.misspelt import closest_match
-from mhnb.core.asked.otherwise import diff_options, format_options_mismatch
-from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS, ClusterSpec, check_counts, parse_hosts_argument
+from mhnb.core.asked.expression import closest_match
+from mhnb.core.asked.shape import (
+    INITIALIZE_ARGUMENTS,
+    ClusterSpec,
+    check_counts,
+    diff_options,
+    format_options_mismatch,
+    parse_hosts_argument,
+)
 from mhnb.core.reach.hosts import HostName, parse_hosts
 from mhnb.errors import AlreadyStarted, InvalidRequest
 from mhnb.launch.hostfile import ranks_per_host, read_hostfile

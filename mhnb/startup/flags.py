@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.asked.numerals import int_argument
+from mhnb.core.asked.expression import int_argument
 from mhnb.core.reach.hosts import HostName
 from mhnb.errors import InvalidRequest
 from mhnb.launch.hostfile import ranks_per_host, read_hostfile, read_hosts

@@ -18,8 +18,7 @@ from pathlib import Path
 import psutil
 
 from mhnb.core.asked.shape import ClusterSpec, check_cluster_spec
-from mhnb.core.preflight.facts import Endpoint, Requirements
-from mhnb.core.preflight.report import PreflightReport
+from mhnb.core.preflight.facts import Endpoint, PreflightReport, Requirements
 from mhnb.core.reach.hosts import parse_host
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import LaunchError, PreflightFailed

@@ -11,7 +11,7 @@ from typing import Any
 from mhnb.core.asked.shape import ClusterSpec, HostAssignment
 from mhnb.core.life.pulse import HOST_TIMEOUT_FACTOR
 from mhnb.core.reach.environment import rank_environment
-from mhnb.core.wire.hostspec import HostSpec
+from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import InvalidRequest
 
 __all__ = [

@@ -15,11 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.preflight.facts import Endpoint, HostFacts, HostProbe, Requirements, is_loopback, parse_facts
+from mhnb.core.preflight.facts import (
+    Endpoint,
+    HostFacts,
+    HostProbe,
+    PreflightReport,
+    Requirements,
+    is_loopback,
+    parse_facts,
+)
 from mhnb.core.preflight.findings import build_preflight_report
-from mhnb.core.preflight.report import PreflightReport
-from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.machines import group_by_machine, label_hosts
+from mhnb.core.reach.hosts import HostName, group_by_machine, label_hosts
 from mhnb.core.reach.ssh import SshOptions, choose_python
 from mhnb.errors import PreflightFailed
 from mhnb.launch.chorus import MultiplexedProbes

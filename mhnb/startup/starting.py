@@ -15,13 +15,12 @@ import psutil
 from IPython.core.getipython import get_ipython
 
 from mhnb.cluster import Cluster
-from mhnb.core.asked.request import check_guard
-from mhnb.core.asked.shape import ClusterSpec, check_cluster_spec, check_initialize
-from mhnb.core.asked.startinput import validate_start_arguments
-from mhnb.core.explain.conditions import find_start_hint
+from mhnb.core.asked.select import check_guard
+from mhnb.core.asked.shape import ClusterSpec, check_cluster_spec, check_initialize, validate_start_arguments
+from mhnb.core.explain.cures import find_start_hint
 from mhnb.core.keep.journal import StartRecord
 from mhnb.core.keep.replay import plan_replay
-from mhnb.core.preflight.report import PreflightReport
+from mhnb.core.preflight.facts import PreflightReport
 from mhnb.core.reach.environment import note_forced_devices
 from mhnb.drive.finishing import wait_for_pending_shutdowns
 from mhnb.drive.roll import StartProgress, preflight_progress

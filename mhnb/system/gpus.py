@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from mhnb.core.reach.gpus import parse_gpus, select_visible
+from mhnb.core.reach.environment import parse_gpus, select_visible
 from mhnb.errors import LaunchError
 
 __all__ = ["list_gpus", "require_gpus"]

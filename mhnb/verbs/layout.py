@@ -15,8 +15,7 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.asked.expression import unquote
-from mhnb.core.asked.numerals import int_argument
+from mhnb.core.asked.expression import int_argument, unquote
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.exchange.layouts import LayoutView, request_layout

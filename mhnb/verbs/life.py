@@ -13,8 +13,8 @@ from typing import Any
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster import Cluster
-from mhnb.core.asked.numerals import int_argument
-from mhnb.core.keep.replay_report import ReplayStep, format_report, format_step
+from mhnb.core.asked.expression import int_argument
+from mhnb.core.keep.replay import ReplayStep, format_report, format_step
 from mhnb.core.ranks import pluralize
 from mhnb.drive.roll import describe_location
 from mhnb.errors import InvalidRequest, MhnbError

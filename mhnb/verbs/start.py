@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.asked.numerals import seconds_argument
+from mhnb.core.asked.expression import seconds_argument
 from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS
 from mhnb.drive.roll import StartProgress
 from mhnb.frontend.boards import snapshot_from_report, summary_from_cluster

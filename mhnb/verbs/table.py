@@ -8,8 +8,7 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.asked.expression import split_arguments, unquote
-from mhnb.core.asked.misspelt import closest_match, suggest_flags
+from mhnb.core.asked.expression import closest_match, split_arguments, suggest_flags, unquote
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
 from mhnb.frontend.notebook import Session
 from mhnb.verbs import collectives, doctor, export, hosts, layout, life, outputs, start, transfer

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any
 
-from mhnb.core.output.figures import describe_figure, find_figure_type
+from mhnb.core.output.bars import describe_figure, find_figure_type
 from mhnb.sharding.layout import format_nbytes
 from mhnb.values import Output
 from mhnb.view.ansi import ansi_to_html, strip_ansi

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mhnb.core.reach.hostnames import format_hosts
+from mhnb.core.reach.hosts import format_hosts
 from mhnb.sharding.layout import format_nbytes
 from mhnb.values import RankError
 

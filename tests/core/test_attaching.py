@@ -9,8 +9,8 @@ import pytest
 
 from mhnb.core.keep.journal import CellRecord, Record, ReplayRecord, StartRecord
 from mhnb.core.keep.replay import plan_replay
-from mhnb.core.life.attaching import assess_takeover
 from mhnb.core.life.events import NotifyUser, SendToRank, WriteRecord
+from mhnb.core.life.machine import assess_takeover
 from mhnb.core.wire.protocol import SkipCell
 
 

@@ -13,9 +13,17 @@ from typing import Any
 import pytest
 
 from mhnb.cli import main
-from mhnb.core.keep.export import CellStep, PushStep, Step, export_script, format_sbatch
-from mhnb.core.keep.export_cell import indent_code, translate_cell
-from mhnb.core.keep.export_notebook import format_literal, read_notebook
+from mhnb.core.keep.export_cell import (
+    CellStep,
+    PushStep,
+    Step,
+    export_script,
+    format_literal,
+    format_sbatch,
+    indent_code,
+    read_notebook,
+    translate_cell,
+)
 from mhnb.errors import InvalidRequest
 from mhnb.keep.exporting import parse_without
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mhnb.core.guard.wishes import (
+from mhnb.core.guard.agreement import (
     LAUNCH_DECISION,
     CellFinished,
     LaunchProposal,
@@ -27,13 +27,13 @@ from mhnb.core.keep.journal import parse_records
 from mhnb.core.life.events import CellRequest, CellSubmitted
 from mhnb.core.life.machine import ClusterStateMachine
 from mhnb.core.life.roster import RankRegistry
-from mhnb.core.reach.chorus import parse_probe_line
-from mhnb.core.wire.codec import decode, encode
+from mhnb.core.preflight.facts import parse_probe_line
+from mhnb.core.wire.codec import compress_launches, decode, decompress_launches, encode, is_launch_record
 from mhnb.core.wire.framing import FrameDecoder, encode_frames
-from mhnb.core.wire.hostspec import HostSpec, format_hostspec, parse_hostspec
 from mhnb.core.wire.protocol import (
     CellEnded,
     Heartbeat,
+    HostSpec,
     HostUp,
     Message,
     OutputProduced,
@@ -41,8 +41,9 @@ from mhnb.core.wire.protocol import (
     RankReady,
     RankReply,
     RankStatus,
+    format_hostspec,
+    parse_hostspec,
 )
-from mhnb.core.wire.rowpack import compress_launches, decompress_launches, is_launch_record
 from mhnb.core.wire.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.system.sealing import Decryptor, Encryptor

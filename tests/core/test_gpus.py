@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.life.events import FailStart
-from mhnb.core.life.gathering import StartBarrier
 from mhnb.core.life.machine import ClusterStateMachine
+from mhnb.core.life.pulse import StartBarrier
 from mhnb.core.life.roster import RankRegistry
-from mhnb.core.reach.gpus import divide_gpus, find_shared_gpu, parse_gpus, select_visible
+from mhnb.core.reach.environment import divide_gpus, find_shared_gpu, parse_gpus, select_visible
 from mhnb.core.wire.protocol import PhaseReached
 from mhnb.errors import LaunchError
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mhnb.core.explain.culprit import ErrorSite
-from mhnb.core.explain.cures import HINTS
-from mhnb.core.explain.hints import find_hint
+from mhnb.core.explain.cures import HINTS, find_hint
 from mhnb.verbs.table import COMMANDS
 from tests.source import PACKAGE
 

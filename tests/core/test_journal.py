@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.keep.compare import describe_difference
 from mhnb.core.keep.journal import (
     MAX_TRACE_ROWS,
     AcceptRecord,
@@ -22,8 +21,20 @@ from mhnb.core.keep.journal import (
     parse_records,
     trace_launches,
 )
-from mhnb.core.keep.replay import ReplayEstimate, ReplayPlan, SkippedStep, describe_setter, plan_replay, skip_reason
-from mhnb.core.keep.replay_report import ReplayReport, ReplayStep, format_report, format_step, format_stop
+from mhnb.core.keep.replay import (
+    ReplayEstimate,
+    ReplayPlan,
+    ReplayReport,
+    ReplayStep,
+    SkippedStep,
+    describe_difference,
+    describe_setter,
+    format_report,
+    format_step,
+    format_stop,
+    plan_replay,
+    skip_reason,
+)
 from mhnb.core.life.cell import Cell, record_cell
 from mhnb.core.life.events import CellRequest
 from mhnb.core.wire.protocol import CellEnded

@@ -7,8 +7,19 @@ from typing import Any
 import pytest
 
 from mhnb.core.wire.codec import encode
-from mhnb.core.wire.limits import MAX_LINES_CHARS, MAX_TEXT_CHARS, shorten_error, shorten_message, shorten_text
-from mhnb.core.wire.protocol import CellEnded, CellRefused, Message, RankReply, RankStatus, StartFailed
+from mhnb.core.wire.protocol import (
+    MAX_LINES_CHARS,
+    MAX_TEXT_CHARS,
+    CellEnded,
+    CellRefused,
+    Message,
+    RankReply,
+    RankStatus,
+    StartFailed,
+    shorten_error,
+    shorten_message,
+    shorten_text,
+)
 
 LONG = "x" * 1_000_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.reach.chorus import PROBE_SCRIPT
+from mhnb.core.preflight.facts import PROBE_SCRIPT
 from mhnb.core.reach.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
 from mhnb.errors import InvalidRequest, LaunchError
 

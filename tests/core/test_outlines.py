@@ -6,9 +6,15 @@ import random
 
 import pytest
 
-from mhnb.core.guard.agreement import MismatchDetails, Vote, format_mismatch
+from mhnb.core.guard.agreement import (
+    DescribeProgram,
+    MismatchDetails,
+    Vote,
+    decode_from_rank,
+    encode_from_rank,
+    format_mismatch,
+)
 from mhnb.core.guard.outlines import MAX_PACKED_CHARS, Outline, find_differences, pack_outline, unpack_outline
-from mhnb.core.guard.wishes import DescribeProgram, decode_from_rank, encode_from_rank
 from mhnb.errors import UnknownMessage
 
 

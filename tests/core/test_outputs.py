@@ -9,7 +9,7 @@ import nbformat
 import nbformat.v4
 import pytest
 
-from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT, OutputAccumulator, accumulate_events
+from mhnb.core.output.terminal import HEAD_LIMIT, TAIL_LIMIT, OutputAccumulator, accumulate_events
 from mhnb.core.wire.protocol import OutputEvent
 from mhnb.rank.cell.buffer import EventBuffer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.output.pace import RateLimiter
+from mhnb.core.output.results import RateLimiter
 
 
 @given(st.lists(st.floats(0, 0.2), max_size=200))

@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.preflight.facts import Disk, Endpoint, Gpu, HostFacts, HostProbe, Requirements, parse_facts
+from mhnb.core.preflight.facts import (
+    Disk,
+    Endpoint,
+    Finding,
+    Gpu,
+    HostFacts,
+    HostProbe,
+    PreflightReport,
+    Requirements,
+    parse_facts,
+)
 from mhnb.core.preflight.findings import build_preflight_report
-from mhnb.core.preflight.report import Finding, PreflightReport
 from mhnb.errors import HostUnreachable
 
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "mhnb": "0.1.0", "numpy": "2.4.6"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mhnb.core.guard.rules import compare_launches
-from mhnb.core.wire.rowpack import compress_launches, decompress_launches
+from mhnb.core.wire.codec import compress_launches, decompress_launches
 
 A, B, C = (["a", "jit(f)", [0, 1], 1], ["b", "jit(g)", [0, 1], 2], ["a", "jit(f)", [0, 2], None])
 

@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from mhnb.core.asked.shape import ClusterSpec
-from mhnb.core.reach.allocation import allocation_command, step_command
-from mhnb.core.reach.chorus import PROBE_SCRIPT
-from mhnb.core.reach.slurm import SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
+from mhnb.core.preflight.facts import PROBE_SCRIPT
+from mhnb.core.reach.slurm import (
+    SlurmOptions,
+    allocation_command,
+    describe_queue,
+    explain_srun,
+    is_inside_job,
+    srun_command,
+    step_command,
+)
 from mhnb.errors import InvalidRequest
 from mhnb.launch.launchers import format_restart_note
 

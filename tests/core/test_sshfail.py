@@ -7,8 +7,7 @@ import pickle
 import pytest
 
 from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import SshOptions
-from mhnb.core.reach.sshfail import build_ssh_error, explain_ssh
+from mhnb.core.reach.ssh import SshOptions, build_ssh_error, explain_ssh
 from mhnb.errors import HostUnfit, HostUnreachable
 
 _CHANGED = """\

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from mhnb.core.explain.where import HangReport, RankSnapshot, build_hang_report
-from mhnb.core.life.part import RankCell
-from mhnb.core.output.outputs import OutputAccumulator
+from mhnb.core.life.cell import RankCell
+from mhnb.core.output.terminal import OutputAccumulator
 from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.protocol import RankStatus
 

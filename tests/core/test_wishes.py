@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.guard.agreement import Vote
-from mhnb.core.guard.wishes import (
+from mhnb.core.guard.agreement import (
     LAUNCH_DECISION,
     CellFinished,
     Decision,
     LaunchProposal,
     Propose,
     RankMessage,
+    Vote,
     Withdraw,
     decode_decision,
     decode_from_rank,

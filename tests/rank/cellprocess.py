@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from mhnb.core.explain.stacks import PendingLaunch
-from mhnb.core.output.outputs import accumulate_events
+from mhnb.core.explain.where import PendingLaunch
+from mhnb.core.output.terminal import accumulate_events
 from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.protocol import (
     CellEnded,

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mhnb.core.guard.agreement import Vote
-from mhnb.core.guard.wishes import LAUNCH_DECISION, Decision, LaunchProposal
+from mhnb.core.guard.agreement import LAUNCH_DECISION, Decision, LaunchProposal, Vote
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.agreement import LaunchGate
 from mhnb.rank.guard.signals import DeferredSignals

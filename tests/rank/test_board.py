@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.guard.wishes import LAUNCH_DECISION, LaunchProposal
+from mhnb.core.guard.agreement import LAUNCH_DECISION, LaunchProposal
 from mhnb.rank.guard.local_agreement import Participant
 from mhnb.rank.guard.shared_board import Entry, SharedBoard, Slot, create_board, yield_core
 from tests.source import ROOT

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.output.outputs import accumulate_events
+from mhnb.core.output.terminal import accumulate_events
 from mhnb.core.wire.protocol import OutputEvent
 from mhnb.rank.cell.buffer import EventBuffer
 

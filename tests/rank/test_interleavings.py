@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 from greenlet import greenlet
 
-from mhnb.core.guard.agreement import ENDINGS
+from mhnb.core.guard.agreement import ENDINGS, LaunchProposal
 from mhnb.core.guard.provenance import ANY, combine_values, join_uncompared_blocks
-from mhnb.core.guard.wishes import LaunchProposal
 from mhnb.rank.guard.local_agreement import CELL_ENDED, FAST_POLLS, Participant
 from mhnb.rank.guard.shared_board import Entry, SharedBoard, Slot, create_board
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.explain.hints import find_hint
+from mhnb.core.explain.cures import find_hint
 from mhnb.core.guard.rules import LOCAL_PREFIX, compare_launches, judge_state
 from mhnb.rank import jaxhooks
 from mhnb.rank.guard.launches import LaunchRecorder

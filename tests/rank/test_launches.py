@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.explain.stacks import PendingLaunch
+from mhnb.core.explain.where import PendingLaunch
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launched import Launch
 from mhnb.rank.guard.launches import LaunchRecorder

@@ -747,7 +747,7 @@ def test_who_waits_for_what_it_left_is_in_no_collective(own_rank: CellProcess, t
     flag = tmp_path / "seen"
     source = f"""
 import os, time
-from mhnb.core.explain.stacks import PendingLaunch
+from mhnb.core.explain.where import PendingLaunch
 flight, asked = PendingLaunch("jit(f)", (0, 1), 1, 1), True
 def finishing():
     while not os.path.exists({str(flag)!r}): time.sleep(0.01)

@@ -19,11 +19,19 @@ from typing import Any, NoReturn
 
 import pytest
 
-from mhnb.core.guard.agreement import ENDINGS, MismatchDetails, format_mismatch
+from mhnb.core.guard.agreement import (
+    ENDINGS,
+    LAUNCH_DECISION,
+    CellFinished,
+    Decision,
+    LaunchProposal,
+    MismatchDetails,
+    encode_from_rank,
+    format_mismatch,
+)
 from mhnb.core.guard.outlines import pack_outline
 from mhnb.core.guard.provenance import ANY, combine_values, join_uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD, number_thread
-from mhnb.core.guard.wishes import LAUNCH_DECISION, CellFinished, Decision, LaunchProposal, encode_from_rank
 from mhnb.core.wire.framing import encode_frames
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost
 from mhnb.rank.guard import agreement_server as delegate

@@ -18,7 +18,7 @@ import pytest
 import mhnb
 from mhnb.cluster import Cluster
 from mhnb.core.keep.journal import CellRecord, parse_records
-from mhnb.core.keep.replay_report import ReplayStep
+from mhnb.core.keep.replay import ReplayStep
 from mhnb.errors import InvalidRequest, ReplayStopped
 from mhnb.keep import journaling, replaying
 from tests.source import ROOT

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.output.outputs import accumulate_events
 from mhnb.core.output.results import CellResult, RankResult
+from mhnb.core.output.terminal import accumulate_events
 from mhnb.values import Output
 from mhnb.view.cell import figures
 from mhnb.view.cell.figures import MAX_FIGURES, build_figure_bundles

@@ -1,10 +1,17 @@
-"""Split the line of a command that takes an expression: at blanks outside quotes and brackets; quotes are kept."""
+"""Parse the arguments of commands and flags, and suggest the existing word for an unknown one.
+
+A command that takes an expression is split at blanks outside quotes and brackets; quotes are kept. The argparse types for
+numeric flags raise errors that state what was expected.
+"""
 
 from __future__ import annotations
 
-from mhnb.errors import InvalidRequest
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Iterable
+from difflib import get_close_matches
 
-__all__ = ["split_arguments", "unquote"]
+from mhnb.errors import InvalidRequest
 
 _OPEN, _CLOSE = "([{", ")]}"
 
@@ -45,3 +52,69 @@ def unquote(word: str) -> str:
     ("P('x')", "P('x')")
     """
     return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" else word
+
+
+# -- suggest the existing command or flag that an unknown word most likely meant
+
+
+_UNKNOWN = "unrecognized arguments:"
+
+
+def closest_match(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that is closest to `word`; None if none is close.
+
+    >>> closest_match("statsu", ["start", "status", "stop"])
+    'status'
+    """
+    return next(iter(get_close_matches(word, known, 1)), None)
+
+
+def suggest_flags(message: str, flags: Iterable[str]) -> str:
+    """Add a suggestion to argparse's message about unknown arguments.
+
+    >>> suggest_flags("unrecognized arguments: --devcies 2", ["--devices", "--name"])
+    'unrecognized arguments: --devcies 2 (did you mean --devices?)'
+    """
+    if not message.startswith(_UNKNOWN):
+        return message
+    # Compare without the dashes, because they are the same in all flags.
+    known = [flag[2:] for flag in flags if flag.startswith("--")]
+    unknown = [word[2:].partition("=")[0] for word in message.removeprefix(_UNKNOWN).split() if word.startswith("--")]
+    suggestions = dict.fromkeys(f"--{flag}" for word in unknown if (flag := closest_match(word, known)) is not None)
+    return f"{message} (did you mean {' '.join(suggestions)}?)" if suggestions else message
+
+
+# -- argparse types for numeric flags, with errors that state what was expected
+
+
+def int_argument(text: str) -> int:
+    """Parse a whole number.
+
+    Raises:
+        ArgumentTypeError: the text is not a whole number; argparse names the flag before this message.
+
+    >>> int_argument("4")
+    4
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"expected a whole number, as 4, and got {text!r}") from None
+
+
+def seconds_argument(text: str) -> float:
+    """Parse a duration.
+
+    Raises:
+        ArgumentTypeError: the text is not a number; argparse names the flag before this message.
+
+    >>> seconds_argument("0.5")
+    0.5
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise ArgumentTypeError(f"expected a number of seconds, as 30 or 0.5, and got {text!r}")
+    return number

@@ -1,6 +1,8 @@
 """Plan a pull: which rank holds which part of a value, whether the ranks agree about it, and which rank sends each box.
 
 It decides on rows that the ranks reported. It uses no sockets, no array library and no values.
+For a value that differs between the ranks it suggests how to pull it; only options that would work are suggested. A value
+whose arrays are each on one rank gets the default advice.
 """
 
 from __future__ import annotations
@@ -14,30 +16,6 @@ from mhnb.core.exchange.variables import format_array
 from mhnb.core.guard.provenance import describe_provenance
 from mhnb.core.ranks import describe_ranks, format_ranks, group_ranks
 from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
-
-__all__ = [
-    "ArrayDescription",
-    "CHUNK_NBYTES",
-    "COMPARE_NBYTES",
-    "Fetch",
-    "INLINE_NBYTES",
-    "KEY_DATA_EXPRESSION",
-    "KEY_REFUSAL_CODE",
-    "LocalBox",
-    "MAX_IN_FLIGHT",
-    "Owners",
-    "Refusal",
-    "ValueDescription",
-    "build_value_differs",
-    "check_coverage",
-    "check_placements",
-    "check_present",
-    "check_provenance",
-    "check_replicas",
-    "find_missing_box",
-    "merge_placements",
-    "plan_fetches",
-]
 
 KEY_REFUSAL_CODE = "prng_key"
 """The code of a refusal: NumPy has no type for PRNG keys."""
@@ -392,3 +370,74 @@ def plan_fetches(rows: Mapping[int, ArrayDescription], *, prefer: int | None = N
         load[rank] += box_size(box)
         fetches.append(Fetch(rank, holders_of_box[rank], box))
     return tuple(fetches)
+
+
+# -- suggest how to pull a value that differs between the ranks; only options that would work are suggested
+
+
+_MAX_GROUPS = 2
+"""At most this many of the differing groups are offered."""
+
+
+def suggest_pull_options(
+    name: str,
+    rows: Mapping[int, ValueDescription],
+    groups: Sequence[Sequence[int]],
+    array_numbers: Mapping[int, Sequence[int]],
+) -> str:
+    """Suggest how to pull a differing value that holds arrays of which some rank has only a part; empty for any other value.
+
+    Args:
+        groups: the ranks with equal values.
+        array_numbers: for a rank, its number of each array of the first rank; a rank that is not listed uses the same numbers.
+
+    >>> values = {0: ValueDescription("n", "1", 0, (), "9a", ()), 1: ValueDescription("n", "2", 0, (), "9b", ())}
+    >>> suggest_pull_options("n", values, [(0,), (1,)], {})
+    ''
+    """
+    if all(_is_complete(rows, [rank], {}) for rank in rows):
+        return ""
+    # The group with more of an array is most likely the intended one; a long list of groups would not help.
+    ordered = sorted(groups, key=lambda ranks: (-_count_global(rows[ranks[0]]), -len(ranks), ranks[0]))
+    options = [
+        f"from {describe_ranks(ranks)}: %mhjax pull {name} --ranks {format_ranks(ranks)}"
+        for ranks in ordered
+        if _is_complete(rows, ranks, array_numbers)
+    ][:_MAX_GROUPS]
+    if _can_list(rows):
+        options.append(f"as a list by rank: %mhjax pull {name} --each")
+    if options:
+        return f"Take it {'; or '.join(options)}"
+    return (
+        "None of them holds all of its arrays: on the ranks, bind those to names of their own, and pull each by itself"
+    )
+
+
+def _count_global(row: ValueDescription) -> int:
+    return sum(array.is_global for array in row.arrays)
+
+
+def _is_complete(
+    rows: Mapping[int, ValueDescription], ranks: Sequence[int], array_numbers: Mapping[int, Sequence[int]]
+) -> bool:
+    """Return whether ranks with equal values together hold all of its global arrays."""
+    first = rows[ranks[0]]
+    return all(
+        find_missing_box({r: rows[r].arrays[array_numbers[r][index] if r in array_numbers else index] for r in ranks})
+        is None
+        for index, array in enumerate(first.arrays)
+        if array.is_global
+    )
+
+
+def _can_list(rows: Mapping[int, ValueDescription]) -> bool:
+    """Return whether `--each` works: the ranks have the same global arrays, and together hold them completely."""
+    if len({row.digest for row in rows.values()}) > 1:
+        return False
+    # Rows with equal digests have equally many arrays.
+    for same in zip(*(row.arrays for row in rows.values()), strict=True):
+        if any(array.is_global for array in same):
+            views = {(array.shape, array.dtype, array.owners) for array in same}
+            if len(views) > 1 or find_missing_box(dict(enumerate(same))) is not None:
+                return False
+    return True

@@ -1,19 +1,171 @@
-"""The table of known errors: how each is recognised, and the hint for it.
+"""The table of known errors, and the hint for each: found by the error's type, its text and the function that raised it.
 
 The texts are those of jax 0.10.2 and 0.12.0, and of users' reports. A hint names a `%mhjax` command only if this version has it.
+Some texts can come from any code (`AssertionError` without text, `list index out of range`). They match only if the JAX
+function that is known to raise them did so, because a wrong hint is worse than none.
+
+Names that JAX removed, each with its replacement, are recognised by the error's text alone.
+
+A value that is not the same on each process: JAX gathers the value of every process, in the types that it computes with, and
+compares it with the process's own value. So a NumPy array of float64 differs from itself if JAX rounds it to float32, and NaN
+differs from everything.
+
+Limits of the machine: the text of an error that stopped a start shows what to change there. Nothing here inspects the machine.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 from mhnb.core.explain.culprit import ErrorSite, find_captured, find_failing_name, find_first_argument, find_operands
-from mhnb.core.explain.unequal import classify_unequal_value
 
-__all__ = ["HINTS", "Hint", "RecognisedError"]
+_PYTHON_VARIABLES = (
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONIOENCODING",
+    "PYTHONMALLOC",
+    "PYTHONPLATLIBDIR",
+    "PYTHONEXECUTABLE",
+    "PYTHONWARNINGS",
+)
+"""Variables whose wrong value keeps Python, or what the ranks import, from starting."""
+_PROCESS_LIMIT_HINT = (
+    "no further process or thread could be made: raise ulimit -u (processes and threads of this user), ulimit -v where it is set "
+    "(memory of a process, as ulimit -d), or the container's limit on pids; or start fewer ranks"
+)
+_CONDITIONS = (
+    (
+        r"Fatal Python error: (?:init|preconfig|config|core|Failed)|No module named 'encodings'",
+        "Python does not start in this environment; unset the variable that is wrong",
+    ),
+    (
+        r"Too many open files|No file descriptors available",
+        "the limit on open files is reached: raise it, e.g. ulimit -n 4096, where Jupyter is started or on the host that the error names",
+    ),
+    (
+        r"can't start new thread|pthread_create|Resource temporarily unavailable",
+        _PROCESS_LIMIT_HINT,
+    ),
+    (
+        r"Cannot allocate memory|failed to map segment|MemoryError|std::bad_alloc",
+        "there was no memory: start fewer ranks, or raise ulimit -v where it is set, or the container's limit",
+    ),
+    (
+        r"No space left on device|Disk quota exceeded",
+        "a disk is full, or has no inodes left: df -h FOLDER and df -i FOLDER say which; MHNB_HOME and IPYTHONDIR name other folders",
+    ),
+    (
+        r"File too large",
+        "the limit on the size of a file is reached: raise it with ulimit -f in the shell that starts Jupyter",
+    ),
+    (
+        r"Read-only file system",
+        "a folder cannot be written to; MHNB_HOME, IPYTHONDIR and TMPDIR name others",
+    ),
+)
+
+
+_CRASH = re.compile(r"SIGSEGV|SIGABRT|SIGBUS")
+_ADDRESS_SPACE_HINT = (
+    "the memory of a process is limited here, and native code ends where it gets none: raise ulimit -v, or lift it"
+)
+
+
+def find_start_hint(text: str, environment: Mapping[str, str], *, has_memory_limit: bool = False) -> str:
+    """Return what to change on the machine for an error that stopped a start; empty if the text names no known condition.
+
+    Args:
+        text: the whole error.
+        environment: of the process that started.
+        has_memory_limit: whether the address space of its processes is limited (`ulimit -v`).
+
+    >>> find_start_hint("OSError: [Errno 27] File too large", {})
+    'the limit on the size of a file is reached: raise it with ulimit -f in the shell that starts Jupyter'
+    """
+    for pattern, hint in _CONDITIONS:
+        if re.search(pattern, text):
+            return hint + (_list_variables(environment) if "variable" in hint else "")
+    return _ADDRESS_SPACE_HINT if has_memory_limit and _CRASH.search(text) else ""
+
+
+def _list_variables(environment: Mapping[str, str]) -> str:
+    found = [f"{name}={environment[name]}" for name in _PYTHON_VARIABLES if environment.get(name)]
+    return f": {', '.join(found)}" if found else ": env | grep ^PYTHON lists those that are set"
+
+
+# -- explain why JAX found that a value is not the same on each process, from the text of its error
+
+
+UnequalCause: TypeAlias = Literal["differs", "rounded", "nan", "unknown"]
+
+_GATHERED = re.compile(r"Expected: (?P<all>.*); got: (?P<own>.*)\.\s*$", re.DOTALL)
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)(?![\w.])")
+_COMPLEX = re.compile(r"[\d.]j")
+_VALUES = re.compile(r"\[(?:[\[\]\d\s.,+\-()]|e[-+]?\d|nan|inf|j|True|False|characters left out[^\]]*)*+")
+"""Text that may be an array. The pattern is possessive (no backtracking), so a text is scanned once.
+
+The rank has already removed the middle of a very long array, and the text says so.
+"""
+_MAX_VALUES_CHARS, _HEAD, _TAIL = 400, 120, 60
+"""Characters: longer values are cut to their beginning and end."""
+_RELATIVE_TOLERANCE = 1e-6
+"""Relative: float32 has 24 bits, and NumPy prints 8 digits of it."""
+
+
+def classify_unequal_value(text: str) -> UnequalCause:
+    """Return why the check failed.
+
+    `unknown` if the message has no numbers, or if they are cut short, complex, or written alike though they differ.
+
+    Args:
+        text: the whole message.
+
+    >>> classify_unequal_value("Expected: [0.1 0.33333334 0.1 0.33333334]; got: [0.1 0.33333333].")
+    'rounded'
+    >>> classify_unequal_value("Expected: [0.1 0.2 0.1 0.3]; got: [0.1 0.2].")
+    'differs'
+    """
+    found = _GATHERED.search(text)
+    if found is None or "..." in found[0] or _COMPLEX.search(found[0]):
+        return "unknown"
+    gathered, own = (_NUMBER.findall(found[part]) for part in ("all", "own"))
+    if not own or len(gathered) % len(own):
+        return "unknown"
+    parts = [gathered[at : at + len(own)] for at in range(0, len(gathered), len(own))]
+    # All of them went through the same rounding.
+    if any(part != parts[0] for part in parts):
+        return "differs"
+    if "nan" in own:
+        return "nan"
+    # Digits that are not printed may differ between ranks too, so only visible rounding counts as rounding.
+    return "rounded" if parts[0] != own and all(map(_is_close, parts[0], own)) else "unknown"
+
+
+def shorten_values(text: str) -> str:
+    """Cut long arrays in a message down to their beginning and end.
+
+    >>> shorten_values(f"got {list(range(1000))}!")[-40:]
+    '992, 993, 994, 995, 996, 997, 998, 999]!'
+    """
+    return _VALUES.sub(_shorten_match, text) if len(text) > _MAX_VALUES_CHARS else text
+
+
+def _shorten_match(found: re.Match[str]) -> str:
+    values, closed, rest = found[0].rpartition("]")
+    if len(values) <= _MAX_VALUES_CHARS:
+        return found[0]
+    return f"{values[:_HEAD].rpartition(' ')[0]} … {values[-_TAIL:].partition(' ')[2]}{closed}{rest}"
+
+
+def _is_close(gathered: str, own: str) -> bool:
+    return math.isclose(float(gathered), float(own), rel_tol=_RELATIVE_TOLERANCE)
+
+
+# -- the table of known errors: how each is recognised, and the hint for it
 
 
 class RecognisedError(NamedTuple):
@@ -632,3 +784,107 @@ HINTS = (
         "if there is none, look at the hosts and the network. Then %mhjax restart.",
     ),
 )
+
+
+# -- names that JAX removed, each with its replacement. They are recognised by the error's text alone
+
+
+_REPLACEMENTS = {
+    # Removed up to jax 0.12, with the replacements that JAX names in its changelog.
+    "jax.tree_map": "jax.tree.map",
+    "jax.tree_multimap": "jax.tree.map, which takes several trees",
+    "jax.tree_leaves": "jax.tree.leaves",
+    "jax.tree_flatten": "jax.tree.flatten",
+    "jax.tree_unflatten": "jax.tree.unflatten",
+    "jax.tree_structure": "jax.tree.structure",
+    "jax.tree_transpose": "jax.tree.transpose",
+    "jax.host_id": "jax.process_index",
+    "jax.host_ids": "range(jax.process_count())",
+    "jax.host_count": "jax.process_count",
+    "jax.xla_computation": "jax.jit(f).lower(x)",
+    "jax.device_put_sharded": "jax.device_put(x, NamedSharding(mesh, P('x'))) of the stacked parts",
+    "jax.device_put_replicated": "jax.device_put(x, NamedSharding(mesh, P()))",
+    "jax.sharding.PositionalSharding": "jax.sharding.NamedSharding(mesh, PartitionSpec(...))",
+    "jax.sharding.use_mesh": "jax.set_mesh",
+    "jax.experimental.PartitionSpec": "jax.sharding.PartitionSpec",
+    "jax.experimental.array": "jax.Array",
+    "jax.experimental.global_device_array": "jax.Array, made by jax.make_array_from_callback",
+    "jax.experimental.host_callback": "jax.pure_callback, jax.experimental.io_callback and jax.debug.callback",
+    "jax.experimental.maps": "jax.shard_map for xmap, jax.sharding.Mesh for Mesh",
+    "jax.experimental.maps.xmap": "jax.shard_map",
+    "jax.experimental.maps.Mesh": "jax.sharding.Mesh",
+    "jax.experimental.pjit": "jax.jit, which takes in_shardings and out_shardings",
+    "jax.experimental.shard_map": "jax.shard_map",
+}
+_MESSAGES = (
+    (re.compile(r"module '(jax[\w.]*)' has no attribute '(\w+)'"), "AttributeError"),
+    (re.compile(r"cannot import name '(\w+)' from '(jax[\w.]*)'"), "ImportError"),
+    (re.compile(r"No module named '(jax[\w.]*)'"), "ModuleNotFoundError"),
+    # since jax 0.9: a name that is about to be removed raises an error with its own text
+    (re.compile(r"^(jax[\w.]*) (?:is|was|has been) (?:deprecated|removed)"), "AttributeError"),
+)
+
+
+def find_removed_api(ename: str, evalue: str) -> str | None:
+    """Return the hint that names the replacement of a name that JAX removed; None for any other error.
+
+    >>> find_removed_api("AttributeError", "module 'jax' has no attribute 'tree_map'")
+    'jax.tree_map is gone from JAX; use jax.tree.map.'
+    """
+    for pattern, kind in _MESSAGES:
+        found = pattern.search(evalue) if kind == ename else None
+        if found is not None:
+            parts = found.groups() if kind != "ImportError" else reversed(found.groups())
+            name = ".".join(parts)
+            return f"{name} is gone from JAX; use {_REPLACEMENTS[name]}." if name in _REPLACEMENTS else None
+    return None
+
+
+# -- find the hint for a common error of multi-process JAX, by its type, its text and the function that raised it
+
+
+_PRINTED = re.compile(r"AttributeError: Can't get attribute '[^']*' on <module '__main__'[^>]*>")
+_WAITING_ERRORS = ("BrokenProcessPool", "EOFError", "TimeoutError")
+"""Errors that a process raises while it waits for another one that failed to start."""
+
+
+def find_hint(ename: str, evalue: str, *, site: ErrorSite | None = None, code: str | None = None) -> str | None:
+    """Return the hint for a known error; None for any other.
+
+    Args:
+        ename: the exception's type.
+        evalue: its text.
+        site: where it was raised. Without it, errors that only their site distinguishes get no hint.
+        code: the line of the cell that led there. With it, the hint uses the user's own names.
+
+    >>> find_hint("RuntimeError", "Array has been deleted with shape=float32[8].").split(":")[1]
+    " go on with the function's result."
+    """
+    site = site or ErrorSite()
+    raised_in = f"{site.module}.{site.function}"
+    for hint in HINTS:
+        found = hint.pattern.search(evalue)
+        if found is None or not hint.ename.fullmatch(ename) or not hint.raised_in.fullmatch(raised_in):
+            continue
+        # The function that builds a text may find that no hint applies after all.
+        if text := hint.text if isinstance(hint.text, str) else hint.text(RecognisedError(found, site, code or "")):
+            return text
+    return find_removed_api(ename, evalue)
+
+
+def find_printed_hint(ename: str, printed: str) -> str | None:
+    """Return the hint for a cause that the error does not contain: a process that the cell started has only printed it.
+
+    Args:
+        ename: the type of the cell's error.
+        printed: the output of the cell's rank.
+
+    >>> find_printed_hint("TimeoutError", "AttributeError: Can't get attribute 'f' on <module '__main__'>")[:14]
+    'A process that'
+    """
+    found = _PRINTED.search(printed) if ename in _WAITING_ERRORS else None
+    if found is None:
+        return None
+    kind, _, text = found[0].partition(": ")
+    hint = find_hint(kind, text)
+    return hint and f"A process that this cell started has ended with an error of its own, printed below. {hint}"

@@ -1,6 +1,7 @@
-"""Check whether the ranks launched the same programs in the same order, and derive the cluster state.
+"""Compare the launches of all ranks after a cell, derive the cluster state, and note mismatches that user code caught.
 
-This module decides from the ranks' records; how and when launches are recorded is decided elsewhere.
+This module decides from the ranks' records; how and when launches are recorded is decided elsewhere. A launch that was refused with
+an `OrderMismatch` which the cell's code caught is reported only by these notes.
 """
 
 from __future__ import annotations
@@ -8,26 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mhnb.core.ranks import describe_ranks
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.values import ClusterState, Outcome
-
-__all__ = [
-    "IN_SYNC_NOTE",
-    "LOCAL_PREFIX",
-    "LaunchDifference",
-    "LaunchGroup",
-    "REPLAY_COMMAND",
-    "STILL_ABANDONED",
-    "TAINTED_NOTE",
-    "compare_launches",
-    "format_difference",
-    "format_groups",
-    "has_collectives",
-    "judge_state",
-]
 
 LOCAL_PREFIX = "free:"
 """Prefix of the fingerprint of a program that never communicates: its order across ranks does not matter."""
@@ -341,3 +327,31 @@ def _abandoned_notes(abandoned_by_rank: Mapping[int, str]) -> tuple[str, ...]:
 def _lost_note(lost: Sequence[int]) -> str:
     verb = "is" if len(lost) == 1 else "are"
     return f"{describe_ranks(lost)} {verb} gone · {REPLAY_COMMAND}"
+
+
+# -- notes on launches that were refused with an `OrderMismatch` which the cell's code caught; only these notes report them
+
+
+_MAX_NOTES = 3
+
+
+def note_swallowed_mismatches(caught: Mapping[int, Sequence[Sequence[Any]]]) -> list[str]:
+    """Return one note per refused launch whose mismatch was caught; of many launches only the first ones.
+
+    Args:
+        caught: by rank, name and line of each launch that it was refused; None for a line outside the cell.
+
+    >>> note_swallowed_mismatches({0: [("jit(f)", 2)], 1: [("jit(f)", 2)], 2: []})
+    ['ranks 0-1 caught an OrderMismatch: jit(f), line 2, was not launched']
+    """
+    members: dict[tuple[str, int | None], list[int]] = {}
+    for rank, launches in sorted(caught.items()):
+        for name, line in launches:
+            members.setdefault((name, line), []).append(rank)
+    notes = [
+        f"{describe_ranks(ranks)} caught an OrderMismatch: {name}{'' if line is None else f', line {line},'} was not launched"
+        for (name, line), ranks in list(members.items())[:_MAX_NOTES]
+    ]
+    more = len(members) - _MAX_NOTES
+    overflow_note = f"an OrderMismatch was caught at {more} more place{'s' if more > 1 else ''} of the cell"
+    return [*notes, *([overflow_note] if more > 0 else [])]

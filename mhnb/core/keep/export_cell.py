@@ -1,6 +1,9 @@
-"""Translate one cell to plain Python; IPython syntax without a translation is refused by name.
+"""Export a notebook as a script: its cells in order as one SPMD program that runs under srun, without mhnb.
 
-The translation uses only the text and never runs it. `export` combines cells into a script.
+Each cell is translated to plain Python; IPython syntax without a translation is refused by name. The cells come from the journal or
+from a notebook file: those that run on the ranks, and the values pushed before them. Stored outputs show whether a cell failed.
+
+This module only produces text: it neither reads a journal nor writes a file, and it never runs a cell.
 """
 
 from __future__ import annotations
@@ -8,11 +11,15 @@ from __future__ import annotations
 import ast
 import io
 import re
+import shlex
 import tokenize
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-__all__ = ["TranslatedCell", "indent_code", "translate_cell"]
+from mhnb.core.asked.select import route_cell
+from mhnb.core.ranks import describe_ranks, resolve_ranks
+from mhnb.errors import InvalidRequest
 
 _MAGIC = re.compile(r"^\s*(?:[\w.,\s]+=\s*)?(?P<magic>%%?\w*|!|\?)|\S+\?{1,2}\s*$")
 _TIMED = ("%time", "%timeit")
@@ -260,3 +267,414 @@ def _string_lines(text: str) -> Iterator[tuple[int, int]]:
             opened.append(token.start[0])
         elif kind == "FSTRING_END":
             yield opened.pop(), token.end[0]
+
+
+# -- export a notebook as a script: its cells in order as one SPMD program that runs under srun, without mhnb
+
+
+EXPORT_MARK = "Exported by mhnb"
+"""Marker in the first lines of each script: an export overwrites only files that contain it."""
+
+
+_MAKE_MESH_NOTE = (
+    "which JAX refuses over CPU devices of several machines; there it is "
+    "Mesh(np.array(jax.devices()).reshape(sizes), names, axis_types=(AxisType.Explicit,) * n)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CellStep:
+    """A cell that goes into the script."""
+
+    name: str
+    """Such as `cell 4`."""
+    source: str
+    ranks: tuple[int, ...] | None = None
+    """None for all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushStep:
+    """Values that the notebook pushed to the ranks."""
+
+    names: tuple[str, ...]
+    ranks: tuple[int, ...] | None = None
+    literals: Mapping[str, str] = field(default_factory=dict)
+    """Name -> the value as Python source; without names whose value was too large, or has no such form."""
+
+
+Step = CellStep | PushStep
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedScript:
+    """A script, and notes for its author."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+def export_script(
+    steps: Sequence[Step],
+    *,
+    name: str,
+    process_count: int,
+    devices: int | None = None,
+    left_out: Iterable[str] = (),
+) -> ExportedScript:
+    """Build the script.
+
+    Args:
+        steps: in the order in which they ran.
+        name: the file's name, which the script's own text mentions.
+        process_count: of the notebook's cluster.
+        devices: CPU devices per simulated rank; None if the ranks used the devices of their machines.
+        left_out: a sentence for each cell that is not in the script.
+
+    Raises:
+        InvalidRequest: a part of a cell or a pushed value cannot be exported; the message lists all of them.
+
+    >>> export_script([CellStep("cell 1", "x = 1")], name="a.py", process_count=2).text.splitlines()[-1]
+    'x = 1'
+    """
+    cells = {step.name: translate_cell(step.source) for step in steps if isinstance(step, CellStep)}
+    _check_exportable(steps, cells)
+    notes = [f"{cell}, {note}" for cell, each in cells.items() for note in each.notes]
+    initializer = next((cell for cell, each in cells.items() if each.initializes_distributed), None)
+    if initializer:
+        notes.append(f"{initializer} calls jax.distributed.initialize itself, so the script does not")
+    notes += [_format_ranks_note(step) for step in steps if step.ranks is not None]
+    if devices is not None and (
+        meshes := next((cell for cell, each in cells.items() if "make_mesh(" in each.text), None)
+    ):
+        notes.append(f"{meshes} calls make_mesh, {_MAKE_MESH_NOTE}")
+    parts = [
+        _format_header(name, process_count, [*left_out], notes, cells.values()),
+        _format_settings(devices),
+        "import jax" if initializer else _INITIALIZE,
+        *_format_helpers(cells.values()),
+        *(_format_step(step, cells) for step in steps),
+    ]
+    return ExportedScript("\n\n".join(part for part in parts if part) + "\n", tuple(notes))
+
+
+def _check_exportable(steps: Sequence[Step], cells: Mapping[str, TranslatedCell]) -> None:
+    faults = [f"{cell}, {fault}" for cell, each in cells.items() for fault in each.refused]
+    for step in steps:
+        if isinstance(step, PushStep):
+            faults += [
+                f"push {name}: its value is too large for a script, unknown to the file, or has no form as Python; "
+                f"make {name} in a %%mhjax cell, or load it from a file there"
+                for name in step.names
+                if name not in step.literals
+            ]
+    if faults:
+        listed = "\n".join(f"  {fault}" for fault in faults)
+        things = "1 thing has" if len(faults) == 1 else f"{len(faults)} things have"
+        raise InvalidRequest(
+            f"{things} no form in a script, and nothing was written\n{listed}\n"
+            "  mend it and run the cell again, or leave cells and pushed names out: --without 3,7,table"
+        )
+
+
+def _format_ranks_note(step: Step) -> str:
+    ranks = step.ranks or ()
+    where = f"{describe_ranks(ranks)} only"
+    if isinstance(step, PushStep):
+        return f"push {' '.join(step.names)}: made on {where}"
+    return f"{step.name} runs on {where}: a collective in it that needs others would wait for ever"
+
+
+# -- parts of the script
+
+
+def _format_header(
+    name: str, process_count: int, left_out: Sequence[str], notes: Sequence[str], cells: Iterable[TranslatedCell]
+) -> str:
+    lines = [
+        f'r"""{EXPORT_MARK}: the cells of a notebook as one program for {process_count} processes.',
+        "",
+        "The same program runs in each process; they find each other in one of three ways.",
+        "",
+        f"    srun -n {process_count} python {name}                     under Slurm, by themselves",
+        f"    mpiexec -n {process_count} python {name}                  under Open MPI, by themselves",
+        f"    python {name} ADDRESS:PORT COUNT NUMBER     elsewhere: one for each NUMBER from 0 to COUNT - 1",
+        "",
+        "Elsewhere they may be in the environment, too: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID.",
+        "Start all with PYTHONHASHSEED=0, as the notebook did: else sets have another order in each process.",
+        *_format_list("Left out:", left_out),
+        *_format_list("Notes:", notes),
+        '"""',
+    ]
+    futures = sorted({name for cell in cells for name in cell.futures})
+    return "\n".join(lines) + (f"\n\nfrom __future__ import {', '.join(futures)}" if futures else "")
+
+
+def _format_list(title: str, texts: Sequence[str]) -> list[str]:
+    safe = [text.replace('"""', "'''") for text in texts]
+    return ["", title, *(f"- {text}" for text in safe)] if texts else []
+
+
+def _format_settings(devices: int | None) -> str:
+    lines = ["import os", "import sys"]
+    if devices is not None:
+        lines += [
+            "",
+            f"# What the notebook's ranks had: {devices} CPU devices each. A GPU or TPU takes no notice.",
+            f'os.environ.setdefault("JAX_NUM_CPU_DEVICES", "{devices}")',
+            "# The threads for them are as many as the machine has cores, and two devices on few cores can wait for ever.",
+            f'os.environ.setdefault("PJRT_NPROC", "{max(32, 4 * devices)}")',
+        ]
+    return "\n".join(lines)
+
+
+_INITIALIZE = '''import jax
+
+
+def _initialize():
+    """Join the other processes, before anything else of JAX is used."""
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    given = sys.argv[1:4] if len(sys.argv) == 4 else [os.environ.get(name) for name in names]
+    if all(given):
+        address, count, number = given
+        jax.distributed.initialize(address, int(count), int(number))
+    elif any(given[1:]):
+        sys.exit(f"give all three of {', '.join(names)}, or none: {given}")
+    else:
+        # Under Slurm and Open MPI, and on a TPU pod, JAX knows.
+        jax.distributed.initialize()
+
+
+_initialize()'''
+
+
+def _format_helpers(cells: Iterable[TranslatedCell]) -> list[str]:
+    cells = list(cells)
+    helpers = []
+    if any(cell.shows_value for cell in cells):
+        helpers.append(
+            '\ndef _show(value):\n    """Print what a notebook shows: the last value of a cell."""\n'
+            "    if value is not None:\n        print(repr(value))\n"
+        )
+    if any(cell.uses_display for cell in cells):
+        helpers.append("display = print")
+    return helpers
+
+
+def _format_step(step: Step, cells: Mapping[str, TranslatedCell]) -> str:
+    if isinstance(step, PushStep):
+        title = f"# -- pushed from the notebook: {' '.join(step.names)}"
+        text = "\n".join(f"{name} = {step.literals[name]}" for name in step.names)
+        if "numpy.array(" in text:
+            text = f"import numpy\n{text}"
+    else:
+        title, text = f"# -- {step.name}", cells[step.name].text
+    is_code = any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines())
+    if step.ranks is None or not is_code:
+        return f"{title}\n{text}".rstrip()
+    warning = "# Only these run it. A collective that needs the others would wait for ever."
+    listed = ", ".join(map(str, step.ranks))
+    condition = f"== {listed}" if len(step.ranks) == 1 else f"in {{{listed}}}"
+    return f"{title}\n{warning}\nif jax.process_index() {condition}:\n{indent_code(text)}"
+
+
+def format_sbatch(script: str, *, nodes: int, tasks_per_node: int) -> str:
+    """Build a batch script for Slurm.
+
+    Args:
+        script: the script's file name; the job is submitted from its directory.
+        nodes: machines.
+        tasks_per_node: processes on each.
+
+    >>> print(format_sbatch("train.py", nodes=4, tasks_per_node=1).splitlines()[1])
+    #SBATCH --job-name=train
+    """
+    job = script.removesuffix(".py")
+    lines = [
+        "#!/bin/bash",
+        f"#SBATCH --job-name={job.replace(' ', '_')}",
+        f"#SBATCH --nodes={nodes}",
+        f"#SBATCH --ntasks-per-node={tasks_per_node}",
+        "#SBATCH --output=%x-%j.log",
+        "# With GPUs: one process for each of them.",
+        "##SBATCH --gpus-per-task=1",
+        "",
+        f"# {EXPORT_MARK}. Submit it from the folder of {script}; PYTHON names another interpreter.",
+        "# Sets have the same order in every process.",
+        "export PYTHONHASHSEED=0",
+        f'srun --label "${{PYTHON:-python}}" -u {shlex.quote(script)}',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# -- convert a notebook file to export steps: the cells that run on the ranks, and the values pushed before them
+
+
+_LITERAL_CHARS = 2000
+_RAISES_TAG = "raises-exception"
+
+
+@dataclass(slots=True)
+class NotebookSteps:
+    """A notebook's steps on its ranks, and the state while its cells are read."""
+
+    steps: list[Step] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """A sentence for each cell that failed or is meant to fail, or that the caller left out."""
+    process_count: int = 4
+    devices: int | None = 2
+    is_auto: bool = False
+    """Whether plain cells go to the ranks at this point."""
+    literals: dict[str, str] = field(default_factory=dict)
+    """Variables that plain cells have bound to a literal, which can therefore be pushed."""
+
+
+def read_notebook(notebook: Mapping[str, Any], without: Sequence[str] = ()) -> NotebookSteps:
+    r"""Read a notebook's cells in order.
+
+    Args:
+        notebook: the JSON of an .ipynb file.
+        without: what to leave out: numbers of code cells, counted from 1, and names that are pushed.
+
+    Raises:
+        InvalidRequest: the file is not a notebook, or a `%%mhjax` line is invalid.
+
+    >>> read_notebook({"cells": [{"cell_type": "code", "source": "%%mhjax\nx = 1"}]}).steps[0].source
+    'x = 1'
+    """
+    cells = notebook.get("cells")
+    if not isinstance(cells, list):
+        raise InvalidRequest("this file is no notebook: it has no cells; give an .ipynb file of format 4")
+    found = NotebookSteps()
+    for number, cell in enumerate((each for each in cells if each.get("cell_type") == "code"), 1):
+        source = cell.get("source", "")
+        text = source if isinstance(source, str) else "".join(source)
+        name = f"code cell {number}"
+        if str(number) in without:
+            found.left_out.append(f"{name}: as asked")
+        else:
+            _read_cell(found, name, text, cell)
+    found.steps, dropped = drop_pushed(found.steps, without)
+    found.left_out += dropped
+    return found
+
+
+def drop_pushed(steps: Sequence[Step], without: Sequence[str]) -> tuple[list[Step], list[str]]:
+    """Leave out the requested pushed names; return the steps, and a sentence for each name that was left out.
+
+    >>> drop_pushed([PushStep(("a", "b"))], ["b", "3"])[1]
+    ['push b: as asked; the script has no b until you write it in']
+    """
+    kept: list[Step] = []
+    dropped: list[str] = []
+    for step in steps:
+        if isinstance(step, PushStep):
+            dropped_names = [name for name in step.names if name in without]
+            dropped += [
+                f"push {name}: as asked; the script has no {name} until you write it in" for name in dropped_names
+            ]
+            names = tuple(name for name in step.names if name not in dropped_names)
+            kept += [replace(step, names=names)] if names else []
+        else:
+            kept.append(step)
+    return kept, dropped
+
+
+def _read_cell(found: NotebookSteps, name: str, text: str, cell: Mapping[str, Any]) -> None:
+    flags, body = _split_flags(text)
+    if flags is None and not (found.is_auto and route_cell(text) == "ranks"):
+        _read_plain_cell(found, text)
+    elif why := _omission_reason(cell):
+        found.left_out.append(f"{name}: {why}")
+    else:
+        ranks = resolve_ranks(_flag_value(flags or "", "--ranks"), found.process_count)
+        found.steps.append(CellStep(name, body, ranks))
+
+
+def _split_flags(text: str) -> tuple[str | None, str]:
+    """Split a cell into the flags of its `%%mhjax` line and the rest; the flags are None for a plain cell."""
+    lines = text.lstrip("\n").split("\n")
+    if lines[0].split()[:1] != ["%%mhjax"]:
+        return None, text
+    return lines[0].removeprefix("%%mhjax"), "\n".join(lines[1:])
+
+
+def _flag_value(words: str, name: str) -> str | None:
+    found = shlex.split(words)
+    for at, word in enumerate(found):
+        if word == name and at + 1 < len(found):
+            return found[at + 1]
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _omission_reason(cell: Mapping[str, Any]) -> str:
+    errors = [output for output in cell.get("outputs", ()) if output.get("output_type") == "error"]
+    if errors:
+        return f"it failed with {errors[0].get('ename', 'an error')}"
+    is_meant_to = _RAISES_TAG in cell.get("metadata", {}).get("tags", ())
+    return f"it is meant to fail (tag {_RAISES_TAG})" if is_meant_to else ""
+
+
+def _read_plain_cell(found: NotebookSteps, text: str) -> None:
+    """Read a cell of the notebook's own process: it may start the ranks, push values or bind literals; the rest is ignored."""
+    magic_lines = [line.strip() for line in text.splitlines() if line.strip().startswith("%mhjax ")]
+    code = [line for line in text.splitlines() if not line.lstrip().startswith(("%", "!"))]
+    found.literals |= dict(_find_literals("\n".join(code)))
+    for line in magic_lines:
+        command, _, rest = line.removeprefix("%mhjax ").strip().partition(" ")
+        if command == "start":
+            _read_start(found, rest)
+        elif command == "auto":
+            found.is_auto = rest.strip() == "on"
+        elif command == "push":
+            found.steps.append(_build_push_step(found, rest))
+
+
+def _read_start(found: NotebookSteps, rest: str) -> None:
+    machines, devices = _flag_value(rest, "--hosts"), _flag_value(rest, "--devices")
+    hosts = len(machines.split(",")) if machines else int(_flag_value(rest, "-n") or 4)
+    found.process_count = hosts * int(_flag_value(rest, "--per-host") or 1)
+    # Simulated hosts have two devices each by default; real machines have their own.
+    is_simulated = machines is None and (_flag_value(rest, "--profile") or "local") == "local"
+    found.devices = int(devices) if devices else 2 if is_simulated else None
+
+
+def _build_push_step(found: NotebookSteps, rest: str) -> PushStep:
+    ranks = _flag_value(rest, "--ranks")
+    names = tuple(word for word in rest.split() if word.isidentifier() and word != ranks)
+    literals = {name: found.literals[name] for name in names if name in found.literals}
+    return PushStep(names, resolve_ranks(ranks, found.process_count), literals)
+
+
+def _find_literals(code: str) -> Iterator[tuple[str, str]]:
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        # For example magics inside a block: the cell's literals are unknown.
+        return
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                value = ast.literal_eval(node.value)
+            except ValueError:
+                continue
+            if (text := format_literal(value)) is not None:
+                yield node.targets[0].id, text
+
+
+def format_literal(value: object) -> str | None:
+    """Format a value as a Python literal; None if it is too large, or has no such form.
+
+    >>> format_literal({"lr": 0.1}), format_literal(object()), format_literal(float("nan"))
+    ("{'lr': 0.1}", None, None)
+    """
+    text = repr(value)
+    if len(text) > _LITERAL_CHARS:
+        return None
+    try:
+        again = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+    return text if type(again) is type(value) and again == value else None

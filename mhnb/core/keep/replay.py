@@ -1,28 +1,196 @@
-"""Plan a replay: which records of a journal run again, which are left out, and why.
+"""Plan a replay from journal records, compare each replayed cell with its record, and format progress and summary.
+
+A plan contains the records of a journal that run again, those that are left out, and why. Names that only left-out cells define do
+not exist after a replay, or in an exported script; they are reported.
 
 This module neither reads the journal nor runs a cell.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TypeVar
 
-from mhnb.core.keep.journal import AcceptRecord, CellRecord, PushRecord, Record, ReplayRecord, StartRecord
-from mhnb.core.keep.lost_names import find_setter
+from mhnb.core.keep.journal import (
+    MAX_TRACE_ROWS,
+    AcceptRecord,
+    CellRecord,
+    LaunchTrace,
+    PushRecord,
+    Record,
+    ReplayRecord,
+    StartRecord,
+    TraceRow,
+)
 from mhnb.core.ranks import describe_ranks, format_ranks, pluralize
 from mhnb.errors import InvalidRequest
 
-__all__ = [
-    "ReplayEstimate",
-    "ReplayPlan",
-    "SkippedStep",
-    "describe_setter",
-    "list_skipped_steps",
-    "plan_replay",
-    "skip_reason",
-]
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def describe_difference(before: CellRecord, now: CellRecord) -> str:
+    """Describe how a replayed cell differed from its record, one line per set of ranks; empty if it did the same.
+
+    The comparison covers each rank's outcome, the name of the exception that it raised, and its launches.
+
+    >>> before, now = ({0: "ok", 1: "ok"}, {0: "ok", 1: "error"})
+    >>> describe_difference(CellRecord(1, 4, "f()", outcomes=before), CellRecord(2, 4, "f()", outcomes=now))
+    'rank 1: before it finished, now it raised an error'
+    """
+    all_ranks = sorted({*before.outcomes, *now.outcomes})
+    endings = _group_ranks(all_ranks, lambda rank: (_format_ending(before, rank), _format_ending(now, rank)))
+    lines = [f"{describe_ranks(ranks)}: before {was}, now {is_}" for (was, is_), ranks in endings if was != is_]
+    if before.launches is not None and now.launches is not None:
+        was_by, is_by = _trace_by_rank(before.launches), _trace_by_rank(now.launches)
+        launched = _group_ranks(all_ranks, lambda rank: (was_by.get(rank), is_by.get(rank)))
+        lines += [
+            f"{describe_ranks(ranks)}: {said}"
+            for pair, ranks in launched
+            if (said := _describe_launch_difference(*pair))
+        ]
+    if not lines and (before.how, before.state) != (now.how, now.state):
+        lines.append(f"before it left the cluster {_format_end_state(before)}, now {_format_end_state(now)}")
+    return "\n".join(lines)
+
+
+def _format_end_state(record: CellRecord) -> str:
+    words = {"timeout": " after its --timeout", "interrupted": " after an interrupt"}
+    return record.state + words.get(record.how, "")
+
+
+def _group_ranks(ranks: Iterable[int], key: Callable[[int], _Key]) -> list[tuple[_Key, list[int]]]:
+    same: dict[_Key, list[int]] = {}
+    for rank in ranks:
+        same.setdefault(key(rank), []).append(rank)
+    return list(same.items())
+
+
+def _format_ending(record: CellRecord, rank: int) -> str:
+    outcome = record.outcomes.get(rank)
+    if outcome == "error":
+        return f"it raised {record.errors.get(rank, 'an error')}"
+    words = {
+        None: "it did not run the cell",
+        "ok": "it finished",
+        "interrupted": "it was interrupted",
+        "killed": "it was killed",
+    }
+    return words.get(outcome, f"it {outcome}")
+
+
+def _trace_by_rank(traces: Iterable[LaunchTrace]) -> dict[int, LaunchTrace]:
+    return {rank: trace for trace in traces for rank in trace.ranks}
+
+
+def _describe_launch_difference(before: LaunchTrace | None, now: LaunchTrace | None) -> str:
+    """Describe where two launch sequences diverge; empty if they are equal."""
+    if (before and before.hash) == (now and now.hash):
+        return ""
+    index, was, is_ = _first_difference(before.rows if before else (), now.rows if now else ())
+    totals = f"launches: {before.count if before else 0} before, {now.count if now else 0} now"
+    if was is None and is_ is None:
+        return f"its launches differ after the first {index} ({totals})"
+    ambiguous = was is not None and is_ is not None and was[1] == is_[1]
+    words = ["none" if row is None else _format_program(row, ambiguous=ambiguous) for row in (was, is_)]
+    return f"launch {index + 1} was {words[0]}, now {words[1]} ({totals})"
+
+
+def _first_difference(
+    before: Sequence[TraceRow], now: Sequence[TraceRow]
+) -> tuple[int, TraceRow | None, TraceRow | None]:
+    """Return the 0-based number of the first launch that differs, and both rows there.
+
+    Runs are maximal, so equal runs have equal lengths.
+    """
+    index = 0
+    for at, (was, is_) in enumerate(zip_longest(before, now)):
+        if was is None or is_ is None or (was[0], was[2]) != (is_[0], is_[2]):
+            return index, was, is_
+        if was[4] != is_[4] and at + 1 == MAX_TRACE_ROWS:
+            return index + min(was[4], is_[4]), None, None
+        if was[4] < is_[4]:
+            return index + was[4], before[at + 1] if at + 1 < len(before) else None, is_
+        if was[4] > is_[4]:
+            return index + is_[4], was, now[at + 1] if at + 1 < len(now) else None
+        index += was[4]
+    return index, None, None
+
+
+def _format_program(row: TraceRow, *, ambiguous: bool) -> str:
+    fingerprint, name, _, line, _ = row
+    program = f" (program {fingerprint[:6]})" if ambiguous else ""
+    return f"{name}{program}{'' if line is None else f' of line {line}'}"
+
+
+# -- find names that only left-out cells define: in the script or the replay they do not exist
+
+
+def note_undefined_names(
+    included: Mapping[str, str], left_out: Mapping[str, str], pushed: Iterable[str] = ()
+) -> list[str]:
+    """Return for each such name which cell reads it, and which cell sets it.
+
+    Args:
+        included: the text of each cell of the script, by the cell's name.
+        left_out: likewise of the cells that are not in it. A text that is not plain Python is ignored.
+        pushed: names that the script also sets.
+
+    >>> note_undefined_names({"cell 3": "print(n)"}, {"cell 2": "n = f()"})
+    ['cell 3 reads n, which only cell 2 sets, and that is left out']
+    """
+    set_here = {*pushed, *(name for source in included.values() for name in _find_names(source, stored=True))}
+    setters: dict[str, str] = {}
+    for cell, source in left_out.items():
+        for name in _find_names(source, stored=True):
+            setters.setdefault(name, cell)
+    notes: dict[str, str] = {}
+    for cell, source in included.items():
+        for name in _find_names(source, stored=False):
+            if name in setters and name not in set_here:
+                notes.setdefault(name, f"{cell} reads {name}, which only {setters[name]} sets, and that is left out")
+    return list(notes.values())
+
+
+def find_setter(name: str, left_out: Iterable[tuple[str, str]]) -> str | None:
+    """Return the last cell that sets a name; None if there is none.
+
+    Args:
+        left_out: each cell's name and text, in order. A text that is not plain Python is ignored.
+
+    >>> find_setter("n", [("cell 2", "n = f()"), ("cell 3", "m = 1")])
+    'cell 2'
+    """
+    setters = [cell for cell, source in left_out if name in _find_names(source, stored=True)]
+    return setters[-1] if setters else None
+
+
+def _find_names(source: str, *, stored: bool) -> Iterator[str]:
+    """Yield every name that the text sets or reads, in any scope: a function's own names are set where they are read."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load) != stored:
+                yield node.id
+        elif not stored:
+            continue
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            yield node.name
+
+
+# -- plan a replay: which records of a journal run again, which are left out, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,3 +407,126 @@ class ReplayEstimate:
         seconds = max(1, round(self._seconds))
         took = f"{seconds} s" if seconds < 100 else f"{round(seconds / 60)} min"
         return f"%mhjax restart --replay ({pluralize(self._cells, 'cell')}, about {took})"
+
+
+# -- format a replay's progress and its summary
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStep:
+    """The step that a replay is about to run."""
+
+    what: str
+    """Such as `cell 7`."""
+    done: int
+    """Number of steps before it."""
+    plan: ReplayPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """The result of a replay that has ended."""
+
+    plan: ReplayPlan
+    done: int
+    """Number of the plan's steps that did the same as before."""
+    wall_s: float
+    notes: tuple[str, ...] = ()
+    """Notes on the journal itself."""
+    stop: str = ""
+    """Why it stopped before its end, in several lines; empty if it did not."""
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """The numbers of the cells that did the same as before."""
+        return tuple(step.seq for step in self.plan.steps[: self.done] if isinstance(step, CellRecord))
+
+    @property
+    def pushes(self) -> int:
+        """The number of pushes that were made again."""
+        return self.done - len(self.cells)
+
+    @property
+    def left_out(self) -> tuple[SkippedStep, ...]:
+        """What the replay did not try, and why."""
+        return self.plan.left_out
+
+    @property
+    def not_run(self) -> tuple[int, ...]:
+        """The cells after the one at which it stopped."""
+        return tuple(step.seq for step in self.plan.steps[self.done + 1 :] if isinstance(step, CellRecord))
+
+
+def step_name(step: CellRecord | PushRecord) -> str:
+    """Return the name of a plan's step.
+
+    >>> step_name(CellRecord(1, 7, "f()")), step_name(PushRecord(1, ("x", "y"), None))
+    ('cell 7', 'push x y')
+    """
+    return f"cell {step.seq}" if isinstance(step, CellRecord) else f"push {' '.join(step.names)}"
+
+
+def format_step(step: ReplayStep) -> str:
+    """Format the one progress line of a running replay.
+
+    >>> format_step(ReplayStep("push x", 2, ReplayPlan(1)))
+    'mhjax · replaying push x'
+    """
+    last = f" of {step.plan.cells[-1]}" if step.what.startswith("cell") else ""
+    return f"mhjax · replaying {step.what}{last}"
+
+
+def format_report(report: ReplayReport, duration: str) -> str:
+    """Format the summary of a replay that reached its end: one line, and one for each item that was left out.
+
+    Args:
+        duration: its duration as text.
+
+    >>> print(format_report(ReplayReport(ReplayPlan(1, left_out=(SkippedStep("cell 4", "interrupted"),)), 0, 0.1), "0.10 s"))
+    mhjax · nothing to replay: no cell ended clean
+      left out · cell 4: interrupted
+    """
+    done = [format_cells(report.cells)] if report.cells else []
+    done += [f"{report.pushes} {'push' if report.pushes == 1 else 'pushes'}"] if report.pushes else []
+    head = (
+        f"mhjax · replayed {' and '.join(done)} · {duration}"
+        if done
+        else "mhjax · nothing to replay: no cell ended clean"
+    )
+    return "\n".join([head, *_format_notes(report)])
+
+
+def format_stop(report: ReplayReport, state: str) -> str:
+    """Format why a replay stopped, the state that it left, and how to go on.
+
+    Args:
+        state: the cluster's.
+
+    >>> print(format_stop(ReplayReport(ReplayPlan(1), 0, 0.1, stop="the replay was interrupted in cell 1"), "clean"))
+    replay stopped: the replay was interrupted in cell 1
+      no cell before it · the cluster is clean: go on from here by hand, or %mhjax restart
+    """
+    first, *more = report.stop.splitlines()
+    done = f"{format_cells(report.cells)} did the same as before" if report.cells else "no cell before it"
+    rest = (
+        f"; {format_cells(report.not_run)} {'was' if len(report.not_run) == 1 else 'were'} not run"
+        if report.not_run
+        else ""
+    )
+    command = f"%mhjax restart --replay --to {report.cells[-1]}" if report.cells else "%mhjax restart"
+    ways = f"go on from here by hand, or {command}" if state == "clean" else command
+    lines = [f"replay stopped: {first}", *(f"  {line}" for line in more)]
+    return "\n".join([*lines, f"  {done}{rest} · the cluster is {state}: {ways}", *_format_notes(report)])
+
+
+def _format_notes(report: ReplayReport) -> list[str]:
+    return [*(f"  left out · {item}" for item in report.left_out), *(f"  note · {note}" for note in report.notes)]
+
+
+def format_cells(seqs: Sequence[int]) -> str:
+    """Format cell numbers.
+
+    >>> format_cells([7]), format_cells([1, 2, 3, 5])
+    ('cell 7', 'cells 1-3,5')
+    """
+    return f"{'cell' if len(seqs) == 1 else 'cells'} {format_ranks(seqs)}"

@@ -1,24 +1,174 @@
-"""One cell in flight: the ranks' reports so far, the ranks that have ended it, and its result."""
+"""Cells in flight and finished cells: each rank's output, samples and reports, the cell's result, and its journal record.
+
+Finished cells are retained because late output, or an update of a display that they made, may still arrive.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from mhnb.core.explain.culprit import ErrorSite
+from mhnb.core.explain.cures import find_hint, find_printed_hint, shorten_values
 from mhnb.core.explain.where import HangReport, RankSnapshot, build_hang_report
-from mhnb.core.guard.caught import note_swallowed_mismatches
+from mhnb.core.guard.agreement import remove_cluster_state
 from mhnb.core.guard.provenance import describe_divergence, find_divergence
-from mhnb.core.guard.rules import STILL_ABANDONED
+from mhnb.core.guard.rules import STILL_ABANDONED, note_swallowed_mismatches
 from mhnb.core.keep.journal import CellRecord, trace_launches
 from mhnb.core.life.events import CellRequest, Command
 from mhnb.core.life.ladder import INTERRUPT_KILL_S, InterruptEscalation
-from mhnb.core.life.part import RankCell, launch_key
-from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CellResult, RankResult
+from mhnb.core.output.terminal import OutputAccumulator
 from mhnb.core.ranks import describe_ranks
-from mhnb.core.wire.protocol import CellEnded, InterruptDelivered, RankStatus
+from mhnb.core.wire.codec import decompress_launches
+from mhnb.core.wire.protocol import CellEnded, InterruptDelivered, LaunchRow, OutputEvent, RankStatus
 from mhnb.values import ClusterState, Outcome, RankError
 
-__all__ = ["Cell", "HANDLING_AFTER_S", "record_cell"]
+_SEARCHED_CHARS = 8192
+"""Number of characters of the printed output that are searched."""
+
+
+def launch_key(sample: RankStatus) -> object:
+    """Return a key that distinguishes one launch from another in a rank's samples: its number, or else all that is known.
+
+    >>> launch_key(RankStatus(0, 1, "blocked", "step", 3, "", 1.0, [[[0, 1], 5]], [0, 1]))
+    ([0, 1], 'step', 3, [[[0, 1], 5]])
+    """
+    if sample.launch_number is not None:
+        return sample.participants, sample.launch_number
+    return sample.participants, sample.what, sample.line, sample.counts
+
+
+@dataclass(slots=True)
+class RankCell:
+    """One rank's part of a cell while it runs and afterwards."""
+
+    accumulator: OutputAccumulator
+    outcome: Outcome = "running"
+    error: RankError | None = None
+    launches: list[LaunchRow] = field(default_factory=list)
+    abandoned_count: int = 0
+    running_count: int = 0
+    failed_count: int = 0
+    wall_s: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    host_data: list[list[Any]] = field(default_factory=list)
+    launch_inputs: list[list[Any]] = field(default_factory=list)
+    abandoned_launch: list[Any] = field(default_factory=list)
+    pending_launch: list[Any] = field(default_factory=list)
+    stopped_before: int | None = None
+    caught_mismatches: list[list[Any]] = field(default_factory=list)
+    samples: tuple[RankStatus, ...] = ()
+    """Its latest two samples of itself, the newer last."""
+    sampled_at: float = 0.0
+    _output_flags: tuple[bool, bool] = (False, False)
+    """Whether output arrived before the latest sample, and after it."""
+    _printed: str = ""
+    """The end of its printed output: a process that it started may print there what went wrong."""
+    handling_since: float | None = None
+    """Since when its code has received the interrupt, and still runs; None if it has not."""
+    finishing_since: float | None = None
+    """Since when that code has ended, and the rank waits for its launches; None while it runs."""
+
+    def record_sample(self, status: RankStatus, now: float) -> None:
+        """Record a sample of where the rank is."""
+        self.samples, self.sampled_at = (*self.samples[-1:], status), now
+        self._output_flags = (self._output_flags[1], False)
+
+    def record_interrupt_delivery(self, now: float, *, is_delivered: bool) -> None:
+        """Record that the rank's code has received the interrupt, or that the interrupt did not reach it after all."""
+        self.handling_since = (now if self.handling_since is None else self.handling_since) if is_delivered else None
+        if not is_delivered and self.finishing_since is None:
+            self.finishing_since = now
+
+    @property
+    def has_new_output(self) -> bool:
+        """Whether output arrived since the sample before the latest."""
+        return any(self._output_flags)
+
+    def is_in_collective(self, since: float) -> bool:
+        """Check whether the rank was in a launch in its latest sample, taken after `since`, and in the same one before."""
+        if not self.samples or self.sampled_at < since:
+            return False
+        latest = self.samples[-1]
+        # It is in another launch than before: it makes progress, and ends by itself.
+        makes_progress = any(launch_key(look) != launch_key(latest) for look in self.samples)
+        return bool(latest.participants) and latest.is_launched and not makes_progress
+
+    def is_computing(self, since: float) -> bool:
+        """Check whether the rank has ended the code of a stopped cell, and still computed its launches in its latest sample."""
+        latest = self.samples[-1] if self.samples and self.sampled_at >= since else None
+        return latest is not None and not latest.is_launched and latest.activity == "computing"
+
+    def name_abandoned(self, *, was_disconnected: bool) -> str:
+        """Name the first launch that the rank abandoned, with its line, as far as its final reply or its samples show.
+
+        Args:
+            was_disconnected: the rank was in a collective, the same one in two samples: an exception from the dispatch leaves no
+                launch behind.
+        """
+        samples = [look for look in self.samples if was_disconnected and look.participants and look.is_launched]
+        seen = [("a collective" if look.launch_number is None else look.what, look.line) for look in samples]
+        name, line = ("a collective", None) if not seen else seen[-1]
+        if self.abandoned_launch:
+            # The rank's own record has the name with its types.
+            name, line = self.abandoned_launch[0].partition(" ")[0], self.abandoned_launch[1]
+            if self.abandoned_launch[2:]:
+                return f"{name} of cell {self.abandoned_launch[2]}"
+        return name if line is None else f"{name} (line {line})"
+
+    def add_output(self, events: list[OutputEvent]) -> None:
+        """Record output."""
+        for event in events:
+            if event[0] == "error":
+                self.error = _parse_error(event)
+            elif event[0] in ("stdout", "stderr"):
+                self._printed = (self._printed + event[1])[-_SEARCHED_CHARS:]
+        self._output_flags = (self._output_flags[0], self._output_flags[1] or bool(events))
+        self.accumulator.add(events)
+
+    def remove_cluster_state(self) -> None:
+        """Remove from the rank's error that the cluster is clean, because it is not, for another reason."""
+        if self.error is not None:
+            evalue, traceback = remove_cluster_state(self.error.evalue), map(remove_cluster_state, self.error.traceback)
+            self.error = replace(self.error, evalue=evalue, traceback=tuple(traceback))
+
+    def record_end(self, ended: CellEnded) -> None:
+        """Record the rank's final reply."""
+        self.add_output(ended.events)
+        self.accumulator.finish()
+        if self.error is not None and self.error.hint is None:
+            self.error = replace(self.error, hint=find_printed_hint(self.error.ename, self._printed))
+        self.outcome, self.launches = ended.outcome, decompress_launches(ended.launches)
+        self.abandoned_count, self.wall_s, self.notes, self.host_data = (
+            ended.abandoned,
+            ended.wall_s,
+            ended.notes,
+            ended.host_arrays,
+        )
+        self.running_count, self.failed_count = ended.running_launches, ended.failed_callbacks
+        self.stopped_before, self.caught_mismatches, self.launch_inputs = (
+            ended.interrupted_before,
+            ended.ignored_refusals,
+            ended.refused_inputs,
+        )
+        self.abandoned_launch, self.pending_launch = ended.abandoned_launch, ended.pending_launch
+
+
+def _parse_error(event: OutputEvent) -> RankError:
+    _, ename, evalue, traceback, line, code, at_s, *site = event
+    error_site = ErrorSite(*site[0]) if site else ErrorSite()
+    hint = find_hint(ename, evalue, site=error_site, code=code)
+    if error_site.module.partition(".")[0] in ("jax", "jaxlib", "numpy"):
+        # Text by the user stays as it is.
+        evalue, traceback = shorten_values(evalue), [shorten_values(text) for text in traceback]
+    return RankError(ename, evalue, tuple(traceback), hint=hint, line=line, code=code, at_s=at_s)
+
+
+# -- one cell in flight: the ranks' reports so far, the ranks that have ended it, and its result
+
 
 HANDLING_AFTER_S = 2.0
 """Code that runs on for this long after it received its interrupt handles it. Code that has ended waits 1.5 s for its launches."""
@@ -329,3 +479,37 @@ def record_cell(cell: Cell, generation: int, *, recorded: bool) -> CellRecord:
         round(cell.wall_s or 0.0, 6),
         replayed=request.replayed_seq is not None,
     )
+
+
+# -- finished cells that are retained because late output, or an update of a display that they made, may still arrive
+
+
+_MAX_CELLS = 32
+
+
+class FinishedCells:
+    """The latest finished cells, by number."""
+
+    def __init__(self) -> None:
+        self._cells: OrderedDict[int, Cell] = OrderedDict()
+
+    def add(self, cell: Cell) -> None:
+        """Retain a cell, and drop the oldest beyond the limit."""
+        self._cells[cell.seq] = cell
+        while len(self._cells) > _MAX_CELLS:
+            self._cells.popitem(last=False)
+
+    def find(self, seq: int, rank: int) -> Cell | None:
+        """Return the cell with that number if it is retained and the rank ran it."""
+        cell = self._cells.get(seq)
+        return cell if cell is not None and rank in cell.parts else None
+
+    def apply_display_updates(self, cell: Cell, rank: int) -> list[Cell]:
+        """Apply a rank's display updates for older cells to the latest cell that has each display; return those cells."""
+        updated: dict[int, Cell] = {}
+        for update in cell.parts[rank].accumulator.take_foreign_updates():
+            for old in reversed(self._cells.values()):
+                if rank in old.parts and old.parts[rank].accumulator.update_display(*update):
+                    updated[old.seq] = old
+                    break
+        return list(updated.values())

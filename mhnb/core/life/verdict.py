@@ -1,16 +1,22 @@
-"""Judge a cell that has ended on every rank: the cluster state that it leaves, and the notes for the user."""
+"""Judge a cell that has ended on every rank: the cluster state that it leaves, the notes for the user, and the cause of a rank's death.
+
+A rank that died during a cell either crashed, or was killed because it did not follow an interrupt.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Collection
 
+from mhnb.core.explain.cures import find_hint
 from mhnb.core.guard.host_data import compare_host_data, format_host_data
 from mhnb.core.guard.rules import TAINTED_NOTE, judge_state
 from mhnb.core.life.cell import Cell
+from mhnb.core.life.ladder import KILLED_AFTER_INTERRUPT
+from mhnb.core.life.roster import describe_exit
+from mhnb.core.wire.protocol import RankExited
 from mhnb.errors import OrderMismatch
-from mhnb.values import ClusterState
-
-__all__ = ["judge_cell"]
+from mhnb.values import ClusterState, Outcome, RankError
 
 _MAX_NOTES = 3
 
@@ -65,3 +71,23 @@ def _judge_host_data(cell: Cell, state: ClusterState, notes: tuple[str, ...]) ->
     if state == "clean" and not (refused and not any(difference.was_launched for difference in found)):
         return "tainted", (*texts, *notes, TAINTED_NOTE)
     return state, (*notes, *texts)
+
+
+# -- classify a rank's death during a cell: crashed, or killed because it did not follow an interrupt
+
+
+def classify_death(exited: RankExited, *, is_killed: bool) -> tuple[Outcome, RankError]:
+    """Return the outcome and the error of the rank that died first.
+
+    Args:
+        is_killed: whether the interrupt had escalated to the kill by then.
+
+    >>> classify_death(RankExited(1, None, 9, []), is_killed=True)[1].evalue
+    'rank 1 did not end after the interrupt and was killed'
+    """
+    is_slow = is_killed and exited.signum == signal.SIGKILL
+    reason = KILLED_AFTER_INTERRUPT if is_slow else describe_exit(exited)
+    # An abort in native code raises no exception: the process's last output is the only information about it.
+    aborted = exited.signum == signal.SIGABRT
+    hint = find_hint("RankDied", "\n".join(exited.last_lines)) if aborted else None
+    return "killed" if is_slow else "died", RankError("RankDied", f"rank {exited.rank} {reason}", hint=hint)

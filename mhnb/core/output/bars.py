@@ -1,16 +1,22 @@
-"""Merge the progress bars of several ranks into one bar: the slowest, the median and the fastest rank.
+"""Progress bars and figures of several ranks: bars are merged into one line, equal figures are collected once.
 
-It parses lines by tqdm, and by other bars of the same format: a percentage, a bar between `|` characters, a count.
+A merged bar shows the slowest, the median and the fastest rank. Lines by tqdm are parsed, and other bars of the same format: a
+percentage, a bar between `|` characters, a count.
+
+Some figures can be drawn only by a front end: such a figure is data for a script of the front end. It cannot be part of other HTML, so
+it needs an output of its own, with its ranks and a short description.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["ProgressBar", "ignore_bars", "merge_bars", "parse_bar"]
+from mhnb.core.output.results import RankResult
 
 _BAR = re.compile(r"^(?P<name>.*?)\s*(?P<percent>\d{1,3})%\|[ █▏▎▍▌▋▊▉#\d]{3,}\|\s*(?P<count>\S+/\S+)?")
 _MERGED = re.compile(r"^(?P<name>.*?) ?(?P<low>\d{1,3})(?:-(?P<high>\d{1,3}))? % \|[█▒ ]{20}\| ")
@@ -95,3 +101,83 @@ def _find_bars(lines: Sequence[tuple[str, str]]) -> defaultdict[str, list[tuple[
         elif (bar := parse_bar(text)) is not None:
             places[bar.name].append((at, bar.percent, bar.percent))
     return places
+
+
+# -- collect figures that only a front end can draw: their ranks, equal figures once, and a short description
+
+
+_FIGURE_KINDS = {
+    "application/vnd.plotly.": "plotly",
+    "application/vnd.vegalite.": "Vega-Lite",
+    "application/vnd.vega.": "Vega",
+}
+"""By the prefix of the MIME type, which ends in a version."""
+_RENDERED_TYPES = ("text/html", "image/png", "image/svg+xml", "image/jpeg")
+_TITLE_CHARS, _KINDS_NAMED = 80, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure, and the ranks that made it."""
+
+    ranks: tuple[int, ...]
+    mime: str
+    content: Any
+    """The JSON value."""
+    nbytes: int
+    """Its stored size."""
+
+
+def find_figure_type(data: Mapping[str, Any]) -> str | None:
+    """Return the MIME type of a figure that has no other representation; None for any other output.
+
+    >>> find_figure_type({"application/vnd.plotly.v1+json": {}, "text/plain": "Figure()"})
+    'application/vnd.plotly.v1+json'
+    """
+    if any(mime in data for mime in _RENDERED_TYPES):
+        return None
+    return next((mime for mime in data if mime.startswith(tuple(_FIGURE_KINDS))), None)
+
+
+def describe_figure(mime: str, content: Any) -> str:
+    """Describe a figure's kind, and its contents if they are easy to determine.
+
+    >>> describe_figure("application/vnd.plotly.v1+json", {"data": [{"type": "bar"}], "layout": {"title": {"text": "loss"}}})
+    'a plotly figure “loss”: bar'
+    """
+    kind = next(word for start, word in _FIGURE_KINDS.items() if mime.startswith(start))
+    parts = content if isinstance(content, dict) else {}
+    title = _title(parts)
+    traces = parts.get("data") if kind == "plotly" else None
+    # A rank can show any value under this MIME type: it need not be a figure.
+    listed = [trace for trace in traces if isinstance(trace, dict)] if isinstance(traces, list) else []
+    kinds = Counter(str(trace.get("type", "scatter"))[:_TITLE_CHARS] for trace in listed)
+    inside = ", ".join(word if count == 1 else f"{count} {word}" for word, count in list(kinds.items())[:_KINDS_NAMED])
+    return f"a {kind} figure" + (f" “{title}”" if title else "") + (f": {inside}" if inside else "")
+
+
+def _title(parts: Mapping[str, Any]) -> str:
+    layout = parts.get("layout")
+    title = layout.get("title") if isinstance(layout, dict) else parts.get("title")
+    text = title.get("text") if isinstance(title, dict) else title
+    return text[:_TITLE_CHARS] if isinstance(text, str) else ""
+
+
+def collect_figures(ranks: Iterable[RankResult]) -> tuple[Figure, ...]:
+    """Collect the figures of a cell, ordered by their position in a rank's outputs, then by rank; equal figures once.
+
+    Args:
+        ranks: each rank's result, in rank order.
+
+    >>> shown = {"output_type": "display_data", "data": {"application/vnd.vega.v5+json": {}}, "metadata": {}}
+    >>> [figure.ranks for figure in collect_figures(RankResult(rank, "ok", (shown,)) for rank in (0, 1))]
+    [(0, 1)]
+    """
+    found: dict[tuple[int, str], tuple[list[int], str, Any]] = {}
+    for rank in ranks:
+        figures = ((find_figure_type(data), data) for output in rank.outputs if (data := output.get("data")))
+        for at, (mime, data) in enumerate((mime, data) for mime, data in figures if mime is not None):
+            text = json.dumps([mime, data[mime]], sort_keys=True)
+            found.setdefault((at, text), ([], mime, data[mime]))[0].append(rank.rank)
+    in_order = sorted(found.items(), key=lambda one: one[0][0])
+    return tuple(Figure(tuple(whose), mime, content, len(text)) for (_, text), (whose, mime, content) in in_order)

@@ -1,4 +1,8 @@
-"""A cell's results on each rank, as values that the user, the view and the journal share."""
+"""A cell's results on each rank, as values that the user, the view and the journal share, and the pace at which they are shown.
+
+View updates are limited: a few at once after a quiet moment, and at most ten in any second. Ranks report late output at different
+moments; it is buffered, and shown once all have had time to report it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mhnb.core.explain.where import HangReport
-from mhnb.core.output.content import normalize_output
+from mhnb.core.output.alike import normalize_output
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch
 from mhnb.values import ClusterState, Outcome, Output, RankError
-
-__all__ = ["CellResult", "Group", "MAX_RESULTS", "RANK_STOPPED", "RankResult", "group_by_outputs"]
 
 MAX_RESULTS = 16
 """How many results a notebook keeps so that a panel can be opened on them."""
@@ -194,3 +196,83 @@ def group_by_outputs(ranks: Iterable[RankResult]) -> tuple[Group, ...]:
 
 def _content_key(result: RankResult) -> str:
     return "\n".join(map(normalize_output, result.outputs))
+
+
+# -- buffer late output: ranks report it at different moments, and it is shown once all have had time to do so
+
+
+_DELAY_S, _BUSY_DELAY_S = 0.35, 0.1
+"""A rank checks its output every 0.3 s between cells, and every 0.05 s while it runs a cell."""
+
+
+class LateOutputBuffer:
+    """Finished cells whose late output waits to be shown, so that equal output of several ranks is shown together."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[CellResult, float]] = {}
+        """By number: the cell's current result, and the time at which it is shown."""
+
+    def add(self, result: CellResult, now: float, *, is_busy: bool = False) -> None:
+        """Record more output for a cell, or a display update by another cell; earlier output is not delayed by it.
+
+        Args:
+            is_busy: whether the ranks run a cell.
+        """
+        _, due = self._waiting.get(result.seq, (None, now + (_BUSY_DELAY_S if is_busy else _DELAY_S)))
+        self._waiting[result.seq] = (result, due)
+
+    def take_due(self, now: float | None = None) -> list[CellResult]:
+        """Return the results that are due, in the order in which they arrived; all of them if no time is given.
+
+        >>> late = LateOutputBuffer()
+        >>> late.add(CellResult(3, "f()", (), wall_s=0.1), now=5.0)
+        >>> len(late.take_due(5.1)), len(late.take_due(5.4)), len(late.take_due())
+        (0, 1, 0)
+        """
+        if not self._waiting:
+            return []
+        ready = [seq for seq, (_, due) in self._waiting.items() if now is None or now >= due]
+        return [self._waiting.pop(seq)[0] for seq in ready]
+
+
+# -- rate limiter for view updates: a few at once after a quiet moment, and at most ten in any second
+
+
+class RateLimiter:
+    """Token bucket: `burst` updates at once, then `rate` per second; so in any second at most their sum.
+
+    The first line is therefore shown at once on every rank, not only on the fastest rank.
+    """
+
+    __slots__ = ("_burst", "_gap_s", "_last_s", "_rate", "_tokens")
+
+    def __init__(self, *, burst: int = 3, rate: int = 7, gap_s: float = 0.03) -> None:
+        self._burst, self._rate, self._gap_s = burst, rate, gap_s
+        self._tokens, self._last_s = float(burst), float("-inf")
+
+    def wait_s(self, now: float) -> float:
+        """Return how long to wait until the next update; 0 if it may be sent now.
+
+        >>> RateLimiter().wait_s(5.0)
+        0.0
+        """
+        tokens = self._tokens_at(now)
+        spacing = self._last_s + self._gap_s - now
+        return max(0.0, spacing, 0.0 if tokens >= 1 else (1 - tokens) / self._rate)
+
+    def record_sent(self, now: float) -> None:
+        """Count an update that is sent now."""
+        self._tokens, self._last_s = self._tokens_at(now) - 1, now
+
+    def idle_s(self, now: float) -> float:
+        """Return how long ago the last update was sent; infinite before the first.
+
+        >>> RateLimiter().idle_s(5.0)
+        inf
+        """
+        return now - self._last_s
+
+    def _tokens_at(self, now: float) -> float:
+        if self._last_s == float("-inf"):
+            return self._tokens
+        return min(float(self._burst), self._tokens + (now - self._last_s) * self._rate)

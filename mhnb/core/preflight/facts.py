@@ -1,14 +1,20 @@
-"""Facts of preflight about each machine: what its probe reported, and how the other machines reach it."""
+"""Facts of preflight about each machine, and the value classes of its report: cells, columns and findings.
+
+A machine's facts are what its probe reported, and how the other machines reach it.
+One srun or mpiexec carries several probes, and their output is interleaved. Each launcher marks the lines in its own way and
+breaks long ones. So a probe writes its number in every line, and a long answer comes in parts.
+This module uses no process and no file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from mhnb.errors import LaunchError
-
-__all__ = ["Disk", "Endpoint", "Gpu", "HostFacts", "HostProbe", "Requirements", "is_loopback", "parse_facts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +162,159 @@ def parse_facts(body: Mapping[str, Any]) -> HostFacts:
 
 def _disks(bodies: Sequence[Mapping[str, Any]]) -> tuple[Disk, ...]:
     return tuple(Disk(each["use"], each["folder"], each["free"], each["error"]) for each in bodies)
+
+
+# -- value classes of a preflight report: cells, columns and findings, and shared formatting
+
+
+_MAX_NAMED = 6
+
+Level: TypeAlias = Literal["failure", "warning", "note"]
+"""A failure would end, hang or silently corrupt a start. A warning would not. A note says what mhnb does about something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The result of one check on one host."""
+
+    text: str
+    level: Level | None = None
+    """The most severe finding here; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault, on one host or the same on several."""
+
+    level: Level
+    check: str
+    hosts: tuple[str, ...]
+    text: str
+    """The subject, its value and the consequence, in a sentence that names the hosts."""
+    fix: str = ""
+    """What to do, or what mhnb does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One check across all hosts."""
+
+    header: str
+    cells: Mapping[int, Cell] = field(default_factory=dict)
+    """Host's position -> its cell; a host that did not reply has none."""
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightReport:
+    """The findings on all hosts."""
+
+    hosts: tuple[str, ...]
+    columns: tuple[Column, ...]
+    findings: tuple[Finding, ...]
+    addresses: tuple[str | None, ...] = ()
+    """Each host's real address, at which others reach it: for gloo and for no_proxy. None if the host did not reply."""
+    endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Endpoint -> address and port that every host can reach."""
+    duration_s: float | None = None
+    """Duration of the preflight, without the time in a scheduler's queue."""
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        """Findings that prevent a start."""
+        return tuple(finding for finding in self.findings if finding.level == "failure")
+
+    @property
+    def ok(self) -> bool:
+        """Whether no finding prevents a start."""
+        return not self.failures
+
+
+def join_hosts(names: Iterable[str]) -> str:
+    """Format host names as a list in prose; of many, only the first few.
+
+    >>> join_hosts("abc"), join_hosts("abcdefghijk")
+    ('a, b and c', 'a, b, c, d, e, f and 5 more')
+    """
+    *first, last = list(names)
+    if len(first) >= _MAX_NAMED + 2:
+        first, last = first[:_MAX_NAMED], f"{len(first) + 1 - _MAX_NAMED} more"
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def most_common(values: Sequence[str]) -> str:
+    """Return the most common value; of two that are equally frequent, the earlier.
+
+    >>> most_common(["1", "2", "2"])
+    '2'
+    """
+    return Counter(values).most_common(1)[0][0]
+
+
+# -- parse the interleaved output of several probes, which one srun or mpiexec carries, line by line
+
+
+PROBE_SCRIPT = (
+    '(IFS= read -r line && eval "$line") || '
+    '{ echo "mhnb-probe ${SLURM_PROCID-${OMPI_COMM_WORLD_RANK-${PMIX_RANK-$PMI_RANK}}} gone $? $(uname -n)"; '
+    'exec cat >/dev/null; }; IFS= read -r line && eval "$line"'
+)
+"""Run by each task: a line of shell that is the probe, and after its success a second line that becomes the supervisor.
+
+If the probe cannot run, the task reports this and waits for the end. If it ended first, srun would end the other tasks
+before they had answered.
+"""
+
+_TAG = re.compile(r"\s*(?:\[\d+,(\d+)\]<\w+>:\s?|\[(\d+)\] ?|(\d+): )")
+_CHUNK = re.compile(r"mhnb-probe (\d+) (\d+) (\d+)/(\d+) (\d+) (.*)")
+_EXITED = re.compile(r"mhnb-probe (\d+) gone (\d+) (\S*)")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerChunk:
+    """A part of a probe's answer."""
+
+    task: int
+    request: int
+    index: int
+    """The number of the part, from 0."""
+    count: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeExited:
+    """A probe that ended too early."""
+
+    task: int
+    code: int
+    hostname: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherOutput:
+    """Any other output."""
+
+    task: int | None
+    """None if the launcher itself wrote it, or did not mark the task."""
+    text: str
+
+
+def parse_probe_line(line: str) -> AnswerChunk | ProbeExited | OtherOutput:
+    """Parse one line, as Slurm (`3: `), Open MPI (`[1,3]<stdout>:`) or MPICH (`[3] `) has marked it.
+
+    >>> parse_probe_line("[1,0]<stdout>:mhnb-probe 0 2 0/1 4 null[1,0]<stdout>:")
+    AnswerChunk(task=0, request=2, index=0, count=1, text='null')
+    >>> parse_probe_line("[1,3]<stderr>:mhnb: no python: py")
+    OtherOutput(task=3, text='mhnb: no python: py')
+    """
+    if chunk := _CHUNK.search(line):
+        task, request, index, count, length = map(int, chunk.groups()[:5])
+        # The text after it is Open MPI's, which may mark the empty rest of a line too.
+        return AnswerChunk(task, request, index, count, chunk.group(6)[:length])
+    if exited := _EXITED.search(line):
+        return ProbeExited(int(exited.group(1)), int(exited.group(2)), exited.group(3))
+    tag = _TAG.match(line)
+    if tag is None:
+        return OtherOutput(None, line.strip())
+    return OtherOutput(int(tag.group(1) or tag.group(2) or tag.group(3)), line[tag.end() :].strip())

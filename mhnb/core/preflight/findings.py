@@ -1,18 +1,297 @@
-"""Compute preflight findings from facts alone: one column per check, and a fix for each fault.
+"""Preflight checks, computed from reported facts alone: one column per check, and a fix for each fault.
 
 A failure would end, hang or silently corrupt a start; a warning would not. Nothing here contacts a machine.
+Environment variables that ranks would inherit are checked if they can end, hang or silently change a program. On the network,
+ports must be free and reachable, and names must resolve to reachable addresses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
-from mhnb.core.preflight.env import check_environment
-from mhnb.core.preflight.facts import HostFacts, HostProbe, Requirements
-from mhnb.core.preflight.net import check_names, check_peers, check_ports
-from mhnb.core.preflight.report import Cell, Column, Finding, Level, PreflightReport, most_common
+from mhnb.core.preflight.facts import (
+    Cell,
+    Column,
+    Endpoint,
+    Finding,
+    HostFacts,
+    HostProbe,
+    Level,
+    PreflightReport,
+    Requirements,
+    is_loopback,
+    join_hosts,
+    most_common,
+)
+from mhnb.core.reach.environment import find_forced_devices
 
-__all__ = ["build_preflight_report"]
+_ENDPOINT_NAMES = {
+    "coordinator": "JAX's coordinator",
+    "hub": "ipyparallel's hub",
+    "link": "this notebook",
+}
+_CAUSES = {
+    "no answer": "a firewall that drops packets, or a wrong address",
+    "connection refused": "a firewall that rejects",
+    "somebody else answers": "the address leads to another machine or program, as behind a proxy or NAT",
+}
+
+
+def check_ports(probes: Sequence[HostProbe], requirements: Requirements) -> list[Column]:
+    """Check that each endpoint's port is free where it is to listen, and reachable from every host.
+
+    >>> check_ports([HostProbe("a", connect_errors={"link": ""})], Requirements((Endpoint("link", None),)))[0].cells[0].text
+    'ok'
+    """
+    return [_check_port(probes, endpoint, requirements) for endpoint in requirements.endpoints]
+
+
+def _check_port(probes: Sequence[HostProbe], endpoint: Endpoint, requirements: Requirements) -> Column:
+    address, port = requirements.addresses.get(endpoint.name, ("", endpoint.port))
+    header = f"port {port}" if endpoint.name == "coordinator" and port else endpoint.name
+    listen_errors, owner = requirements.listen_errors, "this machine"
+    if endpoint.host is not None:
+        listen_errors, owner = probes[endpoint.host].listen_errors, probes[endpoint.host].name
+    if why := listen_errors.get(endpoint.name):
+        finding = Finding(
+            "failure", endpoint.name, (owner,), f"{owner} cannot listen at {address}:{port} for {_ENDPOINT_NAMES[endpoint.name]}: {why}",
+            f"end what holds the port ({owner}: ss -ltnp 'sport = :{port}'), or choose another one",
+        )  # fmt: skip
+        cells = {} if endpoint.host is None else {endpoint.host: Cell("taken", "failure")}
+        return Column(header, cells, (finding,))
+    cells = {
+        at: Cell("ok") if not why else Cell(why, "failure")
+        for at, probe in enumerate(probes)
+        if (why := probe.connect_errors.get(endpoint.name)) is not None
+    }
+    faulty = _group_by_error(probes, endpoint.name)
+    return Column(
+        header,
+        cells,
+        tuple(_report_unreached(probes, hosts, why, endpoint, requirements) for why, hosts in faulty.items()),
+    )
+
+
+def _group_by_error(probes: Sequence[HostProbe], name: str) -> dict[str, list[str]]:
+    """Return why a target cannot be reached -> from which hosts."""
+    found: dict[str, list[str]] = {}
+    for probe in probes:
+        if why := probe.connect_errors.get(name):
+            found.setdefault(why, []).append(probe.name)
+    return found
+
+
+def _report_unreached(
+    probes: Sequence[HostProbe], hosts: list[str], why: str, endpoint: Endpoint, requirements: Requirements
+) -> Finding:
+    address, port = requirements.addresses[endpoint.name]
+    owner = "this machine" if endpoint.host is None else probes[endpoint.host].name
+    cause = f" ({_CAUSES[why]})" if why in _CAUSES else ""
+    text = f"{join_hosts(hosts)} cannot reach {_ENDPOINT_NAMES[endpoint.name]} on {owner} at {address}:{port}: {why}{cause}"
+    fix = f"let TCP port {port} of {owner} through its firewall for the cluster's hosts"
+    fix += ", or choose a port that is open" if endpoint.port == 0 else ""
+    if endpoint.host is None and (seen := _find_other_addresses(probes, hosts, address)):
+        fix += f"; the login came from {join_hosts(seen)}, so there is a jump host or NAT between: name an address that hosts can reach"
+    return Finding("failure", endpoint.name, tuple(hosts), text, fix)
+
+
+def _find_other_addresses(probes: Sequence[HostProbe], hosts: list[str], address: str) -> list[str]:
+    """Return the other addresses under which the hosts see this machine."""
+    seen = [
+        probe.facts.ssh_connection[0]
+        for probe in probes
+        if probe.name in hosts and probe.facts is not None and probe.facts.ssh_connection
+    ]
+    return sorted(set(seen) - {address})
+
+
+def check_peers(probes: Sequence[HostProbe]) -> Column:
+    """Check that hosts reach each other at ports that the system assigns, as CPU collectives need.
+
+    >>> check_peers([HostProbe("a", connect_errors={"peer 1": "no answer"}), HostProbe("b")]).cells[0].text
+    'not b'
+    """
+    cells: dict[int, Cell] = {}
+    closed: dict[str, dict[int, list[str]]] = {}
+    for at, probe in enumerate(probes):
+        tried = {int(name.split()[1]): why for name, why in probe.connect_errors.items() if name.startswith("peer ")}
+        missing = [probes[other].name for other, why in tried.items() if why]
+        if tried:
+            cells[at] = Cell(f"not {join_hosts(missing)}", "failure") if missing else Cell("ok")
+        for other, why in tried.items():
+            if why:
+                closed.setdefault(why, {}).setdefault(other, []).append(probe.name)
+    findings = tuple(_report_unreachable_peers(probes, why, pairs) for why, pairs in closed.items())
+    return Column("peers", cells, findings)
+
+
+def _report_unreachable_peers(probes: Sequence[HostProbe], why: str, pairs: Mapping[int, Sequence[str]]) -> Finding:
+    """Return the finding that names the unreachable hosts, and the hosts they cannot be reached from."""
+    others = sum(probe.facts is not None for probe in probes) - 1
+    from_where = {
+        at: "any other host" if len(hosts) == others > 1 else join_hosts(hosts) for at, hosts in pairs.items()
+    }
+    return Finding(
+        "failure", "peers", tuple(probes[at].name for at in pairs),
+        "; ".join(f"{probes[at].name} cannot be reached from {where}" for at, where in from_where.items())
+        + f": {why}. CPU collectives connect any two hosts, at ports that the system chooses",
+        "let all TCP between the cluster's hosts through their firewalls",
+    )  # fmt: skip
+
+
+def check_names(probes: Sequence[HostProbe], requirements: Requirements) -> Column:
+    """Check that each host's own name resolves to a reachable address, and that hosts can resolve the notebook's machine.
+
+    >>> check_names([], Requirements()).header
+    'name→address'
+    """
+    cells: dict[int, Cell] = {}
+    findings: list[Finding] = []
+    for at, probe in enumerate(probes):
+        if probe.facts is None:
+            continue
+        own, real = probe.facts.names.get(probe.facts.hostname, ()), probe.facts.address
+        if not own:
+            cells[at] = Cell("unknown", "warning")
+            findings.append(
+                _report_unusable_name(
+                    probe.name, f"{probe.name} cannot resolve its own name {probe.facts.hostname!r}", real
+                )
+            )
+        elif all(map(is_loopback, own)) and not is_loopback(real):
+            cells[at] = Cell(own[0], "warning")
+            findings.append(_report_unusable_name(probe.name, f"{probe.name}'s name resolves to loopback", real))
+        else:
+            cells[at] = Cell(next((each for each in own if not is_loopback(each)), own[0]))
+        if requirements.controller and (why := probe.facts.resolve_errors.get(requirements.controller)):
+            cells[at] = Cell(cells[at].text, "failure")
+            findings.append(_report_unknown_controller(probe.name, requirements, why))
+    return Column("name→address", cells, tuple(findings))
+
+
+def _report_unusable_name(host: str, what: str, real: str) -> Finding:
+    return Finding(
+        "warning", "name→address", (host,), f"{what}, so ranks there cannot be reached by it for CPU collectives",
+        f"mhnb will use {real} instead; to mend it, edit /etc/hosts on {host}",
+    )  # fmt: skip
+
+
+def _report_unknown_controller(host: str, requirements: Requirements, why: str) -> Finding:
+    return Finding(
+        "failure", "name→address", (host,),
+        f"{host} cannot resolve {requirements.controller!r}, the name that was given for this machine: {why}",
+        f"give an address instead ({requirements.controller_address}), or enter the name into /etc/hosts on {host}",
+    )  # fmt: skip
+
+
+# -- preflight checks of inherited environment variables: those that end, hang or silently change a program
+
+
+_PROXIES = ("grpc_proxy", "http_proxy", "https_proxy", "all_proxy")
+_IGNORED = re.compile(r"_DIR$|_PATH$|CACHE|LOG|DEBUG|TRACEBACK|DUMP")
+"""Variables that may differ: those for paths, logging and debugging."""
+_FLAG = re.compile(r"--(\w+)(?:=(\S+))?")
+
+
+def check_environment(probes: Sequence[HostProbe], requirements: Requirements) -> list[Finding]:
+    """Return findings about the hosts' own variables and their effect on a cluster.
+
+    >>> check_environment([HostProbe("a", HostFacts("a", "3.11", environment={"XLA_FLAGS": "--x=1"}))], Requirements())
+    []
+    """
+    known = {probe.name: probe.facts for probe in probes if probe.facts is not None}
+    findings = [*_check_differences(known), *_check_pool(requirements)]
+    for name, facts in known.items():
+        findings += [
+            *_check_xla_flags(name, facts, requirements),
+            *_check_hash_seed(name, facts),
+            *_check_proxies(name, facts, known),
+        ]
+    return findings
+
+
+def _check_differences(known: Mapping[str, HostFacts]) -> Iterator[Finding]:
+    """Compare the hosts' variables for JAX and XLA: compiled with other settings, the same program becomes a different one."""
+    variables = sorted(
+        {name for facts in known.values() for name in facts.environment if name.startswith(("JAX_", "XLA_"))}
+    )
+    for variable in variables:
+        values = {host: facts.environment.get(variable, "") for host, facts in known.items()}
+        if len(set(values.values())) == 1 or _IGNORED.search(variable):
+            continue
+        most = most_common(list(values.values()))
+        others = [host for host, value in values.items() if value != most]
+        yield Finding(
+            "failure", "environment", tuple(others),
+            f"{variable} is {', '.join(f'{values[host]!r} on {host}' for host in others)}, and {most!r} elsewhere: "
+            "ranks that compile differently can meet in different collectives",
+            f"set {variable} in the shell's start-up files of every host alike, or in none",
+        )  # fmt: skip
+
+
+def _check_xla_flags(name: str, facts: HostFacts, requirements: Requirements) -> Iterator[Finding]:
+    if facts.unknown_flags:
+        flags = ", ".join(f"--{flag}" for flag in facts.unknown_flags)
+        yield Finding(
+            "failure", "environment", (name,),
+            f"XLA_FLAGS on {name} has {flags}, which its jaxlib {facts.versions.get('jaxlib')} does not know: every rank would abort",
+            "take it out of XLA_FLAGS",
+        )  # fmt: skip
+    first_values: dict[str, str] = {}
+    for flag, value in _FLAG.findall(facts.environment.get("XLA_FLAGS", "")):
+        if first_values.setdefault(flag, value) != value:
+            yield Finding(
+                "warning", "environment", (name,),
+                f"XLA_FLAGS on {name} has --{flag} twice, as {first_values[flag]} and as {value}: the last one holds",
+                "keep one of them",
+            )  # fmt: skip
+    forced = find_forced_devices(facts.environment.get("XLA_FLAGS", ""))
+    if forced is not None and requirements.devices not in (None, forced):
+        yield Finding(
+            "warning", "environment", (name,),
+            f"XLA_FLAGS on {name} asks for {forced} CPU devices, and {requirements.devices} were asked for here",
+            f"each rank gets {requirements.devices}; take --xla_force_host_platform_device_count out of XLA_FLAGS",
+        )  # fmt: skip
+
+
+def _check_pool(requirements: Requirements) -> Iterator[Finding]:
+    """Check the thread pool: if devices that wait for each other use all its threads, correct programs deadlock."""
+    devices = requirements.devices or 1
+    if devices > 1 and requirements.pjrt_nproc.isdecimal() and int(requirements.pjrt_nproc) <= devices:
+        yield Finding(
+            "failure", "environment", (),
+            f"PJRT_NPROC is {requirements.pjrt_nproc} here, and ranks of {devices} devices that wait for each other would hang with it",
+            "take it out of the environment of this notebook; mhnb chooses one that suffices",
+        )  # fmt: skip
+
+
+def _check_hash_seed(name: str, facts: HostFacts) -> Iterator[Finding]:
+    seed = facts.environment.get("PYTHONHASHSEED", "")
+    if seed and not seed.isdecimal():
+        yield Finding(
+            "note", "environment", (name,),
+            f"PYTHONHASHSEED is {seed!r} on {name}: sets of strings would have another order on every rank",
+            "mhnb sets it to 0 for the ranks",
+        )  # fmt: skip
+
+
+def _check_proxies(name: str, facts: HostFacts, known: Mapping[str, HostFacts]) -> Iterator[Finding]:
+    """Check for proxies, because gRPC sends JAX's coordination through a proxy that is set, and fails there."""
+    given = [variable for variable in _PROXIES if facts.environment.get(variable)]
+    excluded = facts.environment.get("no_proxy", "").split(",")
+    others = [each.address for each in known.values()]
+    if given and not set(others) <= set(excluded) and "*" not in excluded:
+        yield Finding(
+            "note", "environment", (name,),
+            f"{join_hosts(given)} {'is' if len(given) == 1 else 'are'} set on {name}, "
+            "and the cluster's own addresses are not in its no_proxy",
+            "mhnb keeps the cluster's own addresses off the proxy for the ranks",
+        )  # fmt: skip
+
+
+# -- compute preflight findings from facts alone: one column per check, and a fix for each fault
+
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_JAX = (0, 10)

@@ -1,14 +1,18 @@
-"""Parse machines as a user names them: in `--hosts`, one by one, in a file. How they are reached is not known here."""
+"""Parse, format and group machines: as a user names them in `--hosts`, one by one or in a file, and as launcher tasks report them.
+
+Several host names are shown in Slurm's compressed form, `host[1-2,5]`. How machines are reached is not known here.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from mhnb.core.preflight.facts import HostFacts
+from mhnb.core.ranks import format_ranks
 from mhnb.errors import InvalidRequest
-
-__all__ = ["HostName", "check_port", "format_host", "parse_host", "parse_hostfile", "parse_hosts"]
 
 _MAX_HOSTS = 1024
 _NAME = re.compile(r"[\w.%-]+|[\w.%:]*:[\w.%:]*", re.ASCII)
@@ -193,3 +197,56 @@ def _check_distinct(hosts: Sequence[HostName], what: str) -> tuple[HostName, ...
                 f"{what}: {host} is named twice; name it once, and say how many ranks are to run there (--per-host, or slots= in a file)"
             )
     return tuple(hosts)
+
+
+# -- group a launcher's tasks by machine, and label the machines for a table
+
+
+def group_by_machine(facts: Sequence[HostFacts | None]) -> list[list[int]]:
+    """Group tasks by machine, in the order of the first task on each. A task without facts forms a group of its own.
+
+    >>> group_by_machine([HostFacts("a", "3.11"), HostFacts("a", "3.11"), None, HostFacts("b", "3.11")])
+    [[0, 1], [2], [3]]
+    """
+    groups: dict[object, list[int]] = {}
+    for at, fact in enumerate(facts):
+        groups.setdefault(at if fact is None else (fact.boot_id, fact.hostname, fact.address), []).append(at)
+    return list(groups.values())
+
+
+def label_hosts(hostnames: Sequence[str], addresses: Sequence[str | None]) -> list[str]:
+    """Label each machine by its name, with its address if two have the same name, or by its number if it has none.
+
+    >>> label_hosts(["a", "", "c", "c"], ["10.0.0.1", None, "10.0.0.3", "10.0.0.4"])
+    ['a', 'host1', 'c (10.0.0.3)', 'c (10.0.0.4)']
+    """
+    counts = Counter(hostnames)
+    return [
+        f"host{at}" if not name else name if counts[name] == 1 else f"{name} ({address})"
+        for at, (name, address) in enumerate(zip(hostnames, addresses, strict=True))
+    ]
+
+
+# -- format host names in Slurm's compressed form: `host[1-2,5]`
+
+
+_NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)$")
+
+
+def format_hosts(hosts: Iterable[str]) -> str:
+    """Format host names; names that differ only in a number at their end are combined.
+
+    >>> format_hosts(["host1", "host2", "login", "host5"])
+    'host[1-2,5],login'
+    """
+    numbers: dict[str, list[int]] = {}
+    for host in dict.fromkeys(hosts):
+        found = _NUMBERED.match(host)
+        numbers.setdefault(found[1] if found else host, []).extend([int(found[2])] if found else [])
+    return ",".join(_format_numbered(stem, found) for stem, found in sorted(numbers.items()))
+
+
+def _format_numbered(stem: str, numbers: list[int]) -> str:
+    if not numbers:
+        return stem
+    return f"{stem}{numbers[0]}" if len(numbers) == 1 else f"{stem}[{format_ranks(numbers)}]"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mhnb.core.reach.chorus import PROBE_SCRIPT
+from mhnb.core.preflight.facts import PROBE_SCRIPT
 from mhnb.errors import InvalidRequest, LaunchError
 
 __all__ = ["MpiOptions", "explain_mpiexec", "mpiexec_command", "parse_implementation"]

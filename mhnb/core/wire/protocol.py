@@ -1,42 +1,17 @@
-"""All messages between the notebook, the ranks and the supervisors. `core/wire/codec.py` encodes them."""
+"""All messages between the notebook, the ranks and the supervisors, and the limits of their texts. `core/codec.py` encodes them.
+
+A supervisor reads the start parameters of one machine's ranks as one JSON line on standard input.
+A text of a rank that is too long is shortened before it is sent, and states how much is missing.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeAlias
 
+from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.values import Frame, Outcome, Phase
-
-__all__ = [
-    "CellEnded",
-    "CellRefused",
-    "CloseConnections",
-    "Heartbeat",
-    "HostUp",
-    "HubExited",
-    "InterruptCell",
-    "InterruptDelivered",
-    "LaunchRow",
-    "Message",
-    "OutputEvent",
-    "OutputProduced",
-    "PROTOCOL_VERSION",
-    "PhaseReached",
-    "RankExited",
-    "RankMessage",
-    "RankReady",
-    "RankReply",
-    "RankRequest",
-    "RankSpawned",
-    "RankStatus",
-    "RunCell",
-    "SignalRank",
-    "SkipCell",
-    "StartFailed",
-    "StartRanks",
-    "StopHost",
-    "SupervisorMessage",
-]
 
 PROTOCOL_VERSION = 16
 """Raise it with every change of this module and of `core/wire/codec.py`, because long-lived processes may meet newer ones."""
@@ -217,7 +192,7 @@ class RankStatus:
     kind: ClassVar[str] = "rank_status"
     rank: int
     seq: int
-    activity: str  # an `Activity` of `core/explain/stacks.py`
+    activity: str  # an `Activity` of `core/explain/where.py`
     what: str
     """The launch it waits in, or the call that blocks; may be empty."""
     line: int | None  # of the cell
@@ -263,7 +238,7 @@ class CellEnded:
     outcome: Outcome
     events: list[OutputEvent]
     launches: list[LaunchRow]
-    """In the form of `core/wire/rowpack.py`, which makes many rows smaller."""
+    """In the form of `core/wire/codec.py`, which makes many rows smaller."""
     abandoned: int
     """Launches that had not finished when the rank stopped waiting for them."""
     wall_s: float
@@ -396,3 +371,211 @@ Message: TypeAlias = (
     | RankMessage
     | SupervisorMessage
 )
+
+
+# -- start parameters of the ranks of one machine, which its supervisor reads as one JSON line on standard input
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """The part of a cluster that one supervisor starts."""
+
+    link_url: str
+    key: str = field(repr=False)
+    """Hex. It is passed on standard input only: never in argv, never in the environment."""
+    supervisor: int | None
+    """None for identical supervisors (Slurm, MPI): each reads its number, and so its ranks, from its launcher's variables."""
+    generation: int
+    process_count: int
+    ranks: list[int]
+    devices: int | None
+    """Simulated CPU devices per rank; None for the devices that the platform has."""
+    coordinator_address: str
+    """Empty if `BeginRanks` will supply it."""
+    initialize: dict[str, Any]
+    """The user's arguments of jax.distributed.initialize other than the coordinator, count and id."""
+    environment: dict[str, str]
+    """Set before JAX is imported."""
+    cwd: str
+    """The working directory of the ranks; empty for the directory that the supervisor was started in."""
+    run_dir: str
+    """Holds the logs, the IPython profile and the native output of the ranks."""
+    ranks_per_host: int = 1
+    """Rank r runs on host r // ranks_per_host, on every host of the cluster."""
+    init: bool = True
+    """False: the ranks leave jax.distributed.initialize() to a cell."""
+    starts_hub: bool = True
+    has_shared_board: bool = True
+    """Whether this host has the shared board on which all ranks agree on launches. Only the host of rank 0 has it."""
+    board_url: str = ""
+    """Where ranks of other hosts reach the board, `tcp:ADDRESS:PORT`: the board's host listens there, the others connect.
+
+    Empty if all ranks that agree are on the board's host.
+    """
+    is_detachable: bool = False
+    """True: continue after the owner is gone."""
+    ends_with_stdin: bool = True
+    """Whether the end of standard input means that the owner is gone; if not, the process that started this one ends it."""
+    fork: bool = True
+    """Fork the ranks from the supervisor; otherwise start each as a fresh process."""
+    staged_start: bool = False
+    """Report first, then wait for `BeginRanks`: with several hosts, the values for each are known only once all have reported."""
+    address: str = ""
+    """The address at which other hosts reach this one; empty if no host needs it."""
+    host_timeout_s: float = 0.0
+    """End everything here after so many seconds without a message from the notebook; 0 for never.
+
+    A kept supervisor ends after so long without a notebook and with nothing left to serve.
+    """
+    share_gpus: bool = False
+    """Assign each rank its own share of the GPUs of this machine."""
+    gpus: list[str] = field(default_factory=list)
+    """UUIDs of the GPUs that the rank sees, as its supervisor found them."""
+    connection: str = field(default="", repr=False)
+    """The connection file of a hub that already runs; empty if this supervisor starts the hub or receives the file later."""
+    engine_only: bool = False
+    """The ranks serve ipyparallel's client, like any engine, and accept no cells over the control connection."""
+    creates_cwd: bool = False
+    """Create the working directory if it is missing, because the notebook will fill it."""
+    protocol: int = PROTOCOL_VERSION
+
+    @property
+    def ended_path(self) -> str:
+        """Return the path of the file that shows that the supervisor has ended all of its processes."""
+        return f"{self.run_dir}/supervisor{self.supervisor}.ended"
+
+
+def format_hostspec(spec: HostSpec) -> str:
+    """Format the spec as one line.
+
+    >>> spec = HostSpec("tcp:127.0.0.1:1", "00", 0, 1, 1, [0], 2, "127.0.0.1:2", {}, {}, ".", ".")
+    >>> parse_hostspec(format_hostspec(spec)) == spec
+    True
+    """
+    return json.dumps(asdict(spec)) + "\n"
+
+
+def parse_hostspec(line: str) -> HostSpec:
+    """Parse the spec.
+
+    Raises:
+        VersionMismatch: the notebook speaks another version of the protocol.
+        UnknownMessage: the line is not a spec.
+
+    >>> parse_hostspec('{"protocol": 0}')  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    mhnb.errors.VersionMismatch: the notebook speaks protocol 0
+    """
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UnknownMessage(f"no spec of a host: {line[:80]!r} ({str(error)[:80]})") from error
+    if not isinstance(body, dict):
+        raise UnknownMessage(f"no spec of a host: {line[:80]!r}")
+    if body.get("protocol") != PROTOCOL_VERSION:
+        raise VersionMismatch(
+            f"the notebook speaks protocol {str(body.get('protocol'))[:20]}, this host {PROTOCOL_VERSION}; install the same mhnb on both"
+        )
+    try:
+        return HostSpec(**body)
+    except TypeError as error:
+        raise UnknownMessage(f"no spec of a host: {str(error)[:120]}") from error
+
+
+# -- limits for the texts that a rank sends: a longer text is shortened before it is sent, and states how much is missing
+
+
+MAX_NAME_CHARS = 1000
+"""For the name of a class, a function, a program or a code location."""
+MAX_TEXT_CHARS = 64 * 1024
+"""For a message."""
+MAX_LINES_CHARS = 256 * 1024
+"""For all lines of a traceback together."""
+
+
+def shorten_text(text: str, limit: int, full_text_file: str = "") -> str:
+    """Keep the beginning and the end of a text longer than `limit`, and state how much is left out.
+
+    Args:
+        full_text_file: the file that has the whole text; empty if there is none.
+
+    >>> shorten_text("abcdef", 4, "rank0.log")
+    'ab[... 2 characters left out; rank0.log has them ...]ef'
+    """
+    if len(text) <= limit:
+        return text
+    has = f"; {full_text_file} has them" if full_text_file else ""
+    return (
+        f"{text[: limit // 2]}[... {len(text) - limit:,} characters left out{has} ...]{text[len(text) - limit // 2 :]}"
+    )
+
+
+def shorten_error(event: OutputEvent, full_text_file: str = "") -> OutputEvent:
+    """Shorten every text of an error event; return the same event if none is too long.
+
+    >>> len(shorten_error(["error", "E" * 10**6, "no", [], None, None, 0.0, []])[1]) < 2000
+    True
+    """
+    kind, ename, evalue, lines, line, code, at_s, site = event
+    if sum(map(len, lines)) > MAX_LINES_CHARS:
+        each = max(MAX_NAME_CHARS, MAX_LINES_CHARS // min(len(lines), 16))
+        lines = [shorten_text(text, each, full_text_file) for text in lines]
+        lines = _keep_ends(lines)
+    bounded = [
+        kind,
+        shorten_text(ename, MAX_NAME_CHARS, full_text_file),
+        shorten_text(evalue, MAX_TEXT_CHARS, full_text_file),
+        lines,
+    ]
+    bounded += [
+        line,
+        None if code is None else shorten_text(code, MAX_NAME_CHARS),
+        at_s,
+        _shorten_value(site, MAX_NAME_CHARS),
+    ]
+    return event if bounded == event else bounded
+
+
+def _keep_ends(lines: list[str]) -> list[str]:
+    """Leave out the middle lines if all lines together are too long."""
+    ends: tuple[list[str], list[str]] = ([], [])
+    remaining = MAX_LINES_CHARS
+    for index in range(len(lines)):
+        side = index % 2
+        text = lines[index // 2] if side == 0 else lines[-1 - index // 2]
+        if len(text) > remaining:
+            left_out = len(lines) - len(ends[0]) - len(ends[1])
+            return [*ends[0], f"[... {left_out:,} lines left out ...]", *reversed(ends[1])]
+        remaining -= len(text)
+        ends[side].append(text)
+    return lines
+
+
+def shorten_message(message: Message) -> Message:
+    """Shorten the names and messages of a rank that are too long. Output has limits of its own, and data has none.
+
+    >>> from mhnb.core.wire.protocol import CellRefused
+    >>> len(shorten_message(CellRefused(0, 1, "x" * 10**6)).reason) < 70_000
+    True
+    """
+    if isinstance(message, OutputProduced | RunCell) or (isinstance(message, RankReply) and message.ok):
+        return message
+    limit = MAX_NAME_CHARS if isinstance(message, CellEnded) else MAX_TEXT_CHARS
+    changed = {}
+    for part in fields(message):
+        value = getattr(message, part.name)
+        if part.name in ("events", "payload"):
+            continue
+        if (bounded := _shorten_value(value, MAX_TEXT_CHARS if part.name == "notes" else limit)) != value:
+            changed[part.name] = bounded
+    return replace(message, **changed) if changed else message
+
+
+def _shorten_value(value: Any, limit: int) -> Any:
+    if isinstance(value, str):
+        return shorten_text(value, limit)
+    if isinstance(value, list | tuple):
+        return [_shorten_value(each, limit) for each in value]
+    if isinstance(value, dict):
+        return {_shorten_value(key, limit): _shorten_value(each, limit) for key, each in value.items()}
+    return value

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from mhnb.core.exchange.boxes import full_box
-from mhnb.core.exchange.pack import MissingDefinition, dump_value, load_value
+from mhnb.core.exchange.same import MissingDefinition, dump_value, load_value
 from mhnb.core.exchange.transfer import INLINE_NBYTES, ArrayDescription, LocalBox, Owners
 from mhnb.rank.asks.transfer_arrays import (
     dtype_from_name,

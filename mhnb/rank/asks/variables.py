@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from mhnb.core.exchange.variables import VariableInfo, format_array
-from mhnb.core.wire.limits import shorten_text
+from mhnb.core.wire.protocol import shorten_text
 
 __all__ = ["describe_briefly", "describe_variables", "facts_of", "summarize", "user_names"]
 

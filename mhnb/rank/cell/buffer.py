@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT
-from mhnb.core.wire.limits import shorten_error, shorten_text
-from mhnb.core.wire.protocol import OutputEvent
+from mhnb.core.output.terminal import HEAD_LIMIT, TAIL_LIMIT
+from mhnb.core.wire.protocol import OutputEvent, shorten_error, shorten_text
 
 __all__ = ["EventBuffer"]
 

@@ -16,9 +16,8 @@ from os import fstat, write
 from pathlib import Path
 from typing import Any, TextIO
 
-from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT
-from mhnb.core.wire.limits import shorten_error
-from mhnb.core.wire.protocol import OutputEvent
+from mhnb.core.output.terminal import HEAD_LIMIT, TAIL_LIMIT
+from mhnb.core.wire.protocol import OutputEvent, shorten_error
 from mhnb.rank.cell.buffer import EventBuffer
 from mhnb.rank.cell.forks import weak_callback
 from mhnb.rank.cell.mark import LogOffsets, Offsets

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from IPython.core.compilerop import CachingCompiler
 
-from mhnb.core.explain.stacks import CAPTURED_FILE, TIMED_FILES, cell_line
+from mhnb.core.explain.where import CAPTURED_FILE, TIMED_FILES, cell_line
 from mhnb.core.guard.threads import UNKNOWN_THREAD, format_thread, kind_of
 from mhnb.errors import MhnbError
 from mhnb.rank.cell.origin import CellThread

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from mhnb.core.life.lastwords import drop_flag_help, drop_stack_frames
+from mhnb.core.life.roster import drop_flag_help, drop_stack_frames
 from mhnb.rank.cell.mark import read_offsets
 from mhnb.rank.cell.native import split_library_noise
 from mhnb.system.private import open_private

@@ -17,6 +17,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import ExecutionResult
 
+from mhnb.core.wire.codec import compress_launches
 from mhnb.core.wire.protocol import (
     CellEnded,
     CellRefused,
@@ -27,7 +28,6 @@ from mhnb.core.wire.protocol import (
     RunCell,
     SkipCell,
 )
-from mhnb.core.wire.rowpack import compress_launches
 from mhnb.rank.cell.capture import Capture
 from mhnb.rank.cell.looking import StackSampler
 from mhnb.rank.cell.shell import PreparedCell, RankShell

@@ -27,7 +27,7 @@ from IPython.core.macro import Macro
 from IPython.utils.process import system  # type: ignore[attr-defined]  # chosen by platform there
 from traitlets import Type, default
 
-from mhnb.core.explain.innertrace import trim_embedded_traceback
+from mhnb.core.explain.culprit import trim_embedded_traceback
 from mhnb.rank.cell.capture import Capture
 from mhnb.rank.cell.cells import (
     CellCompiler,

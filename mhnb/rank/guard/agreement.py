@@ -18,7 +18,9 @@ from mhnb.core.guard.agreement import (
     ENDINGS,
     LINE_LIMIT,
     MAX_LINES,
+    Decision,
     Ending,
+    LaunchProposal,
     MismatchDetails,
     format_mismatch,
     format_missing_ranks,
@@ -26,7 +28,6 @@ from mhnb.core.guard.agreement import (
 )
 from mhnb.core.guard.provenance import InputRow, join_uncompared_blocks, uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD
-from mhnb.core.guard.wishes import Decision, LaunchProposal
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.cell.forks import weak_callback
 from mhnb.rank.cell.origin import current_cell, current_thread

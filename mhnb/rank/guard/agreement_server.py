@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from mhnb.core.guard.wishes import (
+from mhnb.core.guard.agreement import (
     LAUNCH_DECISION,
     CellFinished,
     Decision,
@@ -30,7 +30,7 @@ from mhnb.core.guard.wishes import (
     encode_decision,
 )
 from mhnb.core.wire.framing import FrameDecoder, encode_frames
-from mhnb.core.wire.hostspec import HostSpec, parse_hostspec
+from mhnb.core.wire.protocol import HostSpec, parse_hostspec
 from mhnb.errors import LaunchError, UnknownMessage
 from mhnb.rank.guard.local_agreement import (
     FAST_POLLS,

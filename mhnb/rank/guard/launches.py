@@ -15,8 +15,7 @@ from operator import itemgetter
 from types import FrameType
 from typing import Any, Protocol
 
-from mhnb.core.explain.stacks import PendingLaunch, cell_line
-from mhnb.core.explain.where import count_launches
+from mhnb.core.explain.where import PendingLaunch, cell_line, count_launches
 from mhnb.core.guard.agreement import MAX_LINES
 from mhnb.core.guard.outlines import pack_outline
 from mhnb.core.guard.rules import has_collectives

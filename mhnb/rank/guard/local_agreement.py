@@ -17,9 +17,12 @@ from typing import Protocol, TypeVar
 
 from mhnb.core.guard.agreement import (
     ENDINGS,
+    LAUNCH_DECISION,
     LINE_LIMIT,
     MAX_LINES,
     WITHDRAW_REASONS,
+    Decision,
+    LaunchProposal,
     Vote,
     decide,
     format_deadlock,
@@ -28,7 +31,6 @@ from mhnb.core.guard.agreement import (
 )
 from mhnb.core.guard.outlines import find_differences, unpack_outline
 from mhnb.core.guard.threads import kind_of
-from mhnb.core.guard.wishes import LAUNCH_DECISION, Decision, LaunchProposal
 from mhnb.rank.guard.shared_board import Entry, SharedBoard, Slot, yield_core
 
 __all__ = [

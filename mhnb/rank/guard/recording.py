@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
-from mhnb.core.explain.stacks import PendingLaunch
+from mhnb.core.explain.where import PendingLaunch
 from mhnb.core.guard.host_data import HostDataRow
 from mhnb.core.guard.provenance import InputRow
 from mhnb.core.wire.protocol import LaunchRow

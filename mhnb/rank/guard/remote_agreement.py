@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mhnb.core.guard.wishes import (
+from mhnb.core.guard.agreement import (
     CellFinished,
     Decision,
     DescribeProgram,
@@ -28,7 +28,7 @@ from mhnb.core.guard.wishes import (
     encode_from_rank,
 )
 from mhnb.core.wire.framing import FrameDecoder, encode_frames
-from mhnb.core.wire.hostspec import HostSpec
+from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost, UnknownMessage
 from mhnb.rank.channel import connect
 from mhnb.rank.guard.local_agreement import (

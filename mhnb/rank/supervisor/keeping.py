@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mhnb.core.wire.hostspec import HostSpec
+from mhnb.core.wire.protocol import HostSpec
 from mhnb.rank.guard.agreement_server import listen
 from mhnb.rank.guard.local_agreement import mark_rank_lost
 from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard, create_board, create_interrupt_flag

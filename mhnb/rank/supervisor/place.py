@@ -15,8 +15,8 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.reach.gpus import divide_gpus
-from mhnb.core.wire.hostspec import HostSpec
+from mhnb.core.reach.environment import divide_gpus
+from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.rank.cell.paths import hub_log
 from mhnb.system.gpus import list_gpus, require_gpus

@@ -13,7 +13,7 @@ from html import escape
 from typing import Self
 
 from mhnb.core.guard.check import CheckRow
-from mhnb.core.preflight.report import PreflightReport
+from mhnb.core.preflight.facts import PreflightReport
 from mhnb.sharding.report import Report
 from mhnb.view.boards.check import format_check_html, format_check_text
 from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from mhnb.core.preflight.report import Cell, Finding, PreflightReport
+from mhnb.core.preflight.facts import Cell, Finding, PreflightReport
 from mhnb.core.ranks import pluralize
 from mhnb.view.boards.tables import format_table_html, format_table_text
 from mhnb.view.style import QUIET_STYLE, wrap_html
@@ -19,7 +19,7 @@ _FINDING_SIGNS = {"failure": "✗", "warning": "!", "note": "·"}
 def format_preflight_text(report: PreflightReport) -> str:
     """Format the report as text.
 
-    >>> from mhnb.core.preflight.report import Column
+    >>> from mhnb.core.preflight.facts import Column
     >>> print(format_preflight_text(PreflightReport(("a",), (Column("login", {0: Cell("ok")}),), ())))
     preflight · 1 host · all well
        login

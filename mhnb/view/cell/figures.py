@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, TypeAlias
 
-from mhnb.core.output.figures import Figure, collect_figures, describe_figure
+from mhnb.core.output.bars import Figure, collect_figures, describe_figure
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes

@@ -15,8 +15,8 @@ from typing import TypeAlias
 from mhnb.core.output.alike import OutputGroup, RichPart
 from mhnb.core.output.bars import merge_bars
 from mhnb.core.output.differ import Line as SaidLine
-from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
+from mhnb.core.output.terminal import GAP_LINE
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.ansi import strip_ansi

@@ -7,8 +7,8 @@ from dataclasses import replace
 from html import escape
 from typing import Literal, TypeAlias
 
-from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
+from mhnb.core.output.terminal import GAP_LINE
 from mhnb.core.ranks import describe_ranks
 from mhnb.values import Output
 from mhnb.view.cell.card import format_failure_report, format_ranks_html
