@@ -55,7 +55,7 @@ from mhnb.drive.listening import EventListener
 from mhnb.drive.submission import CellFuture, Update
 from mhnb.drive.watching import HostMonitor, describe_orphans
 from mhnb.errors import NotStarted, RanksLost, UnknownMessage
-from mhnb.link.base import Transport, rank_peer
+from mhnb.link.memory import Transport, rank_peer
 
 __all__ = ["EventLoop"]
 

@@ -29,7 +29,7 @@ from mhnb.core.wire.protocol import (
     StopHost,
 )
 from mhnb.launch.base import Host, QueuedHost, ReportObserver
-from mhnb.link.base import Transport, supervisor_peer
+from mhnb.link.memory import Transport, supervisor_peer
 from mhnb.rank.guard.shared_board import SharedBoard
 from mhnb.system.processes import find_exit_status, is_stopped
 

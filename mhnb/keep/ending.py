@@ -13,7 +13,7 @@ from mhnb.core.wire.protocol import HostUp, StopHost
 from mhnb.drive.fleet import open_detached_transport
 from mhnb.keep.berth import ClusterRecord, OwnerLock
 from mhnb.launch.attached import AdoptedHost
-from mhnb.link.base import supervisor_peer
+from mhnb.link.memory import supervisor_peer
 from mhnb.link.sockets import SocketServer
 from mhnb.system.processes import PROCESS_ENDED
 from mhnb.system.rundir import remove_keys

@@ -1,4 +1,4 @@
-"""Ports for the coordinator and the hub: find free ones, and report why a requested one cannot be used."""
+"""Ports and addresses: find free ports for the coordinator and the hub, check ports that are in use, and wait for a listener."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ import os
 import random
 import resource
 import socket
-from contextlib import ExitStack
+import struct
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from itertools import islice
 
 from mhnb.errors import PreflightFailed
-
-__all__ = [
-    "ACCEPT_PAUSE_S",
-    "RESOURCE_ERRNOS",
-    "check_port_free",
-    "find_free_port",
-    "find_own_address",
-    "max_unauthenticated",
-    "reserve_hub_ports",
-]
-
 
 _BELOW_EPHEMERAL = range(20_000, 32_000)
 """Below the ephemeral range, from which Linux and macOS serve sockets that bind to port 0."""
@@ -165,3 +157,51 @@ def _has_listener(host: str, port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((host, port)) == 0
+
+
+# -- wait until a process listens at an address
+
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
+"""The pause doubles: this machine's coordinator is up in a moment, but hundreds of ranks may try one that is late."""
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+def wait_for_port(
+    address: str,
+    limit_s: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Wait until a process listens at `HOST:PORT`. Return False if none does in time, or the address is not valid.
+
+    gRPC, refused once, tries again only after a second: it should not try before the coordinator is up.
+    """
+    host, _, port = address.rpartition(":")
+    until, pause_s = clock() + limit_s, _FIRST_PAUSE_S
+    while (left_s := until - clock()) > 0:
+        try:
+            if _try_connect(host.strip("[]"), int(port), left_s):
+                return True
+        except (OSError, ValueError):
+            # The host does not exist or cannot be reached: JAX reports it in its own words.
+            return False
+        sleep(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    return False
+
+
+def _try_connect(host: str, port: int, limit_s: float) -> bool:
+    """Connect and close again. Return False if the connection was refused."""
+    try:
+        connection = socket.create_connection((host, port), limit_s)
+    except ConnectionError:
+        return False
+    with closing(connection):
+        if connection.getsockname() != connection.getpeername():
+            return True
+        # The system may assign to the connecting socket the very port that it tries. The port must not stay in use for
+        # that.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    return False

@@ -44,9 +44,8 @@ from mhnb.core.wire.protocol import (
     format_hostspec,
     parse_hostspec,
 )
-from mhnb.core.wire.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage, VersionMismatch
-from mhnb.system.sealing import Decryptor, Encryptor
+from mhnb.system.sealing import Decryptor, Encryptor, Signer, Verifier
 
 T = TypeVar("T")
 KEY = b"k" * 32

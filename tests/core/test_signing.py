@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.wire.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage
+from mhnb.system.sealing import Signer, Verifier
 from mhnb.values import Frame
 
 FRAMES = [b"header", b"payload"]

@@ -22,8 +22,7 @@ import pytest
 from mhnb.core.wire.framing import encode_frames
 from mhnb.core.wire.protocol import Message, RankReply, RankRequest, RunCell, SkipCell, StopHost
 from mhnb.link import sockets
-from mhnb.link.base import Transport
-from mhnb.link.memory import InProcessTransport
+from mhnb.link.memory import InProcessTransport, Transport
 from mhnb.link.sockets import SocketServer
 from mhnb.rank.channel import TransportClient
 from mhnb.system.sealing import CHALLENGE_NBYTES, derive_session_key, make_frame_writer
