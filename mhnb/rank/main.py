@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from mhnb.core.wire.protocol import HostSpec, PhaseReached, StartFailed, parse_hostspec
+from mhnb.rank.asks.transfer_jax import set_ranks_per_host
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.channel import TransportClient
-from mhnb.rank.guard.neighbours import set_ranks_per_host
 from mhnb.rank.versions import read_versions
 from mhnb.system.private import make_private_folder
 from mhnb.system.processes import end_with_parent

@@ -51,7 +51,7 @@ def _contestants(count: int) -> dict[str, Callable[[], str]]:
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from mhnb.rank.asks.layouts import read_layout
+    from mhnb.rank.asks.transfer_jax import read_layout
     from mhnb.view.draw import format_layout_text
     from mhnb.view.sharding.drawhtml import format_layout_html
 

@@ -19,7 +19,7 @@ import mhnb
 from mhnb.core.exchange.boxes import Box
 from mhnb.errors import InvalidRequest, ShardingError
 from mhnb.explore.layouts import DisplayableLayout, DisplayableTree
-from mhnb.rank.asks.layouts import read_layout, read_mesh
+from mhnb.rank.asks.transfer_jax import read_layout, read_mesh
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.spec import Spec, check_spec, parse_spec

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from mhnb.errors import InvalidRequest
-from mhnb.rank.asks.layouts import has_layout, is_mesh, read_mesh, read_row, read_tree
+from mhnb.rank.asks.transfer_jax import has_layout, is_mesh, read_mesh, read_row, read_tree
 from mhnb.sharding.layout import LayoutTree, encode_mesh, encode_tree
 
 __all__ = ["describe_layout", "evaluate_metadata"]

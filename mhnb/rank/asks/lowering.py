@@ -13,7 +13,7 @@ import numpy as np
 
 from mhnb.core.exchange.variables import format_array
 from mhnb.errors import InvalidRequest
-from mhnb.rank.guard.neighbours import host_label
+from mhnb.rank.asks.transfer_jax import host_label
 from mhnb.rank.guard.programs import CompiledProgram, ranks_of_devices
 from mhnb.rank.jaxhooks import read_name_and_devices
 from mhnb.sharding.hlo import HloCollective, NamedMesh, parse_collectives, parse_meshes

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from mhnb.rank.asks.layouts import is_global_array, read_layout
+from mhnb.rank.asks.transfer_jax import is_global_array, read_layout
 from mhnb.sharding.layout import format_array_line
 
 __all__ = ["draw_shardings_without_color", "register_array_reprs"]
