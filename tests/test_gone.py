@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from mhnb.launch.gone import is_running, kill_groups, wait_until_ended
+from mhnb.system.processes import is_running, kill_groups, wait_until_ended
 
 
 @pytest.fixture

@@ -8,8 +8,14 @@ import sys
 import psutil
 import pytest
 
-from mhnb.launch.gone import is_running, wait_until_ended
-from mhnb.system.processes import find_start_time_s, is_same_process, is_stopped, resident_nbytes
+from mhnb.system.processes import (
+    find_start_time_s,
+    is_running,
+    is_same_process,
+    is_stopped,
+    resident_nbytes,
+    wait_until_ended,
+)
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import contextlib
 
 import psutil
 
-from mhnb.launch.gone import is_running, kill_groups, wait_until_ended
-from mhnb.system.processes import PROCESS_ENDED, is_stopped
+from mhnb.system.processes import PROCESS_ENDED, is_running, is_stopped, kill_groups, wait_until_ended
 
 __all__ = ["AdoptedHost", "DetachedHosts", "end_supervisor"]
 

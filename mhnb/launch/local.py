@@ -14,8 +14,8 @@ from pathlib import Path
 
 from mhnb.core.wire.protocol import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
-from mhnb.launch.gone import kill_groups
 from mhnb.system.private import open_private
+from mhnb.system.processes import kill_groups
 
 __all__ = ["LocalHost", "check_platform"]
 

@@ -22,7 +22,7 @@ from mhnb.launch.hostfile import ranks_per_host, read_hostfile
 from mhnb.launch.profile import Profile, is_path, load_profile
 from mhnb.launch.settings import KINDS
 from mhnb.startup.options import OPTION_NAMES, StartOptions, check_folder
-from mhnb.system.gpus import require_gpus
+from mhnb.system.processes import require_gpus
 
 __all__ = ["check_same_options", "default_spec", "format_host_names", "resolve_spec"]
 

@@ -20,7 +20,7 @@ from mhnb.core.exchange.sync import (
 from mhnb.errors import ClusterError, InvalidRequest, RanksLost
 from mhnb.exchange.asks import await_reply, request_all
 from mhnb.startup.options import check_folder
-from mhnb.system.digests import digest_file
+from mhnb.system.processes import digest_file
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -1,25 +1,28 @@
-"""Inspect processes of this machine from outside: memory, state, exit status and start time, whatever the process runs."""
+"""Processes, GPUs and file digests of this machine: inspect a process, wait for its end, kill process groups.
+
+A process is observed from outside (memory, state, exit status, start time), whatever it runs.
+GPUs are those in the output of nvidia-smi that CUDA_VISIBLE_DEVICES allows.
+Two machines compare digests of a file to find out whether they have the same content.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import hashlib
 import os
+import shutil
 import signal
+import subprocess
 import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
-__all__ = [
-    "PROCESS_ENDED",
-    "PROCESS_UNREADABLE",
-    "end_with_parent",
-    "find_exit_status",
-    "find_start_time_s",
-    "is_same_process",
-    "is_stopped",
-    "resident_nbytes",
-]
+from mhnb.core.reach.environment import parse_gpus, select_visible
+from mhnb.errors import LaunchError
 
 PROCESS_ENDED = (psutil.NoSuchProcess, FileNotFoundError)
 """What psutil raises for a process that has ended.
@@ -133,3 +136,98 @@ def end_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+# -- list the GPUs of this machine: those in the output of nvidia-smi that CUDA_VISIBLE_DEVICES allows
+
+
+_QUERY_TIMEOUT_S = 30.0
+
+
+def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that this process may use; empty if nvidia-smi is missing or fails."""
+    program = shutil.which("nvidia-smi", path=environment.get("PATH"))
+    if program is None:
+        return ()
+    command = [program, "--query-gpu=index,uuid", "--format=csv,noheader"]
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_QUERY_TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        # The driver hangs. JAX reports that with a message of its own.
+        return ()
+    return select_visible(parse_gpus(result.stdout), environment.get("CUDA_VISIBLE_DEVICES"))
+
+
+def require_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that this process may use.
+
+    Raises:
+        LaunchError: this process may use no GPU.
+    """
+    found = list_gpus(environment)
+    if not found:
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        why = (
+            "nvidia-smi lists none"
+            if visible is None
+            else f"CUDA_VISIBLE_DEVICES={visible!r} leaves none of those nvidia-smi lists"
+        )
+        raise LaunchError(
+            f"this machine has no GPU for the ranks: {why}\n"
+            "  nvidia-smi -L must list them; simulated hosts need no GPU: %mhjax start\n"
+            "  GPUs of other machines: --profile ssh --set share_gpus=True"
+        )
+    return found
+
+
+# -- wait for processes of this machine to end, and kill process groups
+
+
+_POLL_S = 0.01
+_KILL_WAIT_S = 2.0
+"""How long a killed process may take to end: it must free its memory, and may get little processor time on a busy machine."""
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Return whether it runs; a process that has ended but was not reaped by its parent does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except PROCESS_ENDED:
+        return False
+
+
+def wait_until_ended(processes: Sequence[psutil.Process], limit_s: float = _KILL_WAIT_S) -> bool:
+    """Wait until all have ended; return False if some have not within the limit."""
+    end = time.monotonic() + limit_s
+    while any(map(is_running, processes)):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def kill_groups(pids: Iterable[int]) -> None:
+    """Kill process groups, and return when their leaders have ended."""
+    leaders: list[psutil.Process] = []
+    for pid in pids:
+        with contextlib.suppress(*PROCESS_ENDED):
+            leaders.append(psutil.Process(pid))
+        # It ended at this moment; macOS raises "not permitted" for a group that has only a zombie.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    wait_until_ended(leaders)
+
+
+# -- digest of a file, by which two machines compare whether they have the same content
+
+
+def digest_file(path: Path) -> str:
+    """Return the BLAKE2b digest of a file's content.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mhnb.system.digests import digest_file
+from mhnb.system.processes import digest_file
 
 __all__ = ["finish_files", "list_missing_files", "write_files"]
 

@@ -19,8 +19,8 @@ from mhnb.core.reach.environment import divide_gpus
 from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.rank.cell.paths import hub_log
-from mhnb.system.gpus import list_gpus, require_gpus
 from mhnb.system.private import NotPrivate, check_ancestors, make_private_folder, write_private
+from mhnb.system.processes import list_gpus, require_gpus
 from mhnb.system.resources import profile_dir
 from mhnb.system.rundir import SUPERVISOR_MARK, format_supervisor_mark, lock_as_alive, make_run_dir, prune_run_dirs
 
