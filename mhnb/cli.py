@@ -142,7 +142,7 @@ def _stop(args: argparse.Namespace) -> int:
     from mhnb.core.ranks import pluralize
     from mhnb.keep.berth import list_cluster_records
     from mhnb.keep.ending import stop_detached
-    from mhnb.launch.attached import end_supervisor
+    from mhnb.launch.local import end_supervisor
     from mhnb.system.rundir import find_clusters_named, full_name, list_running_clusters
 
     records_by_run_dir = {str(berth.run_dir): berth for berth in list_cluster_records(os.environ)}

@@ -12,8 +12,7 @@ from mhnb.core.preflight.facts import AnswerChunk, OtherOutput, ProbeExited, par
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError
 from mhnb.launch import probe
-from mhnb.launch.calls import ProbeServer
-from mhnb.launch.chorus import MultiplexedProbes, ProbesExited
+from mhnb.launch.chorus import MultiplexedProbes, ProbeServer, ProbesExited
 
 
 @pytest.mark.parametrize("tag", ["3: ", "03: ", "[1,3]<stdout>:", "[3] ", ""])

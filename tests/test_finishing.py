@@ -21,7 +21,7 @@ from mhnb.core.wire.protocol import HostSpec, format_hostspec
 from mhnb.drive import finishing
 from mhnb.drive.finishing import run_uninterrupted, wait_for_pending_shutdowns
 from mhnb.errors import LaunchError
-from mhnb.launch import attached
+from mhnb.launch import local
 from mhnb.launch.carried import run_program
 from mhnb.launch.pods import CloudLauncher
 from mhnb.launch.probing import LocalPython, open_probes
@@ -137,14 +137,14 @@ def test_a_supervisor_that_is_told_again_while_it_ends(tmp_path: Path) -> None:
 
 def test_a_supervisor_that_does_not_end_is_killed_with_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A supervisor that ignores SIGTERM, halted or not, is gone when this returns."""
-    monkeypatch.setattr(attached, "_TERM_S", 0.2)
+    monkeypatch.setattr(local, "_TERM_S", 0.2)
     command = ["sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as shell:
         assert shell.stdout is not None
         held = psutil.Process(int(shell.stdout.readline()))
         shell.send_signal(signal.SIGSTOP)
         os.waitpid(shell.pid, os.WUNTRACED)
-        attached.end_supervisor(shell.pid)
+        local.end_supervisor(shell.pid)
         assert shell.wait(WAIT_S) == -signal.SIGKILL
         assert psutil.wait_procs([held], timeout=WAIT_S)[1] == []
 

@@ -9,7 +9,7 @@ import pytest
 
 from mhnb.launch.carried import CommandHosts
 from mhnb.launch.local import LocalHost
-from mhnb.launch.ssh_hosts import SshHost
+from mhnb.launch.ssh import SshHost
 
 
 class _LetGoMeanwhile:

@@ -16,13 +16,11 @@ from mhnb.core.reach.pods import KubernetesOptions, TpuOptions
 from mhnb.core.reach.slurm import SlurmOptions
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import InvalidRequest
-from mhnb.launch.launchers import create_launcher
 from mhnb.launch.mpi import MpiLauncher
 from mhnb.launch.pods import CloudLauncher
-from mhnb.launch.profile import find_profile, load_profile, user_profile_dir
-from mhnb.launch.settings import KINDS
+from mhnb.launch.profile import KINDS, create_launcher, find_profile, load_profile, user_profile_dir
 from mhnb.launch.slurm import SlurmLauncher
-from mhnb.launch.ssh_hosts import SshLauncher
+from mhnb.launch.ssh import SshLauncher
 from mhnb.system.resources import list_profiles, profile_dir
 
 Write = Callable[[str], str]

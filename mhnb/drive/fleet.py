@@ -20,11 +20,9 @@ from mhnb.drive.roll import RankInfo, describe_location
 from mhnb.errors import LaunchError
 from mhnb.keep.berth import ClusterRecord, OwnerLock
 from mhnb.keep.journaling import ClusterJournal
-from mhnb.launch.attached import AdoptedHost, DetachedHosts
 from mhnb.launch.base import CheckedHost, Host
-from mhnb.launch.launchers import apply_profile, create_launcher
-from mhnb.launch.local import LocalHost
-from mhnb.launch.profile import find_profile
+from mhnb.launch.local import AdoptedHost, DetachedHosts, LocalHost
+from mhnb.launch.profile import apply_profile, create_launcher, find_profile
 from mhnb.link.sockets import SocketServer
 from mhnb.startup.looking import InAllocationLauncher, preflight_callback
 from mhnb.startup.options import GenerationLocation, StartOptions, host_spec, hub_spec, local_spec

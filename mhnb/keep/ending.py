@@ -12,7 +12,7 @@ from collections.abc import Callable
 from mhnb.core.wire.protocol import HostUp, StopHost
 from mhnb.drive.fleet import open_detached_transport
 from mhnb.keep.berth import ClusterRecord, OwnerLock
-from mhnb.launch.attached import AdoptedHost
+from mhnb.launch.local import AdoptedHost
 from mhnb.link.memory import supervisor_peer
 from mhnb.link.sockets import SocketServer
 from mhnb.system.processes import PROCESS_ENDED

@@ -22,7 +22,7 @@ from mhnb.core.ranks import pluralize
 from mhnb.core.reach.hosts import parse_hosts
 from mhnb.drive.roll import StartProgress
 from mhnb.errors import LaunchError, MhnbError
-from mhnb.launch.launchers import create_launcher
+from mhnb.launch.profile import create_launcher
 from mhnb.startup import starting
 from mhnb.startup.asking import format_host_names, resolve_spec
 from mhnb.startup.options import parse_options

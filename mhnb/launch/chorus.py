@@ -1,25 +1,144 @@
-"""Multiplex probe requests to all tasks of one srun or mpiexec: each request goes to all tasks, the answers arrive in one log.
+"""Preflight inside the allocation of srun or mpiexec: probes run in place of the supervisors and share one command.
 
-The first of the tasks on a machine answers for it. The answers are not evaluated here.
+Each task first runs a probe instead of its supervisor. If preflight succeeds, the probes end and the supervisors start. Otherwise
+everything ends before any process has imported JAX.
+Each request goes to all tasks, and the answers arrive in one log. The first of the tasks on a machine answers for it. The answers are
+not evaluated here.
+MPI passes standard input to the first process only, so those probes connect to a TCP server of the notebook. Answers use the same
+connection, because an mpiexec may mix up output that several processes print at a time. Each side proves that it knows the secret in a
+file that only this user can read. A peer that cannot is disconnected without an answer.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hmac
 import json
+import queue
+import secrets
+import socket
+import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from mhnb.core.preflight.facts import AnswerChunk, OtherOutput, ProbeExited, parse_probe_line
+from mhnb.core.preflight.facts import AnswerChunk, OtherOutput, PreflightReport, ProbeExited, parse_probe_line
 from mhnb.core.reach.hosts import HostName
 from mhnb.core.reach.ssh import LOGGED_IN, SshOptions, build_ssh_error, explain_ssh
 from mhnb.errors import HostUnreachable, LaunchError
-from mhnb.launch.calls import ProbeServer
+from mhnb.launch.carried import CommandHosts, CommandSpec
+from mhnb.launch.probe import sign_challenge
 from mhnb.launch.probing import Probe
+from mhnb.system.ports import ACCEPT_PAUSE_S, RESOURCE_ERRNOS
 
-__all__ = ["MultiplexedProbes", "ProbesExited"]
+_CONNECT_TIMEOUT_S = 8.0
+_PROOF_LENGTH = 64
+_NUMBER_LENGTH = 6
+
+
+class ProbeServer:
+    """Accepts the connections of one launch's probes, and sends each line to all of them.
+
+    Args:
+        address: address of this machine, as the probes reach it.
+
+    Raises:
+        LaunchError: the address does not belong to this machine.
+    """
+
+    def __init__(self, address: str) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._secret = secrets.token_hex(16)
+        try:
+            self._listener = socket.create_server((address, 0), family=family, backlog=512)
+        except OSError as error:
+            raise LaunchError(
+                f"cannot listen at {address} ({error.strerror}); give an address of this machine that the hosts reach: --address 10.0.0.1"
+            ) from error
+        self._address = address
+        self._connections: dict[int, socket.socket] = {}
+        self._received: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._accept, name="mhnb-calls", daemon=True).start()
+
+    @property
+    def connection_info(self) -> dict[str, Any]:
+        """Return what a probe needs to connect, including the secret."""
+        port = self._listener.getsockname()[1]
+        return {"address": self._address, "port": port, "word": self._secret, "timeout_s": _CONNECT_TIMEOUT_S}
+
+    def send(self, line: bytes) -> None:
+        """Send a line to every connected probe."""
+        with self._lock:
+            for connection in self._connections.values():
+                # A probe that has ended reports the reason in the log.
+                with contextlib.suppress(OSError):
+                    connection.sendall(line)
+
+    def received_lines(self) -> Iterator[str]:
+        """Yield the lines received since the last call."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield self._received.get_nowait()
+
+    def close(self) -> None:
+        """Close all connections. A second call does nothing."""
+        self._closed.set()
+        # Otherwise the accepting thread would keep the port open.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for connection in self._connections.values():
+                # The reading thread closes the socket when it ends.
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as error:
+                if error.errno in RESOURCE_ERRNOS and not self._closed.wait(ACCEPT_PAUSE_S):
+                    # The caller waits in the system's queue.
+                    continue
+                # The listener was closed.
+                return
+            threading.Thread(target=self._serve_probe, args=(connection,), daemon=True).start()
+
+    def _serve_probe(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(_CONNECT_TIMEOUT_S)
+            connection.sendall(sign_challenge(self._secret, "notebook"))
+            reply = _receive(connection, _PROOF_LENGTH + _NUMBER_LENGTH)
+            number = reply[_PROOF_LENGTH:].strip()
+            proof = sign_challenge(self._secret, f"probe {int(number)}") if number.isdigit() else b""
+            if not hmac.compare_digest(proof, reply[:_PROOF_LENGTH]):
+                return
+            with self._lock:
+                self._connections[int(number)] = connection
+                connection.sendall(b"!")
+            connection.settimeout(None)
+            # A frozen machine would block `sendall`, and so delay the shutdown of all.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(_CONNECT_TIMEOUT_S), 0))
+            with connection.makefile("r", encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    self._received.put(line)
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count and (chunk := connection.recv(count - len(data))):
+        data += chunk
+    return data
+
+
+# -- multiplex probe requests to all tasks of one srun or mpiexec: each request goes to all tasks, the answers arrive in one log
+
 
 _POLL_S = 0.01
 _QUEUE_POLL_S = 0.1
@@ -257,3 +376,92 @@ class MultiplexedProbes:
 
 def _is_common(name: str, value: Any, all_arguments: Sequence[Mapping[str, Any]]) -> bool:
     return all(name in each and each[name] == value for each in all_arguments)
+
+
+# -- run preflight inside the allocation and with the command of the supervisors, before they start
+
+
+PreflightCheck: TypeAlias = Callable[[MultiplexedProbes], PreflightReport]
+"""Runs preflight; raises LaunchError if a start could not work."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightStage:
+    """The preflight before the supervisors start."""
+
+    check: PreflightCheck | None
+    """None: no preflight."""
+    start_input: bytes | None
+    """Input that starts the supervisors afterwards; None if only preflight was requested."""
+    remote_options: SshOptions
+    """Options of the remote side."""
+    probe_server: ProbeServer | None = None
+    """Server to which the probes connect, if the command cannot pass them requests."""
+
+
+class CheckedHosts(CommandHosts):
+    """The supervisors of one command, after a preflight of their machines.
+
+    Args:
+        command_spec: the command, with the input that turns each task into a probe.
+        supervisors: their numbers.
+        preflight: the preflight.
+    """
+
+    def __init__(self, command_spec: CommandSpec, supervisors: Sequence[int], preflight: PreflightStage) -> None:
+        super().__init__(command_spec, supervisors)
+        self.preflight_error: LaunchError | None = None
+        self.report: PreflightReport | None = None
+        """Result of preflight, if no finding prevents a start."""
+        self.preflight_done = threading.Event()
+        self._preflight = preflight
+        self._probes = MultiplexedProbes(
+            len(supervisors),
+            command_spec.log,
+            send=self.write_stdin,
+            has_ended=self.has_command_ended,
+            remote_options=preflight.remote_options,
+            server=preflight.probe_server,
+        )
+        self._preflight_thread = threading.Thread(target=self._run_preflight, name="mhnb-rehearsal", daemon=True)
+        self._preflight_thread.start()
+
+    @property
+    def preflight_s(self) -> float | None:
+        """Return the duration of preflight."""
+        return None if self.report is None else self.report.duration_s
+
+    def has_exited(self) -> bool:
+        """Return whether the command has ended, or preflight failed."""
+        return self.preflight_error is not None or super().has_exited()
+
+    def explain(self) -> str:
+        """Describe the findings of preflight, or why the command ended."""
+        return super().explain() if self.preflight_error is None else str(self.preflight_error)
+
+    def wait(self, pids: tuple[int, ...]) -> None:
+        """Close the watchdog's input, which ends everything, and wait for the end."""
+        self._probes.stop()
+        super().wait(pids)
+        self._preflight_thread.join()
+
+    def _run_preflight(self) -> None:
+        try:
+            self._probes.await_begin()
+            if self._preflight.check is not None:
+                self.report = self._preflight.check(self._probes)
+            if self._preflight.start_input is not None:
+                self._probes.end_probes()
+                self.write_stdin(self._preflight.start_input)
+        except ProbesExited:
+            # The command's output contains the reason, and `explain` reads it.
+            return
+        except LaunchError as error:
+            self.preflight_error = error
+        except Exception as error:  # noqa: BLE001  # an exception in this thread would not be reported otherwise
+            self.preflight_error = LaunchError(f"the look at the machines failed: {type(error).__name__}: {error}")
+        finally:
+            self._probes.close()
+            if self._preflight.probe_server is not None:
+                self._preflight.probe_server.close()
+            self.preflight_done.set()

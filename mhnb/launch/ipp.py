@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ipyparallel.cluster.launcher import EngineLauncher, LocalControllerLauncher, LocalProcessLauncher
 
-from mhnb.launch.settings import KINDS
+from mhnb.launch.profile import KINDS
 
 __all__ = [
     "MhnbControllerLauncher",

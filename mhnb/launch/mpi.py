@@ -16,11 +16,10 @@ from mhnb.core.reach.ssh import SshOptions
 from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
-from mhnb.launch.calls import ProbeServer
 from mhnb.launch.carried import CommandSpec, check_program, run_program, spec_input
+from mhnb.launch.chorus import CheckedHosts, PreflightCheck, PreflightStage, ProbeServer
 from mhnb.launch.lifeline import KEEP_MARKER
 from mhnb.launch.probing import PRELUDE_CALLBACK, probe_input
-from mhnb.launch.rehearsal import CheckedHosts, PreflightCheck, PreflightStage
 from mhnb.system.ports import find_own_address
 from mhnb.system.private import open_private
 

@@ -1,29 +1,192 @@
-"""Profiles: IPython profile directories that define how hosts are reached. Find one, read its settings, report its errors.
+"""Profiles, their settings, host files, and the launchers created from them.
 
+Profiles are IPython profile directories that define how hosts are reached.
 A profile's kind is the launcher that its ipcluster_config.py names: `c.Cluster.engine_launcher_class = "mhnb-slurm"`.
+Each kind has a class of traitlets settings, as in `c.MhnbSlurm.partition = "debug"`, with types and help, which
+`mhnb profile show NAME` prints. The classes only hold values: `core` interprets them, with frozen options made of them.
+The machines are those that `--hosts` or a host file names; a host file may also set the number of ranks per host.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import os
 import shlex
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from IPython.paths import get_ipython_dir
-from traitlets import Dict, List, TraitError, TraitType, Unicode
-from traitlets.config import Config
+from traitlets import Bool, Dict, Enum, Integer, List, TraitError, TraitType, Unicode
+from traitlets.config import Config, Configurable
 from traitlets.config.loader import PyFileConfigLoader
 
+from mhnb.core.asked.shape import ClusterSpec
+from mhnb.core.reach.hosts import HostName, parse_host, parse_hostfile, parse_hosts
+from mhnb.core.reach.mpi import MpiOptions
+from mhnb.core.reach.pods import KubernetesOptions, TpuOptions, kubectl_command, tpu_command
+from mhnb.core.reach.slurm import REQUEUE_NOTE, SlurmOptions, is_inside_job
+from mhnb.core.reach.ssh import SshOptions
+from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import InvalidRequest
-from mhnb.launch.settings import KINDS, Settings
+from mhnb.launch.base import Launcher
+from mhnb.launch.local import FakeMultiHostLauncher
+from mhnb.launch.mpi import MpiLauncher
+from mhnb.launch.pods import CloudLauncher
+from mhnb.launch.slurm import SlurmLauncher
+from mhnb.launch.ssh import SshLauncher
 from mhnb.system.resources import list_profiles, profile_dir
 
-__all__ = ["Profile", "find_profile", "is_path", "load_profile", "user_profile_dir", "user_profiles"]
+_Options = TypeVar("_Options")
+
+
+def _text(about: str, default: str | None = None) -> Any:
+    trait: Any = Unicode(default, allow_none=True, help=about) if default is None else Unicode(default, help=about)
+    return trait.tag(config=True)
+
+
+def _count(about: str, default: int | None = None) -> Any:
+    if default is None:
+        return Integer(None, allow_none=True, min=1, help=about).tag(config=True)
+    return Integer(default, min=1, help=about).tag(config=True)
+
+
+def _words(about: str) -> Any:
+    return List(Unicode(), help=about).tag(config=True)
+
+
+def _switch(about: str) -> Any:
+    return Bool(default_value=False, help=about).tag(config=True)
+
+
+class Settings(Configurable):
+    """Settings of every kind of profile."""
+
+    kind: ClassVar[str] = ""
+    ranks_per_host = _count("Ranks on each host (--per-host).", 1)
+    devices = _count("Simulated CPU devices per rank (--devices); none: what each machine has.")
+
+    def build_options(self, cls: type[_Options]) -> _Options:
+        """Build the frozen options of a kind from the settings of the same names."""
+        values = {part.name: getattr(self, part.name) for part in fields(cls) if self.has_trait(part.name)}  # type: ignore[arg-type]
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+class MhnbLocal(Settings):
+    """Simulated hosts on this machine."""
+
+    kind = "local"
+
+
+class MhnbGpu(Settings):
+    """The GPUs of this machine."""
+
+    kind = "gpu"
+    process_per = Enum(
+        ("gpu", "host"), default_value="gpu", help="A rank for each GPU, or one rank for all of this machine."
+    ).tag(config=True)
+
+
+class _RemoteSettings(Settings):
+    """Settings of every kind of profile whose ranks run on other machines."""
+
+    python = _text("The interpreter over there; none: this notebook's own, by its path.")
+    venv = _text("The folder of a virtual environment over there.")
+    conda = _text("Name or folder of a conda environment over there.")
+    setup = _text("One line of shell to run first: '. /etc/profile && module load cuda'.")
+    cwd = _text("The folder to run in over there; none: this notebook's, or the home where there is no such folder.")
+    environment = Dict(key_trait=Unicode(), value_trait=Unicode(), help="Variables to set over there.").tag(config=True)
+    share_gpus = _switch("Give each rank of a host its own part of the host's GPUs.")
+
+    def remote_options(self) -> SshOptions:
+        """Return the options of the remote side, for kinds that are not reached by our own ssh."""
+        return SshOptions(
+            python=self.python,
+            venv=self.venv,
+            conda=self.conda,
+            setup=self.setup,
+            cwd=self.cwd,
+            environment=dict(self.environment),
+        )
+
+
+class MhnbSsh(_RemoteSettings):
+    """Machines reached by ssh, with one login per machine."""
+
+    kind = "ssh"
+    hosts = _text("The machines: 'a,b,c', 'me@node[01-16]' (--hosts).")
+    hostfile = _text("A file that names them, one a line (--hostfile).")
+    user = _text("Whom to log in as; none: as your ssh config says.")
+    port = _count("The port of sshd; none: as your ssh config says.")
+    key_file = _text("A private key to log in with (--key); none: as your ssh config says.")
+    config_file = _text("Another ssh config than your own.")
+    extra = _words("More settings as in an ssh config, 'ProxyJump=gate'.")
+    connect_timeout_s = _count("Seconds to wait for a machine to answer.", 10)
+
+
+class MhnbSlurm(_RemoteSettings):
+    """Machines allocated by Slurm: one srun, as a job of its own or a step of the job this notebook is in."""
+
+    kind = "slurm"
+    partition = _text("Which partition; none: the site's default.")
+    account = _text("Whose budget.")
+    qos = _text("Which quality of service.")
+    time = _text("Limit of the job: minutes, '2:00:00', '1-12'.")
+    nodes = _count("Machines to spread the ranks over; none: as Slurm places them.")
+    cpus_per_rank = _count("CPUs of each rank.")
+    gpus_per_rank = _count("GPUs of each rank.")
+    memory = _text("Memory of each machine, '16G'.")
+    constraint = _text("Features that the machines must have.")
+    extra = _words("Further options of srun, a word each: '--exclusive', '--reservation=class'.")
+    srun = _text("The program.", "srun")
+
+
+class MhnbMpi(_RemoteSettings):
+    """Processes started by an mpiexec, here or on machines that it reaches."""
+
+    kind = "mpi"
+    hosts = _text("The machines, 'a,b,node[1-4]' (--hosts); none: where mpiexec places them by itself.")
+    hostfile = _text("A file that names them, one a line (--hostfile).")
+    mpiexec = _text("The program.", "mpiexec")
+    extra = _words("Further words for mpiexec, before the program.")
+
+
+class MhnbTpu(_RemoteSettings):
+    """The workers of a TPU VM, reached by gcloud."""
+
+    kind = "tpu"
+    tpu = _text("The TPU VM's name.")
+    zone = _text("Its zone; none: as gcloud is configured.")
+    project = _text("Its project; none: as gcloud is configured.")
+    internal_ip = _switch("Reach the workers by their internal addresses.")
+    extra = _words("Further options of `gcloud compute tpus tpu-vm ssh`, a word each.")
+    gcloud = _text("The program.", "gcloud")
+
+
+class MhnbKubernetes(_RemoteSettings):
+    """Pods, reached by kubectl."""
+
+    kind = "kubernetes"
+    pod = _text("The pods' name with {} where the number stands: 'trainer-{}'.")
+    namespace = _text("Their namespace; none: as kubectl is configured.")
+    container = _text("The container in each pod; none: its first.")
+    context = _text("The cluster; none: kubectl's current context.")
+    extra = _words("Further options of kubectl, a word each: '--kubeconfig=file'.")
+    kubectl = _text("The program.", "kubectl")
+
+
+KINDS: dict[str, type[Settings]] = {
+    cls.kind: cls for cls in (MhnbGpu, MhnbKubernetes, MhnbLocal, MhnbMpi, MhnbSlurm, MhnbSsh, MhnbTpu)
+}
+"""By the suffix of a profile's `c.Cluster.engine_launcher_class = "mhnb-slurm"`."""
+
+
+# -- profiles: IPython profile directories that define how hosts are reached. Find one, read its settings, report its errors
+
 
 _FILE = "ipcluster_config.py"
 _PREFIX = "mhnb-"
@@ -205,3 +368,150 @@ def _parse_setting(trait: TraitType[Any, Any], value: object, name: str) -> obje
         return trait.from_string(value)
     except (TraitError, ValueError) as error:
         raise InvalidRequest(f"{name}={value!r}: {trait.info()} is expected: {trait.help}") from error
+
+
+# -- create the launcher for a cluster spec, from the settings of its profile
+
+
+def create_launcher(cluster_spec: ClusterSpec, profile_settings: Mapping[str, Any]) -> Launcher:
+    """Create the launcher of a spec's profile.
+
+    Raises:
+        InvalidRequest: an unknown profile, or a setting that it does not have.
+    """
+    if cluster_spec.profile == "split":
+        return FakeMultiHostLauncher()
+    profile = load_profile(cluster_spec.profile, profile_settings)
+    return _FACTORIES[profile.kind](cluster_spec, profile.settings)
+
+
+def apply_profile(spec: HostSpec, cluster_spec: ClusterSpec, profile_settings: Mapping[str, Any]) -> HostSpec:
+    """Return a host's spec with the profile's settings for the remote side."""
+    if cluster_spec.profile == "split":
+        return spec
+    settings: Any = load_profile(cluster_spec.profile, profile_settings).settings
+    # The shell enters a configured folder before the interpreter starts, or reports that it is missing.
+    return replace(spec, share_gpus=settings.share_gpus, cwd="." if settings.cwd else spec.cwd)
+
+
+def format_restart_note(cluster_spec: ClusterSpec, *, is_detachable: bool) -> str:
+    """Return a note if a restart must request machines from a scheduler again; otherwise an empty string."""
+    queues = is_detachable and (cluster_spec.kind or cluster_spec.profile) == "slurm" and not is_inside_job(os.environ)
+    return REQUEUE_NOTE if queues else ""
+
+
+def _parse_machines(cluster_spec: ClusterSpec) -> list[HostName]:
+    return [parse_host(name) for name in cluster_spec.machines]
+
+
+def _ssh_launcher(cluster_spec: ClusterSpec, settings: Any) -> Launcher:
+    if not cluster_spec.machines:
+        raise InvalidRequest(
+            "the ssh profile needs the names of the machines: --hosts a,b[1-3], --hostfile FILE, or c.MhnbSsh.hosts in the profile"
+        )
+    return SshLauncher(_parse_machines(cluster_spec), _make_ssh_options(settings))
+
+
+def _make_ssh_options(settings: Any) -> SshOptions:
+    options: SshOptions = replace(settings.build_options(SshOptions), environment=dict(settings.environment))
+    return options
+
+
+def read_ssh_options(cluster_spec: ClusterSpec, profile_settings: Mapping[str, Any]) -> SshOptions | None:
+    """Return the ssh options for the machines of a spec; None if they are not reached by ssh.
+
+    Raises:
+        InvalidRequest: a setting that the profile does not have.
+    """
+    if cluster_spec.profile == "split":
+        return None
+    profile = load_profile(cluster_spec.profile, profile_settings)
+    return _make_ssh_options(profile.settings) if profile.kind == "ssh" else None
+
+
+def _slurm_launcher(cluster_spec: ClusterSpec, settings: Any) -> Launcher:
+    if cluster_spec.machines:
+        raise InvalidRequest(
+            f"hosts {', '.join(cluster_spec.machines)}: Slurm chooses the machines; name them for it: "
+            f"--set extra=--nodelist={','.join(cluster_spec.machines)}"
+        )
+    return SlurmLauncher(settings.build_options(SlurmOptions), settings.remote_options())
+
+
+def _mpi_launcher(cluster_spec: ClusterSpec, settings: Any) -> Launcher:
+    return MpiLauncher(
+        settings.build_options(MpiOptions), settings.remote_options(), _parse_machines(cluster_spec), os.environ
+    )
+
+
+def _tpu_launcher(_cluster_spec: ClusterSpec, settings: Any) -> Launcher:
+    options = settings.build_options(TpuOptions)
+    return CloudLauncher(options.gcloud, partial(tpu_command, options), settings.remote_options())
+
+
+def _kubernetes_launcher(_cluster_spec: ClusterSpec, settings: Any) -> Launcher:
+    options = settings.build_options(KubernetesOptions)
+    return CloudLauncher(options.kubectl, partial(kubectl_command, options), settings.remote_options())
+
+
+_FACTORIES: dict[str, Callable[[ClusterSpec, Settings], Launcher]] = {
+    "kubernetes": _kubernetes_launcher,
+    "mpi": _mpi_launcher,
+    "slurm": _slurm_launcher,
+    "ssh": _ssh_launcher,
+    "tpu": _tpu_launcher,
+}
+
+
+# -- read the machines that `--hosts` or a host file names, and the number of ranks per host in a file
+
+
+def read_hosts(spec: str) -> tuple[HostName, ...]:
+    """Parse `a,b,c`, or read a host file: `@hosts.txt`, or any path with a slash, which no machine name contains.
+
+    Raises:
+        InvalidRequest: an invalid machine name, or a file that cannot be read.
+    """
+    if not spec.startswith("@") and "/" not in spec:
+        return parse_hosts(spec)
+    return read_hostfile(spec.removeprefix("@"))
+
+
+def read_hostfile(name: str) -> tuple[HostName, ...]:
+    """Read a host file.
+
+    Raises:
+        InvalidRequest: it cannot be read, or contains an invalid machine name.
+    """
+    path = Path(name).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(
+            f"cannot read the host file {path}: {error}; give a file with a machine's name on each line"
+        ) from error
+    return parse_hostfile(text, str(path))
+
+
+def ranks_per_host(hosts: Sequence[HostName]) -> int | None:
+    """Return the number of ranks that a host file sets for every host; None if it sets none.
+
+    Raises:
+        InvalidRequest: the numbers differ between hosts.
+    """
+    slots = {host.slots for host in hosts}
+    if len(slots) > 1:
+        first: dict[int | None, HostName] = {}
+        for host in hosts:
+            first.setdefault(host.slots, host)
+        details = "".join(f"\n  {host.source}: {host} has {_format_slots(host.slots)}" for host in first.values())
+        least = min(number or 1 for number in slots)
+        raise InvalidRequest(
+            f"slots differ, and every host needs the same number of ranks: rank r is on host r // ranks per host{details}\n"
+            f"  --per-host {least} says it for all, over the file; or write the same slots= on each line"
+        )
+    return slots.pop() if slots else None
+
+
+def _format_slots(slots: int | None) -> str:
+    return "no slots=" if slots is None else f"slots={slots}"

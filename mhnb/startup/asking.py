@@ -18,9 +18,7 @@ from mhnb.core.asked.shape import (
 )
 from mhnb.core.reach.hosts import HostName, parse_hosts
 from mhnb.errors import AlreadyStarted, InvalidRequest
-from mhnb.launch.hostfile import ranks_per_host, read_hostfile
-from mhnb.launch.profile import Profile, is_path, load_profile
-from mhnb.launch.settings import KINDS
+from mhnb.launch.profile import KINDS, Profile, is_path, load_profile, ranks_per_host, read_hostfile
 from mhnb.startup.options import OPTION_NAMES, StartOptions, check_folder
 from mhnb.system.processes import require_gpus
 

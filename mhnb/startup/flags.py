@@ -14,7 +14,7 @@ from typing import Any
 from mhnb.core.asked.expression import int_argument
 from mhnb.core.reach.hosts import HostName
 from mhnb.errors import InvalidRequest
-from mhnb.launch.hostfile import ranks_per_host, read_hostfile, read_hosts
+from mhnb.launch.profile import ranks_per_host, read_hostfile, read_hosts
 
 __all__ = ["add_doctor_flags", "add_start_flags", "start_arguments"]
 
@@ -105,7 +105,7 @@ def start_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _profile_settings(args: argparse.Namespace) -> dict[str, Any]:
-    from mhnb.launch.settings import KINDS
+    from mhnb.launch.profile import KINDS
 
     found: dict[str, Any] = {}
     for setting, _, _ in _SETTING_FLAGS.values():

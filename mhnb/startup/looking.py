@@ -23,12 +23,11 @@ from mhnb.core.reach.hosts import parse_host
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import LaunchError, PreflightFailed
 from mhnb.launch.base import Launcher
-from mhnb.launch.chorus import MultiplexedProbes
-from mhnb.launch.launchers import create_launcher, read_ssh_options
+from mhnb.launch.chorus import CheckedHosts, MultiplexedProbes, PreflightCheck
 from mhnb.launch.mpi import MpiLauncher
 from mhnb.launch.pods import CloudLauncher
 from mhnb.launch.probing import open_local_probe, open_probes
-from mhnb.launch.rehearsal import CheckedHosts, PreflightCheck
+from mhnb.launch.profile import create_launcher, read_ssh_options
 from mhnb.launch.slurm import SlurmHosts, SlurmLauncher
 from mhnb.startup.asking import resolve_spec
 from mhnb.startup.flags import start_arguments

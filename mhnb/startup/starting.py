@@ -37,9 +37,9 @@ from mhnb.keep.berth import (
 from mhnb.keep.journaling import next_generation, record_generation
 from mhnb.keep.replaying import check_replay
 from mhnb.keep.replaying import replay as run_replay
-from mhnb.launch.allocation import park_allocation, release_parked_allocation
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
+from mhnb.launch.slurm import park_allocation, release_parked_allocation
 from mhnb.startup.asking import check_same_options, default_spec, resolve_spec
 from mhnb.startup.looking import run_preflight
 from mhnb.startup.options import StartOptions, check_folder, parse_options

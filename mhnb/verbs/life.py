@@ -22,7 +22,7 @@ from mhnb.frontend.boards import status_from_cluster, summary_from_cluster
 from mhnb.frontend.notebook import Session
 from mhnb.keep import replaying
 from mhnb.keep.berth import describe_other_clusters
-from mhnb.launch.launchers import format_restart_note
+from mhnb.launch.profile import format_restart_note
 from mhnb.rank.jaxseams import backend_is_initialized
 from mhnb.startup import starting
 from mhnb.verbs.start import progress_callback

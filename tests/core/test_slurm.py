@@ -20,7 +20,7 @@ from mhnb.core.reach.slurm import (
     step_command,
 )
 from mhnb.errors import InvalidRequest
-from mhnb.launch.launchers import format_restart_note
+from mhnb.launch.profile import format_restart_note
 
 _FAR = ["sh", "-c", PROBE_SCRIPT]
 _ALWAYS = ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
