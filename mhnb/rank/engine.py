@@ -25,13 +25,10 @@ from mhnb.rank.asks.verbs import handle_request
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.cell.arrays_shown import draw_shardings_without_color, register_array_reprs
 from mhnb.rank.cell.capture import Capture
-from mhnb.rank.cell.paths import RankPaths
-from mhnb.rank.cell.runner import CellRunner
-from mhnb.rank.cell.shell import RankShell
-from mhnb.rank.cell.timed import include_launches_in_time
+from mhnb.rank.cell.runner import CellRunner, exit_on_internal_error
+from mhnb.rank.cell.shell import RankShell, include_launches_in_time
 from mhnb.rank.channel import TransportClient
-from mhnb.rank.defects import exit_on_internal_error
-from mhnb.rank.versions import read_versions
+from mhnb.rank.supervisor.place import RankPaths, read_versions
 
 __all__ = ["RankEngine", "RankKernel", "serve"]
 

@@ -3,9 +3,12 @@
 It imports the heavy libraries once and forks every rank from itself, so that a host pays for `import jax` once and not per rank.
 It stays single-threaded until the last fork. It knows processes, but no cells and no JAX programs.
 
-Started as `python -m mhnb.rank.host`, with one line of JSON (a HostSpec) on standard input. If the cluster has other hosts too,
-it reports first and waits for `StartRanks`: what each must know of the others is not known before all have reported.
+Started with `python -m` and one line of JSON (a HostSpec) on standard input. If the cluster has other hosts too,
+it reports first and waits for `BeginRanks`: what each must know of the others is not known before all have reported.
 Standard input stays open: its end means that the owner is gone, and every process here ends with it unless the spec says keep.
+A kept supervisor ends by itself if it has nothing left to keep and no notebook drives its cluster.
+
+For launch agreement it keeps the shared board, with a server for other hosts, or one interrupt word for the ranks of its host.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+
+import psutil
 
 from mhnb.core.reach.environment import add_to_no_proxy
 from mhnb.core.wire.protocol import (
@@ -36,19 +41,141 @@ from mhnb.core.wire.protocol import (
     StopHost,
     parse_hostspec,
 )
-from mhnb.rank.cell.paths import RankPaths, read_hub_lines
 from mhnb.rank.channel import TransportClient
-from mhnb.rank.supervisor.abandoned import OrphanTimer, has_connections
-from mhnb.rank.supervisor.keeping import AgreementHost
-from mhnb.rank.supervisor.place import assign_gpus, await_connection_file, prepare_host, write_connection_file
-from mhnb.rank.supervisor.spawn import preload, spawn_hub, spawn_rank
+from mhnb.rank.guard.agreement_server import listen
+from mhnb.rank.guard.local_agreement import mark_rank_lost
+from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard, create_board, create_interrupt_flag
+from mhnb.rank.supervisor.place import (
+    RankPaths,
+    assign_gpus,
+    await_connection_file,
+    prepare_host,
+    read_hub_lines,
+    write_connection_file,
+)
+from mhnb.rank.supervisor.spawn import preload, spawn_agreement_server, spawn_hub, spawn_rank
 from mhnb.system.ports import find_free_port
 from mhnb.system.private import open_private, touch_private
-from mhnb.system.processes import is_stopped, resident_nbytes
+from mhnb.system.processes import PROCESS_UNREADABLE, is_stopped, resident_nbytes
 from mhnb.system.room import raise_open_file_limit
 from mhnb.system.rundir import remove_keys
 
-__all__ = ["Supervisor", "main"]
+_CHECKS_PER_LIMIT = 8
+"""How many checks there are within the limit: a kept cluster may be idle for days, and must cost nothing."""
+
+
+class OrphanTimer:
+    """Measures how long no notebook has driven a cluster that has nothing left to drive.
+
+    Args:
+        limit_s: seconds after which it is over; 0 for never.
+        has_nothing_left: returns whether nothing is left to drive.
+
+    >>> alone = OrphanTimer(10.0, lambda: True)
+    >>> samples = ((False, 0.0), (True, 9.0), (False, 12.0), (False, 21.0), (False, 24.0))
+    >>> [alone.has_expired(is_attached, now) for is_attached, now in samples]
+    [False, False, False, False, True]
+    """
+
+    def __init__(self, limit_s: float, has_nothing_left: Callable[[], bool]) -> None:
+        self._limit_s, self._has_nothing_left = limit_s, has_nothing_left
+        self._since: float | None = None
+        self._checked_at: float | None = None
+
+    def has_expired(self, is_attached: bool, now: float) -> bool:  # noqa: FBT001  # a state, and its time
+        """Return whether the limit has passed; to be called repeatedly.
+
+        Args:
+            is_attached: whether a notebook is attached.
+            now: seconds of a clock that only goes forward.
+        """
+        if is_attached or self._limit_s <= 0:
+            self._since = self._checked_at = None
+            return False
+        if self._checked_at is not None and now - self._checked_at < self._limit_s / _CHECKS_PER_LIMIT:
+            return False
+        self._checked_at = now
+        if not self._has_nothing_left():
+            self._since = None
+            return False
+        self._since = now if self._since is None else self._since
+        return now - self._since >= self._limit_s
+
+
+def has_connections(pid: int) -> bool:
+    """Return whether a process, or a child of it, has a TCP connection with a process outside of them.
+
+    A machine that lost its power has not closed its connection. The connection stays until the kernel gives it up, on Linux
+    a quarter of an hour after something was sent.
+    """
+    own, others = set(), set()
+    try:
+        hub = psutil.Process(pid)
+        for process in (hub, *hub.children(recursive=True)):
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_ESTABLISHED:
+                    own.add(tuple(connection.laddr))
+                    others.add(tuple(connection.raddr))
+    except PROCESS_UNREADABLE:
+        # It is ending in this moment and its parent will learn of it, or it cannot be seen and is not judged.
+        return True
+    return bool(others - own)
+
+
+# -- what the supervisor of a host keeps for launch agreement
+
+
+class AgreementHost:
+    """Creates what the ranks of this host look for. Must be created before them, while this process has one thread.
+
+    Raises:
+        LaunchError: the board's address is not available.
+    """
+
+    def __init__(self, spec: HostSpec) -> None:
+        run_dir = Path(spec.run_dir)
+        self.server_pid: int | None = None
+        """The process that takes part in agreement for ranks of other hosts, if there are any."""
+        self._board: SharedBoard | None = None
+        self._interrupt_flag: InterruptFlag | None = None
+        self._remote_ranks = sorted(set(range(spec.process_count)) - set(spec.ranks))
+        if spec.has_shared_board:
+            create_board(run_dir, spec.process_count)
+            self._board = SharedBoard(run_dir, spec.process_count)
+            if spec.board_url:
+                with listen(spec.board_url) as listener:
+                    self.server_pid = spawn_agreement_server(spec, listener)
+        elif spec.board_url:
+            create_interrupt_flag(run_dir, spec.supervisor or 0)
+            self._interrupt_flag = InterruptFlag(run_dir, spec.supervisor or 0)
+
+    def request_interrupt(self, seq: int) -> None:
+        """Request that the ranks of this host stop a cell before their next launch."""
+        for target in (self._board, self._interrupt_flag):
+            if target is not None:
+                target.request_interrupt(seq)
+
+    def request_close(self) -> None:
+        """Request that the ranks of this host close their connections to each other."""
+        for target in (self._board, self._interrupt_flag):
+            if target is not None:
+                target.request_close()
+
+    def mark_server_lost(self, status: int) -> None:
+        """Mark the ranks of other hosts as lost, so that no rank here waits for them: the delegate has ended.
+
+        Args:
+            status: the status from `waitpid`.
+        """
+        self.server_pid = None
+        print(f"mhnb: the board's delegate ended with status {status}; see log/board.log", file=sys.stderr, flush=True)
+        assert self._board is not None
+        for rank in self._remote_ranks:
+            mark_rank_lost(self._board, rank)
+
+
+# -- the supervisor of one host: starts the hub and the ranks, reaps them, signals them, ends them
+
 
 _POLL_S = 1.0
 _RECONNECT_POLL_S = 0.5

@@ -23,7 +23,7 @@ from mhnb.frontend.notebook import Session
 from mhnb.keep import replaying
 from mhnb.keep.berth import describe_other_clusters
 from mhnb.launch.profile import format_restart_note
-from mhnb.rank.jaxseams import backend_is_initialized
+from mhnb.rank.jaxhooks import backend_is_initialized
 from mhnb.startup import starting
 from mhnb.verbs.start import progress_callback
 from mhnb.verbs.verb import Command, no_flags

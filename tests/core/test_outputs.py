@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.core.output.terminal import HEAD_LIMIT, TAIL_LIMIT, OutputAccumulator, accumulate_events
 from mhnb.core.wire.protocol import OutputEvent
-from mhnb.rank.cell.buffer import EventBuffer
+from mhnb.rank.cell.capture import EventBuffer
 
 DISPLAY: OutputEvent = ["display", {"text/plain": "old"}, {}, "id1"]
 

@@ -69,7 +69,7 @@ SEEN: dict[str, tuple[StackSample, Activity, str]] = {
         StackSample(frames(("jax/array.py", "_value")), CELL, compute_cpus=0.8, pending_launch=STEP), "computing", "jit(step)",
     ),
     "left": (
-        StackSample(frames(("rank/guard/local_agreement.py", "pause"), ("rank/guard/left.py", "_outlast")), CELL, compute_cpus=0.5),
+        StackSample(frames(("rank/guard/local_agreement.py", "pause"), ("rank/guard/localwork.py", "_outlast")), CELL, compute_cpus=0.5),
         "blocked", "a collective of an earlier cell, which still runs or waits",
     ),
     "agreement": (

@@ -32,8 +32,8 @@ from mhnb.core.wire.protocol import (
     RunCell,
     SkipCell,
 )
-from mhnb.rank.guard.mismatches import Mismatches
-from mhnb.rank.guard.recording import LaunchReport
+from mhnb.rank.guard.agreement import Mismatches
+from mhnb.rank.guard.launches import LaunchReport
 from mhnb.values import Outcome, Output
 
 __all__ = ["CellProcess", "Said"]

@@ -10,8 +10,7 @@ import pytest
 
 from mhnb.core.guard.agreement import LAUNCH_DECISION, Decision, LaunchProposal, Vote
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.agreement import LaunchGate
-from mhnb.rank.guard.signals import DeferredSignals
+from mhnb.rank.guard.agreement import DeferredSignals, LaunchGate
 
 
 class BellError(Exception):

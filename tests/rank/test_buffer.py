@@ -8,7 +8,7 @@ import pytest
 
 from mhnb.core.output.terminal import accumulate_events
 from mhnb.core.wire.protocol import OutputEvent
-from mhnb.rank.cell.buffer import EventBuffer
+from mhnb.rank.cell.capture import EventBuffer
 
 
 def text_of(events: list[OutputEvent]) -> str:

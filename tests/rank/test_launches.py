@@ -9,8 +9,7 @@ import pytest
 
 from mhnb.core.explain.where import PendingLaunch
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.launched import Launch
-from mhnb.rank.guard.launches import LaunchRecorder
+from mhnb.rank.guard.launches import Launch, LaunchRecorder
 
 
 class FakeArray:

@@ -187,7 +187,7 @@ def test_jax_lists_the_newest_first() -> None:
     """What is not looked at again rests on it: the order of JAX's list, also of arrays that other threads make."""
     program = """
 import threading, numpy as np
-from mhnb.rank.jaxseams import list_arrays
+from mhnb.rank.jaxhooks import list_arrays
 assert list_arrays() == []
 import jax
 assert list_arrays() == []

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.cell.mark import LogOffsets, Offsets, read_offsets
-from mhnb.rank.cell.paths import RankPaths
+from mhnb.rank.supervisor.place import LogOffsets, Offsets, RankPaths, read_offsets
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from mhnb.core.explain.culprit import ErrorSite
 from mhnb.core.explain.cures import find_hint
 from mhnb.core.life.roster import drop_stack_frames, pick_error_line
 from mhnb.core.output.results import CellResult
-from mhnb.rank.cell.native import split_library_noise
+from mhnb.rank.cell.origin import split_library_noise
 from mhnb.system.ports import find_free_port
 
 Fresh = Callable[..., Cluster]

@@ -1,10 +1,21 @@
-"""Find the collectives of a function by lowering and compiling it. Nothing is launched, no array is read."""
+"""Answer requests about shardings and collectives, from metadata and compiled text: nothing is launched, no array is read.
+
+Collectives of a function are found by lowering and compiling it. Those of a cell are read from the programs that it launched.
+
+The expression of `%mhjax layout EXPRESSION` is looked up, never run. Allowed are names, attributes and subscripts of containers,
+and containers of those. Anything that could compute is refused, because a program launched here would be launched outside of
+any cell.
+"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import difflib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from inspect import getattr_static
 from types import MethodType
 from typing import Any, TypeVar
 
@@ -12,16 +23,17 @@ import jax
 import numpy as np
 
 from mhnb.core.exchange.variables import format_array
-from mhnb.errors import InvalidRequest
-from mhnb.rank.asks.transfer_jax import host_label
-from mhnb.rank.guard.programs import CompiledProgram, ranks_of_devices
-from mhnb.rank.jaxhooks import read_name_and_devices
+from mhnb.errors import HloError, InvalidRequest, MhnbError
+from mhnb.rank.asks.transfer_jax import has_layout, host_label, is_mesh, read_mesh, read_row, read_tree
+from mhnb.rank.cell.cells import cell_file, find_user_location
+from mhnb.rank.cell.origin import capture_thread_output
+from mhnb.rank.guard.programs import CompiledProgram, find_launched_programs, forbid_launches, ranks_of_devices
+from mhnb.rank.jaxhooks import current_recorder, read_name_and_devices
 from mhnb.sharding.hlo import HloCollective, NamedMesh, parse_collectives, parse_meshes
 from mhnb.sharding.hlo_module import SourceLine
-from mhnb.sharding.report import Collective, Program, make_report
+from mhnb.sharding.layout import LayoutTree, encode_mesh, encode_tree
+from mhnb.sharding.report import Collective, Program, make_report, program_to_wire
 from mhnb.sharding.why import Explanation
-
-__all__ = ["CALL_FILE", "collectives", "describe_compiled", "is_plain_function", "lower_program", "replace_source"]
 
 CALL_FILE = "<this call>"
 """The file name of a call that the user typed."""
@@ -161,3 +173,198 @@ def describe_compiled(compiled: CompiledProgram, line: SourceLine | None) -> Pro
     program = Program(compiled.name, compiled.ranks, compiled.platform, found, meshes).with_explanations("")
     why = tuple(one and dataclasses.replace(one, is_kept=False) for one in program.why)
     return replace_source(dataclasses.replace(program, why=why), __file__, lambda _: line)
+
+
+# -- answer `%mhjax layout EXPRESSION` on a rank: where the value is stored, from metadata alone
+
+
+_METADATA_ATTRIBUTES = ("sharding",)
+"""Attributes of an array that compute nothing."""
+
+
+def describe_layout(namespace: Mapping[str, Any], expression: str) -> dict[str, Any]:
+    """Describe where the value of an expression is stored.
+
+    Returns:
+        `kind`: `mesh`, `array`, `tree`, or `error` with a `text`; and the value as encoded by `sharding.wire`.
+    """
+    try:
+        value = evaluate_metadata(namespace, expression)
+        if is_mesh(value):
+            return {"kind": "mesh", "mesh": encode_mesh(read_mesh(value))}
+        if has_layout(value):
+            return {"kind": "array", "tree": encode_tree(LayoutTree((read_row("", value),)))}
+        return {"kind": "tree", "tree": encode_tree(read_tree(value))}
+    except InvalidRequest as error:
+        return {"kind": "error", "text": str(error)}
+
+
+def evaluate_metadata(namespace: Mapping[str, Any], expression: str) -> Any:
+    """Return the value that an expression names.
+
+    Raises:
+        InvalidRequest: the expression is not valid, its value does not exist, or finding it would compute something.
+    """
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise InvalidRequest(
+            f"{expression!r} is no expression: {error.msg}; give a name, or an expression such as params['w']"
+        ) from error
+    return _SafeEvaluator(namespace).visit(tree)
+
+
+class _SafeEvaluator(ast.NodeVisitor):
+    """Evaluates an expression node by node, and refuses nodes that could compute something."""
+
+    def __init__(self, namespace: Mapping[str, Any]) -> None:
+        self._namespace = namespace
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if node.id not in self._namespace:
+            raise InvalidRequest(f"there is no {node.id!r}; %mhjax vars lists what the ranks hold")
+        return self._namespace[node.id]
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        owner = self.visit(node.value)
+        if isinstance(owner, jax.Array):
+            if node.attr not in _METADATA_ATTRIBUTES:
+                raise self._refusal(node)
+        elif _runs_code(owner, node.attr):
+            raise self._refusal(node)
+        try:
+            return getattr(owner, node.attr)
+        except AttributeError as error:
+            raise InvalidRequest(f"{ast.unparse(node)}: {error}") from error
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        owner = self.visit(node.value)
+        if isinstance(owner, jax.Array) or not isinstance(owner, Mapping | list | tuple):
+            raise self._refusal(node)
+        try:
+            return owner[self.visit(node.slice)]
+        except (LookupError, TypeError) as error:
+            raise InvalidRequest(f"{ast.unparse(node)}: {type(error).__name__}: {error}") from error
+
+    def visit_Constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        number = self.visit(node.operand)
+        if isinstance(node.op, ast.USub) and type(number) is int:
+            return -number
+        raise self._refusal(node)
+
+    def visit_Tuple(self, node: ast.Tuple) -> Any:
+        return tuple(map(self.visit, node.elts))
+
+    def visit_List(self, node: ast.List) -> Any:
+        return list(map(self.visit, node.elts))
+
+    def visit_Dict(self, node: ast.Dict) -> Any:
+        if None in node.keys:
+            raise self._refusal(node)
+        return {self.visit(key): self.visit(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+
+    def generic_visit(self, node: ast.AST) -> Any:
+        raise self._refusal(node)
+
+    @staticmethod
+    def _refusal(node: ast.AST) -> InvalidRequest:
+        return InvalidRequest(
+            f"{ast.unparse(node)} may compute something, and between cells nothing is run;"
+            " bind it to a name in a %%mhjax cell, then: %mhjax layout NAME"
+        )
+
+
+def _runs_code(owner: object, name: str) -> bool:
+    """Return whether reading an attribute runs code. Properties of JAX's meshes and shardings launch nothing."""
+    found = getattr_static(type(owner), name, None)
+    return isinstance(found, property | cached_property) and not type(owner).__module__.startswith("jax.")
+
+
+# -- report which collectives a call would launch, and which a cell did launch
+
+
+_COLLECTOR = "__mhnb_take__"
+_NO_LAUNCH = (
+    "`%mhjax collectives` runs nothing. Compute that argument in a %%mhjax cell, bind it to a name, and pass the name"
+)
+
+
+def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """Compile a call without running it.
+
+    Args:
+        call: for example `step(params, batch)`; its function and arguments are evaluated here.
+        namespace: the user's namespace.
+        known: the user's names, for a did-you-mean hint.
+
+    Returns:
+        `{"program", "plain", "printed"}`. If evaluating, lowering or reading the call raised, the error instead:
+        `{"ename", "evalue", "is_mhnb_error", "close_names", "was_traced", "place", "code", "site"}`.
+    """
+    was_traced = False
+    try:
+        with forbid_launches(_NO_LAUNCH), capture_thread_output() as output:
+            f, args, kwargs = _evaluate(call, namespace)
+            was_traced = True
+            program = lower_program(f, args, kwargs)
+        return {"program": program_to_wire(program), "plain": is_plain_function(f), "printed": output.text}
+    except MhnbError as error:
+        return _describe_failure(error, [], is_mhnb_error=True, was_traced=was_traced)
+    except Exception as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the reply
+        name = getattr(error, "name", None) if isinstance(error, NameError) else None
+        close_names = difflib.get_close_matches(name, known, 3) if isinstance(name, str) else []
+        return _describe_failure(error, close_names, is_mhnb_error=False, was_traced=was_traced)
+
+
+def _describe_failure(
+    error: Exception, close_names: list[str], *, is_mhnb_error: bool, was_traced: bool
+) -> dict[str, Any]:
+    failure = {
+        "ename": type(error).__name__,
+        "evalue": str(error),
+        "ours": is_mhnb_error,
+        "near": close_names,
+        "traced": was_traced,
+    }
+    place, code, site = find_user_location(error)
+    return failure | {"place": place, "code": code, "site": site}
+
+
+def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Evaluate the function and the arguments of a call, but not the call itself."""
+    tree = ast.parse(call.strip(), mode="eval")
+    node = tree.body
+    assert isinstance(node, ast.Call)
+    collector_call = ast.Call(ast.Name(_COLLECTOR, ast.Load()), node.args, node.keywords)
+    tree.body = ast.Tuple([node.func, collector_call], ast.Load())
+    code = compile(ast.fix_missing_locations(tree), CALL_FILE, "eval")
+    f, (args, kwargs) = eval(code, namespace, {_COLLECTOR: lambda *args, **kwargs: (args, kwargs)})  # noqa: S307 - on a rank
+    return f, args, kwargs
+
+
+def describe_launched(seq: int) -> dict[str, Any]:
+    """Describe the programs that a cell launched on several ranks, in the order of their first launches.
+
+    Returns:
+        `{"gone": True}` if another cell has run since, else `{"programs": [[fingerprint, launches, program or text of
+        the error], ...]}`.
+    """
+    recorder = current_recorder()
+    if recorder is None:
+        raise HloError("launches are not recorded: %mhjax status says why the guard is unavailable")
+    programs = find_launched_programs(recorder, seq)
+    if programs is None:
+        return {"gone": True, "programs": []}
+    # Keep the line of each program's first launch. Launches from no line of the cell have none.
+    located = [(row[0], SourceLine(cell_file(seq), row[3])) for row in reversed(recorder.ended_rows) if row[3]]
+    lines = dict(located)
+    rows: list[list[Any]] = []
+    for fingerprint, count, compiled in programs:
+        try:
+            rows.append([fingerprint, count, program_to_wire(describe_compiled(compiled, lines.get(fingerprint)))])
+        except HloError as error:
+            rows.append([fingerprint, count, f"{compiled.name}: {error}"])
+    return {"gone": False, "programs": rows}

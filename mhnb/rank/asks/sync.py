@@ -1,17 +1,21 @@
-"""Receive files from the notebook's machine: find out which are missing, write them, and report what they mean for imports."""
+"""Change files on a rank's machine: receive files from the notebook's machine, and run pip in the environment of the rank.
+
+For a sync the rank finds out which files are missing, writes them, and reports what they mean for imports.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mhnb.system.processes import digest_file
-
-__all__ = ["finish_files", "list_missing_files", "write_files"]
 
 _PARTIAL_SUFFIX = ".mhnb-part"
 """Suffix of a file that is not complete yet, so that an import never finds half of one."""
@@ -78,3 +82,45 @@ def _is_same(path: Path, nbytes: int, mode: int, digest: str) -> bool:
         return found.st_size == nbytes and found.st_mode & 0o777 == mode and digest_file(path) == digest
     except OSError:
         return False
+
+
+# -- run pip on this machine, in the environment of the rank
+
+
+def describe_environment() -> dict[str, Any]:
+    """Describe the environment that packages are installed into. Equal ones may be shared, or be equal copies."""
+    prefix = Path(sys.prefix)
+    found = prefix.stat()
+    return {"python": sys.executable, "prefix": str(prefix), "inode": found.st_ino, "changed_ns": found.st_mtime_ns}
+
+
+def run_pip(arguments: Sequence[str]) -> dict[str, Any]:
+    """Run pip, make imports look at the disk again, and return pip's exit code and output.
+
+    Raises:
+        RuntimeError: neither pip nor uv is installed.
+    """
+    command = _find_pip()
+    subcommand, *rest = arguments
+    # No user is there to answer a prompt.
+    confirmation = ["--yes"] if subcommand == "uninstall" and command[0] == sys.executable else []
+    completed = subprocess.run(
+        [*command, subcommand, *confirmation, *rest],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+        env=os.environ | {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_PYTHON": sys.executable},
+    )
+    importlib.invalidate_caches()
+    return {"code": completed.returncode, "said": completed.stdout}
+
+
+def _find_pip() -> list[str]:
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    if (uv := shutil.which("uv")) is not None:
+        return [uv, "pip"]
+    raise RuntimeError(f"{sys.executable} has no pip, and there is no uv; {sys.executable} -m ensurepip may bring it")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from mhnb.core.wire.protocol import RankReply, RankRequest
-from mhnb.rank.asks import check, code, layout, pip, sync
+from mhnb.rank.asks import code, lowering, sync
 from mhnb.rank.asks.transfer import HandlerResult, TransferStore
 from mhnb.rank.asks.variables import describe_variables, user_names
 
@@ -91,11 +91,11 @@ def _names(context: RequestContext) -> HandlerResult:
 
 def _check(context: RequestContext) -> HandlerResult:
     found = {name: context.namespace[name] for name in context.arguments["names"] if name in context.namespace}
-    return {name: check.describe_leaves(value) for name, value in found.items()}, ()
+    return {name: code.describe_leaves(value) for name, value in found.items()}, ()
 
 
 def _layout(context: RequestContext) -> HandlerResult:
-    return layout.describe_layout(context.namespace, context.arguments["expression"]), ()
+    return lowering.describe_layout(context.namespace, context.arguments["expression"]), ()
 
 
 def _complete(context: RequestContext) -> HandlerResult:
@@ -108,17 +108,17 @@ def _inspect(context: RequestContext) -> HandlerResult:
 
 def _collectives(context: RequestContext) -> HandlerResult:
     # Imported only here: the modules that read programs take 0.02 s to import, and most clusters never need them.
-    from mhnb.rank.asks import collectives
+    from mhnb.rank.asks import lowering
 
-    return collectives.describe_call(
+    return lowering.describe_call(
         context.arguments["call"], context.namespace, user_names(context.namespace, context.hidden)
     ), ()
 
 
 def _launched(context: RequestContext) -> HandlerResult:
-    from mhnb.rank.asks import collectives
+    from mhnb.rank.asks import lowering
 
-    return collectives.describe_launched(context.arguments["seq"]), ()
+    return lowering.describe_launched(context.arguments["seq"]), ()
 
 
 def _list_missing_files(context: RequestContext) -> HandlerResult:
@@ -135,11 +135,11 @@ def _finish_files(context: RequestContext) -> HandlerResult:
 
 
 def _describe_environment(_: RequestContext) -> HandlerResult:
-    return pip.describe_environment(), ()
+    return sync.describe_environment(), ()
 
 
 def _pip(context: RequestContext) -> HandlerResult:
-    return pip.run_pip(context.arguments["words"]), ()
+    return sync.run_pip(context.arguments["words"]), ()
 
 
 HANDLERS: dict[str, Callable[[RequestContext], HandlerResult]] = {

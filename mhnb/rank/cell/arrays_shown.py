@@ -1,19 +1,41 @@
-"""Repr of global arrays, alone or in a container: shape, mesh, spec and cost, in the same words on every rank.
+"""Parts of IPython and of libraries that are replaced in a rank's shell: array reprs, history, keyboard input, drawing.
 
-JAX's own text shows only shape and dtype, because more would need communication. Only a fully replicated array has its numbers
-on every rank, and shows them first.
+A global array is shown with shape, mesh, spec and cost, alone or in a container, in the same words on every rank. JAX's own text
+shows only shape and dtype, because more would need communication. Only a fully replicated array has its numbers on every rank,
+and shows them first.
+
+`In` and `Out` are lists in memory, numbered by cell number. No database, no thread.
+A rank has no keyboard: code that would wait for one raises at once, with the reason and the next step.
+Libraries that draw in a browser draw what a rank can send: tqdm draws text, and matplotlib draws pictures. Widgets of a rank
+reach no browser; text bars can be folded into one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import builtins
+import code
+import functools
+import getpass
+import importlib
+import os
+import pdb
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NoReturn
 
+import IPython
+from IPython.core import debugger
+from IPython.core.history import HistoryManager
+from IPython.core.interactiveshell import InteractiveShell
+
+from mhnb.errors import NoKeyboard
 from mhnb.rank.asks.transfer_jax import is_global_array, read_layout
 from mhnb.sharding.layout import format_array_line
-
-__all__ = ["draw_shardings_without_color", "register_array_reprs"]
 
 _ARRAY_CLASSES = (
     ("jaxlib._jax", "ArrayImpl"),
@@ -89,3 +111,177 @@ def _print_lines(text: str, printer: Any) -> None:
             if at:
                 printer.break_()
             printer.text(line)
+
+
+# -- make code that would wait for a keyboard raise at once, with the reason and the next step: a rank has no keyboard
+
+
+_PUSH_HINT = "Ask in a plain notebook cell, name = {what}(...), then %mhjax push name."
+_JAX_PRINT_HINT = 'Print what you want to see: jax.debug.print("{x}", x=x).'
+_PRINT_HINT = "Print what you want to see, or bring it to the notebook with %mhjax pull NAME."
+
+
+def disable_stdin(shell: InteractiveShell) -> None:
+    """Replace input, getpass, breakpoint, pdb and the debugger's magics by functions that raise."""
+    builtins.input = _make_refusal("input()", _PUSH_HINT.format(what="input"))
+    getpass.getpass = _make_refusal("getpass()", _PUSH_HINT.format(what="getpass.getpass"))
+    sys.breakpointhook = _make_refusal("breakpoint()", _PRINT_HINT)
+    # Every other debugger, such as IPython's own or ipdb, ends in `interaction`.
+    pdb.set_trace = _make_refusal("pdb.set_trace()", _PRINT_HINT)
+    # Raise at the call itself: it would stop at the next line, which may be another function's, or not exist.
+    pdb.Pdb.set_trace = _make_refusal("pdb", _PRINT_HINT)  # type: ignore[method-assign]
+    # These two would read end-of-file and continue without a message.
+    code.InteractiveConsole.interact = _make_refusal("code.interact()", _PRINT_HINT)  # type: ignore[method-assign]
+    IPython.embed = _make_refusal("IPython.embed()", _PRINT_HINT)
+    debugger.Pdb.__init__ = _refuse_terminal_debuggers(debugger.Pdb.__init__)  # type: ignore[method-assign]
+    pdb.Pdb.interaction = _make_refusal("pdb", _PRINT_HINT)  # type: ignore[method-assign]
+    for magic, kind in (("debug", "line_cell"), ("pdb", "line")):
+        shell.register_magic_function(_make_refusal(f"%{magic}", _PRINT_HINT), kind, magic)
+
+
+def disable_jax_breakpoint(jax: Any) -> None:
+    """Make JAX's own debugger raise when it is called. Its prompt would read end-of-file, and fail the program with that."""
+    jax.debug.breakpoint = _make_refusal("jax.debug.breakpoint()", _JAX_PRINT_HINT)
+
+
+def _refuse_terminal_debuggers(original: Callable[..., None]) -> Callable[..., None]:
+    """Make IPython's terminal debuggers raise, ipdb's included: without a terminal they cannot even be created."""
+    refuse = _make_refusal("pdb", _PRINT_HINT)
+
+    @functools.wraps(original)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        if hasattr(type(self), "pt_init"):
+            refuse()
+        original(self, *args, **kwargs)
+
+    return make
+
+
+def _make_refusal(what: str, hint: str) -> Any:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise NoKeyboard(
+            f"{what} has no keyboard to read from: this code runs on a rank, and ranks have none. {hint}", what=what
+        )
+
+    refuse.__name__ = refuse.__qualname__ = what.strip("%()").rpartition(".")[2]
+    refuse.__doc__ = "Refused on a rank: there is no keyboard."
+    return refuse
+
+
+def without_input(command: str) -> str:
+    """Return a `!` command that reads end-of-file from its standard input; its outputs stay a terminal.
+
+    The user's own shell runs it, whatever its language.
+    """
+    return shlex.join(["sh", "-c", 'exec "$0" -c "$1" </dev/null', os.environ.get("SHELL") or "sh", command])
+
+
+# -- make libraries that draw in a browser draw what a rank can send: tqdm draws text, and matplotlib draws pictures
+
+
+_TQDM_MODULES = {
+    # The module in which tqdm checks whether it runs in a notebook. The check has changed between versions.
+    "tqdm.autonotebook": ("tqdm", "trange"),
+    "tqdm.notebook": ("tnrange", "tqdm", "tqdm_notebook", "trange"),
+}
+"""The names that each of them provides."""
+
+
+class _TqdmTextFinder(MetaPathFinder, Loader):
+    """Import hook that provides tqdm's text bars in place of its automatic choice and of its widgets."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - the finder's interface
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Return a spec for those modules."""
+        return ModuleSpec(fullname, self) if fullname in _TQDM_MODULES else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Use Python's default module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill the module as tqdm does in a terminal."""
+        # tqdm's own package has loaded `tqdm.std` before it imports this module.
+        std, names = sys.modules["tqdm.std"], _TQDM_MODULES[module.__name__]
+        vars(module).update({name: std.trange if "range" in name else std.tqdm for name in names}, __all__=list(names))
+
+
+_BROWSER_BACKENDS = ("matplotlib.backends.backend_nbagg", "ipympl.backend_nbagg")
+"""Backends of matplotlib that need a browser."""
+
+
+class _InlineBackendFinder(MetaPathFinder, Loader):
+    """Import hook that provides matplotlib's inline backend in place of one that needs a browser."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - the finder's interface
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Return a spec for those modules."""
+        return ModuleSpec(fullname, self) if fullname in _BROWSER_BACKENDS else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Use Python's default module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill the module with the inline backend's names, and print a note."""
+        # Installed with IPython, like the inline backend itself.
+        backend_inline = importlib.import_module("matplotlib_inline.backend_inline")
+        vars(module).update({name: value for name, value in vars(backend_inline).items() if name[:1] != "_"})
+        print(f"mhnb: {NO_BROWSER_NOTE.format(f'the backend {module.__name__}')}", file=sys.stderr)
+
+
+NO_BROWSER_NOTE = "{} needs a browser or a screen, which a rank does not have; inline is used"
+
+
+def install_text_output() -> None:
+    """Install the import hooks; a second call changes nothing."""
+    if not any(isinstance(finder, _TqdmTextFinder) for finder in sys.meta_path):
+        sys.meta_path[:0] = [_TqdmTextFinder(), _InlineBackendFinder()]
+
+
+# -- `In` and `Out` of a rank: lists in memory, numbered by cell number. No database, no thread
+
+
+class RankHistory(HistoryManager):
+    """IPython's history without its database, which costs a cell more than everything else in `run_cell`."""
+
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(**traits, enabled=False)
+        self._recent = ("", "", "")
+
+    def store_inputs(self, line_num: int, source: str, source_raw: str | None = None) -> None:
+        """Store a cell under its number. Numbers between, of cells that this rank did not run, get empty text."""
+        raw = (source if source_raw is None else source_raw).rstrip("\n")
+        _store_at(self.input_hist_parsed, line_num, source.rstrip("\n"))
+        _store_at(self.input_hist_raw, line_num, raw)
+        earlier = dict(zip(("_i", "_ii", "_iii"), self._recent, strict=True))
+        self._recent = (raw, *self._recent[:2])
+        shell = self.shell
+        for names in (shell.user_ns, shell.user_ns_hidden):
+            names.update(earlier)
+            names[f"_i{line_num}"] = raw
+
+    def store_output(self, line_num: int) -> None:
+        """Do nothing: outputs are in `Out` already."""
+
+    def get_tail(
+        self,
+        n: int | None = 10,
+        raw: bool = True,  # noqa: FBT001, FBT002 - IPython's signature
+        output: bool = False,  # noqa: FBT001, FBT002
+        include_latest: bool = False,  # noqa: FBT001, FBT002
+    ) -> Iterable[tuple[int, int, Any]]:
+        """Return the last cells of this session, which is the only one."""
+        stop = len(self.input_hist_raw) - (not include_latest)
+        return list(self._get_range_session(max(1, stop - (n or 10)), stop, raw, output))
+
+
+def _store_at(history: list[str], number: int, text: str) -> None:
+    history.extend([""] * (number + 1 - len(history)))
+    history[number] = text

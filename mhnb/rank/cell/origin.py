@@ -1,27 +1,45 @@
-"""Track to which cell a piece of output belongs, and in which of the cell's threads or tasks code runs.
+"""Streams of a rank, output that bypasses Python, and the context that tells to which cell output belongs.
+
+`sys.stdout` and `sys.stderr` are text streams that pass what is written to the capture, a line at a time. The text side is
+Python's own, in C: printing a line costs one call into Python, not one for each of its pieces.
+A forked child of a cell has no capture: its streams write to the file descriptors, like any process's.
+
+C code and subprocesses write to file descriptors 1 and 2. The descriptors point to files, so that a crash loses nothing. What
+is added to the files is read here.
 
 Tasks of the event loop carry the cell in their context, threads on their thread object, work for a pool with the work itself.
 A thread or task is identified by what started it and by its count among those of its kind. These are the same on every rank;
 names and ids are not.
+
+Code that runs between cells, whose output belongs to no cell, can capture what its own thread prints.
 """
 
 from __future__ import annotations
 
 import asyncio
+import codecs
+import ctypes
 import functools
+import io
+import os
 import re
+import subprocess
+import sys
 import threading
+import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
+from os import fstat, pread
+from os import write as write_to
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from weakref import WeakKeyDictionary
 
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, number_thread
-
-__all__ = ["CELL_NUMBER", "CellThread", "current_cell", "current_thread", "propagate_to_threads"]
+from mhnb.system.private import open_private
 
 CELL_NUMBER: ContextVar[int] = ContextVar("mhnb_cell_seq", default=0)
 """The cell whose code runs in this context; 0 if unknown, as in threads that C++ code has started."""
@@ -219,3 +237,297 @@ def _call_at(
     if not seq or str(getattr(callback, "__module__", "")).startswith("asyncio"):
         return original(loop, when, callback, *args, **kwargs)
     return original(loop, when, _run_as, seq, _begin_work(callback), callback, *args, **kwargs)
+
+
+# -- output that bypasses Python: what C code and subprocesses write to file descriptors 1 and 2
+
+
+_READ_NBYTES = 1 << 20
+_IOLBF = 1
+_GLOO_LINE = r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. Expected number of connected peer ranks is : \d+"
+_GLOO_PREFIX = "[Gloo]"
+_GLOO_FRAGMENTS = (
+    r"(?:\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of connected peer ranks is : |\d)+"
+)
+_GLOO_MARKER = r"(?=.*(?:\[Gloo\] Rank|is connected to|peer ranks))"
+# Each device has a thread that prints this line in six pieces, which are sometimes interleaved.
+_GLOO = re.compile(rf"^{_GLOO_LINE}(?:\n|\Z)|^{_GLOO_MARKER}{_GLOO_FRAGMENTS}(?:\n|\Z)(?:^\d*\n)*", re.MULTILINE)
+
+_ABSL = re.compile(
+    r"^(?:[IW]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w./-]+\.(?:cc|cpp|h):\d+\] .*"
+    r"|WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR)(?:\n|\Z)",
+    re.MULTILINE,
+)
+"""I and W are information and warning. E and F are shown to the user: they report what went wrong."""
+
+
+class NativeFile:
+    """The file behind a descriptor, read from where the last read ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = open_private(path, os.O_RDONLY | os.O_CREAT)
+        self._offset = 0
+        self._partial_greeting = ""
+        """The beginning of a greeting of Gloo's that was not complete."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def offset(self) -> int:
+        """Number of bytes that have been read."""
+        return self._offset
+
+    def read_new(self) -> str:
+        """Return what was written since the last call. An incomplete Gloo greeting is kept for the next call."""
+        size = fstat(self._fd).st_size
+        if size <= self._offset:
+            unfinished, self._partial_greeting = self._partial_greeting, ""
+            return unfinished
+        parts = [self._partial_greeting]
+        while self._offset < size and (data := pread(self._fd, _READ_NBYTES, self._offset)):
+            self._offset += len(data)
+            parts.append(self._decoder.decode(data))
+        text = "".join(parts)
+        last = text[text.rfind("\n") + 1 :]
+        self._partial_greeting = last if last.startswith(_GLOO_PREFIX) else ""
+        return text.removesuffix(self._partial_greeting)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+def split_library_noise(text: str) -> tuple[str, str]:
+    r"""Split output of C code into what the user should see, and what libraries print about themselves.
+
+    Noise is the line that Gloo prints for each new set of devices, and absl's messages below the level of an error.
+
+    >>> split_library_noise("[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\nhere\n")[0]
+    'here\n'
+    """
+    noise: list[str] = []
+
+    def collect(found: re.Match[str]) -> str:
+        noise.append(found[0])
+        return ""
+
+    shown = _ABSL.sub(collect, _GLOO.sub(collect, text))
+    return shown, "".join(noise)
+
+
+@functools.cache
+def _c_stdout() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
+    """Return the C library and its `stdout`, which macOS calls `__stdoutp`. None if it has neither."""
+    library = ctypes.CDLL(None)
+    for name in ("stdout", "__stdoutp"):
+        try:
+            return library, ctypes.c_void_p.in_dll(library, name)
+        except ValueError:
+            continue
+    return None
+
+
+def line_buffer_c_stdout() -> None:
+    """Make C code's output leave the process line by line, as on a terminal; in a file it would wait for 4 KiB."""
+    if (found := _c_stdout()) is not None:
+        library, stdout = found
+        library.setvbuf(stdout, None, _IOLBF, ctypes.c_size_t(0))
+
+
+def flush_c_stdout() -> None:
+    """Write out an unfinished line of C's stdout.
+
+    Only that stream is flushed: flushing all of them would wait for a thread that reads from one.
+    """
+    if (found := _c_stdout()) is not None:
+        found[0].fflush(found[1])
+
+
+def hook_subprocesses(before_start: Callable[[], None]) -> Callable[[], None]:
+    """Call `before_start` before Python's own functions start a subprocess. Return a function that undoes this."""
+    init, system = subprocess.Popen.__init__, os.system
+
+    @functools.wraps(init)
+    def popen(self: Any, *args: Any, **kwargs: Any) -> None:
+        before_start()
+        init(self, *args, **kwargs)
+
+    @functools.wraps(system)
+    def run(command: Any) -> int:
+        before_start()
+        return system(command)
+
+    def undo() -> None:
+        subprocess.Popen.__init__ = init  # type: ignore[method-assign]
+        os.system = system
+
+    subprocess.Popen.__init__ = popen  # type: ignore[method-assign]
+    os.system = run
+    return undo
+
+
+# -- `sys.stdout` and `sys.stderr` of a rank: text streams that pass what is written to the capture, a line at a time
+
+
+# Imported by name, here and in the neighbouring modules: a cell may replace a function of `os`.
+
+
+class _BinarySide(io.BufferedIOBase):
+    """`sys.stdout.buffer`: passes bytes to the capture."""
+
+    def __init__(self, on_write: Callable[[bytes, str], None], fd: int, name: str) -> None:
+        self._on_write, self._fd, self.name = on_write, fd, name
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self.is_forked = False
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes; they are shown as UTF-8."""
+        if data.__class__ is not bytes:
+            data = bytes(data)
+        if self.is_forked:
+            self._write_through(data)
+        else:
+            self._on_write(data, self._decode(data))
+        return len(data)
+
+    def _write_through(self, data: bytes) -> None:
+        while data:
+            data = data[write_to(self._fd, data) :]
+
+    def flush(self) -> None:
+        """Do nothing: no bytes are buffered here."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that C code and subprocesses use for this stream."""
+        return self._fd
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def close(self) -> None:
+        """Stay open."""
+
+
+class RankStream(io.TextIOWrapper):
+    """A text stream as programs expect one: a descriptor number, an encoding, a binary side; never a terminal.
+
+    Args:
+        on_write: called with each finished line, or with what was flushed, as bytes and as text.
+        unbuffered: pass on every piece at once, as for stderr, so that the two streams keep their order.
+    """
+
+    def __init__(self, name: str, fd: int, on_write: Callable[[bytes, str], None], *, unbuffered: bool) -> None:
+        self._binary_side = _BinarySide(on_write, fd, f"<{name}>")
+        super().__init__(
+            self._binary_side,
+            encoding="utf-8",
+            errors="backslashreplace",
+            newline="",
+            line_buffering=not unbuffered,
+            write_through=unbuffered,
+        )
+
+    @property
+    def mode(self) -> str:
+        """The mode that a program sees."""
+        return "w"
+
+    def adapt_to_fork(self) -> None:
+        """Write straight to the descriptor from now on."""
+        self._binary_side.is_forked = True
+
+    def flush_to_capture(self) -> None:
+        """Flush, even if a cell has replaced `flush`."""
+        io.TextIOWrapper.flush(self)
+
+    def isatty(self) -> bool:
+        """Return False."""
+        return False
+
+    def detach(self) -> io.BufferedIOBase:  # type: ignore[override]  # its type promises what no program needs
+        """Return the binary side and keep it too: a wrapper around it writes to the same place."""
+        self.flush()
+        return self._binary_side
+
+    def reconfigure(self, **_: Any) -> None:
+        """Change nothing: output of a rank is shown as UTF-8, a line at a time."""
+        self.flush()
+
+    def is_wrapped_by(self, stream: object) -> bool:
+        """Return whether another stream forwards to this one: it wraps this one, or its binary side."""
+        parts = [getattr(stream, name, None) for name in ("buffer", "stream", "raw")]
+        parts += vars(stream).values() if hasattr(stream, "__dict__") else []
+        parts += [each for part in parts if isinstance(part, list | tuple) for each in part]
+        return any(part is self or part is self._binary_side for part in parts)
+
+    def close(self) -> None:
+        """Stay open: the stream belongs to the rank, not to a cell."""
+        self.flush()
+
+
+# -- capture what one thread prints for a while, for code that runs between cells and whose output belongs to no cell
+
+
+class ThreadOutput:
+    """The text captured so far.
+
+    Args:
+        limit: the most characters that are kept.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._text = ""
+        self._is_cut = False
+
+    @property
+    def text(self) -> str:
+        """All of the text, or its beginning and a line that says so."""
+        return f"{self._text}\n… (cut)\n" if self._is_cut else self._text
+
+    def add(self, text: str) -> None:
+        """Append text, up to the limit."""
+        room = self._limit - len(self._text)
+        self._is_cut = self._is_cut or len(text) > room
+        self._text += text[:room]
+
+
+class _Tee(io.TextIOBase):
+    """A stream that captures what its own thread writes, and passes on what other threads write."""
+
+    def __init__(self, output: ThreadOutput, other_threads: TextIO) -> None:
+        self._output, self._other_threads, self._thread = output, other_threads, threading.get_ident()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() != self._thread:
+            return self._other_threads.write(text)
+        self._output.add(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._other_threads.flush()
+
+
+@contextmanager
+def capture_thread_output(*, limit: int = 4000) -> Iterator[ThreadOutput]:
+    """Capture what this thread prints, to either stream, until the end of the block."""
+    output = ThreadOutput(limit)
+    with redirect_stdout(_Tee(output, sys.stdout)), redirect_stderr(_Tee(output, sys.stderr)):
+        yield output
+
+
+# -- callbacks for a forked child of a rank
+
+
+def weak_callback(method: Callable[[], None]) -> Callable[[], None]:
+    """Return a callback that calls the method while its object lives, because a fork callback cannot be unregistered."""
+    known = weakref.WeakMethod(method)
+
+    def call() -> None:
+        if (found := known()) is not None:
+            found()
+
+    return call

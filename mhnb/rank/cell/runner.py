@@ -1,19 +1,27 @@
 """Run cells on a rank, one at a time and in the order of their numbers, and answer each with exactly one message.
 
 This module decides which cell may run, what an interrupt hits, and when output is sent. The shell interprets the cell.
+
+An interrupt is repeated until it is delivered. After that, what the code does about it is its own decision: a checkpoint that
+an `except KeyboardInterrupt` writes must not be hit by the interrupt that was meant for the loop before it.
+
+If mhnb itself fails in a rank, the rank ends visibly. An event loop would log the exception and continue, and the notebook
+would wait for a reply that never comes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
+import sys
 import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from os import getpid
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from IPython.core.interactiveshell import ExecutionResult
 
@@ -32,13 +40,36 @@ from mhnb.rank.cell.capture import Capture
 from mhnb.rank.cell.looking import StackSampler
 from mhnb.rank.cell.shell import PreparedCell, RankShell
 from mhnb.rank.cell.taken import InterruptDelivery, is_within
-from mhnb.rank.defects import exit_on_internal_error
-from mhnb.rank.guard.recording import LaunchLog
+from mhnb.rank.guard.launches import LaunchLog
 from mhnb.rank.raised import is_a
 from mhnb.system.sigint import get_handler, set_handler
 from mhnb.values import Outcome
 
-__all__ = ["CellRunner"]
+INTERNAL_ERROR_EXIT_CODE = 70
+"""The value of `EX_SOFTWARE` in sysexits.h: an internal error."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def exit_on_internal_error(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Wrap a callback of the event loop that runs no user code unguarded: an exception from it is mhnb's own."""
+
+    @functools.wraps(function)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except Exception:  # noqa: BLE001  # reported below, and the process ends
+            # The real descriptor: the supervisor reads the last output there.
+            traceback.print_exc(file=sys.__stderr__)
+            print("mhnb failed in this rank; please report this", file=sys.__stderr__, flush=True)
+            os._exit(INTERNAL_ERROR_EXIT_CODE)
+
+    return guarded
+
+
+# -- run cells on a rank, one at a time and in the order of their numbers, and answer each with exactly one message
+
 
 _LIVE_AFTER_S = 0.15
 """A cell that runs longer sends its output while it runs."""

@@ -1,6 +1,7 @@
 """The IPython shell of a rank. It interprets a cell and sends everything that the cell shows to the rank's capture.
 
 It does not know messages, nor when a cell may run; that is the runner's part.
+`%time` and `%%time` include what the cell has launched, which continues when Python is done with it.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from IPython.core.autocall import IPyAutocall, ZMQExitAutocall
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.core.macro import Macro
+from IPython.utils import timing
 from IPython.utils.process import system  # type: ignore[attr-defined]  # chosen by platform there
 from traitlets import Type, default
 
 from mhnb.core.explain.culprit import trim_embedded_traceback
+from mhnb.rank.cell.arrays_shown import NO_BROWSER_NOTE, RankHistory, disable_stdin, install_text_output, without_input
 from mhnb.rank.cell.capture import Capture
 from mhnb.rank.cell.cells import (
     CellCompiler,
@@ -42,12 +45,7 @@ from mhnb.rank.cell.cells import (
     print_thread_error,
 )
 from mhnb.rank.cell.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
-from mhnb.rank.cell.history import RankHistory
-from mhnb.rank.cell.keyboard import disable_stdin, without_input
-from mhnb.rank.cell.textbars import NO_BROWSER_NOTE, install_text_output
 from mhnb.rank.raised import Reading, class_has, contains_group, is_a, name_of, read_error, text_of, traceback_of
-
-__all__ = ["PreparedCell", "RankShell"]
 
 _T = TypeVar("_T")
 
@@ -495,3 +493,30 @@ def _reload_inline_backend() -> None:
     sys.modules.pop("matplotlib_inline.backend_inline", None)
     if (matplotlib := sys.modules.get("matplotlib")) is not None:
         matplotlib.rcParams["backend"] = _INLINE
+
+
+# -- make `%time` and `%%time` include what the cell has launched, which continues when Python is done with it
+
+
+def include_launches_in_time(shell: RankShell, wait: Callable[[], None], is_stopped: Callable[[], bool]) -> None:
+    """Make IPython's clock of processor time wait first; its magics read it before and after the code.
+
+    The wall clock is read before the first and after the second reading: so the magics themselves wait before they begin.
+
+    Args:
+        shell: the rank's shell.
+        wait: waits until what was launched has finished, and raises its error. Called on the main thread.
+        is_stopped: returns whether the cell was asked to stop, so that there is nothing more to measure.
+    """
+    read = timing.clock2
+
+    def finish() -> None:
+        if threading.current_thread() is threading.main_thread() and not is_stopped():
+            wait()
+
+    def wait_and_read() -> tuple[float, float]:
+        finish()
+        return read()
+
+    timing.clock2 = wait_and_read
+    shell.before_time_magic = finish

@@ -1,18 +1,32 @@
-"""Lockstep: the participants agree on a launch before they make it; if they do not agree, none of them launches.
+"""Gate in front of each launch of a rank: agreement with the other participants, deferred signals, and mismatch errors.
 
-A rank proposes what it is about to launch, and waits until it knows of every other participant that it has come as far, or that its
-cell has ended. Then all make the same decision from the same facts. There is no timeout.
+In lockstep the participants agree on a launch before they make it; if they do not agree, none of them launches. A rank proposes what
+it is about to launch, and waits until it knows of every other participant that it has come as far, or that its cell has ended. Then
+all make the same decision from the same facts. There is no timeout.
 
 This module is the rank's own side: which of its threads has the turn, and what an interrupt or an exception in the middle of an
 agreement may still undo. The agreement backend makes the decision, here or on another host.
+
+The user's signal handlers are deferred between the agreement and the launch. Python runs handlers between any two steps of the main
+thread, and one that raises there would leave the other ranks alone in a launch that this rank has agreed on. Ctrl-C is handled
+elsewhere.
+
+Each `OrderMismatch` that the cell's own code met is shown, or a note reports that the code caught it. The record of them knows
+exceptions, not launches: the cell runner decides which error ends a cell, and the shell decides what is shown. A mismatch in a user's
+thread is not part of that record: it fails the cell however it is caught.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from mhnb.core.guard.agreement import (
     ENDINGS,
@@ -29,8 +43,7 @@ from mhnb.core.guard.agreement import (
 from mhnb.core.guard.provenance import InputRow, join_uncompared_blocks, uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
-from mhnb.rank.cell.forks import weak_callback
-from mhnb.rank.cell.origin import current_cell, current_thread
+from mhnb.rank.cell.origin import current_cell, current_thread, weak_callback
 from mhnb.rank.guard.hashing import sample_of
 from mhnb.rank.guard.local_agreement import AgreementBackend
 from mhnb.rank.guard.provenance import (
@@ -43,9 +56,140 @@ from mhnb.rank.guard.provenance import (
     for_collective,
     read_tags,
 )
-from mhnb.rank.guard.signals import DeferredSignals
+from mhnb.rank.raised import cause_of, is_a, members_of
 
-__all__ = ["LaunchGate"]
+
+class Mismatches:
+    """Record of the mismatches of the running cell.
+
+    It keeps no mismatch alive that the cell has dropped, because its frames hold the user's arrays.
+    """
+
+    def __init__(self) -> None:
+        self._unshown: Counter[tuple[str, int | None]] = Counter()
+        self._alive_errors: WeakKeyDictionary[OrderMismatch, tuple[str, int | None]] = WeakKeyDictionary()
+        self._first_shown: BaseException | None = None
+
+    def begin_cell(self) -> None:
+        """Forget the mismatches of the last cell, although the new cell may show one of them once more."""
+        self._unshown.clear()
+        self._alive_errors.clear()
+        self._first_shown = None
+
+    def note_raised(self, error: OrderMismatch, name: str, line: int | None) -> None:
+        """Record a mismatch that is raised in the cell's code.
+
+        Args:
+            name: name of the program that was not launched.
+            line: line of the cell, 1-based; None if it is not in the cell's own text.
+        """
+        self._unshown[name, line] += 1
+        self._alive_errors[error] = name, line
+
+    def note_shown(self, error: BaseException) -> None:
+        """Record an error that the user sees, together with its causes."""
+        for each in _list_shown(error):
+            # Most other exceptions cannot be weakly referenced, so they cannot even be looked up.
+            if is_a(each, OrderMismatch) and (launch := self._alive_errors.pop(each, None)) is not None:
+                self._unshown[launch] -= 1
+                self._first_shown = error if self._first_shown is None else self._first_shown
+
+    def take_shown(self) -> BaseException | None:
+        """Return the first shown error that includes a mismatch, and forget it.
+
+        A cell with such an error has not ended well, even if a handler caught the error later.
+        """
+        shown, self._first_shown = self._first_shown, None
+        return shown
+
+    def take_ignored_refusals(self) -> list[list[Any]]:
+        """Return the name and line of each refused launch whose reason was not shown to the user, each once."""
+        if not self._unshown:
+            return []
+        ignored_refusals = [list(place) for place, count in self._unshown.items() if count]
+        self.begin_cell()
+        return ignored_refusals
+
+
+def _list_shown(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and every exception that IPython shows with it."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        each = pending.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if each is error and is_a(each, (MhnbError, SystemExit)):
+            # These are shown as one text, without their causes.
+            return
+        pending += [cause_of(each), *members_of(each)]
+
+
+# -- defer the user's signal handlers between the agreement on a launch and the launch
+
+
+_Handler: TypeAlias = Callable[[int, FrameType | None], Any]
+
+
+class DeferredSignals:
+    """Defers signals while `is_deferring` is set; one instance per process."""
+
+    def __init__(self) -> None:
+        self.is_deferring = False
+        """Set only by the main thread, because only the main thread runs handlers."""
+        self._deferred: list[tuple[_Handler, int, FrameType | None]] = []
+
+    def install(self) -> None:
+        """Patch `signal.signal` and `signal.getsignal`: handlers set from now on, except that of Ctrl-C, can be deferred.
+
+        Both functions return handlers as the user set them.
+        """
+        set_handler, get_handler = signal.signal, signal.getsignal
+
+        @functools.wraps(set_handler)
+        def set_deferrable(signalnum: Any, handler: Any) -> Any:
+            can_defer = callable(handler) and signalnum != signal.SIGINT
+            return _unwrap_handler(set_handler(signalnum, self._wrap(handler) if can_defer else handler))
+
+        @functools.wraps(get_handler)
+        def get_unwrapped(signalnum: Any) -> Any:
+            return _unwrap_handler(get_handler(signalnum))
+
+        signal.signal, signal.getsignal = set_deferrable, get_unwrapped
+
+    def _wrap(self, handler: _Handler) -> _Handler:
+        def handle(signum: int, frame: FrameType | None) -> Any:
+            if self.is_deferring:
+                self._deferred.append((handler, signum, frame))
+                return None
+            return handler(signum, frame)
+
+        handle.__wrapped__ = handler  # type: ignore[attr-defined]  # as functools.wraps does, which requires a function's attributes
+        handle.is_mhnbs = True  # type: ignore[attr-defined]  # a handler that others wrapped is not unwrapped
+        return handle
+
+    def deliver(self) -> None:
+        """Run the deferred handlers, in the order in which their signals came.
+
+        Raises:
+            BaseException: the exception of a handler; the other handlers have run, too.
+        """
+        self.is_deferring = False
+        if self._deferred:
+            handler, signum, frame = self._deferred.pop(0)
+            try:
+                handler(signum, frame)
+            finally:
+                self.deliver()
+
+
+def _unwrap_handler(handler: Any) -> Any:
+    return handler.__wrapped__ if getattr(handler, "is_mhnbs", False) else handler
+
+
+# -- lockstep: the participants agree on a launch before they make it; if they do not agree, none of them launches
 
 
 _NOT_HANDLED = (

@@ -18,8 +18,7 @@ from mhnb.rank.guard.hashing import ArrayBytes
 from mhnb.rank.guard.host_data import HostDataRecorder
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.provenance import copy_provenance, is_tagged
-from mhnb.rank.jaxhooks import unwrap_array
-from mhnb.rank.jaxseams import hook_array_constructors
+from mhnb.rank.jaxhooks import hook_array_constructors, unwrap_array
 
 __all__ = ["install_array_hooks"]
 

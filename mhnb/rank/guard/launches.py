@@ -1,36 +1,259 @@
 """Record of one rank's launches: which multi-process programs it started, in what order, and which still run.
 
-It decides when a cell is over: once everything that the cell launched has finished. This module does not import JAX: an output is any
-object with `is_ready`, `is_deleted` and `block_until_ready`.
+It decides when a cell is over: once everything that the cell launched has finished. It tracks each launch between its dispatch and its
+end. The cell runner uses the record through an interface that knows neither JAX nor the agreement between the ranks.
+This module does not import JAX: an output is any object with `is_ready`, `is_deleted` and `block_until_ready`.
 """
 
 from __future__ import annotations
 
+import dis
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from mhnb.core.explain.where import PendingLaunch, cell_line, count_launches
 from mhnb.core.guard.agreement import MAX_LINES
+from mhnb.core.guard.host_data import HostDataRow
 from mhnb.core.guard.outlines import pack_outline
+from mhnb.core.guard.provenance import InputRow
 from mhnb.core.guard.rules import has_collectives
 from mhnb.core.wire.protocol import LaunchRow
-from mhnb.rank.guard.agreement import LaunchGate
+from mhnb.rank.guard.agreement import LaunchGate, Mismatches
 from mhnb.rank.guard.host_data import HostDataRecorder
-from mhnb.rank.guard.launched import Launch, UnrecordedLaunch
-from mhnb.rank.guard.left import AbandonedLaunches
-from mhnb.rank.guard.localwork import LocalArrays, poll_pauses_s
-from mhnb.rank.guard.mismatches import Mismatches
+from mhnb.rank.guard.localwork import AbandonedLaunches, LocalArrays, poll_pauses_s
 from mhnb.rank.guard.provenance import OutputProvenance, Tag, read_tags
-from mhnb.rank.guard.recording import LaunchReport, find_plain_values
 from mhnb.values import Outcome
 
-__all__ = ["LaunchRecorder"]
+_MOST_TRACKED = 8
+"""Only this many outputs are tracked, the last ones: tracking each of a thousand would take as long as the launch."""
+
+
+class _Output(Protocol):
+    """The part of a `jax.Array` that is used here."""
+
+    def is_ready(self) -> bool: ...
+    def is_deleted(self) -> bool: ...
+    def block_until_ready(self) -> object: ...
+
+
+class Launch:
+    """One launch between its dispatch and its end.
+
+    It keeps the smallest output array until that is ready, because nothing else could show when the launch has ended. The other
+    outputs belong to the cell alone: JAX frees one as usual when the cell drops it.
+    """
+
+    __slots__ = (
+        "_other_outputs",
+        "_smallest_output",
+        "failure",
+        "is_agreed",
+        "is_dispatched",
+        "is_outcome_unknown",
+        "number",
+        "row",
+    )
+
+    def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None) -> None:
+        self.row = row
+        self.number = number
+        """How many collective launches the cell had made when this one was recorded, this one included."""
+        self._smallest_output: object | None = None
+        self._other_outputs: tuple[weakref.ref[object], ...] = ()
+        self.is_dispatched = False
+        """False while the dispatch is in progress."""
+        if outputs is not None:
+            self._track(outputs)
+        self.is_outcome_unknown = False
+        """True if an interrupt came between dispatch and record, so that it is unknown whether the launch runs."""
+        self.failure: Exception | None = None
+        self.is_agreed = False
+        """Every participant has agreed on the launch, and so makes it too: it ends by itself, though no rank waits for it."""
+
+    def end_dispatch(self, outputs: Sequence[object]) -> None:
+        """Record the outputs of the dispatch: the arrays to wait for."""
+        self._track(outputs)
+
+    def fail_dispatch(self, error: BaseException) -> None:
+        """Record that the dispatch raised: after the program had run (`jax_debug_nans`), or because of an interrupt."""
+        if not self.is_dispatched:
+            self.is_outcome_unknown = not isinstance(error, Exception)
+            self.is_dispatched = True
+
+    def _track(self, outputs: Sequence[object]) -> None:
+        if len(outputs) == 1:
+            self._smallest_output, self.is_dispatched = outputs[0], True
+            return
+        last = outputs[-_MOST_TRACKED:]
+        self._smallest_output = min(reversed(last), key=_output_nbytes, default=None)
+        self._other_outputs = tuple(weakref.ref(output) for output in last if output is not self._smallest_output)
+        self.is_dispatched = True
+
+    def has_outputs(self) -> bool:
+        """Return whether an output can show when the launch has ended."""
+        return self._smallest_output is not None
+
+    def is_finished(self) -> bool:
+        """Return whether the launch has ended, as far as that can be known. Records the failure of a failed launch."""
+        if not self.is_dispatched:
+            return False
+        output = self._find_live_output()
+        if output is None:
+            return True
+        try:
+            if not output.is_ready():
+                return False
+            output.block_until_ready()
+        except Exception as error:  # noqa: BLE001 - any failure of the program; `wait` raises it
+            if output.is_deleted():
+                # A user's thread has donated it meanwhile, which is not a failure. Another output may show the end.
+                return self.is_finished()
+            self.failure = error
+        return True
+
+    def is_running(self) -> bool:
+        """Return whether the launch still runs, or is being dispatched. It records nothing, so any thread may call it."""
+        if not self.is_dispatched:
+            return True
+        try:
+            output = self._find_live_output()
+            return output is not None and not output.is_ready()
+        except RuntimeError:
+            # The cell's thread has donated the array in between; waiting for a donated array is of no use.
+            return False
+
+    def _find_live_output(self) -> _Output | None:
+        # The smallest output is polled first: a training step returns its loss there, while the parameters are donated
+        # to the next step, and a donated array cannot be polled. Then the last output that the cell still holds.
+        for output in (self._smallest_output, *(ref() for ref in reversed(self._other_outputs))):
+            array = cast(_Output | None, output)
+            if array is not None and not array.is_deleted():
+                return array
+        return None
+
+
+class UnrecordedLaunch:
+    """A launch that is known only by an array that it has not computed yet."""
+
+    def __init__(self, array: Any) -> None:
+        self._array: _Output = array
+        participants = sorted({device.process_index for device in array.sharding.device_set})
+        self.row: LaunchRow = ["", "a program under --guard off", participants, None, 1]
+
+    def is_running(self) -> bool:
+        """Return whether the launch still runs or waits."""
+        return not self._array.is_deleted() and not self._array.is_ready()
+
+
+def _output_nbytes(output: object) -> int:
+    size: int = getattr(output, "nbytes", 0)
+    return size
+
+
+# -- interface between the cell runner and the launch recorder; it knows neither JAX nor the agreement between the ranks
+
+
+_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
+_LONGEST_VALUE, _MOST_NAMES = 40, 20
+
+
+def find_plain_values(frame: FrameType) -> dict[str, str]:
+    """Return the plain values that a frame's current call uses, by name, as Python writes them."""
+    code = frame.f_code
+    positions = list(code.co_positions())
+    begin, end = (positions[frame.f_lasti // 2][:2]) if frame.f_lasti >= 0 else (None, None)
+    if begin is None or end is None:
+        return {}
+    names = {
+        step.argval
+        for step in dis.get_instructions(code)
+        if step.opname.startswith("LOAD_")
+        and type(step.argval) is str
+        and step.positions is not None
+        and begin <= (step.positions.lineno or 0) <= end
+    }
+    found: dict[str, str] = {}
+    for name in sorted(names):
+        value = frame.f_locals.get(name, frame.f_globals.get(name, ...))
+        # Types are compared exactly, so that no user code runs.
+        if type(value) in _PLAIN_TYPES and len(text := repr(value)) <= _LONGEST_VALUE and len(found) < _MOST_NAMES:
+            found[name] = text
+    return found
+
+
+class LaunchReport(NamedTuple):
+    """Report on a cell's launches at the end of the cell; the fields are those of `CellEnded`."""
+
+    rows: list[LaunchRow]
+    abandoned: int
+    running_launches: int
+    failed_callbacks: int
+    host_arrays: list[HostDataRow]
+    interrupted_before: int | None
+    notes: list[str]
+    ignored_refusals: list[list[Any]]
+    refused_inputs: list[InputRow]
+    abandoned_launch: list[Any]
+    pending_launch: list[Any]
+
+
+class LaunchLog(Protocol):
+    """Record of the launches of a cell."""
+
+    is_cell_file: Callable[[str], bool]
+    mismatches: Mismatches
+
+    def begin_cell(self, seq: int, source: str, guard: str, cell_ranks: Sequence[int] | None) -> None:
+        """Start a new cell, to which launches belong from now on."""
+
+    def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:
+        """Notify the other ranks that this rank is done with a cell that it did not run."""
+
+    def is_interrupt_for_cell(self) -> bool:
+        """Return whether an interrupt is meant for the running cell."""
+
+    def can_interrupt_be_late(self) -> bool:
+        """Return whether an interrupt that comes now may be meant for the previous cell."""
+
+    def is_stop_requested(self) -> bool:
+        """Return whether the ranks were asked to stop the running cell."""
+
+    def defer_interrupt(self) -> bool:
+        """Defer an interrupt while a launch is under way; return False if none is."""
+
+    def set_interrupt_hooks(self, make_interrupt: Callable[[], BaseException], is_handling: Callable[[], bool]) -> None:
+        """Set the functions that make the exception before a launch, and that check whether the code handles one already."""
+
+    def mark_unsynchronized(self) -> None:
+        """Record that the code gets an interrupt by a signal, on which the ranks have not agreed."""
+
+    def agreed_stop_number(self) -> int | None:
+        """Return the number of the launch before which all its participants stopped together; None if they did not."""
+
+    def wait_all(self, limit_s: float | None = None) -> None:
+        """Wait until all launches have finished, at most `limit_s`; raise the error of a failed launch."""
+
+    def close_cell(self, seq: int, outcome: Outcome) -> LaunchReport:
+        """Return the report on the cell's launches, and notify the other ranks that this rank is done with the cell."""
+
+    def release_finished(self) -> None:
+        """Release the launches that have ended; called from time to time, from any thread."""
+
+    def sample_launches(self) -> tuple[dict[tuple[int, ...], int], PendingLaunch | None]:
+        """Return launch counts by participants, and the oldest launch that has not finished; may be called from any thread."""
+
+    def list_awaited(self) -> list[int] | None:
+        """Return the ranks that this one may wait for while it is blocked in C; None unless JAX launches directly."""
+
+
+# -- record of one rank's launches: which multi-process programs it started, in what order, and which still run
 
 
 class SelectDispatch(Protocol):

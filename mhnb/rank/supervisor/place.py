@@ -1,10 +1,17 @@
-"""Prepare a host for its ranks: task number, directory, environment, GPUs, and the files that the ranks read."""
+"""Prepare a host for its ranks: task number, directory, environment, GPUs, and the files that the ranks read and write.
+
+A rank writes one log for people, and its C-level output goes to files of its own. Where the latest cell began in these files is
+recorded in a file that outlives the rank: what the rank printed before that cell is not its last output.
+The versions of a rank's software are read here, too; they must be the same on all ranks.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
+import platform
 import re
 import secrets
 import socket
@@ -12,19 +19,137 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, MutableMapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
+from mhnb.core.life.roster import drop_flag_help, drop_stack_frames
 from mhnb.core.reach.environment import divide_gpus
 from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.rank.cell.paths import hub_log
-from mhnb.system.private import NotPrivate, check_ancestors, make_private_folder, write_private
+from mhnb.rank.cell.origin import split_library_noise
+from mhnb.system.private import NotPrivate, check_ancestors, make_private_folder, open_private, write_private
 from mhnb.system.processes import list_gpus, require_gpus
 from mhnb.system.resources import profile_dir
 from mhnb.system.rundir import SUPERVISOR_MARK, format_supervisor_mark, lock_as_alive, make_run_dir, prune_run_dirs
 
-__all__ = ["assign_gpus", "await_connection_file", "find_task_number", "prepare_host", "write_connection_file"]
+
+class Offsets(NamedTuple):
+    """Bytes that each file had when the rank's latest cell began."""
+
+    log: int = 0
+    out: int = 0
+    err: int = 0
+
+
+class LogOffsets:
+    """The record of one rank: a file of one line, overwritten in place."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._written: Offsets | None = None
+
+    def write(self, offsets: Offsets) -> None:
+        """Record the sizes: one short write, and none after a cell that printed nothing, since every cell begins with it."""
+        if offsets == self._written:
+            return
+        self._written = offsets
+        line = " ".join(f"{nbytes:020}" for nbytes in offsets) + "\n"
+        try:
+            os.pwrite(self._fd, line.encode(), 0)
+        except OSError:
+            # For example, the disk is full. No record is better than that of an earlier cell, and the cell still runs.
+            self._discard()
+
+    def _discard(self) -> None:
+        with suppress(OSError):
+            os.ftruncate(self._fd, 0)
+            return
+        with suppress(OSError):
+            self._path.unlink()
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+def read_offsets(path: Path) -> Offsets:
+    """Read the record; without one, all output counts."""
+    numbers = path.read_text().split() if path.exists() else []
+    return Offsets(*map(int, numbers)) if len(numbers) == len(Offsets._fields) else Offsets()
+
+
+# -- paths of a rank's output: one log for people, and the files that its C-level output goes to
+
+
+_TAIL_NBYTES = 64 * 1024
+
+
+def hub_log(run_dir: Path) -> Path:
+    """Return the path of the hub's log."""
+    return run_dir / "log" / "hub.log"
+
+
+def read_hub_lines(run_dir: Path, count: int) -> list[str]:
+    """Return the last lines of the hub's log."""
+    return _tail(hub_log(run_dir), 0)[-count:]
+
+
+@dataclass(frozen=True, slots=True)
+class RankPaths:
+    """The files of one rank in the cluster's run directory."""
+
+    run_dir: Path
+    rank: int
+
+    @property
+    def log(self) -> Path:
+        """All output of the rank, for people."""
+        return self.run_dir / "log" / f"rank{self.rank}.log"
+
+    @property
+    def native(self) -> tuple[Path, Path]:
+        """The files that the rank's file descriptors 1 and 2 write to: output of C code and subprocesses, and of an abort."""
+        log_dir = self.run_dir / "log"
+        return log_dir / f"rank{self.rank}.native.out", log_dir / f"rank{self.rank}.native.err"
+
+    @property
+    def offsets(self) -> Path:
+        """The record of where its latest cell began in the other files."""
+        return self.run_dir / "log" / f"rank{self.rank}.begun"
+
+    def read_last_lines(self, count: int) -> list[str]:
+        """Return the last lines of a rank that died, and append its native output to the log, where no other process will.
+
+        Only output since its latest cell began counts: earlier output did not lead to its end.
+        """
+        offsets = read_offsets(self.offsets)
+        out, err = self.native
+        native = [*_tail(out, offsets.out), *_tail(err, offsets.err)]
+        logged = _tail(self.log, offsets.log)
+        unlogged = [line for line in native if line not in logged]
+        if unlogged:
+            with open(self.log, "a", encoding="utf-8", errors="replace", opener=open_private) as log:
+                log.write("\n--- native output at the end ---\n" + "\n".join(unlogged) + "\n")
+        # Greetings of libraries are not last output.
+        return drop_flag_help(drop_stack_frames(split_library_noise("\n".join([*logged, *unlogged]))[0].splitlines()))[
+            -count:
+        ]
+
+
+def _tail(path: Path, since_nbytes: int) -> list[str]:
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(since_nbytes, os.fstat(file.fileno()).st_size - _TAIL_NBYTES))
+        text = file.read().decode("utf-8", "replace")
+    return [line for line in text.splitlines() if line.strip()]
+
+
+# -- prepare a host for its ranks: task number, directory, environment, GPUs, and the files that the ranks read
+
 
 _TASK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 """What Slurm, Open MPI, PMIx and MPICH call the number of a task.
@@ -187,3 +312,20 @@ def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> 
             return text
         time.sleep(_POLL_S)
     raise LaunchError(f"the hub did not come up in {wait_s:g} s; its log is {hub_log(run_dir)}")
+
+
+# -- versions of a rank's software, which must be the same on all ranks
+
+
+def read_versions() -> dict[str, str]:
+    """Return the version of the interpreter and of each package through which ranks share a protocol or a program."""
+    names = ("jax", "jaxlib", "mhnb", "numpy")
+    found = {name: _version(name) for name in names}
+    return {"python": platform.python_version(), **{name: v for name, v in found.items() if v}}
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

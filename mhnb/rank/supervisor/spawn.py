@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mhnb.core.wire.protocol import HostSpec, format_hostspec
-from mhnb.rank.cell.paths import RankPaths, hub_log
+from mhnb.rank.supervisor.place import RankPaths, hub_log
 from mhnb.system.private import open_private
 from mhnb.system.processes import end_with_parent
 
@@ -41,7 +41,6 @@ _PRELOADED = (
     "mhnb.rank.engine",
     "mhnb.rank.bootstrap",
     "mhnb.rank.jaxhooks",
-    "mhnb.rank.jaxseams",
     "mhnb.rank.guard.array_hooks",
 )
 """What every rank imports when it starts, in order."""
