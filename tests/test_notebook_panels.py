@@ -10,7 +10,7 @@ import pytest
 
 from mhnb.frontend.boards import locations_from_cluster
 from mhnb.frontend.notebook import Session
-from mhnb.view.words import RankLocations
+from mhnb.view.style import RankLocations
 from tests.view.samples import cell, out
 
 

@@ -20,7 +20,7 @@ from mhnb.core.ranks import format_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.view.cell.failures import ORDER_MISMATCH
 from mhnb.view.live.live import CellView
-from mhnb.view.words import RankLocations
+from mhnb.view.style import RankLocations
 
 __all__ = ["exit_status", "read_script", "run_script", "to_script_result"]
 

@@ -19,7 +19,7 @@ from mhnb.core.output.results import CellResult
 from mhnb.drive.roll import StartProgress
 from mhnb.errors import MhnbError
 from mhnb.system.rundir import write_hang_report
-from mhnb.view.boards.where import format_hang_text
+from mhnb.view.boards.collectives import format_hang_text
 
 __all__ = ["ClusterListener", "EventListener", "print_notice"]
 

@@ -13,7 +13,7 @@ from mhnb.core.ranks import pluralize
 from mhnb.system.processes import resident_nbytes
 from mhnb.view.boards.start import RankStart, StartSnapshot, StartSummary
 from mhnb.view.boards.tables import Status, StatusRow, VarTableRow
-from mhnb.view.words import RankLocations
+from mhnb.view.style import RankLocations
 
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster

@@ -20,7 +20,7 @@ from mhnb.values import RankError
 from mhnb.view.cell.html import View
 from mhnb.view.live.live import CellView
 from mhnb.view.live.resultpanel import ResultPanel
-from mhnb.view.words import RankLocations
+from mhnb.view.style import RankLocations
 
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster

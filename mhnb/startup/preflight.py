@@ -31,7 +31,7 @@ from mhnb.errors import PreflightFailed
 from mhnb.launch.chorus import MultiplexedProbes
 from mhnb.launch.probe import find_version
 from mhnb.launch.probing import Probes, make_ssh_opener, open_probes
-from mhnb.view.boards.preflight import format_preflight_text
+from mhnb.view.boards.collectives import format_preflight_text
 
 __all__ = ["ENDPOINTS", "raise_if_failed", "run_probe_preflight", "run_ssh_preflight"]
 

@@ -27,19 +27,20 @@ from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.reshard import Plan, Refusal, example_arrays, make_plan, parse_planned, plan_reshard
 from mhnb.startup import starting
 from mhnb.verbs.verb import Command
-from mhnb.view.draw import format_layout_text
-from mhnb.view.live.still import hide_missing_widget
+from mhnb.view.live.draft import hide_missing_widget
 from mhnb.view.mime import format_pre
 from mhnb.view.screen import Screen, detect_screen
-from mhnb.view.sharding.drawhtml import format_layout_html
-from mhnb.view.sharding.explorer import Explorer, PlanInput
-from mhnb.view.sharding.layouttable import format_tree_html, format_tree_text
-from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text
-from mhnb.view.sharding.plan import format_plan_html, format_plan_text
-from mhnb.view.sharding.reshard import format_reshard_html, format_reshard_text
-from mhnb.view.style import wrap_html
-from mhnb.view.uids import new_uid
-from mhnb.view.words import RankLocations
+from mhnb.view.sharding.explorer import (
+    Explorer,
+    PlanInput,
+    format_plan_html,
+    format_plan_text,
+    format_reshard_html,
+    format_reshard_text,
+)
+from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
+from mhnb.view.sharding.panes import format_layout_html, format_layout_text
+from mhnb.view.style import RankLocations, new_uid, wrap_html
 
 __all__ = ["COMMANDS", "EXPRESSION_COMMANDS", "PlanDisplay", "find_source", "render_plan", "show_views"]
 

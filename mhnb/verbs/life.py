@@ -28,8 +28,8 @@ from mhnb.startup import starting
 from mhnb.verbs.start import progress_callback
 from mhnb.verbs.verb import Command, no_flags
 from mhnb.view.boards import board
-from mhnb.view.boards.where import format_hang_text
-from mhnb.view.words import format_seconds
+from mhnb.view.boards.collectives import format_hang_text
+from mhnb.view.style import format_seconds
 
 __all__ = ["COMMANDS", "interrupted_note", "stop_all"]
 

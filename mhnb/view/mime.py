@@ -1,7 +1,11 @@
-"""Format one nbformat output as an HTML fragment and as text.
+"""Format one nbformat output as an HTML fragment and as text, and the path of a log file.
 
 Decides which MIME type of an output is shown. An embedded image is a `data:` URI, so that it is stored with the notebook.
 A widget's view is never stored, because without its kernel it is an error message.
+
+The path of a log file is a link if JupyterLab can open it, otherwise a path to copy. A browser opens no `file://` link from a page
+that a server delivered. JupyterLab opens a link relative to the notebook, but shows no hidden folder and nothing above the folder
+that it was started in. mhnb only knows whether a file is below the notebook's folder.
 """
 
 from __future__ import annotations
@@ -11,24 +15,15 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from html import escape
+from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 from mhnb.core.output.bars import describe_figure, find_figure_type
 from mhnb.sharding.layout import format_nbytes
 from mhnb.values import Output
 from mhnb.view.ansi import ansi_to_html, strip_ansi
 from mhnb.view.fragment import SCRIPTS_NOT_RUN, clean_html, contains_script
-
-__all__ = [
-    "MAX_RICH_NBYTES",
-    "PRE_STYLE",
-    "STDERR_STYLE",
-    "format_pre",
-    "format_pre_html",
-    "output_to_html",
-    "output_to_text",
-    "plain_nbytes",
-]
 
 MAX_RICH_NBYTES = 8 * 2**20
 """A figure or HTML larger than this is stored as its text, with a note."""
@@ -197,3 +192,33 @@ _WRITERS: tuple[tuple[str, Callable[[str, dict[str, Any]], str]], ...] = (
     ("text/plain", _write_plain),
 )
 """Writers in JupyterLab's own order of preference."""
+
+
+# -- format the path of a log file in a page: as a link if JupyterLab can open it, otherwise as a path to copy
+
+
+def format_log_html(path: str, notebook_dir: str = "") -> str:
+    """Format a path as a link or as text to copy.
+
+    Args:
+        path: of the log file.
+        notebook_dir: the notebook's folder; empty if it is unknown.
+
+    >>> format_log_html("/data/nb/logs/rank0.log", "/data/nb")
+    '<a href="logs/rank0.log" title="opens in JupyterLab">/data/nb/logs/rank0.log</a>'
+    >>> format_log_html("/data/.local/rank0.log", "/data/nb")
+    '<code style="user-select:all" title="a click selects it">/data/.local/rank0.log</code>'
+    """
+    shown = escape(path, quote=False)
+    relative = _relative_path(path, notebook_dir)
+    if relative:
+        return f'<a href="{quote(relative)}" title="opens in JupyterLab">{shown}</a>'
+    return f'<code style="user-select:all" title="a click selects it">{shown}</code>'
+
+
+def _relative_path(path: str, notebook_dir: str) -> str:
+    """Return the path relative to the folder; an empty string if it is elsewhere or hidden."""
+    if not notebook_dir or not PurePosixPath(path).is_relative_to(notebook_dir):
+        return ""
+    relative = PurePosixPath(path).relative_to(notebook_dir)
+    return "" if any(part.startswith(".") for part in relative.parts) else str(relative)

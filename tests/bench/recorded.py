@@ -15,7 +15,7 @@ from mhnb.core.life.cell import Cell
 from mhnb.core.life.events import CellRequest
 from mhnb.core.wire.protocol import CellEnded
 from mhnb.view.live.live import CellView
-from mhnb.view.words import RankLocations
+from mhnb.view.style import RankLocations
 
 __all__ = ["play_mhnb", "play_tab"]
 

@@ -52,8 +52,7 @@ def _contestants(count: int) -> dict[str, Callable[[], str]]:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from mhnb.rank.asks.transfer_jax import read_layout
-    from mhnb.view.draw import format_layout_text
-    from mhnb.view.sharding.drawhtml import format_layout_html
+    from mhnb.view.sharding.panes import format_layout_html, format_layout_text
 
     side = 1 << (count.bit_length() // 2)
     mesh = Mesh(np.array(jax.devices()[:count]).reshape(count // side, side), ("data", "model"))

@@ -27,7 +27,7 @@ from pathlib import Path
 from mhnb.core.output.terminal import accumulate_events
 from mhnb.view.live.live import CellView
 from mhnb.view.live.resultpanel import ResultPanel
-from mhnb.view.words import RankLocations
+from mhnb.view.style import RankLocations
 from tests.view.samples import cell, out
 """
 PANEL = "ResultPanel(cell(*[[out(f'loss {0.7 if r == 2 else 0.3}\\n')] for r in range(4)]), RankLocations()).open()"

@@ -8,10 +8,8 @@ from typing import Any
 
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.values import Outcome, Output, RankError
-from mhnb.view.live.frame import LiveFrame
-from mhnb.view.live.livehtml import frame_to_html
-from mhnb.view.region import Region
-from mhnb.view.screen import LiveWidget
+from mhnb.view.live.frame import LiveFrame, frame_to_html
+from mhnb.view.screen import LiveWidget, Region
 
 FRAME = "\x1b[36mCell\x1b[39m \x1b[32mIn[1], line 3\x1b[39m\n----> 3 x = x.reshape(7, -1)\n"
 HELPER = "\x1b[36mFile \x1b[39m\x1b[32m~/project/model.py:8\x1b[39m, in step(x)\n----> 8 return x.reshape(7, -1)\n"

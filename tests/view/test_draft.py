@@ -8,7 +8,7 @@ from mhnb.core.output.results import CellResult
 from mhnb.values import Output
 from mhnb.view.live.draft import format_widget_text
 from mhnb.view.live.live import CellView
-from mhnb.view.words import RankLocations
+from mhnb.view.style import RankLocations
 from tests.view.samples import RecordingScreen, StrictPage, cell, failed, out
 from tests.view.test_where import HANG
 

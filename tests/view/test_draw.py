@@ -10,12 +10,10 @@ import pytest
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.reshard import plan_reshard
-from mhnb.view.draw import format_layout_svg, format_layout_text
-from mhnb.view.sharding.drawhtml import format_layout_html
-from mhnb.view.sharding.layouttable import format_tree_html, format_tree_text
-from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text
-from mhnb.view.sharding.reshard import format_reshard_html, format_reshard_text
-from mhnb.view.words import RankLocations
+from mhnb.view.sharding.explorer import format_reshard_html, format_reshard_text
+from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
+from mhnb.view.sharding.panes import format_layout_html, format_layout_svg, format_layout_text
+from mhnb.view.style import RankLocations
 from tests.view.samples import StrictPage
 
 GRID = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)

@@ -11,11 +11,10 @@ import pytest
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.output.terminal import accumulate_events
 from mhnb.values import Output
-from mhnb.view.cell import figures
-from mhnb.view.cell.figures import MAX_FIGURES, build_figure_bundles
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.live.live import CellView
+from mhnb.view.live import live
+from mhnb.view.live.live import MAX_FIGURES, CellView, build_figure_bundles
 from mhnb.view.screen import TextScreen
 from tests.view.samples import RecordingScreen, StrictPage, cell, out
 
@@ -61,7 +60,7 @@ def test_of_many_different_figures_some_are_drawn_and_the_others_named() -> None
 
 def test_a_figure_that_is_too_large_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its size is told, and the way to an image."""
-    monkeypatch.setattr(figures, "MAX_RICH_NBYTES", 1000)
+    monkeypatch.setattr(live, "MAX_RICH_NBYTES", 1000)
     bundles = build_figure_bundles(cell([_figure(*range(1000))], [_figure(1)]))
     assert _drawn(bundles) == [[1]]
     assert _told(bundles)[-1].startswith("rank 0 · a figure of ")

@@ -9,8 +9,7 @@ import pytest
 
 from mhnb.core.explain.where import HangReport, RankLocation
 from mhnb.core.output.results import RankResult
-from mhnb.view.live.frame import MAX_BLOCKS, ByteBudget, build_frame, changed_parts, frame_parts
-from mhnb.view.live.strip import build_strip
+from mhnb.view.live.frame import MAX_BLOCKS, ByteBudget, build_frame, build_strip, changed_parts, frame_parts
 from tests.view.samples import cell, failed, out
 
 BAR = "train:  {}%|████▏     | {}/100 [00:04<00:05, 9it/s]"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.output.results import CellResult
-from mhnb.view.live.frame import tail_text
-from mhnb.view.live.livehtml import MAX_LIVE_NBYTES, format_live_html
+from mhnb.view.live.frame import MAX_LIVE_NBYTES, format_live_html, tail_text
 from tests.view.samples import StrictPage, cell, failed, out, shown
 
 

@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 from mhnb.core.output.alike import group_outputs
 from mhnb.core.output.results import CellResult
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
-from mhnb.view.cell.folded import OWN_MARK, SLOT_MARK, BlockLine, block_items
+from mhnb.view.cell.folded import (
+    OWN_MARK,
+    SLOT_MARK,
+    BlockLine,
+    RepeatedLines,
+    block_items,
+    build_tables,
+    find_repeated_lines,
+    format_table,
+)
 from mhnb.view.cell.html import format_cell_html
-from mhnb.view.cell.recurring import RepeatedLines, build_tables, find_repeated_lines, format_table
 from mhnb.view.cell.text import format_cell_text
 from tests.view.samples import StrictPage, cell, out
 

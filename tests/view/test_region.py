@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from mhnb.view.region import open_region
+from mhnb.view.screen import open_region
 
 DRAWS = """
 import sys
-from mhnb.view.region import open_region
+from mhnb.view.screen import open_region
 from mhnb.view.screen import TextScreen
 print("before", flush=True)
 screen = TextScreen()

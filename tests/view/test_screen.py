@@ -13,7 +13,7 @@ from mhnb.view.live import panel
 from mhnb.view.live.live import CellView
 from mhnb.view.live.resultpanel import ResultPanel, build_panel_state
 from mhnb.view.screen import NotebookScreen, TextScreen, detect_screen
-from mhnb.view.words import RankLocations
+from mhnb.view.style import RankLocations
 from tests.view.samples import StrictPage, cell, failed, out
 
 

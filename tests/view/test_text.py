@@ -12,9 +12,9 @@ from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.output.terminal import OutputAccumulator
 from mhnb.core.wire.protocol import OutputEvent
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.nearby import clip_unchanged
+from mhnb.view.cell.folded import clip_unchanged
 from mhnb.view.cell.text import MAX_TEXT_NBYTES, format_cell_text
-from mhnb.view.words import RankLocations
+from mhnb.view.style import RankLocations
 from tests.view.samples import HELPER, TRACEBACK, cell, failed, out, value
 
 

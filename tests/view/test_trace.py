@@ -6,7 +6,7 @@ import pytest
 from IPython.core.ultratb import AutoFormattedTB
 
 from mhnb.values import RankError
-from mhnb.view.cell.trace import (
+from mhnb.view.cell.failures import (
     collapse_traceback,
     count_user_frames,
     format_trace_text,

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from mhnb.core.explain.where import HangReport, RankLocation, ThreadLocation
-from mhnb.view.boards.where import format_hang_html, format_hang_text
+from mhnb.view.boards.collectives import format_hang_html, format_hang_text
 from mhnb.view.cell.html import View
+from mhnb.view.live.frame import format_live_html
 from mhnb.view.live.live import CellView
-from mhnb.view.live.livehtml import format_live_html
-from mhnb.view.words import RankLocations
+from mhnb.view.style import RankLocations
 from tests.view.samples import RecordingScreen, StrictPage, cell, out
 
 STEP = RankLocation((0, 1, 3), "launch", "jit(step)", 4, "loss = step(params, batch)")

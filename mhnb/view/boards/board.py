@@ -15,9 +15,12 @@ from typing import Self
 from mhnb.core.guard.check import CheckRow
 from mhnb.core.preflight.facts import PreflightReport
 from mhnb.sharding.report import Report
-from mhnb.view.boards.check import format_check_html, format_check_text
-from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
-from mhnb.view.boards.preflight import format_preflight_html, format_preflight_text
+from mhnb.view.boards.collectives import (
+    format_collectives_html,
+    format_collectives_text,
+    format_preflight_html,
+    format_preflight_text,
+)
 from mhnb.view.boards.start import (
     StartSnapshot,
     StartSummary,
@@ -30,6 +33,8 @@ from mhnb.view.boards.start import (
 from mhnb.view.boards.tables import (
     Status,
     VarTableRow,
+    format_check_html,
+    format_check_text,
     format_status_html,
     format_status_text,
     format_vars_html,
@@ -37,10 +42,8 @@ from mhnb.view.boards.tables import (
 )
 from mhnb.view.live.panel import warm_up
 from mhnb.view.mime import format_pre
-from mhnb.view.region import Region
-from mhnb.view.screen import Screen, detect_screen
-from mhnb.view.style import wrap_html
-from mhnb.view.uids import new_uid
+from mhnb.view.screen import Region, Screen, detect_screen
+from mhnb.view.style import new_uid, wrap_html
 
 __all__ = ["ProgressLine", "StartDisplay", "show_check", "show_preflight", "show_status", "show_vars"]
 

@@ -1,16 +1,23 @@
-"""Format the communication report as text and HTML: a table per program, totals, and the meaning of marks that are used."""
+"""Format the communication report, the preflight report and the hang report as text and HTML.
+
+The communication report is a table per program, totals, and the meaning of marks that are used.
+The preflight report is a table of hosts and checks, then each finding with its hint.
+The HTML of the hang report is for the live view.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
+from mhnb.core.explain.where import UNKNOWN_ACTIVITIES, HangReport, RankLocation, ThreadLocation
+from mhnb.core.preflight.facts import Cell, Finding, PreflightReport
+from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Collective, Report
-from mhnb.view.mime import format_pre
-from mhnb.view.style import QUIET_STYLE, wrap_html
-
-__all__ = ["format_collectives_html", "format_collectives_text"]
+from mhnb.view.boards.tables import format_table_html, format_table_text
+from mhnb.view.mime import PRE_STYLE, format_pre
+from mhnb.view.style import QUIET_STYLE, format_seconds, wrap_html
 
 _HEADER = ("axis", "count", "bytes/device", "across hosts", "line")
 _IS_RIGHT_ALIGNED = (False, False, False, True, True, True, False)
@@ -194,3 +201,176 @@ def _format_cell_html(tag: str, text: str, column: int) -> str:
     # The first cell may hold a reason, which is long, so it may wrap.
     style = f"text-align:{'right' if _IS_RIGHT_ALIGNED[column] else 'left'};vertical-align:top;padding:1px 10px 1px 0"
     return f'<{tag} style="{style}{"" if column == 0 else ";white-space:nowrap"}">{text}</{tag}>'
+
+
+# -- format the hang report as text, and as HTML for the live view
+
+
+_MAX_CODE_CHARS = 110
+_WORKING = ("compiling", "computing")
+_ACTIVITY_WORDS = {
+    "ended": "ended the cell",
+    "outside": "not asked to run this cell (--ranks)",
+    "unknown": "under way",
+    "silent": "reports nothing: it is halted, or in one long call that lets nothing else run",
+    "unseen": "reports nothing: mhnb's look at it failed, and the rank's log has the reason",
+    "compiling": "compiling",
+    "computing": "computing",
+    "await": "awaiting",
+    "error": "ended the cell by an error",
+    "interrupted": "interrupted",
+}
+
+
+def format_hang_text(
+    report: HangReport, *, name: str = "", how_to_end: str = "the stop button or %mhjax interrupt"
+) -> str:
+    """Format which ranks wait where, which are missing and where those are, and how to end the cell.
+
+    Args:
+        report: the hang report.
+        name: the cluster's name, for the command that shows the report in a terminal.
+        how_to_end: how the user can end the cell.
+    """
+    rows = list(_report_rows(report))
+    width = max(len(head) for head, _ in rows)
+    lines = [f"{head:<{width}} · {text}" for head, text in rows]
+    return "\n".join([*lines, _format_last_line(report, name, how_to_end)])
+
+
+def format_hang_html(report: HangReport, *, name: str = "") -> str:
+    """Format the report for the live view, below the cell's output.
+
+    It names the buttons, because a command would wait behind the cell that it should interrupt.
+    """
+    text = escape(format_hang_text(report, name=name, how_to_end="the stop button or Interrupt"), quote=False)
+    return f'<div style="border-left:3px solid #d9822b;margin:3px 0;padding-left:8px"><pre style="{PRE_STYLE}">{text}</pre></div>'
+
+
+def _report_rows(report: HangReport) -> Iterator[tuple[str, str]]:
+    """Yield each place with its heading: ranks that wait first, then the ranks they wait for, then the others."""
+    age = format_seconds(report.age_s)
+    others = "elsewhere" if report.waiting else f"running {age}"
+    headings = {rank: others for place in report.places for rank in place.ranks}
+    headings |= dict.fromkeys(report.waiting, f"waiting {age}") | dict.fromkeys(report.absent, "absent")
+    headings |= {
+        rank: "unknown" for place in report.places if place.activity in UNKNOWN_ACTIVITIES for rank in place.ranks
+    }
+    order = [f"waiting {age}", "absent", "unknown", others]
+    rows = [(head, ranks, place) for place in report.places for head, ranks in _split_by_heading(place, headings)]
+    previous = ""
+    for head, ranks, place in sorted(rows, key=lambda row: (order.index(row[0]), row[1])):
+        yield ("" if head == previous else head), f"{describe_ranks(ranks)} {_describe_location(place)}"
+        for thread in place.threads:
+            thread_label = f"thread {thread.name}" if thread.count == 1 else f"{thread.count} threads {thread.name}"
+            yield "", f"  {thread_label} {_describe_location(thread)}"
+        previous = head
+
+
+def _split_by_heading(place: RankLocation, headings: dict[int, str]) -> list[tuple[str, tuple[int, ...]]]:
+    """Split the ranks of a place by their heading, because ranks with different headings may have equal stacks."""
+    distinct = dict.fromkeys(headings[rank] for rank in place.ranks)
+    return [(word, tuple(rank for rank in place.ranks if headings[rank] == word)) for word in distinct]
+
+
+def _describe_location(place: RankLocation | ThreadLocation) -> str:
+    """Format where a rank is, as `in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)`."""
+    word = _ACTIVITY_WORDS.get(place.activity)
+    if word is None:
+        word = f"in {place.what or 'a call'}" if place.what else _describe_unnamed(place.activity)
+    elif place.what:
+        word = f"{word} {'in ' if place.activity in _WORKING else ''}{place.what}"
+    number = ""
+    if isinstance(place, RankLocation) and place.number is not None:
+        number = f" (launch {place.number} of the cell)"
+    code = place.code if len(place.code) <= _MAX_CODE_CHARS else f"{place.code[: _MAX_CODE_CHARS - 1]}…"
+    line = f"line {place.line}:  {code}" if place.line is not None else ""
+    location = " ← ".join(filter(None, [place.place, line]))
+    return f"{word}{number}, {location}" if location else f"{word}{number}"
+
+
+def _describe_unnamed(activity: str) -> str:
+    return "in a call that waits" if activity == "blocked" else activity
+
+
+def _format_last_line(report: HangReport, name: str, how_to_end: str) -> str:
+    command = f" · mhnb where {name}" if name else ""
+    return f"{_format_progress(report)} · {how_to_end} ends it{command}"
+
+
+def _format_progress(report: HangReport) -> str:
+    if not report.known:
+        return "the ranks have not been looked at twice yet"
+    if report.progress:
+        return "progress between two looks" + _format_moved_ranks(report)
+    working = [rank for place in report.places if place.activity in _WORKING for rank in place.ranks]
+    unknown = [rank for place in report.places if place.activity in UNKNOWN_ACTIVITIES for rank in place.ranks]
+    if working or unknown:
+        at_work = [f"{describe_ranks(sorted(working))} at work"] if working else []
+        return ", ".join([*at_work, *([f"nothing is known of {describe_ranks(sorted(unknown))}"] if unknown else [])])
+    return "no progress between two looks"
+
+
+def _format_moved_ranks(report: HangReport) -> str:
+    moved: Sequence[int] = report.moved
+    return f" on {describe_ranks(moved)}" if moved and len(moved) < len(report.lines) else ""
+
+
+# -- format the preflight report as text and HTML: a table of hosts and checks, then each finding with its hint
+
+
+_CELL_MARKS = {"failure": " ✗", "warning": " !", "note": "", None: ""}
+_FINDING_SIGNS = {"failure": "✗", "warning": "!", "note": "·"}
+
+
+def format_preflight_text(report: PreflightReport) -> str:
+    """Format the report as text.
+
+    >>> from mhnb.core.preflight.facts import Column
+    >>> print(format_preflight_text(PreflightReport(("a",), (Column("login", {0: Cell("ok")}),), ())))
+    preflight · 1 host · all well
+       login
+    a  ok
+    """
+    lines = [_format_heading(report), format_table_text(*_build_table(report))]
+    for finding in report.findings:
+        lines.append(f"{_FINDING_SIGNS[finding.level]} {finding.text}")
+        lines += [f"  {line}" for line in finding.fix.splitlines()]
+    return "\n".join(lines)
+
+
+def format_preflight_html(report: PreflightReport) -> str:
+    """Format the report as HTML."""
+    color = "" if report.ok else ' class="mhnb-bad"'
+    table = format_table_html(*_build_table(report))
+    return wrap_html(
+        f"<div{color}><b>{escape(_format_heading(report))}</b></div>{table}{''.join(map(_format_finding_html, report.findings))}"
+    )
+
+
+def _format_finding_html(finding: Finding) -> str:
+    hint = f'<div style="{QUIET_STYLE};padding-left:1em;white-space:pre-wrap">{escape(finding.fix, quote=False)}</div>'
+    return f"<div>{_FINDING_SIGNS[finding.level]} {escape(finding.text, quote=False)}</div>{hint}"
+
+
+def _format_heading(report: PreflightReport) -> str:
+    counts = [
+        f"{count} {word}{'' if count == 1 else 's'}"
+        for word in ("failure", "warning")
+        if (count := sum(finding.level == word for finding in report.findings))
+    ]
+    hosts = pluralize(len(report.hosts), "host")
+    cost = [] if report.duration_s is None else [format_seconds(report.duration_s)]
+    return " · ".join(["preflight", hosts, ", ".join(counts) or "all well", *cost])
+
+
+def _build_table(report: PreflightReport) -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [name, *(_format_check(column.cells.get(at)) for column in report.columns)]
+        for at, name in enumerate(report.hosts)
+    ]
+    return ["", *(column.header for column in report.columns)], rows
+
+
+def _format_check(cell: Cell | None) -> str:
+    return "·" if cell is None else f"{cell.text}{_CELL_MARKS[cell.level]}"

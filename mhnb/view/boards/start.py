@@ -7,8 +7,7 @@ from html import escape
 
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.values import PHASES, Phase
-from mhnb.view.style import QUIET_STYLE, host_color, wrap_html
-from mhnb.view.words import RankLocations, format_seconds
+from mhnb.view.style import QUIET_STYLE, RankLocations, format_seconds, host_color, wrap_html
 
 __all__ = [
     "RankStart",

@@ -1,4 +1,7 @@
-"""Format small tables as text and HTML, and the two that the magics show: the ranks' status and their variables."""
+"""Format small tables as text and HTML, and those that the magics show: status, variables and the result of `%mhjax check`.
+
+The check table shows for each array of a name whether the ranks hold the same, and where they differ.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from mhnb.core.guard.check import CheckRow
 from mhnb.sharding.layout import format_nbytes
 from mhnb.values import ClusterState
+from mhnb.view.mime import format_pre
 from mhnb.view.style import QUIET_STYLE, wrap_html
-
-__all__ = [
-    "NO_BREAK_STYLE",
-    "Status",
-    "StatusRow",
-    "VarTableRow",
-    "find_widest_cells",
-    "format_status_html",
-    "format_status_text",
-    "format_table_html",
-    "format_table_text",
-    "format_vars_html",
-    "format_vars_text",
-    "wrap_in_scroller",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +191,30 @@ def format_vars_html(rows: Sequence[VarTableRow]) -> str:
     if not rows:
         return wrap_html(f'<span style="{QUIET_STYLE}">the ranks hold no variables yet</span>')
     return wrap_html(format_table_html(*_build_vars_table(rows)))
+
+
+# -- the table of `%mhjax check`: for each array of a name, whether the ranks hold the same, and where they differ
+
+
+def format_check_text(rows: Sequence[CheckRow]) -> str:
+    """Format the rows; those that differ come first, then those that cannot be compared.
+
+    >>> print(format_check_text([CheckRow("w", "f32[2]", True, "value held by ranks 0-1: equal")]))
+    w   f32[2]   value held by ranks 0-1: equal
+    """
+    ordered = sorted(rows, key=lambda row: (row.same is not False, row.same is True))
+    names, kinds = max((len(row.name) for row in rows), default=0), max((len(row.kind) for row in rows), default=0)
+    indent = " " * (names + kinds + 6)
+    return "\n".join(
+        f"{row.name:{names}}   {row.kind:{kinds}}   " + row.text.replace("\n", "\n" + indent) for row in ordered
+    )
+
+
+def format_check_html(rows: Sequence[CheckRow]) -> str:
+    """Format the rows as HTML."""
+    differing = sum(row.same is False for row in rows)
+    summary = (
+        "it differs" if len(rows) == 1 else f"{differing} of {len(rows)} {'differs' if differing == 1 else 'differ'}"
+    )
+    heading = f'<div class="mhnb-bad"><b>{summary}</b></div>' if differing else ""
+    return wrap_html(f"{heading}{format_pre(format_check_text(rows))}")

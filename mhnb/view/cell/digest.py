@@ -21,7 +21,7 @@ from mhnb.sharding.layout import format_nbytes
 from mhnb.values import Output
 from mhnb.view.cell.failures import Failure, find_failures, format_failure_heading
 from mhnb.view.cell.folded import block_items, comparable_lines, format_omitted_line, shorten_line
-from mhnb.view.words import format_seconds
+from mhnb.view.style import format_seconds
 
 __all__ = [
     "Block",

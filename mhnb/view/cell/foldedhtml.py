@@ -20,20 +20,24 @@ from mhnb.view.cell.folded import (
     OWN_MARK,
     SLOT_MARK,
     BlockLine,
+    RepeatedLines,
+    Table,
+    TableRow,
     block_items,
+    build_tables,
     clip_items,
     clip_lines,
+    clip_unchanged,
     comparable_lines,
+    find_repeated_lines,
     format_bars,
     format_values,
+    keep_ends,
     slot_letter,
     sparkline,
     summarise_slot,
 )
-from mhnb.view.cell.nearby import clip_unchanged, keep_ends
-from mhnb.view.cell.recurring import RepeatedLines, Table, TableRow, build_tables, find_repeated_lines
-from mhnb.view.logs import format_log_html
-from mhnb.view.mime import STDERR_STYLE, format_pre_html, output_to_html
+from mhnb.view.mime import STDERR_STYLE, format_log_html, format_pre_html, output_to_html
 from mhnb.view.style import CHANGED_STYLE, QUIET_STYLE
 
 __all__ = ["Pictures", "block_to_html"]

@@ -12,26 +12,36 @@ from mhnb.core.output.template import RANK_PLACEHOLDER
 from mhnb.core.ranks import describe_ranks
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.digest import Block, CellSummary, format_noise_label, summarise_cell
-from mhnb.view.cell.failures import ORDER_MISMATCH, Failure
+from mhnb.view.cell.failures import (
+    ORDER_MISMATCH,
+    Failure,
+    format_trace_text,
+    full_message,
+    has_extra_information,
+    trim_traceback,
+)
 from mhnb.view.cell.folded import (
     OWN_MARK,
     SLOT_MARK,
     BlockItem,
+    RepeatedLines,
     block_items,
+    build_tables,
     clip_items,
     clip_lines,
+    clip_unchanged,
     comparable_lines,
+    find_repeated_lines,
     format_bars,
+    format_table,
     format_values,
+    keep_ends,
     slot_letter,
     sparkline,
     summarise_slot,
 )
-from mhnb.view.cell.nearby import clip_unchanged, keep_ends
-from mhnb.view.cell.recurring import RepeatedLines, build_tables, find_repeated_lines, format_table
-from mhnb.view.cell.trace import format_trace_text, full_message, has_extra_information, trim_traceback
 from mhnb.view.mime import output_to_text
-from mhnb.view.words import RankLocations
+from mhnb.view.style import RankLocations
 
 __all__ = ["MAX_TEXT_NBYTES", "format_cell_text", "format_failure_lines", "format_trace_label", "format_waited"]
 

@@ -1,6 +1,11 @@
-"""Placeholder of a running cell for the notebook's file, because a file stores no widget and not every cell ends.
+"""Static content for the notebook's file in place of a widget: the placeholder of a running cell, and the replacement of a panel.
 
-Decides what a display beside the widget shows of the cell so far, and how often. The cell's end empties it.
+A file stores no widget, and not every cell ends. So a display beside the widget shows the cell so far; this module decides what it
+shows, and how often. The cell's end empties it.
+
+A panel's widget cannot exist in a saved notebook without its kernel, in nbconvert or on GitHub. A front end does not save a widget,
+and shows an error in its place. So the static replacement is a display of its own before the widget's. While the widget exists, a
+style hides the replacement.
 """
 
 from __future__ import annotations
@@ -12,26 +17,50 @@ from pathlib import PurePath
 from typing import Any, Protocol
 
 from mhnb.core.output.results import MAX_RESULTS, CellResult
-from mhnb.view.boards.where import format_hang_html, format_hang_text
+from mhnb.view.boards.collectives import format_hang_html, format_hang_text
 from mhnb.view.cell.digest import CellSummary, clip_outputs, format_heading, summarise_cell
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.live.frame import BUTTONS_AFTER_S, build_frame
-from mhnb.view.live.livehtml import frame_to_html
-from mhnb.view.live.livetext import format_running_text
-from mhnb.view.live.still import hide_missing_widget
-from mhnb.view.style import QUIET_STYLE
-from mhnb.view.words import RankLocations
+from mhnb.view.live.frame import BUTTONS_AFTER_S, build_frame, format_running_text, frame_to_html
+from mhnb.view.style import QUIET_STYLE, RankLocations, wrap_html
 
-__all__ = [
-    "DisplayTarget",
-    "PLACEHOLDER_AFTER_S",
-    "PlaceholderDisplay",
-    "format_first_placeholder",
-    "format_placeholder",
-    "format_widget_text",
-    "placeholder_id",
-]
+WIDGET_TEXT = "mhjax · the panel itself; it needs its kernel"
+"""The text of the widget's own display."""
+_MISSING_WIDGET = ".jp-OutputArea-child:not(:has(.jp-OutputArea-output>*))"
+"""If a widget does not exist, JupyterLab shows bare text about a missing one. This selects that output."""
+_CSS = (
+    # A panel whose widget exists shows everything itself.
+    ".jp-OutputArea-child:has(.{uid}):has(+.jp-OutputArea-child .mhnb-panel),"
+    ".jp-OutputArea-child:has(.{uid})+" + _MISSING_WIDGET + "{{display:none}}"
+)
+
+
+def hide_missing_widget(html: str, *, uid: str) -> str:
+    """Add a style to a view directly below a widget. It hides what a front end shows in place of a missing widget.
+
+    Args:
+        html: the view, which contains all that a reader needs.
+        uid: unique in the notebook; the class of the returned element.
+    """
+    return f'<div class="{uid}"><style>{_MISSING_WIDGET}:has(+.jp-OutputArea-child .{uid}){{display:none}}</style>{html}</div>'
+
+
+def format_replacement(result: CellResult, locations: RankLocations, *, uid: str) -> dict[str, str]:
+    """Format the static replacement."""
+    line = (
+        f"mhjax · panel over cell {result.seq} · {format_heading(result)} · it lives while its kernel does: "
+        "run the cell again, then %mhjax panel brings it back"
+    )
+    page = format_cell_html(result, uid=f"{uid}-page", locations=locations)
+    summary = f'<summary style="cursor:pointer;{QUIET_STYLE}">what it showed</summary>'
+    collapsed = f"<details>{summary}{page}</details>" if page else ""
+    body = f'<div class="{uid}"><div style="{QUIET_STYLE}">{escape(line, quote=False)}</div>{collapsed}</div>'
+    text = format_cell_text(result, locations=locations)
+    return {"text/html": wrap_html(body, css=_CSS.format(uid=uid)), "text/plain": f"{line}\n{text}".rstrip()}
+
+
+# -- placeholder of a running cell for the notebook's file, because a file stores no widget and not every cell ends
+
 
 PLACEHOLDER_AFTER_S = 5.0
 """Seconds until the first placeholder with all output, which may take half a second to format.

@@ -1,7 +1,13 @@
-"""Content of the live view of a running cell, as small named parts, so that only those that changed are sent.
+"""Content of the live view of a running cell: as named parts, as HTML, as text, and the status strip.
 
-Decides which part of a long output is shown while the cell runs, and how many bytes per second may be sent.
-The size of a frame is bounded.
+The parts are small, so that only those that changed are sent. Decides which part of a long output is shown while the cell runs, and
+how many bytes per second may be sent. The size of a frame is bounded.
+
+The HTML form is one small piece, for use where mhnb's own widget cannot be shown. The text form is a few lines, redrawn in a
+terminal while the cell runs.
+
+The status strip has the state, line, time and memory of each rank; of many ranks, by group. It contains the same as the hang report
+in a shorter form, and also covers cells that do not hang.
 """
 
 from __future__ import annotations
@@ -18,30 +24,95 @@ from mhnb.core.output.alike import OutputGroup, group_outputs
 from mhnb.core.output.bars import parse_bar
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import describe_ranks
+from mhnb.sharding.layout import format_nbytes
 from mhnb.values import Output
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.boards.where import format_hang_html
-from mhnb.view.cell.digest import Block, format_heading
+from mhnb.view.boards.collectives import format_hang_html, format_hang_text
+from mhnb.view.cell.digest import Block, CellSummary, format_heading
 from mhnb.view.cell.foldedhtml import Pictures, block_to_html
-from mhnb.view.live.strip import StatusItem, build_strip
-from mhnb.view.style import host_color
-from mhnb.view.words import RankLocations, format_error, format_hosts_of
+from mhnb.view.cell.text import format_cell_text
+from mhnb.view.style import (
+    QUIET_STYLE,
+    RankLocations,
+    format_error,
+    format_hosts_of,
+    format_seconds,
+    host_color,
+    wrap_html,
+)
 
-__all__ = [
-    "BUTTONS_AFTER_S",
-    "ByteBudget",
-    "LiveBlock",
-    "LiveFrame",
-    "LiveView",
-    "MAX_BLOCKS",
-    "MAX_CHUNKS",
-    "build_frame",
-    "changed_parts",
-    "frame_parts",
-    "merge_tails",
-    "shows_hang",
-    "tail_text",
-]
+MAX_SEPARATE_RANKS = 32
+"""Of more ranks, those in the same state share a cell."""
+_OUTCOME_STATES = {
+    "ok": ("✓", "ended"),
+    "error": ("✗", "failed"),
+    "interrupted": ("■", "interrupted"),
+    "skipped": ("–", "not asked"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StatusItem:
+    """One rank, or ranks in the same state."""
+
+    label: str
+    sign: str
+    """A second cue beside the colour."""
+    state: str
+    line: int | None = None
+    time: str = ""
+    """How long an ended rank took; a running one has run as long as the cell."""
+    memory: str = ""
+
+
+def build_strip(snapshot: CellResult) -> tuple[StatusItem, ...]:
+    """Build the cells that show the state of each rank."""
+    states = [(rank.rank, *_describe_state(rank, snapshot)) for rank in snapshot.ranks]
+    walls = {rank.rank: rank.wall_s for rank in snapshot.ranks if rank.outcome != "running"}
+    memory_nbytes = snapshot.where.memory_nbytes if snapshot.where is not None else {}
+    if len(states) <= MAX_SEPARATE_RANKS:
+        return tuple(
+            StatusItem(str(rank), sign, state, line, _format_time([rank], walls), _format_memory([rank], memory_nbytes))
+            for rank, sign, state, line in states
+        )
+    groups: dict[tuple[str, str, int | None], list[int]] = {}
+    for rank, sign, state, line in states:
+        groups.setdefault((sign, state, line), []).append(rank)
+    return tuple(
+        StatusItem(
+            describe_ranks(ranks), sign, state, line, _format_time(ranks, walls), _format_memory(ranks, memory_nbytes)
+        )
+        for (sign, state, line), ranks in groups.items()
+    )
+
+
+def _describe_state(rank: RankResult, snapshot: CellResult) -> tuple[str, str, int | None]:
+    if rank.outcome != "running":
+        return (*_OUTCOME_STATES.get(rank.outcome, ("✗", rank.outcome)), None)
+    report = snapshot.where
+    if report is None:
+        return "●", "running", None
+    line = report.lines.get(rank.rank)
+    if rank.rank in report.waiting:
+        return "◌", "waiting", line
+    if rank.rank in report.absent:
+        return "!", "absent", line
+    activity = next((place.activity for place in report.places if rank.rank in place.ranks), "")
+    return "●", activity if activity in ("compiling", "computing") else "running", line
+
+
+def _format_time(ranks: Sequence[int], walls: dict[int, float]) -> str:
+    took = [walls[rank] for rank in ranks if rank in walls]
+    return format_seconds(max(took)) if took else ""
+
+
+def _format_memory(ranks: Sequence[int], memory_nbytes: Mapping[int, int]) -> str:
+    known = [memory_nbytes.get(rank, 0) for rank in ranks]
+    return format_nbytes(max(known)) if any(known) else ""
+
+
+# -- content of the live view of a running cell, as small named parts, so that only those that changed are sent
+
 
 MAX_BLOCKS, MAX_CHUNKS = 24, 16
 """Number of parts: blocks of output, and chunks of the status strip."""
@@ -294,3 +365,106 @@ class ByteBudget:
         """
         remaining = min(self.burst_nbytes, self.remaining_nbytes + (now_s - self.at_s) * self.rate_nbytes_per_s)
         return None if nbytes > remaining else replace(self, remaining_nbytes=remaining - nbytes, at_s=now_s)
+
+
+# -- format a running cell as a few lines of text, redrawn in a terminal while it runs
+
+
+_TAIL_LENGTHS = (12, 6, 3, 1)
+"""Numbers of last lines per rank that are tried, until all fit."""
+
+
+def format_running_text(
+    snapshot: CellResult,
+    locations: RankLocations | None = None,
+    *,
+    height: int,
+    color: bool = False,
+    has_recent_output: bool = False,
+) -> str:
+    """Format the state of a cell: busy ranks, the last lines of each group of ranks, failures, and where ranks hang.
+
+    Args:
+        snapshot: the cell as far as it has come.
+        locations: host and log file of each rank.
+        height: number of lines that fit; of more, the first and the last ones are kept.
+        color: whether the text may contain colours.
+        has_recent_output: whether something was printed recently. Then no rank counts as hanging, unless some wait for others.
+    """
+    known_locations = locations or RankLocations()
+    below = [*_format_failures(snapshot), *_format_hang(snapshot, known_locations, has_recent_output=has_recent_output)]
+    lines: list[str] = []
+    for tail_length in _TAIL_LENGTHS:
+        lines = [
+            *_format_output(snapshot, known_locations, merge_tails(snapshot.ranks, tail_length), color=color),
+            *below,
+        ]
+        if len(lines) <= height:
+            break
+    if len(lines) > height > 1:
+        lines = [lines[0], *lines[len(lines) - height + 1 :]]
+    return "\n".join(lines[:height])
+
+
+def _format_output(
+    snapshot: CellResult, locations: RankLocations, groups: Sequence[OutputGroup], *, color: bool
+) -> list[str]:
+    blocks = tuple(map(Block, groups)) if any(group.parts for group in groups) else ()
+    head = format_heading(snapshot)
+    cell_summary = CellSummary(
+        head, difference="", blocks=blocks, outliers=frozenset(), failures=(), failure_heading="", notes=()
+    )
+    return (
+        format_cell_text(snapshot, color=color, locations=locations, cell_summary=cell_summary) or head
+    ).splitlines()
+
+
+def _format_failures(snapshot: CellResult) -> list[str]:
+    ranks_by_error: dict[str, list[int]] = {}
+    for rank in snapshot.ranks:
+        if rank.error is not None:
+            first = rank.error.evalue.partition("\n")[0][:200]
+            ranks_by_error.setdefault(f"{rank.error.ename}: {first}", []).append(rank.rank)
+    return [f"✗ {describe_ranks(ranks)}: {text}" for text, ranks in ranks_by_error.items()]
+
+
+def _format_hang(snapshot: CellResult, locations: RankLocations, *, has_recent_output: bool) -> list[str]:
+    report = snapshot.where
+    if report is None or not shows_hang(report, has_recent_output=has_recent_output):
+        return []
+    return format_hang_text(report, name=locations.cluster, how_to_end="Ctrl-C").splitlines()
+
+
+# -- format a running cell as one small piece of HTML, for use where mhnb's own widget cannot be shown
+
+
+MAX_LIVE_NBYTES = 40_000
+"""Maximum size of one update."""
+
+
+def format_live_html(snapshot: CellResult, *, locations: RankLocations | None = None, expanded: bool = False) -> str:
+    """Format a running cell: ranks that are still busy, the last lines of each group of ranks, and where they hang.
+
+    Args:
+        snapshot: the cell as far as it has come.
+        locations: host and log file of each rank.
+        expanded: whether the user requested to see where the ranks are, also if none hangs.
+    """
+    return frame_to_html(build_frame(snapshot, locations, expanded=expanded))
+
+
+def frame_to_html(frame: LiveFrame) -> str:
+    """Format a frame; a panel has a head of its own."""
+    more = f'<div style="{QUIET_STYLE}">{escape(frame.overflow)}</div>' if frame.overflow else ""
+    head = f'<div><span style="{QUIET_STYLE}">{escape(frame.heading)}</span></div>' if frame.heading else ""
+    return wrap_html(head + "".join(map(_format_live_block, frame.blocks)) + more + frame.hang_html)
+
+
+def _format_live_block(block: LiveBlock) -> str:
+    if not block.label:
+        return block.html
+    return (
+        f'<div style="display:flex;align-items:baseline;border-left:3px solid {block.color};margin:1px 0;padding-left:8px">'
+        f'<div style="min-width:9em;padding-right:.8em"><b>{escape(block.label)}</b></div>'
+        f'<div style="flex:1;min-width:0">{block.html}</div></div>'
+    )

@@ -1,6 +1,10 @@
-"""Controls of the what-if explorer. They decide nothing about shardings, or about where the answer is shown.
+"""What-if plans and reshards: the explorer's controls, and both results as text and HTML.
 
-The answer is not a widget, because front ends do not save widgets and it should be readable in the stored notebook.
+A plan shows a table of the arrays, refusals with JAX's own reason, the shards and the collectives.
+A reshard shows two static layouts and a list of what moves between them.
+
+The controls decide nothing about shardings, or about where the answer is shown. The answer is not a widget, because front ends do
+not save widgets and it should be readable in the stored notebook.
 """
 
 from __future__ import annotations
@@ -8,11 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import islice
 from typing import Any
 
-from mhnb.sharding.reshard import PlannedArray, example_arrays
-
-__all__ = ["Explorer", "PROGRAMS", "PlanInput"]
+from mhnb.core.exchange.boxes import format_box
+from mhnb.sharding.layout import Layout, format_dtype_and_shape, format_nbytes
+from mhnb.sharding.mesh import find_axis_reach, format_axes, warn_cross_host_axes
+from mhnb.sharding.report import Report
+from mhnb.sharding.reshard import Move, Plan, PlannedArray, Refusal, Reshard, example_arrays
+from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
+from mhnb.view.mime import format_pre
+from mhnb.view.sharding.meshmap import format_tree_html, format_tree_text
+from mhnb.view.sharding.panes import format_layout_html, format_layout_text
+from mhnb.view.style import QUIET_STYLE, RankLocations, wrap_html
 
 PROGRAMS = ("", "matmul", "mlp", "attention")
 _DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int32", "int8", "bool")
@@ -151,3 +163,126 @@ def _read_row(row: Any) -> PlannedArray:
         # The drawing reports it as an invalid size.
         return replace(array, shape=(-1,))
     return replace(array, shape=tuple(map(int, sizes)))
+
+
+# -- format a what-if plan as text and HTML: a table of the arrays, refusals with JAX's own reason, the shards, the collectives
+
+
+_MAX_DRAWN = 8
+"""Maximum number of arrays whose shards are drawn; the table has all."""
+
+
+def _format_plan_title(plan: Plan) -> str:
+    device_count = plan.hosts * plan.devices_per_host
+    heading = f"plan · {plan.hosts} hosts × {plan.devices_per_host} devices"
+    if plan.mesh is None:
+        return heading
+    return f"{heading} · mesh ({format_axes(plan.mesh.axes)}) on {len(plan.mesh.devices)} of {device_count}"
+
+
+def _list_refusals(plan: Plan) -> list[tuple[str, Refusal]]:
+    return [*([("mesh", plan.refusal)] if plan.refusal else []), *plan.refused]
+
+
+def _format_mesh_lines(plan: Plan) -> list[str]:
+    """Format the lines about the mesh, which are shown beside the arrays."""
+    if plan.mesh is None:
+        return []
+    reach = find_axis_reach(plan.mesh)
+    crossing = [f"{axis.name} crosses {axis.hosts} hosts" for axis in reach if axis.crosses] or [
+        "no axis crosses a host"
+    ]
+    return [" · ".join(crossing), *(f"warning: {text}" for text in warn_cross_host_axes(reach))]
+
+
+def format_plan_text(plan: Plan, report: Report | None = None, *, problem: str = "") -> str:
+    """Format a plan as text; `problem` explains why there is no report although one was requested."""
+    parts = [_format_plan_title(plan), *_format_mesh_lines(plan)]
+    for name, refusal in _list_refusals(plan):
+        parts.append(f"✗ {name}: {refusal.reason}" + (f"\n  JAX: … {refusal.jax_says}" if refusal.jax_says else ""))
+    if plan.legal:
+        parts += [format_tree_text(plan.tree), ""]
+        parts += [format_layout_text(layout, name=name) for name, layout in plan.legal[:_MAX_DRAWN]]
+    if report is not None:
+        parts += ["", format_collectives_text([report])]
+    return "\n".join([*parts, *([problem] if problem else [])])
+
+
+def format_plan_html(plan: Plan, report: Report | None = None, *, problem: str = "", uid: str = "mhnb-0") -> str:
+    """Format a plan as HTML; `uid` is unique in the notebook."""
+    parts = [f"<div><b>{escape(_format_plan_title(plan))}</b></div>"]
+    parts += [f'<div style="{QUIET_STYLE}">{escape(line)}</div>' for line in _format_mesh_lines(plan)]
+    parts += [_format_refusal_html(name, refusal) for name, refusal in _list_refusals(plan)]
+    if plan.legal:
+        parts.append(format_tree_html(plan.tree))
+    parts += [
+        format_layout_html(layout, name=name, uid=f"{uid}-{at}")
+        for at, (name, layout) in enumerate(plan.legal[:_MAX_DRAWN])
+    ]
+    if report is not None:
+        parts.append(format_collectives_html([report]))
+    if problem:
+        parts.append(f'<div class="mhnb-bad">{escape(problem)}</div>')
+    return wrap_html("".join(parts))
+
+
+def _format_refusal_html(name: str, refusal: Refusal) -> str:
+    jax_message = f'<div style="{QUIET_STYLE}">JAX: … {escape(refusal.jax_says)}</div>' if refusal.jax_says else ""
+    return f'<div class="mhnb-bad" style="margin:3px 0">✗ <b>{escape(name)}</b>: {escape(refusal.reason)}{jax_message}</div>'
+
+
+# -- format a reshard as two static layouts and a list of what moves between them
+
+
+_MAX_LISTED_MOVES = 24
+
+
+def _format_reshard_title(plan: Reshard, name: str) -> str:
+    return f"{name}  {format_dtype_and_shape(plan.before)}  {plan.before.spec} → {plan.after.spec}".strip()
+
+
+def _format_sums(plan: Reshard) -> str:
+    words = [
+        f"{format_nbytes(plan.nbytes_moved)} move",
+        f"{format_nbytes(plan.nbytes_across_hosts)} of it across hosts",
+    ]
+    words.append(f"{format_nbytes(plan.nbytes_kept)} stay")
+    chosen = plan.collective or "not known: nobody asked the compiler"
+    return " · ".join([*words, f"collective: {chosen}"])
+
+
+def _format_moves(plan: Reshard) -> list[str]:
+    moves = list(islice(plan.moves(), _MAX_LISTED_MOVES + 1))
+    lines = [_format_move(move, plan) for move in moves[:_MAX_LISTED_MOVES]]
+    return [*lines, "… and more"] if len(moves) > _MAX_LISTED_MOVES else lines
+
+
+def _format_move(move: Move, plan: Reshard) -> str:
+    crosses = "  across hosts" if plan.host_of(move.source) != plan.host_of(move.target) else ""
+    return f"  {move.source!s:>5} → {move.target!s:<5}  {format_box(move.box)}  {format_nbytes(move.nbytes)}{crosses}"
+
+
+def format_reshard_text(plan: Reshard, *, name: str = "", locations: RankLocations | None = None) -> str:
+    """Format a reshard as text: the sums, the layouts before and after, and the first slices that move."""
+    layouts = [format_layout_text(layout, name=word, locations=locations) for word, layout in _layouts(plan)]
+    return "\n".join([f"{_format_reshard_title(plan, name)}     {_format_sums(plan)}", *layouts, *_format_moves(plan)])
+
+
+def _layouts(plan: Reshard) -> tuple[tuple[str, Layout], ...]:
+    return ("before", plan.before), ("after", plan.after)
+
+
+def format_reshard_html(
+    plan: Reshard, *, name: str = "", locations: RankLocations | None = None, uid: str = "mhnb-0"
+) -> str:
+    """Format a reshard as HTML; `uid` is unique in the notebook."""
+    layouts = "".join(
+        f'<div style="margin:0 24px 0 0">{format_layout_html(layout, name=word, locations=locations, uid=f"{uid}-{word}")}</div>'
+        for word, layout in _layouts(plan)
+    )
+    moves = format_pre("\n".join(_format_moves(plan)) or "nothing moves")
+    return wrap_html(
+        f'<div><b>{escape(_format_reshard_title(plan, name))}</b> <span style="{QUIET_STYLE}">{escape(_format_sums(plan))}</span></div>'
+        f'<div style="display:flex;flex-wrap:wrap">{layouts}</div>'
+        f'<details><summary style="cursor:pointer;{QUIET_STYLE}">what moves</summary>{moves}</details>'
+    )

@@ -1,13 +1,18 @@
-"""Panes of tiles that show a layout, as a value. Decides which shards are merged if there are too many to take in.
+"""Layouts as text, SVG and HTML: panes of tiles, built once as a value and then formatted.
 
-An array of more than two dims is divided into panes along its leading dims; each pane is a grid over the last two.
-Neighbouring shards become one tile if the grid would be too fine. This module does not know text, HTML or SVG.
+The panes decide which shards are merged if there are too many to take in. An array of more than two dims is divided into panes
+along its leading dims; each pane is a grid over the last two. Neighbouring shards become one tile if the grid would be too fine.
+
+Text and SVG need no widget and no style sheet. The HTML is a table that is readable without a style sheet or a script, and better
+with both. An untrusted notebook loses `<style>`, `tabindex` and the script of a slider. Then the panes are blocks to open one by
+one; the colours, the titles and the text form stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from math import prod
 
 from mhnb.core.exchange.boxes import Box, Range, format_box
@@ -15,9 +20,8 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import Layout, format_device_count, format_dtype_and_shape, format_nbytes, format_replicas
 from mhnb.sharding.mesh import format_axes
 from mhnb.values import DeviceRef
-from mhnb.view.words import RankLocations
-
-__all__ = ["LayoutGrid", "Pane", "Resolution", "Tile", "assign_hosts", "build_grid", "format_devices"]
+from mhnb.view.mime import format_pre
+from mhnb.view.style import QUIET_STYLE, TABS_CSS, RankLocations, host_color, wrap_html
 
 _MAX_LISTED_DEVICES = 8
 """Maximum number of devices that are listed one by one; more are named by their ranks."""
@@ -246,3 +250,271 @@ def format_devices(devices: Sequence[DeviceRef], between: str = " ") -> str:
     ranks = sorted({device.rank for device in devices})
     named = describe_ranks(ranks)
     return f"{len(devices)} devices of {named if len(named) <= _MAX_RANK_CHARS else f'{len(ranks)} ranks'}"
+
+
+# -- format a layout as text and as SVG, without a widget and without a style sheet
+
+
+_TEXT_RESOLUTION = Resolution(rows=16, columns=6, panes=8, tiles=128)
+_SVG_RESOLUTION = Resolution(rows=24, columns=24, panes=16, tiles=576)
+_LABEL_WIDTH = 12
+
+
+def format_range(span: Range, dimension: str = "") -> str:
+    """Format a range of a dim, as `rows 0:2`."""
+    return f"{dimension} {span[0]}:{span[1]}".strip()
+
+
+def format_pane_position(pane: Pane, ndim: int) -> str:
+    """Format a pane's position along the leading dims, as `[0:1, :, :]`; an empty string if there are no leading dims."""
+    if not pane.leading:
+        return ""
+    return format_box(pane.leading)[:-1] + ", :" * min(2, ndim) + "]"
+
+
+# -- text
+
+
+def format_layout_text(
+    layout: Layout, *, name: str = "", locations: RankLocations | None = None, notes: Sequence[str] = ()
+) -> str:
+    """Format a layout as text."""
+    grid = build_grid(layout, _TEXT_RESOLUTION, name=name, locations=locations, notes=notes)
+    lines = [f"{grid.title}     {grid.cost}"]
+    for pane in grid.panes:
+        lines += [label] if (label := format_pane_position(pane, grid.ndim)) else []
+        lines += _pane_lines(pane, grid)
+    return "\n".join([*lines, *grid.notes])
+
+
+def _pane_lines(pane: Pane, grid: LayoutGrid) -> list[str]:
+    labels = _row_labels(pane, grid)
+    cells = [[tile.device_label if tile else "" for tile in row] for row in pane.tiles]
+    heads = [format_range(span, "cols") for span in pane.columns]
+    width = max(_LABEL_WIDTH, *(len(label) + 4 for label in labels))
+    columns = range(len(cells[0]) if cells else 0)
+    widths = [
+        max(*(len(row[at]) + 5 for row in cells), *(len(head) + 2 for head in heads[at : at + 1]), 0) for at in columns
+    ]
+    lines = ["".join([" " * width, *(head.ljust(size) for head, size in zip(heads, widths, strict=False))]).rstrip()]
+    for label, row, tiles in zip(labels, cells, pane.tiles, strict=True):
+        text = label.ljust(width) + "".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True))
+        lines.append((text + _format_hosts_text(tiles)).rstrip())
+    return lines if heads else lines[1:]
+
+
+def _row_labels(pane: Pane, grid: LayoutGrid) -> list[str]:
+    if grid.ndim == 0:
+        return ["scalar"]
+    return [format_range(span, "rows") if grid.ndim > 1 else f"[{format_range(span)}]" for span in pane.rows]
+
+
+def _format_hosts_text(tiles: Sequence[Tile | None]) -> str:
+    hosts = list(dict.fromkeys(host for tile in tiles if tile for host in tile.hosts))
+    return " ".join(hosts) if len(hosts) <= 4 else f"{len(hosts)} hosts"
+
+
+# -- SVG
+
+
+_CELL_WIDTH, _CELL_HEIGHT, _HEAD_HEIGHT, _SIDE_WIDTH = 92, 30, 22, 84
+
+
+def format_layout_svg(
+    layout: Layout, *, name: str = "", locations: RankLocations | None = None, notes: Sequence[str] = ()
+) -> str:
+    """Format a layout as SVG.
+
+    Each host has a colour, a replicated shard has a dashed second frame, and each tile has a title.
+    """
+    grid = build_grid(layout, _SVG_RESOLUTION, name=name, locations=locations, notes=notes)
+    assigned = assign_hosts(layout.devices, locations)
+    parts, y, right = [_svg_text(4, 15, f"{grid.title}     {grid.cost}")], 24, len(grid.title) + len(grid.cost) + 5
+    width = max(
+        7 * right, _SIDE_WIDTH + _CELL_WIDTH * max((len(pane.tiles[0]) for pane in grid.panes if pane.tiles), default=1)
+    )
+    for pane in grid.panes:
+        drawn, height = _pane_svg(pane, grid, assigned)
+        parts.append(f'<g transform="translate(0 {y})">{drawn}</g>')
+        y += height
+    for note in grid.notes:
+        parts.append(_svg_text(4, y + 14, note))
+        y += 18
+    description = escape(format_layout_text(layout, name=name, locations=locations, notes=notes))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width}" height="{y + 6}" '
+        f'viewBox="0 0 {width} {y + 6}" font-family="monospace" font-size="12" fill="currentColor">'
+        f"<title>{escape(grid.title)}</title><desc>{description}</desc>{''.join(parts)}</svg>"
+    )
+
+
+def _pane_svg(pane: Pane, grid: LayoutGrid, locations: RankLocations) -> tuple[str, int]:
+    label, y = format_pane_position(pane, grid.ndim), 0
+    parts = []
+    if label:
+        parts.append(_svg_text(4, 14, label))
+        y += 20
+    if pane.columns:
+        parts += [
+            _svg_text(_SIDE_WIDTH + at * _CELL_WIDTH + 4, y + 14, format_range(s)) for at, s in enumerate(pane.columns)
+        ]
+        y += _HEAD_HEIGHT
+    for row, tiles in zip(_row_labels(pane, grid), pane.tiles, strict=True):
+        parts.append(_svg_text(4, y + 19, row))
+        parts += [
+            _tile_svg(tile, _SIDE_WIDTH + at * _CELL_WIDTH, y, locations) for at, tile in enumerate(tiles) if tile
+        ]
+        y += _CELL_HEIGHT
+    return "".join(parts), y + 6
+
+
+def _tile_svg(tile: Tile, x: int, y: int, locations: RankLocations) -> str:
+    color = tile_color(tile, locations)
+    frame = ""
+    if tile.replicas > 1:
+        frame = (
+            f'<rect x="{x + 3}" y="{y + 3}" width="{_CELL_WIDTH - 8}" height="{_CELL_HEIGHT - 8}" fill="none" '
+            f'stroke="currentColor" stroke-dasharray="3 2"/>'
+        )
+    label = tile.device_label if len(tile.device_label) <= 11 else f"{tile.owners[0]} +{len(tile.owners) - 1}"
+    return (
+        f'<g tabindex="0"><title>{escape(tile.description)}</title>'
+        f'<rect x="{x}" y="{y}" width="{_CELL_WIDTH - 2}" height="{_CELL_HEIGHT - 2}" fill="{color}" fill-opacity=".3" '
+        f'stroke="{color}"/>{frame}{_svg_text(x + 7, y + 18, label)}</g>'
+    )
+
+
+def tile_color(tile: Tile, locations: RankLocations) -> str:
+    """Return the colour of the host that holds a tile; grey for several hosts."""
+    return host_color(locations, sorted({device.rank for device in tile.owners}))
+
+
+def _svg_text(x: int, y: int, content: str) -> str:
+    return f'<text x="{x}" y="{y}" xml:space="preserve">{escape(content, quote=False)}</text>'
+
+
+# -- format a layout as an HTML table that is readable without a style sheet or a script, and better with both
+
+
+_HTML_RESOLUTION = Resolution(rows=24, columns=24, panes=16, tiles=576)
+_MAX_TAB_STOPS = 64
+"""Maximum number of tiles with a tab stop; more would trap a keyboard user.
+
+With more tiles the names are not coloured either, because that takes space.
+"""
+_MAX_STRIPES = 4
+
+_CSS = (
+    ".mhnb .lay td{padding:2px 7px;text-align:left;border:1px solid transparent;white-space:nowrap}"
+    ".mhnb .lay th{font-weight:normal;text-align:left;padding:2px 8px 2px 0;white-space:nowrap}"
+    ".mhnb .lay td:focus{outline:2px solid var(--jp-brand-color1,#3f7fd0);outline-offset:-2px}"
+    ".mhnb .lay td:focus::after{content:attr(title);position:absolute;left:8px;bottom:-1.5em;padding:0 6px;z-index:9;"
+    "color:var(--jp-ui-font-color1,#111);background:var(--jp-layout-color2,#eee)}"
+    ".mhnb .lay{position:relative}"
+)
+_SLIDER_SCRIPT = (
+    "var b=this.closest('.nd'),i=0;b.querySelectorAll('input').forEach(function(s){i=i*(+s.max+1)+ +s.value});"
+    "b.querySelectorAll('.pane').forEach(function(d,n){d.open=n==i})"
+)
+
+
+def format_layout_html(
+    layout: Layout,
+    *,
+    name: str = "",
+    locations: RankLocations | None = None,
+    notes: Sequence[str] = (),
+    uid: str = "mhnb-0",
+) -> str:
+    """Format a layout as HTML; `uid` is unique in the notebook."""
+    grid = build_grid(layout, _HTML_RESOLUTION, name=name, locations=locations, notes=notes)
+    assigned = assign_hosts(layout.devices, locations)
+    head = f'<div><b>{escape(grid.title)}</b> <span style="{QUIET_STYLE}">{escape(grid.cost)}</span></div>'
+    notes_html = "".join(f'<div style="{QUIET_STYLE}">{escape(note)}</div>' for note in grid.notes)
+    text = format_pre(format_layout_text(layout, name=name, locations=locations, notes=notes))
+    text_html = f'<details><summary style="cursor:pointer;{QUIET_STYLE}">as text</summary>{text}</details>'
+    return wrap_html(
+        head + _format_panes(grid, assigned, uid) + notes_html + text_html,
+        css=_CSS + TABS_CSS.format(uid=uid) * (len(grid.panes) > 1),
+    )
+
+
+def _format_panes(grid: LayoutGrid, locations: RankLocations, uid: str) -> str:
+    has_stops = sum(len(row) for pane in grid.panes for row in pane.tiles) <= _MAX_TAB_STOPS
+    tables = [_format_pane_html(pane, grid, locations, has_stops=has_stops) for pane in grid.panes]
+    if len(tables) == 1:
+        return tables[0]
+    blocks = [
+        f'<details class="pane" name="{uid}"{" open" if at == 0 else ""}><summary style="cursor:pointer">'
+        f"{format_pane_position(pane, grid.ndim)}</summary>{table}</details>"
+        for at, (pane, table) in enumerate(zip(grid.panes, tables, strict=True))
+    ]
+    return f'<div class="nd">{_format_sliders(grid)}<div class="{uid}">{"".join(blocks)}</div></div>'
+
+
+def _format_sliders(grid: LayoutGrid) -> str:
+    return "".join(
+        f'<label style="margin-right:12px">dim {dim} <input type="range" min="0" max="{steps - 1}" value="0" step="1" '
+        f'aria-label="place along dim {dim}" data-lm-suppress-shortcuts="true" oninput="{escape(_SLIDER_SCRIPT)}"'
+        f"{' disabled' if steps == 1 else ''}></label>"
+        for dim, steps in enumerate(grid.steps)
+    )
+
+
+def _format_pane_html(pane: Pane, grid: LayoutGrid, locations: RankLocations, *, has_stops: bool) -> str:
+    rows = []
+    if pane.columns:
+        heads = "".join(f'<th scope="col">{format_range(span, "cols")}</th>' for span in pane.columns)
+        rows.append(f"<tr><th></th>{heads}<th></th></tr>")
+    for at, tiles in enumerate(pane.tiles):
+        label = format_range(pane.rows[at], "rows" if grid.ndim > 1 else "") if pane.rows else "scalar"
+        cells = "".join(
+            _format_tile_html(tile, locations, has_stops=has_stops, is_short=len(tiles) > 8) for tile in tiles
+        )
+        rows.append(
+            f'<tr><th scope="row">{label}</th>{cells}<td style="{QUIET_STYLE}">{_format_hosts_html(tiles)}</td></tr>'
+        )
+    return (
+        '<div class="lay" style="overflow-x:auto;padding-bottom:1.6em"><table style="border-collapse:separate;'
+        f'border-spacing:2px;font-family:monospace;margin:2px 0">{"".join(rows)}</table></div>'
+    )
+
+
+def _format_tile_html(tile: Tile | None, locations: RankLocations, *, has_stops: bool, is_short: bool) -> str:
+    if tile is None:
+        return "<td></td>"
+    color = tile_color(tile, locations)
+    frame = f"border:3px double {color}" if tile.replicas > 1 else f"border:1px solid {color}"
+    words, fill = tile.device_label, _tile_background(tile, locations)
+    if is_short and len(words) > 12:
+        words = f"{tile.owners[0]} +{len(tile.owners) - 1}"
+    elif has_stops and len(tile.hosts) > 1 and str(tile.owners[-1]) in words.split():
+        # Each name is listed and has the colour of its host, which stripes across the whole tile would not match.
+        colors = {str(device): host_color(locations, (device.rank,)) for device in tile.owners}
+        words, fill = " ".join(_color_name(word, colors.get(word)) for word in words.split()), "none"
+    mark = (
+        f' <small style="{QUIET_STYLE}">×{tile.replicas}</small>' if tile.replicas > 1 and not tile.is_partial else ""
+    )
+    stop = ' tabindex="0"' if has_stops else ""
+    return f'<td{stop} title="{escape(tile.description)}" style="background:{fill};{frame}">{words}{mark}</td>'
+
+
+def _color_name(word: str, color: str | None) -> str:
+    return f'<span style="background:{color}40;padding:2px 3px">{word}</span>' if color else word
+
+
+def _tile_background(tile: Tile, locations: RankLocations) -> str:
+    """Return a background with one stripe per host; grey if there are too many to distinguish."""
+    ranks = list({locations.hosts[device.rank]: device.rank for device in tile.owners}.values())
+    if not 1 < len(ranks) <= _MAX_STRIPES:
+        return f"{tile_color(tile, locations)}40"
+    share = 100 / len(ranks)
+    stripes = ",".join(
+        f"{host_color(locations, (rank,))}40 {at * share:g}% {(at + 1) * share:g}%" for at, rank in enumerate(ranks)
+    )
+    return f"linear-gradient(90deg,{stripes})"
+
+
+def _format_hosts_html(tiles: Sequence[Tile | None]) -> str:
+    hosts = list(dict.fromkeys(host for tile in tiles if tile for host in tile.hosts))
+    return escape(" ".join(hosts)) if len(hosts) <= 4 else f"{len(hosts)} hosts"
