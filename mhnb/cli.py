@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from mhnb.startup.looking import run_doctor
+    from mhnb.startup.preflight import run_doctor
     from mhnb.view.boards.collectives import format_preflight_text
 
     report = run_doctor(args, on_queue_status=lambda standing: print(f"mhnb doctor: {standing}", file=sys.stderr))
@@ -141,8 +141,8 @@ def _stop(args: argparse.Namespace) -> int:
         return _print_stop_usage()
     from mhnb.core.ranks import pluralize
     from mhnb.keep.berth import list_cluster_records
-    from mhnb.keep.ending import stop_detached
     from mhnb.launch.local import end_supervisor
+    from mhnb.startup.starting import stop_detached
     from mhnb.system.rundir import find_clusters_named, full_name, list_running_clusters
 
     records_by_run_dir = {str(berth.run_dir): berth for berth in list_cluster_records(os.environ)}

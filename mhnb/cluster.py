@@ -27,18 +27,15 @@ from mhnb.core.life.events import Accepted, CellRequest, CellSubmitted, Interrup
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import resolve_ranks
 from mhnb.core.wire.protocol import RankReply
-from mhnb.drive.ctrlc import SigintHandler
-from mhnb.drive.finishing import run_uninterrupted
+from mhnb.drive.finishing import SigintHandler, run_uninterrupted
 from mhnb.drive.fleet import end_hosts, find_preflight_s, find_start_error, make_cluster_record, open_generation
-from mhnb.drive.listening import ClusterListener
-from mhnb.drive.reader import EventLoop
-from mhnb.drive.roll import RankInfo, StartProgress, describe_guard, describe_ranks, start_progress
-from mhnb.drive.submission import CellFuture
+from mhnb.drive.reader import CellFuture, EventLoop
+from mhnb.drive.roll import ClusterListener, RankInfo, StartProgress, describe_guard, describe_ranks, start_progress
 from mhnb.drive.watching import HostMonitor, open_shared_board
 from mhnb.errors import InvalidRequest
 from mhnb.keep.berth import ClusterRecord, write_cluster_record
 from mhnb.keep.journaling import ClusterJournal
-from mhnb.startup.options import StartOptions, check_detachable
+from mhnb.startup.asking import StartOptions, check_detachable
 from mhnb.system.rundir import check_name, find_cwd
 from mhnb.values import ClusterState, DeviceRef
 

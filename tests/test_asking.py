@@ -14,10 +14,9 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS, ClusterSpec
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
 from mhnb.keep.berth import select_cluster
-from mhnb.startup.asking import check_same_options, resolve_spec
+from mhnb.startup.asking import check_same_options, parse_options, resolve_spec
 from mhnb.startup.flags import add_doctor_flags, add_start_flags, start_arguments
-from mhnb.startup.looking import run_doctor
-from mhnb.startup.options import parse_options
+from mhnb.startup.preflight import run_doctor
 from mhnb.verbs.start import add_start_command_flags
 
 

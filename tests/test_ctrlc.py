@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from mhnb.drive.ctrlc import SigintHandler
+from mhnb.drive.finishing import SigintHandler
 
 
 def press() -> None:

@@ -27,10 +27,10 @@ from mhnb.keep.berth import (
     read_cluster_records,
     write_cluster_record,
 )
-from mhnb.launch.journaldir import JournalStore, read_journal
+from mhnb.keep.journaling import JournalStore, read_journal
 from mhnb.rank.supervisor.place import prepare_host
 from mhnb.startup import starting
-from mhnb.startup.options import StartOptions
+from mhnb.startup.asking import StartOptions
 from mhnb.system.private import NotPrivate, make_private_folder, open_private, read_private, write_private
 from mhnb.system.rundir import (
     list_running_clusters,

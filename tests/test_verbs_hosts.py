@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mhnb.supply.installing import PipRun
-from mhnb.supply.syncing import HostSync, SyncReport
+from mhnb.supply.syncing import HostSync, PipRun, SyncReport
 from mhnb.verbs.hosts import format_pip_output, format_sync_report
 
 

@@ -15,7 +15,7 @@ from mhnb.core.asked.shape import ClusterSpec
 from mhnb.core.life.machine import ClusterStateMachine
 from mhnb.core.life.pulse import StartBarrier
 from mhnb.core.life.roster import RankRegistry
-from mhnb.drive.ctrlc import SigintHandler
+from mhnb.drive.finishing import SigintHandler
 from mhnb.drive.roll import RankInfo, describe_location
 from mhnb.errors import LaunchError
 from mhnb.keep.berth import ClusterRecord, OwnerLock
@@ -24,8 +24,8 @@ from mhnb.launch.base import CheckedHost, Host
 from mhnb.launch.local import AdoptedHost, DetachedHosts, LocalHost
 from mhnb.launch.profile import apply_profile, create_launcher, find_profile
 from mhnb.link.sockets import SocketServer
-from mhnb.startup.looking import InAllocationLauncher, preflight_callback
-from mhnb.startup.options import GenerationLocation, StartOptions, host_spec, hub_spec, local_spec
+from mhnb.startup.asking import GenerationLocation, StartOptions, host_spec, hub_spec, local_spec
+from mhnb.startup.preflight import InAllocationLauncher, preflight_callback
 from mhnb.system.ports import find_free_port
 from mhnb.system.processes import PROCESS_ENDED
 from mhnb.system.rundir import configure_hub, make_run_dir, remove_keys, write_run_record

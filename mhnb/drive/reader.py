@@ -1,7 +1,8 @@
-"""Event-loop thread that serves the transport and the state machine, from start to stop, also between cells.
+"""Event-loop thread that serves the transport and the state machine, from start to stop, also between cells; and the handle of a cell.
 
 It turns messages, submissions, exits and time into events, and the state machine's commands into sends and replies.
-Only the submitter of a cell passes its own event in directly, under the event loop's lock, because waking another thread takes longer.
+Only the submitter of a cell passes its own event in directly, under the event loop's lock, because waking another thread
+takes longer. The handle of a submitted cell is shared by the submitting thread and the event loop.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from mhnb.core.explain.where import HangReport
 from mhnb.core.keep.journal import CellRecord
@@ -39,7 +41,7 @@ from mhnb.core.life.events import (
     WriteRecord,
 )
 from mhnb.core.life.machine import ClusterStateMachine
-from mhnb.core.output.results import LateOutputBuffer, RateLimiter
+from mhnb.core.output.results import CellResult, LateOutputBuffer, RateLimiter
 from mhnb.core.wire.protocol import (
     Heartbeat,
     HostUp,
@@ -51,13 +53,48 @@ from mhnb.core.wire.protocol import (
     RankSpawned,
     StopHost,
 )
-from mhnb.drive.listening import EventListener
-from mhnb.drive.submission import CellFuture, Update
+from mhnb.drive.roll import EventListener
 from mhnb.drive.watching import HostMonitor, describe_orphans
-from mhnb.errors import NotStarted, RanksLost, UnknownMessage
+from mhnb.errors import MhnbError, NotStarted, RanksLost, UnknownMessage
 from mhnb.link.memory import Transport, rank_peer
 
-__all__ = ["EventLoop"]
+Update: TypeAlias = CellResult | MhnbError
+
+
+@dataclass(slots=True)
+class CellFuture:
+    """Handle of a submitted cell: receives the results so far, then the last one, or the error that refused it."""
+
+    ticket: int
+    """Its number among all submissions."""
+    live: bool
+    updates: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
+
+    def wait(self, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
+        """Wait for the last result, and pass earlier ones to `on_snapshot`.
+
+        Raises:
+            MhnbError: the cell was refused.
+        """
+        while True:
+            update = self._wait_newest()
+            if isinstance(update, MhnbError):
+                raise update
+            if update.done:
+                return update
+            if on_snapshot is not None:
+                on_snapshot(update)
+
+    def _wait_newest(self) -> Update:
+        """Wait for an update, and return the newest. Older ones are dropped, however slow the view is."""
+        update = self.updates.get()
+        while not self.updates.empty():
+            update = self.updates.get()
+        return update
+
+
+# -- event-loop thread that serves the transport and the state machine, from start to stop, also between cells
+
 
 _TICK_S, _IDLE_S, _REPORT_S = 0.1, 0.25, 1.0
 LIVE_AFTER_S = 0.15

@@ -3,10 +3,8 @@
 It never imports JAX; it imports NumPy when the first array is transferred.
 """
 
-from mhnb.exchange.asks import RankClient
-from mhnb.exchange.pull import pull
-from mhnb.exchange.push import PushPayload, push, push_payload
-from mhnb.exchange.questions import Completion, check_values, complete, inspect, list_names, list_variables
+from mhnb.exchange.asks import Completion, RankClient, check_values, complete, inspect, list_names, list_variables
+from mhnb.exchange.pull import PushPayload, pull, push, push_payload
 
 __all__ = [
     "Completion",

@@ -17,7 +17,7 @@ from mhnb.core.asked.shape import ClusterSpec
 from mhnb.core.ranks import pluralize
 from mhnb.core.wire.protocol import PROTOCOL_VERSION
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotDriver, NotStarted
-from mhnb.startup.options import StartOptions
+from mhnb.startup.asking import StartOptions
 from mhnb.system.private import NotPrivate, open_private, read_private, write_private
 from mhnb.system.rundir import check_name, format_location, has_live_notebook, list_running_clusters
 

@@ -24,8 +24,7 @@ from mhnb.drive.roll import StartProgress
 from mhnb.errors import LaunchError, MhnbError
 from mhnb.launch.profile import create_launcher
 from mhnb.startup import starting
-from mhnb.startup.asking import format_host_names, resolve_spec
-from mhnb.startup.options import parse_options
+from mhnb.startup.asking import format_host_names, parse_options, resolve_spec
 
 __all__ = ["hub_address", "main"]
 

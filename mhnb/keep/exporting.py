@@ -24,7 +24,7 @@ from mhnb.core.keep.journal import CellRecord, PushRecord
 from mhnb.core.keep.replay import SkippedStep, list_skipped_steps, note_undefined_names, plan_replay
 from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.exchange.push import PushPayload
+from mhnb.exchange.pull import PushPayload
 from mhnb.rank.asks.transfer_arrays import dtype_from_name, is_plain_array, view_as
 
 if TYPE_CHECKING:

@@ -1,20 +1,29 @@
-"""Start a cluster or find a running one, attach, restart, and track the active cluster of this process."""
+"""Start a cluster or find a running one, attach, restart, stop a detached one, and track the active cluster of this process.
+
+Standby ranks are warm ranks that a restart takes over instead of waiting for new ones to start. They have no cell and no
+variable, and end with the cluster that they stand by for.
+
+A detached cluster on other machines, whose notebook is gone, can be stopped in any state: also if hosts are lost, or a
+cell never ends. To take it over, every rank must answer. To stop it, no rank need answer: the supervisors look for a
+notebook at the previous address, and are ordered to stop there.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
 from IPython.core.getipython import get_ipython
 
-from mhnb.cluster import Cluster
+from mhnb.cluster import Cluster, Reserve
 from mhnb.core.asked.select import check_guard
 from mhnb.core.asked.shape import ClusterSpec, check_cluster_spec, check_initialize, validate_start_arguments
 from mhnb.core.explain.cures import find_start_hint
@@ -22,10 +31,13 @@ from mhnb.core.keep.journal import StartRecord
 from mhnb.core.keep.replay import plan_replay
 from mhnb.core.preflight.facts import PreflightReport
 from mhnb.core.reach.environment import note_forced_devices
+from mhnb.core.wire.protocol import HostUp, StopHost
 from mhnb.drive.finishing import wait_for_pending_shutdowns
-from mhnb.drive.roll import StartProgress, preflight_progress
+from mhnb.drive.fleet import open_detached_transport
+from mhnb.drive.roll import StartProgress, preflight_progress, print_notice
 from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
 from mhnb.keep.berth import (
+    ClusterRecord,
     OwnerLock,
     describe_detached,
     find_detached,
@@ -34,37 +46,114 @@ from mhnb.keep.berth import (
     read_cluster_records,
     select_cluster,
 )
-from mhnb.keep.journaling import next_generation, record_generation
+from mhnb.keep.journaling import next_generation, prune_journals, record_generation
 from mhnb.keep.replaying import check_replay
 from mhnb.keep.replaying import replay as run_replay
-from mhnb.launch.journaldir import prune_journals
-from mhnb.launch.local import check_platform
+from mhnb.launch.local import AdoptedHost, check_platform
 from mhnb.launch.slurm import park_allocation, release_parked_allocation
-from mhnb.startup.asking import check_same_options, default_spec, resolve_spec
-from mhnb.startup.looking import run_preflight
-from mhnb.startup.options import StartOptions, check_folder, parse_options
-from mhnb.startup.spares import promote_standby, start_standby
+from mhnb.link.memory import supervisor_peer
+from mhnb.link.sockets import SocketServer
+from mhnb.startup.asking import (
+    StartOptions,
+    check_folder,
+    check_same_options,
+    default_spec,
+    parse_options,
+    resolve_spec,
+)
+from mhnb.startup.preflight import run_preflight
 from mhnb.supply.syncing import sync
 from mhnb.system.ports import check_port_free
+from mhnb.system.processes import PROCESS_ENDED
 from mhnb.system.room import check_disk, check_limits, check_loopback, has_memory_limit
-from mhnb.system.rundir import check_name, find_clusters_named, make_home, prune_run_dirs, report_home_errors
+from mhnb.system.rundir import (
+    check_name,
+    find_clusters_named,
+    find_cwd,
+    make_home,
+    prune_run_dirs,
+    remove_keys,
+    report_home_errors,
+)
 
-__all__ = [
-    "STATE_LOST_NOTE",
-    "all_clusters",
-    "attach",
-    "by_name",
-    "current",
-    "current_generation",
-    "find_running",
-    "has_replayable_state",
-    "is_rank_shell",
-    "latest",
-    "make_current",
-    "restart",
-    "restart_cluster",
-    "start",
-]
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """A cluster of the next generation that starts, or waits, behind the active one."""
+
+    cluster: Cluster
+    environment: dict[str, str]
+    """Environment of this process when they were started. Ranks that start now would get another one if it has changed."""
+    cwd: str
+
+    start_thread: threading.Thread
+    """Waits until they are warm, and ends them if they do not come up."""
+
+    def matches(self, cluster: Cluster) -> bool:
+        """Whether it is what a restart of that cluster would start now."""
+        is_usable = self.cluster.state in ("starting", "clean")
+        has_same_options = (self.cluster.shape, self.cluster.options) == (cluster.shape, cluster.options)
+        return is_usable and has_same_options and self.environment == dict(os.environ) and self.cwd == find_cwd()
+
+    def stop(self) -> None:
+        """End its processes."""
+        self.cluster.stop()
+
+
+def start_standby(cluster: Cluster) -> None:
+    """Begin to start standby ranks, if they were requested; returns at once."""
+    if not cluster.options.spare:
+        return
+    try:
+        number = next_generation(cluster.name, environment=os.environ)
+        standby_cluster = Cluster(cluster.shape, cluster.options, generation=number, restarter=cluster.restarter)
+    except (LaunchError, OSError) as error:
+        cluster.notes = (*cluster.notes, f"no ranks are kept in reserve: {error}")
+        return
+    standby_cluster.on_notice(_print_loss)
+    start_thread = threading.Thread(target=_wait_until_ready, args=(standby_cluster,), name="mhnb-reserve", daemon=True)
+    cluster.spare = Standby(standby_cluster, dict(os.environ), find_cwd(), start_thread)
+    start_thread.start()
+    count = cluster.process_count
+    cluster.notes = (*cluster.notes, f"{count} more ranks start in reserve, and are kept warm for %mhjax restart")
+
+
+def _wait_until_ready(standby_cluster: Cluster) -> None:
+    try:
+        standby_cluster.wait_ready()
+    except LaunchError as error:
+        # Its processes have ended. A stop by the user before it was ready is not reported to the user.
+        _print_loss(str(error))
+    except ClusterError:
+        # The user stopped it together with the active cluster, so it is not reported.
+        return
+
+
+def _print_loss(text: str) -> None:
+    print(f"the ranks in reserve are lost, and the next restart will start others: {text}", file=sys.stderr)
+
+
+def promote_standby(standby: Reserve, active: Cluster) -> Cluster | None:
+    """Make the reserve the cluster in use, ready; None, and nothing left of it, when it does not fit or did not come up."""
+    cluster = standby.cluster
+    began = cluster.journal.now()
+    if standby.matches(active):
+        try:
+            standby.start_thread.join()
+        except KeyboardInterrupt:
+            # Nothing else refers to it any more.
+            standby.stop()
+            raise
+    if cluster.state != "clean" or not standby.matches(active):
+        standby.stop()
+        return None
+    cluster.started_in_s = cluster.journal.now() - began
+    cluster.on_notice(print_notice)
+    return cluster
+
+
+# -- start a cluster or find a running one, attach, restart, and track the active cluster of this process
+
 
 _clusters: dict[str, Cluster] = {}
 _names_by_use: list[str] = []
@@ -492,3 +581,59 @@ def _check_can_start(shape: ClusterSpec) -> None:
         check_disk(home, shape.process_count)
     prune_run_dirs(os.environ)
     prune_journals(os.environ)
+
+
+# -- stop a detached cluster on other machines, whose notebook is gone, in any state: also if hosts are lost, or a cell never ends
+
+
+_WAIT_S = 20.0
+
+
+def stop_detached(
+    record: ClusterRecord, *, wait_s: float = _WAIT_S, clock: Callable[[], float] = time.monotonic
+) -> tuple[str, ...]:
+    """Stop the cluster; return the hosts that did not connect to receive the order.
+
+    Args:
+        record: the record of the cluster.
+        wait_s: how long a host may take to connect and to end.
+        clock: monotonic clock, in seconds.
+
+    Raises:
+        NotDriver: a notebook owns it.
+    """
+    lock = OwnerLock(record.run_dir, record.name)
+    try:
+        link = open_detached_transport(record)
+        try:
+            missing = _send_stop(link, record, clock() + wait_s, clock)
+        finally:
+            link.close()
+        for number, pid in record.local_supervisors.items():
+            _wait_until_gone(number, pid)
+        remove_keys(record.run_dir)
+    finally:
+        lock.release()
+    return missing
+
+
+def _send_stop(link: SocketServer, record: ClusterRecord, until: float, clock: Callable[[], float]) -> tuple[str, ...]:
+    """Order every supervisor that connects to stop, and wait until it has disconnected; return the hosts of the others."""
+    names = {
+        supervisor_peer(share.supervisor): share.host + (f" ({share.machine})" if share.machine else "")
+        for share in record.shape.assign_hosts()
+    }
+    waited_for = {*names, *map(supervisor_peer, record.local_supervisors)}
+    while waited_for and (left_s := until - clock()) > 0:
+        for message in link.poll(left_s):
+            if isinstance(message, HostUp):
+                link.send(supervisor_peer(message.supervisor), StopHost())
+        waited_for -= set(link.pop_disconnected())
+    return tuple(name for peer, name in names.items() if peer in waited_for)
+
+
+def _wait_until_gone(number: int, pid: int) -> None:
+    try:
+        AdoptedHost(number, pid).wait(())
+    except PROCESS_ENDED:
+        return

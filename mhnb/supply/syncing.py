@@ -1,9 +1,14 @@
-"""Copy a folder of the notebook's machine to the hosts of a cluster that have another disk: over the transport, once per host."""
+"""Prepare the hosts of a cluster before a cell can run there: copy the user's folder to them, and run pip.
+
+A folder of the notebook's machine is copied over the transport, once per host, to hosts that have another disk. Pip runs
+once in each environment that the ranks run in, not once per rank.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +24,7 @@ from mhnb.core.exchange.sync import (
 )
 from mhnb.errors import ClusterError, InvalidRequest, RanksLost
 from mhnb.exchange.asks import await_reply, request_all
-from mhnb.startup.options import check_folder
+from mhnb.startup.asking import check_folder
 from mhnb.system.processes import digest_file
 
 if TYPE_CHECKING:
@@ -29,7 +34,6 @@ if TYPE_CHECKING:
     from mhnb.core.wire.protocol import RankReply
     from mhnb.drive.roll import RankInfo
 
-__all__ = ["HostSync", "SyncReport", "one_rank_per_host", "sync"]
 
 _IN_FLIGHT = 4
 
@@ -185,3 +189,47 @@ def _finish_host(
     return HostSync(
         rank_info.host, rank_info.hostname, comparison["folder"], tuple(wanted), nbytes, tuple(sorted(imported))
     )
+
+
+# -- run pip once in each environment that the ranks of a cluster run in, not once per rank
+
+
+@dataclass(frozen=True, slots=True)
+class PipRun:
+    """Result of pip in one environment."""
+
+    host: str
+    hostname: str
+    python: str
+    """The interpreter of that environment."""
+    exit_code: int
+    """Exit code; 0 for success."""
+    output: str
+
+
+def run_pip(cluster: Cluster, arguments: Sequence[str]) -> tuple[PipRun, ...]:
+    """Run pip on one rank of each host, and wait for all.
+
+    Hosts run at once. Those that may share an environment run one after another, so that two pips never write to one
+    environment: the second finds that there is nothing to do.
+
+    Raises:
+        ClusterError: a rank is lost, or has no pip.
+    """
+    chosen_ranks = one_rank_per_host(cluster)
+    environments = request_all(cluster, [doer.rank for doer in chosen_ranks], "describe_environment", {})
+    rank_groups: dict[tuple[tuple[str, object], ...], list[RankInfo]] = {}
+    for doer in chosen_ranks:
+        rank_groups.setdefault(tuple(sorted(environments[doer.rank].value.items())), []).append(doer)
+
+    def run_sequentially(group: list[RankInfo]) -> list[PipRun]:
+        return [_run(cluster, doer, environments[doer.rank].value["python"], arguments) for doer in group]
+
+    with ThreadPoolExecutor(len(rank_groups)) as pool:
+        runs = [run for group in pool.map(run_sequentially, rank_groups.values()) for run in group]
+    return tuple(runs)
+
+
+def _run(cluster: Cluster, rank_info: RankInfo, python: str, arguments: Sequence[str]) -> PipRun:
+    reply = await_reply(rank_info.rank, "pip", cluster.ask(rank_info.rank, "pip", {"words": list(arguments)})).value
+    return PipRun(rank_info.host, rank_info.hostname, python, reply["code"], reply["said"])

@@ -6,7 +6,7 @@ import argparse
 
 from mhnb.frontend.notebook import Session
 from mhnb.startup.flags import add_doctor_flags
-from mhnb.startup.looking import run_doctor
+from mhnb.startup.preflight import run_doctor
 from mhnb.verbs.verb import Command
 from mhnb.view.boards.board import show_preflight
 

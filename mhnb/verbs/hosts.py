@@ -13,8 +13,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from mhnb.errors import ClusterError
 from mhnb.sharding.layout import format_nbytes
 from mhnb.startup import starting
-from mhnb.supply.installing import PipRun, run_pip
-from mhnb.supply.syncing import HostSync, SyncReport, sync
+from mhnb.supply.syncing import HostSync, PipRun, SyncReport, run_pip, sync
 from mhnb.verbs.verb import Command
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from mhnb.core.asked.expression import int_argument, unquote
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.exchange.layouts import LayoutView, request_layout
+from mhnb.exchange.collectives import LayoutView, request_layout
 from mhnb.explore.planning import CompileClient, shared_compiler
 from mhnb.frontend.boards import locations_from_cluster
 from mhnb.frontend.notebook import Session

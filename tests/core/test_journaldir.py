@@ -13,9 +13,7 @@ import pytest
 from mhnb.core.keep.journal import AcceptRecord, CellRecord, PushRecord, StartRecord
 from mhnb.exchange import PushPayload
 from mhnb.keep import journaling
-from mhnb.keep.journaling import ClusterJournal
-from mhnb.launch import journaldir
-from mhnb.launch.journaldir import JournalStore, prune_journals
+from mhnb.keep.journaling import ClusterJournal, JournalStore, prune_journals
 
 GONE = 2**22 + 1
 """A process id that Linux never gives."""
@@ -64,7 +62,7 @@ def test_an_older_process_of_the_same_number_keeps_its_journal(
 ) -> None:
     """In a container each notebook may be process 1; what it left is put aside, and pruned like any other."""
     for seq in (1, 2, 3):
-        monkeypatch.setattr(journaldir, "_used_folders", set())
+        monkeypatch.setattr(journaling, "_used_folders", set())
         journal = open_journal(1)
         journal.write(CellRecord(1, seq, f"x = {seq}"))
         journal.close()
@@ -188,7 +186,7 @@ def test_a_notebook_whose_number_is_not_known_here_keeps_its_journal(tmp_path: P
 
 def test_old_journals_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Together they hold so many bytes; the newest stays however large it is."""
-    monkeypatch.setattr(journaldir, "_RETAINED_NBYTES", 100)
+    monkeypatch.setattr(journaling, "_RETAINED_NBYTES", 100)
     gone = [old_journal(tmp_path, number, nbytes=nbytes) for number, nbytes in ((1, 10), (2, 60), (3, 30))]
     prune_journals({"MHNB_HOME": str(tmp_path)})
     assert [folder.exists() for folder in gone] == [True, True, True]

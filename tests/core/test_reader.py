@@ -32,9 +32,8 @@ from mhnb.core.wire.protocol import (
     SignalRank,
     StopHost,
 )
-from mhnb.drive.listening import ClusterListener
-from mhnb.drive.reader import EventLoop
-from mhnb.drive.submission import CellFuture
+from mhnb.drive.reader import CellFuture, EventLoop
+from mhnb.drive.roll import ClusterListener
 from mhnb.drive.watching import HostMonitor
 from mhnb.errors import MhnbError, NotStarted, RanksLost
 from mhnb.link.memory import InProcessPeer, InProcessTransport

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.errors import LaunchError
-from mhnb.launch.journaldir import JournalStore
+from mhnb.keep.journaling import JournalStore
 from mhnb.system.rundir import (
     find_cwd,
     has_live_notebook,

@@ -17,8 +17,7 @@ import pytest
 from mhnb.cluster import Cluster
 from mhnb.drive.roll import StartProgress
 from mhnb.errors import ClusterError, LaunchError, NotClean
-from mhnb.supply.installing import run_pip
-from mhnb.supply.syncing import sync
+from mhnb.supply.syncing import run_pip, sync
 from tests.hosts.cluster import Begin, check_sum
 from tests.hosts.hostnet import Host, HostNet, wait_until
 from tests.source import ROOT

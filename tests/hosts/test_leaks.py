@@ -22,7 +22,7 @@ from mhnb.drive.finishing import wait_for_pending_shutdowns
 from mhnb.drive.roll import StartProgress
 from mhnb.errors import LaunchError
 from mhnb.keep.berth import OwnerLock, list_cluster_records
-from mhnb.keep.ending import stop_detached
+from mhnb.startup.starting import stop_detached
 from tests.hosts.cluster import Begin, leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.leftovers import no_leftovers

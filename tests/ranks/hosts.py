@@ -17,7 +17,7 @@ from mhnb.cluster import Cluster
 from mhnb.core.asked.shape import ClusterSpec
 from mhnb.core.wire.protocol import HostSpec
 from mhnb.launch.local import LocalHost
-from mhnb.startup.options import GenerationLocation, StartOptions, local_spec
+from mhnb.startup.asking import GenerationLocation, StartOptions, local_spec
 from mhnb.system.ports import find_free_port
 
 __all__ = ["HostsCluster", "Wire"]

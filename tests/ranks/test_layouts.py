@@ -8,8 +8,7 @@ import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.errors import InvalidRequest
-from mhnb.exchange.collectives import request_collectives
-from mhnb.exchange.layouts import request_layout
+from mhnb.exchange.collectives import request_collectives, request_layout
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.supply.installing import run_pip
+from mhnb.supply.syncing import run_pip
 from mhnb.verbs.hosts import format_pip_output
 
 
