@@ -39,7 +39,7 @@ from mhnb.system.rundir import (
     read_running_clusters,
     write_run_record,
 )
-from mhnb.teach.keep import AnswerRecord, read_records, write_record
+from mhnb.teach.progress import AnswerRecord, read_records, write_record
 from tests.source import ROOT
 
 NOBODY = 65534

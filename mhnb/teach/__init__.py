@@ -9,7 +9,7 @@ mhnb.teach.recall("NAME")             the last answer, also after a restart
 
 from __future__ import annotations
 
-from mhnb.teach.checking import check
+from mhnb.teach.compare import check
 from mhnb.teach.guessing import predict, reveal
 from mhnb.teach.progress import progress, recall
 

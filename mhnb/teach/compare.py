@@ -1,18 +1,26 @@
-"""Assertions for exercises: compare the data of a rank with the expected data, and report device, index and both values.
+"""`check`: grade an answer in the process that calls it; with the assertions and communication budgets that exercises use.
 
-Each one inspects only the data of this process.
+Each rank grades its own data without communication. A check that waited for other ranks would hang if one rank did not call it.
+The notebook combines the feedback of the ranks and shows equal feedback once.
+
+An assertion compares the data of this process with the expected data, and reports device, index and both values. A budget
+compares what a program sends with what it may send. It works on plain values, and the measuring function is an argument, so a
+budget can be checked without a compiler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
 
 import numpy as np
 
-from mhnb.teach.exercise import ProcessInfo, WrongAnswer
-
-__all__ = ["assert_equal", "assert_fits", "assert_global_array", "assert_shards", "assert_spec", "call_answer"]
+from mhnb.errors import InvalidRequest, NotYet
+from mhnb.teach.exercise import Exercise, ProcessInfo, WrongAnswer, find_task
+from mhnb.teach.progress import AnswerRecord, try_write_record
 
 
 def call_answer(answer: Any, *arguments: Any, what: str) -> Any:
@@ -104,3 +112,162 @@ def _local_shards(x: Any) -> list[Any]:
 
 def _format_index(index: Sequence[int]) -> str:
     return "[" + ", ".join(map(str, index)) + "]"
+
+
+# -- `check`: grade an answer in the process that calls it
+
+
+_MAX_ANSWER_CHARS = 4000
+_NOTEBOOK = ProcessInfo(None, 1, 1, 1)
+
+
+def check(name: str, *answer: Any) -> None:
+    """Grade an answer; in a `%%mhjax` cell, on every rank that runs the cell.
+
+    Args:
+        name: name of the exercise.
+        *answer: the answer: a function, an array or a value.
+
+    Raises:
+        NotYet: the answer is not correct in this process. The text says what differs; the notebook shows on which rank.
+        InvalidRequest: the exercise does not exist, or must be checked on the other side (notebook or ranks).
+    """
+    exercise = cast(Exercise, find_task(name, Exercise))
+    process = current_process()
+    _check_side(exercise, process)
+    try:
+        feedback = _grade(exercise, process, answer)
+    except WrongAnswer as differs:
+        _store(name, process, answer, feedback=str(differs), is_correct=False)
+        # Without the rank number, because the notebook names the ranks and shows text that is equal on all ranks once.
+        raise NotYet(f"{name}: {differs}", exercise=name, rank=process.rank) from None
+    _store(name, process, answer, feedback=feedback, is_correct=True)
+    print(f"right · {name}: {feedback}")
+
+
+def _check_side(exercise: Exercise, process: ProcessInfo) -> None:
+    if exercise.side == "ranks" and process.rank is None:
+        raise InvalidRequest(f"{exercise.name} is checked on the ranks: begin the cell with %%mhjax")
+    if exercise.side == "notebook" and process.rank is not None:
+        raise InvalidRequest(f"{exercise.name} is checked in the notebook: take %%mhjax off this cell")
+
+
+def _grade(exercise: Exercise, process: ProcessInfo, answer: tuple[Any, ...]) -> str:
+    if any(each is ... for each in answer):
+        raise WrongAnswer(f"there is still a ... in the cell. {exercise.prompt}")
+    try:
+        inspect.signature(exercise.grade).bind(process, *answer)
+    except TypeError:
+        parameters = list(inspect.signature(exercise.grade).parameters)[1:]
+        raise InvalidRequest(
+            f"{exercise.name} takes {len(parameters)} answers ({', '.join(parameters)}) and got {len(answer)}"
+        ) from None
+    try:
+        return exercise.grade(process, *answer)
+    except WrongAnswer:
+        raise
+    except Exception as error:
+        # Raised by the learner's code, or by the guard about it: show it unchanged, and record the answer as incorrect.
+        feedback = f"{type(error).__name__}: {error}".splitlines()[0]
+        _store(exercise.name, process, answer, feedback=feedback, is_correct=False)
+        raise
+
+
+def current_process() -> ProcessInfo:
+    """Describe this process; on a rank, the values come from JAX."""
+    jax = sys.modules.get("jax")
+    if jax is None or not jax.distributed.is_initialized():
+        return _NOTEBOOK
+    return ProcessInfo(jax.process_index(), jax.process_count(), jax.device_count(), jax.local_device_count())
+
+
+def _store(name: str, process: ProcessInfo, answer: tuple[Any, ...], *, feedback: str, is_correct: bool) -> None:
+    text = "\n".join(format_answer(each) for each in answer)
+    if failed := try_write_record(name, AnswerRecord(process.rank, process.process_count, is_correct, feedback, text)):
+        print(failed, file=sys.stderr)
+
+
+def format_answer(answer: Any) -> str:
+    """Return the source of a function or class, or the repr of any other value; truncated to a few thousand characters."""
+    try:
+        text = inspect.getsource(answer) if callable(answer) else repr(answer)
+    except (OSError, TypeError):
+        text = repr(answer)
+    return text[:_MAX_ANSWER_CHARS]
+
+
+# -- communication budget: compare what a program sends with what it may send
+
+
+class Usage(Protocol):
+    """One collective of a program, as `mhnb.collectives` returns it."""
+
+    @property
+    def op(self) -> str:
+        """HLO name, such as `all-reduce`."""
+
+    @property
+    def times(self) -> int:
+        """Number of executions in one launch."""
+
+    @property
+    def nbytes_per_device(self) -> int:
+        """Bytes that a device contributes to each execution."""
+
+    @property
+    def nbytes_across_hosts(self) -> int:
+        """The part of these bytes that goes to another host, for each execution."""
+
+
+Measure = Callable[..., Sequence[Usage]]
+"""Takes a function and its arguments; returns the collectives of the compiled program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits on what a program sends in one launch."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Maximum number per op. An op that is not listed is not allowed."""
+    nbytes_per_device: int | None = None
+    """Bytes that a device contributes, summed over all collectives; None for no limit."""
+    nbytes_across_hosts: int | None = None
+    """The part of these bytes that goes to another host; None for no limit."""
+
+
+def measure(function: Any, *arguments: Any) -> Sequence[Usage]:
+    """Compile a function without launching it and return its collectives. On ranks, all ranks must call it."""
+    from mhnb.rank.asks.lowering import collectives
+
+    return collectives(function, *arguments)
+
+
+def check_budget(budget: Budget, function: Any, *arguments: Any, measure: Measure = measure) -> str:
+    """Measure a program, compare it with a budget, and return a description of what it sends.
+
+    Raises:
+        Differs: the program sends more; the text names the collective, the count and the bytes.
+    """
+    usage = measure(function, *arguments)
+    usage_text = f"It sends: {format_usage(usage)}"
+    for op in sorted({each.op for each in usage}):
+        count = sum(each.times for each in usage if each.op == op)
+        allowed = budget.counts.get(op, 0)
+        if count > allowed:
+            limit = f"expected {'none' if allowed == 0 else f'at most {allowed}'}"
+            raise WrongAnswer(f"the program has {count} {op}, {limit}. {usage_text}")
+    on_device = sum(each.times * each.nbytes_per_device for each in usage)
+    across = sum(each.times * each.nbytes_across_hosts for each in usage)
+    for nbytes, limit_nbytes, what in (
+        (on_device, budget.nbytes_per_device, "from a device"),
+        (across, budget.nbytes_across_hosts, "from a device to other hosts"),
+    ):
+        if limit_nbytes is not None and nbytes > limit_nbytes:
+            raise WrongAnswer(f"the program sends {nbytes} bytes {what}, expected at most {limit_nbytes}. {usage_text}")
+    return format_usage(usage)
+
+
+def format_usage(usage: Sequence[Usage]) -> str:
+    """Describe in one line what a program sends."""
+    rows = [f"{each.times} {each.op} of {each.nbytes_per_device} bytes" for each in usage]
+    return ", ".join(rows) or "nothing"

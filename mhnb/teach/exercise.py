@@ -1,15 +1,19 @@
-"""Types for exercises and predictions: plain values, and functions of plain values.
+"""Types for exercises and predictions, and the registry of all of them by name.
 
-They use no more of a rank than its number, and do not depend on where answers are stored.
+They are plain values, and functions of plain values. They use no more of a rank than its number, and do not depend on where
+answers are stored. Each module of exercises is listed in the registry once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import importlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
-__all__ = ["Exercise", "Grader", "Prediction", "ProcessInfo", "WrongAnswer", "is_correct_guess"]
+from mhnb.errors import InvalidRequest
 
 
 class WrongAnswer(Exception):  # feedback on an answer: `check` catches it, so it is never shown as an error
@@ -71,3 +75,52 @@ def _to_lists(value: Any) -> Any:
     if hasattr(value, "tolist"):
         value = value.tolist()
     return [_to_lists(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+# -- registry of all exercises and predictions by name. Each module of `mhnb.teach.exercises` is listed here once
+
+
+MODULES = ("collectives", "meshes", "by_hand", "training")
+"""The modules with the exercises. Each has a tuple `TASKS`."""
+
+
+@cache
+def tasks() -> dict[str, Exercise | Prediction]:
+    """Return all exercises and predictions by name, in the order of the lessons.
+
+    Raises:
+        ValueError: two tasks have the same name.
+    """
+    found: dict[str, Exercise | Prediction] = {}
+    for task in sorted(_load_tasks(), key=lambda task: task.lesson):
+        if task.name in found:
+            raise ValueError(f"two exercises are named {task.name!r}; a name says one thing")
+        found[task.name] = task
+    return found
+
+
+def _load_tasks() -> Iterator[Exercise | Prediction]:
+    for module in MODULES:
+        yield from importlib.import_module(f"mhnb.teach.exercises.{module}").TASKS
+
+
+def task_names(kind: type[Exercise] | type[Prediction]) -> list[str]:
+    """Return the names of one kind of task."""
+    return [name for name, task in tasks().items() if isinstance(task, kind)]
+
+
+def find_task(name: str, kind: type[Exercise] | type[Prediction]) -> Exercise | Prediction:
+    """Return the task of a given name and kind.
+
+    Raises:
+        InvalidRequest: there is no such task; the message suggests similar names.
+    """
+    task = tasks().get(name)
+    if isinstance(task, kind):
+        return task
+    what = "exercise" if kind is Exercise else "prediction"
+    if task is not None:
+        verb = "predict" if kind is Exercise else "check"
+        raise InvalidRequest(f"{name!r} is no {what}; ask for it with mhnb.teach.{verb}({name!r}, ...)")
+    suggestions = difflib.get_close_matches(str(name), task_names(kind), n=3) or task_names(kind)
+    raise InvalidRequest(f"there is no {what} {name!r}; did you mean {', '.join(suggestions)}?")

@@ -164,7 +164,7 @@ def _every_guess(cell: Cell) -> str:
     """Make every guess in turn and reveal each with the lesson's own line."""
     reveal = cell.source.splitlines()[-1]
     name = cell.id.removeprefix("reveal-")
-    lines = ["from mhnb.teach.registry import tasks", f"for guess in tasks()[{name!r}].choices:"]
+    lines = ["from mhnb.teach.exercise import tasks", f"for guess in tasks()[{name!r}].choices:"]
     return "\n".join([*lines, f"    mhnb.teach.predict({name!r}, guess)", f"    {reveal}"])
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.teach.exercise import Prediction
-from mhnb.teach.registry import tasks
+from mhnb.teach.exercise import Prediction, tasks
 from tests.lessons.book import (
     Alike,
     Cell,

@@ -11,12 +11,10 @@ import pytest
 
 import mhnb.teach
 from mhnb.errors import InvalidRequest, NotYet
-from mhnb.teach.ask import format_question
-from mhnb.teach.budget import Budget, check_budget
-from mhnb.teach.exercise import Exercise, Prediction, WrongAnswer
-from mhnb.teach.keep import AnswerRecord, read_records, write_record
-from mhnb.teach.progress import summarise_records
-from mhnb.teach.registry import find_task, task_names, tasks
+from mhnb.teach.compare import Budget, check_budget
+from mhnb.teach.exercise import Exercise, Prediction, WrongAnswer, find_task, task_names, tasks
+from mhnb.teach.guessing import format_question
+from mhnb.teach.progress import AnswerRecord, read_records, summarise_records, write_record
 from tests.lessons.book import all_answers, lessons, read_lesson
 
 WRONG_ANSWERS = 3

@@ -1,1 +1,1 @@
-"""The exercises and predictions, one module per lesson. `mhnb.teach.registry.MODULES` lists them."""
+"""The exercises and predictions, one module per lesson. `mhnb.teach.exercise.MODULES` lists them."""

@@ -1,4 +1,7 @@
-"""Lesson 08: reading collectives, on a communication budget."""
+"""Exercises on the SPMD model: lessons 01 (one notebook, many Pythons), 06 (same program, same order), 07 and 08.
+
+Lesson 07 is the deadlock lab; lesson 08 is reading collectives, on a communication budget.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.budget import Budget, check_budget
-from mhnb.teach.compare import call_answer
+from mhnb.teach.compare import Budget, assert_equal, call_answer, check_budget
 from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
-
-__all__ = ["TASKS"]
 
 _KIB = 1024
 
@@ -72,6 +72,125 @@ def _abstract_array(name: str, shape: tuple[int, ...], mesh: Any, spec: Any) -> 
     return jax.ShapeDtypeStruct(shape, np.float32, sharding=sharding)
 
 
+# -- lesson 07: the deadlock lab
+
+
+def _log_from_one(process: ProcessInfo, report: Any) -> str:
+    import jax
+
+    mesh = jax.make_mesh((process.device_count,), ("data",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    for scale in (1, 2):
+        values = scale * np.arange(process.device_count, dtype=np.float32)
+        x = jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
+        got = call_answer(report, x, what="of a global array")
+        assert_equal(
+            got, f"sum {values.sum()}" if process.rank == 0 else None, f"report(x) with the sum {values.sum()}"
+        )
+    return "every rank computes, and rank 0 alone speaks"
+
+
+def _any_rank(process: ProcessInfo, any_rank: Any) -> str:
+    last = process.process_count - 1
+    for raised, wanted in (({last}, True), (set(), False), (set(range(last + 1)), True)):
+        got = call_answer(any_rank, process.rank in raised, what="of one flag")
+        who = f"set on rank {last} only" if raised == {last} else "set on every rank" if raised else "set on no rank"
+        assert_equal(bool(got), wanted, f"any_rank(flag), the flag {who},")
+    return "all ranks give the same answer, whoever raised the flag"
+
+
+def _pad_last(process: ProcessInfo, pad: Any) -> str:
+    rows = np.full((4 - (process.rank or 0) % 3, 3), 1.0 + (process.rank or 0), np.float32)
+    got = call_answer(pad, rows, what="of this rank's rows")
+    if not isinstance(got, tuple) or len(got) != 2:
+        raise WrongAnswer(f"pad gives a {type(got).__name__}, expected two values: the padded rows and the mask")
+    padded, mask = (np.asarray(each) for each in got)
+    n = len(rows)
+    if padded.shape != (4, 3):
+        raise WrongAnswer(
+            f"the padded rows have shape {padded.shape}, expected (4, 3) from {n} rows: the same on every rank"
+        )
+    if not np.array_equal(padded[:n], rows) or padded[n:].any():
+        raise WrongAnswer(f"the padded rows should be the {n} rows and then zeros, and are {padded.tolist()}")
+    assert_equal(mask.astype(bool).tolist(), [i < n for i in range(4)], "the mask", hint="It tells rows from padding")
+    return "four rows on every rank, and a mask that tells which are real"
+
+
+# -- lesson 06: same program, same order
+
+
+def _in_order(process: ProcessInfo, in_order: Any) -> str:
+    del process
+    for names in ({"sum", "max", "min"}, {"wq", "wk", "wv", "wo", "b1", "b2"}):
+        got = call_answer(in_order, set(names), what="of a set of names")
+        assert_equal(
+            got, sorted(names), f"in_order of {len(names)} names", hint="Sorted, the order is the same in every process"
+        )
+    return "the same order in every process"
+
+
+def _keys_apart(process: ProcessInfo, params_key: Any, data_key: Any) -> str:
+    import jax
+
+    same = jax.random.key(0)
+    _assert_key(params_key, same, "params_key", "the key 0 itself: parameters begin equal on every rank")
+    own = jax.random.fold_in(same, process.rank or 0)
+    _assert_key(data_key, own, "data_key", f"the key 0 with {process.rank} folded in: every rank draws its own data")
+    return "one key for all, and one of each rank's own"
+
+
+def _assert_key(key: Any, expected: Any, what: str, why: str) -> None:
+    import jax
+
+    if not isinstance(key, jax.Array) or key.shape != () or not jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key):
+        raise WrongAnswer(f"{what} is a {type(key).__name__}, expected one key of jax.random.key")
+    got, expected_data = (np.asarray(jax.random.key_data(each)).tolist() for each in (key, expected))
+    if got != expected_data:
+        raise WrongAnswer(f"{what} is {got}, expected {expected_data}, {why}")
+
+
+def _agreed_start(process: ProcessInfo, start: Any) -> str:
+    got = int(start) if getattr(start, "shape", None) == () else start
+    hint = (
+        f"That is what rank {process.rank} drew itself"
+        if got == 100 + 7 * (process.rank or 0) and process.rank
+        else "Take what rank 0 drew"
+    )
+    assert_equal(got, 100, "start", hint=hint)
+    return "every rank starts from what rank 0 drew"
+
+
+# -- lesson 01: one notebook, many Pythons
+
+
+def _my_label(process: ProcessInfo, label: Any) -> str:
+    assert_equal(label, f"rank {process.rank} of {process.process_count}", "label")
+    return "each rank has a label of its own"
+
+
+def _log_once(process: ProcessInfo, log: Any) -> str:
+    for text in ("loss 0.5", "loss 0.25"):
+        got = call_answer(log, text, what="of one text")
+        assert_equal(
+            got,
+            text if process.rank == 0 else None,
+            f"log({text!r})",
+            hint="Rank 0 returns the text, every other rank None",
+        )
+    return "rank 0 returns the text, the others None"
+
+
+def _pull_each(process: ProcessInfo, labels: Any) -> str:
+    del process
+    if not isinstance(labels, list):
+        raise WrongAnswer(f"expected a list with one label for each rank, and got {type(labels).__name__} {labels!r}")
+    if len(labels) < 2:
+        raise WrongAnswer(f"the list has {len(labels)} labels, expected one for each rank")
+    for rank, label in enumerate(labels):
+        assert_equal(label, f"rank {rank} of {len(labels)}", f"the label of rank {rank}")
+    return f"{len(labels)} labels, in the order of the ranks"
+
+
 TASKS = (
     Prediction(
         "rows_times_whole",
@@ -91,5 +210,56 @@ TASKS = (
         "08",
         "Choose x_spec and w_spec for x @ w: at most 16 KiB of each on a device, and nothing to another host.",
         _stay_inside,
+    ),
+    Prediction(
+        "after_the_hang",
+        "07",
+        "A collective hangs on rank 0 and is interrupted after some seconds. In which state is the cluster?",
+        ("clean", "split", "tainted", "dead"),
+        "The collective was abandoned. It is still queued on rank 0, and a later one could meet it.",
+    ),
+    Exercise(
+        "log_from_one",
+        "07",
+        "Mend report(x): it returns 'sum ...' on rank 0 and None elsewhere, and no rank waits for ever.",
+        _log_from_one,
+    ),
+    Exercise("any_rank", "07", "Write any_rank(flag): True on every rank as soon as one rank gives True.", _any_rank),
+    Exercise(
+        "pad_last",
+        "07",
+        "Write pad(rows): 4 rows on every rank, zeros below the real ones, and a mask of 4 truth values.",
+        _pad_last,
+    ),
+    Exercise(
+        "in_order",
+        "06",
+        "Write in_order(names): the names of a set as a list, in the same order in every process.",
+        _in_order,
+    ),
+    Exercise(
+        "keys_apart",
+        "06",
+        "Bind params_key, the key 0 on every rank, and data_key, the key 0 with the process index folded in.",
+        _keys_apart,
+    ),
+    Exercise("agreed_start", "06", "Bind start on every rank to the number that rank 0 drew.", _agreed_start),
+    Prediction(
+        "where_it_lives",
+        "01",
+        "Every rank has run x = 1. Is there an x in the notebook?",
+        (True, False),
+        "A %%mhjax cell binds its names on the ranks, and the notebook is a Python of its own.",
+    ),
+    Exercise("my_label", "01", "Bind label to 'rank K of N' on each rank, such as 'rank 2 of 4'.", _my_label),
+    Exercise(
+        "log_once", "01", "Write log(text): it returns the text on rank 0 and None on every other rank.", _log_once
+    ),
+    Exercise(
+        "pull_each",
+        "01",
+        "Bring the label of every rank into the notebook, as a list.",
+        _pull_each,
+        side="notebook",
     ),
 )

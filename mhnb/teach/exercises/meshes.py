@@ -1,13 +1,16 @@
-"""Lesson 03: meshes and PartitionSpecs."""
+"""Exercises on devices, meshes and arrays: lessons 02 (local and global devices), 03 (meshes and PartitionSpecs), 04 and 05.
+
+Lesson 04 is making global arrays; lesson 05 is loading data.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mhnb.teach.compare import assert_equal, call_answer
-from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
+import numpy as np
 
-__all__ = ["TASKS"]
+from mhnb.teach.compare import assert_equal, assert_fits, assert_global_array, assert_shards, assert_spec, call_answer
+from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 _CASES = (
     ((8, 6), ("data", None)),
@@ -78,6 +81,166 @@ def _partition_count(entry: Any, axes: dict[str, int]) -> int:
     return product
 
 
+# -- lesson 02: local and global devices
+
+
+def _n_devices_in_mesh(process: ProcessInfo, n_devices_in_mesh: Any) -> str:
+    got = call_answer(n_devices_in_mesh, np.float32(0), what="of one argument")
+    devices = _count_devices(process)
+    shape, dtype = getattr(got, "shape", None), getattr(got, "dtype", None)
+    if shape != () or dtype is None or str(dtype) != "float32":
+        kind = f"{dtype}{list(shape)}" if dtype is not None and shape is not None else type(got).__name__
+        raise WrongAnswer(f"it gives {kind}, expected a scalar of float32, shape ()")
+    if float(got) != devices:
+        where = "this notebook, alone," if process.rank is None else "this cluster"
+        raise WrongAnswer(
+            f"it gives {float(got)}, expected {float(devices)}: {where} has {devices} device{'s' * (devices > 1)}"
+        )
+    return f"{float(got)} with {devices} device{'s' * (devices > 1)} in all"
+
+
+def _count_devices(process: ProcessInfo) -> int:
+    """Return the number of devices. The notebook uses JAX only from here on, because only the learner's function needs it."""
+    if process.rank is not None:
+        return process.device_count
+    import jax
+
+    return jax.device_count()
+
+
+def _my_positions(process: ProcessInfo, positions: Any) -> str:
+    import jax
+
+    devices = jax.devices()
+    wanted = [devices.index(device) for device in jax.local_devices()]
+    if isinstance(positions, list) and positions and not isinstance(positions[0], int):
+        raise WrongAnswer(
+            f"positions holds {type(positions[0]).__name__}, expected whole numbers: positions in jax.devices()"
+        )
+    ids = [device.id for device in jax.local_devices()]
+    hint = "A device's id is no position: ids leave gaps between processes" if positions == ids != wanted else ""
+    assert_equal(positions, wanted, "positions", hint=hint)
+    return f"{process.local_device_count} positions on each rank, none twice"
+
+
+def _owner_of(process: ProcessInfo, owner: Any) -> str:
+    import jax
+
+    for position, device in enumerate(jax.devices()):
+        got = call_answer(owner, position, what="of one position")
+        assert_equal(got, device.process_index, f"owner({position})", hint="Ask the device: it knows its process index")
+    return f"right for all {process.device_count} devices"
+
+
+# -- lesson 04: making global arrays
+
+
+def _mesh(process: ProcessInfo) -> Any:
+    import jax
+
+    return jax.make_mesh((process.process_count, process.local_device_count), ("data", "model"))
+
+
+def _table_values(process: ProcessInfo) -> np.ndarray:
+    rows = np.arange(2 * process.process_count, dtype=np.float32)
+    return rows[:, None] * 10 + np.arange(process.process_count, dtype=np.float32)
+
+
+def _grade_table(process: ProcessInfo, x: Any, spec: tuple[str | None, ...]) -> None:
+    import jax
+
+    wanted = _table_values(process)
+    assert_global_array(x, wanted.shape, "float32", "x", process)
+    assert_spec(x, _mesh(process), jax.sharding.PartitionSpec(*spec), "x")
+    assert_shards(x, wanted, "x", process)
+
+
+def _from_callback(process: ProcessInfo, x: Any) -> str:
+    _grade_table(process, x, ("data", None))
+    return "every shard holds the rows of its box"
+
+
+def _from_local_columns(process: ProcessInfo, x: Any) -> str:
+    _grade_table(process, x, (None, "data"))
+    return "a column of each rank, in the order of the ranks"
+
+
+def _from_single_devices(process: ProcessInfo, x: Any) -> str:
+    import jax
+
+    wanted = np.repeat(np.arange(process.device_count, dtype=np.float32), 2)
+    assert_global_array(x, wanted.shape, "float32", "x", process)
+    assert_spec(x, _mesh(process), jax.sharding.PartitionSpec(("data", "model")), "x")
+    assert_shards(x, wanted, "x", process)
+    return "each device holds its own position, twice"
+
+
+def _all_of_it(process: ProcessInfo, y: Any) -> str:
+    import jax
+
+    wanted = _table_values(process)
+    assert_global_array(y, wanted.shape, "float32", "y", process)
+    assert_spec(y, _mesh(process), jax.sharding.PartitionSpec(), "y")
+    assert_shards(y, wanted, "y", process)
+    return "every device holds the whole array, and float(y[0, 0]) needs no communication"
+
+
+def _fits(process: ProcessInfo, x: Any) -> str:
+    wanted = np.ones((64, 32), np.float32)
+    limit_nbytes = wanted.nbytes // process.device_count
+    assert_global_array(x, wanted.shape, "float32", "x", process)
+    assert_fits(x, limit_nbytes, "x", process)
+    assert_shards(x, wanted, "x", process)
+    return f"{limit_nbytes} bytes on every device"
+
+
+# -- lesson 05: loading data
+
+
+_RECORDS = 22
+
+
+def _my_share(process: ProcessInfo, share: Any) -> str:
+    if not isinstance(share, list):
+        raise WrongAnswer(f"share is a {type(share).__name__}, expected a list of record numbers")
+    each = _RECORDS // process.process_count
+    if len(share) != each:
+        raise WrongAnswer(
+            f"share has {len(share)} records, expected {each} on every rank: "
+            f"{_RECORDS} records leave {_RECORDS % process.process_count} over, which nobody reads"
+        )
+    wanted = list(range(_RECORDS))[process.rank :: process.process_count][:each]
+    assert_equal(share, wanted, "share", hint="Take every fourth record, beginning with the process index")
+    return f"{each} records on every rank, none twice"
+
+
+def _global_batch(process: ProcessInfo, batch: Any) -> str:
+    import jax
+
+    mesh = jax.make_mesh((process.device_count,), ("data",))
+    local = 2 * process.local_device_count
+    for step in range(2):
+        got = call_answer(batch, step, what="of the step's number")
+        begin = step * local * process.process_count
+        first = np.arange(begin, begin + local * process.process_count, dtype=np.float32)
+        wanted = np.stack([first, first + 0.5], axis=1)
+        what = f"batch({step})"
+        assert_global_array(got, wanted.shape, "float32", what, process)
+        assert_spec(got, mesh, jax.sharding.PartitionSpec("data", None), what)
+        assert_shards(got, wanted, what, process)
+    return f"{local} rows of each rank in every batch"
+
+
+def _steps_for_all(process: ProcessInfo, steps: Any) -> str:
+    counts = [6, 5, 6, 4]
+    got = int(steps) if hasattr(steps, "shape") and steps.shape == () else steps
+    wanted = min(counts[rank % len(counts)] for rank in range(process.process_count))
+    own = counts[(process.rank or 0) % len(counts)]
+    hint = "That is this rank's own count; others have fewer" if got == own else "Take the smallest count of all ranks"
+    assert_equal(got, wanted, "steps", hint=hint)
+    return f"every rank stops after {wanted} batches"
+
+
 TASKS = (
     Prediction(
         "shard_rows",
@@ -124,5 +287,90 @@ TASKS = (
         "03",
         "Write shard_shape(shape, axes, spec) with axes as a dict from axis to size, spec as a tuple of names, tuples or None.",
         _shard_shape,
+    ),
+    Prediction(
+        "count_all",
+        "02",
+        "4 hosts with 2 devices each. What does jax.device_count() give on rank 2?",
+        (2, 4, 8),
+        "device_count counts the devices of all processes, wherever it is asked.",
+    ),
+    Prediction(
+        "count_local",
+        "02",
+        "And jax.local_device_count() on rank 2?",
+        (2, 4, 8),
+        "local_device_count counts the devices that this process drives.",
+    ),
+    Exercise(
+        "n_devices_in_mesh",
+        "02",
+        "Return the number of all devices as a float32 scalar: 8.0 on 4 hosts with 2 devices each, 1.0 in the notebook alone.",
+        _n_devices_in_mesh,
+        side="both",
+    ),
+    Exercise(
+        "my_positions",
+        "02",
+        "Bind positions to the list of places that this rank's own devices have in jax.devices().",
+        _my_positions,
+    ),
+    Exercise(
+        "owner_of",
+        "02",
+        "Write owner(position): the process index of the rank that drives jax.devices()[position].",
+        _owner_of,
+    ),
+    Prediction(
+        "addressable",
+        "04",
+        "x has shards on the devices of all 4 ranks. What is x.is_fully_addressable on rank 0?",
+        (True, False),
+        "A process can read the shards of its own devices only.",
+    ),
+    Exercise(
+        "from_callback",
+        "04",
+        "Make x, float32[8,4] with 10 * row + column in it, by rows over 'data', with make_array_from_callback.",
+        _from_callback,
+    ),
+    Exercise(
+        "from_local_columns",
+        "04",
+        "Make x with the values of the table, by columns over 'data'; each rank hands over its own column.",
+        _from_local_columns,
+    ),
+    Exercise(
+        "from_single_devices",
+        "04",
+        "Make x, float32[16], of which each device holds two values: its own position in jax.devices(), twice.",
+        _from_single_devices,
+    ),
+    Exercise(
+        "all_of_it",
+        "04",
+        "Bind y to the values of source, held whole by every device.",
+        _all_of_it,
+    ),
+    Exercise(
+        "fits", "04", "Make x, float32[64,32] of ones, so that no device holds more than 1024 bytes of it.", _fits
+    ),
+    Exercise(
+        "my_share",
+        "05",
+        "Bind share to this rank's records out of 0 to 21, every fourth one, equally many on every rank.",
+        _my_share,
+    ),
+    Exercise(
+        "global_batch",
+        "05",
+        "Write batch(step): a global array of 16 rows, of which each rank reads only its own 4.",
+        _global_batch,
+    ),
+    Exercise(
+        "steps_for_all",
+        "05",
+        "Bind steps to the smallest number of batches that any rank has.",
+        _steps_for_all,
     ),
 )

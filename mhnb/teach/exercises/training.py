@@ -1,16 +1,17 @@
-"""Lesson 11: training and checkpoints."""
+"""Exercises on training and operation: lessons 11 (training and checkpoints), 12 (when a rank dies) and 13 (notebook to srun)."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from mhnb.teach.budget import Budget, check_budget
-from mhnb.teach.compare import assert_global_array, assert_shards, call_answer
+from mhnb.core.keep.export_cell import translate_cell
+from mhnb.teach.compare import Budget, assert_equal, assert_global_array, assert_shards, call_answer, check_budget
 from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
-
-__all__ = ["TASKS"]
 
 _DIM = 6
 
@@ -97,6 +98,133 @@ def _split_params(process: ProcessInfo, spec_of: Any) -> str:
     return f"1/{n} on each device wherever a dim can be split, all of it elsewhere"
 
 
+# -- lesson 12: when a rank dies
+
+
+_SPECS = (("data", None), (None, "model"), ("data", "model"), (None, None))
+
+
+def _sharding(process: ProcessInfo, *spec: str | None) -> Any:
+    import jax
+
+    devices = np.array(jax.devices()).reshape(process.process_count, process.local_device_count)
+    mesh = jax.sharding.Mesh(devices, ("data", "model"))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+
+
+def _values(process: ProcessInfo) -> np.ndarray:
+    return np.arange(2 * process.device_count * process.local_device_count, dtype=np.float32).reshape(
+        process.device_count, -1
+    )
+
+
+def _each_piece_once(process: ProcessInfo, pieces: Any) -> str:
+    import jax
+
+    values = _values(process)
+    for spec in _SPECS:
+        x = jax.make_array_from_callback(values.shape, _sharding(process, *spec), values.__getitem__)
+        got = call_answer(pieces, x, what="of a global array")
+        if not isinstance(got, list):
+            raise WrongAnswer(f"pieces(x) gives a {type(got).__name__}, expected a list of arrays")
+        wanted = [np.asarray(shard.data) for shard in x.addressable_shards if shard.replica_id == 0]
+        if not _same_pieces(got, wanted):
+            raise WrongAnswer(
+                f"for spec {x.sharding.spec} this rank writes {_format_pieces(got)}, expected {_format_pieces(wanted)}. "
+                "Of equal copies, one is replica 0"
+            )
+    return f"each piece once, for {len(_SPECS)} shardings"
+
+
+def _same_pieces(got: list[Any], wanted: list[np.ndarray]) -> bool:
+    ordered = [sorted(np.asarray(each).tolist() for each in pieces) for pieces in (got, wanted)]
+    return ordered[0] == ordered[1]
+
+
+def _format_pieces(pieces: list[Any]) -> str:
+    shapes = [tuple(np.shape(each)) for each in pieces]
+    return f"{len(pieces)} of shape {shapes[0]}" if shapes else "nothing"
+
+
+def _read_own(process: ProcessInfo, restore: Any) -> str:
+    values = _values(process)
+    for spec in _SPECS:
+        sharding = _sharding(process, *spec)
+        requested: list[tuple[slice, ...]] = []
+        x = call_answer(
+            restore,
+            values.shape,
+            sharding,
+            _recording_reader(values, requested),
+            what="of a shape, a sharding and a reader",
+        )
+        assert_global_array(x, values.shape, "float32", f"the array with spec {sharding.spec}", process)
+        if not x.sharding.is_equivalent_to(sharding, x.ndim):
+            raise WrongAnswer(f"the array has {x.sharding}, expected the sharding given, {sharding.spec}")
+        assert_shards(x, values, f"the array with spec {sharding.spec}", process)
+        needed = sum(shard.data.nbytes for shard in x.addressable_shards)
+        read = sum(values[box].nbytes for box in requested)
+        if read > needed:
+            raise WrongAnswer(f"with spec {sharding.spec} this rank reads {read} bytes, expected at most {needed}")
+    return "each rank reads what its own devices hold"
+
+
+def _recording_reader(values: Any, requested: list[tuple[slice, ...]]) -> Callable[[Any], Any]:
+    def read(index: Any) -> Any:
+        requested.append(index)
+        return values[index]
+
+    return read
+
+
+def _common_step(process: ProcessInfo, common: Any) -> str:
+    rank, last = process.rank or 0, process.process_count - 1
+    cases = (
+        ("each has 10 and 20", {10, 20}, 20),
+        (f"rank {last} has 10 only", {10} if rank == last else {10, 20}, 10),
+        ("30 is on even ranks, 40 on odd ones", {5, 10, 40 if rank % 2 else 30}, 10),
+    )
+    for what, saved, wanted in cases:
+        got = call_answer(common, set(saved), what="of a set of steps")
+        assert_equal(int(got), wanted, f"common(saved), where {what},")
+    return "all go on from the newest step that all have"
+
+
+# -- lesson 13: from notebook to srun
+
+
+def _can_leave(process: ProcessInfo, source: Any) -> str:
+    del process
+    if not isinstance(source, str):
+        raise WrongAnswer(f"source is a {type(source).__name__}, expected the text of a cell")
+    translated = translate_cell(source)
+    if translated.refused:
+        raise WrongAnswer(translated.refused[0])
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(translated.text, "the exported cell", "exec"), {"_show": print})  # noqa: S102 the learner's own cell
+    assert_equal(out.getvalue(), "45\n", "what it prints")
+    return "plain Python, and it prints 45"
+
+
+def _from_environment(process: ProcessInfo, arguments: Any) -> str:
+    del process
+    for rank in (0, 3):
+        environ = {"MASTER_ADDR": "node7", "MASTER_PORT": "1234", "WORLD_SIZE": "4", "RANK": str(rank), "HOME": "/root"}
+        got = call_answer(arguments, environ, what="of the environment")
+        if not isinstance(got, dict):
+            raise WrongAnswer(f"arguments(environ) gives a {type(got).__name__}, expected a dict")
+        wanted = {"coordinator_address": "node7:1234", "num_processes": 4, "process_id": rank}
+        for name, value in wanted.items():
+            assert_equal(got.get(name), value, f"{name} for RANK={rank}")
+        if extra := sorted(set(got) - set(wanted)):
+            raise WrongAnswer(f"initialize has been given {', '.join(extra)} too, expected {', '.join(wanted)} only")
+    assert_equal(
+        call_answer(arguments, {"HOME": "/root"}, what="of the environment"), {}, "arguments(environ) without the four"
+    )
+    return "an address, and two numbers; nothing where nothing is set"
+
+
 TASKS = (
     Prediction(
         "rows_that_differ",
@@ -122,5 +250,51 @@ TASKS = (
         "11",
         "Write spec_of(shape): the PartitionSpec over the axis data by which no device holds more than it must.",
         _split_params,
+    ),
+    Prediction(
+        "ranks_left",
+        "12",
+        "Rank 2 of 4 is killed. How many ranks are alive when the cell has ended?",
+        (4, 3, 1, 0),
+        "The others could only wait for the dead one for ever. JAX would end them later; mhnb ends them at once.",
+    ),
+    Exercise(
+        "each_piece_once",
+        "12",
+        "Write pieces(x): the pieces this rank writes, so that over all ranks each piece is there exactly once.",
+        _each_piece_once,
+    ),
+    Exercise(
+        "read_own",
+        "12",
+        "Write restore(shape, sharding, read): the global array, reading no more than this rank's devices hold.",
+        _read_own,
+    ),
+    Exercise(
+        "common_step",
+        "12",
+        "Write common(saved): the largest step that every rank has saved.",
+        _common_step,
+    ),
+    Prediction(
+        "who_logs",
+        "13",
+        "Two plain processes run the script. How many of them print the line that begins with 'log:'?",
+        (0, 1, 2),
+        "Both run the same file, and the cell of rank 0 stands under an if.",
+    ),
+    Exercise(
+        "can_leave",
+        "13",
+        "Write source, the text of a cell in plain Python that prints the sum of the numbers below 10.",
+        _can_leave,
+        side="notebook",
+    ),
+    Exercise(
+        "from_environment",
+        "13",
+        "Write arguments(environ): a dict of initialize's arguments from MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK.",
+        _from_environment,
+        side="notebook",
     ),
 )
