@@ -16,10 +16,9 @@ from mhnb.core.asked.select import route_cell
 from mhnb.errors import InvalidRequest, NotClean, NotStarted
 from mhnb.explore.planning import close_shared
 from mhnb.frontend import assist
-from mhnb.frontend.notebook import CellFlags, Session
+from mhnb.frontend.notebook import CellFlags, Session, list_flags
 from mhnb.startup.starting import is_rank_shell
 from mhnb.verbs import life, table
-from mhnb.verbs.verb import list_flags
 
 __all__ = ["MhjaxMagics", "load", "unload"]
 

@@ -17,7 +17,7 @@ from mhnb.keep.berth import select_cluster
 from mhnb.startup.asking import check_same_options, parse_options, resolve_spec
 from mhnb.startup.flags import add_doctor_flags, add_start_flags, start_arguments
 from mhnb.startup.preflight import run_doctor
-from mhnb.verbs.start import add_start_command_flags
+from mhnb.verbs.life import add_start_command_flags
 
 
 def _options(line: str) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.frontend.boards import locations_from_cluster
-from mhnb.frontend.notebook import Session
+from mhnb.frontend.notebook import Session, locations_from_cluster
 from mhnb.view.style import RankLocations
 from tests.view.samples import cell, out
 

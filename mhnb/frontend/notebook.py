@@ -1,22 +1,38 @@
-"""The session of one notebook: send a parsed cell to the ranks, show its output, and raise its error if it failed."""
+"""The session of one notebook: send a parsed cell to the ranks, show its output, and raise its error if it failed.
+
+Also here: the conversion of a cluster's state to the values that views show, without any drawing; the report below a cell that
+ran with `--collectives`; and the test whether the code that called a magic uses its return value.
+"""
 
 from __future__ import annotations
 
+import argparse
+import dis
 import os
 import re
+import socket
 import sys
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from mhnb.core.exchange.variables import VariableRow as VarFound
 from mhnb.core.output.results import MAX_RESULTS, CellResult
-from mhnb.frontend.boards import locations_from_cluster
-from mhnb.frontend.launched import show_launched_collectives
+from mhnb.core.ranks import pluralize
+from mhnb.errors import MhnbError
+from mhnb.exchange.collectives import request_launched
 from mhnb.startup.starting import current
+from mhnb.system.processes import resident_nbytes
 from mhnb.values import RankError
+from mhnb.view.boards.board import show_collectives
+from mhnb.view.boards.start import RankStart, StartSnapshot, StartSummary
+from mhnb.view.boards.tables import Status, StatusRow, VarTableRow
 from mhnb.view.cell.html import View
 from mhnb.view.live.live import CellView
 from mhnb.view.live.resultpanel import ResultPanel
@@ -24,8 +40,152 @@ from mhnb.view.style import RankLocations
 
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster
+    from mhnb.drive.roll import RankInfo, StartProgress
 
-__all__ = ["CellFlags", "Session", "add_push_hint"]
+
+_NOT_INITIALISED = "JAX is not initialised: jax.distributed.initialize() in a %%mhjax cell does it, without arguments"
+
+
+def snapshot_from_report(report: StartProgress) -> StartSnapshot:
+    """Return the view of a start in progress."""
+    return StartSnapshot(_rank_starts(report.ranks), report.elapsed_s, report.standing, report.is_takeover)
+
+
+def summary_from_cluster(cluster: Cluster) -> StartSummary:
+    """Return the view of a completed start."""
+    starts, notes = _rank_starts(cluster.ranks), cluster.notes
+    if not cluster.shape.init:
+        # JAX is not initialised and does not know its devices yet, so show the requested number.
+        starts = tuple(replace(start, devices=cluster.shape.devices or 0) for start in starts)
+        notes = (*notes, _NOT_INITIALISED)
+    return StartSummary(
+        starts,
+        cluster.started_in_s,
+        cluster.jax_version,
+        cluster.guard,
+        platform=_platform_name(cluster),
+        location="on this machine" if cluster.shape.is_local else f"by {cluster.shape.kind or cluster.shape.profile}",
+        log_dir=str(cluster.log_dir),
+        notes=notes,
+        preflight_s=cluster.looked_in_s,
+    )
+
+
+def _rank_starts(ranks: Sequence[RankInfo]) -> tuple[RankStart, ...]:
+    hostnames = _hostnames(ranks)
+    return tuple(
+        RankStart(r.rank, r.host, r.phase, r.pid, len(r.devices), hostnames.get(r.rank, ""), r.host_is_up)
+        for r in ranks
+    )
+
+
+def _hostnames(ranks: Sequence[RankInfo]) -> dict[int, str]:
+    """Return host names by rank; empty if all ranks are on this machine."""
+    elsewhere = {rank.hostname for rank in ranks} - {"", socket.gethostname()}
+    return {rank.rank: rank.hostname for rank in ranks} if elsewhere else {}
+
+
+def _platform_name(cluster: Cluster) -> str:
+    return (cluster.ranks[0].platform or "cpu").upper()
+
+
+def status_from_cluster(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
+    """Return the view of `%mhjax status`."""
+    hostnames = _hostnames(cluster.ranks)
+    rows = tuple(_status_row(r, hostnames.get(r.rank, "")) for r in cluster.ranks)
+    if cluster.shape.is_local:
+        rows = tuple(map(_add_memory, rows))
+    shape = f"{pluralize(cluster.process_count, 'rank')} × {_format_devices(cluster)}"
+    heading = f"{cluster.name} · {cluster.state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
+    notes = [cluster.reason] if cluster.reason else []
+    if not (cluster.shape.init or cluster.devices or cluster.state == "stopped"):
+        notes.append(_NOT_INITIALISED)
+    if cluster.refused_messages:
+        notes.append(f"{cluster.refused_messages} messages without this cluster's signature were dropped")
+    return Status(heading, cluster.state, rows, (*notes, *warnings))
+
+
+def _format_devices(cluster: Cluster) -> str:
+    if cluster.shape.devices is not None:
+        return pluralize(cluster.shape.devices, "CPU device")
+    return pluralize(len(cluster.devices) // cluster.process_count, "device")
+
+
+def _status_row(rank: RankInfo, hostname: str) -> StatusRow:
+    label = f"{rank.host} {hostname}".rstrip()
+    row = StatusRow(rank.rank, label, rank.pid, rank.state, len(rank.devices), str(rank.log_path))
+    return replace(row, nbytes=rank.nbytes if rank.state == "alive" else None, last_cell=rank.last_cell)
+
+
+def _add_memory(row: StatusRow) -> StatusRow:
+    """Add the resident memory of a local process, without a request to the rank."""
+    alive = row.pid is not None and row.state == "alive"
+    return replace(row, nbytes=resident_nbytes(row.pid or 0) if alive else None)
+
+
+def locations_from_cluster(cluster: Cluster, environment: Mapping[str, str] | None = None) -> RankLocations:
+    """Return the host and the log path of each rank.
+
+    Args:
+        cluster: the cluster of the ranks.
+        environment: of the kernel; if given, the notebook's folder is included, provided that the Jupyter server set it.
+    """
+    ranks = cluster.ranks
+    logs = {r.rank: str(r.log_path) for r in ranks}
+    notebook = PurePath((environment or {}).get("JPY_SESSION_NAME", ""))
+    # Files on another machine cannot be opened from the notebook, and older servers pass no absolute path.
+    folder = str(notebook.parent) if notebook.is_absolute() and cluster.shape.is_local else ""
+    return RankLocations(hosts={r.rank: r.host for r in ranks}, logs=logs, cluster=cluster.name, notebook_dir=folder)
+
+
+def variable_rows(found: Sequence[VarFound]) -> tuple[VarTableRow, ...]:
+    """Return the view of `%mhjax vars`."""
+    return tuple(_var_row(row) for row in found)
+
+
+def _var_row(row: VarFound) -> VarTableRow:
+    facts = row.facts
+    return VarTableRow(row.name, row.kind, facts.shape, row.dtype, facts.spec, facts.nbytes_per_device, row.differs)
+
+
+# -- detect whether the code that called a magic uses its return value
+
+
+_UNUSED_OPCODES = frozenset(("POP_TOP", "PRINT_EXPR", "CALL_INTRINSIC_1"))
+"""Opcodes after a call whose result is unused: dropped, or shown as a cell's last expression. Python 3.12 renamed the latter."""
+
+
+def uses_result(namespace: Mapping[str, Any]) -> bool:
+    """Return whether the innermost caller with these globals assigns the result or computes with it."""
+    frame = sys._getframe(1)  # noqa: SLF001  # the documented way to reach caller frames
+    while frame.f_globals is not namespace:
+        if frame.f_back is None:
+            return True
+        frame = frame.f_back
+    following = (step.opname for step in dis.get_instructions(frame.f_code) if step.offset > frame.f_lasti)
+    # `%time` evaluates its expression and shows the value, so a return at module level is also a display.
+    # The return of a function is a use by its caller.
+    unused_opcodes = _UNUSED_OPCODES | {"RETURN_VALUE"} if frame.f_code.co_name == "<module>" else _UNUSED_OPCODES
+    return next(following, "") not in unused_opcodes
+
+
+# -- the report below a cell that ran with `--collectives`
+
+
+def show_launched_collectives(cluster: Cluster, result: CellResult) -> None:
+    """Show the collectives that a cell launched. An error in the report is printed and does not fail the cell."""
+    ranks = [rank.rank for rank in result if rank.outcome not in ("died", "killed", "refused")]
+    if not ranks:
+        # No rank can answer, and the cell's own error has already reported that.
+        return
+    try:
+        show_collectives(request_launched(cluster, result.seq, ranks, {rank.rank: rank.host for rank in cluster.ranks}))
+    except MhnbError as error:
+        print(f"mhjax · --collectives: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+# -- the session of one notebook: send a parsed cell to the ranks, show its output, and raise its error if it failed
+
 
 _MAX_VIEWS = 64
 _MAX_PANELS = 32
@@ -233,3 +393,18 @@ def add_push_hint(error: RankError, known: Mapping[str, Any]) -> RankError:
 def print_notice(text: str) -> None:
     """Print a message between cells. It appears below the cell that ran last, where the user looks."""
     print(text, file=sys.stderr, flush=True)
+
+
+# -- the type of a `%mhjax` command: a function of the notebook session and the parsed line, and one that adds its flags
+
+
+Command: TypeAlias = tuple[Callable[[Session, argparse.Namespace], Any], Callable[[MagicArgumentParser], None]]
+
+
+def no_flags(parser: MagicArgumentParser) -> None:
+    """Add no flags: the command takes no arguments."""
+
+
+def list_flags(parser: argparse.ArgumentParser) -> list[str]:
+    """Return all spellings of all flags of a parser."""
+    return [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001  # argparse has no public list

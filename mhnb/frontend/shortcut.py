@@ -1,7 +1,6 @@
-"""Transform `%%mhjax` cells at a tenth of the cost of IPython's own transformation.
+"""Hooks into IPython and ipykernel that shorten the way of a `%%mhjax` cell and leave every other cell alone.
 
-IPython parses every cell twice before it runs it. For a cell that begins with `%%mhjax` the outcome is known: a call of the magic
-with the rest of the first line, and the lines below unchanged. Any cell that might be transformed differently is left to IPython.
+One lets a `%%mhjax` cell skip IPython's parsing. The other leaves out the kernel's pause after a cell that printed nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ from typing import Any
 
 from IPython.core import prefilter
 from IPython.core.inputtransformer2 import TransformerManager
-from IPython.core.interactiveshell import InteractiveShell
-
-__all__ = ["FastTransform"]
+from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 _MAGIC = "%%mhjax"
 _NEEDS_CLEANUP = re.compile(r"^[^\S\n]+$|>>>|In \[|\.\.\.:", re.MULTILINE)
@@ -90,3 +87,50 @@ def _format_magic_call(cell: str) -> str:
     _, _, line = head.rstrip()[2:].partition(" ")
     body = body if body.endswith("\n") else f"{body}\n"
     return f"get_ipython().run_cell_magic('mhjax', {line!r}, {body!r})\n"
+
+
+# -- skip ipykernel's pause before a reply, which lets pending output arrive first, for cells without output
+
+
+_PAUSE_ATTRIBUTE = "_execute_sleep"
+"""Attribute of ipykernel's kernels that holds the pause in seconds; one of their settings."""
+
+
+class ReplyPause:
+    """Sets the kernel's pause to 0 for `%%mhjax` cells without output in one shell. `uninstall` reverts it.
+
+    Args:
+        shell: the notebook's shell.
+        has_no_output: whether the last cell on the ranks produced no output.
+    """
+
+    def __init__(self, shell: Any, has_no_output: Callable[[], bool]) -> None:
+        self._events, self._kernel, self._has_no_output = shell.events, getattr(shell, "kernel", None), has_no_output
+        self._original_pause_s: float | None = None
+        """The kernel's own pause while it is disabled; otherwise None."""
+
+    def install(self) -> None:
+        """Register the hooks, if the kernel has this pause."""
+        if hasattr(self._kernel, _PAUSE_ATTRIBUTE):
+            self._events.register("pre_execute", self._restore)
+            self._events.register("post_run_cell", self._end_cell)
+
+    def uninstall(self) -> None:
+        """Unregister the hooks and restore the pause."""
+        self._restore()
+        if hasattr(self._kernel, _PAUSE_ATTRIBUTE):
+            self._events.unregister("pre_execute", self._restore)
+            self._events.unregister("post_run_cell", self._end_cell)
+
+    def _end_cell(self, result: ExecutionResult) -> None:
+        # A cell that runs other cells ends last, and may have produced output even if they did not.
+        self._restore()
+        source = "" if result.info is None else str(result.info.raw_cell)
+        if result.success and source.startswith(_MAGIC) and self._has_no_output():
+            self._original_pause_s = getattr(self._kernel, _PAUSE_ATTRIBUTE)
+            setattr(self._kernel, _PAUSE_ATTRIBUTE, 0.0)
+
+    def _restore(self) -> None:
+        if self._original_pause_s is not None:
+            setattr(self._kernel, _PAUSE_ATTRIBUTE, self._original_pause_s)
+            self._original_pause_s = None

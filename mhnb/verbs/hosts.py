@@ -1,25 +1,26 @@
-"""`%mhjax sync [DIR]` and `%mhjax pip install X`: bring the user's code and packages to the hosts of a cluster."""
+"""The commands of `%mhjax` for hosts: `doctor`, `sync` and `pip`.
+
+`doctor` runs the preflight checks on this machine, or on hosts, before a start. `sync [DIR]` and `pip install X` bring the user's
+code and packages to the hosts of a cluster.
+"""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.errors import ClusterError
+from mhnb.frontend.notebook import Command, Session
 from mhnb.sharding.layout import format_nbytes
 from mhnb.startup import starting
+from mhnb.startup.flags import add_doctor_flags
+from mhnb.startup.preflight import run_doctor
 from mhnb.supply.syncing import HostSync, PipRun, SyncReport, run_pip, sync
-from mhnb.verbs.verb import Command
-
-if TYPE_CHECKING:
-    from mhnb.frontend.notebook import Session
-
-__all__ = ["COMMANDS", "format_pip_output", "format_sync_report"]
+from mhnb.view.boards.board import show_preflight
 
 _MAX_NAMES = 6
 _PIP_COMMANDS = ("check", "download", "freeze", "install", "list", "show", "uninstall")
@@ -105,7 +106,16 @@ def _pip_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="install X", help="as for pip; once per environment")
 
 
+# -- `%mhjax doctor`: run the preflight checks on this machine, or on hosts, before a start
+
+
+def _doctor(session: Session, args: argparse.Namespace) -> None:
+    # A failed check is shown and does not raise, because finding it is the purpose of the command.
+    show_preflight(run_doctor(args))
+
+
 COMMANDS: dict[str, Command] = {
     "pip": (_pip, _pip_flags),
     "sync": (_sync, _sync_flags),
+    "doctor": (_doctor, add_doctor_flags),
 }

@@ -1,4 +1,7 @@
-"""The commands of `%mhjax` that show shardings: `layout` and `plan`."""
+"""The commands of `%mhjax` that show shardings and communication: `layout`, `plan` and `collectives`.
+
+`collectives f(args)` lists the collectives that the compiler puts into a program, without running it.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,14 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from mhnb.core.asked.expression import int_argument, unquote
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.exchange.collectives import LayoutView, request_layout
+from mhnb.exchange.collectives import LayoutView, request_collectives, request_layout
 from mhnb.explore.planning import CompileClient, shared_compiler
-from mhnb.frontend.boards import locations_from_cluster
-from mhnb.frontend.notebook import Session
+from mhnb.frontend.notebook import Command, Session, locations_from_cluster
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.reshard import Plan, Refusal, example_arrays, make_plan, parse_planned, plan_reshard
 from mhnb.startup import starting
-from mhnb.verbs.verb import Command
+from mhnb.view.boards.board import show_collectives
 from mhnb.view.live.draft import hide_missing_widget
 from mhnb.view.mime import format_pre
 from mhnb.view.screen import Screen, detect_screen
@@ -41,8 +43,6 @@ from mhnb.view.sharding.explorer import (
 from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
 from mhnb.view.sharding.panes import format_layout_html, format_layout_text
 from mhnb.view.style import RankLocations, new_uid, wrap_html
-
-__all__ = ["COMMANDS", "EXPRESSION_COMMANDS", "PlanDisplay", "find_source", "render_plan", "show_views"]
 
 
 def _layout(session: Session, args: argparse.Namespace) -> None:
@@ -251,6 +251,34 @@ def _plan_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--text", action="store_true", help="text instead of controls")
 
 
-COMMANDS: dict[str, Command] = {"layout": (_layout, _layout_flags), "plan": (_plan, _plan_flags)}
 EXPRESSION_COMMANDS = frozenset({"layout", "plan"})
 """Commands whose arguments may be code, so that quotes and brackets are kept."""
+
+
+# -- `%mhjax collectives f(args)`: list the collectives that the compiler puts into a program, without running it
+
+
+def _collectives(session: Session, args: argparse.Namespace) -> None:
+    cluster = starting.current()
+    call, why = args.line.removeprefix("--why").strip() if args.why else args.line, args.why
+    if call.endswith(" --why"):
+        # After the call, `--why` is also valid Python (two minus signs), so it arrives as part of the call.
+        call, why = call.removesuffix("--why").strip(), True
+    hosts = {rank.rank: rank.host for rank in cluster.ranks}
+    show_collectives([request_collectives(cluster, call, hosts)], why=why)
+
+
+def _collectives_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument(
+        "--why", action="store_true", help="say below each the operation, its line, and the shardings that are stated"
+    )
+    parser.add_argument(
+        "call", nargs=argparse.REMAINDER, metavar="f(args)", help="compiled on every rank and not launched"
+    )
+
+
+COMMANDS: dict[str, Command] = {
+    "layout": (_layout, _layout_flags),
+    "plan": (_plan, _plan_flags),
+    "collectives": (_collectives, _collectives_flags),
+}

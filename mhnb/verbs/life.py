@@ -1,11 +1,12 @@
-"""The commands of `%mhjax` for the lifecycle of clusters: status, list, restart, stop, attach, auto, and others."""
+"""The commands of `%mhjax` for the lifecycle of clusters: start, status, list, restart, stop, attach, auto, and others."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,25 +14,102 @@ from typing import Any
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster import Cluster
-from mhnb.core.asked.expression import int_argument
+from mhnb.core.asked.expression import int_argument, seconds_argument
+from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS
 from mhnb.core.keep.replay import ReplayStep, format_report, format_step
 from mhnb.core.ranks import pluralize
-from mhnb.drive.roll import describe_location
+from mhnb.drive.roll import StartProgress, describe_location
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.frontend.boards import status_from_cluster, summary_from_cluster
-from mhnb.frontend.notebook import Session
+from mhnb.frontend.notebook import (
+    Command,
+    Session,
+    no_flags,
+    snapshot_from_report,
+    status_from_cluster,
+    summary_from_cluster,
+)
 from mhnb.keep import replaying
 from mhnb.keep.berth import describe_other_clusters
 from mhnb.launch.profile import format_restart_note
 from mhnb.rank.jaxhooks import backend_is_initialized
 from mhnb.startup import starting
-from mhnb.verbs.start import progress_callback
-from mhnb.verbs.verb import Command, no_flags
+from mhnb.startup.asking import resolve_spec
+from mhnb.startup.flags import add_start_flags, start_arguments
+from mhnb.verbs.transfer import add_panel_start_flags
 from mhnb.view.boards import board
 from mhnb.view.boards.collectives import format_hang_text
 from mhnb.view.style import format_seconds
 
-__all__ = ["COMMANDS", "interrupted_note", "stop_all"]
+
+def add_start_command_flags(parser: MagicArgumentParser) -> None:
+    """Add the flags of `%mhjax start`."""
+    add_start_flags(parser)
+    parser.add_argument("--name", default="default", help="the cluster's name")
+    parser.add_argument("--no-init", action="store_true", help="leave jax.distributed.initialize() to a cell")
+    parser.add_argument(
+        "--keep", action="store_true", help="let the ranks outlive this notebook; mhnb stop NAME ends them"
+    )
+    parser.add_argument(
+        "--spare",
+        action="store_true",
+        help="keep as many ranks again warm in reserve, so that a restart takes a moment",
+    )
+    parser.add_argument("--guard", choices=("lockstep", "parity", "off"), help="how launches are compared (lockstep)")
+    parser.add_argument(
+        "--start-timeout",
+        type=seconds_argument,
+        default=120.0,
+        metavar="SECONDS",
+        help="limit for the whole start (120)",
+    )
+    add_panel_start_flags(parser)
+    for name in INITIALIZE_ARGUMENTS:
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, f"--{name}", metavar="VALUE", help="an argument of jax.distributed.initialize")
+
+
+def _start(session: Session, args: argparse.Namespace) -> None:
+    if args.panel is not None:
+        # Without the flag the setting stays, so running a `%mhjax start` cell again changes nothing.
+        session.has_persistent_panels = args.panel == "keep"
+    initialize = {
+        name: _parse_literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None
+    }
+    options = start_arguments(args) | {"init": not args.no_init, "initialize": initialize}
+    # Flags that were not typed are left out, so they are not compared with the options of a running cluster.
+    options |= {name: value for name in ("guard", "keep", "spare") if (value := getattr(args, name))}
+    remaining_options = dict(options)
+    spec_arguments = [remaining_options.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
+    shape = resolve_spec(spec_arguments[0], spec_arguments[1], spec_arguments[2], remaining_options)
+    if (running := starting.find_running(args.name, shape, remaining_options)) is not None:
+        starting.make_current(running)
+        name = f"{running.name}: " if len(starting.all_clusters()) > 1 else ""
+        print(f"mhjax · {name}{shape.describe()} run already ({running.state}); going on")
+        return
+    with board.StartDisplay() as progress:
+        cluster = starting.start(
+            **options,
+            name=args.name,
+            on_progress=progress_callback(progress),
+            start_timeout_s=args.start_timeout,
+        )
+        progress.finish(summary_from_cluster(cluster))
+
+
+def progress_callback(progress: board.StartDisplay) -> Callable[[StartProgress], None]:
+    """Return a callback that shows the reports of a start on a display."""
+    return lambda report: progress.update(snapshot_from_report(report))
+
+
+def _parse_literal(text: str) -> Any:
+    """Parse a flag's value as a Python literal such as 60 or [0, 1]; otherwise return the text."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+# -- the commands of `%mhjax` for the lifecycle of clusters: status, list, restart, stop, attach, auto, and others
 
 
 def _warnings() -> list[str]:
@@ -171,19 +249,6 @@ def _auto_flags(parser: MagicArgumentParser) -> None:
     )
 
 
-COMMANDS: dict[str, Command] = {
-    "accept": (_accept, no_flags),
-    "attach": (_attach, _name_flags),
-    "auto": (_auto, _auto_flags),
-    "interrupt": (_interrupt, no_flags),
-    "list": (_list, no_flags),
-    "restart": (_restart, _restart_flags),
-    "status": (_status, no_flags),
-    "stop": (_stop, _name_flags),
-    "where": (_where, _name_flags),
-}
-
-
 def interrupted_note(name: str, args: argparse.Namespace) -> str:
     """Describe the state that an interrupted command left behind, if it is not obvious; otherwise an empty string."""
     if name == "start" and not any(cluster.name == args.name for cluster in starting.all_clusters()):
@@ -203,3 +268,17 @@ def stop_all(clusters: Sequence[Any] | None = None) -> None:
     for cluster in clusters if clusters is not None else starting.all_clusters():
         cluster.stop()
         print(f"mhjax · {cluster.name} stopped", file=sys.stderr)
+
+
+COMMANDS: dict[str, Command] = {
+    "start": (_start, add_start_command_flags),
+    "accept": (_accept, no_flags),
+    "attach": (_attach, _name_flags),
+    "auto": (_auto, _auto_flags),
+    "interrupt": (_interrupt, no_flags),
+    "list": (_list, no_flags),
+    "restart": (_restart, _restart_flags),
+    "status": (_status, no_flags),
+    "stop": (_stop, _name_flags),
+    "where": (_where, _name_flags),
+}

@@ -10,13 +10,12 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.core.asked.expression import closest_match, split_arguments, suggest_flags, unquote
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
-from mhnb.frontend.notebook import Session
-from mhnb.verbs import collectives, doctor, export, hosts, layout, life, outputs, start, transfer
-from mhnb.verbs.verb import Command, list_flags
+from mhnb.frontend.notebook import Command, Session, list_flags
+from mhnb.verbs import hosts, layout, life, transfer
 
 __all__ = ["COMMANDS", "command_parser", "run_command", "strip_ipython_markup"]
 
-_MODULES = (collectives, doctor, export, hosts, layout, life, outputs, start, transfer)
+_MODULES = (hosts, layout, life, transfer)
 
 COMMANDS: dict[str, Command] = dict(sorted(item for module in _MODULES for item in module.COMMANDS.items()))
 

@@ -1,24 +1,26 @@
-"""The commands that move variables between the notebook and the ranks, or inspect them: `pull`, `push`, `vars` and `check`."""
+"""The commands of `%mhjax` for variables and outputs: `pull`, `push`, `vars`, `check`, `panel` and `export`.
+
+`pull`, `push`, `vars` and `check` move variables between the notebook and the ranks, or inspect them. `panel` shows outputs.
+`export FILE.py` writes the cells so far as one script that runs without mhnb.
+"""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.core.ranks import describe_ranks, parse_ranks
+from mhnb.errors import InvalidRequest
 from mhnb.exchange.asks import check_names
-from mhnb.frontend.boards import variable_rows
-from mhnb.frontend.callers import uses_result
-from mhnb.frontend.notebook import Session
+from mhnb.frontend.notebook import Command, Session, no_flags, uses_result, variable_rows
+from mhnb.keep.exporting import export_cluster, parse_without
 from mhnb.sharding.layout import format_nbytes
 from mhnb.startup import starting
-from mhnb.verbs.verb import Command, no_flags
 from mhnb.view.boards import board
-
-__all__ = ["COMMANDS"]
 
 
 def _pull(session: Session, args: argparse.Namespace) -> Any:
@@ -76,9 +78,74 @@ def _check_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME", help="a variable of the ranks")
 
 
+# -- the command for outputs: `%mhjax panel`
+
+
+def _panel(session: Session, args: argparse.Namespace) -> None:
+    """Open the panel for the last result or an earlier one; `off` replaces it by the stored output.
+
+    Raises:
+        UsageError: there is no result yet, or the cell does not exist.
+    """
+    if args.what == "off":
+        if not session.close_panel():
+            raise UsageError("%mhjax panel off: no panel is open; %mhjax panel opens one")
+        return
+    if args.what is not None and not args.what.isdecimal():
+        raise UsageError(
+            f"%mhjax panel {args.what!r}: give the number of a cell, which the tip of its first line tells, or off"
+        )
+    seq = None if args.what is None else int(args.what)
+    if not session.open_panel(seq, view=args.view):
+        reason = (
+            "no cell has run on the ranks yet"
+            if seq is None
+            else f"cell {seq} is not among the last {session.max_results}"
+        )
+        raise UsageError(f"%mhjax panel: {reason}; run a %%mhjax cell and ask again")
+
+
+def _panel_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="SEQ|off",
+        help="the number of an earlier cell, which the tip of its first line tells; off closes the panel",
+    )
+    parser.add_argument("--view", choices=("fold", "tabs", "grid"), default="fold", help="how it is laid out first")
+
+
+def add_panel_start_flags(parser: MagicArgumentParser) -> None:
+    """Add the panel flag of `%mhjax start`."""
+    parser.add_argument(
+        "--panel",
+        choices=("keep", "close"),
+        help="keep: leave each cell's widget in place beside what is stored, while the kernel lives; close: no more",
+    )
+
+
+# -- `%mhjax export FILE.py`: write the cells so far as one script that runs without mhnb
+
+
+def _export(session: Session, args: argparse.Namespace) -> None:
+    path = Path(args.file)
+    if path.suffix != ".py":
+        raise InvalidRequest(f"export {args.file}: give the name of a Python file, such as train.py")
+    without = parse_without(args.without)
+    print(*export_cluster(starting.current(), path, sbatch=args.sbatch, without=without), sep="\n")
+
+
+def _export_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("file", help="the script to write, such as train.py")
+    parser.add_argument("--sbatch", action="store_true", help="write a batch script for Slurm beside it, train.sbatch")
+    parser.add_argument("--without", metavar="SEQ,NAME,...", help="leave out these cells, and these pushed names")
+
+
 COMMANDS: dict[str, Command] = {
     "check": (_check, _check_flags),
     "pull": (_pull, _pull_flags),
     "push": (_push, _push_flags),
     "vars": (_vars, no_flags),
+    "panel": (_panel, _panel_flags),
+    "export": (_export, _export_flags),
 }

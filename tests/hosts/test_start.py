@@ -12,7 +12,7 @@ import pytest
 
 from mhnb.drive.roll import StartProgress
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
-from mhnb.frontend.boards import status_from_cluster
+from mhnb.frontend.notebook import status_from_cluster
 from mhnb.startup import starting
 from mhnb.view.boards.tables import format_status_text
 from tests.hosts.cluster import Begin, check_nothing_secret, check_sum
