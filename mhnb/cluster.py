@@ -37,7 +37,7 @@ from mhnb.keep.berth import ClusterRecord, write_cluster_record
 from mhnb.keep.journaling import ClusterJournal
 from mhnb.startup.asking import StartOptions, check_detachable
 from mhnb.system.rundir import check_name, find_cwd
-from mhnb.values import ClusterState, DeviceRef
+from mhnb.types import ClusterState, DeviceRef
 
 __all__ = ["Cluster", "Reserve", "Restarter", "StartOptions"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mhnb.exchange.collectives import LayoutView, compare_views
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 
 
 def mesh_of(*ranks: int) -> MeshShape:

@@ -24,7 +24,7 @@ from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import pluralize
 from mhnb.errors import MhnbError
 from mhnb.system.rundir import write_hang_report
-from mhnb.values import DeviceRef, Phase
+from mhnb.types import DeviceRef, Phase
 from mhnb.view.boards.collectives import format_hang_text
 
 

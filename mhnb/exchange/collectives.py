@@ -18,7 +18,7 @@ from mhnb.exchange.asks import RankClient, check_ranks, request_all
 from mhnb.sharding.layout import Layout, LayoutTree, decode_mesh, decode_tree
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.report import Program, Report, make_report, program_from_wire
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 
 _USE = "%mhjax collectives f(x, y): the call of a function that the ranks have, with its arguments"
 

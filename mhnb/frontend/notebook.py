@@ -29,7 +29,7 @@ from mhnb.errors import MhnbError
 from mhnb.exchange.collectives import request_launched
 from mhnb.startup.starting import current
 from mhnb.system.processes import resident_nbytes
-from mhnb.values import RankError
+from mhnb.types import RankError
 from mhnb.view.boards.board import show_collectives
 from mhnb.view.boards.start import RankStart, StartSnapshot, StartSummary
 from mhnb.view.boards.tables import Status, StatusRow, VarTableRow

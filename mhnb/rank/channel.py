@@ -17,7 +17,7 @@ from mhnb.core.wire.framing import FrameDecoder, encode_frames
 from mhnb.core.wire.protocol import Message, shorten_message
 from mhnb.errors import UnknownMessage
 from mhnb.system.sealing import CHALLENGE_NBYTES, derive_session_key, make_frame_reader, make_frame_writer
-from mhnb.values import Frame
+from mhnb.types import Frame
 
 __all__ = ["TransportClient", "connect"]
 

@@ -18,7 +18,7 @@ from mhnb.rank.channel import TransportClient
 from mhnb.rank.supervisor.place import read_versions
 from mhnb.system.private import make_private_folder
 from mhnb.system.processes import end_with_parent
-from mhnb.values import Phase
+from mhnb.types import Phase
 
 __all__ = ["main", "run_rank"]
 

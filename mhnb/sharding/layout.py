@@ -19,7 +19,7 @@ from mhnb.core.exchange.boxes import Box, Dtype, Range, box_size, parse_dtype, p
 from mhnb.errors import InvalidRequest
 from mhnb.sharding.mesh import MeshShape, format_axes
 from mhnb.sharding.spec import Spec, check_spec, count_parts, parse_spec
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 
 
 def compute_boxes(shape: Sequence[int], spec: Spec, mesh: MeshShape) -> dict[DeviceRef, Box]:

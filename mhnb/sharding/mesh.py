@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mhnb.errors import InvalidRequest
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 
 __all__ = ["AxisReach", "MeshShape", "find_axis_reach", "format_axes", "parse_axes", "warn_cross_host_axes"]
 

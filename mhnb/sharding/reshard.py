@@ -19,7 +19,7 @@ from mhnb.core.exchange.boxes import Box, Range, box_size, intersect, parse_dtyp
 from mhnb.errors import InvalidRequest, MhnbError, ShardingError
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
 from mhnb.errors import UnknownMessage
-from mhnb.values import Frame
+from mhnb.types import Frame
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from mhnb.core.output.bars import describe_figure, find_figure_type
 from mhnb.sharding.layout import format_nbytes
-from mhnb.values import Output
+from mhnb.types import Output
 from mhnb.view.ansi import ansi_to_html, strip_ansi
 from mhnb.view.fragment import SCRIPTS_NOT_RUN, clean_html, contains_script
 

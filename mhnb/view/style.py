@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from mhnb.core.reach.hosts import format_hosts
-from mhnb.values import RankError
+from mhnb.types import RankError
 
 _MAX_HOSTS_CHARS = 32
 _MAX_ERROR_CHARS = 200

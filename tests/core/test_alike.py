@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mhnb.core.output.alike import OutputGroup, RichPart, TextPart, find_majority, group_outputs
 from mhnb.core.output.template import parse_number, split_numbers
-from mhnb.values import Output
+from mhnb.types import Output
 
 
 def out(text: str, name: str = "stdout") -> Output:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.output.alike import normalize_output
-from mhnb.values import Output
+from mhnb.types import Output
 
 
 def html(text: str) -> Output:

@@ -18,7 +18,7 @@ from mhnb.core.guard.rules import (
     judge_state,
 )
 from mhnb.core.wire.protocol import LaunchRow
-from mhnb.values import Outcome
+from mhnb.types import Outcome
 
 ALL = [0, 1, 2, 3]
 

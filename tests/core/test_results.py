@@ -6,7 +6,7 @@ import pytest
 
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.errors import CellFailed, OrderMismatch
-from mhnb.values import RankError
+from mhnb.types import RankError
 
 _TOLD = "nothing was launched, the cluster is clean\nlaunch 1 of cell 3 differs"
 

@@ -6,7 +6,7 @@ import pytest
 
 from mhnb.errors import UnknownMessage
 from mhnb.system.sealing import Signer, Verifier
-from mhnb.values import Frame
+from mhnb.types import Frame
 
 FRAMES = [b"header", b"payload"]
 

@@ -11,7 +11,7 @@ from mhnb.core.life.events import CellRequest
 from mhnb.core.life.ladder import InterruptEscalation
 from mhnb.core.life.verdict import judge_cell
 from mhnb.core.wire.protocol import CellEnded
-from mhnb.values import RankError
+from mhnb.types import RankError
 
 
 def _ended(ranks: int = 2) -> Cell:

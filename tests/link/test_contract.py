@@ -26,7 +26,7 @@ from mhnb.link.memory import InProcessTransport, Transport
 from mhnb.link.sockets import SocketServer
 from mhnb.rank.channel import TransportClient
 from mhnb.system.sealing import CHALLENGE_NBYTES, derive_session_key, make_frame_writer
-from mhnb.values import Frame
+from mhnb.types import Frame
 from tests.source import ROOT
 
 KEY = b"k" * 32

@@ -9,7 +9,7 @@ import pytest
 
 from mhnb.cli import main
 from mhnb.startup import starting
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 from mhnb.verbs import life
 from tests.notebook.conftest import Session, no_cluster_in_sight
 from tests.ranks.conftest import every_pid, wait_gone

@@ -34,7 +34,7 @@ from mhnb.core.wire.protocol import (
 )
 from mhnb.rank.guard.agreement import Mismatches
 from mhnb.rank.guard.launches import LaunchReport
-from mhnb.values import Outcome, Output
+from mhnb.types import Outcome, Output
 
 __all__ = ["CellProcess", "Said"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from string import Template
 from typing import Literal, TypeAlias
 
-from mhnb.values import Outcome
+from mhnb.types import Outcome
 
 __all__ = ["FAMILIES", "PIECES", "HostileCell", "Piece", "make_cell"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.commands.scripting import exit_status, to_script_result
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.values import RankError
+from mhnb.types import RankError
 
 SCRIPT = """\
 import os, sys

@@ -23,7 +23,7 @@ from mhnb.rank.asks.transfer_jax import read_layout, read_mesh
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.spec import Spec, check_spec, parse_spec
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 from tests.sharding.cases import Case, cases, meshes
 
 KINDS = st.sampled_from(["Auto", "Explicit"])

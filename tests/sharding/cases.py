@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.spec import Spec
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 
 __all__ = ["Case", "cases", "meshes", "specs"]
 

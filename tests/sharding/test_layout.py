@@ -16,7 +16,7 @@ from mhnb.errors import AxisUsedTwice, Indivisible, InvalidRequest, MhnbError, S
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree, decode_tree, encode_tree
 from mhnb.sharding.mesh import MeshShape, find_axis_reach, parse_axes, warn_cross_host_axes
 from mhnb.sharding.spec import parse_spec
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 from tests.sharding.cases import Case, cases
 
 GRID = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)

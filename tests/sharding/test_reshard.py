@@ -14,7 +14,7 @@ from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.reshard import Reshard, plan_reshard
 from mhnb.sharding.spec import Spec
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 from tests.sharding.cases import AXES, specs
 
 HOSTS = st.sampled_from([{}, {0: "a", 1: "a", 2: "b", 3: "b"}])

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.values import Outcome, Output, RankError
+from mhnb.types import Outcome, Output, RankError
 from mhnb.view.live.frame import LiveFrame, frame_to_html
 from mhnb.view.screen import LiveWidget, Region
 

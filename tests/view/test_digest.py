@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mhnb.core.output.results import RankResult
-from mhnb.values import Output, RankError
+from mhnb.types import Output, RankError
 from mhnb.view.cell.digest import clip_outputs, summarise_cell
 from mhnb.view.cell.failures import ORDER_MISMATCH
 from mhnb.view.cell.folded import comparable_lines

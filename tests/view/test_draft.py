@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mhnb.core.output.results import CellResult
-from mhnb.values import Output
+from mhnb.types import Output
 from mhnb.view.live.draft import format_widget_text
 from mhnb.view.live.live import CellView
 from mhnb.view.style import RankLocations

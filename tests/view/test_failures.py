@@ -10,7 +10,7 @@ import pytest
 
 from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
 from mhnb.errors import CellFailed
-from mhnb.values import RankError
+from mhnb.types import RankError
 from mhnb.view.cell.digest import summarise_cell
 from mhnb.view.cell.failures import ORDER_MISMATCH
 from mhnb.view.cell.html import format_cell_html

@@ -10,7 +10,7 @@ import pytest
 
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.output.terminal import accumulate_events
-from mhnb.values import Output
+from mhnb.types import Output
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.live import live

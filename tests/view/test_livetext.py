@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.values import Output, RankError
+from mhnb.types import Output, RankError
 from mhnb.view.live.frame import format_running_text
 from tests.view.samples import cell, out
 from tests.view.test_where import HANG

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.values import Output
+from mhnb.types import Output
 from mhnb.view import mime
 from mhnb.view.fragment import SCRIPTS_NOT_RUN
 from mhnb.view.mime import output_to_html, output_to_text

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from mhnb.values import PHASES
+from mhnb.types import PHASES
 from mhnb.view.boards import board
 from mhnb.view.boards.board import ProgressLine, StartDisplay
 from mhnb.view.boards.start import (

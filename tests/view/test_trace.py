@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from IPython.core.ultratb import AutoFormattedTB
 
-from mhnb.values import RankError
+from mhnb.types import RankError
 from mhnb.view.cell.failures import (
     collapse_traceback,
     count_user_frames,

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from mhnb.core.guard.rules import has_collectives
 from mhnb.core.wire.protocol import LaunchRow, RankStatus
-from mhnb.values import Outcome
+from mhnb.types import Outcome
 
 UNRESPONSIVE_AFTER_S = 4.0
 """A rank that has not reported for so long is halted, or in one long call that lets no other thread run."""

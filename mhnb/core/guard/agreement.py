@@ -22,7 +22,7 @@ from mhnb.core.guard.rules import LaunchDifference, LaunchGroup, format_differen
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, format_thread
 from mhnb.core.ranks import describe_ranks, format_ranks
 from mhnb.errors import UnknownMessage
-from mhnb.values import Frame, Outcome
+from mhnb.types import Frame, Outcome
 
 Ending: TypeAlias = Outcome | Literal["left"]
 

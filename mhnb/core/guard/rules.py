@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from mhnb.core.ranks import describe_ranks
 from mhnb.core.wire.protocol import LaunchRow
-from mhnb.values import ClusterState, Outcome
+from mhnb.types import ClusterState, Outcome
 
 LOCAL_PREFIX = "free:"
 """Prefix of the fingerprint of a program that never communicates: its order across ranks does not matter."""

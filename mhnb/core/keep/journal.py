@@ -15,7 +15,7 @@ from mhnb.core.guard.rules import has_collectives
 from mhnb.core.ranks import format_ranks
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.errors import InvalidRequest
-from mhnb.values import ClusterState, Outcome
+from mhnb.types import ClusterState, Outcome
 
 __all__ = [
     "AcceptRecord",

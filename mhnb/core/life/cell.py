@@ -24,7 +24,7 @@ from mhnb.core.output.terminal import OutputAccumulator
 from mhnb.core.ranks import describe_ranks
 from mhnb.core.wire.codec import decompress_launches
 from mhnb.core.wire.protocol import CellEnded, InterruptDelivered, LaunchRow, OutputEvent, RankStatus
-from mhnb.values import ClusterState, Outcome, RankError
+from mhnb.types import ClusterState, Outcome, RankError
 
 _SEARCHED_CHARS = 8192
 """Number of characters of the printed output that are searched."""

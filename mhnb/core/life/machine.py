@@ -63,7 +63,7 @@ from mhnb.core.wire.protocol import (
     StartFailed,
 )
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
-from mhnb.values import ClusterState, RankError
+from mhnb.types import ClusterState, RankError
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from mhnb.core.wire.protocol import (
     StartRanks,
 )
 from mhnb.errors import CoordinatorTimeout, EnginesMissing, LaunchError, UnknownMessage
-from mhnb.values import PHASES, Outcome, Phase
+from mhnb.types import PHASES, Outcome, Phase
 
 _QUOTED_CHARS = 120
 """Number of characters quoted from the start of a line, and from its end."""

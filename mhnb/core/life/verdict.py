@@ -16,7 +16,7 @@ from mhnb.core.life.ladder import KILLED_AFTER_INTERRUPT
 from mhnb.core.life.roster import describe_exit
 from mhnb.core.wire.protocol import RankExited
 from mhnb.errors import OrderMismatch
-from mhnb.values import ClusterState, Outcome, RankError
+from mhnb.types import ClusterState, Outcome, RankError
 
 _MAX_NOTES = 3
 

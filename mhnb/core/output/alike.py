@@ -21,7 +21,7 @@ from mhnb.core.output.template import (
     template_key,
     unify_skeletons,
 )
-from mhnb.values import Output
+from mhnb.types import Output
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 _IGNORED_KEYS = ("execution_count", "transient")

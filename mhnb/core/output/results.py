@@ -13,7 +13,7 @@ from mhnb.core.explain.where import HangReport
 from mhnb.core.output.alike import normalize_output
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch
-from mhnb.values import ClusterState, Outcome, Output, RankError
+from mhnb.types import ClusterState, Outcome, Output, RankError
 
 MAX_RESULTS = 16
 """How many results a notebook keeps so that a panel can be opened on them."""

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from mhnb.core.output.bars import describe_figure, find_figure_type
 from mhnb.core.wire.protocol import OutputEvent
-from mhnb.values import Output
+from mhnb.types import Output
 
 _ROWS = 100
 """The height of the terminal: a cursor that moves up stops at its top."""

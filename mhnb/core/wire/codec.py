@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from mhnb.core.guard.provenance import are_input_rows
 from mhnb.core.wire.protocol import CellEnded, LaunchRow, Message
 from mhnb.errors import UnknownMessage
-from mhnb.values import Frame
+from mhnb.types import Frame
 
 _MAX_UNCOMPRESSED_ROWS = 32
 """This many rows are sent as they are, because most cells have one or two."""

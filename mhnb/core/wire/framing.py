@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from mhnb.errors import UnknownMessage
-from mhnb.values import Frame
+from mhnb.types import Frame
 
 __all__ = ["FrameDecoder", "encode_frames"]
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeAlias
 
 from mhnb.errors import UnknownMessage, VersionMismatch
-from mhnb.values import Frame, Outcome, Phase
+from mhnb.types import Frame, Outcome, Phase
 
 PROTOCOL_VERSION = 16
 """Raise it with every change of this module and of `core/wire/codec.py`, because long-lived processes may meet newer ones."""

@@ -29,7 +29,7 @@ from mhnb.rank.asks.variables import describe_briefly
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.spec import parse_spec
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 
 
 class TransferError(Exception):

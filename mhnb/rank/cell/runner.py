@@ -43,7 +43,7 @@ from mhnb.rank.cell.taken import InterruptDelivery, is_within
 from mhnb.rank.guard.launches import LaunchLog
 from mhnb.rank.raised import is_a
 from mhnb.system.sigint import get_handler, set_handler
-from mhnb.values import Outcome
+from mhnb.types import Outcome
 
 INTERNAL_ERROR_EXIT_CODE = 70
 """The value of `EX_SOFTWARE` in sysexits.h: an internal error."""

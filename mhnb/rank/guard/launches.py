@@ -29,7 +29,7 @@ from mhnb.rank.guard.agreement import LaunchGate, Mismatches
 from mhnb.rank.guard.host_data import HostDataRecorder
 from mhnb.rank.guard.localwork import AbandonedLaunches, LocalArrays, poll_pauses_s
 from mhnb.rank.guard.provenance import OutputProvenance, Tag, read_tags
-from mhnb.values import Outcome
+from mhnb.types import Outcome
 
 _MOST_TRACKED = 8
 """Only this many outputs are tracked, the last ones: tracking each of a thousand would take as long as the launch."""

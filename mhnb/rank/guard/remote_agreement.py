@@ -40,7 +40,7 @@ from mhnb.rank.guard.local_agreement import (
 )
 from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard
 from mhnb.system.sealing import make_frame_reader, make_frame_writer
-from mhnb.values import Frame
+from mhnb.types import Frame
 
 __all__ = [
     "RemoteAgreement",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 from mhnb.core.ranks import describe_ranks, pluralize
-from mhnb.values import PHASES, Phase
+from mhnb.types import PHASES, Phase
 from mhnb.view.style import QUIET_STYLE, RankLocations, format_seconds, host_color, wrap_html
 
 __all__ = [

@@ -12,7 +12,7 @@ from html import escape
 
 from mhnb.core.guard.check import CheckRow
 from mhnb.sharding.layout import format_nbytes
-from mhnb.values import ClusterState
+from mhnb.types import ClusterState
 from mhnb.view.mime import format_pre
 from mhnb.view.style import QUIET_STYLE, wrap_html
 

@@ -18,7 +18,7 @@ from mhnb.core.output.template import RANK_PLACEHOLDER
 from mhnb.core.output.terminal import GAP_LINE
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
-from mhnb.values import Output
+from mhnb.types import Output
 from mhnb.view.cell.failures import Failure, find_failures, format_failure_heading
 from mhnb.view.cell.folded import block_items, comparable_lines, format_omitted_line, shorten_line
 from mhnb.view.style import format_seconds

@@ -18,7 +18,7 @@ from mhnb.core.output.alike import OutputGroup, TextPart, group_outputs
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import describe_ranks
 from mhnb.core.wire.protocol import shorten_text
-from mhnb.values import Output, RankError
+from mhnb.types import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.folded import format_lines
 from mhnb.view.style import join_words

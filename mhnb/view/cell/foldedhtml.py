@@ -13,7 +13,7 @@ from mhnb.core.output.alike import RichPart, is_text
 from mhnb.core.output.differ import DiffRow, DiffSpan
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
 from mhnb.core.ranks import describe_ranks
-from mhnb.values import Output
+from mhnb.types import Output
 from mhnb.view.ansi import ansi_to_html
 from mhnb.view.cell.digest import Block
 from mhnb.view.cell.folded import (

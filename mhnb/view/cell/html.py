@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
 from mhnb.core.output.terminal import GAP_LINE
 from mhnb.core.ranks import describe_ranks
-from mhnb.values import Output
+from mhnb.types import Output
 from mhnb.view.cell.digest import Block, CellSummary, clip_outputs, format_noise_label, summarise_cell, without_errors
 from mhnb.view.cell.failures import Failure, collapse_traceback, has_extra_information, trim_traceback
 from mhnb.view.cell.folded import block_items, format_omitted_line, shorten_line

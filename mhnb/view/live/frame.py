@@ -25,7 +25,7 @@ from mhnb.core.output.bars import parse_bar
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
-from mhnb.values import Output
+from mhnb.types import Output
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.boards.collectives import format_hang_html, format_hang_text
 from mhnb.view.cell.digest import Block, CellSummary, format_heading

@@ -11,7 +11,7 @@ from html import escape
 
 from mhnb.sharding.layout import LayoutRow, LayoutTree, format_device_count, format_dtype_and_shape, format_nbytes
 from mhnb.sharding.mesh import AxisReach, MeshShape, find_axis_reach, format_axes, warn_cross_host_axes
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 from mhnb.view.boards.tables import NO_BREAK_STYLE, find_widest_cells, format_table_text, wrap_in_scroller
 from mhnb.view.mime import format_pre
 from mhnb.view.sharding.panes import assign_hosts

@@ -19,7 +19,7 @@ from mhnb.core.exchange.boxes import Box, Range, format_box
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import Layout, format_device_count, format_dtype_and_shape, format_nbytes, format_replicas
 from mhnb.sharding.mesh import format_axes
-from mhnb.values import DeviceRef
+from mhnb.types import DeviceRef
 from mhnb.view.mime import format_pre
 from mhnb.view.style import QUIET_STYLE, TABS_CSS, RankLocations, host_color, wrap_html
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["ClusterState", "DeviceRef", "Frame", "Outcome", "Output", "PHASES", "Phase", "RankError"]
-
 ClusterState: TypeAlias = Literal["starting", "clean", "running", "split", "tainted", "dead", "stopped"]
 """States of a cluster. `starting` and `running` are transient; the state machine decides the others."""
 
