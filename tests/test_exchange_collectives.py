@@ -9,8 +9,8 @@ import pytest
 
 from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
 from mhnb.exchange.collectives import check_call, merge_compiled, merge_launched
-from mhnb.sharding.hlo import HloCollective
-from mhnb.sharding.hlo_module import HloShape
+from mhnb.sharding.hlo_collectives import HloCollective
+from mhnb.sharding.hlo_text import HloShape
 from mhnb.sharding.report import Program, program_to_wire
 
 HOSTS = {0: "host0", 1: "host1"}

@@ -13,7 +13,7 @@ from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.explore.planning import MAX_DEVICES, CompileClient
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
-from mhnb.sharding.reshard import PlannedArray, example_arrays, make_plan, parse_planned
+from mhnb.sharding.plan import PlannedArray, example_arrays, make_plan, parse_planned
 from mhnb.verbs.layout import render_plan
 from mhnb.view.sharding.explorer import Explorer, PlanInput
 from tests.source import ROOT

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mhnb.core.exchange.boxes import Box, box_shape, split_shape
 from mhnb.core.exchange.same import GlobalArrayPlaceholder, MissingDefinition, dump_value, find_difference, load_value
 from mhnb.core.exchange.transfer import (
     CHUNK_NBYTES,
@@ -64,6 +63,7 @@ from mhnb.rank.asks.transfer_arrays import (
     raw_bytes,
     view_as,
 )
+from mhnb.sharding.boxes import Box, box_shape, split_shape
 from mhnb.sharding.layout import decode_tree
 
 if TYPE_CHECKING:

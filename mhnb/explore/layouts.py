@@ -12,7 +12,7 @@ from typing import Any, Self
 from mhnb.errors import InvalidRequest, LayoutDiffers
 from mhnb.sharding.layout import Layout, LayoutTree, format_device_count
 from mhnb.sharding.mesh import MeshShape, parse_axes
-from mhnb.sharding.reshard import Reshard, plan_reshard
+from mhnb.sharding.plan import Reshard, plan_reshard
 from mhnb.view.sharding.explorer import format_reshard_html, format_reshard_text
 from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
 from mhnb.view.sharding.panes import format_layout_html, format_layout_svg, format_layout_text

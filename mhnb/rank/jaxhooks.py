@@ -62,9 +62,9 @@ from mhnb.rank.guard.provenance import (
     read_tags,
     tag_outputs,
 )
-from mhnb.sharding.hlo import may_communicate
-from mhnb.sharding.hlo_module import strip_metadata
-from mhnb.sharding.why import find_donated, find_passthrough_outputs
+from mhnb.sharding.hlo_collectives import may_communicate
+from mhnb.sharding.hlo_text import strip_metadata
+from mhnb.sharding.shardy import find_donated, find_passthrough_outputs
 
 _Wrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from mhnb.rank.asks.lowering import lower_program, replace_source
-from mhnb.sharding.hlo_module import SourceLine
+from mhnb.sharding.hlo_text import SourceLine
 from mhnb.sharding.report import program_to_wire
 from mhnb.sharding.spec import parse_spec
 

@@ -15,8 +15,8 @@ from math import prod
 from statistics import median
 from typing import Any, Self
 
-from mhnb.core.exchange.boxes import Box, Dtype, Range, box_size, parse_dtype, partition_dim
 from mhnb.errors import InvalidRequest
+from mhnb.sharding.boxes import Box, Dtype, Range, box_size, parse_dtype, partition_dim
 from mhnb.sharding.mesh import MeshShape, format_axes
 from mhnb.sharding.spec import Spec, check_spec, count_parts, parse_spec
 from mhnb.types import DeviceRef

@@ -25,10 +25,10 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-from mhnb.sharding.hlo import HloCollective, NamedMesh, find_axes
+from mhnb.sharding.hlo_collectives import HloCollective, NamedMesh, find_axes
 from mhnb.sharding.hlo_groups import Groups
-from mhnb.sharding.hlo_module import HloShape, SourceLine
-from mhnb.sharding.why import Explanation, explain_collective
+from mhnb.sharding.hlo_text import HloShape, SourceLine
+from mhnb.sharding.shardy import Explanation, explain_collective
 
 _SPLIT_OPS = ("all-reduce", "all-to-all", "ragged-all-to-all", "reduce-scatter")
 _PAIRED = ("collective-permute", "send")
@@ -64,7 +64,7 @@ def measure_traffic(collective: HloCollective, hosts: Sequence[Hashable]) -> Tra
         collective: from `parse_collectives`.
         hosts: the host of each position of the device assignment.
 
-    >>> from mhnb.sharding.hlo import HloShape
+    >>> from mhnb.sharding.hlo_collectives import HloShape
     >>> reduce = HloCollective("all-reduce", "r", (HloShape("f32", (128, 64)),), (), groups=((0, 1, 2, 3),))
     >>> measure_traffic(reduce, "abcd")
     Traffic(nbytes=32768, nbytes_across_hosts=24576, ring_nbytes=49152, ring_nbytes_across_hosts=49152)

@@ -26,7 +26,7 @@ from mhnb.explore.planning import CompileClient, shared_compiler
 from mhnb.frontend.notebook import Command, Session, locations_from_cluster
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape, parse_axes
-from mhnb.sharding.reshard import Plan, Refusal, example_arrays, make_plan, parse_planned, plan_reshard
+from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_planned, plan_reshard
 from mhnb.startup import starting
 from mhnb.view.boards.board import show_collectives
 from mhnb.view.live.draft import hide_missing_widget

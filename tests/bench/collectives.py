@@ -50,15 +50,15 @@ def compile_program(collectives: int) -> tuple[str, str]:
 
 def measure(text: str, stablehlo: str, rounds: int) -> dict[str, list[float]]:
     """Seconds of each step, by step, a value a round."""
-    from mhnb.sharding import hlo_groups, hlo_module, why
-    from mhnb.sharding.hlo import _find_group_axes, parse_collectives, parse_meshes
+    from mhnb.sharding import hlo_groups, hlo_text, shardy
+    from mhnb.sharding.hlo_collectives import _find_group_axes, parse_collectives, parse_meshes
     from mhnb.sharding.report import Program, make_report
     from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
 
     took: dict[str, list[float]] = {"parse": [], "axes, bytes, reasons": [], "text and HTML": [], "together": []}
     for _ in range(rounds):
         # As the first report of a process: nothing is remembered from the round before.
-        for cached in (hlo_groups.parse_groups, hlo_module.parse_shape, why.parse_lowered, _find_group_axes):
+        for cached in (hlo_groups.parse_groups, hlo_text.parse_shape, shardy.parse_lowered, _find_group_axes):
             cached.cache_clear()
         times = [time.perf_counter()]
         found = parse_collectives(text)
@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=7, help="reports (default %(default)s)")
     arguments = parser.parse_args(argv)
     os.environ |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    from mhnb.sharding.hlo import parse_collectives
+    from mhnb.sharding.hlo_collectives import parse_collectives
 
     (text, stablehlo), compiled_s = timed(lambda: compile_program(arguments.collectives))
     count = len(parse_collectives(text))

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.exchange.boxes import Box, box_shape, box_size, find_uncovered, full_box, split_shape
+from mhnb.sharding.boxes import Box, box_shape, box_size, find_uncovered, full_box, split_shape
 
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.sharding.hlo import may_communicate
+from mhnb.sharding.hlo_collectives import may_communicate
 
 CALL = "  %c.1 = (f32[8,8]{0,1}, s32[]) custom-call(%x), custom_call_target="
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.exchange.boxes import Box, box_size, full_box
 from mhnb.core.exchange.transfer import (
     ArrayDescription,
     LocalBox,
@@ -26,6 +25,7 @@ from mhnb.core.exchange.transfer import (
 )
 from mhnb.core.ranks import group_ranks
 from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
+from mhnb.sharding.boxes import Box, box_size, full_box
 
 ROWS: dict[Box, str] = {((0, 2), (0, 3)): "aa", ((2, 4), (0, 3)): "bb"}
 

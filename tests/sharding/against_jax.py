@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 import mhnb
-from mhnb.core.exchange.boxes import Box
 from mhnb.errors import InvalidRequest, ShardingError
 from mhnb.explore.layouts import DisplayableLayout, DisplayableTree
 from mhnb.rank.asks.transfer_jax import read_layout, read_mesh
+from mhnb.sharding.boxes import Box
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.spec import Spec, check_spec, parse_spec

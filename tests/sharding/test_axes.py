@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.sharding.hlo import GroupAxes, NamedMesh, find_axes, parse_meshes
+from mhnb.sharding.hlo_collectives import GroupAxes, NamedMesh, find_axes, parse_meshes
 from tests.sharding.texts import CPU, lowered, read
 
 FOUND: dict[str, list[tuple[str, ...]]] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.errors import HloError, UnknownForm
-from mhnb.sharding.hlo import HloCollective, parse_collectives
+from mhnb.sharding.hlo_collectives import HloCollective, parse_collectives
 from tests.sharding.texts import CPU, FOLDER, TPU, hlo, line_of, read
 
 DATA = ((0, 2, 4, 6), (1, 3, 5, 7))

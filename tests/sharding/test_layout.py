@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.exchange.boxes import box_size, intersect, parse_dtype
 from mhnb.errors import AxisUsedTwice, Indivisible, InvalidRequest, MhnbError, ShardingError, SpecTooLong, UnknownAxis
+from mhnb.sharding.boxes import box_size, intersect, parse_dtype
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree, decode_tree, encode_tree
 from mhnb.sharding.mesh import MeshShape, find_axis_reach, parse_axes, warn_cross_host_axes
 from mhnb.sharding.spec import parse_spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.sharding.why import find_passthrough_outputs
+from mhnb.sharding.shardy import find_passthrough_outputs
 
 CASES = {
     "a copy": ("    return %arg0 : t", ((0, 0),)),

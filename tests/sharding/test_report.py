@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.sharding.hlo import HloCollective, parse_meshes
-from mhnb.sharding.hlo_module import HloShape
+from mhnb.sharding.hlo_collectives import HloCollective, parse_meshes
+from mhnb.sharding.hlo_text import HloShape
 from mhnb.sharding.report import Program, make_report, program_from_wire, program_to_wire
 from tests.sharding.texts import CPU, TPU, lowered, read
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.exchange.boxes import Box
 from mhnb.errors import InvalidRequest
+from mhnb.sharding.boxes import Box
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
-from mhnb.sharding.reshard import Reshard, plan_reshard
+from mhnb.sharding.plan import Reshard, plan_reshard
 from mhnb.sharding.spec import Spec
 from mhnb.types import DeviceRef
 from tests.sharding.cases import AXES, specs

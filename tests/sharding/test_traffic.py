@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.sharding.hlo import HloCollective
-from mhnb.sharding.hlo_module import HloShape
+from mhnb.sharding.hlo_collectives import HloCollective
+from mhnb.sharding.hlo_text import HloShape
 from mhnb.sharding.report import Traffic, crosses_hosts, measure_traffic
 from tests.sharding.texts import CPU, read
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.sharding.hlo import HloCollective
-from mhnb.sharding.hlo_module import SourceLine
-from mhnb.sharding.why import Explanation, explain_collective, format_shardy_spec
+from mhnb.sharding.hlo_collectives import HloCollective
+from mhnb.sharding.hlo_text import SourceLine
+from mhnb.sharding.shardy import Explanation, explain_collective, format_shardy_spec
 from tests.sharding.texts import CPU, TPU, line_of, lowered, read
 
 

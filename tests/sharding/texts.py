@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from mhnb.sharding.hlo import HloCollective, parse_collectives
+from mhnb.sharding.hlo_collectives import HloCollective, parse_collectives
 
 __all__ = ["CPU", "TPU", "hlo", "line_of", "lowered", "read"]
 

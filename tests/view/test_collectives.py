@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from mhnb.sharding.hlo_module import SourceLine
+from mhnb.sharding.hlo_text import SourceLine
 from mhnb.sharding.report import Collective, Report
-from mhnb.sharding.why import Explanation
+from mhnb.sharding.shardy import Explanation
 from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
 
 REDUCE = Collective(

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from mhnb.core.exchange.boxes import Box, box_size, find_uncovered, format_box
 from mhnb.core.exchange.variables import format_array
 from mhnb.core.guard.provenance import describe_provenance
 from mhnb.core.ranks import describe_ranks, format_ranks, group_ranks
 from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
+from mhnb.sharding.boxes import Box, box_size, find_uncovered, format_box
 
 KEY_REFUSAL_CODE = "prng_key"
 """The code of a refusal: NumPy has no type for PRNG keys."""

@@ -29,11 +29,11 @@ from mhnb.rank.cell.cells import cell_file, find_user_location
 from mhnb.rank.cell.origin import capture_thread_output
 from mhnb.rank.guard.programs import CompiledProgram, find_launched_programs, forbid_launches, ranks_of_devices
 from mhnb.rank.jaxhooks import current_recorder, read_name_and_devices
-from mhnb.sharding.hlo import HloCollective, NamedMesh, parse_collectives, parse_meshes
-from mhnb.sharding.hlo_module import SourceLine
+from mhnb.sharding.hlo_collectives import HloCollective, NamedMesh, parse_collectives, parse_meshes
+from mhnb.sharding.hlo_text import SourceLine
 from mhnb.sharding.layout import LayoutTree, encode_mesh, encode_tree
 from mhnb.sharding.report import Collective, Program, make_report, program_to_wire
-from mhnb.sharding.why import Explanation
+from mhnb.sharding.shardy import Explanation
 
 CALL_FILE = "<this call>"
 """The file name of a call that the user typed."""

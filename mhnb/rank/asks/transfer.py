@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from mhnb.core.exchange.boxes import full_box
 from mhnb.core.exchange.same import MissingDefinition, dump_value, load_value
 from mhnb.core.exchange.transfer import INLINE_NBYTES, ArrayDescription, LocalBox, Owners
 from mhnb.rank.asks.transfer_arrays import (
@@ -29,6 +28,7 @@ from mhnb.rank.asks.transfer_arrays import (
 from mhnb.rank.asks.transfer_jax import TransferError, check_readable, describe_array, digest_of
 from mhnb.rank.asks.variables import describe_briefly
 from mhnb.rank.guard.provenance import read_provenance
+from mhnb.sharding.boxes import full_box
 
 __all__ = ["HandlerResult", "TransferStore"]
 

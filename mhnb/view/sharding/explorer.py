@@ -15,11 +15,11 @@ from html import escape
 from itertools import islice
 from typing import Any
 
-from mhnb.core.exchange.boxes import format_box
+from mhnb.sharding.boxes import format_box
 from mhnb.sharding.layout import Layout, format_dtype_and_shape, format_nbytes
 from mhnb.sharding.mesh import find_axis_reach, format_axes, warn_cross_host_axes
+from mhnb.sharding.plan import Move, Plan, PlannedArray, Refusal, Reshard, example_arrays
 from mhnb.sharding.report import Report
-from mhnb.sharding.reshard import Move, Plan, PlannedArray, Refusal, Reshard, example_arrays
 from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
 from mhnb.view.mime import format_pre
 from mhnb.view.sharding.meshmap import format_tree_html, format_tree_text

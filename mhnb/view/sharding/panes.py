@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from html import escape
 from math import prod
 
-from mhnb.core.exchange.boxes import Box, Range, format_box
 from mhnb.core.ranks import describe_ranks
+from mhnb.sharding.boxes import Box, Range, format_box
 from mhnb.sharding.layout import Layout, format_device_count, format_dtype_and_shape, format_nbytes, format_replicas
 from mhnb.sharding.mesh import format_axes
 from mhnb.types import DeviceRef

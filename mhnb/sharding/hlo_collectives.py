@@ -22,7 +22,7 @@ from typing import Any
 
 from mhnb.errors import UnknownForm
 from mhnb.sharding.hlo_groups import Groups, parse_groups, parse_pairs
-from mhnb.sharding.hlo_module import (
+from mhnb.sharding.hlo_text import (
     Computation,
     HloModule,
     HloShape,

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from mhnb.sharding.hlo import HloCollective
-from mhnb.sharding.hlo_module import SourceLine
+from mhnb.sharding.hlo_collectives import HloCollective
+from mhnb.sharding.hlo_text import SourceLine
 
 _LOC = re.compile(r"^#(loc\d*) = loc\((.*)\)$")
 _NAMED = re.compile(r'^"((?:[^"\\]|\\.)*)"\(#(loc\d*)\)$')

@@ -15,8 +15,8 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
-from mhnb.core.exchange.boxes import Box, Range, box_size, intersect, parse_dtype
 from mhnb.errors import InvalidRequest, MhnbError, ShardingError
+from mhnb.sharding.boxes import Box, Range, box_size, intersect, parse_dtype
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
 from mhnb.types import DeviceRef
