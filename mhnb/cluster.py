@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mhnb import exchange
-from mhnb.core.asked.select import build_cell_request, check_guard
-from mhnb.core.asked.shape import ClusterSpec, check_initialize
-from mhnb.core.exchange.variables import VariableRow
-from mhnb.core.explain.where import HangReport
+from mhnb.core.cell_request import build_cell_request, check_guard
+from mhnb.core.cluster_spec import ClusterSpec, check_initialize
 from mhnb.core.guard.check import CheckRow
-from mhnb.core.keep.journal import AcceptRecord, CellRecord
-from mhnb.core.keep.replay import ReplayReport
-from mhnb.core.life.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
+from mhnb.core.hang_report import HangReport
+from mhnb.core.journal import AcceptRecord, CellRecord
+from mhnb.core.messages import RankReply
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import resolve_ranks
-from mhnb.core.wire.protocol import RankReply
+from mhnb.core.replay import ReplayReport
+from mhnb.core.state.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
+from mhnb.core.variables import VariableRow
 from mhnb.drive.finishing import SigintHandler, run_uninterrupted
 from mhnb.drive.fleet import end_hosts, find_preflight_s, find_start_error, make_cluster_record, open_generation
 from mhnb.drive.reader import CellFuture, EventLoop

@@ -11,8 +11,8 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
-from mhnb.core.asked.expression import seconds_argument, suggest_flags
-from mhnb.core.asked.select import route_cell
+from mhnb.core.arguments import seconds_argument, suggest_flags
+from mhnb.core.cell_request import route_cell
 from mhnb.errors import InvalidRequest, NotClean, NotStarted
 from mhnb.explore.planning import close_shared
 from mhnb.frontend import assist

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.life import ladder
+from mhnb.core.state import interrupt
 
 __all__ = ["agrees_late", "frees_soon", "kills_soon", "patience", "write_patience"]
 
@@ -18,32 +18,32 @@ _IN_KERNELS = f"""from mhnb.core.life import ladder as _ladder
 _ladder.INTERRUPT_KILL_S = {_KILL_S}
 del _ladder
 """
-_OWN_FREE_S, _OWN_KILL_S = ladder.INTERRUPT_DISCONNECT_S, ladder.INTERRUPT_KILL_S
+_OWN_FREE_S, _OWN_KILL_S = interrupt.INTERRUPT_DISCONNECT_S, interrupt.INTERRUPT_KILL_S
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave ranks that are slow to end an interrupted cell alone; the clusters of a test are driven from this process."""
-    monkeypatch.setattr(ladder, "INTERRUPT_DISCONNECT_S", _FREE_S)
-    monkeypatch.setattr(ladder, "INTERRUPT_KILL_S", _KILL_S)
+    monkeypatch.setattr(interrupt, "INTERRUPT_DISCONNECT_S", _FREE_S)
+    monkeypatch.setattr(interrupt, "INTERRUPT_KILL_S", _KILL_S)
 
 
 @pytest.fixture
 def frees_soon(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Free ranks from a collective as soon as for a user."""
-    monkeypatch.setattr(ladder, "INTERRUPT_DISCONNECT_S", _OWN_FREE_S)
+    monkeypatch.setattr(interrupt, "INTERRUPT_DISCONNECT_S", _OWN_FREE_S)
 
 
 @pytest.fixture
 def agrees_late(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give ranks time to stop before the same launch: a stalled one would be signalled in the middle of a step."""
-    monkeypatch.setattr(ladder, "INTERRUPT_AGREE_S", _AGREE_S)
+    monkeypatch.setattr(interrupt, "INTERRUPT_AGREE_S", _AGREE_S)
 
 
 @pytest.fixture
 def kills_soon(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill what does not end as soon as for a user."""
-    monkeypatch.setattr(ladder, "INTERRUPT_KILL_S", _OWN_KILL_S)
+    monkeypatch.setattr(interrupt, "INTERRUPT_KILL_S", _OWN_KILL_S)
 
 
 def write_patience(ipython_dir: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS, ClusterSpec
+from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS, ClusterSpec
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
 from mhnb.keep.berth import select_cluster
 from mhnb.startup.asking import check_same_options, parse_options, resolve_spec

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.preflight.facts import AnswerChunk, OtherOutput, ProbeExited, parse_probe_line
-from mhnb.core.reach.ssh import SshOptions
+from mhnb.core.launch.ssh import SshOptions
+from mhnb.core.preflight_facts import AnswerChunk, OtherOutput, ProbeExited, parse_probe_line
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError
 from mhnb.launch import probe
 from mhnb.launch.chorus import MultiplexedProbes, ProbeServer, ProbesExited

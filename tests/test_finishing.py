@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.core.asked.shape import HostAssignment
-from mhnb.core.reach.ssh import SshOptions
-from mhnb.core.wire.protocol import HostSpec, format_hostspec
+from mhnb.core.cluster_spec import HostAssignment
+from mhnb.core.launch.ssh import SshOptions
+from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.drive import finishing
 from mhnb.drive.finishing import run_uninterrupted, wait_for_pending_shutdowns
 from mhnb.errors import LaunchError
@@ -102,7 +102,7 @@ def test_a_stranger_whose_socket_takes_no_options(monkeypatch: pytest.MonkeyPatc
 _HASTY = """
 import os, signal, sys
 from pathlib import Path
-from mhnb.core.wire.protocol import HostSpec, parse_hostspec
+from mhnb.core.messages import HostSpec, parse_hostspec
 from mhnb.rank import host
 spec = parse_hostspec(sys.stdin.readline())
 supervisor = host.Supervisor(spec, os.getppid(), lambda: 0.0)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mhnb.cli import main
-from mhnb.core.preflight.facts import Endpoint, Requirements, parse_facts
-from mhnb.core.reach.ssh import SshOptions
+from mhnb.core.launch.ssh import SshOptions
+from mhnb.core.preflight_facts import Endpoint, Requirements, parse_facts
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch import probe
 from mhnb.launch.probing import PRELUDE, LocalPython, Probe

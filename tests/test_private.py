@@ -17,8 +17,8 @@ import pytest
 
 from mhnb import cli
 from mhnb.commands.reaping import _find_detachable_pids, find_orphans
-from mhnb.core.asked.shape import ClusterSpec
-from mhnb.core.wire.protocol import HostSpec
+from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError, NotStarted
 from mhnb.keep.berth import (
     ClusterRecord,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from mhnb.cli import main
-from mhnb.core.asked.shape import ClusterSpec
-from mhnb.core.reach.mpi import MpiOptions
-from mhnb.core.reach.pods import KubernetesOptions, TpuOptions
-from mhnb.core.reach.slurm import SlurmOptions
-from mhnb.core.reach.ssh import SshOptions
+from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.launch.cloud import KubernetesOptions, TpuOptions
+from mhnb.core.launch.mpi import MpiOptions
+from mhnb.core.launch.slurm import SlurmOptions
+from mhnb.core.launch.ssh import SshOptions
 from mhnb.errors import InvalidRequest
 from mhnb.launch.mpi import MpiLauncher
 from mhnb.launch.pods import CloudLauncher

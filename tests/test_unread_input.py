@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.wire.protocol import HostSpec
+from mhnb.core.messages import HostSpec
 from mhnb.launch.local import LocalHost
 from mhnb.rank.supervisor.spawn import _start_process
 

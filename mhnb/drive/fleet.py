@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mhnb.core.asked.shape import ClusterSpec
-from mhnb.core.life.machine import ClusterStateMachine
-from mhnb.core.life.pulse import StartBarrier
-from mhnb.core.life.roster import RankRegistry
+from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.state.host_tracking import StartBarrier
+from mhnb.core.state.machine import ClusterStateMachine
+from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.drive.finishing import SigintHandler
 from mhnb.drive.roll import RankInfo, describe_location
 from mhnb.errors import LaunchError

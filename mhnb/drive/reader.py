@@ -16,9 +16,21 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from mhnb.core.explain.where import HangReport
-from mhnb.core.keep.journal import CellRecord
-from mhnb.core.life.events import (
+from mhnb.core.hang_report import HangReport
+from mhnb.core.journal import CellRecord
+from mhnb.core.messages import (
+    Heartbeat,
+    HostUp,
+    Message,
+    RankExited,
+    RankReady,
+    RankReply,
+    RankRequest,
+    RankSpawned,
+    StopHost,
+)
+from mhnb.core.output.results import CellResult, LateOutputBuffer, RateLimiter
+from mhnb.core.state.events import (
     CellSubmitted,
     Command,
     DisconnectRanks,
@@ -40,19 +52,7 @@ from mhnb.core.life.events import (
     TimePassed,
     WriteRecord,
 )
-from mhnb.core.life.machine import ClusterStateMachine
-from mhnb.core.output.results import CellResult, LateOutputBuffer, RateLimiter
-from mhnb.core.wire.protocol import (
-    Heartbeat,
-    HostUp,
-    Message,
-    RankExited,
-    RankReady,
-    RankReply,
-    RankRequest,
-    RankSpawned,
-    StopHost,
-)
+from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.drive.roll import EventListener
 from mhnb.drive.watching import HostMonitor, describe_orphans
 from mhnb.errors import MhnbError, NotStarted, RanksLost, UnknownMessage

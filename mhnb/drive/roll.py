@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from mhnb.core.asked.shape import ClusterSpec
-from mhnb.core.explain.where import HangReport
-from mhnb.core.life.ladder import KILLED_AFTER_INTERRUPT
-from mhnb.core.life.machine import ClusterStateMachine
-from mhnb.core.life.roster import RankEntry
+from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.hang_report import HangReport
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import pluralize
+from mhnb.core.state.interrupt import KILLED_AFTER_INTERRUPT
+from mhnb.core.state.machine import ClusterStateMachine
+from mhnb.core.state.rank_registry import RankEntry
 from mhnb.errors import MhnbError
 from mhnb.system.rundir import write_hang_report
 from mhnb.types import DeviceRef, Phase

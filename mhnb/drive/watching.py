@@ -14,11 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from mhnb.core.life.events import DisconnectRanks, KillRanks, SignalRanks, StopBeforeLaunch
-from mhnb.core.life.pulse import HOST_TIMEOUT_FACTOR, HeartbeatMonitor, SuspendDetector
-from mhnb.core.life.roster import RankRegistry
-from mhnb.core.ranks import describe_ranks
-from mhnb.core.wire.protocol import (
+from mhnb.core.messages import (
     CloseConnections,
     Heartbeat,
     HostUp,
@@ -28,6 +24,10 @@ from mhnb.core.wire.protocol import (
     SignalRank,
     StopHost,
 )
+from mhnb.core.ranks import describe_ranks
+from mhnb.core.state.events import DisconnectRanks, KillRanks, SignalRanks, StopBeforeLaunch
+from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR, HeartbeatMonitor, SuspendDetector
+from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.launch.base import Host, QueuedHost, ReportObserver
 from mhnb.link.memory import Transport, supervisor_peer
 from mhnb.rank.guard.shared_board import SharedBoard

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mhnb.core.exchange.transfer import MAX_IN_FLIGHT
-from mhnb.core.exchange.variables import VariableInfo, VariableRow, merge_variables
 from mhnb.core.guard.check import CheckRow, compare_leaves
+from mhnb.core.messages import RankReply
 from mhnb.core.ranks import describe_ranks
-from mhnb.core.wire.protocol import RankReply
+from mhnb.core.transfer import MAX_IN_FLIGHT
+from mhnb.core.variables import VariableInfo, VariableRow, merge_variables
 from mhnb.errors import ClusterError, InvalidRequest, NameMissing
 
 _transfer_numbers = itertools.count(1)

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from mhnb.core.explain.culprit import ErrorSite
-from mhnb.core.explain.cures import find_hint
+from mhnb.core.error_site import ErrorSite
+from mhnb.core.hints import find_hint
 from mhnb.core.ranks import describe_ranks, format_ranks
 from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
 from mhnb.exchange.asks import RankClient, check_ranks, request_all

@@ -18,8 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mhnb.core.exchange.same import GlobalArrayPlaceholder, MissingDefinition, dump_value, find_difference, load_value
-from mhnb.core.exchange.transfer import (
+from mhnb.core.messages import RankReply
+from mhnb.core.pickling import GlobalArrayPlaceholder, MissingDefinition, dump_value, find_difference, load_value
+from mhnb.core.ranks import describe_ranks, group_ranks
+from mhnb.core.transfer import (
     CHUNK_NBYTES,
     COMPARE_NBYTES,
     INLINE_NBYTES,
@@ -41,8 +43,6 @@ from mhnb.core.exchange.transfer import (
     plan_fetches,
     suggest_pull_options,
 )
-from mhnb.core.ranks import describe_ranks, group_ranks
-from mhnb.core.wire.protocol import RankReply
 from mhnb.errors import InvalidRequest, ValueDiffers
 from mhnb.exchange.asks import (
     RankClient,

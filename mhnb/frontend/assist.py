@@ -22,7 +22,7 @@ from IPython.core.completer import (
     context_matcher,
 )
 
-from mhnb.core.asked.select import route_cell
+from mhnb.core.cell_request import route_cell
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import CellError, ClusterError, InvalidRequest
 from mhnb.frontend.notebook import Session

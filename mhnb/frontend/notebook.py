@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.exchange.variables import VariableRow as VarFound
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.ranks import pluralize
+from mhnb.core.variables import VariableRow as VarFound
 from mhnb.errors import MhnbError
 from mhnb.exchange.collectives import request_launched
 from mhnb.startup.starting import current

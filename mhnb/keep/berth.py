@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.asked.shape import ClusterSpec
+from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.messages import PROTOCOL_VERSION
 from mhnb.core.ranks import pluralize
-from mhnb.core.wire.protocol import PROTOCOL_VERSION
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotDriver, NotStarted
 from mhnb.startup.asking import StartOptions
 from mhnb.system.private import NotPrivate, open_private, read_private, write_private

@@ -17,9 +17,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.asked.shape import ClusterSpec
+from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.launch.hosts import parse_hosts
 from mhnb.core.ranks import pluralize
-from mhnb.core.reach.hosts import parse_hosts
 from mhnb.drive.roll import StartProgress
 from mhnb.errors import LaunchError, MhnbError
 from mhnb.launch.profile import create_launcher

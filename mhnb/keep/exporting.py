@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mhnb.core.exchange.same import MissingDefinition, load_value
-from mhnb.core.keep.export_cell import (
+from mhnb.core.export import (
     EXPORT_MARK,
     CellStep,
     ExportedScript,
@@ -20,9 +19,10 @@ from mhnb.core.keep.export_cell import (
     format_sbatch,
     read_notebook,
 )
-from mhnb.core.keep.journal import CellRecord, PushRecord
-from mhnb.core.keep.replay import SkippedStep, list_skipped_steps, note_undefined_names, plan_replay
+from mhnb.core.journal import CellRecord, PushRecord
+from mhnb.core.pickling import MissingDefinition, load_value
 from mhnb.core.ranks import describe_ranks, parse_ranks
+from mhnb.core.replay import SkippedStep, list_skipped_steps, note_undefined_names, plan_replay
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.pull import PushPayload
 from mhnb.rank.asks.transfer_arrays import dtype_from_name, is_plain_array, view_as

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from mhnb.core.keep.journal import CellRecord, PushRecord, Record, format_record, is_start_record, parse_records
+from mhnb.core.journal import CellRecord, PushRecord, Record, format_record, is_start_record, parse_records
 from mhnb.errors import ClusterError
 from mhnb.exchange.pull import PushPayload
 from mhnb.sharding.layout import format_nbytes

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mhnb import exchange
-from mhnb.core.keep.journal import CellRecord, PushRecord, ReplayRecord
-from mhnb.core.keep.replay import (
+from mhnb.core.journal import CellRecord, PushRecord, ReplayRecord
+from mhnb.core.output.results import CellResult
+from mhnb.core.replay import (
     ReplayPlan,
     ReplayReport,
     ReplayStep,
@@ -19,7 +20,6 @@ from mhnb.core.keep.replay import (
     plan_replay,
     step_name,
 )
-from mhnb.core.output.results import CellResult
 from mhnb.errors import InvalidRequest, MhnbError, ReplayStopped
 from mhnb.keep.journaling import make_replayed_record
 

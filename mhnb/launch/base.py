@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from mhnb.core.asked.shape import HostAssignment
-from mhnb.core.wire.protocol import HostSpec
+from mhnb.core.cluster_spec import HostAssignment
+from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
 
 __all__ = ["AllocatedHost", "Allocation", "CheckedHost", "Host", "Launcher", "QueuedHost", "ReportObserver"]

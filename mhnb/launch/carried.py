@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mhnb.core.reach.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
-from mhnb.core.wire.protocol import HostSpec, format_hostspec
+from mhnb.core.launch.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
+from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.lifeline import KEEP_MARKER, watchdog_command
 from mhnb.launch.probe import ANSWER

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mhnb.core.preflight.facts import AnswerChunk, OtherOutput, PreflightReport, ProbeExited, parse_probe_line
-from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import LOGGED_IN, SshOptions, build_ssh_error, explain_ssh
+from mhnb.core.launch.hosts import HostName
+from mhnb.core.launch.ssh import LOGGED_IN, SshOptions, build_ssh_error, explain_ssh
+from mhnb.core.preflight_facts import AnswerChunk, OtherOutput, PreflightReport, ProbeExited, parse_probe_line
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch.carried import CommandHosts, CommandSpec
 from mhnb.launch.probe import sign_challenge

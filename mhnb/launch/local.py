@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from mhnb.core.asked.shape import HostAssignment
-from mhnb.core.wire.protocol import HostSpec, format_hostspec
+from mhnb.core.cluster_spec import HostAssignment
+from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.system.private import open_private

@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.asked.shape import ClusterSpec, HostAssignment
-from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
-from mhnb.core.reach.ssh import SshOptions
-from mhnb.core.wire.protocol import HostSpec
+from mhnb.core.cluster_spec import ClusterSpec, HostAssignment
+from mhnb.core.launch.hosts import HostName
+from mhnb.core.launch.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
+from mhnb.core.launch.ssh import SshOptions
+from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import CommandSpec, check_program, run_program, spec_input

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from mhnb.core.asked.shape import HostAssignment
-from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import LOGGED_IN, SshOptions, build_ssh_error, choose_python, explain_ssh, remote_line
-from mhnb.core.wire.protocol import HostSpec
+from mhnb.core.cluster_spec import HostAssignment
+from mhnb.core.launch.hosts import HostName
+from mhnb.core.launch.ssh import LOGGED_IN, SshOptions, build_ssh_error, choose_python, explain_ssh, remote_line
+from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import CommandHosts, CommandSpec, check_program, spec_input

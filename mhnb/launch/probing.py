@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeAlias
 
-from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import SshOptions, choose_python, remote_line
+from mhnb.core.launch.hosts import HostName
+from mhnb.core.launch.ssh import SshOptions, choose_python, remote_line
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch import probe
 from mhnb.launch.ssh import SshProcess

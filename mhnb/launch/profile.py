@@ -25,13 +25,13 @@ from traitlets import Bool, Dict, Enum, Integer, List, TraitError, TraitType, Un
 from traitlets.config import Config, Configurable
 from traitlets.config.loader import PyFileConfigLoader
 
-from mhnb.core.asked.shape import ClusterSpec
-from mhnb.core.reach.hosts import HostName, parse_host, parse_hostfile, parse_hosts
-from mhnb.core.reach.mpi import MpiOptions
-from mhnb.core.reach.pods import KubernetesOptions, TpuOptions, kubectl_command, tpu_command
-from mhnb.core.reach.slurm import REQUEUE_NOTE, SlurmOptions, is_inside_job
-from mhnb.core.reach.ssh import SshOptions
-from mhnb.core.wire.protocol import HostSpec
+from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.launch.cloud import KubernetesOptions, TpuOptions, kubectl_command, tpu_command
+from mhnb.core.launch.hosts import HostName, parse_host, parse_hostfile, parse_hosts
+from mhnb.core.launch.mpi import MpiOptions
+from mhnb.core.launch.slurm import REQUEUE_NOTE, SlurmOptions, is_inside_job
+from mhnb.core.launch.ssh import SshOptions
+from mhnb.core.messages import HostSpec
 from mhnb.errors import InvalidRequest
 from mhnb.launch.base import Launcher
 from mhnb.launch.local import FakeMultiHostLauncher

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.asked.shape import ClusterSpec, HostAssignment
-from mhnb.core.reach.slurm import (
+from mhnb.core.cluster_spec import ClusterSpec, HostAssignment
+from mhnb.core.launch.slurm import (
     QUEUE_FORMAT,
     SlurmOptions,
     allocation_command,
@@ -26,8 +26,8 @@ from mhnb.core.reach.slurm import (
     srun_command,
     step_command,
 )
-from mhnb.core.reach.ssh import SshOptions
-from mhnb.core.wire.protocol import HostSpec
+from mhnb.core.launch.ssh import SshOptions
+from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import AllocatedHost, Allocation, Host
 from mhnb.launch.carried import CommandHosts, CommandSpec, check_program, run_program, spec_input

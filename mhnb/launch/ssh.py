@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from mhnb.core.asked.shape import HostAssignment
-from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import SshOptions, build_ssh_error, choose_python, explain_ssh, remote_line, ssh_command
-from mhnb.core.wire.protocol import HostSpec, format_hostspec
+from mhnb.core.cluster_spec import HostAssignment
+from mhnb.core.launch.hosts import HostName
+from mhnb.core.launch.ssh import SshOptions, build_ssh_error, choose_python, explain_ssh, remote_line, ssh_command
+from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import run_program

@@ -10,8 +10,8 @@ from __future__ import annotations
 import queue
 from typing import Protocol
 
-from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.protocol import Message
+from mhnb.core.codec import decode, encode
+from mhnb.core.messages import Message
 from mhnb.errors import UnknownMessage
 
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from mhnb.core.wire.codec import decode, encode
+from mhnb.core.codec import decode, encode
+from mhnb.core.messages import Message
 from mhnb.core.wire.framing import FrameDecoder, encode_frames
-from mhnb.core.wire.protocol import Message
 from mhnb.errors import UnknownMessage
 from mhnb.system.ports import ACCEPT_PAUSE_S, RESOURCE_ERRNOS, max_unauthenticated
 from mhnb.system.sealing import (

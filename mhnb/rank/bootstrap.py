@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from IPython.core.getipython import get_ipython
 
-from mhnb.core.wire.protocol import HostSpec
+from mhnb.core.messages import HostSpec
 from mhnb.rank.cell.arrays_shown import disable_jax_breakpoint
 from mhnb.rank.guard.agreement import LaunchGate
 from mhnb.rank.guard.launches import LaunchRecorder

@@ -12,9 +12,9 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from mhnb.core.wire.codec import decode, encode
+from mhnb.core.codec import decode, encode
+from mhnb.core.messages import Message, shorten_message
 from mhnb.core.wire.framing import FrameDecoder, encode_frames
-from mhnb.core.wire.protocol import Message, shorten_message
 from mhnb.errors import UnknownMessage
 from mhnb.system.sealing import CHALLENGE_NBYTES, derive_session_key, make_frame_reader, make_frame_writer
 from mhnb.types import Frame

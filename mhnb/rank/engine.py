@@ -20,7 +20,7 @@ from ipyparallel.engine.app import IPEngine
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Type
 
-from mhnb.core.wire.protocol import HostSpec, Message, RankReady, RankRequest, RunCell, SkipCell
+from mhnb.core.messages import HostSpec, Message, RankReady, RankRequest, RunCell, SkipCell
 from mhnb.rank.asks.verbs import handle_request
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.cell.arrays_shown import draw_shardings_without_color, register_array_reprs

@@ -25,8 +25,8 @@ from pathlib import Path
 
 import psutil
 
-from mhnb.core.reach.environment import add_to_no_proxy
-from mhnb.core.wire.protocol import (
+from mhnb.core.launch.environment import add_to_no_proxy
+from mhnb.core.messages import (
     CloseConnections,
     Heartbeat,
     HostSpec,

@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from mhnb.core.wire.protocol import HostSpec, parse_hostspec
+from mhnb.core.messages import HostSpec, parse_hostspec
 from mhnb.system.ports import reserve_hub_ports
 from mhnb.system.processes import end_with_parent
 

@@ -39,7 +39,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mhnb.core.guard.rules import LOCAL_PREFIX, has_collectives
+from mhnb.core.guard.launches import LOCAL_PREFIX, has_collectives
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launches import Launch, LaunchRecorder
 from mhnb.rank.guard.programs import (

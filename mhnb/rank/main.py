@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.wire.protocol import HostSpec, PhaseReached, StartFailed, parse_hostspec
+from mhnb.core.messages import HostSpec, PhaseReached, StartFailed, parse_hostspec
 from mhnb.rank.asks.transfer_jax import set_ranks_per_host
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.channel import TransportClient

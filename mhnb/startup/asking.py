@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.asked.expression import closest_match
-from mhnb.core.asked.shape import (
+from mhnb.core.arguments import closest_match
+from mhnb.core.cluster_spec import (
     INITIALIZE_ARGUMENTS,
     ClusterSpec,
     HostAssignment,
@@ -23,10 +23,10 @@ from mhnb.core.asked.shape import (
     format_options_mismatch,
     parse_hosts_argument,
 )
-from mhnb.core.life.pulse import HOST_TIMEOUT_FACTOR
-from mhnb.core.reach.environment import rank_environment
-from mhnb.core.reach.hosts import HostName, parse_hosts
-from mhnb.core.wire.protocol import HostSpec
+from mhnb.core.launch.environment import rank_environment
+from mhnb.core.launch.hosts import HostName, parse_hosts
+from mhnb.core.messages import HostSpec
+from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR
 from mhnb.errors import AlreadyStarted, InvalidRequest
 from mhnb.launch.profile import KINDS, Profile, is_path, load_profile, ranks_per_host, read_hostfile
 from mhnb.system.processes import require_gpus

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.asked.expression import int_argument
-from mhnb.core.reach.hosts import HostName
+from mhnb.core.arguments import int_argument
+from mhnb.core.launch.hosts import HostName
 from mhnb.errors import InvalidRequest
 from mhnb.launch.profile import ranks_per_host, read_hostfile, read_hosts
 

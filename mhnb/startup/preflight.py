@@ -24,8 +24,11 @@ from typing import Any
 
 import psutil
 
-from mhnb.core.asked.shape import ClusterSpec, check_cluster_spec
-from mhnb.core.preflight.facts import (
+from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec
+from mhnb.core.launch.hosts import HostName, group_by_machine, label_hosts, parse_host
+from mhnb.core.launch.ssh import SshOptions, choose_python
+from mhnb.core.preflight_checks import build_preflight_report
+from mhnb.core.preflight_facts import (
     Endpoint,
     HostFacts,
     HostProbe,
@@ -34,9 +37,6 @@ from mhnb.core.preflight.facts import (
     is_loopback,
     parse_facts,
 )
-from mhnb.core.preflight.findings import build_preflight_report
-from mhnb.core.reach.hosts import HostName, group_by_machine, label_hosts, parse_host
-from mhnb.core.reach.ssh import SshOptions, choose_python
 from mhnb.errors import LaunchError, PreflightFailed
 from mhnb.launch.base import Launcher
 from mhnb.launch.chorus import CheckedHosts, MultiplexedProbes, PreflightCheck

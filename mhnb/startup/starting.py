@@ -24,14 +24,14 @@ import psutil
 from IPython.core.getipython import get_ipython
 
 from mhnb.cluster import Cluster, Reserve
-from mhnb.core.asked.select import check_guard
-from mhnb.core.asked.shape import ClusterSpec, check_cluster_spec, check_initialize, validate_start_arguments
-from mhnb.core.explain.cures import find_start_hint
-from mhnb.core.keep.journal import StartRecord
-from mhnb.core.keep.replay import plan_replay
-from mhnb.core.preflight.facts import PreflightReport
-from mhnb.core.reach.environment import note_forced_devices
-from mhnb.core.wire.protocol import HostUp, StopHost
+from mhnb.core.cell_request import check_guard
+from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec, check_initialize, validate_start_arguments
+from mhnb.core.hints import find_start_hint
+from mhnb.core.journal import StartRecord
+from mhnb.core.launch.environment import note_forced_devices
+from mhnb.core.messages import HostUp, StopHost
+from mhnb.core.preflight_facts import PreflightReport
+from mhnb.core.replay import plan_replay
 from mhnb.drive.finishing import wait_for_pending_shutdowns
 from mhnb.drive.fleet import open_detached_transport
 from mhnb.drive.roll import StartProgress, preflight_progress, print_notice

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mhnb.core.exchange.sync import (
+from mhnb.core.file_sync import (
     MAX_SYNC_NBYTES,
     Excludes,
     FileChunk,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from mhnb.cluster import Cluster
-    from mhnb.core.wire.protocol import RankReply
+    from mhnb.core.messages import RankReply
     from mhnb.drive.roll import RankInfo
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from mhnb.core.reach.environment import parse_gpus, select_visible
+from mhnb.core.launch.environment import parse_gpus, select_visible
 from mhnb.errors import LaunchError
 
 PROCESS_ENDED = (psutil.NoSuchProcess, FileNotFoundError)

@@ -18,7 +18,7 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.asked.expression import int_argument, unquote
+from mhnb.core.arguments import int_argument, unquote
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.exchange.collectives import LayoutView, request_collectives, request_layout

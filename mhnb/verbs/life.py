@@ -14,10 +14,10 @@ from typing import Any
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster import Cluster
-from mhnb.core.asked.expression import int_argument, seconds_argument
-from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS
-from mhnb.core.keep.replay import ReplayStep, format_report, format_step
+from mhnb.core.arguments import int_argument, seconds_argument
+from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS
 from mhnb.core.ranks import pluralize
+from mhnb.core.replay import ReplayStep, format_report, format_step
 from mhnb.drive.roll import StartProgress, describe_location
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.frontend.notebook import (

@@ -8,7 +8,7 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.asked.expression import closest_match, split_arguments, suggest_flags, unquote
+from mhnb.core.arguments import closest_match, split_arguments, suggest_flags, unquote
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
 from mhnb.frontend.notebook import Command, Session, list_flags
 from mhnb.verbs import hosts, layout, life, transfer

@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from mhnb.core.output.bars import describe_figure, find_figure_type
+from mhnb.core.output.rich import describe_figure, find_figure_type
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output
 from mhnb.view.ansi import ansi_to_html, strip_ansi

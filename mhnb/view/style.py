@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from mhnb.core.reach.hosts import format_hosts
+from mhnb.core.launch.hosts import format_hosts
 from mhnb.types import RankError
 
 _MAX_HOSTS_CHARS = 32

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.life.cell import Cell
-from mhnb.core.life.events import CellRequest
-from mhnb.core.wire.protocol import CellEnded
+from mhnb.core.messages import CellEnded
+from mhnb.core.state.cell import Cell
+from mhnb.core.state.events import CellRequest
 from mhnb.view.live.live import CellView
 from mhnb.view.style import RankLocations
 

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.
 
 SET_UP = """
 from pathlib import Path
-from mhnb.core.output.terminal import accumulate_events
+from mhnb.core.output.outputs import accumulate_events
 from mhnb.view.live.live import CellView
 from mhnb.view.live.resultpanel import ResultPanel
 from mhnb.view.style import RankLocations

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.output.alike import OutputGroup, RichPart, TextPart, find_majority, group_outputs
+from mhnb.core.output.folding import OutputGroup, RichPart, TextPart, find_majority, group_outputs
 from mhnb.core.output.template import parse_number, split_numbers
 from mhnb.types import Output
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.keep.journal import CellRecord, Record, ReplayRecord, StartRecord
-from mhnb.core.keep.replay import plan_replay
-from mhnb.core.life.events import NotifyUser, SendToRank, WriteRecord
-from mhnb.core.life.machine import assess_takeover
-from mhnb.core.wire.protocol import SkipCell
+from mhnb.core.journal import CellRecord, Record, ReplayRecord, StartRecord
+from mhnb.core.messages import SkipCell
+from mhnb.core.replay import plan_replay
+from mhnb.core.state.events import NotifyUser, SendToRank, WriteRecord
+from mhnb.core.state.machine import assess_takeover
 
 
 def stands(rank: int, seq: int, source: str, outcome: str = "ok", guard: str = "lockstep") -> dict[str, Any]:

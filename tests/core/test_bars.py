@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.output.bars import ignore_bars, merge_bars
+from mhnb.core.output.rich import ignore_bars, merge_bars
 
 
 def test_bars_that_have_come_equally_far_name_no_rank() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mhnb.core.guard.rules import note_swallowed_mismatches
+from mhnb.core.guard.launches import note_swallowed_mismatches
 
 
 def test_ranks_that_caught_the_same_are_named_together() -> None:

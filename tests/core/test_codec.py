@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import pytest
 
-from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.protocol import PROTOCOL_VERSION, CellEnded, Message, RankReply, RankRequest, SkipCell
+from mhnb.core.codec import decode, encode
+from mhnb.core.messages import PROTOCOL_VERSION, CellEnded, Message, RankReply, RankRequest, SkipCell
 from mhnb.errors import UnknownMessage
 
 FORM = (16, "271c9683c163f45d")

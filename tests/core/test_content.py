@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.output.alike import normalize_output
+from mhnb.core.output.folding import normalize_output
 from mhnb.types import Output
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.explain.culprit import ErrorSite, find_captured, find_failing_name, find_operands
+from mhnb.core.error_site import ErrorSite, find_captured, find_failing_name, find_operands
 
 ARRAYS = {"x": True, "y": True, "tree": False}
 

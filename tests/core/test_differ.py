@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.output.differ import DiffSpan, apply_rows, compare_lines, compare_words
+from mhnb.core.output.diff import DiffSpan, apply_rows, compare_lines, compare_words
 
 LINES = st.lists(
     st.tuples(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mhnb.core.reach.environment import COLLECTIVE_TIMEOUT_S, rank_environment
+from mhnb.core.launch.environment import COLLECTIVE_TIMEOUT_S, rank_environment
 
 
 def env(user: dict[str, str] | None = None, *, devices: int = 2, simulated: bool = True) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mhnb.cli import main
-from mhnb.core.keep.export_cell import (
+from mhnb.core.export import (
     CellStep,
     PushStep,
     Step,

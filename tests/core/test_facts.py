@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mhnb.core.wire.protocol import CellEnded
+from mhnb.core.messages import CellEnded
 from mhnb.drive.roll import describe_ranks
 from mhnb.types import DeviceRef
 from tests.core.test_machine import Driver, ended

@@ -7,18 +7,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.guard.rules import STILL_ABANDONED
-from mhnb.core.life.events import (
-    Accepted,
-    Command,
-    DisconnectRanks,
-    InterruptRequested,
-    KillRanks,
-    SendToRank,
-    TimePassed,
-)
-from mhnb.core.life.ladder import INTERRUPT_DISCONNECT_S, INTERRUPT_KILL_S
-from mhnb.core.wire.protocol import (
+from mhnb.core.guard.launches import STILL_ABANDONED
+from mhnb.core.messages import (
     InterruptDelivered,
     OutputProduced,
     RankExited,
@@ -27,6 +17,16 @@ from mhnb.core.wire.protocol import (
     RankStatus,
     RunCell,
 )
+from mhnb.core.state.events import (
+    Accepted,
+    Command,
+    DisconnectRanks,
+    InterruptRequested,
+    KillRanks,
+    SendToRank,
+    TimePassed,
+)
+from mhnb.core.state.interrupt import INTERRUPT_DISCONNECT_S, INTERRUPT_KILL_S
 from tests.core.test_machine import GUARD, Driver, ended, error, finished
 
 FREES = GUARD | {"frees": True}

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mhnb.core.codec import compress_launches, decode, decompress_launches, encode, is_launch_record
 from mhnb.core.guard.agreement import (
     LAUNCH_DECISION,
     CellFinished,
@@ -23,14 +24,8 @@ from mhnb.core.guard.agreement import (
     encode_decision,
     encode_from_rank,
 )
-from mhnb.core.keep.journal import parse_records
-from mhnb.core.life.events import CellRequest, CellSubmitted
-from mhnb.core.life.machine import ClusterStateMachine
-from mhnb.core.life.roster import RankRegistry
-from mhnb.core.preflight.facts import parse_probe_line
-from mhnb.core.wire.codec import compress_launches, decode, decompress_launches, encode, is_launch_record
-from mhnb.core.wire.framing import FrameDecoder, encode_frames
-from mhnb.core.wire.protocol import (
+from mhnb.core.journal import parse_records
+from mhnb.core.messages import (
     CellEnded,
     Heartbeat,
     HostSpec,
@@ -44,6 +39,11 @@ from mhnb.core.wire.protocol import (
     format_hostspec,
     parse_hostspec,
 )
+from mhnb.core.preflight_facts import parse_probe_line
+from mhnb.core.state.events import CellRequest, CellSubmitted
+from mhnb.core.state.machine import ClusterStateMachine
+from mhnb.core.state.rank_registry import RankRegistry
+from mhnb.core.wire.framing import FrameDecoder, encode_frames
 from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.system.sealing import Decryptor, Encryptor, Signer, Verifier
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.life.events import FailStart
-from mhnb.core.life.machine import ClusterStateMachine
-from mhnb.core.life.pulse import StartBarrier
-from mhnb.core.life.roster import RankRegistry
-from mhnb.core.reach.environment import divide_gpus, find_shared_gpu, parse_gpus, select_visible
-from mhnb.core.wire.protocol import PhaseReached
+from mhnb.core.launch.environment import divide_gpus, find_shared_gpu, parse_gpus, select_visible
+from mhnb.core.messages import PhaseReached
+from mhnb.core.state.events import FailStart
+from mhnb.core.state.host_tracking import StartBarrier
+from mhnb.core.state.machine import ClusterStateMachine
+from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.errors import LaunchError
 
 _FOUR = ("GPU-aa11", "GPU-ab22", "GPU-c", "GPU-d")

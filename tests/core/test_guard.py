@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.guard.rules import (
+from mhnb.core.guard.launches import (
     LOCAL_PREFIX,
     LaunchDifference,
     LaunchGroup,
@@ -17,7 +17,7 @@ from mhnb.core.guard.rules import (
     has_collectives,
     judge_state,
 )
-from mhnb.core.wire.protocol import LaunchRow
+from mhnb.core.messages import LaunchRow
 from mhnb.types import Outcome
 
 ALL = [0, 1, 2, 3]

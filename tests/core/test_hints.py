@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.explain.culprit import ErrorSite
-from mhnb.core.explain.cures import HINTS, find_hint
+from mhnb.core.error_site import ErrorSite
+from mhnb.core.hints import HINTS, find_hint
 from mhnb.verbs.table import COMMANDS
 from tests.source import PACKAGE
 

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from mhnb.core.guard.host_data import INCOMPLETE, LAUNCH_INPUT, HostDataRow, compare_host_data, format_host_data
-from mhnb.core.wire.protocol import CellEnded, RankReady
+from mhnb.core.messages import CellEnded, RankReady
 from tests.core.test_machine import GUARD, PSUM, Driver, error, finished
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.reach.hosts import HostName, format_host, parse_host, parse_hostfile, parse_hosts
+from mhnb.core.launch.hosts import HostName, format_host, parse_host, parse_hostfile, parse_hosts
 from mhnb.errors import InvalidRequest
 
 

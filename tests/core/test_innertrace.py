@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.explain.culprit import trim_embedded_traceback
+from mhnb.core.error_site import trim_embedded_traceback
 
 BEGIN = "INTERNAL: CpuCallback error: Traceback (most recent call last):\n"
 OURS = '  File "<frozen runpy>", line 198, in _run\n  File "/h/mhnb/rank/cell/runner.py", line 2, in run\n'

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.keep.journal import (
+from mhnb.core.journal import (
     MAX_TRACE_ROWS,
     AcceptRecord,
     CellRecord,
@@ -21,7 +21,8 @@ from mhnb.core.keep.journal import (
     parse_records,
     trace_launches,
 )
-from mhnb.core.keep.replay import (
+from mhnb.core.messages import CellEnded
+from mhnb.core.replay import (
     ReplayEstimate,
     ReplayPlan,
     ReplayReport,
@@ -35,9 +36,8 @@ from mhnb.core.keep.replay import (
     plan_replay,
     skip_reason,
 )
-from mhnb.core.life.cell import Cell, record_cell
-from mhnb.core.life.events import CellRequest
-from mhnb.core.wire.protocol import CellEnded
+from mhnb.core.state.cell import Cell, record_cell
+from mhnb.core.state.events import CellRequest
 from mhnb.errors import InvalidRequest
 
 ADD = ["a1b2c3d4", "jit(add)", [0, 1], 2, 1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.keep.journal import AcceptRecord, CellRecord, PushRecord, StartRecord
+from mhnb.core.journal import AcceptRecord, CellRecord, PushRecord, StartRecord
 from mhnb.exchange import PushPayload
 from mhnb.keep import journaling
 from mhnb.keep.journaling import ClusterJournal, JournalStore, prune_journals

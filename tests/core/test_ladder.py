@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
-from mhnb.core.life.cell import HANDLING_AFTER_S
-from mhnb.core.life.events import (
+from mhnb.core.messages import InterruptDelivered, RankStatus
+from mhnb.core.state.cell import HANDLING_AFTER_S
+from mhnb.core.state.events import (
     Command,
     DisconnectRanks,
     InterruptRequested,
@@ -16,8 +17,7 @@ from mhnb.core.life.events import (
     StopBeforeLaunch,
     TimePassed,
 )
-from mhnb.core.life.ladder import INTERRUPT_DISCONNECT_S, INTERRUPT_KILL_S
-from mhnb.core.wire.protocol import InterruptDelivered, RankStatus
+from mhnb.core.state.interrupt import INTERRUPT_DISCONNECT_S, INTERRUPT_KILL_S
 from mhnb.view.cell.digest import format_heading
 from tests.core.test_freeing import begin, look
 from tests.core.test_machine import Driver, ended, finished

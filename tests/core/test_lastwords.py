@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.life.roster import drop_flag_help, drop_stack_frames, pick_error_line
+from mhnb.core.state.rank_registry import drop_flag_help, drop_stack_frames, pick_error_line
 
 STACKS = {
     "absl's check": ("*** Check failure stack trace: ***", "    @     0x7ff985358ba3  PyObject_Vectorcall"),

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.wire.codec import encode
-from mhnb.core.wire.protocol import (
+from mhnb.core.codec import encode
+from mhnb.core.messages import (
     MAX_LINES_CHARS,
     MAX_TEXT_CHARS,
     CellEnded,

@@ -8,7 +8,20 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.life.events import (
+from mhnb.core.messages import (
+    CellEnded,
+    CellRefused,
+    HubExited,
+    OutputProduced,
+    PhaseReached,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    RunCell,
+    SkipCell,
+    StartFailed,
+)
+from mhnb.core.state.events import (
     Accepted,
     CellRequest,
     CellSubmitted,
@@ -29,22 +42,9 @@ from mhnb.core.life.events import (
     StopRequested,
     TimePassed,
 )
-from mhnb.core.life.ladder import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, KILLED_AFTER_INTERRUPT
-from mhnb.core.life.machine import ClusterStateMachine
-from mhnb.core.life.roster import RankRegistry
-from mhnb.core.wire.protocol import (
-    CellEnded,
-    CellRefused,
-    HubExited,
-    OutputProduced,
-    PhaseReached,
-    RankExited,
-    RankReady,
-    RankSpawned,
-    RunCell,
-    SkipCell,
-    StartFailed,
-)
+from mhnb.core.state.interrupt import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, KILLED_AFTER_INTERRUPT
+from mhnb.core.state.machine import ClusterStateMachine
+from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.drive.roll import describe_ranks
 from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, EnginesMissing, LaunchError, NotClean, NotStarted
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.preflight.facts import PROBE_SCRIPT
-from mhnb.core.reach.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
+from mhnb.core.launch.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
+from mhnb.core.preflight_facts import PROBE_SCRIPT
 from mhnb.errors import InvalidRequest, LaunchError
 
 _FAR = ["sh", "-c", f'unset SLURM_PROCID; exec < "$0" || exit; {PROBE_SCRIPT}', "/run/it's mine/mpi.start"]

@@ -14,7 +14,7 @@ from mhnb.core.guard.agreement import (
     encode_from_rank,
     format_mismatch,
 )
-from mhnb.core.guard.outlines import MAX_PACKED_CHARS, Outline, find_differences, pack_outline, unpack_outline
+from mhnb.core.guard.programs import MAX_PACKED_CHARS, Outline, find_differences, pack_outline, unpack_outline
 from mhnb.errors import UnknownMessage
 
 

@@ -9,8 +9,8 @@ import nbformat
 import nbformat.v4
 import pytest
 
-from mhnb.core.output.terminal import HEAD_LIMIT, TAIL_LIMIT, OutputAccumulator, accumulate_events
-from mhnb.core.wire.protocol import OutputEvent
+from mhnb.core.messages import OutputEvent
+from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT, OutputAccumulator, accumulate_events
 from mhnb.rank.cell.capture import EventBuffer
 
 DISPLAY: OutputEvent = ["display", {"text/plain": "old"}, {}, "id1"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.exchange.same import MissingDefinition, dump_value, load_value
+from mhnb.core.pickling import MissingDefinition, dump_value, load_value
 
 values = st.recursive(
     st.none() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False),

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from mhnb.core.reach.pods import KubernetesOptions, TpuOptions, kubectl_command, tpu_command
-from mhnb.core.reach.ssh import READ_LINE
+from mhnb.core.launch.cloud import KubernetesOptions, TpuOptions, kubectl_command, tpu_command
+from mhnb.core.launch.ssh import READ_LINE
 from mhnb.errors import InvalidRequest
 
 

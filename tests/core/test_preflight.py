@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.preflight.facts import (
+from mhnb.core.preflight_checks import build_preflight_report
+from mhnb.core.preflight_facts import (
     Disk,
     Endpoint,
     Finding,
@@ -19,7 +20,6 @@ from mhnb.core.preflight.facts import (
     Requirements,
     parse_facts,
 )
-from mhnb.core.preflight.findings import build_preflight_report
 from mhnb.errors import HostUnreachable
 
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "mhnb": "0.1.0", "numpy": "2.4.6"}

@@ -21,8 +21,8 @@ from mhnb.core.guard.provenance import (
     uncompared_blocks,
     uncompared_positions,
 )
-from mhnb.core.life.events import CellRequest, CellSubmitted
-from mhnb.core.wire.protocol import CellEnded
+from mhnb.core.messages import CellEnded
+from mhnb.core.state.events import CellRequest, CellSubmitted
 from tests.core.test_machine import Driver, finished
 
 

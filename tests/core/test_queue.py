@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mhnb.core.life.events import FailStart, HostsQueued, TimePassed
-from mhnb.core.life.machine import ClusterStateMachine
-from mhnb.core.life.pulse import HeartbeatMonitor
-from mhnb.core.life.roster import RankRegistry
-from mhnb.core.wire.protocol import HostUp
+from mhnb.core.messages import HostUp
+from mhnb.core.state.events import FailStart, HostsQueued, TimePassed
+from mhnb.core.state.host_tracking import HeartbeatMonitor
+from mhnb.core.state.machine import ClusterStateMachine
+from mhnb.core.state.rank_registry import RankRegistry
 
 
 def test_the_queue_does_not_count_as_the_start() -> None:

@@ -11,14 +11,10 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.explain.where import HangReport
-from mhnb.core.keep.journal import CellRecord
-from mhnb.core.life.events import CellRequest, CellSubmitted, StopRequested
-from mhnb.core.life.machine import ClusterStateMachine
-from mhnb.core.life.roster import RankRegistry
-from mhnb.core.output.results import CellResult
-from mhnb.core.wire.codec import encode
-from mhnb.core.wire.protocol import (
+from mhnb.core.codec import encode
+from mhnb.core.hang_report import HangReport
+from mhnb.core.journal import CellRecord
+from mhnb.core.messages import (
     CellEnded,
     Heartbeat,
     HostUp,
@@ -32,6 +28,10 @@ from mhnb.core.wire.protocol import (
     SignalRank,
     StopHost,
 )
+from mhnb.core.output.results import CellResult
+from mhnb.core.state.events import CellRequest, CellSubmitted, StopRequested
+from mhnb.core.state.machine import ClusterStateMachine
+from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.drive.reader import CellFuture, EventLoop
 from mhnb.drive.roll import ClusterListener
 from mhnb.drive.watching import HostMonitor

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.life.roster import RankRegistry
-from mhnb.core.wire.protocol import Heartbeat, HostUp, HubExited, PhaseReached, RankSpawned, StartFailed
+from mhnb.core.messages import Heartbeat, HostUp, HubExited, PhaseReached, RankSpawned, StartFailed
+from mhnb.core.state.rank_registry import RankRegistry
 
 
 @pytest.fixture

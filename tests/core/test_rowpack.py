@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.guard.rules import compare_launches
-from mhnb.core.wire.codec import compress_launches, decompress_launches
+from mhnb.core.codec import compress_launches, decompress_launches
+from mhnb.core.guard.launches import compare_launches
 
 A, B, C = (["a", "jit(f)", [0, 1], 1], ["b", "jit(g)", [0, 1], 2], ["a", "jit(f)", [0, 2], None])
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.exchange.same import GlobalArrayPlaceholder, find_difference
+from mhnb.core.pickling import GlobalArrayPlaceholder, find_difference
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.binary(max_size=3)
 values = st.recursive(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.asked.select import route_cell
+from mhnb.core.cell_request import route_cell
 from mhnb.errors import InvalidRequest
 
 

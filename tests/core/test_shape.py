@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.asked.shape import ClusterSpec, check_cluster_spec, check_initialize, parse_hosts_argument
+from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec, check_initialize, parse_hosts_argument
 from mhnb.errors import InvalidRequest
 
 PLENTY = 2**40

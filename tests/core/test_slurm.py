@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.asked.shape import ClusterSpec
-from mhnb.core.preflight.facts import PROBE_SCRIPT
-from mhnb.core.reach.slurm import (
+from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.launch.slurm import (
     SlurmOptions,
     allocation_command,
     describe_queue,
@@ -19,6 +18,7 @@ from mhnb.core.reach.slurm import (
     srun_command,
     step_command,
 )
+from mhnb.core.preflight_facts import PROBE_SCRIPT
 from mhnb.errors import InvalidRequest
 from mhnb.launch.profile import format_restart_note
 

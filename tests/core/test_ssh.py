@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import READ_LINE, SshOptions, remote_line, ssh_command
+from mhnb.core.launch.hosts import HostName
+from mhnb.core.launch.ssh import READ_LINE, SshOptions, remote_line, ssh_command
 from mhnb.errors import InvalidRequest
 
 _SETTINGS = shlex.split(

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import SshOptions, build_ssh_error, explain_ssh
+from mhnb.core.launch.hosts import HostName
+from mhnb.core.launch.ssh import SshOptions, build_ssh_error, explain_ssh
 from mhnb.errors import HostUnfit, HostUnreachable
 
 _CHANGED = """\

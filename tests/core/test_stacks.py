@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.explain.where import Activity, Frame, PendingLaunch, StackSample, classify_stack
+from mhnb.core.hang_report import Activity, Frame, PendingLaunch, StackSample, classify_stack
 
 STDLIB = "/usr/lib/python3.11"
 JAX = "/venv/lib/python3.11/site-packages/jax"

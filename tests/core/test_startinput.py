@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.asked.select import build_cell_request
-from mhnb.core.asked.shape import validate_start_arguments
+from mhnb.core.cell_request import build_cell_request
+from mhnb.core.cluster_spec import validate_start_arguments
 from mhnb.core.ranks import resolve_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.asks import check_names

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.exchange.sync import FileFacts, chunk_files, parse_excludes, remote_path
-from mhnb.core.exchange.transfer import CHUNK_NBYTES
+from mhnb.core.file_sync import FileFacts, chunk_files, parse_excludes, remote_path
+from mhnb.core.transfer import CHUNK_NBYTES
 
 IGNORE = """
 # data stays here

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mhnb.core.output.terminal import TerminalText
+from mhnb.core.output.outputs import TerminalText
 
 
 def shown(*pieces: str) -> str:

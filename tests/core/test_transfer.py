@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.exchange.transfer import (
+from mhnb.core.ranks import group_ranks
+from mhnb.core.transfer import (
     ArrayDescription,
     LocalBox,
     Refusal,
@@ -23,7 +24,6 @@ from mhnb.core.exchange.transfer import (
     merge_placements,
     plan_fetches,
 )
-from mhnb.core.ranks import group_ranks
 from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
 from mhnb.sharding.boxes import Box, box_size, full_box
 

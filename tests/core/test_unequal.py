@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.explain.cures import classify_unequal_value, shorten_values
-from mhnb.core.wire.protocol import shorten_text
+from mhnb.core.hints import classify_unequal_value, shorten_values
+from mhnb.core.messages import shorten_text
 
 
 @pytest.mark.parametrize(

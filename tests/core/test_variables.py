@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mhnb.core.exchange.variables import VariableInfo, VariableRow, merge_variables
+from mhnb.core.variables import VariableInfo, VariableRow, merge_variables
 
 ARRAY = VariableInfo("global", "Array", "", (8, 4), "float32", "P('data', None)", (("data", 4), ("model", 2)), 32)
 ONE, TWO = VariableInfo("host", "int", "1"), VariableInfo("host", "int", "2")

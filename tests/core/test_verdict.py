@@ -6,11 +6,11 @@ from itertools import product
 
 import pytest
 
-from mhnb.core.life.cell import Cell
-from mhnb.core.life.events import CellRequest
-from mhnb.core.life.ladder import InterruptEscalation
-from mhnb.core.life.verdict import judge_cell
-from mhnb.core.wire.protocol import CellEnded
+from mhnb.core.messages import CellEnded
+from mhnb.core.state.cell import Cell
+from mhnb.core.state.events import CellRequest
+from mhnb.core.state.interrupt import InterruptEscalation
+from mhnb.core.state.verdict import judge_cell
 from mhnb.types import RankError
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mhnb.core.life.roster import RankRegistry
-from mhnb.core.wire.protocol import Heartbeat, HostUp, Message, StopHost
+from mhnb.core.messages import Heartbeat, HostUp, Message, StopHost
+from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.drive.fleet import end_hosts
 from mhnb.drive.watching import HostMonitor
 from mhnb.link.memory import InProcessTransport

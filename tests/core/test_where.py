@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mhnb.core.explain.where import HangReport, RankSnapshot, build_hang_report
-from mhnb.core.life.cell import RankCell
-from mhnb.core.output.terminal import OutputAccumulator
-from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.protocol import RankStatus
+from mhnb.core.codec import decode, encode
+from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
+from mhnb.core.messages import RankStatus
+from mhnb.core.output.outputs import OutputAccumulator
+from mhnb.core.state.cell import RankCell
 
 ALL = [0, 1, 2, 3]
 SOURCE = "loss = step(params, batch)\nbatch = next(batches)"

@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.core.preflight.facts import Endpoint, Requirements
-from mhnb.core.reach.hosts import parse_hosts
-from mhnb.core.reach.ssh import SshOptions
+from mhnb.core.launch.hosts import parse_hosts
+from mhnb.core.launch.ssh import SshOptions
+from mhnb.core.preflight_facts import Endpoint, Requirements
 from mhnb.errors import PreflightFailed
 from mhnb.startup.preflight import raise_if_failed, run_ssh_preflight
 from tests.hosts.faults import ask_doctor, jax_metadata

@@ -16,7 +16,7 @@ import zmq
 from jupyter_client.session import Session
 
 from mhnb.cluster import Cluster
-from mhnb.core.wire.protocol import CellEnded, RankExited
+from mhnb.core.messages import CellEnded, RankExited
 from mhnb.errors import HostUnreachable
 from mhnb.rank.channel import TransportClient, connect
 from mhnb.rank.guard.remote_agreement import RemoteAgreement

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import SshOptions
+from mhnb.core.launch.hosts import HostName
+from mhnb.core.launch.ssh import SshOptions
 from mhnb.errors import HostUnfit, HostUnreachable
 from mhnb.launch.ssh import SshProcess
 from tests.hosts.hostnet import HostNet, wait_until
@@ -203,8 +203,8 @@ def test_a_broken_connection_ends_the_program(start: Started, net: HostNet) -> N
 _OWNER = """
 import sys
 from pathlib import Path
-from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import SshOptions
+from mhnb.core.launch.hosts import HostName
+from mhnb.core.launch.ssh import SshOptions
 from mhnb.launch.ssh import SshProcess
 options = SshOptions(config_file=sys.argv[1], python=sys.executable)
 process = SshProcess(HostName("alpha"), options, ["-c", sys.argv[2]], log=Path(sys.argv[3]), piped=True)

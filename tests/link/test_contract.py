@@ -19,8 +19,8 @@ from typing import Protocol
 
 import pytest
 
+from mhnb.core.messages import Message, RankReply, RankRequest, RunCell, SkipCell, StopHost
 from mhnb.core.wire.framing import encode_frames
-from mhnb.core.wire.protocol import Message, RankReply, RankRequest, RunCell, SkipCell, StopHost
 from mhnb.link import sockets
 from mhnb.link.memory import InProcessTransport, Transport
 from mhnb.link.sockets import SocketServer

@@ -6,7 +6,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
 from mhnb.cluster import Cluster
-from mhnb.core.asked.select import route_cell
+from mhnb.core.cell_request import route_cell
 from tests.notebook.conftest import Session
 
 

@@ -20,18 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from mhnb.core.explain.where import PendingLaunch
-from mhnb.core.output.terminal import accumulate_events
-from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.protocol import (
-    CellEnded,
-    CellRefused,
-    Message,
-    OutputEvent,
-    OutputProduced,
-    RunCell,
-    SkipCell,
-)
+from mhnb.core.codec import decode, encode
+from mhnb.core.hang_report import PendingLaunch
+from mhnb.core.messages import CellEnded, CellRefused, Message, OutputEvent, OutputProduced, RunCell, SkipCell
+from mhnb.core.output.outputs import accumulate_events
 from mhnb.rank.guard.agreement import Mismatches
 from mhnb.rank.guard.launches import LaunchReport
 from mhnb.types import Outcome, Output

@@ -10,8 +10,8 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.protocol import RankReply, RankRequest
+from mhnb.core.codec import decode, encode
+from mhnb.core.messages import RankReply, RankRequest
 from mhnb.system.ports import find_free_port
 from tests.rank.piped_rank import read_frames, write_frames
 from tests.source import ROOT

@@ -11,8 +11,8 @@ import struct
 import sys
 from typing import IO, Any
 
-from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.protocol import RankReply, RankRequest
+from mhnb.core.codec import decode, encode
+from mhnb.core.messages import RankReply, RankRequest
 
 _PREPARE = """
 import jax, jax.numpy as jnp, numpy as np

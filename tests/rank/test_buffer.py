@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.output.terminal import accumulate_events
-from mhnb.core.wire.protocol import OutputEvent
+from mhnb.core.messages import OutputEvent
+from mhnb.core.output.outputs import accumulate_events
 from mhnb.rank.cell.capture import EventBuffer
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.explain.cures import find_hint
-from mhnb.core.guard.rules import LOCAL_PREFIX, compare_launches, judge_state
+from mhnb.core.guard.launches import LOCAL_PREFIX, compare_launches, judge_state
+from mhnb.core.hints import find_hint
 from mhnb.rank import jaxhooks
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.system.ports import find_free_port

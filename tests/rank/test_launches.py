@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.explain.where import PendingLaunch
+from mhnb.core.hang_report import PendingLaunch
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launches import Launch, LaunchRecorder
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.wire.protocol import CellEnded, RankStatus
+from mhnb.core.messages import CellEnded, RankStatus
 from mhnb.rank.cell.looking import _find_call, read_call
 from tests.rank.cellprocess import CellProcess
 

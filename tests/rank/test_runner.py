@@ -13,7 +13,7 @@ import nbformat
 import nbformat.v4
 import pytest
 
-from mhnb.core.wire.protocol import CellEnded, InterruptDelivered, RankStatus, RunCell, SkipCell
+from mhnb.core.messages import CellEnded, InterruptDelivered, RankStatus, RunCell, SkipCell
 from mhnb.view.ansi import strip_ansi
 from tests.rank.cellprocess import CellProcess
 
@@ -747,7 +747,7 @@ def test_who_waits_for_what_it_left_is_in_no_collective(own_rank: CellProcess, t
     flag = tmp_path / "seen"
     source = f"""
 import os, time
-from mhnb.core.explain.where import PendingLaunch
+from mhnb.core.hang_report import PendingLaunch
 flight, asked = PendingLaunch("jit(f)", (0, 1), 1, 1), True
 def finishing():
     while not os.path.exists({str(flag)!r}): time.sleep(0.01)

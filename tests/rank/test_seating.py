@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.wire.protocol import HostSpec
+from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.rank.guard.remote_agreement import connect_agreement, open_interrupt_flag
 

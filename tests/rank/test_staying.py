@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from mhnb.core.wire.protocol import Heartbeat, HostSpec, HostUp, Message, StopHost, format_hostspec
+from mhnb.core.messages import Heartbeat, HostSpec, HostUp, Message, StopHost, format_hostspec
 from mhnb.link.sockets import SocketServer
 
 _LIMIT_S = 60.0

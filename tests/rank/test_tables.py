@@ -29,7 +29,7 @@ from mhnb.core.guard.agreement import (
     encode_from_rank,
     format_mismatch,
 )
-from mhnb.core.guard.outlines import pack_outline
+from mhnb.core.guard.programs import pack_outline
 from mhnb.core.guard.provenance import ANY, combine_values, join_uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD, number_thread
 from mhnb.core.wire.framing import encode_frames

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mhnb.cluster import Cluster
-from mhnb.core.asked.shape import ClusterSpec
-from mhnb.core.wire.protocol import HostSpec
+from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.messages import HostSpec
 from mhnb.launch.local import LocalHost
 from mhnb.startup.asking import GenerationLocation, StartOptions, local_spec
 from mhnb.system.ports import find_free_port

@@ -17,9 +17,9 @@ import pytest
 from mhnb.cli import main
 from mhnb.cluster import Cluster
 from mhnb.commands.reaping import end_orphan, find_orphans
-from mhnb.core.keep.journal import CellRecord
-from mhnb.core.keep.replay import plan_replay
-from mhnb.core.wire.protocol import PROTOCOL_VERSION
+from mhnb.core.journal import CellRecord
+from mhnb.core.messages import PROTOCOL_VERSION
+from mhnb.core.replay import plan_replay
 from mhnb.drive.reader import EventLoop
 from mhnb.drive.roll import StartProgress
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotClean, NotDriver, NotStarted

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.life.ladder import SECOND_INTERRUPT_AFTER_S
 from mhnb.core.output.results import CellResult
+from mhnb.core.state.interrupt import SECOND_INTERRUPT_AFTER_S
 from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, InvalidRequest, NotClean
 
 Fresh = Callable[..., Cluster]

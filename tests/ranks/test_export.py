@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.keep.export_cell import CellStep, export_script
+from mhnb.core.export import CellStep, export_script
 from mhnb.keep.exporting import export_cluster
 from mhnb.rank.cell.origin import split_library_noise
 from mhnb.system.ports import find_free_port

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.explain.where import HangReport
+from mhnb.core.hang_report import HangReport
 from mhnb.core.output.results import CellResult
 from mhnb.errors import NameMissing, OrderMismatch
 

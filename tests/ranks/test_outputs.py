@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.output.bars import collect_figures
 from mhnb.core.output.results import CellResult
+from mhnb.core.output.rich import collect_figures
 from mhnb.view.cell.text import format_cell_text
 
 PSUM = """

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.explain.culprit import ErrorSite
-from mhnb.core.explain.cures import find_hint
-from mhnb.core.life.roster import drop_stack_frames, pick_error_line
+from mhnb.core.error_site import ErrorSite
+from mhnb.core.hints import find_hint
 from mhnb.core.output.results import CellResult
+from mhnb.core.state.rank_registry import drop_stack_frames, pick_error_line
 from mhnb.rank.cell.origin import split_library_noise
 from mhnb.system.ports import find_free_port
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.reach.environment import rank_environment
+from mhnb.core.launch.environment import rank_environment
 from mhnb.system.ports import find_free_port
 from tests.ranks import plain_rank
 

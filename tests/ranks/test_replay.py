@@ -17,8 +17,8 @@ import pytest
 
 import mhnb
 from mhnb.cluster import Cluster
-from mhnb.core.keep.journal import CellRecord, parse_records
-from mhnb.core.keep.replay import ReplayStep
+from mhnb.core.journal import CellRecord, parse_records
+from mhnb.core.replay import ReplayStep
 from mhnb.errors import InvalidRequest, ReplayStopped
 from mhnb.keep import journaling, replaying
 from tests.source import ROOT

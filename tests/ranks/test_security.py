@@ -98,7 +98,7 @@ def test_a_cell_that_writes_to_the_link_costs_its_cluster_alone(
     """The rank is named, with what it sent; the cell ends, and a restart is right."""
     cluster = begin("garbage")
     cell = (
-        f"{FIND_CHANNEL}from mhnb.core.wire.protocol import *\n"
+        f"{FIND_CHANNEL}from mhnb.core.messages import *\n"
         f"if own._peer == b'r1':\n    {said}\n    import time; time.sleep(600)"
     )
     try:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.explain.where import HangReport
+from mhnb.core.hang_report import HangReport
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import describe_ranks
 from mhnb.view.boards.collectives import format_hang_text

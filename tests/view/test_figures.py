@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from mhnb.core.output.outputs import accumulate_events
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.core.output.terminal import accumulate_events
 from mhnb.types import Output
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text

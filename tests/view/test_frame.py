@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.explain.where import HangReport, RankLocation
+from mhnb.core.hang_report import HangReport, RankLocation
 from mhnb.core.output.results import RankResult
 from mhnb.view.live.frame import MAX_BLOCKS, ByteBudget, build_frame, build_strip, changed_parts, frame_parts
 from tests.view.samples import cell, failed, out

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from html import unescape
 
-from mhnb.core.preflight.facts import Cell, Column, Finding, PreflightReport
+from mhnb.core.preflight_facts import Cell, Column, Finding, PreflightReport
 from mhnb.view.boards.collectives import format_preflight_html, format_preflight_text
 
 _REPORT = PreflightReport(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.output.alike import group_outputs
+from mhnb.core.output.folding import group_outputs
 from mhnb.core.output.results import CellResult
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
 from mhnb.view.cell.folded import (

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.output.differ import DiffRow, DiffSpan
+from mhnb.core.messages import OutputEvent
+from mhnb.core.output.diff import DiffRow, DiffSpan
+from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.core.output.terminal import OutputAccumulator
-from mhnb.core.wire.protocol import OutputEvent
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.folded import clip_unchanged
 from mhnb.view.cell.text import MAX_TEXT_NBYTES, format_cell_text

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.explain.where import HangReport, RankLocation, ThreadLocation
+from mhnb.core.hang_report import HangReport, RankLocation, ThreadLocation
 from mhnb.view.boards.collectives import format_hang_html, format_hang_text
 from mhnb.view.cell.html import View
 from mhnb.view.live.frame import format_live_html

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
-from mhnb.core.guard.outlines import CALLBACK_PREFIX, MAX_PACKED_CHARS
+from mhnb.core.guard.launches import LaunchDifference, LaunchGroup, format_difference
+from mhnb.core.guard.programs import CALLBACK_PREFIX, MAX_PACKED_CHARS
 from mhnb.core.guard.provenance import find_conflict, join_uncompared_blocks
-from mhnb.core.guard.rules import LaunchDifference, LaunchGroup, format_difference
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, format_thread
 from mhnb.core.ranks import describe_ranks, format_ranks
 from mhnb.errors import UnknownMessage

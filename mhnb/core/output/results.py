@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mhnb.core.explain.where import HangReport
-from mhnb.core.output.alike import normalize_output
+from mhnb.core.hang_report import HangReport
+from mhnb.core.output.folding import normalize_output
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch
 from mhnb.types import ClusterState, Outcome, Output, RankError

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mhnb.core.exchange.variables import format_array
+from mhnb.core.variables import format_array
 from mhnb.rank.asks.transfer_arrays import raw_bytes
 from mhnb.rank.asks.transfer_jax import TransferError, check_readable, digest_of, host_copy, local_shards
 from mhnb.rank.asks.variables import describe_briefly, facts_of

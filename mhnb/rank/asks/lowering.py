@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from mhnb.core.exchange.variables import format_array
+from mhnb.core.variables import format_array
 from mhnb.errors import HloError, InvalidRequest, MhnbError
 from mhnb.rank.asks.transfer_jax import has_layout, host_label, is_mesh, read_mesh, read_row, read_tree
 from mhnb.rank.cell.cells import cell_file, find_user_location

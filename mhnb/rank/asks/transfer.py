@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from mhnb.core.exchange.same import MissingDefinition, dump_value, load_value
-from mhnb.core.exchange.transfer import INLINE_NBYTES, ArrayDescription, LocalBox, Owners
+from mhnb.core.pickling import MissingDefinition, dump_value, load_value
+from mhnb.core.transfer import INLINE_NBYTES, ArrayDescription, LocalBox, Owners
 from mhnb.rank.asks.transfer_arrays import (
     dtype_from_name,
     dtype_name,

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from mhnb.core.exchange.transfer import KEY_DATA_EXPRESSION, KEY_REFUSAL_CODE, ArrayDescription, LocalBox, Owners
-from mhnb.core.exchange.variables import format_array
+from mhnb.core.transfer import KEY_DATA_EXPRESSION, KEY_REFUSAL_CODE, ArrayDescription, LocalBox, Owners
+from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest
 from mhnb.rank.asks.transfer_arrays import dtype_name, raw_bytes
 from mhnb.rank.asks.variables import describe_briefly

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from mhnb.core.exchange.variables import VariableInfo, format_array
-from mhnb.core.wire.protocol import shorten_text
+from mhnb.core.messages import shorten_text
+from mhnb.core.variables import VariableInfo, format_array
 
 __all__ = ["describe_briefly", "describe_variables", "facts_of", "summarize", "user_names"]
 

@@ -17,8 +17,8 @@ from os import fstat, write
 from pathlib import Path
 from typing import Any, TextIO
 
-from mhnb.core.output.terminal import HEAD_LIMIT, TAIL_LIMIT
-from mhnb.core.wire.protocol import OutputEvent, shorten_error, shorten_text
+from mhnb.core.messages import OutputEvent, shorten_error, shorten_text
+from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT
 from mhnb.rank.cell.origin import (
     CELL_NUMBER,
     NativeFile,

@@ -19,8 +19,8 @@ from zlib import crc32
 
 from IPython.core.compilerop import CachingCompiler
 
-from mhnb.core.explain.where import CAPTURED_FILE, TIMED_FILES, cell_line
 from mhnb.core.guard.threads import UNKNOWN_THREAD, format_thread, kind_of
+from mhnb.core.hang_report import CAPTURED_FILE, TIMED_FILES, cell_line
 from mhnb.errors import MhnbError
 from mhnb.rank.cell.origin import CellThread
 from mhnb.rank.raised import class_has, syntax_error_location, traceback_of

@@ -1,6 +1,6 @@
 """Sample what the main thread does during a long cell, from a thread beside it.
 
-This module decides when to sample and what of a stack is the cell's. `core/explain/where.py` judges what the stack means.
+This module decides when to sample and what of a stack is the cell's. `core/hang_report.py` judges what the stack means.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 
 import psutil
 
-from mhnb.core.explain.where import OWN_WAITS, Frame, PendingLaunch, StackSample, cell_line, classify_stack
-from mhnb.core.wire.protocol import RankStatus
+from mhnb.core.hang_report import OWN_WAITS, Frame, PendingLaunch, StackSample, cell_line, classify_stack
+from mhnb.core.messages import RankStatus
 from mhnb.rank.cell.origin import propagate_to_threads
 from mhnb.rank.cell.taken import is_one_of
 

@@ -25,8 +25,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from IPython.core.interactiveshell import ExecutionResult
 
-from mhnb.core.wire.codec import compress_launches
-from mhnb.core.wire.protocol import (
+from mhnb.core.codec import compress_launches
+from mhnb.core.messages import (
     CellEnded,
     CellRefused,
     InterruptDelivered,

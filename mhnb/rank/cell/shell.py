@@ -29,7 +29,7 @@ from IPython.utils import timing
 from IPython.utils.process import system  # type: ignore[attr-defined]  # chosen by platform there
 from traitlets import Type, default
 
-from mhnb.core.explain.culprit import trim_embedded_traceback
+from mhnb.core.error_site import trim_embedded_traceback
 from mhnb.rank.cell.arrays_shown import NO_BROWSER_NOTE, RankHistory, disable_stdin, install_text_output, without_input
 from mhnb.rank.cell.capture import Capture
 from mhnb.rank.cell.cells import (

@@ -29,8 +29,8 @@ from mhnb.core.guard.agreement import (
     decode_from_rank,
     encode_decision,
 )
+from mhnb.core.messages import HostSpec, parse_hostspec
 from mhnb.core.wire.framing import FrameDecoder, encode_frames
-from mhnb.core.wire.protocol import HostSpec, parse_hostspec
 from mhnb.errors import LaunchError, UnknownMessage
 from mhnb.rank.guard.local_agreement import (
     FAST_POLLS,

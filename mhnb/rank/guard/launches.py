@@ -18,13 +18,13 @@ from operator import itemgetter
 from types import FrameType
 from typing import Any, NamedTuple, Protocol, cast
 
-from mhnb.core.explain.where import PendingLaunch, cell_line, count_launches
 from mhnb.core.guard.agreement import MAX_LINES
 from mhnb.core.guard.host_data import HostDataRow
-from mhnb.core.guard.outlines import pack_outline
+from mhnb.core.guard.launches import has_collectives
+from mhnb.core.guard.programs import pack_outline
 from mhnb.core.guard.provenance import InputRow
-from mhnb.core.guard.rules import has_collectives
-from mhnb.core.wire.protocol import LaunchRow
+from mhnb.core.hang_report import PendingLaunch, cell_line, count_launches
+from mhnb.core.messages import LaunchRow
 from mhnb.rank.guard.agreement import LaunchGate, Mismatches
 from mhnb.rank.guard.host_data import HostDataRecorder
 from mhnb.rank.guard.localwork import AbandonedLaunches, LocalArrays, poll_pauses_s

@@ -29,7 +29,7 @@ from mhnb.core.guard.agreement import (
     format_too_far_ahead,
     votes_match,
 )
-from mhnb.core.guard.outlines import find_differences, unpack_outline
+from mhnb.core.guard.programs import find_differences, unpack_outline
 from mhnb.core.guard.threads import kind_of
 from mhnb.rank.guard.shared_board import Entry, SharedBoard, Slot, yield_core
 

@@ -19,8 +19,8 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
-from mhnb.core.guard.rules import STILL_ABANDONED
-from mhnb.core.wire.protocol import LaunchRow
+from mhnb.core.guard.launches import STILL_ABANDONED
+from mhnb.core.messages import LaunchRow
 from mhnb.errors import OrderMismatch
 
 _SHORT_PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50

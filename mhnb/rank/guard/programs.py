@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.core.guard.outlines import CALLBACK_PREFIX
+from mhnb.core.guard.programs import CALLBACK_PREFIX
 from mhnb.errors import InvalidRequest
 from mhnb.rank.guard.launches import LaunchRecorder
 

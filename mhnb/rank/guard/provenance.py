@@ -20,7 +20,6 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from mhnb.core.exchange.variables import format_array
 from mhnb.core.guard.provenance import (
     ANY,
     HASH_MASK,
@@ -31,6 +30,7 @@ from mhnb.core.guard.provenance import (
     format_producer,
     format_uncompared,
 )
+from mhnb.core.variables import format_array
 
 __all__ = [
     "ATTRIBUTE",

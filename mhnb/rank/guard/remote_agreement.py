@@ -27,8 +27,8 @@ from mhnb.core.guard.agreement import (
     decode_decision,
     encode_from_rank,
 )
+from mhnb.core.messages import HostSpec
 from mhnb.core.wire.framing import FrameDecoder, encode_frames
-from mhnb.core.wire.protocol import HostSpec
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost, UnknownMessage
 from mhnb.rank.channel import connect
 from mhnb.rank.guard.local_agreement import (

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from mhnb.core.life.roster import drop_flag_help, drop_stack_frames
-from mhnb.core.reach.environment import divide_gpus
-from mhnb.core.wire.protocol import HostSpec
+from mhnb.core.launch.environment import divide_gpus
+from mhnb.core.messages import HostSpec
+from mhnb.core.state.rank_registry import drop_flag_help, drop_stack_frames
 from mhnb.errors import LaunchError
 from mhnb.rank.cell.origin import split_library_noise
 from mhnb.system.private import NotPrivate, check_ancestors, make_private_folder, open_private, write_private

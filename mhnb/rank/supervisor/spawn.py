@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from mhnb.core.wire.protocol import HostSpec, format_hostspec
+from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.rank.supervisor.place import RankPaths, hub_log
 from mhnb.system.private import open_private
 from mhnb.system.processes import end_with_parent

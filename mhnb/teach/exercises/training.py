@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.core.keep.export_cell import translate_cell
+from mhnb.core.export import translate_cell
 from mhnb.teach.compare import Budget, assert_equal, assert_global_array, assert_shards, call_answer, check_budget
 from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 

@@ -13,7 +13,7 @@ from html import escape
 from typing import Self
 
 from mhnb.core.guard.check import CheckRow
-from mhnb.core.preflight.facts import PreflightReport
+from mhnb.core.preflight_facts import PreflightReport
 from mhnb.sharding.report import Report
 from mhnb.view.boards.collectives import (
     format_collectives_html,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from mhnb.core.explain.where import UNKNOWN_ACTIVITIES, HangReport, RankLocation, ThreadLocation
-from mhnb.core.preflight.facts import Cell, Finding, PreflightReport
+from mhnb.core.hang_report import UNKNOWN_ACTIVITIES, HangReport, RankLocation, ThreadLocation
+from mhnb.core.preflight_facts import Cell, Finding, PreflightReport
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Collective, Report
@@ -326,7 +326,7 @@ _FINDING_SIGNS = {"failure": "✗", "warning": "!", "note": "·"}
 def format_preflight_text(report: PreflightReport) -> str:
     """Format the report as text.
 
-    >>> from mhnb.core.preflight.facts import Column
+    >>> from mhnb.core.preflight_facts import Column
     >>> print(format_preflight_text(PreflightReport(("a",), (Column("login", {0: Cell("ok")}),), ())))
     preflight · 1 host · all well
        login

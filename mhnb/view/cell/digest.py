@@ -10,12 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mhnb.core.output.alike import OutputGroup, RichPart, TextPart, find_majority, group_outputs, is_text
-from mhnb.core.output.bars import ignore_bars
-from mhnb.core.output.differ import DiffRow, compare_lines
+from mhnb.core.output.diff import DiffRow, compare_lines
+from mhnb.core.output.folding import OutputGroup, RichPart, TextPart, find_majority, group_outputs, is_text
+from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
+from mhnb.core.output.rich import ignore_bars
 from mhnb.core.output.template import RANK_PLACEHOLDER
-from mhnb.core.output.terminal import GAP_LINE
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from mhnb.core.output.alike import OutputGroup, TextPart, group_outputs
+from mhnb.core.messages import shorten_text
+from mhnb.core.output.folding import OutputGroup, TextPart, group_outputs
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import describe_ranks
-from mhnb.core.wire.protocol import shorten_text
 from mhnb.types import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.folded import format_lines

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
 
-from mhnb.core.output.alike import OutputGroup, RichPart
-from mhnb.core.output.bars import merge_bars
-from mhnb.core.output.differ import DiffRow, DiffSpan
-from mhnb.core.output.differ import Line as SaidLine
+from mhnb.core.output.diff import DiffRow, DiffSpan
+from mhnb.core.output.diff import Line as SaidLine
+from mhnb.core.output.folding import OutputGroup, RichPart
+from mhnb.core.output.outputs import GAP_LINE
+from mhnb.core.output.rich import merge_bars
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot, split_numbers
-from mhnb.core.output.terminal import GAP_LINE
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.ansi import strip_ansi
@@ -128,7 +128,7 @@ def comparable_lines(block: OutputGroup, *, with_letters: bool = True) -> list[S
 def format_lines(block: OutputGroup) -> list[str]:
     """Format a block of text as plain lines, each slot with a letter, and every rank's numbers below the line.
 
-    >>> from mhnb.core.output.alike import group_outputs
+    >>> from mhnb.core.output.folding import group_outputs
     >>> outputs = [((r,), [{"output_type": "stream", "name": "stderr", "text": f"rank {r} lost {r + 7} of 9"}]) for r in (0, 1)]
     >>> format_lines(group_outputs(outputs)[0])
     ['rank ‹rank› lost ‹a› of 9', '  a  0: 7 · 1: 8']

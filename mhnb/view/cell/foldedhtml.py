@@ -9,8 +9,8 @@ from html import escape
 from itertools import count, groupby
 from typing import TypeAlias
 
-from mhnb.core.output.alike import RichPart, is_text
-from mhnb.core.output.differ import DiffRow, DiffSpan
+from mhnb.core.output.diff import DiffRow, DiffSpan
+from mhnb.core.output.folding import RichPart, is_text
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
 from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output

@@ -12,8 +12,8 @@ from dataclasses import replace
 from html import escape
 from typing import Literal, TypeAlias
 
+from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
-from mhnb.core.output.terminal import GAP_LINE
 from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output
 from mhnb.view.cell.digest import Block, CellSummary, clip_outputs, format_noise_label, summarise_cell, without_errors

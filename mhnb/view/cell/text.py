@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mhnb.core.output.alike import RichPart
-from mhnb.core.output.differ import DiffRow
+from mhnb.core.output.diff import DiffRow
+from mhnb.core.output.folding import RichPart
 from mhnb.core.output.results import CellResult
 from mhnb.core.output.template import RANK_PLACEHOLDER
 from mhnb.core.ranks import describe_ranks

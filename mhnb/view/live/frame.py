@@ -19,10 +19,10 @@ from html import escape
 from itertools import takewhile
 from typing import Literal, TypeAlias
 
-from mhnb.core.explain.where import HangReport
-from mhnb.core.output.alike import OutputGroup, group_outputs
-from mhnb.core.output.bars import parse_bar
+from mhnb.core.hang_report import HangReport
+from mhnb.core.output.folding import OutputGroup, group_outputs
 from mhnb.core.output.results import CellResult, RankResult
+from mhnb.core.output.rich import parse_bar
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from typing import Any, Self, TypeAlias
 
-from mhnb.core.output.bars import Figure, collect_figures, describe_figure
 from mhnb.core.output.results import CellResult
+from mhnb.core.output.rich import Figure, collect_figures, describe_figure
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.cell.digest import summarise_cell

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal, TypeAlias
 
-__all__ = ["DiffRow", "DiffSpan", "apply_rows", "compare_lines", "compare_words"]
-
 _WORD = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\w+|\s+|[^\w\s]")
 _MAX_WORK = 250_000
 """Lines of one text times lines of the other, without equal ends: beyond this, lines are paired by position."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mhnb.core.reach.ssh import READ_LINE, READ_LINE_WORDS
+from mhnb.core.launch.ssh import READ_LINE, READ_LINE_WORDS
 from mhnb.errors import InvalidRequest
-
-__all__ = ["KubernetesOptions", "TpuOptions", "kubectl_command", "tpu_command"]
 
 _TPU = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _POD = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")

@@ -10,20 +10,20 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mhnb.core.explain.culprit import ErrorSite
-from mhnb.core.explain.cures import find_hint, find_printed_hint, shorten_values
-from mhnb.core.explain.where import HangReport, RankSnapshot, build_hang_report
+from mhnb.core.codec import decompress_launches
+from mhnb.core.error_site import ErrorSite
 from mhnb.core.guard.agreement import remove_cluster_state
+from mhnb.core.guard.launches import STILL_ABANDONED, note_swallowed_mismatches
 from mhnb.core.guard.provenance import describe_divergence, find_divergence
-from mhnb.core.guard.rules import STILL_ABANDONED, note_swallowed_mismatches
-from mhnb.core.keep.journal import CellRecord, trace_launches
-from mhnb.core.life.events import CellRequest, Command
-from mhnb.core.life.ladder import INTERRUPT_KILL_S, InterruptEscalation
+from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
+from mhnb.core.hints import find_hint, find_printed_hint, shorten_values
+from mhnb.core.journal import CellRecord, trace_launches
+from mhnb.core.messages import CellEnded, InterruptDelivered, LaunchRow, OutputEvent, RankStatus
+from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.core.output.terminal import OutputAccumulator
 from mhnb.core.ranks import describe_ranks
-from mhnb.core.wire.codec import decompress_launches
-from mhnb.core.wire.protocol import CellEnded, InterruptDelivered, LaunchRow, OutputEvent, RankStatus
+from mhnb.core.state.events import CellRequest, Command
+from mhnb.core.state.interrupt import INTERRUPT_KILL_S, InterruptEscalation
 from mhnb.types import ClusterState, Outcome, RankError
 
 _SEARCHED_CHARS = 8192
@@ -459,7 +459,7 @@ def record_cell(cell: Cell, generation: int, *, recorded: bool) -> CellRecord:
     Args:
         recorded: whether its launches were recorded.
 
-    >>> from mhnb.core.life.events import CellRequest
+    >>> from mhnb.core.state.events import CellRequest
     >>> record_cell(Cell(1, CellRequest("x = 1"), seq=4, ranks=(0,), now=0.0), 2, recorded=False).seq
     4
     """

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from mhnb.core.preflight.facts import (
+from mhnb.core.launch.environment import find_forced_devices
+from mhnb.core.preflight_facts import (
     Cell,
     Column,
     Endpoint,
@@ -24,7 +25,6 @@ from mhnb.core.preflight.facts import (
     join_hosts,
     most_common,
 )
-from mhnb.core.reach.environment import find_forced_devices
 
 _ENDPOINT_NAMES = {
     "coordinator": "JAX's coordinator",

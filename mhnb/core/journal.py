@@ -11,27 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias
 
-from mhnb.core.guard.rules import has_collectives
+from mhnb.core.guard.launches import has_collectives
+from mhnb.core.messages import LaunchRow
 from mhnb.core.ranks import format_ranks
-from mhnb.core.wire.protocol import LaunchRow
 from mhnb.errors import InvalidRequest
 from mhnb.types import ClusterState, Outcome
-
-__all__ = [
-    "AcceptRecord",
-    "CellRecord",
-    "LaunchTrace",
-    "MAX_TRACE_ROWS",
-    "PushRecord",
-    "Record",
-    "ReplayRecord",
-    "StartRecord",
-    "format_record",
-    "is_start_record",
-    "parse_record",
-    "parse_records",
-    "trace_launches",
-]
 
 MAX_TRACE_ROWS = 32
 """Number of runs of equal launches that are kept as text; the hash covers all runs."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Collection
 
-from mhnb.core.explain.cures import find_hint
 from mhnb.core.guard.host_data import compare_host_data, format_host_data
-from mhnb.core.guard.rules import TAINTED_NOTE, judge_state
-from mhnb.core.life.cell import Cell
-from mhnb.core.life.ladder import KILLED_AFTER_INTERRUPT
-from mhnb.core.life.roster import describe_exit
-from mhnb.core.wire.protocol import RankExited
+from mhnb.core.guard.launches import TAINTED_NOTE, judge_state
+from mhnb.core.hints import find_hint
+from mhnb.core.messages import RankExited
+from mhnb.core.state.cell import Cell
+from mhnb.core.state.interrupt import KILLED_AFTER_INTERRUPT
+from mhnb.core.state.rank_registry import describe_exit
 from mhnb.errors import OrderMismatch
 from mhnb.types import ClusterState, Outcome, RankError
 
@@ -31,7 +31,7 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, disco
         recorded: whether there is a record of launches and arrays to judge by.
         disconnected_in: the cell in which the connections between the ranks were closed; 0 for none.
 
-    >>> from mhnb.core.life.events import CellRequest
+    >>> from mhnb.core.state.events import CellRequest
     >>> judge_cell(Cell(1, CellRequest("x = 1"), seq=1, ranks=(), now=0.0), (), recorded=True, disconnected_in=0)
     ('clean', ())
     """

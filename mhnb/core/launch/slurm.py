@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mhnb.core.preflight.facts import PROBE_SCRIPT
+from mhnb.core.preflight_facts import PROBE_SCRIPT
 from mhnb.errors import InvalidRequest
 
 QUEUE_FORMAT = "%i|%T|%r|%P|%j"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from mhnb.core.asked.shape import is_positive_seconds
-from mhnb.core.life.events import CellRequest
+from mhnb.core.cluster_spec import is_positive_seconds
 from mhnb.core.ranks import resolve_ranks
+from mhnb.core.state.events import CellRequest
 from mhnb.errors import InvalidRequest
 
 Route: TypeAlias = Literal["ranks", "here", "local"]

@@ -14,7 +14,7 @@ from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.types import Frame, Outcome, Phase
 
 PROTOCOL_VERSION = 16
-"""Raise it with every change of this module and of `core/wire/codec.py`, because long-lived processes may meet newer ones."""
+"""Raise it with every change of this module and of `core/codec.py`, because long-lived processes may meet newer ones."""
 
 OutputEvent: TypeAlias = list[Any]
 """One output of a rank, in the order in which it was produced. The first item is the kind:
@@ -192,7 +192,7 @@ class RankStatus:
     kind: ClassVar[str] = "rank_status"
     rank: int
     seq: int
-    activity: str  # an `Activity` of `core/explain/where.py`
+    activity: str  # an `Activity` of `core/hang_report.py`
     what: str
     """The launch it waits in, or the call that blocks; may be empty."""
     line: int | None  # of the cell
@@ -238,7 +238,7 @@ class CellEnded:
     outcome: Outcome
     events: list[OutputEvent]
     launches: list[LaunchRow]
-    """In the form of `core/wire/codec.py`, which makes many rows smaller."""
+    """In the form of `core/codec.py`, which makes many rows smaller."""
     abandoned: int
     """Launches that had not finished when the rank stopped waiting for them."""
     wall_s: float
@@ -554,7 +554,7 @@ def _keep_ends(lines: list[str]) -> list[str]:
 def shorten_message(message: Message) -> Message:
     """Shorten the names and messages of a rank that are too long. Output has limits of its own, and data has none.
 
-    >>> from mhnb.core.wire.protocol import CellRefused
+    >>> from mhnb.core.messages import CellRefused
     >>> len(shorten_message(CellRefused(0, 1, "x" * 10**6)).reason) < 70_000
     True
     """

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mhnb.core.reach.hosts import HostName, check_port
+from mhnb.core.launch.hosts import HostName, check_port
 from mhnb.errors import HostUnfit, HostUnreachable, InvalidRequest, LaunchError
 
 READ_LINE_WORDS = ("sh", "-c", 'IFS= read -r line && eval "$line"')

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mhnb.core.wire.protocol import HostUp, StartRanks
+from mhnb.core.messages import HostUp, StartRanks
 
 HEARTBEAT_INTERVAL_S = 2.0
 """Interval at which each host is asked for a heartbeat."""

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from mhnb.core.exchange.transfer import CHUNK_NBYTES
-
-__all__ = ["Excludes", "FileChunk", "FileFacts", "MAX_SYNC_NBYTES", "chunk_files", "parse_excludes", "remote_path"]
+from mhnb.core.transfer import CHUNK_NBYTES
 
 MAX_SYNC_NBYTES = 1 << 30
 """A folder of code is smaller. A folder that holds data belongs on a shared file system."""

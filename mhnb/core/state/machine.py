@@ -15,12 +15,30 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mhnb.core.explain.where import HangReport
-from mhnb.core.guard.rules import IN_SYNC_NOTE, REPLAY_COMMAND
-from mhnb.core.keep.journal import AcceptRecord, CellRecord, Record, ReplayRecord
-from mhnb.core.keep.replay import ReplayEstimate
-from mhnb.core.life.cell import Cell, FinishedCells, record_cell
-from mhnb.core.life.events import (
+from mhnb.core.guard.launches import IN_SYNC_NOTE, REPLAY_COMMAND
+from mhnb.core.hang_report import HangReport
+from mhnb.core.journal import AcceptRecord, CellRecord, Record, ReplayRecord
+from mhnb.core.messages import (
+    CellEnded,
+    CellRefused,
+    HostUp,
+    HubExited,
+    InterruptDelivered,
+    OutputProduced,
+    PhaseReached,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    RankStatus,
+    RunCell,
+    SkipCell,
+    StartFailed,
+)
+from mhnb.core.output.results import RANK_STOPPED
+from mhnb.core.ranks import describe_ranks, format_ranks
+from mhnb.core.replay import ReplayEstimate
+from mhnb.core.state.cell import Cell, FinishedCells, record_cell
+from mhnb.core.state.events import (
     Accepted,
     CellRequest,
     CellSubmitted,
@@ -42,26 +60,8 @@ from mhnb.core.life.events import (
     TimePassed,
     WriteRecord,
 )
-from mhnb.core.life.roster import RankRegistry, ended_the_same
-from mhnb.core.life.verdict import classify_death, judge_cell
-from mhnb.core.output.results import RANK_STOPPED
-from mhnb.core.ranks import describe_ranks, format_ranks
-from mhnb.core.wire.protocol import (
-    CellEnded,
-    CellRefused,
-    HostUp,
-    HubExited,
-    InterruptDelivered,
-    OutputProduced,
-    PhaseReached,
-    RankExited,
-    RankReady,
-    RankSpawned,
-    RankStatus,
-    RunCell,
-    SkipCell,
-    StartFailed,
-)
+from mhnb.core.state.rank_registry import RankRegistry, ended_the_same
+from mhnb.core.state.verdict import classify_death, judge_cell
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.types import ClusterState, RankError
 

@@ -11,10 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mhnb.core.preflight.facts import PROBE_SCRIPT
+from mhnb.core.preflight_facts import PROBE_SCRIPT
 from mhnb.errors import InvalidRequest, LaunchError
-
-__all__ = ["MpiOptions", "explain_mpiexec", "mpiexec_command", "parse_implementation"]
 
 _TASK_SCRIPT = f'unset SLURM_PROCID; exec < "$0" || exit; {PROBE_SCRIPT}'
 """Run first by each process; the file's name follows. `read` leaves the text after its line unread.

@@ -11,12 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mhnb.core.life.events import HostExited
-from mhnb.core.life.ladder import KILLED_AFTER_INTERRUPT
-from mhnb.core.life.pulse import StartBarrier
-from mhnb.core.ranks import describe_ranks
-from mhnb.core.reach.environment import find_shared_gpu
-from mhnb.core.wire.protocol import (
+from mhnb.core.launch.environment import find_shared_gpu
+from mhnb.core.messages import (
     CellEnded,
     Heartbeat,
     HostUp,
@@ -30,6 +26,10 @@ from mhnb.core.wire.protocol import (
     StartFailed,
     StartRanks,
 )
+from mhnb.core.ranks import describe_ranks
+from mhnb.core.state.events import HostExited
+from mhnb.core.state.host_tracking import StartBarrier
+from mhnb.core.state.interrupt import KILLED_AFTER_INTERRUPT
 from mhnb.errors import CoordinatorTimeout, EnginesMissing, LaunchError, UnknownMessage
 from mhnb.types import PHASES, Outcome, Phase
 

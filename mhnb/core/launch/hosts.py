@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from mhnb.core.preflight.facts import HostFacts
+from mhnb.core.preflight_facts import HostFacts
 from mhnb.core.ranks import format_ranks
 from mhnb.errors import InvalidRequest
 

@@ -5,17 +5,8 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from mhnb.core.life.events import Command, DisconnectRanks, KillRanks, SignalRanks, StopBeforeLaunch
 from mhnb.core.ranks import describe_ranks
-
-__all__ = [
-    "INTERRUPT_AGREE_S",
-    "INTERRUPT_DISCONNECT_S",
-    "INTERRUPT_KILL_S",
-    "InterruptEscalation",
-    "KILLED_AFTER_INTERRUPT",
-    "SECOND_INTERRUPT_AFTER_S",
-]
+from mhnb.core.state.events import Command, DisconnectRanks, KillRanks, SignalRanks, StopBeforeLaunch
 
 INTERRUPT_AGREE_S = 0.2
 """How long ranks in lockstep have to stop before the same launch, until each is signalled."""

@@ -18,7 +18,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mhnb.core.guard.provenance import are_input_rows
-from mhnb.core.wire.protocol import CellEnded, LaunchRow, Message
+from mhnb.core.messages import CellEnded, LaunchRow, Message
 from mhnb.errors import UnknownMessage
 from mhnb.types import Frame
 
@@ -289,7 +289,7 @@ _CHECKS = {cls: _build_checks(cls) for cls in _CLASS_BY_KIND.values()}
 def encode(message: Message) -> list[bytes]:
     """Encode a message as frames: a JSON header, then the payload.
 
-    >>> from mhnb.core.wire.protocol import SkipCell
+    >>> from mhnb.core.messages import SkipCell
     >>> encode(SkipCell(generation=1, seq=4))
     [b'["skip_cell",{"generation":1,"seq":4}]']
     """

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from mhnb.core.exchange.variables import format_array
 from mhnb.core.guard.provenance import describe_provenance
 from mhnb.core.ranks import describe_ranks, format_ranks, group_ranks
+from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
 from mhnb.sharding.boxes import Box, box_size, find_uncovered, format_box
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mhnb.core.asked.select import route_cell
+from mhnb.core.cell_request import route_cell
 from mhnb.core.ranks import describe_ranks, resolve_ranks
 from mhnb.errors import InvalidRequest
 

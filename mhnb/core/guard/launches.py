@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, TypeAlias
 
+from mhnb.core.messages import LaunchRow
 from mhnb.core.ranks import describe_ranks
-from mhnb.core.wire.protocol import LaunchRow
 from mhnb.types import ClusterState, Outcome
 
 LOCAL_PREFIX = "free:"

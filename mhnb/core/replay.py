@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
-from mhnb.core.keep.journal import (
+from mhnb.core.journal import (
     MAX_TRACE_ROWS,
     AcceptRecord,
     CellRecord,

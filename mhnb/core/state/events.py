@@ -8,39 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from mhnb.core.messages import Message, RunCell, SkipCell, StartRanks
 from mhnb.core.output.results import CellResult
-from mhnb.core.wire.protocol import Message, RunCell, SkipCell, StartRanks
 from mhnb.errors import MhnbError
 
 if TYPE_CHECKING:
-    # The journal records cells, and a cell holds its request.
-    from mhnb.core.keep.journal import CellRecord
-
-__all__ = [
-    "Accepted",
-    "CellRequest",
-    "CellSubmitted",
-    "Command",
-    "DisconnectRanks",
-    "Event",
-    "FailStart",
-    "FinishCell",
-    "HostExited",
-    "HostsQueued",
-    "InterruptRequested",
-    "KillRanks",
-    "NotifyUser",
-    "RefuseCell",
-    "ReportReady",
-    "SendToHosts",
-    "SendToRank",
-    "ShowLateOutput",
-    "SignalRanks",
-    "StopBeforeLaunch",
-    "StopRequested",
-    "TimePassed",
-    "WriteRecord",
-]
+    from mhnb.core.journal import CellRecord
 
 
 @dataclass(frozen=True, slots=True)

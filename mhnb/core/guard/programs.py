@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-__all__ = ["CALLBACK_PREFIX", "MAX_PACKED_CHARS", "Outline", "find_differences", "pack_outline", "unpack_outline"]
-
 CALLBACK_PREFIX = "host callback"
 """Prefix of an outline's lines that name the Python functions which a program calls."""
 MAX_PACKED_CHARS = 1 << 18

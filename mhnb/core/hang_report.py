@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from mhnb.core.guard.rules import has_collectives
-from mhnb.core.wire.protocol import LaunchRow, RankStatus
+from mhnb.core.guard.launches import has_collectives
+from mhnb.core.messages import LaunchRow, RankStatus
 from mhnb.types import Outcome
 
 UNRESPONSIVE_AFTER_S = 4.0

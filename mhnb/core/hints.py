@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from mhnb.core.explain.culprit import ErrorSite, find_captured, find_failing_name, find_first_argument, find_operands
+from mhnb.core.error_site import ErrorSite, find_captured, find_failing_name, find_first_argument, find_operands
 
 _PYTHON_VARIABLES = (
     "PYTHONHOME",

@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, TypeAlias
 
-from mhnb.core.output.bars import describe_figure, find_figure_type
-from mhnb.core.wire.protocol import OutputEvent
+from mhnb.core.messages import OutputEvent
+from mhnb.core.output.rich import describe_figure, find_figure_type
 from mhnb.types import Output
 
 _ROWS = 100

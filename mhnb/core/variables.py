@@ -8,8 +8,6 @@ from typing import Any, Literal, TypeAlias
 
 from mhnb.core.ranks import describe_ranks
 
-__all__ = ["ValueScope", "VariableInfo", "VariableRow", "format_array", "merge_variables", "short_dtype"]
-
 ValueScope: TypeAlias = Literal["global", "local", "host"]
 """global: a jax.Array with parts on other ranks; local: a jax.Array on this rank's devices; host: any other value."""
 
