@@ -110,7 +110,7 @@ class _QueueProgress:
 
 def _list(args: argparse.Namespace) -> int:
     from mhnb.keep.berth import describe_cluster, read_cluster_records
-    from mhnb.system.rundir import read_running_clusters
+    from mhnb.system.run_dir import read_running_clusters
 
     records = read_running_clusters(os.environ)
     for record in records:
@@ -125,7 +125,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _print_stop_usage() -> int:
     """Print which cluster names can be given, because no flag ends all clusters of a user at once."""
-    from mhnb.system.rundir import read_running_clusters
+    from mhnb.system.run_dir import read_running_clusters
 
     running = sorted({record["name"] for record in read_running_clusters(os.environ)})
     print(
@@ -143,7 +143,7 @@ def _stop(args: argparse.Namespace) -> int:
     from mhnb.keep.berth import list_cluster_records
     from mhnb.launch.local import end_supervisor
     from mhnb.startup.starting import stop_detached
-    from mhnb.system.rundir import find_clusters_named, full_name, list_running_clusters
+    from mhnb.system.run_dir import find_clusters_named, full_name, list_running_clusters
 
     records_by_run_dir = {str(berth.run_dir): berth for berth in list_cluster_records(os.environ)}
     named = find_clusters_named(os.environ, args.name)
@@ -192,7 +192,7 @@ def _reap(args: argparse.Namespace) -> int:
 
 def _where(args: argparse.Namespace) -> int:
     from mhnb.keep.berth import has_owner
-    from mhnb.system.rundir import find_clusters_named, read_hang_report
+    from mhnb.system.run_dir import find_clusters_named, read_hang_report
 
     named = find_clusters_named(os.environ, args.name)
     reports = [report for record in named if (report := read_hang_report(record)) is not None]

@@ -36,7 +36,7 @@ from mhnb.errors import InvalidRequest
 from mhnb.keep.berth import ClusterRecord, write_cluster_record
 from mhnb.keep.journaling import ClusterJournal
 from mhnb.startup.asking import StartOptions, check_detachable
-from mhnb.system.rundir import check_name, find_cwd
+from mhnb.system.run_dir import check_name, find_cwd
 from mhnb.types import ClusterState, DeviceRef
 
 __all__ = ["Cluster", "Reserve", "Restarter", "StartOptions"]

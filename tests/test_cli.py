@@ -140,13 +140,13 @@ def test_a_notebook_is_no_script(
 def test_stop_wants_a_name(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one nothing is ended: what to give is said, with the names that run."""
     monkeypatch.setattr(
-        "mhnb.system.rundir.read_running_clusters", lambda _: [{"name": "b"}, {"name": "a"}, {"name": "a"}]
+        "mhnb.system.run_dir.read_running_clusters", lambda _: [{"name": "b"}, {"name": "a"}, {"name": "a"}]
     )
     assert main(line.split()) == 2
     told = capsys.readouterr().err
     assert "mhnb stop NAME, or mhnb stop NAME --all where several notebooks" in told
     assert told.endswith("there run: a, b\n")
-    monkeypatch.setattr("mhnb.system.rundir.read_running_clusters", lambda _: [])
+    monkeypatch.setattr("mhnb.system.run_dir.read_running_clusters", lambda _: [])
     assert main(line.split()) == 2
     assert capsys.readouterr().err.endswith("none runs on this machine\n")
 

@@ -31,8 +31,8 @@ from mhnb.keep.journaling import JournalStore, read_journal
 from mhnb.rank.supervisor.place import prepare_host
 from mhnb.startup import starting
 from mhnb.startup.asking import StartOptions
-from mhnb.system.private import NotPrivate, make_private_folder, open_private, read_private, write_private
-from mhnb.system.rundir import (
+from mhnb.system.private_files import NotPrivate, make_private_folder, open_private, read_private, write_private
+from mhnb.system.run_dir import (
     list_running_clusters,
     make_run_dir,
     prune_run_dirs,

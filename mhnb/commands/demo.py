@@ -15,7 +15,7 @@ import psutil
 
 from mhnb.errors import MhnbError
 from mhnb.system.resources import notebooks_dir
-from mhnb.system.rundir import read_running_clusters
+from mhnb.system.run_dir import read_running_clusters
 
 __all__ = ["run_demo"]
 

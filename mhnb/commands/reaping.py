@@ -18,9 +18,9 @@ import psutil
 
 from mhnb.errors import LaunchError
 from mhnb.launch.local import end_supervisor
-from mhnb.system.private import is_own_folder, read_private
+from mhnb.system.private_files import is_own_folder, read_private
 from mhnb.system.processes import PROCESS_UNREADABLE
-from mhnb.system.rundir import SUPERVISOR_MARK, has_live_notebook, is_abandoned_mark, read_running_clusters
+from mhnb.system.run_dir import SUPERVISOR_MARK, has_live_notebook, is_abandoned_mark, read_running_clusters
 
 __all__ = ["Orphan", "end_orphan", "find_orphans"]
 

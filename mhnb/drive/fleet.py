@@ -28,7 +28,7 @@ from mhnb.startup.asking import GenerationLocation, StartOptions, host_spec, hub
 from mhnb.startup.preflight import InAllocationLauncher, preflight_callback
 from mhnb.system.ports import find_free_port
 from mhnb.system.processes import PROCESS_ENDED
-from mhnb.system.rundir import configure_hub, make_run_dir, remove_keys, write_run_record
+from mhnb.system.run_dir import configure_hub, make_run_dir, remove_keys, write_run_record
 
 __all__ = [
     "Generation",

@@ -23,7 +23,7 @@ from mhnb.core.state.interrupt import KILLED_AFTER_INTERRUPT
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankEntry
 from mhnb.errors import MhnbError
-from mhnb.system.rundir import write_hang_report
+from mhnb.system.run_dir import write_hang_report
 from mhnb.types import DeviceRef, Phase
 from mhnb.view.boards.collectives import format_hang_text
 

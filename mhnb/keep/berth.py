@@ -18,8 +18,8 @@ from mhnb.core.messages import PROTOCOL_VERSION
 from mhnb.core.ranks import pluralize
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotDriver, NotStarted
 from mhnb.startup.asking import StartOptions
-from mhnb.system.private import NotPrivate, open_private, read_private, write_private
-from mhnb.system.rundir import check_name, format_location, has_live_notebook, list_running_clusters
+from mhnb.system.private_files import NotPrivate, open_private, read_private, write_private
+from mhnb.system.run_dir import check_name, format_location, has_live_notebook, list_running_clusters
 
 __all__ = [
     "ClusterRecord",

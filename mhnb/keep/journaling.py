@@ -23,8 +23,8 @@ from mhnb.core.journal import CellRecord, PushRecord, Record, format_record, is_
 from mhnb.errors import ClusterError
 from mhnb.exchange.pull import PushPayload
 from mhnb.sharding.layout import format_nbytes
-from mhnb.system.private import is_own_folder, make_private_folder, open_private, read_private
-from mhnb.system.rundir import is_locked, make_home, report_home_errors, state_home
+from mhnb.system.private_files import is_own_folder, make_private_folder, open_private, read_private
+from mhnb.system.run_dir import is_locked, make_home, report_home_errors, state_home
 
 _RETAINED_JOURNALS = 20
 _RETAINED_NBYTES = 2**30

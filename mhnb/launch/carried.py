@@ -20,7 +20,7 @@ from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.lifeline import KEEP_MARKER, watchdog_command
 from mhnb.launch.probe import ANSWER
-from mhnb.system.private import open_private
+from mhnb.system.private_files import open_private
 
 __all__ = ["CommandHosts", "CommandSpec", "check_program", "run_program", "spec_input"]
 

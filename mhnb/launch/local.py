@@ -19,10 +19,10 @@ from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
-from mhnb.system.private import open_private
+from mhnb.system.private_files import open_private
 from mhnb.system.processes import PROCESS_ENDED, is_running, is_stopped, kill_groups, wait_until_ended
 from mhnb.system.resources import profile_dir
-from mhnb.system.rundir import fill_run_dir
+from mhnb.system.run_dir import fill_run_dir
 
 _KILL_AFTER_S = 1.0
 

@@ -21,7 +21,7 @@ from mhnb.launch.chorus import CheckedHosts, PreflightCheck, PreflightStage, Pro
 from mhnb.launch.lifeline import KEEP_MARKER
 from mhnb.launch.probing import PRELUDE_CALLBACK, probe_input
 from mhnb.system.ports import find_own_address
-from mhnb.system.private import open_private
+from mhnb.system.private_files import open_private
 
 __all__ = ["MpiHosts", "MpiLauncher"]
 

@@ -20,7 +20,7 @@ from mhnb.core.launch.ssh import SshOptions, choose_python, remote_line
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch import probe
 from mhnb.launch.ssh import SshProcess
-from mhnb.system.private import open_private
+from mhnb.system.private_files import open_private
 
 __all__ = [
     "ChildProcess",

@@ -22,7 +22,7 @@ from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import run_program
 from mhnb.system.ports import find_own_address
-from mhnb.system.private import open_private
+from mhnb.system.private_files import open_private
 
 
 class SshProcess:

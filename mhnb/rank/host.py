@@ -54,11 +54,11 @@ from mhnb.rank.supervisor.place import (
     write_connection_file,
 )
 from mhnb.rank.supervisor.spawn import preload, spawn_agreement_server, spawn_hub, spawn_rank
+from mhnb.system.capacity import raise_open_file_limit
 from mhnb.system.ports import find_free_port
-from mhnb.system.private import open_private, touch_private
+from mhnb.system.private_files import open_private, touch_private
 from mhnb.system.processes import PROCESS_UNREADABLE, is_stopped, resident_nbytes
-from mhnb.system.room import raise_open_file_limit
-from mhnb.system.rundir import remove_keys
+from mhnb.system.run_dir import remove_keys
 
 _CHECKS_PER_LIMIT = 8
 """How many checks there are within the limit: a kept cluster may be idle for days, and must cost nothing."""

@@ -16,7 +16,7 @@ from mhnb.rank.asks.transfer_jax import set_ranks_per_host
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.channel import TransportClient
 from mhnb.rank.supervisor.place import read_versions
-from mhnb.system.private import make_private_folder
+from mhnb.system.private_files import make_private_folder
 from mhnb.system.processes import end_with_parent
 from mhnb.types import Phase
 

@@ -48,7 +48,7 @@ from mhnb.launch.profile import create_launcher, read_ssh_options
 from mhnb.launch.slurm import SlurmHosts, SlurmLauncher
 from mhnb.startup.asking import StartOptions, parse_options, resolve_spec
 from mhnb.startup.flags import start_arguments
-from mhnb.system.rundir import make_home
+from mhnb.system.run_dir import make_home
 from mhnb.view.boards.collectives import format_preflight_text
 
 ENDPOINTS = (Endpoint("link", None), Endpoint("hub", None), Endpoint("coordinator", 0))

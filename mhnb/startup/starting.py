@@ -63,10 +63,10 @@ from mhnb.startup.asking import (
 )
 from mhnb.startup.preflight import run_preflight
 from mhnb.supply.syncing import sync
+from mhnb.system.capacity import check_disk, check_limits, check_loopback, has_memory_limit
 from mhnb.system.ports import check_port_free
 from mhnb.system.processes import PROCESS_ENDED
-from mhnb.system.room import check_disk, check_limits, check_loopback, has_memory_limit
-from mhnb.system.rundir import (
+from mhnb.system.run_dir import (
     check_name,
     find_clusters_named,
     find_cwd,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from mhnb.core.ranks import format_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.system.private import make_private_folder, read_private, write_private
-from mhnb.system.rundir import make_home, state_home
+from mhnb.system.private_files import make_private_folder, read_private, write_private
+from mhnb.system.run_dir import make_home, state_home
 from mhnb.teach.exercise import tasks
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from mhnb.errors import LaunchError
 from mhnb.keep.journaling import JournalStore
-from mhnb.system.rundir import (
+from mhnb.system.run_dir import (
     find_cwd,
     has_live_notebook,
     lock_as_alive,
@@ -138,7 +138,7 @@ def test_a_home_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 _LOOKS = """
 import os, sys
-from mhnb.system.rundir import prune_run_dirs, read_running_clusters
+from mhnb.system.run_dir import prune_run_dirs, read_running_clusters
 if os.geteuid() == 0:
     # Who may enter everything becomes somebody who may not.
     os.setgroups([])

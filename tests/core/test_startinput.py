@@ -15,7 +15,7 @@ from mhnb.errors import InvalidRequest
 from mhnb.exchange.asks import check_names
 from mhnb.keep.exporting import export_notebook
 from mhnb.startup import starting
-from mhnb.system.rundir import check_name
+from mhnb.system.run_dir import check_name
 
 WRONG: list[tuple[str, Any, str]] = [
     ("devices", "2", "a whole number"),

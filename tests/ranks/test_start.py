@@ -31,7 +31,7 @@ from mhnb.errors import (
 from mhnb.keep.berth import list_cluster_records
 from mhnb.startup import starting
 from mhnb.system.ports import find_free_port
-from mhnb.system.rundir import read_running_clusters
+from mhnb.system.run_dir import read_running_clusters
 from mhnb.types import PHASES, DeviceRef
 from tests.ranks.conftest import every_pid, is_running, wait_gone
 

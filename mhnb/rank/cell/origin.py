@@ -39,7 +39,7 @@ from typing import Any, TextIO
 from weakref import WeakKeyDictionary
 
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, number_thread
-from mhnb.system.private import open_private
+from mhnb.system.private_files import open_private
 
 CELL_NUMBER: ContextVar[int] = ContextVar("mhnb_cell_seq", default=0)
 """The cell whose code runs in this context; 0 if unknown, as in threads that C++ code has started."""

@@ -33,7 +33,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any, NamedTuple
 
-from mhnb.system.private import open_private, touch_private
+from mhnb.system.private_files import open_private, touch_private
 
 __all__ = ["Entry", "InterruptFlag", "SharedBoard", "Slot", "create_board", "create_interrupt_flag", "yield_core"]
 

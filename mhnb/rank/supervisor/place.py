@@ -29,10 +29,10 @@ from mhnb.core.messages import HostSpec
 from mhnb.core.state.rank_registry import drop_flag_help, drop_stack_frames
 from mhnb.errors import LaunchError
 from mhnb.rank.cell.origin import split_library_noise
-from mhnb.system.private import NotPrivate, check_ancestors, make_private_folder, open_private, write_private
+from mhnb.system.private_files import NotPrivate, check_ancestors, make_private_folder, open_private, write_private
 from mhnb.system.processes import list_gpus, require_gpus
 from mhnb.system.resources import profile_dir
-from mhnb.system.rundir import SUPERVISOR_MARK, format_supervisor_mark, lock_as_alive, make_run_dir, prune_run_dirs
+from mhnb.system.run_dir import SUPERVISOR_MARK, format_supervisor_mark, lock_as_alive, make_run_dir, prune_run_dirs
 
 
 class Offsets(NamedTuple):

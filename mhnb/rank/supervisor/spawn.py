@@ -24,7 +24,7 @@ from typing import NoReturn
 
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.rank.supervisor.place import RankPaths, hub_log
-from mhnb.system.private import open_private
+from mhnb.system.private_files import open_private
 from mhnb.system.processes import end_with_parent
 
 __all__ = ["preload", "run_child", "spawn_agreement_server", "spawn_hub", "spawn_rank"]

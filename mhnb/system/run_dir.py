@@ -18,7 +18,7 @@ import psutil
 from platformdirs import user_state_path
 
 from mhnb.errors import InvalidRequest, LaunchError
-from mhnb.system.private import (
+from mhnb.system.private_files import (
     NotPrivate,
     check_ancestors,
     is_own_folder,
@@ -31,33 +31,6 @@ from mhnb.system.private import (
     write_private,
 )
 from mhnb.system.processes import PROCESS_UNREADABLE, find_start_time_s, is_same_process
-
-__all__ = [
-    "SUPERVISOR_MARK",
-    "check_name",
-    "configure_hub",
-    "fill_run_dir",
-    "find_clusters_named",
-    "find_cwd",
-    "format_location",
-    "format_supervisor_mark",
-    "full_name",
-    "has_live_notebook",
-    "is_abandoned_mark",
-    "is_locked",
-    "list_running_clusters",
-    "lock_as_alive",
-    "make_home",
-    "make_run_dir",
-    "prune_run_dirs",
-    "read_hang_report",
-    "read_running_clusters",
-    "remove_keys",
-    "report_home_errors",
-    "state_home",
-    "write_hang_report",
-    "write_run_record",
-]
 
 _RETAINED_RUNS = 20
 _NAME_LIMIT_NBYTES = 150

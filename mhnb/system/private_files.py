@@ -13,21 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = [
-    "NotPrivate",
-    "check_ancestors",
-    "is_own_folder",
-    "is_shared_temp_folder",
-    "make_not_private_error",
-    "make_private_folder",
-    "open_private",
-    "open_private_folder",
-    "read_private",
-    "restrict_folder",
-    "touch_private",
-    "write_private",
-]
-
 _GROUP_OR_OTHERS, _GROUP_OR_OTHERS_WRITE = 0o077, 0o022
 _SHARED_TEMP_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # only inspected
 _RECORD_LIMIT_NBYTES = 1 << 24

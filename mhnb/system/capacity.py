@@ -15,8 +15,6 @@ from pathlib import Path
 
 from mhnb.errors import LaunchError, PreflightFailed
 
-__all__ = ["check_disk", "check_limits", "check_loopback", "has_memory_limit", "raise_open_file_limit"]
-
 _LOOPBACK = "127.0.0.1"
 _CONNECT_S = 3.0
 _MIN_FILE_LIMIT_NBYTES = 1 << 20
