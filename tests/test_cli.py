@@ -20,8 +20,8 @@ import pytest
 import mhnb
 from mhnb.cli import main, parse_arguments
 from mhnb.commands.scripting import read_script
-from mhnb.system.ports import find_free_port
 from mhnb.system.resources import find_lesson, notebooks_dir
+from mhnb.transport.addresses import find_free_port
 from tests.support.lab import wait_until
 
 

@@ -25,7 +25,7 @@ from mhnb.launch import local
 from mhnb.launch.carried import run_program
 from mhnb.launch.pods import CloudLauncher
 from mhnb.launch.probing import LocalPython, open_probes
-from mhnb.link.sockets import SocketServer
+from mhnb.transport.server import SocketServer
 
 WAIT_S = 60.0
 

@@ -201,7 +201,7 @@ def test_a_breach_is_found(name: str, text: str) -> None:
         ("mhnb.launch.ipp", "import ipyparallel"),
         ("mhnb.rank.jaxhooks", "from jax._src import pjit\nimport jax\njax._src.pjit"),
         ("mhnb.rank.main", "import jax\njax.__version__\nimport ipyparallel.engine.app"),
-        ("mhnb.cluster", "from mhnb.link.sockets import SocketServer\nimport threading"),
+        ("mhnb.cluster", "from mhnb.transport.server import SocketServer\nimport threading"),
     ],
 )
 def test_what_is_allowed_passes(name: str, text: str) -> None:

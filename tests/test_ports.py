@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from mhnb.errors import PreflightFailed
-from mhnb.system.ports import check_port_free, reserve_hub_ports
+from mhnb.transport.addresses import check_port_free, reserve_hub_ports
 
 
 @pytest.fixture

@@ -23,12 +23,12 @@ from mhnb.keep.journaling import ClusterJournal
 from mhnb.launch.base import CheckedHost, Host
 from mhnb.launch.local import AdoptedHost, DetachedHosts, LocalHost
 from mhnb.launch.profile import apply_profile, create_launcher, find_profile
-from mhnb.link.sockets import SocketServer
 from mhnb.startup.asking import GenerationLocation, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.startup.preflight import InAllocationLauncher, preflight_callback
-from mhnb.system.ports import find_free_port
 from mhnb.system.processes import PROCESS_ENDED
 from mhnb.system.run_dir import configure_hub, make_run_dir, remove_keys, write_run_record
+from mhnb.transport.addresses import find_free_port
+from mhnb.transport.server import SocketServer
 
 __all__ = [
     "Generation",

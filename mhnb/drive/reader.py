@@ -56,7 +56,7 @@ from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.drive.roll import EventListener
 from mhnb.drive.watching import HostMonitor, describe_orphans
 from mhnb.errors import MhnbError, NotStarted, RanksLost, UnknownMessage
-from mhnb.link.memory import Transport, rank_peer
+from mhnb.transport.base import Transport, rank_peer
 
 Update: TypeAlias = CellResult | MhnbError
 

@@ -29,9 +29,9 @@ from mhnb.core.state.events import DisconnectRanks, KillRanks, SignalRanks, Stop
 from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR, HeartbeatMonitor, SuspendDetector
 from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.launch.base import Host, QueuedHost, ReportObserver
-from mhnb.link.memory import Transport, supervisor_peer
 from mhnb.rank.guard.shared_board import SharedBoard
 from mhnb.system.processes import find_exit_status, is_stopped
+from mhnb.transport.base import Transport, supervisor_peer
 
 __all__ = ["HostMonitor", "describe_orphans", "open_shared_board"]
 

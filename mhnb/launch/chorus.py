@@ -32,7 +32,7 @@ from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch.carried import CommandHosts, CommandSpec
 from mhnb.launch.probe import sign_challenge
 from mhnb.launch.probing import Probe
-from mhnb.system.ports import ACCEPT_PAUSE_S, RESOURCE_ERRNOS
+from mhnb.transport.addresses import ACCEPT_PAUSE_S, RESOURCE_ERRNOS
 
 _CONNECT_TIMEOUT_S = 8.0
 _PROOF_LENGTH = 64

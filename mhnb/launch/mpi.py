@@ -20,8 +20,8 @@ from mhnb.launch.carried import CommandSpec, check_program, run_program, spec_in
 from mhnb.launch.chorus import CheckedHosts, PreflightCheck, PreflightStage, ProbeServer
 from mhnb.launch.lifeline import KEEP_MARKER
 from mhnb.launch.probing import PRELUDE_CALLBACK, probe_input
-from mhnb.system.ports import find_own_address
 from mhnb.system.private_files import open_private
+from mhnb.transport.addresses import find_own_address
 
 __all__ = ["MpiHosts", "MpiLauncher"]
 

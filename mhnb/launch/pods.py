@@ -15,7 +15,7 @@ from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import CommandHosts, CommandSpec, check_program, spec_input
 from mhnb.launch.probing import PRELUDE, ChildProcess, Probe, ProbeOpener
-from mhnb.system.ports import find_own_address
+from mhnb.transport.addresses import find_own_address
 
 __all__ = ["CloudLauncher"]
 

@@ -33,7 +33,7 @@ from mhnb.launch.base import AllocatedHost, Allocation, Host
 from mhnb.launch.carried import CommandHosts, CommandSpec, check_program, run_program, spec_input
 from mhnb.launch.chorus import CheckedHosts, PreflightCheck, PreflightStage
 from mhnb.launch.probing import PRELUDE_MULTIPLEXED, probe_input
-from mhnb.system.ports import find_own_address
+from mhnb.transport.addresses import find_own_address
 
 _STATUS_TIMEOUT_S = 10.0
 

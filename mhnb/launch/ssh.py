@@ -21,8 +21,8 @@ from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import run_program
-from mhnb.system.ports import find_own_address
 from mhnb.system.private_files import open_private
+from mhnb.transport.addresses import find_own_address
 
 
 class SshProcess:

@@ -22,7 +22,7 @@ from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.localwork import LocalArrays
 from mhnb.rank.guard.remote_agreement import connect_agreement, open_interrupt_flag
 from mhnb.rank.severing import CollectiveSockets
-from mhnb.system.ports import wait_for_port
+from mhnb.transport.addresses import wait_for_port
 from mhnb.types import Phase
 
 __all__ = ["Bootstrap", "Progress"]

@@ -27,8 +27,8 @@ from mhnb.rank.cell.arrays_shown import draw_shardings_without_color, register_a
 from mhnb.rank.cell.capture import Capture
 from mhnb.rank.cell.runner import CellRunner, exit_on_internal_error
 from mhnb.rank.cell.shell import RankShell, include_launches_in_time
-from mhnb.rank.channel import TransportClient
 from mhnb.rank.supervisor.place import RankPaths, read_versions
+from mhnb.transport.client import TransportClient
 
 __all__ = ["RankEngine", "RankKernel", "serve"]
 

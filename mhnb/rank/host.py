@@ -41,7 +41,6 @@ from mhnb.core.messages import (
     StopHost,
     parse_hostspec,
 )
-from mhnb.rank.channel import TransportClient
 from mhnb.rank.guard.agreement_server import listen
 from mhnb.rank.guard.local_agreement import mark_rank_lost
 from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard, create_board, create_interrupt_flag
@@ -55,10 +54,11 @@ from mhnb.rank.supervisor.place import (
 )
 from mhnb.rank.supervisor.spawn import preload, spawn_agreement_server, spawn_hub, spawn_rank
 from mhnb.system.capacity import raise_open_file_limit
-from mhnb.system.ports import find_free_port
 from mhnb.system.private_files import open_private, touch_private
 from mhnb.system.processes import PROCESS_UNREADABLE, is_stopped, resident_nbytes
 from mhnb.system.run_dir import remove_keys
+from mhnb.transport.addresses import find_free_port
+from mhnb.transport.client import TransportClient
 
 _CHECKS_PER_LIMIT = 8
 """How many checks there are within the limit: a kept cluster may be idle for days, and must cost nothing."""

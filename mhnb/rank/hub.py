@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mhnb.core.messages import HostSpec, parse_hostspec
-from mhnb.system.ports import reserve_hub_ports
 from mhnb.system.processes import end_with_parent
+from mhnb.transport.addresses import reserve_hub_ports
 
 __all__ = ["main", "run_hub"]
 

@@ -14,10 +14,10 @@ from typing import Any
 from mhnb.core.messages import HostSpec, PhaseReached, StartFailed, parse_hostspec
 from mhnb.rank.asks.transfer_jax import set_ranks_per_host
 from mhnb.rank.bootstrap import Bootstrap
-from mhnb.rank.channel import TransportClient
 from mhnb.rank.supervisor.place import read_versions
 from mhnb.system.private_files import make_private_folder
 from mhnb.system.processes import end_with_parent
+from mhnb.transport.client import TransportClient
 from mhnb.types import Phase
 
 __all__ = ["main", "run_rank"]

@@ -51,8 +51,6 @@ from mhnb.keep.replaying import check_replay
 from mhnb.keep.replaying import replay as run_replay
 from mhnb.launch.local import AdoptedHost, check_platform
 from mhnb.launch.slurm import park_allocation, release_parked_allocation
-from mhnb.link.memory import supervisor_peer
-from mhnb.link.sockets import SocketServer
 from mhnb.startup.asking import (
     StartOptions,
     check_folder,
@@ -64,7 +62,6 @@ from mhnb.startup.asking import (
 from mhnb.startup.preflight import run_preflight
 from mhnb.supply.syncing import sync
 from mhnb.system.capacity import check_disk, check_limits, check_loopback, has_memory_limit
-from mhnb.system.ports import check_port_free
 from mhnb.system.processes import PROCESS_ENDED
 from mhnb.system.run_dir import (
     check_name,
@@ -75,6 +72,9 @@ from mhnb.system.run_dir import (
     remove_keys,
     report_home_errors,
 )
+from mhnb.transport.addresses import check_port_free
+from mhnb.transport.base import supervisor_peer
+from mhnb.transport.server import SocketServer
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,9 @@ from mhnb.core.preflight_facts import parse_probe_line
 from mhnb.core.state.events import CellRequest, CellSubmitted
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
-from mhnb.core.wire.framing import FrameDecoder, encode_frames
 from mhnb.errors import UnknownMessage, VersionMismatch
-from mhnb.system.sealing import Decryptor, Encryptor, Signer, Verifier
+from mhnb.transport.framing import FrameDecoder, encode_frames
+from mhnb.transport.security import Decryptor, Encryptor, Signer, Verifier
 
 T = TypeVar("T")
 KEY = b"k" * 32

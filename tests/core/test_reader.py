@@ -36,7 +36,7 @@ from mhnb.drive.reader import CellFuture, EventLoop
 from mhnb.drive.roll import ClusterListener
 from mhnb.drive.watching import HostMonitor
 from mhnb.errors import MhnbError, NotStarted, RanksLost
-from mhnb.link.memory import InProcessPeer, InProcessTransport
+from mhnb.transport.base import InProcessPeer, InProcessTransport
 
 WAIT_S = 20.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.errors import UnknownMessage
-from mhnb.system.sealing import Signer, Verifier
+from mhnb.transport.security import Signer, Verifier
 from mhnb.types import Frame
 
 FRAMES = [b"header", b"payload"]

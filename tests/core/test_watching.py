@@ -12,7 +12,7 @@ from mhnb.core.messages import Heartbeat, HostUp, Message, StopHost
 from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.drive.fleet import end_hosts
 from mhnb.drive.watching import HostMonitor
-from mhnb.link.memory import InProcessTransport
+from mhnb.transport.base import InProcessTransport
 
 WAIT_S = 20.0
 

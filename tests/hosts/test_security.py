@@ -18,9 +18,9 @@ from jupyter_client.session import Session
 from mhnb.cluster import Cluster
 from mhnb.core.messages import CellEnded, RankExited
 from mhnb.errors import HostUnreachable
-from mhnb.rank.channel import TransportClient, connect
 from mhnb.rank.guard.remote_agreement import RemoteAgreement
 from mhnb.rank.guard.shared_board import InterruptFlag, create_interrupt_flag
+from mhnb.transport.client import TransportClient, connect
 from tests.hosts.cluster import Begin, check_sum, keys_of
 from tests.hosts.hostnet import Host, HostNet, wait_until
 from tests.hosts.outsider import Port, annoy, find_ports, hold_open

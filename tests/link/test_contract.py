@@ -20,12 +20,12 @@ from typing import Protocol
 import pytest
 
 from mhnb.core.messages import Message, RankReply, RankRequest, RunCell, SkipCell, StopHost
-from mhnb.core.wire.framing import encode_frames
-from mhnb.link import sockets
-from mhnb.link.memory import InProcessTransport, Transport
-from mhnb.link.sockets import SocketServer
-from mhnb.rank.channel import TransportClient
-from mhnb.system.sealing import CHALLENGE_NBYTES, derive_session_key, make_frame_writer
+from mhnb.transport import server
+from mhnb.transport.base import InProcessTransport, Transport
+from mhnb.transport.client import TransportClient
+from mhnb.transport.framing import encode_frames
+from mhnb.transport.security import CHALLENGE_NBYTES, derive_session_key, make_frame_writer
+from mhnb.transport.server import SocketServer
 from mhnb.types import Frame
 from tests.source import ROOT
 
@@ -275,7 +275,7 @@ def test_strangers_who_say_nothing_keep_nobody_out(none_left: bool) -> None:  # 
 
 def check_strangers(*, none_left: bool) -> None:
     """Be the notebook, many strangers and a rank."""
-    sockets.max_unauthenticated = lambda: 20  # type: ignore[attr-defined]
+    server.max_unauthenticated = lambda: 20  # type: ignore[attr-defined]
     link = SocketServer(KEY)
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
     strangers: list[socket.socket] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 from mhnb.core.codec import decode, encode
 from mhnb.core.messages import RankReply, RankRequest
-from mhnb.system.ports import find_free_port
+from mhnb.transport.addresses import find_free_port
 from tests.rank.piped_rank import read_frames, write_frames
 from tests.source import ROOT
 

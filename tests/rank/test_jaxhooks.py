@@ -22,7 +22,7 @@ from mhnb.core.guard.launches import LOCAL_PREFIX, compare_launches, judge_state
 from mhnb.core.hints import find_hint
 from mhnb.rank import jaxhooks
 from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.system.ports import find_free_port
+from mhnb.transport.addresses import find_free_port
 from tests.source import ROOT
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from mhnb.system.ports import wait_for_port
+from mhnb.transport.addresses import wait_for_port
 
 WAIT_S = 20.0
 

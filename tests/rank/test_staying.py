@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mhnb.core.messages import Heartbeat, HostSpec, HostUp, Message, StopHost, format_hostspec
-from mhnb.link.sockets import SocketServer
+from mhnb.transport.server import SocketServer
 
 _LIMIT_S = 60.0
 _Kind = TypeVar("_Kind", bound=Message)

@@ -32,14 +32,14 @@ from mhnb.core.guard.agreement import (
 from mhnb.core.guard.programs import pack_outline
 from mhnb.core.guard.provenance import ANY, combine_values, join_uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD, number_thread
-from mhnb.core.wire.framing import encode_frames
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost
 from mhnb.rank.guard import agreement_server as delegate
 from mhnb.rank.guard.agreement_server import AgreementServer, listen
 from mhnb.rank.guard.local_agreement import AgreementBackend, LocalAgreement, mark_rank_lost
 from mhnb.rank.guard.remote_agreement import RemoteAgreement, connect_to_board
 from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard, create_board, create_interrupt_flag
-from mhnb.system.sealing import Encryptor
+from mhnb.transport.framing import encode_frames
+from mhnb.transport.security import Encryptor
 from tests.source import ROOT
 
 KEY = b"k" * 32

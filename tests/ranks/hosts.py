@@ -18,7 +18,7 @@ from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.messages import HostSpec
 from mhnb.launch.local import LocalHost
 from mhnb.startup.asking import GenerationLocation, StartOptions, local_spec
-from mhnb.system.ports import find_free_port
+from mhnb.transport.addresses import find_free_port
 
 __all__ = ["HostsCluster", "Wire"]
 

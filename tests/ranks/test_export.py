@@ -16,7 +16,7 @@ from mhnb.cluster import Cluster
 from mhnb.core.export import CellStep, export_script
 from mhnb.keep.exporting import export_cluster
 from mhnb.rank.cell.origin import split_library_noise
-from mhnb.system.ports import find_free_port
+from mhnb.transport.addresses import find_free_port
 
 CELLS = (
     "import jax, jax.numpy as jnp, numpy as np\nfrom jax.sharding import NamedSharding, PartitionSpec as P",

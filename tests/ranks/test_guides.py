@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.system.ports import find_free_port
+from mhnb.transport.addresses import find_free_port
 
 Fresh = Callable[..., Cluster]
 

@@ -14,7 +14,7 @@ import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.core.launch.environment import rank_environment
-from mhnb.system.ports import find_free_port
+from mhnb.transport.addresses import find_free_port
 from tests.ranks import plain_rank
 
 RANKS, DEVICES = 4, 2

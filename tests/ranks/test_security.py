@@ -17,7 +17,7 @@ from tests.ranks.conftest import every_pid, wait_gone
 
 FIND_CHANNEL = """
 import gc
-from mhnb.rank.channel import TransportClient
+from mhnb.transport.client import TransportClient
 gc.unfreeze()
 own = next(x for x in gc.get_objects() if type(x) is TransportClient)
 """

@@ -30,8 +30,8 @@ from mhnb.errors import (
 )
 from mhnb.keep.berth import list_cluster_records
 from mhnb.startup import starting
-from mhnb.system.ports import find_free_port
 from mhnb.system.run_dir import read_running_clusters
+from mhnb.transport.addresses import find_free_port
 from mhnb.types import PHASES, DeviceRef
 from tests.ranks.conftest import every_pid, is_running, wait_gone
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mhnb.system.ports import find_free_port
+from mhnb.transport.addresses import find_free_port
 from tests.parts import chromium
 from tests.patience import write_patience
 

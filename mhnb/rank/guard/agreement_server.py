@@ -30,7 +30,6 @@ from mhnb.core.guard.agreement import (
     encode_decision,
 )
 from mhnb.core.messages import HostSpec, parse_hostspec
-from mhnb.core.wire.framing import FrameDecoder, encode_frames
 from mhnb.errors import LaunchError, UnknownMessage
 from mhnb.rank.guard.local_agreement import (
     FAST_POLLS,
@@ -43,9 +42,10 @@ from mhnb.rank.guard.local_agreement import (
 )
 from mhnb.rank.guard.remote_agreement import set_keep_alive, signer_names
 from mhnb.rank.guard.shared_board import SharedBoard
-from mhnb.system.ports import ACCEPT_PAUSE_S, RESOURCE_ERRNOS, max_unauthenticated
 from mhnb.system.processes import end_with_parent
-from mhnb.system.sealing import FrameWriter, make_frame_reader, make_frame_writer
+from mhnb.transport.addresses import ACCEPT_PAUSE_S, RESOURCE_ERRNOS, max_unauthenticated
+from mhnb.transport.framing import FrameDecoder, encode_frames
+from mhnb.transport.security import FrameWriter, make_frame_reader, make_frame_writer
 
 __all__ = ["AgreementServer", "listen", "main", "run_server"]
 

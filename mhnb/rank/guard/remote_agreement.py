@@ -28,9 +28,7 @@ from mhnb.core.guard.agreement import (
     encode_from_rank,
 )
 from mhnb.core.messages import HostSpec
-from mhnb.core.wire.framing import FrameDecoder, encode_frames
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost, UnknownMessage
-from mhnb.rank.channel import connect
 from mhnb.rank.guard.local_agreement import (
     CELL_ENDED,
     INTERRUPTED,
@@ -39,7 +37,9 @@ from mhnb.rank.guard.local_agreement import (
     retry_through_signals,
 )
 from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard
-from mhnb.system.sealing import make_frame_reader, make_frame_writer
+from mhnb.transport.client import connect
+from mhnb.transport.framing import FrameDecoder, encode_frames
+from mhnb.transport.security import make_frame_reader, make_frame_writer
 from mhnb.types import Frame
 
 __all__ = [

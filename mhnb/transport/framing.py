@@ -12,8 +12,6 @@ from itertools import pairwise
 from mhnb.errors import UnknownMessage
 from mhnb.types import Frame
 
-__all__ = ["FrameDecoder", "encode_frames"]
-
 """A view is flat: one byte an item."""
 
 _COUNT = struct.Struct("<I")

@@ -14,12 +14,10 @@ from collections.abc import Iterable, Sequence
 
 from mhnb.core.codec import decode, encode
 from mhnb.core.messages import Message, shorten_message
-from mhnb.core.wire.framing import FrameDecoder, encode_frames
 from mhnb.errors import UnknownMessage
-from mhnb.system.sealing import CHALLENGE_NBYTES, derive_session_key, make_frame_reader, make_frame_writer
+from mhnb.transport.framing import FrameDecoder, encode_frames
+from mhnb.transport.security import CHALLENGE_NBYTES, derive_session_key, make_frame_reader, make_frame_writer
 from mhnb.types import Frame
-
-__all__ = ["TransportClient", "connect"]
 
 _BUFFER_NBYTES = 1 << 18
 _LARGE_NBYTES = 64 * 1024

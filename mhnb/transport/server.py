@@ -22,10 +22,10 @@ from pathlib import Path
 
 from mhnb.core.codec import decode, encode
 from mhnb.core.messages import Message
-from mhnb.core.wire.framing import FrameDecoder, encode_frames
 from mhnb.errors import UnknownMessage
-from mhnb.system.ports import ACCEPT_PAUSE_S, RESOURCE_ERRNOS, max_unauthenticated
-from mhnb.system.sealing import (
+from mhnb.transport.addresses import ACCEPT_PAUSE_S, RESOURCE_ERRNOS, max_unauthenticated
+from mhnb.transport.framing import FrameDecoder, encode_frames
+from mhnb.transport.security import (
     CHALLENGE_NBYTES,
     FrameReader,
     FrameWriter,
@@ -33,8 +33,6 @@ from mhnb.system.sealing import (
     make_frame_reader,
     make_frame_writer,
 )
-
-__all__ = ["SocketServer"]
 
 _BUFFER_NBYTES = 1 << 20
 _UNAUTHENTICATED_LIMIT_NBYTES = 4096
