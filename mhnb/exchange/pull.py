@@ -18,6 +18,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from mhnb.adapters.numpy_arrays import (
+    dtype_from_name,
+    dtype_name,
+    is_plain_array,
+    memory_layout,
+    memory_order,
+    raw_bytes,
+    view_as,
+)
 from mhnb.core.messages import RankReply
 from mhnb.core.pickling import GlobalArrayPlaceholder, MissingDefinition, dump_value, find_difference, load_value
 from mhnb.core.ranks import describe_ranks, group_ranks
@@ -53,15 +62,6 @@ from mhnb.exchange.asks import (
     open_transfer,
     request_all,
     run_jobs,
-)
-from mhnb.rank.asks.transfer_arrays import (
-    dtype_from_name,
-    dtype_name,
-    is_plain_array,
-    memory_layout,
-    memory_order,
-    raw_bytes,
-    view_as,
 )
 from mhnb.sharding.boxes import Box, box_shape, split_shape
 from mhnb.sharding.layout import decode_tree

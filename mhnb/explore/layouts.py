@@ -164,7 +164,7 @@ def as_mesh(mesh: Any, devices_per_host: int | None = None) -> MeshShape:
         return MeshShape.row_major(mesh, devices_per_host=devices_per_host)
     if hasattr(mesh, "axis_names"):
         # JAX is already imported, because the caller has an object of it.
-        from mhnb.rank.asks.transfer_jax import is_mesh, read_mesh
+        from mhnb.adapters.jax_arrays import is_mesh, read_mesh
 
         if is_mesh(mesh):
             return read_mesh(mesh, devices_per_host=devices_per_host)
@@ -182,7 +182,7 @@ def _layout_of(x: Any, devices_per_host: int | None) -> DisplayableLayout | Disp
         return DisplayableTree.from_value(x)
     from jax.sharding import Mesh
 
-    from mhnb.rank.asks.transfer_jax import has_layout, is_mesh, read_layout, read_mesh, read_tree
+    from mhnb.adapters.jax_arrays import has_layout, is_mesh, read_layout, read_mesh, read_tree
 
     if is_mesh(x):
         mesh = read_mesh(x, devices_per_host=devices_per_host)
@@ -196,7 +196,7 @@ def _layout_of(x: Any, devices_per_host: int | None) -> DisplayableLayout | Disp
 
 def _find_places(of: Layout | MeshShape) -> RankLocations:
     """Return the hosts of the ranks that hold a part of a JAX object."""
-    from mhnb.rank.asks.transfer_jax import host_label
+    from mhnb.adapters.jax_arrays import host_label
 
     return RankLocations({device.rank: host_label(device.rank) for device in of.devices})
 
@@ -230,7 +230,7 @@ def expect(x: Any, spec: Any) -> None:
     """
     have, places = (x, getattr(x, "places", None)) if isinstance(x, Layout) else (None, None)
     if have is None:
-        from mhnb.rank.asks.transfer_jax import has_layout, read_layout
+        from mhnb.adapters.jax_arrays import has_layout, read_layout
 
         if not has_layout(x):
             kind = type(x).__name__

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mhnb.adapters.numpy_arrays import dtype_from_name, is_plain_array, view_as
 from mhnb.core.export import (
     EXPORT_MARK,
     CellStep,
@@ -25,7 +26,6 @@ from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.core.replay import SkippedStep, list_skipped_steps, note_undefined_names, plan_replay
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.pull import PushPayload
-from mhnb.rank.asks.transfer_arrays import dtype_from_name, is_plain_array, view_as
 
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster

@@ -11,8 +11,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from mhnb.adapters.jax_arrays import set_ranks_per_host
 from mhnb.core.messages import HostSpec, PhaseReached, StartFailed, parse_hostspec
-from mhnb.rank.asks.transfer_jax import set_ranks_per_host
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.supervisor.place import read_versions
 from mhnb.system.private_files import make_private_folder

@@ -51,7 +51,7 @@ def _contestants(count: int) -> dict[str, Callable[[], str]]:
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from mhnb.rank.asks.transfer_jax import read_layout
+    from mhnb.adapters.jax_arrays import read_layout
     from mhnb.view.sharding.panes import format_layout_html, format_layout_text
 
     side = 1 << (count.bit_length() // 2)

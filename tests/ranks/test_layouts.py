@@ -135,7 +135,7 @@ def test_a_sub_mesh_is_read_where_it_is(ranks: Cluster) -> None:
         "    some = np.array([jax.devices()[at] for at in (5, 2, 4, 3)]).reshape(2, 2)\n"
         "    sharding = NamedSharding(jax.sharding.Mesh(some, ('a', 'b')), P(('b', 'a')))\n"
         "    part = jax.make_array_from_callback((8,), sharding, lambda index: np.zeros(8)[index])\n"
-        "    from mhnb.rank.asks.transfer_jax import device_ref\n"
+        "    from mhnb.adapters.jax_arrays import device_ref\n"
         "    said = {str(device_ref(d)): index[0].indices(8)[:2] for d, index in sharding.devices_indices_map((8,)).items()}"
     ).check()
     views = request_layout(ranks, "part")

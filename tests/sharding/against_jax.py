@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 import mhnb
+from mhnb.adapters.jax_arrays import read_layout, read_mesh
 from mhnb.errors import InvalidRequest, ShardingError
 from mhnb.explore.layouts import DisplayableLayout, DisplayableTree
-from mhnb.rank.asks.transfer_jax import read_layout, read_mesh
 from mhnb.sharding.boxes import Box
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape

@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mhnb.adapters.jax_arrays import TransferError, check_readable, digest_of, host_copy, local_shards
+from mhnb.adapters.numpy_arrays import raw_bytes
+from mhnb.adapters.variables import describe_briefly, facts_of
 from mhnb.core.variables import format_array
-from mhnb.rank.asks.transfer_arrays import raw_bytes
-from mhnb.rank.asks.transfer_jax import TransferError, check_readable, digest_of, host_copy, local_shards
-from mhnb.rank.asks.variables import describe_briefly, facts_of
 from mhnb.rank.guard.provenance import read_provenance
 from mhnb.rank.jaxhooks import unwrap_array
 from mhnb.sharding.boxes import Box

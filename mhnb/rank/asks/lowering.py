@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from mhnb.adapters.jax_arrays import has_layout, host_label, is_mesh, read_mesh, read_row, read_tree
 from mhnb.core.variables import format_array
 from mhnb.errors import HloError, InvalidRequest, MhnbError
-from mhnb.rank.asks.transfer_jax import has_layout, host_label, is_mesh, read_mesh, read_row, read_tree
 from mhnb.rank.cell.cells import cell_file, find_user_location
 from mhnb.rank.cell.origin import capture_thread_output
 from mhnb.rank.guard.programs import CompiledProgram, find_launched_programs, forbid_launches, ranks_of_devices

@@ -13,9 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from mhnb.core.pickling import MissingDefinition, dump_value, load_value
-from mhnb.core.transfer import INLINE_NBYTES, ArrayDescription, LocalBox, Owners
-from mhnb.rank.asks.transfer_arrays import (
+from mhnb.adapters.jax_arrays import TransferError, check_readable, describe_array, digest_of
+from mhnb.adapters.numpy_arrays import (
     dtype_from_name,
     dtype_name,
     is_plain_array,
@@ -25,8 +24,9 @@ from mhnb.rank.asks.transfer_arrays import (
     raw_bytes,
     view_as,
 )
-from mhnb.rank.asks.transfer_jax import TransferError, check_readable, describe_array, digest_of
-from mhnb.rank.asks.variables import describe_briefly
+from mhnb.adapters.variables import describe_briefly
+from mhnb.core.pickling import MissingDefinition, dump_value, load_value
+from mhnb.core.transfer import INLINE_NBYTES, ArrayDescription, LocalBox, Owners
 from mhnb.rank.guard.provenance import read_provenance
 from mhnb.sharding.boxes import full_box
 

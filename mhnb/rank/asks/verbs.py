@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from mhnb.adapters.variables import describe_variables, user_names
 from mhnb.core.messages import RankReply, RankRequest
 from mhnb.rank.asks import code, lowering, sync
 from mhnb.rank.asks.transfer import HandlerResult, TransferStore
-from mhnb.rank.asks.variables import describe_variables, user_names
 
 __all__ = ["HANDLERS", "RequestContext", "handle_request"]
 

@@ -33,8 +33,8 @@ from IPython.core import debugger
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
 
+from mhnb.adapters.jax_arrays import is_global_array, read_layout
 from mhnb.errors import NoKeyboard
-from mhnb.rank.asks.transfer_jax import is_global_array, read_layout
 from mhnb.sharding.layout import format_array_line
 
 _ARRAY_CLASSES = (

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from mhnb.rank.asks.transfer_arrays import raw_bytes
-from mhnb.rank.asks.transfer_jax import host_copy, shards_of
+from mhnb.adapters.jax_arrays import host_copy, shards_of
+from mhnb.adapters.numpy_arrays import raw_bytes
 from mhnb.rank.guard.hashing import ArrayBytes
 from mhnb.rank.guard.host_data import HostDataRecorder
 from mhnb.rank.guard.launches import LaunchRecorder

@@ -12,8 +12,6 @@ import numpy as np
 from mhnb.core.messages import shorten_text
 from mhnb.core.variables import VariableInfo, format_array
 
-__all__ = ["describe_briefly", "describe_variables", "facts_of", "summarize", "user_names"]
-
 _MAX_CHARS = 60
 _MAX_NAME_CHARS = 200
 _REPR_TYPES = (bool, float, complex, range, slice, type(None), type(Ellipsis))

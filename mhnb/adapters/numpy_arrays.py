@@ -8,17 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "dtype_from_name",
-    "dtype_name",
-    "is_plain_array",
-    "memory_layout",
-    "memory_order",
-    "new_bytes",
-    "raw_bytes",
-    "view_as",
-]
-
 
 def is_plain_array(obj: object) -> bool:
     """Return whether an object is a NumPy array whose bytes are its whole content."""

@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from mhnb.adapters.numpy_arrays import dtype_name, raw_bytes
+from mhnb.adapters.variables import describe_briefly
 from mhnb.core.transfer import KEY_DATA_EXPRESSION, KEY_REFUSAL_CODE, ArrayDescription, LocalBox, Owners
 from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest
-from mhnb.rank.asks.transfer_arrays import dtype_name, raw_bytes
-from mhnb.rank.asks.variables import describe_briefly
 from mhnb.sharding.boxes import Box, box_shape, parse_dtype
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
