@@ -141,7 +141,7 @@ def _stop(args: argparse.Namespace) -> int:
         return _print_stop_usage()
     from mhnb.core.ranks import pluralize
     from mhnb.keep.berth import list_cluster_records
-    from mhnb.launch.local import end_supervisor
+    from mhnb.launchers.local import end_supervisor
     from mhnb.startup.starting import stop_detached
     from mhnb.system.run_dir import find_clusters_named, full_name, list_running_clusters
 

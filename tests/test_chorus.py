@@ -11,8 +11,8 @@ import pytest
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.preflight_facts import AnswerChunk, OtherOutput, ProbeExited, parse_probe_line
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError
-from mhnb.launch import probe
-from mhnb.launch.chorus import MultiplexedProbes, ProbeServer, ProbesExited
+from mhnb.launchers import probe_script
+from mhnb.launchers.probe_shared import MultiplexedProbes, ProbeServer, ProbesExited
 
 
 @pytest.mark.parametrize("tag", ["3: ", "03: ", "[1,3]<stdout>:", "[3] ", ""])
@@ -117,7 +117,7 @@ def test_who_does_not_know_the_word_is_hung_up_on() -> None:
         assert len(stranger.recv(64, socket.MSG_WAITALL)) == 64
         stranger.sendall(b"x" * 64 + b"     0")
         assert stranger.recv(1) == b""
-    with probe._connect_to_notebook(place, 2) as link:
+    with probe_script._connect_to_notebook(place, 2) as link:
         calls.send(b"question\n")
         assert link.recv(9, socket.MSG_WAITALL) == b"question\n"
     calls.close()
@@ -129,7 +129,7 @@ def test_a_probe_does_not_serve_somebody_else() -> None:
         server.settimeout(60)
         place = {"address": "127.0.0.1", "port": server.getsockname()[1], "word": "secret", "timeout_s": 0.5}
         with pytest.raises(OSError, match="timed out"):
-            probe._connect_to_notebook(place, 0)
+            probe_script._connect_to_notebook(place, 0)
         link, _ = server.accept()
         with link:
             assert link.recv(64) == b""

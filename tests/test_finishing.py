@@ -21,10 +21,10 @@ from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.drive import finishing
 from mhnb.drive.finishing import run_uninterrupted, wait_for_pending_shutdowns
 from mhnb.errors import LaunchError
-from mhnb.launch import local
-from mhnb.launch.carried import run_program
-from mhnb.launch.pods import CloudLauncher
-from mhnb.launch.probing import LocalPython, open_probes
+from mhnb.launchers import local
+from mhnb.launchers.cloud import CloudLauncher
+from mhnb.launchers.probe_client import LocalPython, open_probes
+from mhnb.launchers.remote_command import run_program
 from mhnb.transport.server import SocketServer
 
 WAIT_S = 60.0

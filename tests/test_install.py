@@ -78,8 +78,8 @@ SETTINGS = sorted((ROOT / "profiles").glob("*/*_config.py"))
 _OWNERS = {
     "Cluster": "ipyparallel.cluster.cluster",
     "HeartMonitor": "ipyparallel.controller.heartmonitor",
-    "MhnbGpu": "mhnb.launch.profile",
-    "MhnbLocal": "mhnb.launch.profile",
+    "MhnbGpu": "mhnb.launchers.profiles",
+    "MhnbLocal": "mhnb.launchers.profiles",
     "IPController": "ipyparallel.controller.app",
     "IPEngine": "ipyparallel.engine.app",
 }

@@ -198,7 +198,7 @@ def test_a_breach_is_found(name: str, text: str) -> None:
     [
         ("mhnb.core.good", "import json\nfrom mhnb.errors import MhnbError\nfrom mhnb.core.ranks import parse_ranks"),
         ("mhnb.core.good", "from . import ranks\nfrom .. import values"),
-        ("mhnb.launch.ipp", "import ipyparallel"),
+        ("mhnb.launchers.ipcluster", "import ipyparallel"),
         ("mhnb.rank.jaxhooks", "from jax._src import pjit\nimport jax\njax._src.pjit"),
         ("mhnb.rank.main", "import jax\njax.__version__\nimport ipyparallel.engine.app"),
         ("mhnb.cluster", "from mhnb.transport.server import SocketServer\nimport threading"),

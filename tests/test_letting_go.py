@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mhnb.launch.carried import CommandHosts
-from mhnb.launch.local import LocalHost
-from mhnb.launch.ssh import SshHost
+from mhnb.launchers.local import LocalHost
+from mhnb.launchers.remote_command import CommandHosts
+from mhnb.launchers.ssh import SshHost
 
 
 class _LetGoMeanwhile:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.launch.lifeline import KEEP_MARKER, watchdog_command
+from mhnb.launchers.watchdog import KEEP_MARKER, watchdog_command
 from tests.support.lab import wait_until
 
 _QUICK = (
@@ -45,7 +45,7 @@ def _has_ended(process: psutil.Process) -> bool:
 def test_the_words() -> None:
     """What is held stands after `--`, so that none of its words is taken for an option."""
     assert watchdog_command(["srun", "--keep"], clean_up=["scancel", "--name=a b"])[1:] == [
-        "-P", "-m", "mhnb.launch.lifeline", "--clean-up=scancel '--name=a b'", "--", "srun", "--keep",
+        "-P", "-m", "mhnb.launchers.watchdog", "--clean-up=scancel '--name=a b'", "--", "srun", "--keep",
     ]  # fmt: skip
 
 

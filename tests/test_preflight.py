@@ -16,8 +16,8 @@ from mhnb.cli import main
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.preflight_facts import Endpoint, Requirements, parse_facts
 from mhnb.errors import HostUnreachable, LaunchError
-from mhnb.launch import probe
-from mhnb.launch.probing import PRELUDE, LocalPython, Probe
+from mhnb.launchers import probe_script
+from mhnb.launchers.probe_client import PRELUDE, LocalPython, Probe
 from mhnb.startup.preflight import run_ssh_preflight
 
 
@@ -77,7 +77,7 @@ def test_a_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[str], mon
 def test_the_probe_imports_nothing_but_the_standard_library() -> None:
     """On a Python without any package the probe tells its facts: there is no mhnb and no JAX, and it says so."""
     program = f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n{PRELUDE}"
-    source = Path(probe.__file__).read_text(encoding="utf-8")
+    source = Path(probe_script.__file__).read_text(encoding="utf-8")
     request = '{"do": "facts", "names": [], "is_notebooks": false}'
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program],
@@ -131,10 +131,10 @@ def test_somebody_else_at_the_port_is_seen() -> None:
     """A port at which another program answers is not taken for reached."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = {"name": "x", "address": "127.0.0.1", "port": server.getsockname()[1], "word": "secret"}
-        assert probe.connect([place], 0.2) == {"x": "no answer"}
-    assert probe.connect([place], 5)["x"] == "connection refused"
-    heard = probe.listen([{"name": "y", "address": "127.0.0.1", "port": 0, "word": "another"}])
-    assert probe.connect([place | heard["y"]], 5) == {"x": "somebody else answers"}
+        assert probe_script.connect([place], 0.2) == {"x": "no answer"}
+    assert probe_script.connect([place], 5)["x"] == "connection refused"
+    heard = probe_script.listen([{"name": "y", "address": "127.0.0.1", "port": 0, "word": "another"}])
+    assert probe_script.connect([place | heard["y"]], 5) == {"x": "somebody else answers"}
 
 
 _SMI = """#!/bin/sh
@@ -165,13 +165,13 @@ def test_gpus_are_those_that_a_rank_would_see(
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [gpu["uuid"] for gpu in probe.collect_facts([], is_notebooks=True)["gpus"]] == uuids
+    assert [gpu["uuid"] for gpu in probe_script.collect_facts([], is_notebooks=True)["gpus"]] == uuids
 
 
 def test_the_own_address_is_the_one_that_leads_to_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher brings the login node's environment along: an ssh that came there says nothing of this machine."""
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 5 10.0.0.2 22")
-    by_ssh, by_launcher = (probe.collect_facts([], is_notebooks=False, towards=to) for to in ("", "127.0.0.1"))
+    by_ssh, by_launcher = (probe_script.collect_facts([], is_notebooks=False, towards=to) for to in ("", "127.0.0.1"))
     assert parse_facts(by_ssh).address == "10.0.0.2"
     assert parse_facts(by_launcher).address == "127.0.0.1"
 
@@ -180,12 +180,12 @@ def test_logs_go_where_they_would_go(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     """On the notebook's machine to its state folder, on another to that machine's own disk, also where that cannot be written."""
     monkeypatch.setenv("MHNB_HOME", "/mhnb/home")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    here, there = (probe.collect_facts([], is_notebooks=own)["disks"][0] for own in (True, False))
+    here, there = (probe_script.collect_facts([], is_notebooks=own)["disks"][0] for own in (True, False))
     assert (here["use"], here["folder"]) == ("logs", "/mhnb/home")
     assert (there["use"], there["folder"], there["error"]) == ("logs", str(tmp_path), "")
     monkeypatch.setattr(tempfile, "gettempdir", _no_temporary)
     monkeypatch.setenv("TMPDIR", "/proc/none")
-    full = probe.collect_facts([], is_notebooks=False)["disks"][0]
+    full = probe_script.collect_facts([], is_notebooks=False)["disks"][0]
     assert full["folder"] == "/proc/none"
     assert full["error"]
 

@@ -16,11 +16,11 @@ from mhnb.core.launch.mpi import MpiOptions
 from mhnb.core.launch.slurm import SlurmOptions
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.errors import InvalidRequest
-from mhnb.launch.mpi import MpiLauncher
-from mhnb.launch.pods import CloudLauncher
-from mhnb.launch.profile import KINDS, create_launcher, find_profile, load_profile, user_profile_dir
-from mhnb.launch.slurm import SlurmLauncher
-from mhnb.launch.ssh import SshLauncher
+from mhnb.launchers.cloud import CloudLauncher
+from mhnb.launchers.mpi import MpiLauncher
+from mhnb.launchers.profiles import KINDS, create_launcher, find_profile, load_profile, user_profile_dir
+from mhnb.launchers.slurm import SlurmLauncher
+from mhnb.launchers.ssh import SshLauncher
 from mhnb.system.resources import list_profiles, profile_dir
 
 Write = Callable[[str], str]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.core.messages import HostSpec
-from mhnb.launch.local import LocalHost
+from mhnb.launchers.local import LocalHost
 from mhnb.rank.supervisor.spawn import _start_process
 
 LONG = "x" * (65536 + 1000)

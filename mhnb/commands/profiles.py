@@ -11,7 +11,7 @@ from mhnb.errors import InvalidRequest
 from mhnb.system.resources import list_profiles
 
 if TYPE_CHECKING:
-    from mhnb.launch.profile import Profile
+    from mhnb.launchers.profiles import Profile
 
 __all__ = ["add_profile_command", "run_profile_command"]
 
@@ -38,7 +38,7 @@ def run_profile_command(args: argparse.Namespace) -> int:
 
 
 def _list(_args: argparse.Namespace) -> None:
-    from mhnb.launch.profile import find_profile, user_profile_dir, user_profiles
+    from mhnb.launchers.profiles import find_profile, user_profile_dir, user_profiles
 
     for name in list_profiles():
         print(f"{name:<12}{_first_line(find_profile(name))}")
@@ -51,7 +51,7 @@ def _first_line(folder: Path) -> str:
 
 
 def _new(args: argparse.Namespace) -> None:
-    from mhnb.launch.profile import find_profile, user_profile_dir
+    from mhnb.launchers.profiles import find_profile, user_profile_dir
 
     source_folder = find_profile(args.origin)
     is_path = "/" in args.name
@@ -73,7 +73,7 @@ def _new(args: argparse.Namespace) -> None:
 
 
 def _show(args: argparse.Namespace) -> None:
-    from mhnb.launch.profile import load_profile
+    from mhnb.launchers.profiles import load_profile
 
     profile = load_profile(args.name)
     print(f"{profile.name} · {profile.kind} · {profile.folder}")

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from mhnb.errors import LaunchError
-from mhnb.launch.local import end_supervisor
+from mhnb.launchers.local import end_supervisor
 from mhnb.system.private_files import is_own_folder, read_private
 from mhnb.system.processes import PROCESS_UNREADABLE
 from mhnb.system.run_dir import SUPERVISOR_MARK, has_live_notebook, is_abandoned_mark, read_running_clusters

@@ -20,9 +20,9 @@ from mhnb.drive.roll import RankInfo, describe_location
 from mhnb.errors import LaunchError
 from mhnb.keep.berth import ClusterRecord, OwnerLock
 from mhnb.keep.journaling import ClusterJournal
-from mhnb.launch.base import CheckedHost, Host
-from mhnb.launch.local import AdoptedHost, DetachedHosts, LocalHost
-from mhnb.launch.profile import apply_profile, create_launcher, find_profile
+from mhnb.launchers.base import CheckedHost, Host
+from mhnb.launchers.local import AdoptedHost, DetachedHosts, LocalHost
+from mhnb.launchers.profiles import apply_profile, create_launcher, find_profile
 from mhnb.startup.asking import GenerationLocation, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.startup.preflight import InAllocationLauncher, preflight_callback
 from mhnb.system.processes import PROCESS_ENDED

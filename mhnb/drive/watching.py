@@ -28,7 +28,7 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.core.state.events import DisconnectRanks, KillRanks, SignalRanks, StopBeforeLaunch
 from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR, HeartbeatMonitor, SuspendDetector
 from mhnb.core.state.rank_registry import RankRegistry
-from mhnb.launch.base import Host, QueuedHost, ReportObserver
+from mhnb.launchers.base import Host, QueuedHost, ReportObserver
 from mhnb.rank.guard.shared_board import SharedBoard
 from mhnb.system.processes import find_exit_status, is_stopped
 from mhnb.transport.base import Transport, supervisor_peer

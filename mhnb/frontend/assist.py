@@ -27,7 +27,7 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.errors import CellError, ClusterError, InvalidRequest
 from mhnb.frontend.notebook import Session
 from mhnb.frontend.shortcut import FastTransform, ReplyPause
-from mhnb.launch.profile import user_profiles
+from mhnb.launchers.profiles import user_profiles
 from mhnb.startup import starting
 from mhnb.system.resources import list_profiles
 from mhnb.verbs.table import COMMANDS, command_parser

@@ -22,7 +22,7 @@ from mhnb.core.launch.hosts import parse_hosts
 from mhnb.core.ranks import pluralize
 from mhnb.drive.roll import StartProgress
 from mhnb.errors import LaunchError, MhnbError
-from mhnb.launch.profile import create_launcher
+from mhnb.launchers.profiles import create_launcher
 from mhnb.startup import starting
 from mhnb.startup.asking import format_host_names, parse_options, resolve_spec
 

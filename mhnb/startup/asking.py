@@ -28,7 +28,7 @@ from mhnb.core.launch.hosts import HostName, parse_hosts
 from mhnb.core.messages import HostSpec
 from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR
 from mhnb.errors import AlreadyStarted, InvalidRequest
-from mhnb.launch.profile import KINDS, Profile, is_path, load_profile, ranks_per_host, read_hostfile
+from mhnb.launchers.profiles import KINDS, Profile, is_path, load_profile, ranks_per_host, read_hostfile
 from mhnb.system.processes import require_gpus
 
 _START_TIMEOUT_S = 120.0

@@ -14,7 +14,7 @@ from typing import Any
 from mhnb.core.arguments import int_argument
 from mhnb.core.launch.hosts import HostName
 from mhnb.errors import InvalidRequest
-from mhnb.launch.profile import ranks_per_host, read_hostfile, read_hosts
+from mhnb.launchers.profiles import ranks_per_host, read_hostfile, read_hosts
 
 __all__ = ["add_doctor_flags", "add_start_flags", "start_arguments"]
 
@@ -105,7 +105,7 @@ def start_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _profile_settings(args: argparse.Namespace) -> dict[str, Any]:
-    from mhnb.launch.profile import KINDS
+    from mhnb.launchers.profiles import KINDS
 
     found: dict[str, Any] = {}
     for setting, _, _ in _SETTING_FLAGS.values():

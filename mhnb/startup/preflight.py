@@ -38,14 +38,14 @@ from mhnb.core.preflight_facts import (
     parse_facts,
 )
 from mhnb.errors import LaunchError, PreflightFailed
-from mhnb.launch.base import Launcher
-from mhnb.launch.chorus import CheckedHosts, MultiplexedProbes, PreflightCheck
-from mhnb.launch.mpi import MpiLauncher
-from mhnb.launch.pods import CloudLauncher
-from mhnb.launch.probe import find_version
-from mhnb.launch.probing import Probes, make_ssh_opener, open_local_probe, open_probes
-from mhnb.launch.profile import create_launcher, read_ssh_options
-from mhnb.launch.slurm import SlurmHosts, SlurmLauncher
+from mhnb.launchers.base import Launcher
+from mhnb.launchers.cloud import CloudLauncher
+from mhnb.launchers.mpi import MpiLauncher
+from mhnb.launchers.probe_client import Probes, make_ssh_opener, open_local_probe, open_probes
+from mhnb.launchers.probe_script import find_version
+from mhnb.launchers.probe_shared import CheckedHosts, MultiplexedProbes, PreflightCheck
+from mhnb.launchers.profiles import create_launcher, read_ssh_options
+from mhnb.launchers.slurm import SlurmHosts, SlurmLauncher
 from mhnb.startup.asking import StartOptions, parse_options, resolve_spec
 from mhnb.startup.flags import start_arguments
 from mhnb.system.run_dir import make_home

@@ -49,8 +49,8 @@ from mhnb.keep.berth import (
 from mhnb.keep.journaling import next_generation, prune_journals, record_generation
 from mhnb.keep.replaying import check_replay
 from mhnb.keep.replaying import replay as run_replay
-from mhnb.launch.local import AdoptedHost, check_platform
-from mhnb.launch.slurm import park_allocation, release_parked_allocation
+from mhnb.launchers.local import AdoptedHost, check_platform
+from mhnb.launchers.slurm import park_allocation, release_parked_allocation
 from mhnb.startup.asking import (
     StartOptions,
     check_folder,

@@ -30,7 +30,7 @@ from mhnb.frontend.notebook import (
 )
 from mhnb.keep import replaying
 from mhnb.keep.berth import describe_other_clusters
-from mhnb.launch.profile import format_restart_note
+from mhnb.launchers.profiles import format_restart_note
 from mhnb.rank.jaxhooks import backend_is_initialized
 from mhnb.startup import starting
 from mhnb.startup.asking import resolve_spec

@@ -20,7 +20,7 @@ from mhnb.core.launch.slurm import (
 )
 from mhnb.core.preflight_facts import PROBE_SCRIPT
 from mhnb.errors import InvalidRequest
-from mhnb.launch.profile import format_restart_note
+from mhnb.launchers.profiles import format_restart_note
 
 _FAR = ["sh", "-c", PROBE_SCRIPT]
 _ALWAYS = ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]

@@ -17,7 +17,7 @@ import ipyparallel
 import psutil
 import pytest
 
-from mhnb.launch.profile import KINDS
+from mhnb.launchers.profiles import KINDS
 from mhnb.system.resources import profile_dir
 from tests.hosts import kube, tpu
 from tests.hosts.hostnet import HostNet, wait_until

@@ -17,7 +17,7 @@ import pytest
 from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.errors import HostUnfit, HostUnreachable
-from mhnb.launch.ssh import SshProcess
+from mhnb.launchers.ssh import SshProcess
 from tests.hosts.hostnet import HostNet, wait_until
 
 _ECHO = "import sys; print('up', flush=True); print(sys.stdin.read(), end='')"
@@ -205,7 +205,7 @@ import sys
 from pathlib import Path
 from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import SshOptions
-from mhnb.launch.ssh import SshProcess
+from mhnb.launchers.ssh import SshProcess
 options = SshOptions(config_file=sys.argv[1], python=sys.executable)
 process = SshProcess(HostName("alpha"), options, ["-c", sys.argv[2]], log=Path(sys.argv[3]), piped=True)
 print(process.stdout.readline(), flush=True)

@@ -16,7 +16,7 @@ from typing import Any
 from mhnb.cluster import Cluster
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.messages import HostSpec
-from mhnb.launch.local import LocalHost
+from mhnb.launchers.local import LocalHost
 from mhnb.startup.asking import GenerationLocation, StartOptions, local_spec
 from mhnb.transport.addresses import find_free_port
 

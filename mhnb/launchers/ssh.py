@@ -19,8 +19,8 @@ from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import SshOptions, build_ssh_error, choose_python, explain_ssh, remote_line, ssh_command
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
-from mhnb.launch.base import Host
-from mhnb.launch.carried import run_program
+from mhnb.launchers.base import Host
+from mhnb.launchers.remote_command import run_program
 from mhnb.system.private_files import open_private
 from mhnb.transport.addresses import find_own_address
 

@@ -27,8 +27,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ANSWER", "find_version", "main", "main_callback", "main_multiplexed", "sign_challenge"]
-
 ANSWER = "mhnb-probe "
 """Prefix of each answer, to tell it from the output of a login shell's start-up files."""
 

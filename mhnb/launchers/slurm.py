@@ -29,10 +29,10 @@ from mhnb.core.launch.slurm import (
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.launch.base import AllocatedHost, Allocation, Host
-from mhnb.launch.carried import CommandHosts, CommandSpec, check_program, run_program, spec_input
-from mhnb.launch.chorus import CheckedHosts, PreflightCheck, PreflightStage
-from mhnb.launch.probing import PRELUDE_MULTIPLEXED, probe_input
+from mhnb.launchers.base import AllocatedHost, Allocation, Host
+from mhnb.launchers.probe_client import PRELUDE_MULTIPLEXED, probe_input
+from mhnb.launchers.probe_shared import CheckedHosts, PreflightCheck, PreflightStage
+from mhnb.launchers.remote_command import CommandHosts, CommandSpec, check_program, run_program, spec_input
 from mhnb.transport.addresses import find_own_address
 
 _STATUS_TIMEOUT_S = 10.0

@@ -10,8 +10,6 @@ from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
 
-__all__ = ["AllocatedHost", "Allocation", "CheckedHost", "Host", "Launcher", "QueuedHost", "ReportObserver"]
-
 
 class Host(Protocol):
     """A process of this machine that is a supervisor, or runs one or several on other machines."""

@@ -18,7 +18,7 @@ import psutil
 from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
-from mhnb.launch.base import Host
+from mhnb.launchers.base import Host
 from mhnb.system.private_files import open_private
 from mhnb.system.processes import PROCESS_ENDED, is_running, is_stopped, kill_groups, wait_until_ended
 from mhnb.system.resources import profile_dir

@@ -29,9 +29,9 @@ from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import LOGGED_IN, SshOptions, build_ssh_error, explain_ssh
 from mhnb.core.preflight_facts import AnswerChunk, OtherOutput, PreflightReport, ProbeExited, parse_probe_line
 from mhnb.errors import HostUnreachable, LaunchError
-from mhnb.launch.carried import CommandHosts, CommandSpec
-from mhnb.launch.probe import sign_challenge
-from mhnb.launch.probing import Probe
+from mhnb.launchers.probe_client import Probe
+from mhnb.launchers.probe_script import sign_challenge
+from mhnb.launchers.remote_command import CommandHosts, CommandSpec
 from mhnb.transport.addresses import ACCEPT_PAUSE_S, RESOURCE_ERRNOS
 
 _CONNECT_TIMEOUT_S = 8.0

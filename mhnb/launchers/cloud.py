@@ -12,12 +12,10 @@ from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import LOGGED_IN, SshOptions, build_ssh_error, choose_python, explain_ssh, remote_line
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.launch.base import Host
-from mhnb.launch.carried import CommandHosts, CommandSpec, check_program, spec_input
-from mhnb.launch.probing import PRELUDE, ChildProcess, Probe, ProbeOpener
+from mhnb.launchers.base import Host
+from mhnb.launchers.probe_client import PRELUDE, ChildProcess, Probe, ProbeOpener
+from mhnb.launchers.remote_command import CommandHosts, CommandSpec, check_program, spec_input
 from mhnb.transport.addresses import find_own_address
-
-__all__ = ["CloudLauncher"]
 
 _SHOWN_LINES = 8
 """Lines of a client's output that are shown."""

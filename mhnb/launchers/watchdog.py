@@ -1,6 +1,6 @@
 """Watchdog process for a command that must not outlive the notebook, and that could not detect the notebook's end itself.
 
-`python -m mhnb.launch.lifeline [--keep] [--clean-up WORDS] -- COMMAND...` forwards standard input to the command. When it ends,
+`python -m mhnb.launchers.watchdog [--keep] [--clean-up WORDS] -- COMMAND...` forwards standard input to the command. When it ends,
 because the notebook closed it or was killed, the command's input is closed too. A command that has not ended a moment later is
 terminated, because an srun that waits in the queue reads nothing. SIGTERM has the same effect at once, also when the end of standard
 input is ignored (`--keep`).
@@ -22,8 +22,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-__all__ = ["KEEP_MARKER", "main", "watchdog_command"]
-
 KEEP_MARKER = b": mhnb-keep; "
 """Beginning of the line after which `--keep` ignores the end of standard input. A shell ignores it too."""
 
@@ -43,7 +41,7 @@ def watchdog_command(command: Sequence[str], *, keep: bool = False, clean_up: Se
         clean_up: command to run if it had to be killed.
     """
     flags = [*(["--keep"] if keep else []), *([f"--clean-up={shlex.join(clean_up)}"] if clean_up else [])]
-    return [sys.executable, "-P", "-m", "mhnb.launch.lifeline", *flags, "--", *command]
+    return [sys.executable, "-P", "-m", "mhnb.launchers.watchdog", *flags, "--", *command]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

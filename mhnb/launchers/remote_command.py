@@ -18,11 +18,9 @@ from pathlib import Path
 from mhnb.core.launch.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
-from mhnb.launch.lifeline import KEEP_MARKER, watchdog_command
-from mhnb.launch.probe import ANSWER
+from mhnb.launchers.probe_script import ANSWER
+from mhnb.launchers.watchdog import KEEP_MARKER, watchdog_command
 from mhnb.system.private_files import open_private
-
-__all__ = ["CommandHosts", "CommandSpec", "check_program", "run_program", "spec_input"]
 
 _DETACHED_END_S = 3.0
 _END_S = 15.0

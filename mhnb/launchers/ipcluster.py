@@ -13,19 +13,7 @@ from typing import Any, ClassVar
 
 from ipyparallel.cluster.launcher import EngineLauncher, LocalControllerLauncher, LocalProcessLauncher
 
-from mhnb.launch.profile import KINDS
-
-__all__ = [
-    "MhnbControllerLauncher",
-    "MhnbEngineLauncher",
-    "MhnbGpuEngineLauncher",
-    "MhnbKubernetesEngineLauncher",
-    "MhnbLocalEngineLauncher",
-    "MhnbMpiEngineLauncher",
-    "MhnbSlurmEngineLauncher",
-    "MhnbSshEngineLauncher",
-    "MhnbTpuEngineLauncher",
-]
+from mhnb.launchers.profiles import KINDS
 
 _STOP_TIMEOUT_S = 30
 

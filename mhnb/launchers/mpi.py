@@ -15,15 +15,13 @@ from mhnb.core.launch.mpi import MpiOptions, explain_mpiexec, mpiexec_command, p
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.launch.base import Host
-from mhnb.launch.carried import CommandSpec, check_program, run_program, spec_input
-from mhnb.launch.chorus import CheckedHosts, PreflightCheck, PreflightStage, ProbeServer
-from mhnb.launch.lifeline import KEEP_MARKER
-from mhnb.launch.probing import PRELUDE_CALLBACK, probe_input
+from mhnb.launchers.base import Host
+from mhnb.launchers.probe_client import PRELUDE_CALLBACK, probe_input
+from mhnb.launchers.probe_shared import CheckedHosts, PreflightCheck, PreflightStage, ProbeServer
+from mhnb.launchers.remote_command import CommandSpec, check_program, run_program, spec_input
+from mhnb.launchers.watchdog import KEEP_MARKER
 from mhnb.system.private_files import open_private
 from mhnb.transport.addresses import find_own_address
-
-__all__ = ["MpiHosts", "MpiLauncher"]
 
 _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE")
 """Variables that show a scheduler's allocation. An mpiexec without machine names uses the allocated machines."""

@@ -18,25 +18,9 @@ from typing import IO, Any, Protocol, TypeAlias
 from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import SshOptions, choose_python, remote_line
 from mhnb.errors import HostUnreachable, LaunchError
-from mhnb.launch import probe
-from mhnb.launch.ssh import SshProcess
+from mhnb.launchers import probe_script
+from mhnb.launchers.ssh import SshProcess
 from mhnb.system.private_files import open_private
-
-__all__ = [
-    "ChildProcess",
-    "LocalPython",
-    "PRELUDE",
-    "PRELUDE_CALLBACK",
-    "PRELUDE_MULTIPLEXED",
-    "Probe",
-    "ProbeOpener",
-    "Probes",
-    "make_ssh_opener",
-    "open_local_probe",
-    "open_probes",
-    "probe_input",
-    "probe_source",
-]
 
 _PRELUDE_START = (
     "import sys; sys.version_info >= (3, 8) or sys.exit('mhnb: old python: ' + sys.version.split()[0]); "
@@ -48,7 +32,7 @@ PRELUDE_MULTIPLEXED = PRELUDE.replace("main()", "main_multiplexed()")
 PRELUDE_CALLBACK = (
     _PRELUDE_START + "exec(compile(json.loads(sys.stdin.buffer.readline()), 'probe', 'exec')); main_callback()"
 )
-_ANSWER = probe.ANSWER.encode()
+_ANSWER = probe_script.ANSWER.encode()
 _GRACE_S = 3.0
 
 
@@ -140,7 +124,7 @@ class LocalPython(ChildProcess):
 
 def probe_source() -> bytes:
     """Return the probe's own source text, as one line."""
-    return json.dumps(Path(probe.__file__).read_text(encoding="utf-8")).encode() + b"\n"
+    return json.dumps(Path(probe_script.__file__).read_text(encoding="utf-8")).encode() + b"\n"
 
 
 def probe_input(far: SshOptions, prelude: str) -> bytes:

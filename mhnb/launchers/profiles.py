@@ -33,12 +33,12 @@ from mhnb.core.launch.slurm import REQUEUE_NOTE, SlurmOptions, is_inside_job
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.messages import HostSpec
 from mhnb.errors import InvalidRequest
-from mhnb.launch.base import Launcher
-from mhnb.launch.local import FakeMultiHostLauncher
-from mhnb.launch.mpi import MpiLauncher
-from mhnb.launch.pods import CloudLauncher
-from mhnb.launch.slurm import SlurmLauncher
-from mhnb.launch.ssh import SshLauncher
+from mhnb.launchers.base import Launcher
+from mhnb.launchers.cloud import CloudLauncher
+from mhnb.launchers.local import FakeMultiHostLauncher
+from mhnb.launchers.mpi import MpiLauncher
+from mhnb.launchers.slurm import SlurmLauncher
+from mhnb.launchers.ssh import SshLauncher
 from mhnb.system.resources import list_profiles, profile_dir
 
 _Options = TypeVar("_Options")
