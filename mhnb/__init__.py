@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mhnb.core.output.results import CellResult
     from mhnb.errors import CellError, CellFailed, MhnbError
     from mhnb.explore.layouts import expect, layout, reshard
-    from mhnb.rank.asks.lowering import collectives
+    from mhnb.rank.requests.sharding import collectives
     from mhnb.startup.starting import attach, current, start
 
 __all__ = [
@@ -46,7 +46,7 @@ _MODULE_OF = {
     "Cluster": "mhnb.cluster",
     "MhnbError": "mhnb.errors",
     "attach": "mhnb.startup.starting",
-    "collectives": "mhnb.rank.asks.lowering",
+    "collectives": "mhnb.rank.requests.sharding",
     "current": "mhnb.startup.starting",
     "expect": "mhnb.explore.layouts",
     "layout": "mhnb.explore.layouts",

@@ -172,7 +172,7 @@ def _stop(args: argparse.Namespace) -> int:
     if missing:
         print(
             f"mhnb stop {args.name}: {', '.join(missing)} did not answer; what runs there waits for a notebook: "
-            "when the machine can be reached again, end it there (and all of yours there): pkill -f mhnb.rank.host",
+            "when the machine can be reached again, end it there (and all of yours there): pkill -f mhnb.rank.supervisor",
             file=sys.stderr,
         )
     return 0 if named and not missing else 1

@@ -307,7 +307,7 @@ def test_a_value_that_one_rank_cannot_make_is_bound_nowhere(ranks: PipedRanks, m
         exchange.push(ranks, {"unbound": made()})
     assert ranks.run("answer = unbound") == ["old", "old"]
     assert ranks.run(
-        "from mhnb.rank.asks.verbs import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[rank]._incoming)"
+        "from mhnb.rank.requests.handlers import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[rank]._incoming)"
     ) == [0, 0]
 
 

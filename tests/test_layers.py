@@ -45,7 +45,7 @@ ROOMS = {
 }
 """Folders that hold the work of one of these parts: the part itself is what its user meets."""
 
-_KNOW_JAX = ("mhnb.rank.jaxhooks", "mhnb.rank.jaxhooks")
+_KNOW_JAX = ("mhnb.rank.jax_private", "mhnb.rank.jax_private")
 """Launches, and everything else, of which private names must be known."""
 PURE = ("core", "sharding")
 SHARED_BY_PURE = ("errors", "values")
@@ -130,7 +130,7 @@ def _breach(module: Module, imported: str) -> str | None:
     elif top == "ipyparallel" and wing not in ("launch", "rank"):
         return "ipyparallel is imported in launch/ and rank/ only"
     elif _is_jax_private(imported) and module.name not in _KNOW_JAX:
-        return "private JAX names are touched in rank/jaxhooks.py and rank/jaxhooks.py only"
+        return "private JAX names are touched in rank/jax_private.py and rank/jax_private.py only"
     return None
 
 
@@ -140,7 +140,7 @@ def _private_jax_attributes(module: Module) -> Iterator[str]:
         return
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Attribute) and _is_jax_private(ast.unparse(node)) and not node.attr.startswith("__"):
-            yield f"{module.name}:{node.lineno}: {ast.unparse(node)} is private: for rank/jaxhooks.py and rank/jaxhooks.py only"
+            yield f"{module.name}:{node.lineno}: {ast.unparse(node)} is private: for rank/jax_private.py and rank/jax_private.py only"
 
 
 def breaches(module: Module) -> list[str]:
@@ -199,7 +199,7 @@ def test_a_breach_is_found(name: str, text: str) -> None:
         ("mhnb.core.good", "import json\nfrom mhnb.errors import MhnbError\nfrom mhnb.core.ranks import parse_ranks"),
         ("mhnb.core.good", "from . import ranks\nfrom .. import values"),
         ("mhnb.launchers.ipcluster", "import ipyparallel"),
-        ("mhnb.rank.jaxhooks", "from jax._src import pjit\nimport jax\njax._src.pjit"),
+        ("mhnb.rank.jax_private", "from jax._src import pjit\nimport jax\njax._src.pjit"),
         ("mhnb.rank.main", "import jax\njax.__version__\nimport ipyparallel.engine.app"),
         ("mhnb.cluster", "from mhnb.transport.server import SocketServer\nimport threading"),
     ],

@@ -28,7 +28,7 @@ from mhnb.keep.berth import (
     write_cluster_record,
 )
 from mhnb.keep.journaling import JournalStore, read_journal
-from mhnb.rank.supervisor.place import prepare_host
+from mhnb.rank.host_setup import prepare_host
 from mhnb.startup import starting
 from mhnb.startup.asking import StartOptions
 from mhnb.system.private_files import NotPrivate, make_private_folder, open_private, read_private, write_private
@@ -60,7 +60,7 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def supervisor() -> Iterator[int]:
     """A process that looks like a supervisor."""
-    with subprocess.Popen([sys.executable, "-c", "input()", "mhnb.rank.host"], stdin=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", "input()", "mhnb.rank.supervisor"], stdin=subprocess.PIPE) as process:
         yield process.pid
         process.communicate(b"\n")
 

@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.core.messages import HostSpec
 from mhnb.launchers.local import LocalHost
-from mhnb.rank.supervisor.spawn import _start_process
+from mhnb.rank.spawn import _start_process
 
 LONG = "x" * (65536 + 1000)
 """A little more than a pipe holds: some of it is still to be written when the reader has ended, and when the pipe is closed."""

@@ -24,7 +24,7 @@ from mhnb.system.run_dir import SUPERVISOR_MARK, has_live_notebook, is_abandoned
 
 __all__ = ["Orphan", "end_orphan", "find_orphans"]
 
-_SUPERVISOR_MODULE = "mhnb.rank.host"
+_SUPERVISOR_MODULE = "mhnb.rank.supervisor"
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class SkipCell:
 
 @dataclass(frozen=True, slots=True)
 class RankRequest:
-    """A request between cells: `handler` names a function of `rank/asks/verbs.py`. The payload is sent with it."""
+    """A request between cells: `handler` names a function of `rank/requests/handlers.py`. The payload is sent with it."""
 
     kind: ClassVar[str] = "ask"
     request_id: int

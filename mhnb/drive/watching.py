@@ -328,5 +328,5 @@ def describe_orphans(roster: RankRegistry, supervisors: Sequence[int]) -> str:
     return (
         f"{', '.join(roster.name_host(k) for k in supervisors)} could not be told to end: "
         "what was started there with --keep may live on, and waits for a notebook\n"
-        "  when the machine can be reached again, end it there (and all of yours there): pkill -f mhnb.rank.host"
+        "  when the machine can be reached again, end it there (and all of yours there): pkill -f mhnb.rank.supervisor"
     )

@@ -124,7 +124,7 @@ class CompileClient:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
         environment |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={MAX_DEVICES}"}
         self._process = process = subprocess.Popen(
-            [sys.executable, "-m", "mhnb.rank.plan_compiler"],
+            [sys.executable, "-m", "mhnb.rank.compile_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -62,7 +62,7 @@ class LocalHost:
         with open(self._log, "ab", opener=open_private) as log:
             self._process = subprocess.Popen(
                 # -P: a file named random.py beside the notebook must not break the supervisor's own imports.
-                [sys.executable, "-P", "-m", "mhnb.rank.host"],
+                [sys.executable, "-P", "-m", "mhnb.rank.supervisor"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

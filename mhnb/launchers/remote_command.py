@@ -70,7 +70,7 @@ def spec_input(spec: HostSpec, remote_options: SshOptions) -> bytes:
     # The interpreter reads its hash seed from the environment; it cannot be set later.
     seed = {"PYTHONHASHSEED": spec.environment["PYTHONHASHSEED"]}
     options = replace(choose_python(remote_options, sys.executable), environment={**seed, **remote_options.environment})
-    line = remote_line(options, ["-P", "-m", "mhnb.rank.host"])
+    line = remote_line(options, ["-P", "-m", "mhnb.rank.supervisor"])
     return KEEP_MARKER + f"{line}{format_hostspec(spec)}".encode()
 
 

@@ -235,7 +235,7 @@ class SshLauncher:
             process = SshProcess(
                 machine,
                 options,
-                ["-P", "-m", "mhnb.rank.host"],
+                ["-P", "-m", "mhnb.rank.supervisor"],
                 log=run_dir / "log" / f"{share.host}.ssh.log",
                 stdin=format_hostspec(spec).encode(),
             )

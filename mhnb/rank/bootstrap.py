@@ -16,12 +16,12 @@ from typing import Any, Protocol
 from IPython.core.getipython import get_ipython
 
 from mhnb.core.messages import HostSpec
-from mhnb.rank.cell.arrays_shown import disable_jax_breakpoint
-from mhnb.rank.guard.agreement import LaunchGate
-from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.rank.guard.localwork import LocalArrays
+from mhnb.rank.execution.shell_patches import disable_jax_breakpoint
+from mhnb.rank.guard.launch_gate import LaunchGate
+from mhnb.rank.guard.launch_recorder import LaunchRecorder
+from mhnb.rank.guard.pending_work import LocalArrays
 from mhnb.rank.guard.remote_agreement import connect_agreement, open_interrupt_flag
-from mhnb.rank.severing import CollectiveSockets
+from mhnb.rank.network_abort import CollectiveSockets
 from mhnb.transport.addresses import wait_for_port
 from mhnb.types import Phase
 
@@ -61,7 +61,7 @@ class Bootstrap:
         """Run every phase up to `checked`; without init, only up to `jax`."""
         import jax
 
-        from mhnb.rank import jaxhooks
+        from mhnb.rank import jax_private
 
         if (table := connect_agreement(self._spec, self._rank)) is not None:
             self.recorder.gate = LaunchGate(table)
@@ -70,24 +70,24 @@ class Bootstrap:
         if self._spec.engine_only:
             self.guard = {"available": False, "reason": "ipyparallel's client drives the ranks"}
         else:
-            status = jaxhooks.install(self.recorder)
+            status = jax_private.install(self.recorder)
             self.guard = {"available": status.available, "reason": status.reason}
             if status.available:
                 from mhnb.rank.guard.array_hooks import install_array_hooks
 
                 install_array_hooks(self.recorder)
-                jaxhooks.hook_argument_layout()
-            self.recorder.local_arrays = LocalArrays(jaxhooks.list_arrays)
-            jaxhooks.hook_collectives(self.collective_sockets.record_listeners)
+                jax_private.hook_argument_layout()
+            self.recorder.local_arrays = LocalArrays(jax_private.list_arrays)
+            jax_private.hook_collectives(self.collective_sockets.record_listeners)
         self._progress("jax", jax=jax.__version__)
         if "jax_check_proxy_envs" in jax.config.values:
             # It warns of every proxy variable, also of those that exempt loopback from the proxy.
             jax.config.update("jax_check_proxy_envs", False)
-        jaxhooks.allow_multi_machine_meshes()
+        jax_private.allow_multi_machine_meshes()
         # By itself gloo listens where this host's name resolves to. On a local cluster that may be nowhere, or the
         # network;
         # on several hosts it may be loopback, where the others would look for it on their own host.
-        jaxhooks.bind_gloo(self._spec.address or _LOOPBACK)
+        jax_private.bind_gloo(self._spec.address or _LOOPBACK)
         if not self._spec.engine_only:
             disable_jax_breakpoint(jax)
         jax.distributed.initialize = _restore_sigterm(jax.distributed.initialize)
@@ -99,7 +99,7 @@ class Bootstrap:
             self._check_devices()
             self._check_sum()
         else:
-            jaxhooks.register_cluster_env(arguments)
+            jax_private.register_cluster_env(arguments)
         jax.distributed.initialize = _idempotent_initialize(
             jax.distributed.initialize, arguments, jax.distributed.is_initialized
         )
@@ -225,10 +225,10 @@ class Bootstrap:
     def _facts_after_init(self) -> dict[str, Any]:
         import jax
 
-        from mhnb.rank import jaxhooks
+        from mhnb.rank import jax_private
 
         # Asking for devices earlier would initialise the backend, which waits for all ranks: the cell must do that.
-        if not (jax.distributed.is_initialized() and jaxhooks.backend_is_initialized()):
+        if not (jax.distributed.is_initialized() and jax_private.backend_is_initialized()):
             return {}
         self._awaits_init = False
         return self.facts()
@@ -282,7 +282,7 @@ def _idempotent_initialize(
     original: Callable[..., None], in_force: dict[str, Any], is_initialized: Callable[[], bool]
 ) -> Callable[..., None]:
     """Make the first line of every guide work: without arguments, or with those in force, it returns with a note."""
-    from mhnb.rank import jaxhooks
+    from mhnb.rank import jax_private
 
     signature = inspect.signature(original)
 
@@ -300,7 +300,7 @@ def _idempotent_initialize(
         if is_initialized() and all(in_force.get(name) == value for name, value in given.items()):
             print("mhnb: jax.distributed is initialised already, on every rank; nothing to do", file=sys.stderr)
             return None
-        if not (is_initialized() or jaxhooks.backend_is_initialized()):
+        if not (is_initialized() or jax_private.backend_is_initialized()):
             _await_coordinator(in_force | given)
         return original(*args, **kwargs)
 

@@ -21,13 +21,13 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Type
 
 from mhnb.core.messages import HostSpec, Message, RankReady, RankRequest, RunCell, SkipCell
-from mhnb.rank.asks.verbs import handle_request
 from mhnb.rank.bootstrap import Bootstrap
-from mhnb.rank.cell.arrays_shown import draw_shardings_without_color, register_array_reprs
-from mhnb.rank.cell.capture import Capture
-from mhnb.rank.cell.runner import CellRunner, exit_on_internal_error
-from mhnb.rank.cell.shell import RankShell, include_launches_in_time
-from mhnb.rank.supervisor.place import RankPaths, read_versions
+from mhnb.rank.execution.capture import Capture
+from mhnb.rank.execution.runner import CellRunner, exit_on_internal_error
+from mhnb.rank.execution.shell import RankShell, include_launches_in_time
+from mhnb.rank.execution.shell_patches import draw_shardings_without_color, register_array_reprs
+from mhnb.rank.host_setup import RankPaths, read_versions
+from mhnb.rank.requests.handlers import handle_request
 from mhnb.transport.client import TransportClient
 
 __all__ = ["RankEngine", "RankKernel", "serve"]

@@ -14,7 +14,7 @@ from typing import Any
 from mhnb.adapters.jax_arrays import set_ranks_per_host
 from mhnb.core.messages import HostSpec, PhaseReached, StartFailed, parse_hostspec
 from mhnb.rank.bootstrap import Bootstrap
-from mhnb.rank.supervisor.place import read_versions
+from mhnb.rank.host_setup import read_versions
 from mhnb.system.private_files import make_private_folder
 from mhnb.system.processes import end_with_parent
 from mhnb.transport.client import TransportClient

@@ -450,7 +450,8 @@ def _has_live_supervisor(record: Mapping[str, Any]) -> bool:
     try:
         # Older versions recorded only the id, so check that the process is at least a supervisor.
         return (
-            is_same_process(pid, record.get("supervisor_began_s")) and "mhnb.rank.host" in psutil.Process(pid).cmdline()
+            is_same_process(pid, record.get("supervisor_began_s"))
+            and "mhnb.rank.supervisor" in psutil.Process(pid).cmdline()
         )
     except PROCESS_UNREADABLE:
         return False

@@ -237,7 +237,7 @@ class Budget:
 
 def measure(function: Any, *arguments: Any) -> Sequence[Usage]:
     """Compile a function without launching it and return its collectives. On ranks, all ranks must call it."""
-    from mhnb.rank.asks.lowering import collectives
+    from mhnb.rank.requests.sharding import collectives
 
     return collectives(function, *arguments)
 

@@ -31,7 +31,7 @@ from mhnb.frontend.notebook import (
 from mhnb.keep import replaying
 from mhnb.keep.berth import describe_other_clusters
 from mhnb.launchers.profiles import format_restart_note
-from mhnb.rank.jaxhooks import backend_is_initialized
+from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.startup import starting
 from mhnb.startup.asking import resolve_spec
 from mhnb.startup.flags import add_start_flags, start_arguments

@@ -7,7 +7,7 @@ import pytest
 from mhnb.core.error_site import trim_embedded_traceback
 
 BEGIN = "INTERNAL: CpuCallback error: Traceback (most recent call last):\n"
-OURS = '  File "<frozen runpy>", line 198, in _run\n  File "/h/mhnb/rank/cell/runner.py", line 2, in run\n'
+OURS = '  File "<frozen runpy>", line 198, in _run\n  File "/h/mhnb/rank/execution/runner.py", line 2, in run\n'
 JAX = '  File "/v/lib/python3.11/site-packages/jax/_src/pjit.py", line 1, in call\n'
 STDLIB = '  File "/u/lib/python3.11/json/decoder.py", line 1, in decode\n'
 CELL, MINE = '  File "<cell 3>", line 2, in f\n', '  File "/mine/data.py", line 7, in read\n'

@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.core.messages import OutputEvent
 from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT, OutputAccumulator, accumulate_events
-from mhnb.rank.cell.capture import EventBuffer
+from mhnb.rank.execution.capture import EventBuffer
 
 DISPLAY: OutputEvent = ["display", {"text/plain": "old"}, {}, "id1"]
 

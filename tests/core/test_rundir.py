@@ -82,7 +82,7 @@ def test_a_number_that_was_given_again_is_nobodys(tmp_path: Path) -> None:
     """Another cluster's supervisor may have got the number: that one is not shown under this name, and not stopped."""
     place, run = {"MHNB_HOME": str(tmp_path)}, ended_run(tmp_path, 1)
     with subprocess.Popen(
-        [sys.executable, "-c", "input()", "mhnb.rank.host"], stdin=subprocess.PIPE, text=True
+        [sys.executable, "-c", "input()", "mhnb.rank.supervisor"], stdin=subprocess.PIPE, text=True
     ) as supervisor:
         write_run_record(run, "a", supervisor.pid, [], is_detachable=True)
         (record,) = read_running_clusters(place)

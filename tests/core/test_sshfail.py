@@ -37,7 +37,7 @@ root@10.77.1.1: Permission denied (publickey).
 """
 _IN = "Warning: Permanently added 'b' (ED25519) to the list of known hosts.\nmhnb: logged in\n"
 _NOT_FOUND = (
-    "Error while finding module specification for 'mhnb.rank.host' (ModuleNotFoundError: No module named 'mhnb')"
+    "Error while finding module specification for 'mhnb.rank.supervisor' (ModuleNotFoundError: No module named 'mhnb')"
 )
 
 CASES = [

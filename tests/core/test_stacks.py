@@ -55,25 +55,25 @@ SEEN: dict[str, tuple[StackSample, Activity, str]] = {
     ),
     "coordination barrier": (StackSample((MODULE,), CELL, c_function="wait_at_barrier"), "barrier", "wait_at_barrier"),
     "the cell's end": (
-        StackSample((Frame("/src/mhnb/rank/guard/launches.py", 212, "_outwait"),), CELL, pending_launch=STEP), "launch", "jit(step)",
+        StackSample((Frame("/src/mhnb/rank/guard/launch_recorder.py", 212, "_outwait"),), CELL, pending_launch=STEP), "launch", "jit(step)",
     ),
     "the cell's end, with a callback of this rank that waits": (
-        StackSample((Frame("/src/mhnb/rank/guard/localwork.py", 90, "_outwait"),), CELL, c_function="_sleep"),
+        StackSample((Frame("/src/mhnb/rank/guard/pending_work.py", 90, "_outwait"),), CELL, c_function="_sleep"),
         "blocked", "an array that is not ready",
     ),
     "the cell's end, with a program of this rank that computes": (
-        StackSample((Frame("/src/mhnb/rank/guard/localwork.py", 90, "_outwait"),), CELL, c_function="_sleep", compute_cpus=1.0),
+        StackSample((Frame("/src/mhnb/rank/guard/pending_work.py", 90, "_outwait"),), CELL, c_function="_sleep", compute_cpus=1.0),
         "computing", "",
     ),
     "busy in a launch": (
         StackSample(frames(("jax/array.py", "_value")), CELL, compute_cpus=0.8, pending_launch=STEP), "computing", "jit(step)",
     ),
     "left": (
-        StackSample(frames(("rank/guard/local_agreement.py", "pause"), ("rank/guard/localwork.py", "_outlast")), CELL, compute_cpus=0.5),
+        StackSample(frames(("rank/guard/local_agreement.py", "pause"), ("rank/guard/pending_work.py", "_outlast")), CELL, compute_cpus=0.5),
         "blocked", "a collective of an earlier cell, which still runs or waits",
     ),
     "agreement": (
-        StackSample(frames(("rank/guard/agreement.py", "agree"), ("jax/pjit.py", "cache_miss")), CELL, compute_cpus=0.5),
+        StackSample(frames(("rank/guard/launch_gate.py", "agree"), ("jax/pjit.py", "cache_miss")), CELL, compute_cpus=0.5),
         "agreement", "the next launch",
     ),
     "local program": (StackSample(frames(("jax/api.py", "block_until_ready")), CELL, compute_cpus=1.9), "computing", ""),
@@ -132,7 +132,7 @@ def test_the_line_is_the_cells_own() -> None:
 
 def test_after_the_cells_code_the_line_is_the_launchs() -> None:
     """A cell that waits at its end has no frame any more."""
-    sight = StackSample((Frame("/src/mhnb/rank/guard/launches.py", 212, "_outwait"),), CELL, pending_launch=STEP)
+    sight = StackSample((Frame("/src/mhnb/rank/guard/launch_recorder.py", 212, "_outwait"),), CELL, pending_launch=STEP)
     assert classify_stack(sight, STDLIB).line == 2
 
 

@@ -62,5 +62,5 @@ def check_nothing_secret(cluster: Cluster) -> None:
     """A program that a cell starts finds no key in its own environment, nor in what `/proc` says of our processes there."""
     keys = [key for key in keys_of(cluster).values() if key]
     for rank in cluster.run(_TELL.format(look=_LOOK)).check():
-        assert "mhnb.rank.host" in rank.stdout
+        assert "mhnb.rank.supervisor" in rank.stdout
         assert [key for key in keys if key in rank.stdout] == []

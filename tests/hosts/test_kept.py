@@ -29,7 +29,7 @@ def _on_machines(net: HostNet, count: int = 2, **options: Any) -> dict[str, Any]
 
 def _supervisor_on(net: HostNet, at: int) -> psutil.Process:
     # A rank is forked from it, and looks the same; sshd may still be about to end.
-    pids = {pid for pid, words in net[at].pids().items() if "mhnb.rank.host" in words and "sshd" not in words}
+    pids = {pid for pid, words in net[at].pids().items() if "mhnb.rank.supervisor" in words and "sshd" not in words}
     (pid,) = (pid for pid in pids if psutil.Process(pid).ppid() not in pids)
     return psutil.Process(pid)
 

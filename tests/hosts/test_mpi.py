@@ -63,7 +63,7 @@ def test_the_rank_is_the_number_in_comm_world(begin: Begin) -> None:
     cluster = begin()
     said = cluster.run(_WHO).check()
     assert [rank.stdout.partition(" ")[2] for rank in said] == ["[0.0, 1.0, 2.0, 3.0]\n"] * 4
-    seen = [text for text in map(_seen, psutil.process_iter()) if "mhnb.rank.host" in text or "mpiexec" in text]
+    seen = [text for text in map(_seen, psutil.process_iter()) if "mhnb.rank.supervisor" in text or "mpiexec" in text]
     # The four supervisors, the hub's, mpiexec and what holds it.
     assert len(seen) >= 7
     assert cluster._resources.key.hex() not in "".join(seen)

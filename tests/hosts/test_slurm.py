@@ -105,7 +105,7 @@ def test_a_sum_over_four_nodes(begin: Begin, slurm: Slurm, made_up_net: HostNet)
     said = cluster.run(_SUM).check()
     assert sorted(rank.stdout for rank in said) == sorted(f"{host.name} [0.0, 1.0, 2.0, 3.0]\n" for host in made_up_net)
     assert slurm.ask("squeue", "-h", "-o", "%P %l %D %T").split() == ["short", "10:00", "4", "RUNNING"]
-    seen = [text for text in map(_visible, psutil.process_iter()) if "mhnb.rank.host" in text or "srun" in text]
+    seen = [text for text in map(_visible, psutil.process_iter()) if "mhnb.rank.supervisor" in text or "srun" in text]
     # The four supervisors, the hub's, srun and what holds it.
     assert len(seen) >= 7
     assert cluster._resources.key.hex() not in "".join(seen)

@@ -157,7 +157,7 @@ def test_what_is_missing_there(start: Started, net: HostNet) -> None:
     process = SshProcess(
         HostName("alpha"),
         replace(start.options, environment={"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}),
-        ["-I", "-S", "-m", "mhnb.rank.host"],
+        ["-I", "-S", "-m", "mhnb.rank.supervisor"],
         log=start.log,
     )
     assert process.wait(30)

@@ -24,8 +24,8 @@ from mhnb.core.codec import decode, encode
 from mhnb.core.hang_report import PendingLaunch
 from mhnb.core.messages import CellEnded, CellRefused, Message, OutputEvent, OutputProduced, RunCell, SkipCell
 from mhnb.core.output.outputs import accumulate_events
-from mhnb.rank.guard.agreement import Mismatches
-from mhnb.rank.guard.launches import LaunchReport
+from mhnb.rank.guard.launch_gate import Mismatches
+from mhnb.rank.guard.launch_recorder import LaunchReport
 from mhnb.types import Outcome, Output
 
 __all__ = ["CellProcess", "Said"]
@@ -220,9 +220,9 @@ class PlayedLaunches:
 
 
 async def _serve(folder: Path, generation: int, commands: int, answers: int) -> None:
-    from mhnb.rank.cell.capture import Capture
-    from mhnb.rank.cell.runner import CellRunner
-    from mhnb.rank.cell.shell import RankShell
+    from mhnb.rank.execution.capture import Capture
+    from mhnb.rank.execution.runner import CellRunner
+    from mhnb.rank.execution.shell import RankShell
 
     capture = Capture(folder / "log", (folder / "out", folder / "err"), folder / "begun")
     capture.install_native()

@@ -606,11 +606,11 @@ def _lower_recorded(program, world):
 
 def identify(lowered: Any) -> str:
     """Return what the guard hashes of a lowered program, but for its devices."""
-    from mhnb.rank import jaxhooks
+    from mhnb.rank import jax_private
 
     computation = lowered._lowering
-    jaxhooks._current.module, jaxhooks._current.arguments = computation._hlo, computation.compile_args
-    return jaxhooks._module_text(None)
+    jax_private._current.module, jax_private._current.arguments = computation._hlo, computation.compile_args
+    return jax_private._module_text(None)
 
 
 def main() -> None:

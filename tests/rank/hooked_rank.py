@@ -11,8 +11,8 @@ import os
 import sys
 from typing import Any
 
-from mhnb.rank import jaxhooks
-from mhnb.rank.guard.launches import LaunchRecorder
+from mhnb.rank import jax_private
+from mhnb.rank.guard.launch_recorder import LaunchRecorder
 
 DEVICES = 2
 
@@ -23,7 +23,7 @@ def start(rank: int, count: int, port: int) -> tuple[LaunchRecorder, dict[str, A
     import numpy as np
 
     recorder = LaunchRecorder()
-    status = jaxhooks.install(recorder)
+    status = jax_private.install(recorder)
     assert status.available, status.reason
     jax.distributed.initialize(f"127.0.0.1:{port}", count, rank, [0], cluster_detection_method="deactivate")
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))

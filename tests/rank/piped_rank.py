@@ -72,7 +72,7 @@ def main() -> None:
     _start_jax(rank, count, port, devices)
     from IPython.core.interactiveshell import InteractiveShell
 
-    from mhnb.rank.asks.verbs import handle_request
+    from mhnb.rank.requests.handlers import handle_request
 
     shell = InteractiveShell.instance()
     # As in an engine, where the user's module is `__main__`.

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 
-from mhnb.rank.host import OrphanTimer, has_connections
+from mhnb.rank.supervisor import OrphanTimer, has_connections
 from tests.hosts.hostnet import wait_until
 
 _HUB = """

@@ -10,7 +10,7 @@ import pytest
 
 from mhnb.core.guard.agreement import LAUNCH_DECISION, Decision, LaunchProposal, Vote
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.agreement import DeferredSignals, LaunchGate
+from mhnb.rank.guard.launch_gate import DeferredSignals, LaunchGate
 
 
 class BellError(Exception):

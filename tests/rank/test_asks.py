@@ -113,13 +113,13 @@ def test_a_large_value_is_let_go(rank: PipedRanks) -> None:
     assert rank.verbs() == ["hold"]
     exchange.pull(rank, ["large"])
     assert rank.verbs() == ["hold", "fetch", "fetch", "release"]
-    rank.run("from mhnb.rank.asks.verbs import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[0]._outgoing)")
+    rank.run("from mhnb.rank.requests.handlers import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[0]._outgoing)")
     assert rank.run("answer = len(_TRANSFER_STORES[0]._outgoing)") == [0]
 
 
 def test_a_transfer_left_behind_is_dropped(rank: PipedRanks) -> None:
     """What a notebook that went away left on a rank ends with the next transfer."""
-    rank.run("left = np.zeros(2**20); from mhnb.rank.asks.verbs import _TRANSFER_STORES")
+    rank.run("left = np.zeros(2**20); from mhnb.rank.requests.handlers import _TRANSFER_STORES")
     arguments = {"transfer": "gone", "live": ["gone"], "names": ["left"], "digest_local": False}
     assert rank.ask(0, "hold", arguments).result(60).ok
     assert rank.run("answer = list(_TRANSFER_STORES[0]._outgoing)") == [["gone"]]

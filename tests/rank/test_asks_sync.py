@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.asks.sync import finish_files, list_missing_files, write_files
+from mhnb.rank.requests.files import finish_files, list_missing_files, write_files
 
 
 def test_a_file_of_which_a_piece_was_lost_never_takes_its_place(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mhnb.core.messages import OutputEvent
 from mhnb.core.output.outputs import accumulate_events
-from mhnb.rank.cell.capture import EventBuffer
+from mhnb.rank.execution.capture import EventBuffer
 
 
 def text_of(events: list[OutputEvent]) -> str:

@@ -12,7 +12,7 @@ import pytest
 from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow, compare_host_data
 from mhnb.core.guard.provenance import ANY, uncompared_blocks
 from mhnb.core.guard.threads import UNKNOWN_THREAD
-from mhnb.rank.cell.origin import current_thread, propagate_to_threads
+from mhnb.rank.execution.streams import current_thread, propagate_to_threads
 from mhnb.rank.guard.hashing import ArrayBytes, HostArray
 from mhnb.rank.guard.host_data import HostDataRecorder, SharedBoxes, merge_boxes
 from mhnb.rank.guard.provenance import combine_tags, read_tags

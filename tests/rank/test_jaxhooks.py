@@ -20,8 +20,8 @@ import pytest
 
 from mhnb.core.guard.launches import LOCAL_PREFIX, compare_launches, judge_state
 from mhnb.core.hints import find_hint
-from mhnb.rank import jaxhooks
-from mhnb.rank.guard.launches import LaunchRecorder
+from mhnb.rank import jax_private
+from mhnb.rank.guard.launch_recorder import LaunchRecorder
 from mhnb.transport.addresses import find_free_port
 from tests.source import ROOT
 
@@ -344,7 +344,7 @@ class FakeCall:
         self._at_dispatch, self._at_outputs = at_dispatch, at_outputs
 
     def call(self) -> Any:
-        return jaxhooks._launch_and_settle(self._launch)
+        return jax_private._launch_and_settle(self._launch)
 
     def _launch(self) -> Any:
         return self.xla_executable.execute_sharded([]).consume_with_handlers([])
@@ -375,8 +375,10 @@ class FakeCall:
 def test_a_dispatch_that_raises(monkeypatch: pytest.MonkeyPatch, call: FakeCall, launches: int, abandoned: int) -> None:
     """Refused by the runtime: no launch. Raised after the run: a launch that is over. Interrupted: abandoned."""
     recorder = LaunchRecorder()
-    monkeypatch.setattr(jaxhooks, "_recorder", recorder)
-    recorded = jaxhooks._build_hooked(lambda: call, jaxhooks._Program("a", "jit(a)", (0, 1)), lambda made, _: made)
+    monkeypatch.setattr(jax_private, "_recorder", recorder)
+    recorded = jax_private._build_hooked(
+        lambda: call, jax_private._Program("a", "jit(a)", (0, 1)), lambda made, _: made
+    )
     with contextlib.suppress(RuntimeError, FloatingPointError, KeyboardInterrupt):
         recorded.call()
     recorder.wait_all()
@@ -386,11 +388,15 @@ def test_a_dispatch_that_raises(monkeypatch: pytest.MonkeyPatch, call: FakeCall,
 
 def test_our_frames_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every frame of the hooks in a traceback asks to be hidden."""
-    monkeypatch.setattr(jaxhooks, "_recorder", LaunchRecorder())
+    monkeypatch.setattr(jax_private, "_recorder", LaunchRecorder())
     call = FakeCall(at_outputs=FloatingPointError("nan"))
     with pytest.raises(FloatingPointError) as caught:
-        jaxhooks._build_hooked(lambda: call, jaxhooks._Program("a", "jit(a)", (0, 1)), lambda made, _: made).call()
-    frames = [f for f, _ in traceback.walk_tb(caught.value.__traceback__) if f.f_code.co_filename == jaxhooks.__file__]
+        jax_private._build_hooked(
+            lambda: call, jax_private._Program("a", "jit(a)", (0, 1)), lambda made, _: made
+        ).call()
+    frames = [
+        f for f, _ in traceback.walk_tb(caught.value.__traceback__) if f.f_code.co_filename == jax_private.__file__
+    ]
     assert [f.f_code.co_name for f in frames] == ["_launch_and_settle", "consume_with_handlers"]
     assert all(f.f_locals["__tracebackhide__"] for f in frames)
 
@@ -400,7 +406,7 @@ import jax
 from jax._src import pjit, xla_bridge
 from jax._src.interpreters import pxla
 from mhnb.rank import jaxhooks
-from mhnb.rank.guard.launches import LaunchRecorder
+from mhnb.rank.guard.launch_recorder import LaunchRecorder
 names = [(pxla.UnloadedMeshExecutable, "load"), (pxla.UnloadedMeshExecutable, "from_hlo")]
 before = [owner.__dict__[name] for owner, name in names]
 {change}

@@ -9,7 +9,7 @@ import pytest
 
 from mhnb.core.hang_report import PendingLaunch
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.launches import Launch, LaunchRecorder
+from mhnb.rank.guard.launch_recorder import Launch, LaunchRecorder
 
 
 class FakeArray:

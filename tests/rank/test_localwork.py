@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.rank.guard.localwork import LocalArrays, poll_pauses_s
+from mhnb.rank.guard.launch_recorder import LaunchRecorder
+from mhnb.rank.guard.pending_work import LocalArrays, poll_pauses_s
 from tests.rank.test_launches import FakeArray, Sleeper, note
 
 
@@ -187,7 +187,7 @@ def test_jax_lists_the_newest_first() -> None:
     """What is not looked at again rests on it: the order of JAX's list, also of arrays that other threads make."""
     program = """
 import threading, numpy as np
-from mhnb.rank.jaxhooks import list_arrays
+from mhnb.rank.jax_private import list_arrays
 assert list_arrays() == []
 import jax
 assert list_arrays() == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.core.messages import CellEnded, RankStatus
-from mhnb.rank.cell.looking import _find_call, read_call
+from mhnb.rank.execution.stack_sampler import _find_call, read_call
 from tests.rank.cellprocess import CellProcess
 
 
@@ -219,7 +219,7 @@ def test_a_look_parses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 _LOOKED_AT_WHILE_IT_RUNS = """
-from mhnb.rank.cell.looking import _coroutine_frames
+from mhnb.rank.execution.stack_sampler import _coroutine_frames
 
 class Look:
     def __call__(self):

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.agreement import Mismatches
+from mhnb.rank.guard.launch_gate import Mismatches
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.cell.origin import NativeFile, split_library_noise
+from mhnb.rank.execution.streams import NativeFile, split_library_noise
 
 TAIL = "peer ranks. Expected number of connected peer ranks is :"
 NOISE = {

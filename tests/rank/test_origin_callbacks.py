@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from mhnb.core.guard.threads import MAIN_THREAD
-from mhnb.rank.cell.origin import CELL_NUMBER, current_thread, propagate_to_threads
+from mhnb.rank.execution.streams import CELL_NUMBER, current_thread, propagate_to_threads
 
 
 def test_callbacks_that_come_in_another_order_are_told_apart() -> None:

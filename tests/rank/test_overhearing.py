@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from mhnb.rank.cell.origin import capture_thread_output
+from mhnb.rank.execution.streams import capture_thread_output
 
 
 def test_only_this_threads_words_are_kept(capsys: pytest.CaptureFixture[str]) -> None:

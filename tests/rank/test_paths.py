@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.supervisor.place import LogOffsets, Offsets, RankPaths, read_offsets
+from mhnb.rank.host_setup import LogOffsets, Offsets, RankPaths, read_offsets
 
 
 @pytest.fixture

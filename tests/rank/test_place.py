@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.core.messages import HostSpec
-from mhnb.rank.supervisor.place import prepare_host
+from mhnb.rank.host_setup import prepare_host
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.rank.guard.shared_board import SharedBoard, create_board
-from mhnb.rank.severing import CollectiveSockets
+from mhnb.rank.network_abort import CollectiveSockets
 
 Pair = tuple[socket.socket, socket.socket]
 

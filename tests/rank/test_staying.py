@@ -47,7 +47,7 @@ def test_told_to_stay_and_let_go_of_in_the_same_moment(tmp_path: Path, leftovers
     spec = HostSpec(
         link.url, key.hex(), 0, 1, 1, [], 1, "", {}, {}, "", str(tmp_path), starts_hub=False, is_detachable=True, staged_start=True
     )  # fmt: skip
-    command = [sys.executable, "-P", "-m", "mhnb.rank.host"]
+    command = [sys.executable, "-P", "-m", "mhnb.rank.supervisor"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as host, ended(host), closing(link):
         assert host.stdin is not None
         host.stdin.write(format_hostspec(spec).encode())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mhnb.rank.cell.cells import find_user_location
+from mhnb.rank.execution.tracebacks import find_user_location
 
 LIBRARY = "def apply(f):\n    return f()\ndef fail():\n    raise ValueError"
 CELL = "def step():\n    return apply(fail)"

@@ -15,7 +15,7 @@ import pytest
 from mhnb.cluster import Cluster
 from mhnb.core.export import CellStep, export_script
 from mhnb.keep.exporting import export_cluster
-from mhnb.rank.cell.origin import split_library_noise
+from mhnb.rank.execution.streams import split_library_noise
 from mhnb.transport.addresses import find_free_port
 
 CELLS = (

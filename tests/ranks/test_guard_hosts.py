@@ -88,7 +88,7 @@ def test_what_differs_is_said_across_hosts(ready: Cluster) -> None:  # noqa: F81
 def test_the_guard_is_there_on_every_host(ready: Cluster) -> None:  # noqa: F811
     """One board, reached from all of them: rank 0 at the board, the others through the delegate."""
     assert ready.guard == "lockstep"
-    kinds = ready.run("import mhnb.rank.jaxhooks as hooks; type(hooks._recorder.gate._backend).__name__").check()
+    kinds = ready.run("import mhnb.rank.jax_private as hooks; type(hooks._recorder.gate._backend).__name__").check()
     assert [rank.text for rank in kinds] == ["'LocalAgreement'", *["'RemoteAgreement'"] * 3]
 
 
@@ -190,7 +190,7 @@ def late():
     except BaseException as error: caught.append(str(error))
 if rank == 2:
     import sys; sys.setswitchinterval(0.005)
-    import mhnb.rank.jaxhooks as hooks
+    import mhnb.rank.jax_private as hooks
     thread = threading.Thread(target=late, daemon=True); thread.start()
     while not (hooks._recorder.gate.has_launching_threads() or caught): time.sleep(0.001)"""
     result = ready.run(code)
@@ -202,7 +202,7 @@ if rank == 2:
 WAITS = """
 import os
 if rank == 0:
-    import mhnb.rank.jaxhooks as hooks
+    import mhnb.rank.jax_private as hooks
     while not os.path.exists(flag): time.sleep(0.05)
     while is_lost and hooks._recorder.gate._backend._board.ended_seq(1) < 1 << 31: time.sleep(0.05)
 else: print('on', flush=True)

@@ -403,7 +403,7 @@ def test_a_way_of_making_arrays_that_the_guard_does_not_see_is_named(ready: Clus
     """The start tries each way; where JAX has moved one out of sight, it is named instead of missed."""
     code = """
 import mhnb.rank.bootstrap
-from mhnb.rank.jaxhooks import current_recorder
+from mhnb.rank.jax_private import current_recorder
 start = object.__new__(mhnb.rank.bootstrap.Bootstrap)
 start.recorder = current_recorder()
 numbers = np.arange(jax.device_count(), dtype=np.float32)

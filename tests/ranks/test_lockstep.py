@@ -346,7 +346,7 @@ except KeyboardInterrupt:
 @pytest.mark.usefixtures("agrees_late")
 def test_what_handles_an_interrupt_is_waited_for(ready: Cluster) -> None:
     """The cell goes on to its end as any other: it waits for what it launched, and gives it no less time than any other does."""
-    limit = "import mhnb.rank.cell.runner; before, mhnb.rank.cell.runner._STOPPED_WAIT_S = mhnb.rank.cell.runner._STOPPED_WAIT_S, 0.0"
+    limit = "import mhnb.rank.execution.runner; before, mhnb.rank.execution.runner._STOPPED_WAIT_S = mhnb.rank.execution.runner._STOPPED_WAIT_S, 0.0"
     ready.run(limit).check()
     code = f"""
 {_SLOW}
@@ -358,7 +358,7 @@ except KeyboardInterrupt:
     try:
         result = run_until_said(ready, code, "on")
     finally:
-        ready.run("mhnb.rank.cell.runner._STOPPED_WAIT_S = before")
+        ready.run("mhnb.rank.execution.runner._STOPPED_WAIT_S = before")
     assert ({rank.outcome for rank in result}, result.state, result.notes) == ({"ok"}, "clean", ())
     check_sum(ready)
 
@@ -541,7 +541,7 @@ def test_a_users_signal_in_the_middle_of_a_launch_is_heard_after_it(ready: Clust
     """Its handler raises on one rank, which has agreed on the launch: the others are not left alone in it, nor met by the next."""
     code = """
 import signal
-from mhnb.rank.guard.launches import LaunchRecorder
+from mhnb.rank.guard.launch_recorder import LaunchRecorder
 class RungError(Exception): pass
 def ring(*_): raise RungError
 signal.signal(signal.SIGUSR1, ring)

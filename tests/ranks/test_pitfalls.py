@@ -21,7 +21,7 @@ from mhnb.core.error_site import ErrorSite
 from mhnb.core.hints import find_hint
 from mhnb.core.output.results import CellResult
 from mhnb.core.state.rank_registry import drop_stack_frames, pick_error_line
-from mhnb.rank.cell.origin import split_library_noise
+from mhnb.rank.execution.streams import split_library_noise
 from mhnb.transport.addresses import find_free_port
 
 Fresh = Callable[..., Cluster]

@@ -137,15 +137,13 @@ def test_progress_names_every_phase(fresh: Fresh) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux alone")
 def test_what_of_mhnb_ranks_import_at_the_start_is_imported_once(fresh: Fresh) -> None:
     """Before they are forked: a module that is forgotten there costs every rank its import. And installed packages are found as ever."""
-    program = (
-        "import sys, mhnb.rank.host\nfrom mhnb.rank.supervisor.spawn import preload\npreload()\nprint(*sys.modules)"
-    )
+    program = "import sys, mhnb.rank.supervisor\nfrom mhnb.rank.spawn import preload\npreload()\nprint(*sys.modules)"
     before = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     cell = "import sys, importlib.metadata as m\nprint(*sys.modules)\n'mhnb' in {d.name for d in m.distributions()}"
     rank = fresh(1, 1).run(cell).check()[0]
     late = {name for name in set(rank.stdout.split()) - set(before) if name.startswith("mhnb.")}
     # The hub is forked before all others.
-    assert late <= {"mhnb.rank.hub"}
+    assert late <= {"mhnb.rank.controller"}
     assert rank.text == "True"
 
 
@@ -478,7 +476,7 @@ _NO_PROBE = """
 import importlib.util, sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == 'mhnb.rank.jaxhooks':
+        if name == 'mhnb.rank.jax_private':
             sys.meta_path.remove(self)
             spec = importlib.util.find_spec(name)
             run = spec.loader.exec_module

@@ -22,7 +22,7 @@ def ready(cluster: Cluster) -> Cluster:
 
 
 BESIDE = """
-from mhnb.rank.jaxhooks import current_recorder as launches
+from mhnb.rank.jax_private import current_recorder as launches
 gate = threading.Event()
 def loader():
     if rank == 1: gate.wait()

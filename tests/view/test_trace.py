@@ -26,7 +26,7 @@ def test_frames_of_jax_fold_to_a_line() -> None:
 
 def test_frames_of_several_libraries_fold_together() -> None:
     """mhnb's own frames are as uninteresting as JAX's."""
-    ours = "File /v/site-packages/mhnb/rank/cell/runner.py:7, in run\n----> 7 x"
+    ours = "File /v/site-packages/mhnb/rank/execution/runner.py:7, in run\n----> 7 x"
     assert collapse_traceback([JAX_FRAME, ours])[0].label == "… 2 frames inside jax and mhnb"
 
 

@@ -16,9 +16,9 @@ from mhnb.adapters.jax_arrays import host_copy, shards_of
 from mhnb.adapters.numpy_arrays import raw_bytes
 from mhnb.rank.guard.hashing import ArrayBytes
 from mhnb.rank.guard.host_data import HostDataRecorder
-from mhnb.rank.guard.launches import LaunchRecorder
+from mhnb.rank.guard.launch_recorder import LaunchRecorder
 from mhnb.rank.guard.provenance import copy_provenance, is_tagged
-from mhnb.rank.jaxhooks import hook_array_constructors, unwrap_array
+from mhnb.rank.jax_private import hook_array_constructors, unwrap_array
 
 __all__ = ["install_array_hooks"]
 

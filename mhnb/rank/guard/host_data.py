@@ -26,7 +26,7 @@ from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow
 from mhnb.core.guard.provenance import ANY, HASH_MASK, HOST_DATA, SHARDED_HOST_DATA, uncompared_positions
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD
 from mhnb.core.variables import format_array
-from mhnb.rank.cell.origin import current_thread
+from mhnb.rank.execution.streams import current_thread
 from mhnb.rank.guard.hashing import ArrayBytes, DeferredHashes, HashLabel, HostArray, RunningHash, hash_bytes
 from mhnb.rank.guard.provenance import (
     BOXES,

@@ -19,7 +19,7 @@ import numpy as np
 
 from mhnb.core.guard.programs import CALLBACK_PREFIX
 from mhnb.errors import InvalidRequest
-from mhnb.rank.guard.launches import LaunchRecorder
+from mhnb.rank.guard.launch_recorder import LaunchRecorder
 
 __all__ = [
     "CompiledProgram",

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from mhnb.core.messages import OutputEvent, shorten_error, shorten_text
 from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT
-from mhnb.rank.cell.origin import (
+from mhnb.rank.execution.streams import (
     CELL_NUMBER,
     NativeFile,
     RankStream,
@@ -31,7 +31,7 @@ from mhnb.rank.cell.origin import (
     split_library_noise,
     weak_callback,
 )
-from mhnb.rank.supervisor.place import LogOffsets, Offsets
+from mhnb.rank.host_setup import LogOffsets, Offsets
 
 _CHUNK = 8 * 1024
 _LIVE_CHARS = 16 * 1024

@@ -13,22 +13,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeAlias, TypeGuard, TypeVar
 
-__all__ = [
-    "Reading",
-    "cause_of",
-    "class_has",
-    "contains_group",
-    "is_a",
-    "list_chain",
-    "members_of",
-    "name_of",
-    "notes_of",
-    "read_error",
-    "syntax_error_location",
-    "text_of",
-    "traceback_of",
-]
-
 _MAX_NAME_CHARS = 200
 _MAX_NEAREST, _MAX_DEEPEST = 12, 4
 """In a longer chain of causes, the errors next to the one that was raised are drawn, and the earliest ones."""

@@ -11,9 +11,7 @@ from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.zmqshell import ZMQDisplayPublisher
 
 if TYPE_CHECKING:
-    from mhnb.rank.cell.capture import Capture
-
-__all__ = ["RankDisplayHook", "RankDisplayPublisher", "clean_bundle"]
+    from mhnb.rank.execution.capture import Capture
 
 
 class RankDisplayPublisher(ZMQDisplayPublisher):

@@ -11,8 +11,6 @@ from mhnb.core.messages import HostSpec, parse_hostspec
 from mhnb.system.processes import end_with_parent
 from mhnb.transport.addresses import reserve_hub_ports
 
-__all__ = ["main", "run_hub"]
-
 _PORT_COUNT = 24
 """The controller uses 19; more than are given here it would choose itself."""
 

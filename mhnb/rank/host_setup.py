@@ -28,7 +28,7 @@ from mhnb.core.launch.environment import divide_gpus
 from mhnb.core.messages import HostSpec
 from mhnb.core.state.rank_registry import drop_flag_help, drop_stack_frames
 from mhnb.errors import LaunchError
-from mhnb.rank.cell.origin import split_library_noise
+from mhnb.rank.execution.streams import split_library_noise
 from mhnb.system.private_files import NotPrivate, check_ancestors, make_private_folder, open_private, write_private
 from mhnb.system.processes import list_gpus, require_gpus
 from mhnb.system.resources import profile_dir

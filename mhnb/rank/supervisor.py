@@ -44,7 +44,7 @@ from mhnb.core.messages import (
 from mhnb.rank.guard.agreement_server import listen
 from mhnb.rank.guard.local_agreement import mark_rank_lost
 from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard, create_board, create_interrupt_flag
-from mhnb.rank.supervisor.place import (
+from mhnb.rank.host_setup import (
     RankPaths,
     assign_gpus,
     await_connection_file,
@@ -52,7 +52,7 @@ from mhnb.rank.supervisor.place import (
     read_hub_lines,
     write_connection_file,
 )
-from mhnb.rank.supervisor.spawn import preload, spawn_agreement_server, spawn_hub, spawn_rank
+from mhnb.rank.spawn import preload, spawn_agreement_server, spawn_hub, spawn_rank
 from mhnb.system.capacity import raise_open_file_limit
 from mhnb.system.private_files import open_private, touch_private
 from mhnb.system.processes import PROCESS_UNREADABLE, is_stopped, resident_nbytes

@@ -22,23 +22,8 @@ from IPython.core.compilerop import CachingCompiler
 from mhnb.core.guard.threads import UNKNOWN_THREAD, format_thread, kind_of
 from mhnb.core.hang_report import CAPTURED_FILE, TIMED_FILES, cell_line
 from mhnb.errors import MhnbError
-from mhnb.rank.cell.origin import CellThread
-from mhnb.rank.raised import class_has, syntax_error_location, traceback_of
-
-__all__ = [
-    "CellCompiler",
-    "RunningCell",
-    "align_lines",
-    "cell_file",
-    "cut_library_frames",
-    "find_cell_line",
-    "find_error_site",
-    "find_user_location",
-    "format_frames",
-    "hide_own_frames",
-    "print_thread_error",
-    "print_unraisable",
-]
+from mhnb.rank.execution.exceptions import class_has, syntax_error_location, traceback_of
+from mhnb.rank.execution.streams import CellThread
 
 _MHNB_RANK_FOLDER = str(Path(__file__).parents[1])
 _CELL = re.compile(r"<cell (\d+)>")

@@ -30,8 +30,6 @@ from mhnb.core.transfer import INLINE_NBYTES, ArrayDescription, LocalBox, Owners
 from mhnb.rank.guard.provenance import read_provenance
 from mhnb.sharding.boxes import full_box
 
-__all__ = ["HandlerResult", "TransferStore"]
-
 HandlerResult = tuple[Any, tuple[memoryview, ...]]
 """What a request handler returns: a value for JSON, and payload."""
 

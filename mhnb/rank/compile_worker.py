@@ -20,12 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mhnb.rank.asks.lowering import lower_program, replace_source
+from mhnb.rank.requests.sharding import lower_program, replace_source
 from mhnb.sharding.hlo_text import SourceLine
 from mhnb.sharding.report import program_to_wire
 from mhnb.sharding.spec import parse_spec
-
-__all__ = ["find_program", "handle_request", "main"]
 
 
 def matmul(x: Any, w: Any) -> Any:

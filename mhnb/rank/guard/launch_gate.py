@@ -43,7 +43,8 @@ from mhnb.core.guard.agreement import (
 from mhnb.core.guard.provenance import InputRow, join_uncompared_blocks, uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
-from mhnb.rank.cell.origin import current_cell, current_thread, weak_callback
+from mhnb.rank.execution.exceptions import cause_of, is_a, members_of
+from mhnb.rank.execution.streams import current_cell, current_thread, weak_callback
 from mhnb.rank.guard.hashing import sample_of
 from mhnb.rank.guard.local_agreement import AgreementBackend
 from mhnb.rank.guard.provenance import (
@@ -56,7 +57,6 @@ from mhnb.rank.guard.provenance import (
     for_collective,
     read_tags,
 )
-from mhnb.rank.raised import cause_of, is_a, members_of
 
 
 class Mismatches:

@@ -41,7 +41,7 @@ import numpy as np
 
 from mhnb.core.guard.launches import LOCAL_PREFIX, has_collectives
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.launches import Launch, LaunchRecorder
+from mhnb.rank.guard.launch_recorder import Launch, LaunchRecorder
 from mhnb.rank.guard.programs import (
     CompiledProgram,
     canonicalize_module,

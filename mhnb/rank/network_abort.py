@@ -14,8 +14,6 @@ from typing import Any, Protocol, TypeVar
 
 import psutil
 
-__all__ = ["AbortFlag", "CollectiveSockets"]
-
 _Address = tuple[str, int]
 _Made = TypeVar("_Made")
 _MAPPED = "::ffff:"

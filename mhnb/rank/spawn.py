@@ -23,11 +23,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from mhnb.core.messages import HostSpec, format_hostspec
-from mhnb.rank.supervisor.place import RankPaths, hub_log
+from mhnb.rank.host_setup import RankPaths, hub_log
 from mhnb.system.private_files import open_private
 from mhnb.system.processes import end_with_parent
-
-__all__ = ["preload", "run_child", "spawn_agreement_server", "spawn_hub", "spawn_rank"]
 
 _PRELOADED = (
     "zmq",
@@ -40,7 +38,7 @@ _PRELOADED = (
     "mhnb.rank.main",
     "mhnb.rank.engine",
     "mhnb.rank.bootstrap",
-    "mhnb.rank.jaxhooks",
+    "mhnb.rank.jax_private",
     "mhnb.rank.guard.array_hooks",
 )
 """What every rank imports when it starts, in order."""
@@ -91,13 +89,13 @@ def _skip_rocm_search() -> Iterator[None]:
 
 def spawn_hub(spec: HostSpec) -> int:
     """Start ipyparallel's controller for this cluster; return its process id."""
-    from mhnb.rank.hub import run_hub
+    from mhnb.rank.controller import run_hub
 
     log = hub_log(Path(spec.run_dir))
     if spec.fork:
         importlib.import_module("ipyparallel.controller.app")
         return _fork(lambda: run_hub(spec), (log, log))
-    return _start_process("mhnb.rank.hub", spec, (log, log))
+    return _start_process("mhnb.rank.controller", spec, (log, log))
 
 
 def spawn_agreement_server(spec: HostSpec, listener: socket.socket) -> int:

@@ -12,9 +12,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from mhnb.rank.cell.cells import print_unraisable
-
-__all__ = ["InterruptDelivery", "is_one_of", "is_within"]
+from mhnb.rank.execution.tracebacks import print_unraisable
 
 _SAME_INTERRUPT_S = 1.0
 """Time after the report to the notebook in which an arriving interrupt counts as the same one: it was on its way."""

@@ -27,10 +27,8 @@ import psutil
 
 from mhnb.core.hang_report import OWN_WAITS, Frame, PendingLaunch, StackSample, cell_line, classify_stack
 from mhnb.core.messages import RankStatus
-from mhnb.rank.cell.origin import propagate_to_threads
-from mhnb.rank.cell.taken import is_one_of
-
-__all__ = ["StackSampler"]
+from mhnb.rank.execution.interrupts import is_one_of
+from mhnb.rank.execution.streams import propagate_to_threads
 
 _FIRST_SAMPLE_S, _SAMPLE_INTERVAL_S = 1.8, 1.0
 """Age of a cell at the first sample that is reported, and the time between two: two of them come before 3 s."""

@@ -36,12 +36,12 @@ from mhnb.core.messages import (
     RunCell,
     SkipCell,
 )
-from mhnb.rank.cell.capture import Capture
-from mhnb.rank.cell.looking import StackSampler
-from mhnb.rank.cell.shell import PreparedCell, RankShell
-from mhnb.rank.cell.taken import InterruptDelivery, is_within
-from mhnb.rank.guard.launches import LaunchLog
-from mhnb.rank.raised import is_a
+from mhnb.rank.execution.capture import Capture
+from mhnb.rank.execution.exceptions import is_a
+from mhnb.rank.execution.interrupts import InterruptDelivery, is_within
+from mhnb.rank.execution.shell import PreparedCell, RankShell
+from mhnb.rank.execution.stack_sampler import StackSampler
+from mhnb.rank.guard.launch_recorder import LaunchLog
 from mhnb.system.sigint import get_handler, set_handler
 from mhnb.types import Outcome
 

@@ -25,9 +25,9 @@ from mhnb.core.guard.programs import pack_outline
 from mhnb.core.guard.provenance import InputRow
 from mhnb.core.hang_report import PendingLaunch, cell_line, count_launches
 from mhnb.core.messages import LaunchRow
-from mhnb.rank.guard.agreement import LaunchGate, Mismatches
 from mhnb.rank.guard.host_data import HostDataRecorder
-from mhnb.rank.guard.localwork import AbandonedLaunches, LocalArrays, poll_pauses_s
+from mhnb.rank.guard.launch_gate import LaunchGate, Mismatches
+from mhnb.rank.guard.pending_work import AbandonedLaunches, LocalArrays, poll_pauses_s
 from mhnb.rank.guard.provenance import OutputProvenance, Tag, read_tags
 from mhnb.types import Outcome
 

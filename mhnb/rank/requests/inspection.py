@@ -25,7 +25,7 @@ from mhnb.adapters.numpy_arrays import raw_bytes
 from mhnb.adapters.variables import describe_briefly, facts_of
 from mhnb.core.variables import format_array
 from mhnb.rank.guard.provenance import read_provenance
-from mhnb.rank.jaxhooks import unwrap_array
+from mhnb.rank.jax_private import unwrap_array
 from mhnb.sharding.boxes import Box
 
 _UNREACHED_LEVEL = 99

@@ -30,9 +30,26 @@ from IPython.utils.process import system  # type: ignore[attr-defined]  # chosen
 from traitlets import Type, default
 
 from mhnb.core.error_site import trim_embedded_traceback
-from mhnb.rank.cell.arrays_shown import NO_BROWSER_NOTE, RankHistory, disable_stdin, install_text_output, without_input
-from mhnb.rank.cell.capture import Capture
-from mhnb.rank.cell.cells import (
+from mhnb.rank.execution.capture import Capture
+from mhnb.rank.execution.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
+from mhnb.rank.execution.exceptions import (
+    Reading,
+    class_has,
+    contains_group,
+    is_a,
+    name_of,
+    read_error,
+    text_of,
+    traceback_of,
+)
+from mhnb.rank.execution.shell_patches import (
+    NO_BROWSER_NOTE,
+    RankHistory,
+    disable_stdin,
+    install_text_output,
+    without_input,
+)
+from mhnb.rank.execution.tracebacks import (
     CellCompiler,
     RunningCell,
     align_lines,
@@ -44,8 +61,6 @@ from mhnb.rank.cell.cells import (
     hide_own_frames,
     print_thread_error,
 )
-from mhnb.rank.cell.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
-from mhnb.rank.raised import Reading, class_has, contains_group, is_a, name_of, read_error, text_of, traceback_of
 
 _T = TypeVar("_T")
 

@@ -25,10 +25,10 @@ import numpy as np
 from mhnb.adapters.jax_arrays import has_layout, host_label, is_mesh, read_mesh, read_row, read_tree
 from mhnb.core.variables import format_array
 from mhnb.errors import HloError, InvalidRequest, MhnbError
-from mhnb.rank.cell.cells import cell_file, find_user_location
-from mhnb.rank.cell.origin import capture_thread_output
+from mhnb.rank.execution.streams import capture_thread_output
+from mhnb.rank.execution.tracebacks import cell_file, find_user_location
 from mhnb.rank.guard.programs import CompiledProgram, find_launched_programs, forbid_launches, ranks_of_devices
-from mhnb.rank.jaxhooks import current_recorder, read_name_and_devices
+from mhnb.rank.jax_private import current_recorder, read_name_and_devices
 from mhnb.sharding.hlo_collectives import HloCollective, NamedMesh, parse_collectives, parse_meshes
 from mhnb.sharding.hlo_text import SourceLine
 from mhnb.sharding.layout import LayoutTree, encode_mesh, encode_tree

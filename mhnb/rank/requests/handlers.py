@@ -13,10 +13,8 @@ from typing import Any, cast
 
 from mhnb.adapters.variables import describe_variables, user_names
 from mhnb.core.messages import RankReply, RankRequest
-from mhnb.rank.asks import code, lowering, sync
-from mhnb.rank.asks.transfer import HandlerResult, TransferStore
-
-__all__ = ["HANDLERS", "RequestContext", "handle_request"]
+from mhnb.rank.requests import files, inspection, sharding
+from mhnb.rank.requests.transfer import HandlerResult, TransferStore
 
 _TRANSFER_STORES: dict[int, TransferStore] = {}
 """The transfers of each rank of this process. A process is one rank, except in tests."""
@@ -91,55 +89,55 @@ def _names(context: RequestContext) -> HandlerResult:
 
 def _check(context: RequestContext) -> HandlerResult:
     found = {name: context.namespace[name] for name in context.arguments["names"] if name in context.namespace}
-    return {name: code.describe_leaves(value) for name, value in found.items()}, ()
+    return {name: inspection.describe_leaves(value) for name, value in found.items()}, ()
 
 
 def _layout(context: RequestContext) -> HandlerResult:
-    return lowering.describe_layout(context.namespace, context.arguments["expression"]), ()
+    return sharding.describe_layout(context.namespace, context.arguments["expression"]), ()
 
 
 def _complete(context: RequestContext) -> HandlerResult:
-    return code.complete(context.shell, context.arguments["text"], context.arguments["cursor"]), ()
+    return inspection.complete(context.shell, context.arguments["text"], context.arguments["cursor"]), ()
 
 
 def _inspect(context: RequestContext) -> HandlerResult:
-    return code.inspect(context.shell, context.arguments["name"], context.arguments.get("detail", 0)), ()
+    return inspection.inspect(context.shell, context.arguments["name"], context.arguments.get("detail", 0)), ()
 
 
 def _collectives(context: RequestContext) -> HandlerResult:
     # Imported only here: the modules that read programs take 0.02 s to import, and most clusters never need them.
-    from mhnb.rank.asks import lowering
+    from mhnb.rank.requests import sharding
 
-    return lowering.describe_call(
+    return sharding.describe_call(
         context.arguments["call"], context.namespace, user_names(context.namespace, context.hidden)
     ), ()
 
 
 def _launched(context: RequestContext) -> HandlerResult:
-    from mhnb.rank.asks import lowering
+    from mhnb.rank.requests import sharding
 
-    return lowering.describe_launched(context.arguments["seq"]), ()
+    return sharding.describe_launched(context.arguments["seq"]), ()
 
 
 def _list_missing_files(context: RequestContext) -> HandlerResult:
-    return sync.list_missing_files(context.arguments["place"], context.arguments["files"]), ()
+    return files.list_missing_files(context.arguments["place"], context.arguments["files"]), ()
 
 
 def _write_files(context: RequestContext) -> HandlerResult:
-    sync.write_files(context.arguments["folder"], context.arguments["pieces"], context.payload)
+    files.write_files(context.arguments["folder"], context.arguments["pieces"], context.payload)
     return None, ()
 
 
 def _finish_files(context: RequestContext) -> HandlerResult:
-    return sync.finish_files(context.arguments["folder"], context.arguments["paths"]), ()
+    return files.finish_files(context.arguments["folder"], context.arguments["paths"]), ()
 
 
 def _describe_environment(_: RequestContext) -> HandlerResult:
-    return sync.describe_environment(), ()
+    return files.describe_environment(), ()
 
 
 def _pip(context: RequestContext) -> HandlerResult:
-    return sync.run_pip(context.arguments["words"]), ()
+    return files.run_pip(context.arguments["words"]), ()
 
 
 HANDLERS: dict[str, Callable[[RequestContext], HandlerResult]] = {
