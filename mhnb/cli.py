@@ -90,7 +90,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _doctor(args: argparse.Namespace) -> int:
     from mhnb.startup.preflight import run_doctor
-    from mhnb.view.boards.collectives import format_preflight_text
+    from mhnb.view.tables.reports import format_preflight_text
 
     report = run_doctor(args, on_queue_status=lambda standing: print(f"mhnb doctor: {standing}", file=sys.stderr))
     print(format_preflight_text(report))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mhnb.frontend.notebook import Session, locations_from_cluster
-from mhnb.view.style import RankLocations
+from mhnb.view.html import RankLocations
 from tests.view.samples import cell, out
 
 

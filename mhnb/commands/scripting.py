@@ -19,8 +19,8 @@ from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import format_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.view.cell.failures import ORDER_MISMATCH
-from mhnb.view.live.live import CellView
-from mhnb.view.style import RankLocations
+from mhnb.view.html import RankLocations
+from mhnb.view.live.view import CellView
 
 __all__ = ["exit_status", "read_script", "run_script", "to_script_result"]
 

@@ -25,7 +25,7 @@ from mhnb.core.state.rank_registry import RankEntry
 from mhnb.errors import MhnbError
 from mhnb.system.run_dir import write_hang_report
 from mhnb.types import DeviceRef, Phase
-from mhnb.view.boards.collectives import format_hang_text
+from mhnb.view.tables.reports import format_hang_text
 
 
 @dataclass(frozen=True, slots=True)

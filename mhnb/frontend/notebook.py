@@ -30,13 +30,13 @@ from mhnb.exchange.collectives import request_launched
 from mhnb.startup.starting import current
 from mhnb.system.processes import resident_nbytes
 from mhnb.types import RankError
-from mhnb.view.boards.board import show_collectives
-from mhnb.view.boards.start import RankStart, StartSnapshot, StartSummary
-from mhnb.view.boards.tables import Status, StatusRow, VarTableRow
 from mhnb.view.cell.html import View
-from mhnb.view.live.live import CellView
-from mhnb.view.live.resultpanel import ResultPanel
-from mhnb.view.style import RankLocations
+from mhnb.view.html import RankLocations
+from mhnb.view.live.results_panel import ResultPanel
+from mhnb.view.live.view import CellView
+from mhnb.view.tables.display import show_collectives
+from mhnb.view.tables.start import RankStart, StartSnapshot, StartSummary
+from mhnb.view.tables.tables import Status, StatusRow, VarTableRow
 
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster

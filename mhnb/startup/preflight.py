@@ -49,7 +49,7 @@ from mhnb.launchers.slurm import SlurmHosts, SlurmLauncher
 from mhnb.startup.asking import StartOptions, parse_options, resolve_spec
 from mhnb.startup.flags import start_arguments
 from mhnb.system.run_dir import make_home
-from mhnb.view.boards.collectives import format_preflight_text
+from mhnb.view.tables.reports import format_preflight_text
 
 ENDPOINTS = (Endpoint("link", None), Endpoint("hub", None), Endpoint("coordinator", 0))
 """What every host must reach: the notebook, beside it the hub, and on the first host JAX's coordinator."""

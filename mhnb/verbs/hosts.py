@@ -20,7 +20,7 @@ from mhnb.startup import starting
 from mhnb.startup.flags import add_doctor_flags
 from mhnb.startup.preflight import run_doctor
 from mhnb.supply.syncing import HostSync, PipRun, SyncReport, run_pip, sync
-from mhnb.view.boards.board import show_preflight
+from mhnb.view.tables.display import show_preflight
 
 _MAX_NAMES = 6
 _PIP_COMMANDS = ("check", "download", "freeze", "install", "list", "show", "uninstall")

@@ -28,11 +28,13 @@ from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_planned, plan_reshard
 from mhnb.startup import starting
-from mhnb.view.boards.board import show_collectives
-from mhnb.view.live.draft import hide_missing_widget
+from mhnb.view.html import RankLocations, new_uid, wrap_html
+from mhnb.view.live.placeholder import hide_missing_widget
 from mhnb.view.mime import format_pre
 from mhnb.view.screen import Screen, detect_screen
-from mhnb.view.sharding.explorer import (
+from mhnb.view.sharding.layout import format_layout_html, format_layout_text
+from mhnb.view.sharding.mesh import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
+from mhnb.view.sharding.plan import (
     Explorer,
     PlanInput,
     format_plan_html,
@@ -40,9 +42,7 @@ from mhnb.view.sharding.explorer import (
     format_reshard_html,
     format_reshard_text,
 )
-from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
-from mhnb.view.sharding.panes import format_layout_html, format_layout_text
-from mhnb.view.style import RankLocations, new_uid, wrap_html
+from mhnb.view.tables.display import show_collectives
 
 
 def _layout(session: Session, args: argparse.Namespace) -> None:

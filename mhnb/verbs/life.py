@@ -36,9 +36,9 @@ from mhnb.startup import starting
 from mhnb.startup.asking import resolve_spec
 from mhnb.startup.flags import add_start_flags, start_arguments
 from mhnb.verbs.transfer import add_panel_start_flags
-from mhnb.view.boards import board
-from mhnb.view.boards.collectives import format_hang_text
-from mhnb.view.style import format_seconds
+from mhnb.view.html import format_seconds
+from mhnb.view.tables import display
+from mhnb.view.tables.reports import format_hang_text
 
 
 def add_start_command_flags(parser: MagicArgumentParser) -> None:
@@ -86,7 +86,7 @@ def _start(session: Session, args: argparse.Namespace) -> None:
         name = f"{running.name}: " if len(starting.all_clusters()) > 1 else ""
         print(f"mhjax · {name}{shape.describe()} run already ({running.state}); going on")
         return
-    with board.StartDisplay() as progress:
+    with display.StartDisplay() as progress:
         cluster = starting.start(
             **options,
             name=args.name,
@@ -96,7 +96,7 @@ def _start(session: Session, args: argparse.Namespace) -> None:
         progress.finish(summary_from_cluster(cluster))
 
 
-def progress_callback(progress: board.StartDisplay) -> Callable[[StartProgress], None]:
+def progress_callback(progress: display.StartDisplay) -> Callable[[StartProgress], None]:
     """Return a callback that shows the reports of a start on a display."""
     return lambda report: progress.update(snapshot_from_report(report))
 
@@ -122,7 +122,7 @@ def _warnings() -> list[str]:
 
 
 def _status(session: Session, args: argparse.Namespace) -> None:
-    board.show_status(status_from_cluster(starting.latest(), _warnings()))
+    display.show_status(status_from_cluster(starting.latest(), _warnings()))
 
 
 def _interrupt(session: Session, args: argparse.Namespace) -> None:
@@ -163,7 +163,7 @@ def _restart(session: Session, args: argparse.Namespace) -> None:
     if note := format_restart_note(cluster.shape, is_detachable=cluster.options.keep):
         print(f"mhjax · {note}")
     loses_state = not args.replay and starting.has_replayable_state(cluster)
-    with board.StartDisplay() as progress:
+    with display.StartDisplay() as progress:
         new_cluster = starting.restart(cluster, progress_callback(progress))
         summary = summary_from_cluster(new_cluster)
         progress.finish(replace(summary, notes=(*summary.notes, starting.STATE_LOST_NOTE)) if loses_state else summary)
@@ -172,7 +172,7 @@ def _restart(session: Session, args: argparse.Namespace) -> None:
 
 
 def _replay(session: Session, cluster: Cluster, to: int | None) -> None:
-    progress_line = board.ProgressLine()
+    progress_line = display.ProgressLine()
 
     def show(step: ReplayStep) -> None:
         progress_line.update(format_step(step), step.done / len(step.plan.steps))
@@ -212,7 +212,7 @@ def _name_flags(parser: MagicArgumentParser) -> None:
 
 
 def _attach(session: Session, args: argparse.Namespace) -> None:
-    with board.StartDisplay() as progress:
+    with display.StartDisplay() as progress:
         cluster = starting.attach(args.name, progress_callback(progress))
         if cluster.state == "dead":
             # The reason and the fix have already been shown.

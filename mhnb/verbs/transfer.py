@@ -20,7 +20,7 @@ from mhnb.frontend.notebook import Command, Session, no_flags, uses_result, vari
 from mhnb.keep.exporting import export_cluster, parse_without
 from mhnb.sharding.layout import format_nbytes
 from mhnb.startup import starting
-from mhnb.view.boards import board
+from mhnb.view.tables import display
 
 
 def _pull(session: Session, args: argparse.Namespace) -> Any:
@@ -67,11 +67,11 @@ def _push_flags(parser: MagicArgumentParser) -> None:
 
 
 def _vars(session: Session, args: argparse.Namespace) -> None:
-    board.show_vars(variable_rows(starting.current().vars()))
+    display.show_vars(variable_rows(starting.current().vars()))
 
 
 def _check(session: Session, args: argparse.Namespace) -> None:
-    board.show_check(starting.current().check(*args.names))
+    display.show_check(starting.current().check(*args.names))
 
 
 def _check_flags(parser: MagicArgumentParser) -> None:

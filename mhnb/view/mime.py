@@ -23,7 +23,7 @@ from mhnb.core.output.rich import describe_figure, find_figure_type
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output
 from mhnb.view.ansi import ansi_to_html, strip_ansi
-from mhnb.view.fragment import SCRIPTS_NOT_RUN, clean_html, contains_script
+from mhnb.view.sanitize import SCRIPTS_NOT_RUN, clean_html, contains_script
 
 MAX_RICH_NBYTES = 8 * 2**20
 """A figure or HTML larger than this is stored as its text, with a note."""

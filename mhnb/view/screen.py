@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeAlias
 
-from mhnb.view.live.draft import placeholder_id
 from mhnb.view.live.frame import ByteBudget, LiveFrame, changed_parts, frame_parts, frame_to_html
-from mhnb.view.live.panel import handle_messages_while_blocked, make_live_widget
+from mhnb.view.live.placeholder import placeholder_id
+from mhnb.view.live.widget import handle_messages_while_blocked, make_live_widget
 
 if TYPE_CHECKING:
     from rich.console import Console

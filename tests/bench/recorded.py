@@ -14,8 +14,8 @@ from typing import Any
 from mhnb.core.messages import CellEnded
 from mhnb.core.state.cell import Cell
 from mhnb.core.state.events import CellRequest
-from mhnb.view.live.live import CellView
-from mhnb.view.style import RankLocations
+from mhnb.view.html import RankLocations
+from mhnb.view.live.view import CellView
 
 __all__ = ["play_mhnb", "play_tab"]
 

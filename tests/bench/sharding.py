@@ -52,7 +52,7 @@ def _contestants(count: int) -> dict[str, Callable[[], str]]:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from mhnb.adapters.jax_arrays import read_layout
-    from mhnb.view.sharding.panes import format_layout_html, format_layout_text
+    from mhnb.view.sharding.layout import format_layout_html, format_layout_text
 
     side = 1 << (count.bit_length() // 2)
     mesh = Mesh(np.array(jax.devices()[:count]).reshape(count // side, side), ("data", "model"))
@@ -161,7 +161,7 @@ def _measure_plan(rounds: int) -> None:
     from mhnb.explore.planning import CompileClient
     from mhnb.sharding.plan import example_arrays
     from mhnb.verbs.layout import render_plan
-    from mhnb.view.sharding.explorer import PlanInput
+    from mhnb.view.sharding.plan import PlanInput
 
     arrays = example_arrays("mlp", ("data", "model"))
     with CompileClient() as compiler:

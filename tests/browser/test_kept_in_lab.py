@@ -25,9 +25,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.
 SET_UP = """
 from pathlib import Path
 from mhnb.core.output.outputs import accumulate_events
-from mhnb.view.live.live import CellView
-from mhnb.view.live.resultpanel import ResultPanel
-from mhnb.view.style import RankLocations
+from mhnb.view.live.view import CellView
+from mhnb.view.live.results_panel import ResultPanel
+from mhnb.view.html import RankLocations
 from tests.view.samples import cell, out
 """
 PANEL = "ResultPanel(cell(*[[out(f'loss {0.7 if r == 2 else 0.3}\\n')] for r in range(4)]), RankLocations()).open()"

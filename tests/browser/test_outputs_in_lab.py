@@ -43,7 +43,7 @@ RICH = (FORMULAS, PICTURES, DRAWINGS, WIDGET, BARS)
 BLOCKED = "%%mhjax\nprint(f'it begins at place {me}')\nwhile True: time.sleep(0.01)"
 BLOCKING = (BLOCKED, *(BLOCKED.replace("%%mhjax", f"%%mhjax --view {view}") for view in ("tabs", "grid")))
 MANY = """
-from mhnb.view.live.live import CellView
+from mhnb.view.live.view import CellView
 from tests.view.samples import cell, out
 CellView().finish(cell(*[[out(f"rank {r} loss {1 / (1 + r % 9):.3f}\\n" if r != 40 else "rank 40 loss nan\\n")] for r in range(64)]))
 """

@@ -18,7 +18,7 @@ from mhnb.core.state.events import (
     TimePassed,
 )
 from mhnb.core.state.interrupt import INTERRUPT_DISCONNECT_S, INTERRUPT_KILL_S
-from mhnb.view.cell.digest import format_heading
+from mhnb.view.cell.summary import format_heading
 from tests.core.test_freeing import begin, look
 from tests.core.test_machine import Driver, ended, finished
 

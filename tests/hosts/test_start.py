@@ -14,7 +14,7 @@ from mhnb.drive.roll import StartProgress
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
 from mhnb.frontend.notebook import status_from_cluster
 from mhnb.startup import starting
-from mhnb.view.boards.tables import format_status_text
+from mhnb.view.tables.tables import format_status_text
 from tests.hosts.cluster import Begin, check_nothing_secret, check_sum
 from tests.hosts.faults import jax_metadata
 from tests.hosts.hostnet import HostNet, wait_until

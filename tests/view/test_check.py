@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.guard.check import CheckRow
-from mhnb.view.boards.tables import format_check_html
+from mhnb.view.tables.tables import format_check_html
 from tests.view.samples import StrictPage
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from mhnb.core.output.results import RankResult
 from mhnb.types import Output, RankError
-from mhnb.view.cell.digest import clip_outputs, summarise_cell
+from mhnb.view.cell.blocks import comparable_lines
 from mhnb.view.cell.failures import ORDER_MISMATCH
-from mhnb.view.cell.folded import comparable_lines
 from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.summary import clip_outputs, summarise_cell
 from tests.view.samples import cell, failed, out, shown, value
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from mhnb.core.output.results import CellResult
 from mhnb.types import Output
-from mhnb.view.live.draft import format_widget_text
-from mhnb.view.live.live import CellView
-from mhnb.view.style import RankLocations
+from mhnb.view.html import RankLocations
+from mhnb.view.live.placeholder import format_widget_text
+from mhnb.view.live.view import CellView
 from tests.view.samples import RecordingScreen, StrictPage, cell, failed, out
 from tests.view.test_where import HANG
 

@@ -11,9 +11,9 @@ import pytest
 from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
 from mhnb.errors import CellFailed
 from mhnb.types import RankError
-from mhnb.view.cell.digest import summarise_cell
 from mhnb.view.cell.failures import ORDER_MISMATCH
 from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.summary import summarise_cell
 from mhnb.view.cell.text import format_cell_text
 from tests.view.samples import cell
 

@@ -13,8 +13,8 @@ from mhnb.core.output.results import CellResult, RankResult
 from mhnb.types import Output
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.live import live
-from mhnb.view.live.live import MAX_FIGURES, CellView, build_figure_bundles
+from mhnb.view.live import view as live
+from mhnb.view.live.view import MAX_FIGURES, CellView, build_figure_bundles
 from mhnb.view.screen import TextScreen
 from tests.view.samples import RecordingScreen, StrictPage, cell, out
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mhnb.view.cell.html import format_cell_html
-from mhnb.view.fragment import clean_html
+from mhnb.view.sanitize import clean_html
 from tests.parts import chromium
 from tests.view.samples import cell, out, shown
 

@@ -9,7 +9,7 @@ import pytest
 
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.view.cell.html import MAX_CELL_NBYTES, MAX_VERBATIM_NBYTES, View, format_cell_html
-from mhnb.view.style import RankLocations
+from mhnb.view.html import RankLocations
 from tests.view.samples import StrictPage, cell, failed, out, shown, value
 
 PLACES = RankLocations({rank: f"host{rank}" for rank in range(64)}, {rank: f"rank{rank}.log" for rank in range(64)})

@@ -11,9 +11,9 @@ import pytest
 
 from mhnb import view
 from mhnb.sharding.layout import Layout
-from mhnb.view.boards.tables import VarTableRow, format_vars_html
 from mhnb.view.cell.html import format_cell_html
-from mhnb.view.sharding.panes import format_layout_html
+from mhnb.view.sharding.layout import format_layout_html
+from mhnb.view.tables.tables import VarTableRow, format_vars_html
 from tests.parts import chromium
 from tests.support.axe import violations
 from tests.view.samples import cell, failed, out, shown

@@ -16,7 +16,7 @@ from tests.view.samples import StrictPage
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MAKE = """
-from mhnb.view.live.live import CellView
+from mhnb.view.live.view import CellView
 from tests.view.samples import cell, out
 running = [cell([out("step %d\\n" % n)], [], done=False, wall_s=0.2 * n) for n in range(1, 4)]
 """

@@ -8,8 +8,8 @@ import pytest
 
 from mhnb.core.output.results import CellResult
 from mhnb.view.cell.html import View
-from mhnb.view.live import live
-from mhnb.view.live.live import CellView
+from mhnb.view.live import view as live
+from mhnb.view.live.view import CellView
 from tests.view.samples import RecordingScreen, StrictPage, cell, failed, out
 
 SAID = cell([out("a\n")], [out("b\n")])

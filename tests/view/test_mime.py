@@ -11,8 +11,8 @@ import pytest
 
 from mhnb.types import Output
 from mhnb.view import mime
-from mhnb.view.fragment import SCRIPTS_NOT_RUN
 from mhnb.view.mime import output_to_html, output_to_text
+from mhnb.view.sanitize import SCRIPTS_NOT_RUN
 from tests.view.samples import out, shown, value
 
 PNG = base64.b64encode(b"\x89PNG figure").decode()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from html import unescape
 
 from mhnb.core.preflight_facts import Cell, Column, Finding, PreflightReport
-from mhnb.view.boards.collectives import format_preflight_html, format_preflight_text
+from mhnb.view.tables.reports import format_preflight_html, format_preflight_text
 
 _REPORT = PreflightReport(
     ("host0", "host1", "host2"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mhnb.core.output.folding import group_outputs
 from mhnb.core.output.results import CellResult
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
-from mhnb.view.cell.folded import (
+from mhnb.view.cell.blocks import (
     OWN_MARK,
     SLOT_MARK,
     BlockLine,

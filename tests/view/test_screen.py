@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from mhnb.view.live import panel
-from mhnb.view.live.live import CellView
-from mhnb.view.live.resultpanel import ResultPanel, build_panel_state
+from mhnb.view.html import RankLocations
+from mhnb.view.live import widget as panel
+from mhnb.view.live.results_panel import ResultPanel, build_panel_state
+from mhnb.view.live.view import CellView
 from mhnb.view.screen import NotebookScreen, TextScreen, detect_screen
-from mhnb.view.style import RankLocations
 from tests.view.samples import StrictPage, cell, failed, out
 
 

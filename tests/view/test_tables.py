@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.view.boards.board import show_status, show_vars
-from mhnb.view.boards.tables import (
+from mhnb.view.tables.display import show_status, show_vars
+from mhnb.view.tables.tables import (
     Status,
     StatusRow,
     VarTableRow,

@@ -12,9 +12,9 @@ from mhnb.core.output.diff import DiffRow, DiffSpan
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.folded import clip_unchanged
+from mhnb.view.cell.blocks import clip_unchanged
 from mhnb.view.cell.text import MAX_TEXT_NBYTES, format_cell_text
-from mhnb.view.style import RankLocations
+from mhnb.view.html import RankLocations
 from tests.view.samples import HELPER, TRACEBACK, cell, failed, out, value
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from mhnb.core.hang_report import HangReport, RankLocation, ThreadLocation
-from mhnb.view.boards.collectives import format_hang_html, format_hang_text
 from mhnb.view.cell.html import View
+from mhnb.view.html import RankLocations
 from mhnb.view.live.frame import format_live_html
-from mhnb.view.live.live import CellView
-from mhnb.view.style import RankLocations
+from mhnb.view.live.view import CellView
+from mhnb.view.tables.reports import format_hang_html, format_hang_text
 from tests.view.samples import RecordingScreen, StrictPage, cell, out
 
 STEP = RankLocation((0, 1, 3), "launch", "jit(step)", 4, "loss = step(params, batch)")

@@ -20,8 +20,8 @@ from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output, RankError
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.folded import format_lines
-from mhnb.view.style import join_words
+from mhnb.view.cell.blocks import format_lines
+from mhnb.view.html import join_words
 
 _FRAME = re.compile(r"\s*(?:File (?P<path>.+?):\d+|Cell In\[)")
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")

@@ -16,13 +16,12 @@ from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
 from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output
-from mhnb.view.cell.digest import Block, CellSummary, clip_outputs, format_noise_label, summarise_cell, without_errors
+from mhnb.view.cell.blocks import block_items, format_omitted_line, shorten_line
+from mhnb.view.cell.blocks_html import Pictures, block_to_html
 from mhnb.view.cell.failures import Failure, collapse_traceback, has_extra_information, trim_traceback
-from mhnb.view.cell.folded import block_items, format_omitted_line, shorten_line
-from mhnb.view.cell.foldedhtml import Pictures, block_to_html
+from mhnb.view.cell.summary import Block, CellSummary, clip_outputs, format_noise_label, summarise_cell, without_errors
 from mhnb.view.cell.text import format_failure_lines, format_trace_label, format_waited
-from mhnb.view.mime import format_log_html, format_pre, output_to_html, plain_nbytes
-from mhnb.view.style import (
+from mhnb.view.html import (
     FAILED_COLOR,
     GRID_CELL_STYLE,
     GRID_STYLE,
@@ -34,6 +33,7 @@ from mhnb.view.style import (
     host_color,
     wrap_html,
 )
+from mhnb.view.mime import format_log_html, format_pre, output_to_html, plain_nbytes
 
 _JUMP_SCRIPT = (
     "(function(b,n,t){var c=b.closest('.jp-Cell'),a=c&&[].slice.call(c.querySelectorAll('.jp-InputArea .cm-line')),"

@@ -11,16 +11,7 @@ from mhnb.core.output.results import CellResult
 from mhnb.core.output.template import RANK_PLACEHOLDER
 from mhnb.core.ranks import describe_ranks
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.digest import Block, CellSummary, format_noise_label, summarise_cell
-from mhnb.view.cell.failures import (
-    ORDER_MISMATCH,
-    Failure,
-    format_trace_text,
-    full_message,
-    has_extra_information,
-    trim_traceback,
-)
-from mhnb.view.cell.folded import (
+from mhnb.view.cell.blocks import (
     OWN_MARK,
     SLOT_MARK,
     BlockItem,
@@ -40,8 +31,17 @@ from mhnb.view.cell.folded import (
     sparkline,
     summarise_slot,
 )
+from mhnb.view.cell.failures import (
+    ORDER_MISMATCH,
+    Failure,
+    format_trace_text,
+    full_message,
+    has_extra_information,
+    trim_traceback,
+)
+from mhnb.view.cell.summary import Block, CellSummary, format_noise_label, summarise_cell
+from mhnb.view.html import RankLocations
 from mhnb.view.mime import output_to_text
-from mhnb.view.style import RankLocations
 
 __all__ = ["MAX_TEXT_NBYTES", "format_cell_text", "format_failure_lines", "format_trace_label", "format_waited"]
 

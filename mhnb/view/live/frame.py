@@ -27,11 +27,10 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.boards.collectives import format_hang_html, format_hang_text
-from mhnb.view.cell.digest import Block, CellSummary, format_heading
-from mhnb.view.cell.foldedhtml import Pictures, block_to_html
+from mhnb.view.cell.blocks_html import Pictures, block_to_html
+from mhnb.view.cell.summary import Block, CellSummary, format_heading
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.style import (
+from mhnb.view.html import (
     QUIET_STYLE,
     RankLocations,
     format_error,
@@ -40,6 +39,7 @@ from mhnb.view.style import (
     host_color,
     wrap_html,
 )
+from mhnb.view.tables.reports import format_hang_html, format_hang_text
 
 MAX_SEPARATE_RANKS = 32
 """Of more ranks, those in the same state share a cell."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 import re
 
-__all__ = ["SCRIPTS_NOT_RUN", "clean_html", "contains_script"]
-
 SCRIPTS_NOT_RUN = "scripts and frames of a rank are not run: the page is the notebook's, and all ranks share it"
 
 _SCRIPT = re.compile(

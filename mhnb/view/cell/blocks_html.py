@@ -15,8 +15,7 @@ from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
 from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output
 from mhnb.view.ansi import ansi_to_html
-from mhnb.view.cell.digest import Block
-from mhnb.view.cell.folded import (
+from mhnb.view.cell.blocks import (
     OWN_MARK,
     SLOT_MARK,
     BlockLine,
@@ -37,10 +36,9 @@ from mhnb.view.cell.folded import (
     sparkline,
     summarise_slot,
 )
+from mhnb.view.cell.summary import Block
+from mhnb.view.html import CHANGED_STYLE, QUIET_STYLE
 from mhnb.view.mime import STDERR_STYLE, format_log_html, format_pre_html, output_to_html
-from mhnb.view.style import CHANGED_STYLE, QUIET_STYLE
-
-__all__ = ["Pictures", "block_to_html"]
 
 _MAX_TABLE_SLOTS, _MAX_TABLE_RANKS = 12, 16
 _STEPS_PER_LINE = 64

@@ -20,8 +20,8 @@ from mhnb.sharding.boxes import Box, Range, format_box
 from mhnb.sharding.layout import Layout, format_device_count, format_dtype_and_shape, format_nbytes, format_replicas
 from mhnb.sharding.mesh import format_axes
 from mhnb.types import DeviceRef
+from mhnb.view.html import QUIET_STYLE, TABS_CSS, RankLocations, host_color, wrap_html
 from mhnb.view.mime import format_pre
-from mhnb.view.style import QUIET_STYLE, TABS_CSS, RankLocations, host_color, wrap_html
 
 _MAX_LISTED_DEVICES = 8
 """Maximum number of devices that are listed one by one; more are named by their ranks."""

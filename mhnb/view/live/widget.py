@@ -13,8 +13,6 @@ from typing import Any
 
 from mhnb.view.live.frame import MAX_BLOCKS, MAX_CHUNKS
 
-__all__ = ["handle_messages_while_blocked", "make_live_widget", "make_panel_widget", "warm_up"]
-
 _HERE = Path(__file__).parent
 _CLASSES: dict[str, Any] = {}
 

@@ -19,20 +19,9 @@ from mhnb.core.output.template import RANK_PLACEHOLDER
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output
+from mhnb.view.cell.blocks import block_items, comparable_lines, format_omitted_line, shorten_line
 from mhnb.view.cell.failures import Failure, find_failures, format_failure_heading
-from mhnb.view.cell.folded import block_items, comparable_lines, format_omitted_line, shorten_line
-from mhnb.view.style import format_seconds
-
-__all__ = [
-    "Block",
-    "CellSummary",
-    "MAX_COMPARED_NBYTES",
-    "clip_outputs",
-    "format_heading",
-    "format_noise_label",
-    "summarise_cell",
-    "without_errors",
-]
+from mhnb.view.html import format_seconds
 
 MAX_COMPARED_NBYTES = 192 * 1024
 """Text of one rank that is compared: its beginning and its end. More is never shown, and would cost time."""

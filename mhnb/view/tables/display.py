@@ -15,13 +15,17 @@ from typing import Self
 from mhnb.core.guard.check import CheckRow
 from mhnb.core.preflight_facts import PreflightReport
 from mhnb.sharding.report import Report
-from mhnb.view.boards.collectives import (
+from mhnb.view.html import new_uid, wrap_html
+from mhnb.view.live.widget import warm_up
+from mhnb.view.mime import format_pre
+from mhnb.view.screen import Region, Screen, detect_screen
+from mhnb.view.tables.reports import (
     format_collectives_html,
     format_collectives_text,
     format_preflight_html,
     format_preflight_text,
 )
-from mhnb.view.boards.start import (
+from mhnb.view.tables.start import (
     StartSnapshot,
     StartSummary,
     format_failed_start,
@@ -30,7 +34,7 @@ from mhnb.view.boards.start import (
     format_summary_html,
     format_summary_text,
 )
-from mhnb.view.boards.tables import (
+from mhnb.view.tables.tables import (
     Status,
     VarTableRow,
     format_check_html,
@@ -40,12 +44,6 @@ from mhnb.view.boards.tables import (
     format_vars_html,
     format_vars_text,
 )
-from mhnb.view.live.panel import warm_up
-from mhnb.view.mime import format_pre
-from mhnb.view.screen import Region, Screen, detect_screen
-from mhnb.view.style import new_uid, wrap_html
-
-__all__ = ["ProgressLine", "StartDisplay", "show_check", "show_preflight", "show_status", "show_vars"]
 
 
 class _ReplaceableDisplay:

@@ -13,8 +13,8 @@ from html import escape
 from mhnb.core.guard.check import CheckRow
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import ClusterState
+from mhnb.view.html import QUIET_STYLE, wrap_html
 from mhnb.view.mime import format_pre
-from mhnb.view.style import QUIET_STYLE, wrap_html
 
 
 @dataclass(frozen=True, slots=True)

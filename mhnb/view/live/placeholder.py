@@ -17,12 +17,12 @@ from pathlib import PurePath
 from typing import Any, Protocol
 
 from mhnb.core.output.results import MAX_RESULTS, CellResult
-from mhnb.view.boards.collectives import format_hang_html, format_hang_text
-from mhnb.view.cell.digest import CellSummary, clip_outputs, format_heading, summarise_cell
 from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.summary import CellSummary, clip_outputs, format_heading, summarise_cell
 from mhnb.view.cell.text import format_cell_text
+from mhnb.view.html import QUIET_STYLE, RankLocations, wrap_html
 from mhnb.view.live.frame import BUTTONS_AFTER_S, build_frame, format_running_text, frame_to_html
-from mhnb.view.style import QUIET_STYLE, RankLocations, wrap_html
+from mhnb.view.tables.reports import format_hang_html, format_hang_text
 
 WIDGET_TEXT = "mhjax · the panel itself; it needs its kernel"
 """The text of the widget's own display."""

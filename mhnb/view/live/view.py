@@ -19,14 +19,14 @@ from mhnb.core.output.results import CellResult
 from mhnb.core.output.rich import Figure, collect_figures, describe_figure
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
-from mhnb.view.cell.digest import summarise_cell
 from mhnb.view.cell.html import View, format_cell_html
+from mhnb.view.cell.summary import summarise_cell
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.live.draft import PlaceholderDisplay, format_widget_text
+from mhnb.view.html import QUIET_STYLE, RankLocations, new_uid, wrap_html
 from mhnb.view.live.frame import LiveFrame, LiveView, build_frame, format_running_text, tail_text
+from mhnb.view.live.placeholder import PlaceholderDisplay, format_widget_text
 from mhnb.view.mime import MAX_RICH_NBYTES
 from mhnb.view.screen import LiveWidget, Region, Screen, detect_screen
-from mhnb.view.style import QUIET_STYLE, RankLocations, new_uid, wrap_html
 
 MAX_FIGURES = 8
 """Different figures of a cell that are drawn at most, because a browser does not draw hundreds in a useful time."""

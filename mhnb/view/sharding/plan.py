@@ -20,11 +20,11 @@ from mhnb.sharding.layout import Layout, format_dtype_and_shape, format_nbytes
 from mhnb.sharding.mesh import find_axis_reach, format_axes, warn_cross_host_axes
 from mhnb.sharding.plan import Move, Plan, PlannedArray, Refusal, Reshard, example_arrays
 from mhnb.sharding.report import Report
-from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
+from mhnb.view.html import QUIET_STYLE, RankLocations, wrap_html
 from mhnb.view.mime import format_pre
-from mhnb.view.sharding.meshmap import format_tree_html, format_tree_text
-from mhnb.view.sharding.panes import format_layout_html, format_layout_text
-from mhnb.view.style import QUIET_STYLE, RankLocations, wrap_html
+from mhnb.view.sharding.layout import format_layout_html, format_layout_text
+from mhnb.view.sharding.mesh import format_tree_html, format_tree_text
+from mhnb.view.tables.reports import format_collectives_html, format_collectives_text
 
 PROGRAMS = ("", "matmul", "mlp", "attention")
 _DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int32", "int8", "bool")

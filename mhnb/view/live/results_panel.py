@@ -10,17 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from mhnb.core.output.results import CellResult
-from mhnb.view.cell.digest import summarise_cell, without_errors
 from mhnb.view.cell.html import View, format_cell_html, format_rank_body
+from mhnb.view.cell.summary import summarise_cell, without_errors
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.live.draft import WIDGET_TEXT, format_replacement
+from mhnb.view.html import RankLocations, host_color, new_uid
 from mhnb.view.live.frame import ByteBudget, build_frame, frame_to_html
-from mhnb.view.live.panel import make_panel_widget
+from mhnb.view.live.placeholder import WIDGET_TEXT, format_replacement
+from mhnb.view.live.widget import make_panel_widget
 from mhnb.view.mime import format_pre
 from mhnb.view.screen import Screen, detect_screen
-from mhnb.view.style import RankLocations, host_color, new_uid
-
-__all__ = ["ResultPanel", "build_panel_state"]
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 

@@ -7,18 +7,7 @@ from html import escape
 
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.types import PHASES, Phase
-from mhnb.view.style import QUIET_STYLE, RankLocations, format_seconds, host_color, wrap_html
-
-__all__ = [
-    "RankStart",
-    "StartSnapshot",
-    "StartSummary",
-    "format_failed_start",
-    "format_start_html",
-    "format_start_text",
-    "format_summary_html",
-    "format_summary_text",
-]
+from mhnb.view.html import QUIET_STYLE, RankLocations, format_seconds, host_color, wrap_html
 
 _MAX_ROWS = 16
 _RANKS_PER_LINE = 4

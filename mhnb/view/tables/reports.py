@@ -15,9 +15,9 @@ from mhnb.core.preflight_facts import Cell, Finding, PreflightReport
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Collective, Report
-from mhnb.view.boards.tables import format_table_html, format_table_text
+from mhnb.view.html import QUIET_STYLE, format_seconds, wrap_html
 from mhnb.view.mime import PRE_STYLE, format_pre
-from mhnb.view.style import QUIET_STYLE, format_seconds, wrap_html
+from mhnb.view.tables.tables import format_table_html, format_table_text
 
 _HEADER = ("axis", "count", "bytes/device", "across hosts", "line")
 _IS_RIGHT_ALIGNED = (False, False, False, True, True, True, False)
