@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from mhnb.cluster import Cluster
+    from mhnb.cluster.cluster import Cluster
+    from mhnb.cluster.manager import attach, current, start
     from mhnb.core.output.results import CellResult
     from mhnb.errors import CellError, CellFailed, MhnbError
     from mhnb.explore.layouts import expect, layout, reshard
     from mhnb.rank.requests.sharding import collectives
-    from mhnb.startup.starting import attach, current, start
 
 __all__ = [
     "CellError",
@@ -43,15 +43,15 @@ _MODULE_OF = {
     "CellError": "mhnb.errors",
     "CellFailed": "mhnb.errors",
     "CellResult": "mhnb.core.output.results",
-    "Cluster": "mhnb.cluster",
+    "Cluster": "mhnb.cluster.cluster",
     "MhnbError": "mhnb.errors",
-    "attach": "mhnb.startup.starting",
+    "attach": "mhnb.cluster.manager",
     "collectives": "mhnb.rank.requests.sharding",
-    "current": "mhnb.startup.starting",
+    "current": "mhnb.cluster.manager",
     "expect": "mhnb.explore.layouts",
     "layout": "mhnb.explore.layouts",
     "reshard": "mhnb.explore.layouts",
-    "start": "mhnb.startup.starting",
+    "start": "mhnb.cluster.manager",
 }
 
 

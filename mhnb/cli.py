@@ -13,12 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mhnb.cluster.flags import add_doctor_flags, add_start_flags, start_arguments
 from mhnb.commands.profiles import add_profile_command, run_profile_command
 from mhnb.errors import MhnbError
-from mhnb.startup.flags import add_doctor_flags, add_start_flags, start_arguments
 
 if TYPE_CHECKING:
-    from mhnb.drive.roll import StartProgress
+    from mhnb.cluster.status import StartProgress
 
 __all__ = ["main", "parse_arguments"]
 
@@ -77,8 +77,8 @@ def _run_until_exit(command: Sequence[str]) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from mhnb.cluster.manager import start
     from mhnb.commands.scripting import read_script, run_script
-    from mhnb.startup.starting import start
 
     source = read_script(args.script)
     cluster = start(**start_arguments(args), name=f"run-{os.getpid()}", on_progress=_QueueProgress())
@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from mhnb.startup.preflight import run_doctor
+    from mhnb.cluster.preflight import run_doctor
     from mhnb.view.tables.reports import format_preflight_text
 
     report = run_doctor(args, on_queue_status=lambda standing: print(f"mhnb doctor: {standing}", file=sys.stderr))
@@ -109,7 +109,7 @@ class _QueueProgress:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from mhnb.keep.berth import describe_cluster, read_cluster_records
+    from mhnb.cluster.attach import describe_cluster, read_cluster_records
     from mhnb.system.run_dir import read_running_clusters
 
     records = read_running_clusters(os.environ)
@@ -139,10 +139,10 @@ def _print_stop_usage() -> int:
 def _stop(args: argparse.Namespace) -> int:
     if args.name is None:
         return _print_stop_usage()
+    from mhnb.cluster.attach import list_cluster_records
+    from mhnb.cluster.manager import stop_detached
     from mhnb.core.ranks import pluralize
-    from mhnb.keep.berth import list_cluster_records
     from mhnb.launchers.local import end_supervisor
-    from mhnb.startup.starting import stop_detached
     from mhnb.system.run_dir import find_clusters_named, full_name, list_running_clusters
 
     records_by_run_dir = {str(berth.run_dir): berth for berth in list_cluster_records(os.environ)}
@@ -191,7 +191,7 @@ def _reap(args: argparse.Namespace) -> int:
 
 
 def _where(args: argparse.Namespace) -> int:
-    from mhnb.keep.berth import has_owner
+    from mhnb.cluster.attach import has_owner
     from mhnb.system.run_dir import find_clusters_named, read_hang_report
 
     named = find_clusters_named(os.environ, args.name)
@@ -212,7 +212,7 @@ def _where(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from mhnb.keep.exporting import export_notebook, parse_without
+    from mhnb.cluster.export import export_notebook, parse_without
 
     script = Path(args.o or Path(args.notebook).with_suffix(".py").name)
     without = parse_without(args.without)

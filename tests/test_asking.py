@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from mhnb.cluster.attach import select_cluster
+from mhnb.cluster.flags import add_doctor_flags, add_start_flags, start_arguments
+from mhnb.cluster.options import check_same_options, parse_options, resolve_spec
+from mhnb.cluster.preflight import run_doctor
 from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS, ClusterSpec
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
-from mhnb.keep.berth import select_cluster
-from mhnb.startup.asking import check_same_options, parse_options, resolve_spec
-from mhnb.startup.flags import add_doctor_flags, add_start_flags, start_arguments
-from mhnb.startup.preflight import run_doctor
 from mhnb.verbs.life import add_start_command_flags
 
 

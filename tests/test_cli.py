@@ -127,7 +127,7 @@ def test_a_notebook_is_no_script(
         "execution_count": None,
     }
     notebook.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
-    monkeypatch.setattr("mhnb.startup.starting.start", None)
+    monkeypatch.setattr("mhnb.cluster.manager.start", None)
     assert main(["run", str(notebook)]) == 1
     first, *told = capsys.readouterr().err.splitlines()
     assert first.startswith(f"mhnb run: {notebook} is a notebook")

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from mhnb.drive.finishing import SigintHandler
+from mhnb.cluster.interrupts import SigintHandler
 
 
 def press() -> None:

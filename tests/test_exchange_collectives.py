@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mhnb.cluster.reports import check_call, merge_compiled, merge_launched
 from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
-from mhnb.exchange.collectives import check_call, merge_compiled, merge_launched
 from mhnb.sharding.hlo_collectives import HloCollective
 from mhnb.sharding.hlo_text import HloShape
 from mhnb.sharding.report import Program, program_to_wire

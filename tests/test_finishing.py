@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mhnb.cluster import interrupts
+from mhnb.cluster.interrupts import run_uninterrupted, wait_for_pending_shutdowns
 from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.messages import HostSpec, format_hostspec
-from mhnb.drive import finishing
-from mhnb.drive.finishing import run_uninterrupted, wait_for_pending_shutdowns
 from mhnb.errors import LaunchError
 from mhnb.launchers import local
 from mhnb.launchers.cloud import CloudLauncher
@@ -64,7 +64,7 @@ def test_what_fails_is_the_callers() -> None:
     """Its error comes out where the end was asked for."""
     with pytest.raises(ZeroDivisionError):
         run_uninterrupted(lambda: print(1 / 0))
-    assert not finishing._pending, "what has been seen done is let go of"
+    assert not interrupts._pending, "what has been seen done is let go of"
 
 
 def test_a_program_that_does_not_answer_is_not_waited_for_for_ever() -> None:

@@ -175,12 +175,15 @@ def test_imports_run_downward() -> None:
         ("mhnb.core.bad", "from ..resources import profile_dir"),
         ("mhnb.sharding.bad", "import mhnb.core.ranks"),
         ("mhnb.sharding.bad", "import importlib\nimportlib.import_module('jax')"),
-        ("mhnb.view.bad", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from mhnb.cluster import Cluster"),
+        (
+            "mhnb.view.bad",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from mhnb.cluster.cluster import Cluster",
+        ),
         ("mhnb.view.bad", "from mhnb.link import sockets"),
         ("mhnb.view.bad", "import ipyparallel"),
-        ("mhnb.cluster", "from mhnb.magics import load"),
-        ("mhnb.cluster", "import ipyparallel as ipp"),
-        ("mhnb.cluster", "from ipyparallel.client import client"),
+        ("mhnb.cluster.cluster", "from mhnb.magics import load"),
+        ("mhnb.cluster.cluster", "import ipyparallel as ipp"),
+        ("mhnb.cluster.cluster", "from ipyparallel.client import client"),
         ("mhnb.rank.bad", "from jax._src import pjit"),
         ("mhnb.rank.bad", "import jax\njax._src.pjit"),
         ("mhnb.rank.bad", "def f():\n    from jaxlib import _jax"),
@@ -201,7 +204,7 @@ def test_a_breach_is_found(name: str, text: str) -> None:
         ("mhnb.launchers.ipcluster", "import ipyparallel"),
         ("mhnb.rank.jax_private", "from jax._src import pjit\nimport jax\njax._src.pjit"),
         ("mhnb.rank.main", "import jax\njax.__version__\nimport ipyparallel.engine.app"),
-        ("mhnb.cluster", "from mhnb.transport.server import SocketServer\nimport threading"),
+        ("mhnb.cluster.cluster", "from mhnb.transport.server import SocketServer\nimport threading"),
     ],
 )
 def test_what_is_allowed_passes(name: str, text: str) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from mhnb.cli import main
+from mhnb.cluster.preflight import run_ssh_preflight
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.preflight_facts import Endpoint, Requirements, parse_facts
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launchers import probe_script
 from mhnb.launchers.probe_client import PRELUDE, LocalPython, Probe
-from mhnb.startup.preflight import run_ssh_preflight
 
 
 def _doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:

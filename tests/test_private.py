@@ -16,21 +16,21 @@ from typing import Any
 import pytest
 
 from mhnb import cli
-from mhnb.commands.reaping import _find_detachable_pids, find_orphans
-from mhnb.core.cluster_spec import ClusterSpec
-from mhnb.core.messages import HostSpec
-from mhnb.errors import LaunchError, NotStarted
-from mhnb.keep.berth import (
+from mhnb.cluster import manager
+from mhnb.cluster.attach import (
     ClusterRecord,
     describe_other_clusters,
     list_cluster_records,
     read_cluster_records,
     write_cluster_record,
 )
-from mhnb.keep.journaling import JournalStore, read_journal
+from mhnb.cluster.journal import JournalStore, read_journal
+from mhnb.cluster.options import StartOptions
+from mhnb.commands.reaping import _find_detachable_pids, find_orphans
+from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.messages import HostSpec
+from mhnb.errors import LaunchError, NotStarted
 from mhnb.rank.host_setup import prepare_host
-from mhnb.startup import starting
-from mhnb.startup.asking import StartOptions
 from mhnb.system.private_files import NotPrivate, make_private_folder, open_private, read_private, write_private
 from mhnb.system.run_dir import (
     list_running_clusters,
@@ -123,7 +123,7 @@ def test_the_checks_of_a_first_start_make_the_home_private(home: Path, monkeypat
     monkeypatch.setenv("MHNB_HOME", str(home / "below"))
     before = os.umask(0)
     try:
-        starting._check_can_start(ClusterSpec(2, 1))
+        manager._check_can_start(ClusterSpec(2, 1))
     finally:
         os.umask(before)
     assert [mode_of(home), mode_of(home / "below")] == [0o700, 0o700]
@@ -413,7 +413,7 @@ def test_a_garbled_berth_is_told_to_who_attaches(
     path.write_text(text)
     assert [berth.name for berth in list_cluster_records({"MHNB_HOME": str(home)})] == ["mine"]
     with pytest.raises(NotStarted, match=rf"left out: {path} cannot be read.*\n.*mhnb stop broken\.{os.getpid()}"):
-        starting.attach("broken")
+        manager.attach("broken")
 
 
 @pytest.mark.parametrize(

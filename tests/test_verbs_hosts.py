@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mhnb.supply.syncing import HostSync, PipRun, SyncReport
+from mhnb.cluster.files import HostSync, PipRun, SyncReport
 from mhnb.verbs.hosts import format_pip_output, format_sync_report
 
 

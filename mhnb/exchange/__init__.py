@@ -3,8 +3,8 @@
 It never imports JAX; it imports NumPy when the first array is transferred.
 """
 
-from mhnb.exchange.asks import Completion, RankClient, check_values, complete, inspect, list_names, list_variables
-from mhnb.exchange.pull import PushPayload, pull, push, push_payload
+from mhnb.cluster.requests import Completion, RankClient, check_values, complete, inspect, list_names, list_variables
+from mhnb.cluster.transfer import PushPayload, pull, push, push_payload
 
 __all__ = [
     "Completion",

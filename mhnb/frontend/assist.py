@@ -22,13 +22,13 @@ from IPython.core.completer import (
     context_matcher,
 )
 
+from mhnb.cluster import manager
 from mhnb.core.cell_request import route_cell
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import CellError, ClusterError, InvalidRequest
 from mhnb.frontend.notebook import Session
 from mhnb.frontend.shortcut import FastTransform, ReplyPause
 from mhnb.launchers.profiles import user_profiles
-from mhnb.startup import starting
 from mhnb.system.resources import list_profiles
 from mhnb.verbs.table import COMMANDS, command_parser
 from mhnb.view.ansi import ansi_to_html
@@ -226,10 +226,10 @@ class ShellHooks:
             hidden = self._shell.user_ns_hidden
             return [name for name in self._shell.user_ns if name not in hidden and not name.startswith("_")]
         if argument == "--ranks":
-            return _suggest_rank_sets(starting.current().process_count) if starting.all_clusters() else []
+            return _suggest_rank_sets(manager.current().process_count) if manager.all_clusters() else []
         if argument == "--profile":
             return [*list_profiles(), *user_profiles()]
-        return [cluster.name for cluster in starting.all_clusters()] if argument in ("stop", "where") else []
+        return [cluster.name for cluster in manager.all_clusters()] if argument in ("stop", "where") else []
 
     # -- ? and Shift-Tab
 
@@ -314,7 +314,7 @@ class ShellHooks:
         Empty if there is no cluster or a cell is running.
         """
         try:
-            cluster = starting.current()
+            cluster = manager.current()
             if cluster.state in ("running", "starting"):
                 return []
             ranks = [each for each in range(cluster.process_count) if rank in (None, each)]

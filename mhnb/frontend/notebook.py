@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from mhnb.cluster.manager import current
+from mhnb.cluster.reports import request_launched
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.ranks import pluralize
 from mhnb.core.variables import VariableRow as VarFound
 from mhnb.errors import MhnbError
-from mhnb.exchange.collectives import request_launched
-from mhnb.startup.starting import current
 from mhnb.system.processes import resident_nbytes
 from mhnb.types import RankError
 from mhnb.view.cell.html import View
@@ -39,8 +39,8 @@ from mhnb.view.tables.start import RankStart, StartSnapshot, StartSummary
 from mhnb.view.tables.tables import Status, StatusRow, VarTableRow
 
 if TYPE_CHECKING:
-    from mhnb.cluster import Cluster
-    from mhnb.drive.roll import RankInfo, StartProgress
+    from mhnb.cluster.cluster import Cluster
+    from mhnb.cluster.status import RankInfo, StartProgress
 
 
 _NOT_INITIALISED = "JAX is not initialised: jax.distributed.initialize() in a %%mhjax cell does it, without arguments"

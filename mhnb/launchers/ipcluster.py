@@ -1,6 +1,6 @@
 """ipyparallel launcher classes: with a profile of mhnb, `ipcluster start` starts the same ranks, engine id = rank.
 
-A separate process, `mhnb.keep.engines`, owns the engines. It outlives `ipcluster start --daemonize` as ipyparallel's own engines do.
+A separate process, `mhnb.cluster.ipcluster_engines`, owns the engines. It outlives `ipcluster start --daemonize` as ipyparallel's own engines do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STOP_TIMEOUT_S = 30
 
 
 def _engines_command(profile_dir: str, *words: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "mhnb.keep.engines", profile_dir, *words]
+    return [sys.executable, "-P", "-m", "mhnb.cluster.ipcluster_engines", profile_dir, *words]
 
 
 def _query_profile(profile_dir: str, *words: str) -> str:

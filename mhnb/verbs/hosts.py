@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from mhnb.cluster import manager
+from mhnb.cluster.files import HostSync, PipRun, SyncReport, run_pip, sync
+from mhnb.cluster.flags import add_doctor_flags
+from mhnb.cluster.preflight import run_doctor
 from mhnb.errors import ClusterError
 from mhnb.frontend.notebook import Command, Session
 from mhnb.sharding.layout import format_nbytes
-from mhnb.startup import starting
-from mhnb.startup.flags import add_doctor_flags
-from mhnb.startup.preflight import run_doctor
-from mhnb.supply.syncing import HostSync, PipRun, SyncReport, run_pip, sync
 from mhnb.view.tables.display import show_preflight
 
 _MAX_NAMES = 6
@@ -28,7 +28,7 @@ _MODIFYING_COMMANDS = ("install", "uninstall")
 
 
 def _sync(session: Session, args: argparse.Namespace) -> None:
-    cluster = starting.current()
+    cluster = manager.current()
     print(format_sync_report(sync(cluster, args.folder or cluster.options.sync or ".")))
 
 
@@ -73,7 +73,7 @@ def _pip(session: Session, args: argparse.Namespace) -> None:
         raise UsageError(
             f"%mhjax pip {args.line}: one of {', '.join(_PIP_COMMANDS)}, then what pip takes: %mhjax pip install einops"
         )
-    runs = run_pip(starting.current(), words)
+    runs = run_pip(manager.current(), words)
     print(format_pip_output(words, runs))
     if failed := [run for run in runs if run.exit_code != 0]:
         hosts = ", ".join(f"{run.host} ({run.hostname})" for run in failed)

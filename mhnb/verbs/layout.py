@@ -18,16 +18,16 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from mhnb.cluster import manager
+from mhnb.cluster.reports import LayoutView, request_collectives, request_layout
 from mhnb.core.arguments import int_argument, unquote
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.exchange.collectives import LayoutView, request_collectives, request_layout
 from mhnb.explore.planning import CompileClient, shared_compiler
 from mhnb.frontend.notebook import Command, Session, locations_from_cluster
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_planned, plan_reshard
-from mhnb.startup import starting
 from mhnb.view.html import RankLocations, new_uid, wrap_html
 from mhnb.view.live.placeholder import hide_missing_widget
 from mhnb.view.mime import format_pre
@@ -47,7 +47,7 @@ from mhnb.view.tables.display import show_collectives
 
 def _layout(session: Session, args: argparse.Namespace) -> None:
     expression = " ".join(args.expression)
-    cluster = starting.current()
+    cluster = manager.current()
     views = request_layout(cluster, expression)
     places = locations_from_cluster(cluster)
     if args.to is not None:
@@ -259,7 +259,7 @@ EXPRESSION_COMMANDS = frozenset({"layout", "plan"})
 
 
 def _collectives(session: Session, args: argparse.Namespace) -> None:
-    cluster = starting.current()
+    cluster = manager.current()
     call, why = args.line.removeprefix("--why").strip() if args.why else args.line, args.why
     if call.endswith(" --why"):
         # After the call, `--why` is also valid Python (two minus signs), so it arrives as part of the call.

@@ -13,12 +13,16 @@ from typing import Any
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.cluster import Cluster
+from mhnb.cluster import manager, replay
+from mhnb.cluster.attach import describe_other_clusters
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.flags import add_start_flags, start_arguments
+from mhnb.cluster.options import resolve_spec
+from mhnb.cluster.status import StartProgress, describe_location
 from mhnb.core.arguments import int_argument, seconds_argument
 from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS
 from mhnb.core.ranks import pluralize
 from mhnb.core.replay import ReplayStep, format_report, format_step
-from mhnb.drive.roll import StartProgress, describe_location
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.frontend.notebook import (
     Command,
@@ -28,13 +32,8 @@ from mhnb.frontend.notebook import (
     status_from_cluster,
     summary_from_cluster,
 )
-from mhnb.keep import replaying
-from mhnb.keep.berth import describe_other_clusters
 from mhnb.launchers.profiles import format_restart_note
 from mhnb.rank.jax_private import backend_is_initialized
-from mhnb.startup import starting
-from mhnb.startup.asking import resolve_spec
-from mhnb.startup.flags import add_start_flags, start_arguments
 from mhnb.verbs.transfer import add_panel_start_flags
 from mhnb.view.html import format_seconds
 from mhnb.view.tables import display
@@ -81,13 +80,13 @@ def _start(session: Session, args: argparse.Namespace) -> None:
     remaining_options = dict(options)
     spec_arguments = [remaining_options.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
     shape = resolve_spec(spec_arguments[0], spec_arguments[1], spec_arguments[2], remaining_options)
-    if (running := starting.find_running(args.name, shape, remaining_options)) is not None:
-        starting.make_current(running)
-        name = f"{running.name}: " if len(starting.all_clusters()) > 1 else ""
+    if (running := manager.find_running(args.name, shape, remaining_options)) is not None:
+        manager.make_current(running)
+        name = f"{running.name}: " if len(manager.all_clusters()) > 1 else ""
         print(f"mhjax · {name}{shape.describe()} run already ({running.state}); going on")
         return
     with display.StartDisplay() as progress:
-        cluster = starting.start(
+        cluster = manager.start(
             **options,
             name=args.name,
             on_progress=progress_callback(progress),
@@ -122,11 +121,11 @@ def _warnings() -> list[str]:
 
 
 def _status(session: Session, args: argparse.Namespace) -> None:
-    display.show_status(status_from_cluster(starting.latest(), _warnings()))
+    display.show_status(status_from_cluster(manager.latest(), _warnings()))
 
 
 def _interrupt(session: Session, args: argparse.Namespace) -> None:
-    cluster = starting.current()
+    cluster = manager.current()
     is_running = cluster.state == "running"
     cluster.interrupt()
     print(
@@ -137,13 +136,13 @@ def _interrupt(session: Session, args: argparse.Namespace) -> None:
 
 
 def _where(session: Session, args: argparse.Namespace) -> None:
-    cluster = starting.current() if args.name is None else starting.by_name(args.name)
+    cluster = manager.current() if args.name is None else manager.by_name(args.name)
     report = cluster.where()
     print("mhjax · no cell runs" if report is None else format_hang_text(report, name=cluster.name))
 
 
 def _accept(session: Session, args: argparse.Namespace) -> None:
-    cluster = starting.current()
+    cluster = manager.current()
     previous_state = cluster.state
     if previous_state == "dead":
         raise InvalidRequest(
@@ -158,15 +157,15 @@ def _accept(session: Session, args: argparse.Namespace) -> None:
 
 
 def _restart(session: Session, args: argparse.Namespace) -> None:
-    cluster = starting.latest()
-    replaying.check_replay(cluster, args.to, replay=args.replay)
+    cluster = manager.latest()
+    replay.check_replay(cluster, args.to, replay=args.replay)
     if note := format_restart_note(cluster.shape, is_detachable=cluster.options.keep):
         print(f"mhjax · {note}")
-    loses_state = not args.replay and starting.has_replayable_state(cluster)
+    loses_state = not args.replay and manager.has_replayable_state(cluster)
     with display.StartDisplay() as progress:
-        new_cluster = starting.restart(cluster, progress_callback(progress))
+        new_cluster = manager.restart(cluster, progress_callback(progress))
         summary = summary_from_cluster(new_cluster)
-        progress.finish(replace(summary, notes=(*summary.notes, starting.STATE_LOST_NOTE)) if loses_state else summary)
+        progress.finish(replace(summary, notes=(*summary.notes, manager.STATE_LOST_NOTE)) if loses_state else summary)
     if args.replay:
         _replay(session, new_cluster, args.to)
 
@@ -178,7 +177,7 @@ def _replay(session: Session, cluster: Cluster, to: int | None) -> None:
         progress_line.update(format_step(step), step.done / len(step.plan.steps))
 
     try:
-        report = replaying.replay(cluster, to, show, partial(session.store_result, cluster))
+        report = replay.replay(cluster, to, show, partial(session.store_result, cluster))
     except BaseException as error:
         # The error gives the details; the progress line must not look as if it were still running.
         progress_line.finish("mhjax · replay stopped" if isinstance(error, MhnbError) else "mhjax · replay broken off")
@@ -194,12 +193,12 @@ def _restart_flags(parser: MagicArgumentParser) -> None:
 
 
 def _stop(session: Session, args: argparse.Namespace) -> None:
-    if args.name is None and not starting.all_clusters():
+    if args.name is None and not manager.all_clusters():
         # Not an error, just as a second `%mhjax start` is not, because a user may run all cells again.
         hint = "; %mhjax list shows those of others, or that were left" if describe_other_clusters(os.environ) else ""
         print(f"mhjax · no cluster of this notebook runs; nothing to stop{hint}")
         return
-    cluster = starting.current() if args.name is None else starting.by_name(args.name)
+    cluster = manager.current() if args.name is None else manager.by_name(args.name)
     if cluster.state == "stopped":
         print(f"mhjax · {cluster.name}: {cluster.reason or 'stopped already'}")
         return
@@ -213,7 +212,7 @@ def _name_flags(parser: MagicArgumentParser) -> None:
 
 def _attach(session: Session, args: argparse.Namespace) -> None:
     with display.StartDisplay() as progress:
-        cluster = starting.attach(args.name, progress_callback(progress))
+        cluster = manager.attach(args.name, progress_callback(progress))
         if cluster.state == "dead":
             # The reason and the fix have already been shown.
             progress.show_failure("found it dead")
@@ -224,10 +223,10 @@ def _attach(session: Session, args: argparse.Namespace) -> None:
 
 
 def _list(session: Session, args: argparse.Namespace) -> None:
-    own_clusters = starting.all_clusters()
+    own_clusters = manager.all_clusters()
     for cluster in own_clusters:
         location = describe_location(cluster.shape, cluster.ranks)
-        in_use_mark = "  cells go here" if len(own_clusters) > 1 and cluster is starting.current() else ""
+        in_use_mark = "  cells go here" if len(own_clusters) > 1 and cluster is manager.current() else ""
         print(f"{cluster.name}  {location}  {cluster.state}  generation {cluster.generation}{in_use_mark}")
     others = describe_other_clusters(os.environ)
     print(*others, sep="\n", end="\n" if others else "")
@@ -237,7 +236,7 @@ def _list(session: Session, args: argparse.Namespace) -> None:
 
 def _auto(session: Session, args: argparse.Namespace) -> None:
     if args.switch == "on":
-        starting.current()
+        manager.current()
     session.is_auto_mode = session.is_auto_mode if args.switch is None else args.switch == "on"
     where = "plain cells go to the ranks; %%local keeps one here" if session.is_auto_mode else "plain cells stay here"
     print(f"mhjax auto {'on' if session.is_auto_mode else 'off'} · {where}")
@@ -251,13 +250,13 @@ def _auto_flags(parser: MagicArgumentParser) -> None:
 
 def interrupted_note(name: str, args: argparse.Namespace) -> str:
     """Describe the state that an interrupted command left behind, if it is not obvious; otherwise an empty string."""
-    if name == "start" and not any(cluster.name == args.name for cluster in starting.all_clusters()):
+    if name == "start" and not any(cluster.name == args.name for cluster in manager.all_clusters()):
         return "; every process that it had started was ended"
-    if name == "restart" and (stopped_cluster := starting.latest()).state == "stopped":
+    if name == "restart" and (stopped_cluster := manager.latest()).state == "stopped":
         note = "; no rank runs any more"
         return (
             f"{note}, and %mhjax restart --replay brings back what they held"
-            if starting.has_replayable_state(stopped_cluster)
+            if manager.has_replayable_state(stopped_cluster)
             else note
         )
     return ""
@@ -265,7 +264,7 @@ def interrupted_note(name: str, args: argparse.Namespace) -> str:
 
 def stop_all(clusters: Sequence[Any] | None = None) -> None:
     """Stop every cluster of this process."""
-    for cluster in clusters if clusters is not None else starting.all_clusters():
+    for cluster in clusters if clusters is not None else manager.all_clusters():
         cluster.stop()
         print(f"mhjax · {cluster.name} stopped", file=sys.stderr)
 

@@ -13,18 +13,18 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from mhnb.cluster import manager
+from mhnb.cluster.export import export_cluster, parse_without
+from mhnb.cluster.requests import check_names
 from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.exchange.asks import check_names
 from mhnb.frontend.notebook import Command, Session, no_flags, uses_result, variable_rows
-from mhnb.keep.exporting import export_cluster, parse_without
 from mhnb.sharding.layout import format_nbytes
-from mhnb.startup import starting
 from mhnb.view.tables import display
 
 
 def _pull(session: Session, args: argparse.Namespace) -> Any:
-    cluster = starting.current()
+    cluster = manager.current()
     values = cluster.pull(*args.names, ranks=args.ranks, each=args.each)
     bound = dict(zip(args.names, (values,) if len(args.names) == 1 else values, strict=True))
     session.shell.user_ns.update(bound)
@@ -53,7 +53,7 @@ def _push(session: Session, args: argparse.Namespace) -> None:
     if missing:
         raise UsageError(f"%mhjax push: this notebook has no {', '.join(missing)}; define it in a plain cell first")
     values = {name: session.shell.user_ns[name] for name in names}
-    cluster = starting.current()
+    cluster = manager.current()
     cluster.push(ranks=args.ranks, **values)
     count = cluster.process_count
     ranks_text = describe_ranks(range(count) if args.ranks is None else parse_ranks(args.ranks, count))
@@ -67,11 +67,11 @@ def _push_flags(parser: MagicArgumentParser) -> None:
 
 
 def _vars(session: Session, args: argparse.Namespace) -> None:
-    display.show_vars(variable_rows(starting.current().vars()))
+    display.show_vars(variable_rows(manager.current().vars()))
 
 
 def _check(session: Session, args: argparse.Namespace) -> None:
-    display.show_check(starting.current().check(*args.names))
+    display.show_check(manager.current().check(*args.names))
 
 
 def _check_flags(parser: MagicArgumentParser) -> None:
@@ -132,7 +132,7 @@ def _export(session: Session, args: argparse.Namespace) -> None:
     if path.suffix != ".py":
         raise InvalidRequest(f"export {args.file}: give the name of a Python file, such as train.py")
     without = parse_without(args.without)
-    print(*export_cluster(starting.current(), path, sbatch=args.sbatch, without=without), sep="\n")
+    print(*export_cluster(manager.current(), path, sbatch=args.sbatch, without=without), sep="\n")
 
 
 def _export_flags(parser: MagicArgumentParser) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import mhnb
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 
 __all__ = ["main"]

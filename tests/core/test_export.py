@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mhnb.cli import main
+from mhnb.cluster.export import parse_without
 from mhnb.core.export import (
     CellStep,
     PushStep,
@@ -25,7 +26,6 @@ from mhnb.core.export import (
     translate_cell,
 )
 from mhnb.errors import InvalidRequest
-from mhnb.keep.exporting import parse_without
 
 STEPS: list[Step] = [
     CellStep("cell 1", "from __future__ import annotations\nimport jax\n%matplotlib inline\n%time x = 1"),

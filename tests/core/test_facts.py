@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mhnb.cluster.status import describe_ranks
 from mhnb.core.messages import CellEnded
-from mhnb.drive.roll import describe_ranks
 from mhnb.types import DeviceRef
 from tests.core.test_machine import Driver, ended
 

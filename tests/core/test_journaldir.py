@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from mhnb.cluster import journal as journaling
+from mhnb.cluster.journal import ClusterJournal, JournalStore, prune_journals
 from mhnb.core.journal import AcceptRecord, CellRecord, PushRecord, StartRecord
 from mhnb.exchange import PushPayload
-from mhnb.keep import journaling
-from mhnb.keep.journaling import ClusterJournal, JournalStore, prune_journals
 
 GONE = 2**22 + 1
 """A process id that Linux never gives."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from mhnb.cluster.status import describe_ranks
 from mhnb.core.messages import (
     CellEnded,
     CellRefused,
@@ -45,7 +46,6 @@ from mhnb.core.state.events import (
 from mhnb.core.state.interrupt import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, KILLED_AFTER_INTERRUPT
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
-from mhnb.drive.roll import describe_ranks
 from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, EnginesMissing, LaunchError, NotClean, NotStarted
 
 GUARD = {"guard": {"available": True, "reason": ""}}

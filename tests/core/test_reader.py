@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from mhnb.cluster.event_loop import CellFuture, EventLoop
+from mhnb.cluster.host_monitor import HostMonitor
+from mhnb.cluster.status import ClusterListener
 from mhnb.core.codec import encode
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import CellRecord
@@ -32,9 +35,6 @@ from mhnb.core.output.results import CellResult
 from mhnb.core.state.events import CellRequest, CellSubmitted, StopRequested
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
-from mhnb.drive.reader import CellFuture, EventLoop
-from mhnb.drive.roll import ClusterListener
-from mhnb.drive.watching import HostMonitor
 from mhnb.errors import MhnbError, NotStarted, RanksLost
 from mhnb.transport.base import InProcessPeer, InProcessTransport
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from mhnb.cluster.journal import JournalStore
 from mhnb.errors import LaunchError
-from mhnb.keep.journaling import JournalStore
 from mhnb.system.run_dir import (
     find_cwd,
     has_live_notebook,

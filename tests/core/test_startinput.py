@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from mhnb.cluster import manager
+from mhnb.cluster.export import export_notebook
+from mhnb.cluster.requests import check_names
 from mhnb.core.cell_request import build_cell_request
 from mhnb.core.cluster_spec import validate_start_arguments
 from mhnb.core.ranks import resolve_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.exchange.asks import check_names
-from mhnb.keep.exporting import export_notebook
-from mhnb.startup import starting
 from mhnb.system.run_dir import check_name
 
 WRONG: list[tuple[str, Any, str]] = [
@@ -46,7 +46,7 @@ WRONG: list[tuple[str, Any, str]] = [
 def test_a_wrong_kind_is_named(name: str, value: Any, expected: str) -> None:
     """The argument, its value, and what was expected: in `start` before any process."""
     with pytest.raises(InvalidRequest) as told:
-        starting.start(2, **{name: value})
+        manager.start(2, **{name: value})
     assert str(told.value).startswith(f"{name}={value!r}: give ")
     assert expected in str(told.value)
 

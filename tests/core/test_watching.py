@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from mhnb.cluster.generation import end_hosts
+from mhnb.cluster.host_monitor import HostMonitor
 from mhnb.core.messages import Heartbeat, HostUp, Message, StopHost
 from mhnb.core.state.rank_registry import RankRegistry
-from mhnb.drive.fleet import end_hosts
-from mhnb.drive.watching import HostMonitor
 from mhnb.transport.base import InProcessTransport
 
 WAIT_S = 20.0

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from tests.source import ROOT
 
 __all__ = ["Begin", "check_nothing_secret", "check_sum", "keys_of", "leave_kept"]

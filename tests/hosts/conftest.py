@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.cluster import Cluster
-from mhnb.startup import starting
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
 from tests.hosts.cluster import Begin
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.leftovers import kill_new, processes_of
@@ -67,7 +67,7 @@ def begin(net: HostNet, own_environment: None) -> Iterator[Begin]:
         # The tree under test, whatever the environment's own installation points to.
         environment = {"PYTHONPATH": str(ROOT)}
         options = {"name": "remote", "config_file": str(net.ssh_config), "environment": environment} | options
-        started.append(starting.start(names, devices, **options))
+        started.append(manager.start(names, devices, **options))
         return started[-1]
 
     yield start

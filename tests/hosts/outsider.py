@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from tests.hosts.hostnet import HostNet
 
 __all__ = ["Port", "annoy", "find_ports", "hold_open"]

@@ -17,11 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mhnb.cluster.preflight import raise_if_failed, run_ssh_preflight
 from mhnb.core.launch.hosts import parse_hosts
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.preflight_facts import Endpoint, Requirements
 from mhnb.errors import PreflightFailed
-from mhnb.startup.preflight import raise_if_failed, run_ssh_preflight
 from tests.hosts.faults import ask_doctor, jax_metadata
 from tests.hosts.hostnet import NAMES, Host, HostNet, wait_until
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cluster import Cluster
-from mhnb.drive.roll import StartProgress
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.files import run_pip, sync
+from mhnb.cluster.status import StartProgress
 from mhnb.errors import ClusterError, LaunchError, NotClean
-from mhnb.supply.syncing import run_pip, sync
 from tests.hosts.cluster import Begin, check_sum
 from tests.hosts.hostnet import Host, HostNet, wait_until
 from tests.source import ROOT

@@ -200,7 +200,7 @@ def test_engines_that_are_told_to_end_while_they_start(tmp_path: Path, mhnb_home
     hub = {"interface": "tcp://127.0.0.1", "location": "127.0.0.1", "registration": 1, "key": "k", "ssh": ""}
     hub |= {"signature_scheme": "hmac-sha256", "pack": "json", "unpack": "json"}
     (folder / "security" / "ipcontroller-engine.json").write_text(json.dumps(hub))
-    words = [sys.executable, "-m", "mhnb.keep.engines", str(folder), "-n", "1"]
+    words = [sys.executable, "-m", "mhnb.cluster.ipcluster_engines", str(folder), "-n", "1"]
     pipe = subprocess.PIPE
     with no_leftovers(mhnb_home), subprocess.Popen(words, text=True, stdout=pipe, stderr=pipe) as engines:
         assert engines.stdout is not None

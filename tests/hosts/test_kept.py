@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from mhnb.keep.berth import describe_other_clusters, list_cluster_records
+from mhnb.cluster.attach import describe_other_clusters, list_cluster_records
 from tests.hosts.cluster import leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.leftovers import no_leftovers, processes_of

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
 from mhnb.errors import LaunchError
-from mhnb.startup import starting
 from tests.hosts.cluster import check_nothing_secret, check_sum
 from tests.hosts.faults import ask_doctor
 from tests.hosts.hostnet import HostNet, wait_until
@@ -40,7 +40,7 @@ def begin(net: HostNet, kubeconfig: Path, own_environment: None) -> Iterator[Beg
             "devices": 1, "name": "pods", "profile": "kubernetes", "ranks": ranks, "pod": "trainer-{}", "address": net.gateway,
             "extra": [f"--kubeconfig={kubeconfig}"], "environment": {"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
         }  # fmt: skip
-        started.append(starting.start(**asked | options))
+        started.append(manager.start(**asked | options))
         return started[-1]
 
     yield start
@@ -65,8 +65,8 @@ def test_ranks_are_in_their_pods(begin: Begin, net: HostNet) -> None:
 def test_a_kept_cluster_in_pods_is_taken_over(begin: Begin, net: HostNet) -> None:
     """kubectl goes on without the notebook; who attaches finds the variables, and a stop ends what is in the pods."""
     begin(keep=True).run("x = 41").check()
-    starting.current().leave()
-    cluster = starting.attach("pods")
+    manager.current().leave()
+    cluster = manager.attach("pods")
     try:
         assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
         check_sum(cluster)

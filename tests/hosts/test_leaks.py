@@ -17,12 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
-from mhnb.cluster import Cluster
-from mhnb.drive.finishing import wait_for_pending_shutdowns
-from mhnb.drive.roll import StartProgress
+from mhnb.cluster.attach import OwnerLock, list_cluster_records
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.interrupts import wait_for_pending_shutdowns
+from mhnb.cluster.manager import stop_detached
+from mhnb.cluster.status import StartProgress
 from mhnb.errors import LaunchError
-from mhnb.keep.berth import OwnerLock, list_cluster_records
-from mhnb.startup.starting import stop_detached
 from tests.hosts.cluster import Begin, leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.leftovers import no_leftovers

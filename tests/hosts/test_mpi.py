@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from mhnb.cluster import Cluster
-from mhnb.drive.roll import StartProgress
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.status import StartProgress
 from mhnb.errors import LaunchError, PreflightFailed
-from mhnb.startup import starting
 from tests.hosts.cluster import check_nothing_secret, leave_kept
 from tests.hosts.faults import ask_doctor, closed, covered, jax_metadata, loopback_hosts, make_python, without
 from tests.hosts.hostnet import HostNet, wait_until
@@ -42,7 +42,7 @@ def begin(mhnb_home: Path) -> Iterator[Begin]:
 
     def start(ranks: int = 4, **options: Any) -> Cluster:
         asked: dict[str, Any] = {"devices": 1, "name": "mpi", "profile": "mpi", "ranks": ranks, "extra": _ROOT}
-        started.append(starting.start(**asked | options))
+        started.append(manager.start(**asked | options))
         return started[-1]
 
     with no_leftovers(mhnb_home):
@@ -172,7 +172,7 @@ def test_a_kept_cluster_is_taken_over(mhnb_home: Path) -> None:
     """Its notebook is killed; another one finds the ranks behind mpiexec with their values, a stop ends them and mpiexec."""
     with no_leftovers(mhnb_home):
         leave_kept({"profile": "mpi", "ranks": 2, "devices": 1, "extra": _ROOT})
-        cluster = starting.attach("kept")
+        cluster = manager.attach("kept")
         try:
             assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
         finally:

@@ -15,7 +15,7 @@ import pytest
 import zmq
 from jupyter_client.session import Session
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.messages import CellEnded, RankExited
 from mhnb.errors import HostUnreachable
 from mhnb.rank.guard.remote_agreement import RemoteAgreement

@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from mhnb.cluster import Cluster
-from mhnb.drive.roll import StartProgress
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.status import StartProgress
 from mhnb.errors import LaunchError, PreflightFailed
-from mhnb.startup import starting
 from tests.hosts.cluster import check_nothing_secret, check_sum, leave_kept
 from tests.hosts.faults import ask_doctor, closed, covered, jax_metadata, loopback_hosts, make_python, without
 from tests.hosts.hostnet import NAMES, HostNet, wait_until
@@ -35,7 +35,7 @@ _SUM = (
 )
 _NOTEBOOK = """
 import sys, mhnb
-from mhnb.startup.starting import start
+from mhnb.cluster.manager import start
 def tell(report):
     print("standing", report.standing, flush=True)
 cluster = start(ranks=2, devices=1, profile="slurm", partition="debug", on_progress=tell, name="own")
@@ -91,7 +91,7 @@ def begin(slurm: Slurm) -> Iterator[Begin]:
 
     def start(ranks: int = 4, **options: Any) -> Cluster:
         asked: dict[str, Any] = {"devices": 1, "name": "jobs", "profile": "slurm", "ranks": ranks}
-        started.append(starting.start(**asked | options))
+        started.append(manager.start(**asked | options))
         return started[-1]
 
     yield start
@@ -234,7 +234,7 @@ def test_a_kept_job_is_taken_over_and_restarted(slurm: Slurm) -> None:
     """Its notebook is killed and the job goes on; another one takes it over, a restart submits anew, a stop leaves no job."""
     leave_kept({"profile": "slurm", "ranks": 2, "devices": 1, "partition": "debug"})
     (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
-    cluster = starting.attach("kept")
+    cluster = manager.attach("kept")
     try:
         assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
         cluster = cluster.restart()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.drive.roll import StartProgress
+from mhnb.cluster import manager
+from mhnb.cluster.status import StartProgress
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
 from mhnb.frontend.notebook import status_from_cluster
-from mhnb.startup import starting
 from mhnb.view.tables.tables import format_status_text
 from tests.hosts.cluster import Begin, check_nothing_secret, check_sum
 from tests.hosts.faults import jax_metadata
@@ -155,7 +155,7 @@ def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: No
     # Theirs alone: a folder of another test may vanish while it is looked through.
     wrote = f"find /tmp/mhnb-* -path '*/log/supervisor.log' -newer {mark} || true"
     wait_until(lambda: len(net[0].run("sh", "-c", wrote).split()) >= 2, "supervisors that nobody hears write to logs")
-    cluster = starting.attach()
+    cluster = manager.attach()
     try:
         assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
         check_sum(cluster)

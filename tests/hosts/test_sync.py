@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mhnb.cluster.files import sync
 from mhnb.errors import ClusterError, InvalidRequest
-from mhnb.supply.syncing import sync
 from mhnb.verbs.hosts import format_sync_report
 from tests.hosts.cluster import Begin
 from tests.hosts.hostnet import HostNet, wait_until

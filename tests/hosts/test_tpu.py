@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.startup import starting
+from mhnb.cluster import manager
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.tpu import PROJECT, TPU, ZONE, login_words, serve_tpu, why_absent
 
@@ -20,14 +20,14 @@ def test_workers_are_hosts_in_order(net: HostNet, tmp_path: Path, own_environmen
     with serve_tpu(net, str(tmp_path)) as environment, pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        cluster = starting.start(
+        cluster = manager.start(
             ranks=2, devices=1, name="tpu", profile="tpu", tpu=TPU, zone=ZONE, project=PROJECT, address=net.gateway,
             extra=login_words(net),
             environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")}, keep=kept,
         )  # fmt: skip
         if kept:
             cluster.leave()
-            cluster = starting.attach("tpu")
+            cluster = manager.attach("tpu")
         try:
             said = cluster.run(
                 "import socket, jax, jax.numpy as jnp\nfrom jax.experimental import multihost_utils as m\n"

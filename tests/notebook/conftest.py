@@ -12,9 +12,9 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from mhnb.cluster import Cluster
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
 from mhnb.frontend import assist
-from mhnb.startup import starting
 from tests.patience import patience
 from tests.ranks.conftest import every_pid, wait_gone
 
@@ -69,12 +69,12 @@ class Session:
 
     def refuse(self, source: str) -> str:
         """Run a cell that is a usage error and reaches no rank; return the error's text."""
-        before = starting.current().run("0").seq if starting.all_clusters() else 0
+        before = manager.current().run("0").seq if manager.all_clusters() else 0
         said = self.try_(source)
         assert type(said.error).__name__ == "UsageError", said.text
         assert "Traceback" not in said.text
         if before:
-            assert starting.current().run("0").seq == before + 1
+            assert manager.current().run("0").seq == before + 1
         return str(said.error)
 
 
@@ -88,8 +88,8 @@ def hears_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_cluster_in_sight() -> Iterator[None]:
     """Hide what runs already: `%mhjax` finds only what is started within."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(starting, "_clusters", {})
-        patch.setattr(starting, "_names_by_use", [])
+        patch.setattr(manager, "_clusters", {})
+        patch.setattr(manager, "_names_by_use", [])
         yield
 
 
@@ -119,11 +119,11 @@ _ENTER = "import jax\nme = jax.process_index()"
 def one_cluster(one_shell: InteractiveShell) -> Iterator[Cluster]:
     """2 x 2, started by the magic."""
     assert one_shell.run_cell("%mhjax start -n 2 --devices 2").success
-    cluster = starting.current()
+    cluster = manager.current()
     cluster.run(_ENTER).check()
     yield cluster
     # The one that a spoilt one was replaced by, too.
-    last = starting.by_name(cluster.name)
+    last = manager.by_name(cluster.name)
     pids = every_pid(last)
     last.stop()
     assert wait_gone(pids) == []
@@ -132,7 +132,7 @@ def one_cluster(one_shell: InteractiveShell) -> Iterator[Cluster]:
 @pytest.fixture
 def cluster(one_cluster: Cluster) -> Iterator[Cluster]:
     """The folder's cluster, clean before and after; no other test's cell is spoken of in the first cell's note."""
-    now = starting.by_name(one_cluster.name)
+    now = manager.by_name(one_cluster.name)
     if now.state != "clean":
         # The test that spoilt it has failed for that, and no other is to.
         now = now.restart()

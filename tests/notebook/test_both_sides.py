@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.cell_request import route_cell
 from tests.notebook.conftest import Session
 

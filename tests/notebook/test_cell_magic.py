@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from mhnb.errors import CellFailed, CellTimeout
-from mhnb.startup import starting
 from mhnb.verbs.table import COMMANDS
 from tests.notebook.conftest import Session
 
@@ -208,4 +208,4 @@ def test_split_and_accept(nb: Session, cluster: Cluster) -> None:
     assert "ran\n" not in said.text
     assert nb.run("%mhjax accept").out == "mhjax · split accepted, clean now\n"
     assert nb.run("%mhjax accept").out == "mhjax · clean: nothing to accept\n"
-    assert cluster.state == starting.current().state == "clean"
+    assert cluster.state == manager.current().state == "clean"

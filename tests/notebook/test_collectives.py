@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from tests.notebook.conftest import Session
 
 SETUP = """%%mhjax

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cluster import Cluster
-from mhnb.startup import starting
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
 from tests.notebook.conftest import Session, no_cluster_in_sight
 from tests.ranks.conftest import every_pid, wait_gone
 
@@ -17,7 +17,7 @@ from tests.ranks.conftest import every_pid, wait_gone
 def own(idle: Session) -> Iterator[Cluster]:
     """A cluster of one rank whose journal no other test has written into."""
     with no_cluster_in_sight():
-        cluster = starting.start(1, 1, name="export")
+        cluster = manager.start(1, 1, name="export")
         pids = every_pid(cluster)
         yield cluster
         cluster.stop()

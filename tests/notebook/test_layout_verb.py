@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.exchange.collectives import LayoutView
+from mhnb.cluster.reports import LayoutView
 from mhnb.sharding.layout import Layout
 from mhnb.verbs.layout import show_views
 from tests.notebook.conftest import Session

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.cli import main
-from mhnb.startup import starting
+from mhnb.cluster import manager
 from mhnb.types import DeviceRef
 from mhnb.verbs import life
 from tests.notebook.conftest import Session, no_cluster_in_sight
@@ -42,14 +42,14 @@ def test_a_life(alone: Session) -> None:
     all_name_start(alone)
     assert "%mhjax start" in alone.refuse("%mhjax status")
     assert "mhjax · 2 ranks × 1 CPU device on this machine" in alone.run("%mhjax start -n 2 --devices 1").out
-    first = starting.current()
+    first = manager.current()
     pids = every_pid(first)
     alone.run("%%mhjax\nold = 1")
     said = alone.run("%mhjax restart").out
     assert "ready in" in said
     assert "before any other cell, %mhjax restart --replay brings it back" in said
     assert "before any other cell" not in alone.run("%mhjax start -n 2 --devices 1").out
-    second = starting.current()
+    second = manager.current()
     assert (second.generation, second.state) == (first.generation + 1, "clean")
     assert "NameError" in alone.try_("%%mhjax\nold").out
     pids += every_pid(second)
@@ -63,8 +63,8 @@ def test_a_life(alone: Session) -> None:
 def test_one_that_was_let_go_is_not_stopped_by_its_name(alone: Session, capsys: pytest.CaptureFixture[str]) -> None:
     """It runs on: the verb says who has it, and how to get it back."""
     alone.run("%mhjax start -n 1 --devices 1 --keep --name left")
-    pids = every_pid(starting.current())
-    starting.current().leave()
+    pids = every_pid(manager.current())
+    manager.current().leave()
     try:
         said = alone.run("%mhjax stop left").out
         assert said == "mhjax · left: this notebook has let go of the cluster; %mhjax attach left takes it back\n"
@@ -97,7 +97,7 @@ def test_a_replay_in_the_notebook(alone: Session) -> None:
     assert "mhjax · replayed cells 1,3 and 1 push · " in said
     assert said.endswith("\n  left out · cell 2: split, accepted then\n")
     # A number of a cell means the one that is there now.
-    assert str(starting.current().ranks[1].pid) in alone.run("%mhjax panel 1").out
+    assert str(manager.current().ranks[1].pid) in alone.run("%mhjax panel 1").out
     assert "  8\n" in alone.run("%%mhjax\nx").out
     assert "replayed cell 1 and 1 push" not in alone.run("%mhjax restart --replay --to 1").out
     assert "  1\n" in alone.run("%%mhjax\nx").out
@@ -141,7 +141,7 @@ def test_a_restart_that_is_interrupted_names_the_way_back(alone: Session, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(starting, "Cluster", broken_off)
+        patch.setattr(manager, "Cluster", broken_off)
         said = alone.try_("%mhjax restart")
     assert "was interrupted; no rank runs any more, and %mhjax restart --replay brings back what they held" in said.text
     refused = alone.try_("%%mhjax\nx")
@@ -201,7 +201,7 @@ def test_no_init_leaves_it_to_a_cell(alone: Session, hosts: int) -> None:
     said = alone.run(f"%mhjax start -n {hosts} --devices 2 --no-init").out
     assert f"{hosts} ranks × 2 CPU devices" in said
     assert "jax.distributed.initialize()" in said
-    cluster = starting.current()
+    cluster = manager.current()
     assert cluster.devices == ()
     assert "JAX is not initialised" in alone.run("%mhjax status").out
     said = alone.run("%%mhjax\nimport jax\njax.distributed.initialize()\njax.device_count()").out

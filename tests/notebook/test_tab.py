@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from IPython.core.completer import provisionalcompleter, rectify_completions
 
-from mhnb.startup import starting
+from mhnb.cluster import manager
 from mhnb.verbs.table import COMMANDS
 from tests.notebook.conftest import Session
 from tests.notebook.test_cell_magic import FLAGS
@@ -117,7 +117,7 @@ def test_the_older_interface(typing: Session) -> None:
 
 def test_a_rank_that_is_busy_holds_nobody_up(typing: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a cell runs the rank is not asked, and the notebook completes with what it has."""
-    cluster, flag = starting.current(), tmp_path / "completed"
+    cluster, flag = manager.current(), tmp_path / "completed"
     submission = cluster.submit(f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)")
     asked: list[object] = []
     with monkeypatch.context() as patch:

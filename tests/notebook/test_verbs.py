@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from mhnb.errors import CellInterrupted
-from mhnb.startup import starting
 from mhnb.verbs.table import COMMANDS
 from tests.notebook.conftest import Session
 
@@ -25,7 +25,7 @@ def test_start_twice_is_one_line(nb: Session, cluster: Cluster) -> None:
     """The same shape goes on with what is there, and says so: Run All twice works."""
     said = nb.run("%mhjax start -n 2 --devices 2")
     assert said.out == "mhjax · 2 hosts x 2 devices run already (clean); going on\n"
-    assert starting.current() is cluster
+    assert manager.current() is cluster
 
 
 @pytest.mark.parametrize("flags", ["-n 1 --devices 2", "-n 2 --devices 1", "-n 2 --devices 2 --no-init"])
@@ -37,7 +37,7 @@ def test_another_shape_names_the_ways_out(nb: Session, cluster: Cluster, flags: 
     ran, asked = str(said.error).partition(", and ")[::2]
     assert "2 hosts x 2 devices" in ran
     assert not asked.startswith("2 hosts x 2 devices was")
-    assert starting.current() is cluster
+    assert manager.current() is cluster
 
 
 def test_a_start_without_flags_beside_another_shape_says_what_it_asked_for(nb: Session) -> None:
@@ -58,7 +58,7 @@ def test_another_flag_is_not_ignored(nb: Session, cluster: Cluster, flag: str, s
     refused = nb.try_(f"%mhjax start -n 2 --devices 2 {flag}")
     assert type(refused.error).__name__ == "AlreadyStarted"
     assert all(word in refused.text for word in (said, "%mhjax restart keeps", "%mhjax stop default", "--name"))
-    assert starting.current() is cluster
+    assert manager.current() is cluster
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_number_that_cannot_be_while_a_cluster_runs(nb: Session, cluster: Clus
     said = nb.refuse(f"%mhjax start {flags}")
     assert "give" in said
     assert "from 1" in said
-    assert starting.current() is cluster
+    assert manager.current() is cluster
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import psutil
 import pytest
 
-from mhnb.cluster import Cluster
-from mhnb.startup import starting
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
 from tests.patience import agrees_late, frees_soon, kills_soon, patience
 
 __all__ = ["agrees_late", "frees_soon", "kills_soon", "patience"]
@@ -53,7 +53,7 @@ def wait_gone(pids: list[int], timeout_s: float = 60.0) -> list[int]:
 @pytest.fixture(scope="session")
 def ever_shared() -> Iterator[list[Cluster]]:
     """The shared cluster, last; before it those that a test has spoilt."""
-    made = [starting.start(4, 2, name="shared")]
+    made = [manager.start(4, 2, name="shared")]
     made[0].run("import jax").check()
     yield made
     pids = every_pid(made[-1])
@@ -87,7 +87,7 @@ def fresh(leftovers: None) -> Iterator[Callable[..., Cluster]]:
     pids: list[int] = []
 
     def begin(hosts: int | None = 2, devices: int | None = 2, **options: Any) -> Cluster:
-        cluster = starting.start(hosts, devices, **({"name": f"fresh{len(started)}"} | options))
+        cluster = manager.start(hosts, devices, **({"name": f"fresh{len(started)}"} | options))
         started.append(cluster)
         pids.extend(every_pid(cluster))
         return cluster

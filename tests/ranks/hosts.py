@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.options import GenerationLocation, StartOptions, local_spec
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.messages import HostSpec
 from mhnb.launchers.local import LocalHost
-from mhnb.startup.asking import GenerationLocation, StartOptions, local_spec
 from mhnb.transport.addresses import find_free_port
 
 __all__ = ["HostsCluster", "Wire"]

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 from mhnb.cli import main
-from mhnb.cluster import Cluster
+from mhnb.cluster import manager
+from mhnb.cluster.attach import list_cluster_records
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.event_loop import EventLoop
+from mhnb.cluster.status import StartProgress
 from mhnb.commands.reaping import end_orphan, find_orphans
 from mhnb.core.journal import CellRecord
 from mhnb.core.messages import PROTOCOL_VERSION
 from mhnb.core.replay import plan_replay
-from mhnb.drive.reader import EventLoop
-from mhnb.drive.roll import StartProgress
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotClean, NotDriver, NotStarted
-from mhnb.keep.berth import list_cluster_records
-from mhnb.startup import starting
 from tests.hosts.hostnet import wait_until
 from tests.notebook.conftest import no_cluster_in_sight
 from tests.ranks.conftest import every_pid, wait_gone
@@ -61,12 +61,12 @@ def attach(leftovers: None) -> Iterator[Callable[..., Cluster]]:
     taken: list[Cluster] = []
 
     def take(name: str | None = "kept") -> Cluster:
-        taken.append(starting.attach(name))
+        taken.append(manager.attach(name))
         return taken[-1]
 
     yield take
     # Also what a test that failed has left: the next ones would meet it.
-    for cluster in [*taken, *(cluster for cluster in starting.all_clusters() if cluster.name == "kept")]:
+    for cluster in [*taken, *(cluster for cluster in manager.all_clusters() if cluster.name == "kept")]:
         pids = every_pid(cluster)
         cluster.stop()
         assert wait_gone(pids) == []
@@ -107,7 +107,7 @@ def test_only_one_notebook_drives(attach: Callable[..., Cluster]) -> None:
         owner.wait()
         assert attach().state == "clean"
         with pytest.raises(AlreadyStarted, match="drives cluster 'kept' already"):
-            starting.attach("kept")
+            manager.attach("kept")
 
 
 def test_a_cell_that_ran_meanwhile_is_judged(attach: Callable[..., Cluster]) -> None:
@@ -184,7 +184,7 @@ def test_a_cell_that_still_runs_is_waited_for(
     attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A training that outlives its notebook may take hours: who comes back waits, and is told for what; giving up changes nothing."""
-    monkeypatch.setattr("mhnb.drive.fleet._TAKEOVER_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("mhnb.cluster.generation._TAKEOVER_TIMEOUT_S", 1.0)
     reports: list[StartProgress] = []
 
     def give_up(report: StartProgress) -> None:
@@ -197,7 +197,7 @@ def test_a_cell_that_still_runs_is_waited_for(
         owner.kill()
         owner.wait()
         with pytest.raises(KeyboardInterrupt):
-            starting.attach("kept", give_up)
+            manager.attach("kept", give_up)
         assert all(report.is_takeover for report in reports)
         assert "ranks 0-1 have not answered for 1 s: what they ran" in capfd.readouterr().err
         go.touch()
@@ -253,7 +253,7 @@ def test_the_same_start_line_again_gives_fresh_ranks_where_one_died(attach: Call
     """Who starts wants ranks; it says what brings back what the others held."""
     with notebook(NOTE_PID) as owner:
         kill_a_rank_of(owner)
-        fresh = starting.start(2, 1, name="kept", keep=True)
+        fresh = manager.start(2, 1, name="kept", keep=True)
         assert fresh.run("print('x' in globals())").check()[0].stdout == "False\n"
         assert any("%mhjax restart --replay brings it back" in note for note in fresh.notes)
 
@@ -264,8 +264,8 @@ def test_the_same_start_line_again_takes_it_over(attach: Callable[..., Cluster])
         owner.kill()
         owner.wait()
         with pytest.raises(AlreadyStarted, match="mhnb stop kept"):
-            starting.start(3, 1, name="kept", keep=True)
-        cluster = starting.start(2, 1, name="kept", keep=True)
+            manager.start(3, 1, name="kept", keep=True)
+        cluster = manager.start(2, 1, name="kept", keep=True)
         try:
             assert cluster.run("print(x)").check()[0].stdout == "41\n"
         finally:
@@ -284,7 +284,7 @@ def test_ranks_of_another_version_are_told_of(attach: Callable[..., Cluster]) ->
         with pytest.raises(NotStarted, match=rf"another version of mhnb.*\n.*mhnb stop kept\.{owner.pid}"):
             attach()
         with pytest.raises(AlreadyStarted, match="another version of mhnb"):
-            starting.start(2, 1, name="kept", keep=True)
+            manager.start(2, 1, name="kept", keep=True)
         note.write_text(ours)
         assert attach().run("1").ok
 
@@ -292,12 +292,12 @@ def test_ranks_of_another_version_are_told_of(attach: Callable[..., Cluster]) ->
 def test_a_start_beside_a_kept_cluster_tells_of_it(attach: Callable[..., Cluster]) -> None:
     """Without `--keep` it is another cluster of that name: who meant the kept one hears how to have it."""
     with notebook() as owner:
-        beside = starting.start(1, 1, name="kept")
+        beside = manager.start(1, 1, name="kept")
         assert beside.notes == ()
         beside.stop()
         owner.kill()
         owner.wait()
-        beside = starting.start(1, 1, name="kept")
+        beside = manager.start(1, 1, name="kept")
         try:
             assert f"%mhjax stop, then %mhjax attach kept.{owner.pid}, has that instead" in beside.notes[0]
         finally:
@@ -321,9 +321,9 @@ def test_what_is_said_of_kept_ones_that_nobody_drives(
         assert capsys.readouterr().out == said
         with no_cluster_in_sight():
             with pytest.raises(NotStarted, match="%mhjax attach kept takes over the kept one that nobody drives"):
-                starting.current()
+                manager.current()
             with pytest.raises(NotStarted, match=r"'kept' here; .* runs on this machine: %mhjax attach kept takes it"):
-                starting.by_name("kept")
+                manager.by_name("kept")
         for name in ("kept", None):
             with pytest.raises(NotStarted, match="which one") as several:
                 attach(name)
@@ -340,18 +340,18 @@ def test_what_is_said_of_kept_ones_that_nobody_drives(
 
 def test_a_notebook_takes_back_what_it_has_left(attach: Callable[..., Cluster]) -> None:
     """The same process leaves and attaches, again and again: variables, state, numbers, guard and journal are there."""
-    left = starting.start(2, 1, name="kept", keep=True)
+    left = manager.start(2, 1, name="kept", keep=True)
     left.run("x = 41").check()
     left.run("import jax\nif jax.process_index() == 1: 1/0", guard="off")
     assert left.state == "split"
     left.leave()
     left.leave()
-    assert (left.state, left in starting.all_clusters()) == ("stopped", False)
+    assert (left.state, left in manager.all_clusters()) == ("stopped", False)
     for refused in (lambda: left.run("1"), left.restart):
         with pytest.raises(NotStarted, match="let go of the cluster; %mhjax attach kept"):
             refused()
     cluster = attach()
-    assert starting.current() is cluster
+    assert manager.current() is cluster
     assert (cluster.state, cluster.generation) == ("split", left.generation)
     cluster.accept()
     cluster.leave()
@@ -369,12 +369,12 @@ def test_a_notebook_takes_back_what_it_has_left(attach: Callable[..., Cluster]) 
 
 def test_what_was_attached_between_is_not_mixed_with_ones_own(attach: Callable[..., Cluster]) -> None:
     """The journals of this notebook and of another one number their starts each by itself; a replay has those of one past."""
-    starting.start(1, 1, name="kept").restart().restart().restart().stop()
+    manager.start(1, 1, name="kept").restart().restart().restart().stop()
     with notebook("cluster.run('x = 1').check()") as owner:
         owner.kill()
         owner.wait()
         attach().stop()
-    mine = starting.start(2, 1, name="kept")
+    mine = manager.start(2, 1, name="kept")
     assert plan_replay(mine.journal.read()[0], mine.generation).steps == ()
     mine.run("x = 41").check()
     fresh = mine.restart(replay=True)
@@ -384,10 +384,10 @@ def test_what_was_attached_between_is_not_mixed_with_ones_own(attach: Callable[.
 
 def test_one_that_was_left_has_its_own_past(attach: Callable[..., Cluster]) -> None:
     """Another one that ran beside it meanwhile wrote to the same journal, and had a folder of its own."""
-    left = starting.start(2, 1, name="kept", keep=True)
+    left = manager.start(2, 1, name="kept", keep=True)
     left.run("x = 41").check()
     left.leave()
-    beside = starting.start(2, 1, name="kept")
+    beside = manager.start(2, 1, name="kept")
     beside.run("x = 1").check()
     beside.stop()
     fresh = attach().restart(replay=True)
@@ -400,7 +400,7 @@ def test_ctrl_c_while_it_is_left_does_not_lose_it(
     attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was begun is gone through with: the notebook has let go, and finds it again."""
-    left = starting.start(2, 1, name="kept", keep=True)
+    left = manager.start(2, 1, name="kept", keep=True)
     left.run("x = 41").check()
     release = left.launched[0].release
 
@@ -420,7 +420,7 @@ def test_ctrl_c_while_it_is_taken_over_leaves_it(
     attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the one moment in which nobody holds the cluster yet, and its ranks could hear already."""
-    left = starting.start(2, 1, name="kept", keep=True)
+    left = manager.start(2, 1, name="kept", keep=True)
     left.run("x = 41").check()
     left.leave()
     start = EventLoop.start
@@ -475,7 +475,7 @@ def test_what_is_not_kept_cannot_be_left(fresh: Callable[..., Cluster]) -> None:
 def test_a_name_that_nobody_has(leftovers: None) -> None:
     """The error says what there is, and how a cluster comes to outlive its notebook."""
     with pytest.raises(NotStarted, match=r"no kept cluster 'nothing'.*--keep"):
-        starting.attach("nothing")
+        manager.attach("nothing")
 
 
 def test_what_is_kept_under_another_home_is_nobodys_stray(attach: Callable[..., Cluster], tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 
 PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.journal import CellRecord
 from tests.ranks.test_lockstep import SETUP as LOCKSTEP
 from tests.ranks.test_lockstep import run_until_said

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from mhnb.core.state.interrupt import SECOND_INTERRUPT_AFTER_S
 from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, InvalidRequest, NotClean

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.reports import request_collectives, request_launched
 from mhnb.errors import CallFailed, InvalidRequest, ValueDiffers
-from mhnb.exchange.collectives import request_collectives, request_launched
 from mhnb.sharding.report import Report
 
 SETUP = """

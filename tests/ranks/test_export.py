@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.export import export_cluster
 from mhnb.core.export import CellStep, export_script
-from mhnb.keep.exporting import export_cluster
 from mhnb.rank.execution.streams import split_library_noise
 from mhnb.transport.addresses import find_free_port
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.errors import CellTimeout, NotClean
 from tests.ranks.test_lockstep import SETUP
 

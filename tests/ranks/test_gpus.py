@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.errors import LaunchError
 
 _SMI = "#!/bin/sh\nprintf '0, GPU-a\\n1, GPU-b\\n2, GPU-c\\n3, GPU-d\\n'\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from tests.bench.launches import KINDS
 from tests.source import ROOT
 

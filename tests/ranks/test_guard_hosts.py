@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from tests.ranks.conftest import wait_gone
 from tests.ranks.hosts import HostsCluster, Wire

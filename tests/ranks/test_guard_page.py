@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from tests.ranks.test_lockstep import run_until_said
 from tests.source import ROOT

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.transport.addresses import find_free_port
 
 Fresh = Callable[..., Cluster]

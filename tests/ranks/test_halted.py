@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from mhnb.system.processes import is_stopped
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.cluster import Cluster
-from mhnb.drive.roll import describe_guard
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.status import describe_guard
 from tests.ranks.test_lockstep import names, texts
 
 SETUP = """

@@ -15,7 +15,7 @@ from html import unescape
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.errors import NotClean
 from mhnb.view.cell.html import format_cell_html

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.reports import request_collectives, request_layout
 from mhnb.errors import InvalidRequest
-from mhnb.exchange.collectives import request_collectives, request_layout
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.hang_report import HangReport
 from mhnb.core.output.results import CellResult
 from mhnb.errors import NameMissing, OrderMismatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 
 SETUP = """

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cluster import Cluster
-from mhnb.supply.syncing import run_pip
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.files import run_pip
 from mhnb.verbs.hosts import format_pip_output
 
 

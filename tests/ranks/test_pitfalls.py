@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.error_site import ErrorSite
 from mhnb.core.hints import find_hint
 from mhnb.core.output.results import CellResult

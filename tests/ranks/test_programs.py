@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.launch.environment import rank_environment
 from mhnb.transport.addresses import find_free_port
 from tests.ranks import plain_rank

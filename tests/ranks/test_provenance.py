@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from mhnb.errors import ValueDiffers
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import mhnb
-from mhnb.cluster import Cluster
+from mhnb.cluster import journal, replay
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.journal import CellRecord, parse_records
 from mhnb.core.replay import ReplayStep
 from mhnb.errors import InvalidRequest, ReplayStopped
-from mhnb.keep import journaling, replaying
 from tests.source import ROOT
 
 Fresh = Callable[..., Cluster]
@@ -43,7 +43,7 @@ def begin(fresh: Fresh) -> Iterator[Fresh]:
 
     yield start
     for name in names:
-        mhnb.startup.starting.by_name(name).stop()
+        mhnb.cluster.manager.by_name(name).stop()
 
 
 def cells_of(cluster: Cluster) -> list[CellRecord]:
@@ -123,7 +123,7 @@ def test_to_goes_back_to_a_cell(begin: Fresh) -> None:
     assert cluster.state == "clean"
     steps: list[str] = []
     after = cluster.restart()
-    replaying.replay(after, 2, lambda step: steps.append(f"{step.what} {step.done}/{len(step.plan.steps)}"))
+    replay.replay(after, 2, lambda step: steps.append(f"{step.what} {step.done}/{len(step.plan.steps)}"))
     assert steps == ["cell 1 0/2", "cell 2 1/2"]
     said = after.run("x")
     assert (said.seq, said[0].text) == (3, "2")
@@ -194,7 +194,7 @@ def test_a_push_that_was_not_kept_is_told_twice(
     begin: Fresh, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When it is made, and in the list of what a replay left out; a cell that needs it stops the replay."""
-    monkeypatch.setattr(journaling, "PUSH_NBYTES", 1000)
+    monkeypatch.setattr(journal, "PUSH_NBYTES", 1000)
     cluster = begin()
     cluster.push(big=np.zeros(1000))
     assert "push big: its 7.8 KiB are more than the journal keeps of one push" in capfd.readouterr().err
@@ -272,7 +272,7 @@ def test_ctrl_c_breaks_a_replay_off(begin: Fresh, tmp_path: Path) -> None:
             threading.Thread(target=_interrupt_when_running, args=(after,)).start()
 
     with pytest.raises(ReplayStopped, match="the replay was interrupted in cell 2"):
-        replaying.replay(after, None, press)
+        replay.replay(after, None, press)
     flag.touch()
     assert after.restart(replay=True).run("x")[0].text == "2"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
 from mhnb.errors import RanksLost
-from mhnb.startup import starting
 from tests.ranks.conftest import every_pid, wait_gone
 
 FIND_CHANNEL = """
@@ -26,7 +26,7 @@ own = next(x for x in gc.get_objects() if type(x) is TransportClient)
 @pytest.fixture
 def begin() -> Callable[..., Cluster]:
     """Start a cluster of two ranks."""
-    return lambda name, **options: starting.start(2, 1, name=name, **options)
+    return lambda name, **options: manager.start(2, 1, name=name, **options)
 
 
 @pytest.mark.parametrize("profile", ["local", "split"])

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
 from mhnb.errors import InvalidRequest
-from mhnb.startup import starting
 from tests.ranks.conftest import every_pid, wait_gone
 
 Fresh = Callable[..., Cluster]
@@ -44,7 +44,7 @@ def test_a_restart_takes_the_reserve(fresh: Fresh) -> None:
         assert (again.generation, again.run("'x' in dir()")[3].text) == (cluster.generation + 2, "False")
         pids = [*every_pid(again), *wait_for_spare(again)]
     finally:
-        starting.by_name(cluster.name).stop()
+        manager.by_name(cluster.name).stop()
     assert wait_gone(pids) == []
 
 
@@ -91,4 +91,4 @@ def test_a_restart_that_is_given_up_while_the_reserve_comes_up(fresh: Fresh) -> 
 def test_spare_and_keep_do_not_go_together() -> None:
     """Ranks in reserve that outlive the notebook are of no use to anybody."""
     with pytest.raises(InvalidRequest, match="--keep and --spare"):
-        starting.start(2, 1, name="both", keep=True, spare=True)
+        manager.start(2, 1, name="both", keep=True, spare=True)

@@ -17,8 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from mhnb.cluster import Cluster
-from mhnb.drive.roll import StartProgress
+from mhnb.cluster import manager
+from mhnb.cluster.attach import list_cluster_records
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.status import StartProgress
 from mhnb.errors import (
     AlreadyStarted,
     EnginesMissing,
@@ -28,8 +30,6 @@ from mhnb.errors import (
     NotStarted,
     PreflightFailed,
 )
-from mhnb.keep.berth import list_cluster_records
-from mhnb.startup import starting
 from mhnb.system.run_dir import read_running_clusters
 from mhnb.transport.addresses import find_free_port
 from mhnb.types import PHASES, DeviceRef
@@ -149,13 +149,13 @@ def test_what_of_mhnb_ranks_import_at_the_start_is_imported_once(fresh: Fresh) -
 
 def test_start_again_goes_on(cluster: Cluster) -> None:
     """The same name and shape is the same cluster: Run All twice works."""
-    assert starting.start(4, 2, name="shared") is cluster
+    assert manager.start(4, 2, name="shared") is cluster
 
 
 def test_another_shape_is_refused_and_names_the_ways_out(cluster: Cluster) -> None:
     """Nothing is lost by a start that does not fit."""
     with pytest.raises(AlreadyStarted, match=r"restart.*stop"):
-        starting.start(2, 2, name="shared")
+        manager.start(2, 2, name="shared")
 
 
 @pytest.mark.parametrize(("hosts", "devices"), [(0, 2), (1000, 2), (4, 0)])
@@ -163,7 +163,7 @@ def test_counts_that_cannot_be_start_nothing(hosts: int, devices: int) -> None:
     """Bad input is refused before any process."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with pytest.raises(InvalidRequest):
-        starting.start(hosts, devices, name="bad")
+        manager.start(hosts, devices, name="bad")
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
 
 
@@ -176,13 +176,13 @@ def test_a_taken_coordinator_port_is_refused(argument: str) -> None:
         address = f"127.0.0.1:{holder.getsockname()[1]}"
         free = f"127.0.0.1:{find_free_port()}"
         with pytest.raises(PreflightFailed, match=f"{argument} {address}"):
-            starting.start(2, 1, name="taken", initialize={"coordinator_address": free, argument: address})
+            manager.start(2, 1, name="taken", initialize={"coordinator_address": free, argument: address})
 
 
 def test_a_coordinator_on_an_unknown_host_is_refused() -> None:
     """With the value, and what to give instead."""
     with pytest.raises(PreflightFailed, match=r"coordinator_address nowhere.invalid:5555: this machine knows no host"):
-        starting.start(2, 1, name="nowhere", initialize={"coordinator_address": "nowhere.invalid:5555"})
+        manager.start(2, 1, name="nowhere", initialize={"coordinator_address": "nowhere.invalid:5555"})
 
 
 def test_a_free_coordinator_port_is_used(fresh: Fresh) -> None:
@@ -204,7 +204,7 @@ def failed_start(**options: object) -> tuple[MhnbError, list[int]]:
 
     arguments = {key: value for key, value in options.items() if key != "spoil"}
     with pytest.raises(MhnbError) as caught:
-        starting.start(2, 1, name="failing", on_progress=look, **arguments)  # type: ignore[arg-type]
+        manager.start(2, 1, name="failing", on_progress=look, **arguments)  # type: ignore[arg-type]
     return caught.value, sorted(pids)
 
 
@@ -296,7 +296,7 @@ def test_a_killed_supervisor_leaves_nothing(fresh: Fresh, fork: bool) -> None:  
 def test_options_that_cannot_be_start_nothing(wrong: dict[str, Any]) -> None:
     """They are refused before any process."""
     with pytest.raises(InvalidRequest):
-        starting.start(1, 1, name="bad", **wrong)
+        manager.start(1, 1, name="bad", **wrong)
 
 
 def test_a_cluster_can_be_found_while_it_starts(mhnb_home: Path) -> None:
@@ -308,7 +308,7 @@ def test_a_cluster_can_be_found_while_it_starts(mhnb_home: Path) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        starting.start(1, 1, name="early", on_progress=look)
+        manager.start(1, 1, name="early", on_progress=look)
     assert "early" in found
 
 
@@ -367,7 +367,7 @@ def test_restart_gives_fresh_processes_of_the_next_generation(fresh: Fresh) -> N
     cluster = fresh(2, 1)
     cluster.run("x = 1").check()
     pids = every_pid(cluster)
-    again = starting.restart(cluster)
+    again = manager.restart(cluster)
     try:
         assert again.generation == cluster.generation + 1
         assert not set(pids) & set(every_pid(again))
@@ -394,7 +394,7 @@ def test_restart_of_a_cluster_that_was_restarted_ends_its_successor(fresh: Fresh
 OWNER = """
 import os, sys, time
 import mhnb
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 cluster = mhnb.start(2, 1, name="owned", **{options})
 pids = [cluster.supervisor_pid, cluster.hub_pid, *(r.pid for r in cluster.ranks)]
 print(*pids, flush=True)
@@ -527,7 +527,7 @@ def test_a_wrong_argument_is_told_also_where_the_cluster_runs(
 ) -> None:
     """Start again goes on, but not over an argument that cannot be."""
     with pytest.raises(InvalidRequest, match=told):
-        starting.start(4, 2, name="shared", **wrong)
+        manager.start(4, 2, name="shared", **wrong)
 
 
 def test_a_rank_starts_no_cluster(cluster: Cluster) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.view.cell.failures import find_failures
 from tests.ranks.test_lockstep import SETUP, check_sum, names, texts
 

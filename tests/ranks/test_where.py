@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.cluster import Cluster
+from mhnb.cluster.cluster import Cluster
 from mhnb.core.hang_report import HangReport
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import describe_ranks

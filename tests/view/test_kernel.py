@@ -33,7 +33,7 @@ thread = threading.Thread(target=lambda: view.show_late(cell([out("{text}\\n")],
 thread.start()
 thread.join()
 """
-ALONE = "import sys; print([m for m in sys.modules if m == 'jax' or m.startswith('mhnb.cluster')])"
+ALONE = "import sys; print([m for m in sys.modules if m == 'jax' or m.startswith('mhnb.cluster.cluster')])"
 
 
 class Listener(NotebookClient):

@@ -16,6 +16,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from mhnb.cluster.host_monitor import HostMonitor, describe_orphans
+from mhnb.cluster.status import EventListener
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import CellRecord
 from mhnb.core.messages import (
@@ -53,8 +55,6 @@ from mhnb.core.state.events import (
     WriteRecord,
 )
 from mhnb.core.state.machine import ClusterStateMachine
-from mhnb.drive.roll import EventListener
-from mhnb.drive.watching import HostMonitor, describe_orphans
 from mhnb.errors import MhnbError, NotStarted, RanksLost, UnknownMessage
 from mhnb.transport.base import Transport, rank_peer
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mhnb.cluster.options import check_folder
+from mhnb.cluster.requests import await_reply, request_all
 from mhnb.core.file_sync import (
     MAX_SYNC_NBYTES,
     Excludes,
@@ -23,16 +25,14 @@ from mhnb.core.file_sync import (
     remote_path,
 )
 from mhnb.errors import ClusterError, InvalidRequest, RanksLost
-from mhnb.exchange.asks import await_reply, request_all
-from mhnb.startup.asking import check_folder
 from mhnb.system.processes import digest_file
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from mhnb.cluster import Cluster
+    from mhnb.cluster.cluster import Cluster
+    from mhnb.cluster.status import RankInfo
     from mhnb.core.messages import RankReply
-    from mhnb.drive.roll import RankInfo
 
 
 _IN_FLIGHT = 4

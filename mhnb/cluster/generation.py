@@ -11,39 +11,24 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mhnb.cluster.attach import ClusterRecord, OwnerLock
+from mhnb.cluster.interrupts import SigintHandler
+from mhnb.cluster.journal import ClusterJournal
+from mhnb.cluster.options import GenerationLocation, StartOptions, host_spec, hub_spec, local_spec
+from mhnb.cluster.preflight import InAllocationLauncher, preflight_callback
+from mhnb.cluster.status import RankInfo, describe_location
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.state.host_tracking import StartBarrier
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
-from mhnb.drive.finishing import SigintHandler
-from mhnb.drive.roll import RankInfo, describe_location
 from mhnb.errors import LaunchError
-from mhnb.keep.berth import ClusterRecord, OwnerLock
-from mhnb.keep.journaling import ClusterJournal
 from mhnb.launchers.base import CheckedHost, Host
 from mhnb.launchers.local import AdoptedHost, DetachedHosts, LocalHost
 from mhnb.launchers.profiles import apply_profile, create_launcher, find_profile
-from mhnb.startup.asking import GenerationLocation, StartOptions, host_spec, hub_spec, local_spec
-from mhnb.startup.preflight import InAllocationLauncher, preflight_callback
 from mhnb.system.processes import PROCESS_ENDED
 from mhnb.system.run_dir import configure_hub, make_run_dir, remove_keys, write_run_record
 from mhnb.transport.addresses import find_free_port
 from mhnb.transport.server import SocketServer
-
-__all__ = [
-    "Generation",
-    "adopt_generation",
-    "create_generation",
-    "create_state_machine",
-    "end_hosts",
-    "find_preflight_s",
-    "find_settings_dir",
-    "find_start_error",
-    "make_cluster_record",
-    "open_detached_transport",
-    "open_generation",
-    "open_transport",
-]
 
 _TAKEOVER_TIMEOUT_S = 20.0
 """Seconds to wait for ranks that are taken over. A rank that runs a cell answers at its end; one that has not by then is left alone."""

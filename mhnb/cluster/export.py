@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhnb.adapters.numpy_arrays import dtype_from_name, is_plain_array, view_as
+from mhnb.cluster.transfer import PushPayload
 from mhnb.core.export import (
     EXPORT_MARK,
     CellStep,
@@ -25,12 +26,10 @@ from mhnb.core.pickling import MissingDefinition, load_value
 from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.core.replay import SkippedStep, list_skipped_steps, note_undefined_names, plan_replay
 from mhnb.errors import InvalidRequest
-from mhnb.exchange.pull import PushPayload
 
 if TYPE_CHECKING:
-    from mhnb.cluster import Cluster
+    from mhnb.cluster.cluster import Cluster
 
-__all__ = ["export_cluster", "export_notebook", "parse_without"]
 
 _ARRAY_ELEMENTS = 64
 

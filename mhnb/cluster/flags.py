@@ -16,8 +16,6 @@ from mhnb.core.launch.hosts import HostName
 from mhnb.errors import InvalidRequest
 from mhnb.launchers.profiles import ranks_per_host, read_hostfile, read_hosts
 
-__all__ = ["add_doctor_flags", "add_start_flags", "start_arguments"]
-
 _SETTING_FLAGS = {
     "--user": ("user", "NAME", "ssh: whom to log in as"),
     "--port/--ssh-port": ("port", "PORT", "ssh: the port of sshd"),
@@ -87,7 +85,7 @@ def start_arguments(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         InvalidRequest: incompatible flags, invalid names, or a --set without a name or a value.
     """
-    from mhnb.startup.asking import format_host_names
+    from mhnb.cluster.options import format_host_names
 
     _check_login_files(args.set_key_file, args.set_config_file)
     options: dict[str, Any] = {"profile": args.profile, "ranks": args.n}

@@ -13,26 +13,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from mhnb.cluster.options import StartOptions
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.messages import PROTOCOL_VERSION
 from mhnb.core.ranks import pluralize
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotDriver, NotStarted
-from mhnb.startup.asking import StartOptions
 from mhnb.system.private_files import NotPrivate, open_private, read_private, write_private
 from mhnb.system.run_dir import check_name, format_location, has_live_notebook, list_running_clusters
-
-__all__ = [
-    "ClusterRecord",
-    "OwnerLock",
-    "describe_detached",
-    "describe_other_clusters",
-    "find_detached",
-    "has_owner",
-    "list_cluster_records",
-    "read_cluster_records",
-    "select_cluster",
-    "write_cluster_record",
-]
 
 _FILE = "berth.json"
 _LOCK = "driver"

@@ -23,20 +23,7 @@ from typing import Any
 import psutil
 from IPython.core.getipython import get_ipython
 
-from mhnb.cluster import Cluster, Reserve
-from mhnb.core.cell_request import check_guard
-from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec, check_initialize, validate_start_arguments
-from mhnb.core.hints import find_start_hint
-from mhnb.core.journal import StartRecord
-from mhnb.core.launch.environment import note_forced_devices
-from mhnb.core.messages import HostUp, StopHost
-from mhnb.core.preflight_facts import PreflightReport
-from mhnb.core.replay import plan_replay
-from mhnb.drive.finishing import wait_for_pending_shutdowns
-from mhnb.drive.fleet import open_detached_transport
-from mhnb.drive.roll import StartProgress, preflight_progress, print_notice
-from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
-from mhnb.keep.berth import (
+from mhnb.cluster.attach import (
     ClusterRecord,
     OwnerLock,
     describe_detached,
@@ -46,12 +33,12 @@ from mhnb.keep.berth import (
     read_cluster_records,
     select_cluster,
 )
-from mhnb.keep.journaling import next_generation, prune_journals, record_generation
-from mhnb.keep.replaying import check_replay
-from mhnb.keep.replaying import replay as run_replay
-from mhnb.launchers.local import AdoptedHost, check_platform
-from mhnb.launchers.slurm import park_allocation, release_parked_allocation
-from mhnb.startup.asking import (
+from mhnb.cluster.cluster import Cluster, Reserve
+from mhnb.cluster.files import sync
+from mhnb.cluster.generation import open_detached_transport
+from mhnb.cluster.interrupts import wait_for_pending_shutdowns
+from mhnb.cluster.journal import next_generation, prune_journals, record_generation
+from mhnb.cluster.options import (
     StartOptions,
     check_folder,
     check_same_options,
@@ -59,8 +46,21 @@ from mhnb.startup.asking import (
     parse_options,
     resolve_spec,
 )
-from mhnb.startup.preflight import run_preflight
-from mhnb.supply.syncing import sync
+from mhnb.cluster.preflight import run_preflight
+from mhnb.cluster.replay import check_replay
+from mhnb.cluster.replay import replay as run_replay
+from mhnb.cluster.status import StartProgress, preflight_progress, print_notice
+from mhnb.core.cell_request import check_guard
+from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec, check_initialize, validate_start_arguments
+from mhnb.core.hints import find_start_hint
+from mhnb.core.journal import StartRecord
+from mhnb.core.launch.environment import note_forced_devices
+from mhnb.core.messages import HostUp, StopHost
+from mhnb.core.preflight_facts import PreflightReport
+from mhnb.core.replay import plan_replay
+from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
+from mhnb.launchers.local import AdoptedHost, check_platform
+from mhnb.launchers.slurm import park_allocation, release_parked_allocation
 from mhnb.system.capacity import check_disk, check_limits, check_loopback, has_memory_limit
 from mhnb.system.processes import PROCESS_ENDED
 from mhnb.system.run_dir import (

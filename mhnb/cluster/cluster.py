@@ -16,6 +16,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mhnb import exchange
+from mhnb.cluster.attach import ClusterRecord, write_cluster_record
+from mhnb.cluster.event_loop import CellFuture, EventLoop
+from mhnb.cluster.generation import end_hosts, find_preflight_s, find_start_error, make_cluster_record, open_generation
+from mhnb.cluster.host_monitor import HostMonitor, open_shared_board
+from mhnb.cluster.interrupts import SigintHandler, run_uninterrupted
+from mhnb.cluster.journal import ClusterJournal
+from mhnb.cluster.options import StartOptions, check_detachable
+from mhnb.cluster.status import ClusterListener, RankInfo, StartProgress, describe_guard, describe_ranks, start_progress
 from mhnb.core.cell_request import build_cell_request, check_guard
 from mhnb.core.cluster_spec import ClusterSpec, check_initialize
 from mhnb.core.guard.check import CheckRow
@@ -27,19 +35,9 @@ from mhnb.core.ranks import resolve_ranks
 from mhnb.core.replay import ReplayReport
 from mhnb.core.state.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
 from mhnb.core.variables import VariableRow
-from mhnb.drive.finishing import SigintHandler, run_uninterrupted
-from mhnb.drive.fleet import end_hosts, find_preflight_s, find_start_error, make_cluster_record, open_generation
-from mhnb.drive.reader import CellFuture, EventLoop
-from mhnb.drive.roll import ClusterListener, RankInfo, StartProgress, describe_guard, describe_ranks, start_progress
-from mhnb.drive.watching import HostMonitor, open_shared_board
 from mhnb.errors import InvalidRequest
-from mhnb.keep.berth import ClusterRecord, write_cluster_record
-from mhnb.keep.journaling import ClusterJournal
-from mhnb.startup.asking import StartOptions, check_detachable
 from mhnb.system.run_dir import check_name, find_cwd
 from mhnb.types import ClusterState, DeviceRef
-
-__all__ = ["Cluster", "Reserve", "Restarter", "StartOptions"]
 
 _STOP_S = 6.0  # longer than `HostMonitor.see_off` waits for supervisors to disconnect
 

@@ -24,6 +24,8 @@ from typing import Any
 
 import psutil
 
+from mhnb.cluster.flags import start_arguments
+from mhnb.cluster.options import StartOptions, parse_options, resolve_spec
 from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec
 from mhnb.core.launch.hosts import HostName, group_by_machine, label_hosts, parse_host
 from mhnb.core.launch.ssh import SshOptions, choose_python
@@ -46,8 +48,6 @@ from mhnb.launchers.probe_script import find_version
 from mhnb.launchers.probe_shared import CheckedHosts, MultiplexedProbes, PreflightCheck
 from mhnb.launchers.profiles import create_launcher, read_ssh_options
 from mhnb.launchers.slurm import SlurmHosts, SlurmLauncher
-from mhnb.startup.asking import StartOptions, parse_options, resolve_spec
-from mhnb.startup.flags import start_arguments
 from mhnb.system.run_dir import make_home
 from mhnb.view.tables.reports import format_preflight_text
 

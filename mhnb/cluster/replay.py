@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mhnb import exchange
+from mhnb.cluster.journal import make_replayed_record
 from mhnb.core.journal import CellRecord, PushRecord, ReplayRecord
 from mhnb.core.output.results import CellResult
 from mhnb.core.replay import (
@@ -21,12 +22,9 @@ from mhnb.core.replay import (
     step_name,
 )
 from mhnb.errors import InvalidRequest, MhnbError, ReplayStopped
-from mhnb.keep.journaling import make_replayed_record
 
 if TYPE_CHECKING:
-    from mhnb.cluster import Cluster
-
-__all__ = ["check_replay", "replay"]
+    from mhnb.cluster.cluster import Cluster
 
 
 def check_replay(cluster: Cluster, to: int | None, *, replay: bool = True) -> None:

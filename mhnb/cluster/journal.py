@@ -19,9 +19,9 @@ from pathlib import Path
 
 import psutil
 
+from mhnb.cluster.transfer import PushPayload
 from mhnb.core.journal import CellRecord, PushRecord, Record, format_record, is_start_record, parse_records
 from mhnb.errors import ClusterError
-from mhnb.exchange.pull import PushPayload
 from mhnb.sharding.layout import format_nbytes
 from mhnb.system.private_files import is_own_folder, make_private_folder, open_private, read_private
 from mhnb.system.run_dir import is_locked, make_home, report_home_errors, state_home

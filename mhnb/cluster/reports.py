@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from mhnb.cluster.requests import RankClient, check_ranks, request_all
 from mhnb.core.error_site import ErrorSite
 from mhnb.core.hints import find_hint
 from mhnb.core.ranks import describe_ranks, format_ranks
 from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
-from mhnb.exchange.asks import RankClient, check_ranks, request_all
 from mhnb.sharding.layout import Layout, LayoutTree, decode_mesh, decode_tree
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.report import Program, Report, make_report, program_from_wire

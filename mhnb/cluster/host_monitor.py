@@ -33,8 +33,6 @@ from mhnb.rank.guard.shared_board import SharedBoard
 from mhnb.system.processes import find_exit_status, is_stopped
 from mhnb.transport.base import Transport, supervisor_peer
 
-__all__ = ["HostMonitor", "describe_orphans", "open_shared_board"]
-
 _CLOSE_S, _CLOSE_DETACHABLE_S = 1.5, 5.0
 """Seconds for supervisors to end their ranks and disconnect. Those that would outlive this process are reported if they do not."""
 _CONFIRM_MARGIN_S, _POLL_S = 10.0, 0.005

@@ -1,4 +1,4 @@
-"""Process that owns the ranks requested by `ipcluster start`: `python -m mhnb.keep.engines PROFILE_DIR ...`.
+"""Process that owns the ranks requested by `ipcluster start`: `python -m mhnb.cluster.ipcluster_engines PROFILE_DIR ...`.
 
 It starts them as a notebook does, with the existing hub, and waits for a signal to end. The ranks serve ipyparallel's client, and no
 cells of mhnb, so there is no guard, view or journal in between.
@@ -17,16 +17,14 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from mhnb.cluster import manager
+from mhnb.cluster.options import format_host_names, parse_options, resolve_spec
+from mhnb.cluster.status import StartProgress
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.launch.hosts import parse_hosts
 from mhnb.core.ranks import pluralize
-from mhnb.drive.roll import StartProgress
 from mhnb.errors import LaunchError, MhnbError
 from mhnb.launchers.profiles import create_launcher
-from mhnb.startup import starting
-from mhnb.startup.asking import format_host_names, parse_options, resolve_spec
-
-__all__ = ["hub_address", "main"]
 
 _POLL_S = 0.1
 _HUB_WAIT_S = 120.0
@@ -34,7 +32,7 @@ _HUB_WAIT_S = 120.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Start the ranks and keep them running, or print a requested fact of the profile; return the exit status."""
-    parser = argparse.ArgumentParser(prog="mhnb.keep.engines")
+    parser = argparse.ArgumentParser(prog="mhnb.cluster.ipcluster_engines")
     parser.add_argument("profile_dir")
     parser.add_argument("--address", action="store_true")
     parser.add_argument("--count", action="store_true")
@@ -92,7 +90,7 @@ def _serve(args: argparse.Namespace) -> None:
         signal.signal(signum, end)
     connection = _wait_for_hub(args, stop_event)
     arguments = _start_arguments(args) | {"address": hub_address(connection)}
-    cluster = starting.start(
+    cluster = manager.start(
         name=f"engines-{os.getpid()}", connection=connection, on_progress=_ProgressPrinter(), **arguments
     )
     is_starting = False

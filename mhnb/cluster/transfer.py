@@ -27,6 +27,16 @@ from mhnb.adapters.numpy_arrays import (
     raw_bytes,
     view_as,
 )
+from mhnb.cluster.requests import (
+    RankClient,
+    Transfer,
+    TransferJob,
+    check_names,
+    check_ranks,
+    open_transfer,
+    request_all,
+    run_jobs,
+)
 from mhnb.core.messages import RankReply
 from mhnb.core.pickling import GlobalArrayPlaceholder, MissingDefinition, dump_value, find_difference, load_value
 from mhnb.core.ranks import describe_ranks, group_ranks
@@ -53,16 +63,6 @@ from mhnb.core.transfer import (
     suggest_pull_options,
 )
 from mhnb.errors import InvalidRequest, ValueDiffers
-from mhnb.exchange.asks import (
-    RankClient,
-    Transfer,
-    TransferJob,
-    check_names,
-    check_ranks,
-    open_transfer,
-    request_all,
-    run_jobs,
-)
 from mhnb.sharding.boxes import Box, box_shape, split_shape
 from mhnb.sharding.layout import decode_tree
 
