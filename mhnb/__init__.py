@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mhnb.cluster.manager import attach, current, start
     from mhnb.core.output.results import CellResult
     from mhnb.errors import CellError, CellFailed, MhnbError
-    from mhnb.explore.layouts import expect, layout, reshard
+    from mhnb.layouts import expect, layout, reshard
     from mhnb.rank.requests.sharding import collectives
 
 __all__ = [
@@ -48,9 +48,9 @@ _MODULE_OF = {
     "attach": "mhnb.cluster.manager",
     "collectives": "mhnb.rank.requests.sharding",
     "current": "mhnb.cluster.manager",
-    "expect": "mhnb.explore.layouts",
-    "layout": "mhnb.explore.layouts",
-    "reshard": "mhnb.explore.layouts",
+    "expect": "mhnb.layouts",
+    "layout": "mhnb.layouts",
+    "reshard": "mhnb.layouts",
     "start": "mhnb.cluster.manager",
 }
 

@@ -22,7 +22,7 @@ CARD = (
     'import mhnb\nmhnb.layout((8, 4, 6), {"data": 4, "model": 2}, "P(\'data\', None, \'model\')", devices_per_host=2)'
 )
 TABLE = """\
-from mhnb.explore.layouts import DisplayableTree
+from mhnb.layouts import DisplayableTree
 from mhnb.sharding.layout import LayoutRow
 sizes = {"small": 64, "large": 4096, "middle": 512}
 DisplayableTree(tuple(LayoutRow(name, mhnb.layout((size, 8), {"data": 8}, "P('data')")) for name, size in sizes.items()))"""

@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 import mhnb
 from mhnb.adapters.jax_arrays import read_layout, read_mesh
 from mhnb.errors import InvalidRequest, ShardingError
-from mhnb.explore.layouts import DisplayableLayout, DisplayableTree
+from mhnb.layouts import DisplayableLayout, DisplayableTree
 from mhnb.sharding.boxes import Box
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape

@@ -18,17 +18,6 @@ from mhnb.view.sharding.layout import format_layout_html, format_layout_svg, for
 from mhnb.view.sharding.mesh import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
 from mhnb.view.sharding.plan import format_reshard_html, format_reshard_text
 
-__all__ = [
-    "DisplayableLayout",
-    "DisplayableMesh",
-    "DisplayableReshard",
-    "DisplayableTree",
-    "as_mesh",
-    "expect",
-    "layout",
-    "reshard",
-]
-
 
 class _Displayable:
     """Displays a value that is printed, or is the last expression of a cell."""
