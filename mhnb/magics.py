@@ -12,10 +12,10 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
 from mhnb.cluster.manager import is_rank_shell
+from mhnb.compiler import close_shared
 from mhnb.core.arguments import seconds_argument, suggest_flags
 from mhnb.core.cell_request import route_cell
 from mhnb.errors import InvalidRequest, NotClean, NotStarted
-from mhnb.explore.planning import close_shared
 from mhnb.frontend import assist
 from mhnb.frontend.notebook import CellFlags, Session, list_flags
 from mhnb.verbs import life, table

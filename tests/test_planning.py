@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from mhnb.compiler import MAX_DEVICES, CompileClient
 from mhnb.errors import ClusterError, InvalidRequest
-from mhnb.explore.planning import MAX_DEVICES, CompileClient
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.plan import PlannedArray, example_arrays, make_plan, parse_planned
@@ -137,7 +137,7 @@ def test_the_notebooks_process_never_loads_jax() -> None:
     """A plan with collectives, asked and drawn in a fresh process: JAX is not even imported there."""
     program = (
         "import sys\nfrom mhnb.verbs.layout import render_plan\nfrom mhnb.view.sharding.plan import PlanInput\n"
-        "from mhnb.explore.planning import close_shared\n"
+        "from mhnb.compiler import close_shared\n"
         "print('all-reduce' in render_plan(PlanInput(program='lambda x, w: (x @ w).sum()')).text, 'jaxlib' in sys.modules)\n"
         "close_shared()"
     )

@@ -20,10 +20,10 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster import manager
 from mhnb.cluster.reports import LayoutView, request_collectives, request_layout
+from mhnb.compiler import CompileClient, shared_compiler
 from mhnb.core.arguments import int_argument, unquote
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.explore.planning import CompileClient, shared_compiler
 from mhnb.frontend.notebook import Command, Session, locations_from_cluster
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape, parse_axes

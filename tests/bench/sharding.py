@@ -158,7 +158,7 @@ def _met(reached: bool) -> str:  # noqa: FBT001
 
 
 def _measure_plan(rounds: int) -> None:
-    from mhnb.explore.planning import CompileClient
+    from mhnb.compiler import CompileClient
     from mhnb.sharding.plan import example_arrays
     from mhnb.verbs.layout import render_plan
     from mhnb.view.sharding.plan import PlanInput

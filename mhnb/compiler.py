@@ -19,8 +19,6 @@ from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.report import Report, make_report, program_from_wire
 
-__all__ = ["CompileClient", "MAX_DEVICES", "close_shared", "shared_compiler"]
-
 MAX_DEVICES = 2048
 """Maximum number of fake CPU devices that XLA compiles for; with more it fails."""
 _TIMEOUT_S = 120.0
