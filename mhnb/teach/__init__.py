@@ -9,8 +9,8 @@ mhnb.teach.recall("NAME")             the last answer, also after a restart
 
 from __future__ import annotations
 
-from mhnb.teach.compare import check
-from mhnb.teach.guessing import predict, reveal
+from mhnb.teach.check import check
+from mhnb.teach.predict import predict, reveal
 from mhnb.teach.progress import progress, recall
 
 __all__ = ["check", "predict", "progress", "recall", "reveal"]

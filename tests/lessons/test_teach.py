@@ -11,9 +11,9 @@ import pytest
 
 import mhnb.teach
 from mhnb.errors import InvalidRequest, NotYet
-from mhnb.teach.compare import Budget, check_budget
+from mhnb.teach.check import Budget, check_budget
 from mhnb.teach.exercise import Exercise, Prediction, WrongAnswer, find_task, task_names, tasks
-from mhnb.teach.guessing import format_question
+from mhnb.teach.predict import format_question
 from mhnb.teach.progress import AnswerRecord, read_records, summarise_records, write_record
 from tests.lessons.book import all_answers, lessons, read_lesson
 

@@ -7,7 +7,7 @@ from mhnb.cluster.cluster import Cluster
 PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
-from mhnb.teach.compare import Budget, check_budget
+from mhnb.teach.check import Budget, check_budget
 mesh = jax.make_mesh((8,), ("data",))
 x = jax.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
 {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.compare import assert_equal, assert_fits, assert_global_array, assert_shards, assert_spec, call_answer
+from mhnb.teach.check import assert_equal, assert_fits, assert_global_array, assert_shards, assert_spec, call_answer
 from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 _CASES = (

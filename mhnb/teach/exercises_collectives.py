@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.compare import Budget, assert_global_array, assert_shards, call_answer, check_budget
+from mhnb.teach.check import Budget, assert_global_array, assert_shards, call_answer, check_budget
 from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 _AXIS = "i"

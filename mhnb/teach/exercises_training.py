@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mhnb.core.export import translate_cell
-from mhnb.teach.compare import Budget, assert_equal, assert_global_array, assert_shards, call_answer, check_budget
+from mhnb.teach.check import Budget, assert_equal, assert_global_array, assert_shards, call_answer, check_budget
 from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 _DIM = 6

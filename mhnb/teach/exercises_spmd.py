@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.compare import Budget, assert_equal, call_answer, check_budget
+from mhnb.teach.check import Budget, assert_equal, call_answer, check_budget
 from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
 _KIB = 1024

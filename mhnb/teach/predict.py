@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from mhnb.errors import InvalidRequest
-from mhnb.teach.compare import current_process
+from mhnb.teach.check import current_process
 from mhnb.teach.exercise import Prediction, find_task, is_correct_guess
 from mhnb.teach.progress import AnswerRecord, read_records, try_write_record
 
