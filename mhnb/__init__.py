@@ -65,13 +65,13 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magics `%mhjax` and `%%mhjax` in a notebook."""
-    from mhnb.magics import load
+    from mhnb.magics.magics import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Remove the magics and stop the clusters that were started."""
-    from mhnb.magics import unload
+    from mhnb.magics.magics import unload
 
     unload(shell)

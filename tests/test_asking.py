@@ -17,7 +17,7 @@ from mhnb.cluster.options import check_same_options, parse_options, resolve_spec
 from mhnb.cluster.preflight import run_doctor
 from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS, ClusterSpec
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
-from mhnb.verbs.life import add_start_command_flags
+from mhnb.magics.lifecycle import add_start_command_flags
 
 
 def _options(line: str) -> dict[str, Any]:

@@ -181,7 +181,7 @@ def test_imports_run_downward() -> None:
         ),
         ("mhnb.view.bad", "from mhnb.link import sockets"),
         ("mhnb.view.bad", "import ipyparallel"),
-        ("mhnb.cluster.cluster", "from mhnb.magics import load"),
+        ("mhnb.cluster.cluster", "from mhnb.magics.magics import load"),
         ("mhnb.cluster.cluster", "import ipyparallel as ipp"),
         ("mhnb.cluster.cluster", "from ipyparallel.client import client"),
         ("mhnb.rank.bad", "from jax._src import pjit"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.frontend.notebook import Session, locations_from_cluster
+from mhnb.magics.session import Session, locations_from_cluster
 from mhnb.view.html import RankLocations
 from tests.view.samples import cell, out
 
@@ -30,7 +30,7 @@ def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -
         def finish(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr("mhnb.frontend.notebook.ResultPanel", Panel)
+    monkeypatch.setattr("mhnb.magics.session.ResultPanel", Panel)
     notebook = Session(shell=None)
     ran = {
         (name, seq): replace(cell([out(f"{name} {seq}")]), seq=seq)

@@ -11,10 +11,10 @@ import pytest
 
 from mhnb.compiler import MAX_DEVICES, CompileClient
 from mhnb.errors import ClusterError, InvalidRequest
+from mhnb.magics.sharding import render_plan
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.plan import PlannedArray, example_arrays, make_plan, parse_planned
-from mhnb.verbs.layout import render_plan
 from mhnb.view.sharding.plan import Explorer, PlanInput
 from tests.source import ROOT
 from tests.view.samples import StrictPage
@@ -136,7 +136,7 @@ def test_more_devices_than_can_be_faked_are_refused(compiler: CompileClient) -> 
 def test_the_notebooks_process_never_loads_jax() -> None:
     """A plan with collectives, asked and drawn in a fresh process: JAX is not even imported there."""
     program = (
-        "import sys\nfrom mhnb.verbs.layout import render_plan\nfrom mhnb.view.sharding.plan import PlanInput\n"
+        "import sys\nfrom mhnb.magics.sharding import render_plan\nfrom mhnb.view.sharding.plan import PlanInput\n"
         "from mhnb.compiler import close_shared\n"
         "print('all-reduce' in render_plan(PlanInput(program='lambda x, w: (x @ w).sum()')).text, 'jaxlib' in sys.modules)\n"
         "close_shared()"

@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 import mhnb
-from mhnb.magics import unload
+from mhnb.magics.magics import unload
 
 CELLS = (
     "%%mhjax\npass",

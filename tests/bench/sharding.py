@@ -159,8 +159,8 @@ def _met(reached: bool) -> str:  # noqa: FBT001
 
 def _measure_plan(rounds: int) -> None:
     from mhnb.compiler import CompileClient
+    from mhnb.magics.sharding import render_plan
     from mhnb.sharding.plan import example_arrays
-    from mhnb.verbs.layout import render_plan
     from mhnb.view.sharding.plan import PlanInput
 
     arrays = example_arrays("mlp", ("data", "model"))

@@ -9,7 +9,7 @@ import pytest
 
 from mhnb.core.error_site import ErrorSite
 from mhnb.core.hints import HINTS, find_hint
-from mhnb.verbs.table import COMMANDS
+from mhnb.magics.commands import COMMANDS
 from tests.source import PACKAGE
 
 _UNEQUAL = "<class 'numpy.ndarray'> passed to device_put is not the same on each process."

@@ -13,7 +13,7 @@ import pytest
 from mhnb.cluster import manager
 from mhnb.cluster.status import StartProgress
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
-from mhnb.frontend.notebook import status_from_cluster
+from mhnb.magics.session import status_from_cluster
 from mhnb.view.tables.tables import format_status_text
 from tests.hosts.cluster import Begin, check_nothing_secret, check_sum
 from tests.hosts.faults import jax_metadata

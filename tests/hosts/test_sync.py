@@ -10,7 +10,7 @@ import pytest
 
 from mhnb.cluster.files import sync
 from mhnb.errors import ClusterError, InvalidRequest
-from mhnb.verbs.hosts import format_sync_report
+from mhnb.magics.hosts import format_sync_report
 from tests.hosts.cluster import Begin
 from tests.hosts.hostnet import HostNet, wait_until
 

@@ -14,7 +14,7 @@ from traitlets.config import Config
 
 from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
-from mhnb.frontend import assist
+from mhnb.magics import completion
 from tests.patience import patience
 from tests.ranks.conftest import every_pid, wait_gone
 
@@ -81,7 +81,7 @@ class Session:
 @pytest.fixture(autouse=True)
 def hears_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for what a rank answers to Tab and `?`, however loaded the machine is: a user types on after half a second."""
-    monkeypatch.setattr(assist, "_ANSWER_TIMEOUT_S", 30.0)
+    monkeypatch.setattr(completion, "_ANSWER_TIMEOUT_S", 30.0)
 
 
 @contextmanager

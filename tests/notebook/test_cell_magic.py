@@ -8,7 +8,7 @@ from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from mhnb.errors import CellFailed, CellTimeout
-from mhnb.verbs.table import COMMANDS
+from mhnb.magics.commands import COMMANDS
 from tests.notebook.conftest import Session
 
 FLAGS = ("--ranks", "--guard", "--timeout", "--out", "--view", "--collectives", "--quiet")

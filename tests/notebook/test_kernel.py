@@ -88,7 +88,7 @@ def front(mhnb_home: Path) -> Iterator[Front]:
     front = Front()
     front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 2")
     # A loaded machine may need longer for an answer than a user should wait.
-    front.run("import mhnb.frontend.assist; mhnb.frontend.assist._ANSWER_TIMEOUT_S = 30.0")
+    front.run("import mhnb.magics.completion; mhnb.magics.completion._ANSWER_TIMEOUT_S = 30.0")
     front.run("%%mhjax\nimport jax.numpy as jnp\nrank_array, both = jnp.zeros((2, 3)), 'of the ranks'")
     front.run("both, alone_here = 1.5, 2")
     yield front

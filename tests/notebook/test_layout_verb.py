@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster.reports import LayoutView
+from mhnb.magics.sharding import show_views
 from mhnb.sharding.layout import Layout
-from mhnb.verbs.layout import show_views
 from tests.notebook.conftest import Session
 from tests.view.samples import RecordingScreen
 
@@ -118,7 +118,7 @@ def test_a_plan_needs_no_cluster(idle: Session) -> None:
 def test_a_front_end_gets_controls(idle: Session, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
     """Whatever the what-if begins with; the text is for terminals, and for who asks with --text."""
     screen = RecordingScreen()
-    monkeypatch.setattr("mhnb.verbs.layout.detect_screen", lambda: screen)
+    monkeypatch.setattr("mhnb.magics.sharding.detect_screen", lambda: screen)
     idle.run(f"%mhjax plan {flags}")
     assert ([act[0] for act in screen.acts], screen.written) == (["show", "show"], [])
     assert "application/vnd.jupyter.widget-view+json" in str(screen.acts[0])

@@ -9,8 +9,8 @@ import pytest
 
 from mhnb.cli import main
 from mhnb.cluster import manager
+from mhnb.magics import lifecycle
 from mhnb.types import DeviceRef
-from mhnb.verbs import life
 from tests.notebook.conftest import Session, no_cluster_in_sight
 from tests.ranks.conftest import every_pid, wait_gone
 
@@ -34,7 +34,7 @@ def alone(leftovers: None, idle: Session) -> Iterator[Session]:
     """A user whose shell has no cluster yet; whatever the test starts is stopped at its end."""
     with no_cluster_in_sight():
         yield idle
-        life.stop_all()
+        lifecycle.stop_all()
 
 
 def test_a_life(alone: Session) -> None:

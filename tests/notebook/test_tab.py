@@ -9,7 +9,7 @@ import pytest
 from IPython.core.completer import provisionalcompleter, rectify_completions
 
 from mhnb.cluster import manager
-from mhnb.verbs.table import COMMANDS
+from mhnb.magics.commands import COMMANDS
 from tests.notebook.conftest import Session
 from tests.notebook.test_cell_magic import FLAGS
 

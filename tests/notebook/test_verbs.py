@@ -17,7 +17,7 @@ from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from mhnb.errors import CellInterrupted
-from mhnb.verbs.table import COMMANDS
+from mhnb.magics.commands import COMMANDS
 from tests.notebook.conftest import Session
 
 

@@ -10,12 +10,10 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.core.arguments import closest_match, split_arguments, suggest_flags, unquote
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
-from mhnb.frontend.notebook import Command, Session, list_flags
-from mhnb.verbs import hosts, layout, life, transfer
+from mhnb.magics import data, hosts, lifecycle, sharding
+from mhnb.magics.session import Command, Session, list_flags
 
-__all__ = ["COMMANDS", "command_parser", "run_command", "strip_ipython_markup"]
-
-_MODULES = (hosts, layout, life, transfer)
+_MODULES = (hosts, sharding, lifecycle, data)
 
 COMMANDS: dict[str, Command] = dict(sorted(item for module in _MODULES for item in module.COMMANDS.items()))
 
@@ -49,7 +47,7 @@ def command_parser(name: str) -> MagicArgumentParser | None:
 def _split_line(line: str) -> list[str]:
     verb = line.split()[:1]
     try:
-        if layout.EXPRESSION_COMMANDS & set(verb):
+        if sharding.EXPRESSION_COMMANDS & set(verb):
             return split_arguments(line)
         return list(map(unquote, split_arguments(line))) if _NAME_COMMANDS & set(verb) else shlex.split(line)
     except ValueError as error:
@@ -95,7 +93,7 @@ def run_command(session: Session, line: str) -> Any:
     except (InvalidRequest, NotStarted, ShardingError) as error:
         raise UsageError(str(error)) from error
     except KeyboardInterrupt as error:
-        message = f"KeyboardInterrupt: %mhjax {name} was interrupted{life.interrupted_note(name, args)}"
+        message = f"KeyboardInterrupt: %mhjax {name} was interrupted{lifecycle.interrupted_note(name, args)}"
         # Hide the frames, as `MhnbError` does: the user pressed Ctrl-C, and mhnb's frames would not help.
         error._render_traceback_ = lambda: [message]  # type: ignore[attr-defined]
         raise

@@ -24,7 +24,7 @@ from mhnb.compiler import CompileClient, shared_compiler
 from mhnb.core.arguments import int_argument, unquote
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.frontend.notebook import Command, Session, locations_from_cluster
+from mhnb.magics.session import Command, Session, locations_from_cluster
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_planned, plan_reshard

@@ -16,11 +16,8 @@ from mhnb.compiler import close_shared
 from mhnb.core.arguments import seconds_argument, suggest_flags
 from mhnb.core.cell_request import route_cell
 from mhnb.errors import InvalidRequest, NotClean, NotStarted
-from mhnb.frontend import assist
-from mhnb.frontend.notebook import CellFlags, Session, list_flags
-from mhnb.verbs import life, table
-
-__all__ = ["MhjaxMagics", "load", "unload"]
+from mhnb.magics import commands, completion, lifecycle
+from mhnb.magics.session import CellFlags, Session, list_flags
 
 
 @magic_arguments("%mhjax")
@@ -55,7 +52,7 @@ def parse_cell_flags(line: str) -> CellFlags:
     except ValueError as error:
         raise UsageError(f"%%mhjax {line}: {error}") from error
     except UsageError as error:
-        if line.split(maxsplit=1)[0] in table.COMMANDS:
+        if line.split(maxsplit=1)[0] in commands.COMMANDS:
             raise _command_error(line) from error
         message = suggest_flags(str(error), list_flags(_cell_parser))
         raise UsageError(f"%%mhjax {line}: {message}; %%mhjax? lists the flags") from error
@@ -68,7 +65,7 @@ _MANUAL = f"""Drive many JAX hosts from this notebook.
 
 A cell that begins with %%mhjax runs on every rank.
 
-{table.strip_ipython_markup(_cell_parser.format_help())}
+{commands.strip_ipython_markup(_cell_parser.format_help())}
 
 verbs:
   %mhjax start [-n N] [--devices D] [--name NAME]  start N hosts with D devices each; 4 x 2
@@ -113,7 +110,7 @@ class MhjaxMagics(Magics):
     def mhjax(self, line: str, cell: str | None = None) -> Any:
         """Replaced by `_MANUAL` below."""
         if cell is None:
-            return table.run_command(self.session, line)
+            return commands.run_command(self.session, line)
         if {"-h", "--help"} & set(line.split()):
             print(_MANUAL)
             return None
@@ -150,7 +147,7 @@ MhjaxMagics.mhjax.__doc__ = _MANUAL
 def _empty_cell_error(line: str) -> UsageError:
     """Build the error for a cell without code: a command takes one % and its own line; code goes on the lines below."""
     words = line.split()
-    if words and words[0] in table.COMMANDS:
+    if words and words[0] in commands.COMMANDS:
         return _command_error(line)
     if words and not words[0].startswith("-"):
         return UsageError(f"%%mhjax {line}: the cell is empty; put the code on the lines below:\n%%mhjax\n{line}")
@@ -184,7 +181,7 @@ def load(shell: Any) -> None:
         return
     magics = MhjaxMagics(shell)
     shell.register_magics(magics)
-    shell.mhnb_assist = assist.ShellHooks(shell, magics.session, _cell_parser)
+    shell.mhnb_assist = completion.ShellHooks(shell, magics.session, _cell_parser)
     shell.mhnb_assist.install()
 
 
@@ -196,5 +193,5 @@ def unload(shell: Any) -> None:
     shell.mhnb_assist = None
     for kind, name in (("line", "mhjax"), ("cell", "mhjax"), ("cell", "local")):
         shell.magics_manager.magics[kind].pop(name, None)
-    life.stop_all()
+    lifecycle.stop_all()
     close_shared()

@@ -18,7 +18,7 @@ from mhnb.cluster.files import HostSync, PipRun, SyncReport, run_pip, sync
 from mhnb.cluster.flags import add_doctor_flags
 from mhnb.cluster.preflight import run_doctor
 from mhnb.errors import ClusterError
-from mhnb.frontend.notebook import Command, Session
+from mhnb.magics.session import Command, Session
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.tables.display import show_preflight
 

@@ -26,11 +26,11 @@ from mhnb.cluster import manager
 from mhnb.core.cell_request import route_cell
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import CellError, ClusterError, InvalidRequest
-from mhnb.frontend.notebook import Session
-from mhnb.frontend.shortcut import FastTransform, ReplyPause
 from mhnb.launchers.profiles import user_profiles
+from mhnb.magics.cell_hooks import FastTransform, ReplyPause
+from mhnb.magics.commands import COMMANDS, command_parser
+from mhnb.magics.session import Session
 from mhnb.system.resources import list_profiles
-from mhnb.verbs.table import COMMANDS, command_parser
 from mhnb.view.ansi import ansi_to_html
 
 NameProvider = Callable[[str], Iterable[str]]

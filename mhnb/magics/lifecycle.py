@@ -24,7 +24,9 @@ from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS
 from mhnb.core.ranks import pluralize
 from mhnb.core.replay import ReplayStep, format_report, format_step
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.frontend.notebook import (
+from mhnb.launchers.profiles import format_restart_note
+from mhnb.magics.data import add_panel_start_flags
+from mhnb.magics.session import (
     Command,
     Session,
     no_flags,
@@ -32,9 +34,7 @@ from mhnb.frontend.notebook import (
     status_from_cluster,
     summary_from_cluster,
 )
-from mhnb.launchers.profiles import format_restart_note
 from mhnb.rank.jax_private import backend_is_initialized
-from mhnb.verbs.transfer import add_panel_start_flags
 from mhnb.view.html import format_seconds
 from mhnb.view.tables import display
 from mhnb.view.tables.reports import format_hang_text

@@ -18,7 +18,7 @@ from mhnb.cluster.export import export_cluster, parse_without
 from mhnb.cluster.requests import check_names
 from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.frontend.notebook import Command, Session, no_flags, uses_result, variable_rows
+from mhnb.magics.session import Command, Session, no_flags, uses_result, variable_rows
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.tables import display
 
