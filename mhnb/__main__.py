@@ -2,7 +2,7 @@
 
 import sys
 
-from mhnb.cli import main
+from mhnb.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 import mhnb
-from mhnb.cli import main, parse_arguments
-from mhnb.commands.scripting import read_script
+from mhnb.cli.main import main, parse_arguments
+from mhnb.cli.run_script import read_script
 from mhnb.system.resources import find_lesson, notebooks_dir
 from mhnb.transport.addresses import find_free_port
 from tests.support.lab import wait_until
@@ -58,7 +58,7 @@ def test_lab_without_jupyterlab_says_what_it_needs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain `pip install mhnb` has none: the way to it is named, and nothing is copied."""
-    monkeypatch.setattr("mhnb.cli.find_spec", lambda _: None)
+    monkeypatch.setattr("mhnb.cli.main.find_spec", lambda _: None)
     assert main(["lab", "--folder", str(tmp_path / "mine")]) == 2
     assert "pip install 'mhnb[lab]'" in capsys.readouterr().err
     assert not (tmp_path / "mine").exists()

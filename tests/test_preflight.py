@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cli import main
+from mhnb.cli.main import main
 from mhnb.cluster.preflight import run_ssh_preflight
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.preflight_facts import Endpoint, Requirements, parse_facts

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from mhnb import cli
+from mhnb.cli import main
+from mhnb.cli.cleanup import _find_detachable_pids, find_orphans
 from mhnb.cluster import manager
 from mhnb.cluster.attach import (
     ClusterRecord,
@@ -26,7 +27,6 @@ from mhnb.cluster.attach import (
 )
 from mhnb.cluster.journal import JournalStore, read_journal
 from mhnb.cluster.options import StartOptions
-from mhnb.commands.reaping import _find_detachable_pids, find_orphans
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError, NotStarted
@@ -389,14 +389,14 @@ def test_a_garbled_record_is_told_in_a_line(
     kept("mine")
     path = kept("broken") / "cluster.json"
     path.write_text(text)
-    assert cli.main(["list"]) == 0
+    assert main.main(["list"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("mine ")
     assert said.err.startswith(f"mhnb list: left out: {path} cannot be read: ")
     assert "Traceback" not in said.err
-    assert cli.main(["stop", "broken"]) == 1
+    assert main.main(["stop", "broken"]) == 1
     assert str(path) in capsys.readouterr().err
-    assert cli.main(["where", "broken"]) == 1
+    assert main.main(["where", "broken"]) == 1
     assert os.getpid() not in {stray.pid for stray in find_orphans({"MHNB_HOME": str(home)})}
 
 

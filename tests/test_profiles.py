@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.cli import main
+from mhnb.cli.main import main
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.launch.cloud import KubernetesOptions, TpuOptions
 from mhnb.core.launch.mpi import MpiOptions

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.cli import main
+from mhnb.cli.main import main
 from mhnb.cluster.export import parse_without
 from mhnb.core.export import (
     CellStep,

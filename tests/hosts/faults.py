@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cli import main
+from mhnb.cli.main import main
 from tests.hosts.hostnet import Host, HostNet
 
 __all__ = ["ask_doctor", "closed", "covered", "jax_metadata", "loopback_hosts", "make_python", "without"]

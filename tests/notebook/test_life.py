@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cli import main
+from mhnb.cli.main import main
 from mhnb.cluster import manager
 from mhnb.magics import lifecycle
 from mhnb.types import DeviceRef

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cli import main
+from mhnb.cli.cleanup import end_orphan, find_orphans
+from mhnb.cli.main import main
 from mhnb.cluster import manager
 from mhnb.cluster.attach import list_cluster_records
 from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.event_loop import EventLoop
 from mhnb.cluster.status import StartProgress
-from mhnb.commands.reaping import end_orphan, find_orphans
 from mhnb.core.journal import CellRecord
 from mhnb.core.messages import PROTOCOL_VERSION
 from mhnb.core.replay import plan_replay

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.commands.reaping import _find_orphan_reason, end_orphan, find_orphans
+from mhnb.cli.cleanup import _find_orphan_reason, end_orphan, find_orphans
 from tests.ranks.conftest import wait_gone
 
 NOTEBOOK = """

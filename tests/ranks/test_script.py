@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.commands.scripting import exit_status, to_script_result
+from mhnb.cli.run_script import exit_status, to_script_result
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.types import RankError
 

@@ -13,18 +13,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mhnb.cli.profiles import add_profile_command, run_profile_command
 from mhnb.cluster.flags import add_doctor_flags, add_start_flags, start_arguments
-from mhnb.commands.profiles import add_profile_command, run_profile_command
 from mhnb.errors import MhnbError
 
 if TYPE_CHECKING:
     from mhnb.cluster.status import StartProgress
 
-__all__ = ["main", "parse_arguments"]
-
 
 def _demo(args: argparse.Namespace) -> int:
-    from mhnb.commands.demo import run_demo
+    from mhnb.cli.demo import run_demo
 
     return run_demo(Path(args.html))
 
@@ -77,8 +75,8 @@ def _run_until_exit(command: Sequence[str]) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from mhnb.cli.run_script import read_script, run_script
     from mhnb.cluster.manager import start
-    from mhnb.commands.scripting import read_script, run_script
 
     source = read_script(args.script)
     cluster = start(**start_arguments(args), name=f"run-{os.getpid()}", on_progress=_QueueProgress())
@@ -179,7 +177,7 @@ def _stop(args: argparse.Namespace) -> int:
 
 
 def _reap(args: argparse.Namespace) -> int:
-    from mhnb.commands.reaping import end_orphan, find_orphans
+    from mhnb.cli.cleanup import end_orphan, find_orphans
 
     orphans = find_orphans(os.environ)
     for orphan in orphans:

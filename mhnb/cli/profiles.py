@@ -13,8 +13,6 @@ from mhnb.system.resources import list_profiles
 if TYPE_CHECKING:
     from mhnb.launchers.profiles import Profile
 
-__all__ = ["add_profile_command", "run_profile_command"]
-
 
 def add_profile_command(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands of `mhnb profile`."""

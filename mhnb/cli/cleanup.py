@@ -22,8 +22,6 @@ from mhnb.system.private_files import is_own_folder, read_private
 from mhnb.system.processes import PROCESS_UNREADABLE
 from mhnb.system.run_dir import SUPERVISOR_MARK, has_live_notebook, is_abandoned_mark, read_running_clusters
 
-__all__ = ["Orphan", "end_orphan", "find_orphans"]
-
 _SUPERVISOR_MODULE = "mhnb.rank.supervisor"
 
 

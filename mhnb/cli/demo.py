@@ -17,8 +17,6 @@ from mhnb.errors import MhnbError
 from mhnb.system.resources import notebooks_dir
 from mhnb.system.run_dir import read_running_clusters
 
-__all__ = ["run_demo"]
-
 _CELL_TIMEOUT_S = 300
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _TITLE = re.compile(r"#+ (.+)")

@@ -22,8 +22,6 @@ from mhnb.view.cell.failures import ORDER_MISMATCH
 from mhnb.view.html import RankLocations
 from mhnb.view.live.view import CellView
 
-__all__ = ["exit_status", "read_script", "run_script", "to_script_result"]
-
 _EXIT_PREFIX = "SystemExit: "
 """Prefix of the traceback line that a rank reports for `sys.exit`. The argument follows, as Python prints it in a program."""
 _SUCCESS_ARGUMENTS = ("0", "None", "False")
