@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mhnb import exchange
+from mhnb.cluster import requests, transfer
 from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
 from tests.rank.piped import PipedRanks
 
@@ -30,14 +30,14 @@ def ranks() -> Iterator[PipedRanks]:
 def test_a_global_array_is_put_together(ranks: PipedRanks, axes: str) -> None:
     """Parts that only one rank holds, and copies that both hold, give the one array."""
     ranks.run(f"whole = put(np.arange(32, dtype='f4').reshape(4, 8), {axes})")
-    np.testing.assert_array_equal(exchange.pull(ranks, ["whole"]), np.arange(32, dtype="f4").reshape(4, 8), strict=True)
+    np.testing.assert_array_equal(transfer.pull(ranks, ["whole"]), np.arange(32, dtype="f4").reshape(4, 8), strict=True)
 
 
 def test_a_large_global_array_is_fetched_once_from_each_owner(ranks: PipedRanks) -> None:
     """Each rank sends its part once, though two of its devices hold it; the first also sends what is around it."""
     ranks.run("large = put(np.arange(2**18, dtype='f4').reshape(512, 512), 'data')")
     before = len(ranks.asked)
-    exchange.pull(ranks, ["large"])
+    transfer.pull(ranks, ["large"])
     fetched = [rank for rank, verb in ranks.asked[before:] if verb == "fetch"]
     assert sorted(fetched) == [0, 0, 1]
 
@@ -45,7 +45,7 @@ def test_a_large_global_array_is_fetched_once_from_each_owner(ranks: PipedRanks)
 def test_equal_local_values_are_one(ranks: PipedRanks) -> None:
     """What all ranks hold alike is pulled without a question."""
     ranks.run("alike = {'n': 3, 'a': np.arange(4), 'j': jnp.ones(2)}")
-    value = exchange.pull(ranks, ["alike"])
+    value = transfer.pull(ranks, ["alike"])
     assert (value["n"], value["a"].tolist(), value["j"].tolist()) == (3, [0, 1, 2, 3], [1, 1])
 
 
@@ -62,7 +62,7 @@ def test_equal_local_values_are_one(ranks: PipedRanks) -> None:
 def test_equal_values_with_other_pickles_are_one(ranks: PipedRanks, source: str) -> None:
     """Order in a set or dict, sharing and memory order are no difference."""
     ranks.run(f"wa, ba = put(np.arange(4.), 'data'), put(np.arange(4.) + 4, 'data'); turned = {source}")
-    value = exchange.pull(ranks, ["turned"])
+    value = transfer.pull(ranks, ["turned"])
     if isinstance(value, dict) and "w" in value:
         assert (value["w"].tolist(), value["b"].tolist()) == ([0, 1, 2, 3], [4, 5, 6, 7])
 
@@ -75,7 +75,7 @@ def test_equal_values_with_other_pickles_are_one(ranks: PipedRanks, source: str)
 def test_a_container_that_is_no_pytree_is_a_value_like_others(ranks: PipedRanks, source: str, shown: str) -> None:
     """JAX cannot flatten it, and nobody has asked for that."""
     ranks.run(source)
-    assert repr(exchange.pull(ranks, ["odd"])) == shown
+    assert repr(transfer.pull(ranks, ["odd"])) == shown
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_local_value_that_differs_says_who_holds_what(ranks: PipedRanks, sourc
     """Values that differ are an error with each side's ranks and the two ways to have them."""
     ranks.run(f"uneven = {source}")
     with pytest.raises(ValueDiffers, match=f"^uneven differs between the ranks: .*{says}") as caught:
-        exchange.pull(ranks, ["uneven"])
+        transfer.pull(ranks, ["uneven"])
     assert caught.value.parts["groups"] == ((0,), (1,))
     assert "%mhjax pull uneven --ranks 1; or all as a list by rank: %mhjax pull uneven --each" in str(caught.value)
 
@@ -115,10 +115,10 @@ def test_only_ways_that_work_are_named(ranks: PipedRanks, source: str, says: str
     """Where a rank has a part of an array only, neither it alone nor the list may do; what is named does."""
     ranks.run(f"part = {source}")
     with pytest.raises(ValueDiffers, match=f"^part differs between the ranks: .*{says}") as caught:
-        exchange.pull(ranks, ["part"])
+        transfer.pull(ranks, ["part"])
     assert re.findall(r"%mhjax pull ([^;]+)", str(caught.value)) == ways
     for way in ways:
-        exchange.pull(ranks, ["part"], **({"each": True} if "each" in way else {"ranks": [int(way[-1])]}))
+        transfer.pull(ranks, ["part"], **({"each": True} if "each" in way else {"ranks": [int(way[-1])]}))
 
 
 def test_the_ranks_that_hold_an_array_whole_are_named() -> None:
@@ -134,10 +134,10 @@ def test_the_ranks_that_hold_an_array_whole_are_named() -> None:
         with pytest.raises(
             ValueDiffers, match="from ranks 0-1: %mhjax pull part --ranks 0-1; or from rank 2: "
         ) as caught:
-            exchange.pull(three, ["part"])
+            transfer.pull(three, ["part"])
         assert "--each" not in str(caught.value)
-        assert exchange.pull(three, ["part"], ranks=[0, 1]).tolist() == [0, 1, 2, 3]
-        assert exchange.pull(three, ["part"], ranks=[2]) is None
+        assert transfer.pull(three, ["part"], ranks=[0, 1]).tolist() == [0, 1, 2, 3]
+        assert transfer.pull(three, ["part"], ranks=[2]) is None
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_a_key_is_named_as_it_is_typed(ranks: PipedRanks, source: str, key: str)
     """What the refusal says to type works as it stands, for a key in a tree too."""
     ranks.run(f"keys = {source}")
     with pytest.raises(InvalidRequest) as caught:
-        exchange.pull(ranks, ["keys"])
+        transfer.pull(ranks, ["keys"])
     found = re.search(r"make (raw = .*); then: %mhjax pull raw", str(caught.value))
     assert found is not None
     assert found[1] == f"raw = jax.random.key_data({key})"
     ranks.run(found[1])
-    assert exchange.pull(ranks, ["raw"]).dtype == np.uint32
+    assert transfer.pull(ranks, ["raw"]).dtype == np.uint32
 
 
 def test_each_ranks_key_is_named_as_that_rank_has_it(ranks: PipedRanks) -> None:
@@ -164,26 +164,26 @@ def test_each_ranks_key_is_named_as_that_rank_has_it(ranks: PipedRanks) -> None:
     ranks.run("mixed_keys = [jax.random.key(0)] if rank else jax.random.key(0)")
     for rank, key in enumerate(["mixed_keys", r"mixed_keys\[0\]"]):
         with pytest.raises(InvalidRequest, match=rf"key_data\({key}\)"):
-            exchange.pull(ranks, ["mixed_keys"], ranks=[rank])
+            transfer.pull(ranks, ["mixed_keys"], ranks=[rank])
 
 
 def test_a_key_without_a_path_has_no_name(ranks: PipedRanks) -> None:
     """In an object that is no pytree: nothing is made up."""
     ranks.run("import types; boxed = types.SimpleNamespace(k=jax.random.key(0))")
     with pytest.raises(InvalidRequest, match=r"^boxed holds PRNG keys .* raw = jax\.random\.key_data\(key\)"):
-        exchange.pull(ranks, ["boxed"])
+        transfer.pull(ranks, ["boxed"])
 
 
 def test_one_ranks_value_can_be_taken(ranks: PipedRanks) -> None:
     """With one rank named, its value comes, whatever the others hold."""
     ranks.run("own = rank * 10")
-    assert exchange.pull(ranks, ["own"], ranks=[1]) == 10
+    assert transfer.pull(ranks, ["own"], ranks=[1]) == 10
 
 
 def test_each_rank_gives_its_own(ranks: PipedRanks) -> None:
     """With `each`, a list by rank comes, arrays and all."""
     ranks.run("own = [rank, np.arange(2) + rank]")
-    first, second = exchange.pull(ranks, ["own"], each=True)
+    first, second = transfer.pull(ranks, ["own"], each=True)
     assert (first[0], first[1].tolist(), second[0], second[1].tolist()) == (0, [0, 1], 1, [1, 2])
 
 
@@ -194,7 +194,7 @@ def test_a_name_missing_on_one_rank_says_where(ranks: PipedRanks) -> None:
     with pytest.raises(
         NameMissing, match=r"missing on rank 1, not on rank 0\. Similar names there: partial_nome"
     ) as caught:
-        exchange.pull(ranks, ["partial_name"])
+        transfer.pull(ranks, ["partial_name"])
     assert caught.value.parts["missing"] == (1,)
 
 
@@ -202,9 +202,9 @@ def test_copies_with_other_values_are_found(ranks: PipedRanks) -> None:
     """A replicated array that was built from different values is an error, not one rank's value."""
     ranks.run("copies = put(np.arange(4.) + rank)")
     with pytest.raises(ValueDiffers, match=r"hold different values: 0:0 0:1 ≠ 1:0 1:1"):
-        exchange.pull(ranks, ["copies"])
-    assert exchange.pull(ranks, ["copies"], ranks=[1]).tolist() == [1, 2, 3, 4]
-    assert [value.tolist() for value in exchange.pull(ranks, ["copies"], each=True)] == [[0, 1, 2, 3], [1, 2, 3, 4]]
+        transfer.pull(ranks, ["copies"])
+    assert transfer.pull(ranks, ["copies"], ranks=[1]).tolist() == [1, 2, 3, 4]
+    assert [value.tolist() for value in transfer.pull(ranks, ["copies"], each=True)] == [[0, 1, 2, 3], [1, 2, 3, 4]]
 
 
 def test_ranks_that_disagree_about_the_global_shape_are_found(ranks: PipedRanks) -> None:
@@ -214,20 +214,20 @@ def test_ranks_that_disagree_about_the_global_shape_are_found(ranks: PipedRanks)
     with pytest.raises(
         ValueDiffers, match=r"disagree about its shape or dtype: f32\[4\] on rank 0, f32\[8\] on rank 1"
     ):
-        exchange.pull(ranks, ["skewed"])
+        transfer.pull(ranks, ["skewed"])
 
 
 def test_one_rank_of_a_spread_array_is_not_enough(ranks: PipedRanks) -> None:
     """A part that the ranks named do not hold is an error that says who does."""
     ranks.run("spread = put(np.arange(8.), 'data')")
     with pytest.raises(InvalidRequest, match=r"spread f32\[8\] .* rank 1 lacks \[0:4\], that is on rank 0"):
-        exchange.pull(ranks, ["spread"], ranks=[1])
+        transfer.pull(ranks, ["spread"], ranks=[1])
 
 
 def test_each_of_a_spread_array_is_the_whole(ranks: PipedRanks) -> None:
     """With `each`, a global array is the same whole array for every rank."""
     ranks.run("spread = put(np.arange(8.), 'data')")
-    first, second = exchange.pull(ranks, ["spread"], each=True)
+    first, second = transfer.pull(ranks, ["spread"], each=True)
     assert first is second
     assert first.tolist() == list(range(8))
 
@@ -236,7 +236,7 @@ def test_each_does_not_guess_which_array_is_which(ranks: PipedRanks) -> None:
     """Where containers differ, parts of their global arrays are not put together by position."""
     ranks.run("mixed = {'n': rank, 'w': put(np.arange(8.), 'data')}")
     with pytest.raises(ValueDiffers, match="pull it by itself"):
-        exchange.pull(ranks, ["mixed"], each=True)
+        transfer.pull(ranks, ["mixed"], each=True)
 
 
 def test_an_array_on_one_ranks_devices_is_pulled(ranks: PipedRanks) -> None:
@@ -248,7 +248,7 @@ def test_an_array_on_one_ranks_devices_is_pulled(ranks: PipedRanks) -> None:
             (4,), NamedSharding(small, P('a')), lambda i: np.arange(4., dtype='f4')[i], dtype=np.float32)
         """
     )
-    assert exchange.pull(ranks, ["elsewhere"]).tolist() == [0, 1, 2, 3]
+    assert transfer.pull(ranks, ["elsewhere"]).tolist() == [0, 1, 2, 3]
 
 
 # -- push
@@ -267,13 +267,13 @@ def test_an_array_on_one_ranks_devices_is_pulled(ranks: PipedRanks) -> None:
 )
 def test_a_pushed_value_comes_back(ranks: PipedRanks, value: Any) -> None:
     """A value pushed is bound on every rank, equal on all, and the same when pulled."""
-    exchange.push(ranks, {"pushed": value})
-    np.testing.assert_equal(exchange.pull(ranks, ["pushed"]), value)
+    transfer.push(ranks, {"pushed": value})
+    np.testing.assert_equal(transfer.pull(ranks, ["pushed"]), value)
 
 
 def test_a_pushed_array_is_a_writable_host_value(ranks: PipedRanks) -> None:
     """A pushed array is NumPy's on every rank, each rank's own, and can be changed."""
-    exchange.push(ranks, {"given": np.zeros(4)})
+    transfer.push(ranks, {"given": np.zeros(4)})
     assert ranks.run("given += rank; answer = [type(given).__name__, given.tolist()]") == [
         ["ndarray", [0, 0, 0, 0]],
         ["ndarray", [1, 1, 1, 1]],
@@ -283,7 +283,7 @@ def test_a_pushed_array_is_a_writable_host_value(ranks: PipedRanks) -> None:
 def test_a_push_to_some_ranks_leaves_the_others(ranks: PipedRanks) -> None:
     """Ranks that are not named keep what they have."""
     ranks.run("aimed = 'old'")
-    exchange.push(ranks, {"aimed": "new"}, ranks=[1])
+    transfer.push(ranks, {"aimed": "new"}, ranks=[1])
     assert ranks.run("answer = aimed") == ["old", "new"]
 
 
@@ -291,7 +291,7 @@ def test_a_value_that_cannot_be_packed_sends_nothing(ranks: PipedRanks) -> None:
     """With one bad value in a push, no rank is asked and no name is bound."""
     before = len(ranks.asked)
     with pytest.raises(InvalidRequest, match=r"^bad cannot be pushed: .*generator.* nothing was bound"):
-        exchange.push(ranks, {"fine": 1, "bad": (_ for _ in ())})
+        transfer.push(ranks, {"fine": 1, "bad": (_ for _ in ())})
     assert len(ranks.asked) == before
 
 
@@ -304,7 +304,7 @@ def test_a_value_that_one_rank_cannot_make_is_bound_nowhere(ranks: PipedRanks, m
     ranks.run("class Lacking: pass", ranks=(0,))
     ranks.run("unbound = 'old'")
     with pytest.raises(InvalidRequest, match=r"unbound cannot be pushed: on rank 1 it needs __main__\.Lacking"):
-        exchange.push(ranks, {"unbound": made()})
+        transfer.push(ranks, {"unbound": made()})
     assert ranks.run("answer = unbound") == ["old", "old"]
     assert ranks.run(
         "from mhnb.rank.requests.handlers import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[rank]._incoming)"
@@ -315,7 +315,7 @@ def test_a_value_that_one_rank_cannot_make_is_bound_nowhere(ranks: PipedRanks, m
 def test_a_name_that_cannot_be_bound_is_refused(ranks: PipedRanks, name: str) -> None:
     """What is no variable's name cannot be pushed to."""
     with pytest.raises(InvalidRequest, match="push"):
-        exchange.push(ranks, {name: 1})
+        transfer.push(ranks, {name: 1})
 
 
 # -- vars
@@ -325,7 +325,7 @@ def test_variables_show_where_ranks_differ(ranks: PipedRanks) -> None:
     """A global array is one row for all; a number that differs and a name that is missing say where."""
     ranks.run("shared_array, number = put(np.zeros((4, 4), 'f4'), 'data', 'model'), rank")
     ranks.run("lonely = 1", ranks=(1,))
-    rows = {row.name: row for row in exchange.list_variables(ranks)}
+    rows = {row.name: row for row in requests.list_variables(ranks)}
     assert (rows["shared_array"].kind, rows["shared_array"].spec) == ("global Array", "P('data', 'model')")
     assert rows["shared_array"].agrees
     assert rows["number"].differs == "int 1 on rank 1"
@@ -364,7 +364,7 @@ def test_a_pull_needs_little_more_than_the_value(ranks: PipedRanks, axes: str) -
     held = ranks.run(_PEAK)
     _reset_peak()
     before = _peak_nbytes()
-    value = exchange.pull(ranks, ["bulk"])
+    value = transfer.pull(ranks, ["bulk"])
     assert value.nbytes == NBYTES
     assert _peak_nbytes() - before < 1.5 * NBYTES
     assert all(after - was < 0.2 * NBYTES for was, after in zip(held, ranks.run(_PEAK), strict=True))
@@ -379,7 +379,7 @@ def test_a_push_needs_little_more_than_the_value(ranks: PipedRanks) -> None:
     held = ranks.run(_PEAK)
     _reset_peak()
     before = _peak_nbytes()
-    exchange.push(ranks, {"bulk": value})
+    transfer.push(ranks, {"bulk": value})
     assert _peak_nbytes() - before < 0.5 * NBYTES
     assert all(after - was < 1.5 * NBYTES for was, after in zip(held, ranks.run(_PEAK), strict=True))
     ranks.run("del bulk")

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from mhnb import exchange
+from mhnb.cluster import requests, transfer
 from mhnb.cluster.attach import ClusterRecord, write_cluster_record
 from mhnb.cluster.event_loop import CellFuture, EventLoop
 from mhnb.cluster.generation import end_hosts, find_preflight_s, find_start_error, make_cluster_record, open_generation
@@ -372,16 +372,16 @@ class Cluster:
         Raises:
             ValueDiffers: a value is not the same on all ranks, or its name is missing on one (NameMissing).
         """
-        return exchange.pull(self, names, ranks=resolve_ranks(ranks, self.process_count), each=each)
+        return transfer.pull(self, names, ranks=resolve_ranks(ranks, self.process_count), each=each)
 
     def push(self, *, ranks: str | Sequence[int] | None = None, **values: Any) -> None:
         """Bind the same host values on every rank, never as a global array; on no rank if one cannot accept them."""
         chosen = resolve_ranks(ranks, self.process_count)
-        self.journal.write_push(exchange.push(self, values, ranks=chosen), chosen)
+        self.journal.write_push(transfer.push(self, values, ranks=chosen), chosen)
 
     def vars(self) -> tuple[VariableRow, ...]:
         """Return the variables of the ranks, and where they differ. Fetches no value."""
-        return exchange.list_variables(self)
+        return requests.list_variables(self)
 
     def check(self, *names: str) -> tuple[CheckRow, ...]:
         """Compare the values of variables by hash: the replicas of each shard of an array, and the values of each rank.
@@ -392,7 +392,7 @@ class Cluster:
             InvalidRequest: no name, or a name that is not a variable's.
             NameMissing: a name is missing on some rank.
         """
-        return exchange.check_values(self, names)
+        return requests.check_values(self, names)
 
     # -- end
 

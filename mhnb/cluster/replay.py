@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from mhnb import exchange
+from mhnb.cluster import transfer
 from mhnb.cluster.journal import make_replayed_record
 from mhnb.core.journal import CellRecord, PushRecord, ReplayRecord
 from mhnb.core.output.results import CellResult
@@ -136,6 +136,6 @@ def _repeat_push(cluster: Cluster, record: PushRecord) -> str:
         packed = cluster.journal.read_push(record)
     except OSError as error:
         return f"{step_name(record)} could not be done again\n{error}"
-    exchange.push_payload(cluster, packed, ranks=record.ranks)
+    transfer.push_payload(cluster, packed, ranks=record.ranks)
     cluster.journal.write(make_replayed_record(record, cluster.generation))
     return ""

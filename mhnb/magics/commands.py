@@ -13,7 +13,7 @@ from mhnb.errors import InvalidRequest, NotStarted, ShardingError
 from mhnb.magics import data, hosts, lifecycle, sharding
 from mhnb.magics.session import Command, Session, list_flags
 
-_MODULES = (hosts, sharding, lifecycle, data)
+_MODULES = (data, hosts, lifecycle, sharding)
 
 COMMANDS: dict[str, Command] = dict(sorted(item for module in _MODULES for item in module.COMMANDS.items()))
 

@@ -80,7 +80,7 @@ def _to_lists(value: Any) -> Any:
 # -- registry of all exercises and predictions by name. Each module of `mhnb.teach.exercises` is listed here once
 
 
-MODULES = ("collectives", "meshes", "by_hand", "training")
+MODULES = ("exercises_spmd", "exercises_arrays", "exercises_collectives", "exercises_training")
 """The modules with the exercises. Each has a tuple `TASKS`."""
 
 
@@ -101,7 +101,7 @@ def tasks() -> dict[str, Exercise | Prediction]:
 
 def _load_tasks() -> Iterator[Exercise | Prediction]:
     for module in MODULES:
-        yield from importlib.import_module(f"mhnb.teach.exercises.{module}").TASKS
+        yield from importlib.import_module(f"mhnb.teach.{module}").TASKS
 
 
 def task_names(kind: type[Exercise] | type[Prediction]) -> list[str]:

@@ -12,8 +12,8 @@ import pytest
 
 from mhnb.cluster import journal as journaling
 from mhnb.cluster.journal import ClusterJournal, JournalStore, prune_journals
+from mhnb.cluster.transfer import PushPayload
 from mhnb.core.journal import AcceptRecord, CellRecord, PushRecord, StartRecord
-from mhnb.exchange import PushPayload
 
 GONE = 2**22 + 1
 """A process id that Linux never gives."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mhnb import exchange
+from mhnb.cluster import requests, transfer
 from mhnb.errors import ClusterError, InvalidRequest, ValueDiffers
 from tests.rank.piped import PipedRanks
 
@@ -37,7 +37,7 @@ def rank() -> Iterator[PipedRanks]:
 def test_host_values_come_as_they_are(rank: PipedRanks, source: str, expected: Any) -> None:
     """A value without arrays arrives equal and of its own type."""
     rank.run(f"plain = {source}")
-    value = exchange.pull(rank, ["plain"])
+    value = transfer.pull(rank, ["plain"])
     assert value == expected
     assert type(value) is type(expected)
 
@@ -48,7 +48,7 @@ def test_host_values_come_as_they_are(rank: PipedRanks, source: str, expected: A
 def test_an_array_is_put_together_from_its_shards(rank: PipedRanks, axes: str) -> None:
     """Whatever the sharding, the value that arrives is the array's, and writable."""
     rank.run(f"sharded = put(np.arange(64 * 8, dtype='i4').reshape(64, 8), {axes})")
-    value = exchange.pull(rank, ["sharded"])
+    value = transfer.pull(rank, ["sharded"])
     np.testing.assert_array_equal(value, np.arange(64 * 8, dtype="i4").reshape(64, 8), strict=True)
     assert value.flags.writeable
 
@@ -59,7 +59,7 @@ def test_an_array_is_put_together_from_its_shards(rank: PipedRanks, axes: str) -
 def test_each_dtype_of_jax_arrives(rank: PipedRanks, dtype: str) -> None:
     """Arrays of every JAX dtype arrive with that dtype, those of ml_dtypes too."""
     rank.run(f"typed = jnp.array([0, 1, 1], dtype='{dtype}')")
-    value = exchange.pull(rank, ["typed"])
+    value = transfer.pull(rank, ["typed"])
     assert value.dtype.name == dtype
     assert value.tolist() == [0, 1, 1]
 
@@ -85,7 +85,7 @@ def test_each_dtype_of_jax_arrives(rank: PipedRanks, dtype: str) -> None:
 def test_each_kind_of_array_arrives(rank: PipedRanks, source: str) -> None:
     """Column-major, strided, foreign-endian, text, dates, records, objects, masks, empty, without dims."""
     rank.run(f"odd = {source}")
-    value = exchange.pull(rank, ["odd"])
+    value = transfer.pull(rank, ["odd"])
     (shown,) = rank.run("answer = [repr(np.asanyarray(odd)), str(odd.dtype), list(odd.shape)]")
     assert [repr(np.asanyarray(value)), str(value.dtype), list(value.shape)] == shown
 
@@ -93,7 +93,7 @@ def test_each_kind_of_array_arrives(rank: PipedRanks, source: str) -> None:
 def test_containers_keep_their_arrays_in_place(rank: PipedRanks) -> None:
     """Arrays in a pytree arrive where they stood, and one that stood twice is one array."""
     rank.run("w = put(np.arange(8.), 'data'); tree = {'w': w, 'again': [w], 'n': (1, np.ones(2))}")
-    value = exchange.pull(rank, ["tree"])
+    value = transfer.pull(rank, ["tree"])
     np.testing.assert_array_equal(value["w"], np.arange(8))
     assert value["again"][0] is value["w"]
     np.testing.assert_array_equal(value["n"][1], [1, 1])
@@ -102,16 +102,16 @@ def test_containers_keep_their_arrays_in_place(rank: PipedRanks) -> None:
 def test_several_names_come_as_a_tuple(rank: PipedRanks) -> None:
     """One name gives its value, several a tuple in the order asked."""
     rank.run("first, second = 1, 2")
-    assert exchange.pull(rank, ["second", "first"]) == (2, 1)
+    assert transfer.pull(rank, ["second", "first"]) == (2, 1)
 
 
 def test_a_large_value_is_let_go(rank: PipedRanks) -> None:
     """A rank holds a large value in pieces for the pull only; a small one comes with the first answer."""
     rank.run("large, small = np.zeros(2**20), np.zeros(8)")
     rank.verbs()
-    exchange.pull(rank, ["small"])
+    transfer.pull(rank, ["small"])
     assert rank.verbs() == ["hold"]
-    exchange.pull(rank, ["large"])
+    transfer.pull(rank, ["large"])
     assert rank.verbs() == ["hold", "fetch", "fetch", "release"]
     rank.run("from mhnb.rank.requests.handlers import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[0]._outgoing)")
     assert rank.run("answer = len(_TRANSFER_STORES[0]._outgoing)") == [0]
@@ -123,7 +123,7 @@ def test_a_transfer_left_behind_is_dropped(rank: PipedRanks) -> None:
     arguments = {"transfer": "gone", "live": ["gone"], "names": ["left"], "digest_local": False}
     assert rank.ask(0, "hold", arguments).result(60).ok
     assert rank.run("answer = list(_TRANSFER_STORES[0]._outgoing)") == [["gone"]]
-    exchange.pull(rank, ["left"])
+    transfer.pull(rank, ["left"])
     assert rank.run("answer = list(_TRANSFER_STORES[0]._outgoing)") == [[]]
 
 
@@ -141,14 +141,14 @@ def test_what_cannot_be_sent_says_why(rank: PipedRanks, source: str, says: str) 
     """A value that has no bytes to send is an error with the reason and the next step."""
     rank.run(f"odd = {source}")
     with pytest.raises(InvalidRequest, match=f"^odd.*{says}"):
-        exchange.pull(rank, ["odd"])
+        transfer.pull(rank, ["odd"])
 
 
 def test_a_donated_array_says_so(rank: PipedRanks) -> None:
     """An array that a jitted function took is an error that tells of donation."""
     rank.run("given = jnp.ones(4); taken = jax.jit(lambda a: a + 1, donate_argnums=0)(given)")
     with pytest.raises(InvalidRequest, match=r"holds an array f32\[4\] that has been deleted, most likely donated"):
-        exchange.pull(rank, ["given"])
+        transfer.pull(rank, ["given"])
 
 
 def test_a_leaked_tracer_says_so(rank: PipedRanks) -> None:
@@ -163,8 +163,8 @@ def test_a_leaked_tracer_says_so(rank: PipedRanks) -> None:
         """
     )
     with pytest.raises(InvalidRequest, match="holds a tracer"):
-        exchange.pull(rank, ["leaked"])
-    assert {row.name: row.facts.type for row in exchange.list_variables(rank)}["leaked"] == "Tracer"
+        transfer.pull(rank, ["leaked"])
+    assert {row.name: row.facts.type for row in requests.list_variables(rank)}["leaked"] == "Tracer"
     rank.run("del leaked")
 
 
@@ -174,7 +174,7 @@ def test_a_class_made_in_a_cell_is_named(rank: PipedRanks) -> None:
     with pytest.raises(
         InvalidRequest, match=r"thing needs OnRanks, which a cell of the ranks defined.* Define OnRanks here"
     ):
-        exchange.pull(rank, ["thing"])
+        transfer.pull(rank, ["thing"])
 
 
 def test_copies_on_one_rank_are_compared(rank: PipedRanks) -> None:
@@ -187,13 +187,13 @@ def test_copies_on_one_rank_are_compared(rank: PipedRanks) -> None:
         """
     )
     with pytest.raises(ValueDiffers, match=r"unequal f32\[4\]: .* copies of \[0:4\] hold different values: 0:0 ≠ 0:1"):
-        exchange.pull(rank, ["unequal"])
+        transfer.pull(rank, ["unequal"])
 
 
 def test_a_pulled_array_can_still_be_donated(rank: PipedRanks) -> None:
     """After a pull nothing holds the array's memory: a donating function reuses it in place."""
     rank.run("reused = jnp.arange(2**20, dtype='f4'); reused.block_until_ready()")
-    exchange.pull(rank, ["reused"])
+    transfer.pull(rank, ["reused"])
     (same,) = rank.run(
         """
         before = reused.unsafe_buffer_pointer()
@@ -207,7 +207,7 @@ def test_a_pulled_array_can_still_be_donated(rank: PipedRanks) -> None:
 def test_a_pulled_array_does_not_change_later(rank: PipedRanks) -> None:
     """The notebook has a copy: what the rank does with the array afterwards does not show in it."""
     rank.run("mutable = np.zeros(4)")
-    value = exchange.pull(rank, ["mutable"])
+    value = transfer.pull(rank, ["mutable"])
     rank.run("mutable += 1")
     assert value.tolist() == [0, 0, 0, 0]
 
@@ -217,14 +217,14 @@ def test_what_is_no_name_is_refused_before_asking(rank: PipedRanks, names: list[
     """A pull takes names of variables; anything else is a bad request, and no rank is asked."""
     rank.verbs()
     with pytest.raises(InvalidRequest):
-        exchange.pull(rank, names)
+        transfer.pull(rank, names)
     assert rank.verbs() == []
 
 
 def test_an_unknown_rank_is_refused(rank: PipedRanks) -> None:
     """A rank that is not there is a bad request."""
     with pytest.raises(InvalidRequest, match="there is no rank 3"):
-        exchange.pull(rank, ["x"], ranks=[3])
+        transfer.pull(rank, ["x"], ranks=[3])
 
 
 def test_an_error_of_a_verb_is_told(rank: PipedRanks) -> None:
@@ -233,7 +233,7 @@ def test_an_error_of_a_verb_is_told(rank: PipedRanks) -> None:
     assert not answer.ok
     assert answer.value["ename"] == "KeyError"
     with pytest.raises(ClusterError, match="rank 0 could not answer 'complete'") as caught:
-        exchange.complete(rank, None, 0)  # type: ignore[arg-type]
+        requests.complete(rank, None, 0)  # type: ignore[arg-type]
     assert "Traceback" in caught.value.parts["traceback"]
 
 
@@ -242,7 +242,7 @@ def test_an_error_of_a_verb_is_told(rank: PipedRanks) -> None:
 
 def rows(rank: PipedRanks) -> dict[str, Any]:
     """The variables by name."""
-    return {row.name: row for row in exchange.list_variables(rank)}
+    return {row.name: row for row in requests.list_variables(rank)}
 
 
 def test_an_array_is_described_by_its_sharding(rank: PipedRanks) -> None:
@@ -283,7 +283,7 @@ def test_code_and_hidden_names_are_not_listed(rank: PipedRanks) -> None:
 def test_names_hold_code_too(rank: PipedRanks) -> None:
     """The set of names has functions and modules, and not what IPython put there."""
     rank.run("def fun(): pass")
-    found = exchange.list_names(rank)
+    found = requests.list_names(rank)
     assert {"fun", "np", "mesh"} <= found
     assert not {"In", "Out", "get_ipython", "_"} & found
 
@@ -305,25 +305,25 @@ def test_a_value_that_breaks_does_not_hide_the_others(rank: PipedRanks) -> None:
 def test_completion_knows_the_ranks_names(rank: PipedRanks) -> None:
     """Names, attributes and keys complete, with the range that they replace."""
     rank.run("completable = {'alpha': 1}; array = jnp.ones(3)")
-    assert exchange.complete(rank, "completab", 9) == exchange.Completion(("completable",), 0, 9)
-    assert "alpha" in exchange.complete(rank, "completable['", 13).matches
-    assert ".sharding" in exchange.complete(rank, "array.sha", 9).matches
+    assert requests.complete(rank, "completab", 9) == requests.Completion(("completable",), 0, 9)
+    assert "alpha" in requests.complete(rank, "completable['", 13).matches
+    assert ".sharding" in requests.complete(rank, "array.sha", 9).matches
 
 
 def test_completion_takes_any_cursor(rank: PipedRanks) -> None:
     """A cursor behind the end of the text counts as its end."""
-    assert exchange.complete(rank, "zzz", 99).matches == ()
+    assert requests.complete(rank, "zzz", 99).matches == ()
 
 
 def test_questions_launch_nothing(rank: PipedRanks) -> None:
     """Pull, vars, completion and `?` on arrays compile and run no program, whatever stands before the cursor."""
     rank.run("still = put(np.arange(16.).reshape(4, 4), 'data', 'model'); tree = {'w': still}; n0 = len(programs)")
-    exchange.pull(rank, ["still", "tree"])
-    exchange.list_variables(rank)
+    transfer.pull(rank, ["still", "tree"])
+    requests.list_variables(rank)
     for text in ("still.T.sh", "(still + 1).sh", "still[0].sh", "tree['w'].T.sh", "still.at[0].set(1).sh", "still.T."):
-        exchange.complete(rank, text, len(text))
+        requests.complete(rank, text, len(text))
     for name in ("still", "tree", "still.T", "still.T.shape", "still.sum", "still.at"):
-        exchange.inspect(rank, name)
+        requests.inspect(rank, name)
     assert rank.run("answer = programs[n0:]") == [[]]
 
 
@@ -336,7 +336,7 @@ def test_a_launch_would_be_seen(rank: PipedRanks) -> None:
 def test_inspection_describes_an_array_by_its_sharding(rank: PipedRanks) -> None:
     """`x?` on an array tells shape, spec, mesh and memory."""
     rank.run("asked = put(np.zeros((8, 4), 'f4'), 'data', 'model')")
-    bundle = exchange.inspect(rank, "asked")
+    bundle = requests.inspect(rank, "asked")
     assert bundle is not None
     assert bundle["text/plain"].splitlines() == [
         "Type:      jax.Array, local",
@@ -350,7 +350,7 @@ def test_inspection_describes_an_array_by_its_sharding(rank: PipedRanks) -> None
 def test_inspection_of_an_arrays_attribute_comes_from_its_class(rank: PipedRanks, name: str, says: str) -> None:
     """`x.sum?` tells what the attribute is without looking it up on the array."""
     rank.run("asked = put(np.zeros((8, 4), 'f4'), 'data', 'model')")
-    bundle = exchange.inspect(rank, name)
+    bundle = requests.inspect(rank, name)
     assert bundle is not None
     assert "of jax.Array" in bundle["text/plain"]
     assert says in bundle["text/plain"]
@@ -359,7 +359,7 @@ def test_inspection_of_an_arrays_attribute_comes_from_its_class(rank: PipedRanks
 def test_inspection_of_code_is_ipythons(rank: PipedRanks) -> None:
     """`f?` tells signature and docstring; with detail, the source."""
     rank.run('def explained(a, b=2):\n    """What it does."""\n    return a')
-    bundle, detailed = exchange.inspect(rank, "explained"), exchange.inspect(rank, "explained", detail=1)
+    bundle, detailed = requests.inspect(rank, "explained"), requests.inspect(rank, "explained", detail=1)
     assert bundle is not None
     assert detailed is not None
     assert "What it does." in bundle["text/plain"]
@@ -369,7 +369,7 @@ def test_inspection_of_code_is_ipythons(rank: PipedRanks) -> None:
 def test_inspection_reads_no_array_in_a_container(rank: PipedRanks) -> None:
     """`d?` on a container of arrays does not print it."""
     rank.run("class Loud(dict):\n    def __str__(self): raise SystemExit\n    __repr__ = __str__\nloud = Loud(a=1)")
-    bundle = exchange.inspect(rank, "loud")
+    bundle = requests.inspect(rank, "loud")
     assert bundle is not None
     assert "Loud" in bundle["text/plain"]
 
@@ -377,4 +377,4 @@ def test_inspection_reads_no_array_in_a_container(rank: PipedRanks) -> None:
 @pytest.mark.parametrize("name", ["nothing_here", "nothing.here", "np.nothing"])
 def test_inspection_of_an_unknown_name_finds_nothing(rank: PipedRanks, name: str) -> None:
     """A name that is not there has no description."""
-    assert exchange.inspect(rank, name) is None
+    assert requests.inspect(rank, name) is None

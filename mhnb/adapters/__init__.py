@@ -1,0 +1,1 @@
+"""Conversions between JAX or NumPy objects and plain values."""

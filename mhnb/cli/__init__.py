@@ -1,0 +1,1 @@
+"""Shell front end: `mhnb` and its commands."""

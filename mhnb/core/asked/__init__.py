@@ -1,1 +1,0 @@
-"""User input by flag, argument or cell, checked before anything is done."""

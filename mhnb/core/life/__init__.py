@@ -1,1 +1,0 @@
-"""State of a cluster and its cells: events in, commands out."""

@@ -1,1 +1,0 @@
-"""Preflight checks of the machines before a start, computed from reported facts alone."""

@@ -1,0 +1,1 @@
+"""State machine of a cluster and its cells: events in, commands out."""

@@ -1,1 +1,0 @@
-"""Messages between processes: their definition, encoding, framing and signing."""

@@ -1,1 +1,0 @@
-"""Notebook-side runtime of a cluster: event loop, event listener, submitted cells, and supervisor processes."""

@@ -1,1 +1,0 @@
-"""Inspect shardings before anything runs: layouts of arrays, and what the compiler would make of a program."""

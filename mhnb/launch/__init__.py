@@ -1,1 +1,0 @@
-"""Start and stop the processes of a cluster."""

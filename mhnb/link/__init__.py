@@ -1,1 +1,0 @@
-"""Transport between the notebook and the ranks: commands out, events in."""
