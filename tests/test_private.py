@@ -191,8 +191,17 @@ def test_a_home_that_every_user_can_exchange_is_refused(tmp_path: Path) -> None:
     make_run_dir("a", 1, environment=place, profile=ROOT)
 
 
+def test_the_record_of_an_earlier_version_is_read(home: Path, kept: Callable[[str], Path]) -> None:
+    """Earlier versions gave it another name; a cluster that has both is known by the present one."""
+    old, both, place = kept("old"), kept("both"), {"MHNB_HOME": str(home)}
+    (old / "attach.json").rename(old / "berth.json")
+    (both / "berth.json").write_text("{}")
+    records, faults = read_cluster_records(place)
+    assert (sorted(record.name for record in records), faults) == (["both", "old"], [])
+
+
 @as_root
-@pytest.mark.parametrize("what", ["folder", "cluster.json", "berth.json", "link to a folder", "link to a file"])
+@pytest.mark.parametrize("what", ["folder", "cluster.json", "attach.json", "link to a folder", "link to a file"])
 def test_another_users_cluster_is_not_attached_to(home: Path, kept: Callable[[str], Path], what: str) -> None:
     """His record holds his key and his address: it is left out with the reason, and ours beside it is listed."""
     kept("mine")
@@ -203,9 +212,9 @@ def test_another_users_cluster_is_not_attached_to(home: Path, kept: Callable[[st
         give_away(his.rename(home.parent / "elsewhere"))
         his.symlink_to(home.parent / "elsewhere")
     elif what == "link to a file":
-        (his / "berth.json").rename(home.parent / "berth.json")
-        os.chown(home.parent / "berth.json", NOBODY, NOBODY)
-        (his / "berth.json").symlink_to(home.parent / "berth.json")
+        (his / "attach.json").rename(home.parent / "attach.json")
+        os.chown(home.parent / "attach.json", NOBODY, NOBODY)
+        (his / "attach.json").symlink_to(home.parent / "attach.json")
     else:
         os.chown(his / what, NOBODY, NOBODY)
     berths, faults = read_cluster_records(place)
@@ -409,7 +418,7 @@ def test_a_garbled_berth_is_told_to_who_attaches(
     """With the way to end the cluster; the others can be attached to."""
     monkeypatch.setenv("MHNB_HOME", str(home))
     kept("mine")
-    path = kept("broken") / "berth.json"
+    path = kept("broken") / "attach.json"
     path.write_text(text)
     assert [berth.name for berth in list_cluster_records({"MHNB_HOME": str(home)})] == ["mine"]
     with pytest.raises(NotStarted, match=rf"left out: {path} cannot be read.*\n.*mhnb stop broken\.{os.getpid()}"):
@@ -439,7 +448,7 @@ def test_a_field_of_another_kind_is_no_berth(
     home: Path, kept: Callable[[str], Path], field: str, value: object
 ) -> None:
     """The values reach sockets, processes and paths."""
-    path = kept("mine") / "berth.json"
+    path = kept("mine") / "attach.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
     berths, faults = read_cluster_records({"MHNB_HOME": str(home)})
     assert berths == []

@@ -20,9 +20,13 @@ from mhnb.errors import LaunchError
 from mhnb.launchers.local import end_supervisor
 from mhnb.system.private_files import is_own_folder, read_private
 from mhnb.system.processes import PROCESS_UNREADABLE
-from mhnb.system.run_dir import SUPERVISOR_MARK, has_live_notebook, is_abandoned_mark, read_running_clusters
-
-_SUPERVISOR_MODULE = "mhnb.rank.supervisor"
+from mhnb.system.run_dir import (
+    SUPERVISOR_MARK,
+    SUPERVISOR_MODULES,
+    has_live_notebook,
+    is_abandoned_mark,
+    read_running_clusters,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ def _find_supervisors() -> Iterator[psutil.Process]:
             alive
             and info["uids"]
             and info["uids"].real == os.getuid()
-            and _SUPERVISOR_MODULE in (info["cmdline"] or [])
+            and not set(SUPERVISOR_MODULES).isdisjoint(info["cmdline"] or [])
         ):
             own_supervisors[process.pid] = process
     yield from (process for process in own_supervisors.values() if process.info["ppid"] not in own_supervisors)

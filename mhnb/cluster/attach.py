@@ -21,7 +21,9 @@ from mhnb.errors import AlreadyStarted, InvalidRequest, NotDriver, NotStarted
 from mhnb.system.private_files import NotPrivate, open_private, read_private, write_private
 from mhnb.system.run_dir import check_name, format_location, has_live_notebook, list_running_clusters
 
-_FILE = "berth.json"
+_FILE = "attach.json"
+_OLD_FILE = "berth.json"
+"""The name that earlier versions gave to the record; still read."""
 _LOCK = "driver"
 _KEY_NBYTES = 32
 _locked_dirs: set[Path] = set()
@@ -241,6 +243,8 @@ def select_cluster(name: str | None, records: Sequence[ClusterRecord], own_names
 def _read(run_dir: Path) -> tuple[ClusterRecord | None, str]:
     """Read the record of a detachable cluster, or return why it cannot be read; neither if the record does not exist."""
     path = run_dir / _FILE
+    if not path.exists() and (run_dir / _OLD_FILE).exists():
+        path = run_dir / _OLD_FILE
     try:
         return _parse(run_dir, json.loads(read_private(path))), ""
     except FileNotFoundError:

@@ -35,10 +35,12 @@ from mhnb.system.processes import PROCESS_UNREADABLE, find_start_time_s, is_same
 _RETAINED_RUNS = 20
 _NAME_LIMIT_NBYTES = 150
 """In bytes. File names derived from it are longer, and no file system accepts more than 255."""
-_KEY_FILES = ("berth.json*", "mpi.start", "profile/security/*.json")
-"""Files of a run directory that hold a key: the transport's key in the first two, the hub's in the others."""
+_KEY_FILES = ("attach.json*", "berth.json*", "mpi.start", "profile/security/*.json")
+"""Files of a run directory that hold a key: the transport's key in the first three, the hub's in the others. The second is of older versions."""
 _ALIVE_FILE = "alive"
 _PROFILE_FOLDERS = ("security", "log", "startup", "pid", "db", "static")
+SUPERVISOR_MODULES = ("mhnb.rank.supervisor", "mhnb.rank.host")
+"""The `python -m` name of a supervisor. The second is that of older versions, whose supervisors may still run."""
 SUPERVISOR_MARK = "MHNB_SUPERVISOR"
 """Environment variable that marks a process as started by a supervisor, by one of its ranks or by a cell."""
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
@@ -449,9 +451,8 @@ def _has_live_supervisor(record: Mapping[str, Any]) -> bool:
     pid = record["supervisor"]
     try:
         # Older versions recorded only the id, so check that the process is at least a supervisor.
-        return (
-            is_same_process(pid, record.get("supervisor_began_s"))
-            and "mhnb.rank.supervisor" in psutil.Process(pid).cmdline()
+        return is_same_process(pid, record.get("supervisor_began_s")) and not set(SUPERVISOR_MODULES).isdisjoint(
+            psutil.Process(pid).cmdline()
         )
     except PROCESS_UNREADABLE:
         return False

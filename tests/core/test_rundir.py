@@ -68,13 +68,14 @@ def test_what_runs_on_another_machine_is_let_be(tmp_path: Path) -> None:
         (run / "cluster.json").write_text(json.dumps(record | {"machine": machine}))
         (run / "profile" / "security").mkdir()
         (run / "profile" / "security" / "ipcontroller-engine.json").touch()
+        (run / "attach.json").touch()
+        (run / "attach.json.new").touch()
         (run / "berth.json").touch()
-        (run / "berth.json.new").touch()
         (run / "mpi.start").touch()
     prune_run_dirs(place)
     assert {path.name for path in mine.iterdir()} == {"cluster.json", "log", "profile"}
     assert not list((mine / "profile" / "security").iterdir())
-    assert (others / "berth.json").exists()
+    assert (others / "attach.json").exists()
     assert list((others / "profile" / "security").iterdir())
 
 
@@ -100,13 +101,13 @@ def test_a_number_that_was_given_again_is_nobodys(tmp_path: Path) -> None:
 def test_what_is_in_use_is_let_be(tmp_path: Path) -> None:
     """A container with the same folder has other numbers: to it the owner seems gone, and the keys of what lives must stay."""
     run = ended_run(tmp_path, 1)
-    (run / "berth.json").touch()
+    (run / "attach.json").touch()
     held = lock_as_alive(run)
     prune_run_dirs({"MHNB_HOME": str(tmp_path)})
-    assert (run / "berth.json").exists()
+    assert (run / "attach.json").exists()
     os.close(held)
     prune_run_dirs({"MHNB_HOME": str(tmp_path)})
-    assert not (run / "berth.json").exists()
+    assert not (run / "attach.json").exists()
 
 
 def test_a_relative_home_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

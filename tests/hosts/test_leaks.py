@@ -254,4 +254,4 @@ def test_a_kept_cluster_that_has_lost_a_host_is_ended(net: HostNet, mhnb_home: P
     assert not OwnerLock.is_held(berth.run_dir)
     assert stop_detached(berth, wait_s=20) == ("host1 (beta)",)
     wait_until(lambda: not any(host.pids() for host in net), "every host is without a process", timeout_s=60)
-    assert not list(berth.run_dir.rglob("berth.json*"))
+    assert not list(berth.run_dir.rglob("attach.json*"))

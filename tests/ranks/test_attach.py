@@ -278,7 +278,7 @@ def test_ranks_of_another_version_are_told_of(attach: Callable[..., Cluster]) ->
         owner.kill()
         owner.wait()
         (berth,) = list_cluster_records(os.environ)
-        note = berth.run_dir / "berth.json"
+        note = berth.run_dir / "attach.json"
         ours = note.read_text()
         note.write_text(ours.replace(f'"protocol": {PROTOCOL_VERSION}', '"protocol": 1').replace("{", '{"new": 1, ', 1))
         with pytest.raises(NotStarted, match=rf"another version of mhnb.*\n.*mhnb stop kept\.{owner.pid}"):

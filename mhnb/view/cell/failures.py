@@ -30,7 +30,9 @@ _CHAINED = re.compile(
     r"direct cause of the following exception|During handling of the above exception|Exception Group Traceback"
 )
 _SEPARATOR = re.compile(r"-{20,}\s*$")
-_MHNB_PATH = re.compile(r"[/\\]mhnb[/\\](?:cluster|core|launch|link|magics|rank|sharding|view)\b")
+_MHNB_PATH = re.compile(
+    r"[/\\]mhnb[/\\](?:adapters|cli|cluster|core|launchers|magics|rank|sharding|system|teach|transport|view)\b"
+)
 _LIBRARIES = (
     (re.compile(r"[/\\](?:site|dist)-packages[/\\](?:jax|jaxlib)[/\\]|[/\\]jax[/\\]_src[/\\]"), "jax"),
     (_MHNB_PATH, "mhnb"),
