@@ -59,17 +59,17 @@ check: $(READY) ## style, types, layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(RUN) pytest -q tests/test_layers.py tests/test_house.py
+	$(RUN) pytest -q tests/policy/test_layers.py tests/policy/test_style.py
 
 format: $(READY) ## let ruff set the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 picture: $(READY) ## take README's picture from the running product
-	MHNB_WRITE_PICTURES=1 $(RUN) pytest tests/browser/test_tour_in_lab.py -k picture
+	MHNB_WRITE_PICTURES=1 $(RUN) pytest tests/system/browser/test_tour_in_lab.py -k picture
 
 soak: $(READY) ## run many hostile cells on real ranks; CELLS and SEED choose them
-	MHNB_HOSTILE_CELLS=$(CELLS) MHNB_HOSTILE_SEED=$(SEED) $(RUN) pytest tests/ranks/test_hostile.py $(PYTEST)
+	MHNB_HOSTILE_CELLS=$(CELLS) MHNB_HOSTILE_SEED=$(SEED) $(RUN) pytest tests/integration/ranks/test_hostile.py $(PYTEST)
 
 bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distributed, bare processes and other drawings
 	$(RUN) tests.bench
@@ -90,7 +90,7 @@ $(PEERS): tests/bench/requirements.txt
 
 # The other version of Python and JAX: 3.12+ if this is 3.11, and 3.11 if this is 3.12+. If there is none, print that and go on.
 other-python: $(READY) ## prepare the environment of the other Python, where there is one
-	@$(RUN) tests.other_python
+	@$(RUN) tests.support.other_python
 
 pins: ## write .ci/constraints.txt anew (needs uv)
 	.ci/pin

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.leftovers import no_leftovers
-from tests.patience import write_patience
+from tests.support.leftovers import no_leftovers
+from tests.support.timeouts import write_patience
 
-pytest_plugins = ["tests.parts"]
+pytest_plugins = ["tests.support.parts"]
 
 # A stall of a loaded machine is no defect of what is tried.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])

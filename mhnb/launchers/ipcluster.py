@@ -1,6 +1,7 @@
 """ipyparallel launcher classes: with a profile of mhnb, `ipcluster start` starts the same ranks, engine id = rank.
 
-A separate process, `mhnb.cluster.ipcluster_engines`, owns the engines. It outlives `ipcluster start --daemonize` as ipyparallel's own engines do.
+A separate process, `mhnb.cluster.ipcluster_engines`, owns the engines.
+It outlives `ipcluster start --daemonize` as ipyparallel's own engines do.
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ _RETAINED_RUNS = 20
 _NAME_LIMIT_NBYTES = 150
 """In bytes. File names derived from it are longer, and no file system accepts more than 255."""
 _KEY_FILES = ("attach.json*", "berth.json*", "mpi.start", "profile/security/*.json")
-"""Files of a run directory that hold a key: the transport's key in the first three, the hub's in the others. The second is of older versions."""
+"""Files of a run directory that hold a key: the transport's key in the first three, the hub's in the others.
+
+The second is of earlier versions.
+"""
 _ALIVE_FILE = "alive"
 _PROFILE_FOLDERS = ("security", "log", "startup", "pid", "db", "static")
 SUPERVISOR_MODULES = ("mhnb.rank.supervisor", "mhnb.rank.host")

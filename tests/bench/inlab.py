@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import nbformat
 
-from tests.parts import chromium
 from tests.support.lab import Lab, LabPage, open_chromium
+from tests.support.parts import chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import WebSocket

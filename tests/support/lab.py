@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhnb.transport.addresses import find_free_port
-from tests.parts import chromium
-from tests.patience import write_patience
+from tests.support.parts import chromium
+from tests.support.timeouts import write_patience
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, WebSocket

@@ -1,0 +1,52 @@
+"""Lesson 01."""
+
+from tests.integration.lessons.book import Answer
+
+_LABEL = "%%mhjax\nlabel = {}\nmhnb.teach.check('my_label', label)"
+_LOG = "%%mhjax\ndef log(text):\n    {}\nmhnb.teach.check('log_once', log)"
+_PULL = "{}\nmhnb.teach.check('pull_each', label)"
+
+ANSWERS = {
+    "my_label": Answer(
+        _LABEL.format("f'rank {jax.process_index()} of {jax.process_count()}'"),
+        [
+            (_LABEL.format("'rank 2 of 4'"), "label is 'rank 2 of 4', expected 'rank ‹rank› of 4'"),
+            (
+                _LABEL.format("f'rank {jax.process_index()} of {jax.device_count()}'"),
+                "label is 'rank ‹rank› of 8', expected",
+            ),
+            (_LABEL.format("jax.process_index()"), "(int, not str)"),
+            (_LABEL.format("..."), "there is still a ..."),
+        ],
+    ),
+    "log_once": Answer(
+        _LOG.format("return text if jax.process_index() == 0 else None"),
+        [
+            (_LOG.format("return text"), "log('loss 0.5') is 'loss 0.5', expected None"),
+            (_LOG.format("return text if jax.process_index() == 1 else None"), "NotYet on ranks 0-1"),
+            (_LOG.format("print(text)"), "NotYet on rank 0"),
+            ("%%mhjax\nmhnb.teach.check('log_once', 'loss')", "expected a function of one text"),
+        ],
+    ),
+    "pull_each": Answer(
+        _PULL.format("%mhjax pull label --each"),
+        [
+            (_PULL.format("label = 'rank 0 of 4'"), "expected a list with one label for each rank"),
+            (_PULL.format("%mhjax pull label --each\nlabel = label[::-1]"), "the label of rank 0 is 'rank 3 of 4'"),
+            (_PULL.format("%mhjax pull label --each --ranks 0"), "the list has 1 labels"),
+            ("%%mhjax\nmhnb.teach.check('pull_each', label)", "take %%mhjax off this cell"),
+        ],
+        setup="%%mhjax\nlabel = f'rank {jax.process_index()} of {jax.process_count()}'",
+    ),
+}
+
+SAID = {
+    ("01", "start"): ["4 ranks × 2 CPU devices"],
+    ("01", "everywhere"): [f"rank {rank} of 4, process id" for rank in range(4)],
+    ("01", "lost"): ["name 'x' is not defined", "%mhjax pull x"],
+    ("01", "some"): ["0,2-3", "ran here"],
+    ("01", "push"): ["[0, 10, 20, 30]"],
+    ("01", "ex-my_label"): ["NotYet on ranks 0-3"],
+    ("01", "ex-log_once"): ["NotYet on ranks 1-3"],
+    ("01", "differ"): ["4 different outputs"],
+}

@@ -1,0 +1,104 @@
+"""Lesson 04."""
+
+from tests.integration.lessons.book import Answer
+
+_CALLBACK = """%%mhjax
+def values(box):
+    rows, columns = (np.arange(*part.indices(size)) for part, size in zip(box, (8, 4)))
+    return {}
+
+x = jax.make_array_from_callback((8, 4), {}, values)
+mhnb.teach.check('from_callback', x)"""
+_GOOD = "(10 * rows[:, None] + columns).astype(np.float32)"
+_LOCAL = """%%mhjax
+own = jax.process_index()
+x = jax.make_array_from_process_local_data({}, table[:, {}])
+mhnb.teach.check('from_local_columns', x)"""
+_SINGLE = """%%mhjax
+places = [jax.devices().index(device) for device in jax.local_devices()]
+pieces = [jax.device_put(np.full(2, place, np.float32), device) for place, device in zip({}, jax.local_devices())]
+x = jax.make_array_from_single_device_arrays((16,), NamedSharding(mesh, P({})), pieces)
+mhnb.teach.check('from_single_devices', x)"""
+_FITS = """%%mhjax
+ones = np.ones((64, 32), np.float32)
+x = jax.make_array_from_callback({}, {}, lambda box: ones[box])
+mhnb.teach.check('fits', x)"""
+_ALL = "%%mhjax\ny = {}\nmhnb.teach.check('all_of_it', y)"
+
+ANSWERS = {
+    "from_callback": Answer(
+        _CALLBACK.format(_GOOD, "by_rows"),
+        [
+            (
+                _CALLBACK.format("(10 * columns + rows[:, None]).astype(np.float32)", "by_rows"),
+                "x on device 0:0 holds 10.0 at [0, 1], expected 1.0",
+            ),
+            (_CALLBACK.format("10 * rows[:, None] + columns", "by_rows"), "x is int32[8, 4], expected float32[8, 4]"),
+            (
+                _CALLBACK.format(_GOOD, "NamedSharding(mesh, P(None, 'model'))"),
+                "(8, 2) on a device; expected (2, 4) on a device",
+            ),
+            (
+                _CALLBACK.format("(10 * (rows[:, None] - rows[0]) + columns).astype(np.float32)", "by_rows"),
+                "NotYet on ranks 1-3",
+            ),
+            ("%%mhjax\nmhnb.teach.check('from_callback', table)", "x should be a jax.Array and is numpy ndarray"),
+        ],
+    ),
+    "from_local_columns": Answer(
+        _LOCAL.format("by_columns", "own : own + 1"),
+        [
+            (_LOCAL.format("by_columns", "3 - own : 4 - own"), "x on device 3:0 holds 0.0 at [0, 3], expected 3.0"),
+            (_LOCAL.format("by_rows", "own : own + 1"), "x is float32[32, 1], expected float32[8, 4]"),
+            (_LOCAL.format("by_columns", ":"), "x is float32[8, 16], expected float32[8, 4]"),
+            (
+                "%%mhjax\nx = jax.numpy.asarray(table)\nmhnb.teach.check('from_local_columns', x)",
+                "x is on 1 device, expected all 8",
+            ),
+        ],
+    ),
+    "from_single_devices": Answer(
+        _SINGLE.format("places", "('data', 'model')"),
+        [
+            (_SINGLE.format("places[::-1]", "('data', 'model')"), "x on device 3:0 holds 7.0 at [12], expected 6.0"),
+            (_SINGLE.format("[0, 1]", "('data', 'model')"), "NotYet on ranks 1-3"),
+            (_SINGLE.format("places", "('model', 'data')"), "sharded by"),
+        ],
+    ),
+    "all_of_it": Answer(
+        _ALL.format("jax.device_put(source, NamedSharding(mesh, P()))"),
+        [
+            (_ALL.format("source"), "(2, 4) on a device; expected (8, 4) on a device"),
+            (
+                _ALL.format("jax.jit(lambda a: 2 * a, out_shardings=NamedSharding(mesh, P()))(source)"),
+                "y on device ‹rank›:0 holds 2.0 at [0, 1], expected 1.0",
+            ),
+            (_ALL.format("table"), "y should be a jax.Array and is numpy ndarray"),
+            (_ALL.format("jax.device_put(table, jax.local_devices()[0])"), "y is on 1 device, expected all 8"),
+        ],
+    ),
+    "fits": Answer(
+        _FITS.format("ones.shape", "NamedSharding(mesh, P(('data', 'model')))"),
+        [
+            (_FITS.format("ones.shape", "by_rows"), "x takes 2048 bytes on device ‹rank›:0, expected at most 1024"),
+            (_FITS.format("ones.shape", "NamedSharding(mesh, P())"), "its shard is (64, 32) of (64, 32)"),
+            (_FITS.format("(32, 32)", "by_rows"), "x is float32[32, 32], expected float32[64, 32]"),
+            ("%%mhjax\nx = jax.numpy.ones((64, 32))\nmhnb.teach.check('fits', x)", "x is on 1 device, expected all 8"),
+        ],
+    ),
+}
+
+SAID = {
+    ("04", "full"): ["(8, 4) in shards of (2, 4)"],
+    ("04", "differ"): ["AssertionError", "the same value on every rank"],
+    ("04", "local"): ["from (2, 4) on each rank to (8, 4)"],
+    ("04", "callback"): ["asked for rows 4 to 6"],
+    ("04", "shards"): ["rows 6 to 8 replica 1"],
+    ("04", "print"): ["Array(shape=(8, 4), dtype=float32)"],
+    ("04", "fetch"): ["Fetching value for", "%mhjax pull x"],
+    ("04", "pull"): ["[30. 31. 32. 33.]"],
+    ("04", "gather"): ["ndarray [30. 31. 32. 33.]"],
+    ("04", "silent"): ["(4, 4)", "(8, 4)", "made one array in different shapes"],
+    ("04", "accept"): ["tainted accepted, clean now"],
+    ("04", "single"): ["(8, 4) from 2 pieces on each rank"],
+}

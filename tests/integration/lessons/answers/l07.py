@@ -1,0 +1,67 @@
+"""Lesson 07."""
+
+from tests.integration.lessons.book import Answer
+
+_REPORT = "%%mhjax\ndef report(x):\n{}\nmhnb.teach.check('log_from_one', report)"
+_ANY = "%%mhjax\ndef any_rank(flag):\n    return {}\nmhnb.teach.check('any_rank', any_rank)"
+_FLAGS = "multihost_utils.process_allgather(np.array(flag))"
+_PAD = """%%mhjax
+def pad(rows):
+    extra = {extra}
+    padded = np.concatenate([rows, np.zeros((extra, 3), np.float32)])
+    return {give}
+
+mhnb.teach.check('pad_last', pad)"""
+_MASK = "padded, np.arange(len(padded)) < len(rows)"
+
+ANSWERS = {
+    "log_from_one": Answer(
+        _REPORT.format("    value = float(total(x))\n    return f'sum {value}' if jax.process_index() == 0 else None"),
+        [
+            (
+                _REPORT.format("    if jax.process_index() == 0:\n        return f'sum {total(x)}'"),
+                "ended the cell without it",
+            ),
+            (_REPORT.format("    return f'sum {float(total(x))}'"), "NotYet on ranks 1-3"),
+            (
+                _REPORT.format(
+                    "    local = sum(float(s.data.sum()) for s in x.addressable_shards)\n"
+                    "    return f'sum {local}' if jax.process_index() == 0 else None"
+                ),
+                "is 'sum 1.0', expected 'sum 28.0'",
+            ),
+        ],
+    ),
+    "any_rank": Answer(
+        _ANY.format(f"bool({_FLAGS}.any())"),
+        [
+            (_ANY.format("flag"), "the flag set on rank 3 only, is False, expected True"),
+            (_ANY.format(f"bool({_FLAGS}.all())"), "NotYet on ranks 0-3"),
+            (_ANY.format("True"), "the flag set on no rank, is True, expected False"),
+            (_ANY.format(f"bool({_FLAGS}.any()) if flag else False"), "raised an error before it"),
+        ],
+    ),
+    "pad_last": Answer(
+        _PAD.format(extra="4 - len(rows)", give=_MASK),
+        [
+            (_PAD.format(extra="0", give=_MASK), "the padded rows have shape (3, 3), expected (4, 3) from 3 rows"),
+            (_PAD.format(extra="4 - len(rows)", give="padded, np.ones(4, bool)"), "It tells rows from padding"),
+            (_PAD.format(extra="4 - len(rows)", give="padded"), "expected two values: the padded rows and the mask"),
+            (_PAD.format(extra="4 - len(rows)", give="padded[::-1], np.arange(4) < len(rows)"), "and then zeros"),
+        ],
+    ),
+}
+
+SAID = {
+    ("07", "setup"): ["total 28.0"],
+    ("07", "one"): ["OrderMismatch", "rank 0", "ranks 1-3", "ended the cell without it"],
+    ("07", "hang"): ["tainted", "rank 0 left a collective before its end", "ranks 0-3"],
+    ("07", "reveal-after_the_hang"): ["it is 'tainted'"],
+    ("07", "refused"): ["NotClean", "nothing was sent"],
+    ("07", "card"): ["ranks 0-1,3 in", "absent · rank 2 in sleep, line 2", "rank 0 in the end: total 28.0"],
+    ("07", "subset"): ["OrderMismatch", "this cell runs on rank 0 only"],
+    ("07", "hidden"): ["OrderMismatch"],
+    ("07", "right"): ["total 28.0", "rank 0"],
+    ("07", "claims"): ["cpu · gloo"],
+    ("07", "replay"): ["left out · cell 3: its --timeout ended it"],
+}

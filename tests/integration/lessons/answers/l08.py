@@ -1,0 +1,50 @@
+"""Lesson 08."""
+
+from tests.integration.lessons.book import Answer
+
+_VARIANCE = "%%mhjax\ndef variance(x):\n    return {}\nmhnb.teach.check('variance_in_one', variance)"
+_INSIDE = "%%mhjax\nmhnb.teach.check('stay_inside', {}, {})"
+
+ANSWERS = {
+    "variance_in_one": Answer(
+        _VARIANCE.format("(x * x).mean() - x.mean() ** 2"),
+        [
+            (_VARIANCE.format("((x - x.mean()) ** 2).mean()"), "the program has 2 all-reduce, expected at most 1"),
+            (_VARIANCE.format("(x * x).mean() - x.mean()"), "the mean of the squares less the square of the mean"),
+            (
+                _VARIANCE.format("(x * x).sum(axis=0).mean() / 8 - (x.sum(axis=0).sum() / x.size) ** 2"),
+                "bytes from a device, expected at most 8",
+            ),
+            (_VARIANCE.format("x.std()"), "expected"),
+        ],
+    ),
+    "stay_inside": Answer(
+        _INSIDE.format("P('data', 'model')", "P('model', None)"),
+        [
+            (_INSIDE.format("P('data', None)", "P('data', None)"), "a device holds 32768 bytes of x"),
+            (_INSIDE.format("P(('data', 'model'), None)", "P()"), "a device holds 32768 bytes of w"),
+            (
+                _INSIDE.format("P(('data', 'model'), None)", "P('data', None)"),
+                "bytes from a device to other hosts, expected at most 0",
+            ),
+            (_INSIDE.format("P('data', 'modle')", "P('model')"), "does not fit float32[256, 128] on this mesh"),
+            (_INSIDE.format("('data', 'model')", "P('model')"), "x_spec is a tuple, expected a PartitionSpec"),
+        ],
+    ),
+}
+
+SAID = {
+    ("08", "sum"): ["model (inside) 1 4 B 0 B", "data (hosts) 1 4 B 3 B"],
+    ("08", "cross-columns"): ["model (inside)", "8 B 0 B"],
+    ("08", "cross-rows"): ["data (hosts)"],
+    ("08", "reveal-rows_times_whole"): ["it is 0"],
+    ("08", "kinds"): ["columns @ split · [('all-reduce', 65536)]", "rows @ split · [('all-gather', 8192)]"],
+    ("08", "compare"): [
+        "data parallel: 32768 bytes sent by a device, 24576 to other hosts",
+        "model inside a host: 16384 bytes sent by a device, 12288 to other hosts",
+        "model over hosts: 8192 bytes sent by a device, 0 to other hosts",
+    ],
+    ("08", "apart"): ["2016.0 85344.0"],
+    ("08", "together"): ["[2016.0, 85344.0]", "data (hosts) 1 8 B 6 B"],
+    ("08", "refused"): ["no function; give what jax.jit takes"],
+}

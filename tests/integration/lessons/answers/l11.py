@@ -1,0 +1,83 @@
+"""Lesson 11."""
+
+from tests.integration.lessons.book import Answer
+
+_STEP = "%%mhjax\ndef mended(w, x, y):\n    {}\nmhnb.teach.check('mended_step', mended)"
+_MEAN = "grads = jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)"
+_ACCUMULATE = (
+    "%%mhjax\nloss = lambda w, x: jnp.mean((x @ w) ** 2)\ndef accumulate(w, xs):\n    {}\n"
+    "mhnb.teach.check('accumulate_once', accumulate)"
+)
+_LOCAL = "sum(jax.grad(loss)(w, x) for x in xs)"
+_SPEC = "%%mhjax\ndef spec_of(shape):\n    {}\nmhnb.teach.check('split_params', spec_of)"
+
+ANSWERS = {
+    "mended_step": Answer(
+        _STEP.format(f"{_MEAN}\n    return jax.tree.map(lambda p, g: p - 0.1 * g, w, grads)"),
+        [
+            (_STEP.format(f"{_MEAN}\n    return jax.tree_map(lambda p, g: p - 0.1 * g, w, grads)"), "AttributeError"),
+            (_STEP.format(f"{_MEAN}\n    return w - 0.1 * jax.lax.pmean(grads, 'batch')"), "nbound axis name"),
+            (_STEP.format(f"{_MEAN}\n    return w - 0.1 * grads / 8"), "the new w on device"),
+            (
+                _STEP.format(f"{_MEAN}\n    return jax.lax.with_sharding_constraint(w - 0.1 * grads, whole)[:3]"),
+                "the new w is float32[3], expected float32[6]",
+            ),
+        ],
+    ),
+    "accumulate_once": Answer(
+        _ACCUMULATE.format(f"return jax.lax.pmean({_LOCAL}, 'data') / len(xs)"),
+        [
+            (_ACCUMULATE.format(f"return {_LOCAL} / len(xs)"), "accumulate(w, xs) on device"),
+            (_ACCUMULATE.format(f"return jax.lax.psum({_LOCAL}, 'data') / len(xs)"), "accumulate(w, xs) on device"),
+            (
+                _ACCUMULATE.format(
+                    "add = lambda total, x: (total + jax.lax.pmean(jax.grad(loss)(w, x), 'data'), None)\n"
+                    "    return jax.lax.scan(add, jnp.zeros_like(w), xs)[0] / len(xs)"
+                ),
+                "the program has 4 all-reduce, expected at most 1",
+            ),
+            (
+                _ACCUMULATE.format(
+                    "whole_xs = jax.lax.all_gather(xs, 'data', axis=1, tiled=True)\n"
+                    "    return sum(jax.grad(loss)(w, x) for x in whole_xs) / len(xs)"
+                ),
+                "1 all-gather, expected none",
+            ),
+        ],
+    ),
+    "split_params": Answer(
+        _SPEC.format(
+            "at = next((i for i, size in enumerate(shape) if size % 8 == 0), None)\n"
+            "    return P() if at is None else P(*[None] * at, 'data')"
+        ),
+        [
+            (_SPEC.format("return P('data')"), "which does not fit"),
+            (_SPEC.format("return P()"), "a device holds 1536 bytes, expected at most 192"),
+            (_SPEC.format("return P('data') if shape and shape[0] % 8 == 0 else P()"), "spec_of((3, 128))"),
+            (_SPEC.format("return 'data'"), "is a str, expected a PartitionSpec"),
+        ],
+    ),
+}
+
+SAID = {
+    ("11", "step-collectives"): ["all-reduce"],
+    ("11", "train"): ["log: [", "rank 0 differs"],
+    ("11", "handbook"): ["nbound axis name"],
+    ("11", "handbook-map"): ["AttributeError", "tree_map"],
+    ("11", "handbook-key"): ["64 rows, 16 of them different"],
+    ("11", "reveal-rows_that_differ"): ["it is 16"],
+    ("11", "handbook-local"): ["ncompatible devices"],
+    ("11", "twin"): ["True"],
+    ("11", "together"): ["OrderMismatch", "nothing was launched"],
+    ("11", "restore"): ["step 40"],
+    ("11", "spread"): [
+        "P(): holds 262144, sends [('all-reduce'",
+        "P('data', None): holds 32768, sends [('all-gather', 32768",
+        "P(None, 'data'): holds 32768, sends [('all-gather', 8192",
+    ],
+    ("11", "accumulate-collectives"): ["all-reduce f32[4] data (hosts) 4 16 B 12 B"],
+    ("11", "uneven"): ["in order 243 · longest first 158 · mean 154.5"],
+    ("11", "restart"): ["replayed cells 1-4 and 1 push"],
+}
+
+ALIKE = [("11", r"^ *after 50 steps ([0-9.]+)$", ("more", "resumed"))]

@@ -1,0 +1,211 @@
+"""Lessons as notebooks: read, fill in answers, run with real ranks, look at what each cell said.
+
+Knows the shape of a lesson, and nothing of what is taught.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from tests.integration.lessons import answers
+from tests.support.source import ROOT
+
+__all__ = [
+    "NOTEBOOKS",
+    "Answer",
+    "Cell",
+    "Lesson",
+    "Alike",
+    "Ran",
+    "all_alike",
+    "all_answers",
+    "all_said",
+    "lessons",
+    "read_lesson",
+    "run_lesson",
+]
+
+NOTEBOOKS = ROOT / "notebooks"
+CELL_TIMEOUT_S = 120
+RAISES = "raises-exception"
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answers to one exercise, each the whole source of its cell."""
+
+    right: str
+    wrong: Sequence[tuple[str, str]]
+    """Source, and words that the feedback must have: the right reason."""
+    setup: str = ""
+    """A cell that runs before all of them, where the exercise leans on an earlier one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a lesson, before it runs."""
+
+    kind: str
+    id: str
+    source: str
+    tags: tuple[str, ...] = ()
+
+    @property
+    def exercise(self) -> str | None:
+        """The exercise that the cell poses."""
+        return self.id.removeprefix("ex-") if self.id.startswith("ex-") else None
+
+    @property
+    def raises(self) -> bool:
+        """Whether it is meant to fail."""
+        return RAISES in self.tags
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A notebook of the course."""
+
+    path: Path
+    cells: tuple[Cell, ...]
+
+    @property
+    def number(self) -> str:
+        """What the file's name begins with."""
+        return self.path.name[:2]
+
+    @property
+    def code(self) -> tuple[Cell, ...]:
+        """Its code cells."""
+        return tuple(cell for cell in self.cells if cell.kind == "code")
+
+
+@dataclass(slots=True)
+class Ran:
+    """What the cells of a lesson said."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    """Cell id -> all its outputs as text."""
+    failed: set[str] = field(default_factory=set)
+    """Ids of cells that raised."""
+
+
+def lessons() -> list[Path]:
+    """Every lesson, without the tour."""
+    return sorted(path for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb") if not path.name.startswith("00"))
+
+
+@cache
+def read_lesson(path: Path) -> Lesson:
+    """Read a notebook."""
+    import nbformat
+
+    notebook: Any = nbformat.read(path, as_version=4)
+    cells = [Cell(c.cell_type, c.id, c.source, tuple(c.metadata.get("tags", ()))) for c in notebook.cells]
+    return Lesson(path, tuple(cells))
+
+
+def _answer_modules() -> Iterator[Any]:
+    for found in pkgutil.iter_modules(answers.__path__):
+        yield importlib.import_module(f"{answers.__name__}.{found.name}")
+
+
+def all_answers() -> dict[str, Answer]:
+    """Answers to all exercises: `ANSWERS` of every module in tests/integration/lessons/answers."""
+    return {name: answer for module in _answer_modules() for name, answer in module.ANSWERS.items()}
+
+
+def all_said() -> dict[tuple[str, str], Sequence[str]]:
+    """What cells must say: `SAID` of every module, by lesson and cell id."""
+    return {key: words for module in _answer_modules() for key, words in module.SAID.items()}
+
+
+Alike = tuple[str, str, tuple[str, ...]]
+"""A lesson, a pattern with one group for whole lines, and the cells in which it must find the same."""
+
+
+def all_alike() -> list[Alike]:
+    """What must be the same in several cells: `ALIKE` of every module that has it."""
+    return [each for module in _answer_modules() for each in getattr(module, "ALIKE", [])]
+
+
+def _filled(lesson: Lesson) -> Iterator[Cell]:
+    """The lesson's code cells with answers: after each exercise the wrong ones, the right one, and the cell as it was."""
+    known = all_answers()
+    for cell in lesson.code:
+        if "%mhjax stop" in cell.source:
+            yield Cell("code", "probe-state", "import mhnb\nmhnb.current().state")
+        yield cell
+        if cell.exercise is not None:
+            yield from _answered(cell, known[cell.exercise])
+        elif cell.id.startswith("reveal-"):
+            yield Cell("code", f"try-{cell.id}", _every_guess(cell))
+
+
+def _answered(cell: Cell, answer: Answer) -> Iterator[Cell]:
+    if answer.setup:
+        yield Cell("code", f"setup-{cell.exercise}", answer.setup)
+    for number, (source, _) in enumerate(answer.wrong):
+        yield Cell("code", f"wrong{number}-{cell.exercise}", source, (RAISES,))
+    yield Cell("code", f"right-{cell.exercise}", answer.right)
+    yield Cell("code", f"again-{cell.exercise}", cell.source, (RAISES,))
+
+
+def _every_guess(cell: Cell) -> str:
+    """Make every guess in turn and reveal each with the lesson's own line."""
+    reveal = cell.source.splitlines()[-1]
+    name = cell.id.removeprefix("reveal-")
+    lines = ["from mhnb.teach.exercise import tasks", f"for guess in tasks()[{name!r}].choices:"]
+    return "\n".join([*lines, f"    mhnb.teach.predict({name!r}, guess)", f"    {reveal}"])
+
+
+def run_lesson(lesson: Lesson) -> Ran:
+    """Run a lesson with answers filled in, in a kernel of its own.
+
+    Raises:
+        CellExecutionError: a cell that is not meant to fail did.
+    """
+    import nbformat
+    from nbclient import NotebookClient
+
+    cells = list(_filled(lesson))
+    notebook: Any = nbformat.v4.new_notebook()
+    for cell in cells:
+        made: Any = nbformat.v4.new_code_cell(cell.source, metadata={"tags": list(cell.tags)})
+        notebook.cells.append(made)
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": os.environ["MHNB_HOME"]}},
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+    )
+    client.execute()
+    ran = Ran()
+    for cell, done in zip(cells, notebook.cells, strict=True):
+        ran.texts[cell.id] = _ANSI.sub("", "\n".join(_text(output) for output in done.outputs))
+        if any(output.output_type == "error" for output in done.outputs):
+            ran.failed.add(cell.id)
+    return ran
+
+
+_STYLE, _TAG = re.compile(r"<style>.*?</style>", re.DOTALL), re.compile(r"<[^>]*>")
+
+
+def _text(output: Any) -> str:
+    if output.output_type == "stream":
+        return str(output.text)
+    if output.output_type == "error":
+        return "\n".join(output.traceback)
+    # A page has each rank's own words too, beside what is folded.
+    page = unescape(_TAG.sub("", _STYLE.sub("", output.data.get("text/html", ""))))
+    return f"{output.data.get('text/plain', '')}\n{page}"

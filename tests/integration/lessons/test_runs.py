@@ -1,0 +1,173 @@
+"""Every lesson runs top to bottom with real ranks, its answers filled in; what cells say is compared where it is the same each time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mhnb.teach.exercise import Prediction, tasks
+from tests.integration.lessons.book import (
+    Alike,
+    Cell,
+    Lesson,
+    Ran,
+    all_alike,
+    all_answers,
+    all_said,
+    lessons,
+    read_lesson,
+    run_lesson,
+)
+
+_NOT_ALIKE = re.compile(r"differs|different outputs|only ranks? ")
+"""How the view says that ranks did not say the same."""
+SAMPLE = ("02",)
+"""Run on the other line of Python and JAX too."""
+
+
+def _case(path: Path) -> object:
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.other_python] if path.name[:2] in SAMPLE else [])
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("path", [_case(path) for path in lessons()])
+def test_lesson(path: Path, leftovers: None, answers_home: Path) -> None:
+    """Cells fail where they are meant to and nowhere else; answers are judged as they should be; the end is clean."""
+    lesson = read_lesson(path)
+    ran = run_lesson(lesson)
+    faults = [
+        *_unmeant(lesson, ran),
+        *_unsaid(lesson, ran),
+        *_unlike(lesson, ran, all_alike()),
+        *_misjudged(lesson, ran),
+        *_unrevealed(lesson, ran),
+    ]
+    assert not faults, "\n".join(faults)
+    assert "'clean'" in ran.texts["probe-state"]
+
+
+def _unmeant(lesson: Lesson, ran: Ran) -> list[str]:
+    return [
+        f"{cell.id}: was meant to fail and did not" for cell in lesson.code if cell.raises and cell.id not in ran.failed
+    ]
+
+
+def _unsaid(lesson: Lesson, ran: Ran) -> list[str]:
+    return [
+        f"{cell}: {words!r} is not in\n{ran.texts.get(cell, 'nothing: there is no such cell')}"
+        for (number, cell), wanted in all_said().items()
+        if number == lesson.number
+        for words in wanted
+        if words not in _one_spaced(ran.texts.get(cell, ""))
+    ]
+
+
+def _unlike(lesson: Lesson, ran: Ran, alike: Sequence[Alike]) -> list[str]:
+    """What a restart, a replay or a checkpoint brings back must be what was there."""
+    faults = []
+    for number, pattern, cells in alike:
+        found = {cell: set(re.findall(pattern, ran.texts.get(cell, ""), re.MULTILINE)) for cell in cells}
+        same = all(found.values()) and len(set().union(*found.values())) == 1
+        if number == lesson.number and not same:
+            faults.append(f"{', '.join(cells)}: one and the same {pattern!r} should be in each, and there is {found}")
+    return faults
+
+
+def _one_spaced(text: str) -> str:
+    """Columns are filled with spaces for the eye."""
+    return " ".join(text.split())
+
+
+def _misjudged(lesson: Lesson, ran: Ran) -> list[str]:
+    """A wrong answer must be refused for its own reason, the right one taken on every rank, the stub refused."""
+    found = []
+    for name in [cell.exercise for cell in lesson.code if cell.exercise is not None]:
+        for number, (_, words) in enumerate(all_answers()[name].wrong):
+            said = ran.texts[f"wrong{number}-{name}"]
+            if f"wrong{number}-{name}" not in ran.failed or words not in said:
+                found.append(f"{name}: wrong answer {number} should be refused with {words!r}, and said\n{said}")
+        said = ran.texts[f"right-{name}"]
+        if f"right · {name}" not in said or _NOT_ALIKE.search(said):
+            found.append(f"{name}: the right answer was not taken on every rank:\n{said}")
+        if not {"NotYet", "OrderMismatch"} & set(re.findall(r"\w+", ran.texts[f"ex-{name}"])):
+            found.append(f"{name}: the stub is not told apart from an answer:\n{ran.texts[f'ex-{name}']}")
+    return found
+
+
+def _unrevealed(lesson: Lesson, ran: Ran) -> list[str]:
+    """Of all guesses exactly one is right; without a guess the reveal says so."""
+    found = []
+    for name in [cell.id.removeprefix("reveal-") for cell in lesson.code if cell.id.startswith("reveal-")]:
+        task = tasks()[name]
+        assert isinstance(task, Prediction)
+        said = ran.texts[f"try-reveal-{name}"]
+        if said.count("and so it is") != 1 or said.count("; it is ") != len(task.choices) - 1:
+            found.append(f"{name}: one of {len(task.choices)} guesses should be right:\n{said}")
+        if task.prompt not in ran.texts[f"predict-{name}"]:
+            found.append(f"{name}: was not asked:\n{ran.texts[f'predict-{name}']}")
+        if "no prediction was made" not in ran.texts[f"reveal-{name}"]:
+            found.append(f"{name}: revealed without a guess:\n{ran.texts[f'reveal-{name}']}")
+    return found
+
+
+# -- the looks above can fail
+
+
+_TWO = Lesson(
+    Path("01_made_up.ipynb"),
+    (Cell("code", "lost", "x", ("raises-exception",)), Cell("code", "ex-my_label", "...", ("raises-exception",))),
+)
+
+
+def _good() -> Ran:
+    """What the made-up lesson says when all is well."""
+    wrong = {f"wrong{number}-my_label": words for number, (_, words) in enumerate(all_answers()["my_label"].wrong)}
+    texts = {"ex-my_label": "NotYet on ranks 0-3", "right-my_label": "right · my_label: yes", **wrong}
+    return Ran(texts, {"lost", "ex-my_label", *wrong})
+
+
+def test_a_good_run_has_no_fault() -> None:
+    """The looks find nothing where all is well."""
+    assert [*_unmeant(_TWO, _good()), *_misjudged(_TWO, _good())] == []
+
+
+@pytest.mark.parametrize(
+    ("cell", "text", "fault"),
+    [
+        ("wrong0-my_label", "some other reason", "wrong answer 0 should be refused"),
+        ("right-my_label", "NotYet", "not taken on every rank"),
+        ("right-my_label", "right · my_label: yes\nonly rank 0 said something", "not taken on every rank"),
+        ("ex-my_label", "right · my_label: yes", "the stub is not told apart"),
+    ],
+)
+def test_a_misjudged_answer_is_found(cell: str, text: str, fault: str) -> None:
+    """A wrong answer with another reason, a right one refused somewhere, and a stub that passes are seen."""
+    ran = _good()
+    ran.texts[cell] = text
+    assert fault in "\n".join(_misjudged(_TWO, ran))
+
+
+def test_what_did_not_fail_is_found() -> None:
+    """A cell that was meant to fail and did not, and a wrong answer that passed, are seen."""
+    ran = _good()
+    ran.failed.clear()
+    assert "lost: was meant to fail" in "\n".join(_unmeant(_TWO, ran))
+    assert "wrong answer 0 should be refused" in "\n".join(_misjudged(_TWO, ran))
+
+
+@pytest.mark.parametrize(
+    ("after", "faults"), [("loss 0.5", 0), ("loss 0.7", 1), ("nothing", 1), ("loss 0.5, or loss 0.7", 1)]
+)
+def test_what_did_not_come_back_is_found(after: str, faults: int) -> None:
+    """Another number after the restart, none, or two are seen."""
+    ran = Ran({"before": "loss 0.5", "after": after})
+    assert len(_unlike(_TWO, ran, [("01", r"loss ([0-9.]+)", ("before", "after"))])) == faults
+
+
+def test_what_was_not_said_is_found() -> None:
+    """A text that a cell must say and does not is seen."""
+    assert "'4 ranks × 2 CPU devices' is not in" in "\n".join(_unsaid(_TWO, _good()))

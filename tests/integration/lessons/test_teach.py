@@ -1,0 +1,269 @@
+"""The parts of `mhnb.teach` that need no rank: judging guesses, budgets, keeping answers, telling how far one is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import mhnb.teach
+from mhnb.errors import InvalidRequest, NotYet
+from mhnb.teach.check import Budget, check_budget
+from mhnb.teach.exercise import Exercise, Prediction, WrongAnswer, find_task, task_names, tasks
+from mhnb.teach.predict import format_question
+from mhnb.teach.progress import AnswerRecord, read_records, summarise_records, write_record
+from tests.integration.lessons.book import all_answers, lessons, read_lesson
+
+WRONG_ANSWERS = 3
+
+
+def _keep(name: str, ranks: Sequence[int], **changed: object) -> None:
+    for rank in ranks:
+        values: dict[str, object] = {"process_count": len(ranks), "right": True, "said": "", "answer": "42"}
+        write_record(name, AnswerRecord(rank, **(values | changed)))  # type: ignore[arg-type]
+
+
+# -- the exercises
+
+
+def test_every_task_is_in_its_lesson() -> None:
+    """Each exercise has its cell `ex-NAME` in the lesson it names, each prediction `predict-NAME` and `reveal-NAME`."""
+    cells = {(path.name[:2], cell.id) for path in lessons() for cell in read_lesson(path).code}
+    for name, task in tasks().items():
+        wanted = [f"ex-{name}"] if isinstance(task, Exercise) else [f"predict-{name}", f"reveal-{name}"]
+        assert [each for each in wanted if (task.lesson, each) not in cells] == []
+
+
+def test_every_exercise_cell_has_its_task() -> None:
+    """No lesson poses an exercise that nobody can check."""
+    posed = [cell.exercise for path in lessons() for cell in read_lesson(path).code if cell.exercise]
+    assert [name for name in posed if name not in task_names(Exercise)] == []
+
+
+def test_every_exercise_has_answers() -> None:
+    """A right answer and at least three wrong ones, each with its own reason."""
+    answers = all_answers()
+    assert sorted(answers) == sorted(task_names(Exercise))
+    assert [name for name, answer in answers.items() if len(answer.wrong) < WRONG_ANSWERS] == []
+    assert [name for name, answer in answers.items() if not all(words for _, words in answer.wrong)] == []
+
+
+def test_no_lesson_shows_a_solution() -> None:
+    """The lines of the right answer that are not in the exercise's own stub are in no notebook."""
+    cells = [cell for path in lessons() for cell in read_lesson(path).cells]
+    stubs = {cell.exercise: cell.source for cell in cells if cell.exercise}
+    text = "\n".join(cell.source for cell in cells)
+    for name, answer in all_answers().items():
+        lines = [line.strip() for line in answer.right.splitlines() if len(line.strip()) > 20]
+        own = [line for line in lines if line not in stubs[name] and "import" not in line and "teach" not in line]
+        assert [line for line in own if line in text] == [], name
+
+
+def test_an_unknown_name_is_told_what_is_near() -> None:
+    """A misspelt exercise is an error that names the likely one; a prediction is no exercise."""
+    with pytest.raises(InvalidRequest, match="did you mean n_devices_in_mesh"):
+        mhnb.teach.check("n_devices_in_mesch", 1)
+    with pytest.raises(InvalidRequest, match=r"ask for it with mhnb.teach.predict\('count_all'"):
+        mhnb.teach.check("count_all", 1)
+    with pytest.raises(InvalidRequest, match="there is no prediction 'nothing'"):
+        find_task("nothing", Prediction)
+
+
+# -- check, outside of the ranks
+
+
+def test_an_answer_without_ranks(answers_home: Path) -> None:
+    """Where an exercise belongs on the ranks, the notebook says so; where it belongs here, it is judged and kept."""
+    with pytest.raises(InvalidRequest, match="begin the cell with %%mhjax"):
+        mhnb.teach.check("my_positions", [0, 1])
+    with pytest.raises(NotYet, match="the label of rank 1 is 'rank 0 of 2'") as wrong:
+        mhnb.teach.check("pull_each", ["rank 0 of 2"] * 2)
+    assert (wrong.value.exercise, wrong.value.rank) == ("pull_each", None)
+    assert [record.right for record in read_records("pull_each")] == [False]
+    mhnb.teach.check("pull_each", ["rank 0 of 2", "rank 1 of 2"])
+    assert [record.right for record in read_records("pull_each")] == [True]
+
+
+def test_a_wrong_number_of_answers(answers_home: Path) -> None:
+    """The error names what the exercise takes."""
+    with pytest.raises(InvalidRequest, match=r"pull_each takes 1 answers \(labels\) and got 2"):
+        mhnb.teach.check("pull_each", 1, 2)
+
+
+def test_a_full_disk_does_not_stop_a_check(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer that cannot be kept is judged all the same, and the learner is told."""
+    (answers_home / "lessons").write_text("no folder")
+    mhnb.teach.check("pull_each", ["rank 0 of 2", "rank 1 of 2"])
+    heard = capsys.readouterr()
+    assert "right · pull_each" in heard.out
+    assert "could not be kept" in heard.err
+
+
+def test_the_notebook_counts_its_own_devices(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """n_devices_in_mesh is right alone too: there it counts what this one process has."""
+    import jax
+
+    mhnb.teach.check("n_devices_in_mesh", lambda dummy: jax.numpy.float32(jax.device_count()) + 0 * dummy)
+    assert f"right · n_devices_in_mesh: {float(jax.device_count())} with" in capsys.readouterr().out
+
+
+def test_what_the_learner_raises_is_shown_and_kept(answers_home: Path) -> None:
+    """An error out of the answer itself passes through as it is, and counts as not right."""
+
+    def broken(dummy: object) -> float:
+        raise ZeroDivisionError("mine\nand more")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        mhnb.teach.check("n_devices_in_mesh", broken)
+    (record,) = read_records("n_devices_in_mesh")
+    assert (record.right, record.said) == (False, "ZeroDivisionError: mine")
+    assert "def broken(dummy" in record.answer
+
+
+# -- predictions
+
+
+def test_a_guess_is_kept_and_revealed(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A guess is kept without a word on whether it is right; the reveal says both, and why."""
+    mhnb.teach.predict("count_all", 2)
+    assert "kept · count_all: 2" in capsys.readouterr().out
+    mhnb.teach.reveal("count_all", 8)
+    assert capsys.readouterr().out.startswith("you said 2; it is 8.\ndevice_count counts")
+    mhnb.teach.predict("count_all", 8)
+    mhnb.teach.reveal("count_all", 8)
+    assert "you said 8, and so it is" in capsys.readouterr().out
+
+
+def test_a_guess_must_be_a_choice(answers_home: Path) -> None:
+    """What is no choice is refused with the choices."""
+    with pytest.raises(InvalidRequest, match="choose one of 2, 4, 8"):
+        mhnb.teach.predict("count_all", "many")
+
+
+def test_a_guess_that_cannot_be_kept_is_told(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a full disk the learner hears of it, also after a click, where no error would be seen."""
+    (answers_home / "lessons").write_text("no folder")
+    mhnb.teach.predict("count_all", 8)
+    assert "count_all: this answer could not be kept" in capsys.readouterr().out
+    mhnb.teach.reveal("count_all", 8)
+    assert "no prediction was made; it is 8" in capsys.readouterr().out
+
+
+def test_a_question_has_a_text_form(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nothing can be clicked, the question is printed with its choices and what to type."""
+    mhnb.teach.predict("count_all")
+    said = capsys.readouterr().out
+    task = tasks()["count_all"]
+    assert isinstance(task, Prediction)
+    assert said.strip() == format_question(task)
+    assert "mhnb.teach.predict('count_all', 2)" in said
+
+
+# -- what is kept
+
+
+def test_records_of_an_earlier_shape_are_left_out(answers_home: Path) -> None:
+    """After a try on four ranks and one on two, only the two are told; the notebook's own answer is beside them."""
+    _keep("n_devices_in_mesh", range(4), right=False)
+    for path in (answers_home / "lessons" / "n_devices_in_mesh").glob("*"):
+        os.utime(path, ns=(1, 1))
+    _keep("n_devices_in_mesh", range(2))
+    write_record("n_devices_in_mesh", AnswerRecord(None, 1, False, "gives 8.0", "42"))
+    assert [(each.rank, each.right) for each in read_records("n_devices_in_mesh")] == [
+        (None, False),
+        (0, True),
+        (1, True),
+    ]
+
+
+def test_a_file_cut_short_is_as_if_not_answered(answers_home: Path) -> None:
+    """A record that a full disk has cut does not stop the others from being read."""
+    _keep("my_label", range(2))
+    (answers_home / "lessons" / "my_label" / "rank0.json").write_text('{"rank": 0, "proc')
+    assert [record.rank for record in read_records("my_label")] == [1]
+
+
+def _record(rank: int | None, right: bool | None, said: str = "") -> AnswerRecord:  # noqa: FBT001
+    return AnswerRecord(rank, 4, right, said, "")
+
+
+@pytest.mark.parametrize(
+    ("records", "line"),
+    [
+        ([], "not tried"),
+        ([_record(rank, True) for rank in range(4)], "right on ranks 0-3"),
+        ([_record(0, True), _record(2, True)], "right on ranks 0,2 · not tried on ranks 1,3"),
+        ([_record(0, True), _record(1, False, "gives 2")], "not yet on rank 1: gives 2 · right on rank 0"),
+        ([_record(r, False, "gives 2") for r in range(4)], "not yet on ranks 0-3: gives 2"),
+        ([_record(0, False, "a"), _record(1, False, "b")], "not yet on rank 0: a · nor on rank 1"),
+        ([_record(None, True)], "right in this notebook"),
+        ([_record(None, None)], "predicted, not revealed"),
+    ],
+)
+def test_what_the_ranks_said_folds(records: list[AnswerRecord], line: str) -> None:
+    """One line says where an answer is right, where not, why not, and who has not answered."""
+    assert summarise_records(records) == line
+
+
+def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was answered before, by any process, is listed and given back."""
+    _keep("my_label", range(4), answer="label = 'mine'")
+    mhnb.teach.progress("01")
+    said = capsys.readouterr().out
+    assert "my_label        right on ranks 0-3" in said
+    assert "pull_each       not tried" in said
+    assert "n_devices_in_mesh" not in said
+    mhnb.teach.recall("my_label")
+    assert capsys.readouterr().out == "label = 'mine'\n"
+    with pytest.raises(InvalidRequest, match="log_once was not answered yet"):
+        mhnb.teach.recall("log_once")
+    with pytest.raises(InvalidRequest, match="lesson '99' has no exercises; there is 01"):
+        mhnb.teach.progress("99")
+
+
+# -- a budget
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    op: str
+    times: int
+    nbytes_per_device: int
+    nbytes_across_hosts: int = 0
+
+
+BUDGET = Budget({"all-reduce": 1}, nbytes_per_device=512, nbytes_across_hosts=128)
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ([_Sent("all-gather", 1, 64)], "1 all-gather, expected none. It sends: 1 all-gather of 64 bytes"),
+        ([_Sent("all-reduce", 2, 64)], "2 all-reduce, expected at most 1"),
+        ([_Sent("all-reduce", 1, 8), _Sent("all-reduce", 1, 8)], "2 all-reduce, expected at most 1"),
+        ([_Sent("all-reduce", 1, 1024)], "sends 1024 bytes from a device, expected at most 512"),
+        ([_Sent("all-reduce", 1, 512, 129)], "sends 129 bytes from a device to other hosts, expected at most 128"),
+    ],
+)
+def test_what_is_over_the_budget_is_named(sent: list[_Sent], words: str) -> None:
+    """The collective, the count and the bytes that are too many, and all that is sent."""
+    with pytest.raises(WrongAnswer) as said:
+        check_budget(BUDGET, print, 1, measure=lambda *_: sent)
+    assert words in str(said.value)
+
+
+def test_within_the_budget() -> None:
+    """What stays within is told, also nothing at all."""
+    sent = [_Sent("all-reduce", 1, 512, 128)]
+    assert check_budget(BUDGET, print, measure=lambda *_: sent) == "1 all-reduce of 512 bytes"
+    assert check_budget(BUDGET, print, measure=lambda *_: []) == "nothing"
+
+
+def test_a_budget_counts_every_run() -> None:
+    """A collective in a loop counts as often as it runs, with its bytes each time."""
+    twice = [_Sent("all-reduce", 2, 300)]
+    with pytest.raises(WrongAnswer, match="sends 600 bytes from a device, expected at most 512"):
+        check_budget(Budget({"all-reduce": 2}, nbytes_per_device=512), print, measure=lambda *_: twice)

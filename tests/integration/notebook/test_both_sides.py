@@ -1,0 +1,171 @@
+"""Plain cells beside the ranks: a name of the other side, `?`, auto mode."""
+
+from __future__ import annotations
+
+import pytest
+from IPython.core.inputtransformer2 import TransformerManager
+
+from mhnb.cluster.cluster import Cluster
+from mhnb.core.cell_request import route_cell
+from tests.integration.notebook.conftest import Session
+
+
+def test_a_name_of_the_ranks_says_so(nb: Session) -> None:
+    """The NameError of a plain cell stays whole, one line names both ways, and the one it names works."""
+    nb.run("%%mhjax\nover_there = 7")
+    said = nb.try_("1 + over_there")
+    assert isinstance(said.error, NameError)
+    assert "NameError: name 'over_there' is not defined" in said.text
+    assert "'over_there' lives on the ranks" in said.out
+    assert "%%mhjax" in said.out
+    assert "%mhjax pull over_there" in said.out
+    nb.run("%mhjax pull over_there")
+    assert nb.run("1 + over_there").value == 8
+
+
+def test_a_name_that_one_rank_has_says_so_too(nb: Session) -> None:
+    """It need not be rank 0 that knows it."""
+    nb.run("%%mhjax\nimport jax\nif jax.process_index() == 1:\n    only_there = 7")
+    assert "'only_there' lives on the ranks" in nb.try_("only_there").out
+
+
+def test_a_module_of_the_ranks_is_not_to_be_pulled(nb: Session) -> None:
+    """Code cannot be sent: only the way that works is named."""
+    nb.run("%%mhjax\nimport fractions as over_there_only")
+    said = nb.try_("over_there_only.Fraction(1)").out
+    assert "'over_there_only' lives on the ranks: use it in a %%mhjax cell\n" in said
+    assert "pull" not in said
+
+
+def test_a_name_that_nobody_has_is_a_plain_error(nb: Session) -> None:
+    """Nothing is added where nothing is known."""
+    assert "ranks" not in nb.try_("nobody_has_this").text
+
+
+@pytest.mark.parametrize("asked", ["%debug", "%pdb on"])
+def test_a_debugger_does_not_open_where_only_our_frames_are(
+    nb: Session, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """After a cell that failed on a rank the debugger is told of, and an error of the notebook's own is still debugged."""
+    opened: list[bool] = []
+    monkeypatch.setattr(nb.shell.InteractiveTB, "debugger", lambda force=False: opened.append(force))
+    cells = ["%%mhjax\nimport jax\n1 / jax.process_index()", "%debug"]
+    said = [nb.try_(cell).out for cell in (cells if asked == "%debug" else [asked, *cells[:1], "%pdb off"])]
+    assert "the error was raised on rank 0, and ranks have no keyboard" in "".join(said)
+    assert not opened
+    for cell in ("1 / 0", "import mhnb; mhnb.current().run('1 / 0').check()"):
+        nb.try_(cell)
+        nb.try_("%debug")
+    assert opened == [True, True]
+
+
+def test_question_mark_asks_a_rank(nb: Session) -> None:
+    """`name?` describes what only the ranks hold, an array without reading it."""
+    nb.run('%%mhjax\nimport jax.numpy as jnp\nasked = jnp.zeros((2, 3))\ndef helper():\n    "Says what it does."')
+    assert "jax.Array" in nb.run("asked?").out
+    assert "f32[2,3]" in nb.run("asked?").out
+    assert "Says what it does." in nb.run("helper?").out
+
+
+def test_question_mark_shows_colours_in_a_page(nb: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser knows no escape sequences."""
+    nb.run("%%mhjax\ndef coloured(w): return w")
+    pages: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.core.page.page", pages.append)
+    nb.run("coloured?")
+    (page,) = pages
+    assert "\x1b" in page["text/plain"]
+    assert "On rank 0" in page["text/html"]
+    assert "\x1b" not in page["text/html"]
+
+
+def test_question_mark_prefers_the_notebooks_own(nb: Session) -> None:
+    """In a plain cell a name of the notebook is the notebook's."""
+    nb.run("%%mhjax\ntwice = 'of the ranks'")
+    nb.run("twice = 1.5")
+    assert "1.5" in nb.run("twice?").out
+    assert "not found" in nb.try_("nobody_has_this?").text
+
+
+def test_auto_mode_ends_a_cell_where_plain_ipython_does(nb: Session) -> None:
+    """A terminal asks after each line: one that is whole runs at once, as does the word to leave, which is nobody's but the notebook's."""
+    assert "plain cells stay here" in nb.run("%mhjax auto").out
+    nb.run("%mhjax auto on")
+    assert "mhjax auto on · plain cells go to the ranks" in nb.run("%mhjax auto").out
+    for source in ("5 + 5", "x = )", "if x:", "for i in y:\n    i\n"):
+        plain = TransformerManager().check_complete(source)
+        assert nb.shell.check_complete(source) == (plain[0], " " * (plain[1] or 0) if plain[0] == "incomplete" else "")
+    assert route_cell("exit") == route_cell("quit()") == "here"
+
+
+def test_auto_sends_plain_cells(nb: Session) -> None:
+    """A plain cell runs on every rank under a badge that says so, also when it says nothing."""
+    said = nb.run("%mhjax auto on").out
+    assert "%%local" in said
+    assert nb.run("autoed = 1 + me").out.startswith("mhjax · ranks 0-1 · ")
+    assert nb.run("autoed").out.splitlines()[1:] == ["rank 0 │ 1", "rank 1 │ 2"]
+    assert nb.run("%mhjax auto off").out == "mhjax auto off · plain cells stay here\n"
+    assert isinstance(nb.try_("autoed").error, NameError)
+
+
+def test_auto_sends_a_cell_magic_with_its_cell(nb: Session) -> None:
+    """`%%time` measures on the ranks."""
+    nb.run("%mhjax auto on")
+    said = nb.run("%%time\ntimed = 3").out
+    assert said.startswith("mhjax · ranks 0-1 · ")
+    assert "Wall time" in said
+    assert "3" in nb.run("timed").out
+
+
+@pytest.mark.parametrize("cell", ["%%local\nhere_alone = 'x'", "\n%%local\nhere_alone = 'x'"])
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_local_stays_here(nb: Session, switch: str, cell: str) -> None:
+    """`%%local` keeps a cell in the notebook, with and without auto mode, and its value is the cell's."""
+    nb.run(f"%mhjax auto {switch}")
+    nb.run(cell)
+    assert nb.run("%%local\nhere_alone").value == "x"
+    assert "False" in nb.run("%%mhjax\n'here_alone' in globals()").out
+
+
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_a_local_cell_that_fails_stops_run_all(nb: Session, switch: str) -> None:
+    """Its error is the cell's error, shown once."""
+    nb.run(f"%mhjax auto {switch}")
+    said = nb.try_("%%local\n1 / 0")
+    assert isinstance(said.error, ZeroDivisionError)
+    assert said.text.count("Traceback (most recent call last)") == 1
+
+
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_local_takes_no_arguments(nb: Session, switch: str) -> None:
+    """A word behind `%%local` is refused and nothing is run."""
+    nb.run(f"%mhjax auto {switch}")
+    nb.refuse("%%local --ranks 1\nran_anyway = 1")
+    assert isinstance(nb.try_("%%local\nran_anyway").error, NameError)
+
+
+def test_auto_keeps_the_magics_here(nb: Session) -> None:
+    """`%mhjax` lines, `%load_ext mhnb` and comments never reach a rank; `%%mhjax` cells keep their flags."""
+    nb.run("%mhjax auto on")
+    assert "alive" in nb.run("# how are they?\n%mhjax status").out
+    assert nb.run("%load_ext mhnb\n%mhjax list").out.splitlines()[-1].startswith("default")
+    assert nb.run("# nothing").text == ""
+    assert nb.run("").text == ""
+    assert nb.run("%%mhjax --ranks 1\nme").out.startswith("rank 1 of 2 · ")
+    assert "verbs:" in nb.run("%mhjax?").out
+
+
+def test_auto_refuses_a_mixed_cell(nb: Session, cluster: Cluster) -> None:
+    """Half of it belongs here and half on the ranks: nothing is run on either side."""
+    nb.run("%mhjax auto on")
+    assert "mixes '%mhjax status' with code" in nb.refuse("%mhjax status\nmixed = 1")
+    assert "False" in nb.run("'mixed' in globals()").out
+    assert isinstance(nb.try_("%%local\nmixed").error, NameError)
+
+
+def test_auto_shows_an_error_of_the_ranks(nb: Session) -> None:
+    """A failing plain cell fails like a `%%mhjax` cell, with its own line."""
+    nb.run("%mhjax auto on")
+    said = nb.try_("x = 1\nx / 0")
+    assert type(said.error).__name__ == "CellFailed"
+    assert "line 2:   x / 0" in said.out

@@ -1,0 +1,211 @@
+"""`%%mhjax`: every flag, what is shown, what is bound, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
+from mhnb.core.output.results import CellResult
+from mhnb.errors import CellFailed, CellTimeout
+from mhnb.magics.commands import COMMANDS
+from tests.integration.notebook.conftest import Session
+
+FLAGS = ("--ranks", "--guard", "--timeout", "--out", "--view", "--collectives", "--quiet")
+
+
+def test_a_cell_runs_on_every_rank(nb: Session) -> None:
+    """What the ranks say alike is shown once, and what differs under each rank."""
+    assert nb.run("%%mhjax\n6 * 7").out.splitlines()[1:] == ["  42"]
+    assert nb.run("%%mhjax\n10 + me").out.splitlines()[1:] == ["rank 0 │ 10", "rank 1 │ 11"]
+
+
+def test_a_cell_returns_nothing_here(nb: Session) -> None:
+    """The ranks' value is theirs: the cell has no Out in the notebook."""
+    assert nb.run("%%mhjax\n1").value is None
+
+
+def test_ranks_chooses(nb: Session) -> None:
+    """`--ranks` runs the cell on those alone, and the heading says so."""
+    said = nb.run("%%mhjax --ranks 1\nprint(me)")
+    assert said.out.startswith("rank 1 of 2")
+    assert said.out.splitlines()[1:] == ["  1"]
+
+
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+def test_guard_takes_its_choices(nb: Session, guard: str) -> None:
+    """Each guard runs a cell in which the ranks agree."""
+    assert "2" in nb.run(f"%%mhjax --guard {guard}\n1 + 1").out
+
+
+def test_timeout_interrupts(nb: Session) -> None:
+    """The cell ends on every rank, the error is CellTimeout, and the cluster is clean."""
+    said = nb.try_("%%mhjax --timeout 2\nimport time\ntime.sleep(60)")
+    assert isinstance(said.error, CellTimeout)
+    assert "--timeout ended it" in said.out
+    assert "time.sleep(60)" in said.out
+
+
+def test_out_binds_the_result(nb: Session) -> None:
+    """`--out` names a CellResult that the next plain cell can use."""
+    nb.run("%%mhjax --out r\nme")
+    assert nb.run("[rank.text for rank in r]").value == ["0", "1"]
+
+
+def test_out_binds_also_when_the_cell_failed(nb: Session) -> None:
+    """What went wrong can be looked at as a value."""
+    said = nb.try_("%%mhjax --out failed\n1 / 0 if me else 2")
+    result = nb.run("failed").value
+    assert isinstance(said.error, CellFailed)
+    assert isinstance(result, CellResult)
+    assert said.error.result is result
+    assert [getattr(rank.error, "ename", None) for rank in result] == [None, "ZeroDivisionError"]
+
+
+def test_out_is_not_bound_when_nothing_ran(nb: Session) -> None:
+    """A refused cell leaves what was bound before."""
+    nb.run("kept = 'before'")
+    nb.refuse("%%mhjax --out kept --ranks 9\n1")
+    assert nb.run("kept").value == "before"
+
+
+@pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
+def test_view_takes_its_choices(nb: Session, view: str) -> None:
+    """Every layout is taken; a terminal has one."""
+    said = nb.run(f"%%mhjax --view {view}\nf'value {{me}}'")
+    assert "value ‹rank›" in said.out
+
+
+def test_quiet_shows_nothing(nb: Session) -> None:
+    """A cell that ends well is silent."""
+    assert nb.run("%%mhjax --quiet\nprint('loud'); 3").text == ""
+
+
+def test_quiet_shows_a_failure(nb: Session) -> None:
+    """Silence never covers an error."""
+    said = nb.try_("%%mhjax --quiet\nprint('before'); 1 / 0")
+    assert "ZeroDivisionError: division by zero" in said.out
+    assert "before" in said.out
+
+
+def test_a_failure_is_one_short_block(nb: Session) -> None:
+    """The cell's own line, the message, one last line that raises; no frame of mhnb or IPython."""
+    said = nb.try_("%%mhjax\nx = 1\nx / 0")
+    assert said.out.splitlines() == [
+        "ZeroDivisionError on ranks 0-1",
+        f"  cell {getattr(said.error, 'result').seq}, line 2:   x / 0",  # noqa: B009  # typed as any error
+        "  ZeroDivisionError: division by zero",
+        "CellFailed: ZeroDivisionError on ranks 0-1",
+    ]
+    assert said.err == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--bogus", "unrecognized arguments: --bogus;"),
+        ("--qiet", "unrecognized arguments: --qiet (did you mean --quiet?);"),
+        ("--guard maybe", "choose from"),
+        ("--view maybe", "choose from"),
+        ("--timeout soon", "expected a number of seconds, as 30 or 0.5, and got 'soon'"),
+        ("--timeout 0", "number of seconds above 0"),
+        ("--timeout -1", "number of seconds above 0"),
+        ("--ranks 7", "there is no rank 7; this cluster has ranks 0-1"),
+        ("--ranks 1-0", "runs backwards"),
+        ("--ranks x", "is not a rank or a range"),
+        ("--ranks ٣", "is not a rank or a range"),
+        ("--out 1x", "give a Python name"),
+        ("--ranks", "expected one argument"),
+        ("'open", "No closing quotation"),
+        ("stray", "unrecognized arguments: stray"),
+        ("stop", "stop is a verb, and takes one %, in a cell of its own: %mhjax stop"),
+    ],
+)
+def test_a_bad_flag_sends_nothing(nb: Session, line: str, said: str) -> None:
+    """It is a UsageError of one line that names the flag, its value and what fits."""
+    text = nb.refuse(f"%%mhjax {line}\nprint('ran')")
+    assert said in text
+    assert text.startswith("%%mhjax ")
+
+
+@pytest.mark.parametrize("cell", ["%%mhjax --help", "%%mhjax -h\n1 / 0"])
+def test_help_is_the_manual(idle: Session, cell: str) -> None:
+    """And runs nothing."""
+    assert "%mhjax auto on|off" in idle.run(cell).out
+
+
+@pytest.mark.parametrize("auto", ["on", "off"])
+@pytest.mark.parametrize("body", ["", "\n", "\n  \n"])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (" rank + 1", "%%mhjax rank + 1: the cell is empty; put the code on the lines below:\n%%mhjax\nrank + 1"),
+        (" --ranks 1", "%%mhjax --ranks 1: the cell is empty; put the code on the lines below"),
+        ("", "%%mhjax: the cell is empty; put the code on the lines below"),
+        (
+            " start -n 2",
+            "%%mhjax start -n 2: start is a verb, and takes one %, in a cell of its own: %mhjax start -n 2",
+        ),
+    ],
+)
+def test_a_cell_without_code_says_where_it_goes(nb: Session, line: str, said: str, body: str, auto: str) -> None:
+    """In words of ours, with what to type; the line magic is named where a verb was meant, and only there."""
+    nb.run(f"%mhjax auto {auto}")
+    assert nb.refuse(f"%%mhjax{line}{body}") == said
+
+
+def test_a_terminal_waits_for_the_code(idle: Session) -> None:
+    """After `%%mhjax` and Enter the cell goes on; a blank line ends it."""
+    assert idle.shell.check_complete("%%mhjax\n")[0] == "incomplete"
+    assert idle.shell.check_complete("%%mhjax\n1 + 1\n\n")[0] == "complete"
+
+
+def test_the_manual_has_every_flag_and_verb(idle: Session) -> None:
+    """`%%mhjax?` shows what the parsers take, so that both agree."""
+    manual = idle.run("%%mhjax?").out
+    assert all(manual.count(f"  {flag}") == 1 for flag in FLAGS)
+    assert all(f"%mhjax {verb}" in manual for verb in COMMANDS)
+    assert "--auto" not in manual
+    assert "<" not in manual
+    assert idle.run("%mhjax?").out == manual
+
+
+def test_a_name_of_the_notebook_is_missing_on_the_ranks(nb: Session) -> None:
+    """The NameError names the way: push it, and the same cell runs."""
+    nb.run("only_here = 5")
+    said = nb.try_("%%mhjax\nonly_here + 1")
+    assert "→ 'only_here' lives in this notebook, not on the ranks: %mhjax push only_here" in said.out
+    nb.run("%mhjax push only_here")
+    assert "6" in nb.run("%%mhjax\nonly_here + 1").out
+
+
+@pytest.mark.parametrize(
+    ("here", "name", "way"),
+    [
+        ("import xml.dom as dom_here", "dom_here", "import xml.dom as dom_here"),
+        ("def made_here(): ...", "made_here", "run the cell that defines it with %%mhjax too"),
+    ],
+)
+def test_what_cannot_be_pushed_has_another_way(nb: Session, here: str, name: str, way: str) -> None:
+    """A module is imported, a function defined on the ranks: the hint never names a push that fails."""
+    nb.run(here)
+    said = nb.try_(f"%%mhjax\n{name}")
+    assert way in said.out
+    assert "push" not in said.out
+
+
+def test_a_name_that_nobody_has_gets_no_hint(nb: Session) -> None:
+    """A plain typing error stays one."""
+    assert "→" not in nb.try_("%%mhjax\nnobody_has_this").out
+
+
+def test_split_and_accept(nb: Session, cluster: Cluster) -> None:
+    """`--guard off` and outcomes that differ: split, the next cell is refused with the way out, accept goes on."""
+    nb.try_("%%mhjax --guard off\nassert me == 0")
+    said = nb.try_("%%mhjax\nprint('ran')")
+    assert type(said.error).__name__ == "NotClean"
+    assert "%mhjax accept" in said.text
+    assert "ran\n" not in said.text
+    assert nb.run("%mhjax accept").out == "mhjax · split accepted, clean now\n"
+    assert nb.run("%mhjax accept").out == "mhjax · clean: nothing to accept\n"
+    assert cluster.state == manager.current().state == "clean"

@@ -1,0 +1,111 @@
+"""`%mhjax collectives f(args)` and `%%mhjax --collectives`, as a user types them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mhnb.cluster.cluster import Cluster
+from tests.integration.notebook.conftest import Session
+
+SETUP = """%%mhjax
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+grid = Mesh(np.array(jax.devices()).reshape(2, 2), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+batch = jax.make_array_from_callback((8, 16), NamedSharding(grid, P('data')), lambda i: np.ones((8, 16), np.float32)[i])
+def total(a, scale=1.0, name='a b'):
+    return a.sum(0)
+total = jax.jit(total, static_argnames='name')
+"""
+
+TABLE = r"""jit\(total\) +axis +count +bytes/device +across hosts +line
+  all-reduce +f32\[16\] +data \(hosts\) +1 +64 B +32 B +cell \d+, line 6
+  total +64 B +32 B
+"""
+
+
+@pytest.fixture
+def ready(nb: Session) -> Session:
+    """A mesh of (data 2, model 2), a batch, and a function with one all-reduce."""
+    nb.run(SETUP)
+    return nb
+
+
+def test_a_call_that_is_not_made(ready: Session, cluster: Cluster) -> None:
+    """One table for all ranks; no cell is spent on it."""
+    before = cluster.run("0").seq
+    assert re.fullmatch(TABLE, ready.run("%mhjax collectives total(batch)").out)
+    assert cluster.run("0").seq == before + 1
+
+
+def test_quotes_and_keywords_reach_the_ranks(ready: Session) -> None:
+    """The call is Python, not words of a shell."""
+    assert re.fullmatch(TABLE, ready.run("""%mhjax collectives total(batch, name='two  words "x"')""").out)
+
+
+@pytest.mark.parametrize("asked", ["--why total(batch)", "total(batch) --why"])
+def test_why(ready: Session, asked: str) -> None:
+    """Below each row: the operation and the line; what is not stated is not known. The flag may stand behind the call."""
+    lines = ready.run(f"%mhjax collectives {asked}").out.splitlines()
+    assert re.fullmatch(r" +jit\(total\)/.*reduce_sum, cell \d+, line 6: .* → not known", lines[2])
+
+
+def test_what_a_cell_launched(ready: Session) -> None:
+    """The same row as before the launch, and how often; the cell's own output comes first."""
+    said = ready.run("%%mhjax --collectives\nfor _ in range(3): sums = total(batch)\nprint('done')").out
+    before, _, table = said.partition("jit(total), launched 3 times")
+    assert "done" in before
+    assert re.search(r"all-reduce +f32\[16\] +data \(hosts\) +1 +64 B +32 B +cell \d+, line 6\n", table)
+    assert re.search(r"of 3 launches +192 B +96 B\n", table)
+
+
+def test_a_cell_that_launched_nothing(ready: Session) -> None:
+    """It says so."""
+    assert ready.run("%%mhjax --collectives\n1").out.endswith("no program of several ranks was launched\n")
+
+
+def test_a_cell_that_failed_tells_what_it_launched(ready: Session) -> None:
+    """The report does not hide the error, nor the error the report."""
+    said = ready.try_("%%mhjax --collectives --quiet\nsums = total(batch)\n1 / 0")
+    assert type(said.error).__name__ == "CellFailed"
+    assert "ZeroDivisionError" in said.out
+    assert "all-reduce" in said.out
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("", "collectives of which call? Write %mhjax collectives f(x, y)"),
+        ("--why", "collectives of which call? Write %mhjax collectives f(x, y)"),
+        ("total", "'total' is no call of a function"),
+        ("total(batch", "was never closed"),
+        ("totl(batch)", "did you mean total?"),
+        ("total(bach)", "did you mean batch?"),
+        ("total(batch + 1)", "bind it to a name"),
+        ("batch(total)", "no function"),
+        ("--because total(batch)", "--because"),
+    ],
+)
+def test_bad_input_is_one_usage_error(ready: Session, typed: str, said: str) -> None:
+    """Each names what was typed and the next step; nothing is launched."""
+    assert said in ready.refuse(f"%mhjax collectives {typed}")
+
+
+def test_a_plain_function_is_told_as_if_jitted(ready: Session) -> None:
+    """Called as it is, its operations would be launched one by one: a note says so, and only there."""
+    out = ready.run("%mhjax collectives (lambda a: a.sum(0))(batch)").out
+    assert "this call, line 1" in out
+    assert out.splitlines()[-1].startswith("not jitted: this is the program that jax.jit would make of it")
+    assert "not jitted" not in ready.run("%mhjax collectives total(batch)").out
+
+
+def test_what_a_function_prints_while_it_is_traced(ready: Session) -> None:
+    """It stands under the report, once where all ranks printed the same, and never with the cell that ran before."""
+    ready.run("%%mhjax\nimport sys\n@jax.jit\ndef loud(a):\n    print('shape', a.shape)\n    return a.sum(0)\n")
+    out = ready.run("%mhjax collectives loud(batch)").out
+    assert "after its end" not in out
+    assert out.endswith("printed while it was traced (nothing has run):\n  shape (8, 16)\n")
+    ready.run("%%mhjax\n@jax.jit\ndef loud(a):\n    print(jax.process_index(), file=sys.stderr)\n    return a.sum(0)\n")
+    out = ready.run("%mhjax collectives loud(batch)").out
+    assert out.endswith("printed while it was traced (nothing has run):\n  rank 0: 0\n  rank 1: 1\n")

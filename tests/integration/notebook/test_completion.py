@@ -1,0 +1,128 @@
+"""Tab in a bare shell: what the completer offers, and what becomes of the line when one takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from IPython.core.completer import provisionalcompleter, rectify_completions
+
+from mhnb.cluster import manager
+from mhnb.magics.commands import COMMANDS
+from tests.integration.notebook.conftest import Session
+from tests.integration.notebook.test_cell_magic import FLAGS
+
+
+@pytest.fixture
+def typing(nb: Session) -> Iterator[Session]:
+    """A user with a few names on either side."""
+    nb.run("%%mhjax\nimport jax.numpy as jnp\nrank_array = jnp.zeros(4)\nrank_word = 'w'\ntorank_typed = 1")
+    nb.run("torank_here = 1")
+    yield nb
+    nb.run("%mhjax auto off")
+
+
+def complete(session: Session, text: str) -> list[str]:
+    """What the text becomes with each completion, as a front end inserts it."""
+    with provisionalcompleter():
+        found = list(rectify_completions(text, session.shell.Completer.completions(text, len(text))))
+    return [text[: each.start] + each.text + text[each.end :] for each in found]
+
+
+@pytest.mark.parametrize("start", ["", "-", "--"])
+def test_flags_of_a_cell(typing: Session, start: str) -> None:
+    """All of them, and nothing else: no file, no name, no magic."""
+    assert sorted(complete(typing, f"%%mhjax {start}")) == sorted(f"%%mhjax {flag}" for flag in FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [
+        ("%%mhjax --gu", ["%%mhjax --guard"]),
+        ("%%mhjax --ranks 0 --vi", ["%%mhjax --ranks 0 --view"]),
+        ("%%mhjax --guard ", ["%%mhjax --guard lockstep", "%%mhjax --guard off", "%%mhjax --guard parity"]),
+        ("%%mhjax --guard l", ["%%mhjax --guard lockstep"]),
+        ("%%mhjax --guard=l", ["%%mhjax --guard=lockstep"]),
+        ("%%mhjax --view ", ["%%mhjax --view fold", "%%mhjax --view grid", "%%mhjax --view tabs"]),
+        ("%%mhjax --view t", ["%%mhjax --view tabs"]),
+        ("%mhjax sta", ["%mhjax start", "%mhjax status"]),
+        ("%mhjax start --dev", ["%mhjax start --devices"]),
+        ("%mhjax start -n 2 --guard p", ["%mhjax start -n 2 --guard parity"]),
+        ("%mhjax auto o", ["%mhjax auto off", "%mhjax auto on"]),
+        ("%mhjax restart --r", ["%mhjax restart --replay"]),
+        ("%mhjax pull rank_", ["%mhjax pull rank_array", "%mhjax pull rank_word"]),
+        ("%mhjax check rank_", ["%mhjax check rank_array", "%mhjax check rank_word"]),
+        ("%mhjax collectives rank_", ["%mhjax collectives rank_array", "%mhjax collectives rank_word"]),
+        ("%mhjax pull rank_word --e", ["%mhjax pull rank_word --each"]),
+        ("%mhjax push torank_", ["%mhjax push torank_here"]),
+        ("%mhjax stop d", ["%mhjax stop default"]),
+        ("%%mhjax --ranks ", ["%%mhjax --ranks 0", "%%mhjax --ranks 0-1", "%%mhjax --ranks 1"]),
+        ("%mhjax pull rank_word --ranks=1", ["%mhjax pull rank_word --ranks=1"]),
+        ("%mhjax start --profile sl", ["%mhjax start --profile slurm"]),
+        ("x = 1\n%mhjax sto", ["x = 1\n%mhjax stop"]),
+        ("\n%%mhjax --gu", ["\n%%mhjax --guard"]),
+    ],
+)
+def test_a_magic_line_goes_on(typing: Session, text: str, becomes: list[str]) -> None:
+    """Flags, choices, verbs and names, each in its place."""
+    assert complete(typing, text) == becomes
+
+
+def test_every_verb(typing: Session) -> None:
+    """After `%mhjax` and a space come the verbs alone."""
+    assert complete(typing, "%mhjax ") == [f"%mhjax {verb}" for verb in sorted(COMMANDS)]
+
+
+def test_a_flag_is_offered_once(typing: Session) -> None:
+    """What stands in the line already is not offered again."""
+    assert "%%mhjax --quiet --quiet" not in complete(typing, "%%mhjax --quiet ")
+
+
+@pytest.mark.parametrize("head", ["%%mhjax\n", "%%mhjax --ranks 0\nimport os\n", "\n%%mhjax\n"])
+def test_names_of_the_ranks(typing: Session, head: str) -> None:
+    """In a `%%mhjax` cell rank 0 answers, and the notebook's own names are left out."""
+    assert complete(typing, f"{head}rank_") == [f"{head}rank_array", f"{head}rank_word"]
+    assert complete(typing, f"{head}torank_") == [f"{head}torank_typed"]
+
+
+def test_attributes_on_the_ranks(typing: Session) -> None:
+    """The rank's own object is asked, in the middle of an expression too."""
+    assert complete(typing, "%%mhjax\ny = rank_array.resh") == ["%%mhjax\ny = rank_array.reshape"]
+    assert "%%mhjax\n(1, rank_word.upper" in complete(typing, "%%mhjax\n(1, rank_word.up")
+
+
+def test_a_plain_cell_is_the_notebooks(typing: Session) -> None:
+    """Without auto mode no rank is asked."""
+    assert complete(typing, "torank_") == ["torank_here"]
+
+
+def test_auto_mode_asks_the_ranks(typing: Session) -> None:
+    """A plain cell completes as it will run: on the ranks, but for `%%local` and `%mhjax` lines."""
+    typing.run("%mhjax auto on")
+    assert complete(typing, "torank_") == ["torank_typed"]
+    assert complete(typing, "%%time\ntorank_") == ["%%time\ntorank_typed"]
+    assert complete(typing, "%%local\ntorank_") == ["%%local\ntorank_here"]
+    assert complete(typing, "%mhjax sto") == ["%mhjax stop"]
+    assert complete(typing, "rank_array.resh") == ["rank_array.reshape"]
+
+
+@pytest.mark.filterwarnings("ignore:.*is pending deprecation:PendingDeprecationWarning")  # IPython 9 says so of itself
+def test_the_older_interface(typing: Session) -> None:
+    """`shell.complete`, which some front ends call, says the same."""
+    assert typing.shell.complete("", "%%mhjax --gu", 12) == ("--gu", ["--guard"])
+    typing.run("%mhjax auto on")
+    assert typing.shell.complete("", "x = torank_", 11) == ("torank_", ["torank_typed"])
+
+
+def test_a_rank_that_is_busy_holds_nobody_up(typing: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a cell runs the rank is not asked, and the notebook completes with what it has."""
+    cluster, flag = manager.current(), tmp_path / "completed"
+    submission = cluster.submit(f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)")
+    asked: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "ask", lambda *words, **_: asked.append(words))
+        assert complete(typing, "%%mhjax\ntorank_") == ["%%mhjax\ntorank_here"]
+    assert asked == []
+    flag.touch()
+    assert cluster.follow(submission).ok

@@ -1,0 +1,180 @@
+"""A notebook read where nobody can run it: GitHub, a page or a Markdown file of nbconvert's, VS Code. Real ranks wrote it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mistune
+import nbformat
+import psutil
+import pytest
+from nbclient import NotebookClient
+from nbconvert import MarkdownExporter
+
+from tests.support.lab import open_chromium
+from tests.support.leftovers import processes_of
+from tests.support.strict import keep_allowed
+from tests.support.view_samples import StrictPage
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+START = "%load_ext mhnb\n%mhjax start -n 4 --devices 2"
+OWN = "%%mhjax\nimport jax, numpy as np\nme = jax.process_index()\nprint(f'process {me} of 4\\n\\n    and after a gap {me}')"
+ODD = "%%mhjax\nprint('loss', 0.731 if me == 2 else 0.312)"
+NUMBERS = "%%mhjax\nprint('loss', 0.25 * me + 0.125, 'step 7')"
+LONG = "%%mhjax\nfor word in 'first second third fourth fifth sixth'.split(): print('odd' if me == 1 and word == 'third' else word)"
+TABS = "%%mhjax --view tabs\nprint('word', 'abcd'[me])"
+GRID = "%%mhjax --view grid\nprint('card', 'abcd'[me])"
+ERROR = "%%mhjax\ny = 1\nif me == 2:\n    raise ValueError('only <here>')"
+PICTURES = "%%mhjax\nfrom PIL import Image\nImage.new('RGB', (60, 30), (90 * (me == 1), 120, 200))"
+DRAWING = """%%mhjax
+from IPython.display import HTML, SVG, display
+display(SVG('<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"><circle cx="20" cy="15" r="9"/></svg>'))
+HTML(f'<table><tr><th>part</th></tr><tr><td>of <i>rank</i> {me}</td></tr></table>')
+"""
+LAYOUT = """%%mhjax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ('data', 'model'))
+x = jax.device_put(np.zeros((8, 6), np.float32), NamedSharding(mesh, P('data')))
+"""
+CARD = "%mhjax layout x"
+SOURCES = (START, OWN, ODD, NUMBERS, LONG, TABS, GRID, ERROR, PICTURES, DRAWING, LAYOUT, CARD)
+
+WORDS = {
+    OWN: [f"{words} {rank}" for rank in range(4) for words in ("process", "    and after a gap")],
+    ODD: ["rank 2 host2 ≠", "loss 0.731 ← 0.312 elsewhere", "ranks 0-1,3", "loss 0.312"],
+    NUMBERS: ["loss ‹a› step 7", "0.125", "0.375", "0.625", "0.875"],
+    LONG: ["rank 1 differs", "odd", "first", "sixth"],
+    TABS: [f"word {letter}" for letter in "abcd"],
+    GRID: [f"card {letter}" for letter in "abcd"],
+    ERROR: ["✗ ValueError on rank 2", "cell 7, line 3", "raise ValueError('only <here>')", "ValueError: only <here>"],
+    PICTURES: ["rank 1", "ranks 0,2-3"],
+    DRAWING: [f"of rank {rank}" for rank in range(4)],
+    CARD: ["P('data') on mesh (data 4, model 2)", "host0", "host3", "0:0", "3:1", "48 B a device"],
+}
+NAMES = ("own", "odd", "numbers", "long", "tabs", "grid", "error", "pictures", "drawing", "card")
+DRAWN = {PICTURES: 2, DRAWING: 1}
+"""Pictures that are seen without a click."""
+TOLD = WORDS | {
+    OWN: ["process ‹rank› of 4", "    and after a gap ‹rank›"],
+    ODD: ["rank 2      │ loss 0.731 ← 0.312 elsewhere", "ranks 0-1,3 │ loss 0.312"],
+    ERROR: [words.removeprefix("✗ ") for words in WORDS[ERROR]],
+    DRAWING: [
+        "<IPython.core.display.SVG object>",
+        *(f"rank {rank}: <IPython.core.display.HTML object>" for rank in range(4)),
+    ],
+}
+"""The same, as the text forms tell it. A drawing and HTML are named there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The notebook's file after the run."""
+
+    notebook: Any
+
+    def form(self, source: str, mime: str) -> str:
+        """What is stored below a cell in one of its two forms."""
+        outputs = next(cell.outputs for cell in self.notebook.cells if cell.source == source)
+        return "\n".join("".join(output["data"][mime]) for output in outputs if mime in output.get("data", {}))
+
+
+@pytest.fixture(scope="module")
+def stored(own_environment: None, mhnb_home: Path) -> Stored:
+    """Run every cell once in a kernel that is gone, and its ranks with it, when the outputs are read."""
+    cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
+    cells[SOURCES.index(ERROR)].metadata["tags"] = ["raises-exception"]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    before = {process.pid for process in processes_of(mhnb_home)}
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    ours = [process for process in processes_of(mhnb_home) if process.pid not in before]
+    assert psutil.wait_procs(ours, timeout=60)[1] == []
+    return Stored(nbformat.reads(nbformat.writes(notebook), as_version=4))
+
+
+@pytest.mark.parametrize("source", WORDS, ids=NAMES)
+def test_a_strict_site_shows_all_that_the_ranks_said(stored: Stored, source: str) -> None:
+    """Every word and every picture is left, and nothing of what was dropped is shown as text."""
+    kept = keep_allowed(stored.form(source, "text/html"))
+    page = StrictPage(kept)
+    assert [words for words in WORDS[source] if words not in page.text.replace("\N{NO-BREAK SPACE}", " ")] == []
+    assert not re.search(r"[{}]|font-family|var\(|mhnb", page.text)
+    assert not re.search(r"<(style|script|button|input)| (style|class|id|onclick)=", kept)
+    pictures = [of for tag, of in page.tags if tag == "img" and str(of["src"]).startswith("data:image")]
+    assert len(pictures) >= DRAWN.get(source, 0)
+
+
+@pytest.mark.parametrize("source", WORDS, ids=NAMES)
+def test_the_text_has_it_all_too(stored: Stored, source: str) -> None:
+    """Where HTML is not shown at all, as in a folder that VS Code does not trust, the other form tells the same."""
+    text = stored.form(source, "text/plain")
+    assert [words for words in TOLD[source] if words not in text] == []
+
+
+def test_as_markdown_it_is_read_whole(stored: Stored) -> None:
+    """nbconvert writes our HTML into Markdown; a site that renders that shows every word, blank lines or not."""
+    markdown, _ = MarkdownExporter().from_notebook_node(stored.notebook)
+    render = mistune.create_markdown(escape=False)
+    page = StrictPage(keep_allowed(str(render(markdown))))
+    text = page.text.replace("\N{NO-BREAK SPACE}", " ")
+    assert [words for source in WORDS for words in WORDS[source] if words not in text] == []
+    assert "font-family" not in text
+
+
+@pytest.fixture(scope="module")
+def strict_page(stored: Stored) -> Iterator[Page]:
+    """All outputs on a page that runs no script, an element each."""
+    with open_chromium() as browser:
+        page = browser.new_page(java_script_enabled=False)
+        forms = (keep_allowed(stored.form(source, "text/html")) for source in SOURCES)
+        page.set_content("".join(f"<section>{form}</section>" for form in forms))
+        yield page
+
+
+@pytest.mark.browser
+@pytest.mark.requires_part("browser")
+def test_nothing_that_opens_is_empty_there(strict_page: Page) -> None:
+    """A label leads to words or a picture: to what its rank said."""
+    empty = """all => all.filter(e => !e.querySelector('img')
+      && e.textContent.length <= e.querySelector('summary').textContent.length).map(e => e.textContent)"""
+    assert strict_page.locator("details").count() > 8
+    assert strict_page.locator("details").evaluate_all(empty) == []
+
+
+@pytest.mark.browser
+@pytest.mark.requires_part("browser")
+def test_a_label_stands_apart_from_what_it_names(strict_page: Page) -> None:
+    """Without a style blocks are still lines: no rank's name runs into another rank's words."""
+    assert strict_page.locator("section").nth(SOURCES.index(GRID)).inner_text().splitlines()[1:] == [
+        line for rank, letter in enumerate("abcd") for line in (f"rank {rank} host{rank}", f"card {letter}")
+    ]
+    assert len(strict_page.locator("section").nth(0).inner_text().splitlines()) == 5
+    odd = strict_page.locator("section").nth(SOURCES.index(ODD)).inner_text().splitlines()
+    assert odd[1:5] == ["rank 2 host2 ≠", "loss 0.731 ← 0.312 elsewhere", "ranks 0-1,3 host[0-1,3]", "loss 0.312"]
+
+
+@pytest.mark.browser
+@pytest.mark.requires_part("browser")
+def test_pictures_are_drawn_there(strict_page: Page) -> None:
+    """From the bytes that the notebook holds."""
+    sections = strict_page.locator("section")
+    for source, count in DRAWN.items():
+        pictures = sections.nth(SOURCES.index(source)).locator("img:visible")
+        assert pictures.count() == count
+        assert min(pictures.evaluate_all("all => all.map(e => e.naturalWidth)")) >= 40
+
+
+@pytest.mark.browser
+@pytest.mark.requires_part("browser")
+def test_tabs_open_there_one_by_one(strict_page: Page) -> None:
+    """By a click on a rank's name."""
+    tabs = strict_page.locator("section").nth(SOURCES.index(TABS))
+    for rank, letter in enumerate("abcd"):
+        if tabs.get_by_text(f"word {letter}").is_hidden():
+            tabs.locator("summary").nth(rank).click()
+        assert tabs.get_by_text(f"word {letter}").is_visible()

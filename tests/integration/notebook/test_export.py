@@ -1,0 +1,47 @@
+"""`%mhjax export FILE.py`: the cells of this notebook as a script, what is left out, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
+from tests.integration.notebook.conftest import Session, no_cluster_in_sight
+from tests.integration.ranks.conftest import every_pid, wait_gone
+
+
+@pytest.fixture
+def own(idle: Session) -> Iterator[Cluster]:
+    """A cluster of one rank whose journal no other test has written into."""
+    with no_cluster_in_sight():
+        cluster = manager.start(1, 1, name="export")
+        pids = every_pid(cluster)
+        yield cluster
+        cluster.stop()
+        assert wait_gone(pids) == []
+
+
+def test_export(idle: Session, own: Cluster, tmp_path: Path) -> None:
+    """What ran is in the script in its order, what failed is told of; what cannot leave is refused by name, or left out as asked."""
+    script = tmp_path / "train.py"
+    idle.run("%%mhjax\nexported = 7")
+    idle.run("small = {'rate': 0.5}\n%mhjax push small")
+    idle.try_("%%mhjax\nexported / 0")
+    said = idle.run(f"%mhjax export {script} --sbatch").out
+    assert "left out · cell 2: raised ZeroDivisionError on rank 0" in said
+    text = script.read_text()
+    assert text.index("exported = 7") < text.index("small = {'rate': 0.5}")
+    assert "exported / 0" not in text
+    assert "srun" in (tmp_path / "train.sbatch").read_text()
+    idle.run("%%mhjax\n!true")
+    other = tmp_path / "other.py"
+    assert "cell 3, line 1: !true: a shell command" in idle.refuse(f"%mhjax export {other}")
+    assert not other.exists()
+    assert "left out · cell 3: as asked" in idle.run(f"%mhjax export {other} --without 3").out
+    idle.run("large = list(range(5000))\n%mhjax push large")
+    assert "push large: its value is too large" in idle.refuse(f"%mhjax export {other} --without 3")
+    assert "left out · push large: as asked" in idle.run(f"%mhjax export {other} --without 3,large").out
+    assert "give the name of a Python file" in idle.refuse("%mhjax export train.txt")

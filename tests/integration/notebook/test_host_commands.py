@@ -1,0 +1,32 @@
+"""`%mhjax sync` and `%mhjax pip` in a notebook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.notebook.conftest import Session
+
+
+def test_simulated_hosts_have_the_folder_already(nb: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says where it went; a folder from elsewhere comes to the ranks' own folder, once for all."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "only_here.py").write_text("x = 7")
+    nb.run(f"%%mhjax\nimport os; before = os.getcwd(); os.chdir({str(tmp_path)!r})")
+    said = nb.run(f"%mhjax sync {tmp_path / 'mine'}").out
+    assert said.splitlines()[0] == f"mhjax · sync · {tmp_path / 'mine'}, 1 file"
+    assert said.splitlines()[1].endswith(f"{tmp_path / 'mine'}: all there already")
+    assert "7" in nb.run("%%mhjax\nfrom mine.only_here import x; x").out
+    nb.run("%%mhjax\nos.chdir(before)")
+
+
+@pytest.mark.parametrize("line", ["pip", "pip jax"])
+def test_what_pip_is_asked_must_be_one_of_its_verbs(nb: Session, line: str) -> None:
+    """The error names those that there are."""
+    assert "check, download, freeze, install, list, show, uninstall" in nb.refuse(f"%mhjax {line}")
+
+
+def test_a_folder_that_is_not_there(nb: Session) -> None:
+    """It is named."""
+    assert "is not there; name a folder of this machine" in nb.refuse("%mhjax sync no/such/folder")

@@ -1,0 +1,338 @@
+"""A kernel as JupyterLab drives it: Tab and Shift-Tab, the stop button, kill -9 during a cell, and a restart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager, start_new_kernel
+
+from tests.integration.ranks.conftest import wait_gone
+from tests.support.leftovers import processes_of
+
+STUCK = "%%mhjax\nprint('in the cell', flush=True)\nimport time\nwhile True: time.sleep(0.01)"
+
+
+class Front:
+    """A front end with one kernel."""
+
+    def __init__(self) -> None:
+        self.manager: KernelManager
+        self.client: BlockingKernelClient
+        self.manager, self.client = start_new_kernel()
+
+    def close(self) -> None:
+        """End the kernel as a closed tab does."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.context.destroy()
+
+    def run(self, code: str) -> tuple[dict[str, Any], str]:
+        """Run a cell; return the reply and what was shown as text.
+
+        ipykernel answers a cell that failed before it aborts what it finds queued behind it: what comes at once is aborted too.
+        """
+        shown: list[str] = []
+        for _ in range(1000):
+            reply = self.client.execute_interactive(code, timeout=60, output_hook=lambda m: shown.append(_text(m)))
+            if reply["content"]["status"] != "aborted":
+                break
+        return reply["content"], "".join(shown)
+
+    def begin(self, code: str, until: str) -> str:
+        """Start a cell and return, with its message id, once its widget has shown a text."""
+        sent = str(self.client.execute(code))
+        while True:
+            message = self.client.get_iopub_msg(timeout=60)
+            if message["msg_type"] in ("comm_open", "comm_msg") and until in str(message["content"]):
+                return sent
+
+    def click(self, comm_id: str, act: str) -> None:
+        """Click a button of the live widget through a subshell of its own, as JupyterLab does."""
+        session, client = self.client.session, self.client
+        client.control_channel.send(session.msg("create_subshell_request", {}))
+        subshell_id = client.get_control_msg(timeout=30)["content"]["subshell_id"]
+        content = {"comm_id": comm_id, "data": {"method": "custom", "content": {"act": act}}}
+        message = session.msg("comm_msg", content)
+        message["header"]["subshell_id"] = subshell_id
+        client.shell_channel.send(message)
+
+    def complete(self, code: str) -> list[str]:
+        """What the code becomes with each completion."""
+        reply = self.client.complete(code, len(code), reply=True, timeout=30)["content"]
+        return [code[: reply["cursor_start"]] + word + code[reply["cursor_end"] :] for word in reply["matches"]]
+
+    def inspect(self, code: str, cursor: int | None = None) -> str:
+        """What Shift-Tab shows; empty where nothing is found."""
+        reply = self.client.inspect(code, cursor, reply=True, timeout=30)["content"]
+        return str(reply["data"].get("text/plain", "")) if reply["found"] else ""
+
+
+def _text(message: Any) -> str:
+    content = message["content"]
+    if message["msg_type"] == "error":
+        return "\n".join(content["traceback"])
+    return str(content.get("text") or content.get("data", {}).get("text/plain", ""))
+
+
+@pytest.fixture(scope="module")
+def front(mhnb_home: Path) -> Iterator[Front]:
+    """A kernel with a cluster of 2 x 2 and a few names on either side. Both are gone when the next module looks."""
+    before = {process.pid for process in processes_of(mhnb_home)}
+    front = Front()
+    front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 2")
+    # A loaded machine may need longer for an answer than a user should wait.
+    front.run("import mhnb.magics.completion; mhnb.magics.completion._ANSWER_TIMEOUT_S = 30.0")
+    front.run("%%mhjax\nimport jax.numpy as jnp\nrank_array, both = jnp.zeros((2, 3)), 'of the ranks'")
+    front.run("both, alone_here = 1.5, 2")
+    yield front
+    pids = [process.pid for process in processes_of(mhnb_home) if process.pid not in before]
+    front.close()
+    assert wait_gone(pids) == []
+
+
+@pytest.fixture
+def auto(front: Front) -> Iterator[Front]:
+    """The same with auto mode on."""
+    front.run("%mhjax auto on")
+    yield front
+    front.run("%mhjax auto off")
+
+
+def test_tab(front: Front) -> None:
+    """Flags, choices, verbs, names and attributes of the ranks, as JupyterLab inserts them."""
+    assert front.complete("%%mhjax --gu") == ["%%mhjax --guard"]
+    assert front.complete("%%mhjax --view t") == ["%%mhjax --view tabs"]
+    assert front.complete("%mhjax sta") == ["%mhjax start", "%mhjax status"]
+    assert front.complete("%mhjax start --dev") == ["%mhjax start --devices"]
+    assert front.complete("%%mhjax\nrank_") == ["%%mhjax\nrank_array"]
+    assert front.complete("%%mhjax\nrank_array.resh") == ["%%mhjax\nrank_array.reshape"]
+    assert front.complete("alone_") == ["alone_here"]
+
+
+def test_tab_in_auto_mode(auto: Front) -> None:
+    """A plain cell completes with the names of the ranks."""
+    assert auto.complete("rank_") == ["rank_array"]
+    assert auto.complete("x = rank_array.resh") == ["x = rank_array.reshape"]
+    assert auto.complete("%%local\nalone_") == ["%%local\nalone_here"]
+
+
+def test_shift_tab_asks_a_rank(front: Front) -> None:
+    """A name that only the ranks hold is found; an array is described, not read."""
+    assert "f32[2,3]" in front.inspect("rank_array", 10)
+    assert front.inspect("nobody_has_this", 4) == ""
+
+
+def test_shift_tab_knows_whose_cell_it_is(front: Front) -> None:
+    """A name of both sides is the notebook's in a plain cell, and the ranks' in a `%%mhjax` cell."""
+    assert "float" in front.inspect("both", 4)
+    assert "of the ranks" in front.inspect("%%mhjax\nboth", 12)
+    front.run("%%mhjax --ranks 1\nhere = 'of rank 1 alone'")
+    assert "On rank 1\n" in front.inspect("%%mhjax --ranks 1\nhere", 22)
+    assert "of rank 1 alone" in front.inspect("%%mhjax --ranks 1\nhere", 22)
+    assert front.inspect("%%mhjax\nhere", 12) == ""
+
+
+def test_shift_tab_in_auto_mode(auto: Front) -> None:
+    """A plain cell is the ranks', `%%local` the notebook's."""
+    assert "of the ranks" in auto.inspect("both", 4)
+    assert "float" in auto.inspect("%%local\nboth", 12)
+
+
+def test_question_mark_opens_the_pager(front: Front) -> None:
+    """`name?` gives the front end what a rank says of it."""
+    reply, _ = front.run("rank_array?")
+    (payload,) = reply["payload"]
+    assert payload["source"] == "page"
+    assert "f32[2,3]" in payload["data"]["text/plain"]
+
+
+def test_a_name_of_the_ranks_in_a_plain_cell(front: Front) -> None:
+    """The front end gets the NameError as the cell's error, and the word where the name lives."""
+    reply, shown = front.run("rank_array")
+    assert (reply["status"], reply["ename"]) == ("error", "NameError")
+    assert "%mhjax pull rank_array" in shown
+
+
+def test_the_stop_button(front: Front) -> None:
+    """Interrupting the kernel interrupts the ranks: the cell ends, and the next one runs."""
+    sent = front.begin(STUCK, until="in the cell")
+    front.manager.interrupt_kernel()
+    while (reply := front.client.get_shell_msg(timeout=100))["parent_header"]["msg_id"] != sent:
+        pass
+    assert reply["content"]["ename"] == "CellInterrupted"
+    assert "clean" in front.run("%mhjax status")[1]
+    assert "  3" in front.run("%%mhjax\n1 + 2")[1]
+
+
+LATE = """%%mhjax --guard parity
+import os, time
+from jax.experimental import multihost_utils
+if jax.process_index() == 1:
+    while not os.path.exists({flag!r}): time.sleep(0.2)
+multihost_utils.sync_global_devices("here")"""
+
+
+def test_the_hang_card_under_a_cell_that_hangs(front: Front, tmp_path: Path) -> None:
+    """The live view says who waits and who is absent while the cell blocks; what is stored afterwards has no card."""
+    front.run("%%mhjax\nimport jax")
+    flag = tmp_path / "go"
+    sent = front.begin(LATE.format(flag=str(flag)), until="rank 0 in sync_global_devices, line 5:")
+    flag.touch()
+    replaced = ""
+    while (message := front.client.get_iopub_msg(timeout=60))["content"].get("execution_state") != "idle":
+        if message["msg_type"] == "update_display_data":
+            replaced = str(message["content"]["data"])
+    assert "absent" not in replaced
+    while (reply := front.client.get_shell_msg(timeout=100))["parent_header"]["msg_id"] != sent:
+        pass
+    assert reply["content"]["status"] == "ok"
+
+
+def test_buttons_work_while_the_cell_blocks(front: Front) -> None:
+    """A click that comes as JupyterLab sends it, through a subshell, is acted on although the main thread is in the cell."""
+    sent = str(front.client.execute("%%mhjax\nimport time\nwhile True: time.sleep(0.01)"))
+    widget = ""
+    while not widget:
+        message = front.client.get_iopub_msg(timeout=60)
+        state = message["content"].get("data", {}).get("state", {}) if message["msg_type"] == "comm_open" else {}
+        widget = message["content"]["comm_id"] if state.get("mode") == "live" else ""
+    front.click(widget, "where")
+    end = time.monotonic() + 100
+    while "line 2:  while True: time.sleep(0.01)" not in str(front.client.get_iopub_msg(timeout=30)["content"]):
+        assert time.monotonic() < end, "no card after the click"
+    front.click(widget, "interrupt")
+    while (reply := front.client.get_shell_msg(timeout=100))["parent_header"]["msg_id"] != sent:
+        pass
+    assert reply["content"]["ename"] == "CellInterrupted"
+    answer, shown = front.run("%%mhjax\n1 + 2")
+    assert "  3" in shown, answer
+
+
+@pytest.fixture
+def own_front(leftovers: None) -> Iterator[Front]:
+    """A kernel for one test alone."""
+    front = Front()
+    yield front
+    front.close()
+
+
+def _pid(front: Front) -> int:
+    return int(front.manager.provisioner.pid)  # type: ignore[union-attr]
+
+
+def _begin_a_cell(front: Front, home: Any) -> list[int]:
+    """Start a cluster and a cell that does not end; return every process of the cluster."""
+    before = {process.pid for process in processes_of(home)} | {_pid(front)}
+    _, shown = front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
+    assert "ready in" in shown
+    front.begin(STUCK, until="in the cell")
+    return [process.pid for process in processes_of(home) if process.pid not in before]
+
+
+def test_a_kernel_that_ends_during_a_cell_takes_its_ranks_along(own_front: Front, mhnb_home: Any) -> None:
+    """kill -9, or a restart by the user: within 10 s nothing of its cluster is left, and in the next kernel a start works."""
+    pids = _begin_a_cell(own_front, mhnb_home)
+    assert len(pids) >= 4  # the supervisor, the hub, which has a helper, and two ranks
+    os.kill(_pid(own_front), signal.SIGKILL)
+    assert wait_gone(pids) == []
+    own_front.manager.restart_kernel(now=True)
+    own_front.client.wait_for_ready(timeout=60)
+    pids = _begin_a_cell(own_front, mhnb_home)
+    own_front.manager.restart_kernel(now=True)
+    assert wait_gone(pids) == []
+    own_front.client.wait_for_ready(timeout=60)
+    assert own_front.run("print('as new')")[1] == "as new\n"
+
+
+def test_a_replay_shows_one_line_that_moves(own_front: Front) -> None:
+    """One display from the first cell to what came of it, in a front end that can replace what it shows."""
+    own_front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
+    for source in ("x = 1", "x += 1"):
+        own_front.run(f"%%mhjax\n{source}")
+    messages: list[Any] = []
+    own_front.client.execute_interactive("%mhjax restart --replay", timeout=60, output_hook=messages.append)
+    line = [m for m in messages if "mhjax · repla" in _text(m)]
+    assert [m["msg_type"] for m in line] == ["display_data", "update_display_data", "update_display_data"]
+    assert len({m["content"]["transient"]["display_id"] for m in line}) == 1
+    assert [_text(m) for m in line[:2]] == ["mhjax · replaying cell 1 of 2", "mhjax · replaying cell 2 of 2"]
+    assert _text(line[2]).startswith("mhjax · replayed cells 1-2 · ")
+
+
+def test_a_kept_panel_stands_beside_what_is_stored(front: Front) -> None:
+    """`--panel keep` leaves a widget in a display of its own after its words for later, and the stored form in another, until `close`."""
+    front.run("%mhjax start -n 2 --devices 2 --panel keep")
+    kept, _ = _displays(front, "%%mhjax\nprint('kept')")
+    assert kept == [{"text/html", "text/plain"}, {"text/html", "text/plain"}, {_WIDGET, "text/plain"}]
+    front.run("%mhjax start -n 2 --devices 2")
+    assert _displays(front, "%%mhjax\nprint('kept')")[0] == kept, "what is not named stays"
+    front.run("%mhjax start -n 2 --devices 2 --panel close")
+    assert _displays(front, "%%mhjax\nprint('not kept')")[0] == [{"text/html", "text/plain"}]
+
+
+def test_only_a_cell_that_puts_out_nothing_is_answered_without_a_pause(front: Front) -> None:
+    """ipykernel sleeps before it answers, so that output arrives first; here by the cells that come after it."""
+    front.run(_COUNT_PAUSES)
+    cells = (
+        ("%%mhjax\nsilent = 1", 0),
+        ("%%mhjax\nprint('said')", 1),
+        ("%%mhjax --quiet\nprint('said')", 1),
+        ("%%mhjax --collectives\nsilent = 1", 1),
+        ("%%mhjax\n1 / 0", 1),
+        ("%%mhjax\nsilent = 1", 0),
+        ("silent = 1", 1),
+        ("%mhjax auto off", 1),
+        ("print('said'); get_ipython().run_cell('%%mhjax\\nsilent = 1');", 1),
+    )
+    for cell, pauses in cells:
+        front.run(cell)
+        # One more is that of the cell before it.
+        assert front.run("print(len(slept)); slept.clear()")[1] == f"{1 + pauses}\n", cell
+    front.run("ipykernel.kernelbase.time = time")
+
+
+_COUNT_PAUSES = """
+import time, ipykernel.kernelbase
+from types import SimpleNamespace
+slept = []
+ipykernel.kernelbase.time = SimpleNamespace(**{**vars(time), "sleep": slept.append})
+"""
+
+
+def test_a_panel_answers_what_is_asked_of_it(front: Front) -> None:
+    """The browser asks for a rank's outputs when somebody looks at it, and gets them as HTML."""
+    front.run("%%mhjax\nprint('said by', 'ab'[jax.process_index()] if 'jax' in globals() else 'nobody')")
+    shown, opened = _displays(front, "%mhjax panel")
+    assert shown == [{"text/html", "text/plain"}, {_WIDGET, "text/plain"}]
+    (comm_id,) = [m["content"]["comm_id"] for m in opened if m["content"]["data"]["state"].get("mode") == "panel"]
+    front.client.shell_channel.send(
+        front.client.session.msg(
+            "comm_msg", {"comm_id": comm_id, "data": {"method": "custom", "content": {"ask": [1]}}}
+        )
+    )
+    while "bodies" not in str((message := front.client.get_iopub_msg(timeout=60))["content"]):
+        pass
+    assert "said by" in message["content"]["data"]["content"]["bodies"]["1"]
+    front.run("%mhjax panel off")
+
+
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def _displays(front: Front, code: str) -> tuple[list[set[str]], list[Any]]:
+    """What each display of a cell holds, and the comms that it opened."""
+    messages: list[Any] = []
+    front.client.execute_interactive(code, timeout=60, output_hook=messages.append)
+    displays: dict[str, set[str]] = {}
+    for message in messages:
+        # What is stored replaces the live view of a cell that took a moment.
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            content = message["content"]
+            displays[content["transient"]["display_id"]] = set(content["data"])
+    return list(displays.values()), [m for m in messages if m["msg_type"] == "comm_open"]

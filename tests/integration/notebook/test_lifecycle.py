@@ -1,0 +1,222 @@
+"""From no cluster to none: what names `%mhjax start`, restart, stop, and the extension loaded twice and unloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mhnb.cli.main import main
+from mhnb.cluster import manager
+from mhnb.magics import lifecycle
+from mhnb.types import DeviceRef
+from tests.integration.notebook.conftest import Session, no_cluster_in_sight
+from tests.integration.ranks.conftest import every_pid, wait_gone
+
+NEED_A_CLUSTER = ("interrupt", "accept", "vars", "pull x", "auto on")
+
+
+def all_name_start(idle: Session) -> None:
+    """Hold that without a cluster everything says how to get one, in one line."""
+    assert idle.run("%mhjax list").out == "mhjax · no cluster; %mhjax start starts one\n"
+    cell = idle.try_("%%mhjax\n1")
+    assert type(cell.error).__name__ == "NotStarted"
+    assert "%mhjax start" in cell.text
+    assert "Traceback" not in cell.text
+    assert idle.run("%mhjax stop").out == "mhjax · no cluster of this notebook runs; nothing to stop\n"
+    for verb in NEED_A_CLUSTER:
+        assert "%mhjax start" in idle.refuse(f"%mhjax {verb}")
+
+
+@pytest.fixture
+def alone(leftovers: None, idle: Session) -> Iterator[Session]:
+    """A user whose shell has no cluster yet; whatever the test starts is stopped at its end."""
+    with no_cluster_in_sight():
+        yield idle
+        lifecycle.stop_all()
+
+
+def test_a_life(alone: Session) -> None:
+    """Before start, started, restarted, stopped: each says what is there, and nothing is left."""
+    all_name_start(alone)
+    assert "%mhjax start" in alone.refuse("%mhjax status")
+    assert "mhjax · 2 ranks × 1 CPU device on this machine" in alone.run("%mhjax start -n 2 --devices 1").out
+    first = manager.current()
+    pids = every_pid(first)
+    alone.run("%%mhjax\nold = 1")
+    said = alone.run("%mhjax restart").out
+    assert "ready in" in said
+    assert "before any other cell, %mhjax restart --replay brings it back" in said
+    assert "before any other cell" not in alone.run("%mhjax start -n 2 --devices 1").out
+    second = manager.current()
+    assert (second.generation, second.state) == (first.generation + 1, "clean")
+    assert "NameError" in alone.try_("%%mhjax\nold").out
+    pids += every_pid(second)
+    assert alone.run("%mhjax stop").out == "mhjax · default: 2 ranks stopped\n"
+    assert wait_gone(pids) == []
+    assert {rank.state for rank in second.ranks} == {"stopped"}
+    assert "alive" not in alone.run("%mhjax status").out
+    all_name_start(alone)
+
+
+def test_one_that_was_let_go_is_not_stopped_by_its_name(alone: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs on: the verb says who has it, and how to get it back."""
+    alone.run("%mhjax start -n 1 --devices 1 --keep --name left")
+    pids = every_pid(manager.current())
+    manager.current().leave()
+    try:
+        said = alone.run("%mhjax stop left").out
+        assert said == "mhjax · left: this notebook has let go of the cluster; %mhjax attach left takes it back\n"
+        rest = "nothing to stop; %mhjax list shows those of others, or that were left\n"
+        assert alone.run("%mhjax stop").out.endswith(rest)
+        nobodys = "left  1 rank  on 1 host x 1 device  kept, and nobody drives it: %mhjax attach left\n"
+        assert alone.run("%mhjax list").out == nobodys
+        assert main(["where", "left"]) == 0
+        assert "nobody looks at the ranks" in capsys.readouterr().out
+        assert "ready in" in alone.run("%mhjax attach left").out
+        assert alone.run("%mhjax stop left").out == "mhjax · left: 1 rank stopped\n"
+        assert alone.run("%mhjax stop left").out == "mhjax · left: stopped already\n"
+    finally:
+        # Where it has failed: nobody else would end it.
+        main(["stop", "left"])
+    assert wait_gone(pids) == []
+
+
+def test_a_replay_in_the_notebook(alone: Session) -> None:
+    """The start's summary, then one line of what ran again, and what did not; a replay that stops is one short error."""
+    said = alone.run("%mhjax start -n 2 --devices 1 --spare").out
+    assert "2 more ranks start in reserve" in said
+    alone.run("%%mhjax\nimport os\nx = 1\nran = False\nprint('pid', os.getpid())")
+    alone.run("here = 7\n%mhjax push here")
+    alone.try_("%%mhjax --guard off\nimport jax\nassert not jax.process_index()")
+    alone.run("%mhjax accept")
+    alone.run("%%mhjax\nx += here")
+    said = alone.run("%mhjax restart --replay").out
+    assert "ready in" in said
+    assert "mhjax · replayed cells 1,3 and 1 push · " in said
+    assert said.endswith("\n  left out · cell 2: split, accepted then\n")
+    # A number of a cell means the one that is there now.
+    assert str(manager.current().ranks[1].pid) in alone.run("%mhjax panel 1").out
+    assert "  8\n" in alone.run("%%mhjax\nx").out
+    assert "replayed cell 1 and 1 push" not in alone.run("%mhjax restart --replay --to 1").out
+    assert "  1\n" in alone.run("%%mhjax\nx").out
+
+
+def test_a_replay_that_stops_in_the_notebook(alone: Session, tmp_path: Path) -> None:
+    """The error is ours alone, without frames, and the cells of before are there."""
+    once = tmp_path / "once"
+    once.touch()
+    alone.run("%mhjax start -n 2 --devices 1")
+    alone.run("%%mhjax\nx = 1")
+    alone.run(f"%%mhjax\nfile = open({str(once)!r})")
+    once.unlink()
+    said = alone.try_("%mhjax restart --replay")
+    assert type(said.error).__name__ == "ReplayStopped"
+    assert "mhjax · replay stopped\n" in said.out
+    assert "ranks 0-1: before it finished, now it raised FileNotFoundError" in said.text
+    assert "Traceback" not in said.text
+    assert "  1\n" in alone.run("%%mhjax\nx").out
+
+
+def test_a_start_that_goes_on_is_where_cells_go(alone: Session) -> None:
+    """Run All of a notebook with two clusters: what stands below the first start is run by the first."""
+    for count, name in ((1, "small"), (2, "large")):
+        alone.run(f"%mhjax start -n {count} --devices 1 --name {name}")
+    assert "ranks 0-1" in alone.run("%%mhjax\n'here'").out
+    assert alone.run("%mhjax start -n 1 --devices 1 --name small").out.startswith("mhjax · small: 1 host")
+    assert "rank 0" in alone.run("%%mhjax\n'here'").out
+    said = alone.try_("%mhjax attach large")
+    assert "drives cluster 'large' already; cells go to it after the line that started it" in said.text
+    listed = alone.run("%mhjax list").out.splitlines()
+    assert [(line.split()[0], line.endswith("cells go here")) for line in listed] == [("small", True), ("large", False)]
+
+
+def test_a_restart_that_is_interrupted_names_the_way_back(alone: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of before are gone by then, and what they held is not: both the interrupt and the next cell say so."""
+    alone.run("%mhjax start -n 1 --devices 1")
+    alone.run("%%mhjax\nx = 41")
+
+    def broken_off(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manager, "Cluster", broken_off)
+        said = alone.try_("%mhjax restart")
+    assert "was interrupted; no rank runs any more, and %mhjax restart --replay brings back what they held" in said.text
+    refused = alone.try_("%%mhjax\nx")
+    assert "%mhjax restart --replay brings back what the last one held" in refused.text
+    alone.run("%mhjax restart --replay")
+    assert "  41\n" in alone.run("%%mhjax\nx").out
+
+
+def test_a_plain_cell_of_auto_mode_without_a_cluster_names_the_switch(alone: Session) -> None:
+    """The cluster stopped while auto mode is on: the plain cell that finds none says how to keep cells here, and that works."""
+    alone.run("%mhjax start -n 1 --devices 1")
+    alone.run("%mhjax auto on")
+    alone.run("%mhjax stop")
+    said = alone.try_("here = 1")
+    assert type(said.error).__name__ == "NotStarted"
+    assert "%mhjax start" in said.text
+    assert "%mhjax auto off" in said.text
+    assert "%%local" in said.text
+    assert "Traceback" not in said.text
+    assert "auto off" not in alone.try_("%%mhjax\n1").text
+    alone.run("%%local\nhere = 2")
+    alone.run("%mhjax auto off")
+    assert alone.run("here").value == 2
+
+
+def test_a_plain_cell_of_auto_mode_on_a_dead_cluster_names_the_switch(alone: Session) -> None:
+    """The same where the cluster takes no cell; its own way out stays."""
+    alone.run("%mhjax start -n 1 --devices 1")
+    alone.run("%mhjax auto on")
+    died = alone.try_("import os; os._exit(3)")
+    assert died.error is not None
+    said = alone.try_("1 + 1")
+    assert getattr(said.error, "state", None) == "dead"
+    assert "%mhjax restart" in said.text
+    assert "%mhjax auto off" in said.text
+    alone.run("%mhjax auto off")
+    assert alone.run("1 + 1").value == 2
+
+
+def test_a_second_load_changes_nothing_and_unload_takes_all_back(alone: Session) -> None:
+    """Hooks are hung in once; after unload the shell is as before, and a load brings the magics again."""
+    shell = alone.shell
+    hooks = (list(shell.input_transformers_cleanup), list(shell.Completer.custom_matchers))
+    alone.run("%reload_ext mhnb\n%load_ext mhnb")
+    assert (len(shell.input_transformers_cleanup), len(shell.Completer.custom_matchers)) == tuple(map(len, hooks))
+    alone.run("%unload_ext mhnb")
+    assert not shell.Completer.custom_matchers
+    assert "not found" in alone.try_("%mhjax status").text
+    assert alone.try_("unknown_name").text.count("NameError") == 2
+    alone.run("%load_ext mhnb")
+    assert "no cluster" in alone.run("%mhjax list").out
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_no_init_leaves_it_to_a_cell(alone: Session, hosts: int) -> None:
+    """The first line of every guide works without arguments, warns of nothing, and from then on the devices are known."""
+    said = alone.run(f"%mhjax start -n {hosts} --devices 2 --no-init").out
+    assert f"{hosts} ranks × 2 CPU devices" in said
+    assert "jax.distributed.initialize()" in said
+    cluster = manager.current()
+    assert cluster.devices == ()
+    assert "JAX is not initialised" in alone.run("%mhjax status").out
+    said = alone.run("%%mhjax\nimport jax\njax.distributed.initialize()\njax.device_count()").out
+    assert said.splitlines()[1:] == [f"  {2 * hosts}"]
+    assert cluster.devices == tuple(DeviceRef(rank, ordinal) for rank in range(hosts) for ordinal in range(2))
+    assert "JAX is not initialised" not in alone.run("%mhjax status").out
+    assert "nothing to do" in alone.run("%%mhjax\njax.distributed.initialize()").out
+    alone.run(SUM)
+    assert alone.run("%mhjax pull total").out.startswith("total · float32[]")
+    assert alone.run("float(total)").value == 2 * hosts
+
+
+SUM = """%%mhjax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(jax.devices(), ("all",))
+ones = jax.jit(lambda: jnp.ones(jax.device_count()), out_shardings=NamedSharding(mesh, P("all")))()
+total = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))(ones)"""

@@ -1,0 +1,153 @@
+"""A notebook run by nbclient with a real kernel: what a front end hears while cells run, and what the file holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from tests.support.leftovers import processes_of
+from tests.support.view_samples import StrictPage
+from tests.unit.view.live.test_kernel import WIDGET, Listener
+
+START = "%load_ext mhnb\n%mhjax start -n 2 --devices 2"
+VALUE = "%%mhjax\nimport jax, threading, time\nme = jax.process_index()\nf'value {me}'"
+FAILS = "%%mhjax\nprint('before')\nif me == 1:\n    raise ValueError('only here')"
+LONG = "%%mhjax\nfor step in range(12):\n    print(f'rank {me} step {step}', flush=True)\n    time.sleep(0.1)"
+LATE = "%%mhjax\nprint('begun')\ngo = threading.Event()\nthreading.Thread(target=lambda: (go.wait(), print(f'late word {me}'))).start()"
+WATCH = """
+import threading, mhnb
+views = get_ipython().mhnb_assist._session.views
+view, shown = views[next(reversed(views))], [threading.Event(), threading.Event()]
+def late(result, show=view.show_late):
+    show(result)
+    for rank in result:
+        if "late word" in rank.stdout: shown[rank.rank].set()
+view.show_late = late
+"""
+HEARD = "mhnb.current().run('go.set()').check()\nassert all(event.wait(30) for event in shown)"
+"""In one cell: what comes between two is for no cell, and nbclient drops it."""
+SOURCES = (START, VALUE, FAILS, LONG, LATE, WATCH, HEARD)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One Run All."""
+
+    cells: dict[str, Any]
+    """By source."""
+    heard: list[tuple[str, dict[str, Any]]]
+    saved: str
+
+    def text(self, source: str) -> str:
+        """What a cell shows as text."""
+        return "".join(_plain(output) for output in self.cells[source].outputs)
+
+    def page(self, source: str) -> str:
+        """What a cell shows as HTML in which every style, script and input is stripped."""
+        htmls = [o["data"]["text/html"] for o in self.cells[source].outputs if "text/html" in o.get("data", {})]
+        return "".join(StrictPage(html).text for html in htmls)
+
+
+def _plain(output: Any) -> str:
+    return str(output.get("text") or output.get("data", {}).get("text/plain") or "\n".join(output.get("traceback", [])))
+
+
+def _run_all(client: Listener) -> Run:
+    client.heard = []
+    cells: dict[str, Any] = {}
+    for index, cell in enumerate(client.nb.cells):
+        cells[cell.source] = client.execute_cell(cell, index).copy()
+    return Run(cells, client.heard, nbformat.writes(client.nb))
+
+
+@pytest.fixture(scope="module")
+def runs(own_environment: None, mhnb_home: Any) -> Iterator[tuple[Run, Run]]:
+    """Run All twice in one kernel; afterwards the kernel is gone, and with it every process of the cluster."""
+    cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
+    cells[SOURCES.index(FAILS)].metadata["tags"] = ["raises-exception"]
+    client = Listener(nbformat.v4.new_notebook(cells=cells), timeout=60, kernel_name="python3")
+    before = {process.pid for process in processes_of(mhnb_home)}
+    with client.setup_kernel():
+        yield _run_all(client), _run_all(client)
+    ended = [process for process in processes_of(mhnb_home) if process.pid not in before]
+    assert psutil.wait_procs(ended, timeout=60)[1] == []
+
+
+@pytest.fixture(params=["first", "second"])
+def ran(request: pytest.FixtureRequest, runs: tuple[Run, Run]) -> Run:
+    """Either Run All: what holds for one holds for the other."""
+    return runs[request.param == "second"]
+
+
+def test_start_is_a_summary_then_one_line(runs: tuple[Run, Run]) -> None:
+    """The second Run All goes on with the same ranks."""
+    assert runs[0].text(START).startswith("mhjax · 2 ranks × 2 CPU devices on this machine")
+    assert runs[1].text(START).splitlines()[-1] == "mhjax · 2 hosts x 2 devices run already (clean); going on"
+
+
+def test_every_ranks_value_is_in_the_file(ran: Run) -> None:
+    """As text and as HTML."""
+    assert "value ‹rank›" in ran.text(VALUE)
+    assert all(f"value {rank}" in ran.page(VALUE) for rank in range(2))
+
+
+def test_a_tagged_error_lets_run_all_go_on(ran: Run) -> None:
+    """The cell holds what the ranks said, then one short error; the next cells ran."""
+    *_, error = ran.cells[FAILS].outputs
+    assert (error["output_type"], error["ename"]) == ("error", "CellFailed")
+    assert error["traceback"] == ["CellFailed: ValueError on rank 1 · rank 0 finished"]
+    assert "ValueError: only here" in ran.text(FAILS)
+    assert "line 3:   raise ValueError('only here')" in ran.text(FAILS)
+    assert ran.cells[LONG].execution_count is not None
+
+
+def test_an_untagged_error_stops_run_all(own_environment: None) -> None:
+    """Without the tag nothing after it runs: the magic raises as any cell does."""
+    cells = [nbformat.v4.new_code_cell(source) for source in ("%load_ext mhnb", "%%mhjax\n1", "print('went on')")]
+    with pytest.raises(CellExecutionError, match="%mhjax start"):
+        NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=60, kernel_name="python3").execute()
+    assert cells[2].outputs == []
+
+
+def test_a_widget_while_a_long_cell_runs(ran: Run) -> None:
+    """A comm opens during the cell, carries its steps, and each one that opened is closed."""
+    opened = [content["comm_id"] for kind, content in ran.heard if kind == "comm_open"]
+    closed = [content["comm_id"] for kind, content in ran.heard if kind == "comm_close"]
+    sent = [content["data"].get("state", {}).get("block_0", "") for kind, content in ran.heard if kind == "comm_msg"]
+    assert opened
+    assert sorted(opened) == sorted(closed)
+    # Which steps, the ranks' pace decides.
+    assert any(re.search(r"step \d", html) for html in sent)
+
+
+def test_no_widget_in_the_file(ran: Run) -> None:
+    """The saved notebook names no widget, in any cell, and holds no widget state."""
+    assert WIDGET not in ran.saved
+    assert "widget-state" not in ran.saved
+    kinds = {mime for cell in ran.cells.values() for output in cell.outputs for mime in output.get("data", {})}
+    assert kinds == {"text/html", "text/plain"}
+
+
+def test_all_of_a_long_cell_is_in_the_file(ran: Run) -> None:
+    """Every step of every rank, as text and as HTML."""
+    for rank in range(2):
+        for step in range(12):
+            assert f"rank ‹rank› step {step}" in ran.text(LONG)
+            assert f"rank {rank} step {step}" in ran.page(LONG)
+
+
+def test_late_output_lands_under_its_own_cell(runs: tuple[Run, Run]) -> None:
+    """What a thread prints two cells later is in the cell that started it, and in no other."""
+    last = nbformat.reads(runs[1].saved, as_version=4).cells
+    holding = [cell.source for cell in last if "late word" in str(cell.outputs)]
+    assert holding == [LATE]
+    (output,) = last[SOURCES.index(LATE)].outputs
+    assert all(f"late word {rank}" in output["data"]["text/html"] for rank in range(2))

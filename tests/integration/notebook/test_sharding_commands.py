@@ -1,0 +1,145 @@
+"""`%mhjax layout`: what is drawn, what is refused, and that a difference between ranks is in plain sight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mhnb.cluster.reports import LayoutView
+from mhnb.magics.sharding import show_views
+from mhnb.sharding.layout import Layout
+from tests.integration.notebook.conftest import Session
+from tests.support.view_samples import RecordingScreen
+
+SETUP = """%%mhjax
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+laid_mesh = jax.make_mesh((2, 2), ("data", "model"))
+def lay(shape, *spec):
+    return jax.make_array_from_callback(shape, NamedSharding(laid_mesh, P(*spec)), lambda i: np.zeros(shape, "f4")[i])
+laid = {"w": lay((64, 64), "data", "model"), "v": lay((64, 64)), "n": 3}
+row = lay((4, 6), "data")
+"""
+
+
+@pytest.fixture
+def laid(nb: Session) -> Session:
+    """A user whose ranks hold arrays."""
+    nb.run(SETUP)
+    return nb
+
+
+def test_an_array_is_drawn(laid: Session) -> None:
+    """Quotes and brackets of the expression reach the ranks as typed."""
+    assert laid.run("%mhjax layout laid['w']").out == (
+        "laid['w']  f32[64,64]  P('data', 'model') on mesh (data 2, model 2)     4.0 KiB a device\n"
+        "              cols 0:32  cols 32:64\n"
+        "rows 0:32     0:0        0:1         host0\n"
+        "rows 32:64    1:0        1:1         host1\n"
+    )
+
+
+def test_a_pytree_is_a_table(laid: Session, tmp_path: Path) -> None:
+    """One row a leaf, the copied matrix marked; as a file on request."""
+    lines = laid.run("%mhjax layout laid").out.splitlines()
+    assert lines[0].startswith("laid  2 arrays · 32.0 KiB · 20.0 KiB a device")
+    assert next(line for line in lines if "→" in line).split()[:2] == ["→", "['v']"]
+    file = tmp_path / "my laid.csv"
+    assert "3 rows written to" in laid.run(f'%mhjax layout laid --csv "{file}"').out
+    assert file.read_text().splitlines()[2].startswith("['v'],64x64,float32,P(),16384")
+
+
+def test_a_mesh_is_a_map(laid: Session) -> None:
+    """Devices by host, and which axis crosses."""
+    out = laid.run("%mhjax layout laid_mesh").out
+    assert out.splitlines()[0] == "laid_mesh (data 2, model 2) · 4 devices on 2 hosts"
+    assert "data crosses 2 hosts · model stays inside a host" in out
+
+
+def test_a_reshard_is_told(laid: Session) -> None:
+    """What would move, with both layouts, and nothing does; the spec with quotes around it or without."""
+    quoted = laid.run("""%mhjax layout row --to "P(None, 'model')" """).out
+    assert quoted.startswith("row  f32[4,6]  P('data') → P(None, 'model')     96 B move · 96 B of it across hosts")
+    assert "collective: all-to-all over data" in quoted.splitlines()[0]
+    assert laid.run("%mhjax layout row --to P(None, 'model')").out == quoted
+
+
+def test_ranks_that_differ_are_shown_apart(laid: Session) -> None:
+    """The heading names who differs; each view is drawn; --to and --csv want one answer."""
+    laid.run("%%mhjax\nodd = row if jax.process_index() == 0 else 'nothing'")
+    out = laid.run("%mhjax layout odd").out
+    assert out.startswith("the ranks differ about odd: rank 1 against rank 0")
+    assert "odd on rank 0  f32[4,6]" in out
+    assert "rank 1: layout needs a jax.Array" in out
+    assert "--to: the ranks differ about odd" in laid.refuse("%mhjax layout odd --to P()")
+
+
+def test_own_arrays_are_told_as_such(laid: Session) -> None:
+    """An array of each rank's own is one view with a note."""
+    laid.run("%%mhjax\nimport jax.numpy as jnp\nlone = jnp.zeros(4) + jax.process_index()")
+    out = laid.run("%mhjax layout lone").out
+    assert out.startswith("lone  f32[4]  on 1 device, without a mesh     16 B a device")
+    assert "local: ranks 0-1 each hold arrays of their own; shown are those of rank 0" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("layout", "the following arguments are required"),
+        ("layout nowhere", "there is no 'nowhere'"),
+        ("layout row + 1", "may compute something"),
+        ("layout row['a", "not closed"),
+        ("layout laid['n']", "layout needs a jax.Array"),
+        ("layout row --to P('z')", "the mesh has 'data', 'model'"),
+        ("layout row --to P(None, 'data', None)", "has 3 entries"),
+        ("layout laid --to P()", "needs one array on a mesh"),
+        ("layout row --csv x.csv", "writes the table of a pytree"),
+    ],
+)
+def test_bad_lines_are_usage_errors(laid: Session, line: str, says: str) -> None:
+    """Each says what was wrong; no rank runs anything."""
+    assert says in laid.refuse(f"%mhjax {line}")
+
+
+def test_a_plan_needs_no_cluster(idle: Session) -> None:
+    """In a terminal the what-if is text: arrays as typed, the compiler's collectives, and what cannot be with its reason."""
+    line = """%mhjax plan --hosts 2 --devices 2 --mesh "data 2, model 2" --program "lambda a: a.sum()" """
+    out = idle.run(line + """--array "a f32[8,6] P('data', None)" """).out
+    assert out.splitlines()[0] == "plan · 2 hosts × 2 devices · mesh (data 2, model 2) on 4 of 4"
+    assert "rows 4:8    1:0 1:1     host1" in out
+    assert "all-reduce" in out
+    bad = idle.run("""%mhjax plan --mesh "data 4, model 2" --array "a f32[6] P('data')" """).out
+    assert "✗ a: P('data') cuts dim 0 of size 6 into 4 parts" in bad
+    assert "JAX: … implies that array axis 0 is partitioned 4 times" in bad
+
+
+@pytest.mark.parametrize("flags", ["", "--hosts 8", '--program "" --mesh "data 4"'])
+def test_a_front_end_gets_controls(idle: Session, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+    """Whatever the what-if begins with; the text is for terminals, and for who asks with --text."""
+    screen = RecordingScreen()
+    monkeypatch.setattr("mhnb.magics.sharding.detect_screen", lambda: screen)
+    idle.run(f"%mhjax plan {flags}")
+    assert ([act[0] for act in screen.acts], screen.written) == (["show", "show"], [])
+    assert "application/vnd.jupyter.widget-view+json" in str(screen.acts[0])
+    idle.run(f"%mhjax plan --text {flags}")
+    assert (len(screen.acts), len(screen.written)) == (2, 1)
+
+
+def test_a_plan_takes_a_function_of_the_notebook(idle: Session) -> None:
+    """By its name, wrapped as `jax.jit` wraps or not; it is compiled in the helper, never here."""
+    idle.run("from functools import wraps\ndef wrapped(function):\n    return wraps(function)(lambda *a: None)")
+    idle.run("def add_up(a):\n    return a.sum()\nwrapped_up = wrapped(add_up)")
+    for name in ("add_up", "wrapped_up"):
+        line = f"""%mhjax plan --mesh "data 4" --array "a f32[8] P('data')" --program {name}"""
+        assert "jit(add_up)" in idle.run(line).out
+
+
+def test_a_difference_in_html_shows_the_expression_as_typed() -> None:
+    """What the user typed is text, whatever it holds."""
+    screen = RecordingScreen()
+    layout = Layout.of((4,), {"x": 2}, "P('x')")
+    show_views("p['<b>']", [LayoutView((0,), layout), LayoutView((1,), "nothing")], screen=screen)
+    html = screen.acts[0][1]["text/html"]
+    assert "the ranks differ about p[&#x27;&lt;b&gt;&#x27;]: rank 1 against rank 0" in html
+    assert "<b>'" not in html

@@ -1,0 +1,150 @@
+"""`ipython` in a terminal: the same cells, as text."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from tests.support.leftovers import processes_of
+
+TYPED = """\
+%load_ext mhnb
+%mhjax start -n 2 --devices 1
+%%mhjax
+import time, jax
+for step in range(4):
+    print(f"rank {jax.process_index()} step {step}", flush=True); time.sleep(0.1)
+
+
+%%mhjax
+1 / 0
+
+
+%mhjax vars
+print("went on")
+"""
+
+
+def test_a_terminal_gets_text(leftovers: None, mhnb_home: str) -> None:
+    """Lines that differ in the rank's number once, errors short, no widget and no HTML; and nothing is left when the session ends."""
+    command = [
+        sys.executable,
+        "-m",
+        "IPython",
+        "--simple-prompt",
+        "--no-banner",
+        "--no-confirm-exit",
+        "--colors=nocolor",
+    ]
+    before = {process.pid for process in processes_of(mhnb_home)}
+    done = subprocess.run(command, input=TYPED, capture_output=True, text=True, check=True, timeout=100)
+    assert "mhjax · 2 ranks × 1 CPU device on this machine" in done.stdout
+    for step in range(4):
+        assert done.stdout.count(f"rank ‹rank› step {step}") == 1
+    assert "ZeroDivisionError on ranks 0-1" in done.stdout
+    assert "CellFailed: ZeroDivisionError on ranks 0-1" in done.stdout
+    assert "step" in done.stdout.rpartition("CellFailed")[2]
+    assert "went on" in done.stdout
+    assert not [word for word in ("widget", "HTML(", "<div", "<details", "Traceback") if word in done.stdout]
+    assert done.stderr == ""
+    ended = [process for process in processes_of(mhnb_home) if process.pid not in before]
+    assert psutil.wait_procs(ended, timeout=60)[1] == []
+
+
+class Terminal:
+    """`ipython` in front of a terminal of 30 lines by 120 characters; lines are typed, and what it shows is read."""
+
+    LIMIT_S = 90.0
+
+    def __init__(self) -> None:
+        self._ours, its = os.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+        # A shell in between: it makes the terminal the controlling one, which Ctrl-C needs.
+        command = [sys.executable, "-c", _TAKES_TERMINAL, sys.executable, "-m", "IPython", "--simple-prompt"]
+        command += ["--no-banner", "--no-confirm-exit", "--colors=nocolor"]
+        self.process = subprocess.Popen(
+            command, stdin=its, stdout=its, stderr=its, env=os.environ | {"TERM": "xterm"}, start_new_session=True
+        )
+        os.close(its)
+        self._read = ""
+
+    def press(self, text: str) -> None:
+        """Press keys."""
+        os.write(self._ours, text.encode())
+
+    def read_until(self, text: str) -> str:
+        """Give what is shown until it shows that, that included."""
+        end = time.monotonic() + self.LIMIT_S
+        while text not in self._read:
+            ready, _, _ = select.select([self._ours], [], [], max(0.0, end - time.monotonic()))
+            assert ready, f"no {text!r} after {self._read[-2000:]!r}"
+            self._read += os.read(self._ours, 1 << 16).decode(errors="replace")
+        shown, _, self._read = self._read.partition(text)
+        return shown + text
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.process.terminate()
+        self.process.wait(timeout=60)
+        os.close(self._ours)
+
+
+_TAKES_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+SAVES = """\
+%%mhjax
+import time
+print("on", flush=True)
+try:
+    while True: time.sleep(0.01)
+except KeyboardInterrupt:
+    print("saved")
+
+
+"""
+
+
+def test_a_terminal_is_followed_live(leftovers: None, mhnb_home: str) -> None:
+    """A start shows its phases, a cell what it says while it runs; Ctrl-C reaches both. What stays is text, each line once."""
+    before = {process.pid for process in processes_of(mhnb_home)}
+    with Terminal() as terminal:
+        terminal.read_until("In [1]: ")
+        terminal.press("%load_ext mhnb\n")
+        terminal.read_until("In [2]: ")
+        terminal.press("%mhjax start -n 2 --devices 1\n")
+        terminal.read_until("starting 2 ranks · ")
+        terminal.press("\x03")
+        told = terminal.read_until("In [3]: ")
+        assert "KeyboardInterrupt: %mhjax start was interrupted; every process that it had started was ended" in told
+        assert "Traceback" not in told
+        terminal.press("%mhjax start -n 2 --devices 1\n")
+        terminal.read_until("ranks 0-1 ready")
+        assert "mhjax · 2 ranks × 1 CPU device on this machine" in terminal.read_until("In [4]: ")
+        terminal.press(SAVES)
+        terminal.read_until("ranks 0-1 · running ")
+        terminal.read_until("on\r")
+        terminal.press("\x03")
+        ended = terminal.read_until("In [5]: ")
+        # The cursor comes back, and then the text that stays.
+        left = ended.rpartition("\x1b[?25h")[2]
+        assert left.count("saved") == left.count("  on") == 1
+        assert "CellInterrupted: Ctrl-C came, but cell 1 ended well on ranks 0-1" in left
+        terminal.press("exit\n")
+        assert terminal.process.wait(timeout=60) == 0
+    ended_ranks = [process for process in processes_of(mhnb_home) if process.pid not in before]
+    assert psutil.wait_procs(ended_ranks, timeout=60)[1] == []

@@ -1,0 +1,98 @@
+"""Real ranks for the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
+from tests.support.timeouts import agrees_late, frees_soon, kills_soon, patience
+
+__all__ = ["agrees_late", "frees_soon", "kills_soon", "patience"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here starts ranks."""
+    for item in items:
+        if "tests/integration/ranks/" in str(item.path).replace("\\", "/"):
+            item.add_marker(pytest.mark.ranks)
+
+
+def every_pid(cluster: Cluster) -> list[int]:
+    """Supervisor, hub and ranks."""
+    pids = [cluster.supervisor_pid, cluster.hub_pid, *(rank.pid for rank in cluster.ranks)]
+    return [pid for pid in pids if pid is not None]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _find(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def wait_gone(pids: list[int], timeout_s: float = 60.0) -> list[int]:
+    """Wait until processes are gone; return those that are not."""
+    there = [process for pid in pids if is_running(pid) and (process := _find(pid)) is not None]
+    _, left = psutil.wait_procs(there, timeout=timeout_s)
+    return [process.pid for process in left if is_running(process.pid)]
+
+
+@pytest.fixture(scope="session")
+def ever_shared() -> Iterator[list[Cluster]]:
+    """The shared cluster, last; before it those that a test has spoilt."""
+    made = [manager.start(4, 2, name="shared")]
+    made[0].run("import jax").check()
+    yield made
+    pids = every_pid(made[-1])
+    made[-1].stop()
+    assert wait_gone(pids) == []
+
+
+@pytest.fixture
+def shared(ever_shared: list[Cluster]) -> Cluster:
+    """One cluster of 4 x 2 for tests that leave it clean. Where one has not, it has failed for that, and the next gets another."""
+    if ever_shared[-1].state != "clean":
+        ever_shared.append(ever_shared[-1].restart())
+        ever_shared[-1].run("import jax").check()
+    return ever_shared[-1]
+
+
+@pytest.fixture
+def cluster(shared: Cluster) -> Iterator[Cluster]:
+    """The shared cluster, clean before and after, with no other test's names; none of its cells is in the first cell's note."""
+    assert shared.state == "clean", shared.reason
+    shared.run("%reset -f").check()
+    shared.run("import jax").check()
+    yield shared
+    assert shared.state == "clean", shared.reason
+
+
+@pytest.fixture
+def fresh(leftovers: None) -> Iterator[Callable[..., Cluster]]:
+    """Start a cluster for one test alone; afterwards none of its processes may be left."""
+    started: list[Cluster] = []
+    pids: list[int] = []
+
+    def begin(hosts: int | None = 2, devices: int | None = 2, **options: Any) -> Cluster:
+        cluster = manager.start(hosts, devices, **({"name": f"fresh{len(started)}"} | options))
+        started.append(cluster)
+        pids.extend(every_pid(cluster))
+        return cluster
+
+    yield begin
+    for cluster in started:
+        cluster.stop()
+    assert wait_gone(pids) == []

@@ -1,0 +1,202 @@
+"""A cell ends when what it launched has finished, also on a rank's own devices: what it shows, fails with and takes is its own."""
+
+from __future__ import annotations
+
+import re
+import signal
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mhnb.cluster.cluster import Cluster
+from mhnb.core.journal import CellRecord
+from tests.integration.ranks.test_lockstep import SETUP as LOCKSTEP
+from tests.integration.ranks.test_lockstep import run_until_said
+
+Fresh = Callable[..., Cluster]
+
+SETUP = """
+import jax, jax.numpy as jnp, time
+from jax.experimental import io_callback
+
+shape = jax.ShapeDtypeStruct((), jnp.float32)
+steps = jax.jit(lambda m, n: jax.lax.fori_loop(0, n, lambda i, a: a @ a * 1e-3, m), static_argnums=1)
+
+def tell(x):
+    time.sleep(2)
+    print('told', flush=True)
+    return x
+
+def refuse(x):
+    time.sleep(0.5)
+    raise ValueError('no such luck')
+
+told = jax.jit(lambda m: jax.pure_callback(tell, shape, m[0, 0]))
+refused = jax.jit(lambda m: jax.pure_callback(refuse, shape, m[0, 0]))
+m = jnp.ones((300, 300))
+steps(m, 20).block_until_ready()
+steps(m, 300).block_until_ready()
+"""
+
+
+@pytest.fixture
+def ready(cluster: Cluster) -> Cluster:
+    """Programs of one rank alone, compiled, that go on while Python is done with them."""
+    cluster.run(textwrap.dedent(SETUP)).check()
+    return cluster
+
+
+@pytest.mark.other_python
+def test_local_programs_have_finished_when_the_cell_ends(ready: Cluster) -> None:
+    """The next cell finds what this one started and did not read: made, on every rank."""
+    begun = ready.run("made = steps(m, 300); 'begun'").check()
+    assert {rank.text for rank in begun} == {"'begun'"}
+    assert {rank.text for rank in ready.run("made.is_ready()").check()} == {"True"}
+
+
+def test_what_a_local_callback_says_belongs_to_its_cell(ready: Cluster) -> None:
+    """A callback of two seconds, whose result nobody reads, has said its word when the reply comes."""
+    result = ready.run("made = told(steps(m, 20)); print('dispatched')").check()
+    assert all("told\n" in rank.stdout for rank in result)
+    assert {rank.stdout.replace("told\n", "", 1) for rank in result} == {"dispatched\n"}
+    assert ready.run("'next'").check()[0].stdout == ""
+
+
+def test_time_measures_to_the_end(ready: Cluster) -> None:
+    """%%time tells the time when what it timed has finished, not when that was dispatched."""
+    for result in (ready.run("%%time\nmade = told(steps(m, 20))"), ready.run("%time made = told(steps(m, 20))")):
+        assert all(rank.stdout.index("told") < rank.stdout.index("Wall time") for rank in result.check())
+
+
+def test_time_begins_when_what_came_before_has_finished(ready: Cluster) -> None:
+    """What a cell launched before %time is not told to be the time of what %time runs."""
+    result = ready.run("made = told(steps(m, 20))\n%time next = 1").check()
+    assert all(rank.stdout.index("told") < rank.stdout.index("Wall time") for rank in result)
+    assert all(re.search(r"Wall time: [\d.]+ (ns|μs|us|µs|ms)", rank.stdout) for rank in result)
+
+
+def test_time_of_a_local_program_without_callbacks(ready: Cluster) -> None:
+    """Also where nothing but its array tells that it has finished: asked right after %time, that is ready."""
+    result = ready.run("%time made = steps(m, 300)\nmade.is_ready()").check()
+    assert {rank.text for rank in result} == {"True"}
+
+
+def test_an_error_that_comes_late_is_the_cells(ready: Cluster) -> None:
+    """It fails the cell that launched it, on the ranks that did, and only that cell."""
+    result = ready.run("if jax.process_index() == 1: made = refused(steps(m, 20))")
+    assert [rank.error is not None for rank in result] == [False, True, False, False]
+    assert "no such luck" in str(result[1].error)
+    assert ready.state == "clean"
+    assert ready.run("'next'").ok
+
+
+def test_an_interrupted_cell_leaves_local_work_behind(ready: Cluster) -> None:
+    """What cannot be stopped goes on; the cell ends, and no later cell waits for it."""
+    # Compiled before: what is interrupted is the waiting.
+    ready.run("slow, quick = (steps.lower(m, count).compile() for count in (10000, 1))").check()
+    result = run_until_said(ready, "made = (slow if jax.process_index() == 1 else quick)(m)\nprint('on')", "on")
+    assert result[1].error is not None
+    assert ready.state == "clean"
+    # The next one is not held up, nor told to be anything but itself.
+    after = ready.run("made.is_ready()").check()
+    assert after[0].text == "True"
+    ready.run("made.block_until_ready(); None").check()
+
+
+def test_a_cell_with_many_arrays_ends(ready: Cluster) -> None:
+    """Thousands of living arrays, then cells that make none, some, and delete all."""
+    ready.run("many = [jax.device_put(float(i)) for i in range(3000)]").check()
+    for source in ("pass", "many[-1] = steps(m, 20)", "del many[10:]", "made = steps(m, 300)"):
+        ready.run(source).check()
+    assert {rank.text for rank in ready.run("made.is_ready()").check()} == {"True"}
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_signal_that_is_not_for_this_cell_is_none(fresh: Fresh, hosts: int) -> None:
+    """A SIGINT names no cell: one that was meant for the cell before does not stop this one, and one that is meant for it does."""
+    cluster = fresh(hosts, 1)
+    late = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(0.1)\n'went on'"
+    assert {rank.text for rank in cluster.run(late).check()} == {"'went on'"}
+    assert cluster.run("import time\ntime.sleep(1000)", timeout_s=0.5).how == "timeout"
+    assert {rank.text for rank in cluster.run(late).check()} == {"'went on'"}
+
+
+def test_ctrl_c_between_the_sending_and_the_waiting_is_the_cells(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell is on its way and nobody waits for it yet: it is interrupted, and its end is waited for."""
+    reader = cluster._event_loop
+    submit = reader.submit
+
+    def submit_and_stop(*args: Any, **kwargs: Any) -> Any:
+        submission = submit(*args, **kwargs)
+        signal.raise_signal(signal.SIGINT)
+        return submission
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reader, "submit", submit_and_stop)
+        result = cluster.run("import time\ntime.sleep(1000)")
+    assert (result.how, result.done, cluster.state) == ("interrupted", True, "clean")
+    assert cluster.run("'next'").check()[0].text == "'next'"
+
+
+def test_a_long_loop_of_two_programs_is_recorded_whole(fresh: Fresh) -> None:
+    """On its way to the notebook it is written as one turn and a count; what is compared and kept is every launch."""
+    cluster = fresh(4, 2)
+    cluster.run(LOCKSTEP).check()
+    result = cluster.run("for _ in range(100): made = float(add(x)), float(top(x))\nmade").check()
+    assert {rank.text for rank in result} == {"(28.0, 7.0)"}
+    record = next(each for each in reversed(cluster.journal.read()[0]) if isinstance(each, CellRecord))
+    assert record.seq == result.seq
+    assert [(trace.ranks, trace.count) for trace in record.launches or ()] == [((0, 1, 2, 3), 200)]
+
+
+@pytest.mark.parametrize(
+    ("source", "undo"),
+    [
+        ("import asyncio\nasyncio.get_event_loop().stop()", ""),
+        ("import asyncio\nasyncio.get_running_loop().stop()\nawait asyncio.sleep(0.01)", ""),
+        ("import asyncio\n_ = [task.cancel() for task in asyncio.all_tasks()]", ""),
+        ("import time\ntrue = time.monotonic\ntime.monotonic = lambda: 0.0", "time.monotonic = true"),
+        (
+            "import os\ntrue = os.getpid, os.write\nos.getpid = os.write = lambda *_: 1 / 0",
+            "os.getpid, os.write = true",
+        ),
+    ],
+)
+def test_the_loop_of_a_rank_goes_on(cluster: Cluster, source: str, undo: str) -> None:
+    """A cell that stops the event loop, empties it or replaces its clock ends, and the next one runs and awaits."""
+    cluster.run(source).check()
+    assert [rank.stdout for rank in cluster.run("print('alive')")] == ["alive\n"] * 4
+    awaited = cluster.run("import asyncio\nawait asyncio.sleep(0.001)\nprint('awaited')")
+    assert [rank.stdout for rank in awaited] == ["awaited\n"] * 4
+    cluster.run(undo).check()
+
+
+OWN = {
+    "a task": ("asyncio.create_task(fail(KeyboardInterrupt))\nawait asyncio.sleep(0.1)", ""),
+    "a task's exit": ("asyncio.create_task(fail(SystemExit(3)))\nawait asyncio.sleep(0.1)", ""),
+    "a callback": ("asyncio.get_running_loop().call_soon(throw)\nawait asyncio.sleep(0.1)", ""),
+    "an awaited task": ("await asyncio.create_task(fail(KeyboardInterrupt))", "KeyboardInterrupt"),
+    "the loop": ("asyncio.get_running_loop().stop()\nawait asyncio.sleep(0.1)", ""),
+    "a signal": ("os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)", "KeyboardInterrupt"),
+    "a signal while it awaits": ("os.kill(os.getpid(), signal.SIGINT)\nawait asyncio.sleep(60)", "KeyboardInterrupt"),
+    "the main thread interrupted": ("_thread.interrupt_main()\ntime.sleep(60)", "KeyboardInterrupt"),
+    "one rank": ("if jax.process_index(): raise KeyboardInterrupt", "KeyboardInterrupt"),
+}
+
+
+@pytest.mark.parametrize(("code", "raised"), OWN.values(), ids=OWN.keys())
+def test_what_ends_a_program_elsewhere_is_the_cells_own_here(cluster: Cluster, code: str, raised: str) -> None:
+    """An interrupt or an exit that the code raises itself, or a loop that it stops: no interrupt by the user, and no rank ends."""
+    cluster.run(
+        "import _thread, asyncio, os, signal, time\nasync def fail(error): raise error\ndef throw(): raise KeyboardInterrupt"
+    ).check()
+    result = cluster.run(code)
+    assert {rank.error.ename for rank in result if rank.error is not None} == ({raised} if raised else set())
+    assert (result.how, result.state) == ("", "clean")
+    assert not [note for note in result.notes if "nterrupted" in note]
+    assert {rank.outcome for rank in result} <= {"ok", "error"}
+    assert {rank.text for rank in cluster.run("1 + 1")} == {"2"}

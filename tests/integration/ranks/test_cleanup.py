@@ -1,0 +1,125 @@
+"""A notebook and its supervisor are killed in one moment: nothing of the cluster goes on without being found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mhnb.cli.cleanup import _find_orphan_reason, end_orphan, find_orphans
+from tests.integration.ranks.conftest import wait_gone
+
+NOTEBOOK = """
+import sys, mhnb
+cluster = mhnb.start(2, 1, name="orphans")
+cell = '''
+import subprocess, jax
+nap = ["sleep", "1000"]
+both = [subprocess.Popen(nap).pid, subprocess.Popen(nap, start_new_session=True).pid]
+both'''
+started = [pid for rank in cluster.run(cell).check() for pid in eval(rank.text)]
+ranks = [cluster.hub_pid, *(rank.pid for rank in cluster.ranks)]
+print(cluster.supervisor_pid, *ranks, *started, flush=True)
+if sys.stdin.readline():
+    cluster.stop()
+    print("stopped", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that drives a cluster whose cell has started four others."""
+    with subprocess.Popen(
+        [sys.executable, "-c", NOTEBOOK],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"MHNB_HOME": str(tmp_path)},
+    ) as process:
+        yield process
+        process.kill()
+
+
+def read_pids(notebook: subprocess.Popen[str]) -> list[int]:
+    """Supervisor, hub, two ranks, and what the cell has started."""
+    assert notebook.stdout is not None
+    return [int(word) for word in notebook.stdout.readline().split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+@pytest.mark.parametrize("also_hub", [False, True])
+def test_what_cells_started_is_found_when_all_were_killed_at_once(
+    notebook: subprocess.Popen[str],
+    also_hub: bool,  # noqa: FBT001
+) -> None:
+    """The ranks end with their supervisor; their subprocesses, also in sessions of their own, are found and ended."""
+    supervisor, hub, *rest = read_pids(notebook)
+    ranks, started = rest[:2], rest[2:]
+    assert not {stray.pid for stray in find_orphans(os.environ)} & set(started)
+    for pid in [notebook.pid, supervisor, *([hub] if also_hub else [])]:
+        os.kill(pid, signal.SIGKILL)
+    notebook.wait()
+    assert wait_gone([supervisor, hub, *ranks]) == []
+    assert all(map(psutil.pid_exists, started))
+    strays = [stray for stray in find_orphans(os.environ) if stray.pid in started]
+    assert {stray.pid for stray in strays} == set(started)
+    assert {stray.kind for stray in strays} == {"sleep, process"}
+    for stray in strays:
+        end_orphan(stray)
+    assert wait_gone(started) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the environment that a process was started with")
+def test_what_a_living_notebook_has_left_running_is_no_stray(notebook: subprocess.Popen[str]) -> None:
+    """A cell's server in a session of its own outlives a stop, as the user meant, until the notebook is gone too."""
+    assert notebook.stdin is not None
+    assert notebook.stdout is not None
+    supervisor, *rest = read_pids(notebook)
+    own_sessions = rest[4::2]
+    notebook.stdin.write("stop\n")
+    notebook.stdin.flush()
+    assert notebook.stdout.readline() == "stopped\n"
+    assert wait_gone([supervisor, *rest[:3]]) == []
+    assert all(map(psutil.pid_exists, own_sessions))
+    assert not {stray.pid for stray in find_orphans(os.environ)} & set(own_sessions)
+    notebook.kill()
+    notebook.wait()
+    strays = [stray for stray in find_orphans(os.environ) if stray.pid in own_sessions]
+    for stray in strays:
+        end_orphan(stray)
+    assert {stray.pid for stray in strays} == set(own_sessions)
+    assert wait_gone(own_sessions) == []
+
+
+def test_a_halted_supervisor_whose_notebook_was_killed_is_ended_with_all_it_holds(
+    notebook: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """It is found by its record, and goes on only to end: its ranks and what they have started in their groups."""
+    supervisor, *held = read_pids(notebook)
+    started = held[3:]
+    os.kill(supervisor, signal.SIGSTOP)
+    notebook.kill()
+    notebook.wait()
+    environment = os.environ | {"MHNB_HOME": str(tmp_path)}
+    (stray,) = [stray for stray in find_orphans(environment) if stray.pid == supervisor]
+    end_orphan(stray)
+    assert wait_gone([supervisor, *held[:3]]) == []
+    for left in [stray for stray in find_orphans(environment) if stray.pid in started]:
+        end_orphan(left)
+    assert wait_gone(started) == []
+
+
+def test_what_ends_while_it_is_judged_is_no_stray() -> None:
+    """Other clusters of this user end at any moment, also between the list of processes and a look at one."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
+        process = psutil.Process(started.pid)
+        started.communicate(b"\n")
+    ours = {"name": "x", "owner": started.pid, "supervisor": started.pid, "keep": False, "ranks": []}
+    assert [_find_orphan_reason(process, record, ()) for record in (None, ours)] == [None, None]

@@ -1,0 +1,181 @@
+"""A rank that sits in a collective where no signal reaches it: the interrupt frees it, and its variables are still there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mhnb.cluster.cluster import Cluster
+from mhnb.errors import CellTimeout, NotClean
+from tests.integration.ranks.test_lockstep import SETUP
+
+Fresh = Callable[..., Cluster]
+
+STUCK = {
+    "one device, inline": (1, "off", "if rank == 0: y = float(add(x))"),
+    "two devices, the queue full": (2, "off", "if rank == 0:\n    for _ in range(5): y = add(x)\n    float(y)"),
+    "all but one": (1, "parity", "if rank != 1: y = float(add(x))\nelse: time.sleep(1000)"),
+}
+"""Devices of a rank, a guard under which nothing refuses the cell, and the cell."""
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize(("devices", "guard", "code"), STUCK.values(), ids=STUCK.keys())
+def test_a_rank_stuck_in_a_collective_is_freed_and_keeps_its_variables(
+    fresh: Fresh, frees_soon: None, devices: int, guard: str, code: str
+) -> None:
+    """Tainted, not dead; what is there can be pulled; a collective after `accept` raises on every rank, and never hangs."""
+    cluster = fresh(4, devices)
+    cluster.run(f"{SETUP}\nkept = 41 + rank").check()
+    # From the second call on C++ launches it.
+    cluster.run("float(add(x))", guard=guard).check()
+    before = [rank.pid for rank in cluster.ranks]
+    result = cluster.run(code, guard=guard, timeout_s=3)
+    assert result.state == "tainted", result.notes
+    assert "sat in a collective that no signal ends" in cluster.reason
+    assert {rank.outcome for rank in result} <= {"ok", "error", "interrupted"}
+    with pytest.raises(CellTimeout):
+        result.check()
+    with pytest.raises(NotClean, match="restart --replay"):
+        cluster.run("1")
+    cluster.accept()
+    assert [rank.pid for rank in cluster.ranks] == before
+    assert cluster.pull("kept", each=True) == [41, 42, 43, 44]
+    after = cluster.run("float(add(x))", guard="off", timeout_s=60)
+    assert [rank.outcome for rank in after] == ["error"] * 4
+    assert all(rank.error is not None and "Gloo" in rank.error.evalue for rank in after)
+    assert after.state == "tainted"
+    again = cluster.restart(replay=True)
+    assert {rank.text for rank in again.run("float(add(x)), kept - rank")} == {"(28.0, 41)"}
+    again.stop()
+
+
+ALONE = {
+    "an effect whose result is kept": (2, "off", "if rank == 0: y = told(x)"),
+    "an effect whose result is dropped": (2, "off", "if rank == 0: told(x)"),
+    "a thread": (
+        1,
+        "parity",
+        "thread = threading.Thread(target=add, args=(x,))\nif rank == 0: thread.start(); thread.join()",
+    ),
+}
+TOLD = """
+def tell(v):
+    total = v.sum()
+    jax.debug.print("{}", total)
+    return total
+told = jax.jit(tell, out_shardings=whole)
+"""
+
+
+@pytest.mark.parametrize(("devices", "guard", "code"), ALONE.values(), ids=ALONE.keys())
+def test_what_one_rank_launches_alone_does_not_leave_a_clean_state(
+    fresh: Fresh, frees_soon: None, devices: int, guard: str, code: str
+) -> None:
+    """The end of the cell does not wait for what never comes, such as a print of the program, and nobody is killed."""
+    cluster = fresh(2, devices)
+    cluster.run(f"{SETUP}{TOLD}").check()
+    # From the second call on C++ launches it.
+    cluster.run("float(add(x))", guard=guard).check()
+    result = cluster.run(code, guard=guard, timeout_s=3)
+    assert result.state == "tainted", result.notes
+    assert {rank.outcome for rank in result} <= {"ok", "error", "interrupted"}
+
+
+@pytest.mark.other_python
+def test_what_no_signal_and_no_closed_connection_ends_is_killed(fresh: Fresh, kills_soon: None) -> None:
+    """Native code that holds the interpreter: the last rung is the truth, and the variables come back by a replay."""
+    cluster = fresh(2, 1)
+    cluster.run("kept = 5").check()
+    code = (
+        "import collections, itertools, jax\nif jax.process_index(): collections.deque(itertools.repeat(0), maxlen=0)"
+    )
+    result = cluster.run(code, timeout_s=1)
+    assert (result.how, result.state, result[1].outcome) == ("timeout", "dead", "killed")
+    assert result[1].error is not None
+    assert "did not end after the interrupt and was killed" in result[1].error.evalue
+    with pytest.raises(CellTimeout):
+        result.check()
+    again = cluster.restart(replay=True)
+    assert {rank.text for rank in again.run("kept")} == {"5"}
+    again.stop()
+
+
+@pytest.mark.parametrize("guard", [pytest.param("lockstep", marks=pytest.mark.other_python), "parity", "off"])
+def test_after_accept_a_collective_that_was_left_meets_nothing(fresh: Fresh, guard: str) -> None:
+    """Rank 0 left a sum that nobody else made: the next sum is not taken for it, and nobody waits for rank 0, under any guard."""
+    cluster = fresh(2, 2)
+    cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4")).check()
+    cluster.run("more = x * 100").check()
+    left = cluster.run("if rank == 0: y = add(more)", guard="parity", timeout_s=3)
+    assert (left.state, left[0].outcome) == ("tainted", "interrupted")
+    cluster.accept()
+    result = cluster.run("y = float(add(x))", guard=guard, timeout_s=100)
+    assert (result.how, result.state) == ("", "tainted")
+    assert [rank.error.ename for rank in result if rank.error is not None] == ["OrderMismatch"] * 2
+    first, second = (rank.error.evalue for rank in result if rank.error is not None)
+    assert "would meet jit(" in first
+    assert "%mhjax restart --replay" in first
+    assert "rank 0   refused it: a collective that it left in an earlier cell still waits" in second
+    assert "the cluster is clean" not in second
+    lifted = [note for note in result.notes if f"guard lockstep instead of {guard}: rank 0 left" in note]
+    assert len(lifted) == (guard != "lockstep")
+    cluster.accept()
+    assert {rank.text for rank in cluster.run("1 + 1", guard=guard)} == {"2"}
+    again = cluster.restart(replay=True)
+    assert {rank.text for rank in again.run("float(add(x))")} == {"6.0"}
+    again.stop()
+
+
+HANGS = {
+    "a sum under cond on one device": "half(x).block_until_ready()",
+    "dispatched, and not looked at": "y = half(x); del y",
+    "in a thread of the cell's": "thread = threading.Thread(target=half, args=(x,)); thread.start(); thread.join()",
+    "a callback that never returns": "asleep(x).block_until_ready()",
+}
+HALF = """
+import threading
+half = jax.jit(jax.shard_map(
+    lambda v: jax.lax.cond(jax.lax.axis_index("x") == 0, lambda v: v, lambda v: v + jax.lax.psum(v, "x"), v),
+    mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False))
+def wait(v):
+    if rank == 1: threading.Event().wait()
+    return v
+def slow(v): return jax.lax.psum(jax.pure_callback(wait, jax.ShapeDtypeStruct(v.shape, v.dtype), v), "x")
+asleep = jax.jit(jax.shard_map(slow, mesh=mesh, in_specs=P("x"), out_specs=P(), check_vma=False))
+"""
+
+
+@pytest.mark.parametrize("code", HANGS.values(), ids=HANGS.keys())
+def test_a_launch_that_hangs_by_itself_is_not_left_behind_a_clean_state(
+    fresh: Fresh, frees_soon: None, code: str
+) -> None:
+    """All ranks agreed on it, and it never ends: the ladder frees it, the state is tainted, and the next cell is refused at once."""
+    cluster = fresh(2, 2)
+    cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4") + HALF).check()
+    result = cluster.run(code, timeout_s=3)
+    assert (result.how, result.state) == ("timeout", "tainted"), result.notes
+    assert "sat in a collective that no signal ends" in cluster.reason
+    with pytest.raises(NotClean, match="restart --replay"):
+        cluster.run("float(add(x))")
+    again = cluster.restart(replay=True)
+    assert {rank.text for rank in again.run("float(add(x))")} == {"6.0"}
+    again.stop()
+
+
+def test_who_waits_for_a_launch_of_an_earlier_cell_in_vain_taints(fresh: Fresh) -> None:
+    """A launch that computes for ever is not freed, as it may end; the cell that was interrupted waiting for it says that it is left."""
+    cluster = fresh(2, 2)
+    cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4")).check()
+    cluster.run(
+        "spin = jax.jit(lambda v: jax.lax.while_loop(lambda c: c[1] >= 0, lambda c: (c[0] * 0.5, (c[1] + 1) % 7), (v.sum(), 0))[0])"
+    ).check()
+    computing = cluster.run("more = spin(x)", timeout_s=3)
+    assert (computing.how, computing.state) == ("timeout", "clean"), computing.notes
+    assert "still run, and the next collective waits for them" in "\n".join(computing.notes)
+    waiting = cluster.run("float(add(x))", timeout_s=3)
+    assert (waiting.how, waiting.state) == ("timeout", "tainted"), waiting.notes
+    assert "left jit(<lambda>) of cell 3 before its end" in "\n".join(waiting.notes)
+    with pytest.raises(NotClean, match="restart --replay"):
+        cluster.run("float(add(x))")

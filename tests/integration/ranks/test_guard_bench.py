@@ -1,0 +1,68 @@
+"""What the bench of the guard calls bare and guarded, on real ranks: no time is looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mhnb.cluster.cluster import Cluster
+from tests.bench.launches import KINDS
+from tests.support.source import ROOT
+
+SETUP = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.bench import launches
+from tests.bench.launches import KINDS, check_bare, find_hooks, lift, measure
+hooks = find_hooks()
+now = lambda: [vars(hook.owner)[hook.name] for hook in hooks]
+wrapped = [hook.wrapped for hook in hooks]
+"""
+GIVE_BACK = f"""
+launches._kinds.clear()
+for name in [name for name in sys.modules if name.partition('.')[0] == 'tests']: del sys.modules[name]
+sys.path.remove({str(ROOT)!r})
+"""
+LEAVES = {"a training step, 601 leaves": 13}
+
+
+@pytest.fixture
+def ready(cluster: Cluster) -> Iterator[Cluster]:
+    """The shared cluster with the bench imported; it is forgotten afterwards."""
+    cluster.run(SETUP).check()
+    yield cluster
+    cluster.run(GIVE_BACK).check()
+
+
+FIRST = next(iter(KINDS))
+
+
+@pytest.mark.parametrize(
+    ("kind", "guard"), [*((kind, "lockstep") for kind in KINDS), (FIRST, "off"), (FIRST, "parity")]
+)
+def test_each_kind_is_called_bare_and_guarded(ready: Cluster, kind: str, guard: str, tmp_path: Path) -> None:
+    """Both sides take as many turns, no line of mhnb's runs in a bare call, and the cell leaves the cluster clean."""
+    row = (kind, LEAVES.get(kind, 3))
+    result = ready.run(f"measure({row!r}, 2, {str(tmp_path / 'took.json')!r})", guard=guard).check()
+    took = json.loads((tmp_path / "took.json").read_text())
+    assert len(took["bare"]) == len(took["guarded"]) == 2 * KINDS[kind].often
+    assert result.state == "clean"
+
+
+def test_a_guarded_call_is_not_taken_for_a_bare_one(ready: Cluster) -> None:
+    """The check that a call is bare finds mhnb's own lines in a launch under lockstep."""
+    ready.run("kind = KINDS['collective, one small argument'](1); given = kind.make()").check()
+    result = ready.run("check_bare(lambda: kind.call(given))")
+    assert {rank.error.ename for rank in result if rank.error} == {"RuntimeError"}
+    assert all(rank.error and "the bare call is not bare: it ran" in rank.error.evalue for rank in result)
+
+
+def test_jax_is_as_it_was_afterwards(ready: Cluster) -> None:
+    """While it is lifted nothing of JAX is mhnb's; afterwards all is, also when the block raised."""
+    ready.run("with lift(hooks): inside = find_hooks()").check()
+    assert {rank.text for rank in ready.run("len(hooks) > 5, inside, now() == wrapped").check()} == {"(True, [], True)"}
+    ready.run("try:\n    with lift(hooks): 1 / 0\nexcept ZeroDivisionError: pass").check()
+    assert {rank.text for rank in ready.run("now() == wrapped").check()} == {"True"}

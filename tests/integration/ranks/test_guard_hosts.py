@@ -1,0 +1,276 @@
+"""Lockstep where the ranks are on several hosts: what holds on one machine holds there, word for word.
+
+The board is on the first host. Rank 0 is there, ranks 1 and 2 are on a second host and rank 3 on a third one.
+Many tests of one machine run here once more, by import.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mhnb.cluster.cluster import Cluster
+from mhnb.core.output.results import CellResult
+from tests.integration.ranks.conftest import wait_gone
+from tests.integration.ranks.hosts import HostsCluster, Wire
+from tests.integration.ranks.test_lockstep import (
+    SETUP,
+    check_sum,
+    gives_up_again_and_again,
+    names,
+    run_until_said,
+    texts,
+)
+from tests.integration.ranks.test_other_programs import refusal
+
+HOSTS = [[0], [1, 2], [3]]
+
+
+@pytest.fixture(scope="module")
+def far() -> Iterator[HostsCluster]:
+    """One cluster on three hosts for tests that leave it clean."""
+    cluster = HostsCluster(HOSTS, 2, "far")
+    cluster.wait_ready()
+    pids = cluster.pids
+    yield cluster
+    cluster.stop()
+    assert wait_gone(pids) == []
+
+
+@pytest.fixture
+def cluster(far: HostsCluster) -> Iterator[Cluster]:
+    """The shared cluster on three hosts, clean before and after."""
+    assert far.state == "clean", far.reason
+    far.run("0").check()
+    yield far
+    assert far.state == "clean", far.reason
+
+
+def test_what_differs_is_said_across_hosts(ready: Cluster) -> None:
+    """Each rank learns what programs of one name differ in, also those that other hosts have compiled."""
+    text = refusal(
+        ready.run(
+            "f = jax.jit(lambda v, k: (v * k).sum(), static_argnums=1)\nsteps = 3 + (jax.process_index() == 3)\nf(x, steps)"
+        )
+    )
+    assert "compiled where steps = 3\n" in text
+    assert text.rstrip().endswith("compiled where steps = 4")
+
+
+def test_the_guard_is_there_on_every_host(ready: Cluster) -> None:
+    """One board, reached from all of them: rank 0 at the board, the others through the delegate."""
+    assert ready.guard == "lockstep"
+    kinds = ready.run("import mhnb.rank.jax_private as hooks; type(hooks._recorder.gate._backend).__name__").check()
+    assert [rank.text for rank in kinds] == ["'LocalAgreement'", *["'RemoteAgreement'"] * 3]
+
+
+SUB = """
+def total(members, f=lambda a: a.sum()):
+    sub = Mesh(np.array([d for d in jax.devices() if d.process_index in members]), ('y',))
+    n = 2 * len(members)
+    a = jax.make_array_from_callback((n,), NamedSharding(sub, P('y')), lambda i: np.arange(n, dtype=np.float32)[i])
+    return float(jax.jit(f, out_shardings=NamedSharding(sub, P()))(a))
+"""
+
+
+def test_a_mesh_on_one_far_host_alone_is_agreed_on_there(ready: Cluster) -> None:
+    """The ranks of the first host have no part in it, and do other things meanwhile."""
+    ready.run(SUB).check()
+    result = ready.run(
+        "got = [total((1, 2)) for _ in range(3)] if rank in (1, 2) else None\ngot, float(add(x))"
+    ).check()
+    assert [rank.text for rank in result] == [
+        "(None, 28.0)",
+        "([6.0, 6.0, 6.0], 28.0)",
+        "([6.0, 6.0, 6.0], 28.0)",
+        "(None, 28.0)",
+    ]
+    result = ready.run(
+        "total((1, 2), (lambda a: a.sum()) if rank == 1 else (lambda a: a.max())) if rank in (1, 2) else 0"
+    )
+    assert names(result) == ["", "OrderMismatch", "OrderMismatch", ""]
+    (text,) = texts(result)
+    assert "rank 1 " in text
+    assert "rank 2 " in text
+    check_sum(ready)
+
+
+def test_meshes_of_two_hosts_each_go_on_by_themselves(ready: Cluster) -> None:
+    """Ranks 0 and 3, and ranks 1 and 2: no order holds between the two."""
+    code = (
+        SUB + "pair = (0, 3) if rank in (0, 3) else (1, 2)\nsum(total(pair) for _ in range(4 if rank in (0, 3) else 9))"
+    )
+    result = ready.run(code).check()
+    assert [rank.text for rank in result] == ["24.0", "54.0", "54.0", "24.0"]
+    check_sum(ready)
+
+
+@pytest.mark.usefixtures("agrees_late")
+def test_an_interrupt_stops_the_ranks_of_all_hosts_before_the_same_launch(ready: Cluster) -> None:
+    """Clean, with the same number of steps made on every rank, each time."""
+    loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
+    for _ in range(8):
+        result = run_until_said(ready, loop, "on")
+        assert (result.how, result.state) == ("interrupted", "clean")
+        assert {rank.outcome for rank in result} == {"interrupted"}
+        assert len({rank.text for rank in ready.run("step").check()}) == 1
+    check_sum(ready)
+
+
+def test_who_gives_up_again_and_again_on_a_far_host_is_held(ready: Cluster, tmp_path: Path) -> None:
+    """Rank 3's posts are kept at four places too: a fifth attempt must not pass for the first."""
+    gives_up_again_and_again(ready, tmp_path, quitter=3)
+
+
+def test_a_bell_on_a_far_host_that_rings_again_and_again_does_not_break_the_agreement(
+    ready: Cluster,
+    tmp_path: Path,
+) -> None:
+    """Every exception takes the wish back and waits for the answer; what was agreed on afterwards is agreed on."""
+    code = (
+        f"flag = {str(tmp_path / 'rung')!r}"
+        """
+import os, signal
+def bell(_, frame):
+    # Only in the wait: what it does to the cell's own code is the cell's business.
+    while frame is not None:
+        if frame.f_code.co_name in ('wait', 'withdraw'): raise TimeoutError('the bell')
+        frame = frame.f_back
+if rank == 1:
+    signal.signal(signal.SIGALRM, bell)
+    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.001)
+else:
+    while not os.path.exists(flag): time.sleep(0.05)
+try: y = float(add(x))
+except Exception as error: got = type(error).__name__
+finally:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    open(flag, 'w').close()
+got"""
+    )
+    result = ready.run(code, timeout_s=60)
+    assert [rank.text for rank in result] == ["'OrderMismatch'", "'TimeoutError'", "'OrderMismatch'", "'OrderMismatch'"]
+    check_sum(ready)
+
+
+def test_a_thread_of_a_far_rank_that_outlives_its_cell_is_nobodys_mismatch(ready: Cluster) -> None:
+    """Its wish goes with the cell, and the next cell's launches are agreed on."""
+    code = """
+caught = []
+def late():
+    try: add(x)
+    except BaseException as error: caught.append(str(error))
+if rank == 2:
+    import sys; sys.setswitchinterval(0.005)
+    import mhnb.rank.jax_private as hooks
+    thread = threading.Thread(target=late, daemon=True); thread.start()
+    while not (hooks._recorder.gate.has_launching_threads() or caught): time.sleep(0.001)"""
+    result = ready.run(code)
+    # The cell waits for a thread that is about to launch; on the others it has ended without the launch.
+    assert names(result) in (["", "", "OrderMismatch", ""], ["", "", "", ""])
+    check_sum(ready)
+
+
+WAITS = """
+import os
+if rank == 0:
+    import mhnb.rank.jax_private as hooks
+    while not os.path.exists(flag): time.sleep(0.05)
+    while is_lost and hooks._recorder.gate._backend._board.ended_seq(1) < 1 << 31: time.sleep(0.05)
+else: print('on', flush=True)
+y = float(add(x))"""
+"""Rank 1 says that it is about to wait, and rank 0 comes when it is told to, and the board knows of the loss."""
+
+
+@pytest.fixture
+def pair(leftovers: None) -> Iterator[Callable[..., HostsCluster]]:
+    """Start a cluster of two hosts, a rank each, for one test alone."""
+    started: list[HostsCluster] = []
+
+    def begin(**options: Any) -> HostsCluster:
+        started.append(HostsCluster([[0], [1]], 1, "pair", **options))
+        started[-1].wait_ready()
+        started[-1].run(SETUP).check()
+        return started[-1]
+
+    yield begin
+    for cluster in started:
+        pids = cluster.pids
+        cluster.stop()
+        assert wait_gone(pids) == []
+
+
+def run_and_break(cluster: HostsCluster, act: Callable[[], None], *, is_lost: bool = True) -> CellResult:
+    """Run a cell in which rank 1 waits for rank 0, and do something to it meanwhile."""
+    done, flag = threading.Event(), Path(tempfile.mkdtemp()) / "acted"
+
+    def look(snapshot: CellResult) -> None:
+        if not done.is_set() and "on" in snapshot[1].stdout:
+            done.set()
+            act()
+            flag.touch()
+
+    result = cluster.run(f"flag, is_lost = {str(flag)!r}, {is_lost}{WAITS}", on_snapshot=look, timeout_s=60)
+    shutil.rmtree(flag.parent)
+    assert done.is_set()
+    assert result.how == "", "no time limit was needed"
+    return result
+
+
+def check_lost(cluster: HostsCluster, result: CellResult) -> None:
+    """Rank 1 cannot be reached: neither rank launches, nor do they later."""
+    assert names(result) == ["OrderMismatch", "RanksLost"]
+    told = [rank.error.evalue for rank in result if rank.error is not None]
+    assert "rank 1   was lost before it: it died, or its connection did" in told[0]
+    assert "nothing was launched on rank 1" in told[1]
+    assert "%mhjax restart --replay" in told[1]
+    again = cluster.run("y = float(add(x))", timeout_s=60)
+    assert names(again) == ["OrderMismatch", "RanksLost"]
+    assert again.how == ""
+
+
+def test_a_connection_that_is_cut_ends_every_wait(pair: Callable[..., HostsCluster]) -> None:
+    """The rank behind it does not launch and says why; the others do not wait for it, now or later."""
+    wires: list[Wire] = []
+
+    def way(_host: int, url: str) -> str:
+        wires.append(Wire(url))
+        return wires[-1].url
+
+    cluster = pair(way=way)
+    check_lost(cluster, run_and_break(cluster, wires[0].cut))
+
+
+def test_a_delegate_that_dies_ends_every_wait(pair: Callable[..., HostsCluster]) -> None:
+    """Its supervisor says on the board that the ranks of other hosts are lost. Here all was started afresh, as on macOS."""
+    cluster = pair(fork=False)
+    delegates = [
+        process
+        for process in psutil.Process(cluster.supervisor_pid).children()
+        if "mhnb.rank.guard.agreement_server" in process.cmdline()
+    ]
+    (delegate,) = delegates
+    check_lost(cluster, run_and_break(cluster, delegate.kill))
+
+
+def test_a_far_rank_that_is_killed_while_it_waits_is_the_end_of_the_cluster_and_of_no_patience(
+    pair: Callable[..., HostsCluster],
+) -> None:
+    """As on one machine: dead, at once, and nothing is left."""
+    cluster = pair()
+    pid = cluster.ranks[1].pid
+    assert pid is not None
+    result = run_and_break(cluster, lambda: os.kill(pid, signal.SIGKILL), is_lost=False)
+    assert result[1].outcome == "died"
+    # Which of the two reaches it first, its fellow's end or ours, is nobody's to say.
+    assert result[0].outcome in ("killed", "error")
+    assert result.state == "dead"

@@ -1,0 +1,428 @@
+"""Host data that no rank can compare whole, and what a launch takes before it is computed: nothing goes on silently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.status import describe_guard
+from tests.integration.ranks.test_lockstep import names, texts
+
+SETUP = """
+import threading
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+rank = jax.process_index()
+mesh = Mesh(np.array(jax.devices()), ('x',))
+rows, whole = NamedSharding(mesh, P('x')), NamedSharding(mesh, P())
+half = NamedSharding(Mesh(mesh.devices.reshape(2, 4), ('data', 'model')), P('data'))
+def lay(values, sharding=rows): return jax.make_array_from_callback(values.shape, sharding, lambda i: values[i])
+v = np.arange(8, dtype=np.float32)
+x = lay(v)
+add = jax.jit(lambda a: a.sum(), out_shardings=whole)
+prod = jax.jit(lambda w, a: (w * a).sum(), out_shardings=whole)
+order = ['a', 'b'] if rank % 2 else ['b', 'a']
+sides = ['a', 'b'] if rank < 2 else ['b', 'a']
+float(add(x)), float(prod(x, x))
+"""
+
+
+@pytest.fixture
+def ready(cluster: Cluster) -> Cluster:
+    """The shared cluster with a mesh, a global array and two collectives."""
+    cluster.run(SETUP).check()
+    return cluster
+
+
+def check_refused(cluster: Cluster, code: str, **options: Any) -> str:
+    """Every rank refuses, the state stays clean, and the next sum is right; return the common text."""
+    result = cluster.run(code, **options)
+    assert set(names(result)) == {"OrderMismatch"}, [rank.text for rank in result]
+    assert result.state == "clean", cluster.reason
+    assert {rank.text for rank in cluster.run("float(add(x))").check()} == {"28.0"}
+    (text,) = texts(result)
+    return text
+
+
+SWAPPED = {
+    "in a listing's order": "for k in order: float(add(data[k]))",
+    "after a program without a collective": "norm = jax.jit(lambda a: a / 2)\nfor k in order: float(add(norm(data[k])))",
+    "of one cell": "both = {k: lay(v * n) for k, n in (('a', 1), ('b', 100))}\nfor k in order: float(add(both[k]))",
+    "by pmap": "for k in order: jax.pmap(lambda a: jax.lax.psum(a, 'i'), 'i')(pieces[k])",
+    "that pmap made alone": "for k in order: jax.pmap(lambda a: jax.lax.psum(a, 'i'), 'i')(mapped[k])",
+    "that pmap made of arrays of each device": "for k in order: jax.pmap(lambda a: jax.lax.psum(a, 'i'), 'i')(again[k])",
+    "made in a cell that awaits": (
+        "import asyncio\nawait asyncio.sleep(0)\nboth = {k: lay(v * n) for k, n in (('a', 1), ('b', 100))}\n"
+        "for k in order: float(add(both[k]))"
+    ),
+    "by a choice": "float(add(data[order[0]]))",
+    "of which some ranks hold the same part": "for k in sides: float(add(shared[k]))",
+    "that device_put laid out": "for k in order: float(add(put[k]))",
+    "of arrays of each device": "for k in order: float(add(joined[k]))",
+    "of process-local data": "for k in order: float(add(local[k]))",
+}
+TABLES = """
+names = ('a', 'b')
+data = {k: lay(v * (1 if k == 'a' else 100)) for k in names}
+shared = {k: lay(v * (1 if k == 'a' else 100), half) for k in names}
+put = {k: jax.device_put(v * (1 if k == 'a' else 100), rows) for k in names}
+def parts(n): return [jax.device_put(np.full(1, n, np.float32), d) for d in jax.local_devices()]
+joined = {k: jax.make_array_from_single_device_arrays((8,), rows, parts(1 if k == 'a' else 100)) for k in names}
+local = {k: jax.make_array_from_process_local_data(rows, np.full(2, 1 if k == 'a' else 100, np.float32)) for k in names}
+devices = Mesh(mesh.devices, ('i',))
+def stack(n): return jax.make_array_from_callback((8, 1), NamedSharding(devices, P('i')), lambda i: np.full((1, 1), n, np.float32))
+pieces = {k: stack(1 if k == 'a' else 100) for k in names}
+half_of = jax.pmap(lambda a: a / 2, 'i')
+mapped = {k: half_of(np.full((2, 1), 1 if k == 'a' else 100, np.float32)) for k in names}
+here = NamedSharding(Mesh(np.array(jax.local_devices()), ('i',)), P('i'))
+own = {k: jax.device_put(np.full((2, 1), n, np.float32), here) for k, n in (('a', 1), ('b', 100))}
+again = {k: half_of(own[k]) for k in names}
+"""
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("use", SWAPPED.values(), ids=SWAPPED.keys())
+def test_sharded_host_data_in_a_rank_s_own_order_is_refused(ready: Cluster, use: str) -> None:
+    """Each of these was a wrong number on every rank: an order of files, say, which each rank lists for itself."""
+    ready.run(TABLES).check()
+    text = check_refused(ready, use)
+    assert "The program is the same, the arrays are not" in text
+
+
+NO_ALARM = {
+    "in one order": (
+        TABLES,
+        "for k in ('b', 'a'): y = float(add(data[k])) + float(add(shared[k])) + float(add(local[k]))",
+    ),
+    "batches of a loop": ("pass", "for n in range(3): y = float(add(lay(v + n)))"),
+    "a rank skips a sample": (
+        "pass",
+        "for n in [n for n in range(4) if n != rank][:3]: y = float(add(lay(v + n)))",
+    ),
+    "a rank that makes its part again": ("data = lay(v * 2)", "y = float(add(data))"),
+    "a thread that makes batches ahead": (
+        "import queue",
+        """
+q = queue.Queue(2)
+def feed():
+    for n in range(4): q.put(lay(v + n))
+t = threading.Thread(target=feed); t.start()
+for n in range(4): y = float(add(q.get()))
+t.join()""",
+    ),
+    "tasks that end in any order": (
+        """
+import asyncio, random
+made = {}
+async def load(name):
+    for _ in range(random.Random(f"{rank} {name}").randrange(20)): await asyncio.sleep(0)
+    made[name] = lay(v + len(name))
+await asyncio.gather(*map(load, ("a", "bb", "ccc", "dddd")))
+here = lay(v)
+await asyncio.sleep(0)""",
+        "y = [float(add(made[name])) for name in sorted(made)], float(add(here))",
+    ),
+    "tasks of a loop of its own": (
+        """
+import asyncio, random
+made = {}
+async def load(name):
+    for _ in range(random.Random(f"{rank} {name}").randrange(20)): await asyncio.sleep(0)
+    made[name] = lay(v + len(name))
+async def load_all(): await asyncio.gather(*map(load, ("a", "bb", "ccc", "dddd")))
+t = threading.Thread(target=lambda: asyncio.run(load_all())); t.start(); t.join()""",
+        "y = [float(add(made[name])) for name in sorted(made)]",
+    ),
+    "a checkpoint of many alike": (
+        """
+import orbax.checkpoint, tempfile, os
+from jax.experimental import multihost_utils
+names = [f"layer{n}" for n in range(12)]
+folder = multihost_utils.broadcast_one_to_all(np.frombuffer(tempfile.mkdtemp().encode().ljust(200), np.uint8)).tobytes().decode().strip()
+tree = {name: lay(v + n, rows if n % 2 else half) for n, name in enumerate(names)}
+saver = orbax.checkpoint.StandardCheckpointer()
+saver.save(os.path.join(folder, "saved"), tree); saver.wait_until_finished()
+target = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree)
+back = saver.restore(os.path.join(folder, "saved"), target)""",
+        "y = [float(add(back[name])) for name in names]",
+    ),
+    "a tree of process-local data": (
+        "tree = jax.make_array_from_process_local_data(rows, {'a': np.ones(2), 'b': [np.zeros(2)]})",
+        "y = jax.tree.map(add, tree)",
+    ),
+    "empty arrays and numbers": (
+        "e = jax.make_array_from_callback((0, 8), NamedSharding(mesh, P(None, 'x')), lambda i: np.zeros((0, 8))[i])",
+        "y = add(e), add(jax.device_put(np.float32(2), whole)), add(jax.device_put(3, whole))",
+    ),
+    "by pmap": (
+        TABLES,
+        """
+total = jax.pmap(lambda a: jax.lax.psum(a, 'i'), 'i')
+if rank == 1: print(half_of(own['a']))
+for k in ('b', 'a'): y = total(mapped[k]) + total(again[k]) + total(half_of(own[k])) + total(own[k])
+if rank == 1: y = total(np.ones((2, 1), np.float32))
+else: y = total(np.zeros((2, 1), np.float32))""",
+    ),
+    "narrow types": (
+        """
+import ml_dtypes
+kinds = [jnp.bfloat16, jnp.int4, jnp.float8_e4m3fn, np.complex64, np.bool_]
+made = [jax.device_put(np.ones(8, kind), s) for kind in kinds for s in (rows, whole)]""",
+        "y = [jax.jit(lambda a: (a == a[0]).all(), out_shardings=whole)(each) for each in made]",
+    ),
+    "memory of the host": (
+        "pinned = jax.device_put(v, NamedSharding(mesh, P(), memory_kind='unpinned_host')) if False else lay(v, whole)",
+        "y = add(pinned)",
+    ),
+}
+
+
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize(("make", "use"), NO_ALARM.values(), ids=NO_ALARM.keys())
+def test_host_data_that_is_used_alike_raises_no_alarm(ready: Cluster, make: str, use: str, guard: str) -> None:
+    """Whatever each rank has in its part, and whichever thread made it."""
+    ready.run(make, guard=guard).check()
+    result = ready.run(use, guard=guard).check()
+    assert (result.state, result.notes) == ("clean", ())
+
+
+def test_what_was_made_in_another_order_names_the_cure(ready: Cluster) -> None:
+    """Made in a listing's own order and used by name: nothing tells that from a mistake, so it is refused, and says how to make it."""
+    ready.run("data = {}\nfor k in order: data[k] = lay(v * (1 if k == 'a' else 100))").check()
+    notes = ready.run("for k in ('a', 'b'): float(add(data[k]))").notes
+    assert not any("--replay" in note for note in notes)
+    assert notes[0].startswith("array 1 of the launch, f32[8], is from sharded host data (cell ")
+    assert notes[1] == "Sort what you list; make each array on the same line, as often on every rank. · clean"
+
+
+def test_a_rank_that_makes_its_part_again_is_let_in_and_said(ready: Cluster) -> None:
+    """With --ranks a rank mends what it failed to load: that part is not compared, and each cell that takes it says so."""
+    ready.run("data = lay(v * 2)").check()
+    ready.run("data = lay(v * 2)", ranks=[1]).check()
+    for _ in range(2):
+        result = ready.run("float(add(data))").check()
+        assert {rank.text for rank in result} == {"56.0"}
+        (note,) = result.notes
+        assert note.startswith("1 array was not compared: ")
+
+
+DONATED = """
+init = jax.jit(lambda key: jax.lax.fori_loop(0, 60, lambda n, p: jnp.tanh(p @ p), jax.random.normal(key, (400, 400))))
+def loss(p, x): return p.mean() * x.sum()
+step = jax.jit(lambda p, x: (p - 0.1 * jax.grad(loss)(p, x), loss(p, x)), donate_argnums=0)
+shown = jax.jit(loss)
+p, _ = step(init(jax.random.key(0)), x)
+"""
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+def test_parameters_of_a_seed_of_the_rank_s_own_are_never_trained_on_silently(ready: Cluster, guard: str) -> None:
+    """The first step takes them for good while they are computed: so lockstep waits for them, and in each cell, not in the first only."""
+    ready.run(DONATED).check()
+    for _ in range(2):
+        code = "p = init(jax.random.key(rank))\nfor _ in range(3): p, y = step(p, x)"
+        if guard == "lockstep":
+            check_refused(ready, code)
+            continue
+        assert ready.run(code, guard=guard).state == "tainted"
+        assert (
+            "the ranks gave one launch different values, f32[400,400]" in ready.reason
+            or "line 2:  for _" in ready.reason
+        )
+        ready.accept()
+    equal = ready.run("p = init(jax.random.key(7))\nfor _ in range(3): p, y = step(p, x)", guard=guard).check()
+    assert (equal.state, equal.notes) == ("clean", ())
+
+
+def test_what_is_looked_at_and_then_donated_is_compared(ready: Cluster) -> None:
+    """The first launch leaves it; the second takes it, before it can be hashed at the cell's end."""
+    ready.run(DONATED + "y = shown(init(jax.random.key(0)), x)").check()
+    result = ready.run("p = init(jax.random.key(rank % 2))\nbefore = shown(p, x)\np, y = step(p, x)")
+    assert result.state == "tainted"
+    ready.accept()
+    equal = ready.run("p = init(jax.random.key(5))\nbefore = shown(p, x)\np, y = step(p, x)").check()
+    assert equal.notes == ()
+
+
+def test_many_values_that_are_still_computed_are_compared(ready: Cluster) -> None:
+    """Of more than are kept the launch waits for the rest."""
+    ready.run("many = jax.jit(lambda x, *p: sum(e.mean() for e in p) * x.sum())\n" + DONATED).check()
+    code = "p = init(jax.random.key({}))\ny = many(x, *(p * n for n in range(300)))"
+    check_refused(ready, code.format("rank % 2"))
+    assert ready.run(code.format("3")).check().notes == ()
+
+
+def test_copies_of_any_size_are_compared(fresh: Callable[..., Cluster]) -> None:
+    """Of host memory nothing is too large to be hashed: it is copied to each device anyway."""
+    cluster = fresh(2, 1)
+    cluster.run(SETUP.replace("(2, 4)", "(2, 1)").replace("arange(8", "arange(4")).check()
+    make = "w = lay(np.full(5 * 2**20, {}, np.float32), whole)"
+    assert cluster.run(make.format("2")).check().notes == ()
+    assert cluster.run(make.format("rank")).state == "tainted"
+    cluster.accept()
+    given = "y = jax.jit(lambda w, a: w.mean() * a.sum())(np.full(5 * 2**20, {}, np.float32), x)"
+    assert cluster.run(given.format("2")).check().notes == ()
+    assert set(names(cluster.run(given.format("rank")))) == {"OrderMismatch"}
+    cluster.run("two = [lay(np.full(5 * 2**20, n, np.float32), whole) for n in range(2)]").check()
+    assert set(names(cluster.run("y = jax.jit(lambda w, a: w.mean() * a.sum())(two[rank], x)"))) == {"OrderMismatch"}
+
+
+MADE = {
+    "keys by a callback": "w = jax.make_array_from_callback((), whole, lambda i: jax.random.key({n}))",
+    "keys of each device": (
+        "parts = [jax.device_put(jax.random.key({n}), d) for d in jax.local_devices()]\n"
+        "w = jax.make_array_from_single_device_arrays((), whole, parts)"
+    ),
+    "a layout by a callback": (
+        "w = jax.make_array_from_callback((8, 8), Format(Layout((0, 1)), whole), lambda i: np.full((8, 8), {n}, np.float32))"
+    ),
+    "process-local data": "w = jax.make_array_from_process_local_data(whole, np.full(8, {n}, np.float32))",
+    "a layout on the devices": "w = jax.device_put(np.full((8, 8), {n}, np.float32), Format(Layout((0, 1)), whole))",
+    "a number on the devices": "w = jax.device_put(np.float32({n}), whole)",
+    "an array of one rank on the devices": "w = jax.device_put(jnp.full(8, {n}, jnp.float32), whole)",
+    "an argument of jit": "w = jax.jit(lambda a: a * 1, out_shardings=whole)(np.full(8, {n}, np.float32))",
+    "jnp.asarray": "w = jnp.asarray(np.full(8, {n}, np.float32), device=whole)",
+    "jnp.array": "w = jnp.array([float({n})] * 8, device=whole)",
+    "jnp.full": "w = jnp.full(8, {n}, jnp.float32, device=whole)",
+    "bfloat16": "w = jax.device_put(np.full(8, {n}, jnp.bfloat16), whole)",
+    "four bits": "w = jax.device_put(np.full(8, {n}, jnp.int4), whole)",
+    "complex": "w = jax.device_put(np.full(8, {n}, np.complex64), whole)",
+    "a reference": "w = jax.new_ref(jax.device_put(np.full(8, {n}, np.float32), whole))[...]",
+    "multihost_utils": (
+        "from jax.experimental import multihost_utils\n"
+        "w = multihost_utils.host_local_array_to_global_array(np.full(8, {n}, np.float32), mesh, P())"
+    ),
+    "copies on each device": (
+        "w = jax.make_array_from_single_device_arrays((8,), whole,"
+        " [jax.device_put(np.full(8, {n}, np.float32), d) for d in jax.local_devices()])"
+    ),
+}
+
+
+PRODUCT = """
+def number(w): return jax.random.key_data(w) if jnp.issubdtype(w.dtype, jax.dtypes.prng_key) else w
+product = jax.jit(lambda w, a: number(w).astype(jnp.float32).sum() * a.sum())
+"""
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE.keys())
+def test_replicas_are_noted_whichever_way_they_are_made(ready: Cluster, make: str) -> None:
+    """Of each public way: what differs by the rank is tainted or refused, and what is equal is used without a word."""
+    use = "\ny = product(w, x)"
+    ready.run(PRODUCT).check()
+    equal = ready.run(make.format(n="3") + use).check()
+    assert (equal.state, equal.notes) == ("clean", ())
+    result = ready.run(make.format(n="rank % 2") + use)
+    assert (
+        result.state == "tainted"
+        or set(names(result)) == {"OrderMismatch"}
+        or all("not the same on each process" in text for text in texts(result))
+    )
+    if ready.state == "tainted":
+        ready.accept()
+
+
+LOOKS = {
+    "logits of the rank's own examples": "mine = np.full((2, 4), rank, np.float32)\nlogits = mine @ W\nlogits",
+    "kept in a variable": "mine = np.full((2, 4), rank, np.float32)\nlogits = jax.jit(lambda a, w: a @ w)(mine, W)",
+    "a mask of the rank's own": "jnp.where(np.arange(4) == rank, W, 0)",
+    "one element": "W[jnp.array([rank, 2])]",
+}
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS.keys())
+def test_what_a_rank_computes_of_its_own_examples_is_its_own(ready: Cluster, look: str, guard: str) -> None:
+    """Kept or shown: it reaches no other rank."""
+    ready.run("W = jax.device_put(np.eye(4, dtype=np.float32), whole)").check()
+    result = ready.run(look, guard=guard).check()
+    assert (result.state, result.notes) == ("clean", ())
+
+
+def test_weights_that_each_rank_trained_alone_never_meet(ready: Cluster) -> None:
+    """At their first collective they are refused."""
+    ready.run("W = jax.device_put(np.eye(4, dtype=np.float32), whole)").check()
+    ready.run("mine = np.full((2, 4), rank, np.float32)\nW = W - 0.1 * (mine.T @ (mine @ W))").check()
+    check_refused(ready, "y = jax.jit(lambda w, a: w.sum() * a.sum())(W, x)")
+
+
+def test_an_array_made_without_a_guard_hides_no_other_of_its_launch(ready: Cluster) -> None:
+    """Only that one is not compared, and each cell that takes it says so."""
+    ready.run("y, w = x * 2, x * 3").check()
+    ready.run("y = y * 1", guard="off").check()
+    for _ in range(2):
+        result = ready.run("float(prod(w, y))").check()
+        assert {rank.text for rank in result} == {"840.0"}
+        (note,) = result.notes
+        assert note.startswith("1 array was not compared: ")
+    ready.run("if rank == 1: w = w * 100").check()
+    check_refused(ready, "float(prod(w, y))")
+
+
+GAPS = {
+    "they differ in the sign of zero": "np.array([0.0, 1.0], np.float32) * (-1 if rank % 2 else 1) * np.array([1, 0], np.float32)",
+    "that differ in the last digits": "np.array([1.0, 2.0], np.float32) + np.float32(1e-7) * (rank % 2)",
+    "for example, the values 0 and 1": "np.full(2, rank % 2, np.float32)",
+}
+
+
+@pytest.mark.parametrize("words", GAPS)
+def test_how_far_replicas_differ_is_said(ready: Cluster, words: str) -> None:
+    """A last digit from another order of summing is not a wrong seed."""
+    assert ready.run(f"w = lay({GAPS[words]}, whole)").state == "tainted"
+    assert words in ready.reason
+    ready.accept()
+
+
+def test_replicas_that_no_launch_took_do_not_taint_a_cell_that_was_refused(ready: Cluster) -> None:
+    """Its error says that the cluster is clean, and it is: the replicas are refused wherever they are used."""
+    result = ready.run("w = lay(np.full(2, rank, np.float32), whole)\nif rank == 1: add(x)")
+    assert "OrderMismatch" in names(result)
+    assert result.state == "clean"
+    assert any("put different values into replicas of one array" in note for note in result.notes)
+    assert "cluster is clean" in check_refused(ready, "prod(w.sum(), x)")
+
+
+def test_a_cell_that_was_refused_after_a_launch_took_such_replicas_says_tainted_alone(ready: Cluster) -> None:
+    """The state in its error is the state that it leaves."""
+    result = ready.run("w = lay(v * (1 + rank), half)\ny = add(w)\nif rank == 1: add(x)")
+    assert "OrderMismatch" in names(result)
+    assert result.state == "tainted"
+    assert all("cluster is clean" not in text for text in texts(result))
+    ready.accept()
+
+
+def test_a_way_of_making_arrays_that_the_guard_does_not_see_is_named(ready: Cluster) -> None:
+    """The start tries each way; where JAX has moved one out of sight, it is named instead of missed."""
+    code = """
+import mhnb.rank.bootstrap
+from mhnb.rank.jax_private import current_recorder
+start = object.__new__(mhnb.rank.bootstrap.Bootstrap)
+start.recorder = current_recorder()
+numbers = np.arange(jax.device_count(), dtype=np.float32)
+seen, hooked = start._list_unseen(numbers, rows), jax.make_array_from_single_device_arrays
+jax.make_array_from_single_device_arrays = hooked.__wrapped__
+unseen = start._list_unseen(numbers, rows)
+jax.make_array_from_single_device_arrays = hooked
+seen, unseen"""
+    result = ready.run(code).check()
+    assert {rank.text for rank in result} == {"([], ['make_array_from_single_device_arrays'])"}
+
+
+def test_what_the_guard_does_not_see_is_said_at_the_start(ready: Cluster) -> None:
+    """As `guard: unavailable` is, where nothing is seen."""
+    entry = ready._state_machine.registry.entries[-1]
+    before = entry.facts["guard"]
+    assert describe_guard(ready._state_machine, "lockstep") == "lockstep"
+    entry.facts["guard"] = before | {"unseen": ["device_put"]}
+    try:
+        assert describe_guard(ready._state_machine, "lockstep") == "lockstep, unavailable for device_put"
+    finally:
+        entry.facts["guard"] = before

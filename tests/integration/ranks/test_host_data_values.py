@@ -1,0 +1,321 @@
+"""Arrays that the ranks make of host data: JAX takes each rank's word for it, and what differs is found at the cell's end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mhnb.cluster.cluster import Cluster
+from tests.integration.ranks.test_lockstep import SETUP, texts
+
+DIFFER = {
+    "a callback": "w = jax.make_array_from_callback((8,), whole, lambda i: np.full(8, rank % 2, np.float32)[i])",
+    "local data": "w = jax.make_array_from_process_local_data(whole, np.full(8, rank % 2, np.float32))",
+    "single-device arrays": """shards = [jax.device_put(np.full(2, rank % 2, np.float32), d) for d in jax.local_devices()]
+w = jax.make_array_from_single_device_arrays((2,), whole, shards)""",
+    "device_put to some ranks' devices": """sub = Mesh(np.array([d for d in jax.devices() if d.process_index < 3]), ('x',))
+if rank < 3: w = jax.device_put(np.full(8, rank % 2, np.float32), NamedSharding(sub, P()))""",
+    "a box that two ranks share": """mesh2 = Mesh(np.array(jax.devices()).reshape(2, 4), ('a', 'b'))
+w = jax.make_array_from_callback((4, 4), NamedSharding(mesh2, P('a')), lambda i: np.full((4, 4), rank % 2)[i])""",
+    "a copy of 17 MiB": """big = np.full(17 * 2**20, rank, np.int8)
+w = jax.make_array_from_callback(big.shape, whole, lambda i: big[i])""",
+    "batches in another order": """for i in range(2):
+    b = jax.make_array_from_callback((8,), whole, lambda j: np.full(8, (i + rank) % 2)[j])
+    y = add(x)""",
+}
+
+IN_A_THREAD, BEFORE_A_REFUSAL = "a number in a thread", "a number before a launch that is refused"
+IN_LOCKSTEP = (IN_A_THREAD, BEFORE_A_REFUSAL)
+"""Under parity nobody knows which launches of two threads belong together, and nothing is refused."""
+GIVEN = {
+    "a NumPy argument, on one line": "f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)\ny = f(x, np.float32(rank % 2))",
+    "a Python argument, on one line": "f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)\ny = f(x, rank % 2)",
+    "a random key, on one line": """key = jax.random.key(rank % 2)
+f = jax.jit(lambda a, k: a.sum() + jax.random.normal(k), out_shardings=whole)
+y = f(x, key)""",
+    "a number": """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
+if rank % 2: y = f(x, 3.0)
+else:
+    y = f(x, 2.0)""",
+    "a NumPy array that jit lays out": """f, v = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole), np.arange(8, dtype=np.float32)
+if rank % 2: y = f(x, v * 2)
+else:
+    y = f(x, v)""",
+    "an array of one rank's own": """f, v = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole), jnp.arange(8.0)
+if rank % 2: y = f(x, v * 2)
+else:
+    y = f(x, v)""",
+    "a random key": """f = jax.jit(lambda a, k: a.sum() + jax.random.normal(k), out_shardings=whole)
+if rank % 2: y = f(x, jax.random.key(1))
+else:
+    y = f(x, jax.random.key(0))""",
+    "two numbers in another order": """f = jax.jit(lambda a, s, t: (a * s).sum() - t, out_shardings=whole)
+if rank % 2: y = f(x, 3.0, 2.0)
+else:
+    y = f(x, 2.0, 3.0)""",
+    "numbers in another order": """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
+if rank % 2: y = f(x, 3.0), f(x, 2.0)
+else:
+    y = f(x, 2.0), f(x, 3.0)""",
+    BEFORE_A_REFUSAL: """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
+if rank % 2: y = f(x, 3.0)
+else:
+    y = f(x, 2.0)
+add(jax.make_array_from_process_local_data(rows, np.zeros(2 + 2 * (rank == 1), np.float32)))""",
+    IN_A_THREAD: """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
+def work():
+    if rank % 2: float(f(x, 3.0))
+    else:
+        float(f(x, 2.0))
+t = threading.Thread(target=work); t.start(); t.join()""",
+}
+
+EQUAL = {
+    "numbers for what one rank launches alone": """f = jax.jit(lambda a, s: a * s)
+if rank % 2: f(x, 3.0)
+else:
+    f(x, 2.0)
+y = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)(x, 2.0)""",
+    "an equal number from different lines": """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
+if rank % 2: y = f(x, 3.0)
+else:
+    y = f(x, 3.0)""",
+    "pmap's arguments from different lines": """f = jax.pmap(lambda a: jax.lax.psum(a, 'i'), 'i')
+if rank % 2: y = f(np.full(2, 3.0))
+else:
+    y = f(np.full(2, 2.0))""",
+    "sharded data is each rank's own": "w = jax.make_array_from_process_local_data(rows, np.full(2, rank, np.float32))",
+    "one rank makes more": """for i in range(2 + (rank == 1)):
+    w = jax.make_array_from_callback((8,), whole, lambda j: np.full(8, rank)[j])""",
+    "another order where nothing is launched": """for i in range(2):
+    w = jax.make_array_from_callback((8,), whole, lambda j: np.full(8, (i + rank) % 2)[j])""",
+    "pmap's own arguments": "y = jax.pmap(lambda a, b: jax.lax.psum(a * b, 'i'), 'i', in_axes=(0, None))(np.ones(2), float(rank))",
+    "the same number in another type": """s = np.float32(0.5) if rank else np.float64(0.5)
+y = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)(x, s)""",
+    "multihost_utils": """g = multihost_utils.process_allgather(np.full(2, rank), tiled=True)
+multihost_utils.sync_global_devices('here')
+b = multihost_utils.broadcast_one_to_all(np.full(2, rank))""",
+    "threads at their own pace": """def work():
+    for i in range(3):
+        jax.make_array_from_callback((8,), whole, lambda j: np.full(8, (i + rank) % 3)[j])
+t = threading.Thread(target=work); t.start(); y = add(x); t.join()""",
+    "a number that a program without a collective is given": "speed = 1000 * x / (1.0 + rank)\nspeed",
+    "rank-local arrays": "w = jax.device_put(np.full(8, rank), jax.local_devices()[0]) * 2",
+}
+
+
+@pytest.fixture
+def ready(cluster: Cluster) -> Iterator[Cluster]:
+    """The shared cluster with a mesh, a global array and two collectives; accepted afterwards."""
+    cluster.run(SETUP).check()
+    yield cluster
+    if cluster.state == "tainted":
+        cluster.accept()
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("code", DIFFER.values(), ids=DIFFER.keys())
+def test_replicas_made_of_different_values_taint_and_are_named(ready: Cluster, code: str) -> None:
+    """No error of JAX's, and each rank reads its own; here the line is told, and which ranks."""
+    result = ready.run(code)
+    assert result.state == "tainted"
+    assert "the ranks put different values into replicas of one array" in ready.reason
+    line = next(
+        n
+        for n, text in enumerate(code.splitlines(), 1)
+        if "make_array_from" in text or "(x, " in text or "device_put(np.full(8" in text
+    )
+    assert f"line {line}:  " in ready.reason
+    assert "rank 1 put in" in ready.reason or "ranks 1,3 put in" in ready.reason
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize(
+    ("name", "guard"),
+    [
+        (name, guard)
+        for name in GIVEN
+        for guard in ("lockstep", "parity")
+        if guard == "lockstep" or name not in IN_LOCKSTEP
+    ],
+)
+def test_what_a_launch_is_given_on_different_lines_is_compared_too(ready: Cluster, name: str, guard: str) -> None:
+    """In lockstep before the launch, and nothing is tainted; under parity the launch is made, and told of at the cell's end."""
+    code = GIVEN[name]
+    result = ready.run(code, guard=guard)
+    lines = [n for n, text in enumerate(code.splitlines(), 1) if "f(x, " in text]
+    if guard == "lockstep":
+        (text,) = set(texts(result))
+        assert "The program is the same, the arrays are not" in text
+        assert all(f"line {line}:" in text for line in lines)
+        assert result.state == "clean"
+        assert result.notes[0].startswith("array 2 of the launch, ")
+        assert "Make the values equal first: " in " ".join(result.notes)
+        return
+    assert result.state == "tainted"
+    assert "the ranks gave one launch different values, " in ready.reason
+    assert all(f" on line {line}" in ready.reason for line in lines)
+
+
+def test_what_each_rank_gave_is_said(ready: Cluster) -> None:
+    """A number is told; of more elements, how far they are apart. With the array's place among those of the launch."""
+    ready.run("f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)").check()
+    assert ready.run("y = f(x, 0.5 * (rank % 2))").notes == (
+        "array 2 of the launch, f32[], is 0.0 on ranks 0,2, 0.5 on ranks 1,3 · clean",
+        "Make the values equal first: the same seed, or read them on one rank and broadcast. · clean",
+    )
+    first, second = ready.run("y = f(x, np.arange(8, dtype=np.float32) * (1 + rank // 3))").notes
+    assert first == (
+        "array 2 of the launch, f32[8], has other values on rank 3 than on ranks 0-2; for example, the values 7 and 14 · clean"
+    )
+    assert "Data of each rank's own goes in by jax.make_array_from_process_local_data. · clean" in second
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize("code", EQUAL.values(), ids=EQUAL.keys())
+def test_what_is_legal_raises_no_alarm(ready: Cluster, code: str, guard: str) -> None:
+    """Only what are replicas of each other is compared."""
+    result = ready.run(code, guard=guard).check()
+    assert (result.state, [note for note in result.notes if "array" in note]) == ("clean", [])
+
+
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+def test_what_a_thread_gives_on_one_line_is_compared_by_the_line(ready: Cluster, guard: str) -> None:
+    """Whose launches are not counted under parity is seen by what it gives."""
+    ready.run("f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)").check()
+    code = "t = threading.Thread(target=lambda: float(f(x, rank % 2)))\nt.start(); t.join()"
+    assert ready.run(code, guard=guard).state == ("clean" if guard == "lockstep" else "tainted")
+    assert guard == "lockstep" or "the ranks gave one launch different values" in ready.reason
+
+
+def test_different_local_sizes_are_told(ready: Cluster) -> None:
+    """The ranks hold global arrays of different shapes; a launch of them is refused by lockstep alone."""
+    result = ready.run("u = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))")
+    assert result.state == "tainted"
+    assert "line 1:  u = jax.make_array_from_process_local_data" in ready.reason
+    assert "ranks 0,2 made f32[8], ranks 1,3 made f32[16]" in ready.reason
+
+
+def test_without_a_guard_nothing_is_compared(ready: Cluster) -> None:
+    """`--guard off` costs nothing."""
+    assert ready.run(DIFFER["a callback"], guard="off").state == "clean"
+
+
+ALONE = """import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+rows, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
+x, copy = jax.device_put(jnp.arange(8.0), rows), jax.device_put(jnp.arange(8.0), whole)
+rank, pick = jax.process_index(), jax.jit(lambda a, i: a[i])
+normal = jax.jit(lambda key: jax.random.normal(key, (8,)), out_shardings=rows)"""
+
+
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+def test_one_device_a_rank(fresh: Callable[..., Cluster], guard: str) -> None:
+    """Local arrays become replicas whose shards JAX itself cannot list: they work as without a guard, and are compared."""
+    cluster = fresh(2, 1, guard=guard)
+    cluster.run(ALONE).check()
+    for code in (
+        "x[1]",
+        "x[1:3]",
+        "x[jnp.array([1, 2])]",
+        "x.at[0].set(5.0)",
+        "normal(jax.random.key(0)).sum()",
+        "copy + x",
+    ):
+        assert cluster.run(code).check().state == "clean", code
+    assert cluster.run("copy").check()[1].outputs
+    assert cluster.pull("copy").tolist() == cluster.pull("x").tolist() == [*range(8)]
+    assert all(row.same for row in cluster.check("copy"))
+    result = cluster.run("pick(x, jnp.array([rank, 2]))")
+    assert result.state == ("clean" if guard == "lockstep" else "tainted")
+    assert guard == "parity" or (result[0].error and result[0].error.ename) == "OrderMismatch"
+    if guard == "parity":
+        cluster.accept()
+    # What each rank drew for itself is its own; together they are no array.
+    assert cluster.run("drawn = normal(jax.random.key(rank))\ndrawn").check().state == "clean"
+    result = cluster.run("y = drawn.sum()")
+    assert result.state == "clean"
+    # Where the ranks do not agree before a launch, nobody knows how its arrays came about.
+    assert guard == "parity" or (result[0].error and result[0].error.ename) == "OrderMismatch"
+
+
+def test_what_cannot_be_recorded_is_told_and_stops_nothing(fresh: Callable[..., Cluster]) -> None:
+    """The guard looks into arrays of JAX's making: where that fails, the program goes on, and each such cell says so."""
+    cluster = fresh(2, 1)
+    cluster.run(ALONE).check()
+    cluster.run(
+        "import mhnb.rank.guard.host_data as made\nmade.find_shared_boxes = lambda sharding, shape: 1 / 0"
+    ).check()
+    (told,) = cluster.run("y = 1\ncopy + np.ones(8, np.float32)").check().notes
+    assert told.startswith("line 2 makes an array that cannot be compared with the other ranks' (ZeroDivisionError")
+    told, *_ = cluster.run("copy + np.ones(8, np.float32)").check().notes
+    assert told.startswith("line 1 makes an array that cannot be compared with the other ranks'")
+
+
+def test_an_array_whose_computation_fails_later_is_no_defect(fresh: Callable[..., Cluster]) -> None:
+    """It is hashed at the cell's end, and there is nothing to hash: the cell has failed, the ranks live."""
+    cluster = fresh(2, 1)
+    result = cluster.run(
+        """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+whole = NamedSharding(Mesh(np.array(jax.devices()), ('x',)), P())
+def fail(value): raise ValueError('no such shard')
+slow = jax.jit(lambda a: jax.lax.fori_loop(0, 60, lambda n, v: jnp.tanh(v @ v), a))
+late = jax.jit(lambda a: jax.pure_callback(fail, jax.ShapeDtypeStruct((8,), np.float32), a))
+part = late(slow(jnp.ones((1200, 1200), np.float32)))
+joined = jax.make_array_from_single_device_arrays((8,), whole, [part])"""
+    )
+    assert all(rank.error is not None and "no such shard" in rank.error.evalue for rank in result)
+    assert result.state == "clean"
+    assert {rank.text for rank in cluster.run("1 + 1").check()} == {"2"}
+
+
+HALVES = """
+halves = NamedSharding(Mesh(np.array(jax.devices()).reshape(2, 4), ('copy', 'part')), P('part'))
+def lay(value): return jax.make_array_from_callback((8,), halves, lambda i: np.full(8, value, np.float32)[i])
+total = jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(halves.mesh, P()))
+w = lay(1)
+float(total(w))"""
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+def test_boxes_that_some_ranks_share_are_compared_where_they_are_used(ready: Cluster, guard: str) -> None:
+    """Whichever cell made them: here each rank would read a sum of its own, of what should be one array."""
+    ready.run(HALVES, guard=guard).check()
+    ready.run("w = lay(5 if rank < 2 else 5.0)", guard=guard).check()
+    assert ready.run("for _ in range(3): y = total(w)\nfloat(y)", guard=guard).check().notes == ()
+    ready.run("w = lay(7)", ranks=[0], guard=guard).check()
+    result = ready.run("y = total(w + 0)\nfloat(total(w))", guard=guard)
+    assert result.state == "tainted"
+    assert "the ranks gave one launch different values, f32[8]\n  box [0:2]: rank 0 put in " in ready.reason
+    assert " on line 2, rank 2 put in " in ready.reason
+
+
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize(
+    "step", ["y = w * 2", "y = jax.jit(lambda a, b: a - b)(w + 1, lay(3))", "for _ in range(4): w, y = w + 1, w"]
+)
+def test_what_came_of_boxes_that_some_ranks_share_is_compared_too(ready: Cluster, step: str, guard: str) -> None:
+    """By way of programs without a collective, whose numbers would be as wrong; equal ones are equal, whatever their type was."""
+    ready.run(HALVES, guard=guard).check()
+    for own, state in ((5.0, "clean"), (6, "tainted")):
+        if ready.run(f"w = lay(5 if rank < 2 else {own})", guard=guard).state == "tainted":
+            ready.accept()
+        ready.run(step, guard=guard).check()
+        assert ready.run("float(total(y))", guard=guard).state == state
+    assert "the ranks gave one launch different values, f32[8]\n  box [0:2]: rank 0 put in " in ready.reason
+
+
+def test_those_that_the_rank_chooses_are_refused(ready: Cluster) -> None:
+    """No rank knows what the parts are that it does not hold: it may as well have another array."""
+    ready.run(HALVES).check()
+    ready.run("kept = [lay(3), lay(3)]").check()
+    for code in ("float(total(kept[rank // 2]))", "float(total(kept[0] + kept[rank % 2]))"):
+        result = ready.run(code)
+        assert {rank.error.ename for rank in result if rank.error} == {"OrderMismatch"}
+        assert result.state == "clean"

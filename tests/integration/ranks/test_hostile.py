@@ -1,0 +1,168 @@
+"""Hostile cells on real ranks: each ends, is reported, and leaves the next cell right.
+
+`MHNB_HOSTILE_CELLS` and `MHNB_HOSTILE_SEED` choose how many cells run and which; `make soak` runs many.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as WaitTimeout
+from html import unescape
+
+import pytest
+
+from mhnb.cluster.cluster import Cluster
+from mhnb.core.output.results import CellResult, RankResult
+from mhnb.errors import NotClean
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.text import format_cell_text
+from tests.integration.ranks.hostile import FAMILIES, PIECES, HostileCell, make_cell
+from tests.support.source import PACKAGE
+
+CELLS = int(os.environ.get("MHNB_HOSTILE_CELLS", "300"))
+SEED = int(os.environ.get("MHNB_HOSTILE_SEED", "20261125"))
+END_S = 120.0
+"""Far more than any of the cells needs: one that has not ended by then never does."""
+ERASERS = {"clear_output", "escape sequences"}
+"""Pieces that may take back what was shown before them."""
+MOST_BYTES = 4 << 20
+"""Of what one rank may put into a notebook with one cell."""
+
+Fresh = Callable[..., Cluster]
+SETUP = """
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+RANK = jax.process_index()
+_rows = NamedSharding(Mesh(np.array(jax.devices()), ('x',)), PartitionSpec('x'))
+_total = jax.jit(lambda a: a.sum())
+"""
+
+
+def test_every_family_is_drawn() -> None:
+    """The seed of the suite draws every piece of every family at least once in the cells of a soak."""
+    rng = random.Random(SEED)  # noqa: S311  # drawn again from its seed; nothing is kept secret
+    cells = [make_cell(rng, f"c{i}") for i in range(1000)]
+    assert {name for cell in cells for name in cell.pieces} == {piece.name for piece in PIECES}
+    assert {family for cell in cells[:CELLS] for family in cell.families} == set(FAMILIES)
+
+
+@pytest.mark.timeout(3600)
+def test_hostile_cells_end_and_leave_the_next_right(fresh: Fresh, kills_soon: None) -> None:
+    """A hostile cell ends as its own code says, is reported on each rank, and the next cell is right."""
+    rng = random.Random(SEED)  # noqa: S311  # drawn again from its seed; nothing is kept secret
+    faults: list[str] = []
+    cluster = begin(fresh)
+    for index in range(CELLS):
+        cell = make_cell(rng, f"c{index}")
+        found = list(try_cell(cluster, cell))
+        faults += [f"seed {SEED} {cell.tag} {cell.pieces}: {fault}\n{cell.source}" for fault in found]
+        if cluster.state != "clean" or found:
+            cluster.stop()
+            cluster = begin(fresh)
+    assert not faults, "\n\n".join(faults)
+
+
+def begin(fresh: Fresh) -> Cluster:
+    """Start two ranks with what every cell may use."""
+    cluster = fresh(2, 1)
+    cluster.run(SETUP).check()
+    return cluster
+
+
+def run_to_end(cluster: Cluster, source: str, timeout_s: float | None = None) -> CellResult | None:
+    """Run a cell; None where it does not end, or where the cluster died before it."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(cluster.run, source, timeout_s=timeout_s)
+        try:
+            return future.result(END_S)
+        except WaitTimeout:
+            cluster.stop()  # ends the wait in the thread too
+            return None
+        except NotClean:
+            return None
+
+
+def try_cell(cluster: Cluster, cell: HostileCell) -> Iterator[str]:
+    """Run a cell, and what comes after it. Yield what is wrong."""
+    result = run_to_end(cluster, cell.source, cell.timeout_s)
+    if result is None:
+        yield f"did not end: {cluster.state} {cluster.reason}"
+        return
+    for rank in result:
+        yield from judge_rank(rank, cell)
+    yield from judge_views(result)
+    died = any(rank.outcome == "died" for rank in result)
+    if died != (result.state == "dead") or (not died and result.state != "clean"):
+        yield f"state {result.state}: {result.notes}"
+    if result.state != "clean":
+        return
+    if cell.undo:
+        undone = run_to_end(cluster, cell.undo)
+        if undone is None or not undone.ok:
+            yield f"undo: {cluster.state} {cluster.reason} {undone and [rank.error for rank in undone]}"
+            return
+    yield from judge_next(cluster, cell)
+
+
+def judge_rank(rank: RankResult, cell: HostileCell) -> Iterator[str]:
+    """Compare what a rank reports with what the cell's code does there."""
+    raises, ends = cell.raises[rank.rank], cell.ends[rank.rank]
+    others_die = any("died" in other for other in cell.ends)
+    if rank.outcome not in ends and not (others_die and rank.outcome in ("killed", "interrupted")):
+        yield f"rank {rank.rank} ended {rank.outcome}, expected {ends}: {rank.error}"
+    if rank.outcome == "error":
+        error = rank.failure
+        if error is None:
+            yield f"rank {rank.rank} failed without an error"
+        elif {type(error.ename), type(error.evalue)} != {str}:
+            yield f"rank {rank.rank} reports what is not text: {error.ename!r}, {error.evalue!r}"
+        elif raises not in ("*", error.ename):
+            yield f"rank {rank.rank} reports {error.ename!r}, raised {raises!r}: {error.evalue[:300]}"
+        elif f"{PACKAGE}{os.sep}" in "".join(error.traceback):
+            yield f"rank {rank.rank} shows mhnb's own frames: {''.join(error.traceback)[-2000:]}"
+    if rank.outcome in ("ok", "error") and f"begin {cell.tag}" not in rank.stdout and not ERASERS & set(cell.pieces):
+        yield f"rank {rank.rank} lost the first line: {rank.stdout[:200]!r}"
+    size = len(json.dumps([rank.outputs, rank.error and (rank.error.ename, rank.error.evalue, rank.error.traceback)]))
+    if size > MOST_BYTES:
+        yield f"rank {rank.rank} put {size} bytes into the notebook"
+
+
+def judge_views(result: CellResult) -> Iterator[str]:
+    """Draw the result each way; what did not end well is named in each."""
+    ways: dict[str, Callable[[], str]] = {
+        "fold": lambda: format_cell_html(result, view="fold", uid="u"),
+        "tabs": lambda: format_cell_html(result, view="tabs", uid="u"),
+        "grid": lambda: format_cell_html(result, view="grid", uid="u"),
+        "text": lambda: format_cell_text(result),
+    }
+    for name, draw in ways.items():
+        try:
+            drawn = unescape(draw())
+        except Exception as error:  # noqa: BLE001  # what it is belongs into the list of faults
+            yield f"the view {name} raises {error!r}"
+            continue
+        if not drawn and not result.is_silent:
+            yield f"the view {name} is empty"
+        for rank in result:
+            if rank.failure is not None and rank.failure.ename and f"{rank.failure.ename}" not in drawn:
+                yield f"the view {name} does not name {rank.failure.ename}"
+
+
+def judge_next(cluster: Cluster, cell: HostileCell) -> Iterator[str]:
+    """Run a plain cell: it prints, shows a value, and launches a collective."""
+    code = f"print('next {cell.tag}')\nint(_total(jax.device_put(np.arange(4, dtype=np.int32), _rows)))"
+    result = run_to_end(cluster, code)
+    if result is None:
+        yield f"the next cell did not end: {cluster.state} {cluster.reason}"
+        return
+    for rank in result:
+        if rank.outcome != "ok" or rank.text != "6":
+            yield f"the next cell on rank {rank.rank}: {rank.outcome}, {rank.text!r}, {rank.error}"
+        elif rank.stdout != f"next {cell.tag}\n":
+            yield f"the next cell on rank {rank.rank} printed {rank.stdout[:300]!r}"
+    if result.state != "clean":
+        yield f"the next cell left the cluster {result.state}: {result.notes}"

@@ -1,0 +1,864 @@
+"""The guard with real ranks: what used to give a wrong number without an error is an error before anything is launched.
+
+Each case runs on the shared cluster, which must be clean before and after: nothing was launched, and the next sum is right.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mhnb.cluster.cluster import Cluster
+from mhnb.core.hang_report import HangReport
+from mhnb.core.output.results import CellResult
+from mhnb.errors import NameMissing, OrderMismatch
+
+SETUP = """
+import threading, time
+import jax, jax.numpy as jnp, numpy as np
+from functools import partial
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.experimental import multihost_utils
+rank = jax.process_index()
+mesh = Mesh(np.array(jax.devices()), ('x',))
+rows, whole = NamedSharding(mesh, P('x')), NamedSharding(mesh, P())
+x = jax.make_array_from_callback((8,), rows, lambda i: np.arange(8, dtype=np.float32)[i])
+@partial(jax.jit, out_shardings=whole)
+def add(a): return a.sum()
+@partial(jax.jit, out_shardings=whole)
+def top(a): return a.max()
+SHARDED = jax.jit(jax.shard_map(lambda a: jax.lax.psum(a, 'x'), mesh=mesh, in_specs=P('x'), out_specs=P()))
+float(add(x)), float(top(x))
+"""
+
+
+@pytest.fixture
+def ready(cluster: Cluster) -> Cluster:
+    """The shared cluster with a mesh, a global array and two collectives."""
+    cluster.run(SETUP).check()
+    return cluster
+
+
+def check_sum(cluster: Cluster) -> None:
+    """The next collective meets its like: the sum of 0..7 on every rank."""
+    result = cluster.run("float(add(x)), float(top(x))").check()
+    assert {rank.text for rank in result} == {"(28.0, 7.0)"}
+
+
+def texts(result: CellResult) -> set[str]:
+    """What each failed rank was told."""
+    return {rank.error.evalue for rank in result if rank.error is not None}
+
+
+def names(result: CellResult) -> list[str]:
+    """The exception of each rank, in rank order; empty for none."""
+    return [rank.error.ename if rank.error else "" for rank in result]
+
+
+ALIKE = {
+    "swapped collectives of equal size": "got = [float(f(x)) for f in ([add, top] if rank % 2 else [top, add])]",
+    "the order of a set": """
+class Step:
+    def __init__(self, f): self.f = f
+    def __hash__(self): return hash((self.f.__name__, rank))
+steps = [Step(add), Step(top)]
+# What an unfixed hash seed does: another order in each process.
+order = sorted(steps, key=lambda step: (step.f.__name__ == 'add') == (rank % 2 == 0))
+got = [float(step.f(x)) for step in order]""",
+    "different shapes": """
+part = jax.make_array_from_callback((8 * (1 + rank % 2),), rows, lambda i: np.zeros(8 * (1 + rank % 2), np.float32)[i])
+float(add(part))""",
+    "different donation": "float(jax.jit(lambda a: a.sum(), donate_argnums=(0,) if rank else (), out_shardings=whole)(x + 0))",
+    "programs that were serialised": """
+from jax.experimental import serialize_executable as se
+def passed_on(f): return se.deserialize_and_load(*se.serialize(jax.jit(f, out_shardings=whole).lower(x).compile()))
+steps = passed_on(lambda a: a.sum()), passed_on(lambda a: a.max())
+got = [float(step(x)) for step in (steps if rank % 2 else steps[::-1])]""",
+    "different constants": "float(jax.jit(lambda a: (a * (rank + 1)).sum(), out_shardings=whole)(x))",
+}
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("code", ALIKE.values(), ids=ALIKE.keys())
+def test_launches_that_differ_raise_alike_on_every_rank(ready: Cluster, code: str) -> None:
+    """Nobody launches; everybody is told the same, with the line."""
+    result = ready.run(code)
+    assert names(result) == ["OrderMismatch"] * 4
+    (text,) = texts(result)
+    assert text.startswith("nothing was launched, the cluster is clean\nlaunch ")
+    assert f"of cell {result.seq} differs" in text
+    assert all(rank.error is not None and rank.error.line for rank in result)
+    assert result.state == "clean"
+    check_sum(ready)
+
+
+SOME = {
+    "a collective under a condition on the rank": ("if rank == 0:\n    total = add(x)", (0,)),
+    "one extra collective that nobody fetches": ("y = add(x)\nif rank == 1: extra = add(x)", (1,)),
+    "a loop of another length": ("for _ in range(3 + (rank == 2)): y = add(x)", (2,)),
+    "the last batch": ("batches = [x] * (2 if rank < 2 else 3)\nfor batch in batches: y = float(add(batch))", (2, 3)),
+    "eager operation": ("if rank == 3: z = x[0]", (3,)),
+    "device_put": ("if rank == 1: y = jax.device_put(x, whole)", (1,)),
+    "ahead of time": ("c = add.lower(x).compile()\nif rank != 1: y = c(x)", (0, 2, 3)),
+    "process_allgather": ("if rank < 2: multihost_utils.process_allgather(np.ones(2), tiled=True)", (0, 1)),
+    "shard_map": ("if rank: y = SHARDED(x)", (1, 2, 3)),
+    "pmap": ("f = jax.pmap(lambda a: jax.lax.psum(a, 'i'), 'i')\nif rank == 0: f(np.ones(2, np.float32))", (0,)),
+}
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize(("code", "wanting"), SOME.values(), ids=SOME.keys())
+def test_a_launch_that_some_never_make_raises_on_those_that_want_it(
+    ready: Cluster, code: str, wanting: tuple[int, ...]
+) -> None:
+    """No time limit decides it: the others have ended the cell."""
+    result = ready.run(code)
+    assert [rank for rank, name in enumerate(names(result)) if name == "OrderMismatch"] == list(wanting)
+    (text,) = texts(result)
+    assert "ended the cell without it" in text
+    assert result.state == "clean"
+    check_sum(ready)
+
+
+@pytest.mark.other_python
+def test_the_condition_is_named(ready: Cluster) -> None:
+    """What is wrong stands in the cell itself."""
+    result = ready.run("if jax.process_index() == 0:\n    total = add(x)")
+    (text,) = texts(result)
+    assert "line 2:  total = add(x)" in text
+    assert "The call stands under `if jax.process_index() == 0`. Let every rank compute, and one print." in text
+
+
+def test_an_exception_on_one_rank_and_the_next_cell_is_right(ready: Cluster) -> None:
+    """The others do not wait for it, and its place is not taken by the next cell's launch."""
+    result = ready.run("if rank == 2: raise ValueError('no')\ny = float(top(x))")
+    assert names(result) == ["OrderMismatch", "OrderMismatch", "ValueError", "OrderMismatch"]
+    assert any("raised an error before it" in text for text in texts(result))
+    assert result.failed[0].rank == 2, "the first to fail is on top"
+    check_sum(ready)
+
+
+def test_a_thread_that_launches_for_ranks_outside_the_cell_fails_it(ready: Cluster) -> None:
+    """Nobody reads what becomes of the thread's work."""
+    code = "from concurrent.futures import ThreadPoolExecutor as Pool\nwith Pool() as pool: pool.submit(lambda: add(x))"
+    result = ready.run(code, ranks="0,1")
+    assert names(result) == ["OrderMismatch"] * 2
+    check_sum(ready)
+
+
+def test_a_thread_that_launches_on_one_rank_only_fails_the_cell(ready: Cluster) -> None:
+    """An error in a thread is not lost with the thread."""
+    result = ready.run("if rank == 1:\n    t = threading.Thread(target=lambda: add(x)); t.start(); t.join()")
+    assert names(result) == ["", "OrderMismatch", "", ""]
+    check_sum(ready)
+
+
+def test_a_collective_that_leaves_a_subset_raises_at_once(ready: Cluster) -> None:
+    """Of `--ranks 0,1` with a mesh over all."""
+    result = ready.run("y = add(x)", ranks="0,1")
+    assert names(result) == ["OrderMismatch", "OrderMismatch"]
+    (text,) = texts(result)
+    assert "needs ranks 0-3, and this cell runs on ranks 0-1 only" in text
+    check_sum(ready)
+
+
+def test_a_subset_computes_on_its_own_mesh(ready: Cluster) -> None:
+    """That is what --ranks is for: no alarm."""
+    code = """
+sub = Mesh(np.array([d for d in jax.devices() if d.process_index in (1, 3)]), ('y',))
+mine = jax.make_array_from_callback((4,), NamedSharding(sub, P('y')), lambda i: np.arange(4, dtype=np.float32)[i])
+float(jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(sub, P()))(mine))"""
+    result = ready.run(code, ranks="1,3").check()
+    assert {rank.text for rank in result} == {"6.0"}
+    check_sum(ready)
+
+
+def test_meshes_in_another_order_are_a_ring_of_waits_and_say_so(ready: Cluster) -> None:
+    """Ranks 0 and 1 share two meshes and use them in different orders: none could ever go on."""
+    code = """
+def total(members):
+    devices = [d for d in jax.devices() if d.process_index in members]
+    sub = Mesh(np.array(devices), ('y',))
+    n = len(devices)
+    a = jax.make_array_from_callback((n,), NamedSharding(sub, P('y')), lambda i: np.ones(n, np.float32)[i])
+    return float(jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(sub, P()))(a))
+got = [total(m) for m in ([(0, 1), (0, 1, 2)] if rank == 0 else [(0, 1, 2), (0, 1)] if rank == 1 else [(0, 1, 2)] if rank == 2 else [])]"""
+    result = ready.run(code, timeout_s=60)
+    assert names(result)[:2] == ["OrderMismatch", "OrderMismatch"]
+    assert result.how == "", "no time limit was needed"
+    told = {rank.error.evalue for rank in result if rank.rank < 2 and rank.error is not None}
+    (text,) = told
+    assert "the ranks wait for each other" in text
+    assert "waits for rank 1" in text
+    assert "waits for rank 0" in text
+    check_sum(ready)
+
+
+def test_who_catches_the_mismatch_goes_on_in_step(ready: Cluster) -> None:
+    """It is an ordinary exception: all ranks have it at the same place, and the next launch is agreed on again."""
+    code = """
+got = None
+try:
+    (add if rank else top)(x)
+except Exception as error:
+    got = type(error).__name__
+got, float(add(x))"""
+    result = ready.run(code).check()
+    assert {rank.text for rank in result} == {"('OrderMismatch', 28.0)"}
+    assert result.notes == (
+        "rank 0 caught an OrderMismatch: jit(top) f32[8] → f32[], line 3, was not launched · clean",
+        "ranks 1-3 caught an OrderMismatch: jit(add) f32[8] → f32[], line 3, was not launched · clean",
+    )
+
+
+_CAUGHT = "if rank == 0:\n    try: s = add(x)\n    except Exception: s = -1"
+
+
+@pytest.mark.parametrize(
+    ("code", "ranks", "guard", "wanting"),
+    [
+        (_CAUGHT, None, "lockstep", "rank 0"),
+        (f"async def run():\n    pass\nawait run()\n{_CAUGHT}", None, "lockstep", "rank 0"),
+        ("for n in range(5):\n    try: s = add(x)\n    except Exception: pass", "1,2", "off", "ranks 1-2"),
+    ],
+    ids=["plain", "awaits", "subset"],
+)
+def test_a_mismatch_that_the_code_catches_is_told(
+    ready: Cluster, code: str, ranks: str | None, guard: str, wanting: str
+) -> None:
+    """The cell ends as its code does; a note says whose launch nobody met, and where it stands, once."""
+    result = ready.run(code, ranks=ranks, guard=guard).check()
+    line = 1 + code[: code.index("add(x)")].count("\n")
+    told = f"{wanting} caught an OrderMismatch: jit(add) f32[8] → f32[], line {line}, was not launched · clean"
+    assert result.notes == (told,)
+    assert ready.run("s = None").check().notes == (), "of its cell alone"
+    check_sum(ready)
+
+
+def test_a_caught_mismatch_is_told_also_where_another_error_hides_it(ready: Cluster) -> None:
+    """The cell's own error does not say why it came to that; one that does is enough."""
+    hidden = ready.run("if rank == 0:\n    try: add(x)\n    except Exception: raise ValueError('no sum') from None")
+    assert names(hidden) == ["ValueError", "", "", ""]
+    told = "rank 0 caught an OrderMismatch: jit(add) f32[8] → f32[], line 2, was not launched · clean"
+    assert told in hidden.notes
+    shown = ready.run("if rank == 0:\n    try: add(x)\n    except Exception: raise ValueError('no sum')")
+    assert names(shown) == ["ValueError", "", "", ""]
+    assert shown[0].error is not None
+    assert "OrderMismatch" in "\n".join(shown[0].error.traceback)
+    assert not any("caught" in note for note in shown.notes)
+    check_sum(ready)
+
+
+_LONE = "class Lone:\n    def __repr__(self): return str(add(x)) if rank == 0 else 'fine'"
+_SHOWN = {
+    "a repr": f"{_LONE}\nLone()",
+    "display": f"{_LONE}\ndisplay(Lone())\nprint('went on')",
+    "a repr, then another error": f"{_LONE}\nclass Bad:\n    def __repr__(self): return 1 / 0\ndisplay(Lone(), Bad())",
+    "capture": "%%capture\nif rank == 0: add(x)",
+    "run": "%run -i {script}",
+    "await": f"import asyncio\nawait asyncio.sleep(0)\n{_LONE}\nLone()",
+}
+
+
+@pytest.mark.parametrize("code", _SHOWN.values(), ids=_SHOWN)
+def test_a_mismatch_that_ipython_shows_and_passes_over_fails_the_cell(
+    ready: Cluster, tmp_path: Path, code: str
+) -> None:
+    """What a `__repr__` raises is only shown, and so is the error of a script: but no cell with a mismatch ended well."""
+    script = tmp_path / "lone.py"
+    script.write_text("if rank == 0: add(x)\n")
+    result = ready.run(code.replace("{script}", str(script)))
+    assert [rank.outcome for rank in result] == ["error", "ok", "ok", "ok"]
+    assert result[0].failure is not None
+    assert result[0].failure.ename == "OrderMismatch"
+    assert not result.ok
+    assert not any("caught" in note for note in result.notes), "it was shown"
+    with pytest.raises(OrderMismatch, match="rank 0"):
+        result.check()
+    check_sum(ready)
+
+
+def test_another_error_of_a_repr_is_only_shown(ready: Cluster) -> None:
+    """As IPython means it: the cell goes on, and ended well."""
+    result = ready.run("class Shy:\n    def __repr__(self): raise KeyError('no')\nShy()").check()
+    assert [rank.failure for rank in result] == [None] * 4
+    assert all(any(output["output_type"] == "error" for output in rank.outputs) for rank in result)
+    check_sum(ready)
+
+
+def test_a_mismatch_of_an_earlier_cell_that_is_shown_again_fails_nothing(ready: Cluster) -> None:
+    """`%tb` shows the last traceback; it was that cell's."""
+    ready.run("if rank == 0: add(x)")
+    result = ready.run("%tb")
+    assert "OrderMismatch" in str(result[0].outputs)
+    assert [rank.outcome for rank in result] == ["ok"] * 4
+    assert not any("caught" in note for note in result.notes)
+    check_sum(ready)
+
+
+@pytest.mark.usefixtures("agrees_late")
+def test_an_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> None:
+    """Fifty times: clean, and every rank has made the same number of steps."""
+    loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
+    for _ in range(50):
+        result = run_until_said(ready, loop, "on")
+        assert (result.how, result.state) == ("interrupted", "clean")
+        assert {rank.outcome for rank in result} == {"interrupted"}
+        steps = {rank.text for rank in ready.run("step").check()}
+        assert len(steps) == 1
+    check_sum(ready)
+
+
+@pytest.mark.other_python
+@pytest.mark.usefixtures("agrees_late")
+def test_the_launch_before_which_all_stopped_is_named(ready: Cluster) -> None:
+    """`Interrupted before launch 812 on every rank · clean`."""
+    loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
+    result = run_until_said(ready, loop, "on")
+    step = int(ready.run("step").check()[0].text or "")
+    assert result.notes[0] == f"Interrupted before launch {step + 1} on every rank · clean"
+
+
+@pytest.mark.usefixtures("agrees_late")
+def test_a_cell_saves_with_collectives_when_it_is_interrupted(ready: Cluster) -> None:
+    """It got its interrupt before the same launch on every rank: what it launches then is launched, and the note counts none of it."""
+    code = """
+step = 0
+print('on', flush=True)
+try:
+    while True: float(add(x)); step += 1; time.sleep(0.01)
+except KeyboardInterrupt:
+    saved = [float(add(x)) for _ in range(5)]
+    raise"""
+    result = run_until_said(ready, code, "on")
+    assert ({rank.outcome for rank in result}, result.state) == ({"interrupted"}, "clean")
+    told = ready.run("step, saved").check()
+    (only,) = {rank.text for rank in told}
+    assert only is not None
+    assert only.endswith(", [28.0, 28.0, 28.0, 28.0, 28.0])")
+    assert result.notes[0] == f"Interrupted before launch {int(only[1:].partition(',')[0]) + 1} on every rank · clean"
+    check_sum(ready)
+
+
+@pytest.mark.usefixtures("agrees_late")
+def test_what_handles_an_interrupt_is_waited_for(ready: Cluster) -> None:
+    """The cell goes on to its end as any other: it waits for what it launched, and gives it no less time than any other does."""
+    limit = "from mhnb.rank.execution import runner; before, runner._STOPPED_WAIT_S = runner._STOPPED_WAIT_S, 0.0"
+    ready.run(limit).check()
+    code = f"""
+{_SLOW}
+print('on', flush=True)
+try:
+    while True: float(add(x)); time.sleep(0.01)
+except KeyboardInterrupt:
+    saved = slow(x)"""
+    try:
+        result = run_until_said(ready, code, "on")
+    finally:
+        ready.run("runner._STOPPED_WAIT_S = before")
+    assert ({rank.outcome for rank in result}, result.state, result.notes) == ({"ok"}, "clean", ())
+    check_sum(ready)
+
+
+_APART = {
+    "alone, twice": """
+    try:
+        while True: step += 1; tell(20); time.sleep(0.005 + 0.003 * rank)
+    except KeyboardInterrupt:
+        try: save()
+        except KeyboardInterrupt: save()""",
+    "alone, a thread together": """
+    def work():
+        try:
+            while True: float(add(x)); time.sleep(0.5)
+        except KeyboardInterrupt: return
+    beside = threading.Thread(target=work)
+    beside.start()
+    try:
+        while True: step += 1; tell(20); time.sleep(0.005 + 0.003 * rank)
+    except KeyboardInterrupt:
+        beside.join()
+        save()""",
+    "in two halves": """
+    half = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, -1)[rank // 2], ('h',))
+    y = jax.make_array_from_callback((4,), NamedSharding(half, P('h')), lambda at: np.ones(4, np.float32)[at])
+    try:
+        while True: float(add_half(y)); step += 1; tell(40 if rank < 2 else 1); time.sleep(0.005 if rank < 2 else 0.05)
+    except KeyboardInterrupt:
+        save()""",
+}
+
+
+@pytest.mark.parametrize("code", _APART.values(), ids=_APART)
+def test_ranks_that_were_stopped_apart_save_nothing_together(ready: Cluster, code: str) -> None:
+    """Each is at a step of its own, whatever they agreed on before or since: one program over all would mix them, without an error."""
+    whole = f"""
+add_half = jax.jit(jnp.sum)
+step, saved = 0, None
+def save():
+    global saved
+    saved = float(add(x))
+def tell(at):
+    # By then the ranks are steps apart, on a loaded machine too.
+    if step == at: print('on', flush=True)
+def run():
+    global step
+{code}
+run()"""
+    result = run_until_said(ready, whole, "on")
+    assert (result.how, result.state) == ("interrupted", "clean")
+    assert all(rank.error is not None and "launched to handle" in rank.error.evalue for rank in result)
+    assert len({rank.text for rank in ready.run("step").check()}) > 1
+    assert {rank.text for rank in ready.run("str(saved)").check()} == {"'None'"}
+    check_sum(ready)
+
+
+_SLOW = """
+@partial(jax.jit, out_shardings=whole)
+def slow(a): return jax.lax.fori_loop(0, 10_000_000, lambda i, s: jnp.sin(s), a).sum()
+float(slow(x))"""
+
+
+@pytest.mark.usefixtures("agrees_late")
+def test_an_interrupt_of_a_loop_that_runs_ahead_leaves_clean(ready: Cluster) -> None:
+    """Launches that all ranks made end by themselves: who does not wait for them abandons nothing."""
+    code = f"{_SLOW}\nprint('on', flush=True)\nwhile True: y = slow(x)"
+    result = run_until_said(ready, code, "on")
+    assert (result.how, result.state) == ("interrupted", "clean"), result.notes
+    assert result.notes[0].startswith("Interrupted before launch ")
+    check_sum(ready)
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "time.sleep(1000)", "threading.Event().wait()"])
+def test_python_code_is_interrupted_where_nothing_is_launched(ready: Cluster, code: str) -> None:
+    """The signal comes after the agreement had its chance."""
+    result = run_until_said(ready, f"print('on', flush=True)\n{code}", "on")
+    assert (result.how, result.state) == ("interrupted", "clean")
+    check_sum(ready)
+
+
+@pytest.mark.parametrize("handled", [False, True])
+def test_what_an_interrupted_loop_without_collectives_made_is_launched_on_by_none(
+    ready: Cluster, *, handled: bool
+) -> None:
+    """Each rank's shards are of a step of its own then, and a sum over them would be of none: also where the code took the interrupt."""
+    loop = """
+z, grow, steps = x, jax.jit(lambda a: a + 1), 0
+try:
+    while True:
+        z, steps = grow(z), steps + 1
+        if steps == (1 if rank else 5): print('on', flush=True)
+        time.sleep(1000 if rank else 0.01)
+except KeyboardInterrupt:
+    if not handled: raise"""
+    ready.run(f"handled = {handled}").check()
+    result = run_until_said(ready, loop, "on")
+    assert (result.ok, result.how, result.state) == (handled, "interrupted", "clean")
+    assert names(ready.run("float(add(z))")) == ["OrderMismatch"] * 4
+    check_sum(ready)
+
+
+def test_an_interrupt_while_one_rank_waits_for_another_leaves_all_clean(ready: Cluster) -> None:
+    """Rank 0 waits to launch, rank 1 computes without launching: the post is taken back, nobody launches on it."""
+    code = "print('on', flush=True)\nif rank == 0: y = float(add(x))\nelse:\n    while True: pass"
+    result = run_until_said(ready, code, "on")
+    assert {rank.outcome for rank in result} == {"interrupted"}
+    assert result.state == "clean"
+    check_sum(ready)
+
+
+def test_who_waited_for_others_is_told_where_it_was_interrupted(ready: Cluster) -> None:
+    """It stood before a launch in lockstep; the others may be anywhere."""
+    asked = threading.Event()
+
+    def interrupt(snapshot: CellResult) -> None:
+        if not asked.is_set() and snapshot.where is not None and 0 in snapshot.where.waiting:
+            asked.set()
+            ready.interrupt()
+
+    result = ready.run("add(x)\nif rank == 0: add(x)\nelse: time.sleep(1000)", on_snapshot=interrupt, timeout_s=100)
+    note = "Interrupted while rank 0 waited before launch 2 (line 2) for others, so variables that this cell sets may differ"
+    assert result.notes == (f"{note} · clean",)
+    assert ready.run("time.sleep(0)").notes == ()
+
+
+def test_a_slow_rank_is_waited_for(ready: Cluster) -> None:
+    """Time decides nothing: one rank comes three seconds later, as if it compiled."""
+    result = ready.run("if rank == 3: time.sleep(3)\nfloat(add(x))").check()
+    assert {rank.text for rank in result} == {"28.0"}
+    assert result.notes == ()
+
+
+def test_rank_local_programs_are_nobody_elses_business(ready: Cluster) -> None:
+    """A jit on this rank's own device, in any number and order."""
+    code = "for n in range(1 + rank): jax.jit(lambda a: a * (n + rank))(np.ones(3)).block_until_ready()\nfloat(add(x))"
+    result = ready.run(code).check()
+    assert {rank.text for rank in result} == {"28.0"}
+
+
+def test_programs_that_were_serialised_meet(ready: Cluster) -> None:
+    """The same one is the same, from whatever line it was compiled."""
+    code = """
+from jax.experimental import serialize_executable as se
+def passed_on(compiled): return se.deserialize_and_load(*se.serialize(compiled))
+if rank % 2: step = passed_on(add.lower(x).compile())
+else:
+    step = passed_on(add.lower(x).compile())
+float(step(x))"""
+    assert {rank.text for rank in ready.run(code).check()} == {"28.0"}
+
+
+SERIALISED_APART = {
+    "weights": "make = lambda n: jax.jit(lambda a: (a * weights[n]).sum(), out_shardings=whole).lower(x)",
+    "a custom call": """
+from jax.scipy.linalg import solve_triangular
+square = jax.device_put(np.arange(1, 17, dtype=np.float32).reshape(4, 4), whole)
+make = lambda n: jax.jit(lambda a, m: a.sum() + solve_triangular(m, jnp.ones(4), lower=bool(n)).sum(), out_shardings=whole).lower(x, square)
+""",
+}
+
+
+@pytest.mark.parametrize("make", SERIALISED_APART.values(), ids=SERIALISED_APART.keys())
+def test_programs_that_were_serialised_are_told_apart_by_all_that_they_compute(ready: Cluster, make: str) -> None:
+    """By constants that XLA's text leaves out, and by what a custom call is told."""
+    ready.run(
+        "from jax.experimental import serialize_executable as se\n"
+        "weights = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)\n"
+        "square = None\n" + make + "\n"
+        "loaded = [se.deserialize_and_load(*se.serialize(make(n).compile())) for n in (0, 1)]\n"
+        "given = (x,) if square is None else (x, square)"
+    ).check()
+    result = ready.run("loaded[rank == 1](*given)")
+    assert names(result) == ["OrderMismatch"] * 4
+    ready.run("[loaded[n](*given) for n in (0, 1)]").check()
+    check_sum(ready)
+
+
+def test_a_users_signal_in_the_middle_of_a_launch_is_heard_after_it(ready: Cluster) -> None:
+    """Its handler raises on one rank, which has agreed on the launch: the others are not left alone in it, nor met by the next."""
+    code = """
+import signal
+from mhnb.rank.guard.launch_recorder import LaunchRecorder
+class RungError(Exception): pass
+def ring(*_): raise RungError
+signal.signal(signal.SIGUSR1, ring)
+own = LaunchRecorder.record_launch
+def note(self, *given, **named):
+    if rank == 1: signal.raise_signal(signal.SIGUSR1)
+    return own(self, *given, **named)
+LaunchRecorder.record_launch = note
+try: print(float(add(x)))
+except RungError: print("rung")
+finally:
+    LaunchRecorder.record_launch = own
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)"""
+    result = ready.run(code).check()
+    assert [rank.stdout for rank in result] == ["28.0\n", "rung\n", "28.0\n", "28.0\n"]
+    assert ready.state == "clean"
+    check_sum(ready)
+
+
+MIXED = {
+    "one line": "y = jax.jit((lambda a: a * 2) if rank == 1 else (lambda a: a * 3))(x)",
+    "two branches": "if rank == 1: y = jax.jit(lambda a: a * 2)(x)\nelse: y = jax.jit(lambda a: a * 3)(x)",
+    "a loop left early": "y, step = x, jax.jit(lambda a: a * 2)\nfor _ in range(3 + (rank == 1)): y = step(y)",
+}
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("code", MIXED.values(), ids=MIXED.keys())
+def test_different_programs_without_a_collective_matter_where_one_takes_what_they_made(
+    ready: Cluster, code: str
+) -> None:
+    """Nobody waits in them, so nothing is stopped; but one array has shards of different programs."""
+    assert ready.run(code).check().notes == ()
+    assert names(ready.run("float(add(y))")) == ["OrderMismatch"] * 4
+    check_sum(ready)
+
+
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+def test_programs_without_a_collective_that_differ_in_nothing_are_not_told(ready: Cluster, guard: str) -> None:
+    """Another order, one rank that looks at something alone, or keeps it, a thread that is ahead, a loop that measures."""
+    code = """
+order = [lambda: x + 1, lambda: x * 2]
+for step in (order if rank % 2 else order[::-1]): step()
+if rank == 1: print(x * 3)
+mine = jnp.arange(3) * rank
+[shard.data * rank for shard in x.addressable_shards]
+y = jax.device_put(np.arange(8.0), rows)
+def prefetch():
+    for _ in range(3 + rank): z = x / 2
+thread = threading.Thread(target=prefetch)
+thread.start()
+thread.join()
+for _ in range(5 + rank): x * 7
+w = x
+for _ in range(3): w = w - x
+best = w if rank == 1 else None
+w = w * 2"""
+    assert ready.run(code, guard=guard).check().notes == ()
+
+
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize("look", ["jnp.linalg.norm(w, 2)", "jax.lax.top_k(w[0], 2)", "jnp.linalg.inv(w)", "said(w)"])
+def test_one_rank_looks_at_a_copy_by_what_xla_leaves_to_a_library(ready: Cluster, look: str, guard: str) -> None:
+    """Linear algebra, the greatest elements and a print from inside: none reaches another device."""
+    ready.run("w = jax.device_put(np.eye(4, dtype=np.float32) * 3, whole)\nadd(w)").check()
+    code = f"""
+@jax.jit
+def said(w):
+    jax.debug.print('sum {{}}', w.sum())
+    return w
+if rank == 1: print({look})"""
+    assert ready.run(code, guard=guard).check().notes == ()
+    check_sum(ready)
+
+
+@pytest.mark.parametrize("guard", ["parity", "off"])
+def test_without_lockstep_nothing_is_agreed(ready: Cluster, guard: str) -> None:
+    """The user's choice: a cell of equal launches runs as it did."""
+    assert {rank.text for rank in ready.run("float(add(x))", guard=guard).check()} == {"28.0"}
+    check_sum(ready)
+
+
+def run_until_said(cluster: Cluster, code: str, word: str) -> CellResult:
+    """Run a cell and interrupt it once every rank has said a word."""
+    asked = threading.Event()
+
+    def interrupt(snapshot: CellResult) -> None:
+        if not asked.is_set() and all(word in rank.stdout for rank in snapshot):
+            asked.set()
+            cluster.interrupt()
+
+    show: Callable[[CellResult], None] = interrupt
+    return cluster.run(code, on_snapshot=show, timeout_s=100)
+
+
+def test_check_finds_replicas_that_differ(ready: Cluster) -> None:
+    """`Replicated` arrays built from different values, without a guard: each rank reads its own, and nothing else tells."""
+    ready.run(
+        """
+def replicate(value):
+    shards = [jax.device_put(value, d) for d in jax.local_devices()]
+    return jax.make_array_from_single_device_arrays(value.shape, whole, shards)
+good, bad = replicate(np.ones(2, np.float32)), replicate(np.full(2, rank % 2, np.float32))
+params = {'w': good, 'b': bad, 'rate': 0.1}""",
+        guard="off",
+    ).check()
+    ready.run("count, long = rank % 2, 'x' * (100 + rank)").check()
+    told = {row.name: row.text for row in ready.check("count", "long")}
+    assert told["count"].endswith("ranks 0,2 hold 0, ranks 1,3 hold 1")
+    assert "xx" not in told["long"]
+    rows = {row.name: row for row in ready.check("good", "bad", "params", "x")}
+    assert [name for name, row in rows.items() if not row.same] == ["bad", "params['b']"]
+    assert rows["good"].text == "1 box held by ranks 0-3: equal"
+    assert rows["bad"].text.startswith("box [0:2] differs: ranks 0,2 hold ")
+    assert rows["params['rate']"].text == "value held by ranks 0-3: equal"
+    assert rows["x"].text == "each rank holds boxes of its own: nothing to compare"
+
+
+def test_check_names_what_is_missing_and_shapes_that_differ(ready: Cluster) -> None:
+    """Different local sizes make global arrays of different shapes, without an error of JAX's."""
+    ready.run(
+        "if rank: there = 1\n"
+        "uneven = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))",
+        guard="off",
+    )
+    with pytest.raises(NameMissing, match="no 'there' on rank 0"):
+        ready.check("there")
+    (row,) = ready.check("uneven")
+    assert not row.same
+    assert "ranks 0,2 hold f32[8], ranks 1,3 hold f32[16]" in row.text
+
+
+def test_an_array_of_different_local_sizes_is_launched_by_nobody(ready: Cluster) -> None:
+    """The next program over it differs between the ranks."""
+    result = ready.run(
+        "uneven = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))\n"
+        "float(add(uneven))"
+    )
+    assert names(result) == ["OrderMismatch"] * 4
+    check_sum(ready)
+
+
+def test_device_put_of_different_values_is_an_error_on_every_rank(ready: Cluster) -> None:
+    """JAX asks that itself; all ranks come out of it in step."""
+    result = ready.run("y = jax.device_put(np.full(8, rank, np.float32), rows)")
+    assert all(names(result))
+    assert result.state == "clean"
+    check_sum(ready)
+
+
+def test_ranks_that_wait_to_agree_are_on_the_hang_card(ready: Cluster) -> None:
+    """Under lockstep nothing is launched yet, and the card says all the same who waits, in what, and who is absent."""
+    seen: list[HangReport] = []
+
+    def look(snapshot: CellResult) -> None:
+        card = snapshot.where
+        if card is not None and card.stuck and not card.progress and not seen:
+            seen.append(card)
+            ready.interrupt()
+
+    result = ready.run("if rank == 2: time.sleep(1000)\nloss = float(add(x))", on_snapshot=look, timeout_s=60)
+    assert (result.how, result.state) == ("interrupted", "clean")
+    (card,) = seen
+    assert (card.waiting, card.absent, card.launch) == ((0, 1, 3), (2,), "jit(add)")
+    assert card.lines == {0: 2, 1: 2, 2: 1, 3: 2}
+    check_sum(ready)
+
+
+def test_a_users_own_exception_while_waiting_takes_the_post_back(ready: Cluster, tmp_path: Path) -> None:
+    """A handler of the user's raises in the middle of the wait: the rank that comes late must not launch alone."""
+    code = f"""
+import os, signal
+def bell(*_): raise TimeoutError('the bell')
+flag = {str(tmp_path / "rung")!r}
+if rank == 0:
+    signal.signal(signal.SIGALRM, bell)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try: y = float(add(x))
+    finally: open(flag, 'w').close()
+while not os.path.exists(flag): time.sleep(0.05)
+y = float(add(x))"""
+    result = ready.run(code)
+    assert names(result) == ["TimeoutError", "OrderMismatch", "OrderMismatch", "OrderMismatch"]
+    assert result.state == "clean"
+    check_sum(ready)
+
+
+def gives_up_again_and_again(cluster: Cluster, tmp_path: Path, quitter: int) -> None:
+    """One rank waits to agree and is torn away five times; only then the others come, and none meets an older attempt."""
+    code = (
+        f"flag, quitter = {str(tmp_path / 'done')!r}, {quitter}"
+        """
+import os, signal
+def bell(_, frame):
+    # Only in the wait: a bell before the post would not be an attempt.
+    while frame is not None:
+        if frame.f_code.co_name == 'wait': raise TimeoutError('the bell')
+        frame = frame.f_back
+told = []
+if rank == quitter:
+    signal.signal(signal.SIGALRM, bell)
+    for attempt in range(5):
+        signal.setitimer(signal.ITIMER_REAL, 0.1, 0.05)
+        try: add(x)
+        except Exception as error: told.append(type(error).__name__)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    open(flag, 'w').close()
+else:
+    while not os.path.exists(flag): time.sleep(0.05)
+    try: add(x)
+    except Exception as error: told.append(type(error).__name__)
+' '.join(told)"""
+    )
+    result = cluster.run(code).check()
+    assert result[quitter].text == "'TimeoutError TimeoutError TimeoutError OrderMismatch OrderMismatch'"
+    assert {rank.text for rank in result if rank.rank != quitter} == {"'OrderMismatch'"}
+    check_sum(cluster)
+
+
+def test_who_gives_up_again_and_again_is_held_before_a_post_is_overwritten(ready: Cluster, tmp_path: Path) -> None:
+    """Four places are kept for each rank: a fifth attempt must not pass for the first."""
+    gives_up_again_and_again(ready, tmp_path, quitter=0)
+
+
+@pytest.mark.usefixtures("agrees_late")
+def test_an_agreed_stop_inside_a_task_of_the_cells_own_leaves_the_ranks_alive(ready: Cluster) -> None:
+    """A KeyboardInterrupt out of a child task would end the event loop, and the rank."""
+    code = """
+import asyncio
+step = 0
+async def train():
+    global step
+    print('on', flush=True)
+    while True:
+        float(add(x)); step += 1; await asyncio.sleep(0.01)
+async def monitor():
+    while True: await asyncio.sleep(0.01)
+await asyncio.gather(train(), monitor())"""
+    result = run_until_said(ready, code, "on")
+    assert {rank.outcome for rank in result} == {"interrupted"}
+    assert result.state == "clean"
+    assert len({rank.text for rank in ready.run("step").check()}) == 1
+    check_sum(ready)
+
+
+def test_a_forked_child_does_not_launch_in_its_parents_name(ready: Cluster) -> None:
+    """It inherits the rank's memory, the board among it."""
+    code = """
+import os, warnings
+warnings.simplefilter('ignore')
+read, write = os.pipe()
+if os.fork() == 0:
+    try: add(x)
+    except BaseException as error: os.write(write, f'{type(error).__name__}: {error}'.encode())
+    os._exit(0)
+os.wait()
+os.read(read, 200).decode(), float(add(x))"""
+    result = ready.run(code).check()
+    assert all("a forked process cannot launch" in (rank.text or "") for rank in result)
+    assert all("28.0" in (rank.text or "") for rank in result)
+
+
+@pytest.mark.parametrize("guard", ["parity", "off"])
+def test_a_subset_is_held_under_every_guard(ready: Cluster, guard: str) -> None:
+    """It needs no agreement to know that the others do not run the cell."""
+    result = ready.run("y = add(x)", ranks="0,1", guard=guard)
+    assert names(result) == ["OrderMismatch", "OrderMismatch"]
+    if ready.state == "split":
+        ready.accept()
+    check_sum(ready)
+
+
+def test_check_compares_keys_and_says_what_it_cannot_compare(ready: Cluster) -> None:
+    """A seed that is each rank's own is what one looks for; code, locks and what was donated are neither equal nor different."""
+    ready.run(
+        """
+import threading
+keys = {'own': jax.random.key(rank), 'same': jax.random.key(7)}
+spread = jax.jit(lambda: jax.random.split(jax.random.key(0), 8), out_shardings=rows)()
+masked = np.ma.masked_array([1, 2], mask=[rank, 0])
+mixed, lock, gone = {'a': 1, 3: 2}, threading.Lock(), x + 0
+def double(a): return a * rank
+gone.delete()
+turned = Mesh(np.array(jax.devices())[:: -1 if rank else 1], ('x',))
+turned = jax.make_array_from_callback((8,), NamedSharding(turned, P('x')), lambda i: np.ones(8, np.float32)[i])""",
+        guard="off",
+    ).check()
+    names = ("keys", "spread", "masked", "mixed", "lock", "gone", "double", "turned")
+    rows = {row.name: row for row in ready.check(*names)}
+    assert [name for name, row in rows.items() if row.same is False] == ["keys['own']", "masked", "turned"]
+    assert [name for name, row in rows.items() if row.same] == ["keys['same']", "spread"]
+    assert "cannot take it apart: ValueError" in rows["mixed"].text
+    assert rows["lock"].text == "not compared: TypeError: cannot pickle '_thread.lock' object on ranks 0-3"
+    assert rows["gone"].text.startswith("not compared: holds an array f32[8] that has been deleted")
+    assert rows["double"].text == "not compared: it is code on ranks 0-3"
+
+
+FAILING = """
+fail = True
+def load(value):
+    if fail and rank == 0: raise ValueError('no such shard')
+    return np.float32(value)
+def body(a): return jax.lax.psum(jax.pure_callback(load, jax.ShapeDtypeStruct((), np.float32), a.sum()), 'x')
+loaded = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P('x'), out_specs=P(), check_vma=False))
+"""
+
+
+def test_a_collective_that_failed_in_a_callback_on_one_rank_is_met_by_no_other(fresh: Callable[..., Cluster]) -> None:
+    """The others wait for it for ever, though all launched it: what rank 0 launched next met them, and was wrong without a word."""
+    cluster = fresh(4, 2)
+    cluster.run(SETUP + FAILING).check()
+    result = cluster.run("y = loaded(x)\nprint(y)", timeout_s=6)
+    assert result[0].error is not None
+    assert "no such shard" in result[0].error.evalue
+    assert result.state == "tainted", result.notes
+    assert "left jit(body) (line 1) before its end" in result.notes[0]
+    cluster.accept()
+    after = cluster.run("print('here', float(add(x)))", timeout_s=6)
+    assert not after.ok
+    assert all("here" not in rank.stdout for rank in after)

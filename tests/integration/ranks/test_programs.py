@@ -1,0 +1,94 @@
+"""Whole programs, pasted cell by cell: every rank says what the same program says in N plain processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mhnb.cluster.cluster import Cluster
+from mhnb.core.launch.environment import rank_environment
+from mhnb.transport.addresses import find_free_port
+from tests.integration.ranks import plain_rank
+
+RANKS, DEVICES = 4, 2
+PROGRAMS = sorted(path.stem for path in plain_rank.PROGRAMS.glob("[!_]*.py") if path.stem != "conftest")
+SMALL = ("first_steps", "host_utils")
+Said = dict[str, list[list[dict[str, str | None]]]]
+"""What was said: by program, rank and cell."""
+
+
+def _wanted(session: pytest.Session) -> list[str]:
+    """The programs of this run's tests: with `-k` or `-m`, nothing else is run."""
+    specs = [getattr(item, "callspec", None) for item in session.items]
+    found = {spec.params.get("program") for spec in specs if spec is not None}
+    return [program for program in PROGRAMS if program in found]
+
+
+def _spawn(rank: int, port: int, folder: Path, programs: list[str]) -> subprocess.Popen[bytes]:
+    environment = os.environ | rank_environment(os.environ, devices=DEVICES, simulated=True)
+    script = Path(plain_rank.__file__)
+    command = [sys.executable, str(script), str(rank), str(RANKS), str(port), str(folder), *programs]
+    with (folder / f"{rank}.log").open("wb") as log:
+        return subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
+
+
+@pytest.fixture(scope="module")
+def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """What plain processes said: all programs in one round of processes."""
+    folder, programs, port = tmp_path_factory.mktemp("plain"), _wanted(request.session), find_free_port()
+    with contextlib.ExitStack() as stack:
+        processes = [_spawn(rank, port, folder, programs) for rank in range(RANKS)]
+        for process in processes:
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        codes = [process.wait(timeout=300) for process in processes]
+    assert codes == [0] * RANKS, (folder / "0.log").read_text()[-4000:]
+    by_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    return {program: [said[program] for said in by_rank] for program in programs}
+
+
+_GLOBAL = re.compile(
+    r"Array\(shape=\((?P<shape>[\d, ]*)\), dtype=(?P<dtype>\w)\w*\)|(?P<ours>\w)[^\s\[]*\[(?P<dims>[\d,]*)\] on mesh .*"
+)
+
+
+def _shown(text: str | None) -> str | None:
+    """A global array as a last value is told in mhnb's own words, not in JAX's: both say its kind and shape."""
+    if text is None:
+        return None
+    *value, last = text.splitlines() or [""]
+    if value and _GLOBAL.fullmatch(last):
+        # A replicated one has JAX's text, with the numbers, above ours.
+        return "\n".join(value)
+    if (found := _GLOBAL.fullmatch(text)) is None:
+        return text
+    numbers = re.findall(r"\d+", found["shape"] or found["dims"] or "")
+    return f"global {found['dtype'] or found['ours']}[{','.join(numbers)}]"
+
+
+def _normal(source: str, text: str) -> str:
+    """Two devices of one rank print from inside a program in no order, in plain processes too."""
+    return "".join(sorted(text.splitlines(keepends=True))) if "jax.debug.print" in source else text
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(name, marks=[pytest.mark.other_python] if name in SMALL else []) for name in PROGRAMS],
+)
+def test_a_program_says_what_plain_processes_say(program: str, cluster: Cluster, plain: Said) -> None:
+    """Cell for cell and rank for rank: the same stdout, the same last expression, and a clean cluster throughout."""
+    for number, source in enumerate(plain_rank.cells_of(program)):
+        result = cluster.run(source, timeout_s=60)
+        assert (result.ok, result.state) == (True, "clean"), (number, result.notes, result.summary())
+        for rank in result:
+            expected = plain[program][rank.rank][number]
+            assert _normal(source, rank.stdout) == _normal(source, expected["stdout"] or ""), (number, rank.rank)
+            assert _shown(rank.text) == _shown(expected["text"]), (number, rank.rank)

@@ -1,0 +1,234 @@
+"""Machines that refuse something: a start goes well all the same, or says the cause by itself, and leaves nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.limited_process import Machine
+
+NAMESPACES = pytest.mark.requires_part("namespaces")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="these limits hold so on Linux alone")
+
+_UP = "ip link set lo up"
+
+
+_CABLE = "ip link add v0 type veth peer name v1; ip addr add 192.0.2.7/24 dev v0; ip link set v0 up; ip link set v1 up"
+
+
+@NAMESPACES
+@pytest.mark.parametrize(
+    "address", ["", "203.0.113.5 boxy", "192.0.2.7 boxy"], ids=["unresolved", "elsewhere", "the network"]
+)
+def test_a_local_cluster_does_not_depend_on_the_machines_name(tmp_path: Path, address: str) -> None:
+    """Whatever the name of the machine resolves to, the ranks meet on loopback, and no port is open to the network."""
+    (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n{address}\n")
+    prepare = f"{_UP}; {_CABLE}; hostname boxy; mount --bind {tmp_path}/hosts /etc/hosts"
+    started = Machine(tmp_path / "home", ("--net", "--uts", "--mount"), prepare).start()
+    assert (started.kind, started.text) == ("", "3.0\n")
+    assert started.listens
+    assert set(started.listens) <= {"127.0.0.1", "::ffff:127.0.0.1"}
+
+
+@NAMESPACES
+@pytest.mark.parametrize(
+    ("prepare", "cause"),
+    [
+        ("", "Network is unreachable"),
+        (f"{_UP}; ip addr del 127.0.0.1/8 dev lo", "Cannot assign requested address"),
+    ],
+    ids=["down", "IPv6 alone"],
+)
+def test_without_loopback_the_cause_is_said(tmp_path: Path, prepare: str, cause: str) -> None:
+    """The hub and the ranks meet at 127.0.0.1: without it no process is started, and the error says how to mend it."""
+    started = Machine(tmp_path / "home", ("--net",), prepare).start()
+    assert started.kind == "PreflightFailed"
+    assert "cannot reach itself at 127.0.0.1" in started.text
+    assert cause in started.text
+    assert "ip link set lo up" in started.text
+
+
+@NAMESPACES
+@pytest.mark.parametrize("limit", ["nr_inodes=3", "nr_inodes=30", "size=4k", "size=32k"])
+def test_a_disk_without_room_is_said(tmp_path: Path, limit: str) -> None:
+    """No inodes or no blocks are left in the folder of the runs, at once or for the files of the ranks."""
+    home = tmp_path / "home"
+    started = Machine(home, ("--mount",), f"mount -t tmpfs -o {limit} tmpfs {home}").start()
+    assert started.kind == "LaunchError"
+    assert f"{home}: here mhnb keeps the journal and the logs of a cluster, and cannot" in started.text
+    assert "No space left on device" in started.text
+    assert "df -i" in started.text
+
+
+@NAMESPACES
+def test_a_home_that_cannot_be_written_to_is_said(tmp_path: Path) -> None:
+    """Also for root: the disk is read-only."""
+    home = tmp_path / "home"
+    prepare = f"mount --bind {home} {home}; mount -o remount,ro,bind {home}"
+    started = Machine(home, ("--mount",), prepare).start()
+    assert started.kind == "LaunchError"
+    assert "Read-only file system" in started.text
+    assert "MHNB_HOME" in started.text
+
+
+@NAMESPACES
+@pytest.mark.parametrize("options", ["ro", "size=4k"], ids=["read-only", "tiny"])
+def test_shared_memory_and_temporary_folder_are_not_needed(tmp_path: Path, options: str) -> None:
+    """Without room in /dev/shm and in the temporary folder the ranks come up, and meet."""
+    prepare = f"mount -t tmpfs -o {options} tmpfs /dev/shm; mkdir {tmp_path}/tmp; mount -t tmpfs -o {options} tmpfs {tmp_path}/tmp"
+    machine = Machine(tmp_path / "home", ("--mount",), prepare)
+    started = machine.start(environment={"TMPDIR": str(tmp_path / "tmp")})
+    assert (started.kind, started.text) == ("", "3.0\n")
+
+
+@NAMESPACES
+def test_a_volume_that_every_user_can_write_to_may_hold_the_home(tmp_path: Path) -> None:
+    """The volumes of containers are such: without a sticky bit, and of one user's processes."""
+    home = tmp_path / "volume" / "home"
+    home.parent.mkdir()
+    prepare = f"mount -t tmpfs -o mode=0777 tmpfs {home.parent}; mkdir -m 0700 {home}"
+    started = Machine(home, ("--mount",), prepare).start()
+    assert (started.kind, started.text) == ("", "3.0\n")
+
+
+@NAMESPACES
+def test_a_profile_of_ipython_without_room_is_said(tmp_path: Path) -> None:
+    """IPython makes a folder of its own in each rank; the error has the folder, and which variable names another."""
+    (tmp_path / "ipython").mkdir()
+    machine = Machine(tmp_path / "home", ("--mount",), f"mount -t tmpfs -o nr_inodes=1 tmpfs {tmp_path}/ipython")
+    started = machine.start(environment={"IPYTHONDIR": str(tmp_path / "ipython")})
+    assert started.kind == "EnginesMissing"
+    assert "No space left on device" in started.text
+    assert "IPYTHONDIR" in started.text
+
+
+@LINUX
+@pytest.mark.parametrize("count", [16, 64, 100])
+def test_too_few_open_files_are_said(tmp_path: Path, count: int) -> None:
+    """A hard limit that the hub would break on, at once or only when the ranks come, starts nothing."""
+    limit = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({count}, {count}))"
+    started = Machine(tmp_path / "home").start(limit)
+    assert started.kind == "PreflightFailed"
+    assert f"a process may open {count} files here" in started.text
+    assert "ulimit -n" in started.text
+
+
+@LINUX
+def test_a_soft_limit_on_open_files_is_raised(tmp_path: Path) -> None:
+    """What the shell has limited and the system allows does not stop the ranks."""
+    started = Machine(tmp_path / "home").start("resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))")
+    assert (started.kind, started.text) == ("", "3.0\n")
+
+
+@LINUX
+@pytest.mark.parametrize("nbytes", [0, 100, 30_000])
+def test_a_limit_on_the_size_of_files_is_said(tmp_path: Path, nbytes: int) -> None:
+    """Logs and journal would be cut at it, and so would the board of the ranks."""
+    started = Machine(tmp_path / "home").start(f"resource.setrlimit(resource.RLIMIT_FSIZE, ({nbytes}, {nbytes}))")
+    assert started.kind == "PreflightFailed"
+    assert f"a file may have {nbytes} bytes here (ulimit -f)" in started.text
+
+
+@NAMESPACES
+@pytest.mark.parametrize("count", [1, 2, 4, 12, 48])
+def test_too_few_processes_are_said(tmp_path: Path, count: int) -> None:
+    """In the notebook's own threads, its supervisor, the hub or a rank: each says the limit, and what was begun is taken back."""
+    limit = f"resource.setrlimit(resource.RLIMIT_NPROC, ({count}, {count}))"
+    started = Machine(tmp_path / "home", is_other_user=True).start(limit)
+    assert started.kind in ("LaunchError", "EnginesMissing")
+    assert "ulimit -u" in started.text
+
+
+@LINUX
+@pytest.mark.parametrize("mb", [300, 1024])
+def test_too_little_address_space_is_said(tmp_path: Path, mb: int) -> None:
+    """JAX cannot be loaded, or aborts where it cannot make its threads: that limit is named beside its words."""
+    limit = f"resource.setrlimit(resource.RLIMIT_AS, ({mb} << 20, {mb} << 20))"
+    started = Machine(tmp_path / "home").start(limit)
+    assert started.kind in ("LaunchError", "EnginesMissing")
+    assert "ulimit -v" in started.text
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("PYTHONHOME", "/nonexistent"), ("PYTHONIOENCODING", "nonsense"), ("PYTHONMALLOC", "none")]
+)
+def test_an_environment_in_which_python_does_not_start_is_said(tmp_path: Path, variable: str, value: str) -> None:
+    """The notebook's own Python began without it: the error names the variable and its value."""
+    started = Machine(tmp_path / "home").start(f"os.environ[{variable!r}] = {value!r}")
+    assert started.kind == "LaunchError"
+    assert f"{variable}={value}" in started.text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("raise SystemExit('of my own')", "of my own"),
+        ("import os; os._exit(7)", "sitecustomize"),
+    ],
+    ids=["said", "silent"],
+)
+def test_a_sitecustomize_that_ends_python_is_said(tmp_path: Path, text: str, told: str) -> None:
+    """With its own words, or, where it has none, with what runs at the start of each Python."""
+    (tmp_path / "sitecustomize.py").write_text(text)
+    started = Machine(tmp_path / "home").start(f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
+    assert started.kind == "LaunchError"
+    assert told in started.text
+    assert "mend the cause" in started.text
+
+
+@pytest.mark.parametrize(
+    "text", ["raise ValueError('broken')", "def f(:", "print('hello')"], ids=["raises", "syntax", "prints"]
+)
+def test_a_sitecustomize_that_is_broken_stops_nothing(tmp_path: Path, text: str) -> None:
+    """Python goes on without it, and so do the ranks."""
+    (tmp_path / "sitecustomize.py").write_text(text)
+    started = Machine(tmp_path / "home").start(f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
+    assert (started.kind, started.text) == ("", "3.0\n")
+
+
+def test_a_module_that_hides_a_standard_one_is_said(tmp_path: Path) -> None:
+    """PYTHONPATH brings a `json` of the user's: the error has its file and its line."""
+    (tmp_path / "json.py").write_text("raise ValueError('my json')")
+    started = Machine(tmp_path / "home").start(f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
+    assert started.kind == "LaunchError"
+    assert str(tmp_path / "json.py") in started.text
+    assert "my json" in started.text
+
+
+@pytest.mark.parametrize("file", ["ipython_config.py", "ipython_kernel_config.py", "startup/00.py"])
+def test_a_broken_profile_of_ipython_stops_nothing(tmp_path: Path, file: str) -> None:
+    """The ranks have a profile of their own."""
+    path = tmp_path / "ipython" / "profile_default" / file
+    path.parent.mkdir(parents=True)
+    path.write_text("def f(:")
+    started = Machine(tmp_path / "home").start(environment={"IPYTHONDIR": str(tmp_path / "ipython")})
+    assert (started.kind, started.text) == ("", "3.0\n")
+
+
+@pytest.mark.parametrize(
+    "folder", ["/nonexistent", "a" * 120, "file"], ids=["missing", "too long for a socket", "a file"]
+)
+def test_a_temporary_folder_of_any_kind_stops_nothing(tmp_path: Path, folder: str) -> None:
+    """No file of a local cluster is in it."""
+    (tmp_path / "file").touch()
+    (tmp_path / ("a" * 120)).mkdir()
+    started = Machine(tmp_path / "home").start(environment={"TMPDIR": str(tmp_path / folder)})
+    assert (started.kind, started.text) == ("", "3.0\n")
+
+
+def test_a_home_too_long_for_a_socket_stops_nothing(tmp_path: Path) -> None:
+    """The path of the link is longer than the system takes."""
+    started = Machine(tmp_path / ("a" * 120)).start()
+    assert (started.kind, started.text) == ("", "3.0\n")
+
+
+@pytest.mark.parametrize(
+    ("executable", "told"), [("/nonexistent/python", "/nonexistent/python"), (None, "its own Python")]
+)
+def test_a_python_that_is_not_there_is_said(tmp_path: Path, executable: str | None, told: str) -> None:
+    """An embedded interpreter knows no executable, or an environment was removed under the notebook."""
+    started = Machine(tmp_path / "home").start(f"sys.executable = {executable!r}")
+    assert started.kind == "LaunchError"
+    assert told in started.text

@@ -1,0 +1,320 @@
+"""Restart with a replay, on real ranks: what comes back, what is left out, where it stops; and the journal after a kill -9."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mhnb
+from mhnb.cluster import journal, replay
+from mhnb.cluster.cluster import Cluster
+from mhnb.core.journal import CellRecord, parse_records
+from mhnb.core.replay import ReplayStep
+from mhnb.errors import InvalidRequest, ReplayStopped
+from tests.support.source import ROOT
+
+Fresh = Callable[..., Cluster]
+
+SETUP = """import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((jax.device_count(),), ("x",))
+values = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("x")))"""
+
+
+@pytest.fixture
+def begin(fresh: Fresh) -> Iterator[Fresh]:
+    """Start a cluster of two ranks; its successors are stopped at the end."""
+    names: list[str] = []
+
+    def start(hosts: int = 2, devices: int = 1, **options: Any) -> Cluster:
+        cluster = fresh(hosts, devices, **options)
+        names.append(cluster.name)
+        return cluster
+
+    yield start
+    for name in names:
+        mhnb.cluster.manager.by_name(name).stop()
+
+
+def cells_of(cluster: Cluster) -> list[CellRecord]:
+    """What the journal holds of this generation's cells."""
+    records, faults = cluster.journal.read()
+    assert not faults
+    return [r for r in records if isinstance(r, CellRecord) and r.generation == cluster.generation]
+
+
+def interrupt_in_cell(cluster: Cluster, folder: Path) -> None:
+    """Run a loop and interrupt it once it runs on every rank."""
+    source = f"import pathlib, time\npathlib.Path({str(folder)!r}, str(jax.process_index())).touch()\nwhile True: time.sleep(0.01)"
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(cluster.run(source)))
+    thread.start()
+    arrived = threading.Event()
+    while not arrived.wait(0.02) and len(list(folder.iterdir())) < cluster.process_count:
+        assert thread.is_alive()
+    cluster.interrupt()
+    thread.join(100)
+    assert result[0].how == "interrupted"
+
+
+def test_a_replay_brings_everything_back(begin: Fresh, tmp_path: Path) -> None:
+    """Variables, pushed values, a global array, cells of some ranks, errors that must come again; left out is what was interrupted."""
+    cluster = begin()
+    cluster.run(SETUP).check()
+    cluster.push(batch=np.arange(6).reshape(2, 3), rate=0.5)
+    assert not cluster.run("total = float(jax.jit(jnp.sum)(values))\nraise KeyError('alike')").ok
+    interrupt_in_cell(cluster, tmp_path)
+    cluster.run("only = 'here'", ranks=[1]).check()
+    assert not cluster.run("if jax.process_index(): raise ValueError('one of us')\nrest = batch.sum() * rate").ok
+    cluster.push(ranks=[0], batch="replaced")
+    before = cells_of(cluster)
+
+    after = cluster.restart(replay=True)
+    assert after.replayed is not None
+    assert (after.replayed.cells, after.replayed.pushes) == ((1, 2, 4, 5), 2)
+    assert list(map(str, after.replayed.left_out)) == ["cell 3: interrupted"]
+    assert [(r.seq, r.outcomes, r.launches) for r in cells_of(after)] == [
+        (r.seq, r.outcomes, r.launches) for r in before if r.seq != 3
+    ]
+    assert any(record.launches for record in before)
+    said = after.run("total, str(batch)[:4], rate, 'only' in dir(), 'rest' in dir()")
+    assert (said.seq, said[0].text, said[1].text) == (
+        6,
+        "(28.0, 'repl', 0.5, False, True)",
+        "(28.0, '[[0 ', 0.5, True, False)",
+    )
+
+
+def test_a_second_replay_holds_no_cell_twice(begin: Fresh) -> None:
+    """Cells keep their numbers, new ones join them, and one that runs a counter ran once a generation."""
+    cluster = begin()
+    cluster.run("count = 1").check()
+    cluster.run("count += 1").check()
+    cluster.push(extra=5)
+    second = cluster.restart(replay=True)
+    second.run("count += extra").check()
+    third = second.restart(replay=True)
+    assert [record.seq for record in cells_of(third)] == [1, 2, 3]
+    assert third.run("count")[1].text == "7"
+    plain = third.restart()
+    assert plain.run("'count' in dir()")[0].text == "False"
+    assert plain.restart(replay=True).replayed.cells == (1,)  # type: ignore[union-attr]
+
+
+def test_to_goes_back_to_a_cell(begin: Fresh) -> None:
+    """Nothing after it is run; a number that is not there is refused before anything is stopped, as is `to` alone."""
+    cluster = begin()
+    for number in (1, 2, 3):
+        cluster.run(f"x = {number}").check()
+    wrong: list[dict[str, Any]] = [{"replay": True, "to": 9}, {"to": 2}]
+    for bad in wrong:
+        with pytest.raises(InvalidRequest, match="--to"):
+            cluster.restart(**bad)
+    assert cluster.state == "clean"
+    steps: list[str] = []
+    after = cluster.restart()
+    replay.replay(after, 2, lambda step: steps.append(f"{step.what} {step.done}/{len(step.plan.steps)}"))
+    assert steps == ["cell 1 0/2", "cell 2 1/2"]
+    said = after.run("x")
+    assert (said.seq, said[0].text) == (3, "2")
+    after.run("x = 7").check()
+    # By an object of before, the cells of what runs now are meant.
+    assert cluster.restart(replay=True, to=4).run("x")[0].text == "7"
+
+
+COUNTER = """import pathlib
+file = pathlib.Path(FOLDER, str(jax.process_index()))
+ran = int(file.read_text()) if file.exists() else 0
+file.write_text(str(ran + 1))"""
+
+
+def test_another_outcome_stops_the_replay(begin: Fresh, tmp_path: Path) -> None:
+    """The error names cell, rank, before and now, and what was not run; the cluster goes on, and an older state is one command away."""
+    cluster = begin()
+    cluster.run(SETUP).check()
+    cluster.run("x = 1").check()
+    cluster.run(
+        COUNTER.replace("FOLDER", repr(str(tmp_path))) + "\nif ran and jax.process_index(): raise OSError('once only')"
+    ).check()
+    cluster.run("x = 2").check()
+    with pytest.raises(ReplayStopped) as stopped:
+        cluster.restart(replay=True)
+    assert str(stopped.value).splitlines() == [
+        "replay stopped: cell 3 did not do what it did before",
+        "  rank 1: before it finished, now it raised OSError",
+        "  now OSError: once only",
+        (
+            "  cells 1-2 did the same as before; cell 4 was not run · the cluster is clean:"
+            " go on from here by hand, or %mhjax restart --replay --to 2"
+        ),
+    ]
+    after = mhnb.current()
+    assert (after.generation, after.state) == (cluster.generation + 1, "clean")
+    assert after.run("x")[0].text == "1"
+    # That cell is the user's own: from now on this is what a replay brings back.
+    assert [step.seq for step in after.restart(replay=True, to=2).replayed.plan.steps] == [1, 2]  # type: ignore[union-attr]
+
+
+def test_other_launches_stop_the_replay(begin: Fresh, tmp_path: Path) -> None:
+    """Every rank finishes, with another program than before: its value would be another."""
+    cluster = begin()
+    cluster.run(SETUP + "\nadd, top = jax.jit(jnp.sum), jax.jit(jnp.max)").check()
+    cluster.run(COUNTER.replace("FOLDER", repr(str(tmp_path))) + "\nf = top if ran else add\ny = f(values)").check()
+    with pytest.raises(ReplayStopped, match=r"ranks 0-1: launch 1 was jit\(sum\) .*line 6, now jit\(max\) .*line 6"):
+        cluster.restart(replay=True)
+    assert mhnb.current().run("float(y)")[0].text == "7.0"
+
+
+def test_a_replay_that_stopped_can_begin_anew(begin: Fresh, tmp_path: Path) -> None:
+    """What came back in part does not stand for what the user had: mended outside, all cells run."""
+    flag = tmp_path / "data"
+    flag.write_text("here")
+    cluster = begin()
+    for source in ("x = 1", f"data = open({str(flag)!r}).read()", "x = 3"):
+        cluster.run(source).check()
+    flag.unlink()
+    with pytest.raises(ReplayStopped, match="cell 3 was not run"):
+        cluster.restart(replay=True)
+    flag.write_text("here")
+    after = mhnb.current().restart(replay=True)
+    assert after.run("x, data")[0].text == "(3, 'here')"
+
+
+def test_a_push_that_was_not_kept_is_told_twice(
+    begin: Fresh, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is made, and in the list of what a replay left out; a cell that needs it stops the replay."""
+    monkeypatch.setattr(journal, "PUSH_NBYTES", 1000)
+    cluster = begin()
+    cluster.push(big=np.zeros(1000))
+    assert "push big: its 7.8 KiB are more than the journal keeps of one push" in capfd.readouterr().err
+    cluster.run("big.sum()").check()
+    stop = r"(?s)now NameError.*`big` was set by push big, which was left out \(its 7\.8.*left out · push big: its 7\.8 KiB"
+    with pytest.raises(ReplayStopped, match=stop):
+        cluster.restart(replay=True)
+
+
+def test_split_is_left_out_also_when_it_was_accepted(begin: Fresh) -> None:
+    """The accept is in the journal and in the list; cells after it run again."""
+    cluster = begin()
+    cluster.run("import jax").check()
+    assert cluster.run("assert not jax.process_index()", guard="off").state == "split"
+    cluster.accept()
+    cluster.run("x = 1").check()
+    after = cluster.restart(replay=True)
+    assert list(map(str, after.replayed.left_out)) == ["cell 2: split, accepted then"]  # type: ignore[union-attr]
+    assert after.run("x")[0].text == "1"
+
+
+def test_a_name_that_only_a_cell_that_is_left_out_has_set_is_told_with_that_cell(begin: Fresh) -> None:
+    """The list of what was left out has no names."""
+    cluster = begin()
+    cluster.run("import jax").check()
+    cluster.run("import time as clock\nassert not jax.process_index()", guard="off")
+    cluster.accept()
+    cluster.run("clock").check()
+    told = r"now NameError: name 'clock' is not defined\n  `clock` was set by cell 2, which was left out \(split, accepted then\)\n"
+    with pytest.raises(ReplayStopped, match=told):
+        cluster.restart(replay=True)
+
+
+def test_a_dead_cluster_comes_back(begin: Fresh) -> None:
+    """The cell that killed it is left out, and the way out names the command and what it costs."""
+    cluster = begin()
+    cluster.run("x = 1").check()
+    dead = cluster.run(
+        "import os, signal, time\nif not os.path.exists('/nowhere'): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert "%mhjax restart --replay (1 cell, about " in dead.notes[0]
+    after = cluster.restart(replay=True)
+    assert str(after.replayed.left_out[0]).startswith("cell 2: rank")  # type: ignore[union-attr]
+    assert after.run("x")[1].text == "1"
+
+
+@pytest.mark.parametrize("hosts", [2, 1])
+def test_the_same_start_again_after_a_death_names_the_replay(begin: Fresh, hosts: int) -> None:
+    """Its processes are fresh, and the cells of before are not lost. With another number of ranks they could not be run again."""
+    cluster = begin()
+    assert cluster.process_count == 2
+    assert cluster.notes == ()
+    cluster.run("x = 1").check()
+    cluster.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    fresh = mhnb.start(hosts, 1, name=cluster.name)
+    told = " ".join(fresh.notes)
+    assert ("%mhjax restart --replay" in told) == (hosts == 2)
+    if hosts == 2:
+        assert fresh.restart(replay=True).run("x")[0].text == "1"
+
+
+def test_ctrl_c_breaks_a_replay_off(begin: Fresh, tmp_path: Path) -> None:
+    """The cell is interrupted, the error says so, and the next replay begins anew."""
+    cluster = begin()
+    flag = tmp_path / "go"
+    flag.touch()
+    cluster.run("x = 1").check()
+    cluster.run(f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.01)\nx = 2").check()
+    flag.unlink()
+    after = cluster.restart()
+
+    def press(step: ReplayStep) -> None:
+        if step.what == "cell 2":
+            # As the stop button does it, and as soon as that cell runs.
+            threading.Thread(target=_interrupt_when_running, args=(after,)).start()
+
+    with pytest.raises(ReplayStopped, match="the replay was interrupted in cell 2"):
+        replay.replay(after, None, press)
+    flag.touch()
+    assert after.restart(replay=True).run("x")[0].text == "2"
+
+
+def _interrupt_when_running(cluster: Cluster) -> None:
+    while cluster.state != "running":
+        threading.Event().wait(0.01)
+    cluster.interrupt()
+
+
+def test_the_journal_survives_kill_9(leftovers: None) -> None:
+    """Whatever ended before is in the file, whole; the cell that ran is not."""
+    program = """
+        import mhnb, numpy
+        cluster = mhnb.start(2, 1, name="killed")
+        cluster.run("x = 1")
+        cluster.push(y=numpy.arange(3))
+        cluster.run("x + y.sum()")
+        print(cluster.journal.path, flush=True)
+        cluster.run("import time\\nwhile True: time.sleep(1)")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        path = Path(process.stdout.readline().strip())
+        os.kill(process.pid, signal.SIGKILL)
+    records, faults = parse_records(path.read_bytes())
+    assert not faults
+    assert [record.kind for record in records] == ["start", "cell", "push", "cell"]
+    assert (path.parent / records[2].file).stat().st_size == sum(records[2].sizes)  # type: ignore[union-attr]
+
+
+def test_a_replay_to_before_the_cell_that_set_arrays_apart_mends_them(begin: Fresh) -> None:
+    """One of all cells makes them apart again; the note of the mismatch names the one that does not."""
+    cluster = begin()
+    cluster.run(f"{SETUP}\nadd = jax.jit(lambda a: a.sum())").check()
+    cluster.run("float(add(values))").check()
+    cluster.run("if jax.process_index() == 0: values = values * 2\nfloat(add(values))")
+    (note,) = [note for note in cluster.run("float(add(values))").notes if "--to" in note]
+    assert note.startswith(
+        "What a rank changed alone differs until %mhjax restart --replay --to 2, which stops before cell 3"
+    )
+    again = cluster.restart(replay=True, to=2)
+    assert {rank.text for rank in again.run("float(add(values))").check()} == {"28.0"}

@@ -1,0 +1,115 @@
+"""Real ranks, and what they leave, inherit and may say: what the README promises under "Security"."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
+from mhnb.errors import RanksLost
+from tests.integration.ranks.conftest import every_pid, wait_gone
+
+FIND_CHANNEL = """
+import gc
+from mhnb.transport.client import TransportClient
+gc.unfreeze()
+own = next(x for x in gc.get_objects() if type(x) is TransportClient)
+"""
+
+
+@pytest.fixture
+def begin() -> Callable[..., Cluster]:
+    """Start a cluster of two ranks."""
+    return lambda name, **options: manager.start(2, 1, name=name, **options)
+
+
+@pytest.mark.parametrize("profile", ["local", "split"])
+def test_a_cluster_leaves_nothing_that_others_can_read(
+    begin: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    """Folders 0700, files and sockets 0600, while it runs and after it, with a umask of 0; what a cell makes has the user's umask."""
+    home, made = tmp_path / "h", tmp_path / "made"
+    monkeypatch.setenv("MHNB_HOME", str(home))
+    before = os.umask(0)
+    try:
+        cluster = begin("modes", keep=True, **({} if profile == "local" else {"profile": profile}))
+        cluster.run(
+            f"import os, jax.numpy as jnp\nprint(jnp.ones(2))\nos.system('echo hi')\nopen({str(made)!r}, 'w').close()"
+        )
+        cluster.push(v=1)
+        cluster.run("1 / 0")
+        running = loose(home)
+        cluster.stop()
+    finally:
+        os.umask(before)
+    assert running == {}
+    assert loose(home) == {}
+    assert stat.S_IMODE(made.stat().st_mode) == 0o666
+
+
+def loose(home: Path) -> dict[str, str]:
+    """What others could read or enter."""
+    found = {path: path.lstat().st_mode for path in (home, *home.rglob("*")) if not path.is_symlink()}
+    assert len(found) > 20
+    return {
+        str(path): oct(mode)
+        for path, mode in found.items()
+        if stat.S_IMODE(mode) != (0o700 if stat.S_ISDIR(mode) else 0o600)
+    }
+
+
+def test_no_process_shows_a_key(begin: Callable[..., Cluster]) -> None:
+    """Neither in its command line, which every user can read, nor in an environment that a subprocess of a cell inherits."""
+    cluster = begin("keys", profile="split")
+    try:
+        key = cluster._resources.key.hex()
+        shown = cluster.run(
+            "import os, subprocess\nprint(subprocess.check_output(['env'], text=True), dict(os.environ))"
+        )
+        for pid in every_pid(cluster):
+            process = psutil.Process(pid)
+            for each in (process, *process.children(recursive=True)):
+                assert key not in " ".join(each.cmdline())
+                assert key not in str(each.environ())
+        assert all(key not in rank.stdout for rank in shown)
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "own._send_signed([b'shouting'])",
+        "own.send(StopHost())",
+        "own.send(CellEnded(0, 1, 'ok', [], [], 0, 0.0))",
+        "own.send(OutputProduced(1, 1, [['stdout', 7]]))",
+        "own.send(CellEnded(1, 1, 'ok', [], [], 1, 0.0, host_arrays=[[{}]], abandoned_launch=[{}]))",
+    ],
+)
+def test_a_cell_that_writes_to_the_link_costs_its_cluster_alone(
+    begin: Callable[..., Cluster], capsys: pytest.CaptureFixture[str], said: str
+) -> None:
+    """The rank is named, with what it sent; the cell ends, and a restart is right."""
+    cluster = begin("garbage")
+    cell = (
+        f"{FIND_CHANNEL}from mhnb.core.messages import *\n"
+        f"if own._peer == b'r1':\n    {said}\n    import time; time.sleep(600)"
+    )
+    try:
+        told = " ".join(cluster.run(cell).notes)
+    except RanksLost as error:
+        told = str(error)
+    assert "rank 1" in told
+    assert "rank 1 (host1) sent a message that cannot be" in capsys.readouterr().err
+    assert cluster.state == "dead"
+    pids = every_pid(cluster)
+    fresh = cluster.restart()
+    assert [rank.stdout for rank in fresh.run("print('whole')")] == ["whole\n"] * 2
+    fresh.stop()
+    assert wait_gone(pids) == []

@@ -1,0 +1,542 @@
+"""Start and stop, with real processes: what comes up, what is refused, what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mhnb.cluster import manager
+from mhnb.cluster.attach import list_cluster_records
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.status import StartProgress
+from mhnb.errors import (
+    AlreadyStarted,
+    EnginesMissing,
+    InvalidRequest,
+    LaunchError,
+    MhnbError,
+    NotStarted,
+    PreflightFailed,
+)
+from mhnb.system.run_dir import read_running_clusters
+from mhnb.transport.addresses import find_free_port
+from mhnb.types import PHASES, DeviceRef
+from tests.integration.ranks.conftest import every_pid, is_running, wait_gone
+
+Fresh = Callable[..., Cluster]
+
+
+@pytest.mark.other_python
+def test_every_rank_is_what_jax_says_it_is(cluster: Cluster) -> None:
+    """Rank, process index, process count and engine id are one and the same, read back from each rank."""
+    result = cluster.run(
+        "import jax; print(jax.process_index(), jax.process_count(), get_ipython().kernel.engine_id)"
+    ).check()
+    assert [r.stdout for r in result] == [f"{rank} 4 {rank}\n" for rank in range(4)]
+
+
+def test_devices_are_known_by_rank_and_ordinal(cluster: Cluster) -> None:
+    """4 x 2 devices, and JAX on each rank counts the same."""
+    assert cluster.devices == tuple(DeviceRef(rank, ordinal) for rank in range(4) for ordinal in range(2))
+    result = cluster.run("jax.device_count(), jax.local_device_count()").check()
+    assert {r.text for r in result} == {"(8, 2)"}
+
+
+def test_ranks_are_processes_with_logs(cluster: Cluster) -> None:
+    """Each rank has a live process and a log file of its own, under a host label."""
+    assert len({rank.pid for rank in cluster.ranks}) == 4
+    assert all(rank.pid and is_running(rank.pid) and rank.log_path.exists() for rank in cluster.ranks)
+    assert [rank.host for rank in cluster.ranks] == ["host0", "host1", "host2", "host3"]
+
+
+def test_the_environment_of_ranks(cluster: Cluster) -> None:
+    """One hash seed, CPU only, a pool for many devices, the notebook's folder."""
+    code = """
+    import os, signal
+    names = ("PYTHONHASHSEED", "JAX_PLATFORMS", "PJRT_NPROC")
+    print([os.environ[n] for n in names], os.getcwd(), hash("a"))
+    """
+    result = cluster.run(textwrap.dedent(code)).check()
+    assert len({r.stdout for r in result}) == 1
+    assert result[0].stdout.startswith(f"['0', 'cpu', '32'] {Path.cwd()}")
+
+
+_ASKS_FOR_PREEMPTION = (
+    "from jax.experimental import multihost_utils as m; print([m.reached_preemption_sync_point(s) for s in range(3)])"
+)
+
+
+def test_ranks_answer_that_no_host_is_preempted(cluster: Cluster) -> None:
+    """JAX's preemption service is on, as training loops ask it at every step."""
+    assert cluster.run(_ASKS_FOR_PREEMPTION).check()[0].stdout == "[False, False, False]\n"
+
+
+@pytest.mark.parametrize("init", [True, False])
+def test_sigterm_ends_a_rank(fresh: Callable[..., Cluster], init: bool) -> None:  # noqa: FBT001
+    """The preemption service takes SIGTERM for itself; the rank takes it back, also after an initialize in a cell."""
+    cluster = fresh(2, 1, init=init)
+    said = cluster.run(f"import jax; jax.distributed.initialize()\n{_ASKS_FOR_PREEMPTION}").check()
+    assert said[0].stdout == "[False, False, False]\n"
+    result = cluster.run(
+        "import os, signal, threading; os.kill(os.getpid(), signal.SIGTERM); threading.Event().wait()", ranks=[1]
+    )
+    assert result[1].outcome == "died"
+
+
+def test_no_key_is_in_a_ranks_environment_or_arguments(cluster: Cluster) -> None:
+    """What a rank's subprocesses inherit holds no key of the cluster."""
+    key = cluster._resources.key.hex()
+    for pid in every_pid(cluster):
+        process = psutil.Process(pid)
+        assert key not in " ".join(process.cmdline())
+        assert key not in "".join(process.environ().values())
+
+
+def test_everything_listens_on_loopback_only(cluster: Cluster) -> None:
+    """Coordinator and hub have no password worth the name: nothing may listen on another interface."""
+    listening = [
+        connection
+        for pid in every_pid(cluster)
+        for connection in psutil.Process(pid).net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert {connection.laddr.ip for connection in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def test_modules_beside_the_notebook_import(fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks run where the notebook runs, also beside a file that hides a standard module from nobody but its user."""
+    (tmp_path / "beside.py").write_text("value = 42")
+    monkeypatch.chdir(tmp_path)
+    result = fresh(1, 1).run("import beside; beside.value").check()
+    assert result[0].text == "42"
+
+
+def test_progress_names_every_phase(fresh: Fresh) -> None:
+    """The progress line has something to show: each rank passes through the phases and ends ready."""
+    reports: list[StartProgress] = []
+    fresh(2, 1, on_progress=reports.append)
+    seen = {info.phase for report in reports for info in report.ranks}
+    assert {"connected", "jax", "initialised", "devices", "checked", "ready"} <= seen
+    assert reports[-1].ready
+    assert not any(info.phase for info in reports[0].ranks), "the line is there before the ranks are"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux alone")
+def test_what_of_mhnb_ranks_import_at_the_start_is_imported_once(fresh: Fresh) -> None:
+    """Before they are forked: a module that is forgotten there costs every rank its import. And installed packages are found as ever."""
+    program = "import sys, mhnb.rank.supervisor\nfrom mhnb.rank.spawn import preload\npreload()\nprint(*sys.modules)"
+    before = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    cell = "import sys, importlib.metadata as m\nprint(*sys.modules)\n'mhnb' in {d.name for d in m.distributions()}"
+    rank = fresh(1, 1).run(cell).check()[0]
+    late = {name for name in set(rank.stdout.split()) - set(before) if name.startswith("mhnb.")}
+    # The hub is forked before all others.
+    assert late <= {"mhnb.rank.controller"}
+    assert rank.text == "True"
+
+
+def test_start_again_goes_on(cluster: Cluster) -> None:
+    """The same name and shape is the same cluster: Run All twice works."""
+    assert manager.start(4, 2, name="shared") is cluster
+
+
+def test_another_shape_is_refused_and_names_the_ways_out(cluster: Cluster) -> None:
+    """Nothing is lost by a start that does not fit."""
+    with pytest.raises(AlreadyStarted, match=r"restart.*stop"):
+        manager.start(2, 2, name="shared")
+
+
+@pytest.mark.parametrize(("hosts", "devices"), [(0, 2), (1000, 2), (4, 0)])
+def test_counts_that_cannot_be_start_nothing(hosts: int, devices: int) -> None:
+    """Bad input is refused before any process."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    with pytest.raises(InvalidRequest):
+        manager.start(hosts, devices, name="bad")
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+
+
+@pytest.mark.parametrize("argument", ["coordinator_address", "coordinator_bind_address"])
+def test_a_taken_coordinator_port_is_refused(argument: str) -> None:
+    """JAX would crash or share it in silence."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        free = f"127.0.0.1:{find_free_port()}"
+        with pytest.raises(PreflightFailed, match=f"{argument} {address}"):
+            manager.start(2, 1, name="taken", initialize={"coordinator_address": free, argument: address})
+
+
+def test_a_coordinator_on_an_unknown_host_is_refused() -> None:
+    """With the value, and what to give instead."""
+    with pytest.raises(PreflightFailed, match=r"coordinator_address nowhere.invalid:5555: this machine knows no host"):
+        manager.start(2, 1, name="nowhere", initialize={"coordinator_address": "nowhere.invalid:5555"})
+
+
+def test_a_free_coordinator_port_is_used(fresh: Fresh) -> None:
+    """What the user sets is in force."""
+    port = find_free_port()
+    cluster = fresh(2, 1, initialize={"coordinator_address": f"127.0.0.1:{port}", "initialization_timeout": 60})
+    listeners = psutil.Process(cluster.ranks[0].pid).net_connections(kind="tcp")
+    assert port in {c.laddr.port for c in listeners if c.status == psutil.CONN_LISTEN}
+
+
+def failed_start(**options: object) -> tuple[MhnbError, list[int]]:
+    """Start and fail; return the error and every pid that was seen."""
+    pids: set[int] = set()
+
+    def look(report: StartProgress) -> None:
+        pids.update(info.pid for info in report.ranks if info.pid)
+        if spoil := options.get("spoil"):
+            spoil(report)  # type: ignore[operator]
+
+    arguments = {key: value for key, value in options.items() if key != "spoil"}
+    with pytest.raises(MhnbError) as caught:
+        manager.start(2, 1, name="failing", on_progress=look, **arguments)  # type: ignore[arg-type]
+    return caught.value, sorted(pids)
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_flag_that_cannot_be_read_is_named_and_the_log_stays(monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
+    """XLA explains all its flags below the one that is wrong; and who tries again still finds what the first error names."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_collective_timeout_seconds=abc")
+    error, _ = failed_start()
+    assert "Couldn't interpret value abc for flag xla_cpu_collective_timeout_seconds" in str(error)
+    log = Path(str(error).partition(" log ")[2].partition(" ")[0])
+    said = log.read_text()
+    monkeypatch.delenv("XLA_FLAGS")
+    fresh(1, 1, name="failing")
+    assert log.read_text() == said
+
+
+def test_a_number_of_devices_in_the_flags_is_told_to_be_another(monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
+    """The start's own number holds, and a note says so."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    (note,) = fresh(1, 2).notes
+    assert "asks for 8 CPU devices, and each rank has 2" in note
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_rank_that_dies_while_starting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An XLA flag that does not exist aborts JAX: the error has rank, phase, cause and its own words, and nothing is left."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_there_is_no_such_flag=1")
+    error, pids = failed_start()
+    assert isinstance(error, EnginesMissing)
+    assert "there_is_no_such_flag" in str(error)
+    assert wait_gone(pids) == []
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_rank_killed_while_starting_is_named() -> None:
+    """kill -9 in the start is a failed start with the signal's name."""
+    killed: list[int] = []
+
+    def kill(report: StartProgress) -> None:
+        pid = report.ranks[1].pid
+        if not killed and pid and report.ranks[1].phase == "connected":
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    error, pids = failed_start(spoil=kill)
+    assert isinstance(error, EnginesMissing)
+    assert (error.parts["rank"], "SIGKILL" in str(error)) == (1, True)
+    assert wait_gone(pids) == []
+
+
+@pytest.mark.usefixtures("leftovers")
+@pytest.mark.parametrize("phase", ["spawned", "jax"])
+def test_a_rank_that_sleeps_while_starting_is_named(phase: str) -> None:
+    """A stopped process reaches no further phase. The others wait for it in the same one, and are not named."""
+    stopped: list[int] = []
+
+    def freeze(report: StartProgress) -> None:
+        row = report.ranks[1]
+        if not stopped and row.pid and row.phase and PHASES.index(row.phase) >= PHASES.index(phase):
+            stopped.append(row.pid)
+            os.kill(row.pid, signal.SIGSTOP)
+
+    error, pids = failed_start(spoil=freeze, start_timeout_s=8.0)
+    assert isinstance(error, LaunchError)
+    told = str(error).splitlines()[0]
+    assert "8 s" in told
+    assert f"rank 1 (host1, pid {stopped[0]}) stands still after phase" in told
+    assert "rank 0" not in told
+    assert error.parts["rank"] == 1
+    assert wait_gone(pids) == []
+
+
+@pytest.mark.parametrize("fork", [True, False], ids=["forked", "afresh"])
+def test_a_killed_supervisor_leaves_nothing(fresh: Fresh, fork: bool) -> None:  # noqa: FBT001
+    """Ranks, hub and what a cell has started end with it, also where ranks are not forked."""
+    cluster = fresh(1, 1, fork=fork)
+    pids = every_pid(cluster)
+    result = cluster.run("import subprocess\nprint(subprocess.Popen(['sleep', '600']).pid)").check()
+    os.kill(cluster.supervisor_pid, signal.SIGKILL)
+    assert wait_gone([*pids, int(result[0].stdout)]) == []
+
+
+@pytest.mark.usefixtures("leftovers")
+@pytest.mark.parametrize(
+    "wrong",
+    [{"guard": "none"}, {"initialize": {"initialization_timeout": object()}}],
+    ids=["a word", "a value"],  # the same in every xdist worker
+)
+def test_options_that_cannot_be_start_nothing(wrong: dict[str, Any]) -> None:
+    """They are refused before any process."""
+    with pytest.raises(InvalidRequest):
+        manager.start(1, 1, name="bad", **wrong)
+
+
+def test_a_cluster_can_be_found_while_it_starts(mhnb_home: Path) -> None:
+    """One that is kept outlives a notebook killed at this moment; `mhnb stop` must find it."""
+    found: list[str] = []
+
+    def look(_report: StartProgress) -> None:
+        found.extend(record["name"] for record in read_running_clusters({"MHNB_HOME": str(mhnb_home)}))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        manager.start(1, 1, name="early", on_progress=look)
+    assert "early" in found
+
+
+@pytest.mark.other_python
+def test_stop_ends_stuck_ranks_too(fresh: Fresh) -> None:
+    """A rank in a C-level wait and one that ignores signals end with the rest."""
+    cluster = fresh(2, 1)
+    pids = every_pid(cluster)
+    cluster.submit(
+        "import signal, ctypes\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nctypes.CDLL(None).sleep(1000)"
+    )
+    cluster.stop()
+    assert wait_gone(pids) == []
+    with pytest.raises(NotStarted):
+        cluster.run("1")
+
+
+def test_what_a_rank_started_ends_with_it(fresh: Fresh) -> None:
+    """A rank's own children are of its process group."""
+    cluster = fresh(1, 1)
+    code = "import subprocess; p = subprocess.Popen(['sleep', '1000']); p.pid"
+    child = int(cluster.run(code).check()[0].text or 0)
+    assert is_running(child)
+    cluster.stop()
+    assert wait_gone([child]) == []
+
+
+def test_ranks_started_afresh_do_the_same(fresh: Fresh) -> None:
+    """Where a fork is not safe (macOS) each rank is a new interpreter; the same ranks come up and the same are gone."""
+    cluster = fresh(2, 1, fork=False)
+    pids = every_pid(cluster)
+    code = "import jax; (jax.process_index(), jax.device_count(), hash('a'))"
+    result = cluster.run(code).check()
+    assert [str(r.text).split(",")[:2] for r in result] == [["(0", " 2"], ["(1", " 2"]]
+    assert len({str(r.text).split(",")[2] for r in result}) == 1
+    cluster.stop()
+    assert wait_gone(pids) == []
+
+
+def test_a_new_set_of_devices_prints_nothing(cluster: Cluster) -> None:
+    """Gloo announces each one on every rank; the log has it, the cell does not."""
+    code = """
+    import jax, jax.numpy as jnp, numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+    mesh = Mesh(np.array(jax.devices()[1::2]), ("x",))
+    x = jax.make_array_from_callback((4,), NamedSharding(mesh, P("x")), lambda i: np.ones(4, np.float32)[i])
+    float(jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))(x))
+    """
+    result = cluster.run(textwrap.dedent(code)).check()
+    assert {(r.stdout, r.text) for r in result} == {("", "4.0")}
+    assert "[Gloo]" in cluster.ranks[0].log_path.read_text()
+
+
+def test_restart_gives_fresh_processes_of_the_next_generation(fresh: Fresh) -> None:
+    """Same shape, no variables, another process each."""
+    cluster = fresh(2, 1)
+    cluster.run("x = 1").check()
+    pids = every_pid(cluster)
+    again = manager.restart(cluster)
+    try:
+        assert again.generation == cluster.generation + 1
+        assert not set(pids) & set(every_pid(again))
+        assert again.run("x")[0].error is not None
+        assert wait_gone(pids) == []
+    finally:
+        again.stop()
+
+
+def test_restart_of_a_cluster_that_was_restarted_ends_its_successor(fresh: Fresh) -> None:
+    """An old variable of the notebook's still means the cluster of that name: never two of them in one folder."""
+    old = fresh(1, 1)
+    second = old.restart()
+    pids = every_pid(second)
+    third = old.restart()
+    try:
+        assert wait_gone(pids) == []
+        assert third.generation == second.generation + 1
+        assert third.run("1").ok
+    finally:
+        third.stop()
+
+
+OWNER = """
+import os, sys, time
+import mhnb
+from mhnb.cluster.cluster import Cluster
+cluster = mhnb.start(2, 1, name="owned", **{options})
+pids = [cluster.supervisor_pid, cluster.hub_pid, *(r.pid for r in cluster.ranks)]
+print(*pids, flush=True)
+{then}
+"""
+
+
+@pytest.mark.parametrize(
+    "then", ["sys.stdin.read()", "cluster.run('import time; time.sleep(1000)')"], ids=["idle", "in a cell"]
+)
+def test_ranks_end_when_the_owner_is_killed(then: str) -> None:
+    """kill -9 of the notebook's process leaves nothing within 10 s."""
+    code = OWNER.format(options={}, then=then)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        assert len(pids) == 4
+        assert all(map(is_running, pids))
+        owner.kill()
+        owner.wait()
+    assert wait_gone(pids) == []
+
+
+def test_ranks_end_when_the_owner_exits() -> None:
+    """A script that forgets stop leaves nothing either."""
+    code = OWNER.format(options={}, then="")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert wait_gone([int(word) for word in done.stdout.split()]) == []
+
+
+@pytest.mark.parametrize("named", ["owned", "owned.PID"])
+def test_keep_outlives_the_owner_and_stop_ends_it(leftovers: None, named: str) -> None:
+    """`--keep` is the user's word, and the shell's `mhnb stop` the end of it, by the name or the one that tells it apart."""
+    code = OWNER.format(options={"keep": True}, then="os._exit(0)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    pids = [int(word) for word in done.stdout.split()]
+    assert all(map(is_running, pids))
+    (berth,) = list_cluster_records(os.environ)
+    name = named if named == berth.name else berth.full_name
+    stop = subprocess.run([sys.executable, "-m", "mhnb", "stop", name], capture_output=True, text=True, check=True)
+    assert stop.stdout == f"{name}: 2 ranks stopped\n"
+    # Who starts again at once must not find it ending.
+    assert not any(map(is_running, pids))
+
+
+def test_two_notebooks_with_one_name_are_told_apart(leftovers: None) -> None:
+    """`mhnb stop NAME` ends neither, and says by which names they are ended; `--all` ends those that are left."""
+    code = OWNER.format(options={}, then="sys.stdin.read()")
+    owners = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    pids = [[int(word) for word in owner.stdout.readline().split()] for owner in owners if owner.stdout]
+    assert [len(each) for each in pids] == [4, 4, 4]
+
+    def stop(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "mhnb", "stop", *words], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    names = [f"owned.{owner.pid}" for owner in owners]
+    code_, said, told = stop("owned")
+    assert (code_, said) == (1, "")
+    assert "3 clusters of that name run" in told
+    assert all(name in told for name in names)
+    assert all(map(is_running, chain(*pids)))
+    assert stop(names[0]) == (0, f"{names[0]}: 2 ranks stopped\n", "")
+    assert [any(map(is_running, each)) for each in pids] == [False, True, True]
+    assert stop("owned", "--all")[0] == 0
+    assert not any(map(is_running, chain(*pids)))
+    for owner in owners:
+        owner.communicate(timeout=60)
+
+
+_NO_PROBE = """
+import importlib.util, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == 'mhnb.rank.jax_private':
+            sys.meta_path.remove(self)
+            spec = importlib.util.find_spec(name)
+            run = spec.loader.exec_module
+            def run_and_refuse(module):
+                run(module)
+                module._probe = lambda: 'this JAX has no such hook'
+            spec.loader.exec_module = run_and_refuse
+            return spec
+sys.meta_path.insert(0, Finder())
+"""
+"""Beside the ranks' Python, before anything of theirs: as on a version of JAX that nobody has seen yet."""
+
+
+def test_a_jax_that_does_not_fit_is_said_and_judged_without_a_record(
+    fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster starts and computes; the start line and `status` say that there is no guard, and a cell that differs is split."""
+    (tmp_path / "sitecustomize.py").write_text(_NO_PROBE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    cluster = fresh(2, 1)
+    assert cluster.guard == "unavailable (this JAX has no such hook)"
+    assert cluster.run("import jax\njax.process_index()").check()[1].text == "1"
+    result = cluster.run("if jax.process_index(): raise ValueError('no')")
+    assert result.state == "split"
+    assert "no launch record to judge by" in result.notes[0]
+
+
+def test_two_threads_that_start_one_name_share_one_cluster(fresh: Fresh) -> None:
+    """The second waits for the first and finds its cluster, not half of its folder."""
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(lambda _: fresh(2, 1, name="twice"), range(2))
+    assert first is second
+    assert first.generation == 1
+    assert first.run("1").ok
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"guard": "strict"}, "choose lockstep"),
+        ({"start_timeout_s": -1}, "start_timeout_s=-1"),
+        ({"initialize": {"x": 1}}, "no argument 'x'"),
+        ({"ranks_per_host": 0}, "ranks_per_host=0"),
+    ],
+)
+def test_a_wrong_argument_is_told_also_where_the_cluster_runs(
+    cluster: Cluster, wrong: dict[str, Any], told: str
+) -> None:
+    """Start again goes on, but not over an argument that cannot be."""
+    with pytest.raises(InvalidRequest, match=told):
+        manager.start(4, 2, name="shared", **wrong)
+
+
+def test_a_rank_starts_no_cluster(cluster: Cluster) -> None:
+    """`mhnb.start()` pasted into a `%%mhjax` cell would start one on each rank."""
+    result = cluster.run("import mhnb\nmhnb.start()")
+    assert {rank.error.ename for rank in result if rank.error is not None} == {"InvalidRequest"}
+    assert "this process is a rank of a cluster" in str(result[0].error)
+    loaded = cluster.run("%load_ext mhnb")
+    assert "put the line into a plain cell" in str(loaded[1].error)
+    told = cluster.run("%mhjax status")[0].error
+    assert told is not None
+    assert "belong to the notebook" in str(told.hint)

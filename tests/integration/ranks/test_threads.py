@@ -1,0 +1,332 @@
+"""Launches out of several threads and tasks, handlers and finalizers: one is never taken for another, and none waits forever."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mhnb.cluster.cluster import Cluster
+from mhnb.view.cell.failures import find_failures
+from tests.integration.ranks.test_lockstep import SETUP, check_sum, names, texts
+
+
+@pytest.fixture
+def ready(cluster: Cluster) -> Cluster:
+    """The shared cluster with a mesh, a global array and two collectives."""
+    cluster.run(SETUP).check()
+    cluster.run("import asyncio, gc, signal, weakref\nfrom concurrent.futures import ThreadPoolExecutor").check()
+    cluster.run("folds = [x, x * 100]\none = threading.Event(); two = threading.Event()").check()
+    return cluster
+
+
+BESIDE = """
+from mhnb.rank.jax_private import current_recorder as launches
+gate = threading.Event()
+def loader():
+    if rank == 1: gate.wait()
+    top(x).block_until_ready()
+thread = threading.Thread(target=loader{name}); thread.start()
+try:
+    while rank != 1 and thread.is_alive() and launches().gate.undecided_launch is None: time.sleep(0.01)
+    add(x).block_until_ready()
+finally:
+    gate.set()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [(", name='prefetch'", "thread prefetch"), (", name='io-' + str(rank)", "thread io #1"), ("", "thread loader #1")],
+)
+def test_a_mismatch_names_the_thread(ready: Cluster, name: str, said: str) -> None:
+    """Every rank says the same, and the thread's own traceback is that of the cell alone."""
+    result = ready.run(BESIDE.format(name=name))
+    assert names(result) == ["OrderMismatch"] * 4
+    (text,) = texts(result)
+    assert f"in {said} " in text
+    assert "in the main thread" in text
+    assert "Two threads or tasks of the cell launch" in text
+    printed = {output["text"] for rank in result for output in rank.outputs if output.get("name") == "stderr"}
+    assert len(printed) == 1, printed
+    (trace,) = printed
+    assert trace.startswith(
+        f'Exception in {said}:\nTraceback (most recent call last):\n  File "<cell {result.seq}>", line 5, in loader'
+    )
+    assert trace.count("File ") == 1
+    assert "    top(x).block_until_ready()\n" in trace
+    check_sum(ready)
+
+
+def test_a_mismatch_of_a_thread_is_one_card(ready: Cluster) -> None:
+    """The thread's line is in the report, and the line on which the main thread was refused adds nothing: it is told once."""
+    result = ready.run(BESIDE.format(name=", name='prefetch'"))
+    assert [failure.ranks for failure in find_failures(result)] == [(0, 1, 2, 3)]
+    check_sum(ready)
+
+
+def test_an_error_in_a_thread_is_folded_as_the_cells_own(ready: Cluster) -> None:
+    """What lies inside libraries is counted."""
+    code = (
+        "def work(): jnp.ones(3) + jnp.ones(4)\nthread = threading.Thread(target=work); thread.start(); thread.join()"
+    )
+    result = ready.run(code).check()
+    for rank in result:
+        (output,) = rank.outputs
+        assert output["text"].startswith(
+            f'Exception in thread work #1:\nTraceback (most recent call last):\n  File "<cell {result.seq}>"'
+        )
+        assert re.search(r"^    … \d+ frames inside jax$", output["text"], re.MULTILINE)
+        assert "site-packages" not in output["text"]
+
+
+def test_an_error_in_a_finalizer_is_folded_as_the_cells_own(ready: Cluster) -> None:
+    """It is printed alike on all ranks, without addresses and frames of libraries."""
+    result = ready.run("class Left:\n    def __del__(self): jnp.ones(3) + jnp.ones(4)\nLeft()\nNone").check()
+    (text,) = {rank.stderr for rank in result}
+    assert text.startswith(
+        f'Exception ignored in Left.__del__:\nTraceback (most recent call last):\n  File "<cell {result.seq}>", line 2'
+    )
+    assert re.search(r"^    … \d+ frames inside jax$", text, re.MULTILINE)
+    assert "site-packages" not in text
+
+
+# In each the launches of two threads or tasks come in another order on rank 1.
+SWAPPED = {
+    "a pool": """
+def score(at, v):
+    if at == (rank == 1): two.wait()
+    try: return float(add(v))
+    finally: two.set()
+with ThreadPoolExecutor(2) as pool: got = list(pool.map(score, range(2), folds))""",
+    "threads": """
+got = {}
+def score(at, v):
+    if at == (rank == 1): two.wait()
+    try: got[at] = float(add(v))
+    finally: two.set()
+threads = [threading.Thread(target=score, args=each) for each in enumerate(folds)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()""",
+    "a pool of multiprocessing": """
+from multiprocessing.pool import ThreadPool
+def score(at, v):
+    if at == (rank == 1): two.wait()
+    try: return float(add(v))
+    finally: two.set()
+with ThreadPool(2) as pool: got = pool.starmap(score, enumerate(folds), chunksize=1)""",
+    "tasks": """
+async def score(at, v):
+    if at == (rank == 1): await asyncio.sleep(0.01)
+    return float(add(v))
+got = await asyncio.gather(*(score(*each) for each in enumerate(folds)))""",
+    "asyncio.to_thread": """
+def score(at, v):
+    if at == (rank == 1): two.wait()
+    try: return float(add(v))
+    finally: two.set()
+got = await asyncio.gather(*(asyncio.to_thread(score, *each) for each in enumerate(folds)))""",
+}
+
+
+@pytest.mark.parametrize("code", SWAPPED.values(), ids=SWAPPED.keys())
+def test_two_launches_of_one_program_do_not_swap(ready: Cluster, code: str) -> None:
+    """Nothing else tells them apart: program and arrays are alike."""
+    ready.run("folds = [x, x]").check()
+    result = ready.run(code)
+    assert set(names(result)) == {"OrderMismatch"}
+    assert all(re.search(r"(?:task|thread) score #[12]", text) for text in texts(result))
+    assert result.state == "clean"
+    check_sum(ready)
+
+
+SAME = {
+    "a pool whose threads take the work by chance": """
+def score(v): return float(add(v))
+with ThreadPoolExecutor(3) as pool: got = [pool.submit(score, fold).result() for fold in folds * 5]
+got[:2]""",
+    "threads that differ beside those that launch": """
+def log(): pass
+if rank == 1:
+    for _ in range(3): each = threading.Thread(target=log); each.start(); each.join()
+got = []
+thread = threading.Thread(target=lambda: got.extend(float(add(fold)) for fold in folds)); thread.start(); thread.join()
+got""",
+    "a thread named after its rank": """
+got = []
+thread = threading.Thread(target=lambda: got.extend(float(add(fold)) for fold in folds), name=f'worker-{rank}')
+thread.start(); thread.join()
+got""",
+    "a pool of multiprocessing": """
+from multiprocessing.pool import ThreadPool
+def score(v): return float(add(v))
+with ThreadPool(2) as pool:
+    got = [pool.apply(score, (fold,)) for fold in folds] + pool.starmap(score, [folds[:1]]) + pool.map(score, folds[:1])
+    got += pool.imap(score, folds[:1])
+got[:2] if got[2:] == [28.0] * 3 else got""",
+    "tasks one after another": """
+async def score(v): return float(add(v))
+[await asyncio.create_task(score(fold)) for fold in folds]""",
+    "asyncio.run in a thread": """
+got = []
+async def score(v): return float(add(v))
+async def both(): return [await score(fold) for fold in folds]
+thread = threading.Thread(target=lambda: got.extend(asyncio.run(both()))); thread.start(); thread.join()
+got""",
+}
+
+
+@pytest.mark.parametrize("code", SAME.values(), ids=SAME.keys())
+def test_threads_that_launch_in_one_order_are_not_refused(ready: Cluster, code: str) -> None:
+    """Which thread of a pool takes a piece of work does not matter, nor what else a rank has started."""
+    result = ready.run(code).check()
+    assert {rank.text for rank in result} == {"[28.0, 2800.0]"}
+    assert (result.state, result.notes) == ("clean", ())
+
+
+def test_a_thread_of_a_cell_that_failed_launches_nothing_in_the_next(ready: Cluster) -> None:
+    """On one rank it may come later than on the others: the next cell has nothing to do with it."""
+    begun = ready.run(
+        "def late():\n    one.wait()\n    try: add(x)\n    finally: two.set()\n"
+        "thread = threading.Thread(target=late); thread.start()\nif rank == 2: raise ValueError('no')\nadd(x)"
+    )
+    assert names(begun)[2] == "ValueError"
+    result = ready.run("one.set()\nif rank == 1: two.wait()\nfloat(add(x))").check()
+    assert {rank.text for rank in result} == {"28.0"}
+    ready.run("thread.join()").check()
+
+
+def test_a_launch_from_a_signal_handler_inside_a_launch_is_refused(ready: Cluster) -> None:
+    """A handler runs in the middle of the wait for the other ranks; the launch around it is made, and the cell goes on."""
+    code = """
+said = []
+def ring(*_):
+    try: add(x)
+    except RuntimeError as error: said.append(str(error))
+before = signal.signal(signal.SIGUSR1, ring)
+from mhnb.rank.guard.local_agreement import LocalAgreement
+wait = LocalAgreement.wait
+def wait_and_ring(self, interrupted):
+    signal.raise_signal(signal.SIGUSR1)
+    return wait(self, interrupted)
+LocalAgreement.wait = wait_and_ring
+try: y = float(top(x))
+finally: LocalAgreement.wait = wait; signal.signal(signal.SIGUSR1, before)
+len(said), y"""
+    assert {rank.text for rank in ready.run(code).check()} == {"(1, 7.0)"}
+    said = ready.run("said[0]").check()[0].text or ""
+    assert "was not launched: a signal handler or a finalizer" in said
+    check_sum(ready)
+
+
+def test_a_handlers_refused_launch_takes_the_one_around_it_back(ready: Cluster, tmp_path: Path) -> None:
+    """The handler does not catch the refusal; the other ranks are told, and do not wait."""
+    code = f"""
+from pathlib import Path
+gone = Path({str(tmp_path / "gone")!r})
+def ring(*_): add(x)
+before = signal.signal(signal.SIGUSR1, ring)
+from mhnb.rank.guard.local_agreement import LocalAgreement
+wait = LocalAgreement.wait
+def wait_and_ring(self, interrupted):
+    if rank == 0: signal.raise_signal(signal.SIGUSR1)
+    return wait(self, interrupted)
+LocalAgreement.wait = wait_and_ring
+try:
+    while rank == 1 and not gone.exists(): time.sleep(0.01)
+    y = float(top(x))
+finally:
+    LocalAgreement.wait = wait; signal.signal(signal.SIGUSR1, before)
+    if rank == 0: gone.touch()"""
+    result = ready.run(code)
+    assert names(result) == ["RuntimeError", *["OrderMismatch"] * 3]
+    assert result.state == "clean"
+    check_sum(ready)
+
+
+def test_a_launch_from_a_finalizer_inside_a_launch_is_refused(ready: Cluster) -> None:
+    """One that the collector runs in the middle of an agreement; the launch around it is made, and the next one too."""
+    code = """
+said = []
+class Cycle:
+    def __init__(self): self.me = self
+    def __del__(self):
+        try: add(x)
+        except RuntimeError as error: said.append(str(error))
+from mhnb.rank.guard.local_agreement import LocalAgreement
+ask = LocalAgreement.propose
+def ask_and_collect(self, wish):
+    Cycle(); gc.collect()
+    return ask(self, wish)
+LocalAgreement.propose = ask_and_collect
+try: y = float(top(x))
+finally: LocalAgreement.propose = ask
+len(said), y"""
+    result = ready.run(code).check()
+    assert {rank.text for rank in result} == {"(1, 7.0)"}
+    check_sum(ready)
+
+
+def test_an_output_that_the_cell_drops_is_freed_before_the_cell_ends(ready: Cluster) -> None:
+    """As JAX frees it; the cell launches nothing more that would have it let go."""
+    code = """
+big = jax.jit(lambda a: jnp.broadcast_to(a.sum(), (8, 1024)), out_shardings=rows)(x)
+big.block_until_ready()
+freed = threading.Event()
+weakref.finalize(big, freed.set)
+del big
+freed.wait(60)"""
+    assert {rank.text for rank in ready.run(code).check()} == {"True"}
+
+
+def test_a_cell_waits_for_a_launch_whose_outputs_it_has_dropped(ready: Cluster) -> None:
+    """Its end is still known by the smallest of them."""
+    ready.run("""
+@jax.jit
+def slow(a):
+    s = jax.lax.fori_loop(0, 3_000_000, lambda i, s: jnp.sin(s), a)
+    return jnp.broadcast_to(s.sum(), (8, 1024)), s.sum()
+slow(x)""").check()
+    result = ready.run("_ = slow(x); del _").check()
+    assert result.state == "clean"
+    check_sum(ready)
+
+
+@pytest.mark.parametrize("call", ["twice(y, y)", "nested({'a': y, 'b': [y]})"])
+def test_an_array_that_is_donated_and_given_again_is_refused(ready: Cluster, call: str) -> None:
+    """JAX ends the process by SIGSEGV; here the cause is said, and the array is still there."""
+    ready.run(
+        "y = x + 0\ntwice = jax.jit(lambda u, v: u + v, donate_argnums=0)\n"
+        "nested = jax.jit(lambda d: d['a'] + d['b'][0], donate_argnums=0)"
+    ).check()
+    result = ready.run(call)
+    assert names(result) == ["ValueError"] * 4
+    (text,) = texts(result)
+    assert "is donated, and given again in the same call" in text
+    assert "y.copy()" in text
+    assert result.state == "clean"
+    assert {rank.text for rank in ready.run("float(add(twice(y, y.copy())))").check()} == {"56.0"}
+
+
+def test_the_line_of_the_call_is_told_with_the_line_of_the_launch(ready: Cluster) -> None:
+    """The condition that keeps the other ranks away stands around the call."""
+    result = ready.run("def mean(v): return float(add(v))\nif jax.process_index() == 0:\n    print(mean(x))")
+    (text,) = texts(result)
+    assert "line 1:  def mean(v): return float(add(v)) ← line 3:  print(mean(x))" in text
+    assert "The call stands under `if jax.process_index() == 0`. Let every rank compute, and one print." in text
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(v):\n    return add(v)\nf(x) if rank == 0 else None",
+        "def f(v):\n    if rank == 0: return add(v)\ndef g(v): return f(v)\ng(x)",
+        "!true\nif rank == 0: add(x)",
+    ],
+)
+def test_the_condition_is_found_wherever_it_stands(ready: Cluster, code: str) -> None:
+    """In an expression, in a function between the call and the launch, in a cell with a magic."""
+    (text,) = texts(ready.run(code))
+    assert "The call stands under `if rank == 0`" in text

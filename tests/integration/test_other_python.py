@@ -1,0 +1,49 @@
+"""The sample of the suite that also runs on the other line of Python and JAX."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import other_python
+
+
+def _versions(python: str) -> str:
+    probe = "import sys, jax; print(*sys.version_info[:2], jax.__version__)"
+    return subprocess.run([python, "-c", probe], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.ranks
+@pytest.mark.xdist_group("hosts")  # with -n: not with the ranks, which take longer
+@pytest.mark.requires_part("other_python")
+@pytest.mark.timeout(1800)
+def test_sample_passes_on_the_other_python() -> None:
+    """The tests marked other_python pass there too, and there is at least one."""
+    command = [str(other_python.interpreter()), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "other_python"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MHNB_REQUIRE"))}
+    done = subprocess.run(command, cwd=other_python.ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+@pytest.mark.ranks
+@pytest.mark.requires_part("other_python")
+def test_the_other_python_is_another_line() -> None:
+    """The second environment differs from this one in Python and in JAX."""
+    here, there = _versions(sys.executable).split(), _versions(str(other_python.interpreter())).split()
+    assert here[1] != there[1]
+    assert here[2] != there[2]
+
+
+def test_a_name_that_does_not_run_is_no_candidate(tmp_path: Path) -> None:
+    """A stub of a version manager, which is on PATH and fails, is passed over; so is a Python of this line."""
+    stub = tmp_path / "python3.12"
+    stub.write_text("#!/bin/sh\nexit 127\n")
+    stub.chmod(0o700)
+    assert not other_python._is_other(str(stub))
+    assert not other_python._is_other(str(tmp_path / "not-there"))
+    assert not other_python._is_other(sys.executable)

@@ -1,0 +1,317 @@
+"""The rules of the house that no formatter holds: sizes, names, documentation, errors, words, and what is declared."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.source import ROOT, Function, Module, functions, parse_module, read_package
+
+FUNCTION_LINES = 60
+PARAMETERS = 6
+
+REPORTS = ("exc_info", "exception", "format_exc", "print_exc", "print_exception", "showtraceback")
+"""Calling one of these tells somebody of the error being handled."""
+
+WORDS = re.compile(
+    r"(?i:\b(TODO|FIXME|XXX|HACK)\b|\bseamless|\bblazing|\beffortless|\bcutting[- ]edge|\belegant)|world[ _]size"
+)
+"""Unfinished business, words that the project avoids, and praise."""
+ADDRESSES = re.compile(r"/(?:home|root|Users)/\w|index-url|find-links|/simple[/\"]|\"resolved\":")
+"""Paths of one machine, and addresses of a package index."""
+PROMISED = {
+    "comm": "ipywidgets",
+    "jaxlib": "jax",
+    "jupyter-client": "ipykernel",
+    "mistune": "nbconvert",
+    "ml-dtypes": "jax",
+    "tornado": "ipykernel",
+    "traitlets": "ipython",
+}
+"""What comes with a declared dependency because its own interface is made of it."""
+THIS = Path(__file__).relative_to(ROOT).as_posix()
+
+Rule = Callable[[Module], Iterator[str]]
+
+
+# -- one module at a time
+
+
+def is_short(module: Module) -> Iterator[str]:
+    """A function has at most 60 lines and six parameters."""
+    for function in functions(module.tree):
+        length = (function.end_lineno or 0) - function.lineno + 1
+        if length > FUNCTION_LINES:
+            yield f"{module.name}.{function.name}: {length} lines"
+        arguments = function.args
+        count = len([a for a in (*arguments.posonlyargs, *arguments.args) if a.arg not in ("self", "cls")])
+        if count + len(arguments.kwonlyargs) > PARAMETERS:
+            yield f"{module.name}.{function.name}: {count + len(arguments.kwonlyargs)} parameters"
+
+
+def lists_sorted_names(module: Module) -> Iterator[str]:
+    """`__all__` is sorted as plain strings, without doubles, and names only what is there."""
+    listed = _all_of(module.tree)
+    if listed is None:
+        return
+    if listed != sorted(set(listed)):
+        yield f"{module.name}: __all__ should be {sorted(set(listed))}"
+    if not any(
+        function.name == "__getattr__" for function in module.tree.body if isinstance(function, ast.FunctionDef)
+    ):
+        yield from (f"{module.name}: __all__ names {name}" for name in listed if name not in _bound(module.tree))
+
+
+def _all_of(tree: ast.Module) -> list[str] | None:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return None
+
+
+def _bound(tree: ast.Module) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(alias.asname or alias.name for alias in node.names)
+    return found
+
+
+def is_documented(module: Module) -> Iterator[str]:
+    """Every module, public class, public function and public method has a docstring."""
+    if not ast.get_docstring(module.tree):
+        yield f"{module.name}: no docstring"
+    for name, node in _public(module.tree.body, module.name):
+        if not ast.get_docstring(node) and not _is_overload(node):
+            yield f"{name}: no docstring"
+
+
+def _public(body: Iterable[ast.stmt], prefix: str) -> Iterator[tuple[str, Function | ast.ClassDef]]:
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            yield f"{prefix}.{node.name}", node
+            if isinstance(node, ast.ClassDef):
+                yield from _public(node.body, f"{prefix}.{node.name}")
+
+
+def _is_overload(node: Function | ast.ClassDef) -> bool:
+    names = {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
+    return bool(names & {"overload", "override", "setter"})
+
+
+def swallows_nothing(module: Module) -> Iterator[str]:
+    """No handler is bare or empty, and a broad one raises again, uses the error, or prints it."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ExceptHandler) and (fault := _fault(node)):
+            yield f"{module.name}:{node.lineno}: {fault}"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress") and _is_broad(*node.args):
+            yield f"{module.name}:{node.lineno}: suppresses everything"
+
+
+def _fault(handler: ast.ExceptHandler) -> str | None:
+    if handler.type is None:
+        return "bare except"
+    if all(isinstance(node, ast.Pass) or ast.unparse(node) == "..." for node in handler.body):
+        return "an empty handler; contextlib.suppress(ThatError) says it, with the reason beside it"
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return "a broad handler that tells nobody" if _is_broad(*kinds) and not _tells(handler) else None
+
+
+def _is_broad(*kinds: ast.expr) -> bool:
+    return any(ast.unparse(kind) in ("Exception", "BaseException") for kind in kinds)
+
+
+def _tells(handler: ast.ExceptHandler) -> bool:
+    for node in (inner for statement in handler.body for inner in ast.walk(statement)):
+        if isinstance(node, ast.Raise) or (isinstance(node, ast.Name) and node.id == handler.name):
+            return True
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in REPORTS:
+            return True
+    return False
+
+
+RULES: tuple[Rule, ...] = (
+    is_documented,
+    is_short,
+    lists_sorted_names,
+    swallows_nothing,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_module_keeps(rule: Rule) -> None:
+    """Every module of the package keeps the rule."""
+    found = [line for module in read_package() for line in rule(module)]
+    assert not found, f"{rule.__doc__}\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (is_documented, "x = 1"),
+        (is_documented, '"""M."""\ndef f(): ...'),
+        (is_documented, '"""M."""\nclass C:\n    """C."""\n    def f(self): ...'),
+        (is_short, "def f():\n" + "    x = 1\n" * FUNCTION_LINES),
+        (is_short, "def f(self, a, b, *, c, d, e, f, g): ..."),
+        (lists_sorted_names, "__all__ = ['b', 'a']\na = b = 1"),
+        (lists_sorted_names, "__all__ = ['a', 'gone']\na = 1"),
+        (swallows_nothing, "try: f()\nexcept: g()"),
+        (swallows_nothing, "try: f()\nexcept KeyError: pass"),
+        (swallows_nothing, "try: f()\nexcept Exception: g()"),
+        (swallows_nothing, "try: f()\nexcept (KeyError, BaseException) as error: g()"),
+        (swallows_nothing, "import contextlib\nwith contextlib.suppress(Exception): f()"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else None,
+)
+def test_a_fault_is_found(rule: Rule, text: str) -> None:
+    """Each rule sees a made-up module that breaks it."""
+    assert list(rule(parse_module("mhnb.core.bad", text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try: f()\nexcept KeyError: g()",
+        "try: f()\nexcept Exception as error: tell(error)",
+        "try: f()\nexcept BaseException:\n    clean()\n    raise",
+        "try: f()\nexcept Exception: shell.showtraceback()",
+        "with contextlib.suppress(KeyError): f()",
+    ],
+)
+def test_handlers_that_tell_pass(text: str) -> None:
+    """A handler that names its error or passes it on is no fault."""
+    assert not list(swallows_nothing(parse_module("mhnb.link.good", text)))
+
+
+# -- the whole tree
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    """Every text file of the project that git knows or would add; this one holds the words and stays out."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    for name in listed:
+        if name != THIS and (ROOT / name).suffix not in (".png", ".ico") and (ROOT / name).is_file():
+            yield name, (ROOT / name).read_text(encoding="utf-8")
+
+
+def _hits(pattern: re.Pattern[str], texts: Iterable[tuple[str, str]]) -> list[str]:
+    return [
+        f"{name}:{number}: {line.strip()[:100]}"
+        for name, text in texts
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+@pytest.mark.parametrize("pattern", [WORDS, ADDRESSES], ids=["words", "addresses"])
+def test_text_is_free_of(pattern: re.Pattern[str]) -> None:
+    """No file leaves business unfinished, praises itself, or names a machine's path or an index's address."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: which files belong to the project is unknown")
+    assert not _hits(pattern, _texts())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [(WORDS, "# todo later"), (WORDS, "world_size = 4"), (ADDRESSES, "--index-url x"), (ADDRESSES, "see /home/me/x")],
+)
+def test_a_word_is_found(pattern: re.Pattern[str], line: str) -> None:
+    """The search for words sees them."""
+    assert _hits(pattern, [("made-up", line)])
+
+
+def test_what_the_readme_shows_is_there() -> None:
+    """Every local file that README or CONTRIBUTING links to exists."""
+    links = [
+        (name, target)
+        for name in ("README.md", "CONTRIBUTING.md")
+        for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / name).read_text(encoding="utf-8"))
+        if "://" not in target
+    ]
+    assert links
+    assert not [f"{name}: {target}" for name, target in links if not (ROOT / target).exists()]
+
+
+def test_notebooks_hold_no_outputs() -> None:
+    """A notebook in the repository holds code and prose; its outputs are made by running it."""
+    stored = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("**/*.ipynb")}
+    assert not [name for name, text in stored.items() if '"output_type"' in text]
+
+
+# -- what is declared
+
+
+def _project() -> dict[str, Any]:
+    return dict(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"])
+
+
+def _name_of(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower().replace("_", "-")
+
+
+def _declared() -> set[str]:
+    project = _project()
+    return {_name_of(each) for each in [*project["dependencies"], *project["optional-dependencies"]["lab"]]}
+
+
+def _imported_distributions() -> dict[str, str]:
+    """Distribution -> a module of ours that imports it directly."""
+    owners = importlib.metadata.packages_distributions()
+    found = {}
+    for module in read_package():
+        for node in ast.walk(module.tree):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            for top in {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"mhnb"}:
+                found[owners.get(top, [top])[0].lower().replace("_", "-")] = module.name
+    return found
+
+
+def test_each_import_is_declared() -> None:
+    """A package that mhnb imports stands in pyproject.toml, or comes with one that does by that one's own promise."""
+    missing = {d: m for d, m in _imported_distributions().items() if PROMISED.get(d, d) not in _declared()}
+    assert not missing
+
+
+def test_each_dependency_has_its_reason() -> None:
+    """Every requirement in pyproject.toml has a comment beside it."""
+    lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
+    requirements = [line for line in lines if re.match(r'^  "[\w.-]+([<>=].*)?",', line) and ">=" in line]
+    assert requirements
+    assert not [line for line in requirements if "#" not in line]
+
+
+def test_each_dependency_is_pinned() -> None:
+    """The pins hold a version for every requirement, and nothing but names, versions and markers."""
+    pins = [
+        line for line in (ROOT / ".ci" / "constraints.txt").read_text(encoding="utf-8").splitlines() if line[:1] != "#"
+    ]
+    assert not [line for line in pins if not re.fullmatch(r"[\w.-]+==[\w.]+( ; .*)?", line)]
+    pinned, project = {_name_of(line) for line in pins}, _project()
+    wanted = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    assert {_name_of(each) for each in wanted} - pinned == {"mhnb"}
+
+
+@pytest.mark.other_python
+def test_the_installed_jax_is_the_pinned_one() -> None:
+    """This environment holds the JAX that the pins name for its Python."""
+    marker = "python_full_version < '3.12'" if sys.version_info < (3, 12) else "python_full_version >= '3.12'"
+    pins = (ROOT / ".ci" / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert f"jax=={importlib.metadata.version('jax')} ; {marker}" in pins

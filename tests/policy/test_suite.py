@@ -1,0 +1,149 @@
+"""The suite's own tools: parts that may be absent, what is left behind, the folders of a session."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.leftovers import no_leftovers, processes_of
+from tests.support.source import ROOT
+from tests.system.hosts import hostnet
+
+_MADE_UP_PARTS = """
+from tests import parts
+parts.PARTS.update(here=lambda: None, gone=lambda: "it is made up", unused=lambda: None)
+"""
+_MADE_UP_TESTS = """
+import pytest
+
+@pytest.mark.requires_part("here")
+def test_here(): pass
+
+@pytest.mark.requires_part("gone")
+def test_gone(): pass
+
+@pytest.mark.requires_part("here")
+def test_skips_itself(): pytest.skip("by itself")
+"""
+
+
+def _run_made_up(tmp_path: Path, required: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the made-up tests in a session of their own, with MHNB_REQUIRE set."""
+    (tmp_path / "made_up_parts.py").write_text(_MADE_UP_PARTS)
+    (tmp_path / "test_made_up.py").write_text(_MADE_UP_TESTS)
+    environ = {**os.environ, "MHNB_REQUIRE": required, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # this is about one plugin, ours
+    plugins = ["-p", "no:cacheprovider", "-p", "made_up_parts", "-p", "tests.support.parts"]
+    command = [sys.executable, "-m", "pytest", "-rs", *plugins, "--rootdir", str(tmp_path), "-c", os.devnull]
+    return subprocess.run(
+        [*command, *arguments, str(tmp_path)], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+
+
+def test_an_absent_part_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    """Where nothing is required, the test of an absent part is skipped, the reason is shown, and the run is good."""
+    done = _run_made_up(tmp_path, "")
+    assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
+    assert "gone: it is made up" in done.stdout
+    assert "1 passed, 2 skipped" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("required", "arguments", "said"),
+    [
+        ("gone", (), "must not be skipped"),
+        ("here", (), "must not be skipped: Skipped: by itself"),
+        ("unused", (), "MHNB_REQUIRE names unused, and no test of it passed"),
+        ("here", ("-k", "gone"), "MHNB_REQUIRE names here, and no test of it passed"),
+        ("nobody-knows", (), "names unknown parts"),
+    ],
+)
+def test_a_required_part_that_is_not_shown_fails(
+    tmp_path: Path, required: str, arguments: tuple[str, ...], said: str
+) -> None:
+    """A required part that is absent, skipped by its test, without a test, deselected or unknown fails the run."""
+    done = _run_made_up(tmp_path, required, *arguments)
+    assert done.returncode != pytest.ExitCode.OK, done.stdout
+    assert said in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "1")], ids=["alone", "xdist"])
+def test_a_required_part_that_passes_is_enough(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    """A run in which the required part's test passes is good, in one process and over workers."""
+    done = _run_made_up(tmp_path, "here", "-k", "test_here", *workers)
+    assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system is the reason")
+def test_why_there_can_be_no_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without root, or without the packages, the reason says which."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(hostnet, "_SYSTEM_PATH", str(tmp_path))
+    packages = "iproute2, nftables, openssh-client, openssh-server, util-linux"
+    assert hostnet.why_absent() == f"not installed: {packages}"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert hostnet.why_absent() == "needs root, for network namespaces"
+
+
+@pytest.fixture
+def child(mhnb_home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that carries the session's MHNB_HOME and waits to be told to end."""
+    program = "import sys; print('up', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_a_process_left_behind_is_found_and_ended(mhnb_home: Path) -> None:
+    """A process that outlives the block fails it, is named, and does not live on."""
+    started = []
+
+    def leave() -> None:
+        program = "print('up', flush=True); input()"
+        started.append(subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        # Before that it may have no environment yet.
+        assert started[0].stdout is not None
+        started[0].stdout.readline()
+
+    with pytest.raises(AssertionError, match="left behind:\n  pid "), no_leftovers(mhnb_home, grace_s=0.1):
+        leave()
+    with started[0] as process:
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_a_process_from_before_may_stay(child: subprocess.Popen[bytes], mhnb_home: Path) -> None:
+    """A cluster of wider scope, there before the block, is not its leftover."""
+    assert child.pid in [process.pid for process in processes_of(mhnb_home)]
+    with no_leftovers(mhnb_home, grace_s=0.1):
+        pass
+
+
+def test_another_home_is_no_business_of_ours(child: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """Processes of another MHNB_HOME are not seen, so that two sessions can run side by side."""
+    assert processes_of(tmp_path) == []
+
+
+def test_a_lasting_thread_is_found(mhnb_home: Path) -> None:
+    """A thread that is no daemon and outlives the block fails it."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait, name="lasting")
+    with pytest.raises(AssertionError, match="thread 'lasting'"), no_leftovers(mhnb_home, grace_s=0.1):
+        thread.start()
+    done.set()
+    thread.join()
+
+
+def test_folders_are_the_sessions_own(own_folders: Path) -> None:
+    """IPython, Jupyter and mhnb keep their files in the session's folder, and no JAX setting of the user leaks in."""
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "MHNB_HOME"):
+        assert Path(os.environ[name]).parent == own_folders
+    assert not [name for name in os.environ if name.startswith(("JAX_", "XLA_"))]

@@ -1,0 +1,261 @@
+"""A rank's shell, capture and runner in a process of their own, without JAX, ipyparallel or sockets.
+
+Messages go in and out as lines on two pipes, written as on the link. Launches are played by the cells themselves:
+`waiting` in the user's namespace is called where a rank waits for its launches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mhnb.core.codec import decode, encode
+from mhnb.core.hang_report import PendingLaunch
+from mhnb.core.messages import CellEnded, CellRefused, Message, OutputEvent, OutputProduced, RunCell, SkipCell
+from mhnb.core.output.outputs import accumulate_events
+from mhnb.rank.guard.launch_gate import Mismatches
+from mhnb.rank.guard.launch_recorder import LaunchReport
+from mhnb.types import Outcome, Output
+
+__all__ = ["CellProcess", "Said"]
+
+LIMIT_S = 60.0
+"""No answer of a rank takes that long; a test that waits longer has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a rank answered to a cell."""
+
+    ended: CellEnded
+    live: list[OutputEvent]
+    """What came while the cell ran."""
+
+    @property
+    def events(self) -> list[OutputEvent]:
+        return [*self.live, *self.ended.events]
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        return accumulate_events(self.events, execution_count=self.ended.seq)
+
+    @property
+    def stdout(self) -> str:
+        return "".join(o["text"] for o in self.outputs if o.get("name") == "stdout")
+
+    @property
+    def stderr(self) -> str:
+        return "".join(o["text"] for o in self.outputs if o.get("name") == "stderr")
+
+    @property
+    def result(self) -> str | None:
+        return next((o["data"]["text/plain"] for o in self.outputs if o["output_type"] == "execute_result"), None)
+
+    @property
+    def error(self) -> OutputEvent:
+        (error,) = [event for event in self.events if event[0] == "error"]
+        return error
+
+
+class CellProcess:
+    """The process as seen from the test."""
+
+    def __init__(self, folder: Path, *, generation: int = 1, preload: Sequence[str] = ()) -> None:
+        self.folder, self.generation, self.seq = folder, generation, 0
+        self.unread: list[Message] = []
+        command_read, self._commands = os.pipe()
+        self._answers, answer_write = os.pipe()
+        arguments = [str(folder), str(generation), str(command_read), str(answer_write), *preload]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.cell_process", *arguments],
+            pass_fds=(command_read, answer_write),
+            stdin=subprocess.DEVNULL,
+            # With it Python itself would unbuffer C's stdout, which is ours to do.
+            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        )
+        os.close(command_read)
+        os.close(answer_write)
+        self._rest = b""
+
+    def __enter__(self) -> CellProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._commands)
+        os.close(self._answers)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def send(self, message: Message) -> None:
+        os.write(self._commands, encode(message)[0] + b"\n")
+
+    def begin(self, source: str) -> int:
+        """Send a cell; return its number."""
+        self.seq += 1
+        self.send(RunCell(self.generation, self.seq, source))
+        return self.seq
+
+    def skip(self) -> CellEnded:
+        self.seq += 1
+        self.send(SkipCell(self.generation, self.seq))
+        ended = self.receive(lambda m: isinstance(m, CellEnded))
+        assert isinstance(ended, CellEnded)
+        return ended
+
+    def run(self, source: str) -> Said:
+        """Run a cell to its end."""
+        return self.finish(self.begin(source))
+
+    def finish(self, seq: int) -> Said:
+        """Wait for the end of a cell."""
+        ended = self.receive(lambda m: isinstance(m, CellEnded) and m.seq == seq)
+        assert isinstance(ended, CellEnded)
+        live = [m for m in self.unread if isinstance(m, OutputProduced) and m.seq == seq]
+        self.unread = [m for m in self.unread if m not in live]
+        return Said(ended, [event for m in live for event in m.events])
+
+    def refused(self) -> CellRefused:
+        message = self.receive(lambda m: isinstance(m, CellRefused))
+        assert isinstance(message, CellRefused)
+        return message
+
+    def wait_for_output(self, seq: int, text: str) -> None:
+        """Wait until the running cell, or one that ended, has said `text` on stdout or stderr."""
+        said = ""
+        while text not in said:
+            message = self.receive(lambda m: isinstance(m, OutputProduced) and m.seq == seq)
+            assert isinstance(message, OutputProduced)
+            said += "".join(event[1] for event in message.events if event[0] in ("stdout", "stderr"))
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def receive(self, wanted: Callable[[Message], bool]) -> Message:
+        """Return the first message of that kind; keep the others."""
+        end = time.monotonic() + LIMIT_S
+        while True:
+            for message in self.unread:
+                if wanted(message):
+                    self.unread.remove(message)
+                    return message
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, end - time.monotonic()))
+            assert ready, f"no such message within {LIMIT_S:g} s; unread: {self.unread}"
+            data = os.read(self._answers, 1 << 20)
+            assert data, f"the process ended: {self.process.wait()}\n{self._last_words()}"
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self.unread += [decode([line]) for line in lines]
+
+    def _last_words(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in self.folder.iterdir() if path.is_file())
+
+
+# -- inside the process
+
+
+class PlayedLaunches:
+    """A record of launches in which the cell itself plays the launches."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.is_cell_file: Callable[[str], bool] = bool
+        self.mismatches = Mismatches()
+        self.cell_task: Any = None
+        self._names = names
+
+    def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:  # noqa: ARG002
+        self._names["begun"] = self._names.get("begun", 0) + 1
+
+    def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:
+        self._names["left"] = (seq, outcome)
+
+    def is_interrupt_for_cell(self) -> bool:
+        return True
+
+    def can_interrupt_be_late(self) -> bool:
+        return False
+
+    def is_stop_requested(self) -> bool:
+        return bool(self._names.get("asked"))
+
+    def defer_interrupt(self) -> bool:
+        return False
+
+    def set_interrupt_hooks(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None: ...
+
+    def mark_unsynchronized(self) -> None: ...
+
+    def agreed_stop_number(self) -> int | None:
+        return None
+
+    def wait_all(self, limit_s: float | None = None) -> None:
+        self._names.get("waiting" if limit_s is None else "finishing", lambda: None)()
+
+    def release_finished(self) -> None:
+        """Nothing was launched."""
+
+    def close_cell(self, seq: int, outcome: Outcome) -> LaunchReport:
+        self.notify_cell_ended(seq, outcome)
+        rows, abandoned = self._names.pop("rows", []), self._names.pop("abandoned", 0)
+        return LaunchReport(rows, abandoned, self._names.get("running", 0), 0, [], None, [], [], [], [], [])
+
+    def sample_launches(self) -> tuple[dict[tuple[int, ...], int], PendingLaunch | None]:
+        return {}, self._names.get("flight")
+
+    def list_awaited(self) -> list[int] | None:
+        return self._names.get("awaited")
+
+
+async def _serve(folder: Path, generation: int, commands: int, answers: int) -> None:
+    from mhnb.rank.execution.capture import Capture
+    from mhnb.rank.execution.runner import CellRunner
+    from mhnb.rank.execution.shell import RankShell
+
+    capture = Capture(folder / "log", (folder / "out", folder / "err"), folder / "begun")
+    capture.install_native()
+    capture.install()
+    shell = RankShell.instance(user_ns={})
+
+    def send(message: Message) -> None:
+        data = encode(message)[0] + b"\n"
+        while data:
+            data = data[os.write(answers, data) :]
+
+    launches = PlayedLaunches(shell.user_ns)
+    runner = CellRunner(shell, capture, launches, rank=0, generation=generation, send=send, clock=time.perf_counter)
+    rest = bytearray()
+    ended = asyncio.Event()
+
+    def read() -> None:
+        data = os.read(commands, 1 << 20)
+        if not data:
+            ended.set()
+        rest.extend(data)
+        while b"\n" in rest:
+            line, _, after = bytes(rest).partition(b"\n")
+            rest[:] = after
+            message = decode([line])
+            assert isinstance(message, RunCell | SkipCell)
+            runner.handle(message)
+
+    asyncio.get_running_loop().add_reader(commands, read)
+    await ended.wait()
+
+
+if __name__ == "__main__":
+    for module in sys.argv[5:]:
+        importlib.import_module(module)
+    asyncio.run(_serve(Path(sys.argv[1]), *map(int, sys.argv[2:5])))

@@ -1,0 +1,123 @@
+"""The other line of Python and JAX: 3.12+ beside 3.11, and 3.11 beside 3.12+.
+
+Finds an interpreter, makes its environment in `.venv-other`, and says why there is none.
+`python -m tests.support.other_python` prepares (a step of the set-up: no test reaches for the network); `--find` only looks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["HOME", "find", "interpreter", "main", "prepare", "why_absent"]
+
+ROOT = Path(__file__).parents[2]
+HOME = ROOT / ".venv-other"
+PINS = ROOT / ".ci" / "constraints.txt"
+
+_SECOND_LINE = (3, 12)
+_WANTED = "3.11" if sys.version_info >= _SECOND_LINE else "3.12 or newer"
+_PROBE = "import sys, venv; print(*sys.version_info[:2], sys.executable)"
+_NAMES = ("python3.13", "python3.12", "python3.14", "python3.11", "python3")
+
+
+def _candidates() -> Iterator[str]:
+    """Name what may be an interpreter, the likeliest first; whether it runs is for the probe."""
+    if named := os.environ.get("MHNB_OTHER_PYTHON"):
+        yield named
+    yield from (path for name in _NAMES if (path := shutil.which(name)))
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    yield from (str(path) for path in sorted(pyenv.glob("versions/3.*/bin/python")))
+    if uv := shutil.which("uv"):
+        wanted = "3.11" if sys.version_info >= _SECOND_LINE else ">=3.12"
+        command = [uv, "python", "find", "--no-project", "--no-python-downloads", wanted]
+        yield from subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")[:1]
+
+
+def _is_other(path: str) -> bool:
+    """Whether it runs and belongs to the line that this interpreter does not."""
+    try:
+        probe = subprocess.run([path, "-c", _PROBE], capture_output=True, text=True, check=False)
+    except OSError:
+        return False  # a name that does not run is no candidate
+    if probe.returncode != 0:
+        return False
+    version = tuple(int(part) for part in probe.stdout.split()[:2])
+    return version >= (3, 11) and (version >= _SECOND_LINE) != (sys.version_info >= _SECOND_LINE)
+
+
+def find() -> str | None:
+    """Find an interpreter of the other line."""
+    return next((path for path in _candidates() if path and _is_other(path)), None)
+
+
+def interpreter() -> Path:
+    """Where the prepared environment's interpreter is, or would be."""
+    return HOME / "bin" / "python"
+
+
+def _digest() -> str:
+    """What the environment was made from."""
+    return hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + PINS.read_bytes() + _WANTED.encode()).hexdigest()
+
+
+def _is_ready() -> bool:
+    stamp = HOME / ".ready"
+    return stamp.exists() and stamp.read_text() == _digest() and interpreter().exists()
+
+
+def why_absent() -> str | None:
+    """Say why the other Python cannot be used now; None when its environment is ready."""
+    if _is_ready():
+        return None
+    if find():
+        return "its environment is not prepared; `make other-python` does that"
+    return f"no Python {_WANTED} on PATH, in pyenv or known to uv (or name it in MHNB_OTHER_PYTHON)"
+
+
+def prepare() -> str:
+    """Make the environment unless it is there, and say in one line how things stand.
+
+    Raises:
+        subprocess.CalledProcessError: the environment could not be made.
+    """
+    if _is_ready():
+        return f"other Python: {interpreter()} is ready"
+    found = find()
+    if found is None:
+        return f"other Python: skipped, {why_absent()}"
+    wanted = ["--quiet", "--constraint", str(PINS), "--editable", f"{ROOT}[dev]"]
+    if uv := shutil.which("uv"):
+        environ = {**os.environ, "UV_VENV_CLEAR": "1"}
+        subprocess.run([uv, "venv", "--quiet", "--python", found, str(HOME)], env=environ, check=True)
+        subprocess.run([uv, "pip", "install", "--python", str(interpreter()), *wanted], check=True)
+    else:
+        subprocess.run([found, "-m", "venv", "--clear", str(HOME)], check=True)
+        subprocess.run([str(interpreter()), "-m", "pip", "install", *wanted], check=True)
+    (HOME / ".ready").write_text(_digest())
+    return f"other Python: made {HOME.name} from {found}"
+
+
+def main(arguments: list[str]) -> int:
+    """Prepare, or with `--find` only print where an interpreter is."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.other_python", description=__doc__)
+    parser.add_argument("--find", action="store_true", help="print an interpreter of the other line; exit 1 if none")
+    if parser.parse_args(arguments).find:
+        found = find()
+        print(found or why_absent())
+        return 0 if found else 1
+    try:
+        print(prepare())
+    except subprocess.CalledProcessError as error:
+        print(f"other Python: skipped, making {HOME.name} failed: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

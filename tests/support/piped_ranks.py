@@ -1,0 +1,93 @@
+"""Real ranks over pipes: what `exchange` and the verbs need of a cluster, without one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from mhnb.core.codec import decode, encode
+from mhnb.core.messages import RankReply, RankRequest
+from mhnb.transport.addresses import find_free_port
+from tests.support.piped_rank import read_frames, write_frames
+from tests.support.source import ROOT
+
+__all__ = ["PipedRanks"]
+
+
+class PipedRanks:
+    """An `Asker` over processes of `piped_rank`; a context manager.
+
+    Args:
+        count: of ranks; above 1 they form a JAX cluster.
+        devices: of each.
+    """
+
+    def __init__(self, count: int, *, devices: int) -> None:
+        self.process_count = count
+        self._devices = devices
+        self.asked: list[tuple[int, str]] = []
+        self._waiting: dict[int, Future[RankReply]] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> PipedRanks:
+        port = find_free_port()
+        env = {**os.environ, "JAX_ENABLE_PREEMPTION_SERVICE": "0", "PYTHONHASHSEED": "0"}
+        for rank in range(self.process_count):
+            command = [sys.executable, "-m", "tests.support.piped_rank"]
+            command += map(str, (rank, self.process_count, port, self._devices))
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=env)
+            thread = threading.Thread(target=self._read, args=(process,))
+            thread.start()
+            self._processes.append(process)
+            self._threads.append(thread)
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+        for thread in self._threads:
+            thread.join()
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with process.stdout as stream:
+            while (frames := read_frames(stream)) is not None:
+                answer = decode(frames)  # type: ignore[arg-type]
+                assert isinstance(answer, RankReply)
+                self._waiting.pop(answer.request_id).set_result(answer)
+        for future in [*self._waiting.values()]:
+            if not future.done():
+                future.set_exception(EOFError("a rank ended"))
+
+    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[RankReply]:
+        """Ask one rank."""
+        number = len(self.asked)
+        self.asked.append((rank, verb))
+        future = self._waiting[number] = Future()
+        stream = self._processes[rank].stdin
+        assert stream is not None
+        write_frames(stream, encode(RankRequest(number, verb, arguments, payload)))
+        return future
+
+    def run(self, source: str, *, ranks: tuple[int, ...] | None = None) -> list[Any]:
+        """Run a cell on ranks; return what each bound to `answer`."""
+        text = textwrap.dedent(source)
+        chosen = range(self.process_count) if ranks is None else ranks
+        futures = [self.ask(rank, "run", {"source": text}) for rank in chosen]
+        return [future.result(60).value for future in futures]
+
+    def verbs(self) -> list[str]:
+        """The verbs asked since the last call, of rank 0."""
+        seen = [verb for rank, verb in self.asked if rank == 0 and verb != "run"]
+        self.asked = [(rank, "run") for rank, _ in self.asked]
+        return seen

@@ -1,0 +1,78 @@
+"""Restarting the kernel during a cell: its ranks do not outlive it, and what they said does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.lab import Lab, open_chromium, wait_until
+from tests.support.leftovers import processes_of
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.ranks,
+    pytest.mark.requires_part("browser"),
+    pytest.mark.timeout(240),
+]
+
+START = "%load_ext mhnb\n%mhjax start -n 2 --devices 1"
+STUCK = """\
+%%mhjax
+import os, time, jax
+from pathlib import Path
+Path(f"stuck-{jax.process_index()}").write_text(str(os.getpid()))
+print("said before the kernel went")
+time.sleep(600)"""
+DRAFT = "[class$=-draft]"
+
+
+def notebook(*sources: str) -> str:
+    """A notebook of code cells as text."""
+    empty: dict[str, object] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+    cells = [{**empty, "id": f"cell-{i}", "source": source} for i, source in enumerate(sources)]
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}  # else Lab asks
+    return json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5})
+
+
+def pids(root: Path) -> list[int]:
+    """The processes of the ranks that have reached the stuck cell."""
+    return [int(text) for path in root.glob("stuck-*") if (text := path.read_text())]
+
+
+def test_the_kernel_is_restarted_during_a_cell(leftovers: None, mhnb_home: Path, tmp_path: Path) -> None:
+    """Every process of the cluster ends within 10 s, the notebook keeps what the ranks had said, and a new start works."""
+    (tmp_path / "nb.ipynb").write_text(notebook(START, STUCK))
+    with open_chromium() as browser, Lab(tmp_path) as lab, lab.page(browser) as page:
+        page.open("nb.ipynb")
+        page.begin_cell(0)
+        page.begin_cell(1)
+        wait_until(lambda: len(pids(tmp_path)) == 2, "both ranks are in the cell")
+        ranks = [psutil.Process(pid) for pid in pids(tmp_path)]
+        others = [p for p in cluster_processes(mhnb_home, ranks) if p not in ranks]
+        draft = page.cell(1).locator(DRAFT)
+        drafted = page.cell(1).locator(f"{DRAFT}:has-text('said before the kernel went')")
+        wait_until(drafted.count, "the cell is drafted")
+        assert not draft.is_visible()
+        page.restart()
+        _, left = psutil.wait_procs([*ranks, *others], timeout=60)
+        assert left == []
+        wait_until(draft.is_visible, "the draft shows, since the widget hears nothing any more")
+        assert "no word from the kernel" in page.cell(1).inner_text()
+        page.save()
+        page.open("nb.ipynb")
+        wait_until(draft.is_visible, "the draft was saved")
+        assert "said before the kernel went" in draft.inner_text()
+        assert "Error displaying widget" not in page.cell(1).inner_text()
+        page.begin_cell(0)
+        page.wait_idle()
+        assert "ready" in page.cell(0).locator(".jp-Cell-outputArea").inner_text()
+
+
+def cluster_processes(home: Path, ranks: list[psutil.Process]) -> list[psutil.Process]:
+    """The ranks, and the processes between them and the kernel: the supervisor and its hub."""
+    supervisors = {parent for rank in ranks if (parent := rank.parent()) is not None}
+    family = {p for s in supervisors for p in (s, *s.children(recursive=True))}
+    return [p for p in processes_of(home) if p in family]

@@ -1,0 +1,419 @@
+"""Outputs of the ranks in a real JupyterLab: live, folded, rich, in tabs, in the panel, dark, after kernel and trust are gone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+import pytest
+
+from tests.support.axe import violations
+from tests.support.lab import Heard, Lab, LabPage, open_chromium, wait_until
+from tests.support.leftovers import no_leftovers
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.browser, pytest.mark.ranks, pytest.mark.requires_part("browser"), pytest.mark.timeout(600)]
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"><circle cx="20" cy="15" r="9"/></svg>'
+START = "%load_ext mhnb\n%mhjax start -n 4 --devices 1"
+OWN = "%%mhjax\nimport jax, time\nme = jax.process_index()\nprint(f'process {me} of 4: local device {me}:0')"
+ODD = "%%mhjax\nprint('loss', 0.731 if me == 2 else 0.312)"
+NUMBERS = "%%mhjax\nprint('loss', 0.25 * me + 0.125, 'step 7')"
+TABS = "%%mhjax --view tabs\nprint('word', 'abcd'[me])"
+GRID = "%%mhjax --view grid\nprint('card', 'abcd'[me])"
+ERROR = "%%mhjax\nx = 1\nif me == 2:\n    raise ValueError('only here')"
+LONG = "%%mhjax\nfor step in range(25):\n    print(f'rank {me} at step {step}', flush=True)\n    time.sleep(0.1)"
+PANEL = "%mhjax panel 2"
+FORMULAS = "%%mhjax\nfrom IPython.display import HTML, SVG, Math, display\ntime.sleep(0.5)\nMath(rf'\\frac{{{me}}}{{7}} + \\alpha')"
+PICTURES = "%%mhjax\nfrom PIL import Image\nImage.new('RGB', (40, 20), (90 * (me == 1), 120, 200))"
+DRAWINGS = f"""%%mhjax
+display(SVG('{SVG}'))
+HTML(f'<table><tr><th>part</th></tr><tr><td><i>of rank</i> {{me}}</td></tr></table>')
+"""
+WIDGET = "%%mhjax\nimport ipywidgets\nipywidgets.IntSlider(value=3)"
+BARS = "%%mhjax\nfrom tqdm.auto import tqdm\nfor _ in tqdm(range(20), desc='train'): time.sleep(0.02)"
+RICH = (FORMULAS, PICTURES, DRAWINGS, WIDGET, BARS)
+BLOCKED = "%%mhjax\nprint(f'it begins at place {me}')\nwhile True: time.sleep(0.01)"
+BLOCKING = (BLOCKED, *(BLOCKED.replace("%%mhjax", f"%%mhjax --view {view}") for view in ("tabs", "grid")))
+MANY = """
+from mhnb.view.live.view import CellView
+from tests.support.view_samples import cell, out
+CellView().finish(cell(*[[out(f"rank {r} loss {1 / (1 + r % 9):.3f}\\n" if r != 40 else "rank 40 loss nan\\n")] for r in range(64)]))
+"""
+SOURCES = (START, OWN, ODD, NUMBERS, TABS, GRID, ERROR, LONG, MANY, PANEL, *RICH, *BLOCKING)
+ENDING = len(SOURCES) - len(BLOCKING)
+"""How many of them end by themselves."""
+EACH = {OWN: "process {} of 4", NUMBERS: "0.{}", LONG: "rank {} at step 24"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A notebook that was run in a page that is still open."""
+
+    browser: Browser
+    lab: Lab
+    page: LabPage
+    saved: Path
+
+    def area(self, source: str) -> Any:
+        """What stands under a cell."""
+        return self.page.cell(SOURCES.index(source)).locator(".jp-Cell-outputArea")
+
+
+@pytest.fixture(scope="module")
+def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    """Run every cell but those that block, and save."""
+    root = tmp_path_factory.mktemp("outputs")
+    cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
+    cells[SOURCES.index(ERROR)].metadata["tags"] = ["raises-exception"]
+    saved = root / "outputs.ipynb"
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), saved)
+    with no_leftovers(mhnb_home), open_chromium() as browser, Lab(root) as lab, lab.page(browser) as page:
+        page.open(saved.name)
+        for index in range(ENDING):
+            page.begin_cell(index)
+            page.wait_idle(limit_s=150)
+        page.save()
+        shutil.copy(saved, root / "kept.ipynb")
+        yield Ran(browser, lab, page, root / "kept.ipynb")
+
+
+def test_ranks_own_numbers_are_one_line(ran: Ran) -> None:
+    """Four ranks, one line, and each rank's words behind a click."""
+    text = ran.area(OWN).inner_text()
+    assert "process ‹rank› of 4: local device ‹rank›:0" in text
+    assert "process 3 of 4" not in text
+    seen = ran.page.readable(SOURCES.index(OWN))
+    assert all(f"process {rank} of 4: local device {rank}:0" in seen for rank in range(4))
+
+
+def test_the_odd_rank_tells_how_it_differs(ran: Ran) -> None:
+    """On top, with the majority's value beside its own."""
+    lines = ran.area(ODD).inner_text().splitlines()
+    assert "rank 2 differs" in lines[0]
+    assert "loss 0.731 ← 0.312 elsewhere" in lines[lines.index("rank 2 host2 ≠") + 1]
+
+
+def test_numbers_are_a_table(ran: Ran) -> None:
+    """Every rank's value can be seen without a click."""
+    text = ran.area(NUMBERS).inner_text()
+    assert "loss ‹a› step 7" in text
+    assert all(value in text for value in ("0.125", "0.375", "0.625", "0.875"))
+
+
+def test_a_tab_opens_by_keyboard(ran: Ran) -> None:
+    """Without any script of ours: Enter on the tab's name."""
+    area = ran.area(TABS)
+    assert area.get_by_text("word c").is_hidden()
+    area.locator("summary").nth(2).focus()
+    ran.page.page.keyboard.press("Enter")
+    assert area.get_by_text("word c").is_visible()
+    assert area.get_by_text("word a").is_hidden()
+
+
+def test_a_grid_stands_side_by_side(ran: Ran) -> None:
+    """Four cards, two of them at least on one line."""
+    boxes = [box for rank in range(4) if (box := ran.area(GRID).get_by_text(f"card {'abcd'[rank]}").bounding_box())]
+    assert len(boxes) == 4
+    assert len({box["y"] for box in boxes}) < 4
+
+
+def test_the_error_card_leads_to_the_line(ran: Ran) -> None:
+    """A click puts the cursor on the line that raised."""
+    card = ran.area(ERROR)
+    assert card.inner_text().splitlines()[0] == "✗ ValueError on rank 2 · ranks 0-1,3 finished"
+    card.get_by_role("button", name="line 3").click()
+    at = "() => getSelection().anchorNode?.parentElement.closest('.cm-line')?.textContent"
+    assert ran.page.page.evaluate(at) == "    raise ValueError('only here')"
+
+
+def test_a_long_cell_was_seen_while_it_ran(ran: Ran) -> None:
+    """The widget opened, was sent parts, at most ten times a second, and was closed."""
+    heard = _messages_of(ran.page.heard, "at step")
+    states = [
+        m.content["data"]["state"] for m in heard if m.msg_type == "comm_msg" and "state" in m.content.get("data", {})
+    ]
+    assert [m.msg_type for m in heard].count("comm_open") >= 1
+    assert any("at step" in state.get("block_0", "") for state in states)
+    assert len(states) < 90
+    assert all(len(json.dumps(state)) < 20_000 for state in states)
+
+
+def _messages_of(heard: list[Heard], text: str) -> list[Heard]:
+    first = next(i for i, m in enumerate(heard) if m.msg_type == "execute_input" and text in m.content["code"])
+    same = [i for i, m in enumerate(heard) if m.parent_id == heard[first].parent_id]
+    idle = next(i for i in same if heard[i].content.get("execution_state") == "idle")
+    return heard[first:idle]
+
+
+def test_sixty_four_ranks_fit_a_screen(ran: Ran) -> None:
+    """One template, a line of steps, and the rank that is not a number named."""
+    area = ran.area(MANY)
+    assert "not a finite number on rank 40" in area.inner_text()
+    assert (area.bounding_box() or {"height": 999})["height"] < 200
+
+
+def test_the_panel_is_worked_by_keyboard(ran: Ran) -> None:
+    """Layouts and tabs are roving: arrows move, one tab stop each."""
+    page, panel = ran.page.page, ran.area(PANEL).locator(".mhnb-panel")
+    panel.get_by_role("radio", name="Fold").click()
+    page.keyboard.press("ArrowRight")
+    assert panel.get_by_role("radio", name="Tabs").get_attribute("aria-checked") == "true"
+    tabs = panel.get_by_role("tab")
+    assert tabs.count() == 4
+    tabs.nth(0).focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    body = panel.get_by_role("tabpanel")
+    body.get_by_text("loss 0.731").wait_for()
+    assert [tabs.nth(rank).get_attribute("tabindex") for rank in range(4)] == ["-1", "-1", "0", "-1"]
+    page.keyboard.press("Home")
+    body.get_by_text("loss 0.312").wait_for()
+
+
+def test_the_panel_finds_the_next_difference(ran: Ran) -> None:
+    """The button, and the key n inside the panel."""
+    panel = ran.area(PANEL).locator(".mhnb-panel")
+    panel.get_by_role("radio", name="Tabs").click()
+    panel.get_by_role("tab", name="rank 0").click()
+    panel.get_by_title("next difference (n)").click()
+    assert panel.get_by_role("tab", name="rank 2").get_attribute("aria-selected") == "true"
+    # Else it may come while the fold is looked at.
+    panel.get_by_role("tabpanel").get_by_text("loss 0.731").wait_for()
+    panel.get_by_role("radio", name="Fold").click()
+    ran.page.page.keyboard.press("n")
+    assert ran.page.page.evaluate("() => document.activeElement.classList.contains('mhnb-odd')")
+
+
+def test_the_panel_filters_and_searches(ran: Ran) -> None:
+    """Some ranks; then words, counted and marked. Keys typed there do not reach Lab."""
+    cells = ran.page.page.locator(".jp-Notebook .jp-Cell").count()
+    panel = ran.area(PANEL).locator(".mhnb-panel")
+    panel.get_by_role("radio", name="Grid").click()
+    panel.get_by_label("ranks, like").press_sequentially("1-2")
+    assert panel.locator(".mhnb-card").count() == 2
+    panel.get_by_text("loss 0.731").wait_for()
+    panel.get_by_label("search").press_sequentially("loss")
+    panel.get_by_text("2 found").wait_for()
+    assert panel.locator("mark").count() == 2
+    panel.get_by_label("search").press("Escape")
+    panel.get_by_label("ranks, like").press("Escape")
+    assert panel.locator(".mhnb-card").count() == 4
+    assert ran.page.page.locator(".jp-Notebook .jp-Cell").count() == cells
+
+
+def test_copy_takes_what_a_rank_said(ran: Ran) -> None:
+    """What the open tab shows, and of no other rank, is on the clipboard."""
+    page, panel = ran.page.page, ran.area(PANEL).locator(".mhnb-panel")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    panel.get_by_role("radio", name="Tabs").click()
+    panel.get_by_role("tab", name="rank 2").click()
+    panel.get_by_role("tabpanel").get_by_text("loss 0.731").wait_for()
+    panel.get_by_role("button", name="Copy").click()
+    panel.get_by_text("copied").wait_for()
+    assert page.evaluate("() => navigator.clipboard.readText()").strip() == "loss 0.731"
+
+
+def test_a_formula_of_a_rank_is_typeset(ran: Ran) -> None:
+    """By Lab's own typesetter, each rank's, also where the output took a live view's place."""
+    formulas = ran.area(FORMULAS).locator("mjx-container:visible")
+    formulas.nth(3).wait_for(timeout=60_000)
+    assert formulas.count() == 4
+    assert "$" not in ran.area(FORMULAS).inner_text()
+
+
+@pytest.mark.parametrize(
+    ("source", "size", "count"), [(PICTURES, (40, 20), 2), (DRAWINGS, (40, 30), 1)], ids=["png", "svg"]
+)
+def test_a_picture_of_a_rank_is_drawn(ran: Ran, source: str, size: tuple[int, int], count: int) -> None:
+    """In its own size, and equal ones once."""
+    sizes = "all => all.map(e => [e.naturalWidth, e.naturalHeight])"
+    # One that was drawn anew has no size before it is decoded.
+    wait_until(
+        lambda: ran.area(source).locator("img:visible").evaluate_all(sizes) == [list(size)] * count, "they are drawn"
+    )
+
+
+def test_html_of_a_rank_is_drawn(ran: Ran) -> None:
+    """As HTML, every rank's."""
+    cells = ran.area(DRAWINGS).locator("td:has(i)")
+    assert set(cells.evaluate_all("all => all.map(e => e.textContent)")) == {f"of rank {rank}" for rank in range(4)}
+
+
+def test_a_widget_of_a_rank_says_why_it_is_text(ran: Ran) -> None:
+    """No broken widget: its text, and one line why, once for all ranks."""
+    text = ran.area(WIDGET).inner_text()
+    assert text.count("IntSlider(value=3)") == 1
+    assert text.count("a widget made on a rank lives there") == 1
+    assert ran.area(WIDGET).locator(".jupyter-widgets").count() == 0
+
+
+def test_bars_of_the_ranks_are_one_line_of_text(ran: Ran) -> None:
+    """`tqdm.auto` draws text there, and four bars are one."""
+    text = ran.area(BARS).inner_text()
+    assert text.count("train: 100 %") == text.count("train") == 1
+    assert "3: 20/20" in text
+    assert ran.area(BARS).locator(".jupyter-widgets, progress").count() == 0
+
+
+def test_high_contrast_leaves_a_second_cue(ran: Ran) -> None:
+    """Where the system takes every colour away, borders, signs, underlines and weight still tell what colours told."""
+    page, panel = ran.page.page, ran.area(PANEL).locator(".mhnb-panel")
+    panel.get_by_role("radio", name="Tabs").click()
+    style = "(e, name) => getComputedStyle(e)[name]"
+    page.emulate_media(forced_colors="active")
+    try:
+        odd = ran.area(ODD).locator(".mhnb-odd").first
+        assert (odd.evaluate(style, "borderLeftStyle"), odd.evaluate(style, "borderLeftWidth")) == ("double", "3px")
+        assert "≠" in odd.inner_text()
+        assert odd.locator("b", has_text="0.731").evaluate(style, "textDecorationLine") == "underline"
+        buttons = panel.locator("button:visible, input:visible").all()
+        assert [b.inner_text() for b in buttons if b.evaluate(style, "borderTopWidth") == "0px"] == []
+        chosen, other = (panel.locator(f'[role="tab"][aria-selected="{on}"]').first for on in ("true", "false"))
+        assert [tab.evaluate(style, "borderBottomWidth") for tab in (chosen, other)] == ["3px", "1px"]
+        stored = ran.area(TABS).locator("details")
+        lines = {
+            tab.get_attribute("open"): tab.locator("summary").evaluate(style, "borderBottomColor")
+            for tab in stored.all()
+        }
+        assert len(lines) == len(set(lines.values())) == 2
+        assert violations(page, ".mhnb") == []
+    finally:
+        page.emulate_media(forced_colors="none")
+
+
+def test_reduced_motion_stops_what_moves(ran: Ran) -> None:
+    """Nothing moves in our outputs for whoever asked for that, whatever a style sheet of the page says."""
+    page = ran.page.page
+    page.evaluate("""() => { const sheet = document.createElement('style'); sheet.id = 'moving';
+      sheet.textContent = '@keyframes m { to { opacity: .5 } } .mhnb-panel button { animation: m 9s infinite }';
+      document.head.append(sheet) }""")
+    moving = "document.querySelector('.mhnb-panel').getAnimations({subtree: true}).length"
+    try:
+        # Waited for: what a style sheet says counts from a later frame on.
+        page.wait_for_function(f"{moving} > 0")
+        page.emulate_media(reduced_motion="reduce")
+        page.wait_for_function(f"{moving} === 0")
+    finally:
+        page.emulate_media(reduced_motion="no-preference")
+        page.evaluate("() => document.getElementById('moving').remove()")
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_nothing_is_hard_to_read(ran: Ran, theme: str) -> None:
+    """axe finds no fault in any output, in either theme."""
+    ran.page.command("apputils:change-theme", theme=theme)
+    ran.page.page.wait_for_function("t => document.body.dataset.jpThemeName === t", arg=theme)
+    try:
+        assert violations(ran.page.page, ".mhnb") == []
+    finally:
+        ran.page.command("apputils:change-theme", theme="JupyterLab Light")
+
+
+def test_a_button_interrupts_a_cell_that_blocks(ran: Ran) -> None:
+    """The stop button is not needed; the cell ends as interrupted, and the strip was there."""
+    index = SOURCES.index(BLOCKED)
+    ran.page.begin_cell(index)
+    area = ran.page.cell(index).locator(".jp-Cell-outputArea")
+    area.get_by_role("button", name="Interrupt").wait_for(timeout=60_000)
+    assert area.locator(".mhnb-strip li").count() == 4
+    assert violations(ran.page.page, ".mhnb-panel") == []
+    area.get_by_role("button", name="Where").click()
+    area.get_by_text("line 2:").first.wait_for(timeout=60_000)
+    area.get_by_role("button", name="Interrupt").click()
+    ran.page.wait_idle(limit_s=60)
+    assert "interrupted" in area.inner_text().lower()
+    assert "it begins" in area.inner_text()
+
+
+@pytest.fixture
+def running(ran: Ran, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The live view of a cell that blocks. Its draft, which the widget hides, says the same."""
+    ran.page.begin_cell(SOURCES.index(request.param))
+    area = ran.area(request.param).locator(".mhnb-panel")
+    try:
+        area.get_by_role("button", name="Show all").wait_for(timeout=60_000)
+        yield area
+    finally:
+        # The page is shared: a cell that goes on would fail all the others.
+        area.get_by_role("button", name="Interrupt").click()
+        ran.page.wait_idle(limit_s=60)
+
+
+@pytest.mark.parametrize("running", [BLOCKED], indirect=True)
+def test_show_all_shows_each_rank_while_a_cell_blocks(running: Any) -> None:
+    """What was folded comes apart by a click, and folds again by another."""
+    running.get_by_text("it begins at place ‹rank›").wait_for(timeout=60_000)
+    assert running.get_by_text("it begins at place 3").count() == 0
+    button = running.get_by_role("button", name="Show all")
+    button.click()
+    for rank in range(4):
+        running.get_by_text(f"it begins at place {rank}").wait_for(timeout=60_000)
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    running.get_by_text("it begins at place ‹rank›").wait_for(timeout=60_000)
+
+
+@pytest.mark.parametrize("running", [BLOCKING[1]], indirect=True)
+def test_tabs_are_tabs_while_the_cell_runs(running: Any) -> None:
+    """One rank is seen at a time, the keyboard changes which, and folding takes the tabs away."""
+    tab = running.get_by_role("tab", name="rank 3")
+    tab.wait_for(timeout=60_000)
+    shown = running.get_by_role("tabpanel")
+    assert (running.get_by_role("tab").count(), shown.count()) == (4, 1)
+    assert shown.inner_text() == "it begins at place 0"
+    running.get_by_role("tab", name="rank 0").press("End")
+    assert shown.inner_text() == "it begins at place 3"
+    assert tab.get_attribute("aria-selected") == "true"
+    assert violations(running.page, ".mhnb-panel") == []
+    running.get_by_role("button", name="Show all").click()
+    running.get_by_text("it begins at place ‹rank›").wait_for(timeout=60_000)
+    assert running.get_by_role("tab").count() == 0
+
+
+@pytest.mark.parametrize("running", [BLOCKING[2]], indirect=True)
+def test_a_grid_is_a_grid_while_the_cell_runs(running: Any) -> None:
+    """Cards stand beside one another."""
+    cards = running.locator(".mhnb-card")
+    cards.nth(3).wait_for(timeout=60_000)
+    assert [card.inner_text().splitlines()[-1] for card in cards.all()] == [f"it begins at place {r}" for r in range(4)]
+    assert len({round(card.bounding_box()["y"]) for card in cards.all()}) < 4
+    assert violations(running.page, ".mhnb-panel") == []
+
+
+def _readable(page: LabPage) -> None:
+    for source, words in EACH.items():
+        seen = page.readable(SOURCES.index(source))
+        values = ("125", "375", "625", "875") if source == NUMBERS else range(4)
+        assert [value for value in values if words.format(value) not in seen] == []
+    assert "only here" in page.readable(SOURCES.index(ERROR))
+
+
+def test_reopened_without_a_kernel(ran: Ran) -> None:
+    """Every rank's words are there, and no broken widget but the panel's."""
+    with ran.lab.page(ran.browser) as page:
+        page.open(ran.saved.name, kernel=False)
+        _readable(page)
+
+
+def test_reopened_where_it_is_not_trusted(ran: Ran, tmp_path: Path) -> None:
+    """Somebody else's JupyterLab takes styles, names and scripts away, and the words stay."""
+    shutil.copy(ran.saved, tmp_path / "theirs.ipynb")
+    with Lab(tmp_path) as lab, lab.page(ran.browser) as page:
+        page.open("theirs.ipynb", kernel=False)
+        _readable(page)
+
+
+def test_pictures(ran: Ran, tmp_path: Path) -> None:
+    """Each output can be taken as a picture, for whoever looks at them."""
+    for index in range(1, ENDING):
+        ran.page.screenshot(tmp_path / f"{index}.png", cell=index)
+    wait_until(lambda: len(list(tmp_path.glob("*.png"))) == ENDING - 1, "pictures are written")

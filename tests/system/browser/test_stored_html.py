@@ -1,0 +1,257 @@
+"""The stored HTML in a real browser: tabs switch without a script, and colours stand out in both themes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mhnb import view
+from mhnb.sharding.layout import Layout
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.sharding.layout import format_layout_html
+from mhnb.view.tables.tables import VarTableRow, format_vars_html
+from tests.support.axe import violations
+from tests.support.parts import chromium
+from tests.support.view_samples import cell, failed, out, shown
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser")]
+
+TWO = cell(*[[out(f"said by rank {rank}\n")] for rank in range(3)])
+
+
+OUTPUTS = {
+    "numbers": format_cell_html(cell(*[[out(f"loss {rank}.5 at {rank % 2}\n")] for rank in range(4)]), uid="mhnb-n"),
+    "many": format_cell_html(cell(*[[out(f"rank {rank} loss {rank % 7}.5\n")] for rank in range(64)]), uid="mhnb-m"),
+    "odd": format_cell_html(cell(*[[out(f"a\nloss {int(rank == 2)}.5\n")] for rank in range(4)]), uid="mhnb-o"),
+    "error": format_cell_html(cell(failed(0), [out("x\n", "stderr")], failed(2, "OrderMismatch"))),
+    "figures": format_cell_html(cell(*[[shown(image__png="A" * 900 + str(rank % 2) * 4)] for rank in range(4)])),
+    "tabs": format_cell_html(TWO, view="tabs", uid="mhnb-t"),
+    "grid": format_cell_html(TWO, view="grid"),
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Page:
+    """An empty page without scripts, as strict as a viewer of notebooks can be."""
+    return browser.new_page(java_script_enabled=False)
+
+
+def test_a_click_changes_the_tab(page: Page) -> None:
+    """One tab is open at a time, on one row of tabs, and two cells do not disturb each other."""
+    first, second = (format_cell_html(TWO, view="tabs", uid=uid) for uid in ("mhnb-a", "mhnb-b"))
+    page.set_content(f"<div id='a'>{first}</div><div id='b'>{second}</div>")
+    page.locator("#a summary").nth(2).click()
+    assert [page.locator("#a pre").nth(rank).is_visible() for rank in range(3)] == [False, False, True]
+    assert [page.locator("#b pre").nth(rank).is_visible() for rank in range(3)] == [True, False, False]
+    tops = {box["y"] for rank in range(3) if (box := page.locator("#a summary").nth(rank).bounding_box())}
+    assert len(tops) == 1
+
+
+def test_without_its_style_sheet_the_tabs_are_a_list(page: Page) -> None:
+    """An untrusted notebook loses <style> and name: the blocks open one by one."""
+    html = format_cell_html(TWO, view="tabs", uid="mhnb-a")
+    head, _, tail = html.partition("<style>")
+    page.set_content(head + tail.partition("</style>")[2].replace(' name="mhnb-a"', ""))
+    page.locator("summary").nth(1).click()
+    assert [page.locator("pre").nth(rank).is_visible() for rank in range(3)] == [True, True, False]
+
+
+def test_one_long_word_pushes_nothing_out_of_sight(page: Page) -> None:
+    """In a narrow window the column behind it is read without scrolling, and the row has no more lines than the word needs."""
+    rows = (
+        VarTableRow("x", "Array", (8, 8), "f32", "P('data')", 32),
+        VarTableRow("words", "x" * 60, differs="missing on ranks 0-1,3"),
+    )
+    page.set_viewport_size({"width": 620, "height": 500})
+    page.set_content(f"<!doctype html><body style='font:13px sans-serif'>{format_vars_html(rows)}")
+    told = page.get_by_text("missing on ranks 0-1,3").bounding_box()
+    assert told is not None
+    assert told["x"] + told["width"] <= 620
+    assert told["height"] < 8 * 18
+
+
+def _untrusted(html: str) -> str:
+    """What an untrusted notebook leaves of it: no style sheet, no handlers, no names, no focus; inputs are dead."""
+    kept = re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)
+    kept = re.sub(r' (?:on\w+|name|role|tabindex|aria-[\w-]+|data-[\w-]+)="[^"]*"', "", kept)
+    return kept.replace("<input", "<input disabled")
+
+
+def test_an_untrusted_layout_is_read_place_by_place(page: Page) -> None:
+    """Each place of a leading dim opens by a click; colours, ranges, devices and hosts are there."""
+    layout = Layout.of((8, 4, 6), {"data": 4, "model": 2}, "P('data', None, 'model')", devices_per_host=2)
+    page.set_content(_untrusted(format_layout_html(layout, name="x", uid="mhnb-a")))
+    panes = page.locator(".pane")
+    assert [panes.nth(at).locator("table").is_visible() for at in range(4)] == [True, False, False, False]
+    panes.nth(2).locator("summary").click()
+    tile = panes.nth(2).locator("td").first
+    assert tile.is_visible()
+    assert (tile.inner_text(), tile.get_attribute("title")) == ("2:0", "[4:6, 0:4, 0:3] · 96 B · 2:0 (host2)")
+    assert tile.evaluate("e => getComputedStyle(e).backgroundColor") != "rgba(0, 0, 0, 0)"
+
+
+@pytest.mark.parametrize("theme", ["#ffffff", "#111111"])
+def test_a_tile_is_read_in_both_themes(page: Page, theme: str) -> None:
+    """A tile takes no text colour of its own: over its tint the theme's own stands out by 4.5 to 1 and more."""
+    ink = "#111111" if theme == "#ffffff" else "#ffffff"
+    layout = Layout.of((8, 8), {"data": 8}, "P('data')", devices_per_host=1)
+    page.set_content(f'<body style="background:{theme};color:{ink}">{format_layout_html(layout)}</body>')
+    tints = page.locator("td[title]").evaluate_all("all => all.map(e => getComputedStyle(e).backgroundColor)")
+    assert len(set(tints)) == 8
+    ground, letters = (_rgb(f"rgb({int(c[1:3], 16)}, {int(c[3:5], 16)}, {int(c[5:], 16)})")[:3] for c in (theme, ink))
+    for tint in tints:
+        *color, alpha = _rgb(tint)
+        seen = [alpha * over + (1 - alpha) * under for over, under in zip(color, ground, strict=True)]
+        assert _contrast(seen, letters) >= 4.5
+
+
+def test_an_error_is_read_in_a_dark_editor(page: Page) -> None:
+    """VS Code has none of JupyterLab's variables; on its dark ground the red is another."""
+    page.set_content(f'<body class="vscode-dark" style="background:#1f1f1f;color:#ccc">{OUTPUTS["error"]}</body>')
+    letters = _rgb(page.locator(".mhnb-bad").first.evaluate("e => getComputedStyle(e).color"))
+    assert _contrast([31, 31, 31], letters[:3]) >= 4.5
+
+
+def _rgb(text: str) -> list[float]:
+    return [float(part) for part in re.findall(r"[\d.]+", text)]
+
+
+def _contrast(one: list[float], other: list[float]) -> float:
+    """Contrast as WCAG 2 defines it."""
+
+    def luminance(color: list[float]) -> float:
+        linear = [c / 3294.6 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_exported_page_is_accessible(browser: Browser, name: str, theme: str) -> None:
+    """axe finds no fault in any output of a page that nbconvert wrote, in either theme."""
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    output = nbformat.v4.new_output("display_data", {"text/html": OUTPUTS[name], "text/plain": "x"})
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=[output])])
+    html, _ = HTMLExporter(template_name="lab", theme=theme).from_notebook_node(notebook)
+    page = browser.new_page()
+    # The page would load its mathematics from the network.
+    page.route("**/*", lambda route: route.abort())
+    page.set_content(html, wait_until="commit")
+    page.wait_for_selector(".mhnb", state="attached")
+    assert violations(page, ".mhnb") == []
+    page.close()
+
+
+PANEL = """async (source) => {
+  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  const heard = {};
+  const values = {
+    kind: "result", view: "fold", number: 1, head: "cell 1", runs: false, page: "<details id='fold'><summary>ranks</summary>all</details>",
+    ranks: [0, 1].map((rank) => ({ rank, host: "host", mark: "", odd: false, color: "" })),
+  };
+  const model = { get: (name) => values[name], on: (name, act) => { heard[name] = act; }, off: () => {}, send: () => {} };
+  (await import(url)).default.render({ model, el: document.body });
+  window.differ = (odd) => {
+    values.ranks = values.ranks.map((one) => ({ ...one, odd: one.rank === odd }));
+    heard["change:number"]();
+  };
+  window.run = (runs) => {
+    values.runs = runs;
+    heard["change:number"]();
+  };
+  window.answer = () => heard["msg:custom"]({ bodies: { 0: "said by 0", 1: "said by 1" } });
+}"""
+
+
+def test_a_late_answer_leaves_the_fold_alone(browser: Browser) -> None:
+    """What was asked for tabs or a grid may come when the fold is shown again: what is open there, and the focus, stay."""
+    page = browser.new_page()
+    page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
+    page.get_by_role("radio", name="Grid").click()
+    page.get_by_role("radio", name="Fold").click()
+    page.locator("#fold summary").click()
+    page.evaluate("answer()")
+    assert page.locator("#fold").get_attribute("open") is not None
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    page.get_by_role("radio", name="Grid").click()
+    assert page.locator(".mhnb-card").all_inner_texts() == ["rank 0 host\nsaid by 0", "rank 1 host\nsaid by 1"]
+    page.close()
+
+
+def test_the_panel_opens_the_tab_of_the_odd_one_until_somebody_picks_one(browser: Browser) -> None:
+    """Also of the next results; a tab that was picked stays."""
+    page = browser.new_page()
+    page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
+    page.get_by_role("radio", name="Tabs").click()
+    chosen = page.locator('[role="tab"][aria-selected="true"]')
+    assert chosen.inner_text() == "rank 0"
+    page.evaluate("differ(1)")
+    assert chosen.inner_text() == "rank 1"
+    page.get_by_role("tab", name="rank 1").click()
+    page.evaluate("differ(0)")
+    assert chosen.inner_text() == "rank 1"
+    page.close()
+
+
+def test_a_filter_of_ranks_shows_cards_and_says_so(browser: Browser) -> None:
+    """Fold is of all ranks; where none is left there are words."""
+    page = browser.new_page()
+    page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
+    pressed, ranks = page.get_by_role("radio", checked=True), page.get_by_label("ranks, like 0,2-3")
+    assert pressed.inner_text() == "Fold"
+    ranks.fill("1")
+    assert pressed.inner_text() == "Grid"
+    assert page.locator(".mhnb-card").count() == 1
+    ranks.fill("7")
+    for layout in ("Fold", "Tabs", "Grid"):
+        page.get_by_role("radio", name=layout).click()
+        assert page.locator(".mhnb-shown").inner_text() == "no rank matches 7"
+        assert page.get_by_role("tab").count() == 0
+    page.get_by_role("radio", name="Fold").click()
+    ranks.fill("")
+    assert pressed.inner_text() == "Fold"
+    assert page.locator("#fold").is_visible()
+    page.close()
+
+
+def test_a_panel_over_a_running_cell_notices_that_the_kernel_is_gone(browser: Browser) -> None:
+    """Its clock would stand still without a word; a cell that has ended says nothing more, and nothing is missed."""
+    page = browser.new_page()
+    page.clock.install()
+    page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
+    head = page.locator(".mhnb-panel > .mhnb-quiet")
+    page.clock.run_for(30_000)
+    assert head.inner_text() == "cell 1"
+    page.evaluate("run(true)")
+    page.clock.run_for(9_000)
+    page.evaluate("run(true)")
+    page.clock.run_for(9_000)
+    assert head.inner_text() == "cell 1"
+    page.clock.run_for(2_000)
+    assert head.inner_text() == "cell 1 · no word from the kernel since then"
+    page.evaluate("run(false)")
+    page.clock.run_for(30_000)
+    assert head.inner_text() == "cell 1"
+    page.close()

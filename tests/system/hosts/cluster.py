@@ -1,0 +1,66 @@
+"""A cluster on the machines of the net, for the tests of this folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mhnb.cluster.cluster import Cluster
+from tests.support.source import ROOT
+
+__all__ = ["Begin", "check_nothing_secret", "check_sum", "keys_of", "leave_kept"]
+
+Begin = Callable[..., Cluster]
+
+_SUM = (
+    "import jax, jax.numpy as jnp\nfrom jax.experimental import multihost_utils as m\n"
+    "print(m.process_allgather(jnp.float32(jax.process_index())).sum())"
+)
+
+
+def check_sum(cluster: Cluster) -> None:
+    """A collective over every rank gives what it should, on each."""
+    count = cluster.process_count
+    said = cluster.run(_SUM).check()
+    assert {rank.stdout for rank in said} == {f"{count * (count - 1) / 2}\n"}
+
+
+def leave_kept(options: dict[str, Any]) -> None:
+    """Another notebook starts the cluster `kept`, gives x a value, and is killed."""
+    program = (
+        f"import mhnb, os\ncluster = mhnb.start(name='kept', keep=True, **{options!r})\n"
+        "cluster.run('x = 41').check()\nprint('ready', flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert told.stdout == "ready\n", told.stderr
+
+
+def keys_of(cluster: Cluster) -> dict[str, str]:
+    """What nobody else may see."""
+    hub = json.loads((cluster.log_dir.parent / "profile/security/ipcontroller-client.json").read_text())
+    return {"link": cluster._resources.key.hex(), "hub": hub["key"], "curve": hub["curve_serverkey"]}
+
+
+_LOOK = """
+import glob, os
+print(dict(os.environ))
+for at in glob.glob("/proc/[0-9]*"):
+    try:
+        words = open(f"{at}/cmdline", "rb").read()
+        if b"mhnb" in words:
+            print(words, open(f"{at}/environ", "rb").read())
+    except OSError:
+        continue
+"""
+_TELL = "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {look!r}], capture_output=True, text=True).stdout)"
+
+
+def check_nothing_secret(cluster: Cluster) -> None:
+    """A program that a cell starts finds no key in its own environment, nor in what `/proc` says of our processes there."""
+    keys = [key for key in keys_of(cluster).values() if key]
+    for rank in cluster.run(_TELL.format(look=_LOOK)).check():
+        assert "mhnb.rank.supervisor" in rank.stdout
+        assert [key for key in keys if key in rank.stdout] == []

@@ -1,0 +1,75 @@
+"""Four machines for the tests of this folder; as new for each test, and without a process left by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
+from tests.support.leftovers import kill_new, processes_of
+from tests.support.source import ROOT
+from tests.support.timeouts import patience
+from tests.system.hosts.cluster import Begin
+from tests.system.hosts.hostnet import HostNet, wait_until
+
+__all__ = ["patience"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs the machines."""
+    for item in items:
+        if "tests/system/hosts/" in str(item.path).replace("\\", "/"):
+            item.add_marker(pytest.mark.requires_part("hosts"))
+            item.add_marker(pytest.mark.hosts)
+
+
+@pytest.fixture(scope="session")
+def made_up_net() -> Iterator[HostNet]:
+    """The machines of this session."""
+    with HostNet() as net:
+        yield net
+
+
+@pytest.fixture
+def net(made_up_net: HostNet, mhnb_home: Path) -> Iterator[HostNet]:
+    """The machines, all on and whole; at the end no process of the test may be left on any."""
+    before = processes_of(mhnb_home)
+    yield made_up_net
+    try:
+        wait_until(lambda: not _left(made_up_net), "every machine is without a process of the test")
+    except AssertionError as error:
+        left = _left(made_up_net)
+        # One leak is not to fail every test after it. First what logs in from here: gcloud does so again when a machine has ended it.
+        kill_new(mhnb_home, before)
+        for host in made_up_net:
+            if host.name in left:
+                host.kill_all()
+        raise AssertionError(f"{error}: {left}") from None
+    finally:
+        made_up_net.restore()
+
+
+def _left(net: HostNet) -> dict[str, dict[int, str]]:
+    return {host.name: pids for host in net if (pids := host.pids())}
+
+
+@pytest.fixture
+def begin(net: HostNet, own_environment: None) -> Iterator[Begin]:
+    """Start a cluster on the machines; stopped at the end. What it leaves behind fails the test in `net`."""
+    started: list[Cluster] = []
+
+    def start(count: int = 4, devices: int | None = 2, **options: Any) -> Cluster:
+        names = [host.name for host in list(net)[:count]]
+        # The tree under test, whatever the environment's own installation points to.
+        environment = {"PYTHONPATH": str(ROOT)}
+        options = {"name": "remote", "config_file": str(net.ssh_config), "environment": environment} | options
+        started.append(manager.start(names, devices, **options))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.stop()

@@ -1,0 +1,77 @@
+"""What `mhnb doctor` says of the machines, and faults of one machine that are gone again when a test ends, without a restart of it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mhnb.cli.main import main
+from tests.system.hosts.hostnet import Host, HostNet
+
+__all__ = ["ask_doctor", "closed", "covered", "jax_metadata", "loopback_hosts", "make_python", "without"]
+
+
+def ask_doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
+    """Run it; return its exit code and its lines, the first without what the look has cost."""
+    code = main(["doctor", *words])
+    said = capsys.readouterr()
+    assert said.out, said.err
+    lines = said.out.splitlines()
+    heading, _, cost = lines[0].rpartition(" · ")
+    assert cost.endswith("s"), lines[0]
+    return code, [heading, *lines[1:]]
+
+
+@contextmanager
+def covered(host: Host, path: Path | str, text: str) -> Iterator[None]:
+    """A file says something else on this machine alone."""
+    host.cover(path, text)
+    try:
+        yield
+    finally:
+        host.run("umount", "--lazy", path)
+
+
+@contextmanager
+def without(host: Host, folder: Path) -> Iterator[None]:
+    """A folder is empty on this machine alone."""
+    host.mount_disk(folder, nbytes=4096)
+    try:
+        yield
+    finally:
+        host.run("umount", "--lazy", folder)
+
+
+@contextmanager
+def closed(host: Host, ports: int | str) -> Iterator[None]:
+    """A firewall on this machine lets nobody from outside connect to these ports."""
+    host.block(ports, "reject")
+    try:
+        yield
+    finally:
+        host.heal()
+
+
+def make_python(folder: Path, python: str) -> Path:
+    """Make an interpreter in a folder of its own, so that one machine can be without it."""
+    path = folder / "bin" / "python"
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def jax_metadata(version: str) -> tuple[Path, str]:
+    """Give jax's own note of its version, and what it would be with another one."""
+    distribution = importlib.metadata.distribution("jax")
+    path = Path(str(distribution.locate_file(f"jax-{distribution.version}.dist-info/METADATA")))
+    return path, path.read_text().replace(f"Version: {distribution.version}", f"Version: {version}", 1)
+
+
+def loopback_hosts(net: HostNet, host: Host) -> str:
+    """Give an /etc/hosts in which a machine's own name is loopback, as Debian writes it."""
+    return net.hosts_file(own=(host.name, "127.0.1.1"))

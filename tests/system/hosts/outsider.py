@@ -1,0 +1,77 @@
+"""Somebody on the network without the keys: finds every port of a cluster, and tries what one can try there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+
+from mhnb.cluster.cluster import Cluster
+from tests.system.hosts.hostnet import HostNet
+
+__all__ = ["Port", "annoy", "find_ports", "hold_open"]
+
+_SSHD = 22
+_WAIT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Port:
+    """A TCP port that something of the cluster listens on."""
+
+    machine: str
+    address: str
+    port: int
+    process: str
+    """Who listens: `notebook`, `hub`, `delegate` (the board's), or `rank` (JAX's coordinator and gloo)."""
+
+
+def find_ports(net: HostNet, cluster: Cluster) -> list[Port]:
+    """Find every listening TCP port of the notebook, of the hub, and of the hosts."""
+    assert cluster.hub_pid is not None
+    found = [
+        Port("head", *at, who) for who, pid in (("notebook", os.getpid()), ("hub", cluster.hub_pid)) for at in _own(pid)
+    ]
+    for host in net:
+        for line in host.run("ss", "-Hltnp").splitlines():
+            address, _, port = line.split()[3].rpartition(":")
+            if int(port) != _SSHD:
+                pids = {int(pid) for pid in re.findall(r"pid=(\d+)", line)}
+                who = (
+                    "rank" if pids & {rank.pid for rank in cluster.ranks if rank.hostname == host.name} else "delegate"
+                )
+                found.append(Port(host.name, address.strip("[]"), int(port), who))
+    return found
+
+
+def _own(pid: int) -> list[tuple[str, int]]:
+    group = [psutil.Process(pid), *(psutil.Process(pid).children(recursive=True) if pid != os.getpid() else [])]
+    return [(at.laddr.ip, at.laddr.port) for one in group for at in one.net_connections("tcp") if at.status == "LISTEN"]
+
+
+def annoy(port: Port) -> None:
+    """Scan it, and say what no program expects: noise, noise in the right frames, a browser's words, too much announced."""
+    noise = os.urandom(3000)
+    framed = struct.pack("<I3Q", 3, 2, 16, 40) + b"r0" + os.urandom(56)
+    for said in (b"", b"\0", noise, framed, b"GET / HTTP/1.1\r\n\r\n", struct.pack("<IQ", 1, 1 << 40) + noise):
+        # Who is cut off in the middle of what it says is no failure here.
+        with contextlib.suppress(OSError), socket.create_connection((port.address, port.port), _WAIT_S) as stranger:
+            stranger.sendall(said)
+
+
+@contextlib.contextmanager
+def hold_open(ports: list[Port], each: int) -> Iterator[None]:
+    """Hold so many connections to each open: half of them silent, half of them in the middle of a frame."""
+    with contextlib.ExitStack() as held:
+        for port in ports:
+            for number in range(each):
+                stranger = held.enter_context(socket.create_connection((port.address, port.port), _WAIT_S))
+                if number % 2:
+                    stranger.sendall(struct.pack("<I3Q", 3, 2, 16, 40)[: 1 + number % 20])
+        yield

@@ -1,0 +1,331 @@
+"""`mhnb doctor` on four real machines: nothing is found where all is well, and each fault is named with its cure."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pickle
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mhnb.cluster.preflight import raise_if_failed, run_ssh_preflight
+from mhnb.core.launch.hosts import parse_hosts
+from mhnb.core.launch.ssh import SshOptions
+from mhnb.core.preflight_facts import Endpoint, Requirements
+from mhnb.errors import PreflightFailed
+from tests.system.hosts.faults import ask_doctor, jax_metadata
+from tests.system.hosts.hostnet import NAMES, Host, HostNet, wait_until
+
+_PORT = 24_111
+_HOSTS = ",".join(NAMES)
+
+
+class Doctor:
+    """`mhnb doctor` in front of the four machines."""
+
+    def __init__(self, net: HostNet, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._net, self._capsys = net, capsys
+        self.home, self.bin = folder / "home", folder / "bin"
+        for each in (self.home, self.bin):
+            each.mkdir()
+        # A file of its own, so that one machine can have another, or none.
+        self.python = self.bin / "python"
+        self.python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        self.python.chmod(0o755)
+
+    @property
+    def options(self) -> SshOptions:
+        """How to log in."""
+        return SshOptions(
+            config_file=str(self._net.ssh_config),
+            python=str(self.python),
+            environment={"TMPDIR": str(self.home)},
+            connect_timeout_s=5,
+        )
+
+    def __call__(self, *words: str, hosts: str = _HOSTS, config: Path | None = None) -> tuple[int, list[str]]:
+        """Run it; return its exit code and its lines."""
+        how = [
+            "--ssh-config",
+            str(config or self._net.ssh_config),
+            "--python",
+            str(self.python),
+            "--connect-timeout",
+            "5",
+        ]
+        return ask_doctor(self._capsys, "--hosts", hosts, *how, "--env", f"TMPDIR={self.home}", *words)
+
+    def finds(self, *words: str, config: Path | None = None) -> str:
+        """Run it where one failure is to be found; return that, with its cure."""
+        code, lines = self(*words, config=config)
+        assert (code, lines[0]) == (1, "preflight · 4 hosts · 1 failure"), "\n".join(lines)
+        return "\n".join(lines[6:])
+
+
+@pytest.fixture
+def doctor(net: HostNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """Run `mhnb doctor` on the machines."""
+    return Doctor(net, tmp_path, capsys)
+
+
+def test_four_good_machines(doctor: Doctor, net: HostNet) -> None:
+    """Nothing is found; each row has the machine's own address; the exit code is 0."""
+    code, lines = doctor("--devices", "2", "--coordinator-port", str(_PORT), "--address", "head")
+    assert code == 0
+    assert lines[0] == "preflight · 4 hosts · all well"
+    assert lines[1].split() == (
+        f"login python jax mhnb devices link hub port {_PORT} peers name→address clock disk".split()
+    )
+    for host, line in zip(net, lines[2:6], strict=True):
+        assert line.split()[:2] == [host.name, "ok"]
+        assert host.address in line.split()
+        assert importlib.metadata.version("jax") in line.split()
+    assert len(lines) == 6
+
+
+def test_the_start_gets_what_was_tried(doctor: Doctor, net: HostNet) -> None:
+    """The report names each machine's real address, and a port for the coordinator that is free and reached."""
+    report = raise_if_failed(run_ssh_preflight(parse_hosts(_HOSTS), doctor.options, Requirements(devices=2)))
+    assert report.addresses == tuple(host.address for host in net)
+    assert report.endpoints["coordinator"][0] == net[0].address
+    assert report.endpoints["link"][0] == net.gateway
+    program = f"import socket; socket.create_server({report.endpoints['coordinator']!r})"
+    net[0].run(sys.executable, "-c", program)
+
+
+def test_the_start_is_refused_with_the_table(doctor: Doctor, net: HostNet) -> None:
+    """The error shows the table and its findings, has the report, and can be sent between processes."""
+    net[0].block(_PORT)
+    wanted = Requirements((Endpoint("coordinator", 0, _PORT),), devices=2)
+    with pytest.raises(PreflightFailed) as refused:
+        raise_if_failed(run_ssh_preflight(parse_hosts(_HOSTS), doctor.options, wanted))
+    error = pickle.loads(pickle.dumps(refused.value))  # noqa: S301
+    assert str(error).startswith("preflight · 4 hosts · 1 failure · ")
+    assert "beta, gamma and delta cannot reach JAX's coordinator on alpha" in str(error)
+    assert error.report.failures[0].hosts == ("beta", "gamma", "delta")
+
+
+# -- logins
+
+
+def test_the_python_of_here_is_looked_for_there(doctor: Doctor, net: HostNet) -> None:
+    """Where none is named it is the notebook's own, which machines that share a disk have."""
+    report = run_ssh_preflight(parse_hosts("alpha,beta"), replace(doctor.options, python=None), Requirements(devices=2))
+    assert report.ok, report.findings
+
+
+def test_a_login_that_is_refused(doctor: Doctor, net: HostNet) -> None:
+    """One machine that does not know the key; the others are looked at all the same."""
+    net[1].cover(net.folder / "authorized_keys", "")
+    said = doctor.finds()
+    assert said.startswith("✗ beta: refused the login: root@")
+    assert "Permission denied (publickey)" in said
+    assert f"by hand: ssh -F {net.ssh_config} beta" in said
+
+
+def test_a_host_key_that_has_changed(doctor: Doctor, net: HostNet, tmp_path: Path) -> None:
+    """The machine is named, and how its entry is removed when it was installed anew."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
+    other = " ".join((tmp_path / "other.pub").read_text().split()[:2])
+    known = (net.folder / "known_hosts").read_text().splitlines()
+    known[1] = f"{net[1].name},{net[1].address} {other}"
+    text = net.ssh_config.read_text().replace(
+        str(net.folder / "known_hosts"), str(net.new_file("\n".join(known) + "\n"))
+    )
+    said = doctor.finds(config=net.new_file(text))
+    assert said.startswith("✗ beta: has another host key than the one you know: Host key for ")
+    assert "ssh-keygen -R beta" in said
+
+
+@pytest.mark.parametrize("fault", [Host.cut_power, Host.draw_cable], ids=lambda fault: fault.__name__)
+def test_a_machine_that_is_off(doctor: Doctor, net: HostNet, fault: Callable[[Host], None]) -> None:
+    """No answer within the time for a login; no other machine is blamed."""
+    fault(net[2])
+    assert doctor.finds().startswith("✗ gamma: does not answer: ssh: connect to host")
+
+
+def test_a_machine_without_python(doctor: Doctor, net: HostNet) -> None:
+    """The login is good, and the Python that was named is not there."""
+    net[1].mount_disk(doctor.bin, nbytes=4096)
+    assert doctor.finds().startswith(f"✗ beta: has no such Python: no python: {doctor.python}\n  install it on beta")
+
+
+# -- what is on them
+
+
+def test_another_jax(doctor: Doctor, net: HostNet) -> None:
+    """Its metadata says another version on one machine: JAX would not notice."""
+    version = importlib.metadata.version("jax")
+    net[3].cover(*jax_metadata("0.99.1"))
+    said = doctor.finds()
+    assert said.startswith(f"✗ delta has jax 0.99.1, and {version} is elsewhere: JAX does not notice")
+    assert f"on delta: {sys.executable} -m pip install 'jax=={version}'" in said
+
+
+def test_a_python_without_packages(doctor: Doctor, net: HostNet) -> None:
+    """One machine's Python has neither JAX nor mhnb: both are named, with the command that installs them."""
+    net[1].cover(doctor.python, f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', executable=True)
+    code, lines = doctor()
+    assert code == 1
+    said = "\n".join(lines)
+    assert "✗ beta has no jax for its Python" in said
+    assert "✗ beta has no mhnb for its Python" in said
+
+
+def test_a_full_disk(doctor: Doctor, net: HostNet) -> None:
+    """A megabyte cannot be written where the logs would go."""
+    net[2].mount_disk(doctor.home, nbytes=65536)
+    said = doctor.finds()
+    assert said.startswith(f"✗ gamma cannot write logs to {doctor.home}: No space left on device\n")
+    assert "TMPDIR" in said
+
+
+def test_a_clock_that_is_off(doctor: Doctor, net: HostNet) -> None:
+    """An hour is told, as a warning.
+
+    The clock of one machine cannot be set apart from the others' here; its Python is told another time (libfaketime).
+    """
+    if (faketime := shutil.which("faketime")) is None:
+        pytest.skip("faketime is not installed")
+    net[1].cover(doctor.python, f'#!/bin/sh\nexec {faketime} -f +1h {sys.executable} "$@"\n', executable=True)
+    code, lines = doctor()
+    assert (code, lines[0]) == (0, "preflight · 4 hosts · 1 warning")
+    # To the second where nothing stalls.
+    assert re.match(r"! beta's clock is 3(599|600|601) s ahead of this one", lines[6]), lines
+
+
+# -- names and ports
+
+
+def test_a_name_on_loopback(doctor: Doctor, net: HostNet) -> None:
+    """As Debian installs it: a warning, with the address that will be used instead."""
+    net[1].cover("/etc/hosts", net.hosts_file(own=("beta", "127.0.1.1")))
+    code, lines = doctor()
+    assert (code, lines[0]) == (0, "preflight · 4 hosts · 1 warning")
+    assert lines[6:] == [
+        "! beta's name resolves to loopback, so ranks there cannot be reached by it for CPU collectives",
+        f"  mhnb will use {net[1].address} instead; to mend it, edit /etc/hosts on beta",
+    ]
+
+
+def test_a_name_for_this_machine_that_is_unknown(doctor: Doctor, net: HostNet) -> None:
+    """A host on which this machine's name cannot be resolved is named, with the address that would do."""
+    net[2].cover("/etc/resolv.conf", "")
+    net[2].cover("/etc/hosts", net.hosts_file(without=["head"]))
+    said = doctor.finds("--address", "head")
+    assert said.startswith("✗ gamma cannot resolve 'head', the name that was given for this machine: ")
+    assert f"give an address instead ({net.gateway})" in said
+
+
+def test_an_address_that_is_not_this_machine(doctor: Doctor, net: HostNet) -> None:
+    """The address that was given is the one that is tried; where it leads elsewhere, the one of the login is told."""
+    code, lines = doctor("--address", net[2].address)
+    assert (code, lines[0]) == (1, "preflight · 4 hosts · 2 failures")
+    for what, line, cure in zip(("this notebook", "ipyparallel's hub"), lines[6::2], lines[7::2], strict=True):
+        assert line.startswith(
+            f"✗ alpha, beta, gamma and delta cannot reach {what} on this machine at {net[2].address}:"
+        )
+        assert f"the login came from {net.gateway}" in cure
+
+
+@pytest.mark.parametrize(("verdict", "why"), [("drop", "no answer"), ("reject", "connection refused")])
+def test_a_port_behind_a_firewall(doctor: Doctor, net: HostNet, verdict: str, why: str) -> None:
+    """Whether the firewall is silent or says no: who cannot reach what, where, and what to open."""
+    net[0].block(_PORT, verdict)
+    said = doctor.finds("--coordinator-port", str(_PORT))
+    assert said.startswith(
+        f"✗ beta, gamma and delta cannot reach JAX's coordinator on alpha at {net[0].address}:{_PORT}: {why} (a firewall that {verdict}s"
+    )
+    assert f"let TCP port {_PORT} of alpha through its firewall" in said
+
+
+def test_hosts_that_let_nobody_in(doctor: Doctor, net: HostNet) -> None:
+    """A machine that is open for ssh alone: CPU collectives would not reach it."""
+    net[1].block("1024-65535")
+    said = doctor.finds()
+    assert said.startswith("✗ beta cannot be reached from any other host: no answer. CPU collectives connect any two")
+
+
+@pytest.fixture
+def holder(net: HostNet) -> Iterator[None]:
+    """A program on the first machine that holds the coordinator's port."""
+    net[0].run(sys.executable, "-c", _HOLDER, str(_PORT))
+    yield
+    net[0].kill_programs()
+
+
+_HOLDER = """
+import os, socket, signal, sys
+server = socket.create_server(("", int(sys.argv[1])))
+if os.fork() == 0:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    signal.pause()
+"""
+
+
+def test_a_port_that_somebody_holds(doctor: Doctor, net: HostNet, holder: None) -> None:
+    """The machine and the port, once, and how to find who holds it."""
+    said = doctor.finds("--coordinator-port", str(_PORT))
+    assert said.startswith(
+        f"✗ alpha cannot listen at {net[0].address}:{_PORT} for JAX's coordinator: Address already in use\n"
+    )
+    assert f"(alpha: ss -ltnp 'sport = :{_PORT}')" in said
+
+
+def test_a_port_of_this_machine_that_is_taken(doctor: Doctor, net: HostNet) -> None:
+    """Where the notebook is to listen at a port that somebody holds here, a start is refused."""
+    with socket.create_server((net.gateway, 0)) as server:
+        wanted = Requirements((Endpoint("link", None, server.getsockname()[1]),), devices=2)
+        with pytest.raises(
+            PreflightFailed, match=r"this machine cannot listen at .* for this notebook: Address already"
+        ):
+            raise_if_failed(run_ssh_preflight(parse_hosts(_HOSTS), doctor.options, wanted))
+
+
+def test_one_machine_under_two_names(doctor: Doctor, net: HostNet) -> None:
+    """The second name of a machine is found."""
+    code, lines = doctor(hosts=f"alpha,beta,{net[0].address}")
+    assert code == 1
+    assert f"✗ alpha and {net[0].address} are the same machine (alpha, {net[0].address})" in lines
+
+
+def test_ctrl_c_ends_the_look(doctor: Doctor, net: HostNet) -> None:
+    """While a machine does not answer, Ctrl-C ends it all, and no ssh goes on."""
+    net[1].draw_cable()
+    words = [
+        "--hosts",
+        _HOSTS,
+        "--ssh-config",
+        str(net.ssh_config),
+        "--python",
+        str(doctor.python),
+        "--connect-timeout",
+        "600",
+    ]
+    with subprocess.Popen([sys.executable, "-m", "mhnb", "doctor", *words], stderr=subprocess.PIPE) as command:
+        try:
+            # The looks at machines that answer wait for the one that does not.
+            wait_until(lambda: len(_sshs(command.pid)) == 4 and len(net[0].pids()) > 1, "the look is on its way")
+            sshs = _sshs(command.pid)
+            command.send_signal(signal.SIGINT)
+            _, said = command.communicate(timeout=60)
+        finally:
+            command.kill()
+    assert b"KeyboardInterrupt" in said
+    assert psutil.wait_procs(sshs, timeout=60)[1] == []
+
+
+def _sshs(pid: int) -> list[psutil.Process]:
+    return [child for child in psutil.Process(pid).children() if child.name() == "ssh"]

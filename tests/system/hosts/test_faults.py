@@ -1,0 +1,274 @@
+"""What happens to machines and networks while a cluster runs on them: survived, or told with the host's name; nothing is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.files import run_pip, sync
+from mhnb.cluster.status import StartProgress
+from mhnb.errors import ClusterError, LaunchError, NotClean
+from tests.support.source import ROOT
+from tests.system.hosts.cluster import Begin, check_sum
+from tests.system.hosts.hostnet import Host, HostNet, wait_until
+
+SILENT_S = 5.0
+"""How long a host may be silent in these tests; users get more."""
+
+
+def test_a_short_partition_is_survived(net: HostNet, begin: Begin) -> None:
+    """Four seconds without a network: TCP sends again what was lost, and the sum is right."""
+    cluster = begin(3, 1)
+    net[1].draw_cable()
+    going = cluster.submit("import time; time.sleep(6)")
+    time.sleep(4)  # the fault itself: how long the network is away
+    net[1].push_cable_in()
+    assert cluster.follow(going).ok
+    check_sum(cluster)
+
+
+@pytest.mark.parametrize("fault", [Host.draw_cable, Host.cut_power], ids=lambda f: f.__name__)
+def test_a_silent_host_is_named(net: HostNet, begin: Begin, fault: Callable[[Host], None]) -> None:
+    """Nobody closes a connection; the cell ends all the same, within the stated time, and says which host went."""
+    cluster = begin(3, 1, host_timeout_s=SILENT_S)
+    going = cluster.submit(SLEEP)
+    fault(net[1])
+    result = cluster.follow(going)
+    assert (result.state, result[1].outcome) == ("dead", "died")
+    assert f"host1 ({net[1].name}) is lost" in cluster.reason
+    assert "restart --replay" in " ".join(result.notes)
+    with pytest.raises(NotClean, match=net[1].name):
+        cluster.run("1")
+    # sshd's own process for the session learns of the end only from the network.
+    net[1].restore()
+
+
+SLEEP = "import time; time.sleep(300)"
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_host_whose_processes_are_killed(net: HostNet, begin: Begin, busy: bool) -> None:  # noqa: FBT001
+    """The network is there and closes what they held: known at once, in a cell or between cells."""
+    cluster = begin(3, 1)
+    told: list[str] = []
+    cluster.on_notice(told.append)
+    going = cluster.submit(SLEEP) if busy else None
+    net[2].kill_all()
+    if going is not None:
+        assert cluster.follow(going)[2].outcome == "died"
+    wait_until(lambda: cluster.state == "dead" and (busy or told), "the death is known, and told between cells")
+    assert net[2].name in cluster.reason
+    assert bool(told) is not busy
+
+
+def test_a_rank_that_is_killed(net: HostNet, begin: Begin) -> None:
+    """The death report is the one of simulated hosts: rank, host, signal."""
+    cluster = begin(2, 1)
+    going = cluster.submit(
+        "import os, signal, time, jax\nif jax.process_index() == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(300)"
+    )
+    result = cluster.follow(going)
+    assert (result.state, result[0].outcome, result[1].outcome) == ("dead", "killed", "died")
+    assert "rank 1 (host1" in cluster.reason
+    assert "SIGKILL" in cluster.reason
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "worsen",
+    [lambda host: host.lose(20, each_way=False), lambda host: host.delay(50), lambda host: host.limit(10)],
+    ids=["20 % loss", "50 ms delay", "10 Mbit/s"],
+)
+def test_a_bad_network(net: HostNet, begin: Begin, worsen: Callable[[Host], None]) -> None:
+    """It is slow, and right."""
+    worsen(net[1])
+    check_sum(begin(2, 1, connect_timeout_s=30, host_timeout_s=60))
+
+
+def test_a_host_that_goes_while_starting(net: HostNet, begin: Begin) -> None:
+    """The start ends with the host's name."""
+
+    def kill(report: StartProgress) -> None:
+        if any(rank.host_is_up for rank in report.ranks) and net[1].is_on:
+            net[1].kill_all()
+
+    with pytest.raises(LaunchError, match=rf"host1 \({net[1].name}\)"):
+        begin(2, 1, on_progress=kill)
+
+
+NOTEBOOK = """
+import sys, mhnb
+cluster = mhnb.start({names!r}, 1, name="orphan", config_file={config!r}, environment={environment!r})
+print("ready", flush=True)
+cluster.run("import time; time.sleep(300)")
+"""
+
+
+def test_a_notebook_that_is_killed_leaves_nothing(net: HostNet, own_environment: None) -> None:
+    """The ends of standard input and of the link tell every host."""
+    program = NOTEBOOK.format(
+        names=[host.name for host in list(net)[:2]], config=str(net.ssh_config), environment={"PYTHONPATH": str(ROOT)}
+    )
+    notebook = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ
+    )
+    assert notebook.stdout is not None
+    assert notebook.stdout.readline() == "ready\n"
+    assert all(host.pids() for host in list(net)[:2])
+    notebook.send_signal(signal.SIGKILL)
+    notebook.communicate()
+    wait_until(lambda: not any(host.pids() for host in net), "every process on the hosts has ended")
+
+
+def test_an_interrupt_over_hosts(begin: Begin) -> None:
+    """Python code stops on all of them, and the cluster stays clean."""
+    cluster: Cluster = begin(2, 1)
+    going = cluster.submit(SLEEP)
+    wait_until(lambda: cluster.state == "running", "it runs")
+    cluster.interrupt()
+    result = cluster.follow(going)
+    assert {rank.outcome for rank in result} == {"interrupted"}
+    assert cluster.state == "clean"
+    check_sum(cluster)
+
+
+def test_a_partition_that_outlasts_the_limit(net: HostNet, begin: Begin) -> None:
+    """The host is given up and named; when the way to it is there again nothing of the old start lives on it, and a restart has it back."""
+    cluster = begin(2, 1, host_timeout_s=SILENT_S)
+    going = cluster.submit(SLEEP)
+    net[1].draw_cable()
+    assert cluster.follow(going)[1].outcome == "died"
+    assert f"host1 ({net[1].name}) is lost: it has not answered for" in cluster.reason
+    net[1].push_cable_in()
+    wait_until(lambda: not net[1].pids(), "what was cut off has ended by itself", timeout_s=60)
+    fresh = cluster.restart()
+    assert [rank.hostname for rank in fresh.ranks] == [host.name for host in list(net)[:2]]
+    check_sum(fresh)
+    fresh.stop()
+
+
+def test_a_host_that_came_back_is_used_again(net: HostNet, begin: Begin) -> None:
+    """It lost its power in a cell and was switched on again: one restart, and what was computed is there by replay."""
+    cluster = begin(2, 1, host_timeout_s=SILENT_S)
+    cluster.run("import jax\nx = 20 + jax.process_index()").check()
+    going = cluster.submit(SLEEP)
+    net[1].cut_power()
+    assert cluster.follow(going).state == "dead"
+    net[1].restart()
+    fresh = cluster.restart(replay=True)
+    assert [rank.stdout for rank in fresh.run("print(x)").check()] == ["20\n", "21\n"]
+    check_sum(fresh)
+    fresh.stop()
+
+
+def test_a_disk_that_is_full_while_ranks_run(net: HostNet, begin: Begin) -> None:
+    """What ranks say comes over the link, whole, though their log cannot take it; only what a cell itself writes there fails."""
+    home = f"/tmp/mhnb-{os.getuid()}-{net[1].name}"
+    net[1].run("mkdir", "-p", "-m", "700", home)
+    net[1].mount_disk(home, nbytes=4 << 20)
+    net[1].run("chmod", "700", home)
+    cluster = begin(2, 1)
+    net[1].run("sh", "-c", f"cat /dev/zero > {home}/filler || true")
+    said = cluster.run("for i in range(5_000): print(i, 'x' * 50)\nimport sys\nprint('end', file=sys.stderr)").check()
+    assert said[1].stdout == said[0].stdout
+    assert said[1].stdout.endswith(f"4999 {'x' * 50}\n")
+    assert said[1].stderr.startswith(
+        "end\nmhnb: this rank's log cannot be written ([Errno 28] No space left on device)"
+    )
+    assert said[0].stderr == "end\n"
+    check_sum(cluster)
+    failed = cluster.run(f"open({home!r} + '/y', 'w').write('x' * 99999) if jax.process_index() == 1 else 0")
+    assert failed[1].error is not None
+    assert "No space left" in failed[1].error.evalue
+    check_sum(cluster)
+    assert cluster.state == "clean"
+
+
+def test_a_clock_that_is_an_hour_ahead(net: HostNet, begin: Begin, tmp_path: Path) -> None:
+    """Nothing here reads two machines' clocks together: ranks start, agree, and are timed as ever."""
+    if (faketime := shutil.which("faketime")) is None:
+        pytest.skip("faketime is not installed")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    ahead = f'#!/bin/sh\nexec {faketime} -f +1h {sys.executable} "$@"\n'
+    net[1].cover(python, ahead, executable=True)
+    cluster = begin(2, 1, python=str(python))
+    here = time.time()
+    told = cluster.run("import time\nprint(time.time())").check()
+    assert [round((float(rank.stdout) - here) / 3600) for rank in told] == [0, 1]
+    check_sum(cluster)
+    failed = cluster.run("if jax.process_index() == 0: m.process_allgather(jnp.float32(1))")
+    assert failed[0].error is not None
+    assert failed[0].error.ename == "OrderMismatch"
+    assert cluster.run("time.sleep(0.1)").check().wall_s < 600
+    interrupted = cluster.run(SLEEP, timeout_s=1)
+    assert {rank.outcome for rank in interrupted} == {"interrupted"} or interrupted.state == "clean"
+    check_sum(cluster)
+
+
+@pytest.mark.timeout(300)
+def test_a_partition_of_a_minute(net: HostNet, begin: Begin) -> None:
+    """With the limits that users have: the host is named within the stated time, and has ended what it ran before the network is back."""
+    cluster = begin(2, 1)
+    going = cluster.submit(SLEEP)
+    net[1].draw_cable()
+    drawn = time.monotonic()
+    result = cluster.follow(going)
+    assert (result.state, result[1].outcome) == ("dead", "died")
+    # Who says so first, ssh or mhnb, is a matter of a moment.
+    assert f"host1 ({net[1].name}) is lost: " in cluster.reason
+    assert re.search(r"has not answered for 2|Timeout, server .* not responding", cluster.reason)
+    assert "restart --replay" in " ".join(result.notes)
+    cluster.stop()
+    time.sleep(max(0.0, 60 - (time.monotonic() - drawn)))  # the fault itself: how long the network is away
+    assert not [words for words in net[1].pids().values() if "mhnb" in words]
+    net[1].push_cable_in()
+    # The system's own end of the login: TCP tries again ever more seldom, and may tell it only after another minute.
+    wait_until(lambda: not net[1].pids(), "sshd has heard of the end", timeout_s=180)
+
+
+def test_a_host_that_is_frozen(net: HostNet, begin: Begin) -> None:
+    """As a virtual machine that is paused: it is named, a stop does not wait for it, and when it goes on it ends what it ran."""
+    cluster = begin(2, 1, host_timeout_s=SILENT_S)
+    going = cluster.submit(SLEEP)
+    frozen = list(net[1].pids())
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    assert cluster.follow(going)[1].outcome == "died"
+    assert f"host1 ({net[1].name}) is lost: it has not answered for" in cluster.reason
+    cluster.stop()
+    wait_until(lambda: not net[0].pids(), "the other host is without a process")
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: not net[1].pids(), "what was frozen has ended by itself", timeout_s=60)
+
+
+@pytest.mark.parametrize("act", ["stop", "replay", "files"])
+def test_a_power_cut_while_something_else_is_done(net: HostNet, begin: Begin, act: str, tmp_path: Path) -> None:
+    """It ends by itself; where it failed it names the host; and no process is left on the others."""
+    cluster = begin(2, 1, host_timeout_s=SILENT_S, connect_timeout_s=3)
+    cluster.run("x = 1").check()
+    named = rf"host1 \({net[1].name}\)"
+    net[1].cut_power()
+    if act == "replay":
+        with pytest.raises(LaunchError, match=named):
+            cluster.restart(replay=True)
+    if act == "files":
+        with pytest.raises(ClusterError, match=named):
+            run_pip(cluster, ["list"])
+        (tmp_path / "code.py").write_text("x = 1")
+        with pytest.raises(ClusterError, match=named):
+            sync(cluster, str(tmp_path))
+    cluster.stop()
+    wait_until(lambda: not net[0].pids(), "the other host is without a process")

@@ -1,0 +1,181 @@
+"""The made-up machines are what the tests take them for, and each fault is the fault that it says."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.source import ROOT
+from tests.system.hosts.hostnet import Host, HostNet, wait_until
+
+
+def _ssh(net: HostNet, host: Host, command: str) -> subprocess.CompletedProcess[str]:
+    words = ["ssh", "-F", str(net.ssh_config), "-o", "ConnectTimeout=3", host.name, command]
+    return subprocess.run(words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def _round_trip_s(net: HostNet, host: Host) -> float | None:
+    """Seconds for a TCP connection; None if there is none within a second."""
+    began = time.monotonic()
+    try:
+        with socket.create_connection((host.address, 22), 1):
+            return time.monotonic() - began
+    except OSError:
+        return None
+
+
+def test_each_machine_is_one_of_its_own(net: HostNet) -> None:
+    """Over ssh each says its own name, its own address, and that its processes are none of this machine's."""
+    for host in net:
+        said = _ssh(net, host, "hostname; hostname -i; test -e /proc/" + str(os.getpid()) + " || echo alone").stdout
+        assert said.split() == [host.name, host.address, "alone"]
+
+
+def test_machines_reach_each_other_by_name(net: HostNet) -> None:
+    """From one machine, the next one's sshd answers by its name."""
+    program = f"import socket; print(socket.create_connection(({net[1].name!r}, 22), 5).recv(3))"
+    assert net[0].run(sys.executable, "-c", program) == "b'SSH'\n"
+
+
+@pytest.mark.parametrize("fault", [Host.draw_cable, Host.cut_power, Host.kill_all], ids=lambda f: f.__name__)
+def test_a_machine_that_is_gone_comes_back(net: HostNet, fault: Callable[[Host], None]) -> None:
+    """While a machine is gone the others go on; it comes back when it is healed."""
+    fault(net[1])
+    assert _round_trip_s(net, net[1]) is None
+    assert _round_trip_s(net, net[2]) is not None
+    net[1].restore()
+    wait_until(lambda: _round_trip_s(net, net[1]) is not None, "it is back")
+
+
+def test_a_machine_without_power_is_silent(net: HostNet) -> None:
+    """One end of a connection to a machine that lost its power is told nothing; after `kill_all` it is."""
+    for fault, told in ((Host.cut_power, None), (Host.kill_all, b"")):
+        with closing(socket.create_connection((net[3].address, 22), 5)) as link:
+            assert link.recv(3) == b"SSH"
+            link.recv(1000)
+            fault(net[3])
+            link.settimeout(1)
+            got = _receive(link)
+        assert got == told
+        net[3].restore()
+
+
+def _receive(link: socket.socket) -> bytes | None:
+    try:
+        return link.recv(1)
+    except TimeoutError:
+        return None
+
+
+def test_a_long_cable_takes_its_time(net: HostNet) -> None:
+    """With 100 ms in each direction a connection takes 200 ms at least; healed, less."""
+    net[1].delay(100)
+    wait_until(lambda: (_round_trip_s(net, net[1]) or 0) >= 0.2, "200 ms for there and back")
+    net[1].heal()
+    wait_until(lambda: (_round_trip_s(net, net[1]) or 1) < 0.2, "the cable is short again")
+
+
+def test_a_slow_cable_carries_slowly(net: HostNet) -> None:
+    """At 1 Mbit/s 300 kB take more than two seconds."""
+    net[1].limit(1)
+    began = time.monotonic()
+    words = ["ssh", "-F", str(net.ssh_config), net[1].name, "head -c 300000 /dev/urandom"]
+    assert len(subprocess.run(words, capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout) == 300_000
+    assert time.monotonic() - began > 2
+
+
+def test_packets_are_lost(net: HostNet) -> None:
+    """At 100 % nothing comes through, at 20 % a connection is still made."""
+    net[1].lose(100)
+    assert _round_trip_s(net, net[1]) is None
+    net[1].heal()
+    net[1].lose(20)
+    wait_until(lambda: _round_trip_s(net, net[1]) is not None, "a connection at 20 % loss")
+
+
+@pytest.mark.parametrize(("verdict", "error"), [("drop", TimeoutError), ("reject", ConnectionRefusedError)])
+def test_a_firewall_closes_one_port(net: HostNet, verdict: str, error: type[OSError]) -> None:
+    """A blocked port does not answer, or refuses; the others do."""
+    net[1].run(sys.executable, "-c", _LISTENER)
+    with socket.create_connection((net[1].address, 7001), 5):
+        net[1].block(7001, verdict)
+    with pytest.raises(error):
+        socket.create_connection((net[1].address, 7001), 1)
+    assert _round_trip_s(net, net[1]) is not None
+    net[1].kill_programs()
+
+
+_LISTENER = """
+import os, socket, signal
+server = socket.create_server(("", 7001))
+if os.fork() == 0:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    signal.pause()
+"""
+
+
+def test_a_covered_file_is_covered_there_alone(net: HostNet) -> None:
+    """A file that says something else on one machine says the old thing on the others, and after a restart."""
+    net[1].cover("/etc/hosts", "127.0.1.1 beta\n")
+    assert _ssh(net, net[1], "cat /etc/hosts").stdout == "127.0.1.1 beta\n"
+    assert "127.0.1.1" not in _ssh(net, net[2], "cat /etc/hosts").stdout
+    net[1].restore()
+    assert "127.0.1.1" not in _ssh(net, net[1], "cat /etc/hosts").stdout
+
+
+def test_a_full_disk_is_full(net: HostNet, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """On a disk of 64 kB of its own a machine cannot write 100."""
+    folder = tmp_path_factory.mktemp("disk")
+    net[1].mount_disk(folder, nbytes=65536)
+    done = _ssh(net, net[1], f"head -c 100000 /dev/zero > {folder}/x")
+    assert done.returncode != 0
+    assert "No space left" in done.stderr
+
+
+_ANOTHER_SESSION = """
+import sys
+from tests.system.hosts.hostnet import HostNet
+with HostNet() as net:
+    print(net.number, *(pid for host in net for pid in [host._init]), flush=True)
+    sys.stdin.read()
+"""
+
+
+def _are_gone(pids: list[str]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_killed_session_leaves_no_machine(net: HostNet) -> None:
+    """Another session has other numbers; when it is killed, so are its machines; the next one clears the rest away."""
+    numbers = []
+    for kill in (True, False):
+        with subprocess.Popen(
+            [sys.executable, "-c", _ANOTHER_SESSION], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as session:
+            guard = threading.Timer(60, session.kill)
+            guard.start()
+            assert session.stdout is not None
+            number, *inits = session.stdout.readline().split()
+            numbers.append(number)
+            if kill:
+                session.kill()
+            assert len(inits) == len(net.hosts)
+            session.communicate()
+            guard.cancel()
+        wait_until(partial(_are_gone, inits), "the machines end")
+    assert numbers[0] != str(net.number)
+    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+    assert f"mhb{numbers[1]}:" not in links

@@ -1,0 +1,212 @@
+"""ipyparallel's own `ipcluster start` with mhnb's profiles: the same ranks, for ipyparallel's own client."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ipyparallel
+import psutil
+import pytest
+
+from mhnb.launchers.profiles import KINDS
+from mhnb.system.resources import profile_dir
+from tests.support.leftovers import no_leftovers
+from tests.system.hosts import kube, tpu
+from tests.system.hosts.hostnet import HostNet, wait_until
+from tests.system.hosts.kube import serve_pods
+from tests.system.hosts.slurm import Slurm
+from tests.system.hosts.tpu import serve_tpu
+
+_SUM = "import jax; from jax.experimental import multihost_utils as m; r = m.process_allgather(jax.numpy.float32(1)).tolist()"
+_START_S = 100
+
+
+def test_every_kind_of_profile_is_registered() -> None:
+    """ipyparallel finds a launcher for each kind, by the name that the profiles use, and the hub's."""
+    engines = importlib.metadata.entry_points(group="ipyparallel.engine_launchers")
+    known = {point.name for point in engines if point.name.startswith("mhnb-")}
+    # An installation from before these were there does not know them: install mhnb again.
+    assert known == {f"mhnb-{kind}" for kind in KINDS}
+    for point in engines:
+        if point.name in known:
+            assert point.load()
+    assert "mhnb" in {point.name for point in importlib.metadata.entry_points(group="ipyparallel.controller_launchers")}
+
+
+def _wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    def is_there() -> bool:
+        assert process.poll() is None, log.read_text()
+        return path.exists() and path.read_text().rstrip().endswith("}")
+
+    wait_until(is_there, f"the hub is there; {log}", timeout_s=_START_S)
+
+
+@contextmanager
+def _ipcluster(folder: Path, *words: str) -> Iterator[ipyparallel.Client]:
+    log = folder / "ipcluster.log"
+    command = [sys.executable, "-m", "ipyparallel.cluster", "start", "--profile-dir", str(folder), *words]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=folder)
+    try:
+        _wait_for(folder / "security" / "ipcontroller-client.json", process, log)
+        with ipyparallel.Client(str(folder / "security" / "ipcontroller-client.json")) as client:
+            yield client
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+
+
+def _check(client: ipyparallel.Client, count: int) -> list[str]:
+    """Every engine is the rank of its number, JAX is initialised, and a collective takes them all; return their machines."""
+    client.wait_for_engines(count, timeout=_START_S)
+    assert client.ids == list(range(count))
+    view = client[:]
+    assert view.apply_sync(lambda: __import__("jax").process_index()) == client.ids
+    view.execute(_SUM, block=True)
+    assert view["r"] == [[1.0] * count] * count
+    printed = view.execute("print('said')")
+    printed.wait_for_output(_START_S)
+    assert printed.stdout == ["said\n"] * count
+    return list(view.apply_sync(lambda: __import__("socket").gethostname()))
+
+
+@pytest.mark.ranks
+def test_local(tmp_path: Path, mhnb_home: Path) -> None:
+    """Simulated hosts: engine id = rank, and nothing is left when ipcluster ends."""
+    shutil.copytree(profile_dir("local"), tmp_path / "own")
+    with no_leftovers(mhnb_home), _ipcluster(tmp_path / "own", "-n", "2") as client:
+        _check(client, 2)
+        # The hub's key is not in the environment of any process.
+        environments = [str(_environment(process)) for process in psutil.process_iter()]
+        assert not [text for text in environments if "IPP_CONNECTION_INFO" in text and str(tmp_path) in text]
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return dict(process.environ())
+    except psutil.Error:
+        return {}
+
+
+@pytest.mark.requires_part("hosts")
+@pytest.mark.hosts
+def test_ssh(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
+    """Machines over ssh, by nothing but the profile's own settings."""
+    folder = tmp_path / "own"
+    shutil.copytree(profile_dir("ssh"), folder)
+    with (folder / "ipcluster_config.py").open("a") as file:
+        file.write(f"c.MhnbSsh.hosts = 'alpha,beta'\nc.MhnbSsh.config_file = {str(net.ssh_config)!r}\n")
+        file.write(
+            f"c.MhnbSsh.devices = 1\nc.MhnbSsh.environment = {{'PYTHONPATH': {os.environ.get('PYTHONPATH', '')!r}}}\n"
+        )
+    with no_leftovers(mhnb_home), _ipcluster(folder) as client:
+        assert _check(client, 2) == ["alpha", "beta"]
+
+
+def _own_profile(kind: str, folder: Path, **settings: object) -> Path:
+    """Copy a profile and add settings to it, as its user would."""
+    shutil.copytree(profile_dir(kind), folder)
+    with (folder / "ipcluster_config.py").open("a") as file:
+        file.writelines(f"c.{KINDS[kind].__name__}.{name} = {value!r}\n" for name, value in settings.items())
+    return folder
+
+
+def _left(net: HostNet) -> list[str]:
+    return [words for host in net for words in host.pids().values() if "slurmd" not in words]
+
+
+@pytest.mark.requires_part("slurm")
+def test_slurm(tmp_path: Path, made_up_net: HostNet, mhnb_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of Slurm, a task a rank, and no job nor process is left when ipcluster ends."""
+    with Slurm(made_up_net) as slurm:
+        for name, value in slurm.environment.items():
+            monkeypatch.setenv(name, value)
+        folder = _own_profile("slurm", tmp_path / "own", devices=1, nodes=2, partition="short")
+        with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2") as client:
+            assert set(_check(client, 2)) < {host.name for host in made_up_net}
+            assert slurm.ask("squeue", "-h", "-o", "%P %D %T").split() == ["short", "2", "RUNNING"]
+        wait_until(lambda: not slurm.jobs(), "no job is left", timeout_s=30)
+        wait_until(lambda: not _left(made_up_net), f"no process is left: {_left(made_up_net)}", timeout_s=30)
+
+
+@pytest.mark.requires_part("mpi")
+def test_mpi(tmp_path: Path, mhnb_home: Path) -> None:
+    """Processes of mpiexec: engine id = its number = rank."""
+    extra = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    folder = _own_profile("mpi", tmp_path / "own", devices=1, extra=extra)
+    with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2") as client:
+        _check(client, 2)
+        numbers = client[:].apply_sync(lambda: __import__("os").environ["OMPI_COMM_WORLD_RANK"])
+        assert numbers == ["0", "1"]
+
+
+def test_kubernetes(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
+    """Pods, in the order of their numbers; the API server is made up."""
+    if reason := kube.why_absent():
+        pytest.skip(reason)
+    with serve_pods(net, tmp_path) as kubeconfig:
+        folder = _own_profile(
+            "kubernetes",
+            tmp_path / "own",
+            devices=1,
+            pod="trainer-{}",
+            extra=[f"--kubeconfig={kubeconfig}"],
+            environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        )
+        with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2", f"--ip={net.gateway}") as client:
+            assert _check(client, 2) == [host.name for host in list(net)[:2]]
+
+
+def test_tpu(tmp_path: Path, net: HostNet, mhnb_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of a TPU VM, one gcloud each; the API is made up, and no TPU was at hand."""
+    if reason := tpu.why_absent():
+        pytest.skip(reason)
+    (tmp_path / "gcloud").mkdir()
+    with serve_tpu(net, str(tmp_path / "gcloud")) as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        folder = _own_profile(
+            "tpu",
+            tmp_path / "own",
+            devices=1,
+            tpu=tpu.TPU,
+            zone=tpu.ZONE,
+            project=tpu.PROJECT,
+            extra=tpu.login_words(net),
+            environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        )
+        with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2", f"--ip={net.gateway}") as client:
+            assert _check(client, 2) == [host.name for host in list(net)[:2]]
+
+
+@pytest.mark.ranks
+def test_engines_that_are_told_to_end_while_they_start(tmp_path: Path, mhnb_home: Path) -> None:
+    """Their hub is gone, so they would wait for it; SIGTERM takes back what was begun, at once."""
+    folder = tmp_path / "own"
+    shutil.copytree(profile_dir("local"), folder)
+    (folder / "security").mkdir()
+    hub = {"interface": "tcp://127.0.0.1", "location": "127.0.0.1", "registration": 1, "key": "k", "ssh": ""}
+    hub |= {"signature_scheme": "hmac-sha256", "pack": "json", "unpack": "json"}
+    (folder / "security" / "ipcontroller-engine.json").write_text(json.dumps(hub))
+    words = [sys.executable, "-m", "mhnb.cluster.ipcluster_engines", str(folder), "-n", "1"]
+    pipe = subprocess.PIPE
+    with no_leftovers(mhnb_home), subprocess.Popen(words, text=True, stdout=pipe, stderr=pipe) as engines:
+        assert engines.stdout is not None
+        assert engines.stdout.readline().startswith("mhnb: ")
+        engines.terminate()
+        _, said = engines.communicate(timeout=_START_S)
+        assert engines.returncode == 1
+        # Not the rank's own end, which would come in a minute.
+        assert "did not start" not in said

@@ -1,0 +1,63 @@
+"""A kept cluster on machines while nobody drives it: what ends with it, and what comes back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from mhnb.cluster.attach import describe_other_clusters, list_cluster_records
+from tests.support.leftovers import no_leftovers, processes_of
+from tests.support.source import ROOT
+from tests.system.hosts.cluster import leave_kept
+from tests.system.hosts.hostnet import HostNet, wait_until
+
+_LIMIT_S = 5.0
+"""How long a host may be silent here; a cluster with nothing left ends after twice that."""
+
+
+def _on_machines(net: HostNet, count: int = 2, **options: Any) -> dict[str, Any]:
+    names = [host.name for host in list(net)[:count]]
+    environment = {"PYTHONPATH": str(ROOT)}
+    asked = {"hosts": names, "devices": 1, "config_file": str(net.ssh_config), "environment": environment}
+    return asked | {"host_timeout_s": _LIMIT_S} | options
+
+
+def _supervisor_on(net: HostNet, at: int) -> psutil.Process:
+    # A rank is forked from it, and looks the same; sshd may still be about to end.
+    pids = {pid for pid, words in net[at].pids().items() if "mhnb.rank.supervisor" in words and "sshd" not in words}
+    (pid,) = (pid for pid in pids if psutil.Process(pid).ppid() not in pids)
+    return psutil.Process(pid)
+
+
+def test_what_nobody_drives_and_has_no_rank_left_ends(net: HostNet, mhnb_home: Path) -> None:
+    """One host's supervisor is killed, the ranks of the other are: what is left there and here ends by itself, with the keys."""
+    with no_leftovers(mhnb_home):
+        leave_kept(_on_machines(net))
+        (berth,) = list_cluster_records(os.environ)
+        listed = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
+        # Beside those that other tests share.
+        said = "kept  2 ranks  on 2 hosts (alpha, beta) x 1 device, profile ssh"
+        assert [
+            line
+            for line in listed.stdout.splitlines()
+            if line.startswith(f"{said}  kept, and nobody drives it: %mhjax attach kept  supervisor ")
+        ], listed.stdout
+        others = describe_other_clusters(os.environ)
+        assert [line for line in others if line.startswith(f"{said}  kept, and nobody")], others
+        hub = psutil.Process(*berth.local_supervisors.values())
+        _supervisor_on(net, 0).kill()
+        for rank in _supervisor_on(net, 1).children():
+            rank.kill()
+        wait_until(
+            lambda: hub.pid not in {process.pid for process in processes_of(mhnb_home)},
+            "the hub's supervisor ends",
+            timeout_s=60,
+        )
+        wait_until(lambda: not any(host.pids() for host in net), "those of the machines end", timeout_s=60)
+        assert list_cluster_records(os.environ) == []
+        assert not list(berth.run_dir.glob("profile/security/*.json"))

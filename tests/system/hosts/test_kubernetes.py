@@ -1,0 +1,100 @@
+"""A cluster in pods: the real kubectl, a made-up API server, real processes on made-up machines behind it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
+from mhnb.errors import LaunchError
+from tests.support.source import ROOT
+from tests.system.hosts.cluster import check_nothing_secret, check_sum
+from tests.system.hosts.faults import ask_doctor
+from tests.system.hosts.hostnet import HostNet, wait_until
+from tests.system.hosts.kube import serve_pods, why_absent
+
+Begin = Callable[..., Cluster]
+
+
+@pytest.fixture
+def kubeconfig(net: HostNet, tmp_path: Path) -> Iterator[Path]:
+    """A server with the pods trainer-0 to trainer-3; the file that says where it is."""
+    if reason := why_absent():
+        pytest.skip(reason)
+    with serve_pods(net, tmp_path) as file:
+        yield file
+
+
+@pytest.fixture
+def begin(net: HostNet, kubeconfig: Path, own_environment: None) -> Iterator[Begin]:
+    """Start a cluster in the pods; stopped at the end."""
+    started: list[Cluster] = []
+
+    def start(ranks: int = 2, **options: Any) -> Cluster:
+        asked: dict[str, Any] = {
+            "devices": 1, "name": "pods", "profile": "kubernetes", "ranks": ranks, "pod": "trainer-{}", "address": net.gateway,
+            "extra": [f"--kubeconfig={kubeconfig}"], "environment": {"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        }  # fmt: skip
+        started.append(manager.start(**asked | options))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+def test_ranks_are_in_their_pods(begin: Begin, net: HostNet) -> None:
+    """In the order of their numbers; a collective crosses them; what is stopped leaves no process there."""
+    cluster = begin()
+    said = cluster.run(
+        "import socket, jax, jax.numpy as jnp\nfrom jax.experimental import multihost_utils as m\n"
+        "print(socket.gethostname(), m.process_allgather(jnp.float32(jax.process_index())).tolist())"
+    ).check()
+    assert [rank.stdout for rank in said] == [f"{host.name} [0.0, 1.0]\n" for host in list(net)[:2]]
+    assert cluster._resources.key.hex() not in "".join(words for host in net for words in host.pids().values())
+    check_nothing_secret(cluster)
+    cluster.stop()
+    wait_until(lambda: not any(host.pids() for host in net), "every pod is without a process of the test")
+
+
+def test_a_kept_cluster_in_pods_is_taken_over(begin: Begin, net: HostNet) -> None:
+    """kubectl goes on without the notebook; who attaches finds the variables, and a stop ends what is in the pods."""
+    begin(keep=True).run("x = 41").check()
+    manager.current().leave()
+    cluster = manager.attach("pods")
+    try:
+        assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
+        check_sum(cluster)
+    finally:
+        cluster.stop()
+    wait_until(lambda: not any(host.pids() for host in net), "every pod is without a process of the test")
+
+
+def test_a_pod_that_is_not_there(begin: Begin) -> None:
+    """kubectl's own words."""
+    with pytest.raises(LaunchError, match=r'host0 \(kubectl\) ended with exit code 1: .*pods "gone-0" not found'):
+        begin(pod="gone-{}")
+
+
+def test_doctor_looks_into_the_pods(net: HostNet, kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By kubectl, each called as it calls itself; a pod that is not there is told with kubectl's words, the other is looked at."""
+    extra = ["--set", f"extra=--kubeconfig={kubeconfig}", "--env", f"PYTHONPATH={ROOT}", "--address", net.gateway]
+    place = ["--profile", "kubernetes", "--devices", "1", *extra]
+    code, lines = ask_doctor(capsys, *place, "-n", "2", "--set", "pod=trainer-{}")
+    assert (code, lines[0]) == (0, "preflight · 2 hosts · all well"), lines
+    assert [line.split()[:2] for line in lines[2:4]] == [["alpha", "ok"], ["beta", "ok"]]
+    code, lines = ask_doctor(capsys, *place, "-n", "5", "--set", "pod=trainer-{}")
+    assert (code, lines[0]) == (1, "preflight · 5 hosts · 1 failure"), lines
+    assert "host4 (kubectl) ended with exit code 1: " in lines[7], lines
+    assert 'pods "trainer-4" not found' in lines[7], lines
+
+
+def test_a_python_that_is_not_there(begin: Begin) -> None:
+    """What is missing in the pod is named."""
+    with pytest.raises(LaunchError, match=r"host0 \(kubectl\): has no such Python: no python: /no/python"):
+        begin(python="/no/python")

@@ -1,0 +1,257 @@
+"""What a notebook on several hosts leaves when it is broken off, killed or suspended, at whatever moment: nothing, here and there."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mhnb.cluster.attach import OwnerLock, list_cluster_records
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.interrupts import wait_for_pending_shutdowns
+from mhnb.cluster.manager import stop_detached
+from mhnb.cluster.status import StartProgress
+from mhnb.errors import LaunchError
+from tests.support.leftovers import no_leftovers
+from tests.support.source import ROOT
+from tests.system.hosts.cluster import Begin, leave_kept
+from tests.system.hosts.hostnet import HostNet, wait_until
+
+STAGGER = 'test "$(hostname)" = alpha || sleep 1'
+"""The first host is there a second before the others."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_here(mhnb_home: Path) -> Iterator[None]:
+    """What a start has made on this machine goes too."""
+    with no_leftovers(mhnb_home):
+        yield
+
+
+def give_up(report: StartProgress) -> None:
+    """What Ctrl-C does to who waits for the start, once a host is there."""
+    if any(rank.host_is_up for rank in report.ranks):
+        raise KeyboardInterrupt
+
+
+def test_a_kept_start_that_is_broken_off_while_hosts_come_up(net: HostNet, begin: Begin) -> None:
+    """The first host is there, the others report while the start is taken back: they end too, though they were to outlive the notebook."""
+    with pytest.raises(KeyboardInterrupt):
+        begin(3, 1, keep=True, setup=STAGGER, on_progress=give_up)
+
+
+_NOTEBOOK = """
+import os, sys, time, mhnb
+def tell(report):
+    if any(rank.host_is_up for rank in report.ranks):
+        print("a host is up", flush=True)
+cluster = mhnb.start({names!r}, 1, name="other", on_progress=tell, **{options!r})
+def wait(state):
+    while cluster.state != state:
+        time.sleep(0.05)
+print("ready", flush=True)
+for line in sys.stdin:
+    exec(line)
+    print("done", flush=True)
+"""
+
+
+def _held() -> tuple[int, set[str]]:
+    """How many descriptors this process holds, and which threads of ours run."""
+    gc.collect()
+    ours = {thread.name for thread in threading.enumerate() if thread.name.startswith("mhnb-")}
+    return len(list(Path("/proc/self/fd").iterdir())), ours
+
+
+def test_starts_that_are_broken_off_leave_no_descriptor_and_no_thread(net: HostNet, begin: Begin) -> None:
+    """Sockets, pipes, logs and locks are given back, each time."""
+    with pytest.raises(KeyboardInterrupt):
+        begin(1, 1, keep=True, on_progress=give_up)
+    # What the first has imported may hold something for good; a thread may be about to end.
+    wait_for_pending_shutdowns()
+    before = _held()
+    with pytest.raises(KeyboardInterrupt):
+        begin(1, 1, keep=True, on_progress=give_up)
+    # What another test had left may be given back meanwhile too.
+    wait_until(lambda: _held()[0] <= before[0] and _held()[1] <= before[1], "all is given back")
+
+
+class Notebook:
+    """A process that has started a cluster and does what it is told, a line each."""
+
+    def __init__(self, net: HostNet, count: int = 2, **options: Any) -> None:
+        names = [host.name for host in list(net)[:count]]
+        options = {"config_file": str(net.ssh_config), "environment": {"PYTHONPATH": str(ROOT)}} | options
+        program = _NOTEBOOK.format(names=names, options=options)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, cwd=ROOT,
+        )  # fmt: skip
+
+    def read_to(self, word: str) -> str:
+        """Wait until it says that; return what came before."""
+        assert self.process.stdout is not None
+        said = ""
+        for line in self.process.stdout:
+            if line == f"{word}\n":
+                return said
+            said += line
+        raise AssertionError(f"it ended before it said {word!r}: {said}")
+
+    def do(self, line: str) -> str:
+        """Have it do something; return what that printed."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        return self.read_to("done")
+
+    def send(self, signum: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(signum)
+
+    def close(self) -> None:
+        """End it, if it has not ended."""
+        self.send(signal.SIGCONT)
+        self.process.kill()
+        self.process.communicate()
+
+
+def test_a_notebook_that_is_killed_while_hosts_come_up(net: HostNet, own_environment: None) -> None:
+    """Nobody could take over what was not ready: it ends, also where it was to outlive the notebook."""
+    notebook = Notebook(net, 3, keep=True, setup=STAGGER)
+    notebook.read_to("a host is up")
+    notebook.close()
+    wait_until(lambda: not any(host.pids() for host in net), "every host is without a process", timeout_s=60)
+
+
+def test_a_notebook_that_stands_still(net: HostNet, own_environment: None) -> None:
+    """Suspended for less than its hosts wait, it goes on; for longer, it says what happened and how to go on, and nothing is left."""
+    notebook = Notebook(net, host_timeout_s=8)
+    try:
+        notebook.read_to("ready")
+        notebook.send(signal.SIGSTOP)
+        time.sleep(10)  # the fault itself: longer than a host may be silent, shorter than a notebook may
+        notebook.send(signal.SIGCONT)
+        assert notebook.do("print(cluster.run('1 + 1').check()[1].text, cluster.state)") == "2 clean\n"
+        notebook.send(signal.SIGSTOP)
+        wait_until(lambda: not any(host.pids() for host in net), "the hosts have given it up", timeout_s=60)
+        notebook.send(signal.SIGCONT)
+        said = notebook.do("wait('dead'); time.sleep(1); print(cluster.reason)")
+        assert "host0 (alpha) is lost" in said or "host1 (beta) is lost" in said
+        assert "this notebook stood still for" in said
+        assert (
+            "hosts that hear nothing of it for 16 s end their ranks; those of %mhjax start --keep wait for it" in said
+        )
+        assert "restart --replay" in said
+        said = notebook.do("cluster = cluster.restart(); print(cluster.run('1 + 1').check()[1].text)")
+        assert said.endswith("2\n")
+        notebook.do("cluster.stop()")
+        wait_until(lambda: not any(host.pids() for host in net), "every host is without a process")
+    finally:
+        notebook.close()
+
+
+def test_a_notebook_that_stands_still_for_long_finds_what_it_kept(net: HostNet, own_environment: None) -> None:
+    """With `--keep` the hosts wait however long it takes; a stop ends them."""
+    notebook = Notebook(net, host_timeout_s=5, keep=True)
+    try:
+        notebook.read_to("ready")
+        notebook.do("cluster.run('x = 20').check()")
+        notebook.send(signal.SIGSTOP)
+        time.sleep(14)  # the fault itself: longer than a host would wait for a notebook that has not said keep
+        notebook.send(signal.SIGCONT)
+        assert notebook.do("print(cluster.run('x + 1').check()[1].text, cluster.state)") == "21 clean\n"
+        notebook.do("cluster.stop()")
+    finally:
+        notebook.close()
+
+
+_IMPATIENT = """
+import os, signal, sys, threading, mhnb
+came = threading.Event()
+def press():
+    came.set()
+    os.kill(os.getpid(), signal.SIGINT)
+again = threading.Timer(0.3, press)
+def give_up(report):
+    if any(rank.host_is_up for rank in report.ranks):
+        again.start()
+        raise KeyboardInterrupt
+try:
+    mhnb.start({names!r}, 1, name="twice", on_progress=give_up, **{options!r})
+except KeyboardInterrupt as error:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # As IPython does, which shows it.
+    sys.last_value = error
+    print("given up", came.is_set(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_ctrl_c_twice_while_hosts_come_up(net: HostNet, own_environment: None) -> None:
+    """The second one ends the waiting, not the end of what was started: the notebook lives on, and nothing else."""
+    names = [host.name for host in list(net)[:3]]
+    options = {"config_file": str(net.ssh_config), "environment": {"PYTHONPATH": str(ROOT)}, "setup": STAGGER}
+    words = [sys.executable, "-c", _IMPATIENT.format(names=names, options=options)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as notebook:
+        assert notebook.stdout is not None
+        assert notebook.stdout.readline() == "given up True\n"
+        me = psutil.Process(notebook.pid)
+        wait_until(lambda: not any(host.pids() for host in net), "every host is without a process", timeout_s=60)
+        wait_until(lambda: not me.children(recursive=True), "the notebook has no process left", timeout_s=60)
+        assert notebook.poll() is None
+        assert notebook.stdin is not None
+        notebook.stdin.close()
+        assert notebook.wait(60) == 0
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_kept_host_that_was_given_up(net: HostNet, begin: Begin, comes_back: bool) -> None:  # noqa: FBT001
+    """It outlives a notebook that it cannot hear. One that can be reached again is ended with the others; else the stop says so."""
+    cluster = begin(2, 1, keep=True, host_timeout_s=5)
+    told: list[str] = []
+    cluster.on_notice(told.append)
+    net[1].draw_cable()
+    wait_until(lambda: cluster.state == "dead", "the host is given up", timeout_s=60)
+    assert "host1 (beta) is lost: it has not answered for" in cluster.reason
+    if comes_back:
+        net[1].push_cable_in()
+        cluster.stop()
+        return
+    cluster.stop()
+    assert told[-1].startswith("host1 (beta) could not be told to end")
+    net[1].push_cable_in()
+    # What it says to do there.
+    # It may have heard of the end at last.
+    net[1].run("sh", "-c", "pkill -f mhnb.rank.[h]ost || true")
+
+
+def test_a_kept_cluster_that_has_lost_a_host_is_ended(net: HostNet, mhnb_home: Path) -> None:
+    """A try to take it over that fails leaves it free for the next; a stop from a shell ends the rest, and names what it did not reach."""
+    names = [host.name for host in list(net)[:2]]
+    reach = {"config_file": str(net.ssh_config), "environment": {"PYTHONPATH": str(ROOT)}}
+    leave_kept({"hosts": names, "devices": 1} | reach)
+    net[1].cut_power()
+    (berth,) = list_cluster_records(os.environ)
+    with pytest.raises(LaunchError, match=r"has ended; mhnb stop kept\.\d+ ends the rest"):
+        Cluster(
+            berth.shape,
+            berth.options,
+            origin_pid=berth.origin_pid,
+            record=replace(berth, local_supervisors={2: 2**22 + 1}),
+        )
+    assert not OwnerLock.is_held(berth.run_dir)
+    assert stop_detached(berth, wait_s=20) == ("host1 (beta)",)
+    wait_until(lambda: not any(host.pids() for host in net), "every host is without a process", timeout_s=60)
+    assert not list(berth.run_dir.rglob("attach.json*"))

@@ -1,0 +1,231 @@
+"""A cluster on machines, and somebody on their network who does not have its keys."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from jupyter_client.session import Session
+
+from mhnb.cluster.cluster import Cluster
+from mhnb.core.messages import CellEnded, RankExited
+from mhnb.errors import HostUnreachable
+from mhnb.rank.guard.remote_agreement import RemoteAgreement
+from mhnb.rank.guard.shared_board import InterruptFlag, create_interrupt_flag
+from mhnb.transport.client import TransportClient, connect
+from tests.support.source import ROOT
+from tests.system.hosts.cluster import Begin, check_sum, keys_of
+from tests.system.hosts.hostnet import Host, HostNet, wait_until
+from tests.system.hosts.outsider import Port, annoy, find_ports, hold_open
+
+WAITING = "import os, time\nwhile not os.path.exists({path!r}): time.sleep(0.05)\nprint('whole')"
+"""A cell that lasts until the test lets it end."""
+
+
+def of(ports: list[Port], *processes: str) -> list[Port]:
+    """The ports of some processes that the network reaches."""
+    return [port for port in ports if port.process in processes and not port.address.startswith("127.")]
+
+
+@pytest.mark.parametrize("encrypt", [True, False])
+def test_an_outsider_changes_nothing(net: HostNet, begin: Begin, tmp_path: Path, encrypt: bool) -> None:  # noqa: FBT001
+    """Scanned, shouted at and held open, every port of ours lets nobody in: the cell that runs and those after it are right."""
+    cluster = begin(2, 1, encrypt=encrypt)
+    ports = find_ports(net, cluster)
+    ours = of(ports, "notebook", "hub", "delegate")
+    assert {port.process for port in ours} == {"notebook", "hub", "delegate"}
+    going = cluster.submit(WAITING.format(path=str(tmp_path / "end")))
+    for port in ours:
+        annoy(port)
+    wait_until(lambda: cluster.refused_messages > 0, "what was shouted is counted")
+    with hold_open(ours, each=80):
+        (tmp_path / "end").touch()
+        result = cluster.follow(going)
+        assert [rank.stdout for rank in result] == ["whole\n"] * 2
+        check_sum(cluster)
+    check_sum(cluster)
+    assert cluster.state == "clean"
+
+
+def test_every_port_is_bound_to_one_address(net: HostNet, begin: Begin) -> None:
+    """Nothing listens on all interfaces: not the link, the hub or the board, and not JAX's coordinator or gloo."""
+    own = {"127.0.0.1", net.gateway, *(host.address for host in net)}
+    for port in find_ports(net, begin(2, 1)):
+        assert port.address.removeprefix("::ffff:") in own, port
+
+
+def test_a_wrong_key_is_not_let_in(net: HostNet, begin: Begin, tmp_path: Path) -> None:
+    """Who names a rank and signs with another key ends no cell, kills no rank, and is counted."""
+    cluster = begin(2, 1)
+    url, wrong = cluster._resources.transport.url, b"w" * 32
+    going = cluster.submit(WAITING.format(path=str(tmp_path / "end")))
+    before = cluster.refused_messages
+    stranger = TransportClient(url, wrong, "r1")
+    stranger.send(CellEnded(1, 1, "ok", [["stdout", "forged\n"]], [], 0, 0.0))
+    other = TransportClient(url, wrong, "s1")
+    other.send(RankExited(1, None, 9, []))
+    (board,) = of(find_ports(net, cluster), "delegate")
+    create_interrupt_flag(tmp_path, 7)
+    with pytest.raises(HostUnreachable, match="did not let rank 1"):
+        RemoteAgreement(connect(f"tcp:{board.address}:{board.port}"), wrong, 1, InterruptFlag(tmp_path, 7))
+    (tmp_path / "end").touch()
+    assert [rank.stdout for rank in cluster.follow(going)] == ["whole\n"] * 2
+    assert cluster.refused_messages >= before + 2
+    check_sum(cluster)
+    stranger.close()
+    other.close()
+
+
+@pytest.mark.parametrize("encrypt", [True, False])
+def test_the_hub_answers_nobody_without_its_keys(begin: Begin, encrypt: bool) -> None:  # noqa: FBT001
+    """Encrypted, it takes a caller who knows its curve; else one who can sign. ipyparallel signs nothing where it encrypts."""
+    cluster = begin(2, 1, encrypt=encrypt)
+    hub = json.loads((cluster.log_dir.parent / "profile/security/ipcontroller-client.json").read_text())
+    assert bool(hub.get("curve_serverkey")) is encrypt
+    context = zmq.Context()
+    try:
+        wrong = {"curve_serverkey": zmq.curve_keypair()[0].decode()} if encrypt else {"key": "wrong"}
+        stranger = ask_hub(context, hub | wrong)
+        plain = ask_hub(context, hub | {"curve_serverkey": None, "key": "wrong"})
+        friend = ask_hub(context, hub)
+        assert friend.poll(20_000)
+        # The same road, walked later: what was to be answered before it is answered by now.
+        assert not stranger.poll(0)
+        assert not plain.poll(0)
+    finally:
+        context.destroy(linger=0)
+
+
+def ask_hub(context: zmq.Context[zmq.Socket[bytes]], hub: dict[str, Any]) -> zmq.Socket[bytes]:
+    """Ask the hub what it knows of the cluster, as ipyparallel's client does; return where the answer would come."""
+    asking = context.socket(zmq.DEALER)
+    if hub.get("curve_serverkey"):
+        asking.curve_serverkey = hub["curve_serverkey"].encode()
+        asking.curve_publickey, asking.curve_secretkey = zmq.curve_keypair()
+    asking.connect(f"{hub['interface']}:{hub['registration']}")
+    asking.sndtimeo = 10_000
+    # One whose handshake is refused may lose its way to the hub between two frames, and then never gets rid of the rest.
+    with suppress(zmq.Again):
+        Session(key=hub["key"].encode()).send(asking, "connection_request")
+    return asking
+
+
+def _files(net: HostNet, cluster: Cluster) -> list[tuple[Host, str, str]]:
+    """The cluster's files, the notebook's first: on which machine, mode, path."""
+    places = [(net[0], cluster.log_dir.parent), *((host, f"/tmp/mhnb-*-{host.name}") for host in list(net)[:2])]
+    look = f"-newer {net.ssh_config} -type f -printf '%m %p\\n'"
+    return [
+        (host, mode, path)
+        for host, place in places
+        for mode, path in (line.split(" ", 1) for line in host.run("sh", "-c", f"find {place} {look}").splitlines())
+    ]
+
+
+def test_keys_are_their_owners_and_go_with_the_cluster(net: HostNet, begin: Begin) -> None:
+    """0600 in folders of 0700 while it runs; when it has ended, no file on any machine holds one."""
+    cluster = begin(2, 1)
+    keys = keys_of(cluster)
+    held = [mode for _, mode, path in _files(net, cluster) if "/security/" in path]
+    assert held == ["600"] * 4
+    for host in list(net)[:2]:
+        folders = host.run("sh", "-c", f"stat -c %a /tmp/mhnb-*-{host.name} /tmp/mhnb-*-{host.name}/*")
+        assert set(folders.split()) == {"700"}
+    cluster.stop()
+    left = _files(net, cluster)
+    assert {host.name for host, *_ in left} == {host.name for host in list(net)[:2]}
+    for host, _, path in left:
+        text = host.run("cat", path)
+        assert not any(key in text for key in keys.values() if key), path
+
+
+IMPOSTOR = (
+    "import sys, jax\njax.distributed.initialize(sys.argv[1], num_processes=2, process_id=1, initialization_timeout=10)"
+)
+
+
+@pytest.mark.timeout(300)
+def test_what_an_outsider_can_do_at_the_ports_of_jax(net: HostNet, begin: Begin) -> None:
+    """JAX asks for no key. Noise does nothing at the coordinator and at gloo; who says that he is a rank ends the cluster, in plain sight.
+
+    This records a risk, and that it costs a restart and no wrong number: README, "Security", has the firewall rule.
+    """
+    cluster = begin(2, 1)
+    theirs = [
+        replace(port, address=port.address.removeprefix("::ffff:")) for port in of(find_ports(net, cluster), "rank")
+    ]
+    for port in theirs:
+        annoy(port)
+    with hold_open(theirs, each=40):
+        check_sum(cluster)
+    check_sum(cluster)
+    coordinator = cluster.run(
+        "from jax._src import distributed\nprint(distributed.global_state.coordinator_address)", ranks="0"
+    )
+    address = coordinator.check()[0].stdout.strip()
+    subprocess.run([sys.executable, "-c", IMPOSTOR, address], capture_output=True, check=False, timeout=120)
+    wait_until(lambda: cluster.state == "dead", "the cluster has noticed", timeout_s=120)
+    assert "SIGABRT" in cluster.reason
+    fresh = cluster.restart()
+    check_sum(fresh)
+    fresh.stop()
+
+
+_KNOCK = """
+import json, socket, sys
+from concurrent.futures import ThreadPoolExecutor
+def knock(at):
+    try:
+        socket.create_connection(at, 3).close()
+    except OSError as error:
+        return type(error).__name__
+    return "open"
+ports = [tuple(at) for at in json.loads(sys.argv[1])]
+with ThreadPoolExecutor(len(ports)) as pool:
+    print(json.dumps(sorted(set(pool.map(knock, ports)))))
+"""
+
+
+def knock(host: Host, ports: list[Port]) -> list[str]:
+    """Try every port from a machine; return what came of it, each answer once."""
+    places = json.dumps([[port.address.removeprefix("::ffff:"), port.port] for port in ports])
+    return list(json.loads(host.run(sys.executable, "-c", _KNOCK, places)))
+
+
+@pytest.fixture
+def rule(net: HostNet) -> Iterator[list[str]]:
+    """README's commands for the firewall, with the addresses of this net; what they made is removed at the end."""
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("nft add")]
+    own = f"{net.gateway}, {net[0].address}, {net[1].address}"
+    yield [line.replace("10.0.0.1, 10.0.0.2, 10.0.0.3", own) for line in lines]
+    for host in list(net)[:2]:
+        if host.is_on:
+            host.run("sh", "-c", "nft delete table inet mhnb || true")
+
+
+def test_the_firewall_rule_of_the_readme(net: HostNet, begin: Begin, rule: list[str]) -> None:
+    """As it stands there: the ports of JAX, of gloo and of the board are closed to an outsider, and open to the cluster."""
+    cluster = begin(2, 1)
+    check_sum(cluster)
+    theirs = of(find_ports(net, cluster), "rank", "delegate")
+    assert {port.machine for port in theirs} == {net[0].name, net[1].name}
+    # What the rule is for.
+    assert knock(net[2], theirs) == ["open"]
+    assert any(net.gateway in line for line in rule)
+    for host in list(net)[:2]:
+        for line in rule:
+            host.run("sh", "-c", line)
+    assert knock(net[2], theirs) == ["TimeoutError"]
+    assert knock(net[0], theirs) == knock(net[1], theirs) == ["open"]
+    # Connections that were there, and those of a start.
+    check_sum(cluster)
+    fresh = cluster.restart()
+    check_sum(fresh)
+    fresh.stop()

@@ -1,0 +1,451 @@
+"""A cluster that a real Slurm gives: its job, its queue, its end, and a step inside a job that is there already."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mhnb.cluster import manager
+from mhnb.cluster.cluster import Cluster
+from mhnb.cluster.status import StartProgress
+from mhnb.errors import LaunchError, PreflightFailed
+from tests.support.leftovers import kill_new, processes_of
+from tests.system.hosts.cluster import check_nothing_secret, check_sum, leave_kept
+from tests.system.hosts.faults import ask_doctor, closed, covered, jax_metadata, loopback_hosts, make_python, without
+from tests.system.hosts.hostnet import NAMES, HostNet, wait_until
+from tests.system.hosts.slurm import Slurm
+
+pytestmark = [pytest.mark.requires_part("slurm")]
+
+Begin = Callable[..., Cluster]
+_SUM = (
+    "import socket, jax, jax.numpy as jnp\nfrom jax.experimental import multihost_utils as m\n"
+    "print(socket.gethostname(), m.process_allgather(jnp.float32(jax.process_index())).tolist())"
+)
+_NOTEBOOK = """
+import sys, mhnb
+from mhnb.cluster.manager import start
+def tell(report):
+    print("standing", report.standing, flush=True)
+cluster = start(ranks=2, devices=1, profile="slurm", partition="debug", on_progress=tell, name="own")
+print("ready", [r.stdout for r in cluster.run("import socket; print(socket.gethostname())").check()], flush=True)
+sys.stdin.read()
+cluster.stop()
+"""
+
+
+def _visible(process: psutil.Process) -> str:
+    """What every user, or this one, sees of a process: command line and environment."""
+    try:
+        return " ".join(process.cmdline()) + str(process.environ())
+    except psutil.Error:
+        return ""
+
+
+@pytest.fixture(scope="module")
+def daemons(made_up_net: HostNet) -> Iterator[Slurm]:
+    """Slurm, for the tests of this module."""
+    with Slurm(made_up_net) as slurm:
+        yield slurm
+
+
+def _left(net: HostNet) -> list[str]:
+    return [words for host in net for words in host.pids().values() if "slurmd" not in words]
+
+
+@pytest.fixture
+def slurm(daemons: Slurm, made_up_net: HostNet, mhnb_home: Path) -> Iterator[Slurm]:
+    """Slurm as a shell has it; at the end neither a job nor a process of one may be left."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in daemons.environment.items():
+            patch.setenv(name, value)
+        before = processes_of(mhnb_home)
+        yield daemons
+        try:
+            wait_until(lambda: not daemons.jobs(), "no job is left")
+            wait_until(lambda: not _left(made_up_net), "no process is left")
+        except AssertionError as error:
+            left = (daemons.jobs(), _left(made_up_net))
+            # One leak is not to fail every test after it.
+            kill_new(mhnb_home, before)
+            daemons.ask("scancel", f"--user={os.getuid()}")
+            wait_until(lambda: not daemons.jobs(), "no job is left")
+            raise AssertionError(f"{error}: {left}") from None
+
+
+@pytest.fixture
+def begin(slurm: Slurm) -> Iterator[Begin]:
+    """Start a cluster by Slurm; stopped at the end."""
+    started: list[Cluster] = []
+
+    def start(ranks: int = 4, **options: Any) -> Cluster:
+        asked: dict[str, Any] = {"devices": 1, "name": "jobs", "profile": "slurm", "ranks": ranks}
+        started.append(manager.start(**asked | options))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+def test_a_sum_over_four_nodes(begin: Begin, slurm: Slurm, made_up_net: HostNet) -> None:
+    """A task is a rank, each on a machine of its own as asked for; nothing secret is in any command line or environment."""
+    cluster = begin(nodes=4, partition="short", time="10")
+    said = cluster.run(_SUM).check()
+    assert sorted(rank.stdout for rank in said) == sorted(f"{host.name} [0.0, 1.0, 2.0, 3.0]\n" for host in made_up_net)
+    assert slurm.ask("squeue", "-h", "-o", "%P %l %D %T").split() == ["short", "10:00", "4", "RUNNING"]
+    seen = [text for text in map(_visible, psutil.process_iter()) if "mhnb.rank.supervisor" in text or "srun" in text]
+    # The four supervisors, the hub's, srun and what holds it.
+    assert len(seen) >= 7
+    assert cluster._resources.key.hex() not in "".join(seen)
+    check_nothing_secret(cluster)
+    cluster.stop()
+    wait_until(lambda: not slurm.jobs(), "the job is given back")
+
+
+def test_several_ranks_on_a_node(begin: Begin) -> None:
+    """With ranks per host each host is a node, and its ranks are neighbours."""
+    cluster = begin(4, ranks_per_host=2)
+    names = [rank.hostname for rank in cluster.ranks]
+    assert [rank.host for rank in cluster.ranks] == ["host0", "host0", "host1", "host1"]
+    assert names[0] == names[1] != names[2] == names[3]
+    assert [rank.text for rank in cluster.run("import jax; jax.process_index()").check()] == list("0123")
+
+
+class Busy:
+    """A job that holds every node."""
+
+    def __init__(self, slurm: Slurm) -> None:
+        self._slurm = slurm
+        self.process = subprocess.Popen(
+            ["srun", "--exclusive", "-N4", "-J", "busy", "sleep", "600"], stderr=subprocess.DEVNULL
+        )
+        try:
+            wait_until(lambda: any("RUNNING busy" in job for job in slurm.jobs()), "the nodes are taken")
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Give them back."""
+        self._slurm.ask("scancel", "--name=busy")
+        try:
+            self.process.wait(60)
+        finally:
+            self.process.kill()
+
+
+@pytest.fixture
+def busy(slurm: Slurm) -> Iterator[Busy]:
+    """All nodes are taken."""
+    taken = Busy(slurm)
+    yield taken
+    taken.end()
+
+
+def test_the_queue_is_shown_and_then_it_starts(begin: Begin, busy: Busy) -> None:
+    """While it waits, state, reason and place in the queue are told; the limit of the start counts from its end."""
+    seen: list[str] = []
+
+    def follow(report: StartProgress) -> None:
+        seen.append(report.standing)
+        if report.standing and sum(map(bool, seen)) == 3:
+            threading.Thread(target=busy.end).start()
+
+    cluster = begin(2, on_progress=follow)
+    assert any("is PENDING (Resources), number 1 of 1 that wait in debug" in each for each in seen), seen
+    assert cluster.run("1").check().ok
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(
+    begin: Begin,
+    slurm: Slurm,
+    busy: Busy,
+    keep: bool,  # noqa: FBT001
+) -> None:
+    """Ctrl-C while it waits takes the job back, also one that was to outlive the notebook."""
+
+    def give_up(report: StartProgress) -> None:
+        if report.standing:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin(2, keep=keep, on_progress=give_up)
+    assert [job.split()[2] for job in slurm.jobs()] == ["busy"]
+
+
+def test_a_start_that_is_given_up_while_tasks_come_up_leaves_no_job(begin: Begin, slurm: Slurm) -> None:
+    """Ctrl-C when the first of them has reported; the others are on their way."""
+
+    def give_up(report: StartProgress) -> None:
+        if any(rank.host_is_up for rank in report.ranks):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin(4, keep=True, setup='test "$SLURM_PROCID" = 0 || sleep 1', on_progress=give_up)
+    wait_until(lambda: not slurm.jobs(), "the job is gone", timeout_s=60)
+
+
+def test_a_job_that_can_never_run_is_told(begin: Begin) -> None:
+    """Slurm queues it all the same; the line of the start says what to do, and Ctrl-C takes it back."""
+
+    def give_up(report: StartProgress) -> None:
+        # Slurm says why only when it has tried.
+        if re.search(r"\(Partition\w+\), number 1 of 1 that wait in short; it may never start", report.standing):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin(2, partition="short", time="9-0", on_progress=give_up)
+
+
+@pytest.mark.parametrize("when", ["running", "queued", "queued, to be kept"])
+def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.FixtureRequest, when: str) -> None:
+    """kill -9 of the notebook ends the job, also one that waits for its machines: before it has begun there is nothing to keep."""
+    program = _NOTEBOOK.replace('name="own"', f"name='own', keep={'kept' in when}")
+    if when != "running":
+        request.getfixturevalue("busy")
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    ) as notebook:
+        assert notebook.stdout is not None
+        for line in notebook.stdout:
+            if line.startswith("ready") or (when != "running" and "PENDING" in line):
+                break
+        else:
+            pytest.fail("the notebook ended")
+        assert any("mhnb-own" in job for job in slurm.jobs())
+        notebook.send_signal(signal.SIGKILL)
+    wait_until(lambda: not any("mhnb-own" in job for job in slurm.jobs()), "the job is gone")
+
+
+def test_a_kept_job_is_taken_over_and_restarted(slurm: Slurm) -> None:
+    """Its notebook is killed and the job goes on; another one takes it over, a restart submits anew, a stop leaves no job."""
+    leave_kept({"profile": "slurm", "ranks": 2, "devices": 1, "partition": "debug"})
+    (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
+    cluster = manager.attach("kept")
+    try:
+        assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
+        cluster = cluster.restart()
+        (job,) = slurm.ask("squeue", "-h", "-t", "RUNNING", "-o", "%i").split()
+        assert job != before
+        check_sum(cluster)
+    finally:
+        cluster.stop()
+
+
+def test_the_notebooks_folder_is_brought_there(
+    begin: Begin, made_up_net: HostNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that do not share the notebook's folder get it by --sync before the first cell."""
+    folder = tmp_path / "home" / "project"
+    folder.mkdir(parents=True)
+    (folder / "mine.py").write_text("def say(): return 'brought'\n")
+    for host in made_up_net:
+        host.run("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder.parent)
+    try:
+        monkeypatch.chdir(folder)
+        cluster = begin(2, nodes=2, sync=".")
+        said = cluster.run("import os\nfrom mine import say\nprint(say(), os.getcwd())").check()
+        assert {rank.stdout for rank in said} == {f"brought {folder}\n"}
+        cluster.stop()
+    finally:
+        for host in made_up_net:
+            host.run("umount", "--lazy", folder.parent)
+
+
+def _listed() -> list[str]:
+    said = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
+    return said.stdout.splitlines()
+
+
+def test_a_restart_keeps_the_job(begin: Begin, slurm: Slurm) -> None:
+    """Its step ends and another begins on the same machines, though a job waits for them; a stop releases them."""
+    cluster = begin(2, nodes=2, partition="debug", extra=["--exclusive", "--mpi=none"])
+    (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
+    (listed,) = [line for line in _listed() if line.startswith("jobs ")]
+    assert "on 2 hosts x 1 device, profile slurm: " in listed
+    assert all(rank.hostname in listed for rank in cluster.ranks)
+    machines, pids = [rank.hostname for rank in cluster.ranks], {rank.pid for rank in cluster.ranks}
+    cluster.run("x = 1").check()
+    with subprocess.Popen(["srun", "--exclusive", "-N4", "-J", "next", "true"], stderr=subprocess.DEVNULL) as waiting:
+        wait_until(lambda: any("PENDING next" in job for job in slurm.jobs()), "another job waits for the machines")
+        fresh = cluster.restart()
+        assert fresh.generation == cluster.generation + 1
+        assert [rank.hostname for rank in fresh.ranks] == machines
+        assert not {rank.pid for rank in fresh.ranks} & pids
+        states = {job.split()[2]: job.split()[:2] for job in slurm.jobs()}
+        assert states.pop("next")[1] == "PENDING"
+        assert list(states.values()) == [[before, "RUNNING"]]
+        check_sum(fresh)
+        assert {rank.error.ename for rank in fresh.run("x") if rank.error} == {"NameError"}
+        fresh.stop()
+        assert waiting.wait(60) == 0
+
+
+def test_a_job_that_is_gone_is_asked_for_again(begin: Begin, slurm: Slurm) -> None:
+    """A restart after the job was taken away makes another one."""
+    cluster = begin(2)
+    (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
+    slurm.ask("scancel", before)
+    wait_until(lambda: cluster.state == "dead", "it is told")
+    fresh = cluster.restart()
+    check_sum(fresh)
+    # For a while it is shown as completing.
+    wait_until(lambda: before not in slurm.ask("squeue", "-h", "-o", "%i").split(), "the job is gone")
+    fresh.stop()
+
+
+def test_inside_a_job_it_is_a_step(slurm: Slurm) -> None:
+    """In an allocation that is there already, also where the notebook is itself a step that has all of it, no other job is made."""
+    before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())
+    words = ["srun", "-N2", "-n2", "-J", "mine", "--ntasks-per-node=1", "--input=0", "sh", "-c"]
+    script = f'test "$SLURM_PROCID" = 0 && exec "{sys.executable}" -c "$PROGRAM"; exec sleep 1'
+    done = subprocess.run(
+        [*words, script], env=os.environ | {"PROGRAM": _NOTEBOOK}, input="", capture_output=True, text=True, check=False
+    )
+    ready = [line for line in done.stdout.splitlines() if line.startswith("ready")]
+    assert ready, done.stdout + done.stderr
+    assert len(slurm.ask("squeue", "-h", "-t", "all").splitlines()) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"partition": "nowhere"}, "nowhere"),
+        ({"extra": ["--constraint=moon"]}, "Invalid feature specification"),
+        ({"memory": "900G"}, "Memory specification can not be satisfied"),
+        ({"gpus_per_rank": 1}, "ask for fewer ranks, nodes, GPUs or CPUs"),
+    ],
+)
+def test_what_slurm_refuses_is_said(begin: Begin, options: dict[str, Any], said: str) -> None:
+    """Slurm's own sentence and what to do, and no job is left."""
+    with pytest.raises(LaunchError, match=said):
+        begin(2, **options)
+
+
+def test_a_srun_without_salloc_beside_it(begin: Begin, tmp_path: Path) -> None:
+    """It is named, before a job is asked for."""
+    (tmp_path / "srun").symlink_to(str(shutil.which("srun")))
+    with pytest.raises(LaunchError, match=f"there is no salloc beside {tmp_path}/srun"):
+        begin(2, srun=str(tmp_path / "srun"))
+
+
+def test_a_job_that_is_cancelled_is_told(begin: Begin, slurm: Slurm, tmp_path: Path) -> None:
+    """When the job is taken away the cluster is dead, and says so."""
+    cluster = begin(2)
+    told: list[str] = []
+    cluster.on_notice(told.append)
+    slurm.ask("scancel", *(job.split()[0] for job in slurm.jobs()))
+    wait_until(lambda: told, "it is told")
+    assert cluster.state == "dead"
+    assert "lost" in told[0] or "srun" in told[0]
+
+
+def test_a_script_from_a_shell(slurm: Slurm, tmp_path: Path) -> None:
+    """`mhnb run` takes the same flags as `%mhjax start`."""
+    script = tmp_path / "script.py"
+    script.write_text("import jax\nprint('rank', jax.process_index(), 'of', jax.process_count())\n")
+    words = [
+        "run",
+        str(script),
+        "--profile",
+        "slurm",
+        "-n",
+        "2",
+        "--devices",
+        "1",
+        "--partition",
+        "debug",
+        "--set",
+        "extra=--exclusive",
+    ]
+    done = subprocess.run([sys.executable, "-m", "mhnb", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "of 2" in done.stdout
+
+
+# -- the look before
+
+
+_PORT = 24_112
+_SORTED = sorted(NAMES)
+"""As Slurm numbers its tasks."""
+_NODES = ("--profile", "slurm", "-n", "4", "--nodes", "4", "--devices", "1", "--coordinator-port", str(_PORT))
+
+
+def test_doctor_looks_where_the_ranks_would_be(slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
+    """One job, given back at once; a row for each node by its own name, and nothing found where all is well."""
+    before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())
+    code, lines = ask_doctor(capsys, *_NODES)
+    assert (code, lines[0]) == (0, "preflight · 4 hosts · all well"), lines
+    assert lines[1].split() == (
+        f"login python jax mhnb devices link hub port {_PORT} peers name→address clock disk".split()
+    )
+    assert [line.split()[:2] for line in lines[2:]] == [[name, "ok"] for name in _SORTED]
+    assert len(slurm.ask("squeue", "-h", "-t", "all").splitlines()) == before + 1
+
+
+def test_doctor_inside_a_job_is_a_step(slurm: Slurm) -> None:
+    """In an allocation it looks at that one, and asks for no other; tasks on one node are one row."""
+    before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())
+    words = [sys.executable, "-m", "mhnb", "doctor", "--profile", "slurm", "-n", "4", "--devices", "1"]
+    told = subprocess.run(["salloc", "-N2", "-n4", *words], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert told.stdout.startswith("preflight · 2 hosts · all well · ")
+    assert len(slurm.ask("squeue", "-h", "-t", "all").splitlines()) == before + 1
+
+
+def test_another_jax_on_a_node(slurm: Slurm, made_up_net: HostNet, capsys: pytest.CaptureFixture[str]) -> None:
+    """The node is named, with both versions and the line that mends it."""
+    with covered(made_up_net[3], *jax_metadata("0.99.1")):
+        code, lines = ask_doctor(capsys, *_NODES)
+    assert (code, lines[0]) == (1, "preflight · 4 hosts · 1 failure"), lines
+    assert lines[6].startswith("✗ delta has jax 0.99.1, and ")
+    assert lines[7].startswith("  on delta: ")
+
+
+def test_a_node_without_the_python(
+    slurm: Slurm, made_up_net: HostNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others are looked at all the same, though Slurm ends a job when one task of it fails."""
+    python = make_python(tmp_path, sys.executable)
+    with without(made_up_net[1], python.parent):
+        code, lines = ask_doctor(capsys, *_NODES, "--python", str(python))
+    assert (code, lines[0]) == (1, "preflight · 4 hosts · 1 failure"), lines
+    assert lines[6].startswith(f"✗ beta: has no such Python: no python: {python}")
+    assert [line.split()[1] for line in lines[2:6]] == ["ok", "failed", "ok", "ok"]
+
+
+def test_a_start_behind_a_firewall_is_refused(begin: Begin, slurm: Slurm, made_up_net: HostNet) -> None:
+    """Where JAX would abort every rank after minutes: the table, before a rank is there, and the job is given back."""
+    with (
+        closed(made_up_net[0], "20000-32000"),
+        pytest.raises(
+            PreflightFailed, match="beta, delta and gamma cannot reach JAX's coordinator on alpha at"
+        ) as refused,
+    ):
+        begin(nodes=4)
+    assert refused.value.report.failures[0].hosts == tuple(_SORTED[1:])
+    wait_until(lambda: not slurm.jobs(), "the job is given back")
+
+
+def test_a_node_whose_name_is_loopback(slurm: Slurm, made_up_net: HostNet, capsys: pytest.CaptureFixture[str]) -> None:
+    """A warning, with the address that is used instead."""
+    host = made_up_net[1]
+    with covered(host, "/etc/hosts", loopback_hosts(made_up_net, host)):
+        code, lines = ask_doctor(capsys, *_NODES)
+    assert (code, lines[0]) == (0, "preflight · 4 hosts · 1 warning"), lines
+    assert lines[6].startswith("! beta's name resolves to loopback")
+    assert f"mhnb will use {host.address} instead" in lines[7]

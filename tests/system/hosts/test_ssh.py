@@ -1,0 +1,227 @@
+"""`SshProcess` on real machines: what runs there, and each way it can fail, in the right words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mhnb.core.launch.hosts import HostName
+from mhnb.core.launch.ssh import SshOptions
+from mhnb.errors import HostUnfit, HostUnreachable
+from mhnb.launchers.ssh import SshProcess
+from tests.system.hosts.hostnet import HostNet, wait_until
+
+_ECHO = "import sys; print('up', flush=True); print(sys.stdin.read(), end='')"
+
+
+class Started:
+    """Starts programs on machines; leaves no ssh."""
+
+    def __init__(self, net: HostNet, folder: Path) -> None:
+        self.options = SshOptions(config_file=str(net.ssh_config), python=sys.executable, connect_timeout_s=5)
+        self.log = folder / "ssh.log"
+        self._all: list[SshProcess] = []
+
+    def __call__(self, host: str = "alpha", program: str = _ECHO, **changed: Any) -> SshProcess:
+        where = HostName(host)
+        options = replace(self.options, **changed)
+        process = SshProcess(where, options, ["-c", program], log=self.log, piped=True, stdin=b"first ")
+        self._all.append(process)
+        return process
+
+    def fails(self, host: str = "alpha", **changed: Any) -> HostUnreachable | HostUnfit:
+        """Start one that fails; return why."""
+        process = self(host, **changed)
+        assert process.wait(60), process.explain()
+        error = process.failure()
+        assert isinstance(error, HostUnreachable | HostUnfit)
+        return error
+
+    def close(self) -> None:
+        """End them all."""
+        for process in self._all:
+            process.kill()
+            process.close()
+
+
+@pytest.fixture
+def start(net: HostNet, tmp_path: Path) -> Iterator[Started]:
+    """Start programs on the machines."""
+    started = Started(net, tmp_path)
+    yield started
+    started.close()
+
+
+def test_a_program_runs_there_and_ends_with_its_lifeline(start: Started) -> None:
+    """It gets what is written to it, in order, and ends by itself when its standard input does."""
+    process = start()
+    assert process.stdout.readline() == b"up\n"
+    assert not process.has_exited()
+    process.write(b"second")
+    process.close_input()
+    assert process.stdout.read() == b"first second"
+    assert process.wait(20)
+    assert process.failure() is None
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash", "fish", "tcsh", "zsh"])
+def test_every_login_shell_will_do(start: Started, net: HostNet, shell: str) -> None:
+    """Whatever the login shell there, a nasty folder, variable and argument arrive as they are."""
+    path = Path("/bin") / shell
+    if not path.exists():
+        pytest.skip(f"{shell} is not installed")
+    passwd = Path("/etc/passwd").read_text().splitlines()
+    others = [line.rpartition(":")[0] + f":{path}" if line.startswith("root:") else line for line in passwd]
+    net[0].cover("/etc/passwd", "\n".join(others) + "\n")
+    nasty = 'it\'s "a" $HOME `id`\\ !x\n ü'
+    folder = start.log.parent / "it's a $HOME !x"
+    folder.mkdir()
+    program = "import os; print(ascii([os.getcwd(), os.environ['NASTY']]))"
+    process = start(program=program, cwd=str(folder), environment={"NASTY": nasty})
+    assert process.stdout.read().decode() == ascii([str(folder), nasty]) + "\n", process.explain()
+
+
+def test_nothing_secret_is_in_any_command_line(start: Started, net: HostNet) -> None:
+    """Neither here nor there does a process list show a variable's value."""
+    process = start(environment={"TOKEN": "s3cret"}, program=f"import os; assert os.environ['TOKEN']; {_ECHO}")
+    assert process.stdout.readline() == b"up\n"
+    assert "s3cret" not in " ".join(net[0].pids().values())
+    assert "s3cret" not in " ".join(psutil.Process(process.pid).cmdline())
+
+
+def test_a_machine_that_closes_its_door(start: Started, net: HostNet) -> None:
+    """A port without sshd, a firewall that drops, a drawn cable: refused, or no answer."""
+    error = start.fails(port=23)
+    assert str(error).startswith(f"alpha: refused the connection: ssh: connect to host {net[0].address} port 23")
+    for fault in (lambda: net[0].block(22), net[0].draw_cable):
+        fault()
+        error = start.fails(connect_timeout_s=1)
+        assert isinstance(error, HostUnreachable)
+        assert error.kind == "silent"
+        net[0].heal()
+
+
+def test_a_name_that_is_nowhere(start: Started) -> None:
+    """A name that cannot be resolved is named."""
+    error = start.fails("nowhere.invalid")
+    assert str(error).startswith("nowhere.invalid: is a name that ssh cannot resolve: ssh: Could not resolve hostname")
+
+
+def _other_key(net: HostNet, folder: Path) -> str:
+    key = folder / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    return str(key)
+
+
+def test_a_login_that_is_refused(start: Started, net: HostNet, tmp_path: Path) -> None:
+    """With another key, and as nobody, the login is refused, in sshd's words and with the command to try."""
+    config = net.new_file(net.ssh_config.read_text().replace(f"IdentityFile {net.folder}/id_ed25519", ""))
+    error = start.fails(config_file=str(config), key_file=_other_key(net, tmp_path))
+    assert str(error).startswith("alpha: refused the login: root@")
+    assert f"by hand: ssh -F {config} -i {tmp_path}/other alpha" in str(error)
+    assert start.fails(user="nobody-here").kind == "login"
+
+
+def test_a_host_key_that_is_new_or_another(start: Started, net: HostNet, tmp_path: Path) -> None:
+    """An unknown key and a changed one are told apart, and neither is accepted."""
+    text = net.ssh_config.read_text()
+    config = net.new_file(text.replace(f"{net.folder}/known_hosts", "/dev/null"))
+    assert start.fails(config_file=str(config)).kind == "key_unknown"
+    key = Path(f"{_other_key(net, tmp_path)}.pub").read_text()
+    known = net.new_file("".join(f"{host.name},{host.address} {key}" for host in net))
+    config = net.new_file(text.replace(f"{net.folder}/known_hosts", str(known)))
+    error = start.fails(config_file=str(config))
+    assert str(error).startswith("alpha: has another host key than the one you know: Host key for ")
+    assert "ssh-keygen -R alpha" in str(error)
+
+
+def test_what_is_missing_there(start: Started, net: HostNet) -> None:
+    """No Python, no folder, no mhnb: the login was good, and what is missing is named."""
+    for changed, said in (
+        ({"python": "/no/python"}, "alpha: has no such Python: no python: /no/python\n"),
+        ({"cwd": "/no/folder"}, "alpha: has no such folder: no folder: /no/folder\n"),
+        ({"program": "import mhnb_not_there"}, "alpha: what ran there ended with exit code 1"),
+    ):
+        error = start.fails(**changed)
+        assert isinstance(error, HostUnfit)
+        assert str(error).startswith(said)
+    process = SshProcess(
+        HostName("alpha"),
+        replace(start.options, environment={"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}),
+        ["-I", "-S", "-m", "mhnb.rank.supervisor"],
+        log=start.log,
+    )
+    assert process.wait(30)
+    assert "alpha: has no mhnb for this Python" in process.explain()
+    process.kill()
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [(lambda net: net[0].kill_all(), "lost"), (lambda net: net[0].cut_power(), "lost")], ids=["kill_all", "cut_power"]
+)  # fmt: skip
+def test_a_machine_that_goes_is_noticed(
+    start: Started, net: HostNet, fault: Callable[[HostNet], None], kind: str
+) -> None:
+    """Whether it says goodbye or not, the end of the machine ends the ssh, with the cause."""
+    process = start()
+    assert process.stdout.readline() == b"up\n"
+    fault(net)
+    assert process.wait(60)
+    error = process.failure()
+    assert isinstance(error, HostUnreachable)
+    assert error.kind == kind
+
+
+def test_a_program_that_is_killed(start: Started, net: HostNet) -> None:
+    """A program that a signal ended, as when memory runs out, is no lost connection."""
+    process = start()
+    assert process.stdout.readline() == b"up\n"
+    [program] = [pid for pid, words in net[0].pids().items() if "sys.stdin.read" in words]
+    os.kill(program, signal.SIGKILL)
+    assert process.wait(20)
+    assert "what ran there was killed by a signal" in process.explain()
+
+
+def test_a_broken_connection_ends_the_program(start: Started, net: HostNet) -> None:
+    """When the ssh here is killed, what runs there sees the end of its standard input."""
+    process = start()
+    assert process.stdout.readline() == b"up\n"
+    process.kill()
+    assert process.failure() is None
+    wait_until(lambda: not net[0].pids(), "the program there has ended")
+
+
+_OWNER = """
+import sys
+from pathlib import Path
+from mhnb.core.launch.hosts import HostName
+from mhnb.core.launch.ssh import SshOptions
+from mhnb.launchers.ssh import SshProcess
+options = SshOptions(config_file=sys.argv[1], python=sys.executable)
+process = SshProcess(HostName("alpha"), options, ["-c", sys.argv[2]], log=Path(sys.argv[3]), piped=True)
+print(process.stdout.readline(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_owner_leaves_nothing(net: HostNet, tmp_path: Path) -> None:
+    """When the notebook is killed, the ssh here and the program there end by themselves."""
+    words = [sys.executable, "-c", _OWNER, str(net.ssh_config), _ECHO, str(tmp_path / "log")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"b'up\\n'\n"
+        [ssh] = psutil.Process(owner.pid).children()
+        assert net[0].pids()
+        owner.kill()
+    wait_until(lambda: not net[0].pids(), "the program there has ended")
+    psutil.wait_procs([ssh], timeout=20)
+    assert not ssh.is_running() or ssh.status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,227 @@
+"""A cluster over ssh: four machines with addresses, names and process trees of their own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mhnb.cluster import manager
+from mhnb.cluster.status import StartProgress
+from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
+from mhnb.magics.session import status_from_cluster
+from mhnb.view.tables.tables import format_status_text
+from tests.support.source import ROOT
+from tests.system.hosts.cluster import Begin, check_nothing_secret, check_sum
+from tests.system.hosts.faults import jax_metadata
+from tests.system.hosts.hostnet import HostNet, wait_until
+
+
+def test_a_sum_over_four_machines(net: HostNet, begin: Begin) -> None:
+    """Ranks are on their hosts in order, and a collective crosses them."""
+    cluster = begin()
+    said = cluster.run("import socket, jax\nprint(socket.gethostname(), jax.process_index())").check()
+    assert [rank.stdout for rank in said] == [f"{host.name} {at}\n" for at, host in enumerate(net)]
+    assert [rank.hostname for rank in cluster.ranks] == [host.name for host in net]
+    check_sum(cluster)
+
+
+_FIRST_CELL = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+mesh = jax.make_mesh((jax.device_count(),), ("x",))
+x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("x")))
+float(jax.jit(jnp.sum)(x)), mesh.axis_types
+"""
+
+
+def test_the_first_cell_of_the_readme(net: HostNet, begin: Begin) -> None:
+    """JAX takes machines for slices, and `jax.make_mesh` makes a mesh over them all the same, with axes as ever."""
+    said = begin().run(f"import jax\nprint([d.slice_index for d in jax.devices()])\n{_FIRST_CELL}").check()
+    assert {rank.stdout for rank in said} == {"[0, 0, 1, 1, 2, 2, 3, 3]\n"}
+    assert {rank.text for rank in said} == {"(28.0, (Explicit,))"}
+
+
+_MESHES = """
+import jax, numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh
+
+def order(devices):
+    return [jax.devices().index(d) for d in np.asarray(devices).flat]
+
+def refusal(make):
+    try:
+        return str(make())
+    except ValueError as error:
+        return str(error).split(". ")[0].split(", but")[0]
+
+auto = (AxisType.Auto,) * 2
+two = jax.make_mesh([2, 2], ("a", "b"), axis_types=auto)
+print(two.axis_types == auto, dict(two.shape), order(two.devices))
+print(order(jax.make_mesh((2,), ("x",), devices=jax.devices()[1:]).devices))
+print(order(jax.make_mesh((2,), ("x",), devices=jax.local_devices()).devices) == order(jax.local_devices()))
+print(order(mesh_utils.create_device_mesh((4,))))
+for by_process in (False, True):
+    print(order(mesh_utils.create_hybrid_device_mesh((2, 1), (1, 2), process_is_granule=by_process)))
+print(refusal(lambda: jax.make_mesh((5,), ("x",))))
+print(refusal(lambda: jax.make_mesh((4,), ("x", "y"))))
+"""
+
+
+def test_meshes_of_every_kind_over_machines(net: HostNet, begin: Begin) -> None:
+    """Axis types, fewer devices, devices by hand and hybrid meshes are as JAX makes them, and so are its other refusals."""
+    said = begin(2, 2).run(_MESHES).check()
+    assert said[0].stdout.splitlines() == [
+        "True {'a': 2, 'b': 2} [0, 1, 2, 3]",
+        "[1, 2]",
+        "True",
+        "[0, 1, 2, 3]",
+        "[0, 2, 1, 3]",
+        "[0, 2, 1, 3]",
+        "Number of devices 4 must be >= the product of mesh_shape (5,)",
+        "Mesh requires the ndim of its first argument (`devices`) to equal the length of its second argument (`axis_names`)",
+    ]
+    assert said[0].stdout == said[1].stdout
+
+
+def test_several_ranks_on_each_host(net: HostNet, begin: Begin) -> None:
+    """Neighbours share a host, also in what is told while they start; a restart leaves each where it was."""
+    told: list[StartProgress] = []
+    cluster = begin(2, ranks_per_host=2, on_progress=told.append)
+    assert (told[0].standing, told[1].standing) == ("looking at 2 hosts", "")
+    assert [rank.host for rank in told[0].ranks] == ["host0"] * 2 + ["host1"] * 2
+    where = [(rank.host, rank.hostname) for rank in cluster.ranks]
+    assert where == [("host0", net[0].name)] * 2 + [("host1", net[1].name)] * 2
+    fresh = cluster.restart()
+    assert [(rank.host, rank.hostname) for rank in fresh.ranks] == where
+    check_sum(fresh)
+    fresh.stop()
+
+
+def test_nothing_secret_in_argv_or_in_what_users_start(net: HostNet, begin: Begin) -> None:
+    """The key is in no command line, and in no environment that a subprocess of a cell inherits."""
+    cluster = begin(2, 1)
+    key = cluster._resources.key.hex()
+    for host in list(net)[:2]:
+        assert not any(key in words for words in host.pids().values())
+    check_nothing_secret(cluster)
+
+
+def test_a_host_whose_own_name_is_loopback(net: HostNet, begin: Begin) -> None:
+    """Debian writes 127.0.1.1 for the host's own name: gloo must not tell the others to look there."""
+    for host in list(net)[:2]:
+        host.cover("/etc/hosts", net.hosts_file(own=(host.name, "127.0.1.1")))
+    check_sum(begin(2, 1))
+
+
+@pytest.mark.parametrize("setting", [{"partition": "debug"}, {"venv": "a", "conda": "b"}])
+def test_a_setting_that_ssh_does_not_have(begin: Begin, setting: dict[str, str]) -> None:
+    """It is named before anything is started."""
+    with pytest.raises(InvalidRequest, match=r"partition|venv"):
+        begin(2, 1, **setting)
+
+
+@pytest.mark.parametrize("what", ["python", "venv"])
+def test_no_interpreter_there(begin: Begin, what: str, tmp_path: Path) -> None:
+    """The start names the host and what is missing, and leaves nothing."""
+    with pytest.raises(LaunchError, match=r"✗ alpha: has no such .*nowhere"):
+        begin(2, 1, **{what: str(tmp_path / "nowhere")})
+
+
+def test_a_host_that_is_not_there(net: HostNet, begin: Begin) -> None:
+    """The start names the host and the cause."""
+    net[1].cut_power()
+    with pytest.raises(LaunchError, match=rf"{net[1].name}"):
+        begin(2, 1, connect_timeout_s=2)
+
+
+def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: None) -> None:
+    """Its notebook is killed; another one finds the ranks where they are, and ends them for good."""
+    program = (
+        "import mhnb, os\n"
+        f"cluster = mhnb.start({[host.name for host in list(net)[:2]]!r}, 1, keep=True, config_file={str(net.ssh_config)!r}, "
+        f"environment={{'PYTHONPATH': {str(ROOT)!r}}})\n"
+        "cluster.run('x = 41').check()\nprint('ready', flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    mark = net.new_file("")
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert told.stdout == "ready\n", told.stderr
+    # Theirs alone: a folder of another test may vanish while it is looked through.
+    wrote = f"find /tmp/mhnb-* -path '*/log/supervisor.log' -newer {mark} || true"
+    wait_until(lambda: len(net[0].run("sh", "-c", wrote).split()) >= 2, "supervisors that nobody hears write to logs")
+    cluster = manager.attach()
+    try:
+        assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
+        check_sum(cluster)
+    finally:
+        cluster.stop()
+
+
+def test_hosts_agree_before_they_launch(begin: Begin) -> None:
+    """Lockstep across machines: a collective that one host never makes raises on the others, and the next one is right."""
+    cluster = begin(3, 1)
+    check_sum(cluster)
+    failed = cluster.run("if jax.process_index() != 1: m.process_allgather(jnp.float32(1))")
+    assert {rank.rank: rank.error.ename for rank in failed.failed if rank.error} == {
+        0: "OrderMismatch",
+        2: "OrderMismatch",
+    }
+    assert cluster.state == "clean"
+    check_sum(cluster)
+
+
+def test_a_start_that_could_not_work_is_refused_at_once(net: HostNet, begin: Begin) -> None:
+    """A port that a firewall closes would end as an abort of JAX; preflight names host, port and cure before any rank is there."""
+    net[0].block("1024-65535")
+    with pytest.raises(PreflightFailed, match="beta cannot reach JAX's coordinator on alpha at"):
+        begin(2)
+    wait_until(lambda: not any(host.pids() for host in net), "every host is without a process")
+
+
+def _refuse_login(net: HostNet) -> None:
+    net[1].cover(net.folder / "authorized_keys", "")
+
+
+def _have_another_jax(net: HostNet) -> None:
+    net[1].cover(*jax_metadata("0.99.1"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (_refuse_login, "✗ beta: refused the login"),
+        (_have_another_jax, "✗ beta has jax 0.99.1"),
+    ],
+)
+def test_a_host_unlike_the_others_is_refused(
+    net: HostNet, begin: Begin, fault: Callable[[HostNet], None], words: str
+) -> None:
+    """The start names the host and its fault, and no process is left anywhere."""
+    fault(net)
+    with pytest.raises(PreflightFailed, match=words):
+        begin(2)
+    wait_until(lambda: not any(host.pids() for host in net), "every host is without a process")
+
+
+def test_what_status_says_of_machines(begin: Begin) -> None:
+    """What each rank weighs over there, and its last cell."""
+    cluster = begin(2, 1)
+    cluster.run("1")
+    wait_until(lambda: all(rank.nbytes for rank in cluster.ranks), "every supervisor has said what its ranks weigh")
+    lines = format_status_text(status_from_cluster(cluster)).splitlines()
+    assert lines[1].split() == ["rank", "host", "pid", "state", "devices", "memory", "last", "cell", "log"]
+    for rank, line in zip(cluster.ranks, lines[2:], strict=True):
+        assert line.split()[:2] == [str(rank.rank), rank.host]
+        assert re.search(r" MiB +1 ok ", line)
+    going = cluster.submit("import time; time.sleep(300)", ranks="1")
+    wait_until(lambda: cluster.state == "running", "it runs")
+    assert [rank.last_cell for rank in cluster.ranks] == ["1 ok", "2 running"]
+    cluster.interrupt()
+    cluster.follow(going)
+    assert [rank.last_cell for rank in cluster.ranks] == ["1 ok", "2 interrupted"]

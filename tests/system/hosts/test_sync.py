@@ -1,0 +1,116 @@
+"""The user's code on machines that do not have it: their disks are made not to, by a private folder over the shared one."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mhnb.cluster.files import sync
+from mhnb.errors import ClusterError, InvalidRequest
+from mhnb.magics.hosts import format_sync_report
+from tests.system.hosts.cluster import Begin
+from tests.system.hosts.hostnet import HostNet, wait_until
+
+
+@pytest.fixture
+def project(net: HostNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that two machines do not have, and the notebook's own."""
+    folder = tmp_path / "home" / "project"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "lib" / "mine.py").write_text("def say(): return 'first'\n")
+    (folder / "empty.txt").touch()
+    (folder / ".gitignore").write_text("data/\n")
+    (folder / "data").mkdir()
+    (folder / "data" / "big.bin").write_bytes(bytes(3 << 20))
+    for host in list(net)[:2]:
+        host.mount_disk(folder.parent, nbytes=8 << 20)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+SAY = "from lib.mine import say\nimport os\nprint(say(), os.getcwd(), os.path.exists('data'))"
+
+
+def test_ranks_import_what_only_the_notebook_has(project: Path, begin: Begin) -> None:
+    """The folder is there before the first cell; later only what has changed is copied, once per host, and old imports are told."""
+    cluster = begin(2, 1, ranks_per_host=2, sync=".")
+    said = cluster.run(SAY).check()
+    assert {rank.stdout for rank in said} == {f"first {project} False\n"}
+    (project / "lib" / "mine.py").write_text("def say(): return 'second'\n")
+    (project / "new.bin").write_bytes(bytes(range(256)) * 8192)
+    report = sync(cluster)
+    assert [(host.hostname, host.paths) for host in report.hosts] == [
+        (n, ("lib/mine.py", "new.bin")) for n in ("alpha", "beta")
+    ]
+    assert {host.imported for host in report.hosts} == {("lib.mine",)}
+    again = "import importlib, lib.mine, zlib\nprint(importlib.reload(lib.mine).say(), zlib.crc32(open('new.bin', 'rb').read()))"
+    crc = zlib.crc32((project / "new.bin").read_bytes())
+    assert {rank.stdout for rank in cluster.run(again).check()} == {f"second {crc}\n"}
+    assert format_sync_report(sync(cluster)).splitlines()[1:] == [
+        f"  host0 (alpha), host1 (beta) {project}: all there already"
+    ]
+    fresh = cluster.restart()
+    assert fresh.run(SAY).check()[3].stdout == f"second {project} False\n"
+    fresh.stop()
+
+
+def test_a_host_whose_disk_is_full_is_named(project: Path, begin: Begin) -> None:
+    """The sync fails with host, file and reason; what was there before is whole, and nothing half is left."""
+    cluster = begin(2, 1, sync=".")
+    (project / "huge.bin").write_bytes(bytes(16 << 20))
+    with pytest.raises(
+        ClusterError, match=r"sync: host0 \(alpha\) could not take the files: OSError: .*No space left on device"
+    ):
+        sync(cluster)
+    assert {rank.stdout for rank in cluster.run("import os\nprint(sorted(os.listdir()))").check()} == {
+        "['.gitignore', 'empty.txt', 'lib']\n"
+    }
+    assert cluster.state == "clean"
+
+
+def test_a_start_whose_files_do_not_fit_leaves_nothing(project: Path, net: HostNet, begin: Begin) -> None:
+    """The error is the sync's, and every process is ended."""
+    (project / "huge.bin").write_bytes(bytes(16 << 20))
+    with pytest.raises(ClusterError, match="No space left"):
+        begin(2, 1, sync=".")
+    wait_until(lambda: not any(host.pids() for host in net), "every host is without a process")
+
+
+def test_files_are_not_strewn_over_a_home(project: Path, begin: Begin) -> None:
+    """Ranks that were started without the folder run in their home: the sync says how to start instead, and copies nothing."""
+    cluster = begin(2, 1)
+    with pytest.raises(
+        InvalidRequest, match=r"host0 \(alpha\) does not have the notebook's folder.*\n.*start with --sync \."
+    ):
+        sync(cluster, ".")
+    cluster.run("import os\nassert not os.path.exists('lib/mine.py')").check()
+
+
+def test_the_folder_that_was_asked_for_is_run_in(project: Path, begin: Begin, net: HostNet) -> None:
+    """`--cwd` of the login is where ranks run and files go, whether the machine has the notebook's folder or not."""
+    net[0].run("mkdir", "-p", project.parent / "other", project)
+    net[1].run("mkdir", "-p", project.parent / "other")
+    cluster = begin(2, 1, cwd=str(project.parent / "other"), sync="lib")
+    said = cluster.run("import os\nfrom lib.mine import say\nprint(os.getcwd(), say())").check()
+    assert {rank.stdout for rank in said} == {f"{project.parent / 'other'} first\n"}
+
+
+@pytest.mark.parametrize("make", [Path.exists, Path.touch], ids=["absent", "a file"])
+def test_a_folder_that_is_none(begin: Begin, tmp_path: Path, make: Callable[[Path], object]) -> None:
+    """It is named before anything is started."""
+    make(tmp_path / "what")
+    with pytest.raises(InvalidRequest, match=rf"sync {tmp_path}/what: "):
+        begin(2, 1, sync=str(tmp_path / "what"))
+
+
+def test_a_file_that_cannot_be_read_is_named(project: Path, begin: Begin) -> None:
+    """Before anything is copied, with what to do."""
+    cluster = begin(1, 1, sync="lib")
+    (project / "lib" / "odd").symlink_to("/proc/self/mem")
+    with pytest.raises(
+        InvalidRequest, match=r"odd cannot be read \(Input/output error\); leave it out by a .gitignore"
+    ):
+        sync(cluster, "lib")

@@ -1,0 +1,385 @@
+"""Pull, push and vars over two real ranks: what agrees, what differs, what is missing, and how much memory it takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mhnb.cluster import requests, transfer
+from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
+from tests.support.piped_ranks import PipedRanks
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[PipedRanks]:
+    """Two ranks of two devices each, on a mesh (data 2, model 2); tests use names of their own."""
+    with PipedRanks(2, devices=2) as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    "axes", ["", "'data'", "'model'", "'data', 'model'", "None, 'data'", "None, ('data', 'model')"]
+)
+def test_a_global_array_is_put_together(ranks: PipedRanks, axes: str) -> None:
+    """Parts that only one rank holds, and copies that both hold, give the one array."""
+    ranks.run(f"whole = put(np.arange(32, dtype='f4').reshape(4, 8), {axes})")
+    np.testing.assert_array_equal(transfer.pull(ranks, ["whole"]), np.arange(32, dtype="f4").reshape(4, 8), strict=True)
+
+
+def test_a_large_global_array_is_fetched_once_from_each_owner(ranks: PipedRanks) -> None:
+    """Each rank sends its part once, though two of its devices hold it; the first also sends what is around it."""
+    ranks.run("large = put(np.arange(2**18, dtype='f4').reshape(512, 512), 'data')")
+    before = len(ranks.asked)
+    transfer.pull(ranks, ["large"])
+    fetched = [rank for rank, verb in ranks.asked[before:] if verb == "fetch"]
+    assert sorted(fetched) == [0, 0, 1]
+
+
+def test_equal_local_values_are_one(ranks: PipedRanks) -> None:
+    """What all ranks hold alike is pulled without a question."""
+    ranks.run("alike = {'n': 3, 'a': np.arange(4), 'j': jnp.ones(2)}")
+    value = transfer.pull(ranks, ["alike"])
+    assert (value["n"], value["a"].tolist(), value["j"].tolist()) == (3, [0, 1, 2, 3], [1, 1])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{8, 0} if rank else {0, 8}",
+        "dict(a=1, b=2) if rank else dict(b=2, a=1)",
+        "['ab'] * 2 if rank else ['ab', ''.join(['a', 'b'])]",
+        "np.asfortranarray(np.eye(3)) if rank else np.eye(3)",
+        "dict(w=wa, b=ba) if rank else dict(b=ba, w=wa)",
+    ],
+)
+def test_equal_values_with_other_pickles_are_one(ranks: PipedRanks, source: str) -> None:
+    """Order in a set or dict, sharing and memory order are no difference."""
+    ranks.run(f"wa, ba = put(np.arange(4.), 'data'), put(np.arange(4.) + 4, 'data'); turned = {source}")
+    value = transfer.pull(ranks, ["turned"])
+    if isinstance(value, dict) and "w" in value:
+        assert (value["w"].tolist(), value["b"].tolist()) == ([0, 1, 2, 3], [4, 5, 6, 7])
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [("odd = {1: 'a', None: 2}", "{1: 'a', None: 2}"), ("odd = []; odd.append(odd)", "[[...]]")],
+    ids=["keys of two kinds", "itself within"],
+)
+def test_a_container_that_is_no_pytree_is_a_value_like_others(ranks: PipedRanks, source: str, shown: str) -> None:
+    """JAX cannot flatten it, and nobody has asked for that."""
+    ranks.run(source)
+    assert repr(transfer.pull(ranks, ["odd"])) == shown
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("rank", "0 on rank 0, 1 on rank 1"),
+        ("np.arange(2) + rank", r"i64\[2\] \[0, 1\] on rank 0, i64\[2\] \[1, 2\] on rank 1"),
+        ("jnp.arange(2) + rank", r"local i32\[2\] \[0, 1\] on rank 0, local i32\[2\] \[1, 2\] on rank 1"),
+        ("{'step': rank, 'w': put(np.ones(4), 'model')}", r"dict of 2 items.*\(\['step'\]: 0 and 1\)"),
+        ("[1.0, float('nan')][rank]", "1.0 on rank 0, nan on rank 1"),
+        ("[0.0, -0.0][rank]", "0.0 on rank 0, -0.0 on rank 1"),
+        ("np.arange(2**22) + rank", r"i64\[4194304\] on rank 0, another i64\[4194304\] on rank 1"),
+    ],
+)
+def test_a_local_value_that_differs_says_who_holds_what(ranks: PipedRanks, source: str, says: str) -> None:
+    """Values that differ are an error with each side's ranks and the two ways to have them."""
+    ranks.run(f"uneven = {source}")
+    with pytest.raises(ValueDiffers, match=f"^uneven differs between the ranks: .*{says}") as caught:
+        transfer.pull(ranks, ["uneven"])
+    assert caught.value.parts["groups"] == ((0,), (1,))
+    assert "%mhjax pull uneven --ranks 1; or all as a list by rank: %mhjax pull uneven --each" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "says", "ways"),
+    [
+        (
+            "np.zeros(4) if rank else put(np.ones(4), 'data')",
+            r"global f32\[4\] on rank 0, f64\[4\] .* on rank 1\.",
+            ["part --ranks 1"],
+        ),
+        ("{'step': rank, 'w': put(np.ones(4), 'data')}", r"\(\['step'\]: 0 and 1\)\. None of them holds all", []),
+        ("{'step': np.ones(2) + rank, 'w': put(np.ones(4), 'data')}", r"\. Take it as a list", ["part --each"]),
+    ],
+)
+def test_only_ways_that_work_are_named(ranks: PipedRanks, source: str, says: str, ways: list[str]) -> None:
+    """Where a rank has a part of an array only, neither it alone nor the list may do; what is named does."""
+    ranks.run(f"part = {source}")
+    with pytest.raises(ValueDiffers, match=f"^part differs between the ranks: .*{says}") as caught:
+        transfer.pull(ranks, ["part"])
+    assert re.findall(r"%mhjax pull ([^;]+)", str(caught.value)) == ways
+    for way in ways:
+        transfer.pull(ranks, ["part"], **({"each": True} if "each" in way else {"ranks": [int(way[-1])]}))
+
+
+def test_the_ranks_that_hold_an_array_whole_are_named() -> None:
+    """An array of ranks 0-1, and None on rank 2: what was meant comes first, then what rank 2 has."""
+    with PipedRanks(3, devices=2) as three:
+        three.run(
+            """
+            two = NamedSharding(Mesh(np.array(jax.devices()[:4]), ('a',)), P('a'))
+            part = jax.make_array_from_callback((4,), two, lambda i: np.arange(4.)[i], dtype=np.float32)
+            """
+        )
+        three.run("part = None", ranks=(2,))
+        with pytest.raises(
+            ValueDiffers, match="from ranks 0-1: %mhjax pull part --ranks 0-1; or from rank 2: "
+        ) as caught:
+            transfer.pull(three, ["part"])
+        assert "--each" not in str(caught.value)
+        assert transfer.pull(three, ["part"], ranks=[0, 1]).tolist() == [0, 1, 2, 3]
+        assert transfer.pull(three, ["part"], ranks=[2]) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "key"),
+    [
+        ("jax.random.split(jax.random.key(7), 6)", "keys"),
+        ("{'n': 1, 'params': {'k': jax.random.key(7)}}", "keys['params']['k']"),
+    ],
+)
+def test_a_key_is_named_as_it_is_typed(ranks: PipedRanks, source: str, key: str) -> None:
+    """What the refusal says to type works as it stands, for a key in a tree too."""
+    ranks.run(f"keys = {source}")
+    with pytest.raises(InvalidRequest) as caught:
+        transfer.pull(ranks, ["keys"])
+    found = re.search(r"make (raw = .*); then: %mhjax pull raw", str(caught.value))
+    assert found is not None
+    assert found[1] == f"raw = jax.random.key_data({key})"
+    ranks.run(found[1])
+    assert transfer.pull(ranks, ["raw"]).dtype == np.uint32
+
+
+def test_each_ranks_key_is_named_as_that_rank_has_it(ranks: PipedRanks) -> None:
+    """The ranks that are named with it are those that it is right for."""
+    ranks.run("mixed_keys = [jax.random.key(0)] if rank else jax.random.key(0)")
+    for rank, key in enumerate(["mixed_keys", r"mixed_keys\[0\]"]):
+        with pytest.raises(InvalidRequest, match=rf"key_data\({key}\)"):
+            transfer.pull(ranks, ["mixed_keys"], ranks=[rank])
+
+
+def test_a_key_without_a_path_has_no_name(ranks: PipedRanks) -> None:
+    """In an object that is no pytree: nothing is made up."""
+    ranks.run("import types; boxed = types.SimpleNamespace(k=jax.random.key(0))")
+    with pytest.raises(InvalidRequest, match=r"^boxed holds PRNG keys .* raw = jax\.random\.key_data\(key\)"):
+        transfer.pull(ranks, ["boxed"])
+
+
+def test_one_ranks_value_can_be_taken(ranks: PipedRanks) -> None:
+    """With one rank named, its value comes, whatever the others hold."""
+    ranks.run("own = rank * 10")
+    assert transfer.pull(ranks, ["own"], ranks=[1]) == 10
+
+
+def test_each_rank_gives_its_own(ranks: PipedRanks) -> None:
+    """With `each`, a list by rank comes, arrays and all."""
+    ranks.run("own = [rank, np.arange(2) + rank]")
+    first, second = transfer.pull(ranks, ["own"], each=True)
+    assert (first[0], first[1].tolist(), second[0], second[1].tolist()) == (0, [0, 1], 1, [1, 2])
+
+
+def test_a_name_missing_on_one_rank_says_where(ranks: PipedRanks) -> None:
+    """A name that only some ranks have is an error with both sides."""
+    ranks.run("partial_name = 1", ranks=(0,))
+    ranks.run("partial_nome = 1", ranks=(1,))
+    with pytest.raises(
+        NameMissing, match=r"missing on rank 1, not on rank 0\. Similar names there: partial_nome"
+    ) as caught:
+        transfer.pull(ranks, ["partial_name"])
+    assert caught.value.parts["missing"] == (1,)
+
+
+def test_copies_with_other_values_are_found(ranks: PipedRanks) -> None:
+    """A replicated array that was built from different values is an error, not one rank's value."""
+    ranks.run("copies = put(np.arange(4.) + rank)")
+    with pytest.raises(ValueDiffers, match=r"hold different values: 0:0 0:1 ≠ 1:0 1:1"):
+        transfer.pull(ranks, ["copies"])
+    assert transfer.pull(ranks, ["copies"], ranks=[1]).tolist() == [1, 2, 3, 4]
+    assert [value.tolist() for value in transfer.pull(ranks, ["copies"], each=True)] == [[0, 1, 2, 3], [1, 2, 3, 4]]
+
+
+def test_ranks_that_disagree_about_the_global_shape_are_found(ranks: PipedRanks) -> None:
+    """Local parts of different sizes give ranks different global arrays; that is an error with both shapes."""
+    ranks.run("by_rows = NamedSharding(mesh, P('data')); own = np.zeros(2 + 2 * rank)")
+    ranks.run("skewed = jax.make_array_from_process_local_data(by_rows, own)")
+    with pytest.raises(
+        ValueDiffers, match=r"disagree about its shape or dtype: f32\[4\] on rank 0, f32\[8\] on rank 1"
+    ):
+        transfer.pull(ranks, ["skewed"])
+
+
+def test_one_rank_of_a_spread_array_is_not_enough(ranks: PipedRanks) -> None:
+    """A part that the ranks named do not hold is an error that says who does."""
+    ranks.run("spread = put(np.arange(8.), 'data')")
+    with pytest.raises(InvalidRequest, match=r"spread f32\[8\] .* rank 1 lacks \[0:4\], that is on rank 0"):
+        transfer.pull(ranks, ["spread"], ranks=[1])
+
+
+def test_each_of_a_spread_array_is_the_whole(ranks: PipedRanks) -> None:
+    """With `each`, a global array is the same whole array for every rank."""
+    ranks.run("spread = put(np.arange(8.), 'data')")
+    first, second = transfer.pull(ranks, ["spread"], each=True)
+    assert first is second
+    assert first.tolist() == list(range(8))
+
+
+def test_each_does_not_guess_which_array_is_which(ranks: PipedRanks) -> None:
+    """Where containers differ, parts of their global arrays are not put together by position."""
+    ranks.run("mixed = {'n': rank, 'w': put(np.arange(8.), 'data')}")
+    with pytest.raises(ValueDiffers, match="pull it by itself"):
+        transfer.pull(ranks, ["mixed"], each=True)
+
+
+def test_an_array_on_one_ranks_devices_is_pulled(ranks: PipedRanks) -> None:
+    """An array of which the other ranks hold only a handle comes from the one that has it."""
+    ranks.run(
+        """
+        small = Mesh(np.array(jax.devices()[2:]), ('a',))
+        elsewhere = jax.make_array_from_callback(
+            (4,), NamedSharding(small, P('a')), lambda i: np.arange(4., dtype='f4')[i], dtype=np.float32)
+        """
+    )
+    assert transfer.pull(ranks, ["elsewhere"]).tolist() == [0, 1, 2, 3]
+
+
+# -- push
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        3,
+        {"a": [1, None], "b": np.arange(6).reshape(2, 3)},
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.zeros((0, 2)),
+        np.arange(2**18),
+        [np.arange(2**18), "x" * 2**18, np.ones(3)],
+    ],
+)
+def test_a_pushed_value_comes_back(ranks: PipedRanks, value: Any) -> None:
+    """A value pushed is bound on every rank, equal on all, and the same when pulled."""
+    transfer.push(ranks, {"pushed": value})
+    np.testing.assert_equal(transfer.pull(ranks, ["pushed"]), value)
+
+
+def test_a_pushed_array_is_a_writable_host_value(ranks: PipedRanks) -> None:
+    """A pushed array is NumPy's on every rank, each rank's own, and can be changed."""
+    transfer.push(ranks, {"given": np.zeros(4)})
+    assert ranks.run("given += rank; answer = [type(given).__name__, given.tolist()]") == [
+        ["ndarray", [0, 0, 0, 0]],
+        ["ndarray", [1, 1, 1, 1]],
+    ]
+
+
+def test_a_push_to_some_ranks_leaves_the_others(ranks: PipedRanks) -> None:
+    """Ranks that are not named keep what they have."""
+    ranks.run("aimed = 'old'")
+    transfer.push(ranks, {"aimed": "new"}, ranks=[1])
+    assert ranks.run("answer = aimed") == ["old", "new"]
+
+
+def test_a_value_that_cannot_be_packed_sends_nothing(ranks: PipedRanks) -> None:
+    """With one bad value in a push, no rank is asked and no name is bound."""
+    before = len(ranks.asked)
+    with pytest.raises(InvalidRequest, match=r"^bad cannot be pushed: .*generator.* nothing was bound"):
+        transfer.push(ranks, {"fine": 1, "bad": (_ for _ in ())})
+    assert len(ranks.asked) == before
+
+
+def test_a_value_that_one_rank_cannot_make_is_bound_nowhere(ranks: PipedRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class that one rank lacks stops the push on all, and the error names rank and class."""
+    import sys
+
+    made = type("Lacking", (), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Lacking", made, raising=False)
+    ranks.run("class Lacking: pass", ranks=(0,))
+    ranks.run("unbound = 'old'")
+    with pytest.raises(InvalidRequest, match=r"unbound cannot be pushed: on rank 1 it needs __main__\.Lacking"):
+        transfer.push(ranks, {"unbound": made()})
+    assert ranks.run("answer = unbound") == ["old", "old"]
+    assert ranks.run(
+        "from mhnb.rank.requests.handlers import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[rank]._incoming)"
+    ) == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["class", "a b", ""])
+def test_a_name_that_cannot_be_bound_is_refused(ranks: PipedRanks, name: str) -> None:
+    """What is no variable's name cannot be pushed to."""
+    with pytest.raises(InvalidRequest, match="push"):
+        transfer.push(ranks, {name: 1})
+
+
+# -- vars
+
+
+def test_variables_show_where_ranks_differ(ranks: PipedRanks) -> None:
+    """A global array is one row for all; a number that differs and a name that is missing say where."""
+    ranks.run("shared_array, number = put(np.zeros((4, 4), 'f4'), 'data', 'model'), rank")
+    ranks.run("lonely = 1", ranks=(1,))
+    rows = {row.name: row for row in requests.list_variables(ranks)}
+    assert (rows["shared_array"].kind, rows["shared_array"].spec) == ("global Array", "P('data', 'model')")
+    assert rows["shared_array"].agrees
+    assert rows["number"].differs == "int 1 on rank 1"
+    assert rows["lonely"].differs == "missing on rank 0"
+
+
+# -- memory
+
+NBYTES = 300 * 2**20
+
+
+def _peak_nbytes() -> int:
+    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text(encoding="ascii"))
+    assert found
+    return int(found[1]) * 1024
+
+
+def _reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+_PEAK = """
+import re
+answer = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
+@pytest.mark.parametrize("axes", ["'data'", "None, 'data'"])
+def test_a_pull_needs_little_more_than_the_value(ranks: PipedRanks, axes: str) -> None:
+    """The notebook needs the array and a few chunks, the ranks nothing: they send what they hold."""
+    ranks.run(
+        f"bulk = put(np.ones(({NBYTES} // 4096, 1024), 'f4'), {axes}); bulk.block_until_ready()\n"
+        "open('/proc/self/clear_refs', 'w').write('5')"
+    )
+    held = ranks.run(_PEAK)
+    _reset_peak()
+    before = _peak_nbytes()
+    value = transfer.pull(ranks, ["bulk"])
+    assert value.nbytes == NBYTES
+    assert _peak_nbytes() - before < 1.5 * NBYTES
+    assert all(after - was < 0.2 * NBYTES for was, after in zip(held, ranks.run(_PEAK), strict=True))
+    ranks.run("del bulk")
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
+def test_a_push_needs_little_more_than_the_value(ranks: PipedRanks) -> None:
+    """Each rank needs the array and a few chunks, the notebook nothing but what it holds."""
+    value = np.ones(NBYTES // 8)
+    ranks.run("open('/proc/self/clear_refs', 'w').write('5')")
+    held = ranks.run(_PEAK)
+    _reset_peak()
+    before = _peak_nbytes()
+    transfer.push(ranks, {"bulk": value})
+    assert _peak_nbytes() - before < 0.5 * NBYTES
+    assert all(after - was < 1.5 * NBYTES for was, after in zip(held, ranks.run(_PEAK), strict=True))
+    ranks.run("del bulk")

@@ -1,0 +1,209 @@
+"""Which arrays made of host data are the same array, and when what the ranks put into it counts as different."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import pytest
+
+from mhnb.core.guard.host_data import INCOMPLETE, LAUNCH_INPUT, HostDataRow, compare_host_data, format_host_data
+from mhnb.core.messages import CellEnded, RankReady
+from tests.unit.core.state.test_machine import GUARD, PSUM, Driver, error, finished
+
+
+def row(
+    digest: str, *, line: int = 2, kind: str = "f32[8]", count: int = 1, groups: str = "g", total: str = ""
+) -> HostDataRow:
+    """One line's arrays over ranks 0 and 1, replicated."""
+    kinds = [count, groups, kind, kind, kind]
+    return [line, [0, 1], "d", kinds, {"0:8": [count, groups, digest, total or digest, digest]}]
+
+
+def test_equal_data_is_no_difference() -> None:
+    """However the ranks came by it."""
+    assert compare_host_data({0: [row("a"), row("b", line=3)], 1: [row("a"), row("b", line=3)]}) == ()
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "head"),
+    [
+        ("i32[2]", "f32[2]", "of different types"),
+        ("f32[2]", "f32[4]", "in different shapes"),
+        ("i32[2]", "f32[4]", "in different shapes"),
+    ],
+)
+def test_what_differs_is_named(mine: str, theirs: str, head: str) -> None:
+    """More rows do not help where it is the type."""
+    found = compare_host_data({0: [row("a", kind=mine)], 1: [row("b", kind=theirs)]})
+    said = format_host_data(found[0])
+    assert said.startswith(f"the ranks made one array {head}\n")
+    assert ("dtype" in said) == ("types" in head)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        pytest.param([row("a", count=2)], [row("b", count=3)], id="one rank made more of them"),
+        pytest.param([row("a")], [row("b", line=3)], id="another line"),
+        pytest.param([row("a")], [], id="one rank made none"),
+        pytest.param([row("a", groups="x", total="t")], [row("b", groups="y", total="t")], id="the same at another pace"),
+        pytest.param([[2, [0, 1], "d", row("a")[3], {"0:4": row("a")[4]["0:8"]}]],
+                     [[2, [0, 1], "d", row("a")[3], {"4:8": row("b")[4]["0:8"]}]], id="boxes of their own"),
+    ],
+)  # fmt: skip
+def test_what_may_be_another_array_is_not_compared(one: list[HostDataRow], two: list[HostDataRow]) -> None:
+    """A false alarm costs as much trust as a miss."""
+    assert compare_host_data({0: one, 1: two}) == ()
+
+
+def given(digest: str, *, line: int = 2, count: int = 1, kind: str = "k", total: str = "") -> HostDataRow:
+    """What launches were given, over ranks 0 and 1."""
+    told = f"{digest} on line {line}"
+    return [
+        None,
+        [0, 1],
+        f"{LAUNCH_INPUT}1",
+        [count, "g", kind, kind, "f32[]"],
+        {"whole": [count, "g", digest, total or digest, told]},
+    ]
+
+
+def test_what_a_launch_was_given_on_different_lines_is_named() -> None:
+    """With the lines, which are the ranks' own."""
+    (found,) = compare_host_data({0: [given("a")], 1: [given("b", line=4)]})
+    assert format_host_data(found, "x = 1\ny = 2").splitlines()[:2] == [
+        "the ranks gave one launch different values, f32[]",
+        "  rank 0 put in a on line 2, rank 1 put in b on line 4",
+    ]
+    # A line that both were on tells more.
+    (line,) = compare_host_data({0: [given("a"), row("a")], 1: [given("b"), row("b")]})
+    assert line.line == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        pytest.param([given("a")], [given("b", count=2)], id="more of them"),
+        pytest.param([given("a")], [], id="an array instead"),
+        pytest.param([given("a")], [given("b", kind="l")], id="at another launch"),
+        pytest.param([given("a", total="t")], [given("b", total="t", line=4)], id="the same, hashed later"),
+    ],
+)
+def test_what_launches_were_given_is_compared_launch_by_launch(one: list[HostDataRow], two: list[HostDataRow]) -> None:
+    """Where a rank gave one a number and another an array, nobody is wrong."""
+    assert compare_host_data({0: one, 1: two}) == ()
+
+
+def test_the_last_value_that_is_equal_is_not_told_as_the_difference() -> None:
+    """Though each rank gave it on a line of its own."""
+    (found,) = compare_host_data({0: [given("a", count=2, total="t")], 1: [given("a", line=4, count=2, total="u")]})
+    assert "\n  earlier ones differ, or their order; the last is equal (2 arrays made so)\n" in format_host_data(found)
+
+
+def test_what_is_missing_is_compared_with_none() -> None:
+    """Of values that were not computed in time there are fewer hashes, on each rank others."""
+    for make in (row, given):
+        one, two = make("a"), make("b")
+        assert compare_host_data({0: [one], 1: [two]})
+        for sums in (*one[4].values(), *two[4].values()):
+            sums[0] = INCOMPLETE
+        assert compare_host_data({0: [one], 1: [two]}) == ()
+
+
+def test_the_order_counts_where_the_ranks_went_at_the_same_pace() -> None:
+    """The same batches, each met by another launch."""
+    (found,) = compare_host_data({0: [row("ab", count=2, total="t")], 1: [row("ba", count=2, total="t")]})
+    assert (found.line, found.box, found.count) == (2, "0:8", 2)
+
+
+def test_ranks_that_did_not_run_the_cell_are_not_asked() -> None:
+    """An array of all ranks in a cell of some is nobody's to compare."""
+    assert compare_host_data({0: [row("a")]}) == ()
+
+
+def test_another_shape_is_told_before_its_bytes() -> None:
+    """The line, and who made what."""
+    (found,) = compare_host_data({0: [row("a", kind="f32[4]")], 1: [row("b")]})
+    text = format_host_data(found, "u = 1\nw = make(v)")
+    assert "line 2:  w = make(v)" in text
+    assert "rank 0 made f32[4], rank 1 made f32[8]" in text
+
+
+def judged(
+    driver: Driver, rows: list[list[HostDataRow]], *, events: list[object] | None = None, guard: str = "parity"
+) -> str:
+    """Run a cell that made these rows; give the state."""
+    driver.submit(guard=guard, source="a\nb")
+    said = [CellEnded(r, 1, "ok", events or [], [PSUM], 0, 0.1, host_arrays=made) for r, made in enumerate(rows)]  # type: ignore[arg-type]
+    return finished(driver(*said)).result.state
+
+
+@pytest.mark.parametrize(
+    ("rows", "events", "guard", "state"),
+    [
+        ([[row("a")], [row("a")]], None, "parity", "clean"),
+        ([[row("a")], [row("b")]], None, "parity", "tainted"),
+        ([[row("a")], [row("b")]], None, "off", "clean"),
+        ([[row("a")], [row("b")]], [error("OrderMismatch")], "lockstep", "clean"),
+        ([[row("a")], [row("b")]], [error("OrderMismatch")], "parity", "tainted"),
+        ([[row("a", kind="f32[4]")], [row("b")]], [error("OrderMismatch")], "lockstep", "clean"),
+        ([[row("a", kind="f32[4]")], [row("b")]], None, "lockstep", "tainted"),
+        (
+            [[row("a", kind="f32[4]"), given("a")], [row("b"), given("b")]],
+            [error("OrderMismatch")],
+            "lockstep",
+            "tainted",
+        ),
+    ],
+    ids=[
+        "equal",
+        "other values",
+        "guard off",
+        "other values that no launch took, another mismatch",
+        "other values, and launches that no rank refuses",
+        "other shapes, refused",
+        "other shapes",
+        "other shapes, refused, after another launch was given other values",
+    ],
+)
+def test_the_state_that_follows(
+    rows: list[list[HostDataRow]], events: list[object] | None, guard: str, state: str
+) -> None:
+    """Tainted, unless lockstep has refused the cell and no launch took them: it refuses them wherever they are used."""
+    driver = Driver()
+    driver(*(RankReady(rank, GUARD) for rank in (0, 1)))
+    assert judged(driver, rows, events=events, guard=guard) == state
+
+
+def sample(*values: float) -> str:
+    """A few values, as they come from a rank."""
+    return struct.pack(f"<{len(values)}d", *values).hex()
+
+
+@pytest.mark.parametrize(
+    ("kind", "mine", "theirs", "head", "gap"),
+    [
+        ("f32[2]", (0.0, 1.0), (-0.0, 1.0), "that differ in the sign of zero", "they differ in the sign of zero"),
+        ("f32[2]", (0.1, 1e6), (0.1, 1e6 + 0.0625), "that differ in the last digits", "by up to 6e-02 (1000000.0 and"),
+        ("bf16[2]", (1.0, 2.0), (1.0, 2.015625), "that differ in the last digits", "by up to 2e-02"),
+        ("f64[2]", (1.0, 2.0), (1.0, 2.0000002), "different values", "for example, the values 2.0 and 2.0000002"),
+        ("i32[1]", (1.0,), (2.0,), "different values", "for example, the values 1 and 2"),
+        ("f32[2]", (math.nan, 1.0), (math.nan, 1.0), "different values", ""),
+        ("f32[2]", (math.inf, 1.0), (1.0, 1.0), "different values", "for example, the values inf and 1"),
+    ],
+)
+def test_how_far_values_differ_is_told_apart(
+    kind: str, mine: tuple[float, ...], theirs: tuple[float, ...], head: str, gap: str
+) -> None:
+    """A rounding is not a wrong seed; where the few values are equal, or none are known, nothing is said of it."""
+    rows = []
+    for word, values in (("a", mine), ("b", theirs)):
+        one = row(word, kind=kind)
+        one[4] = {box: [*sums[:5], sample(*values)] for box, sums in one[4].items()}
+        rows.append(one)
+    (found,) = compare_host_data({0: [rows[0]], 1: [rows[1]]})
+    text = format_host_data(found, "u = 1\nw = make(v)")
+    assert head in text.splitlines()[0]
+    assert gap in text
+    assert bool(found.gap) == bool(gap)

@@ -1,0 +1,182 @@
+"""What the arrays of a launch are known by, compared: which of them differ, where they parted, and how that is told."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+
+from mhnb.core.guard.provenance import (
+    ANY,
+    SHARDED_HOST_DATA,
+    UNKNOWN,
+    InputRow,
+    are_input_rows,
+    combine_values,
+    describe_divergence,
+    find_conflict,
+    find_divergence,
+    join_uncompared_blocks,
+    uncompared_blocks,
+    uncompared_positions,
+)
+from mhnb.core.messages import CellEnded
+from mhnb.core.state.events import CellRequest, CellSubmitted
+from tests.unit.core.state.test_machine import Driver, finished
+
+
+def test_an_unknown_array_is_equal_to_its_like_only() -> None:
+    """And the arrays beside it are compared as ever."""
+    assert combine_values([UNKNOWN, 7]) == combine_values([UNKNOWN, 7])
+    assert len(find_conflict([combine_values([UNKNOWN, 7]), combine_values([5, 7])])) == 2
+    assert len(find_conflict([combine_values([UNKNOWN, 7]), combine_values([UNKNOWN, 8])])) == 2
+
+
+@pytest.mark.parametrize("count", [2, 31, 40, 1000])
+def test_what_is_not_computed_yet_hides_the_others_of_its_block_alone(count: int) -> None:
+    """Asked again with what all leave out, ranks agree on the rest, or find that it differs."""
+    whole = [*range(1, count), 99]
+    partial = [ANY, *whole[1:]]
+    first = [combine_values(whole), combine_values(partial)]
+    assert find_conflict(first) == []
+    free = join_uncompared_blocks(first)
+    assert combine_values(whole, free) == combine_values(partial, free)
+    other = [*whole[:-1], 98]
+    assert len(find_conflict([combine_values(other, free), combine_values(partial, free)])) == 2
+    places = uncompared_positions(uncompared_blocks(combine_values(whole, free)), count)
+    assert places[0] == 0
+    assert count - 1 not in places
+
+
+def row(value: int, made: str = "", *values: float, kind: str = "f32[2]", cell: int = 0) -> InputRow:
+    """An array of a launch, as one rank has it."""
+    return [value, cell, kind, made, struct.pack(f"<{len(values)}d", *values).hex()]
+
+
+EQUAL_CURE = "Make the values equal first: the same seed, or read them on one rank and broadcast."
+OWN = f"{EQUAL_CURE} Data of each rank's own goes in by jax.make_array_from_process_local_data."
+TOLD = {
+    "numbers": (
+        [row(1, "", 2.0, kind="f32[]"), row(2, "", 3.0, kind="f32[]"), row(2, "", 3.0, kind="f32[]")],
+        ["array 2 of the launch, f32[], is 3.0 on ranks 1-2, 2.0 on rank 0", EQUAL_CURE],
+    ),
+    "arrays": (
+        [row(1, "", 2.0, 1.0), row(2, "", 2.0, 5.0), row(1, "", 2.0, 1.0)],
+        [
+            "array 2 of the launch, f32[2], has other values on rank 1 than on ranks 0,2; for example, the values 1 and 5",
+            OWN,
+        ],
+    ),
+    "another launch": (
+        [row(1, "jit(f) (cell 2)"), row(2, "jit(g) (cell 3)"), row(1, "jit(f) (cell 2)")],
+        ["array 2 of the launch, f32[2], is from jit(f) (cell 2) on ranks 0,2, from jit(g) (cell 3) on rank 1"],
+    ),
+    "another order": (
+        [row(n, f"{SHARDED_HOST_DATA} (cell 2, line 1)") for n in (1, 2, 1)],
+        [
+            (
+                "array 2 of the launch, f32[2], is from sharded host data (cell 2, line 1) on ranks 0,2,"
+                " from sharded host data (cell 2, line 1) once more on rank 1"
+            ),
+            "Sort what you list; make each array on the same line, as often on every rank.",
+        ],
+    ),
+    "another guard": (
+        [row(1, "jit(f) (cell 2)"), row(UNKNOWN), row(1, "jit(f) (cell 2)")],
+        [
+            (
+                "array 2 of the launch, f32[2], is from jit(f) (cell 2) on ranks 0,2,"
+                " from where the guard does not look (--guard off or parity) on rank 1"
+            ),
+            "Make it in the same cell, under one guard, on every rank.",
+        ],
+    ),
+    "not computed on one rank": ([row(1), row(ANY), row(1)], []),
+}
+
+
+@pytest.mark.parametrize(("rows", "told"), TOLD.values(), ids=TOLD.keys())
+def test_which_array_differs_is_told_with_its_cure(rows: list[InputRow], told: list[str]) -> None:
+    """By its place in the launch, with what each rank has there; the arrays that are equal are not told of."""
+    same = row(5, "jit(h) (cell 1)")
+    assert describe_divergence({rank: [same, each] for rank, each in enumerate(rows)}) == told
+
+
+def test_many_arrays_that_differ_are_told_by_the_first_few() -> None:
+    """And their cure once."""
+    told = describe_divergence({rank: [row(10 * n + rank, "", rank, rank) for n in range(1, 9)] for rank in (0, 1)})
+    assert [text.partition(",")[0] for text in told[:3]] == [f"array {n} of the launch" for n in (1, 2, 3)]
+    assert told[3:] == ["5 more arrays of the launch differ", OWN]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [1],
+        [1, 2],
+        [-1, 2, "", "", ""],
+        [1, 2, "", "", "zz"],
+        [1, 2, "", "", "00"],
+        [1, -2, "", "", ""],
+        ["1", 2, "", "", ""],
+    ],
+    ids=str,
+)
+def test_a_row_that_no_rank_writes_is_refused(bad: list[object]) -> None:
+    """It would end up in another rank's words."""
+    assert are_input_rows([row(1, "jit(f)", 1.0)])
+    assert not are_input_rows([row(1, "jit(f)", 1.0), bad])
+
+
+@pytest.mark.parametrize(
+    ("taken", "cell"),
+    [
+        ([[[5, 2], [7, 22]], [[5, 2], [6, 2]]], 22),
+        ([[[5, 9], [7, 22]], [[4, 4], [6, 2]]], 9),
+        ([[[5, 22]], [[UNKNOWN, 0]]], 22),
+        ([[[ANY, 22]], [[6, 2]]], 0),
+        ([[[5, 0]], [[6, 0]]], 0),
+        ([], 0),
+    ],
+    ids=["one array", "two arrays", "of host data elsewhere", "of --guard off", "nothing known", "no mismatch"],
+)
+def test_where_arrays_parted_is_the_first_cell_that_made_one_anew(taken: list[list[list[int]]], cell: int) -> None:
+    """What the others still have was made before it on all ranks: a replay that stops there has the same everywhere."""
+    assert find_divergence([[row(value, cell=seq) for value, seq in same] for same in taken]) == cell
+
+
+def test_the_way_out_of_other_arrays_is_a_replay_that_stops_before_they_parted() -> None:
+    """One of all cells would make them apart again; of what was made in the first cell there is no state before."""
+    driver = Driver().ready()
+    for number in (1, 2, 3):
+        driver.submit(number)
+        ends = [CellEnded(rank, number, "ok", [], [], 0, 0.1) for rank in (0, 1)]
+        if number == 3:
+            ends = [
+                replace(end, refused_inputs=[row(1 + rank, "jit(f)", cell=2 + rank)]) for rank, end in enumerate(ends)
+            ]
+        notes = finished(driver(*ends)).result.notes
+    told = "What a rank changed alone differs until %mhjax restart --replay --to 2, which stops before cell 3 · clean"
+    assert notes[1:] == (told,)
+    driver.submit(4)
+    ends = [
+        CellEnded(rank, 4, "ok", [], [], 0, 0.1, refused_inputs=[row(1 + rank, "jit(f)", cell=rank)]) for rank in (0, 1)
+    ]
+    assert not any("--replay" in note for note in finished(driver(*ends)).result.notes)
+
+
+def test_a_number_that_a_replay_left_out_is_none_to_stop_at() -> None:
+    """The journal of this start does not have it."""
+    driver = Driver().ready()
+    driver(
+        CellSubmitted(1, CellRequest("x = 1", replayed_seq=2)),
+        *(CellEnded(rank, 2, "ok", [], [], 0, 0.1) for rank in (0, 1)),
+    )
+    driver(CellSubmitted(2, CellRequest("x = 1", replayed_seq=5)))
+    ends = [
+        CellEnded(rank, 5, "ok", [], [], 0, 0.1, refused_inputs=[row(1 + rank, "jit(f)", cell=4 + rank)])
+        for rank in (0, 1)
+    ]
+    _, note = finished(driver(*ends)).result.notes
+    assert "--to 2, which stops before cell 5" in note

@@ -1,0 +1,242 @@
+"""The rung of the ladder that frees ranks from a collective which no signal ends: when it is climbed, and what it leads to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mhnb.core.guard.launches import STILL_ABANDONED
+from mhnb.core.messages import (
+    InterruptDelivered,
+    OutputProduced,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    RankStatus,
+    RunCell,
+)
+from mhnb.core.state.events import (
+    Accepted,
+    Command,
+    DisconnectRanks,
+    InterruptRequested,
+    KillRanks,
+    SendToRank,
+    TimePassed,
+)
+from mhnb.core.state.interrupt import INTERRUPT_DISCONNECT_S, INTERRUPT_KILL_S
+from tests.unit.core.state.test_machine import GUARD, Driver, ended, error, finished
+
+FREES = GUARD | {"frees": True}
+
+
+def begin(*facts: dict[str, Any]) -> Driver:
+    """Two ranks that know the connections which carry their collectives, unless said otherwise."""
+    driver = Driver()
+    for rank, known in enumerate(facts or (FREES, FREES)):
+        driver(RankSpawned(rank, 100 + rank), RankReady(rank, known))
+    driver.submit(guard="off")
+    return driver
+
+
+def look(rank: int, participants: list[int] | None, number: int | None = None, *, launched: bool = True) -> RankStatus:
+    """What a rank says of itself; `participants` are those of the launch it is in."""
+    return RankStatus(rank, 1, "waiting", "jit(f)", 1, "", 2.0, [], participants, number, is_launched=launched)
+
+
+def climb(driver: Driver, until_s: float, *looks: RankStatus) -> list[float]:
+    """Interrupt, look, let time go on, and give the moments at which connections were closed."""
+    driver(InterruptRequested())
+    began_at, at = driver.now, []
+    driver(*looks)
+    while driver.now - began_at < until_s:
+        if DisconnectRanks() in driver(TimePassed()):
+            at.append(driver.now - began_at)
+    return at
+
+
+def guards(commands: list[Command]) -> list[str]:
+    """The guard that each rank is told."""
+    sent = [command.message for command in commands if isinstance(command, SendToRank)]
+    return [message.guard for message in sent if isinstance(message, RunCell)]
+
+
+def test_a_rank_in_a_collective_is_freed_once() -> None:
+    """After the signals had their time, and before anything is killed."""
+    driver = begin()
+    driver(ended(1))
+    (at,) = climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1]))
+    assert INTERRUPT_DISCONNECT_S <= at < INTERRUPT_DISCONNECT_S + 0.25
+
+
+@pytest.mark.parametrize(
+    ("facts", "seen"),
+    [((FREES, FREES), None), ((FREES, GUARD), [0, 1])],
+    ids=["in no collective", "one rank does not know its connections"],
+)
+def test_what_would_not_help_is_not_done(facts: tuple[dict[str, Any], ...], seen: list[int] | None) -> None:
+    """Collectives that are not stuck are left whole, and the ladder goes on."""
+    driver = begin(*facts)
+    driver(ended(1))
+    assert climb(driver, INTERRUPT_KILL_S - 0.2, look(0, seen)) == []
+    assert driver(TimePassed(), after=0.3) == [KillRanks((0,))]
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [look(0, [0, 1], 7), look(0, [0, 1], 8)],
+        [look(0, [0, 1]), replace(look(0, [0, 1]), line=2)],
+        [look(0, [0, 1], 7), look(0, None)],
+        [look(0, [0, 1], 7, launched=False), look(0, [0, 1], 7, launched=False)],
+    ],
+    ids=["it makes progress", "it makes progress without a record", "it has come out", "it waits to agree"],
+)
+def test_a_slow_rank_is_no_stuck_one(looks: list[RankStatus]) -> None:
+    """A machine with too much to do must not cost the collectives of a cluster that is about to be clean."""
+    driver = begin()
+    assert climb(driver, INTERRUPT_KILL_S - 0.2, *looks) == []
+
+
+def test_who_waits_for_a_rank_that_computes_is_not_freed() -> None:
+    """One that has ended its code computes its part of the launch; once it does not any more, the launch hangs."""
+    driver = begin()
+    at_work = replace(look(1, [0, 1], launched=False), activity="computing")
+    assert climb(driver, INTERRUPT_KILL_S - 1.0, look(0, [0, 1]), at_work) == []
+    assert DisconnectRanks() in driver(look(0, [0, 1]), look(1, [0, 1]), look(1, [0, 1]), TimePassed())
+
+
+@pytest.mark.parametrize(
+    ("number", "is_freed"), [(7, True), (None, False)], ids=["a launch", "a call without a record"]
+)
+def test_who_handles_its_interrupt_in_a_call_is_let_alone(number: int | None, is_freed: bool) -> None:  # noqa: FBT001
+    """A signal reaches it; only of a launch is known that nobody comes to it."""
+    driver = begin()
+    driver(ended(1), InterruptRequested(), InterruptDelivered(0, 1, is_delivered=True))
+    assert bool(climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1], number))) is is_freed
+
+
+def test_who_has_ended_its_code_is_not_killed_at_once() -> None:
+    """It got its interrupt late, and waits for what it launched; that comes to an end by itself."""
+    driver = begin()
+    driver(
+        InterruptRequested(),
+        *(InterruptDelivered(rank, 1, is_delivered=taken) for taken in (True, False) for rank in (0, 1)),
+    )
+    driver.now += INTERRUPT_KILL_S - 0.5
+    assert not [command for command in driver(TimePassed()) if isinstance(command, KillRanks)]
+
+
+def test_what_was_seen_before_the_interrupt_counts_for_nothing() -> None:
+    """The signal may have got the rank out of it, and its next look is late."""
+    driver = begin()
+    driver(look(0, [0, 1], 7), look(0, [0, 1], 7))
+    assert climb(driver, INTERRUPT_KILL_S - 0.2) == []
+
+
+def test_a_rank_that_has_ended_the_cell_is_not_stuck() -> None:
+    """Its last look was in a collective that it has left since."""
+    driver = begin()
+    driver(InterruptRequested(), look(1, [0, 1]), ended(1))
+    assert climb(driver, INTERRUPT_KILL_S - 0.5) == []
+
+
+def test_the_cluster_is_tainted_and_says_why() -> None:
+    """Not dead: the variables are there. The reason names who was stuck, and what is no longer possible."""
+    driver = begin()
+    driver(ended(1))
+    climb(driver, INTERRUPT_DISCONNECT_S + 0.2, look(0, [0, 1]))
+    result = finished(driver(ended(0, outcome="error", events=[error("JaxRuntimeError")]))).result
+    assert (result.state, result.how) == ("tainted", "interrupted")
+    assert driver.machine.reason.startswith("rank 0 sat in a collective that no signal ends")
+    assert "collectives raise errors from now on" in driver.machine.reason
+    assert "%mhjax restart --replay" in result.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("number", "left", "told"),
+    [
+        (7, [], "rank 0 left jit(f) (line 1) before its end"),
+        (None, [], "rank 0 left a collective (line 1) before its end"),
+        (7, ["jit(g) f32[8]", 3], "rank 0 left jit(g) (line 3) before its end"),
+    ],
+    ids=["of its looks", "of looks at a call without a record", "of its own record"],
+)
+def test_what_a_rank_was_stuck_in_is_told_when_it_is_over(number: int | None, left: list[object], told: str) -> None:
+    """The card is gone by then. What its record has is of the end, and comes before what was seen."""
+    driver = begin()
+    driver(ended(1))
+    climb(driver, INTERRUPT_DISCONNECT_S + 0.2, look(0, [0, 1], number), look(0, [0, 1], number))
+    driver(look(0, [0, 1], number, launched=False))
+    end = replace(ended(0, outcome="error", events=[error("JaxRuntimeError")], abandoned=1), abandoned_launch=left)
+    assert finished(driver(end)).result.notes[1] == told
+
+
+def test_who_is_not_freed_by_it_is_killed() -> None:
+    """The ladder goes on to its end."""
+    driver = begin()
+    driver(ended(1))
+    climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1]))
+    assert driver(TimePassed(), after=0.3) == [KillRanks((0,))]
+    driver(OutputProduced(0, 1, [error("KeyboardInterrupt")]))
+    result = finished(driver(RankExited(0, None, 9, []))).result
+    assert result.state == "dead"
+    assert "did not end after the interrupt and was killed" in result.notes[0]
+    assert "memory" not in result.notes[0], "it was us"
+
+
+def test_who_dies_of_something_else_meanwhile_is_not_said_to_have_been_slow() -> None:
+    """A crash in native code stays one, also after an interrupt."""
+    driver = begin()
+    driver(ended(1), InterruptRequested())
+    result = finished(driver(RankExited(0, None, 11, []))).result
+    assert "a crash in native code" in result.notes[0]
+    assert result[0].outcome == "died"
+
+
+@pytest.mark.parametrize(("said", "state"), [("Gloo all-reduce failed: closed", "tainted"), ("no such name", "clean")])
+def test_after_an_accept_a_collective_that_breaks_off_taints_again(said: str, state: str) -> None:
+    """Or a replay, where connections are whole, would take its error for the cell's own."""
+    driver = begin()
+    driver(ended(1))
+    climb(driver, INTERRUPT_DISCONNECT_S + 0.2, look(0, [0, 1]))
+    driver(ended(0, outcome="error"), Accepted())
+    driver.submit(2, guard="off")
+    ends = [ended(rank, 2, "error", events=[["error", "E", said, ["line"], 1, "x", 0.1]]) for rank in (0, 1)]
+    assert finished(driver(*ends)).result.state == state
+
+
+def test_after_an_accept_a_launch_refused_for_what_was_left_taints_again() -> None:
+    """Nothing was launched, but the collective is still there; and a replay, where it is not, must leave the cell out."""
+    driver = begin()
+    driver.submit(2, guard="lockstep")
+    driver(ended(0), ended(1))
+    told = f"nothing was launched\n  jit(f) would meet jit(g) of cell 1, {STILL_ABANDONED}"
+    events = [["error", "OrderMismatch", told, ["line"], 1, "x", 0.1]]
+    result = finished(driver(ended(0, 2, "error", events=events), ended(1, 2, "error"))).result
+    assert result.state == "tainted"
+    assert driver.machine.reason.startswith("a collective of an earlier cell was left")
+
+
+@pytest.mark.parametrize("guard", ["parity", "off"])
+def test_while_a_collective_is_left_every_cell_is_run_in_lockstep(guard: str) -> None:
+    """Without agreement the rank that left it would refuse alone, and the others wait; once it has ended, the guard is as asked."""
+    driver = begin()
+    driver(*(replace(ended(rank), facts={"left": 1 - rank}, abandoned=1 - rank) for rank in (0, 1)), Accepted())
+    assert guards(driver.submit(2, guard=guard)) == ["lockstep"] * 2
+    result = finished(driver(replace(ended(0, 2), facts={"left": 0}), ended(1, 2))).result
+    told = "rank 0 left a collective in an earlier cell, which may still wait"
+    assert result.notes == (f"guard lockstep instead of {guard}: {told}, and no rank is to launch alone",)
+    assert guards(driver.submit(3, guard=guard)) == [guard] * 2
+
+
+def test_a_cell_that_was_lifted_to_lockstep_is_judged_by_its_record() -> None:
+    """It asked for no guard and got one: a rank that raised has launched what the other has, and splits nothing."""
+    driver = begin()
+    driver(*(replace(ended(rank), facts={"left": 1 - rank}, abandoned=1 - rank) for rank in (0, 1)), Accepted())
+    driver.submit(2, guard="off")
+    assert finished(driver(ended(0, 2), ended(1, 2, "error", events=[error("ValueError")]))).result.state == "clean"
+    driver.submit(3, guard="off")
+    assert finished(driver(ended(0, 3), ended(1, 3, "error", events=[error("ValueError")]))).result.state == "clean"

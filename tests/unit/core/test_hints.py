@@ -1,0 +1,312 @@
+"""Hints: each known text finds its cure, and no other text finds one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from mhnb.core.error_site import ErrorSite
+from mhnb.core.hints import HINTS, find_hint
+from mhnb.magics.commands import COMMANDS
+from tests.support.source import PACKAGE
+
+_UNEQUAL = "<class 'numpy.ndarray'> passed to device_put is not the same on each process."
+
+KNOWN = [
+    ("UsageError", "Line magic function `%mhjax` not found.", "of its own"),
+    ("UsageError", "Cell magic `%%mhjax` not found.", "of its own"),
+    # Texts that jax 0.10.2 raised; tests/unit/rank/test_jax_private.py provokes them again on the installed version.
+    ("RuntimeError", "Fetching value for `jax.Array` that spans non-addressable (non process local)", "pull"),
+    ("RuntimeError", "Closing over jax.Array that spans non-addressable (non process local)", "argument"),
+    ("ValueError", "Length of device assignment 1 is not equal to the size of the mesh 4 of aval f32[8@x]", "argument"),
+    ("ShardingTypeError", "Use `.at[...].set/add/mul/...(out_sharding=)` to provide output PartitionSpec", "update"),
+    ("RuntimeError", "jax.distributed.initialize() must be called before any JAX calls that might", "already"),
+    ("ValueError", "coordinator_address should be defined.", "arguments"),
+    ("ValueError", "Distributed system is not available; please initialize it via", "leave that call out"),
+    ("JaxRuntimeError", "DEADLINE_EXCEEDED: Deadline Exceeded\nRPC: /CoordinationService/RegisterTask", "coordinator"),
+    ("JaxRuntimeError", "ALREADY_EXISTS: Aborted connect attempt as there is a newer incarnation", "process_id"),
+    ("JaxRuntimeError", "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats)", "died"),
+    ("JaxRuntimeError", "Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out", "all ranks"),
+    ("JaxRuntimeError", "gloo::EnforceNotMet Received data size doesn't match expected size. Is there", "pad"),
+    ("JaxRuntimeError", "UNKNOWN: Gloo all-reduce failed: Application timeout caused pair closure", "restart"),
+    ("AssertionError", "<class 'numpy.ndarray'> passed to device_put is not the same on each process.", "seed"),
+    ("AssertionError", f"{_UNEQUAL} Expected: [0.1 0.2 0.1 0.2]; got: [0.10000001 0.2].", "float32"),
+    ("AssertionError", f"{_UNEQUAL} Expected: [nan 0.2 nan 0.2]; got: [nan 0.2].", "NaN"),
+    ("AssertionError", f"{_UNEQUAL} Expected: [0 1 ... 0 1]; got: [0 1 ... 7 8].", "float64"),
+    ("JaxRuntimeError", "Gloo context initialization failed: UNAVAILABLE: Connection refused", "shutdown()"),
+    ("ValueError", "Received incompatible devices for jitted computation. Got argument a", "mesh"),
+    (
+        "ValueError",
+        "For a cross-host reshard in multi-controller JAX, input and target sharding should have the same set",
+        "once",
+    ),
+    (
+        "ValueError",
+        "device_put's second argument must be a Device or a Sharding which represents addressable devices",
+        "holds",
+    ),
+    ("ValueError", "Sharding passed to jit does not match the sharding on the respective arg.", "in_shardings"),
+    ("ValueError", "Mesh for all inputs should be equal. Got one mesh", "differ in their axes"),
+    (
+        "ValueError",
+        (
+            "memory_space of all inputs passed to `add` must be the same. Got one operand with type: float32<host>[8] and another "
+            "operand with type: float32[8]"
+        ),
+        "with_memory_kind",
+    ),
+    (
+        "ValueError",
+        "in_specs argument must refer to an axis marked as manual (frozenset({'x'})), but: in_specs refers to 'z'",
+        "it has 'x'",
+    ),
+    ("IndivisibleError", "implies that array axis 0 is partitioned 4 times, but the dimension size is 6", "pad"),
+    ("ShardingTypeError", "Contracting dimensions are sharded and it is ambiguous how", "out_sharding"),
+    ("ShardingTypeError", "inputs: f32[4,4@x], f32[4@x,4] produces an illegally sharded result", "reshard"),
+    ("ShardingTypeError", "Use `.at[...].get(out_sharding=)` to provide output PartitionSpec", "get(out_sharding"),
+    ("ValueError", "Please set a mesh via `jax.set_mesh` if a PartitionSpec is passed to device_put", "set_mesh"),
+    ("ValueError", "Resource axis: z of P('z',) is not found in mesh: ('x',).", "it has 'x'"),
+    ("ValueError", "`jax.make_mesh` does not support multi-slice topologies. Please use", "AxisType.Explicit,) * n"),
+    ("NameError", "Found an unbound axis name: zz. To fix this, please call psum under `jax.shard_map`.", "shard_map"),
+    ("ValueError", "Gathering global non-fully-addressable arrays only supports tiled=True", "tiled"),
+    ("ValueError", "Passing non-trivial shardings for numpy inputs is not allowed. To fix", "device_put"),
+    ("ValueError", "is only valid for values of rank at least 2, but was applied to a value of rank 1.", "leave"),
+    ("AttributeError", "module 'jax' has no attribute 'tree_map'", "jax.tree.map"),
+    ("ImportError", "cannot import name 'PositionalSharding' from 'jax.sharding'", "NamedSharding"),
+    ("AttributeError", "jax.device_put_sharded is deprecated; use jax.device_put instead.", "NamedSharding"),
+    ("ValueError", "`visualize_sharding` only works for shapes with 1 and 2 dimensions.", "vars"),
+    ("RuntimeError", "Array has been deleted with shape=float32[8].", "donated"),
+    ("AssertionError", "sync_global_devices name mismatch ('a0'). Expected: [ 468 182]; got: 468.", "same name"),
+    ("RuntimeError", "jax_num_cpu_devices config should be updated before backends are initialized", "--devices"),
+    (
+        "RuntimeError",
+        "jax_num_cpu_devices config should be updated before backends are initialized",
+        "leave the line out",
+    ),
+    ("RuntimeError", "asyncio.run() cannot be called from a running event loop", "event loop already"),
+    ("RuntimeError", "Runner.run() cannot be called from a running event loop", "event loop already"),
+    ("RuntimeError", "Cannot run the event loop while another loop is running", "event loop already"),
+    ("RuntimeError", "This event loop is already running", "event loop already"),
+    ("RuntimeError", "Already running asyncio in this thread", "event loop already"),
+    ("AttributeError", "Can't get attribute 'square' on <module '__main__' (built-in)>", "%%writefile"),
+    ("AttributeError", "Can't pickle local object 'f.<locals>.g'", "%%writefile"),
+    ("PicklingError", "Can't pickle <class '__main__.C'>: attribute lookup C on __main__ failed", "%%writefile"),
+    ("ModuleNotFoundError", "No module named 'einops'", "`%mhjax pip install einops`"),
+    ("ModuleNotFoundError", "No module named 'sklearn'", "`%mhjax pip install scikit-learn`"),
+    ("ModuleNotFoundError", "No module named 'helpers'", "`%mhjax sync`"),
+    ("JaxRuntimeError", "INTERNAL: NCCL: Duplicate GPU detected : rank 1 and rank 0", "one process per GPU"),
+]
+
+
+@pytest.mark.parametrize(("ename", "evalue", "word"), KNOWN, ids=[evalue[:30] for _, evalue, _ in KNOWN])
+def test_a_known_error_finds_its_cure(ename: str, evalue: str, word: str) -> None:
+    """The text of a known error finds a hint, and it is the one for that error."""
+    hint = find_hint(ename, evalue)
+    assert hint is not None
+    assert word in hint
+
+
+@pytest.mark.parametrize(
+    ("ename", "evalue"),
+    [
+        ("AssertionError", ""),
+        ("IndexError", "list index out of range"),
+        ("NameError", "name 'x' is not defined"),
+        ("ValueError", "cannot reshape array of size 64 into shape (7,-1)"),
+        ("ValueError", "Contracting dimensions are sharded and it is ambiguous"),
+        ("KeyError", "'tree_map'"),
+        ("", ""),
+    ],
+)
+def test_any_other_error_finds_none(ename: str, evalue: str) -> None:
+    """An error whose words could be anyone's gets no hint."""
+    assert find_hint(ename, evalue) is None
+
+
+ITERATED = ("jax._src.array", "ArrayImpl.__iter__")
+LONG_SPEC = ("jax._src.named_sharding", "named_sharding_to_xla_hlo_sharding")
+ALLGATHER = ("jax.experimental.multihost_utils", "_handle_array_process_allgather")
+
+
+@pytest.mark.parametrize(
+    ("error", "place", "word"),
+    [
+        (("AssertionError", ""), ITERATED, "walk"),
+        (("AssertionError", ""), ("jax._src.array", "_iter"), "walk"),
+        (("Abort", ""), ("click.termui", "prompt"), "keyboard"),
+        (("AssertionError", ""), ("jax._src.core", "pvary"), "names a mesh axis"),
+        (("IndexError", "list index out of range"), LONG_SPEC, "more entries"),
+        (("IndexError", "list assignment index out of range"), LONG_SPEC, "more entries"),
+        (("ValueError", "cannot reshape array of size 3 into shape (2,2)"), ALLGATHER, "same number"),
+    ],
+)
+def test_a_place_tells_what_words_do_not(error: tuple[str, str], place: tuple[str, str], word: str) -> None:
+    """Words that are anyone's are known by the function of JAX that says them; from elsewhere they find nothing."""
+    assert word in (find_hint(*error, site=ErrorSite(*place)) or "")
+    assert find_hint(*error, site=ErrorSite("__main__", "<module>")) is None
+    assert find_hint(*error, site=ErrorSite(f"{place[0]}_of_mine", place[1])) is None
+
+
+FETCHED = "Fetching value for `jax.Array` that spans non-addressable"
+X = {"x": True}
+
+
+@pytest.mark.parametrize(
+    ("error", "site", "code", "words"),
+    [
+        ((FETCHED,), ErrorSite(expression="np.asarray(x)", names=X, top_level=True), "", "`%mhjax pull x`"),
+        ((FETCHED,), ErrorSite(expression="np.asarray(w)", names={"w": True}, top_level=True), "", "`%mhjax pull w`"),
+        ((FETCHED,), ErrorSite(expression="np.asarray(w)", names={"w": True}), "", "`%mhjax pull x`"),
+        ((FETCHED,), ErrorSite(expression="np.asarray(w)", names={"w": True}), "", "w.addressable_shards"),
+        ((FETCHED,), ErrorSite(), "np.asarray(w)", "x.addressable_shards"),
+        (("Array has been deleted",), ErrorSite(expression="step(w)", names={"w": True}), "", "w was donated"),
+        (("Array has been deleted",), ErrorSite(expression="step(w, x)", names=X | {"w": True}), "", "It was donated"),
+        (("jax_num_cpu_devices config should be updated before backends are initialized",), ErrorSite(),
+         "jax.config.update('jax_num_cpu_devices', 16)", "--devices 16."),
+        (("... array axis 1 is partitioned 4 times, but the dimension size is 10 (full",), ErrorSite(), "", "1 to 12,"),
+        (("sync_global_devices name mismatch ('here').",), ErrorSite(), "", "'here'"),
+        (("Length of device assignment 1 is not equal to the size of the mesh 4",), ErrorSite(), "y = w.at[0].add(1.0)",
+         "w.at[i].add(value, out_sharding="),
+        (("Length of device assignment 1 is not equal to the size of the mesh 4",), ErrorSite(), "w.at[0].get()", "pass it"),
+    ],
+)  # fmt: skip
+def test_a_cure_speaks_of_the_users_own(error: tuple[str], site: ErrorSite, code: str, words: str) -> None:
+    """Names, axes and sizes are the user's where they are known, and stand-ins where they are not."""
+    assert words in (find_hint("Error", *error, site=site, code=code) or "")
+
+
+@pytest.mark.parametrize(
+    ("ename", "evalue", "word"),
+    [
+        ("AttributeError", "module 'jax' has no attribute 'tree_leaves'", "jax.tree.leaves"),
+        ("ImportError", "cannot import name 'use_mesh' from 'jax.sharding' (/somewhere.py)", "jax.set_mesh"),
+        ("ModuleNotFoundError", "No module named 'jax.experimental.maps'", "jax.shard_map"),
+        ("AttributeError", "jax.device_put_replicated is deprecated; use jax.device_put instead.", "jax.device_put"),
+        ("AttributeError", "module 'jax' has no attribute 'tree_leafs'", ""),
+        ("AttributeError", "module 'mine' has no attribute 'tree_leaves'", ""),
+        ("ImportError", "cannot import name 'tree_map' from 'jaxy'", ""),
+        ("KeyError", "module 'jax' has no attribute 'tree_leaves'", ""),
+    ],
+)
+def test_names_that_moved(ename: str, evalue: str, word: str) -> None:
+    """A name that JAX had finds its successor, in each way to ask for it; any other name finds nothing."""
+    hint = find_hint(ename, evalue)
+    assert word in hint if hint else not word
+
+
+def test_hints_are_sentences() -> None:
+    """A hint ends as a sentence does, and is one paragraph."""
+    for ename, evalue, _ in KNOWN:
+        hint = find_hint(ename, evalue) or ""
+        assert hint.endswith(".")
+        assert "\n" not in hint
+
+
+def test_hints_name_verbs_that_exist() -> None:
+    """A cure sends nobody to a verb that this version lacks."""
+    named = set(re.findall(r"%mhjax (\w+)", (PACKAGE / "core" / "explain" / "cures.py").read_text()))
+    assert {"pull", "restart", "start"} <= named
+    assert named <= COMMANDS.keys()
+
+
+MIXED = (
+    "Received incompatible devices for jitted computation. Got argument {} of {} with shape float32[{}] and with device ids [{}] "
+    "on platform CPU and argument {} of {} with shape float32[{}] and with device ids [{}] on platform CPU"
+)
+LOCAL, GLOBAL = [[8], True, True, False, 1, 1, 1], [[8], False, True, False, 8, 2, 3]
+FEW, TURNED = [[8], False, True, False, 4, 4, 4], [[8], False, True, True, 8, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "arrays", "code", "words"),
+    [
+        (("x", "add", "8", "0, 1", "y", "add", "8", "1, 0"), {}, "a + b", "jax.device_put(b, a.sharding)"),
+        (("x", "add", "8@x", "0, 1", "y", "add", "8", "1, 0"), {}, "a + b", "jax.device_put(b, a.sharding)"),
+        (("x", "add", "8,8", "0, 1", "y", "add", "8", "1, 0"), {}, "a + b", "(b, NamedSharding(a.sharding.mesh, P()))"),
+        (("x", "add", "8", "0, 1, 2, 3", "y", "add", "8", "0, 1"), {}, "a + b", "a is on 4 devices and b on 2."),
+        (("x", "add", "8", "0, 1, 2", "y", "add", "8", "0, 1"), {"b": LOCAL}, "a + b", "np.asarray(b)"),
+        (("x", "add", "8", "0, 1, 2", "y", "add", "8", "3"), {"b": GLOBAL}, "a + b", "a is on 3 devices and b on 1."),
+        (("x", "add", "8", "0", "y", "add", "8", "1"), {}, "a + b", "jax.device_put(b, a.sharding)"),
+        (("v", "<f>", "8", "0", "w", "<f>", "8", "0, 1"), {"a": LOCAL, "b": GLOBAL}, "f(a, b)", "np.asarray(a)"),
+        (
+            ("v", "<f>", "8", "0", "w", "<f>", "8", "0, 1"),
+            {},
+            "f(a, b)",
+            "Argument v of <f> is on this rank's own device",
+        ),
+        (("args[0]", "g", "8", "0, 1", "args[1]", "g", "8", "1, 0"), {}, "g([a, b])", "argument args[1] of g"),
+    ],
+)
+def test_arrays_on_other_devices(arguments: tuple[str, ...], arrays: dict[str, Any], code: str, words: str) -> None:
+    """Two arrays that cannot meet: the cure is for the devices that they are really on."""
+    site = ErrorSite(expression=code, names=dict.fromkeys("ab", True), arrays=arrays)
+    assert words in (find_hint("ValueError", MIXED.format(*arguments), site=site, code=code) or "")
+
+
+@pytest.mark.parametrize(
+    ("error", "other", "words"),
+    [
+        ("Mesh for all inputs should be equal.", FEW, "a is on 8 devices and b on 4."),
+        (
+            "Mesh for all inputs should be equal.",
+            LOCAL,
+            "jax.device_put(np.asarray(b), NamedSharding(a.sharding.mesh, P()))",
+        ),
+        ("Mesh for all inputs should be equal.", TURNED, "jax.device_put(b, a.sharding)"),
+        ("add got incompatible shardings", TURNED, "jax.device_put(b, a.sharding)"),
+        ("add got incompatible shardings", GLOBAL, "jax.sharding.reshard(b, a.sharding)"),
+        (
+            "add got incompatible shardings",
+            FEW,
+            "jax.make_array_from_callback(values.shape, NamedSharding(a.sharding.mesh",
+        ),
+    ],
+)
+def test_explicit_arrays_that_cannot_meet(error: str, other: list[Any], words: str) -> None:
+    """JAX compares axes before devices: what it says of those may hide that the devices are others."""
+    site = ErrorSite(expression="a + b", names=dict.fromkeys("ab", True), arrays={"a": GLOBAL, "b": other})
+    ename = "ValueError" if error.startswith("Mesh") else "ShardingTypeError"
+    assert words in (find_hint(ename, error, site=site, code="a + b") or "")
+
+
+@pytest.mark.parametrize("arrays", [{"x": None}, {"x": []}, {"x": [1, 2, 3, 4]}, {"x": "local"}])
+def test_facts_that_cannot_be_read_are_none(arrays: dict[str, Any]) -> None:
+    """What a rank says of an array is checked before it is believed."""
+    assert ErrorSite(arrays=arrays).find_array_facts("x") is None
+
+
+def test_every_cure_is_met_by_a_case() -> None:
+    """No row of the table is without a case of this file: none is there that cannot match."""
+    said = [evalue for _, evalue, _ in KNOWN]
+    said += ["", "list index out of range", "cannot reshape array of size 3", "array axis 0 is partitioned 2 times"]
+    unmet = [cure.pattern.pattern for cure in HINTS if not any(cure.pattern.search(text) for text in said)]
+    assert unmet == []
+
+
+def test_arguments_of_a_script_are_no_list_like_others() -> None:
+    """Only the code tells what an index out of range was about; of any other list nothing is said."""
+    said = find_hint("IndexError", "list index out of range", code="n = int(sys.argv[1])")
+    assert said is not None
+    assert "jax.process_index()" in said
+    assert find_hint("IndexError", "list index out of range", code="n = rows[1]") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "awaits"),
+    [
+        ("asyncio.run(answer())", "`await answer()`"),
+        ("x = loop.run_until_complete(answer(1, k=2))", "`await answer(1, k=2)`"),
+        ("with asyncio.Runner() as r: print(r.run(answer()))", "`await answer()`"),
+        ("for x in asyncio.run(answers()):", "`await answers()`"),
+        ("anyio.run(answer, 1)", "`await answer(1)`"),
+        ("anyio.run(answer)", "`await answer()`"),
+        ("asyncio.run(", "`await` and the coroutine"),
+        ("main()", "`await` and the coroutine"),
+        ("run(" * 3000, "`await` and the coroutine"),
+    ],
+)
+def test_what_is_awaited_is_the_users_own(code: str, awaits: str) -> None:
+    """The cure writes the line that takes the place of the call."""
+    assert awaits in (find_hint("RuntimeError", "This event loop is already running", code=code) or "")

@@ -1,0 +1,57 @@
+"""Which result a notebook opens its panel over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mhnb.magics.session import Session, locations_from_cluster
+from mhnb.view.html import RankLocations
+from tests.support.view_samples import cell, out
+
+
+def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both number theirs from 1; meant is the cluster that one works with, else the one that has such a cell."""
+    opened: list[Any] = []
+
+    class Panel:
+        def __init__(self, result: Any, *_: object, **__: object) -> None:
+            opened.append(result)
+
+        def open(self) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+        def finish(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr("mhnb.magics.session.ResultPanel", Panel)
+    notebook = Session(shell=None)
+    ran = {
+        (name, seq): replace(cell([out(f"{name} {seq}")]), seq=seq)
+        for name, seq in (("a", 1), ("a", 2), ("b", 3), ("a", 3), ("b", 1))
+    }
+    for (name, _), result in ran.items():
+        notebook._store_result(name, result, RankLocations())
+    for seq, meant in ((None, ("b", 1)), (1, ("b", 1)), (2, ("a", 2)), (3, ("b", 3))):
+        assert notebook.open_panel(seq)
+        assert opened[-1] is ran[meant]
+    assert not notebook.open_panel(4)
+    assert not Session(shell=None).open_panel(None)
+
+
+@pytest.mark.parametrize(
+    ("told", "is_local", "folder"),
+    [("/nb/train.ipynb", True, "/nb"), ("/nb/train.ipynb", False, ""), ("train.ipynb", True, ""), ("", True, "")],
+)
+def test_the_notebooks_folder_is_what_the_server_tells(told: str, is_local: bool, folder: str) -> None:  # noqa: FBT001  # a case's value
+    """From there JupyterLab opens a log; a log of another machine it opens nowhere."""
+    shape = SimpleNamespace(is_local=is_local)
+    cluster: Any = SimpleNamespace(ranks=(), name="demo", shape=shape)
+    assert locations_from_cluster(cluster, {"JPY_SESSION_NAME": told}).notebook_dir == folder
+    assert locations_from_cluster(cluster).notebook_dir == ""

@@ -1,0 +1,388 @@
+"""What a rank says, from wherever, in order and by cell. Every test talks to a real process."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cell_process import CellProcess
+
+
+@pytest.fixture(scope="module")
+def rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellProcess]:
+    """A process that the tests of this module share."""
+    with CellProcess(tmp_path_factory.mktemp("rank")) as process:
+        yield process
+
+
+@pytest.fixture
+def own_rank(tmp_path: Path) -> Iterator[CellProcess]:
+    """A process that the test may end."""
+    with CellProcess(tmp_path) as process:
+        yield process
+
+
+def test_order_of_prints_displays_and_stderr(rank: CellProcess) -> None:
+    """What a cell says comes in the order it was said, unfinished lines too."""
+    said = rank.run("""
+import sys
+from IPython.display import display, HTML
+print("a", end="")
+print("b", file=sys.stderr, end="")
+print("c", end="")
+display(HTML("<i>d</i>"))
+print("e")
+"f"
+""")
+    assert [event[0] for event in said.events] == ["stdout", "stderr", "stdout", "display", "stdout", "result"]
+    assert [event[1] for event in said.events[:3]] == ["a", "b", "c"]
+
+
+def test_streams_look_as_programs_expect(rank: CellProcess) -> None:
+    """The streams have a descriptor, an encoding and names, and are no terminal."""
+    said = rank.run("""
+import sys
+for s in (sys.stdout, sys.stderr):
+    print(s.fileno(), s.encoding, s.isatty(), s.writable(), s.name, s.closed)
+""")
+    assert said.stdout == "1 utf-8 False True <stdout> False\n2 utf-8 False True <stderr> False\n"
+
+
+def test_closing_stdout_does_not_silence_the_rank(rank: CellProcess) -> None:
+    """A cell that closes sys.stdout has not closed it for the cells after it."""
+    rank.run("import sys; sys.stdout.close()")
+    assert rank.run("print('still here')").stdout == "still here\n"
+
+
+def test_odd_text(rank: CellProcess) -> None:
+    """Text outside ASCII comes through, and lone surrogates come escaped."""
+    assert rank.run("print('né 日本 \\udc80 \\0')").stdout == "né 日本 \\udc80 \0\n"
+
+
+def test_bytes_to_stdout(rank: CellProcess) -> None:
+    """sys.stdout.buffer takes bytes, also a character cut in two, in order with the text."""
+    said = rank.run("""
+import sys
+print("text")
+sys.stdout.buffer.write("né\\n".encode()[:2])
+sys.stdout.buffer.write(memoryview("né\\n".encode()[2:]))
+print("more")
+""")
+    assert said.stdout == "text\nné\nmore\n"
+
+
+def test_redirected_streams(rank: CellProcess) -> None:
+    """redirect_stdout and %%capture take a cell's output, as everywhere."""
+    said = rank.run("""
+import contextlib, io
+with contextlib.redirect_stdout(io.StringIO()) as caught:
+    print("caught")
+caught.getvalue()
+""")
+    assert (said.stdout, said.result) == ("", "'caught\\n'")
+    assert rank.run("%%capture kept\nprint('kept'); 1").events == []
+    assert rank.run("kept.stdout").result == "'kept\\n'"
+
+
+def test_logging_to_stderr(rank: CellProcess) -> None:
+    """A logging handler made in one cell writes into the cells after it."""
+    rank.run("import logging; handler = logging.StreamHandler(); logging.getLogger('t').addHandler(handler)")
+    assert rank.run("logging.getLogger('t').warning('careful')").stderr == "careful\n"
+
+
+def test_prints_from_c(rank: CellProcess) -> None:
+    """What C code prints belongs to the cell, unfinished lines and stderr too."""
+    said = rank.run("""
+import ctypes, os
+c = ctypes.CDLL(None)
+c.puts(b"a line from C")
+c.printf(b"%d without an end", 42)
+os.write(2, b"straight to stderr\\n");
+""")
+    assert said.stdout == "a line from C\n42 without an end"
+    assert said.stderr == "straight to stderr\n"
+
+
+def test_c_prints_show_while_the_cell_runs(rank: CellProcess) -> None:
+    """C output of a cell that runs on is shown before its end."""
+    seq = rank.begin("""
+import ctypes, time
+ctypes.CDLL(None).puts(b"C says hello")
+while not globals().get("enough"):
+    time.sleep(0.01)
+""")
+    rank.wait_for_output(seq, "C says hello\n")
+    rank.interrupt()
+    assert rank.finish(seq).ended.outcome == "interrupted"
+
+
+def test_subprocesses_keep_their_place(rank: CellProcess) -> None:
+    """What a subprocess or a forked child writes stands between what was printed before and after it."""
+    said = rank.run("""
+import os, subprocess
+print("one")
+subprocess.run(["echo", "two"])
+print("three")
+os.system("echo four")
+print("five")
+child = os.fork()
+if child == 0:
+    print("six")
+    os._exit(0)
+os.waitpid(child, 0)
+print("seven")
+""")
+    assert said.stdout.split() == ["one", "two", "three", "four", "five", "six", "seven"]
+
+
+def test_a_forked_child_never_answers(rank: CellProcess) -> None:
+    """A child that returns from the cell ends there; the rank answers once."""
+    said = rank.run("""
+import os
+from IPython.display import display
+child = os.fork()
+if child == 0:
+    display("shown by the child")
+else:
+    os.waitpid(child, 0)
+    print("parent")
+""")
+    assert said.ended.outcome == "ok"
+    assert "shown by the child" in said.stdout
+    assert said.stdout.endswith("parent\n")
+    assert rank.run("1").result == "1"
+
+
+def test_multiprocessing(rank: CellProcess) -> None:
+    """Prints of forked worker processes are the cell's."""
+    said = rank.run("""
+import multiprocessing
+def work(n): print("worker", n, flush=True)
+worker = multiprocessing.get_context("fork").Process(target=work, args=(7,))
+worker.start(); worker.join()
+""")
+    assert said.stdout == "worker 7\n"
+
+
+def test_threads_print_into_their_cell(rank: CellProcess) -> None:
+    """Prints of a cell's threads are the cell's."""
+    said = rank.run("""
+import threading
+threads = [threading.Thread(target=print, args=("from thread", n)) for n in range(20)]
+for t in threads: t.start()
+for t in threads: t.join()
+""")
+    assert sorted(said.stdout.splitlines()) == sorted(f"from thread {n}" for n in range(20))
+
+
+def test_a_thread_keeps_its_cell(rank: CellProcess) -> None:
+    """What a thread of an older cell says while a newer one runs comes as the older one's late output."""
+    older = rank.run("""
+import threading
+go, gone = threading.Event(), threading.Event()
+def speak():
+    go.wait()
+    print("an older thread")
+    threading.Thread(target=lambda: (print("its own thread"), gone.set())).start()
+threading.Thread(target=speak).start()
+""")
+    newer = rank.run("print('newer'); go.set(); gone.wait(); print('end')")
+    assert newer.stdout == "newer\nend\n"
+    rank.wait_for_output(older.ended.seq, "its own thread\n")
+
+
+def test_output_after_the_end(rank: CellProcess) -> None:
+    """Output between cells, displays too, is sent for the cell that it belongs to."""
+    said = rank.run("""
+import threading
+from IPython.display import display
+may_speak = threading.Event()
+def speak():
+    may_speak.wait()
+    display("a display")
+    print("late")
+threading.Thread(target=speak).start()
+import asyncio
+asyncio.get_running_loop().call_later(0.05, may_speak.set)
+""")
+    assert said.events == [["result", *said.events[0][1:]]]
+    rank.wait_for_output(said.ended.seq, "late\n")
+
+
+def test_a_pool_works_for_whoever_asks(rank: CellProcess) -> None:
+    """Work given to an older cell's pool belongs to the cell that gives it."""
+    rank.run(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "pool = ThreadPoolExecutor(1); pool.submit(print, 1).result()"
+    )
+    assert rank.run("pool.submit(print, 'mine').result()").stdout == "mine\n"
+    assert rank.run("import asyncio; await asyncio.to_thread(print, 'mine too')").stdout == "mine too\n"
+
+
+def test_a_task_keeps_its_cell(rank: CellProcess) -> None:
+    """A background task of an older cell speaks for the older one."""
+    older = rank.run("""
+import asyncio
+proceed = asyncio.Event()
+async def later():
+    await proceed.wait()
+    print("from the task")
+task = asyncio.ensure_future(later())
+await asyncio.sleep(0)
+""")
+    newer = rank.run("proceed.set(); await task; print('awaited')")
+    assert newer.stdout == "awaited\n"
+    rank.wait_for_output(older.ended.seq, "from the task\n")
+
+
+def test_live_output(rank: CellProcess) -> None:
+    """A long cell's output is sent while it runs, once, and its end carries only the rest."""
+    seq = rank.begin("""
+import time
+print("early")
+while not globals().get("enough"):
+    time.sleep(0.01)
+""")
+    rank.wait_for_output(seq, "early\n")
+    rank.interrupt()
+    assert rank.finish(seq).stdout == ""
+
+
+def test_a_short_cell_sends_one_message(rank: CellProcess) -> None:
+    """A short cell's output is in its one reply."""
+    said = rank.run("print('x')")
+    assert said.live == []
+    assert said.stdout == "x\n"
+
+
+def test_many_lines_are_bounded(rank: CellProcess) -> None:
+    """100,000 lines come as a head and a tail with the gap counted, and the log has every line."""
+    said = rank.run("for i in range(100_000): print('one of many lines', i)")
+    lines = said.stdout.splitlines()
+    assert lines[0] == "one of many lines 0"
+    assert lines[-1] == "one of many lines 99999"
+    whole = sum(len(f"one of many lines {i}\n") for i in range(100_000))
+    kept = sum(len(event[1]) for event in said.events if event[0] == "stdout")
+    assert kept + sum(event[2] for event in said.events if event[0] == "omitted") == whole
+    # A head and a tail of half a megabyte each, and something for each live message of a cell that takes long.
+    assert kept < 1.5 * (1 << 20) + len(said.live) * (1 << 14)
+    assert rank.log.count("one of many lines") == 100_000
+
+
+def test_a_killed_rank_leaves_its_lines(own_rank: CellProcess) -> None:
+    """After kill -9 the log has every finished line, and the native file what C printed."""
+    seq = own_rank.begin("""
+import ctypes, os, signal
+for i in range(1000): print("line", i)
+ctypes.CDLL(None).puts(b"C's last line")
+os.kill(os.getpid(), signal.SIGKILL)
+""")
+    assert own_rank.process.wait() == -signal.SIGKILL, seq
+    assert own_rank.log.splitlines() == [f"line {i}" for i in range(1000)]
+    assert (own_rank.folder / "out").read_text() == "C's last line\n"
+
+
+def test_log_has_everything(own_rank: CellProcess) -> None:
+    """The log holds both streams and native output; unfinished lines are ended with their cell."""
+    own_rank.run("import sys, os; print('a'); print('b', file=sys.stderr); os.write(1, b'c\\n'); print('d', end='')")
+    own_rank.run("print('e')")
+    assert sorted(own_rank.log.splitlines()) == ["a", "b", "c", "d", "e"]
+
+
+def test_log_is_private(own_rank: CellProcess) -> None:
+    """Nobody else may read what a rank says."""
+    own_rank.run("pass")
+    for name in ("log", "out", "err"):
+        assert (own_rank.folder / name).stat().st_mode & 0o077 == 0
+
+
+def test_output_before_the_first_cell_is_for_the_log(tmp_path: Path) -> None:
+    """What was written before there was a cell is no cell's output."""
+    (tmp_path / "out").write_text("[Gloo] Rank 0 is connected\n")
+    with CellProcess(tmp_path) as rank:
+        assert rank.run("print('first')").stdout == "first\n"
+        assert "Gloo" in rank.log
+
+
+ODD_DISPLAY = """
+from IPython.display import display
+class Picture:
+    def _repr_png_(self): return b"\\x89PNG"
+class Odd:
+    def _repr_mimebundle_(self, **_):
+        circle = {}
+        circle["self"] = circle
+        data = {"text/plain": "odd", "application/json": {"set": {1}, "kind": Odd}, "application/x-circle": circle}
+        return data, {"application/json": {"root": frozenset({2})}}
+display(Picture())
+Odd()
+"""
+
+
+def test_what_json_has_no_form_for_is_shown_all_the_same(rank: CellProcess) -> None:
+    """A picture given as bytes travels as base64, as Jupyter has it; odder things as numbers, lists or their repr."""
+    picture, odd = rank.run(ODD_DISPLAY).events
+    assert picture[1]["image/png"] == "iVBORw=="
+    assert odd[1]["application/json"] == {"set": [1], "kind": "<class '__main__.Odd'>"}
+    assert odd[1]["application/x-circle"] == "{'self': {...}}"
+    assert odd[2] == {"application/json": {"root": [2]}}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "sys.stdout.detach()",
+        "sys.stderr.detach()",
+        "sys.stdout.buffer.close()",
+        "sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')",
+        "sys.stdout = sys.stderr = None",
+        "sys.stdout = io.StringIO()",
+        "sys.stdout = open(os.devnull, 'w'); sys.stdout.close()",
+        "sys.stdout.flush = lambda: 1 / 0",
+        "sys.stdout.reconfigure(encoding='utf-16', line_buffering=False)",
+        "sys.__stdout__.close()",
+        "sys.__stdout__ = sys.__stderr__ = 3",
+        "os.close(1); os.close(2)",
+        "os.dup2(os.open(os.devnull, os.O_WRONLY), 1)",
+        "os.getpid = lambda: 1",
+        "os.fstat = os.pread = None",
+        "sys.displayhook = lambda value: None",
+        "threading.excepthook = None",
+        "sys.setrecursionlimit(60)",
+        "warnings.simplefilter('error')",
+        "os.environ.clear()",
+        "atexit._clear()",
+        "globals().clear()",
+        "__builtins__ = None",
+        "where = tempfile.mkdtemp(); os.chdir(where); os.rmdir(where)",
+    ],
+)
+def test_whatever_a_cell_replaces_the_next_one_is_seen(tmp_path: Path, source: str) -> None:
+    """A cell may close, detach and replace what is the process's; it ends, and what the next one says is seen."""
+    with CellProcess(tmp_path) as rank:
+        said = rank.run(f"import atexit, io, os, sys, tempfile, threading, warnings\n{source}")
+        assert said.ended.outcome == "ok"
+        after = rank.run("print('alive')\n41 + 1")
+        assert (after.ended.outcome, after.stdout, after.result) == ("ok", "alive\n", "42")
+        assert rank.run("1 / 0").error[1] == "ZeroDivisionError"
+
+
+def test_a_stream_that_a_cell_leaves_behind_is_said(own_rank: CellProcess) -> None:
+    """It takes nothing from the cells after it, and the cell that left it there says so."""
+    said = own_rank.run("import io, sys\nsys.stdout = io.StringIO()\nprint('into it')\nkept = sys.stdout")
+    assert said.stderr == "mhnb: this cell replaced sys.stdout; from the next cell on it is the notebook's again\n"
+    assert own_rank.run("print('seen'); kept.getvalue()").stdout == "seen\n"
+
+
+def test_a_stream_that_passes_on_what_it_takes_stays(own_rank: CellProcess) -> None:
+    """A wrapper around a rank's own stream goes on with it from cell to cell."""
+    own_rank.run(
+        "import sys\nclass Tee:\n    def __init__(self, out): self.out, self.seen = out, []\n"
+        "    def write(self, text): self.seen.append(text); return self.out.write(text)\n"
+        "    def flush(self): self.out.flush()\nsys.stdout = Tee(sys.stdout)"
+    )
+    assert own_rank.run("print('both')").stdout == "both\n"
+    assert own_rank.run("sys.stdout.seen").result == "['both', '\\n']"

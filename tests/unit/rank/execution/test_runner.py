@@ -1,0 +1,893 @@
+"""How a cell runs on a rank: IPython's whole meaning, one answer each, interrupts that lose nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import ANY
+
+import nbformat
+import nbformat.v4
+import pytest
+
+from mhnb.core.messages import CellEnded, InterruptDelivered, RankStatus, RunCell, SkipCell
+from mhnb.view.ansi import strip_ansi
+from tests.support.cell_process import CellProcess
+
+
+@pytest.fixture(scope="module")
+def rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellProcess]:
+    """A process that the tests of this module share."""
+    with CellProcess(tmp_path_factory.mktemp("rank")) as process:
+        yield process
+
+
+@pytest.fixture
+def own_rank(tmp_path: Path) -> Iterator[CellProcess]:
+    """A process whose cells are numbered from 1."""
+    with CellProcess(tmp_path, generation=3) as process:
+        yield process
+
+
+# -- what a cell means
+
+
+@pytest.mark.parametrize(
+    ("source", "result"),
+    [
+        ("1 + 1", "2"),
+        ("x = 5\nx", "5"),
+        ("1 + 1;", None),
+        ("x = 3", None),
+        ("None", None),
+        ("'a;b'", "'a;b'"),
+        ("for i in range(3): i", None),
+        ("", None),
+        ("  \n", None),
+        ("# only a remark", None),
+    ],
+)
+def test_last_expression(rank: CellProcess, source: str, result: str | None) -> None:
+    """The value of the last expression is shown, unless a semicolon ends it."""
+    said = rank.run(source)
+    assert (said.ended.outcome, said.result) == ("ok", result)
+
+
+@pytest.mark.parametrize("source", ["In [1]: pasted = 5", "In [1]: pasted = 5\n   ...: pasted"])
+def test_a_pasted_prompt_is_taken_away(rank: CellProcess, source: str) -> None:
+    """`In [1]: x = 5` is Python too, an annotation of In[1]; IPython's users mean x."""
+    rank.run("pasted = None")
+    assert rank.run(source).ended.outcome == "ok"
+    assert rank.run("pasted").result == "5"
+
+
+def test_a_macro_runs_by_its_name(own_rank: CellProcess) -> None:
+    """A name alone is Python too, and would only show the macro."""
+    own_rank.run("print('ran')")
+    own_rank.run("%macro -q again 1")
+    assert own_rank.run("again").stdout.endswith("ran\n")
+
+
+def test_a_doubtful_escape_is_told_once(own_rank: CellProcess) -> None:
+    """The parser's look at a cell beforehand says nothing of its own."""
+    own_rank.run("import warnings; warnings.simplefilter('always')\nx = 1")
+    said = own_rank.run(r"y = '\d'" + "\nz = 1")
+    assert said.stderr.count("invalid escape") == 1
+
+
+def test_variables_persist(rank: CellProcess) -> None:
+    """What a cell defines is there in the cells after it."""
+    rank.run("kept = [1]\ndef double(v): return 2 * v")
+    assert rank.run("double(kept)").result == "[1, 1]"
+
+
+def test_in_out_and_underscores(own_rank: CellProcess) -> None:
+    """_, Out, In and the numbered names follow the cells' numbers, skipped cells and empty ones included."""
+    own_rank.run("41 + 1")
+    assert own_rank.skip().outcome == "skipped"
+    own_rank.run("")
+    assert own_rank.run("_, Out[1], _1, In[1], In[2], In[3], _i1, get_ipython().execution_count").result == (
+        "(42, 42, 42, '41 + 1', '', '', '41 + 1', 5)"
+    )
+    said = own_rank.run("sorted(Out), len(In)")
+    assert said.result == "([1, 4], 6)"
+    assert said.outputs[-1]["execution_count"] == 5
+
+
+def test_history_magics(own_rank: CellProcess) -> None:
+    """%history and _i name the session's cells."""
+    own_rank.run("first = 1")
+    own_rank.run("second = 2")
+    assert own_rank.run("%history 1-2").stdout == "first = 1\nsecond = 2\n"
+    assert own_rank.run("_i, _ii").result == "('%history 1-2', 'second = 2')"
+
+
+def test_await(rank: CellProcess) -> None:
+    """Top-level await works, on the loop that the rank already runs."""
+    said = rank.run("import asyncio\nawait asyncio.sleep(0)\nprint('slept')\nasync def f(): return 7\nawait f()")
+    assert (said.ended.outcome, said.stdout, said.result) == ("ok", "slept\n", "7")
+
+
+def test_async_with_and_for(rank: CellProcess) -> None:
+    """async for and async with at top level work too."""
+    said = rank.run("async def gen():\n    yield 1\n    yield 2\nasync for v in gen():\n    print(v)")
+    assert said.stdout == "1\n2\n"
+
+
+def test_the_word_await_alone_does_not_need_the_loop(rank: CellProcess) -> None:
+    """A cell that merely mentions await runs like any other."""
+    assert rank.run("'await'").result == "'await'"
+
+
+def test_main_thread(rank: CellProcess) -> None:
+    """Cells run on the main thread, awaiting ones too."""
+    source = "import threading; threading.current_thread() is threading.main_thread()"
+    assert rank.run(source).result == "True"
+    assert rank.run("import asyncio; await asyncio.sleep(0)\n" + source).result == "True"
+
+
+def test_shell_escape(rank: CellProcess) -> None:
+    """! runs a command and shows what it says; its value can be taken."""
+    assert rank.run("!echo hello && echo there").stdout == "hello\nthere\n"
+    assert rank.run("listed = !echo a b\nlisted").result == "['a b']"
+    said = rank.run("import jax\nprint('before')\n!echo said >&2; exit 3\nprint('after')\n_exit_code")
+    assert (said.stdout, said.stderr, said.result) == ("before\nsaid\nafter\n", "", "3")
+    assert rank.run("y, z = 7, '{y}'\n!echo $y {y} {z} {{y}} \"it's\"").stdout == "7 7 {y} {y} it's\n"
+    assert rank.run("def f(y):\n    get_ipython().system('echo $y')\nf(8)").stdout == "8\n"
+    assert "not supported" in str(rank.run("!sleep 5 &").error)
+
+
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash", "fish", "tcsh"])
+def test_a_command_has_nothing_to_read(rank: CellProcess, shell: str) -> None:
+    """What asks something reads the end at once, instead of waiting for ever; its output is a terminal's; in any language of a shell."""
+    if (found := shutil.which(shell)) is None:
+        pytest.skip(f"{shell} is not installed")
+    rank.run(f"import os; own = os.environ.get('SHELL'); os.environ['SHELL'] = {found!r}")
+    said = rank.run("!cat; sh -c 'test -t 1 && echo terminal'; echo the end")
+    rank.run("os.environ.pop('SHELL'); os.environ.update({'SHELL': own} if own else {})")
+    assert said.stdout == "terminal\nthe end\n"
+
+
+def test_no_deadlock_is_warned_of(rank: CellProcess) -> None:
+    """What `!` forks becomes another program at once."""
+    said = rank.run("import jax; jax.devices()\n!echo said")
+    assert (said.stdout, said.stderr) == ("said\n", "")
+
+
+def test_time_magic(rank: CellProcess) -> None:
+    """%%time runs the cell, shows its value and its time."""
+    said = rank.run("%%time\nv = 2\nprint('in it')\nv * 2")
+    assert said.stdout.startswith("in it\n")
+    assert "Wall time" in said.stdout
+    assert said.result == "4"
+    assert rank.run("v").result == "2"
+
+
+def test_colours_of_a_terminal(rank: CellProcess) -> None:
+    """What draws with the colours of a terminal, as rich does for visualize_array_sharding, finds one of all colours."""
+    shown = rank.run("import os; [os.environ.get(name) for name in ('COLORTERM', 'FORCE_COLOR')]").result
+    assert shown == f"[{os.environ.get('COLORTERM', 'truecolor')!r}, '1']"
+
+
+def test_other_magics(rank: CellProcess, tmp_path: Path) -> None:
+    """%%bash, %%writefile, %run, %timeit and %who do what they do."""
+    bash = rank.run("%%bash\necho out\necho err >&2")
+    assert (bash.stdout, bash.stderr) == ("out\n", "err\n")
+    script = tmp_path / "script.py"
+    rank.run(f"%%writefile {script}\nprint('from the script')\nof_the_script = 1")
+    assert rank.run(f"%run {script}").stdout == "from the script\n"
+    assert rank.run("of_the_script").result == "1"
+    assert "loop" in rank.run("%timeit -n1 -r1 1").stdout
+    assert "of_the_script" in rank.run("%who").stdout
+
+
+def test_help(rank: CellProcess) -> None:
+    """name? shows help as a display, since no rank has a pager."""
+    (event,) = rank.run("len?").events
+    assert event[0] == "display"
+    assert "number of items" in event[1]["text/plain"]
+
+
+def test_display(rank: CellProcess) -> None:
+    """display() shows rich data, pictures as base64."""
+    said = rank.run("""
+from IPython.display import HTML, Image, display
+display(HTML("<b>bold</b>"))
+display(Image(data=bytes([0x89, 0x50, 0x4E, 0x47]) + b"\\r\\n\\x1a\\n" + bytes(24), format="png"))
+""")
+    assert said.outputs[0]["data"]["text/html"] == "<b>bold</b>"
+    assert said.outputs[1]["data"]["image/png"].strip() == "iVBORw0KGgoAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+    cell = nbformat.v4.new_code_cell(outputs=[nbformat.from_dict(o) for o in said.outputs])
+    nbformat.validate(nbformat.v4.new_notebook(cells=[cell]))
+
+
+def test_update_display(rank: CellProcess) -> None:
+    """A display is updated through its handle in its cell, and named by its id in a later one."""
+    said = rank.run("from IPython.display import display\nh = display('old', display_id='of-a-test')\nh.update('new')")
+    assert [o["data"]["text/plain"] for o in said.outputs] == ["'new'"]
+    later = rank.run("h.update('newer')")
+    assert later.events == [["update", {"text/plain": "'newer'"}, {}, "of-a-test"]]
+
+
+def test_clear_output(rank: CellProcess) -> None:
+    """clear_output drops what the cell has shown."""
+    said = rank.run("from IPython.display import clear_output\nprint('a')\nclear_output()\nprint('b')")
+    assert said.stdout == "b\n"
+
+
+def test_carriage_returns(rank: CellProcess) -> None:
+    """A progress line shows its last state."""
+    assert rank.run("for i in range(3): print(f'\\r{i} of 3', end='')").stdout == "2 of 3"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_figures(rank: CellProcess) -> None:
+    """A figure that a cell leaves open is shown once, at the cell's end, as a picture."""
+    said = rank.run(
+        "import matplotlib.pyplot as plt\nfig = plt.figure(figsize=(1, 1)); plt.plot([1, 2]);\nprint('drawn')"
+    )
+    assert [o["output_type"] for o in said.outputs] == ["stream", "display_data"]
+    assert said.outputs[1]["data"]["image/png"].startswith("iVBOR")
+    assert rank.run("plt.plot([1]); plt.show(); print('after')").outputs[0]["output_type"] == "display_data"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_figures_after_an_early_import(tmp_path: Path) -> None:
+    """Figures are shown too where the inline backend was imported before there was a shell, as a supervisor does."""
+    with CellProcess(tmp_path, preload=["matplotlib_inline.backend_inline"]) as rank:
+        said = rank.run("import matplotlib.pyplot as plt\nplt.figure(figsize=(1, 1)); plt.plot([1, 2]);")
+        assert [list(o["data"]) for o in said.outputs] == [["text/plain", "image/png"]]
+
+
+def test_main_module(rank: CellProcess) -> None:
+    """Cells are __main__: what they define can be pickled and its source be found."""
+    said = rank.run("""
+import inspect, pickle
+class Point:
+    def __init__(self, x): self.x = x
+def area(p): return p.x
+__name__, pickle.loads(pickle.dumps(Point(3))).x, inspect.getsource(area)
+""")
+    assert said.result == "('__main__', 3, 'def area(p): return p.x\\n')"
+
+
+# -- errors
+
+
+def test_error_has_its_place(rank: CellProcess) -> None:
+    """An error names the innermost line of the cell, and the traceback shows the cell's own lines and none of ours."""
+    said = rank.run("import json\ndef f():\n    return json.loads('{')   # here\n\nf()")
+    _, ename, evalue, traceback, line, code, at_s, _ = said.error
+    assert said.ended.outcome == "error"
+    assert (ename, line, code) == ("JSONDecodeError", 3, "return json.loads('{')   # here")
+    text = "\n".join(traceback)
+    assert f"[{said.ended.seq}]" in text
+    assert "line 5" in text
+    assert "here" in text
+    assert evalue in text
+    assert "mhnb" not in text
+    assert at_s >= 0
+
+
+def test_own_frames_are_hidden(rank: CellProcess) -> None:
+    """Where the rank's own code stands between the user's frames, the traceback leaves it out."""
+    said = rank.run(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "def fail(): return 1 / 0\n"
+        "ThreadPoolExecutor(1).submit(fail).result()"
+    )
+    text = "\n".join(said.error[3])
+    assert "fail" in text
+    assert "mhnb" not in text
+    assert said.error[4] == 2
+
+
+def test_an_error_that_is_false_is_one(rank: CellProcess) -> None:
+    """Whatever the user's class says of itself."""
+    said = rank.run("class Empty(Exception):\n    def __bool__(self): return False\nraise Empty('no')")
+    assert (said.ended.outcome, said.error[1]) == ("error", "Empty")
+
+
+def test_error_below_time_magic(rank: CellProcess) -> None:
+    """An error below %%time names the line of the cell."""
+    assert rank.run("%%time\na = 1\nb = a / 0\nprint(b)").error[4:6] == [3, "b = a / 0"]
+
+
+def test_error_from_elsewhere_has_no_line_of_this_cell(rank: CellProcess) -> None:
+    """A function of an older cell that fails is placed at the line of this cell that called it."""
+    rank.run("def older():\n    pass\n    raise KeyError('k')")
+    assert rank.run("1\n2\nolder()").error[4:6] == [3, "older()"]
+
+
+@pytest.mark.parametrize(
+    ("source", "site"),
+    [
+        ("1 / 0", ["__main__", "<module>", "", {}, False]),
+        (
+            "a = np.ones(3)\nb = 1 + np.broadcast_to(a, (2, 2))",
+            [ANY, ANY, "np.broadcast_to(a, (2, 2))", {"a": False}, True],
+        ),
+        ("é = {}\nx, y = 'ü', np.stack(é,\n  axis=[])", [ANY, ANY, "np.stack(é,\n  axis=[])", {"é": False}, True]),
+        ("def f(p):\n    np.broadcast_to(p, 2)\nf(a)", [ANY, ANY, "np.broadcast_to(p, 2)", {"p": False}, False]),
+        # Somebody else's code lies between the cell and NumPy: its names tell nothing.
+        ("import json\njson.dumps(1, default=a)\njson.JSONEncoder(default=f).encode(a)", [ANY, ANY, "", {}, False]),
+        ("f(a", [ANY, ANY, "", {}, False]),
+    ],
+)
+def test_an_error_tells_where_it_was_raised(rank: CellProcess, source: str, site: list[object]) -> None:
+    """The function that raised it, and the part of the cell that called straight into a library, with the arrays it names."""
+    rank.run("import numpy as np\na = np.ones(3)\ndef f(p):\n    np.broadcast_to(p, 2)")
+    assert rank.run(source).error[7] == site
+
+
+def test_a_made_up_traceback_tells_no_expression(rank: CellProcess) -> None:
+    """Whoever makes tracebacks of their own may put anything into them; the error is shown all the same."""
+    source = """
+import sys, types, numpy as np
+try:
+    np.broadcast_to(np.ones(3), 2)
+except ValueError as error:
+    trace = error.__traceback__
+    raise error.with_traceback(types.TracebackType(trace.tb_next, trace.tb_frame, 99999, 7777))
+"""
+    error = rank.run(source).error
+    assert error[1] == "ValueError"
+
+
+def test_syntax_error(rank: CellProcess) -> None:
+    """A syntax error is the cell's error, with its line."""
+    said = rank.run("a = 1\ndef :\n")
+    assert said.ended.outcome == "error"
+    assert (said.error[1], said.error[4], said.error[5]) == ("SyntaxError", 2, "def :")
+
+
+@pytest.mark.parametrize(
+    ("source", "ename"),
+    [
+        ("%no_such_magic", "UsageError"),
+        ("%%no_such_magic\n1", "UsageError"),
+        ("raise ExceptionGroup('several', [ValueError('one')])", "ExceptionGroup"),
+        ("return 5", "SyntaxError"),
+        ("class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd", "Odd"),
+        ("raise GeneratorExit", "GeneratorExit"),
+        ("await_me = 1\nawait await_me", "TypeError"),
+        ("class Shy:\n    def __repr__(self): raise KeyError('no repr')\nShy()", None),
+    ],
+)
+def test_every_error_is_told_once(rank: CellProcess, source: str, ename: str | None) -> None:
+    """Whatever a cell raises, there is one error and the outcome says so; a failing repr only shows its traceback."""
+    said = rank.run(source)
+    if ename is None:
+        assert "no repr" in str(said.events)
+    else:
+        assert (said.ended.outcome, said.error[1]) == ("error", ename)
+    assert rank.run("1").result == "1"
+
+
+def test_own_rendering_of_an_error(rank: CellProcess) -> None:
+    """An exception that renders itself is shown as it wants."""
+    said = rank.run(
+        "class Short(Exception):\n    def _render_traceback_(self): return ['short and sweet']\nraise Short"
+    )
+    assert said.error[3] == ["short and sweet"]
+
+
+_PROPERTY = "class Odd(Exception):\n    @property\n    def {name}(self): raise RuntimeError('not this')\n"
+_METHOD = "class Odd(Exception):\n    def {name}(self, *_): {does}\n"
+_META = "class Meta(type):\n    {does}\nclass Odd(Exception, metaclass=Meta): pass\n"
+
+
+@pytest.mark.parametrize(
+    "makes",
+    [
+        *(
+            _PROPERTY.format(name=name)
+            for name in (
+                "__class__",
+                "__cause__",
+                "__context__",
+                "__suppress_context__",
+                "__traceback__",
+                "__notes__",
+                "args",
+            )
+        ),
+        *(
+            _METHOD.format(name=name, does=does)
+            for name, does in (
+                ("__getattribute__", "raise RuntimeError"),
+                ("__getattribute__", "raise KeyboardInterrupt"),
+                ("__getattribute__", "return None"),
+                ("__getattr__", "return 5"),
+                ("__repr__", "raise RuntimeError"),
+                ("__bool__", "raise RuntimeError"),
+                ("__len__", "return 0"),
+                ("__eq__", "raise RuntimeError"),
+                ("_render_traceback_", "raise RuntimeError"),
+                ("_render_traceback_", "return [5]"),
+            )
+        ),
+        *(
+            _META.format(does=does)
+            for does in (
+                "__name__ = 5",
+                "def __getattribute__(cls, name): raise RuntimeError",
+                "def __getattr__(cls, name): raise RuntimeError",
+                "__module__ = property(lambda cls: 1 / 0)",
+            )
+        ),
+        "class Odd(Exception): __class__ = int; __cause__ = 'text'; __context__ = 3; __traceback__ = 'none'; __notes__ = 5\n",
+        (
+            "class Name(str):\n    def __str__(self): raise RuntimeError\n    __eq__ = __hash__ = __format__ = __str__\n"
+            "Odd = type(Name('Odd'), (Exception,), {})\n"
+        ),
+        "class Odd(Exception): pass\nOdd.__module__ = None\n",
+        (
+            "class Said(str):\n    def __str__(self): raise RuntimeError\n    __contains__ = splitlines = replace = __str__\n"
+            "class Odd(Exception):\n    def __str__(self): return Said('no')\n"
+        ),
+    ],
+)
+def test_an_error_is_read_however_its_class_answers(rank: CellProcess, makes: str) -> None:
+    """Name, text and line are those of the raise, nothing else is shown, and the next cell runs."""
+    said = rank.run(f"{makes}raise Odd('no')")
+    assert (said.ended.outcome, said.stdout, said.stderr) == ("error", "", "")
+    assert said.error[1:3] == ["Odd", "no"]
+    assert said.error[4:6] == [makes.count("\n") + 1, "raise Odd('no')"]
+    assert "mhnb" not in "\n".join(said.error[3])
+    assert rank.run("1").result == "1"
+
+
+@pytest.mark.parametrize(
+    "does", ["1 / 0", "return 5", "return str(self)", "raise KeyboardInterrupt", "raise SystemExit"]
+)
+def test_a_text_that_fails_is_named(rank: CellProcess, does: str) -> None:
+    """The error is the one that was raised, and its text says what its `__str__` raised."""
+    said = rank.run(f"class Mute(Exception):\n    def __str__(self): {does}\nraise Mute")
+    assert (said.ended.outcome, said.stderr, said.error[1], said.error[4]) == ("error", "", "Mute", 3)
+    assert said.error[2].startswith("<its __str__ raised ")
+
+
+def test_a_text_that_never_ends_can_be_interrupted(own_rank: CellProcess) -> None:
+    """The interrupt ends the `__str__`; the error stays the cell's."""
+    seq = own_rank.begin(
+        "class Slow(Exception):\n    def __str__(self):\n        print('asked')\n        while True: pass\nraise Slow"
+    )
+    own_rank.wait_for_output(seq, "asked\n")
+    own_rank.interrupt()
+    said = own_rank.finish(seq)
+    assert said.error[1:3] == ["Slow", "<its __str__ raised KeyboardInterrupt>"]
+    assert own_rank.run("1").result == "1"
+
+
+@pytest.mark.parametrize(
+    ("source", "ename"),
+    [
+        ("a, b = ValueError(1), KeyError(2)\na.__cause__, b.__cause__ = b, a\nraise a", "ValueError"),
+        ("a, b = ValueError(1), KeyError(2)\na.__context__, b.__context__ = b, a\nraise a", "ValueError"),
+        ("a = ValueError(1)\na.__context__ = ExceptionGroup('g', [a])\nraise a", "ValueError"),
+        ("e = None\nfor n in range(3000):\n  f = ValueError(n); f.__cause__ = e; e = f\nraise e", "ValueError"),
+        ("e = None\nfor n in range(3000):\n  f = ValueError(n); f.__context__ = e; e = f\nraise e", "ValueError"),
+        ("e = ValueError(1)\nfor n in range(3000): e = ExceptionGroup('g', [e])\nraise e", "ExceptionGroup"),
+        ("raise ExceptionGroup('g', [ValueError(n) for n in range(50000)])", "ExceptionGroup"),
+        ("e = ValueError(1)\nfor n in range(5000): e.add_note('note')\nraise e", "ValueError"),
+        ("e = ValueError(1)\ne.__notes__ = [None, 5, object()]\nraise e", "ValueError"),
+        ("e = ValueError(1)\ne.__notes__ = 'text'\nraise e", "ValueError"),
+        ("def f(): f()\nf()", "RecursionError"),
+    ],
+)
+def test_long_chains_and_groups_are_drawn_in_part(rank: CellProcess, source: str, ename: str) -> None:
+    """What is drawn stays small, circle or not, and begins with what was raised."""
+    said = rank.run(source)
+    assert (said.ended.outcome, said.error[1], said.stdout, said.stderr) == ("error", ename, "", "")
+    assert sum(map(len, said.error[3])) < 30_000
+    assert said.error[4] is not None
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        "e.filename = 5; e.lineno = 'x'; e.text = 7; e.msg = 9; e.offset = ''",
+        "e.lineno = 10**30; e.offset = -10**30; e.filename = None",
+        "e.filename = '<cell 1>'; e.lineno = 1; e.offset = 10**9",
+        "Bad = type('SyntaxError', (SyntaxError,), {'filename': property(lambda self: 1 / 0)}); e = Bad('odd')",
+    ],
+)
+def test_a_syntax_error_with_odd_places(rank: CellProcess, sets: str) -> None:
+    """Its fields may hold anything; the line is that of the raise."""
+    said = rank.run(f"e = SyntaxError('odd', ('f.py', 1, 2, 'text'))\n{sets}\nraise e")
+    assert (said.error[1], said.error[4], said.stdout, said.stderr) == ("SyntaxError", 3, "", "")
+
+
+@pytest.mark.parametrize(("name", "shown"), [("A\\nB", "A B"), ("", "Exception"), ("N" * 1000, "N" * 200 + "…")])
+def test_the_name_of_an_error_is_one_short_line(rank: CellProcess, name: str, shown: str) -> None:
+    """Whatever its class is called."""
+    assert rank.run(f"raise type('{name}', (Exception,), {{}})").error[1] == shown
+
+
+# -- errors that a library or a cell shows in its own way
+
+_HANDLER = "get_ipython().set_custom_exc((ValueError,), {})"
+
+
+@pytest.mark.parametrize(
+    ("sets", "said_by_hook"),
+    [
+        ("import rich.traceback; rich.traceback.install()", "most recent call last"),
+        (_HANDLER.format("lambda self, kind, error, tb, tb_offset=None: print('saw', error)"), "saw told"),
+        (_HANDLER.format("lambda self, kind, error, tb, tb_offset=None: ['lines']"), ""),
+        (_HANDLER.format("lambda self, kind, error, tb, tb_offset=None: 1 / 0"), "ZeroDivisionError"),
+        (_HANDLER.format("lambda self, kind, error, tb, tb_offset=None: self.showtraceback((kind, error, tb))"), ""),
+        ("get_ipython().showtraceback = lambda *_, **__: print('hook')", "hook"),
+        ("get_ipython()._showtraceback = lambda *_, **__: print('hook')", "hook"),
+        ("get_ipython().showtraceback = lambda *_, **__: 1 / 0", "ZeroDivisionError: division by zero"),
+        ("type(get_ipython()).showtraceback = lambda *_, **__: print('hook')", "hook"),
+        ("import sys; sys.excepthook = lambda *_: print('hook')", ""),
+        ("import IPython.core.ultratb as u; u.VerboseTB.structured_traceback = lambda *_, **__: 1 / 0", ""),
+        ("import IPython.core.ultratb as u; u.VerboseTB.structured_traceback = lambda *_, **__: 5", ""),
+        ("get_ipython().InteractiveTB = None", ""),
+        ("get_ipython().call_pdb = True", ""),
+        *((f"%xmode {mode}", "") for mode in ("Minimal", "Plain", "Verbose", "Docs", "Doctest")),
+    ],
+)
+def test_the_error_itself_is_read_and_no_hook(own_rank: CellProcess, sets: str, said_by_hook: str) -> None:
+    """A hook is called as IPython calls it; name, text and line come from the error, once."""
+    own_rank.run(sets)
+    said = own_rank.run("x = 1\nraise ValueError('told')")
+    assert (said.ended.outcome, said.error[1:3], said.error[4]) == ("error", ["ValueError", "told"], 2)
+    assert said_by_hook in said.stdout + said.stderr
+    assert "Unexpected exception" not in said.stdout
+    assert own_rank.run("a b").error[1] == "SyntaxError"
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("import ast, numpy\nast.walk = None\na, b = numpy.ones(3), numpy.ones(4)\njax.numpy.add(a, b)", 4),
+        (
+            (
+                "class Scope(dict):\n"
+                "    def keys(self): raise OSError('keys')\n"
+                "class Meta(type):\n"
+                "    @classmethod\n"
+                "    def __prepare__(cls, *_): return Scope()\n"
+                "class Made(metaclass=Meta):\n"
+                "    x = jax.numpy.add(numpy.ones(3), numpy.ones(4))"
+            ),
+            7,
+        ),
+    ],
+)
+def test_an_error_whose_scope_cannot_be_read_is_shown(own_rank: CellProcess, source: str, line: int) -> None:
+    """A scope that raises, or a function that the cell replaced, takes nothing from the card but hints."""
+    own_rank.run("import jax, numpy")
+    said = own_rank.run(source)
+    assert (said.error[1], said.error[4], said.stderr) == ("TypeError", line, "")
+    assert "add got incompatible shapes" in said.error[2]
+
+
+# -- the line of an error
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("\n\nx = 1\n%alias\n1 / 0", 5),
+        ("!echo a \\\n  b\nx = 1\n1 / 0", 4),
+        ("x = !ls \\\n  -l\n1 / 0", 3),
+        ("%%timeit -n 1 -r 1\nx = 1\n1 / 0", 3),
+        ("%%time\nx = 1\nx = = 1", 3),
+        ("%%timeit\nx = 1\nx = = 1", 3),
+        ("x = 0\n%time y = 1 / x", 2),
+        ("x = 0\n%timeit -n 1 -r 1 1 / x", 2),
+        ("%%capture\nx = 1\n1 / 0", 3),
+        ("x = (\n  f'{1}'\n  f'{1 / 0}'\n)", 3),
+        ("[\n  1 / x\n  for x in [0]\n]", 2),
+        ("def g():\n    yield 1\n    1 / 0\nlist(g())", 3),
+        ("exec('x = 1\\n1 / 0')", 1),
+        ("%run no_such_script.py", 1),
+    ],
+)
+def test_the_line_is_that_of_the_cell(rank: CellProcess, source: str, line: int) -> None:
+    """However IPython rewrites the cell, and whatever runs a part of it."""
+    assert rank.run(source).error[4] == line
+
+
+def test_a_cell_inside_a_cell_takes_no_other_cells_name(own_rank: CellProcess) -> None:
+    """What `%%capture` runs is no cell of its own: the next cell's functions keep their text."""
+    own_rank.run("%%capture\ndef inner():\n    return 1 / 0")
+    own_rank.run("def outer():\n    return inner()")
+    text = strip_ansi("\n".join(own_rank.run("outer()").error[3]))
+    assert "return inner()" in text
+    assert "1 / 0" in text
+
+
+@pytest.mark.parametrize("source", ["exit", "exit()", "quit()", "import sys; sys.exit(3)", "raise SystemExit('bye')"])
+def test_exit_is_an_error(rank: CellProcess, source: str) -> None:
+    """A cell cannot end its rank; the error says how the cluster is ended, and nothing else is printed."""
+    said = rank.run(source)
+    assert said.ended.outcome == "error"
+    assert said.stderr == ""
+    assert said.error[1] == "SystemExit"
+    assert "%mhjax stop" in said.error[2]
+    assert rank.run("1").result == "1"
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("input('name? ')", "input()"),
+        ("import getpass; getpass.getpass()", "getpass()"),
+        ("breakpoint()", "breakpoint()"),
+        ("import pdb; pdb.set_trace()", "pdb.set_trace()"),
+        ("import pdb; pdb.Pdb().set_trace()\nx = 1", "pdb"),
+        ("from IPython.core.debugger import Pdb; Pdb().set_trace()\nx = 1", "pdb"),
+        ("import code; code.interact()", "code.interact()"),
+        ("import IPython; IPython.embed()", "IPython.embed()"),
+        ("%debug", "%debug"),
+        ("%pdb on", "%pdb"),
+        ("%%debug\nx = 1", "%debug"),
+    ],
+)
+def test_no_keyboard(rank: CellProcess, source: str, what: str) -> None:
+    """Whatever would wait for a keyboard raises at once, with the reason and the next step."""
+    said = rank.run(source)
+    assert (said.ended.outcome, said.error[1]) == ("error", "NoKeyboard")
+    assert said.error[2].startswith(f"{what} has no keyboard")
+    assert "%mhjax" in said.error[2]
+
+
+@pytest.mark.parametrize("module", ["IPython.core.debugger", "IPython.terminal.debugger", "pdb"])
+def test_a_debugger_is_refused_at_its_line(rank: CellProcess, module: str) -> None:
+    """The line of the call, with nothing after it that would be the next to stop at."""
+    said = rank.run(f"from {module} import set_trace\ndef f():\n    set_trace()\n    return 1\nf()")
+    assert said.error[1] == "NoKeyboard"
+    assert said.error[4:6] == [3, "set_trace()"]
+
+
+def test_no_keyboard_is_end_of_file(rank: CellProcess) -> None:
+    """Programs that get along without input see the end of file that they expect."""
+    assert rank.run("try: input()\nexcept EOFError: print('no input')").stdout == "no input\n"
+
+
+# -- order
+
+
+def test_wrong_number_is_refused(own_rank: CellProcess) -> None:
+    """A cell that is not the next is refused with the number that is, and nothing runs."""
+    own_rank.send(RunCell(3, 2, "print('never')"))
+    refused = own_rank.refused()
+    assert refused.seq == 2
+    assert "next on this rank is cell 1" in refused.reason
+    assert own_rank.run("'x' in globals()").result == "False"
+    own_rank.send(SkipCell(3, 1))
+    assert "next on this rank is cell 2" in own_rank.refused().reason
+
+
+def test_wrong_generation_is_refused(own_rank: CellProcess) -> None:
+    """A cell for another generation of the cluster is refused."""
+    own_rank.send(RunCell(2, 1, "print('never')"))
+    assert "generation 2" in own_rank.refused().reason
+    assert own_rank.run("1").result == "1"
+
+
+def test_one_cell_at_a_time(own_rank: CellProcess) -> None:
+    """While a cell awaits, another is refused; afterwards it runs under the same number."""
+    seq = own_rank.begin("import asyncio\nfree = asyncio.Event()\nprint('waiting')\nawait free.wait()")
+    own_rank.wait_for_output(seq, "waiting\n")
+    own_rank.send(RunCell(3, 2, "1"))
+    assert "cell 1 still runs" in own_rank.refused().reason
+    own_rank.interrupt()
+    own_rank.finish(seq)
+    assert own_rank.run("1").result == "1"
+
+
+def test_launches_are_part_of_the_cell(own_rank: CellProcess) -> None:
+    """The answer carries what the cell launched; waiting for it is the cell's, and its failure too."""
+    said = own_rank.run("rows = [['f', 'jit(f)', [0, 1], 1, 2]]; abandoned = 1\ndef waiting(): print('waited')")
+    assert (said.ended.launches, said.ended.abandoned, said.stdout) == ([["f", "jit(f)", [0, 1], 1, 2]], 1, "waited\n")
+    said = own_rank.run("def waiting(): raise RuntimeError('a launch failed')")
+    assert (said.ended.outcome, said.error[1], said.error[2]) == ("error", "RuntimeError", "a launch failed")
+    said = own_rank.run("import asyncio\nawait asyncio.sleep(0)")
+    assert (said.ended.outcome, said.error[1]) == ("error", "RuntimeError")
+
+
+# -- interrupts
+
+SPIN = "print('started')\nwhile True: pass"
+SLEEP = "import time\nprint('started')\ntime.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SPIN,
+        SLEEP,
+        "import asyncio\nprint('started')\nawait asyncio.sleep(600)",
+        "import asyncio\nawait asyncio.sleep(0)\n" + SPIN,
+        "import asyncio, time\nasync def f():\n    print('started')\n    time.sleep(600)\nawait f()",
+        "def waiting():\n    import time\n    print('started')\n    time.sleep(600)",
+        "while True: print('started')",
+    ],
+)
+def test_interrupt(tmp_path: Path, source: str) -> None:
+    """SIGINT ends a cell that computes, sleeps, awaits, prints or waits for its launches; the next one runs."""
+    with CellProcess(tmp_path) as rank:
+        seq = rank.begin(source)
+        rank.wait_for_output(seq, "started\n")
+        rank.interrupt()
+        said = rank.finish(seq)
+        assert said.ended.outcome == "interrupted"
+        assert said.error[1] == "KeyboardInterrupt"
+        assert rank.run("waiting = int; 'alive'").result == "'alive'"
+
+
+def test_what_was_launched_before_an_interrupt_has_a_moment_to_end(own_rank: CellProcess) -> None:
+    """Signals come again and again: they do not cut that moment short. What still runs then is told."""
+    source = """
+import os, signal
+running, finished, asked = 1, 0, True
+def finishing():
+    global finished
+    os.kill(os.getpid(), signal.SIGINT)
+    finished += 1
+raise KeyboardInterrupt"""
+    said = own_rank.run(source)
+    assert (said.ended.outcome, said.ended.running_launches) == ("interrupted", 1)
+    assert own_rank.run("running = 0\nfinished").result == "1"
+    assert own_rank.run("finished = 0\ndef waiting(): raise KeyboardInterrupt").ended.outcome == "interrupted"
+    assert own_rank.run("waiting = int\nasked = False\nfinished").result == "1"
+
+
+def test_who_waits_for_what_it_left_is_in_no_collective(own_rank: CellProcess, tmp_path: Path) -> None:
+    """It must not be freed from one: a single long step may take as long as that."""
+    flag = tmp_path / "seen"
+    source = f"""
+import os, time
+from mhnb.core.hang_report import PendingLaunch
+flight, asked = PendingLaunch("jit(f)", (0, 1), 1, 1), True
+def finishing():
+    while not os.path.exists({str(flag)!r}): time.sleep(0.01)
+raise KeyboardInterrupt"""
+    seq = own_rank.begin(source)
+    status = own_rank.receive(lambda m: isinstance(m, RankStatus))
+    assert isinstance(status, RankStatus)
+    assert (status.participants, status.is_launched) == ([0, 1], False)
+    flag.touch()
+    assert own_rank.finish(seq).ended.outcome == "interrupted"
+
+
+@pytest.mark.parametrize(("raised", "shown"), [("KeyboardInterrupt", False), ("ValueError", True)])
+def test_an_interrupt_shows_no_frames_of_jax(own_rank: CellProcess, raised: str, shown: bool) -> None:  # noqa: FBT001
+    """Of those a busy machine would render for longer than an interrupt may take; the cell's own line is there."""
+    source = f"""
+asked = True
+inside = {{"__name__": "jax.deep"}}
+exec(compile("def call(): raise {raised}", "deep.py", "exec"), inside)
+inside["call"]()"""
+    said = own_rank.run(source)
+    assert said.ended.outcome == ("error" if shown else "interrupted")
+    text = "\n".join(said.error[3])
+    assert ("deep.py:1" in text) == shown
+    assert said.error[4] == 5
+
+
+@pytest.mark.parametrize("code", [
+    "raise KeyboardInterrupt",
+    "import asyncio\nawait asyncio.sleep(0)\nraise KeyboardInterrupt",
+    "import asyncio\nraise asyncio.CancelledError",
+    "raise GeneratorExit",
+    "raise SystemExit(3)",
+])  # fmt: skip
+def test_an_exception_that_the_code_raises_itself_is_no_interrupt(own_rank: CellProcess, code: str) -> None:
+    """Also those that end a program, a generator or a task: the cell raised, and the next one runs."""
+    said = own_rank.run(code)
+    assert said.ended.outcome == "error"
+    assert said.error[1] == code.rpartition(" ")[2].partition(".")[2] or code.rpartition(" ")[2].partition("(")[0]
+    assert own_rank.run("'alive'").result == "'alive'"
+
+
+def test_interrupt_that_is_caught(rank: CellProcess) -> None:
+    """A cell may catch its interrupt and end well; the next SIGINT works again."""
+    source = "try:\n    print('started')\n    while True: pass\nexcept KeyboardInterrupt:\n    print('caught')"
+    for _ in range(2):
+        seq = rank.begin(source)
+        rank.wait_for_output(seq, "started\n")
+        rank.interrupt()
+        said = rank.finish(seq)
+        assert (said.ended.outcome, said.stdout) == ("ok", "caught\n")
+
+
+HANDLES = """
+import os, time
+from mhnb.rank.cell import taken
+taken._SAME_INTERRUPT_S = 1000.0
+print("started")
+try:
+    while True: time.sleep(0.01)
+except KeyboardInterrupt:
+    print("saving")
+    while not os.path.exists(flag): time.sleep(0.01)
+    taken._SAME_INTERRUPT_S = 0.0
+    print("still saving")
+    while True: time.sleep(0.01)
+"""
+AWAITS = HANDLES.replace("while True: time.", "import asyncio\n    while True: await asyncio.").replace(
+    "KeyboardInterrupt", "(KeyboardInterrupt, asyncio.CancelledError)"
+)
+
+
+@pytest.mark.parametrize("source", [HANDLES, AWAITS], ids=["python", "await"])
+def test_an_interrupt_that_got_there_is_told_and_comes_once(own_rank: CellProcess, tmp_path: Path, source: str) -> None:
+    """The notebook sends it again until it hears that: what comes before it has heard is the same one. A later one is another."""
+    flag = tmp_path / "later"
+    own_rank.run(f"flag = {str(flag)!r}")
+    seq = own_rank.begin(source)
+    own_rank.wait_for_output(seq, "started\n")
+    own_rank.interrupt()
+    own_rank.wait_for_output(seq, "saving\n")
+    assert own_rank.receive(lambda m: isinstance(m, InterruptDelivered)) == InterruptDelivered(0, seq)
+    own_rank.interrupt()
+    # It was the same one: still saving when it next says where it is.
+    own_rank.receive(lambda m: isinstance(m, RankStatus))
+    flag.touch()
+    own_rank.wait_for_output(seq, "still saving\n")
+    own_rank.interrupt()
+    assert own_rank.finish(seq).ended.outcome == "interrupted"
+
+
+def test_after_an_interrupt_that_went_nowhere_the_next_one_counts(own_rank: CellProcess) -> None:
+    """Python drops what a finalizer raises: the next one is to end the cell, however soon it comes."""
+    source = """
+import time
+from mhnb.rank.cell import taken
+taken._SAME_INTERRUPT_S = 1000.0
+class Closes:
+    def __del__(self):
+        print("started")
+        time.sleep(600)
+Closes()
+print("dropped")
+while True: pass"""
+    seq = own_rank.begin(source)
+    own_rank.wait_for_output(seq, "started\n")
+    own_rank.interrupt()
+    own_rank.wait_for_output(seq, "dropped\n")
+    own_rank.interrupt()
+    said = own_rank.finish(seq)
+    assert (said.ended.outcome, said.error[4]) == ("interrupted", 11)
+
+
+def test_interrupt_between_cells(rank: CellProcess) -> None:
+    """SIGINT while no cell runs does nothing."""
+    rank.run("0")
+    for _ in range(20):
+        rank.interrupt()
+    assert rank.run("1").result == "1"
+
+
+def test_interrupt_taken_by_a_cell(rank: CellProcess) -> None:
+    """After a cell has taken SIGINT for itself, the next one can be interrupted again."""
+    rank.run("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN);")
+    seq = rank.begin(SPIN)
+    rank.wait_for_output(seq, "started\n")
+    rank.interrupt()
+    assert rank.finish(seq).ended.outcome == "interrupted"
+
+
+@pytest.mark.parametrize("source", ["x = 1", "print('x')", "import asyncio; await asyncio.sleep(0)", "1 / 0"])
+def test_interrupt_at_any_moment(own_rank: CellProcess, source: str) -> None:
+    """Whenever SIGINT comes, each cell is answered exactly once and the rank lives on."""
+    own_rank.run("pass")
+    for _ in range(60):
+        seq = own_rank.begin(source)
+        own_rank.interrupt()
+        own_rank.interrupt()
+        ended = own_rank.receive(lambda message: isinstance(message, CellEnded))
+        assert isinstance(ended, CellEnded)
+        assert ended.seq == seq
+        assert ended.outcome in ("ok", "error", "interrupted")
+    assert own_rank.run("'alive'").result == "'alive'"

@@ -1,0 +1,247 @@
+"""A rank tells where it is while its main thread is busy or stuck, and a short cell never meets the one who looks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mhnb.core.messages import CellEnded, RankStatus
+from mhnb.rank.execution.stack_sampler import _find_call, read_call
+from tests.support.cell_process import CellProcess
+
+
+@pytest.fixture(scope="module")
+def rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellProcess]:
+    """A process that the tests of this module share."""
+    with CellProcess(tmp_path_factory.mktemp("rank")) as process:
+        yield process
+
+
+def look(rank: CellProcess, source: str, looks: int = 1) -> list[RankStatus]:
+    """Begin a cell, take what it tells of itself while it runs, and end it."""
+    seq = rank.begin(source)
+    told = [rank.receive(lambda m: isinstance(m, RankStatus) and m.seq == seq) for _ in range(looks)]
+    rank.interrupt()
+    rank.receive(lambda m: isinstance(m, CellEnded) and m.seq == seq)
+    # On a slow machine one more came before the end.
+    rank.unread = [m for m in rank.unread if not isinstance(m, RankStatus)]
+    rank.run("0")
+    assert not [m for m in rank.unread if isinstance(m, RankStatus)], "a status came after the cell's end"
+    return [m for m in told if isinstance(m, RankStatus)]
+
+
+STUCK = {
+    "sleep": ("import time\ntime.sleep(60)", ("sleep", "sleep", 2)),
+    "sleep by another name": ("from time import sleep as nap\nnap(60)", ("blocked", "nap", 2)),
+    "over several lines": ("import time\nx = [\n  1, time.sleep(\n    60)]", ("sleep", "sleep", 3)),
+    "lock": ("import threading\nlock = threading.Lock(); lock.acquire()\nlock.acquire()", ("lock", "acquire", 3)),
+    "with": ("import threading\nlock = threading.Lock(); lock.acquire()\nwith lock:\n    pass", ("lock", "with", 3)),
+    "queue": ("import queue\nqueue.Queue().get()", ("lock", "get", 2)),
+    "pipe": ("import os\nr, w = os.pipe()\nos.read(r, 1)", ("io", "read", 3)),
+    "await": ("import asyncio\nawait asyncio.Event().wait()", ("lock", "wait", 2)),
+    "loop": ("while True:\n    sum(range(100_000))", ("computing", "", 2)),
+    "loop in a coroutine": ("import asyncio\nawait asyncio.sleep(0)\nwhile True: sum(range(10_000))", ("computing", "", 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STUCK)
+def test_a_cell_that_lasts_tells_where_it_is(rank: CellProcess, case: str) -> None:
+    """What blocks the main thread is read from its stack, its text and its use of the processor."""
+    source, wanted = STUCK[case]
+    (status,) = look(rank, source)
+    assert (status.activity, status.what, status.line, status.user_frame) == (*wanted, "")
+
+
+@pytest.mark.parametrize(
+    ("act", "participants"), [("nap(60)", [0, 1]), ("time.sleep(60)", None), ("while True: sum(range(10_000))", None)]
+)
+def test_what_blocks_in_c_may_wait_for_all_ranks(rank: CellProcess, act: str, participants: list[int] | None) -> None:
+    """A launch that C++ has not returned from has no record; a call that is known by its name is no launch."""
+    (status,) = look(rank, f"import time\nfrom time import sleep as nap\nawaited = [0, 1]\n{act}")
+    rank.run("del awaited")
+    assert (status.participants, status.launch_number, status.line) == (participants, None, 4)
+
+
+def test_a_timed_cell_has_its_own_lines(rank: CellProcess) -> None:
+    """IPython compiles what stands below `%%time` as another file, whose first line is the cell's second."""
+    (status,) = look(rank, "%%time\nimport time\ntime.sleep(60)")
+    assert (status.line, status.user_frame) == (3, "")
+
+
+def test_two_looks_are_a_second_apart(rank: CellProcess) -> None:
+    """The second look says for how long nothing has changed."""
+    first, second = look(rank, "import time\ntime.sleep(60)", looks=2)
+    assert second.unchanged_s - first.unchanged_s > 0.9
+
+
+def test_what_moves_has_not_stood_for_long(rank: CellProcess) -> None:
+    """A line that is left and come back to does not count as standing still."""
+    (status,) = look(rank, "import time\ntime.sleep(1.2)\ntime.sleep(60)")
+    assert status.line == 3
+    assert status.unchanged_s < 1
+
+
+def test_a_short_cell_tells_nothing(rank: CellProcess) -> None:
+    """What ends within a second never meets the one who looks."""
+    rank.run("import time\ntime.sleep(0.7)")
+    assert not [m for m in rank.unread if isinstance(m, RankStatus)]
+
+
+def test_a_function_of_another_file_is_named(rank: CellProcess, tmp_path: Path) -> None:
+    """The innermost frame of the user's own files, beside the cell's line."""
+    (tmp_path / "shards.py").write_text("import time\n\n\ndef read():\n    time.sleep(60)\n")
+    (status,) = look(rank, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport shards\nshards.read()")
+    assert (status.activity, status.line, status.user_frame) == ("sleep", 3, "shards.py:5 read")
+
+
+THREADS = {
+    "join": ("def f():\n    stop.wait()\nt = threading.Thread(target=f); t.start()\nt.join()", ("join", "f", "lock", "wait", 3)),
+    "get": ("def f():\n    time.sleep(60)\nthreading.Thread(target=f, name='feed').start()\nqueue.Queue().get()",
+            ("get", "feed", "sleep", "sleep", 3)),
+    "result": ("def f():\n    stop.wait()\npool = ThreadPoolExecutor(2)\npool.submit(int).result()\npool.submit(f).result()",
+               ("result", "ThreadPoolExecutor", "lock", "wait", 3)),
+    "wait": ("def f(): stop.wait()\npool = ThreadPoolExecutor(2)\nwait([pool.submit(f)])",
+             ("wait", "ThreadPoolExecutor", "lock", "wait", 2)),
+    "to_thread": ("def f():\n    time.sleep(60)\nawait asyncio.to_thread(f)",
+                  ("run_in_executor", "asyncio", "sleep", "sleep", 3)),
+    "as_completed": ("def f(): stop.wait()\npool = ThreadPoolExecutor(2)\nnext(as_completed([pool.submit(f)]))",
+                     ("wait", "ThreadPoolExecutor", "lock", "wait", 2)),
+    "no user code": ("t = threading.Thread(target=stop.wait, name='bare'); t.start()\nt.join()",
+                     ("join", "bare", "lock", "wait", None)),
+}  # fmt: skip
+IMPORTS = (
+    "import asyncio, queue, threading, time; from concurrent.futures import ThreadPoolExecutor, as_completed, wait\n"
+)
+
+
+@pytest.mark.parametrize("case", THREADS)
+def test_a_thread_that_the_cell_waits_for_is_shown(tmp_path: Path, case: str) -> None:
+    """With its name and its line: the main thread's own says only that it waits."""
+    code, (what, *thread) = THREADS[case]
+    with CellProcess(tmp_path) as rank:
+        rank.run("import threading\nstop = threading.Event()")
+        (status,) = look(rank, IMPORTS + code)
+        assert (status.what, status.threads) == (what, [[*thread, ""]])
+
+
+def test_threads_of_earlier_cells_and_of_the_rank_are_not_shown(tmp_path: Path) -> None:
+    """They are no reason why this cell waits, as far as is known."""
+    with CellProcess(tmp_path) as rank:
+        rank.run("import threading\nstop = threading.Event()\nthreading.Thread(target=stop.wait).start()")
+        (status,) = look(rank, "import time\ntime.sleep(60)")
+        assert status.threads == []
+
+
+def test_code_whose_constants_have_no_hash_is_looked_at(rank: CellProcess) -> None:
+    """A code object is told from others by identity: its hash uses its constants, and `==` compares them."""
+    source = """
+import time
+def nap():
+    time.sleep(60)
+class Odd:
+    def __eq__(self, other): raise RuntimeError
+    __hash__ = None
+code = nap.__code__
+nap.__code__ = code.replace(co_consts=(*code.co_consts, {}, Odd()))
+nap()"""
+    first, second = look(rank, source, looks=2)
+    assert [(one.activity, one.line) for one in (first, second)] == [("sleep", 4)] * 2
+
+
+def test_a_look_that_fails_is_reported_as_such(tmp_path: Path) -> None:
+    """The notebook hears that nothing is known; the log says why, the cell's output does not; the other duties go on."""
+    with CellProcess(tmp_path) as rank:
+        seq = rank.begin("import psutil, time\nown, psutil.Process = psutil.Process, None\ntime.sleep(60)")
+        status = rank.receive(lambda m: isinstance(m, RankStatus))
+        assert isinstance(status, RankStatus)
+        assert (status.seq, status.activity, status.line) == (seq, "unseen", None)
+        rank.interrupt()
+        said = rank.finish(seq)
+        assert (said.ended.outcome, said.stdout, said.stderr) == ("interrupted", "", "")
+        assert rank.log.count("a duty of rank 0 failed") == 1
+        assert "TypeError" in rank.log
+        seq = rank.begin("psutil.Process = own\nprint('said', flush=True)\ntime.sleep(60)")
+        rank.wait_for_output(seq, "said")
+        status = rank.receive(lambda m: isinstance(m, RankStatus) and m.seq == seq)
+        assert isinstance(status, RankStatus)
+        assert status.activity == "sleep"
+
+
+def called(*_: object) -> str:
+    """Name what the caller's frame is calling."""
+    return _find_call(sys._getframe(1))
+
+
+def test_a_call_is_named_by_its_text() -> None:
+    """Also behind text that is no ASCII, whose positions are counted in bytes, and as an attribute."""
+    assert called(list) == "called"
+    found = ("ä", called(list))[1]
+    assert found == "called"
+    assert Named.asked() == "asked"
+
+
+class Named:
+    """Has a function as its attribute."""
+
+    asked = staticmethod(called)
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("step(params, batch)", "step"),
+        ("await queue.get()", "get"),
+        ("np.asarray(jax.jit(f)(x))", "asarray"),
+        ("models[0].layers(')')[1].apply(\n    x,  # it\n)", "apply"),
+        ("', '.join(names)", "join"),
+        ("f(x)(y)", ""),
+        ("f(a) + g(b)", ""),
+        ("not done(x)", ""),
+        ("(a) + (b)", ""),
+        ("x.shape", ""),
+        ("'open", ""),
+        ("", ""),
+    ],
+)
+def test_a_call_is_read_without_a_parser(expression: str, name: str) -> None:
+    """As `ast` would read it, which no second thread may use in CPython 3.11."""
+    assert read_call(expression) == name
+
+
+def test_a_look_parses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parse beside the main thread's, which renders a traceback of JAX for seconds, spoilt the latter."""
+    monkeypatch.setattr("ast.parse", None)
+    assert called(list) == "called"
+
+
+_LOOKED_AT_WHILE_IT_RUNS = """
+from mhnb.rank.execution.stack_sampler import _coroutine_frames
+
+class Look:
+    def __call__(self):
+        return [frame.f_code.co_name for frame in _coroutine_frames(running)]
+
+look = Look()
+
+async def awaits_nothing():
+    for _ in range(1000):
+        assert look() == ["awaits_nothing"]
+
+running = awaits_nothing()
+try:
+    running.send(None)
+except StopIteration:
+    print("still here")
+"""
+
+
+def test_a_coroutine_that_runs_is_not_asked_what_it_awaits() -> None:
+    """Python 3.11 then reads beyond what it has, and crashes: a rank would be gone."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _LOOKED_AT_WHILE_IT_RUNS], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "still here\n"), ended.stderr

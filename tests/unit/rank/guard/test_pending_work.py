@@ -1,0 +1,230 @@
+"""What programs of one process alone have still to make, with arrays that are told when to be ready."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+
+from mhnb.rank.guard.launch_recorder import LaunchRecorder
+from mhnb.rank.guard.pending_work import LocalArrays, poll_pauses_s
+from tests.unit.rank.guard.test_launch_recorder import FakeArray, Sleeper, note
+
+
+class LocalArray(FakeArray):
+    """One that this process holds alone, unless the test says otherwise; it counts who asks."""
+
+    is_fully_addressable = True
+    asked = 0
+
+    def is_ready(self) -> bool:
+        self.asked += 1
+        return super().is_ready()
+
+
+def test_waits_until_the_last_is_ready() -> None:
+    """The wait looks again until every array is ready."""
+    array = LocalArray()
+    sleeper = Sleeper(lambda: setattr(array, "ready", True))
+    assert LocalArrays(lambda: [[LocalArray(ready=True), array]], sleeper).wait() is None
+    assert sleeper.count == 200
+
+
+def test_nothing_is_slept_for_what_is_ready() -> None:
+    """No array, ready ones and deleted ones hold nobody up."""
+    deleted = LocalArray()
+    deleted.deleted = True
+    sleeper = Sleeper()
+    for arrays in ([], [LocalArray(ready=True)], [deleted]):
+        assert LocalArrays(partial(list, [arrays]), sleeper).wait() is None
+    assert sleeper.count == 0
+
+
+def test_the_failure_of_the_oldest_is_told_once() -> None:
+    """Of a chain of failures the first is given, by the wait in which it arose and by no other."""
+    first, second = LocalArray(failure=ValueError("first")), LocalArray(failure=ValueError("second"))
+
+    def fail() -> None:
+        first.ready = second.ready = True
+
+    work = LocalArrays(lambda: [[second, first]], Sleeper(fail))
+    assert str(work.wait()) == "first"
+    assert work.wait() is None
+
+
+def test_what_had_failed_before_the_end_is_left_to_its_reader() -> None:
+    """The cell may have met that error and dealt with it."""
+    assert LocalArrays(lambda: [[LocalArray(ready=True, failure=ValueError("dealt with"))]], Sleeper()).wait() is None
+
+
+def test_arrays_of_several_processes_are_waited_for() -> None:
+    """Most of their launches are recorded by nothing; those that are given up are told."""
+    array = LocalArray()
+    array.is_fully_addressable = False
+    work = LocalArrays(lambda: [[array]], Sleeper(lambda: setattr(array, "ready", True)))
+    assert work.wait() is None
+    assert work.abandoned_shared == []
+    other = LocalArray()
+    other.is_fully_addressable = False
+    work = LocalArrays(lambda: [[LocalArray(), other]], Sleeper())
+    assert work.wait(0.0) is None
+    assert work.abandoned_shared == [other]
+
+
+def test_what_was_given_up_holds_up_no_later_cell() -> None:
+    """An array that waits for a collective that never ends is left for good; a newer one is waited for."""
+    stuck, later = LocalArray(), LocalArray()
+    arrays = [stuck]
+    sleeper = Sleeper(lambda: setattr(later, "ready", True))
+    work = LocalArrays(lambda: [arrays], sleeper)
+    work.wait(limit_s=0.0)
+    assert sleeper.count == 0
+    # All that was seen with it is gone, so that it is looked at again.
+    arrays[:] = [later, stuck]
+    work._polled.clear()
+    assert work.wait() is None
+    assert sleeper.count == 200
+
+
+def test_older_arrays_are_not_asked_again() -> None:
+    """With many arrays only the new ones are looked at, also when the newest one is gone."""
+    arrays = [LocalArray(ready=True) for _ in range(1000)]
+    work = LocalArrays(lambda: [arrays], Sleeper())
+    work.wait()
+    new = LocalArray(ready=True)
+    arrays.insert(0, new)
+    work.wait()
+    assert (new.asked, sum(array.asked for array in arrays[1:])) == (1, 1000)
+    del arrays[0], new
+    arrays.insert(0, LocalArray(ready=True))
+    work.wait()
+    assert sum(array.asked for array in arrays[1:]) <= 1001
+
+
+def test_platforms_are_looked_at_each_by_itself() -> None:
+    """Beside a GPU's arrays those of the CPU have an order of their own: what is known of one says nothing of the other."""
+    near, far = [LocalArray(ready=True)], [LocalArray(ready=True)]
+    sleeper = Sleeper(lambda: setattr(far[0], "ready", True))
+    work = LocalArrays(lambda: [near, far], sleeper)
+    work.wait()
+    far.insert(0, LocalArray())
+    work.wait()
+    assert sleeper.count == 200
+
+
+def test_a_cell_that_starts_nothing_asks_for_nothing() -> None:
+    """`pass` costs no look at any array; whatever could call something does, as showing a value can."""
+    asked: list[int] = []
+
+    def list_none() -> list[list[LocalArray]]:
+        asked.append(1)
+        return []
+
+    work = LocalArrays(list_none)
+    for source, looks in (
+        ("pass", 0),
+        (" pass \n", 0),
+        (" x \n", 1),
+        ("", 0),
+        ("f()", 1),
+        ("x + y", 1),
+        ("x\ny", 1),
+        ("import m", 1),
+    ):
+        asked.clear()
+        work.begin_cell(source)
+        work.wait()
+        assert len(asked) == looks, source
+
+
+def test_an_interrupt_leaves_the_wait() -> None:
+    """KeyboardInterrupt comes out of it, and what was waited for is waited for again."""
+    array = LocalArray()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    work = LocalArrays(lambda: [[array]], Sleeper(interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        work.wait()
+    array.ready, array.failure = False, None
+    work.wait(limit_s=0.0)
+    assert [ref() for ref in work._abandoned] == [array]
+
+
+def test_the_record_waits_for_both() -> None:
+    """A failure of a launch comes first, but what is local is waited for too; alone, its failure is raised."""
+    local = LocalArray(failure=ValueError("local"))
+    recorder = LaunchRecorder()
+    recorder.local_arrays = LocalArrays(lambda: [[local]], Sleeper(lambda: setattr(local, "ready", True)))
+    note(recorder, [FakeArray(ready=True, failure=ValueError("launch"))])
+    with pytest.raises(ValueError, match="launch"):
+        recorder.wait_all()
+    assert local.ready
+    recorder.end_cell()
+    local.ready = False
+    recorder.local_arrays = LocalArrays(lambda: [[local]], Sleeper(lambda: setattr(local, "ready", True)))
+    with pytest.raises(ValueError, match="local"):
+        recorder.wait_all()
+
+
+def test_a_launch_that_is_given_up_holds_up_nothing_more() -> None:
+    """What is local may depend on it: it is left at once."""
+    local = LocalArray()
+    recorder = LaunchRecorder(sleep=Sleeper())
+    recorder.local_arrays = LocalArrays(lambda: [[local]], Sleeper())
+    note(recorder, [FakeArray()])
+    recorder.wait_all(limit_s=0.01)
+    assert [ref() for ref in recorder.local_arrays._abandoned] == [local]
+    assert recorder.end_cell()[1] == 1
+
+
+@pytest.mark.other_python
+def test_jax_lists_the_newest_first() -> None:
+    """What is not looked at again rests on it: the order of JAX's list, also of arrays that other threads make."""
+    program = """
+import threading, numpy as np
+from mhnb.rank.jax_private import list_arrays
+assert list_arrays() == []
+import jax
+assert list_arrays() == []
+kept = [jax.device_put(np.float32(0))]
+def put(i):
+    kept.append(jax.device_put(np.float32(i)))
+for i in range(1, 20):
+    thread = threading.Thread(target=put, args=(i,))
+    thread.start()
+    thread.join()
+    put(-i)
+del kept[7]
+assert all(a is b for a, b in zip(*list_arrays(), reversed(kept), strict=True))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+
+
+def test_a_long_wait_asks_seldom_and_is_not_late() -> None:
+    """JAX leaks a little with each look: an hour has some ten thousand. A pause is a fiftieth of what was waited before it."""
+    waited_s, looks, pauses = 0.0, 0, poll_pauses_s()
+    while waited_s < 3600:
+        pause_s = next(pauses)
+        assert pause_s <= 2e-3 + waited_s / 50
+        waited_s, looks = waited_s + pause_s, looks + 1
+    assert looks < 50_000
+
+
+def test_what_an_interrupted_cell_leaves_on_its_own_devices_is_told() -> None:
+    """It may never end, and everything launched there later waits; the next cell, which leaves nothing, says nothing."""
+    recorder = LaunchRecorder(sleep=Sleeper())
+    recorder.local_arrays = LocalArrays(lambda: [[endless]], Sleeper(), clock=iter(range(1000)).__next__)
+    endless = LocalArray()
+    recorder.begin_cell(1, "f(x)")
+    recorder.wait_all(1.5)
+    (note_,) = recorder.close_cell(1, "interrupted").notes
+    assert "still run on their own devices" in note_
+    assert "%mhjax restart --replay" in note_
+    recorder.begin_cell(2, "1 + 1")
+    recorder.wait_all()
+    assert recorder.close_cell(2, "ok").notes == []

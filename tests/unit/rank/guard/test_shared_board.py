@@ -1,0 +1,239 @@
+"""The board: what one process writes, another reads; what cannot be is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from mhnb.core.guard.agreement import LAUNCH_DECISION, LaunchProposal
+from mhnb.rank.guard.local_agreement import Participant
+from mhnb.rank.guard.shared_board import Entry, SharedBoard, Slot, create_board, yield_core
+from tests.support.source import ROOT
+
+
+@pytest.fixture
+def boards(tmp_path: Path) -> Iterator[tuple[SharedBoard, SharedBoard]]:
+    """The views of two ranks."""
+    create_board(tmp_path, 2)
+    views = SharedBoard(tmp_path, 2), SharedBoard(tmp_path, 2)
+    yield views
+    for view in views:
+        view.close()
+
+
+def post(board: SharedBoard, rank: int, seq: int, fingerprint: int, line: int = 1) -> Slot:
+    """Post as an agreement does."""
+    group = board.find_set_index((0, 1))
+    with board.locked():
+        place = board.next_slot(rank, seq, group)
+        board.write_entry(rank, place, Entry(fingerprint, 77, 0, line))
+    return place
+
+
+def test_what_one_posts_the_other_reads(boards: tuple[SharedBoard, SharedBoard]) -> None:
+    """With its line, at the place it is for."""
+    mine, theirs = boards
+    place = post(mine, 0, 7, 2**63 - 1, 12)
+    assert place == Slot(7, 0, 1)
+    assert theirs.find_set_index((0, 1)) == place.set_index
+    assert theirs.has_reached(0, place)
+    assert not theirs.has_reached(1, place)
+    assert theirs.read_entry(0, place) == Entry(2**63 - 1, 77, 0, 12)
+
+
+def test_numbers_begin_anew_with_each_cell_and_set(boards: tuple[SharedBoard, SharedBoard]) -> None:
+    """The n-th launch of a cell among these participants."""
+    mine, theirs = boards
+    assert [post(mine, 0, 7, n).number for n in range(6)] == [1, 2, 3, 4, 5, 6]
+    assert post(mine, 0, 8, 1).number == 1
+    other = mine.find_set_index((0,))
+    assert other != theirs.find_set_index((0, 1))
+    assert not theirs.has_reached(0, Slot(7, 0, 1)), "an older cell's posts are gone"
+
+
+def test_a_mark_is_seen_and_goes_with_the_next_round(boards: tuple[SharedBoard, SharedBoard]) -> None:
+    """A post that was taken back stays so; the ring's place is clean when it is used again."""
+    mine, theirs = boards
+    place = post(mine, 0, 7, 5)
+    with mine.locked():
+        mine.withdraw(0, place, 2)
+    assert theirs.withdrawal_reason(0, place) == 2
+    for _ in range(3):
+        post(mine, 0, 7, 5)
+    again = post(mine, 0, 7, 5)
+    assert (again.number, theirs.withdrawal_reason(0, again)) == (5, 0)
+
+
+def test_interrupts_endings_and_waits_are_words_for_all(boards: tuple[SharedBoard, SharedBoard]) -> None:
+    """Written once, read by everybody."""
+    mine, theirs = boards
+    mine.request_interrupt(9)
+    with mine.locked():
+        mine.end_cell(1, 8, 2)
+    mine.set_waiting(0, Slot(9, 3, 4))
+    assert (theirs.interrupted_seq, theirs.ended_seq(1), theirs.cell_ending(1)) == (9, 8, 2)
+    assert theirs.waiting_slot(0, 9) == Slot(9, 3, 4)
+    mine.set_waiting(0, None)
+    assert theirs.waiting_slot(0, 9) is None
+
+
+def test_who_posts_last_says_that_a_post_was_taken_back(boards: tuple[SharedBoard, SharedBoard]) -> None:
+    """Its post is enough to know that all stand: the marks of the others may be seen later than it."""
+    mine, theirs = boards
+    place = post(mine, 0, 7, 5)
+    with mine.locked():
+        mine.withdraw(0, place, 2)
+    assert post(theirs, 1, 7, 5) == place
+    assert mine.read_entry(1, place) == Entry(5, 77, 0, 1, has_withdrawal=1)
+    place = post(mine, 0, 7, 5)
+    assert post(theirs, 1, 7, 5) == place
+    assert mine.read_entry(1, place) == Entry(5, 77, 0, 1)
+
+
+def test_a_post_of_which_a_word_is_missing_is_none(boards: tuple[SharedBoard, SharedBoard]) -> None:
+    """Whichever of them is still that of an older post there; the whole is read again."""
+    mine, theirs = boards
+    for n in range(4):
+        post(mine, 0, 7, 100 + n, line=50 + n)
+    old = Slot(7, 0, 1)
+    words = mine._set_words(0)
+    begin = next(at for at in range(8, len(words)) if words[at] == 7 << 32 | 1)
+    before = words[begin : begin + 7].tolist()
+    place = post(mine, 0, 7, 200, line=60)
+    after = words[begin : begin + 7].tolist()
+    changed = [at for at in range(7) if before[at] != after[at]]
+    assert len(changed) == 4, "the place, the program, the line and the hash"
+    for at in changed:
+        words[begin + at] = before[at]
+        assert theirs.read_entry(0, place) is None
+        assert theirs.read_entry(0, old) is None
+        words[begin + at] = after[at]
+    assert theirs.read_entry(0, place) == Entry(200, 77, 0, 60)
+
+
+SETS = [ranks for ranks in product((0, 1), repeat=10) if sum(ranks) > 1]
+"""Which of 10 ranks take part in a launch: four times as many sets as the board begins with."""
+
+
+def launch_on_all_sets(folder: Path, ranks: Sequence[int], sets: Sequence[Sequence[int]]) -> None:
+    """Play some ranks of 10: launch on every set, cell by cell."""
+    board = SharedBoard(folder, 10)
+    seats = {rank: Participant(board, rank) for rank in ranks}
+    for seq, chosen in enumerate(sets, start=1):
+        members = tuple(rank for rank in range(10) if chosen[rank])
+        own = [seats[rank] for rank in members if rank in seats]
+        for seat in own:
+            while not seat.propose(LaunchProposal(seq, 5, "jit(f)", members, ())):
+                yield_core()
+        for seat in own:
+            while not seat.poll(is_interrupted=False):
+                yield_core()
+            assert seat.decide() == LAUNCH_DECISION, members
+            seat.clear_waiting()
+        for seat in seats.values():
+            seat.end_cell(seq, 0)
+    board.close()
+
+
+PLAY = """
+import sys
+from pathlib import Path
+from tests.unit.rank.guard.test_shared_board import SETS, launch_on_all_sets
+launch_on_all_sets(Path(sys.argv[1]), range(5, 10), SETS)
+"""
+
+
+def test_two_processes_launch_on_more_sets_than_the_board_begins_with(tmp_path: Path) -> None:
+    """The board grows for both, whoever is the first with a set."""
+    create_board(tmp_path, 10)
+    before = (tmp_path / "board").stat().st_size
+    with subprocess.Popen([sys.executable, "-c", PLAY, str(tmp_path)], cwd=ROOT) as other:
+        launch_on_all_sets(tmp_path, range(5), SETS)
+        assert other.wait() == 0
+    board = SharedBoard(tmp_path, 10)
+    assert board.set_count == len(SETS) == 1013
+    assert (tmp_path / "board").stat().st_size > before
+    assert len({board.find_set_index([rank for rank in range(10) if chosen[rank]]) for chosen in SETS}) == 1013
+    assert board.set_count == 1013
+    board.close()
+
+
+def test_a_wait_in_a_set_that_another_process_entered_is_seen(boards: tuple[SharedBoard, SharedBoard]) -> None:
+    """A part of the board that this process has not mapped is looked at, too."""
+    mine, theirs = boards
+    groups = [mine.find_set_index((0, n)) for n in range(600)]
+    with mine.locked():
+        place = mine.next_slot(0, 7, groups[-1])
+        mine.write_entry(0, place, Entry(5, 0, 0, 0))
+    mine.set_waiting(0, place)
+    assert theirs.waiting_slot(0, 7) == place
+    assert theirs.has_reached(0, place)
+
+
+def test_every_pair_of_many_ranks_has_its_place(tmp_path: Path) -> None:
+    """A program of pairs on 24 ranks launches on 276 sets; the board takes only the memory that is used."""
+    create_board(tmp_path, 24)
+    board = SharedBoard(tmp_path, 24)
+    pairs = [(a, b) for b in range(24) for a in range(b)]
+    assert [board.find_set_index(pair) for pair in pairs] == list(range(276))
+    used = (tmp_path / "board").stat().st_blocks * 512
+    board.close()
+    assert used < 1 << 20
+
+
+def test_another_clusters_board_is_refused(tmp_path: Path) -> None:
+    """A wrong size would put ranks into each other's words."""
+    create_board(tmp_path, 2)
+    with pytest.raises(ValueError, match="not the board of 3 ranks"):
+        SharedBoard(tmp_path, 3)
+    for content in (bytes((tmp_path / "board").stat().st_size), b""):
+        (tmp_path / "board").write_bytes(content)
+        with pytest.raises(ValueError, match="another version"):
+            SharedBoard(tmp_path, 2)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from mhnb.rank.guard.shared_board import SharedBoard, create_board
+create_board(Path(sys.argv[1]), 2)
+SharedBoard(Path(sys.argv[1]), 2).request_interrupt(7)
+print("made", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a name is Linux's")
+def test_nothing_is_left_of_a_board_whose_maker_was_killed(tmp_path: Path) -> None:
+    """Another process shares it by its path; after SIGKILL there is neither a file nor memory with a name."""
+    before = set(Path("/dev/shm").iterdir())
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as maker:
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == "made\n"
+        shared = SharedBoard(tmp_path, 2)
+        assert shared.interrupted_seq == 7
+        with shared.locked():
+            shared.close_count  # noqa: B018  # a word is read while the lock is held
+        maker.kill()
+    shared.close()
+    assert not (tmp_path / "board").exists()
+    assert not {path for path in set(Path("/dev/shm").iterdir()) - before if "mhnb" in path.name}
+
+
+def test_a_file_does_where_there_is_no_such_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS, or a /proc that does not let others in."""
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    assert create_board(tmp_path, 2) is None
+    one, two = SharedBoard(tmp_path, 2), SharedBoard(tmp_path, 2)
+    one.request_interrupt(3)
+    assert two.interrupted_seq == 3
+    assert (tmp_path / "board").is_file()
+    one.close()
+    two.close()

@@ -1,0 +1,380 @@
+"""The verbs on one real process with eight fake devices: what is read, what is refused; nothing is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mhnb.cluster import requests, transfer
+from mhnb.errors import ClusterError, InvalidRequest, ValueDiffers
+from tests.support.piped_ranks import PipedRanks
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def rank() -> Iterator[PipedRanks]:
+    """One process of eight CPU devices; tests use names of their own."""
+    with PipedRanks(1, devices=8) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("3", 3),
+        ("'text'", "text"),
+        ("None", None),
+        ("{'a': [1, 2.5, None], 'b': (True, b'x')}", {"a": [1, 2.5, None], "b": (True, b"x")}),
+        ("{'a', 'b'}", {"a", "b"}),
+        ("2**200", 2**200),
+        ("np.float32(3)", np.float32(3)),
+    ],
+)
+def test_host_values_come_as_they_are(rank: PipedRanks, source: str, expected: Any) -> None:
+    """A value without arrays arrives equal and of its own type."""
+    rank.run(f"plain = {source}")
+    value = transfer.pull(rank, ["plain"])
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    "axes", ["", "'data'", "'data', 'model'", "None, 'data'", "('data', 'model')", "None, 'model'"]
+)
+def test_an_array_is_put_together_from_its_shards(rank: PipedRanks, axes: str) -> None:
+    """Whatever the sharding, the value that arrives is the array's, and writable."""
+    rank.run(f"sharded = put(np.arange(64 * 8, dtype='i4').reshape(64, 8), {axes})")
+    value = transfer.pull(rank, ["sharded"])
+    np.testing.assert_array_equal(value, np.arange(64 * 8, dtype="i4").reshape(64, 8), strict=True)
+    assert value.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int4", "uint8", "int32", "float16", "bfloat16", "float8_e4m3fn", "float32", "complex64"]
+)
+def test_each_dtype_of_jax_arrives(rank: PipedRanks, dtype: str) -> None:
+    """Arrays of every JAX dtype arrive with that dtype, those of ml_dtypes too."""
+    rank.run(f"typed = jnp.array([0, 1, 1], dtype='{dtype}')")
+    value = transfer.pull(rank, ["typed"])
+    assert value.dtype.name == dtype
+    assert value.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "np.arange(12.).reshape(3, 4).T",
+        "np.asfortranarray(np.arange(12.).reshape(3, 4))",
+        "np.arange(24)[::2]",
+        "np.arange(3, dtype='>i4')",
+        "np.array(['a', 'bcd'])",
+        "np.array('2020-01-01', dtype='M8[D]')",
+        "np.array([(1, 2.)], dtype=[('a', 'i4'), ('b', 'f8')])",
+        "np.array([1, 'x', None], dtype=object)",
+        "np.ma.masked_array([1, 2], [True, False])",
+        "np.zeros((0, 3))",
+        "np.float64(3) + np.zeros(())",
+        "jnp.zeros((0, 3))",
+        "jnp.float32(3)",
+    ],
+)
+def test_each_kind_of_array_arrives(rank: PipedRanks, source: str) -> None:
+    """Column-major, strided, foreign-endian, text, dates, records, objects, masks, empty, without dims."""
+    rank.run(f"odd = {source}")
+    value = transfer.pull(rank, ["odd"])
+    (shown,) = rank.run("answer = [repr(np.asanyarray(odd)), str(odd.dtype), list(odd.shape)]")
+    assert [repr(np.asanyarray(value)), str(value.dtype), list(value.shape)] == shown
+
+
+def test_containers_keep_their_arrays_in_place(rank: PipedRanks) -> None:
+    """Arrays in a pytree arrive where they stood, and one that stood twice is one array."""
+    rank.run("w = put(np.arange(8.), 'data'); tree = {'w': w, 'again': [w], 'n': (1, np.ones(2))}")
+    value = transfer.pull(rank, ["tree"])
+    np.testing.assert_array_equal(value["w"], np.arange(8))
+    assert value["again"][0] is value["w"]
+    np.testing.assert_array_equal(value["n"][1], [1, 1])
+
+
+def test_several_names_come_as_a_tuple(rank: PipedRanks) -> None:
+    """One name gives its value, several a tuple in the order asked."""
+    rank.run("first, second = 1, 2")
+    assert transfer.pull(rank, ["second", "first"]) == (2, 1)
+
+
+def test_a_large_value_is_let_go(rank: PipedRanks) -> None:
+    """A rank holds a large value in pieces for the pull only; a small one comes with the first answer."""
+    rank.run("large, small = np.zeros(2**20), np.zeros(8)")
+    rank.verbs()
+    transfer.pull(rank, ["small"])
+    assert rank.verbs() == ["hold"]
+    transfer.pull(rank, ["large"])
+    assert rank.verbs() == ["hold", "fetch", "fetch", "release"]
+    rank.run("from mhnb.rank.requests.handlers import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[0]._outgoing)")
+    assert rank.run("answer = len(_TRANSFER_STORES[0]._outgoing)") == [0]
+
+
+def test_a_transfer_left_behind_is_dropped(rank: PipedRanks) -> None:
+    """What a notebook that went away left on a rank ends with the next transfer."""
+    rank.run("left = np.zeros(2**20); from mhnb.rank.requests.handlers import _TRANSFER_STORES")
+    arguments = {"transfer": "gone", "live": ["gone"], "names": ["left"], "digest_local": False}
+    assert rank.ask(0, "hold", arguments).result(60).ok
+    assert rank.run("answer = list(_TRANSFER_STORES[0]._outgoing)") == [["gone"]]
+    transfer.pull(rank, ["left"])
+    assert rank.run("answer = list(_TRANSFER_STORES[0]._outgoing)") == [[]]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("jax.random.key(0)", r"holds PRNG keys \(key<fry>\[\]\).*jax\.random\.key_data"),
+        ("{'k': [jax.random.key(0)]}", "holds PRNG keys"),
+        ("(i for i in [])", "cannot pickle 'generator' object"),
+        ("lambda: 0", "cannot be sent: .*lambda"),
+        ("type('Made', (), {})()", "cannot be sent: .*Made"),
+    ],
+)
+def test_what_cannot_be_sent_says_why(rank: PipedRanks, source: str, says: str) -> None:
+    """A value that has no bytes to send is an error with the reason and the next step."""
+    rank.run(f"odd = {source}")
+    with pytest.raises(InvalidRequest, match=f"^odd.*{says}"):
+        transfer.pull(rank, ["odd"])
+
+
+def test_a_donated_array_says_so(rank: PipedRanks) -> None:
+    """An array that a jitted function took is an error that tells of donation."""
+    rank.run("given = jnp.ones(4); taken = jax.jit(lambda a: a + 1, donate_argnums=0)(given)")
+    with pytest.raises(InvalidRequest, match=r"holds an array f32\[4\] that has been deleted, most likely donated"):
+        transfer.pull(rank, ["given"])
+
+
+def test_a_leaked_tracer_says_so(rank: PipedRanks) -> None:
+    """A tracer that left its function is an error that tells of it, and does not break the list of variables."""
+    rank.run(
+        """
+        def leak(a):
+            global leaked
+            leaked = a
+            return a
+        _ = jax.jit(leak)(1.)
+        """
+    )
+    with pytest.raises(InvalidRequest, match="holds a tracer"):
+        transfer.pull(rank, ["leaked"])
+    assert {row.name: row.facts.type for row in requests.list_variables(rank)}["leaked"] == "Tracer"
+    rank.run("del leaked")
+
+
+def test_a_class_made_in_a_cell_is_named(rank: PipedRanks) -> None:
+    """A value of a class that only the ranks have is an error that names the class and the way out."""
+    rank.run("class OnRanks: pass\nthing = OnRanks()")
+    with pytest.raises(
+        InvalidRequest, match=r"thing needs OnRanks, which a cell of the ranks defined.* Define OnRanks here"
+    ):
+        transfer.pull(rank, ["thing"])
+
+
+def test_copies_on_one_rank_are_compared(rank: PipedRanks) -> None:
+    """Devices of one rank that should hold copies and do not are an error."""
+    rank.run(
+        """
+        parts = [jax.device_put(np.full(4, float(i)), d) for i, d in enumerate(jax.devices()[:2])]
+        pair = Mesh(np.array(jax.devices()[:2]), ('a',))
+        unequal = jax.make_array_from_single_device_arrays((4,), NamedSharding(pair, P()), parts)
+        """
+    )
+    with pytest.raises(ValueDiffers, match=r"unequal f32\[4\]: .* copies of \[0:4\] hold different values: 0:0 ≠ 0:1"):
+        transfer.pull(rank, ["unequal"])
+
+
+def test_a_pulled_array_can_still_be_donated(rank: PipedRanks) -> None:
+    """After a pull nothing holds the array's memory: a donating function reuses it in place."""
+    rank.run("reused = jnp.arange(2**20, dtype='f4'); reused.block_until_ready()")
+    transfer.pull(rank, ["reused"])
+    (same,) = rank.run(
+        """
+        before = reused.unsafe_buffer_pointer()
+        after = jax.jit(lambda a: a * 2, donate_argnums=0)(reused)
+        answer = after.unsafe_buffer_pointer() == before
+        """
+    )
+    assert same
+
+
+def test_a_pulled_array_does_not_change_later(rank: PipedRanks) -> None:
+    """The notebook has a copy: what the rank does with the array afterwards does not show in it."""
+    rank.run("mutable = np.zeros(4)")
+    value = transfer.pull(rank, ["mutable"])
+    rank.run("mutable += 1")
+    assert value.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("names", [[], ["a b"], ["x.y"], ["x[0]"], [""]])
+def test_what_is_no_name_is_refused_before_asking(rank: PipedRanks, names: list[str]) -> None:
+    """A pull takes names of variables; anything else is a bad request, and no rank is asked."""
+    rank.verbs()
+    with pytest.raises(InvalidRequest):
+        transfer.pull(rank, names)
+    assert rank.verbs() == []
+
+
+def test_an_unknown_rank_is_refused(rank: PipedRanks) -> None:
+    """A rank that is not there is a bad request."""
+    with pytest.raises(InvalidRequest, match="there is no rank 3"):
+        transfer.pull(rank, ["x"], ranks=[3])
+
+
+def test_an_error_of_a_verb_is_told(rank: PipedRanks) -> None:
+    """What a rank could not answer is an error with the rank, the verb and the rank's traceback."""
+    answer = rank.ask(0, "no_such_verb", {}).result(60)
+    assert not answer.ok
+    assert answer.value["ename"] == "KeyError"
+    with pytest.raises(ClusterError, match="rank 0 could not answer 'complete'") as caught:
+        requests.complete(rank, None, 0)  # type: ignore[arg-type]
+    assert "Traceback" in caught.value.parts["traceback"]
+
+
+# -- names and what they mean
+
+
+def rows(rank: PipedRanks) -> dict[str, Any]:
+    """The variables by name."""
+    return {row.name: row for row in requests.list_variables(rank)}
+
+
+def test_an_array_is_described_by_its_sharding(rank: PipedRanks) -> None:
+    """A sharded array's row has shape, dtype, spec, mesh and bytes on each device."""
+    rank.run("shown = put(np.zeros((16, 4), 'f4'), 'data', None)")
+    facts = rows(rank)["shown"].facts
+    assert (facts.place, facts.shape, facts.dtype, facts.spec) == ("local", (16, 4), "float32", "P('data', None)")
+    assert facts.mesh == (("data", 4), ("model", 2))
+    assert facts.nbytes_per_device == 4 * 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("3", "int 3"),
+        ("10**99999", "int a number of 332190 bits"),
+        ("'a' * 999", "str '" + "a" * 59 + "…"),
+        ("[1, 2]", "list 2 items"),
+        ("{'a': jnp.ones(3), 'b': 1}", "dict 2 items, 1 array"),
+        ("np.zeros((2, 3))", "ndarray"),
+        ("jnp.zeros(3)", "local Array"),
+        ("mesh", "Mesh data 4, model 2"),
+        ("object()", "object"),
+    ],
+)
+def test_other_values_are_described_shortly(rank: PipedRanks, source: str, kind: str) -> None:
+    """Numbers and texts are shown, bounded; containers by their size; arrays never by their content."""
+    rank.run(f"described = {source}")
+    assert rows(rank)["described"].kind == kind
+
+
+def test_code_and_hidden_names_are_not_listed(rank: PipedRanks) -> None:
+    """Modules, functions, classes, IPython's own names and those with an underscore are no variables."""
+    rank.run("def fun(): pass\njitted = jax.jit(fun)\nclass Cls: pass\n_private = 1")
+    assert not {"np", "fun", "jitted", "Cls", "_private", "In", "Out", "get_ipython", "exit"} & set(rows(rank))
+
+
+def test_names_hold_code_too(rank: PipedRanks) -> None:
+    """The set of names has functions and modules, and not what IPython put there."""
+    rank.run("def fun(): pass")
+    found = requests.list_names(rank)
+    assert {"fun", "np", "mesh"} <= found
+    assert not {"In", "Out", "get_ipython", "_"} & found
+
+
+def test_a_value_that_breaks_does_not_hide_the_others(rank: PipedRanks) -> None:
+    """A pytree whose flattening raises is listed with its error."""
+    rank.run(
+        """
+        class Broken: pass
+        def flatten(_): raise RuntimeError('no')
+        jax.tree_util.register_pytree_node(Broken, flatten, lambda *_: None)
+        broken = Broken()
+        """
+    )
+    assert "cannot be described: RuntimeError('no')" in rows(rank)["broken"].kind
+    rank.run("del broken")
+
+
+def test_completion_knows_the_ranks_names(rank: PipedRanks) -> None:
+    """Names, attributes and keys complete, with the range that they replace."""
+    rank.run("completable = {'alpha': 1}; array = jnp.ones(3)")
+    assert requests.complete(rank, "completab", 9) == requests.Completion(("completable",), 0, 9)
+    assert "alpha" in requests.complete(rank, "completable['", 13).matches
+    assert ".sharding" in requests.complete(rank, "array.sha", 9).matches
+
+
+def test_completion_takes_any_cursor(rank: PipedRanks) -> None:
+    """A cursor behind the end of the text counts as its end."""
+    assert requests.complete(rank, "zzz", 99).matches == ()
+
+
+def test_questions_launch_nothing(rank: PipedRanks) -> None:
+    """Pull, vars, completion and `?` on arrays compile and run no program, whatever stands before the cursor."""
+    rank.run("still = put(np.arange(16.).reshape(4, 4), 'data', 'model'); tree = {'w': still}; n0 = len(programs)")
+    transfer.pull(rank, ["still", "tree"])
+    requests.list_variables(rank)
+    for text in ("still.T.sh", "(still + 1).sh", "still[0].sh", "tree['w'].T.sh", "still.at[0].set(1).sh", "still.T."):
+        requests.complete(rank, text, len(text))
+    for name in ("still", "tree", "still.T", "still.T.shape", "still.sum", "still.at"):
+        requests.inspect(rank, name)
+    assert rank.run("answer = programs[n0:]") == [[]]
+
+
+def test_a_launch_would_be_seen(rank: PipedRanks) -> None:
+    """The record of programs that the last test reads does grow when one is launched."""
+    (grown,) = rank.run("n0 = len(programs); jax.jit(lambda a: a * 3 - 1)(jnp.ones(5)); answer = len(programs) - n0")
+    assert grown > 0
+
+
+def test_inspection_describes_an_array_by_its_sharding(rank: PipedRanks) -> None:
+    """`x?` on an array tells shape, spec, mesh and memory."""
+    rank.run("asked = put(np.zeros((8, 4), 'f4'), 'data', 'model')")
+    bundle = requests.inspect(rank, "asked")
+    assert bundle is not None
+    assert bundle["text/plain"].splitlines() == [
+        "Type:      jax.Array, local",
+        "Value:     f32[8,4]",
+        "Sharding:  P('data', 'model') on mesh (data 4, model 2)",
+        "Memory:    16 B a device",
+    ]
+
+
+@pytest.mark.parametrize(("name", "says"), [("asked.sum", "axis"), ("asked.T", "property, of jax.Array")])
+def test_inspection_of_an_arrays_attribute_comes_from_its_class(rank: PipedRanks, name: str, says: str) -> None:
+    """`x.sum?` tells what the attribute is without looking it up on the array."""
+    rank.run("asked = put(np.zeros((8, 4), 'f4'), 'data', 'model')")
+    bundle = requests.inspect(rank, name)
+    assert bundle is not None
+    assert "of jax.Array" in bundle["text/plain"]
+    assert says in bundle["text/plain"]
+
+
+def test_inspection_of_code_is_ipythons(rank: PipedRanks) -> None:
+    """`f?` tells signature and docstring; with detail, the source."""
+    rank.run('def explained(a, b=2):\n    """What it does."""\n    return a')
+    bundle, detailed = requests.inspect(rank, "explained"), requests.inspect(rank, "explained", detail=1)
+    assert bundle is not None
+    assert detailed is not None
+    assert "What it does." in bundle["text/plain"]
+    assert "return" in detailed["text/plain"]
+
+
+def test_inspection_reads_no_array_in_a_container(rank: PipedRanks) -> None:
+    """`d?` on a container of arrays does not print it."""
+    rank.run("class Loud(dict):\n    def __str__(self): raise SystemExit\n    __repr__ = __str__\nloud = Loud(a=1)")
+    bundle = requests.inspect(rank, "loud")
+    assert bundle is not None
+    assert "Loud" in bundle["text/plain"]
+
+
+@pytest.mark.parametrize("name", ["nothing_here", "nothing.here", "np.nothing"])
+def test_inspection_of_an_unknown_name_finds_nothing(rank: PipedRanks, name: str) -> None:
+    """A name that is not there has no description."""
+    assert requests.inspect(rank, name) is None

@@ -1,0 +1,163 @@
+"""What JAX says of random shardings, beside what the sharding wing says. Run as a program with eight fake devices.
+
+The suite starts it in a process of its own: its own process has had its devices counted already.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+import mhnb
+from mhnb.adapters.jax_arrays import read_layout, read_mesh
+from mhnb.errors import InvalidRequest, ShardingError
+from mhnb.layouts import DisplayableLayout, DisplayableTree
+from mhnb.sharding.boxes import Box
+from mhnb.sharding.layout import Layout
+from mhnb.sharding.mesh import MeshShape
+from mhnb.sharding.spec import Spec, check_spec, parse_spec
+from mhnb.types import DeviceRef
+from tests.unit.sharding.cases import Case, cases, meshes
+
+KINDS = st.sampled_from(["Auto", "Explicit"])
+EXAMPLES = settings(max_examples=300, deadline=None, database=None)
+
+
+def mesh_of(mesh: MeshShape, kind: str) -> Mesh:
+    """The same mesh of JAX's."""
+    devices = np.array([jax.devices()[ref.ordinal] for ref in mesh.devices]).reshape(mesh.sizes)
+    return Mesh(devices, mesh.names, axis_types=(getattr(AxisType, kind),) * len(mesh.names))
+
+
+def spec_of(spec: Spec) -> PartitionSpec:
+    """The same spec of JAX's, also one that no mesh has."""
+    words: dict[str, Any] = {"unreduced": set(spec.unreduced)} if spec.unreduced else {}
+    return PartitionSpec(*(entry or None for entry in spec.dims), **words)
+
+
+def boxes_of(sharding: Any, shape: tuple[int, ...]) -> dict[DeviceRef, Box]:
+    """What JAX says each device holds."""
+    return {
+        DeviceRef(0, jax.devices().index(device)): tuple(
+            part.indices(size)[:2] for part, size in zip(index, shape, strict=True)
+        )
+        for device, index in sharding.devices_indices_map(shape).items()
+    }
+
+
+@seed(1)
+@EXAMPLES
+@given(cases(), KINDS)
+def check_boxes(case: Case, kind: str) -> None:
+    """Every device of a mesh, any order and any part of the devices, gets the box that JAX gives it."""
+    mesh, spec, shape = case
+    ours = Layout.of(shape, mesh, spec)
+    # JAX draws no map where a sum is still to be made; the boxes are those without it.
+    reduced = spec_of(Spec(spec.dims))
+    assert ours.boxes == boxes_of(NamedSharding(mesh_of(mesh, kind), reduced), shape)
+    whole = NamedSharding(mesh_of(mesh, "Explicit"), spec_of(spec))
+    assert ours.nbytes_per_device == 4 * int(np.prod(whole.shard_shape(shape)))
+    assert parse_spec(whole.spec) == spec
+    assert parse_spec(str(spec)) == spec
+
+
+@seed(2)
+@EXAMPLES
+@given(cases(even=False))
+def check_refusals(case: Case) -> None:
+    """A shape that JAX refuses is refused, with JAX's reason in its own words; one that it takes is taken."""
+    mesh, spec, shape = case
+    try:
+        NamedSharding(mesh_of(mesh, "Explicit"), spec_of(spec)).shard_shape(shape)
+    except ValueError as refusal:
+        said = str(refusal)
+    else:
+        check_spec(spec, mesh, shape)
+        return
+    _refused(spec, mesh, shape, said)
+
+
+def _refused(spec: Spec, mesh: MeshShape, shape: tuple[int, ...], said: str) -> None:
+    with pytest.raises(ShardingError) as refused:
+        check_spec(spec, mesh, shape)
+    assert refused.value.jax_says in said, (refused.value.jax_says, said)
+
+
+def check_words() -> None:
+    """An unknown axis, one used twice, and a spec that is too long are refused in JAX's words too."""
+    mesh = MeshShape.row_major({"a": 4, "b": 2})
+    for spec, shape in ((["z"], (8,)), (["a", "a"], (8, 8)), ([("a", "b"), "b"], (8, 8)), (["a", None], (8,))):
+        try:
+            jax.device_put(np.zeros(shape), NamedSharding(mesh_of(mesh, "Auto"), PartitionSpec(*spec)))
+        except Exception as refusal:  # noqa: BLE001 - an axis used twice is of a class that is private to JAX
+            said = str(refusal)
+        _refused(parse_spec(spec), mesh, shape, said)
+
+
+@seed(3)
+@EXAMPLES
+@given(meshes(), KINDS)
+def check_meshes(mesh: MeshShape, kind: str) -> None:
+    """A mesh of JAX's is read as it stands; an abstract one is laid over hosts row by row."""
+    assert read_mesh(mesh_of(mesh, kind)) == mesh
+    abstract = AbstractMesh(mesh.sizes, mesh.names)
+    assert read_mesh(abstract, devices_per_host=2) == MeshShape.row_major(dict(mesh.axes), devices_per_host=2)
+
+
+def check_arrays() -> None:
+    """Real arrays: sharded by any kind of sharding, unreduced, of every kind of element; what is read is what lies there."""
+    mesh = mesh_of(MeshShape.row_major({"a": 4, "b": 2}), "Explicit")
+    rows = jax.device_put(np.zeros((8, 6), "f4"), NamedSharding(mesh, PartitionSpec("a")))
+    inner = jax.device_put(np.ones((8, 4), "f4"), NamedSharding(mesh, PartitionSpec(None, "b")))
+    sums = NamedSharding(mesh, PartitionSpec(None, None, unreduced={"b"}))
+    partial = jax.jit(lambda x, y: jax.numpy.einsum("ij,kj->ik", x, y, out_sharding=sums))(inner, inner)
+    positional = jax.device_put(np.zeros(8, "i1"), jax.devices()[3])
+    keys = jax.device_put(jax.random.split(jax.random.key(0), 8), NamedSharding(mesh, PartitionSpec("a")))
+    for array in (rows, partial, positional, keys, jax.ShapeDtypeStruct((8,), "f4", sharding=rows.sharding)):
+        layout = read_layout(array)
+        assert (layout.shape, layout.dtype.name) == (tuple(array.shape), str(array.dtype))
+        if array is not partial:
+            assert layout.boxes == boxes_of(array.sharding, array.shape)
+    assert read_layout(partial).spec == Spec(((), ()), unreduced=("b",))
+    assert read_layout(rows).nbytes_per_device == rows.addressable_shards[0].data.nbytes
+
+
+def check_public() -> None:
+    """The public functions take JAX's own meshes, specs, dtypes and arrays, also abstract ones and such as do not exist."""
+    grid = MeshShape.row_major({"a": 4, "b": 2})
+    mesh, spec = mesh_of(grid, "Auto"), PartitionSpec("a", None)
+    drawn = mhnb.layout((8, 6), mesh, spec, dtype=jax.numpy.bfloat16)
+    assert isinstance(drawn, DisplayableLayout)
+    assert drawn == mhnb.layout((8, 6), {"a": 4, "b": 2}, "P('a', None)", dtype="bf16")
+    assert drawn == mhnb.layout((8, 6), AbstractMesh((4, 2), ("a", "b")), spec, dtype=np.dtype("bfloat16"))
+    array = jax.device_put(np.zeros((8, 6), "f4"), NamedSharding(mesh, spec))
+    mhnb.expect(array, PartitionSpec("a"))
+    with pytest.raises(AssertionError, match="lies as P\\('a', None\\), not as P\\('b'\\)"):
+        mhnb.expect(array, PartitionSpec("b"))
+    assert mhnb.reshard(array, to=PartitionSpec()).nbytes_moved == 8 * (192 - 48)
+    tree = mhnb.layout({"w": array, "n": 3, "later": jax.ShapeDtypeStruct((8, 2), "f4", sharding=array.sharding)})
+    assert isinstance(tree, DisplayableTree)
+    assert [row.path for row in tree.rows] == ["['later']", "['n']", "['w']"]
+    assert "data" not in str(mhnb.layout(mesh))
+    with pytest.raises(InvalidRequest, match="layout needs a"):
+        mhnb.layout({"n": 3})
+    jax.jit(_refuses_tracer)(array)
+
+
+def _refuses_tracer(x: Any) -> Any:
+    with pytest.raises(InvalidRequest, match="layout needs a"):
+        mhnb.layout(x)
+    return x
+
+
+CHECKS = {name: check for name, check in globals().items() if name.startswith("check_") and name != "check_spec"}
+
+if __name__ == "__main__":
+    CHECKS[sys.argv[1]]()

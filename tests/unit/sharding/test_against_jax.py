@@ -1,0 +1,25 @@
+"""JAX is the oracle: what it says of random shardings, the sharding wing says too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.source import ROOT
+
+CHECKS = ("check_arrays", "check_boxes", "check_meshes", "check_public", "check_refusals", "check_words")
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("check", CHECKS)
+def test_agrees_with_jax(check: str) -> None:
+    """Each check of tests/unit/sharding/against_jax.py passes in a process with eight fake devices."""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "tests.unit.sharding.against_jax", check]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **flags}, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,96 @@
+"""Mesh axes found from groups: the axes that the groups were made of come back, whatever the order of the devices."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mhnb.sharding.hlo_collectives import GroupAxes, NamedMesh, find_axes, parse_meshes
+from tests.unit.sharding.texts import CPU, lowered, read
+
+FOUND: dict[str, list[tuple[str, ...]]] = {
+    "data_parallel": [("data",)],
+    "tensor_parallel": [("model",)],
+    "pipeline": [("data",)],
+    "expert_parallel": [("data",), ("data",)],
+    "sharded_parameters": [("data",), ("data",)],
+    "rings": [("model",), ("data",), ("data", "model"), ("data", "model")],
+    "middle_axis": [("b",), ("a", "c")],
+    "explicit_axes": [("model",), ("data",)],
+    "other_order": [("data",), ("model",)],
+    "at_entry": [("model",)],
+    "two_meshes": [("model",), ("data",), ("c",)],
+}
+
+
+@pytest.mark.parametrize("kind", CPU)
+@pytest.mark.parametrize("program", FOUND)
+def test_axes_of_recorded_programs(program: str, kind: str) -> None:
+    """The names are those that the program was written with, though XLA's text may have made-up ones or none."""
+    meshes = parse_meshes(lowered(program, kind))
+    assert [find_axes(one.groups, meshes) for one in read(program, kind)] == [
+        GroupAxes(axes) for axes in FOUND[program]
+    ]
+
+
+@pytest.mark.parametrize("kind", CPU)
+def test_a_part_of_an_axis_is_said_to_be_one(kind: str) -> None:
+    """Groups chosen by hand are no axis."""
+    (one,) = read("part_of_axis", kind)
+    assert find_axes(one.groups, parse_meshes(lowered("part_of_axis", kind))) == GroupAxes(
+        ("x",), spans_whole_axes=False
+    )
+
+
+@given(
+    sizes=st.lists(st.integers(2, 4), min_size=1, max_size=4),
+    data=st.data(),
+)
+def test_axes_come_back(sizes: list[int], data: st.DataObject) -> None:
+    """Groups along any axes of any mesh over any order of devices: exactly those axes, in the mesh's order."""
+    count, axes = prod(sizes), range(len(sizes))
+    chosen = data.draw(st.sets(st.sampled_from(axes)))
+    order = data.draw(st.permutations(range(count)))
+    rest = [axis for axis in axes if axis not in chosen]
+    places = np.array(order).reshape(sizes).transpose(*rest, *chosen).reshape(-1, prod(sizes[axis] for axis in chosen))
+    groups = tuple(map(tuple, places.tolist()))
+    mesh = NamedMesh(tuple(f"x{axis}" for axis in axes), tuple(sizes), tuple(order))
+    expected = tuple(f"x{axis}" for axis in sorted(chosen))
+    assert find_axes(groups, [mesh]) == GroupAxes(expected, spans_whole_axes=True)
+
+
+@given(st.permutations(range(8)))
+def test_groups_that_are_no_axes_are_never_said_to_be(order: list[int]) -> None:
+    """Any two groups of four: whole axes only where they are the mesh's own rows or columns."""
+    groups = (tuple(order[:4]), tuple(order[4:]))
+    mesh = NamedMesh(("data", "model"), (4, 2))
+    is_data = {frozenset(group) for group in groups} == {frozenset((0, 2, 4, 6)), frozenset((1, 3, 5, 7))}
+    assert (find_axes(groups, [mesh]) == GroupAxes(("data",))) == is_data
+    assert find_axes(groups, [mesh]).spans_whole_axes == is_data
+
+
+def test_no_mesh_names_nothing() -> None:
+    """Where no mesh is known, or none holds the devices, there are no axes."""
+    assert find_axes(((0, 1),), []) == GroupAxes((), spans_whole_axes=False)
+    assert find_axes(((0, 9),), [NamedMesh(("x",), (4,))]) == GroupAxes((), spans_whole_axes=False)
+
+
+def test_nothing_moves_alone() -> None:
+    """Groups of one run along no axis."""
+    assert find_axes(((0,), (1,)), [NamedMesh(("x",), (2,))]) == GroupAxes()
+
+
+def test_meshes_of_a_lowered_module() -> None:
+    """Names, sizes and the order of devices; an empty mesh has no axes; the same mesh twice is one."""
+    text = """
+  sdy.mesh @empty_mesh = <[]> loc(#loc)
+  sdy.mesh @maximal_mesh = <[], device_ids=[0]>
+  sdy.mesh @mesh = <["data"=4, "model"=2]> {stablehlo.mesh = {axes = []}} loc(#loc)
+  sdy.mesh @mesh_0 = <["data"=4, "model"=2]>
+  sdy.mesh @mesh_1 = <["x"=4], device_ids=[0, 2, 1, 3]>
+"""
+    assert parse_meshes(text) == (NamedMesh(("data", "model"), (4, 2)), NamedMesh(("x",), (4,), (0, 2, 1, 3)))

@@ -1,0 +1,171 @@
+"""Layouts, specs, meshes and trees as values: costs, owners, refusals."""
+
+from __future__ import annotations
+
+import csv
+import io
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mhnb.errors import AxisUsedTwice, Indivisible, InvalidRequest, MhnbError, ShardingError, SpecTooLong, UnknownAxis
+from mhnb.sharding.boxes import box_size, intersect, parse_dtype
+from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree, decode_tree, encode_tree
+from mhnb.sharding.mesh import MeshShape, find_axis_reach, parse_axes, warn_cross_host_axes
+from mhnb.sharding.spec import parse_spec
+from mhnb.types import DeviceRef
+from tests.unit.sharding.cases import Case, cases
+
+GRID = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
+
+
+@given(cases(even=False))
+def test_boxes_cover_the_array_once(case: Case) -> None:
+    """Even or not: the distinct boxes are disjoint, cover all, and no device holds more than it is charged for."""
+    mesh, spec, shape = case
+    layout = Layout.of(shape, mesh, spec, uneven=True)
+    boxes = [box for box in layout.owners_by_box if box_size(box)]
+    assert sum(map(box_size, boxes)) * 4 == layout.nbytes
+    assert not any(intersect(a, b) for at, a in enumerate(boxes[:40]) for b in boxes[at + 1 : 40])
+    assert all(box_size(box) * 4 <= layout.nbytes_per_device for box in boxes)
+    assert layout.nbytes_waste >= 0
+
+
+@given(cases(even=False), st.sampled_from(["float32", "bfloat16", "bool"]))
+def test_a_tree_travels(case: Case, dtype: str) -> None:
+    """What is written for JSON is read back equal."""
+    mesh, spec, shape = case
+    layout = Layout.of(shape, mesh, spec, dtype=dtype, uneven=True)
+    placed = Layout(shape, layout.dtype, placed=tuple(layout.boxes.items()))
+    tree = LayoutTree((LayoutRow("['a']", layout), LayoutRow("['b']", placed), LayoutRow("n", None, "int 3")))
+    assert decode_tree(encode_tree(tree)) == tree
+    assert placed.boxes == layout.boxes
+
+
+def test_meshes_of_a_tree_stay_apart() -> None:
+    """Arrays on two meshes travel with their own, and one that many share is sent once."""
+    other = MeshShape.row_major({"all": 8})
+    rows = [
+        LayoutRow(f"w{at}", Layout.of((8,), mesh, f"P('{mesh.names[0]}')"))
+        for at, mesh in enumerate([GRID, other, GRID])
+    ]
+    wire = encode_tree(LayoutTree(tuple(rows)))
+    assert len(wire["meshes"]) == 2
+    assert decode_tree(wire).rows == tuple(rows)
+
+
+def test_owners_hold_all_of_a_box() -> None:
+    """Whole boxes by their replicas; a smaller box by everyone whose own contains it."""
+    layout = Layout.of((8, 6), GRID, "P('data')")
+    assert layout.owners(((2, 4), (0, 6))) == (DeviceRef(1, 0), DeviceRef(1, 1))
+    assert layout.owners(((3, 4), (2, 3))) == (DeviceRef(1, 0), DeviceRef(1, 1))
+    assert layout.owners(((3, 5), (2, 3))) == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "per_device", "waste", "replication"),
+    [
+        ("P('data', 'model')", 32, 0, 1.0),
+        ("P('data')", 64, 256, 2.0),
+        ("P()", 256, 1792, 8.0),
+        ("P('data', unreduced={'model'})", 64, 256, 2.0),
+    ],
+)
+def test_costs_by_hand(spec: str, per_device: int, waste: int, replication: float) -> None:
+    """f32[8,8] on 4 x 2: bytes a device, bytes beyond the array itself, replication."""
+    layout = Layout.of((8, 8), GRID, spec)
+    assert (layout.nbytes_per_device, layout.nbytes_waste, layout.replication) == (per_device, waste, replication)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "spec", "parts", "text"),
+    [
+        (UnknownAxis, (8,), "P('z')", {"axis": "z"}, "the mesh has 'data', 'model'"),
+        (AxisUsedTwice, (8, 8), "P('data', 'data')", {"axis": "data"}, "twice"),
+        (SpecTooLong, (8,), "P('data', None)", {}, "has 2 entries"),
+        (Indivisible, (8, 6), "P(None, 'data')", {"dim": 1, "size": 6, "ways": 4}, "pad it to 8"),
+    ],
+)
+def test_an_illegal_spec_is_refused(
+    kind: type[ShardingError], shape: tuple[int, ...], spec: str, parts: dict[str, Any], text: str
+) -> None:
+    """Each has its class, names the thing and the next step, and survives pickling."""
+    with pytest.raises(kind, match=text) as refused:
+        Layout.of(shape, GRID, spec)
+    assert refused.value.parts | parts == refused.value.parts
+    again = pickle.loads(pickle.dumps(refused.value))  # noqa: S301 - made above
+    assert (str(again), again.parts) == (str(refused.value), refused.value.parts)
+
+
+@pytest.mark.parametrize(
+    ("read", "value"),
+    [
+        (parse_spec, "P('data'"), (parse_spec, "Q('data')"), (parse_spec, 3), (parse_spec, [3]),
+        (parse_spec, "P('a', other={'b'})"), (parse_spec, "P(x)"),
+        (parse_axes, "data 4 model 2"), (parse_axes, "data"), (parse_axes, "a 1, a 2"),
+        (parse_dtype, "float"[:2]), (parse_dtype, object()),
+        (lambda shape: Layout.of(shape, GRID, "P()"), (2.5,)), (lambda shape: Layout.of(shape, GRID, "P()"), (-1,)),
+        (lambda size: MeshShape.row_major({"a": size}), 0), (lambda n: MeshShape.row_major({"a": 2}, devices_per_host=n), 0),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused(read: Any, value: Any) -> None:
+    """Every input that makes no sense is named in an error of ours."""
+    with pytest.raises(InvalidRequest):
+        read(value)
+
+
+@pytest.mark.parametrize("text", ["P()", "P('data')", "P(None, ('data', 'model'))", "P('data', unreduced={'model'})"])
+def test_a_spec_is_read_as_written(text: str) -> None:
+    """Writing what was read gives the same text."""
+    assert str(parse_spec(text)) == text
+
+
+def test_unconstrained_has_no_layout() -> None:
+    """A dim left to the compiler cannot be drawn."""
+    with pytest.raises(ShardingError, match="leaves a dim to the compiler"):
+        parse_spec([type("Free", (), {"__repr__": lambda _: "UNCONSTRAINED"})()])
+
+
+def test_an_axis_that_crosses_hosts_is_known() -> None:
+    """By ranks, or by the labels of hosts that have several ranks."""
+    assert [axis.hosts for axis in find_axis_reach(GRID)] == [4, 1]
+    assert [axis.hosts for axis in find_axis_reach(GRID, {0: "a", 1: "a", 2: "b", 3: "b"})] == [2, 1]
+
+
+def test_a_chatty_axis_across_hosts_is_warned_of() -> None:
+    """The model axis is to stay inside; where it does, and for data, nothing is said."""
+    assert warn_cross_host_axes(find_axis_reach(GRID)) == ()
+    (warning,) = warn_cross_host_axes(find_axis_reach(MeshShape.row_major({"model": 4, "data": 2}, devices_per_host=2)))
+    assert "'model' (4) crosses hosts" in warning
+    assert "'data' stays inside a host: swap" in warning
+
+
+def tree(**specs: tuple[tuple[int, ...], str]) -> LayoutTree:
+    """A tree of arrays on the grid."""
+    return LayoutTree(tuple(LayoutRow(name, Layout.of(shape, GRID, spec)) for name, (shape, spec) in specs.items()))
+
+
+def test_the_matrix_that_fell_back_stands_out() -> None:
+    """A replicated matrix as large as its sharded neighbours is marked, a bias is not, nor anything where all is replicated."""
+    sharded = ((1024, 4096), "P('data', 'model')")
+    params = tree(w1=sharded, w2=sharded, lost=((4096, 1024), "P()"), bias=((1024,), "P()"))
+    assert params.fallen_back == {"lost"}
+    assert tree(w1=((8, 8), "P()"), w2=((8, 8), "P()")).fallen_back == frozenset()
+
+
+def test_the_table_as_csv() -> None:
+    """One row a leaf with sizes in bytes; what is no array says what it is."""
+    params = LayoutTree((*tree(w=((8, 6), "P('data')")).rows, LayoutRow("['n, m']", None, "int 3")))
+    rows = list(csv.reader(io.StringIO(params.to_csv())))
+    assert rows[0][:4] == ["path", "shape", "dtype", "spec"]
+    assert rows[1] == ["w", "8x6", "float32", "P('data')", "192", "48", "2.0", "192", ""]
+    assert rows[2][:3] == ["['n, m']", "", "int 3"]
+
+
+def test_errors_belong_to_the_tree() -> None:
+    """A sharding error is one of ours and a ValueError."""
+    assert issubclass(ShardingError, MhnbError)
+    assert issubclass(ShardingError, ValueError)

@@ -1,0 +1,151 @@
+"""Why a collective is there: what the lowered module states, and "not known" for what it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.sharding.hlo_collectives import HloCollective
+from mhnb.sharding.hlo_text import SourceLine
+from mhnb.sharding.shardy import Explanation, explain_collective, format_shardy_spec
+from tests.unit.sharding.texts import CPU, TPU, line_of, lowered, read
+
+
+def why(program: str, kind: str) -> list[Explanation]:
+    """Explain every collective of a recorded program."""
+    return [explain_collective(one, lowered(program, kind)) for one in read(program, kind)]
+
+
+@pytest.mark.parametrize("kind", CPU)
+def test_explicit_axes_state_both(kind: str) -> None:
+    """Types with shardings: the product's operands and result, and the reshard's before and after."""
+    product, reshard = why("explicit_axes", kind)
+    assert (product.before, product.after) == (("P('data', 'model')", "P('model', None)"), "P('data', None)")
+    assert (reshard.before, reshard.after) == (("P('data', None)",), "P(None, 'data')")
+    assert (
+        str(reshard)
+        == f"jit(run)/reshard, programs.py:{line_of('return jax.reshard(')}: P('data', None) → P(None, 'data')"
+    )
+    assert not product.written
+    assert not reshard.written
+
+
+@pytest.mark.parametrize("kind", [*CPU, *TPU])
+def test_constraints_state_both(kind: str) -> None:
+    """Between two constraints the sharding before and after is stated."""
+    found = why("reshard", kind)[1]
+    assert (found.before, found.after) == (("P('data', 'model')",), "P(None, 'data')")
+    assert found.operation == "jit(run)/sharding_constraint"
+
+
+@pytest.mark.parametrize("kind", CPU)
+def test_what_is_not_stated_is_not_known(kind: str) -> None:
+    """The hidden layer's sharding is the compiler's; the argument's and the result's are stated."""
+    (found,) = why("tensor_parallel", kind)
+    assert (found.before, found.after) == ((None, "P('model', None)"), "P('data', None)")
+    assert str(found).endswith(": not known, P('model', None) → P('data', None)")
+    assert [(one.before, one.after) for one in why("two_meshes", kind)][:2] == [((), None), ((), None)]
+
+
+@pytest.mark.parametrize("kind", [*CPU, *TPU])
+@pytest.mark.parametrize("program", ["pipeline", "expert_parallel", "sharded_parameters"])
+def test_what_the_program_asks_for(program: str, kind: str) -> None:
+    """A collective that the program calls by name was not put in by the compiler, in a loop's function too."""
+    for found in why(program, kind):
+        assert found.written
+        assert str(found).endswith(": written in the program")
+
+
+@pytest.mark.parametrize("kind", CPU)
+def test_written_in_loops_and_branches(kind: str) -> None:
+    """Also where the collective has a region of its own and stands in a function, a loop or a branch."""
+    assert all(found.written for found in why("loops", kind))
+
+
+def test_at_the_entry_of_a_shard_map() -> None:
+    """The one argument that does not lie as the shard_map wants it is what moves; jax 0.12 names the argument alone."""
+    (found,) = why("at_entry", CPU[0])
+    assert (found.operation, found.before, found.after) == (
+        "jit(run)/shard_map",
+        ("P('data', 'model')",),
+        "P('data', None)",
+    )
+    (newer,) = why("at_entry", CPU[1])
+    assert (newer.operation, newer.before, newer.after) == ("x", ("P('data', 'model')",), None)
+
+
+def test_two_arguments_that_move_are_not_told_apart() -> None:
+    """Which of them a collective is of is not stated."""
+    (one,) = read("at_entry", CPU[0])
+    module = lowered("at_entry", CPU[0]).replace('<@mesh, [{"data"}, {}]>] out', "<@mesh, [{}, {}]>] out")
+    assert module != lowered("at_entry", CPU[0])
+    assert (explain_collective(one, module).before, explain_collective(one, module).after) == ((), None)
+
+
+def test_an_argument_that_is_gathered() -> None:
+    """The compiled text names the argument: its sharding is stated, what it becomes is not."""
+    down, up, _ = why("overlapped", TPU[0])
+    assert (down.operation, down.before, down.after) == ("down", ("P('model', 'data')",), None)
+    assert (up.operation, up.before, up.after) == ("up", ("P('data', 'model')",), None)
+    assert str(up) == "up, line not known: P('data', 'model') → not known"
+
+
+def test_no_lowered_module_states_nothing() -> None:
+    """Operation and line come from the compiled text alone."""
+    one = HloCollective("all-gather", "g", (), (), (), op_name="jit(f)/mul", source=SourceLine("/a/model.py", 3))
+    assert explain_collective(one, "") == Explanation("jit(f)/mul", SourceLine("/a/model.py", 3))
+    assert str(explain_collective(one, "")) == "jit(f)/mul, model.py:3: not known → not known"
+    assert str(explain_collective(HloCollective("all-gather", "g", (), (), ()), "")) == (
+        "operation not known, line not known: not known → not known"
+    )
+
+
+@pytest.mark.parametrize("kind", [*CPU, *TPU])
+def test_the_operation_s_name_tells_what_was_asked_for(kind: str) -> None:
+    """Of a launched program there is no lowered module: a psum is a psum by its name; what else is not known."""
+    for program in ("pipeline", "expert_parallel", "sharded_parameters"):
+        assert all(explain_collective(one, "").written for one in read(program, kind))
+    assert not any(explain_collective(one, "").written for one in read("reshard", kind))
+    inserted = HloCollective(
+        "all-gather", "g", (), (), (), op_name="jit(f)/psum_of_mine/mul", source=SourceLine("a", 1)
+    )
+    assert not explain_collective(inserted, "").written
+
+
+@pytest.mark.parametrize("value", ["%arg0", "%0"])
+def test_two_that_cannot_be_told_apart_are_not_known(value: str) -> None:
+    """The same operation twice on a line, side by side or one after the other: neither is chosen."""
+    text = """
+#loc1 = loc("model.py":3:1)
+#loc2 = loc("jit(f)/constraint"(#loc1))
+  func.func public @main(%arg0: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = sdy.sharding_constraint %arg0 <@mesh, [{"a"}]> : tensor<8xf32> loc(#loc2)
+    %1 = sdy.sharding_constraint VALUE <@mesh, [{"b"}]> : tensor<8xf32> loc(#loc2)
+"""
+    text = text.replace("VALUE", value)
+    one = HloCollective("all-gather", "g", (), (), (), op_name="jit(f)/constraint", source=SourceLine("model.py", 3))
+    assert explain_collective(one, text).after is None
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("[]", "P()"),
+        ("[{}]", "P(None)"),
+        ('[{"data"}, {}, {"a", "b"}]', "P('data', None, ('a', 'b'))"),
+        ('[{"x":(1)2}]', "P('x':(1)2)"),
+        ('[{}], unreduced={"x"}', "P(None), unreduced={'x'}"),
+    ],
+)
+def test_specs(text: str, spec: str) -> None:
+    """Shardy's dimensions as JAX writes them."""
+    assert format_shardy_spec(text) == spec
+
+
+def test_after_a_launch_the_module_is_not_there_and_that_is_said() -> None:
+    """Less is known than before it, and where more is to be had is named; what the program itself asks for is known anyway."""
+    left = Explanation("jit(f)/mul", SourceLine("/a/model.py", 3), is_kept=False)
+    assert str(left) == (
+        "jit(f)/mul, model.py:3: the stated shardings are not kept after a launch; "
+        "%mhjax collectives --why f(args) tells them"
+    )
+    assert str(Explanation("psum", None, written=True, is_kept=False)).endswith("written in the program")

@@ -1,0 +1,466 @@
+"""What a cluster leaves on disk is its user's alone, and what another user could have written is not trusted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mhnb.cli import main
+from mhnb.cli.cleanup import _find_detachable_pids, find_orphans
+from mhnb.cluster import manager
+from mhnb.cluster.attach import (
+    ClusterRecord,
+    describe_other_clusters,
+    list_cluster_records,
+    read_cluster_records,
+    write_cluster_record,
+)
+from mhnb.cluster.journal import JournalStore, read_journal
+from mhnb.cluster.options import StartOptions
+from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.messages import HostSpec
+from mhnb.errors import LaunchError, NotStarted
+from mhnb.rank.host_setup import prepare_host
+from mhnb.system.private_files import NotPrivate, make_private_folder, open_private, read_private, write_private
+from mhnb.system.run_dir import (
+    list_running_clusters,
+    make_run_dir,
+    prune_run_dirs,
+    read_running_clusters,
+    write_run_record,
+)
+from mhnb.teach.progress import AnswerRecord, read_records, write_record
+from tests.support.source import ROOT
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+
+
+def mode_of(path: Path) -> int:
+    """The permissions of a path."""
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A state home that is not there yet."""
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def supervisor() -> Iterator[int]:
+    """A process that looks like a supervisor."""
+    with subprocess.Popen([sys.executable, "-c", "input()", "mhnb.rank.supervisor"], stdin=subprocess.PIPE) as process:
+        yield process.pid
+        process.communicate(b"\n")
+
+
+@pytest.fixture
+def kept(home: Path, supervisor: int) -> Callable[[str], Path]:
+    """Make the directory of a kept cluster that nobody drives."""
+
+    def make(name: str) -> Path:
+        run = make_run_dir(name, 1, environment={"MHNB_HOME": str(home)}, profile=ROOT / "profiles" / "local")
+        write_run_record(run, name, supervisor, [None], is_detachable=True)
+        shape, options = ClusterSpec(1, 1), StartOptions(name=name, keep=True)
+        write_cluster_record(
+            ClusterRecord(run, b"k" * 32, f"unix:{run}/link", 1, os.getpid(), shape, options, {0: supervisor})
+        )
+        return run
+
+    return make
+
+
+def give_away(path: Path) -> None:
+    """Give a folder with all in it to another user."""
+    for each in (path, *path.rglob("*")):
+        os.chown(each, NOBODY, NOBODY, follow_symlinks=False)
+
+
+def names(home: Path) -> list[str]:
+    """The clusters that are listed, and those that can be attached to: the same."""
+    place = {"MHNB_HOME": str(home)}
+    listed = [record["name"] for record in read_running_clusters(place)]
+    assert [berth.name for berth in list_cluster_records(place)] == listed
+    return listed
+
+
+# -- what is made
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_what_is_made_is_its_owners_alone(home: Path, kept: Callable[[str], Path], umask: int) -> None:
+    """Every folder 0700 and every file 0600, whatever the umask."""
+    before = os.umask(umask)
+    try:
+        place = {"MHNB_HOME": str(home / "below")}
+        make_run_dir("a", 1, environment=place, profile=ROOT / "profiles" / "local")
+        kept("b")
+        journal = JournalStore("a", 7, environment=place, is_new=True)
+        journal.write_parts("push1-1.bin", [memoryview(b"x")])
+        journal.close()
+        write_record("made", AnswerRecord(0, 1, True, "right", "1"), place)
+    finally:
+        os.umask(before)
+    made = [home, *home.rglob("*")]
+    assert len(made) > 20
+    wrong = {str(path): oct(mode_of(path)) for path in made if mode_of(path) != (0o700 if path.is_dir() else 0o600)}
+    assert wrong == {}
+
+
+def test_the_checks_of_a_first_start_make_the_home_private(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the first to need it; the folders above it, which they make too, are no more open."""
+    monkeypatch.setenv("MHNB_HOME", str(home / "below"))
+    before = os.umask(0)
+    try:
+        manager._check_can_start(ClusterSpec(2, 1))
+    finally:
+        os.umask(before)
+    assert [mode_of(home), mode_of(home / "below")] == [0o700, 0o700]
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o1777, 0o2775])
+def test_a_home_that_is_ours_is_closed(home: Path, kept: Callable[[str], Path], mode: int) -> None:
+    """An older version, or a loose umask, has left it open: it is closed, and what is in it is listed."""
+    kept("mine")
+    home.chmod(mode)
+    assert names(home) == ["mine"]
+    assert mode_of(home) & 0o777 == 0o700
+
+
+def test_a_home_with_other_things_keeps_its_mode(home: Path, kept: Callable[[str], Path]) -> None:
+    """A folder that the user shares for reading is not closed by us; the clusters in it are."""
+    run = kept("mine")
+    (home / "thesis").mkdir()
+    home.chmod(0o755)
+    assert names(home) == ["mine"]
+    assert (mode_of(home), mode_of(run)) == (0o755, 0o700)
+
+
+# -- what is refused
+
+
+def test_a_shared_home_that_others_can_write_is_refused(home: Path, kept: Callable[[str], Path]) -> None:
+    """Path, mode and the line that mends it, whoever asks first."""
+    kept("mine")
+    (home / "thesis").mkdir()
+    home.chmod(0o777)
+    place = {"MHNB_HOME": str(home)}
+    for ask in (
+        read_running_clusters,
+        list_cluster_records,
+        prune_run_dirs,
+        lambda where: make_run_dir("a", 2, environment=where, profile=ROOT),
+        lambda where: JournalStore("a", 7, environment=where, is_new=True),
+    ):
+        with pytest.raises(LaunchError, match=rf"{home} has mode 0777.*\n.*chmod 700 {home}"):
+            ask(place)
+
+
+@as_root
+def test_a_home_of_another_user_is_refused(home: Path, kept: Callable[[str], Path]) -> None:
+    """Whose it is, and what to do instead."""
+    kept("mine")
+    os.chown(home, NOBODY, NOBODY)
+    with pytest.raises(LaunchError, match=rf"{home} belongs to .*uid {NOBODY}.* \(mode 0700\).*\n.*MHNB_HOME"):
+        list_cluster_records({"MHNB_HOME": str(home)})
+
+
+def test_a_home_that_every_user_can_exchange_is_refused(tmp_path: Path) -> None:
+    """Its parent is writable for all, and has no sticky bit."""
+    parent = tmp_path / "scratch"
+    parent.mkdir()
+    place = {"MHNB_HOME": str(parent / "mine")}
+    parent.chmod(0o777)
+    with pytest.raises(LaunchError, match=f"{parent} has mode 0777"):
+        make_run_dir("a", 1, environment=place, profile=ROOT)
+    with pytest.raises(LaunchError, match=f"{parent} has mode 0777"):
+        read_running_clusters(place)
+    parent.chmod(0o1777)
+    assert read_running_clusters(place) == []
+    make_run_dir("a", 1, environment=place, profile=ROOT)
+
+
+def test_the_record_of_an_earlier_version_is_read(home: Path, kept: Callable[[str], Path]) -> None:
+    """Earlier versions gave it another name; a cluster that has both is known by the present one."""
+    old, both, place = kept("old"), kept("both"), {"MHNB_HOME": str(home)}
+    (old / "attach.json").rename(old / "berth.json")
+    (both / "berth.json").write_text("{}")
+    records, faults = read_cluster_records(place)
+    assert (sorted(record.name for record in records), faults) == (["both", "old"], [])
+
+
+@as_root
+@pytest.mark.parametrize("what", ["folder", "cluster.json", "attach.json", "link to a folder", "link to a file"])
+def test_another_users_cluster_is_not_attached_to(home: Path, kept: Callable[[str], Path], what: str) -> None:
+    """His record holds his key and his address: it is left out with the reason, and ours beside it is listed."""
+    kept("mine")
+    his, place = kept("his"), {"MHNB_HOME": str(home)}
+    if what == "folder":
+        give_away(his)
+    elif what == "link to a folder":
+        give_away(his.rename(home.parent / "elsewhere"))
+        his.symlink_to(home.parent / "elsewhere")
+    elif what == "link to a file":
+        (his / "attach.json").rename(home.parent / "attach.json")
+        os.chown(home.parent / "attach.json", NOBODY, NOBODY)
+        (his / "attach.json").symlink_to(home.parent / "attach.json")
+    else:
+        os.chown(his / what, NOBODY, NOBODY)
+    berths, faults = read_cluster_records(place)
+    assert [berth.name for berth in berths] == ["mine"]
+    (fault,) = faults
+    assert str(his) in fault
+    assert ("symbolic link" if "link" in what else f"uid {NOBODY}") in fault
+    assert faults[0] in describe_other_clusters(place)
+
+
+@pytest.mark.parametrize("what", ["folder", "hard link", "pipe", "file in an open folder"])
+def test_a_record_that_others_could_write_is_left_out(home: Path, kept: Callable[[str], Path], what: str) -> None:
+    """Also where the owner is right."""
+    kept("mine")
+    his = kept("his")
+    record = his / "cluster.json"
+    if what == "folder":
+        his.chmod(0o770)
+    elif what == "hard link":
+        os.link(record, home.parent / "other")
+    elif what == "pipe":
+        record.unlink()
+        os.mkfifo(record)
+    else:
+        his.chmod(0o755)
+        record.chmod(0o666)
+    records, faults = list_running_clusters({"MHNB_HOME": str(home)})
+    assert [each["name"] for each in records] == ["mine"]
+    assert [str(his) in fault for fault in faults] == [True]
+
+
+def test_a_loose_file_in_a_closed_folder_is_ours(home: Path, kept: Callable[[str], Path]) -> None:
+    """Older versions left its mode to the umask; nobody else could come as far as the file."""
+    (kept("mine") / "cluster.json").chmod(0o664)
+    assert names(home) == ["mine"]
+
+
+@as_root
+def test_a_journal_of_another_user_is_not_replayed(home: Path) -> None:
+    """Its cells would run on our ranks."""
+    place = {"MHNB_HOME": str(home)}
+    journal = JournalStore("a", 7, environment=place, is_new=True)
+    journal.append(b'{"kind": "cell"}\n')
+    os.chown(journal.path, NOBODY, NOBODY)
+    assert read_journal("a", 7, environment=place) == b""
+    with pytest.raises(PermissionError, match=f"uid {NOBODY}"):
+        journal.read()
+    with pytest.raises(LaunchError, match=f"uid {NOBODY}"):
+        JournalStore("a", 7, environment=place, is_new=False)
+    journal.close()
+
+
+def test_a_journal_reads_no_file_of_another_folder(home: Path) -> None:
+    """The names of pushes are its own."""
+    journal = JournalStore("a", 7, environment={"MHNB_HOME": str(home)}, is_new=True)
+    (home / "key").write_bytes(b"k")
+    with pytest.raises(OSError, match="not the name of a push"):
+        journal.read_parts("../key", [1])
+    journal.close()
+
+
+def test_a_link_is_not_written_through(home: Path) -> None:
+    """Neither a log nor a record ends up in the file that a link in our folder leads to."""
+    make_private_folder(home)
+    (home / "target").write_text("mine")
+    for name in ("log", "record", "record.new"):
+        (home / name).symlink_to(home / "target")
+    with pytest.raises(NotPrivate, match="symbolic link"):
+        open_private(home / "log", os.O_WRONLY | os.O_CREAT)
+    write_private(home / "record", "new")
+    assert read_private(home / "record") == b"new"
+    assert (home / "target").read_text() == "mine"
+
+
+# -- the folder for temporary files of a host that is not the notebook's
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary files that every user can write to, with the sticky bit."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+def test_a_folder_of_all_users_is_never_closed(temporary: Path) -> None:
+    """As root the folder for temporary files is ours, and may be empty: who closed it would lock out every other user."""
+    with pytest.raises(LaunchError, match=rf"{temporary} has mode 1777.*\n.*MHNB_HOME to a folder of your own"):
+        make_run_dir("a", 1, environment={"MHNB_HOME": str(temporary)}, profile=ROOT)
+    assert mode_of(temporary) == 0o1777
+
+
+SPEC = HostSpec("tcp:127.0.0.1:1", "00", 0, 1, 1, [0], 1, "", {}, {}, "", "")
+
+
+def own_folder(temporary: Path) -> Path:
+    """Where a host of this user keeps what its cluster leaves."""
+    host = re.sub(r"[^\w-]", "-", socket.gethostname())
+    return temporary / f"mhnb-{os.getuid()}-{host}"
+
+
+def test_a_loose_folder_of_ours_is_closed_on_a_host(temporary: Path) -> None:
+    """What an older version or another tool has left open does not stop a start."""
+    folder = own_folder(temporary)
+    folder.mkdir()
+    folder.chmod(0o777)
+    prepare_host(SPEC, {})
+    assert mode_of(folder) == 0o700
+    assert {mode_of(path) for path in folder.rglob("supervisor.json")} == {0o600}
+
+
+@as_root
+@pytest.mark.parametrize("what", ["folder", "link"])
+def test_a_folder_of_another_user_stops_a_start_on_a_host(temporary: Path, what: str) -> None:
+    """The error says whose it is and the way past it: in a sticky folder only its owner can remove it."""
+    folder = own_folder(temporary)
+    if what == "folder":
+        folder.mkdir(mode=0o777)
+        os.chown(folder, NOBODY, NOBODY)
+    else:
+        folder.symlink_to(temporary.parent)
+    with pytest.raises(
+        LaunchError, match=rf"{folder} (belongs to .*uid {NOBODY}|is a symbolic link)[^$]*--env TMPDIR="
+    ):
+        prepare_host(SPEC, {})
+
+
+def test_an_open_folder_for_temporary_files_stops_a_start_on_a_host(temporary: Path) -> None:
+    """Every user could exchange what is in it; MHNB_HOME would not help there, so it is not the next step."""
+    temporary.chmod(0o777)
+    with pytest.raises(LaunchError, match=rf"{temporary} has mode 0777[^$]*--env TMPDIR=") as refused:
+        prepare_host(SPEC, {})
+    assert "MHNB_HOME" not in str(refused.value)
+
+
+@as_root
+def test_another_users_note_spares_no_process(temporary: Path, tmp_path: Path) -> None:
+    """A note in a folder that he made, with our number in its name, does not keep `mhnb reap` from ending what was left."""
+    ours = temporary / f"mhnb-{os.getuid()}-x"
+    for folder, owner in ((ours, os.geteuid()), (temporary / f"mhnb-{os.getuid()}-y", NOBODY)):
+        make_private_folder(folder / "run")
+        write_private(folder / "run" / "supervisor.json", json.dumps({"pid": owner + 1, "keep": True}))
+        if owner == NOBODY:
+            give_away(folder)
+    for at, text in enumerate(GARBLED):
+        make_private_folder(ours / f"broken{at}")
+        (ours / f"broken{at}" / "supervisor.json").write_text(text)
+    assert set(_find_detachable_pids()) == {os.geteuid() + 1}
+    assert os.getpid() not in {stray.pid for stray in find_orphans({"MHNB_HOME": str(tmp_path / "none")})}
+
+
+# -- what cannot be read
+
+GARBLED: list[Any] = [
+    "",
+    '{"supervisor": 12',
+    "\x00\xff",
+    "[]",
+    "null",
+    "{}",
+    "[" * 100_000,
+    json.dumps({"name": "x", "owner": "1", "supervisor": 1, "ranks": [], "keep": True}),
+    json.dumps({"name": "x", "owner": 1, "supervisor": -1, "ranks": [], "keep": True}),
+    json.dumps({"name": "x", "owner": 1, "supervisor": 1, "ranks": 7, "keep": "yes"}),
+]
+
+
+@pytest.mark.parametrize("text", GARBLED)
+def test_a_garbled_record_is_told_in_a_line(
+    home: Path,
+    kept: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+) -> None:
+    """`mhnb list` names the file and lists the others; stop, where and reap go on too."""
+    monkeypatch.setenv("MHNB_HOME", str(home))
+    kept("mine")
+    path = kept("broken") / "cluster.json"
+    path.write_text(text)
+    assert main.main(["list"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("mine ")
+    assert said.err.startswith(f"mhnb list: left out: {path} cannot be read: ")
+    assert "Traceback" not in said.err
+    assert main.main(["stop", "broken"]) == 1
+    assert str(path) in capsys.readouterr().err
+    assert main.main(["where", "broken"]) == 1
+    assert os.getpid() not in {stray.pid for stray in find_orphans({"MHNB_HOME": str(home)})}
+
+
+@pytest.mark.parametrize(
+    "text", [*GARBLED, '{"shape": {"machines": []}}', '{"key": 7, "shape": {"machines": []}, "options": {}}']
+)
+def test_a_garbled_berth_is_told_to_who_attaches(
+    home: Path, kept: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """With the way to end the cluster; the others can be attached to."""
+    monkeypatch.setenv("MHNB_HOME", str(home))
+    kept("mine")
+    path = kept("broken") / "attach.json"
+    path.write_text(text)
+    assert [berth.name for berth in list_cluster_records({"MHNB_HOME": str(home)})] == ["mine"]
+    with pytest.raises(NotStarted, match=rf"left out: {path} cannot be read.*\n.*mhnb stop broken\.{os.getpid()}"):
+        manager.attach("broken")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("shape", {"hosts": "4", "machines": []}),
+        ("shape", {"machines": 7}),
+        ("options", {"name": 7}),
+        ("options", {"name": "../x"}),
+        ("options", {"keep": "yes"}),
+        ("key", "zz"),
+        ("key", "00"),
+        ("url", "file:/x"),
+        ("generation", "1"),
+        ("origin", 0),
+        ("supervisors", {"a": 1}),
+        ("supervisors", {"0": -1}),
+        ("started_in_s", "soon"),
+        ("protocol", None),
+    ],
+)
+def test_a_field_of_another_kind_is_no_berth(
+    home: Path, kept: Callable[[str], Path], field: str, value: object
+) -> None:
+    """The values reach sockets, processes and paths."""
+    path = kept("mine") / "attach.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    berths, faults = read_cluster_records({"MHNB_HOME": str(home)})
+    assert berths == []
+    assert len(faults) == 1
+
+
+@pytest.mark.parametrize(
+    "text", [*GARBLED, '{"rank": 0, "process_count": "9", "right": true, "said": "", "answer": ""}']
+)
+def test_a_garbled_answer_is_as_if_not_given(home: Path, text: str) -> None:
+    """Progress of the lessons goes on without it."""
+    place = {"MHNB_HOME": str(home)}
+    write_record("made", AnswerRecord(0, 2, True, "right", "1"), place)
+    (home / "lessons" / "made" / "rank1.json").write_text(text)
+    assert [record.rank for record in read_records("made", place)] == [0]

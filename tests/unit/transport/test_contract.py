@@ -1,0 +1,461 @@
+"""What every link does: the same tests for the real one, over a Unix domain socket and TCP, and the one in memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from mhnb.core.messages import Message, RankReply, RankRequest, RunCell, SkipCell, StopHost
+from mhnb.transport import server
+from mhnb.transport.base import InProcessTransport, Transport
+from mhnb.transport.client import TransportClient
+from mhnb.transport.framing import encode_frames
+from mhnb.transport.security import CHALLENGE_NBYTES, derive_session_key, make_frame_writer
+from mhnb.transport.server import SocketServer
+from mhnb.types import Frame
+from tests.support.source import ROOT
+
+KEY = b"k" * 32
+WAIT_S = 20.0
+
+
+class FarEnd(Protocol):
+    """What the tests need of a rank's end."""
+
+    def send(self, message: Message) -> None: ...
+
+    def take(self) -> Message | None: ...
+
+
+@dataclass
+class Rig:
+    """A link, and a way to make far ends."""
+
+    link: Transport
+    connect: Callable[[str], FarEnd]
+
+
+class _Socket:
+    def __init__(self, channel: TransportClient) -> None:
+        self.channel, self.send = channel, channel.send
+
+    def take(self) -> Message | None:
+        deadline = time.monotonic() + WAIT_S
+        while (message := self.channel.receive()) is None and time.monotonic() < deadline:
+            self.channel.poll(1.0)
+        return message
+
+
+class _Memory:
+    def __init__(self, link: InProcessTransport, name: str) -> None:
+        self.peer = link.connect(name)
+        self.send = self.peer.send
+
+    def take(self) -> Message | None:
+        return self.peer.receive(WAIT_S)
+
+
+def open_channel(link: SocketServer, key: bytes, name: str) -> TransportClient:
+    """Connect while the link is polled, as the reader does: the two ends begin with a word each."""
+    with ThreadPoolExecutor() as pool:
+        opening = pool.submit(TransportClient, link.url, key, name)
+        deadline = time.monotonic() + WAIT_S
+        while not opening.done():
+            assert link.poll(0.01) == []
+            assert time.monotonic() < deadline
+    return opening.result()
+
+
+@pytest.fixture(params=["unix", "tcp", "sealed", "memory"])
+def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Each kind of link in turn."""
+    if request.param == "memory":
+        memory = InProcessTransport()
+        yield Rig(memory, lambda name: _Memory(memory, name))
+        return
+    path = tmp_path_factory.mktemp("l") / "link" if request.param == "unix" else None
+    link, ends = SocketServer(KEY, path=path, encrypt=request.param == "sealed"), []
+    assert link.url.startswith(request.param)
+
+    def connect(name: str) -> FarEnd:
+        ends.append(open_channel(link, KEY, name))
+        return _Socket(ends[-1])
+
+    yield Rig(link, connect)
+    for end in ends:
+        end.close()
+    link.close()
+
+
+def collect(link: Transport, count: int) -> list[Message]:
+    """Poll until so many messages came."""
+    found: list[Message] = []
+    deadline = time.monotonic() + WAIT_S
+    while len(found) < count:
+        found += link.poll(1.0)
+        assert time.monotonic() < deadline, f"had {found}"
+    return found
+
+
+def take_while_polling(link: Transport, end: FarEnd, send: Callable[[], None], count: int = 1) -> list[Message | None]:
+    """Send, and take so many messages at the far end while this end polls, as the reader does."""
+    taken: list[Message | None] = []
+    reading = threading.Thread(target=lambda: taken.extend(end.take() for _ in range(count)))
+    send()
+    reading.start()
+    deadline = time.monotonic() + WAIT_S
+    while reading.is_alive():
+        link.poll(0.1)
+        assert time.monotonic() < deadline
+    return taken
+
+
+def test_messages_of_one_peer_keep_their_order(rig: Rig) -> None:
+    """Live output comes before the reply it belongs to."""
+    end = rig.connect("r0")
+    messages = [SkipCell(1, seq) for seq in range(200)]
+    for message in messages:
+        end.send(message)
+    assert collect(rig.link, 200) == messages
+
+
+def test_a_peer_is_reached_by_its_name(rig: Rig) -> None:
+    """A cell goes to the rank it is for, and to no other."""
+    ends = {name: rig.connect(name) for name in ("r0", "r1", "s0")}
+    for end in ends.values():
+        end.send(SkipCell(1, 1))
+    collect(rig.link, 3)
+    rig.link.send("r1", RunCell(1, 2, "x"))
+    rig.link.send("s0", StopHost())
+    assert ends["r1"].take() == RunCell(1, 2, "x")
+    assert ends["s0"].take() == StopHost()
+
+
+def test_payload_travels_as_it_is(rig: Rig) -> None:
+    """Bytes of arrays are not text."""
+    end = rig.connect("r0")
+    payload = (bytes(range(256)) * 1000, b"")
+    # From a thread: a far end waits for a notebook that does not read.
+    sending = threading.Thread(target=end.send, args=(RankReply(0, 1, True, {"n": 2}, payload),))
+    sending.start()
+    (answer,) = collect(rig.link, 1)
+    sending.join()
+    assert isinstance(answer, RankReply)
+    assert tuple(bytes(frame) for frame in answer.payload) == payload
+    ask = take_while_polling(rig.link, end, lambda: rig.link.send("r0", RankRequest(2, "push", {}, payload)))[0]
+    assert isinstance(ask, RankRequest)
+    assert tuple(bytes(frame) for frame in ask.payload) == payload
+
+
+def test_a_message_of_very_many_frames_arrives_whole(rig: Rig) -> None:
+    """A list of thousands of small arrays is one message with a frame for each."""
+    end = rig.connect("r0")
+    payload = tuple(bytes([n % 256]) for n in range(10_000))
+    sending = threading.Thread(target=end.send, args=(RankReply(0, 1, True, None, payload),))
+    sending.start()
+    (answer,) = collect(rig.link, 1)
+    sending.join()
+    assert isinstance(answer, RankReply)
+    assert [bytes(frame) for frame in answer.payload] == list(payload)
+    ask = take_while_polling(rig.link, end, lambda: rig.link.send("r0", RankRequest(2, "push", {}, payload)))[0]
+    assert isinstance(ask, RankRequest)
+    assert len(ask.payload) == 10_000
+
+
+def test_wake_ends_a_wait(rig: Rig) -> None:
+    """A submitter does not wait for the next tick."""
+    waker = threading.Timer(0.05, rig.link.wake)
+    waker.start()
+    assert rig.link.poll(WAIT_S) == []
+    waker.join()
+
+
+def test_a_peer_that_is_not_there_gets_nothing(rig: Rig) -> None:
+    """Its exit is an event of its own; the send is no error."""
+    rig.link.send("r9", SkipCell(1, 1))
+    assert rig.link.poll(0) == []
+
+
+def test_an_unsigned_or_wrongly_signed_message_is_dropped_and_counted() -> None:
+    """Nobody without the key is heard."""
+    link = SocketServer(KEY)
+    stranger, friend = open_channel(link, b"x" * 32, "r0"), open_channel(link, KEY, "r1")
+    try:
+        stranger.send(SkipCell(1, 1))
+        friend.send(SkipCell(1, 2))
+        assert collect(link, 1) == [SkipCell(1, 2)]
+        assert link.rejected_count == 1
+    finally:
+        stranger.close()
+        friend.close()
+        link.close()
+
+
+def test_a_path_that_is_too_long_falls_back_to_tcp(tmp_path: Path) -> None:
+    """A deep home directory is no reason not to start."""
+    link = SocketServer(KEY, path=tmp_path / ("d" * 120))
+    try:
+        assert link.url.startswith("tcp:127.0.0.1:")
+    finally:
+        link.close()
+
+
+def test_the_socket_file_is_its_owners_alone_and_goes_with_the_link(tmp_path: Path) -> None:
+    """Nobody else may connect, and nothing is left lying about."""
+    path = tmp_path / "link"
+    link = SocketServer(KEY, path=path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    link.close()
+    assert not path.exists()
+
+
+def test_more_than_the_kernel_takes_at_once_arrives_whole(rig: Rig) -> None:
+    """The notebook never waits for a rank that does not read, and what it sent meanwhile is kept."""
+    end = rig.connect("r0")
+    end.send(SkipCell(1, 1))
+    collect(rig.link, 1)
+    payload = bytes(range(256)) * 100_000
+
+    def send() -> None:
+        for seq in range(3):
+            rig.link.send("r0", RankRequest(seq, "push", {}, (payload,)))
+
+    taken = take_while_polling(rig.link, end, send, count=3)
+    assert [(m.request_id, m.payload[0] == payload) for m in taken if isinstance(m, RankRequest)] == [
+        (n, True) for n in range(3)
+    ]
+
+
+def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
+    """Who has not shown the key is cut off at the first long message, and the others go on."""
+    link, friend = SocketServer(KEY), None
+    address, _, port = link.url.removeprefix("tcp:").rpartition(":")
+    try:
+        with socket.create_connection((address, int(port))) as stranger:
+            stranger.sendall(struct.pack("<IQ", 1, 1 << 40) + bytes(1000))
+            stranger.settimeout(WAIT_S)
+            deadline = time.monotonic() + WAIT_S
+            while link.rejected_count == 0:
+                link.poll(0.1)
+                assert time.monotonic() < deadline
+            heard = stranger.recv(1000)
+            assert len(heard) == CHALLENGE_NBYTES
+            assert stranger.recv(1) == b""
+        friend = open_channel(link, KEY, "r1")
+        friend.send(SkipCell(1, 2))
+        assert collect(link, 1) == [SkipCell(1, 2)]
+    finally:
+        if friend is not None:
+            friend.close()
+        link.close()
+
+
+@pytest.mark.parametrize("none_left", [False, True], ids=["enough", "none left"])
+def test_strangers_who_say_nothing_keep_nobody_out(none_left: bool) -> None:  # noqa: FBT001
+    """Only so many are kept, fewer still where the process runs out of descriptors; a rank that comes after them is heard."""
+    # In a process of its own: the clusters that others share need descriptors too.
+    program = f"from tests.unit.transport.test_contract import check_strangers; check_strangers(none_left={none_left})"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def check_strangers(*, none_left: bool) -> None:
+    """Be the notebook, many strangers and a rank."""
+    server.max_unauthenticated = lambda: 20  # type: ignore[attr-defined]
+    link = SocketServer(KEY)
+    address, _, port = link.url.removeprefix("tcp:").rpartition(":")
+    strangers: list[socket.socket] = []
+    friends: list[TransportClient] = []
+    fillers: list[int] = []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        for _ in range(40):
+            strangers.append(socket.create_connection((address, int(port))))
+            assert link.poll(WAIT_S) == []
+        assert link.rejected_count == 20
+        if none_left:
+            # One for the friend's own end, and none for the link's.
+            fillers.append(os.dup(0))
+            while fillers[-1] < max(end.fileno() for end in strangers) + 100:
+                fillers.append(os.dup(0))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 2, hard))
+        friends.append(open_channel(link, KEY, "r1"))
+        friends[0].send(SkipCell(1, 2))
+        assert collect(link, 1) == [SkipCell(1, 2)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for filler in fillers:
+            os.close(filler)
+        for stranger in strangers:
+            stranger.close()
+        for friend in friends:
+            friend.close()
+        link.close()
+
+
+def test_a_send_to_a_peer_that_has_gone_is_no_error() -> None:
+    """Its exit is an event of its own, and comes from its supervisor."""
+    link = SocketServer(KEY)
+    first = open_channel(link, KEY, "r0")
+    first.send(SkipCell(1, 1))
+    collect(link, 1)
+    first.close()
+    link.poll(WAIT_S)
+    link.send("r0", SkipCell(1, 2))
+    link.close()
+
+
+def test_a_recorded_connection_cannot_be_played_back() -> None:
+    """Each connection has a key of its own: what a peer once said is not believed on another."""
+    link = SocketServer(KEY)
+    recorded: list[Frame] = []
+
+    class Recorder(TransportClient):
+        def _write_frames(self, frames: Sequence[Frame]) -> None:
+            recorded.extend(encode_frames(frames))
+            super()._write_frames(frames)
+
+    try:
+        with ThreadPoolExecutor() as pool:
+            opening = pool.submit(Recorder, link.url, KEY, "r0")
+            while not opening.done():
+                link.poll(0.01)
+        opening.result().send(SkipCell(1, 1))
+        assert collect(link, 1) == [SkipCell(1, 1)]
+        address, _, port = link.url.removeprefix("tcp:").rpartition(":")
+        with socket.create_connection((address, int(port))) as player:
+            player.sendall(b"".join(recorded))
+            deadline = time.monotonic() + WAIT_S
+            while link.rejected_count == 0:
+                assert link.poll(0.1) == []
+                assert time.monotonic() < deadline
+        opening.result().close()
+    finally:
+        link.close()
+
+
+def test_a_far_end_finds_the_next_notebook(tmp_path: Path) -> None:
+    """Ranks that outlive a notebook look for another where the last one was, and are heard there."""
+    path = tmp_path / "link"
+    first = SocketServer(KEY, path=path)
+    end = open_channel(first, KEY, "r0")
+    first.close()
+    assert end.receive() is None
+    assert end.is_closed
+    assert not end.reconnect()
+    second = SocketServer(KEY, path=path)
+    try:
+        with ThreadPoolExecutor() as pool:
+            trying = pool.submit(end.reconnect)
+            while not trying.done():
+                assert second.poll(0.01) == []
+        assert trying.result()
+        end.send(SkipCell(1, 1))
+        assert collect(second, 1) == [SkipCell(1, 1)]
+        second.send("r0", SkipCell(1, 2))
+        assert end.poll(WAIT_S)
+        assert end.receive() == SkipCell(1, 2)
+    finally:
+        end.close()
+        second.close()
+
+
+def test_who_has_the_key_and_sends_no_message_is_cut_off(rig: Rig) -> None:
+    """Named, with the reason, once; the others go on."""
+    bad, good = rig.connect("r0"), rig.connect("r1")
+    for end in (bad, good):
+        end.send(SkipCell(1, 1))
+    collect(rig.link, 2)
+    if isinstance(bad, _Memory):
+        bad.peer.send_frames([b"shouting"])
+    else:
+        assert isinstance(bad, _Socket)
+        bad.channel._send_signed([b"shouting"])
+    deadline = time.monotonic() + WAIT_S
+    while not (cut := rig.link.pop_violators()):
+        rig.link.poll(0.1)
+        assert time.monotonic() < deadline
+    assert [(peer, "shouting" in why) for peer, why in cut] == [("r0", True)]
+    assert rig.link.pop_disconnected() == ["r0"]
+    assert rig.link.pop_violators() == []
+    good.send(SkipCell(1, 2))
+    assert collect(rig.link, 1) == [SkipCell(1, 2)]
+
+
+def test_a_peer_can_be_cut_off(rig: Rig) -> None:
+    """By who reads what it says; a second time nothing happens."""
+    end = rig.connect("r0")
+    end.send(SkipCell(1, 1))
+    assert rig.link.poll_with_peers(WAIT_S) or rig.link.poll_with_peers(WAIT_S)
+    rig.link.disconnect("r0")
+    rig.link.disconnect("r0")
+    assert rig.link.pop_disconnected() == ["r0"]
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"r-1", b"notebook", b"r" + b"9" * 100, b""])
+def test_a_name_that_is_none_is_not_let_in(name: bytes) -> None:
+    """Also of one who has the key: names are read as numbers."""
+    link = SocketServer(KEY)
+    address, _, port = link.url.removeprefix("tcp:").rpartition(":")
+    try:
+        with socket.create_connection((address, int(port))) as end:
+            link.poll(WAIT_S)
+            challenge, answer = end.recv(CHALLENGE_NBYTES), b"a" * CHALLENGE_NBYTES
+            sealer = make_frame_writer(derive_session_key(KEY, challenge, answer), name, encrypt=False)
+            end.sendall(b"".join(encode_frames([name, answer, *sealer.sign([name])])))
+            while link.rejected_count == 0:
+                assert link.poll(WAIT_S) == []
+    finally:
+        link.close()
+
+
+def test_a_listener_without_descriptors_rests() -> None:
+    """Nobody can be let in, and nobody to refuse for it: it does not ask the system again and again, and lets in who waited, later."""
+    program = "from tests.unit.transport.test_contract import check_no_room; check_no_room()"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def check_no_room() -> None:
+    """Be the notebook, and a caller for whom no descriptor is left."""
+    now = [0.0]
+    link = SocketServer(KEY, clock=lambda: now[0])
+    address, _, port = link.url.removeprefix("tcp:").rpartition(":")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    caller = socket.socket()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (caller.fileno() + 1, hard))
+    fillers = []
+    try:
+        while True:
+            fillers.append(os.dup(0))
+    except OSError:
+        caller.connect((address, int(port)))
+    assert link.poll(WAIT_S) == []
+    # It would be told of him in each of these, at once.
+    assert [link._selector.select(0) for _ in range(3)] == [[], [], []]
+    assert link.poll(0) == []
+    now[0] = 10.0
+    assert link.poll(WAIT_S) == []
+    assert not link._unauthenticated
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    now[0] = 20.0
+    assert link.poll(WAIT_S) == []
+    assert len(link._unauthenticated) == 1
+    for filler in fillers:
+        os.close(filler)
+    caller.close()
+    link.close()

@@ -1,0 +1,262 @@
+"""Ranks that failed in the same way are told of once, and nobody who failed otherwise is hidden among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
+from mhnb.errors import CellFailed
+from mhnb.types import RankError
+from mhnb.view.cell.failures import ORDER_MISMATCH
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.summary import summarise_cell
+from mhnb.view.cell.text import format_cell_text
+from tests.support.view_samples import cell
+
+_WAY = ("Traceback (most recent call last)", "helper.py:7, in read()", "    raise it")
+
+
+def raised(rank: int, evalue: str, *, way: Sequence[str] = _WAY, ename: str = "ValueError", **more: Any) -> RankResult:
+    """A rank whose cell raised at line 3, in a file of the user's."""
+    error = RankError(ename, evalue, (*way, f"{ename}: {evalue}"), line=3, code="read()")
+    return RankResult(rank, "error", error=replace(error, **more))
+
+
+def folds(result: CellResult) -> list[tuple[int, ...]]:
+    """Whose failures are told of together."""
+    return [failure.ranks for failure in summarise_cell(result).failures]
+
+
+def test_errors_that_name_their_own_rank_are_one() -> None:
+    """The usual `raise ValueError(f"rank {rank}: no data")`."""
+    result = cell(*(raised(rank, f"rank {rank}: no data") for rank in range(4)))
+    assert folds(result) == [(0, 1, 2, 3)]
+    assert format_cell_text(result).splitlines()[:3] == [
+        "ValueError on ranks 0-3",
+        "  cell 12, line 3:   read()",
+        "  ValueError: rank ‹rank›: no data",
+    ]
+
+
+def test_every_rank_s_number_is_told() -> None:
+    """Nothing is lost by the fold: the other numbers stand below, in text and HTML."""
+    result = cell(*(raised(rank, f"shapes (3,) and ({rank + 4},) do not fit") for rank in range(3)))
+    for shown in (format_cell_text(result), format_cell_html(result, uid="u")):
+        assert "ValueError: shapes (3,) and (‹a›,) do not fit" in shown
+        assert "a  0: 4 · 1: 5 · 2: 6" in shown
+
+
+@pytest.mark.parametrize(("count", "folded"), [(4, False), (5, True)])
+def test_a_few_messages_with_several_numbers_stand_below_each_other(count: int, *, folded: bool) -> None:
+    """They read better so than as a template with letters; many do not."""
+    ranks = [raised(rank, f"positions is [0, 1], expected [{rank + 7}, {rank + 8}]") for rank in range(count)]
+    assert len(folds(cell(*ranks))) == (1 if folded else count)
+
+
+def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
+    """It says whose it is, where it is not everybody's word for word."""
+    # Of an error that was raised in a file of the user's alone, all of the way is shown.
+    result = cell(raised(0, "bad part 10", at_s=0.9, line=None), raised(1, "bad part 11", at_s=0.1, line=None))
+    (failure,) = summarise_cell(result).failures
+    assert (failure.first_rank, failure.error and failure.error.evalue) == (1, "bad part 11")
+    assert "traceback of rank 1" in format_cell_html(result, uid="u")
+    assert "traceback of rank 1:" in format_cell_text(result)
+    nowhere = cell(*[replace(r, error=replace(r.error, traceback=())) for r in result.ranks if r.error])
+    assert "traceback of" not in format_cell_text(nowhere)
+    same = cell(raised(0, "bad part"), raised(1, "bad part"))
+    assert ">traceback</summary>" in format_cell_html(same, uid="u")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        raised(2, "bad part 12", way=(_WAY[0], "helper.py:8, in read()", _WAY[2])),
+        raised(2, "bad part 12", line=4),
+        raised(2, "bad piece 12"),
+        raised(2, "bad part 12", code="write()"),
+        raised(2, "bad part 12", hint="mend it"),
+    ],
+    ids=["another way", "another line", "other words", "other code", "another cure"],
+)
+def test_who_failed_otherwise_stands_alone(other: RankResult) -> None:
+    """A number in the message may differ; the way there may not."""
+    assert folds(cell(raised(0, "bad part 10"), raised(1, "bad part 11"), other)) == [(0, 1), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("line", "folded"), [("----> 2 def f(x): raise it", True), ("----> 3 def g(x): raise it", False)]
+)
+def test_how_much_is_shown_around_the_line_sets_nobody_apart(line: str, *, folded: bool) -> None:
+    """Of a function on one line one rank shows the lines beside it and another does not; the line itself counts."""
+    bare = ("\x1b[36mCell\x1b[39m In[1], line 2, in f(x)\n----> 2 def f(x): raise it\n",)
+    around = (f"Cell In[1], line 2, in f(x)\n      1 import jax\n{line}\n      3 \n     14 y = f(1)\n",)
+    result = cell(raised(0, "no", way=bare), raised(1, "no", way=around))
+    assert folds(result) == ([(0, 1)] if folded else [(0,), (1,)])
+
+
+def test_numbered_lines_of_a_cause_are_no_lines_of_code() -> None:
+    """What it says counts."""
+    causes = [
+        (f"ValueError: read\n  {count} of 40 rows are broken", "The above exception was the direct cause of")
+        for count in (3, 4)
+    ]
+    result = cell(*(raised(rank, "no", way=(*cause, *_WAY)) for rank, cause in enumerate(causes)))
+    assert folds(result) == [(0,), (1,)]
+
+
+def test_notes_are_told_and_fold_as_the_message_does() -> None:
+    """What is added to an error is part of what it says."""
+    ranks = [raised(rank, "no data") for rank in range(3)]
+    noted = [
+        replace(one, error=replace(one.error, traceback=(*one.error.traceback, f"read by host {one.rank}")))
+        for one in ranks
+        if one.error
+    ]
+    assert folds(cell(*noted)) == [(0, 1, 2)]
+    assert format_cell_text(cell(*noted)).splitlines()[2:] == ["  ValueError: no data", "  read by host ‹rank›"]
+
+
+def test_who_was_lost_stands_before_those_that_were_stopped_for_it() -> None:
+    """Also where its number is higher: it is what happened. The exception names it first too."""
+    stopped = RankError(RANK_STOPPED, "stopped because rank 2 was lost")
+    ranks = [RankResult(rank, "killed", error=stopped) for rank in (0, 1)]
+    result = cell(*ranks, RankResult(2, "died", error=RankError("RankDied", "rank 2 was killed by SIGKILL")))
+    assert summarise_cell(result).failure_heading == "RankDied on rank 2 · RankStopped on ranks 0-1"
+    with pytest.raises(CellFailed, match=r"^RankDied on rank 2 · RankStopped on ranks 0-1$"):
+        result.check()
+
+
+def test_the_exception_names_every_rank_that_failed() -> None:
+    """In a script its text is all that one has. Who only waited is no failure of its own."""
+    ranks = [
+        raised(0, "a"),
+        raised(1, "b", ename="KeyError"),
+        raised(2, "c", ename=ORDER_MISMATCH),
+        RankResult(3, "ok"),
+    ]
+    with pytest.raises(CellFailed) as caught:
+        cell(*ranks).check()
+    assert str(caught.value) == "ValueError on rank 0 · KeyError on rank 1 · rank 2 left waiting · rank 3 finished"
+
+
+@pytest.mark.parametrize(
+    ("ename", "text"),
+    [
+        (ORDER_MISMATCH, "report of rank {}\n  all of it"),
+        ("ValueError", "<Reader object at 0x7f112233445{}> has no part {}"),
+        ("RuntimeError", "fetch {}0%|█         | file {} of 9"),
+        ("ValueError", "part {} " + "of much text " * 1000),
+    ],
+    ids=["the guard's report", "an address", "a progress bar", "a long report"],
+)
+def test_what_cannot_be_told_apart_without_loss_is_not_folded(ename: str, text: str) -> None:
+    """Each stands as it was said."""
+    ranks = [raised(rank, text.format(rank + 1, rank + 1), ename=ename) for rank in range(3)]
+    assert [failure.message_lines for failure in summarise_cell(cell(*ranks)).failures] == [(), (), ()]
+
+
+def test_a_short_message_hides_no_line_number() -> None:
+    """The message is taken off the traceback's end alone: elsewhere the same digits are the way."""
+    ways = [(_WAY[0], f"helper.py:{rank}, in read()") for rank in (3, 4)]
+    assert folds(cell(*(raised(at, f"py:{at + 3}", way=way) for at, way in enumerate(ways)))) == [(0,), (1,)]
+
+
+def test_the_one_with_another_number_than_all_others_stands_alone() -> None:
+    """Among many that say the same it is the odd one, as in what ranks print."""
+    ranks = [raised(rank, f"wanted 8 and got {7 if rank == 2 else 9}", at_s=rank) for rank in range(5)]
+    assert folds(cell(*ranks)) == [(0, 1, 3, 4), (2,)]
+
+
+_REPORT = """nothing was launched, the cluster is clean
+launch 1 of cell 12 differs
+  rank 0      jit(sum)   line 2:  jit(sum)(x)
+  ranks 1-2   jit(max)   line 4:  jit(max)(x)"""
+_LINES = {2: "    jit(sum)(x)", 4: "    jit(max)(x)", 6: "    again(x)"}
+
+
+def mismatched(rank: int, line: int, *, report: str = _REPORT, frames: Sequence[str] = ()) -> RankResult:
+    """A rank that the guard has stopped at this line of the cell."""
+    way = ("Traceback (most recent call last)", f"Cell In[12], line {line}\n----> {line} {_LINES[line]}", *frames)
+    return raised(rank, report, way=way, ename=ORDER_MISMATCH, line=line, code=_LINES[line])
+
+
+def test_one_report_of_the_guard_is_one_card() -> None:
+    """The ranks stand on different lines, and the report names each side's: it is told once, in text and HTML."""
+    result = cell(mismatched(0, 2), mismatched(1, 4), mismatched(2, 4))
+    assert folds(result) == [(0, 1, 2)]
+    first, *told = _REPORT.splitlines()
+    assert format_cell_text(result).splitlines() == [f"{ORDER_MISMATCH} · {first}", "  " + told[0], *told[1:]]
+    html = format_cell_html(result, uid="u")
+    assert html.count("ranks 1-2   jit(max)   line 4:") == 1
+    assert "traceback of rank 0" in html
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        mismatched(2, 4, report=_REPORT.replace("launch 1", "launch 2")),
+        mismatched(2, 4, frames=("File helper.py:7, in again(x)\n----> 7 f(x)",)),
+        mismatched(2, 6),
+        mismatched(2, 2),
+    ],
+    ids=["another text", "through a function of the user's", "a line that is not named", "a line of others"],
+)
+def test_what_a_report_does_not_say_stands_apart(other: RankResult) -> None:
+    """Another report, the way through a function, a line that the report does not name for that rank: none of it is lost."""
+    assert folds(cell(mismatched(0, 2), mismatched(1, 4), other)) == [(0, 1), (2,)]
+
+
+@pytest.mark.parametrize("thread", ["thread prefetch", "task score #2", "a thread #1"])
+def test_a_report_that_names_a_thread_is_one_card(thread: str) -> None:
+    """The report has the thread's line, and the ranks' main threads were refused on another: it is told once."""
+    report = _REPORT.replace("jit(max) ", f"jit(max) in {thread} ").replace("jit(sum) ", "jit(sum) in the main thread ")
+    assert folds(cell(mismatched(0, 2, report=report), *(mismatched(at, 6, report=report) for at in (1, 2)))) == [
+        (0, 1, 2)
+    ]
+
+
+def test_who_waited_is_told_of_by_the_line() -> None:
+    """Their report follows from another rank's error; the lines are what is told, each with its ranks."""
+    result = cell(mismatched(0, 2), mismatched(1, 4), raised(2, "no data"))
+    assert [line for line in format_cell_text(result).splitlines() if "waited" in line] == [
+        "  rank 0 waited at line 2:  jit(sum)(x)",
+        "  rank 1 waited at line 4:  jit(max)(x)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 50_000 + " the end", "\n".join(f"part {at}" for at in range(500))], ids=["a line", "many lines"]
+)
+def test_a_card_folds_the_middle_of_a_long_message(text: str) -> None:
+    """Its beginning, its end and the cure are in sight, and a click opens all of it."""
+    html = format_cell_html(cell(raised(0, text, way=(), hint="do this")), uid="u")
+    sight, fold = html.split("the whole message</summary>")
+    assert len(sight) < 8_000
+    assert text[:6] in sight
+    assert text[-7:] in sight
+    assert "left out" in sight
+    assert "→ do this" in sight
+    assert text in fold
+
+
+def test_a_card_shows_a_message_of_a_few_lines_whole() -> None:
+    """There is no fold where nothing is left out."""
+    html = format_cell_html(cell(raised(0, "\n".join(f"part {at}" for at in range(30)))), uid="u")
+    assert "the whole message" not in html
+    assert "left out" not in html
+
+
+@pytest.mark.parametrize(
+    "way", [(), ("helper.py:7, in read()\n" + "    raise it\n" * 50,) * 100], ids=["short", "deep"]
+)
+def test_what_many_long_messages_store_is_bounded(way: tuple[str, ...]) -> None:
+    """64 ranks that each say much of their own; the ends of every message are there, and where all of it is."""
+    result = cell(*(raised(rank, f"{rank} {chr(97 + rank % 26) * 60_000} {rank} ends", way=way) for rank in range(64)))
+    for shown in (format_cell_html(result, uid="u"), format_cell_text(result)):
+        assert len(shown) < 1_000_000
+        assert all(f"{rank} ends" in shown for rank in range(64))
+        assert "the error of rank 63 in the cell" in shown

@@ -1,0 +1,348 @@
+"""A result as HTML that is stored."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from mhnb.core.output.results import CellResult, RankResult
+from mhnb.view.cell.html import MAX_CELL_NBYTES, MAX_VERBATIM_NBYTES, View, format_cell_html
+from mhnb.view.html import RankLocations
+from tests.support.view_samples import StrictPage, cell, failed, out, shown, value
+
+PLACES = RankLocations({rank: f"host{rank}" for rank in range(64)}, {rank: f"rank{rank}.log" for rank in range(64)})
+LINES = "one\ntwo\n"
+
+VIEWS: tuple[View, ...] = ("fold", "tabs", "grid")
+
+RESULTS = {
+    "agree": cell(*[[out("said 0 1 2\n")]] * 3),
+    "lines": cell(*[[out(f"{LINES}said {rank}\n")] for rank in range(3)]),
+    "rows": cell(*[[out(f"said {rank}\n")] for rank in range(3)]),
+    "error": cell([out("said 0")], failed(1, said=[out("said 1")]), [out("said 2")]),
+    "two errors": cell(failed(0, "KeyError", said=[out("said 0")]), failed(1, said=[out("said 1")]), [out("said 2")]),
+    "rich": cell(*[[shown(text__html=f"<p>said {rank}</p>", text__plain="no")] for rank in range(3)]),
+    "many": cell(*[[out(f"{LINES}said {rank}\n")] for rank in range(40)]),
+    "numbers": cell(*[[out(f"said {rank} loss {rank * 7 % 5}.25\n")] for rank in range(5)]),
+    "outlier": cell(*[[out(f"said {rank} loss {int(rank == 3)}.25\n")] for rank in range(5)]),
+}
+WORDS = cell(*[[out(f"said {word}\n")] for word in "abc"])
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", ["agree", "rows", "many"])
+def test_the_first_line_has_the_cells_number_as_its_tip(name: str, view: View) -> None:
+    """Other cells and `panel` call it by that number."""
+    result = replace(RESULTS[name], seq=12)
+    assert '<div title="cell 12"' in format_cell_html(result, view=view, uid="mhnb-1", locations=PLACES)
+
+
+@pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
+@pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
+def test_every_ranks_text_survives_a_strict_page(result: CellResult, view: View) -> None:
+    """Without style, script and input elements all that the ranks said is still there, in well-formed markup."""
+    page = StrictPage(format_cell_html(result, view=view, uid="mhnb-1", locations=PLACES))
+    assert not page.unclosed
+    for rank in result:
+        assert re.search(rf"said[ 0-9]* {rank.rank}(?!\d)", page.text)
+
+
+@pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
+@pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
+def test_markup_is_what_a_notebook_keeps(result: CellResult, view: View) -> None:
+    """No headings (they would enter the table of contents), scripts, inputs or ids; no var() in an inline style."""
+    for tag, attributes in StrictPage(format_cell_html(result, view=view, uid="mhnb-1", locations=PLACES)).tags:
+        assert tag not in ("h1", "h2", "h3", "h4", "h5", "h6", "script", "input", "svg", "label")
+        assert not {"id", "role"} & set(attributes)
+        assert "var(" not in (attributes.get("style") or "")
+        assert tag != "pre" or "font-family:monospace" in (attributes.get("style") or "")
+
+
+def test_agreement_is_one_block_without_a_fold() -> None:
+    """Quiet when all is well."""
+    page = StrictPage(format_cell_html(RESULTS["agree"]))
+    assert "details" not in [tag for tag, _ in page.tags]
+    assert page.visible == "ranks 0-2 · 0.21 ssaid 0 1 2"
+
+
+def test_the_odd_one_out_is_seen_without_a_click() -> None:
+    """Among many blocks the odd ones and the majority are open; the rest is closed, not gone."""
+    odd = [[out(f"{LINES}odd {chr(97 + rank)}\n" * 9)] for rank in range(12)]
+    page = StrictPage(format_cell_html(cell(*odd, *[[out("same\n")]] * 20)))
+    assert "odd a" in page.visible
+    assert "same" in page.visible
+    assert "odd l" not in page.visible
+    assert "odd l" in page.text
+
+
+def test_a_line_each_stands_beside_its_rank() -> None:
+    """One line a rank needs no fold."""
+    page = StrictPage(format_cell_html(WORDS, locations=PLACES))
+    assert "details" not in [tag for tag, _ in page.tags]
+    assert "rank 1 host1said b" in page.visible
+
+
+def test_a_host_has_a_colour_and_a_name() -> None:
+    """The colour is never the only cue."""
+    html = format_cell_html(WORDS, locations=PLACES)
+    assert len(set(re.findall(r"border-left:3px solid (#\w+)", html))) == 3
+    assert all(f"host{rank}" in html for rank in range(3))
+
+
+def test_hosts_of_several_ranks_are_named_together() -> None:
+    """As a scheduler writes them; all there are need no name."""
+    page = StrictPage(
+        format_cell_html(cell(*[[out("b" if rank in (1, 2) else "a")] for rank in range(5)]), locations=PLACES)
+    )
+    assert "ranks 1-2 host[1-2] ≠" in page.visible
+
+
+def test_own_numbers_fold_and_stay_readable_word_for_word() -> None:
+    """One line for all; each rank's own words wait for a click."""
+    page = StrictPage(format_cell_html(RESULTS["rows"], locations=PLACES))
+    assert page.visible == "ranks 0-2 · 0.21 ssaid ‹rank›each rank word for word"
+    assert all(f"said {rank}" in page.text for rank in range(3))
+
+
+def test_numbers_are_a_table() -> None:
+    """A column each rank, a row each number, and a line of steps."""
+    page = StrictPage(format_cell_html(RESULTS["numbers"], locations=PLACES))
+    assert "said ‹rank› loss ‹a›rank01234a▁▅█▃▇0.252.254.251.253.25" in page.visible
+
+
+def test_many_ranks_numbers_are_summarised_and_all_there() -> None:
+    """Least, middle and greatest are seen, the values wait for a click."""
+    page = StrictPage(format_cell_html(cell(*[[out(f"loss {rank}.5")] for rank in range(64)])))
+    assert "min 0.5 (rank 0) · median 31.5 · max 63.5 (rank 63)" in page.visible
+    assert "40: 40.5" not in page.visible
+    assert all(f"{rank}: {rank}.5" in page.text for rank in range(64))
+
+
+def test_the_odd_one_tells_what_others_have() -> None:
+    """The word that differs is marked, and the majority's stands beside it."""
+    html = format_cell_html(RESULTS["outlier"], locations=PLACES)
+    assert "said ‹rank› loss 1.25 ← 0.25 elsewhere" in StrictPage(html).visible
+    assert re.search(r'<b style="[^"]*underline[^"]*">1\.25</b>', html)
+
+
+def test_a_figure_that_ranks_share_is_stored_once() -> None:
+    """Also where their words differ."""
+    figure = shown(image__png="A" * 5000)
+    html = format_cell_html(cell([out("a"), figure], [out("b"), figure], [out("c"), shown(image__png="B" * 5000)]))
+    assert html.count("A" * 5000) == 1
+    assert html.count("B" * 5000) == 1
+    assert "the same as on rank 0" in StrictPage(html).text
+
+
+def test_a_grid_is_a_card_for_each_rank() -> None:
+    """Side by side where there is room."""
+    html = format_cell_html(RESULTS["lines"], view="grid", locations=PLACES)
+    assert html.count("border-top:3px solid") == 3
+    assert "display:grid" in html
+
+
+def test_who_was_left_waiting_is_no_failure_of_its_own() -> None:
+    """A guard's mismatch after another rank's error follows from it."""
+    page = StrictPage(
+        format_cell_html(cell(failed(0, "OrderMismatch"), failed(1, at_s=0.2), failed(2, "OrderMismatch")))
+    )
+    assert page.visible.startswith("✗ ValueError on rank 1 · ranks 0,2 were left waitingcell 12, line 3")
+    assert "ranks 0,2 waited at line 3:  x = x.reshape(7, -1)" in page.visible
+
+
+def test_the_cells_line_is_a_way_to_it() -> None:
+    """A button without a script of its own; its text stays where scripts are not allowed."""
+    html = format_cell_html(cell(failed(0)))
+    assert re.search(
+        r'<button [^>]*onclick="[^"]*\(this,3,&quot;x = x.reshape\(7, -1\)&quot;\)"[^>]*>cell 12, line 3</button>', html
+    )
+
+
+def test_the_failure_is_on_top_and_its_traceback_folds() -> None:
+    """Heading, line and message are seen; frames of JAX wait for a click, and none is lost."""
+    page = StrictPage(format_cell_html(RESULTS["error"], locations=PLACES))
+    assert page.visible.startswith("✗ ValueError on rank 1 · ranks 0,2 finishedcell 12, line 3:   x = x.reshape(7, -1)")
+    assert "core.py" not in page.visible
+    assert "core.py:7" in page.text
+
+
+def test_equal_tracebacks_are_shown_once() -> None:
+    """Four ranks, one traceback."""
+    assert format_cell_html(cell(*map(failed, range(4)))).count("… 3 frames inside jax") == 1
+
+
+def opened(result: CellResult) -> list[bool]:
+    """Which tabs are open, in rank order."""
+    page = StrictPage(format_cell_html(result, view="tabs"))
+    return ["open" in attributes for tag, attributes in page.tags if tag == "details" and "name" in attributes]
+
+
+def test_the_tab_of_the_odd_one_out_is_open() -> None:
+    """The first of them, the order stays that of the ranks; where only some spoke, it is theirs."""
+    said = [[out("loss 9\n" if rank in (3, 4) else "loss 1\n")] for rank in range(6)]
+    assert opened(cell(*said)) == [False, False, False, True, False, False]
+    assert opened(cell([], [], [out("here")])) == [False, False, True]
+
+
+def test_the_tab_of_a_rank_that_failed_is_open_where_none_is_odd() -> None:
+    """It is the one that the card above is about."""
+    assert opened(cell([out("a")], [out("a")], failed(2, said=[out("a")]))) == [False, False, True]
+
+
+def test_tabs_share_a_name_and_only_the_first_is_open() -> None:
+    """The name makes them exclusive; it is the caller's, unique in the notebook."""
+    page = StrictPage(format_cell_html(RESULTS["lines"], view="tabs", uid="mhnb-7"))
+    tabs = [attributes for tag, attributes in page.tags if tag == "details"]
+    assert [tab["name"] for tab in tabs] == ["mhnb-7"] * 3
+    assert ["open" in tab for tab in tabs] == [True, False, False]
+
+
+def test_a_tab_that_differs_is_marked() -> None:
+    """The odd one is found without opening each tab."""
+    html = format_cell_html(cell([out("a")], [out("b")], [out("a")]), view="tabs")
+    assert re.findall(r"<b>(rank \d)</b>( ≠)?", html) == [("rank 0", ""), ("rank 1", " ≠"), ("rank 2", "")]
+
+
+@pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
+@pytest.mark.parametrize("ranks", [1, 64])
+def test_what_is_stored_is_bounded(ranks: int, view: View) -> None:
+    """All blocks together stay below the limit whatever was printed, and the log file is named, with its path."""
+    page = "x" * 79 + "\n"
+    html = format_cell_html(
+        cell(*[[out(f"{chr(97 + rank)}\n{page * 10000}")] for rank in range(ranks)]), view=view, locations=PLACES
+    )
+    assert len(html) < 1.5 * MAX_CELL_NBYTES
+    assert "log" in StrictPage(html).text
+
+
+def test_numbers_of_many_lines_are_bounded_too() -> None:
+    """64 ranks, 1,000 lines, a number of its own in each."""
+    said = [[out("".join(f"step {n} loss {(n * rank) % 97}.5\n" for n in range(1000)))] for rank in range(64)]
+    assert len(format_cell_html(cell(*said), locations=PLACES)) < 1.2 * MAX_CELL_NBYTES
+
+
+def test_much_text_is_not_stored_twice() -> None:
+    """Word for word only where it is little; else the log files are named."""
+    html = format_cell_html(
+        cell(*[[out(f"rank {rank}\n" + "word\n" * MAX_VERBATIM_NBYTES)] for rank in range(2)]), locations=PLACES
+    )
+    assert "word for word: each rank's log file, as rank0.log" in StrictPage(html).visible
+
+
+def test_text_cannot_become_markup() -> None:
+    """Names, messages and notes are escaped too."""
+    result = cell(failed(0, "<b>Odd</b>", hint="<i>"), [out("<script>alert(1)</script>")], notes=("a <u> note",))
+    html = format_cell_html(result, locations=RankLocations({0: "<h1>", 1: "<h1>"}))
+    tags = {tag for tag, _ in StrictPage(html).tags}
+    assert not tags & {"script", "i", "u", "h1"}
+
+
+def test_silence_is_empty_but_for_a_badge() -> None:
+    """Nothing to say, unless it must be told where the cell ran."""
+    assert format_cell_html(cell([], [])) == ""
+    assert "mhjax · ranks 0-1" in format_cell_html(cell([], []), badge=True)
+
+
+def test_a_lost_rank_is_named_without_a_traceback() -> None:
+    """The notes have the story."""
+    page = StrictPage(format_cell_html(cell([value("1")], RankResult(1, "died"), notes=("rank 1 was killed.",))))
+    assert page.visible.startswith("✗ died on rank 1 · rank 0 finished")
+    assert page.visible.endswith("rank 1 was killed.")
+
+
+def test_noise_is_counted_and_can_be_read() -> None:
+    """Closed, folded, and no output of the ranks; alone it is not worth a display."""
+    ranks = [
+        RankResult(rank, "ok", (out("mine\n"),), noise=f"[Gloo] Rank {rank} is connected to 1 peer ranks.\n")
+        for rank in range(2)
+    ]
+    page = StrictPage(format_cell_html(cell(*ranks)))
+    assert page.visible == "ranks 0-1 · 0.21 smine2 lines of C++ libraries (Gloo 2)"
+    assert "[Gloo] Rank ‹rank› is connected" in page.text
+    assert format_cell_html(cell(*[replace(rank, outputs=()) for rank in ranks])) == ""
+
+
+def test_an_odd_figure_is_seen() -> None:
+    """Beside words that are nearly the majority's; and none is stored twice, word for word included."""
+    said = [[out(f"loss {int(rank == 2)}.5\n"), shown(image__png="AB"[rank == 2] * 5000)] for rank in range(4)]
+    html = format_cell_html(cell(*said))
+    folded = html.partition("each rank word for word")[0]
+    assert folded.count("A" * 5000) == html.count("A" * 5000) == 1
+    assert folded.count("B" * 5000) == html.count("B" * 5000) == 1
+
+
+def test_many_lines_of_many_ranks_are_summarised_line_by_line() -> None:
+    """Steps, least, middle and greatest below each line; every value is there behind a click."""
+    said = [[out("".join(f"step {n}: {rank + n}.5\n" for n in range(20)))] for rank in range(30)]
+    page = StrictPage(format_cell_html(cell(*said)))
+    assert "min 3.5 (rank 0) · median 17.5 · max 32.5 (rank 29)" in page.visible
+    assert "12: 15.5" not in page.visible
+    assert "12: 15.5" in page.text
+
+
+def test_a_note_keeps_its_lines() -> None:
+    """What the ranks launched, a line a side: run together it could not be read."""
+    html = format_cell_html(cell((), (), notes=("launch 1 differs\n  rank 0  a\n  rank 1  b",)))
+    assert 'white-space:pre-wrap">launch 1 differs\n  rank 0  a\n  rank 1  b</div>' in html
+
+
+def test_of_a_long_odd_line_only_what_is_near_the_difference_is_told() -> None:
+    """The rest is as in the majority's line, which stands there whole, once."""
+    words = " ".join(f"w{at}" for at in range(300))
+    said = [[out(f"{words.replace('w150 ', 'odd ') if rank == 2 else words}\n")] for rank in range(4)]
+    page = StrictPage(format_cell_html(cell(*said)))
+    assert "w149 odd w151" in page.visible
+    assert "← w150 elsewhere" in page.visible
+    assert page.visible.count("w20 ") == page.visible.count("w290 ") == 1
+    assert words in page.visible
+    assert words.replace("w150 ", "odd ") in page.text, "word for word, behind a click"
+
+
+def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -> None:
+    """What others have there stands below, cut at the same places; a line that only others have is cut too."""
+    words = " ".join(f"w{at}" for at in range(300))
+    odd = words.replace("w50 ", "one ").replace("w200 ", "two ")
+    said = [[out(f"{odd if rank == 2 else words}\nend\n")] for rank in range(4)]
+    text = StrictPage(format_cell_html(cell(*said))).visible
+    assert "w49 one w51" in text
+    assert "w199 two w201" in text
+    below = text.partition("←")[2].partition("elsewhere")[0]
+    assert "w49 w50 w51" in below
+    assert "w100" not in below
+    assert text.count("w100 ") == 1
+    lost = [[out("end\n" if rank == 2 else f"{words}\nend\n")] for rank in range(4)]
+    text = StrictPage(format_cell_html(cell(*lost))).visible
+    assert text.count("w100 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "written"),
+    [
+        ("/nb", '<a href="logs/rank0.log" title="opens in JupyterLab">/nb/logs/rank0.log</a>'),
+        ("/nb/logs/deeper", '<code style="user-select:all" title="a click selects it">/nb/logs/rank0.log</code>'),
+        ("", '<code style="user-select:all" title="a click selects it">/nb/logs/rank0.log</code>'),
+    ],
+)
+def test_a_log_is_a_link_that_lab_opens_or_a_path_to_copy(folder: str, written: str) -> None:
+    """A browser opens no file from a page of a server's: no link says that it would."""
+    places = RankLocations(logs={0: "/nb/logs/rank0.log"}, notebook_dir=folder)
+    much = cell([out("a line\n" * 90_000)])
+    mark = "\n[... 2,000 bytes of stdout left out; the rank's log file has them ...]\n"
+    lost = cell(RankResult(0, "ok", (out(f"a{mark}z\n"),), omitted_nbytes=2000))
+    for result in (much, lost):
+        for view in VIEWS:
+            html = format_cell_html(result, view=view, locations=places)
+            assert "file:" not in html
+            assert "/nb/logs/rank0.log" in StrictPage(html).text
+            assert (view != "fold" and result is much) or written in html
+
+
+def test_a_long_list_of_hosts_is_a_number() -> None:
+    """Every 16th of 256 is a line of its own; the ranks' own list says which."""
+    places = RankLocations({rank: f"host{rank}" for rank in range(256)})
+    said = [[out("odd\n" if rank % 16 == 0 else "a\n")] for rank in range(256)]
+    page = StrictPage(format_cell_html(cell(*said), locations=places))
+    assert "ranks 0,16,32,48,64,80,96,112,128,144,160,176,192,208,224,240 16 hosts ≠" in page.visible
+    assert "240 hosts" in page.visible

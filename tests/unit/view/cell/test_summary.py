@@ -1,0 +1,207 @@
+"""The order in which a person reads a result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mhnb.core.output.results import RankResult
+from mhnb.types import Output, RankError
+from mhnb.view.cell.blocks import comparable_lines
+from mhnb.view.cell.failures import ORDER_MISMATCH
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.summary import clip_outputs, summarise_cell
+from tests.support.view_samples import cell, failed, out, shown, value
+
+
+def test_the_odd_one_out_comes_first() -> None:
+    """Minorities stand above the majority."""
+    seen = summarise_cell(cell([out("a")], [out("a")], [out("b")], [out("a")]))
+    assert [block.ranks for block in seen.blocks] == [(2,), (0, 1, 3)]
+    assert seen.difference == "rank 2 differs"
+
+
+def test_without_a_majority_ranks_are_in_order() -> None:
+    """Two against two has no odd one."""
+    seen = summarise_cell(cell([out("b")], [out("a")], [out("a")], [out("b")]))
+    assert [block.ranks for block in seen.blocks] == [(0, 3), (1, 2)]
+    assert (seen.difference, seen.outliers) == ("2 different outputs", frozenset())
+
+
+def test_ranks_that_agree_have_no_verdict() -> None:
+    """One block, and nothing to say about it."""
+    seen = summarise_cell(cell([out("a")], [out("a")]))
+    assert (len(seen.blocks), seen.difference, seen.heading) == (1, "", "ranks 0-1 · 0.21 s")
+
+
+def test_silence_is_empty() -> None:
+    """A cell that said nothing shows nothing."""
+    assert summarise_cell(cell([], [])).is_empty
+
+
+@pytest.mark.parametrize(
+    ("ranks", "silent"),
+    [
+        ([[], []], True),
+        ([[], [out("a")]], False),
+        ([[], failed(1)], False),
+        ([[], RankResult(1, "killed")], False),
+        ([[], RankResult(1, "running")], False),
+        ([[], RankResult(1, "ok", omitted_nbytes=9)], False),
+    ],
+)
+def test_silence_is_known_before_anything_is_put_in_order(ranks: list[Any], *, silent: bool) -> None:
+    """What is told to be silent has nothing to show, and nothing else is."""
+    result = cell(*ranks)
+    assert result.is_silent == silent
+    assert summarise_cell(result).is_empty or not silent
+    assert not replace(result, notes=("one",)).is_silent
+    assert not replace(result, done=False).is_silent
+
+
+def test_print_on_one_rank() -> None:
+    """The usual `if rank == 0: print` is no difference to worry about."""
+    assert summarise_cell(cell([out("a")], [], [])).difference == "only rank 0 said something"
+    assert summarise_cell(cell([], [out("a")])).difference == "only rank 1 said something"
+
+
+def test_an_error_does_not_make_outputs_differ() -> None:
+    """What a failing rank printed folds with what the others printed."""
+    seen = summarise_cell(cell([out("a")], failed(1, said=[out("a")]), [out("a")]))
+    assert [block.ranks for block in seen.blocks] == [(0, 1, 2)]
+
+
+def test_the_first_to_fail_is_on_top() -> None:
+    """Time decides, not the rank's number."""
+    seen = summarise_cell(cell(failed(0, "KeyError", at_s=0.3), failed(1, at_s=0.1), []))
+    assert [failure.kind for failure in seen.failures] == ["ValueError", "KeyError"]
+    assert seen.failure_heading == "ValueError on rank 1 · KeyError on rank 0 · rank 2 finished"
+
+
+def test_those_who_failed_later_stand_by_rank() -> None:
+    """Only the first one's time is news; those who were left waiting and those without a traceback come last."""
+    late = [failed(0, "TypeError", at_s=0.9), failed(1, "KeyError", at_s=0.8), failed(2, "IndexError", at_s=0.5)]
+    seen = summarise_cell(
+        cell(*late, failed(3, at_s=0.1), failed(4, ORDER_MISMATCH, at_s=0.05), RankResult(5, "killed"))
+    )
+    assert [failure.ranks for failure in seen.failures] == [(3,), (0,), (1,), (2,), (5,), (4,)]
+    assert seen.failure_heading.startswith("ValueError on rank 3 · TypeError on rank 0 · KeyError on rank 1 · ")
+
+
+def test_equal_tracebacks_are_one_failure() -> None:
+    """Ranks that failed alike are listed together."""
+    assert [f.ranks for f in summarise_cell(cell(failed(0), failed(1), [], failed(3))).failures] == [(0, 1, 3)]
+
+
+def test_a_lost_rank_is_a_failure_without_error() -> None:
+    """The outcome is the word where there is no exception."""
+    seen = summarise_cell(cell(RankResult(0, "died"), RankResult(1, "killed")))
+    assert seen.failure_heading == "died on rank 0 · killed on rank 1"
+
+
+def test_a_running_cell_says_for_whom_it_waits() -> None:
+    """Ranks that have ended are not waited for."""
+    assert summarise_cell(cell([], RankResult(1, "ok"), [], done=False, wall_s=3.2)).heading == (
+        "ranks 0-2 · running 3.2 s · waiting for ranks 0,2"
+    )
+
+
+def test_clipping_keeps_both_ends_and_what_is_no_text() -> None:
+    """The middle goes, with a note where the rest is; figures stay."""
+    outputs = [out("a" * 60), shown(image__png="AAAA"), out("b" * 60), value("c" * 60)]
+    clipped = clip_outputs(outputs, 40, where="rank0.log")
+    assert clipped[0]["text"].startswith("a" * 20 + "\n… 140 B left out, all of it is in rank0.log …")
+    assert clipped[1] == outputs[1]
+    assert clipped[-1]["data"]["text/plain"] == "c" * 20
+    assert len(clipped) == 3
+
+
+def test_clipping_counts_what_the_rank_left_out() -> None:
+    """Its mark goes with the middle: it stands for its bytes, not for its own words."""
+    mark = "\n[... 1,000 bytes of stdout left out; the rank's log file has them ...]\n"
+    (clipped,) = clip_outputs([out("a" * 60 + mark + "b" * 60)], 40, where="rank0.log")
+    assert clipped["text"] == "a" * 20 + "\n… 1.1 KiB left out, all of it is in rank0.log …\n" + "b" * 20
+
+
+def test_clipping_leaves_what_fits() -> None:
+    """Nothing changes below the limit."""
+    outputs = (out("a"), value("b"))
+    assert clip_outputs(outputs, 2, where="x") == outputs
+
+
+def test_what_was_not_compared_is_said() -> None:
+    """Two ranks that differ in the middle of very long text look alike: the notes say how far they were compared."""
+    lines = [f"line {n} of much text\n" for n in range(20_000)]
+    other = [*lines[:10_000], "odd\n", *lines[10_001:]]
+    told = summarise_cell(cell([out("".join(lines))], [out("".join(other))])).notes
+    assert any("only the beginning and the end were compared" in note for note in told)
+    assert summarise_cell(cell(*[[out("".join(lines))]] * 2)).notes == ()
+
+
+def test_who_failed_in_silence_is_not_the_odd_one() -> None:
+    """The card tells of it; that it printed nothing follows."""
+    seen = summarise_cell(cell([out("loaded\n")], [out("loaded\n")], failed(2), [out("loaded\n")]))
+    assert seen.marked_outliers == frozenset()
+    assert seen.difference == "only ranks 0-1,3 said something"
+    spoke = summarise_cell(cell([out("loaded\n")], [out("loaded\n")], failed(2, said=[out("not so\n")])))
+    assert (spoke.marked_outliers, spoke.difference) == (frozenset({2}), "rank 2 differs")
+
+
+def test_a_finished_bar_is_no_difference() -> None:
+    """Ranks are never equally fast."""
+    bar = "epoch: 100%|██████████| 20/20 [00:00<00:00, {}.5it/s]\n"
+    assert summarise_cell(cell(*[[out(bar.format(3 + r), "stderr")] for r in range(4)])).difference == ""
+    beside = [[out(bar.format(3 + r) + f"loss 0.{r + 3}\n", "stderr")] for r in range(4)]
+    assert summarise_cell(cell(*beside)).difference == "numbers differ by rank"
+
+
+def test_bars_drown_no_difference() -> None:
+    """Where each rank's bar stood when it printed is chance: only the line that one rank alone has is told."""
+    bar = "train: {}%|███       | {}/100"
+
+    def said(rank: int) -> list[Output]:
+        lines = [bar.format(20 + rank, 20 + rank), "step 0", bar.format(100, 100), *(["extra"] if rank == 3 else [])]
+        return [out("\n".join(lines) + "\n")]
+
+    (odd, _) = summarise_cell(cell(*map(said, range(4)))).blocks
+    assert [(row.kind, row.here) for row in odd.rows if row.kind != "same"] == [("added", "extra")]
+
+
+def test_what_differs_is_named_by_its_kind() -> None:
+    """A table is no figure."""
+    tables = [[shown(text__plain="<HTML>", text__html=f"<table><td>{word}</td></table>")] for word in "ab"]
+    assert summarise_cell(cell(*tables)).difference == "displays differ by rank"
+    drawn = [[shown(text__plain="<Figure>", image__png=word)] for word in "ab"]
+    assert summarise_cell(cell(*drawn)).difference == "figures differ by rank"
+
+
+def test_numbers_of_the_others_have_no_letters_beside_the_odd_one() -> None:
+    """Those name rows of the others' table, which counts on from line to line."""
+    seen = summarise_cell(cell(*[[out("used 1 GB" if rank == 3 else f"used {700 + rank} MB")] for rank in range(4)]))
+    assert seen.blocks[0].rows[0].there == "used ‹…› MB"
+    two = summarise_cell(cell(*[[out("a odd\nb odd" if r == 3 else f"a {70 + r}\nb {80 + r} x")] for r in range(4)]))
+    assert comparable_lines(two.blocks[1].output_group) == [("stdout", "a ‹a›"), ("stdout", "b ‹a› x")]
+
+
+def test_an_own_number_is_no_difference_beside_another_text() -> None:
+    """Rank 0 said its number as the others said theirs; only the line before differs."""
+    seen = summarise_cell(cell(*[[out(f"in {'ms' if rank == 0 else 'us'}\n{rank}\n")] for rank in range(4)]))
+    assert [row.kind for row in seen.blocks[0].rows] == ["changed", "same"]
+
+
+def test_an_error_that_did_not_end_the_cell_stands_where_it_was_shown() -> None:
+    """That of a `__repr__`, which IPython shows in place of the value."""
+    shown = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": ["ValueError: no"]}
+    (block,) = summarise_cell(cell([out("a\n"), shown], [out("a\n"), shown])).blocks
+    assert comparable_lines(block.output_group) == [("stdout", "a"), ("stderr", "ValueError: no")]
+    odd = replace(RankResult(0, "ok", (shown,)), error=RankError("ValueError", "no"))
+    html = format_cell_html(cell(odd, odd), view="grid")
+    assert (html.count("ValueError: no"), "✗" in html) == (2, False)
+
+
+def test_characters_that_are_marks_here_are_none_in_what_is_said() -> None:
+    """Unicode has them for no text at all."""
+    (block,) = summarise_cell(cell([out("x \ufdd0 \ufdd1 y")], [out("x \ufdd0 \ufdd1 y")])).blocks
+    assert comparable_lines(block.output_group) == [("stdout", "x \ufffd \ufffd y")]

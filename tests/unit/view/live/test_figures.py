@@ -1,0 +1,144 @@
+"""Figures that only a front end can draw: outputs of their own below the cell's, each different one once."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mhnb.core.output.outputs import accumulate_events
+from mhnb.core.output.results import CellResult, RankResult
+from mhnb.types import Output
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.text import format_cell_text
+from mhnb.view.live import view as live
+from mhnb.view.live.view import MAX_FIGURES, CellView, build_figure_bundles
+from mhnb.view.screen import TextScreen
+from tests.support.view_samples import RecordingScreen, StrictPage, cell, out
+
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+def _figure(*points: int) -> Output:
+    """As a rank's figure comes in."""
+    content = {"data": [{"type": "scatter", "y": list(points)}], "layout": {"title": {"text": "loss"}}}
+    ((made),) = accumulate_events([["display", {PLOTLY: content}, {}, None]])
+    return made
+
+
+def _drawn(bundles: list[Mapping[str, Any]]) -> list[list[int]]:
+    return [bundle[PLOTLY]["data"][0]["y"] for bundle in bundles if PLOTLY in bundle]
+
+
+def _told(bundles: list[Mapping[str, Any]]) -> list[str]:
+    return [bundle["text/plain"] for bundle in bundles if PLOTLY not in bundle]
+
+
+def test_equal_figures_are_drawn_once() -> None:
+    """Each after a line that names its ranks."""
+    bundles = build_figure_bundles(cell([_figure(1)], [_figure(2)], [_figure(1)]))
+    assert _drawn(bundles) == [[1], [2]]
+    assert _told(bundles) == ["ranks 0,2 · a plotly figure “loss”: scatter", "rank 1 · a plotly figure “loss”: scatter"]
+    assert [PLOTLY in bundle for bundle in bundles] == [False, True, False, True]
+
+
+def test_figures_stand_in_the_order_in_which_they_were_shown() -> None:
+    """The first of every rank, then the second of every rank."""
+    result = cell([_figure(1), _figure(2)], [_figure(3), _figure(2)])
+    assert _drawn(build_figure_bundles(result)) == [[1], [3], [2]]
+
+
+def test_of_many_different_figures_some_are_drawn_and_the_others_named() -> None:
+    """A browser is slow with hundreds; nobody is to think that the others are not there."""
+    bundles = build_figure_bundles(cell(*[[_figure(rank)] for rank in range(64)]))
+    assert _drawn(bundles) == [[rank] for rank in range(MAX_FIGURES)]
+    assert _told(bundles)[-1].startswith("ranks 8-63 · 56 more, drawn for no more than 8 different figures: ")
+    assert "%%mhjax --ranks 8 draws one rank's" in _told(bundles)[-1]
+
+
+def test_a_figure_that_is_too_large_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its size is told, and the way to an image."""
+    monkeypatch.setattr(live, "MAX_RICH_NBYTES", 1000)
+    bundles = build_figure_bundles(cell([_figure(*range(1000))], [_figure(1)]))
+    assert _drawn(bundles) == [[1]]
+    assert _told(bundles)[-1].startswith("rank 0 · a figure of ")
+    assert "fig.show('png')" in _told(bundles)[-1]
+
+
+def test_a_figure_with_another_form_is_shown_as_that() -> None:
+    """A picture stands in the rank's block."""
+    both: dict[str, Any] = {PLOTLY: {"data": []}, "image/png": "AAAA"}
+    outputs = accumulate_events([["display", both, {}, None]])
+    assert build_figure_bundles(cell(outputs)) == []
+    assert "data:image/png" in format_cell_html(cell(outputs))
+
+
+def test_the_cells_own_output_says_where_the_figure_is() -> None:
+    """In a page as in text; text alone says why it is not drawn there."""
+    result = cell([_figure(1)], [_figure(2)])
+    page = StrictPage(format_cell_html(result))
+    assert page.visible.count("a plotly figure “loss”: scatter · drawn below its cell") == 2
+    text = format_cell_text(result)
+    assert text.count("a plotly figure “loss”: scatter") == 2
+    assert "told as text: only a notebook's front end draws this form" in text
+
+
+def test_a_cell_shows_its_figures_below_its_own_output() -> None:
+    """In the order: what was said, then a line and a figure for each."""
+    screen = RecordingScreen()
+    CellView(screen=screen, uid="u").finish(cell([out("a\n"), _figure(1)]))
+    assert [set(data) for _, data, _ in screen.acts] == [
+        {"text/html", "text/plain"},
+        {"text/html", "text/plain"},
+        {PLOTLY, "text/plain"},
+    ]
+    assert len({display_id for _, _, display_id in screen.acts}) == 3
+
+
+def test_a_figure_that_comes_late_is_added_and_an_old_one_not_drawn_again() -> None:
+    """A thread goes on after the cell's end."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen, uid="u")
+    view.finish(cell([_figure(1)]))
+    before = len(screen.acts)
+    view.show_late(cell([_figure(1), _figure(2)]))
+    assert [(how, PLOTLY in data) for how, data, _ in screen.acts[before:] if "figure" in str(data)][-2:] == [
+        ("show_late", False),
+        ("show_late", True),
+    ]
+    assert sum(PLOTLY in data for _, data, _ in screen.acts) == 2
+
+
+def test_a_figure_that_was_cleared_is_not_seen_any_more() -> None:
+    """A thread clears the cell's output after its end."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen, uid="u")
+    view.finish(cell([_figure(1)]))
+    view.show_late(cell([out("gone\n")]))
+    last = {display_id: data for _, data, display_id in screen.acts}
+    assert [data for display_id, data in last.items() if "figure" in display_id] == [
+        {"text/html": "", "text/plain": ""}
+    ] * 2
+
+
+@pytest.mark.parametrize("content", [{"data": 5}, {"data": True}, {"data": [5, {"type": ["x"]}]}, [], 5, None])
+def test_what_only_has_the_name_of_a_figure_is_one_without_words(content: object) -> None:
+    """A rank may show anything; the cluster's reader takes it in."""
+    made = accumulate_events([["display", {PLOTLY: content}, {}, None]])
+    assert "a plotly figure" in format_cell_text(cell(made))
+
+
+def test_a_quiet_cell_shows_no_figure() -> None:
+    """Nor does a terminal, which has its words."""
+    screen = RecordingScreen()
+    CellView(screen=screen, quiet=True).finish(cell([_figure(1)]))
+    assert screen.acts == []
+
+
+def test_a_terminal_prints_no_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    """It has its words."""
+    result: CellResult = cell(RankResult(0, "ok", (_figure(1),)))
+    CellView(screen=TextScreen(io.StringIO())).finish(result)
+    assert capsys.readouterr().out.count("a plotly figure") == 1

@@ -1,0 +1,130 @@
+"""A running cell in small parts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mhnb.core.hang_report import HangReport, RankLocation
+from mhnb.core.output.results import RankResult
+from mhnb.view.live.frame import MAX_BLOCKS, ByteBudget, build_frame, build_strip, changed_parts, frame_parts
+from tests.support.view_samples import cell, failed, out
+
+BAR = "train:  {}%|████▏     | {}/100 [00:04<00:05, 9it/s]"
+
+
+def test_only_what_changed_is_sent() -> None:
+    """One rank printed a line: its block and the heading, not the strip and not the others."""
+    before = build_frame(cell([out("a\n")], [out("b\n")], [out("c\n")], done=False, wall_s=1.0))
+    after = build_frame(cell([out("a\n")], [out("b\n")], [out("c\nd\n")], done=False, wall_s=1.1))
+    assert set(changed_parts(frame_parts(before), frame_parts(after))) == {"head", "block_2"}
+
+
+def test_every_frame_has_the_same_parts() -> None:
+    """What is no longer there is sent as empty."""
+    few, many = (
+        build_frame(cell([], done=False)),
+        build_frame(cell(*[[out(chr(97 + r % 26) * r)] for r in range(300)], done=False)),
+    )
+    assert set(frame_parts(few)) == set(frame_parts(many))
+    assert len(many.blocks) == MAX_BLOCKS
+    assert "and ranks" in many.overflow
+
+
+def test_ranks_at_different_steps_are_one_line() -> None:
+    """Steps apart, they still say the same kind of thing."""
+    said = [[out("".join(f"step {n} loss {1 / (n + 1):.3f}\n" for n in range(20 + rank)))] for rank in range(4)]
+    (block,) = build_frame(cell(*said, done=False)).blocks
+    assert block.html.count("step") == 1
+    assert "<td" in block.html
+
+
+def test_bars_of_many_ranks_are_one_bar() -> None:
+    """While they move."""
+    (block,) = build_frame(cell(*[[out(BAR.format(r, r), "stderr")] for r in range(64)], done=False)).blocks
+    assert "0-63 %" in block.html
+    assert "median 31 %" in block.html
+
+
+def test_the_strip_tells_state_line_time_and_memory() -> None:
+    """Of each rank; a sign beside each colour."""
+    card = HangReport(
+        1, (1,), (2,), launch="jit(f)", lines={0: None, 1: 4, 2: 7}, age_s=3.0, progress=False,
+        places=(RankLocation((1,), "launch", "jit(f)"), RankLocation((2,), "computing")), memory_nbytes={1: 2**28, 2: 2**29},
+    )  # fmt: skip
+    running = replace(cell(RankResult(0, "ok", wall_s=1.5), [], [], failed(3), done=False), where=card)
+    told = [(c.label, c.sign, c.state, c.line, c.time, c.memory) for c in build_strip(running)]
+    assert told == [
+        ("0", "✓", "ended", None, "1.5 s", ""),
+        ("1", "◌", "waiting", 4, "", "256.0 MiB"),
+        ("2", "!", "absent", 7, "", "512.0 MiB"),
+        ("3", "✗", "failed", None, "0 ms", ""),
+    ]
+
+
+def test_the_strip_costs_by_group() -> None:
+    """256 ranks of which one has ended are two cells."""
+    running = cell(*[[] for _ in range(255)], RankResult(255, "ok", wall_s=2.0), done=False)
+    assert [c.label for c in build_strip(running)] == ["ranks 0-254", "rank 255"]
+    parts = frame_parts(build_frame(running))
+    assert len(json.loads(parts["strip_0"])) == 2
+
+
+@pytest.mark.parametrize("said", ["7\n", "0\n1\n2\n", "nan\n"])
+def test_equal_numbers_are_one_block(said: str) -> None:
+    """Also where nothing but numbers is printed: what is equal needs no words around it."""
+    running = cell(*[[out(said)]] * 3, [out("8\n")], done=False)
+    assert [block.label for block in build_frame(running).blocks] == ["rank 3", "ranks 0-2"]
+    (block,) = build_frame(cell(*[[out(said)]] * 4, done=False)).blocks
+    assert said.splitlines()[-1] in block.html
+
+
+def test_a_rank_that_failed_stands_apart() -> None:
+    """Although it said the same."""
+    labels = [block.label for block in build_frame(cell([out("a")], failed(1, said=[out("a")]), done=False)).blocks]
+    assert labels == ["rank 0", "rank 1"]
+
+
+def test_the_budget_allows_a_burst_and_then_a_rate() -> None:
+    """What is too much now is allowed later."""
+    budget = ByteBudget(rate_nbytes_per_s=100, burst_nbytes=1000, remaining_nbytes=1000)
+    spent = budget.spend(900, 1.0)
+    assert spent is not None
+    assert spent.spend(200, 1.5) is None
+    assert spent.spend(200, 2.5) is not None
+
+
+def test_bars_at_different_places_are_one_bar() -> None:
+    """The drawn part differs too."""
+    lines = [
+        "train:  80%|████████  | 80/100 [00:04<00:01, 19.89it/s]",
+        "train:  68%|██████▊   | 68/100 [00:04<00:01, 16.61it/s]",
+    ]
+    (block,) = build_frame(cell(*[[out(line, "stderr")] for line in lines], done=False)).blocks
+    assert "train: 68-80 %" in block.html
+    assert "19.89" not in block.html
+
+
+def test_nested_bars_are_shown_together() -> None:
+    """The outer bar stays in sight while the ranks stand at different places of the inner one; bars that ended do not."""
+    ended, outer = BAR.format(100, 100).replace("train", "before"), BAR.format(40, 40)
+    said = [[out(f"{ended}\n{outer}\n{BAR.format(r, r).replace('train', 'step')}", "stderr")] for r in (10, 50)]
+    (block,) = build_frame(cell(*said, done=False)).blocks
+    assert "train:  40%|" in block.html
+    assert "step: 10-50 %" in block.html
+    assert "before" not in block.html
+
+
+def test_a_cell_that_prints_does_not_hang() -> None:
+    """Ranks that are at the same line in each look are told of only when they fall silent, or wait for others."""
+    sleeping = HangReport(
+        1, (), (), launch=None, lines={0: 2}, age_s=4.0, progress=False, known=True, stuck=True,
+        places=(RankLocation((0,), "blocked", "sleep"),),
+    )  # fmt: skip
+    running = replace(cell([out("step 1\n")], done=False, wall_s=4.0), where=sleeping)
+    assert build_frame(running, has_recent_output=True).hang_html == ""
+    assert "no progress" in build_frame(running, has_recent_output=False).hang_html
+    waiting = replace(running, where=replace(sleeping, waiting=(0,)))
+    assert build_frame(waiting, has_recent_output=True).hang_html != ""

@@ -1,0 +1,63 @@
+"""A running cell as bounded HTML."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.output.results import CellResult
+from mhnb.view.live.frame import MAX_LIVE_NBYTES, format_live_html, tail_text
+from tests.support.view_samples import StrictPage, cell, failed, out, shown
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        cell(*[[out(f"rank {rank} said <&>\n" * 25000)] for rank in range(4)], done=False),
+        cell(*[[out("<&>" * 300000)] for _ in range(4)], done=False),
+        cell(*[[out(f"é{rank}\n" * 3000)] for rank in range(512)], done=False),
+        cell(*[[out(f"{chr(0x100 + rank)} <&>\n" * 3000)] for rank in range(512)], done=False),
+        cell(*[[shown(image__png="A" * 10**6, text__plain=f"fig {rank}")] for rank in range(64)], done=False),
+    ],
+    ids=["100,000 lines", "one line", "512 ranks", "512 words", "figures"],
+)
+def test_an_update_is_small_whatever_was_printed(result: CellResult) -> None:
+    """Each update is sent whole, so its size has a limit."""
+    assert len(format_live_html(result).encode()) <= MAX_LIVE_NBYTES
+
+
+def test_the_last_lines_are_shown() -> None:
+    """What came last is what one waits for."""
+    page = StrictPage(format_live_html(cell([out("".join(f"step {n}\n" for n in range(9999)))], done=False)))
+    assert page.visible.endswith("step 9998")
+    assert "step 1\n" not in page.visible
+
+
+def test_ranks_with_the_same_last_lines_share_a_block() -> None:
+    """The one that is behind stands on top."""
+    page = StrictPage(format_live_html(cell([out("b\n")], [out("a\n")], [out("b\n")], done=False, wall_s=2.0)))
+    assert page.visible == "ranks 0-2 · running 2.0 srank 1aranks 0,2b"
+
+
+def test_a_rank_that_raised_is_told_at_once() -> None:
+    """The others may take minutes to end."""
+    assert "ValueError: cannot reshape" in format_live_html(cell([], failed(1), done=False))
+
+
+def test_too_many_groups_are_counted() -> None:
+    """Ranks that find no place are named."""
+    html = format_live_html(cell(*[[out(f"{chr(97 + rank)}\n")] for rank in range(30)], done=False))
+    assert "… and ranks 24-29, shown when the cell ends" in html
+
+
+def test_what_follows_a_bar_on_another_stream_begins_a_line() -> None:
+    """A bar leaves its line open; what the same stream says goes on in it."""
+    bar, said = out("train: 67%", "stderr"), out("step 40\n")
+    assert tail_text([bar, said], max_lines=3, max_chars=99) == "train: 67%\nstep 40"
+    assert tail_text([said, bar, shown(text__plain="fig")], max_lines=3, max_chars=99) == "step 40\ntrain: 67%\nfig"
+    assert tail_text([bar, out(" more", "stderr")], max_lines=3, max_chars=99) == "train: 67% more"
+
+
+def test_a_tail_crosses_outputs() -> None:
+    """Streams and displays count as they come."""
+    outputs = [out("a\nb\n"), shown(text__plain="fig"), out("\x1b[31mc\x1b[0m\n")]
+    assert tail_text(outputs, max_lines=3, max_chars=99) == "b\nfig\nc"

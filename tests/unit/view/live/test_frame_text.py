@@ -1,0 +1,71 @@
+"""A running cell in a terminal: as much as there is room for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mhnb.core.output.results import CellResult, RankResult
+from mhnb.types import Output, RankError
+from mhnb.view.live.frame import format_running_text
+from tests.support.view_samples import cell, out
+from tests.unit.view.tables.test_hang_report import HANG
+
+MANY = [out("".join(f"line {number}\n" for number in range(40)))]
+
+
+def running(*ranks: list[Output] | RankResult) -> CellResult:
+    """A cell that runs, for two seconds now."""
+    return cell(*ranks, done=False, wall_s=2.0)
+
+
+def test_ranks_that_say_the_same_share_their_last_lines() -> None:
+    """As at the end of the cell, of which it is the latest part."""
+    lines = format_running_text(running(MANY, MANY), height=24).splitlines()
+    assert lines[0] == "ranks 0-1 · running 2.0 s"
+    assert lines[1:] == [f"  line {number}" for number in range(28, 40)]
+
+
+@pytest.mark.parametrize(("height", "each"), [(30, 12), (20, 6), (8, 3), (4, 1)])
+def test_the_less_room_the_fewer_lines_of_each(height: int, each: int) -> None:
+    """Before anything is cut away."""
+    other = [out("".join(f"other {chr(97 + number % 26)}\n" for number in range(40)))]
+    lines = format_running_text(running(MANY, other), height=height).splitlines()
+    assert len(lines) == 1 + 2 * each
+    assert lines[-1].endswith("other n")
+
+
+def test_what_finds_no_room_is_cut_below_the_heading() -> None:
+    """The last lines stay: a traceback's, or the card's."""
+    snapshot = running(*([out(word)] for word in "abcdefgh"))
+    whole = format_running_text(snapshot, height=100).splitlines()
+    assert format_running_text(snapshot, height=3).splitlines() == [whole[0], *whole[-2:]]
+    assert whole[0] == "ranks 0-7 · running 2.0 s"
+    assert whole[-1].endswith("h")
+    assert format_running_text(snapshot, height=1) == "ranks 0-7 · running 2.0 s"
+
+
+def test_nothing_said_is_one_line() -> None:
+    """Who it waits for is in it."""
+    snapshot = running(RankResult(0, "ok"), [])
+    assert format_running_text(snapshot, height=24) == "ranks 0-1 · running 2.0 s · waiting for rank 1"
+
+
+def test_who_failed_is_told_while_others_run() -> None:
+    """One line; all of it comes at the end."""
+    error = RankError("ValueError", "cannot reshape\nall of this", ())
+    snapshot = running(RankResult(0, "error", (), error=error), [], RankResult(2, "error", (), error=error))
+    assert format_running_text(snapshot, height=24).splitlines() == [
+        "ranks 0-2 · running 2.0 s · waiting for rank 1",
+        "✗ ranks 0,2: ValueError: cannot reshape",
+    ]
+
+
+def test_where_ranks_hang_is_below() -> None:
+    """Unless something was printed of late, and nobody waits."""
+    snapshot = replace(running([], []), where=HANG)
+    assert "absent" in format_running_text(snapshot, height=40)
+    alone = replace(snapshot, where=replace(HANG, waiting=(), absent=()))
+    told = [format_running_text(alone, height=40, has_recent_output=talking).count("\n") for talking in (False, True)]
+    assert told[0] > told[1] == 0

@@ -1,0 +1,152 @@
+"""The view in a real kernel: a widget while a cell runs, none in the file; late output in the right cell."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from jupyter_client.manager import start_new_kernel
+from nbclient import NotebookClient
+
+from tests.support.lab import wait_until
+from tests.support.view_samples import StrictPage
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+MAKE = """
+from mhnb.view.live.view import CellView
+from tests.support.view_samples import cell, out
+running = [cell([out("step %d\\n" % n)], [], done=False, wall_s=0.2 * n) for n in range(1, 4)]
+"""
+LONG = """
+view = CellView()
+for snapshot in running:
+    view.update(snapshot)
+view.finish(cell([out("done on rank 0\\n")], [out("done on rank 1\\n")]))
+"""
+BETWEEN = "1 + 1"
+IN_A_THREAD = """
+import threading
+thread = threading.Thread(target=lambda: view.show_late(cell([out("{text}\\n")], [])))
+thread.start()
+thread.join()
+"""
+ALONE = "import sys; print([m for m in sys.modules if m == 'jax' or m.startswith('mhnb.cluster.cluster')])"
+
+
+class Listener(NotebookClient):
+    """A client that remembers every message on iopub."""
+
+    heard: list[tuple[str, dict[str, Any]]]
+
+    def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
+        """Note a message, then treat it as usual."""
+        self.heard.append((msg["msg_type"], msg["content"]))
+        return super().process_message(msg, cell, cell_index)
+
+
+@pytest.fixture(scope="module")
+def ran(own_environment: None) -> Listener:
+    """A notebook that was run once for this module."""
+    cells = [
+        nbformat.v4.new_code_cell(source)
+        for source in (MAKE, LONG, BETWEEN, IN_A_THREAD.format(text="late after all"), ALONE)
+    ]
+    client = Listener(nbformat.v4.new_notebook(cells=cells), timeout=60, kernel_name="python3")
+    client.heard = []
+    client.execute()
+    return client
+
+
+def test_a_widget_opens_and_closes_while_the_cell_runs(ran: Listener) -> None:
+    """Every comm that was opened is closed again, and the widget was sent its updates."""
+    opened = {content["comm_id"] for kind, content in ran.heard if kind == "comm_open"}
+    closed = {content["comm_id"] for kind, content in ran.heard if kind == "comm_close"}
+    sent = [content["data"]["state"]["block_0"] for kind, content in ran.heard if _is_update(kind, content)]
+    assert opened
+    assert opened == closed
+    assert ["step 2" in sent[0], "step 3" in sent[1]] == [True, True]
+
+
+def _is_update(kind: str, content: dict[str, Any]) -> bool:
+    return kind == "comm_msg" and "block_0" in content["data"].get("state", {})
+
+
+def test_no_widget_is_left_in_the_file(ran: Listener) -> None:
+    """The saved notebook holds HTML and text alone, and no widget state."""
+    assert WIDGET not in nbformat.writes(ran.nb)
+    assert [set(output["data"]) for output in ran.nb.cells[1].outputs] == [{"text/html", "text/plain"}]
+
+
+def test_late_output_finds_its_display(ran: Listener) -> None:
+    """A cell that ended two cells ago shows what came later."""
+    (output,) = ran.nb.cells[1].outputs
+    assert "late after all" in StrictPage(output["data"]["text/html"]).text
+
+
+def test_late_output_of_a_silent_cell_names_that_cell(own_environment: None) -> None:
+    """The new display has the ended cell as its parent, not the one that runs now; its update finds it by its id."""
+    manager, client = start_new_kernel()
+    try:
+        _run(client, MAKE)
+        ended, _ = _run(client, "view = CellView()\nview.finish(cell([], []))")
+        _, first = _run(client, IN_A_THREAD.format(text="late word"))
+        _, second = _run(client, IN_A_THREAD.format(text="later word"))
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    (shown,) = [message for message in first if message["msg_type"] == "display_data"]
+    (updated,) = [message for message in second if message["msg_type"] == "update_display_data"]
+    assert shown["parent_header"]["msg_id"] == ended
+    assert "late word" in shown["content"]["data"]["text/plain"]
+    assert "later word" in updated["content"]["data"]["text/plain"]
+    assert updated["content"]["transient"] == shown["content"]["transient"]
+
+
+def test_late_output_between_two_cells_comes_with_the_next(own_environment: None, tmp_path: Path) -> None:
+    """nbclient hears only what belongs to the cell that runs: what came before it is told once more, and then no more."""
+    begin, shown = tmp_path / "begin", tmp_path / "shown"
+    wait = f"while not os.path.exists({str(begin)!r}): time.sleep(0.01)"
+    source = f"""
+    import os, threading, time
+    view = CellView()
+    view.finish(cell([out("early word")], []))
+    def come_late():
+        {wait}
+        view.show_late(cell([out("late word")], []))
+        open({str(shown)!r}, "w").close()
+    threading.Thread(target=come_late).start()
+    """
+    manager, client = start_new_kernel()
+    try:
+        _run(client, MAKE)
+        ended, _ = _run(client, textwrap.dedent(source))
+        begin.touch()
+        wait_until(shown.exists, "it was shown")
+        following, first = _run(client, "1")
+        _, second = _run(client, "2")
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    updates = [message for message in first if message["msg_type"] == "update_display_data"]
+    assert [message["parent_header"]["msg_id"] for message in updates] == [ended, following]
+    assert all("late word" in message["content"]["data"]["text/plain"] for message in updates)
+    assert "update_display_data" not in {message["msg_type"] for message in second}
+
+
+def _run(client: Any, code: str) -> tuple[str, list[dict[str, Any]]]:
+    """Run code; give its message id and everything that was heard until it was idle."""
+    sent = client.execute(code)
+    heard = []
+    while True:
+        heard.append(client.get_iopub_msg(timeout=30))
+        last = heard[-1]
+        if last["parent_header"].get("msg_id") == sent and last["content"].get("execution_state") == "idle":
+            return sent, heard
+
+
+def test_the_notebook_needs_neither_jax_nor_a_cluster(ran: Listener) -> None:
+    """A view stands alone."""
+    assert ran.nb.cells[4].outputs[0]["text"] == "[]\n"

@@ -1,0 +1,162 @@
+"""What a notebook holds of a cell that never came to its end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mhnb.core.output.results import CellResult
+from mhnb.types import Output
+from mhnb.view.html import RankLocations
+from mhnb.view.live.placeholder import format_widget_text
+from mhnb.view.live.view import CellView
+from tests.support.view_samples import RecordingScreen, StrictPage, cell, failed, out
+from tests.unit.view.tables.test_hang_report import HANG
+
+LOGS = RankLocations(logs={0: "/logs/rank0.log", 1: "/logs/rank1.log"})
+
+
+def running(wall_s: float, *said: str) -> CellResult:
+    """A cell that runs on two ranks."""
+    return cell(*[[out(text)] if text else [] for text in said or ("step 1\n", "step 1\n")], done=False, wall_s=wall_s)
+
+
+def show(*snapshots: CellResult, screen: RecordingScreen | None = None) -> RecordingScreen:
+    """A view that saw them."""
+    screen = screen or RecordingScreen()
+    view = CellView(screen=screen, uid="u", locations=LOGS)
+    for snapshot in snapshots:
+        view.update(snapshot)
+    return screen
+
+
+def drafts(screen: RecordingScreen) -> list[tuple[str, dict[str, str]]]:
+    """What was done with the display of the draft."""
+    return [(name, dict(data)) for name, data, display_id in screen.acts if display_id == "u-draft"]
+
+
+def test_the_widgets_place_says_where_the_output_is() -> None:
+    """In a file that was saved in the first seconds; without log files nothing is said of them."""
+    said = format_widget_text(running(6.2), locations=LOGS)
+    assert said.endswith(
+        "%mhjax panel 12 shows its output while it is among the last 16 of the kernel; all of it is in /logs"
+    )
+    assert format_widget_text(running(6.2)).endswith("among the last 16 of the kernel")
+
+
+def test_a_cell_that_lasts_is_drafted_beside_its_widget() -> None:
+    """From when its buttons come with its last lines; then with all that was said so far, in a form that needs nothing."""
+    first, later = "".join(f"step {i}\n" for i in range(40)), "and more\n"
+    early = [running(at / 10, first, first) for at in (2, 9, 10, 11, 49)]
+    screen = show(*early, running(5.1, first, first), running(10.5, first + later, first))
+    (made, begun), (renewed, data), (_, again) = drafts(screen)
+    assert (made, renewed) == ("show", "replace")
+    for text in (StrictPage(begun["text/html"]).visible, begun["text/plain"]):
+        assert "ranks 0-1 · running 1.0 s" in text
+        assert "step 39" in text
+        assert "/logs" in text
+    assert "step 2\n" not in begun["text/html"]
+    page = StrictPage(data["text/html"])
+    assert page.unclosed == []
+    assert "ranks 0-1 · running 5.1 s" in page.visible
+    assert all(f"step {i}\n" in page.visible for i in range(39))
+    assert "saved while it ran" in page.visible
+    assert 'class="u-draft"' in data["text/html"]
+    assert "step 0" in data["text/plain"]
+    assert "/logs" in data["text/plain"]
+    assert "and more" in again["text/plain"]
+
+
+def test_who_is_ahead_is_no_odd_one() -> None:
+    """At any moment one rank has said a line more than another."""
+    screen = show(running(0.2), running(6.0, "a\nb\n", "a\n"))
+    ((_, data),) = drafts(screen)
+    assert "differ" not in data["text/html"] + data["text/plain"]
+    assert "≠" not in data["text/html"] + data["text/plain"]
+
+
+def test_it_is_renewed_now_and_then_and_only_for_something_new() -> None:
+    """The clock alone is nothing new; and the longer a cell runs, the rarer it is."""
+    screen = show(running(0.2), *[running(5 + at / 10) for at in range(600)])
+    assert len(drafts(screen)) == 1
+    text = [("".join(f"{line}\n" for line in range(at)),) * 2 for at in range(1, 900)]
+    screen = show(running(0.2), *[running(5.0 + at, *said) for at, said in enumerate(text)])
+    assert 40 < len(drafts(screen)) < 80
+
+
+def test_the_end_of_the_cell_empties_it_before_the_widget_goes() -> None:
+    """What the file then holds of it has neither height nor text."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen, uid="u", locations=LOGS)
+    view.update(running(0.2))
+    view.update(running(6.0))
+    view.finish(cell([out("step 1\n")], [out("step 1\n")], wall_s=7.0))
+    assert [(name, display_id) for name, _, display_id in screen.acts] == [
+        ("open", "u"), ("show", "u-draft"), ("replace", "u-draft"), ("replace", "u"),
+    ]  # fmt: skip
+    assert drafts(screen)[-1][1] == {"text/html": "", "text/plain": ""}
+
+
+def test_it_is_emptied_too_where_no_result_comes() -> None:
+    """An exception of the notebook's own in the middle: the last snapshot stands in the widget's place, once."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen, uid="u", locations=LOGS)
+    view.update(running(0.2))
+    view.update(running(6.0))
+    view.__exit__(RuntimeError, RuntimeError("x"), None)
+    assert [name for name, _ in drafts(screen)] == ["show", "replace"]
+    assert screen.acts[-1][0] == "replace"
+    assert screen.acts[-1][2] == "u"
+
+
+def test_a_cell_that_says_nothing_is_drafted_once() -> None:
+    """A file has nothing else of it, since it holds no widget."""
+    screen = show(running(0.2, "", ""), running(1.1, "", ""), running(60.0, "", ""), running(90.0, "", ""))
+    ((_, data),) = drafts(screen)
+    assert "ranks 0-1 · running 1.1 s" in StrictPage(data["text/html"]).visible
+    late = show(running(0.2, "", ""), running(60.0, "", ""), running(90.0, "", ""))
+    assert len(drafts(late)) == 1
+
+
+def test_a_draft_hides_the_words_about_a_widget_that_is_gone() -> None:
+    """The first one and those of all that was said: JupyterLab would show an error above them for good."""
+    for _, data in drafts(show(running(0.2), running(1.0), running(6.0))):
+        assert ":has(+.jp-OutputArea-child .u-draft){display:none}" in data["text/html"]
+
+
+def test_where_it_hangs_is_kept_also_of_a_silent_one() -> None:
+    """Who restarts the kernel then finds the reason above."""
+    screen = show(running(0.2, "", ""), running(1.0, "", ""), replace(running(9.0, "", ""), where=HANG))
+    _, (_, data) = drafts(screen)
+    assert "absent        · rank 2 in sleep" in data["text/plain"]
+    assert "waiting 6.2 s" in StrictPage(data["text/html"]).visible
+
+
+def test_a_rank_that_failed_is_told() -> None:
+    """Though others still run."""
+    others = running(6.0)
+    screen = show(running(0.2), replace(others, ranks=(others.ranks[0], replace(failed(1), rank=1))))
+    ((_, data),) = drafts(screen)
+    assert "ValueError" in StrictPage(data["text/html"]).visible
+    assert "ValueError" in data["text/plain"]
+
+
+def test_of_much_output_the_beginning_and_the_end_are_drafted() -> None:
+    """It is made in the thread that waits for the ranks."""
+    much: list[Output] = [out("".join(f"line {i}\n" for i in range(200_000)))]
+    snapshot = cell(*[much] * 8, done=False, wall_s=6.0)
+    screen = show(replace(snapshot, wall_s=0.2), snapshot)
+    ((_, data),) = drafts(screen)
+    assert len(data["text/html"]) < 200_000
+    assert "line 0\n" in data["text/html"]
+    assert "line 199999" in data["text/html"]
+    assert "left out" in data["text/html"]
+
+
+def test_a_widget_that_cannot_hide_it_has_none() -> None:
+    """Else all would be seen twice."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen, uid="u", locations=LOGS)
+    view.update(running(0.2))
+    screen.boxes[0].hides_placeholder = False
+    view.update(running(6.0))
+    assert drafts(screen) == []

@@ -1,0 +1,219 @@
+"""The layout's card: the same content as text, SVG and HTML; readable with everything stripped, small at 4,096 devices."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
+from mhnb.sharding.mesh import MeshShape
+from mhnb.sharding.plan import plan_reshard
+from mhnb.view.html import RankLocations
+from mhnb.view.sharding.layout import format_layout_html, format_layout_svg, format_layout_text
+from mhnb.view.sharding.mesh import format_mesh_html, format_mesh_text, format_tree_html, format_tree_text
+from mhnb.view.sharding.plan import format_reshard_html, format_reshard_text
+from tests.support.view_samples import StrictPage
+
+GRID = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
+ROWS = Layout.of((8, 6), GRID, "P('data', None)")
+CUBE = Layout.of((8, 4, 6), GRID, "P('data', None, 'model')")
+SUMS = Layout.of((8, 6), GRID, "P('data', unreduced={'model'})")
+SCALAR = Layout.of((), GRID, "P()")
+LINE = Layout.of((5,), GRID, "P('data')", uneven=True)
+LOOSE = Layout((4,), ROWS.dtype, placed=((GRID.devices[3], ((0, 4),)),))
+ALL = {"rows": ROWS, "cube": CUBE, "sums": SUMS, "scalar": SCALAR, "line": LINE, "loose": LOOSE}
+
+
+def test_the_card_as_text() -> None:
+    """Title, cost, columns, and a line a row of boxes with its host, as people are shown it everywhere."""
+    assert format_layout_text(ROWS, name="x") == (
+        "x  f32[8,6]  P('data', None) on mesh (data 4, model 2)     48 B a device · 2 replicas\n"
+        "            cols 0:6\n"
+        "rows 0:2    0:0 0:1     host0\n"
+        "rows 2:4    1:0 1:1     host1\n"
+        "rows 4:6    2:0 2:1     host2\n"
+        "rows 6:8    3:0 3:1     host3"
+    )
+
+
+def test_partial_sums_are_no_replicas() -> None:
+    """Devices that hold parts of a sum are joined by a plus, and the head says over which axis."""
+    text = format_layout_text(SUMS)
+    assert "partial sums over 'model'" in text
+    assert "rows 0:2    0:0 + 0:1     host0" in text
+    assert "replica" not in text
+
+
+def test_more_dims_are_shown_place_by_place() -> None:
+    """Each place along the leading dims is a pane with its index."""
+    lines = format_layout_text(CUBE).splitlines()
+    assert lines[1:4] == ["[0:2, :, :]", "            cols 0:3  cols 3:6", "rows 0:4    0:0       0:1       host0"]
+    assert lines[-1] == "rows 0:4    3:0       3:1       host3"
+
+
+def test_uneven_boxes_say_what_padding_costs() -> None:
+    """The last boxes are short or empty, and the note says how much each takes all the same."""
+    lines = format_layout_text(LINE).splitlines()
+    assert lines[3:] == ["[4:5]       2:0 2:1     host2", "[5:5]       3:0 3:1     host3",
+                         "uneven: the compiler pads each box to 8 B"]  # fmt: skip
+
+
+def test_an_array_without_a_mesh_is_drawn() -> None:
+    """One device, no spec."""
+    assert format_layout_text(LOOSE) == (
+        "f32[4]  on 1 device, without a mesh     16 B a device\n[0:4]       1:1     host1"
+    )
+
+
+def test_hosts_of_several_ranks_have_their_own_label() -> None:
+    """The label comes from the cluster where it is known."""
+    places = RankLocations({0: "tpu-a", 1: "tpu-a", 2: "tpu-b", 3: "tpu-b"})
+    assert format_layout_text(ROWS, locations=places).splitlines()[3] == "rows 2:4    1:0 1:1     tpu-a"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_form_says_the_same(name: str) -> None:
+    """SVG and HTML hold every device, range and host that the text has; both are well formed."""
+    layout = ALL[name]
+    svg = ET.fromstring(format_layout_svg(layout, name="x"))  # noqa: S314 - made here
+    page = StrictPage(format_layout_html(layout, name="x"))
+    assert page.unclosed == []
+    drawn = " ".join(svg.itertext())
+    for device in layout.devices:
+        assert str(device) in drawn
+        assert str(device) in page.text
+    for note in format_layout_text(layout).splitlines()[-1:]:
+        assert note in drawn
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_screen_reader_has_the_whole_text(name: str) -> None:
+    """The picture has the role of one, with the text form as its description; the table has row headers and the text too."""
+    layout = ALL[name]
+    text = format_layout_text(layout, name="x")
+    svg = ET.fromstring(format_layout_svg(layout, name="x"))  # noqa: S314 - made here
+    assert svg.get("role") == "img"
+    assert svg.findtext("{http://www.w3.org/2000/svg}desc") == text
+    page = StrictPage(format_layout_html(layout, name="x"))
+    assert text in page.text
+    assert any(tag == "th" and attrs.get("scope") == "row" for tag, attrs in page.tags)
+
+
+def test_replicas_have_a_second_cue() -> None:
+    """Without its colours a card still tells replicas: a double frame and a count in HTML, a dashed frame in SVG."""
+    assert "border:3px double" in format_layout_html(ROWS)
+    assert "×2" in StrictPage(format_layout_html(ROWS)).visible
+    assert "stroke-dasharray" in format_layout_svg(ROWS)
+    alone = Layout.of((8, 6), GRID, "P('data', 'model')")
+    assert "double" not in format_layout_html(alone)
+    assert "stroke-dasharray" not in format_layout_svg(alone)
+
+
+def test_a_name_has_the_colour_of_its_host() -> None:
+    """In a box that several hosts hold, beside the other names; a name of many stands on stripes."""
+    named = format_layout_html(Layout.of((8, 6), {"data": 4, "model": 2}, "P('model')", devices_per_host=2))
+    spans = re.findall(r'background:(#\w+)40;padding:2px 3px">(\d):', named)
+    colors = {host: {color for color, of in spans if of == host} for host in "0123"}
+    assert len(spans) == 8
+    assert len(set().union(*colors.values())) == len(colors) == sum(map(len, colors.values()))
+    many = format_layout_html(Layout.of((8, 6), {"data": 16}, "P()", devices_per_host=4))
+    assert "linear-gradient" in many
+    assert "padding:2px 3px" not in many
+
+
+def test_each_tile_tells_itself() -> None:
+    """Hover and keyboard give index range, bytes, owners and host."""
+    titles = [attrs.get("title") for tag, attrs in StrictPage(format_layout_html(ROWS)).tags if tag == "td"]
+    assert titles[0] == "[0:2, 0:6] · 48 B · 2 replicas on 0:0 0:1 (host0)"
+    assert re.findall(r'<td tabindex="0"', format_layout_html(ROWS)) == ['<td tabindex="0"'] * 4
+
+
+def test_sliders_are_there_for_leading_dims() -> None:
+    """One for each, with its number of places; Lab's shortcuts leave its arrow keys alone; the panes are blocks without it."""
+    page = StrictPage(format_layout_html(Layout.of((8, 4, 6, 2), GRID, "P('data', 'model')"), uid="mhnb-u"))
+    sliders = [attrs for tag, attrs in page.tags if tag == "input"]
+    assert [slider["max"] for slider in sliders] == ["3", "1"]
+    assert all(slider["data-lm-suppress-shortcuts"] == "true" for slider in sliders)
+    panes = [attrs for tag, attrs in page.tags if tag == "details" and attrs.get("name") == "mhnb-u"]
+    assert [("open" in attrs) for attrs in panes] == [True] + [False] * 7
+
+
+@pytest.mark.parametrize(
+    ("axes", "spec", "shape"),
+    [
+        ({"a": 4096}, "P('a')", (4096, 4096)),
+        ({"a": 64, "b": 64}, "P('a', 'b')", (4096, 4096)),
+        ({"a": 512, "b": 8}, "P('a', 'b')", (4096, 4096)),
+        ({"a": 4, "b": 8, "c": 16, "d": 8}, "P('a', 'b', 'c', 'd')", (64, 64, 64, 64, 2, 2)),
+        ({"a": 4, "b": 8, "c": 16, "d": 8}, "P(None, None, 'a', 'b', 'c', 'd')", (2, 2, 64, 64, 64, 64)),
+        ({"a": 4096}, "P()", ()),
+    ],
+)
+def test_a_card_of_4096_devices_is_small(axes: dict[str, int], spec: str, shape: tuple[int, ...]) -> None:
+    """Under 200 KB as HTML and as SVG, and every device is counted in some tile."""
+    layout = Layout.of(shape, MeshShape.row_major(axes, devices_per_host=1), spec)
+    for drawn in (format_layout_html(layout), format_layout_svg(layout)):
+        assert len(drawn.encode()) < 200_000
+    assert len(format_layout_text(layout).splitlines()) < 160
+
+
+def test_a_tree_marks_what_fell_back() -> None:
+    """An arrow in text, colour and weight in HTML, and words in both."""
+    rows = (
+        LayoutRow("['w']", Layout.of((64, 64), GRID, "P('data', 'model')")),
+        LayoutRow("['v']", Layout.of((64, 64), GRID, "P()")),
+    )
+    tree = LayoutTree((*rows, LayoutRow("['n']", None, "int 3")))
+    lines = format_tree_text(tree, name="params").splitlines()
+    assert lines[0] == "params  2 arrays · 32.0 KiB · 18.0 KiB a device · 112.0 KiB waste"
+    assert [line.startswith("→") for line in lines[2:]] == [False, True, False]
+    page = StrictPage(format_tree_html(tree, name="params"))
+    assert page.unclosed == []
+    assert "replicated: was it meant to be?" in page.visible
+    assert [attrs.get("class") for tag, attrs in page.tags if tag == "tr"].count("mhnb-bad") == 1
+
+
+def test_a_mesh_shows_hosts_and_directions() -> None:
+    """Lines run along the last axis; the text says which axis crosses, and warns of one that should not."""
+    assert format_mesh_text(GRID, name="grid") == (
+        "grid (data 4, model 2) · 8 devices on 4 hosts\n"
+        "            model →   data ↓\n"
+        "data 0      0:0 0:1     host0\n"
+        "data 1      1:0 1:1     host1\n"
+        "data 2      2:0 2:1     host2\n"
+        "data 3      3:0 3:1     host3\n"
+        "data crosses 4 hosts · model stays inside a host"
+    )
+    turned = MeshShape.row_major({"model": 4, "data": 2}, devices_per_host=2)
+    assert "warning: axis 'model' (4) crosses hosts" in format_mesh_text(turned)
+    page = StrictPage(format_mesh_html(turned))
+    assert page.unclosed == []
+    assert "axis 'model' (4) crosses hosts" in page.visible
+
+
+def test_a_reshard_shows_both_stills() -> None:
+    """Sums first, then before, after, and each piece with source, target and bytes."""
+    plan = plan_reshard(ROWS, Layout.of((8, 6), GRID, "P(None, 'model')"))
+    text = format_reshard_text(plan, name="x")
+    assert text.splitlines()[0] == (
+        "x  f32[8,6]  P('data', None) → P(None, 'model')     576 B move · 576 B of it across hosts · 192 B stay"
+        " · collective: not known: nobody asked the compiler"
+    )
+    assert "before  f32[8,6]  P('data', None) on mesh" in text
+    assert "after  f32[8,6]  P(None, 'model') on mesh" in text
+    assert "    1:0 → 0:0    [2:4, 0:3]  24 B  across hosts" in text
+    page = StrictPage(format_reshard_html(plan, name="x"))
+    assert page.unclosed == []
+    assert "576 B of it across hosts" in page.visible
+
+
+def test_a_long_table_stays_small_and_says_so() -> None:
+    """A thousand rows: under 200 KB as HTML, and where the others are."""
+    layout = Layout.of((64, 64), GRID, "P('data', 'model')")
+    tree = LayoutTree(tuple(LayoutRow(f"['layers'][{at}]['w']", layout) for at in range(1000)))
+    html = format_tree_html(tree)
+    assert len(html.encode()) < 200_000
+    assert "700 more rows: mhnb.layout(...).to_csv() has all" in html
+    assert len(tree.to_csv().splitlines()) == 1001

@@ -1,0 +1,25 @@
+"""Whether the ranks hold the same, as HTML."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.guard.check import CheckRow
+from mhnb.view.tables.tables import format_check_html
+from tests.support.view_samples import StrictPage
+
+
+@pytest.mark.parametrize(
+    ("same", "heading"),
+    [
+        ([False], "it differs"),
+        ([False, True, True], "1 of 3 differs"),
+        ([False, False, None], "2 of 3 differ"),
+        ([True], ""),
+    ],
+)
+def test_the_heading_counts_what_differs(same: list[bool | None], heading: str) -> None:
+    """Of a single array there is nothing to count, and of equal ones nothing to say."""
+    rows = [CheckRow(f"w{at}", "f32[2]", one, "told") for at, one in enumerate(same)]
+    page = StrictPage(format_check_html(rows))
+    assert page.visible.startswith(f"{heading}w")

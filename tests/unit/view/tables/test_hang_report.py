@@ -1,0 +1,170 @@
+"""The hang card as text and HTML."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mhnb.core.hang_report import HangReport, RankLocation, ThreadLocation
+from mhnb.view.cell.html import View
+from mhnb.view.html import RankLocations
+from mhnb.view.live.frame import format_live_html
+from mhnb.view.live.view import CellView
+from mhnb.view.tables.reports import format_hang_html, format_hang_text
+from tests.support.view_samples import RecordingScreen, StrictPage, cell, out
+
+STEP = RankLocation((0, 1, 3), "launch", "jit(step)", 4, "loss = step(params, batch)")
+SLEEP = RankLocation((2,), "sleep", "sleep", 3, "batch = next(batches)", "data.py:31 read_shard")
+HANG = HangReport(
+    5, (0, 1, 3), (2,), "jit(step)", {0: 4, 1: 4, 2: 3, 3: 4}, 6.2, progress=False, known=True, stuck=True,
+    places=(STEP, SLEEP),
+)  # fmt: skip
+
+
+def test_a_hang_is_told_in_three_lines() -> None:
+    """Who waits where, who is absent and where those are, and what can be done."""
+    assert format_hang_text(HANG, name="demo").splitlines() == [
+        "waiting 6.2 s · ranks 0-1,3 in jit(step), line 4:  loss = step(params, batch)",
+        "absent        · rank 2 in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)",
+        "no progress between two looks · the stop button or %mhjax interrupt ends it · mhnb where demo",
+    ]
+
+
+def test_equal_places_are_parted_by_what_they_are() -> None:
+    """A rank that lags stands on the same line; the number of the launch tells."""
+    waits, lags = replace(STEP, ranks=(0, 1), number=7), replace(STEP, ranks=(2,), number=6)
+    made = replace(HANG, waiting=(0, 1), places=(waits, lags))
+    first, second, _ = format_hang_text(made).splitlines()
+    assert first == "waiting 6.2 s · ranks 0-1 in jit(step) (launch 7 of the cell), line 4:  loss = step(params, batch)"
+    assert second.startswith("absent        · rank 2 in jit(step) (launch 6 of the cell), line 4:")
+
+
+def test_work_is_called_work() -> None:
+    """Ranks that compile are not said to hang."""
+    compiling = RankLocation((0, 1), "compiling", "", 7, "f(x)")
+    made = HangReport(5, (), (), None, {0: 7, 1: 7}, 31.0, progress=False, known=True, stuck=True, places=(compiling,))
+    assert format_hang_text(made).splitlines() == [
+        "running 31 s · ranks 0-1 compiling, line 7:  f(x)",
+        "ranks 0-1 at work · the stop button or %mhjax interrupt ends it",
+    ]
+
+
+def test_each_absence_is_told_in_words() -> None:
+    """A rank that ended, was not asked, or says nothing has no line; it has a word."""
+    gone = (RankLocation((2,), "ended"), RankLocation((4,), "outside"), RankLocation((5,), "silent"))
+    made = replace(HANG, absent=(2, 4), places=(STEP, *gone), waiting=(0, 1))
+    lines = format_hang_text(made).splitlines()
+    assert [line.partition("· ")[2] for line in lines[1:4]] == [
+        "rank 2 ended the cell",
+        "rank 4 not asked to run this cell (--ranks)",
+        "rank 5 reports nothing: it is halted, or in one long call that lets nothing else run",
+    ]
+    assert lines[4] == "elsewhere     · rank 3 in jit(step), line 4:  loss = step(params, batch)"
+    assert [line.partition(" ")[0] for line in lines[1:4]] == ["absent", "", "unknown"]
+    assert lines[5].startswith("nothing is known of rank 5 · ")
+
+
+def test_the_threads_that_a_rank_waits_for_stand_below_it() -> None:
+    """Each with its name and its line; equal ones are one line."""
+    threads = (
+        ThreadLocation("load", "sleep", "sleep", 2, "time.sleep(9)"),
+        ThreadLocation("pool", "launch", "jit(f)", 3, "f(x)", count=2),
+    )
+    made = replace(HANG, places=(replace(STEP, ranks=(0, 1), threads=threads),), waiting=(0, 1), absent=())
+    assert [line.partition("· ")[2] for line in format_hang_text(made).splitlines()[1:3]] == [
+        "  thread load in sleep, line 2:  time.sleep(9)",
+        "  2 threads pool in jit(f), line 3:  f(x)",
+    ]
+
+
+def test_who_moves_is_named() -> None:
+    """Progress on some ranks is told as theirs."""
+    assert "progress between two looks on rank 2" in format_hang_text(replace(HANG, progress=True, moved=(2,)))
+
+
+def test_a_card_that_is_not_known_says_so() -> None:
+    """Asked for in the first seconds."""
+    assert "not been looked at twice" in format_hang_text(replace(HANG, known=False))
+
+
+def test_a_long_line_is_cut() -> None:
+    """A line of the cell does not run off the page."""
+    made = replace(HANG, places=(replace(STEP, code="x" * 500), SLEEP))
+    assert max(map(len, format_hang_text(made).splitlines())) < 200
+
+
+def test_the_card_stands_under_the_running_cell() -> None:
+    """The live view shows it once the ranks hang, with the command that shows it in a terminal."""
+    snapshot = replace(cell([out("step 3\n")], [out("step 3\n")], wall_s=6.2, done=False), where=HANG)
+    page = StrictPage(format_live_html(snapshot, locations=RankLocations(cluster="demo")))
+    assert page.unclosed == []
+    assert page.visible.index("step 3") < page.visible.index("waiting 6.2 s")
+    assert "mhnb where demo" in page.visible
+
+
+def test_a_cell_that_moves_shows_no_card() -> None:
+    """Quiet while all is well."""
+    snapshot = replace(cell([], [], wall_s=6.2, done=False), where=replace(HANG, stuck=False))
+    assert "waiting" not in format_live_html(snapshot)
+
+
+def test_code_is_escaped() -> None:
+    """A cell's text is text."""
+    page = format_hang_html(replace(HANG, places=(replace(STEP, code="a <b> & c"), SLEEP)))
+    assert "a &lt;b&gt; &amp; c" in page
+
+
+def test_buttons_act_while_the_cell_lasts() -> None:
+    """They are offered after a second; Where shows the card of a cell that moves, and hides it again; Interrupt interrupts."""
+    screen, interrupts = RecordingScreen(), []
+    view = CellView(screen=screen)
+    view.interrupt = lambda: interrupts.append(True)
+    moving = replace(cell([out("a\n")], [], wall_s=2.9, done=False), where=replace(HANG, stuck=False, progress=True))
+    view.update(replace(moving, wall_s=0.2, where=None))
+    (box,) = screen.boxes
+    view.update(moving)
+    assert [frame.has_buttons for frame in box.frames] == [False, True]
+    assert "waiting 6.2 s" not in box.values[-1]
+    box.act("where")
+    assert "waiting 6.2 s" in box.values[-1]
+    box.act("where")
+    assert "waiting 6.2 s" not in box.values[-1]
+    box.act("interrupt")
+    assert interrupts == [True]
+
+
+def test_show_all_gives_each_rank_a_block() -> None:
+    """Also where all say the same; fold goes back."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen)
+    view.update(cell(*[[out("a\n")]] * 3, wall_s=2.0, done=False))
+    (box,) = screen.boxes
+    box.act("all")
+    assert [block.label for block in box.frames[-1].blocks] == ["rank 0", "rank 1", "rank 2"]
+    box.act("fold")
+    assert len(box.frames[-1].blocks) == 1
+
+
+@pytest.mark.parametrize("kind", ["tabs", "grid"])
+def test_tabs_and_grid_begin_with_each_rank(kind: View) -> None:
+    """As the cell asked; fold goes to the fold, and the button back to what was asked."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen, view=kind)
+    view.update(cell(*[[out("a\n")]] * 3, wall_s=2.0, done=False))
+    (box,) = screen.boxes
+    for act, shown in (("", (3, kind)), ("fold", (1, "fold")), ("all", (3, kind))):
+        box.act(act)
+        assert (len(box.frames[-1].blocks), box.frames[-1].view) == shown
+
+
+def test_a_click_after_the_end_changes_nothing() -> None:
+    """The click was under way when the cell ended."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen)
+    running = replace(cell([out("a\n")], [], wall_s=0.9, done=False), where=HANG)
+    view.update(running)
+    view.update(running)
+    view.finish(cell([out("a\n")], []))
+    screen.boxes[0].act("where")
+    assert screen.names == ["open", "replace"]

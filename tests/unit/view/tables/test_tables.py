@@ -1,0 +1,93 @@
+"""The tables of status and vars."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.view.tables.display import show_status, show_vars
+from mhnb.view.tables.tables import (
+    Status,
+    StatusRow,
+    VarTableRow,
+    format_status_html,
+    format_status_text,
+    format_table_html,
+    format_vars_html,
+    format_vars_text,
+)
+from tests.support.view_samples import RecordingScreen, StrictPage
+
+STATUS = Status(
+    "default · dead · generation 1",
+    "dead",
+    (StatusRow(0, "host0", 4711, "alive", 2, "r0.log"), StatusRow(1, "host1", None, "SIGKILL", 2, "r1.log")),
+    ("%mhjax restart",),
+)
+ROWS = (
+    VarTableRow("x", "Array", (8, 8), "float32", "P('data', None)", 32),
+    VarTableRow("seed", "int", differs="missing on rank 2"),
+)
+
+
+def test_the_status_has_a_line_a_rank() -> None:
+    """Columns line up; a rank without a process has no number."""
+    assert format_status_text(STATUS) == (
+        "default · dead · generation 1\n"
+        "rank  host    pid  state    devices  log\n"
+        "   0  host0  4711  alive          2  r0.log\n"
+        "   1  host1        SIGKILL        2  r1.log\n"
+        "%mhjax restart"
+    )
+
+
+def test_the_status_of_machines_says_more() -> None:
+    """Memory and the last cell, where they are known."""
+    rows = (
+        StatusRow(0, "host0 alpha", 24, "alive", 1, "a:r0.log", nbytes=3 << 28, last_cell="12 running"),
+        StatusRow(1, "host1 beta", 24, "alive", 1, "b:r1.log", last_cell="11 ok"),
+    )
+    assert format_status_text(Status("remote · running", "running", rows)).splitlines()[1:] == [
+        "rank  host         pid  state  devices     memory   last cell  log",
+        "   0  host0 alpha   24  alive        1  768.0 MiB  12 running  a:r0.log",
+        "   1  host1 beta    24  alive        1                  11 ok  b:r1.log",
+    ]
+
+
+def test_variables_show_their_shape_and_cost() -> None:
+    """What has no shape or size has an empty place; what differs says where."""
+    assert format_vars_text(ROWS).splitlines() == [
+        "name  kind   shape         spec             bytes/device  differs",
+        "x     Array  float32[8,8]  P('data', None)          32 B",
+        "seed  int                                                 missing on rank 2",
+    ]
+
+
+def test_ranks_that_hold_the_same_have_no_column_of_what_differs() -> None:
+    """An empty column without a word above it would be a riddle."""
+    assert "differs" not in format_vars_text(ROWS[:1])
+    assert "differs" not in format_vars_html(ROWS[:1])
+    assert ">differs</th>" in format_vars_html(ROWS)
+
+
+@pytest.mark.parametrize("html", [format_status_html(STATUS), format_vars_html(ROWS), format_vars_html(())])
+def test_tables_are_well_formed(html: str) -> None:
+    """Each is HTML that survives without a style sheet."""
+    page = StrictPage(html)
+    assert not page.unclosed
+    assert page.visible
+
+
+def test_tables_are_shown_in_both_forms() -> None:
+    """HTML for the notebook and text for everything else."""
+    screen = RecordingScreen()
+    show_status(STATUS, screen)
+    show_vars((), screen)
+    assert [set(data) for _, data, _ in screen.acts] == [{"text/html", "text/plain"}] * 2
+    assert screen.acts[1][1]["text/plain"] == "the ranks hold no variables yet"
+
+
+def test_a_short_column_is_as_wide_as_its_widest_cell() -> None:
+    """A long note beside it would else squeeze it until its words break; the long column breaks."""
+    html = format_table_html(["spec", ""], [["P()", "x" * 60], ["P('data', 'model')", ""]])
+    assert html.count("white-space:nowrap") == 1
+    assert "white-space:nowrap\">P('data', 'model')</td>" in html

@@ -1,0 +1,186 @@
+"""HTML of one rank among the words of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.sanitize import clean_html
+from tests.support.parts import chromium
+from tests.support.view_samples import cell, out, shown
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+LEFT_OPEN = [
+    *(
+        "<!-- x",
+        "<textarea>x",
+        "<title>x",
+        "<xmp>x",
+        "<plaintext>x",
+        "<noscript>x",
+        "<template>x",
+        "<script>x",
+        "<style>b{",
+    ),
+    *(
+        "<details>x",
+        "<details><summary>x",
+        "<table><tr><td>x",
+        "<table><caption>x",
+        "<select><option>x",
+        "<div><span><b>x",
+    ),
+    *(
+        "</div></div></details></td></tr></table></pre>x",
+        "<svg><style>*{display:none}",
+        "<svg><title>x",
+        "<![CDATA[ x",
+        "<a href='x",
+    ),
+    *(
+        "<base href='https://elsewhere/'>x",
+        "<meta http-equiv=refresh content='0;url=https://elsewhere/'>x",
+        "<button>x",
+        "<form>x",
+    ),
+    *(
+        "<frameset>x",
+        "<iframe>x",
+        "<noembed>x",
+        "<math><annotation-xml>x",
+        "<dialog open>x",
+        "<ruby><rt>x",
+        "<marquee>x",
+        "<?x",
+    ),
+]
+
+LEAKING = [
+    "<style>body, pre, div { display: none !important }</style>",
+    "<style>} body, pre { display: none !important } {</style>",
+    "<style>a { content: '}' } pre { display: none !important }</style>",
+    '<style>a { content: "\\" } pre { display: none } " }</style>',
+    "<style>/* } */ * { visibility: hidden !important }</style>",
+    "<style>a{content:'/*'} pre{display:none} b{content:'*/'} } pre{display:none}</style>",
+    "<style>@scope (body) { pre { display: none !important } }</style>",
+    "<style>@layer a { pre { display: none !important } } :root pre { display: none !important }</style>",
+    "<style>@import 'https://elsewhere/a.css'; pre { display: none }</style>",
+    "<style>:scope ~ *, :scope + * { display: none !important }</style>",
+    "<style>html:has(pre) { display: none !important }</style>",
+    "<svg><style>pre { display: none !important }</style></svg>",
+    "<svg><style>&#125; pre { display: none !important }</style></svg>",
+    "<p style='position:fixed;inset:0;background:red;z-index:9999'>over all</p>",
+    "<p style='position:absolute;top:-900px;left:-900px;width:4000px;height:4000px;background:red;z-index:9999'>over all</p>",
+    "<p style='margin-top:-900px;height:2000px;background:red;position:relative;z-index:9999'>over all</p>",
+    "<link rel=stylesheet href='data:text/css,pre{display:none}'>",
+]
+
+
+class _Open(HTMLParser):
+    """Which elements are open at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        if tag not in ("br", "hr", "img", "input", "col", "source", "track", "area", "wbr"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("html", LEFT_OPEN)
+def test_what_is_left_open_is_closed(html: str) -> None:
+    """A fragment ends every element that it begins, and none that it does not."""
+    reader = _Open()
+    reader.feed(clean_html(html))
+    reader.close()
+    assert reader.open == []
+
+
+def test_what_libraries_draw_with_stays() -> None:
+    """Tables with rules of their own, sections that a checkbox opens, and drawings are kept as they came."""
+    pandas = (
+        "<style scoped>.dataframe tbody tr th { vertical-align: top; }</style>"
+        "<table border='1' class='dataframe'><tbody><tr><th>a</th>"
+    )
+    xarray = (
+        "<svg><defs><symbol id='i' viewBox='0 0 32 32'><path d='M1 1'></path></symbol></defs></svg><style>:root { --xr: red }\n"
+        '.xr-in:checked + label { content: "\\25BA"; color: var(--xr) }</style>'
+        "<input id='s1' class='xr-in' type='checkbox' checked><label for='s1'>x</label><svg class='icon'><use xlink:href='#i'></use></svg>"
+    )
+    kept = clean_html(pandas) + clean_html(xarray)
+    for part in (
+        "@scope{.dataframe tbody tr th { vertical-align: top; }}",
+        '<table border="1" class="dataframe">',
+        ":scope { --xr: red }",
+        'content: "\\25BA"',
+        'type="checkbox" checked=""',
+        '<label for="s1">',
+        '<use xlink:href="#i">',
+        'viewBox="0 0 32 32"',
+    ):
+        assert part in kept
+
+
+def test_a_sheet_that_cannot_be_judged_is_left_out() -> None:
+    """Rules whose end is in doubt could hold for the page."""
+    for rules in ("} b{}", "a{b:url(x y)}", "\\}", "a{content:'", "a{b:'\n'}", "a{]"):
+        assert "<style" not in clean_html(f"<style>{rules}</style>")
+
+
+# -- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.mark.browser
+@pytest.mark.requires_part("browser")
+@pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
+def test_no_rank_hides_another(browser: Browser, view: str) -> None:
+    """Whatever HTML a rank shows, the words of the others are seen as they are without it."""
+    page = browser.new_page(viewport={"width": 900, "height": 700})
+    plain = _others_look(page, view, "<p>calm</p>")
+    for html in [*LEFT_OPEN, *LEAKING]:
+        assert _others_look(page, view, html) == plain, html
+    page.close()
+
+
+def _others_look(page: object, view: str, html: str) -> list[object]:
+    result = cell([out("word of rank 0\n")], [shown(text__html=html, text__plain="x")], [out("word of rank 2\n")])
+    stored = format_cell_html(result, view=view, uid="mhnb-a")  # type: ignore[arg-type]
+    page.set_content("<!doctype html><body><div id=here></div><p id=after>after</p>")  # type: ignore[attr-defined]
+    return page.evaluate(  # type: ignore[attr-defined,no-any-return]
+        """html => {
+          // As JupyterLab inserts it.
+          document.getElementById('here').innerHTML = html;
+          document.querySelectorAll('#here details').forEach(one => one.removeAttribute('name'));
+          document.querySelectorAll('#here details').forEach(one => one.open = true);
+          const words = [...document.querySelectorAll('#here pre')].filter(one => one.textContent.startsWith('word of'));
+          return [...words, document.getElementById('after')].map(one => {
+            one.scrollIntoView();
+            const box = one.getBoundingClientRect();
+            const top = document.elementFromPoint(box.x + 4, box.y + box.height / 2);
+            return [one.textContent.trim(), getComputedStyle(one).visibility, box.height, top === one || one.contains(top)];
+          });
+        }""",
+        stored,
+    )

@@ -1,0 +1,183 @@
+"""Where views appear, without a kernel."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mhnb.view.html import RankLocations
+from mhnb.view.live import widget as panel
+from mhnb.view.live.results_panel import ResultPanel, build_panel_state
+from mhnb.view.live.view import CellView
+from mhnb.view.screen import NotebookScreen, TextScreen, detect_screen
+from tests.support.view_samples import StrictPage, cell, failed, out
+
+
+class Shell:
+    """As much of a kernel's shell as a screen needs to be made."""
+
+    def __init__(self) -> None:
+        self.published: list[dict[str, str]] = []
+        self.display_pub = self
+
+    def get_parent(self) -> dict[str, Any]:
+        """The message that is being executed."""
+        return {"header": {"msg_id": "1"}}
+
+    def publish(self, data: dict[str, str], **_: Any) -> None:
+        """Take a display."""
+        self.published.append(data)
+
+
+def test_a_process_without_a_kernel_is_a_terminal() -> None:
+    """No kernel, no HTML."""
+    assert isinstance(detect_screen(), TextScreen)
+
+
+def test_a_terminal_prints_the_text_form(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a notebook shows as HTML is printed."""
+    CellView(screen=TextScreen(io.StringIO())).finish(cell([out("hello\n")], [out("hello\n")]))
+    assert capsys.readouterr().out == "ranks 0-1 · 0.21 s\n  hello\n"
+
+
+def test_without_ipywidgets_nothing_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing package is no error: the static form comes at the end."""
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.setattr(panel, "_CLASSES", {})
+    shell = Shell()
+    view = CellView(screen=NotebookScreen(shell))
+    view.update(cell([out("a\n")], done=False, wall_s=1.0))
+    assert shell.published == []
+    view.finish(cell([out("a\n")]))
+    assert [set(data) for data in shell.published] == [{"text/html", "text/plain"}]
+
+
+def test_without_anywidget_html_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The live view degrades to ipywidgets' HTML, the panel to what is stored."""
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.setattr(panel, "_CLASSES", {})
+    shell = Shell()
+    view = CellView(screen=NotebookScreen(shell))
+    view.update(cell([out("a\n")], done=False, wall_s=1.0))
+    view.update(cell([out("b\n")], done=False, wall_s=2.0))
+    assert [next(iter(data)) for data in shell.published] == ["application/vnd.jupyter.widget-view+json"]
+    view.finish(cell([out("b\n")]))
+    ResultPanel(cell([out("c\n")]), RankLocations(), screen=NotebookScreen(shell)).open()
+    assert set(shell.published[-1]) == {"text/html", "text/plain"}
+
+
+def test_a_panel_in_a_terminal_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """There is nothing to click."""
+    ResultPanel(cell([out("c\n")]), RankLocations(), screen=TextScreen(io.StringIO())).open()
+    assert capsys.readouterr().out == "ranks 0 · 0.21 s\n  c\n".replace("ranks", "rank")
+
+
+def test_a_panel_follows_and_leaves_no_widget() -> None:
+    """What runs next is in it; closed, it is the stored form."""
+    shell = Shell()
+    screen = NotebookScreen(shell)
+    replaced: list[dict[str, str]] = []
+    screen.replace_late = lambda data, _display_id: replaced.append(dict(data))  # type: ignore[assignment,method-assign]
+    opened = ResultPanel(cell([out("first\n")], [out("other\n")]), RankLocations({0: "host0"}), screen=screen)
+    opened.open()
+    widget = opened._widget
+    assert [one["rank"] for one in widget.ranks] == [0, 1]
+    assert "first" in opened.format_body(0)
+    opened.update(cell([out("under way\n")], [], done=False, wall_s=1.0), RankLocations())
+    assert "under way" in widget.page
+    opened.finish(cell([out("second\n")], [out("second\n")]), RankLocations())
+    assert "second" in widget.page
+    assert widget.number == 2
+    opened.close()
+    assert set(replaced[-1]) == {"text/html", "text/plain"}
+    assert widget.comm is None
+
+
+def test_a_panel_names_the_logs_of_the_ranks_that_it_shows() -> None:
+    """After a restart those of the new processes, not of those under which it was opened."""
+    screen = NotebookScreen(Shell())
+    screen.replace_late = lambda *_: None  # type: ignore[method-assign]
+    opened = ResultPanel(cell([out("first\n")]), RankLocations({0: "old"}, {0: "/gone/rank0.log"}), screen=screen)
+    opened.open()
+    for name, show in (("next", opened.update), ("last", opened.finish)):
+        show(cell([out("second\n" * 90_000)]), RankLocations({0: name}, {0: f"/{name}/rank0.log"}))
+        assert f"/{name}/rank0.log" in opened.format_body(0)
+        assert [one["host"] for one in opened._widget.ranks] == [name]
+    assert "/last/rank0.log" in opened._widget.page
+
+
+def test_what_a_saved_panel_leaves_is_readable() -> None:
+    """No front end saves a widget: before it stand words that say what it was over, how to have it again, and all that was said."""
+    shell = Shell()
+    opened = ResultPanel(cell([out("first\n")], [out("other\n")]), RankLocations(), screen=NotebookScreen(shell))
+    opened.open()
+    still, widget = shell.published
+    assert "application/vnd.jupyter.widget-view+json" in widget
+    page = StrictPage(still["text/html"])
+    for told in (page.visible, still["text/plain"]):
+        assert "mhjax · panel over cell 12 · ranks 0-1 · 0.21 s · " in told
+        assert "%mhjax panel brings it back" in told
+    for told in (page.text, still["text/plain"]):
+        assert "first" in told
+        assert "other" in told
+
+
+def test_a_panel_that_followed_leaves_the_last_cell() -> None:
+    """What is saved is what was seen last; closed, the stored form alone is left."""
+    shell = Shell()
+    screen = NotebookScreen(shell)
+    shown: dict[str, dict[str, str]] = {}
+    screen.replace_late = lambda data, display_id: shown.update({display_id: dict(data)})  # type: ignore[method-assign]
+    opened = ResultPanel(cell([out("first\n")]), RankLocations(), screen=screen)
+    opened.open()
+    opened.finish(replace(cell([out("second\n")]), seq=13), RankLocations())
+    (still,) = shown
+    assert "panel over cell 13" in shown[still]["text/html"]
+    assert "second" in shown[still]["text/html"]
+    opened.close()
+    assert shown.pop(still) == {"text/html": "", "text/plain": ""}
+    assert "second" in next(iter(shown.values()))["text/html"]
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_panel_has_one_heading(done: bool) -> None:  # noqa: FBT001  # a parametrized test's argument
+    """Who ran and for how long stands in its head, and not again on its page."""
+    opened = ResultPanel(cell([out("a\n")], [out("b\n")]), RankLocations(), screen=NotebookScreen(Shell()))
+    opened.open()
+    if not done:
+        opened.update(cell([out("a\n")], [out("b\n")], done=False, wall_s=1.0), RankLocations())
+    widget = opened._widget
+    assert widget.head.startswith("cell 12 · ranks 0-1 · ")
+    assert "ranks 0-1 ·" not in widget.page
+    assert "2 different outputs" in widget.page or not done
+
+
+def test_a_failed_rank_is_no_silent_one_in_a_panel() -> None:
+    """Who opens its tab sees why it has a cross."""
+    opened = ResultPanel(
+        cell(failed(0), failed(1, said=[out("so far\n")])), RankLocations(), screen=NotebookScreen(Shell())
+    )
+    assert StrictPage(opened.format_body(0)).text.strip() == "✗ ValueError: cannot reshape"
+    assert "ValueError: cannot reshape" in opened.format_body(1)
+    assert "so far" in opened.format_body(1)
+
+
+def test_a_panel_knows_whether_its_cell_runs() -> None:
+    """Only of one that runs it is worth a word that nothing more is heard."""
+    states = [
+        build_panel_state(cell([], done=done), RankLocations(), uid="u", view="fold")["runs"] for done in (True, False)
+    ]
+    assert states == [False, True]
+    screen = NotebookScreen(Shell())
+    screen.replace_late = lambda *_: None  # type: ignore[method-assign]
+    opened = ResultPanel(cell([]), RankLocations(), screen=screen)
+    opened.open()
+    opened.update(cell([], done=False), RankLocations())
+    assert opened._widget.runs
+    opened.finish(cell([]), RankLocations())
+    assert not opened._widget.runs

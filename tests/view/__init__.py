@@ -1,1 +1,0 @@
-"""Tests of everything a person sees."""
