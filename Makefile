@@ -52,8 +52,8 @@ lab: $(READY) ## open the tour in JupyterLab; LAB="..." are options for it
 test: $(READY) other-python ## everything that can run here
 	$(RUN) pytest -m "not bench" $(PYTEST)
 
-quick: $(READY) ## the pure layers and the fakes, in a few minutes
-	$(RUN) pytest -m "not (ranks or browser or hosts or bench)" $(PYTEST)
+quick: $(READY) ## the tests that start no cluster, and those that read the source, in a few minutes
+	$(RUN) pytest mhnb tests/unit tests/policy -m "not (ranks or browser or hosts or bench)" $(PYTEST)
 
 check: $(READY) ## style, types, layers
 	$(BIN)/ruff check

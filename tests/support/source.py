@@ -26,8 +26,8 @@ class Module:
     is_package: bool = False
 
     @property
-    def wing(self) -> str:
-        """The part below `mhnb`, `mhnb` itself for the package's `__init__`."""
+    def part(self) -> str:
+        """The top-level part: the name below `mhnb`, or `mhnb` for the `__init__` of the package."""
         return self.name.split(".")[1] if "." in self.name else self.name
 
     @property
