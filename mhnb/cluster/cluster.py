@@ -26,7 +26,7 @@ from mhnb.cluster.options import StartOptions, check_detachable
 from mhnb.cluster.status import ClusterListener, RankInfo, StartProgress, describe_guard, describe_ranks, start_progress
 from mhnb.core.cell_request import build_cell_request, check_guard
 from mhnb.core.cluster_spec import ClusterSpec, check_initialize
-from mhnb.core.guard.check import CheckRow
+from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord
 from mhnb.core.messages import RankReply

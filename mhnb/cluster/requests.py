@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mhnb.core.guard.check import CheckRow, compare_leaves
+from mhnb.core.guard.value_check import CheckRow, compare_leaves
 from mhnb.core.messages import RankReply
 from mhnb.core.ranks import describe_ranks
 from mhnb.core.transfer import MAX_IN_FLIGHT

@@ -50,7 +50,7 @@ from mhnb.core.transfer import (
     ArrayDescription,
     Fetch,
     Owners,
-    Refusal,
+    TransferRefusal,
     ValueDescription,
     build_value_differs,
     check_coverage,
@@ -229,10 +229,12 @@ _KEY_DTYPE_PREFIX = "key<"
 
 
 def locate_prng_keys(
-    client: RankClient, name: str, answers: Mapping[int, ValueDescription | Refusal]
-) -> dict[int, ValueDescription | Refusal]:
+    client: RankClient, name: str, answers: Mapping[int, ValueDescription | TransferRefusal]
+) -> dict[int, ValueDescription | TransferRefusal]:
     """Put the key's own expression into the refusals for it, as `keys` or `state['k']`. Sends no request if there is no such refusal."""
-    refused = {rank: row for rank, row in answers.items() if isinstance(row, Refusal) and row.code == KEY_REFUSAL_CODE}
+    refused = {
+        rank: row for rank, row in answers.items() if isinstance(row, TransferRefusal) and row.code == KEY_REFUSAL_CODE
+    }
     if not refused:
         return dict(answers)
     layouts = request_all(client, refused, "layout", {"expression": name})
@@ -240,7 +242,7 @@ def locate_prng_keys(
     return {**answers, **located}
 
 
-def _locate_prng_key(name: str, refusal: Refusal, layout: Mapping[str, Any]) -> Refusal:
+def _locate_prng_key(name: str, refusal: TransferRefusal, layout: Mapping[str, Any]) -> TransferRefusal:
     rows = decode_tree(layout["tree"]).rows if "tree" in layout else ()
     paths = [row.path for row in rows if row.layout is not None and row.layout.dtype.name.startswith(_KEY_DTYPE_PREFIX)]
     # In an object that is not a pytree a key has no path, and JAX writes `<flat index 0>` for a node without keys.
@@ -289,7 +291,7 @@ def pull(client: RankClient, names: Sequence[str], *, ranks: Sequence[int] | Non
 class _Manifest:
     """A rank's reply to `hold`."""
 
-    values: dict[str, ValueDescription | Refusal]
+    values: dict[str, ValueDescription | TransferRefusal]
     sizes: tuple[int, ...]
     inline: tuple[Any, ...] | None
 
@@ -301,13 +303,13 @@ class _Manifest:
         ]
         values = {row["name"]: _read_value(row, tables) for row in answer.value["values"]}
         for name, similar in answer.value["missing"].items():
-            values[name] = Refusal("missing", "is missing", tuple(similar))
+            values[name] = TransferRefusal("missing", "is missing", tuple(similar))
         return cls(values, tuple(answer.value["parts"]), answer.payload if answer.value["inline"] else None)
 
 
-def _read_value(row: Mapping[str, Any], tables: Sequence[Owners]) -> ValueDescription | Refusal:
+def _read_value(row: Mapping[str, Any], tables: Sequence[Owners]) -> ValueDescription | TransferRefusal:
     if "code" in row:
-        return Refusal(row["code"], row["text"])
+        return TransferRefusal(row["code"], row["text"])
     arrays = tuple(ArrayDescription.from_wire(array, tables) for array in row["arrays"])
     return ValueDescription(row["name"], row["short"], row["skeleton"], tuple(row["buffers"]), row["digest"], arrays)
 

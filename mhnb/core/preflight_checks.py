@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mhnb.core.launch.environment import find_forced_devices
 from mhnb.core.preflight_facts import (
-    Cell,
     Column,
     Endpoint,
     Finding,
@@ -20,6 +19,7 @@ from mhnb.core.preflight_facts import (
     HostProbe,
     Level,
     PreflightReport,
+    ReportCell,
     Requirements,
     is_loopback,
     join_hosts,
@@ -58,10 +58,10 @@ def _check_port(probes: Sequence[HostProbe], endpoint: Endpoint, requirements: R
             "failure", endpoint.name, (owner,), f"{owner} cannot listen at {address}:{port} for {_ENDPOINT_NAMES[endpoint.name]}: {why}",
             f"end what holds the port ({owner}: ss -ltnp 'sport = :{port}'), or choose another one",
         )  # fmt: skip
-        cells = {} if endpoint.host is None else {endpoint.host: Cell("taken", "failure")}
+        cells = {} if endpoint.host is None else {endpoint.host: ReportCell("taken", "failure")}
         return Column(header, cells, (finding,))
     cells = {
-        at: Cell("ok") if not why else Cell(why, "failure")
+        at: ReportCell("ok") if not why else ReportCell(why, "failure")
         for at, probe in enumerate(probes)
         if (why := probe.connect_errors.get(endpoint.name)) is not None
     }
@@ -112,13 +112,13 @@ def check_peers(probes: Sequence[HostProbe]) -> Column:
     >>> check_peers([HostProbe("a", connect_errors={"peer 1": "no answer"}), HostProbe("b")]).cells[0].text
     'not b'
     """
-    cells: dict[int, Cell] = {}
+    cells: dict[int, ReportCell] = {}
     closed: dict[str, dict[int, list[str]]] = {}
     for at, probe in enumerate(probes):
         tried = {int(name.split()[1]): why for name, why in probe.connect_errors.items() if name.startswith("peer ")}
         missing = [probes[other].name for other, why in tried.items() if why]
         if tried:
-            cells[at] = Cell(f"not {join_hosts(missing)}", "failure") if missing else Cell("ok")
+            cells[at] = ReportCell(f"not {join_hosts(missing)}", "failure") if missing else ReportCell("ok")
         for other, why in tried.items():
             if why:
                 closed.setdefault(why, {}).setdefault(other, []).append(probe.name)
@@ -146,26 +146,26 @@ def check_names(probes: Sequence[HostProbe], requirements: Requirements) -> Colu
     >>> check_names([], Requirements()).header
     'name→address'
     """
-    cells: dict[int, Cell] = {}
+    cells: dict[int, ReportCell] = {}
     findings: list[Finding] = []
     for at, probe in enumerate(probes):
         if probe.facts is None:
             continue
         own, real = probe.facts.names.get(probe.facts.hostname, ()), probe.facts.address
         if not own:
-            cells[at] = Cell("unknown", "warning")
+            cells[at] = ReportCell("unknown", "warning")
             findings.append(
                 _report_unusable_name(
                     probe.name, f"{probe.name} cannot resolve its own name {probe.facts.hostname!r}", real
                 )
             )
         elif all(map(is_loopback, own)) and not is_loopback(real):
-            cells[at] = Cell(own[0], "warning")
+            cells[at] = ReportCell(own[0], "warning")
             findings.append(_report_unusable_name(probe.name, f"{probe.name}'s name resolves to loopback", real))
         else:
-            cells[at] = Cell(next((each for each in own if not is_loopback(each)), own[0]))
+            cells[at] = ReportCell(next((each for each in own if not is_loopback(each)), own[0]))
         if requirements.controller and (why := probe.facts.resolve_errors.get(requirements.controller)):
-            cells[at] = Cell(cells[at].text, "failure")
+            cells[at] = ReportCell(cells[at].text, "failure")
             findings.append(_report_unknown_controller(probe.name, requirements, why))
     return Column("name→address", cells, tuple(findings))
 
@@ -339,8 +339,8 @@ def build_preflight_report(probes: Sequence[HostProbe], requirements: Requiremen
 
 def _check_login(probes: Sequence[HostProbe]) -> Column:
     # A check of this machine alone has no login.
-    cells = {at: Cell("ok") for at, probe in enumerate(probes) if probe.clock_offset is not None}
-    cells |= {at: Cell("failed", "failure") for at, look in enumerate(probes) if look.failure is not None}
+    cells = {at: ReportCell("ok") for at, probe in enumerate(probes) if probe.clock_offset is not None}
+    cells |= {at: ReportCell("failed", "failure") for at, look in enumerate(probes) if look.failure is not None}
     findings = []
     for look in probes:
         if look.failure is not None:
@@ -361,14 +361,14 @@ def _check_python(known: KnownHosts) -> Column:
     versions = {at: facts.python for at, (_, facts) in known.items()}
     most = ".".join(map(str, _leading_numbers(most_common(list(versions.values()))))) if versions else ""
     for at, (name, facts) in known.items():
-        cells[at] = Cell(facts.python)
+        cells[at] = ReportCell(facts.python)
         text = ""
         if _leading_numbers(facts.python) < _OLDEST_PYTHON:
             text = f"{name} has Python {facts.python} ({facts.executable}), and mhnb needs 3.11 or newer"
         elif not f"{facts.python}.".startswith(f"{most}."):
             text = f"{name} has Python {facts.python} and the other hosts {most}: what one sends, another may not read"
         if text:
-            cells[at] = Cell(facts.python, "failure")
+            cells[at] = ReportCell(facts.python, "failure")
             findings.append(
                 Finding(
                     "failure",
@@ -389,7 +389,7 @@ def _check_package(known: KnownHosts, package: str, *, here: str = "") -> Column
     most = here or (most_common(installed) if installed else "")
     for at, (name, facts) in known.items():
         version = found[at]
-        cells[at] = Cell(version or "none", None if version == most and version else "failure")
+        cells[at] = ReportCell(version or "none", None if version == most and version else "failure")
         pinned = f"{package}=={most}" if most else package
         fix = f"on {name}: {facts.executable or 'python'} -m pip install '{pinned}'"
         if version is None:
@@ -407,7 +407,7 @@ def _check_package(known: KnownHosts, package: str, *, here: str = "") -> Column
             text = f"{name} has {package} {version}, and {most} is {where}: {why}"
             findings.append(Finding("failure", package, (name,), text, fix))
         elif package == "jax" and _leading_numbers(version) < _OLDEST_JAX:
-            cells[at] = Cell(version, "failure")
+            cells[at] = ReportCell(version, "failure")
             findings.append(
                 Finding(
                     "failure",
@@ -441,7 +441,7 @@ def _check_devices(known: KnownHosts, requirements: Requirements) -> Column:
         elif requirements.devices is None and facts.gpus and len(facts.gpus) % requirements.ranks_per_host:
             text = f"{name} has {shown} for {requirements.ranks_per_host} ranks: they cannot be shared out equally"
             fix = f"start 1 or {len(facts.gpus)} ranks per host"
-        cells[at] = Cell(shown, "failure" if text else None)
+        cells[at] = ReportCell(shown, "failure" if text else None)
         if text:
             findings.append(Finding("failure", "devices", (name,), text, fix))
     return Column("devices", cells, (*findings, *_check_shared_gpus(known)))
@@ -503,7 +503,7 @@ def _check_clock(probes: Sequence[HostProbe]) -> Column:
             continue
         ahead_s, error_s = probe.clock_offset
         off = abs(ahead_s) - error_s > _MAX_CLOCK_OFFSET_S
-        cells[at] = Cell(f"{ahead_s:+.1f} s", "warning" if off else None)
+        cells[at] = ReportCell(f"{ahead_s:+.1f} s", "warning" if off else None)
         if off:
             way = "ahead of" if ahead_s > 0 else "behind"
             text = (
@@ -545,7 +545,7 @@ def _check_disks(known: KnownHosts) -> Column:
                 level = level or "warning"
         logs = next((disk for disk in facts.disks if disk.purpose == "logs"), None)
         if logs is not None:
-            cells[at] = Cell(
+            cells[at] = ReportCell(
                 f"{logs.free_nbytes / 1e9:.0f} GB" if logs.free_nbytes >= 1e9 else f"{logs.free_nbytes >> 20} MB", level
             )
     return Column("disk", cells, tuple(findings))

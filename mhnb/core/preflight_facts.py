@@ -174,7 +174,7 @@ Level: TypeAlias = Literal["failure", "warning", "note"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ReportCell:
     """The result of one check on one host."""
 
     text: str
@@ -200,7 +200,7 @@ class Column:
     """One check across all hosts."""
 
     header: str
-    cells: Mapping[int, Cell] = field(default_factory=dict)
+    cells: Mapping[int, ReportCell] = field(default_factory=dict)
     """Host's position -> its cell; a host that did not reply has none."""
     findings: tuple[Finding, ...] = ()
 

@@ -82,7 +82,7 @@ class ArrayDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class TransferRefusal:
     """Why a rank cannot send a value."""
 
     code: str
@@ -136,7 +136,7 @@ def _local_signature(row: ArrayDescription) -> tuple[Any, ...]:
     return (row.shape, row.dtype, row.order, tuple(sorted({(held.box, held.digest) for held in row.local_boxes})))
 
 
-def check_present(name: str, answers: Mapping[int, ValueDescription | Refusal]) -> dict[int, ValueDescription]:
+def check_present(name: str, answers: Mapping[int, ValueDescription | TransferRefusal]) -> dict[int, ValueDescription]:
     """Return every rank's row.
 
     Raises:
@@ -146,7 +146,7 @@ def check_present(name: str, answers: Mapping[int, ValueDescription | Refusal]) 
     >>> sorted(check_present("n", {0: ValueDescription("n", "1", 0, (), "9a", ()), 1: ValueDescription("n", "1", 0, (), "9a", ())}))
     [0, 1]
     """
-    refusals = {rank: answer for rank, answer in answers.items() if isinstance(answer, Refusal)}
+    refusals = {rank: answer for rank, answer in answers.items() if isinstance(answer, TransferRefusal)}
     missing = [rank for rank, refusal in refusals.items() if refusal.code == "missing"]
     if missing:
         raise _build_name_missing(name, missing, answers)
@@ -158,9 +158,11 @@ def check_present(name: str, answers: Mapping[int, ValueDescription | Refusal]) 
 
 
 def _build_name_missing(
-    name: str, missing: Sequence[int], answers: Mapping[int, ValueDescription | Refusal]
+    name: str, missing: Sequence[int], answers: Mapping[int, ValueDescription | TransferRefusal]
 ) -> NameMissing:
-    similar = sorted({word for answer in answers.values() if isinstance(answer, Refusal) for word in answer.similar})
+    similar = sorted(
+        {word for answer in answers.values() if isinstance(answer, TransferRefusal) for word in answer.similar}
+    )
     hint = f" Similar names there: {', '.join(similar[:5])}." if similar else ""
     holders = [rank for rank in answers if rank not in missing]
     if holders:

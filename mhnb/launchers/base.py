@@ -64,7 +64,7 @@ class Allocation(Protocol):
     """The name of the job."""
     file: Path
     """Holds the number of the job."""
-    wanted: object
+    requested: object
     """The request. A different request needs another allocation."""
 
     def has_ended(self) -> bool:

@@ -127,9 +127,9 @@ def probe_source() -> bytes:
     return json.dumps(Path(probe_script.__file__).read_text(encoding="utf-8")).encode() + b"\n"
 
 
-def probe_input(far: SshOptions, prelude: str) -> bytes:
+def probe_input(remote_options: SshOptions, prelude: str) -> bytes:
     """Return the input that makes each task a probe: a shell line, and the source of the probe."""
-    line = remote_line(choose_python(far, sys.executable), ["-c", prelude])
+    line = remote_line(choose_python(remote_options, sys.executable), ["-c", prelude])
     return line.encode() + probe_source()
 
 

@@ -46,39 +46,41 @@ class SallocAllocation:
         name: name of the job.
         file: will contain the job's number.
         log: receives the output of salloc.
-        wanted: the requested options; a start with other options needs another allocation.
+        requested: the requested options; a start with other options needs another allocation.
     """
 
-    def __init__(self, command: Sequence[str], *, name: str, file: Path, log: Path, wanted: object) -> None:
-        self.name, self.file, self.wanted = name, file, wanted
+    def __init__(self, command: Sequence[str], *, name: str, file: Path, log: Path, requested: object) -> None:
+        self.name, self.file, self.requested = name, file, requested
         clean_up = ["scancel", "--quiet", f"--name={name}"]
-        self._held = CommandHosts(
+        self._holder = CommandHosts(
             CommandSpec(command, b"", "Slurm's salloc", log, explain_srun, clean_up_command=clean_up), ()
         )
 
     def has_ended(self) -> bool:
         """Return whether the job has ended, or was refused."""
-        return self._held.has_exited()
+        return self._holder.has_exited()
 
     def is_usable(self) -> bool:
         """Return whether Slurm reports the job as running: salloc may not know yet that its job was just revoked."""
         if self.has_ended() or not self.file.exists():
             return False
-        words = ["squeue", "--noheader", "--format=%T", f"--jobs={self.file.read_text().strip()}"]
+        command = ["squeue", "--noheader", "--format=%T", f"--jobs={self.file.read_text().strip()}"]
         try:
-            said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_STATUS_TIMEOUT_S).stdout
+            output = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_STATUS_TIMEOUT_S
+            ).stdout
         except (OSError, subprocess.TimeoutExpired):
             # An allocation that Slurm does not confirm is not used.
             return False
-        return said.split() == ["RUNNING"]
+        return output.split() == ["RUNNING"]
 
     def explain(self) -> str:
         """Describe why it ended."""
-        return self._held.explain()
+        return self._holder.explain()
 
     def release(self) -> None:
         """Release the machines, and wait until Slurm has taken them back. A second call does nothing."""
-        self._held.wait(())
+        self._holder.wait(())
 
 
 _parked: dict[str, Allocation] = {}
@@ -93,12 +95,12 @@ def park_allocation(cluster: str, hosts: Sequence[Host]) -> None:
 
 
 def claim_allocation(cluster: str, requested: object) -> Allocation | None:
-    """Return the parked allocation of a cluster; None if there is none, or it has ended, or `wanted` differs.
+    """Return the parked allocation of a cluster; None if there is none, or it has ended, or `requested` differs.
 
     An allocation that cannot be used is released.
     """
     allocation = _parked.pop(cluster, None)
-    if allocation is not None and (allocation.wanted != requested or not allocation.is_usable()):
+    if allocation is not None and (allocation.requested != requested or not allocation.is_usable()):
         allocation.release()
         return None
     return allocation
@@ -319,4 +321,4 @@ def _request_allocation(run_dir: Path, name: str, requested: tuple[SlurmOptions,
             f"there is no salloc beside {options.srun}: it holds the machines while ranks come and go\n"
             "  install all of Slurm's client commands there, or name an srun that has one beside it: --set srun=/path/to/srun"
         )
-    return SallocAllocation(command, name=name, file=file, log=run_dir / "log" / "salloc.log", wanted=requested)
+    return SallocAllocation(command, name=name, file=file, log=run_dir / "log" / "salloc.log", requested=requested)

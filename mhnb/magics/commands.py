@@ -10,10 +10,10 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.core.arguments import closest_match, split_arguments, suggest_flags, unquote
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
-from mhnb.magics import data, hosts, lifecycle, sharding
+from mhnb.magics import data, files, lifecycle, sharding
 from mhnb.magics.session import Command, Session, list_flags
 
-_MODULES = (data, hosts, lifecycle, sharding)
+_MODULES = (data, files, lifecycle, sharding)
 
 COMMANDS: dict[str, Command] = dict(sorted(item for module in _MODULES for item in module.COMMANDS.items()))
 

@@ -20,7 +20,7 @@ from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.magics.session import Command, Session, no_flags, uses_result, variable_rows
 from mhnb.sharding.layout import format_nbytes
-from mhnb.view.tables import display
+from mhnb.view.tables import show
 
 
 def _pull(session: Session, args: argparse.Namespace) -> Any:
@@ -67,11 +67,11 @@ def _push_flags(parser: MagicArgumentParser) -> None:
 
 
 def _vars(session: Session, args: argparse.Namespace) -> None:
-    display.show_vars(variable_rows(manager.current().vars()))
+    show.show_vars(variable_rows(manager.current().vars()))
 
 
 def _check(session: Session, args: argparse.Namespace) -> None:
-    display.show_check(manager.current().check(*args.names))
+    show.show_check(manager.current().check(*args.names))
 
 
 def _check_flags(parser: MagicArgumentParser) -> None:

@@ -36,7 +36,7 @@ from mhnb.magics.session import (
 )
 from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import format_seconds
-from mhnb.view.tables import display
+from mhnb.view.tables import show as display
 from mhnb.view.tables.reports import format_hang_text
 
 

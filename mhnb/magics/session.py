@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster.manager import current
-from mhnb.cluster.reports import request_launched
+from mhnb.cluster.sharding import request_launched
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.ranks import pluralize
 from mhnb.core.variables import VariableRow as VarFound
@@ -34,7 +34,7 @@ from mhnb.view.cell.html import View
 from mhnb.view.html import RankLocations
 from mhnb.view.live.results_panel import ResultPanel
 from mhnb.view.live.view import CellView
-from mhnb.view.tables.display import show_collectives
+from mhnb.view.tables.show import show_collectives
 from mhnb.view.tables.start import RankStart, StartSnapshot, StartSummary
 from mhnb.view.tables.tables import Status, StatusRow, VarTableRow
 

@@ -19,7 +19,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster import manager
-from mhnb.cluster.reports import LayoutView, request_collectives, request_layout
+from mhnb.cluster.sharding import LayoutView, request_collectives, request_layout
 from mhnb.compiler import CompileClient, shared_compiler
 from mhnb.core.arguments import int_argument, unquote
 from mhnb.core.ranks import describe_ranks
@@ -42,7 +42,7 @@ from mhnb.view.sharding.plan import (
     format_reshard_html,
     format_reshard_text,
 )
-from mhnb.view.tables.display import show_collectives
+from mhnb.view.tables.show import show_collectives
 
 
 def _layout(session: Session, args: argparse.Namespace) -> None:

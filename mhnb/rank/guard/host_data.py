@@ -92,7 +92,7 @@ def _format_kind(shape: tuple[int, ...], dtype: Any) -> str:
 
 
 @dataclass(slots=True)
-class _Row:
+class _ArrayRow:
     kind_hash: RunningHash = field(default_factory=RunningHash)
     box_hashes: dict[str, RunningHash] = field(default_factory=dict)
 
@@ -141,7 +141,7 @@ class HostDataRecorder:
         """
         with self._lock:
             self._seq, self.is_active, self._uses_tags = seq, is_active, uses_tags
-            self._rows: dict[tuple[Any, ...], _Row] = {}
+            self._rows: dict[tuple[Any, ...], _ArrayRow] = {}
             self._launch_counts: dict[tuple[int, ...], int] = {}
             """How many launches were made so far whose number is the same on each rank, by participants."""
             self._array_counts: Counter[tuple[Any, ...]] = Counter()
@@ -290,7 +290,7 @@ class HostDataRecorder:
         # Other threads run at their own pace: of their arrays only the total can be compared.
         group = self._count_launches() if threading.current_thread() is self._main else 0
         with self._lock:
-            row = self._rows.setdefault((line, sharing.ranks, sharing.sharding_hash), _Row())
+            row = self._rows.setdefault((line, sharing.ranks, sharing.sharding_hash), _ArrayRow())
             row.kind_hash.add(group, kind, hash_bytes(kind.encode()))
             if isinstance(content, int) or "" in (*content.part_hashes, *content.parts):
                 self._add_hash(row.find_box_hash(_WHOLE_BOX), group, content, None, _NO_LABEL)
@@ -382,7 +382,7 @@ class HostDataRecorder:
         number, at = which
         # In a thread whose launches are not counted, inputs are compared by line.
         where, label = (None, HashLabel(number, at, line)) if number else (line, _NO_LABEL)
-        row = self._rows.setdefault((where, participants, f"{LAUNCH_INPUT}{at}"), _Row())
+        row = self._rows.setdefault((where, participants, f"{LAUNCH_INPUT}{at}"), _ArrayRow())
         kind = _format_kind(array.shape, array.dtype)
         row.kind_hash.add(0, kind, label.combine(hash_bytes(kind.encode())))
         if content == ANY:
@@ -392,7 +392,7 @@ class HostDataRecorder:
             self._add_hash(row.find_box_hash(_WHOLE_BOX), 0, content, None, label)
 
     def _add_input_boxes(self, host: HostArray, label: HashLabel) -> None:
-        row = self._rows.setdefault((None, host.sharing.ranks, LAUNCH_INPUT + host.sharing.sharding_hash), _Row())
+        row = self._rows.setdefault((None, host.sharing.ranks, LAUNCH_INPUT + host.sharing.sharding_hash), _ArrayRow())
         row.kind_hash.add(0, host.kind, label.combine(hash_bytes(host.kind.encode())))
         for box in dict.fromkeys((*host.part_hashes, *host.parts)):
             self._add_hash(row.find_box_hash(box), 0, host, box, label)

@@ -31,7 +31,7 @@ from mhnb.core.guard.agreement import (
 )
 from mhnb.core.guard.programs import find_differences, unpack_outline
 from mhnb.core.guard.threads import kind_of
-from mhnb.rank.guard.shared_board import Entry, SharedBoard, Slot, yield_core
+from mhnb.rank.guard.shared_board import BoardSlot, Entry, SharedBoard, yield_core
 
 __all__ = [
     "AgreementBackend",
@@ -201,7 +201,7 @@ def mark_rank_lost(board: SharedBoard, rank: int) -> None:
     with board.locked():
         for set_index in range(board.set_count):
             seq, number = board.last_entry(rank, set_index)
-            slot, members = Slot(seq, set_index, number), board.participants_of(set_index)
+            slot, members = BoardSlot(seq, set_index, number), board.participants_of(set_index)
             if (
                 number
                 and not board.withdrawal_reason(rank, slot)
@@ -219,7 +219,7 @@ class Participant:
         self.poll_count = 0
         """How many polls there were since the post."""
         self._participants: tuple[int, ...] = ()
-        self._slot: Slot | None = None
+        self._slot: BoardSlot | None = None
         self._undetermined: list[int] = []
         self._lagging: list[int] = []
         self._decision: Decision | None = None
@@ -293,7 +293,7 @@ class Participant:
         seq, number = self.board.last_entry(self._rank, set_index)
         if self._withdrawn_seq != proposal.seq or seq != proposal.seq or number < 3:
             return []
-        overwritten = Slot(seq, set_index, number - 2)
+        overwritten = BoardSlot(seq, set_index, number - 2)
         return [rank for rank in proposal.participants if not self._is_determined(rank, overwritten)]
 
     # -- polling
@@ -317,14 +317,14 @@ class Participant:
             self.board.set_waiting(self._rank, slot)
         return self._is_withdrawn(slot, is_interrupted=is_interrupted)
 
-    def _is_determined(self, rank: int, slot: Slot) -> bool:
+    def _is_determined(self, rank: int, slot: BoardSlot) -> bool:
         # It may post and end between the two reads: then it is known by its end.
         board = self.board
         if board.has_reached(rank, slot):
             return True
         return board.ended_seq(rank) >= slot.seq
 
-    def _is_withdrawn(self, slot: Slot, *, is_interrupted: bool) -> bool:
+    def _is_withdrawn(self, slot: BoardSlot, *, is_interrupted: bool) -> bool:
         """Return whether this rank's proposal is withdrawn, by this rank or by another."""
         board = self.board
         if board.withdrawal_reason(self._rank, slot):
@@ -352,7 +352,7 @@ class Participant:
         self._withdrawn_seq = slot.seq
         return True
 
-    def _break_deadlock(self, slot: Slot) -> bool:
+    def _break_deadlock(self, slot: BoardSlot) -> bool:
         """Find a deadlock that includes this rank, and withdraw the proposals of all its ranks: none of them could ever proceed."""
         board = self.board
         if _find_deadlock(board, self._rank, slot) is None:
@@ -401,7 +401,7 @@ class Participant:
             # What the end of the cell has decided meanwhile stands: the others' next entries may overwrite these.
             return self._decision or self._store_decision(self._decide_locked(slot))
 
-    def _all_agree(self, slot: Slot) -> bool:
+    def _all_agree(self, slot: BoardSlot) -> bool:
         """Return whether every participant's entry can be read, is not withdrawn, and equals this rank's except for its lines."""
         board = self.board
         own = board.read_entry(self._rank, slot)
@@ -420,7 +420,7 @@ class Participant:
             self._decision = decision
         return self._decision
 
-    def _decide_locked(self, slot: Slot) -> Decision:
+    def _decide_locked(self, slot: BoardSlot) -> Decision:
         """Decide from everything that was written. To be called under the lock."""
         board = self.board
         reason = board.withdrawal_reason(self._rank, slot)
@@ -441,7 +441,7 @@ class Participant:
             return Decision("again", votes=tuple(votes))
         return LAUNCH_DECISION if outcome == "launch" else self._make_mismatch(votes, slot)
 
-    def _make_mismatch(self, votes: Sequence[Vote], slot: Slot) -> Decision:
+    def _make_mismatch(self, votes: Sequence[Vote], slot: BoardSlot) -> Decision:
         wanted = {stand.fingerprint for stand in votes}
         names = {key: name for key, name in self.board.program_names().items() if key in wanted}
         kinds = {kind_of(stand.thread) for stand in votes}
@@ -462,7 +462,7 @@ class Participant:
         found = {key: outline for key, outline in outlines.items() if outline is not None}
         return find_differences(found) if len(found) > 1 else {}
 
-    def _read_vote(self, rank: int, slot: Slot) -> Vote:
+    def _read_vote(self, rank: int, slot: BoardSlot) -> Vote:
         board = self.board
         if not board.has_reached(rank, slot):
             return Vote(rank, ending=ENDINGS[board.cell_ending(rank)])
@@ -484,7 +484,7 @@ class Participant:
         )
 
 
-def _read_entry(board: SharedBoard, rank: int, slot: Slot) -> Entry:
+def _read_entry(board: SharedBoard, rank: int, slot: BoardSlot) -> Entry:
     """Read an entry that exists, under the lock."""
     post = board.read_entry(rank, slot)
     assert post is not None, f"rank {rank} has no post at {slot}"
@@ -510,7 +510,7 @@ def _unpack_lines(word: int) -> tuple[int, ...]:
     return tuple(line for line in lines if line)
 
 
-def _find_deadlock(board: SharedBoard, rank: int, slot: Slot) -> dict[int, Slot] | None:
+def _find_deadlock(board: SharedBoard, rank: int, slot: BoardSlot) -> dict[int, BoardSlot] | None:
     """Return the ranks of a deadlock through a rank that waits at a slot, with their slots; None if there is none."""
     waits = _list_waits(board, rank, slot)
     reached = {other: _find_reachable(other, waits) for other in waits}
@@ -518,15 +518,15 @@ def _find_deadlock(board: SharedBoard, rank: int, slot: Slot) -> dict[int, Slot]
     return deadlock if rank in deadlock else None
 
 
-def _find_missing(board: SharedBoard, slot: Slot) -> list[int]:
+def _find_missing(board: SharedBoard, slot: BoardSlot) -> list[int]:
     """Return the ranks that have neither reached a slot nor ended the cell."""
     ranks = board.participants_of(slot.set_index)
     return [rank for rank in ranks if not board.has_reached(rank, slot) and board.ended_seq(rank) < slot.seq]
 
 
-def _list_waits(board: SharedBoard, rank: int, slot: Slot) -> dict[int, tuple[Slot, list[int]]]:
+def _list_waits(board: SharedBoard, rank: int, slot: BoardSlot) -> dict[int, tuple[BoardSlot, list[int]]]:
     """Return which ranks wait at which slot for which ranks, as far as can be reached from one rank."""
-    found: dict[int, tuple[Slot, list[int]]] = {}
+    found: dict[int, tuple[BoardSlot, list[int]]] = {}
     pending = [(rank, slot)]
     while pending:
         waiter, at = pending.pop()
@@ -539,11 +539,11 @@ def _list_waits(board: SharedBoard, rank: int, slot: Slot) -> dict[int, tuple[Sl
     return found
 
 
-def _is_waiting(board: SharedBoard, rank: int, slot: Slot) -> bool:
+def _is_waiting(board: SharedBoard, rank: int, slot: BoardSlot) -> bool:
     return board.has_reached(rank, slot) and not board.withdrawal_reason(rank, slot)
 
 
-def _find_reachable(rank: int, waits: Mapping[int, tuple[Slot, list[int]]]) -> set[int]:
+def _find_reachable(rank: int, waits: Mapping[int, tuple[BoardSlot, list[int]]]) -> set[int]:
     seen: set[int] = set()
     pending = list(waits[rank][1])
     while pending:

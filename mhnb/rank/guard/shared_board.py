@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 from mhnb.system.private_files import open_private, touch_private
 
-__all__ = ["Entry", "InterruptFlag", "SharedBoard", "Slot", "create_board", "create_interrupt_flag", "yield_core"]
+__all__ = ["Entry", "InterruptFlag", "SharedBoard", "BoardSlot", "create_board", "create_interrupt_flag", "yield_core"]
 
 _MAGIC = 0x6D686E6204
 _INTERRUPT, _SET_COUNT, _CLOSE_COUNT, _PROCESS_COUNT = 1, 2, 3, 4
@@ -66,7 +66,7 @@ yield_core: Callable[[], None] = getattr(os, "sched_yield", partial(sleep, 0))
 """Yield the core to another process."""
 
 
-class Slot(NamedTuple):
+class BoardSlot(NamedTuple):
     """Slot of a launch: the n-th of a cell among the launches of one set of participants; n counts from 1."""
 
     seq: int
@@ -323,12 +323,12 @@ class SharedBoard:
         words, at = self._set_words(set_index), _entries_offset(rank)
         return max(words[at], words[at + _SLOT_WORDS], words[at + 2 * _SLOT_WORDS], words[at + 3 * _SLOT_WORDS])
 
-    def next_slot(self, rank: int, seq: int, set_index: int) -> Slot:
+    def next_slot(self, rank: int, seq: int, set_index: int) -> BoardSlot:
         """Return the slot of a rank's next entry in a set."""
         last_seq, number = self.last_entry(rank, set_index)
-        return Slot(seq, set_index, number + 1 if last_seq == seq else 1)
+        return BoardSlot(seq, set_index, number + 1 if last_seq == seq else 1)
 
-    def write_entry(self, rank: int, slot: Slot, entry: Entry) -> None:
+    def write_entry(self, rank: int, slot: BoardSlot, entry: Entry) -> None:
         """Write what a rank is about to launch, in its next slot. To be called under the lock."""
         words, at = self._set_words(slot.set_index), _entry_offset(rank, slot)
         slot_word = slot.seq << 32 | slot.number
@@ -339,7 +339,7 @@ class SharedBoard:
         # Only this completes the post: a signal handler may raise, or the process be killed, between any two steps.
         words[at] = slot_word
 
-    def has_reached(self, rank: int, slot: Slot) -> bool:
+    def has_reached(self, rank: int, slot: BoardSlot) -> bool:
         """Return whether a rank has reached a slot."""
         slot_word = slot.seq << 32 | slot.number
         if self._set_words(slot.set_index)[_entry_offset(rank, slot)] == slot_word:
@@ -347,18 +347,18 @@ class SharedBoard:
         last = self._last_slot_word(rank, slot.set_index)
         return last >> 32 == slot.seq and last >= slot_word
 
-    def read_entry(self, rank: int, slot: Slot) -> Entry | None:
+    def read_entry(self, rank: int, slot: BoardSlot) -> Entry | None:
         """Return a rank's entry in a slot; None if there is none, or not all of it is visible yet without the lock."""
         found = _ENTRY_STRUCT.unpack_from(self._set_words(slot.set_index), 8 * _entry_offset(rank, slot))
         if found[0] != slot.seq << 32 | slot.number or found[6] != hash(found[:6]) & _WORD_MASK:
             return None
         return Entry(*found[1:6])
 
-    def withdrawal_reason(self, rank: int, slot: Slot) -> int:
+    def withdrawal_reason(self, rank: int, slot: BoardSlot) -> int:
         """Return why an entry was withdrawn; 0 if it was not. For another rank's entry this is certain only under the lock."""
         return self._set_words(slot.set_index)[_entry_offset(rank, slot) + _REASON]
 
-    def withdraw(self, rank: int, slot: Slot, reason: int) -> None:
+    def withdraw(self, rank: int, slot: BoardSlot, reason: int) -> None:
         """Withdraw an entry. To be called under the lock, while another participant has not posted in the slot yet."""
         words = self._set_words(slot.set_index)
         words[_entry_offset(rank, slot) + _REASON] = reason
@@ -366,15 +366,15 @@ class SharedBoard:
 
     # -- which rank waits where
 
-    def set_waiting(self, rank: int, slot: Slot | None) -> None:
+    def set_waiting(self, rank: int, slot: BoardSlot | None) -> None:
         """Record at which slot a rank waits; None if it waits no longer."""
         word = 0 if slot is None else (slot.set_index + 1) << 32 | slot.number
         self._words[self._rank_offset(rank) + _WAITING] = word
 
-    def waiting_slot(self, rank: int, seq: int) -> Slot | None:
+    def waiting_slot(self, rank: int, seq: int) -> BoardSlot | None:
         """Return the slot at which a rank waits in a cell; None if it does not wait."""
         word = self._words[self._rank_offset(rank) + _WAITING]
-        return Slot(seq, (word >> 32) - 1, word & 0xFFFFFFFF) if word else None
+        return BoardSlot(seq, (word >> 32) - 1, word & 0xFFFFFFFF) if word else None
 
     # -- names, for the text of an error
 
@@ -469,7 +469,7 @@ def _entries_offset(rank: int) -> int:
     return _SET_WORDS + rank * _PARTICIPANT_WORDS
 
 
-def _entry_offset(rank: int, slot: Slot) -> int:
+def _entry_offset(rank: int, slot: BoardSlot) -> int:
     return _entries_offset(rank) + slot.number % _SLOT_COUNT * _SLOT_WORDS
 
 

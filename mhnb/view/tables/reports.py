@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from mhnb.core.hang_report import UNKNOWN_ACTIVITIES, HangReport, RankLocation, ThreadLocation
-from mhnb.core.preflight_facts import Cell, Finding, PreflightReport
+from mhnb.core.preflight_facts import Finding, PreflightReport, ReportCell
 from mhnb.core.ranks import describe_ranks, pluralize
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Collective, Report
@@ -327,7 +327,7 @@ def format_preflight_text(report: PreflightReport) -> str:
     """Format the report as text.
 
     >>> from mhnb.core.preflight_facts import Column
-    >>> print(format_preflight_text(PreflightReport(("a",), (Column("login", {0: Cell("ok")}),), ())))
+    >>> print(format_preflight_text(PreflightReport(("a",), (Column("login", {0: ReportCell("ok")}),), ())))
     preflight · 1 host · all well
        login
     a  ok
@@ -372,5 +372,5 @@ def _build_table(report: PreflightReport) -> tuple[list[str], list[list[str]]]:
     return ["", *(column.header for column in report.columns)], rows
 
 
-def _format_check(cell: Cell | None) -> str:
+def _format_check(cell: ReportCell | None) -> str:
     return "·" if cell is None else f"{cell.text}{_CELL_MARKS[cell.level]}"

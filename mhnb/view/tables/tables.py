@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from mhnb.core.guard.check import CheckRow
+from mhnb.core.guard.value_check import CheckRow
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import ClusterState
 from mhnb.view.html import QUIET_STYLE, wrap_html

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.cluster.reports import LayoutView
+from mhnb.cluster.sharding import LayoutView
 from mhnb.magics.sharding import show_views
 from mhnb.sharding.layout import Layout
 from tests.integration.notebook.conftest import Session

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mhnb.cluster.cluster import Cluster
-from mhnb.cluster.reports import request_collectives, request_launched
+from mhnb.cluster.sharding import request_collectives, request_launched
 from mhnb.errors import CallFailed, InvalidRequest, ValueDiffers
 from mhnb.sharding.report import Report
 

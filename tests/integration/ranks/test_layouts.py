@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mhnb.cluster.cluster import Cluster
-from mhnb.cluster.reports import request_collectives, request_layout
+from mhnb.cluster.sharding import request_collectives, request_layout
 from mhnb.errors import InvalidRequest
 from mhnb.sharding.layout import Layout, LayoutTree
 from mhnb.sharding.mesh import MeshShape

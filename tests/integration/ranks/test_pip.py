@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.files import run_pip
-from mhnb.magics.hosts import format_pip_output
+from mhnb.magics.files import format_pip_output
 
 
 @pytest.fixture

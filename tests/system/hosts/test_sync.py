@@ -10,7 +10,7 @@ import pytest
 
 from mhnb.cluster.files import sync
 from mhnb.errors import ClusterError, InvalidRequest
-from mhnb.magics.hosts import format_sync_report
+from mhnb.magics.files import format_sync_report
 from tests.system.hosts.cluster import Begin
 from tests.system.hosts.hostnet import HostNet, wait_until
 

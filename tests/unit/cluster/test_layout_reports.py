@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mhnb.cluster.reports import LayoutView, compare_views
+from mhnb.cluster.sharding import LayoutView, compare_views
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
 from mhnb.types import DeviceRef

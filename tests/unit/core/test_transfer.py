@@ -13,7 +13,7 @@ from mhnb.core.ranks import group_ranks
 from mhnb.core.transfer import (
     ArrayDescription,
     LocalBox,
-    Refusal,
+    TransferRefusal,
     ValueDescription,
     build_value_differs,
     check_coverage,
@@ -142,9 +142,9 @@ def test_ranks_that_mean_another_placement_are_told_apart() -> None:
 
 def test_a_missing_name_says_where_and_what_is_similar() -> None:
     """A name that some ranks lack is an error with those ranks, similar names, and the ranks to take it from."""
-    answers: dict[int, ValueDescription | Refusal] = {
+    answers: dict[int, ValueDescription | TransferRefusal] = {
         0: value(),
-        1: Refusal("missing", "is missing", ("xs",)),
+        1: TransferRefusal("missing", "is missing", ("xs",)),
         2: value(),
     }
     with pytest.raises(
@@ -157,13 +157,13 @@ def test_a_missing_name_says_where_and_what_is_similar() -> None:
 def test_a_name_that_no_rank_has_says_so() -> None:
     """A name missing everywhere points to the list of names, not to ranks that have it."""
     with pytest.raises(NameMissing, match=r"^x does not exist on ranks 0-1\. %mhjax vars"):
-        check_present("x", {rank: Refusal("missing", "is missing") for rank in (0, 1)})
+        check_present("x", {rank: TransferRefusal("missing", "is missing") for rank in (0, 1)})
 
 
 def test_a_refusal_on_one_rank_names_it() -> None:
     """A value that one rank cannot give is an error with that rank and its reason."""
     with pytest.raises(InvalidRequest, match=r"^x on rank 1 holds a tracer"):
-        check_present("x", {0: value(), 1: Refusal("tracer", "holds a tracer")})
+        check_present("x", {0: value(), 1: TransferRefusal("tracer", "holds a tracer")})
 
 
 def test_a_difference_offers_the_two_ways_out() -> None:

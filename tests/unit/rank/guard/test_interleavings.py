@@ -20,7 +20,7 @@ from greenlet import greenlet
 from mhnb.core.guard.agreement import ENDINGS, LaunchProposal
 from mhnb.core.guard.provenance import ANY, combine_values, join_uncompared_blocks
 from mhnb.rank.guard.local_agreement import CELL_ENDED, FAST_POLLS, Participant
-from mhnb.rank.guard.shared_board import Entry, SharedBoard, Slot, create_board
+from mhnb.rank.guard.shared_board import BoardSlot, Entry, SharedBoard, create_board
 
 OK = ENDINGS.index("ok")
 MOST_RANKS = 3
@@ -74,16 +74,16 @@ class SteppedBoard(SharedBoard):
         self._pause()
         return int(self._see(super().ended_seq(rank)))
 
-    def has_reached(self, rank: int, slot: Slot) -> bool:
+    def has_reached(self, rank: int, slot: BoardSlot) -> bool:
         self._pause()
         return bool(self._see(super().has_reached(rank, slot)))
 
-    def read_entry(self, rank: int, slot: Slot) -> Entry | None:
+    def read_entry(self, rank: int, slot: BoardSlot) -> Entry | None:
         self._pause()
         found: Entry | None = self._see(super().read_entry(rank, slot))
         return found
 
-    def withdrawal_reason(self, rank: int, slot: Slot) -> int:
+    def withdrawal_reason(self, rank: int, slot: BoardSlot) -> int:
         self._pause()
         return int(self._see(super().withdrawal_reason(rank, slot)))
 
@@ -112,7 +112,7 @@ class LateBoard(SteppedBoard):
                 for own, shared in zip(self.parts(), self._shared, strict=True):
                     shared[:] = own
 
-    def set_waiting(self, rank: int, slot: Slot | None) -> None:
+    def set_waiting(self, rank: int, slot: BoardSlot | None) -> None:
         super().set_waiting(rank, slot)
         at = self._rank_offset(rank) + 1
         self._shared[0][at] = self._words[at]

@@ -13,7 +13,7 @@ import pytest
 
 from mhnb.core.guard.agreement import LAUNCH_DECISION, LaunchProposal
 from mhnb.rank.guard.local_agreement import Participant
-from mhnb.rank.guard.shared_board import Entry, SharedBoard, Slot, create_board, yield_core
+from mhnb.rank.guard.shared_board import BoardSlot, Entry, SharedBoard, create_board, yield_core
 from tests.support.source import ROOT
 
 
@@ -27,7 +27,7 @@ def boards(tmp_path: Path) -> Iterator[tuple[SharedBoard, SharedBoard]]:
         view.close()
 
 
-def post(board: SharedBoard, rank: int, seq: int, fingerprint: int, line: int = 1) -> Slot:
+def post(board: SharedBoard, rank: int, seq: int, fingerprint: int, line: int = 1) -> BoardSlot:
     """Post as an agreement does."""
     group = board.find_set_index((0, 1))
     with board.locked():
@@ -40,7 +40,7 @@ def test_what_one_posts_the_other_reads(boards: tuple[SharedBoard, SharedBoard])
     """With its line, at the place it is for."""
     mine, theirs = boards
     place = post(mine, 0, 7, 2**63 - 1, 12)
-    assert place == Slot(7, 0, 1)
+    assert place == BoardSlot(7, 0, 1)
     assert theirs.find_set_index((0, 1)) == place.set_index
     assert theirs.has_reached(0, place)
     assert not theirs.has_reached(1, place)
@@ -54,7 +54,7 @@ def test_numbers_begin_anew_with_each_cell_and_set(boards: tuple[SharedBoard, Sh
     assert post(mine, 0, 8, 1).number == 1
     other = mine.find_set_index((0,))
     assert other != theirs.find_set_index((0, 1))
-    assert not theirs.has_reached(0, Slot(7, 0, 1)), "an older cell's posts are gone"
+    assert not theirs.has_reached(0, BoardSlot(7, 0, 1)), "an older cell's posts are gone"
 
 
 def test_a_mark_is_seen_and_goes_with_the_next_round(boards: tuple[SharedBoard, SharedBoard]) -> None:
@@ -76,9 +76,9 @@ def test_interrupts_endings_and_waits_are_words_for_all(boards: tuple[SharedBoar
     mine.request_interrupt(9)
     with mine.locked():
         mine.end_cell(1, 8, 2)
-    mine.set_waiting(0, Slot(9, 3, 4))
+    mine.set_waiting(0, BoardSlot(9, 3, 4))
     assert (theirs.interrupted_seq, theirs.ended_seq(1), theirs.cell_ending(1)) == (9, 8, 2)
-    assert theirs.waiting_slot(0, 9) == Slot(9, 3, 4)
+    assert theirs.waiting_slot(0, 9) == BoardSlot(9, 3, 4)
     mine.set_waiting(0, None)
     assert theirs.waiting_slot(0, 9) is None
 
@@ -101,7 +101,7 @@ def test_a_post_of_which_a_word_is_missing_is_none(boards: tuple[SharedBoard, Sh
     mine, theirs = boards
     for n in range(4):
         post(mine, 0, 7, 100 + n, line=50 + n)
-    old = Slot(7, 0, 1)
+    old = BoardSlot(7, 0, 1)
     words = mine._set_words(0)
     begin = next(at for at in range(8, len(words)) if words[at] == 7 << 32 | 1)
     before = words[begin : begin + 7].tolist()

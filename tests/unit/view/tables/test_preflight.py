@@ -6,15 +6,15 @@ import re
 from dataclasses import replace
 from html import unescape
 
-from mhnb.core.preflight_facts import Cell, Column, Finding, PreflightReport
+from mhnb.core.preflight_facts import Column, Finding, PreflightReport, ReportCell
 from mhnb.view.tables.reports import format_preflight_html, format_preflight_text
 
 _REPORT = PreflightReport(
     ("host0", "host1", "host2"),
     (
-        Column("login", {0: Cell("ok"), 1: Cell("ok"), 2: Cell("failed", "failure")}),
-        Column("jax", {0: Cell("0.10.2"), 1: Cell("0.10.2")}),
-        Column("name→address", {0: Cell("10.77.0.1"), 1: Cell("127.0.1.1", "warning")}),
+        Column("login", {0: ReportCell("ok"), 1: ReportCell("ok"), 2: ReportCell("failed", "failure")}),
+        Column("jax", {0: ReportCell("0.10.2"), 1: ReportCell("0.10.2")}),
+        Column("name→address", {0: ReportCell("10.77.0.1"), 1: ReportCell("127.0.1.1", "warning")}),
     ),
     (
         Finding("failure", "login", ("host2",), "host2: does not answer: <timed out>", "switch it on"),

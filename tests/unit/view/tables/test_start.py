@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from mhnb.types import PHASES
-from mhnb.view.tables import display
-from mhnb.view.tables.display import ProgressLine, StartDisplay
+from mhnb.view.tables import show
+from mhnb.view.tables.show import ProgressLine, StartDisplay
 from mhnb.view.tables.start import (
     RankStart,
     StartSnapshot,
@@ -25,7 +25,7 @@ from tests.support.view_samples import RecordingScreen, StrictPage
 @pytest.fixture(autouse=True)
 def nothing_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread would import what other tests take away."""
-    monkeypatch.setattr(display, "warm_up", lambda: None)
+    monkeypatch.setattr(show, "warm_up", lambda: None)
     # No test may depend on how long its own lines take.
     monkeypatch.setattr(StartDisplay, "_clock", staticmethod(lambda: 0.0))
 

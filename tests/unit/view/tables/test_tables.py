@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.view.tables.display import show_status, show_vars
+from mhnb.view.tables.show import show_status, show_vars
 from mhnb.view.tables.tables import (
     Status,
     StatusRow,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mhnb.cluster.files import HostSync, PipRun, SyncReport
-from mhnb.magics.hosts import format_pip_output, format_sync_report
+from mhnb.magics.files import format_pip_output, format_sync_report
 
 
 def test_hosts_that_were_brought_the_same_are_one_line() -> None:

@@ -12,8 +12,6 @@ from typing import Any
 from mhnb.core.guard.provenance import describe_provenance
 from mhnb.core.ranks import describe_ranks
 
-__all__ = ["CheckRow", "compare_leaves"]
-
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mhnb.core.guard.check import compare_leaves
+from mhnb.core.guard.value_check import compare_leaves
 
 
 def leaf(*boxes: tuple[str, str], path: str = "", kind: str = "f32[4]", **more: object) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.cluster.reports import check_call, merge_compiled, merge_launched
+from mhnb.cluster.sharding import check_call, merge_compiled, merge_launched
 from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
 from mhnb.sharding.hlo_collectives import HloCollective
 from mhnb.sharding.hlo_text import HloShape

@@ -12,7 +12,7 @@ from dataclasses import replace
 from html import escape
 from typing import Self
 
-from mhnb.core.guard.check import CheckRow
+from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.preflight_facts import PreflightReport
 from mhnb.sharding.report import Report
 from mhnb.view.html import new_uid, wrap_html
