@@ -8,8 +8,6 @@ from typing import TypeVar
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["describe_ranks", "format_ranks", "group_ranks", "parse_ranks", "pluralize", "resolve_ranks"]
-
 _K = TypeVar("_K")
 
 _PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")

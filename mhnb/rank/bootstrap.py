@@ -25,8 +25,6 @@ from mhnb.rank.network_abort import CollectiveSockets
 from mhnb.transport.addresses import wait_for_port
 from mhnb.types import Phase
 
-__all__ = ["Bootstrap", "Progress"]
-
 _HEARTBEAT_S = 60
 _LISTENER_WAIT_S = 5.0
 """How long a rank looks for the coordinator before JAX does."""

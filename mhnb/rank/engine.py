@@ -30,8 +30,6 @@ from mhnb.rank.host_setup import RankPaths, read_versions
 from mhnb.rank.requests.handlers import handle_request
 from mhnb.transport.client import TransportClient
 
-__all__ = ["RankEngine", "RankKernel", "serve"]
-
 _RECONNECT_INTERVAL_S = 0.5
 """How often a rank without a notebook tries to reach another."""
 

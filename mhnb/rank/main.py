@@ -20,8 +20,6 @@ from mhnb.system.processes import end_with_parent
 from mhnb.transport.client import TransportClient
 from mhnb.types import Phase
 
-__all__ = ["main", "run_rank"]
-
 _PARENT_POLL_S = 1.0
 
 

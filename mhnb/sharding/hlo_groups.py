@@ -15,8 +15,6 @@ from typing import TypeAlias
 
 from mhnb.errors import UnknownForm
 
-__all__ = ["Groups", "parse_groups", "parse_pairs"]
-
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Groups of positions in the device assignment."""
 

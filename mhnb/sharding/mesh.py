@@ -9,8 +9,6 @@ from math import prod
 from mhnb.errors import InvalidRequest
 from mhnb.types import DeviceRef
 
-__all__ = ["AxisReach", "MeshShape", "find_axis_reach", "format_axes", "parse_axes", "warn_cross_host_axes"]
-
 PER_LAYER_AXIS_NAMES = ("model", "tensor", "tp", "mp", "expert", "ep", "sequence", "seq", "sp", "context", "cp")
 """Common names for axes along which every layer communicates."""
 

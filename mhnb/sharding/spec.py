@@ -11,8 +11,6 @@ from typing import Any
 from mhnb.errors import AxisUsedTwice, Indivisible, InvalidRequest, ShardingError, SpecTooLong, UnknownAxis
 from mhnb.sharding.mesh import MeshShape
 
-__all__ = ["Spec", "check_spec", "count_parts", "format_spec", "parse_spec"]
-
 _UNCONSTRAINED = "UNCONSTRAINED"
 
 

@@ -1,1 +1,1 @@
-"""Services of the local machine: files, ports, processes, signals, GPUs, and encryption of messages to other machines."""
+"""Services of the local machine: processes, private files, run directories, capacity, and packaged resources."""

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["copy_notebooks", "find_lesson", "list_profiles", "notebooks_dir", "profile_dir"]
-
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 

@@ -12,8 +12,6 @@ from signal import SIGINT
 from types import FrameType
 from typing import Any, TypeAlias
 
-__all__ = ["Handler", "get_handler", "set_handler"]
-
 Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 """A function, SIG_DFL or SIG_IGN as a number, or None for a handler that was not set from Python and cannot be restored."""
 

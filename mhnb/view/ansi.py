@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TypeAlias
 
-__all__ = ["ansi_to_html", "strip_ansi"]
-
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*(?:[@-~]|$)|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~]|$)")
 _NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 

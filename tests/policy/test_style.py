@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.source import ROOT, Function, Module, functions, parse_module, read_package
+from tests.support.source import PACKAGE, ROOT, Function, Module, functions, parse_module, read_package
 
 FUNCTION_LINES = 60
 PARAMETERS = 6
@@ -232,6 +232,23 @@ def test_text_is_free_of(pattern: re.Pattern[str]) -> None:
 def test_a_word_is_found(pattern: re.Pattern[str], line: str) -> None:
     """The search for words sees them."""
     assert _hits(pattern, [("made-up", line)])
+
+
+def test_the_architecture_names_existing_files() -> None:
+    """Every path of a module that the architecture page names exists."""
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    paths = [path for path in re.findall(r"`([\w/]+\.py)`", text) if "/" in path]
+    assert len(paths) > 50
+    assert not [path for path in paths if not any((base / path).exists() for base in (ROOT, PACKAGE))]
+
+
+def test_the_glossary_is_short() -> None:
+    """The glossary has at most 40 entries, and CONTRIBUTING links to it."""
+    rows = re.findall(
+        r"^\| (?!word )[^-|]+ \|", (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert 20 < len(rows) <= 40
+    assert "(docs/concepts.md)" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def test_what_the_readme_shows_is_there() -> None:

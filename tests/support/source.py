@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -41,6 +42,7 @@ def parse_module(name: str, text: str, *, is_package: bool = False) -> Module:
     return Module(name, text, ast.parse(text), is_package)
 
 
+@cache
 def read_package(package: Path = PACKAGE) -> list[Module]:
     """Read every module of the package, in the order of their names."""
     found = []

@@ -15,19 +15,6 @@ from typing import Any, TypeAlias
 
 from mhnb.core.ranks import describe_ranks
 
-__all__ = [
-    "EQUAL_VALUES_HINT",
-    "HostDataMismatch",
-    "HostDataRow",
-    "INCOMPLETE",
-    "LAUNCH_INPUT",
-    "PROCESS_LOCAL_HINT",
-    "compare_host_data",
-    "format_gap",
-    "format_host_data",
-    "read_sample",
-]
-
 HostDataRow: TypeAlias = list[Any]
 """Arrays that a rank made of host data on one line: [line, ranks, place, kinds, boxes].
 

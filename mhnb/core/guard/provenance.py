@@ -15,26 +15,6 @@ from typing import Any, TypeAlias
 from mhnb.core.guard.host_data import EQUAL_VALUES_HINT, PROCESS_LOCAL_HINT, format_gap, read_sample
 from mhnb.core.ranks import describe_ranks, group_ranks
 
-__all__ = [
-    "ANY",
-    "HASH_MASK",
-    "HOST_DATA",
-    "InputRow",
-    "SHARDED_HOST_DATA",
-    "UNKNOWN",
-    "are_input_rows",
-    "combine_values",
-    "describe_divergence",
-    "describe_provenance",
-    "find_conflict",
-    "find_divergence",
-    "format_producer",
-    "format_uncompared",
-    "join_uncompared_blocks",
-    "uncompared_blocks",
-    "uncompared_positions",
-]
-
 InputRow: TypeAlias = list[Any]
 """An array of a launch that was refused, as on one rank: [value, cell that made it, kind, what made it, sample].
 

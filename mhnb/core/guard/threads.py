@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-__all__ = ["MAIN_THREAD", "UNKNOWN_THREAD", "format_thread", "kind_of", "number_thread"]
-
 UNKNOWN_THREAD = 0
 """A thread that was not started by Python code of a cell; it is not compared."""
 MAIN_THREAD = 1

@@ -47,8 +47,6 @@ from mhnb.transport.addresses import ACCEPT_PAUSE_S, RESOURCE_ERRNOS, max_unauth
 from mhnb.transport.framing import FrameDecoder, encode_frames
 from mhnb.transport.security import FrameWriter, make_frame_reader, make_frame_writer
 
-__all__ = ["AgreementServer", "listen", "main", "run_server"]
-
 _BUFFER_NBYTES = 1 << 16
 _UNAUTHENTICATED_NBYTES = 4096
 """The longest message of a peer that has not proved that it has the key."""

@@ -20,8 +20,6 @@ from mhnb.rank.guard.launch_recorder import LaunchRecorder
 from mhnb.rank.guard.provenance import copy_provenance, is_tagged
 from mhnb.rank.jax_private import hook_array_constructors, unwrap_array
 
-__all__ = ["install_array_hooks"]
-
 _HOST_VALUES = (np.ndarray, np.generic, bool, int, float, complex)
 _PMAP = "jax._src.pmap"
 """Arguments of pmap that are not mapped are each process's own: nothing guarantees that they are equal."""

@@ -12,8 +12,6 @@ import xxhash
 from mhnb.core.guard.host_data import INCOMPLETE
 from mhnb.core.guard.provenance import ANY, HASH_MASK
 
-__all__ = ["ArrayBytes", "DeferredHashes", "HashLabel", "HostArray", "RunningHash", "hash_bytes", "sample_of"]
-
 _MODULUS = 2**64
 _FACTOR = 0x9E3779B97F4A7C15
 _MOST_SAMPLES, _SAMPLE_SIZE = 1024, 32

@@ -39,8 +39,6 @@ from mhnb.rank.guard.provenance import (
     tag_array,
 )
 
-__all__ = ["HostDataRecorder", "SharedBoxes", "find_shared_boxes", "merge_boxes"]
-
 ShardSource: TypeAlias = Callable[[Any, Any], Any]
 _WHOLE_BOX = "whole"
 _NO_LABEL = HashLabel()

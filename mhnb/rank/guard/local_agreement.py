@@ -33,20 +33,6 @@ from mhnb.core.guard.programs import find_differences, unpack_outline
 from mhnb.core.guard.threads import kind_of
 from mhnb.rank.guard.shared_board import BoardSlot, Entry, SharedBoard, yield_core
 
-__all__ = [
-    "AgreementBackend",
-    "CELL_ENDED",
-    "FAST_POLLS",
-    "INTERRUPTED",
-    "LONG_SLEEP_S",
-    "LocalAgreement",
-    "Participant",
-    "SHORT_SLEEP_POLLS",
-    "back_off",
-    "mark_rank_lost",
-    "retry_through_signals",
-]
-
 _Result = TypeVar("_Result")
 
 FAST_POLLS = 70

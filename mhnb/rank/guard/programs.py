@@ -21,19 +21,6 @@ from mhnb.core.guard.programs import CALLBACK_PREFIX
 from mhnb.errors import InvalidRequest
 from mhnb.rank.guard.launch_recorder import LaunchRecorder
 
-__all__ = [
-    "CompiledProgram",
-    "canonicalize_module",
-    "check_may_launch",
-    "describe_callable",
-    "find_launched_programs",
-    "find_meshes",
-    "forbid_launches",
-    "format_program_name",
-    "optimised_texts",
-    "ranks_of_devices",
-]
-
 _SHOWN_TYPES = 4
 _MESH_LINE = re.compile(r"^ *sdy\.mesh .*$", re.MULTILINE)
 _POINTERS = re.compile(

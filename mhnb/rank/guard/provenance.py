@@ -32,26 +32,6 @@ from mhnb.core.guard.provenance import (
 )
 from mhnb.core.variables import format_array
 
-__all__ = [
-    "ATTRIBUTE",
-    "NOT_GUARDED",
-    "OutputProvenance",
-    "Producer",
-    "Tag",
-    "UNTAGGED",
-    "UncomparedArrays",
-    "combine_tags",
-    "copy_provenance",
-    "describe_inputs",
-    "for_collective",
-    "for_local",
-    "is_tagged",
-    "read_provenance",
-    "read_tags",
-    "tag_array",
-    "tag_outputs",
-]
-
 ATTRIBUTE = "_mhnb_tag"
 """Attribute of an array: it goes where the array goes, and ends with it."""
 PENDING = "_mhnb_pending"

@@ -42,15 +42,6 @@ from mhnb.transport.framing import FrameDecoder, encode_frames
 from mhnb.transport.security import make_frame_reader, make_frame_writer
 from mhnb.types import Frame
 
-__all__ = [
-    "RemoteAgreement",
-    "connect_agreement",
-    "connect_to_board",
-    "open_interrupt_flag",
-    "set_keep_alive",
-    "signer_names",
-]
-
 _CONNECT_LIMIT_S, _ATTEMPT_S, _RETRY_S = 110.0, 10.0, 0.1
 """How long the board's host may take to listen, less than a start may take; one attempt; and the time between two attempts."""
 _POLL_S = 0.02

@@ -35,8 +35,6 @@ from typing import Any, NamedTuple
 
 from mhnb.system.private_files import open_private, touch_private
 
-__all__ = ["Entry", "InterruptFlag", "SharedBoard", "BoardSlot", "create_board", "create_interrupt_flag", "yield_core"]
-
 _MAGIC = 0x6D686E6204
 _INTERRUPT, _SET_COUNT, _CLOSE_COUNT, _PROCESS_COUNT = 1, 2, 3, 4
 _RANK_WORDS = 8

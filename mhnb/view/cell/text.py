@@ -43,8 +43,6 @@ from mhnb.view.cell.summary import Block, CellSummary, format_noise_label, summa
 from mhnb.view.html import RankLocations
 from mhnb.view.mime import output_to_text
 
-__all__ = ["MAX_TEXT_NBYTES", "format_cell_text", "format_failure_lines", "format_trace_label", "format_waited"]
-
 MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""
 _MAX_EQUAL_LINES = 3
