@@ -17,7 +17,7 @@ from tests.support.source import ROOT
 from tests.system.hosts import hostnet
 
 _MADE_UP_PARTS = """
-from tests import parts
+from tests.support import parts
 parts.PARTS.update(here=lambda: None, gone=lambda: "it is made up", unused=lambda: None)
 """
 _MADE_UP_TESTS = """

@@ -14,9 +14,9 @@ from mhnb.core.state import interrupt
 __all__ = ["agrees_late", "frees_soon", "kills_soon", "patience", "write_patience"]
 
 _FREE_S, _KILL_S, _AGREE_S = 20.0, 90.0, 20.0
-_IN_KERNELS = f"""from mhnb.core.life import ladder as _ladder
-_ladder.INTERRUPT_KILL_S = {_KILL_S}
-del _ladder
+_IN_KERNELS = f"""from mhnb.core.state import interrupt as _interrupt
+_interrupt.INTERRUPT_KILL_S = {_KILL_S}
+del _interrupt
 """
 _OWN_FREE_S, _OWN_KILL_S = interrupt.INTERRUPT_DISCONNECT_S, interrupt.INTERRUPT_KILL_S
 

@@ -103,7 +103,7 @@ _HASTY = """
 import os, signal, sys
 from pathlib import Path
 from mhnb.core.messages import HostSpec, parse_hostspec
-from mhnb.rank import host
+from mhnb.rank import supervisor as host
 spec = parse_hostspec(sys.stdin.readline())
 supervisor = host.Supervisor(spec, os.getppid(), lambda: 0.0)
 child = os.fork()

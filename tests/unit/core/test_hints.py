@@ -206,7 +206,7 @@ def test_hints_are_sentences() -> None:
 
 def test_hints_name_verbs_that_exist() -> None:
     """A cure sends nobody to a verb that this version lacks."""
-    named = set(re.findall(r"%mhjax (\w+)", (PACKAGE / "core" / "explain" / "cures.py").read_text()))
+    named = set(re.findall(r"%mhjax (\w+)", (PACKAGE / "core" / "hints.py").read_text()))
     assert {"pull", "restart", "start"} <= named
     assert named <= COMMANDS.keys()
 

@@ -14,8 +14,8 @@ from mhnb.launchers.watchdog import KEEP_MARKER, watchdog_command
 from tests.support.lab import wait_until
 
 _QUICK = (
-    "import sys, os; from mhnb.launch import lifeline; "
-    "lifeline._GRACE_S, lifeline._KILL_S = float(sys.argv.pop(1)), float(sys.argv.pop(1)); os._exit(lifeline.main())"
+    "import sys, os; from mhnb.launchers import watchdog; "
+    "watchdog._GRACE_S, watchdog._KILL_S = float(sys.argv.pop(1)), float(sys.argv.pop(1)); os._exit(watchdog.main())"
 )
 _PATIENT_S = 60.0
 """Where a command is to end by itself first, however loaded the machine is."""

@@ -405,7 +405,7 @@ _BARE = """
 import jax
 from jax._src import pjit, xla_bridge
 from jax._src.interpreters import pxla
-from mhnb.rank import jaxhooks
+from mhnb.rank import jax_private as jaxhooks
 from mhnb.rank.guard.launch_recorder import LaunchRecorder
 names = [(pxla.UnloadedMeshExecutable, "load"), (pxla.UnloadedMeshExecutable, "from_hlo")]
 before = [owner.__dict__[name] for owner, name in names]
@@ -449,8 +449,8 @@ def test_a_second_install_changes_the_recorder_only() -> None:
 def test_initialize_finds_the_offered_cluster() -> None:
     """After `register_cluster_env`, `jax.distributed.initialize()` needs no arguments, also inside another cluster's job."""
     program = (
-        "import jax\nfrom mhnb.rank import jaxseams\n"
-        f"jaxseams.register_cluster_env(dict(coordinator_address='127.0.0.1:{find_free_port()}', num_processes=1, process_id=0))\n"
+        "import jax\nfrom mhnb.rank import jax_private\n"
+        f"jax_private.register_cluster_env(dict(coordinator_address='127.0.0.1:{find_free_port()}', num_processes=1, process_id=0))\n"
         "jax.distributed.initialize()\nprint(jax.process_count(), jax.distributed.is_initialized())"
     )
     slurm = {"SLURM_JOB_ID": "1", "SLURM_STEP_NODELIST": "nowhere", "SLURM_NTASKS": "9", "SLURM_PROCID": "8"}

@@ -803,15 +803,15 @@ def test_interrupt_that_is_caught(rank: CellProcess) -> None:
 
 HANDLES = """
 import os, time
-from mhnb.rank.cell import taken
-taken._SAME_INTERRUPT_S = 1000.0
+from mhnb.rank.execution import interrupts
+interrupts._SAME_INTERRUPT_S = 1000.0
 print("started")
 try:
     while True: time.sleep(0.01)
 except KeyboardInterrupt:
     print("saving")
     while not os.path.exists(flag): time.sleep(0.01)
-    taken._SAME_INTERRUPT_S = 0.0
+    interrupts._SAME_INTERRUPT_S = 0.0
     print("still saving")
     while True: time.sleep(0.01)
 """
@@ -843,8 +843,8 @@ def test_after_an_interrupt_that_went_nowhere_the_next_one_counts(own_rank: Cell
     """Python drops what a finalizer raises: the next one is to end the cell, however soon it comes."""
     source = """
 import time
-from mhnb.rank.cell import taken
-taken._SAME_INTERRUPT_S = 1000.0
+from mhnb.rank.execution import interrupts
+interrupts._SAME_INTERRUPT_S = 1000.0
 class Closes:
     def __del__(self):
         print("started")

@@ -8,7 +8,7 @@ module @jit_run attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1
   } loc(#loc)
 } loc(#loc)
 #loc = loc(unknown)
-#loc2 = loc("tests/sharding/programs.py":193:15 to :23)
+#loc2 = loc("tests/unit/sharding/programs.py":193:15 to :23)
 #loc3 = loc("tests/sharding/record.py":29:18 to :37)
 #loc4 = loc("tests/sharding/record.py":46:13 to :31)
 #loc5 = loc("<frozen runpy>":88:4 to :27)

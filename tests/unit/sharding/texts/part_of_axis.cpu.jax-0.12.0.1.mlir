@@ -22,7 +22,7 @@ module @jit_run attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1
 #loc3 = loc("tests/sharding/record.py":46:13 to :31)
 #loc4 = loc("<frozen runpy>":88:4 to :27)
 #loc5 = loc("<frozen runpy>":198:11 to 199:42)
-#loc7 = loc("tests/sharding/programs.py":140:15 to :79)
+#loc7 = loc("tests/unit/sharding/programs.py":140:15 to :79)
 #loc9 = loc("main"(#loc2))
 #loc10 = loc("<module>"(#loc3))
 #loc11 = loc("_run_code"(#loc4))

@@ -34,7 +34,7 @@ module @jit_sums attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
 #loc5 = loc("tests/sharding/record.py":46:13 to :31)
 #loc6 = loc("<frozen runpy>":88:4 to :27)
 #loc7 = loc("<frozen runpy>":198:11 to 199:42)
-#loc9 = loc("tests/sharding/programs.py":112:15 to :37)
+#loc9 = loc("tests/unit/sharding/programs.py":112:15 to :37)
 #loc11 = loc("main"(#loc4))
 #loc12 = loc("<module>"(#loc5))
 #loc13 = loc("_run_code"(#loc6))

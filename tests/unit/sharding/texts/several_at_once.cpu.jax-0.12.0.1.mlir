@@ -31,7 +31,7 @@ module @jit_sums attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
   } loc(#loc)
 } loc(#loc)
 #loc = loc(unknown)
-#loc1 = loc("tests/sharding/programs.py":112:15 to :37)
+#loc1 = loc("tests/unit/sharding/programs.py":112:15 to :37)
 #loc5 = loc("tests/sharding/record.py":29:18 to :37)
 #loc6 = loc("tests/sharding/record.py":46:13 to :31)
 #loc7 = loc("<frozen runpy>":88:4 to :27)
