@@ -1,4 +1,4 @@
-"""Real ranks for the tests of this folder."""
+"""Fixtures with real ranks for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["agrees_late", "frees_soon", "kills_soon", "patience"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here starts ranks."""
+    """Mark every test of this folder with `ranks`, because all of them start ranks."""
     for item in items:
         if "tests/integration/ranks/" in str(item.path).replace("\\", "/"):
             item.add_marker(pytest.mark.ranks)
 
 
 def every_pid(cluster: Cluster) -> list[int]:
-    """Supervisor, hub and ranks."""
+    """Return the pids of the supervisor, the hub and the ranks."""
     pids = [cluster.supervisor_pid, cluster.hub_pid, *(rank.pid for rank in cluster.ranks)]
     return [pid for pid in pids if pid is not None]
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -44,7 +44,7 @@ def _find(pid: int) -> psutil.Process | None:
 
 
 def wait_gone(pids: list[int], timeout_s: float = 60.0) -> list[int]:
-    """Wait until processes are gone; return those that are not."""
+    """Wait until processes have ended; return the pids of those that have not."""
     there = [process for pid in pids if is_running(pid) and (process := _find(pid)) is not None]
     _, left = psutil.wait_procs(there, timeout=timeout_s)
     return [process.pid for process in left if is_running(process.pid)]
@@ -52,7 +52,7 @@ def wait_gone(pids: list[int], timeout_s: float = 60.0) -> list[int]:
 
 @pytest.fixture(scope="session")
 def ever_shared() -> Iterator[list[Cluster]]:
-    """The shared cluster, last; before it those that a test has spoilt."""
+    """The shared cluster, as the last item; a test did not leave the earlier ones clean."""
     made = [manager.start(4, 2, name="shared")]
     made[0].run("import jax").check()
     yield made
@@ -63,7 +63,10 @@ def ever_shared() -> Iterator[list[Cluster]]:
 
 @pytest.fixture
 def shared(ever_shared: list[Cluster]) -> Cluster:
-    """One cluster of 4 x 2 for tests that leave it clean. Where one has not, it has failed for that, and the next gets another."""
+    """One cluster of 4 ranks with 2 devices each, for tests that leave it clean.
+
+    A test that does not leave it clean fails for that reason, and the next test gets a restarted cluster.
+    """
     if ever_shared[-1].state != "clean":
         ever_shared.append(ever_shared[-1].restart())
         ever_shared[-1].run("import jax").check()
@@ -72,7 +75,10 @@ def shared(ever_shared: list[Cluster]) -> Cluster:
 
 @pytest.fixture
 def cluster(shared: Cluster) -> Iterator[Cluster]:
-    """The shared cluster, clean before and after, with no other test's names; none of its cells is in the first cell's note."""
+    """The shared cluster, clean before and after the test, and without variables of other tests.
+
+    A cell runs before the test, so that the note of the test's first cell does not mention a cell of another test.
+    """
     assert shared.state == "clean", shared.reason
     shared.run("%reset -f").check()
     shared.run("import jax").check()
@@ -82,7 +88,7 @@ def cluster(shared: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def fresh(leftovers: None) -> Iterator[Callable[..., Cluster]]:
-    """Start a cluster for one test alone; afterwards none of its processes may be left."""
+    """Start a cluster for one test only; no process of it may remain afterwards."""
     started: list[Cluster] = []
     pids: list[int] = []
 

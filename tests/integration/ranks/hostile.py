@@ -1,6 +1,6 @@
-"""Hostile cells: pieces of code that break outputs, errors, threads, signals, files and the interpreter's own parts.
+"""Hostile cells: code that breaks outputs, errors, threads, signals, files and parts of the interpreter.
 
-A cell is made of up to three pieces, drawn with a seed; the last may raise, hang, or end its process.
+A cell consists of up to three pieces, drawn with a seed; the last may raise, hang, or end its process.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ FAMILIES: tuple[Family, ...] = ("outputs", "errors", "threads", "signals", "clos
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a hostile cell. `$n` in its code is a number below 1,000, `$tag` names the cell."""
+    """A piece of a hostile cell. In its code, `$n` is a number below 1,000 and `$tag` names the cell."""
 
     name: str
     family: Family
     code: str
     raises: str = ""
-    """Class name of the error that it raises; empty where it ends well."""
+    """Class name of the error that it raises; empty if it succeeds."""
     ends: tuple[Outcome, ...] = ("ok",)
     """How the cell may end on a rank that runs the piece."""
     timeout_s: float | None = None
-    """Of a piece that does not end by itself."""
+    """The cell's timeout, for a piece that does not end by itself."""
     undo: str = ""
-    """Takes back what the user sees of the piece in the next cell, as the user would have to."""
+    """Code for the next cell that reverts what the user sees of the piece, as the user would have to."""
     spoils: bool = False
-    """Other pieces of the same cell may fail behind it."""
+    """Whether later pieces of the same cell may fail because of this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostileCell:
-    """A cell, and what must come of it."""
+    """A cell, and its expected results."""
 
     tag: str
     source: str
     pieces: tuple[str, ...]
     families: frozenset[Family]
     raises: tuple[str, ...]
-    """By rank: the error's class name; empty where the rank ends well."""
+    """Class name of the error on each rank; empty if the rank succeeds."""
     ends: tuple[tuple[Outcome, ...], ...]
-    """By rank: how the cell may end there."""
+    """How the cell may end on each rank."""
     timeout_s: float | None
     undo: str
 
@@ -401,7 +401,7 @@ PIECES: tuple[Piece, ...] = (
         "import io, sys\nkept, sys.stdout = sys.stdout, io.StringIO()\nprint('into the void')\nsys.stdout = kept",
     ),
     Piece("stderr closed", "closes", "import sys; sys.stderr.close()"),
-    # A cell before may have closed them.
+    # An earlier cell may have closed them.
     Piece(
         "descriptors closed",
         "closes",
@@ -495,7 +495,7 @@ PIECES: tuple[Piece, ...] = (
         "import rich.traceback\n"
         "shows_ = {n: v for n, v in vars(get_ipython()).items() if 'showtraceback' in n or 'showsyntaxerror' in n}\n"
         "_ = rich.traceback.install()",
-        # What the shell has of itself, and not of its class, is what was put there.
+        # Attributes of the shell itself, as opposed to its class, are those that were installed.
         undo="for name_ in ('_showtraceback', 'showtraceback', 'showsyntaxerror'):\n"
         "    vars(get_ipython()).pop(name_, None)\n"
         "vars(get_ipython()).update(shows_)",
@@ -536,7 +536,7 @@ def make_cell(rng: random.Random, tag: str, ranks: int = 2) -> HostileCell:
     lasting = sorted(rng.sample([piece for piece in PIECES if not piece.raises], rng.randrange(3)), key=_order)
     ending = rng.choice([piece for piece in PIECES if piece.raises]) if not lasting or rng.random() < 0.5 else None
     if ending and ending.name == "a cycle of causes":
-        # rich itself follows the circle without an end.
+        # rich itself follows the cycle endlessly.
         lasting = [piece for piece in lasting if piece.name != "rich tracebacks"]
     chosen = [*lasting, ending] if ending else lasting
     raises, ends = [""] * ranks, [_OK] * ranks
@@ -569,7 +569,7 @@ _OK: tuple[Outcome, ...] = ("ok",)
 
 
 def _order(piece: Piece) -> int:
-    # What closes or replaces something comes after what may need it.
+    # A piece that closes or replaces something comes after the pieces that may need it.
     return ("outputs", "threads", "signals", "errors", "closes", "patches").index(piece.family)
 
 

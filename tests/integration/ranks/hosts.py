@@ -1,6 +1,6 @@
-"""Clusters whose ranks live on several hosts, each with a supervisor and a run directory of its own, all on this machine.
+"""Clusters whose ranks run on several simulated hosts, each with its own supervisor and run directory, all on this machine.
 
-What the hosts share is what machines share: the network, and the files by which ranks find the hub.
+The hosts share what real hosts share: the network, and the files by which ranks find the hub.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class HostsCluster(Cluster):
     """A cluster on several hosts.
 
     Args:
-        hosts: the ranks of each, the first host's first.
-        devices: CPU devices a rank.
-        way: what stands between a host and the board: given its number and the board's URL, the URL it shall use.
+        hosts: the ranks of each host, the first host's first.
+        devices: CPU devices per rank.
+        way: maps a host's number and the board's URL to the URL that this host uses to reach the board.
         **options: fields of StartOptions.
     """
 
@@ -74,13 +74,13 @@ class HostsCluster(Cluster):
 
     @property
     def pids(self) -> list[int]:
-        """Every process: supervisors, hub and ranks."""
+        """Pids of all processes: supervisors, hub and ranks."""
         found = [*(host.pid for host in self.launched), self.hub_pid, *(rank.pid for rank in self.ranks)]
         return [pid for pid in found if pid is not None]
 
 
 class Wire:
-    """A TCP connection that can be cut: listens at `url` and passes on what comes, both ways."""
+    """A TCP proxy that can be cut: it listens at `url` and forwards data in both directions."""
 
     def __init__(self, beyond: str) -> None:
         address, _, port = beyond.removeprefix("tcp:").rpartition(":")
@@ -99,7 +99,7 @@ class Wire:
             try:
                 far = socket.create_connection(self._beyond)
             except ConnectionRefusedError:
-                # The board's host still starts: the rank tries again.
+                # The host of the board is still starting, so the rank tries again.
                 near.close()
                 continue
             self._ends += [near, far]
@@ -107,13 +107,13 @@ class Wire:
                 threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
 
     def cut(self) -> None:
-        """Cut every connection, and take no new one."""
+        """Close every connection, and accept no new one."""
         self._listener.close()
         for end in self._ends:
             try:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError as error:
-                # The other end was quicker.
+                # The other end has closed it already.
                 print(f"cut: {error}")
             end.close()
 
@@ -124,5 +124,5 @@ def _pass_on(one: socket.socket, other: socket.socket) -> None:
             other.sendall(data)
         other.shutdown(socket.SHUT_WR)
     except OSError as error:
-        # Cut, or the other end is gone.
+        # The connection was cut, or the other end has closed it.
         print(f"wire: {error}")

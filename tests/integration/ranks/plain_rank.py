@@ -1,7 +1,7 @@
-"""One of N plain processes: `python plain_rank.py RANK COUNT PORT FOLDER PROGRAM...`, as a user without mhnb runs them.
+"""One of N plain processes, as a user without mhnb runs them: `python plain_rank.py RANK COUNT PORT FOLDER PROGRAM...`.
 
-Runs each program cell by cell in a namespace of its own and leaves what every cell printed, and the repr of its last
-expression, in `FOLDER/RANK.json`.
+It runs each program cell by cell in its own namespace. It writes what every cell printed, and the repr of its last
+expression, to `FOLDER/RANK.json`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ PROGRAMS = Path(__file__).with_name("programs")
 
 
 def cells_of(program: str) -> list[str]:
-    """The cells of a program; what stands before the first `# %%` is about the file."""
+    """Return the cells of a program, without the text before the first `# %%`, which describes the file."""
     return re.split(r"^# %%\n", (PROGRAMS / f"{program}.py").read_text(), flags=re.MULTILINE)[1:]
 
 
 def run_cell(source: str, scope: dict[str, Any]) -> str | None:
-    """Run a cell and give the repr of its last expression; None if there is none, or it has no value."""
+    """Run a cell and return the repr of its last expression, or None if it has none or its value is None."""
     tree, kept = ast.parse(source), ast.parse("_ = None")
     last, assignment = tree.body[-1], kept.body[0]
     if isinstance(last, ast.Expr) and isinstance(assignment, ast.Assign):
@@ -38,7 +38,7 @@ def run_cell(source: str, scope: dict[str, Any]) -> str | None:
 
 
 def run_program(program: str) -> list[dict[str, str | None]]:
-    """Run all cells in order."""
+    """Run all cells in order, and return the output and value of each."""
     import jax
 
     scope: dict[str, Any] = {"__name__": "__main__"}
@@ -46,14 +46,14 @@ def run_program(program: str) -> list[dict[str, str | None]]:
     for source in cells_of(program):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             text = run_cell(source, scope)
-            # Prints from compiled code come when they like: they belong to their cell, as on a cluster.
+            # Compiled code may print at any time. Wait for it, so that its output belongs to its cell, as on a cluster.
             jax.effects_barrier()
         said.append({"stdout": out.getvalue(), "text": text})
     return said
 
 
 def main(rank: str, count: str, port: str, folder: str, *programs: str) -> None:
-    """Be one process of `count`."""
+    """Run as one of `count` processes."""
     import jax
 
     jax.distributed.initialize(f"127.0.0.1:{port}", int(count), int(rank), cluster_detection_method="deactivate")

@@ -1,4 +1,4 @@
-"""Saving a sharded state: each process writes its own shards, and a new state is made from the files."""
+"""Save a sharded state: each process writes its own shards, and a new state is built from the files."""
 
 # Cells, as they are pasted into a notebook:
 # ruff: noqa: D103
@@ -52,7 +52,7 @@ embed = jax.make_array_from_single_device_arrays((8, 4), shardings["embed"], pie
 bool(jnp.array_equal(embed, state["embed"]))
 
 # %%
-# Rank 0 alone writes what is the same everywhere; all learn how large it is.
+# Only rank 0 writes the array that is the same on all ranks; all ranks learn the size of its file.
 size = 0
 if rank == 0:
     whole = path.with_name("scale.npy")

@@ -1,3 +1,3 @@
-"""The programs here are run by test_programs.py, never imported: they begin collectives."""
+"""Keep pytest from importing the programs here, because they run collectives; test_programs.py runs them."""
 
 collect_ignore_glob = ["*.py"]

@@ -1,4 +1,4 @@
-"""Explicit sharding: the mesh in context, shardings in types, and the errors that say what is ambiguous."""
+"""Explicit sharding: the mesh in context, shardings in types, and the errors for ambiguous shardings."""
 
 # Cells, as they are pasted into a notebook:
 # ruff: noqa: BLE001, B018, D103

@@ -1,4 +1,4 @@
-"""What a newcomer types first: who am I, whose devices, one sharded array, one global sum."""
+"""What a newcomer types first: the process index, the devices, one sharded array, one global sum."""
 
 # Cells, as they are pasted into a notebook:
 # ruff: noqa: B018
@@ -44,7 +44,7 @@ if jax.process_index() == 0:
 bool((np.asarray(whole) == table).all())
 
 # %%
-# Said once, by the rank that may say it; computed by all.
+# All ranks compute it, and one rank prints it.
 mean = whole.mean(axis=0)
 if jax.process_index() == 3:
     print("rank 3 says", mean)

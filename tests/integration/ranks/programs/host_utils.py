@@ -1,4 +1,4 @@
-"""multihost_utils: gather, broadcast, barriers and agreement; what each process knows, told to all."""
+"""multihost_utils: gather, broadcast, barriers and agreement, so that all processes learn what each one knows."""
 
 # Cells, as they are pasted into a notebook:
 # ruff: noqa: B018

@@ -71,7 +71,7 @@ print(f"{old.sum():.4f}", kept.is_deleted())
 [float(v) for v in jax.jit(lambda x: (x.min(), x.max()))(kept)]
 
 # %%
-# A program without any collective, and one on local devices alone, beside the global ones.
+# A program without any collective, and one on local devices only, next to the global ones.
 doubled = jax.jit(lambda x: 2 * x)(c)
 mine = jax.jit(lambda x: x.sum())(jnp.arange(jax.process_index() + 3))
 print(int(mine), doubled.sharding.spec)

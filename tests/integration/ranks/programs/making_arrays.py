@@ -1,4 +1,4 @@
-"""The ways to make a global array from what each process has, and to take it apart again."""
+"""The ways to make a global array from the data of each process, and to take it apart again."""
 
 # Cells, as they are pasted into a notebook:
 # ruff: noqa: B018, D103

@@ -1,4 +1,4 @@
-"""The old way, which half of the tutorials still show: pmap, psum, and a train step with pmean."""
+"""The old API, which half of the tutorials still show: pmap, psum, and a train step with pmean."""
 
 # Cells, as they are pasted into a notebook:
 # ruff: noqa: D103

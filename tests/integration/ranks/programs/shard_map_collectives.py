@@ -1,4 +1,4 @@
-"""Every collective of shard_map, on a line of devices and on a grid."""
+"""Every collective of shard_map, on a one-dimensional and a two-dimensional mesh."""
 
 # Cells, as they are pasted into a notebook:
 # ruff: noqa: B018, D103

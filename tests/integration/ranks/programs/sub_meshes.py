@@ -1,4 +1,4 @@
-"""Two halves of the machine at different work, a pipeline's stages, and work for one rank alone."""
+"""Two halves of the devices with different work, the stages of a pipeline, and work for one rank only."""
 
 # Cells, as they are pasted into a notebook:
 # ruff: noqa: B018
@@ -17,7 +17,7 @@ member = low if rank < 2 else high
 "low" if member is low else "high"
 
 # %%
-# Only the members make the array and the launches, and the halves launch different programs, unequally often.
+# Only the members make the array and launch programs. The halves launch different programs, and not equally often.
 x = jax.make_array_from_callback((4,), NamedSharding(member, P("i")), lambda i: np.arange(4.0, dtype=np.float32)[i])
 if member is low:
     for turn in range(7):
@@ -27,7 +27,7 @@ else:
     print("high", float(jax.jit(lambda v: jnp.prod(v + 1))(x)))
 
 # %%
-# Every rank asks for all of it; those without devices get an array without data.
+# Every rank requests all of it; ranks without devices of that mesh get an array without data.
 half = jax.device_put(np.arange(16).reshape(8, 2), NamedSharding(high, P("i")))
 print(rank, len(half.addressable_shards), [s.data.tolist() for s in half.addressable_shards])
 result = jnp.sum(half)
@@ -42,7 +42,7 @@ joint = jax.device_put(np.ones(8, np.float32), NamedSharding(everyone, P("all"))
 float(joint.sum())
 
 # %%
-# Columns of the grid cut across the ranks: two overlapping families of groups, in one program.
+# The columns of the grid span the ranks: two overlapping families of groups, in one program.
 grid = Mesh(np.array(devices).reshape(4, 2), ("host", "chip"))
 y = jax.device_put(np.arange(8, dtype=np.float32).reshape(4, 2), NamedSharding(grid, P("host", "chip")))
 down = jax.jit(
@@ -54,7 +54,7 @@ across = jax.jit(
 [s.data.tolist() for s in down(y).addressable_shards], [s.data.tolist() for s in across(y).addressable_shards]
 
 # %%
-# One mesh per chip, so that every rank is in two groups; each group sums on its own.
+# One mesh per chip, so that every rank is in two groups; each group computes its own sum.
 for chip in range(2):
     column = Mesh(np.array(devices).reshape(4, 2)[:, chip], ("host",))
     z = jax.device_put(np.arange(4, dtype=np.float32) + 10 * chip, NamedSharding(column, P("host")))

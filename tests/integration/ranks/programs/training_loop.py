@@ -1,4 +1,4 @@
-"""A training loop: sharded batches, replicated parameters, momentum, donation, prints from inside, no waiting."""
+"""A training loop: sharded batches, replicated parameters, momentum, donation, prints from compiled code, no waiting."""
 
 # Cells, as they are pasted into a notebook:
 # ruff: noqa: D103
@@ -73,7 +73,7 @@ for _ in range(2):
     talkative(params, *load()).block_until_ready()
 
 # %%
-# A cell that ends while its last steps are still under way.
+# A cell that ends while its last steps still run.
 for _ in range(60):
     params, momentum, loss = step(params, momentum, *load())
 
@@ -83,7 +83,7 @@ per_device = jax.jit(jax.shard_map(lambda v: v.sum()[None], mesh=mesh, in_specs=
 [round(float(s.data[0]), 4) for s in per_device(load()[0]).addressable_shards]
 
 # %%
-# 300 sums that nobody waits for, each on the last one's result.
+# 300 sums without waiting, each on the result of the previous one.
 add = jax.jit(lambda t: t * 0.5 + t.mean(), out_shardings=rows)
 t = jax.device_put(np.arange(8, dtype=np.float32), rows)
 for _ in range(300):
