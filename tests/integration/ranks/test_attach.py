@@ -1,4 +1,4 @@
-"""A kept cluster outlives its notebook, and another one takes it over: state, journal and guard with it."""
+"""A detachable cluster outlives its notebook, and another notebook attaches to it with its state, journal and guard."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SUM = "import jax, jax.numpy as jnp\nfrom jax.experimental import multihost_util
 
 @contextmanager
 def notebook(before: str = "", then: str = "sys.stdin.read()") -> Iterator[subprocess.Popen[str]]:
-    """Another notebook's process, with a kept cluster; killed at the end, and what it kept is stopped."""
+    """Run a process that owns a detachable cluster, as another notebook would; kill the process at the end."""
     code = OWNER.format(before=before, then=then)
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as owner:
@@ -57,7 +57,7 @@ def notebook(before: str = "", then: str = "sys.stdin.read()") -> Iterator[subpr
 
 @pytest.fixture
 def attach(leftovers: None) -> Iterator[Callable[..., Cluster]]:
-    """Take a cluster over; whatever is left of it is ended afterwards."""
+    """Attach to a cluster; everything that remains of it is ended afterwards."""
     taken: list[Cluster] = []
 
     def take(name: str | None = "kept") -> Cluster:
@@ -65,7 +65,7 @@ def attach(leftovers: None) -> Iterator[Callable[..., Cluster]]:
         return taken[-1]
 
     yield take
-    # Also what a test that failed has left: the next ones would meet it.
+    # Also end what a failed test has not ended, because the next tests would meet it.
     for cluster in [*taken, *(cluster for cluster in manager.all_clusters() if cluster.name == "kept")]:
         pids = every_pid(cluster)
         cluster.stop()
@@ -77,7 +77,7 @@ def attach(leftovers: None) -> Iterator[Callable[..., Cluster]]:
 
 
 def test_a_killed_notebooks_cluster_goes_on(attach: Callable[..., Cluster]) -> None:
-    """Variables are there, cells count on, the guard guards, and the journal is the same one."""
+    """A cluster whose notebook was killed keeps its variables, cell numbers, guard and journal."""
     with notebook("cluster.run('x = 41').check(); cluster.run('1/0')") as owner:
         owner.kill()
         owner.wait()
@@ -96,7 +96,7 @@ def test_a_killed_notebooks_cluster_goes_on(attach: Callable[..., Cluster]) -> N
 
 
 def test_only_one_notebook_drives(attach: Callable[..., Cluster]) -> None:
-    """The second one is told who does; when that one is gone it may."""
+    """A second notebook is refused with the owner's pid, and can attach once the owner has ended."""
     with notebook() as owner:
         with pytest.raises(NotDriver, match=f"driven by the notebook with pid {owner.pid}") as refused:
             attach()
@@ -111,7 +111,7 @@ def test_only_one_notebook_drives(attach: Callable[..., Cluster]) -> None:
 
 
 def test_a_cell_that_ran_meanwhile_is_judged(attach: Callable[..., Cluster]) -> None:
-    """Its notebook was killed in it, its launches differed: nobody else could say so."""
+    """Attaching taints the cluster if the launches of a cell differed after its notebook was killed."""
     before = f"cluster.run({SUM!r}).check(); going = cluster.submit({_LATE!r}, guard='parity')"
     with notebook(before) as owner:
         owner.kill()
@@ -137,12 +137,12 @@ print(float(jax.jit((jnp.max, jnp.sum)[jax.process_index()])(x)))
 
 
 def until(go: Path, rest: str) -> str:
-    """Give a cell that goes on with the rest once that file is there."""
+    """Return a cell that runs `rest` once the file `go` exists."""
     return f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n{rest}"
 
 
 def attach_after(owner: subprocess.Popen[str], go: Path, attach: Callable[..., Cluster]) -> Cluster:
-    """Kill a notebook in a cell, let the cell end, and take the cluster over."""
+    """Kill a notebook during a cell, let the cell end, and attach to the cluster."""
     owner.kill()
     owner.wait()
     go.touch()
@@ -152,7 +152,10 @@ def attach_after(owner: subprocess.Popen[str], go: Path, attach: Callable[..., C
 def test_a_cell_that_ended_unseen_is_told_of_and_comes_back(
     attach: Callable[..., Cluster], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """It is in the journal as any other: a replay without it would give other values, and nobody would know."""
+    """A cell that ended without its notebook is reported and is in the journal like any other.
+
+    A replay without it would silently give other values.
+    """
     go = tmp_path / "go"
     with notebook(f"cluster.run('x = 5').check(); going = cluster.submit({until(go, 'x = 10')!r})") as owner:
         cluster = attach_after(owner, go, attach)
@@ -169,7 +172,10 @@ def test_a_cell_that_ended_unseen_is_told_of_and_comes_back(
 def test_a_cell_that_ended_unseen_without_the_guard_is_split(
     attach: Callable[..., Cluster], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """There is no record of launches to say that they are in step; and what was raised is named."""
+    """An unguarded cell that ended without its notebook gives `split`, and its errors are reported.
+
+    No record of launches shows that the ranks are in sync.
+    """
     go = tmp_path / "go"
     cell = until(go, "import jax\nif jax.process_index(): 1/0")
     with notebook(f"going = cluster.submit({cell!r}, guard='off')") as owner:
@@ -183,7 +189,10 @@ def test_a_cell_that_ended_unseen_without_the_guard_is_split(
 def test_a_cell_that_still_runs_is_waited_for(
     attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A training that outlives its notebook may take hours: who comes back waits, and is told for what; giving up changes nothing."""
+    """Attaching waits for a running cell and reports what it waits for, and giving up changes nothing.
+
+    A training that outlives its notebook may take hours.
+    """
     monkeypatch.setattr("mhnb.cluster.generation._TAKEOVER_TIMEOUT_S", 1.0)
     reports: list[StartProgress] = []
 
@@ -205,7 +214,7 @@ def test_a_cell_that_still_runs_is_waited_for(
 
 
 def kill_a_rank_of(owner: subprocess.Popen[str]) -> None:
-    """End a notebook that has noted the process of a rank, or of the hub, and then that one."""
+    """Kill a notebook that wrote the pid of a rank or of the hub to a file, and then kill that process."""
     owner.kill()
     owner.wait()
     os.kill(int(Path(os.environ["MHNB_HOME"], "pid").read_text()), signal.SIGKILL)
@@ -217,7 +226,7 @@ NOTE_PID = (
 
 
 def test_a_rank_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> None:
-    """The cluster is dead as if a notebook had driven it, and what it held comes back."""
+    """A rank that died without a notebook makes the cluster dead, and a replay restores its variables."""
     with notebook(NOTE_PID) as owner:
         kill_a_rank_of(owner)
         cluster = attach()
@@ -235,7 +244,10 @@ def test_a_rank_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> 
 
 
 def test_a_hub_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> None:
-    """Whoever reports first, the ranks or their supervisor: it is no dead end, and what the ranks held comes back."""
+    """A hub that died without a notebook makes the cluster dead, and a replay restores the variables.
+
+    This holds whether the ranks or their supervisor report first.
+    """
     noted = (
         "cluster.run('x = 41').check(); "
         "print(cluster._state_machine.registry.hub_pid, file=open(os.environ['MHNB_HOME'] + '/pid', 'w'))"
@@ -250,7 +262,7 @@ def test_a_hub_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> N
 
 
 def test_the_same_start_line_again_gives_fresh_ranks_where_one_died(attach: Callable[..., Cluster]) -> None:
-    """Who starts wants ranks; it says what brings back what the others held."""
+    """The same `start` after a rank died starts new ranks, and a note says how to restore the variables."""
     with notebook(NOTE_PID) as owner:
         kill_a_rank_of(owner)
         fresh = manager.start(2, 1, name="kept", keep=True)
@@ -259,7 +271,10 @@ def test_the_same_start_line_again_gives_fresh_ranks_where_one_died(attach: Call
 
 
 def test_the_same_start_line_again_takes_it_over(attach: Callable[..., Cluster]) -> None:
-    """A notebook whose kernel was restarted runs its first cell again; another shape is refused with the ways out."""
+    """The same `start` attaches to the detached cluster, and another spec is refused with a fix.
+
+    A notebook whose kernel was restarted runs its first cell again.
+    """
     with notebook("cluster.run('x = 41').check()") as owner:
         owner.kill()
         owner.wait()
@@ -273,7 +288,7 @@ def test_the_same_start_line_again_takes_it_over(attach: Callable[..., Cluster])
 
 
 def test_ranks_of_another_version_are_told_of(attach: Callable[..., Cluster]) -> None:
-    """Their messages are others: nobody takes them over, and the way out is named; a field that only they know is no defect."""
+    """A cluster of another version is refused with a fix, because its messages differ; an unknown field is accepted."""
     with notebook() as owner:
         owner.kill()
         owner.wait()
@@ -290,7 +305,7 @@ def test_ranks_of_another_version_are_told_of(attach: Callable[..., Cluster]) ->
 
 
 def test_a_start_beside_a_kept_cluster_tells_of_it(attach: Callable[..., Cluster]) -> None:
-    """Without `--keep` it is another cluster of that name: who meant the kept one hears how to have it."""
+    """A `start` without `--keep` starts another cluster, and a note says how to attach to the detached one of that name."""
     with notebook() as owner:
         beside = manager.start(1, 1, name="kept")
         assert beside.notes == ()
@@ -308,7 +323,10 @@ def test_a_start_beside_a_kept_cluster_tells_of_it(attach: Callable[..., Cluster
 def test_what_is_said_of_kept_ones_that_nobody_drives(
     attach: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a shell and in a notebook that has none of its own; of several that have one name each is named."""
+    """A shell and a notebook without a cluster learn how to attach to a detached cluster.
+
+    If several clusters have one name, each is listed with its full name.
+    """
     with notebook() as first, notebook() as second:
         for owner in (first, second):
             assert main(["where", f"kept.{owner.pid}"]) == 0
@@ -330,7 +348,7 @@ def test_what_is_said_of_kept_ones_that_nobody_drives(
             assert all(full in str(several.value) for full in names)
         with pytest.raises(NotStarted, match="no kept cluster 'other' on this machine; there are kept"):
             attach("other")
-        # Ended from a shell: one by its own name, and nothing by a name that two have.
+        # A shell ends a cluster by its full name, and ends nothing by a name that two clusters have.
         assert main(["stop", "kept"]) == 1
         assert "nothing was stopped, give one of these names, or --all" in capsys.readouterr().err
         assert main(["stop", names[1]]) == 0
@@ -339,7 +357,7 @@ def test_what_is_said_of_kept_ones_that_nobody_drives(
 
 
 def test_a_notebook_takes_back_what_it_has_left(attach: Callable[..., Cluster]) -> None:
-    """The same process leaves and attaches, again and again: variables, state, numbers, guard and journal are there."""
+    """A process can detach and attach repeatedly, and keeps variables, state, cell numbers, guard and journal."""
     left = manager.start(2, 1, name="kept", keep=True)
     left.run("x = 41").check()
     left.run("import jax\nif jax.process_index() == 1: 1/0", guard="off")
@@ -368,7 +386,7 @@ def test_a_notebook_takes_back_what_it_has_left(attach: Callable[..., Cluster]) 
 
 
 def test_what_was_attached_between_is_not_mixed_with_ones_own(attach: Callable[..., Cluster]) -> None:
-    """The journals of this notebook and of another one number their starts each by itself; a replay has those of one past."""
+    """A replay uses the cells of one history only, because each notebook's journal numbers its starts separately."""
     manager.start(1, 1, name="kept").restart().restart().restart().stop()
     with notebook("cluster.run('x = 1').check()") as owner:
         owner.kill()
@@ -383,7 +401,10 @@ def test_what_was_attached_between_is_not_mixed_with_ones_own(attach: Callable[.
 
 
 def test_one_that_was_left_has_its_own_past(attach: Callable[..., Cluster]) -> None:
-    """Another one that ran beside it meanwhile wrote to the same journal, and had a folder of its own."""
+    """A detached cluster replays its own cells, although another cluster of that name wrote to the same journal.
+
+    The other cluster ran at the same time and had its own folder.
+    """
     left = manager.start(2, 1, name="kept", keep=True)
     left.run("x = 41").check()
     left.leave()
@@ -399,7 +420,7 @@ def test_one_that_was_left_has_its_own_past(attach: Callable[..., Cluster]) -> N
 def test_ctrl_c_while_it_is_left_does_not_lose_it(
     attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was begun is gone through with: the notebook has let go, and finds it again."""
+    """Ctrl-C while a notebook detaches does not stop the detaching, and the notebook can attach again."""
     left = manager.start(2, 1, name="kept", keep=True)
     left.run("x = 41").check()
     release = left.launched[0].release
@@ -419,7 +440,10 @@ def test_ctrl_c_while_it_is_left_does_not_lose_it(
 def test_ctrl_c_while_it_is_taken_over_leaves_it(
     attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the one moment in which nobody holds the cluster yet, and its ranks could hear already."""
+    """Ctrl-C during an attach leaves the cluster detached.
+
+    It comes when no notebook owns the cluster yet, but its ranks could already receive messages.
+    """
     left = manager.start(2, 1, name="kept", keep=True)
     left.run("x = 41").check()
     left.leave()
@@ -437,7 +461,7 @@ def test_ctrl_c_while_it_is_taken_over_leaves_it(
 
 
 def test_a_cell_that_awaits_is_not_taken_for_ended(attach: Callable[..., Cluster]) -> None:
-    """Its rank could answer in between; it is heard when the cell has ended, and takes cells then."""
+    """A rank whose cell awaits counts as busy until the cell has ended, although it could answer in between."""
     before = f"cluster.run('x = 41').check(); going = cluster.submit({_AWAITS!r})"
     with notebook(before) as owner:
         home = Path(os.environ["MHNB_HOME"])
@@ -465,7 +489,7 @@ x += 1
 
 
 def test_what_is_not_kept_cannot_be_left(fresh: Callable[..., Cluster]) -> None:
-    """It would end: the error says so, and the cluster goes on."""
+    """Detaching without `--keep` is refused because it would end the cluster, and the cluster goes on."""
     cluster = fresh(1, 1)
     with pytest.raises(InvalidRequest, match="without --keep and would end"):
         cluster.leave()
@@ -473,13 +497,16 @@ def test_what_is_not_kept_cannot_be_left(fresh: Callable[..., Cluster]) -> None:
 
 
 def test_a_name_that_nobody_has(leftovers: None) -> None:
-    """The error says what there is, and how a cluster comes to outlive its notebook."""
+    """The error for an unknown name says which clusters exist, and how a cluster can outlive its notebook."""
     with pytest.raises(NotStarted, match=r"no kept cluster 'nothing'.*--keep"):
         manager.attach("nothing")
 
 
 def test_what_is_kept_under_another_home_is_nobodys_stray(attach: Callable[..., Cluster], tmp_path: Path) -> None:
-    """A shell that has another MHNB_HOME, or none, does not know the cluster's record; the supervisor's own environment leads to it."""
+    """A detached cluster is not an orphan for a shell with another MHNB_HOME or without one.
+
+    That shell does not know the cluster's record, but the supervisor's own environment leads to it.
+    """
     with notebook() as owner:
         owner.kill()
         owner.wait()
@@ -490,12 +517,12 @@ def test_what_is_kept_under_another_home_is_nobodys_stray(attach: Callable[..., 
 
 
 def test_reap_ends_only_what_was_left(attach: Callable[..., Cluster]) -> None:
-    """A kept cluster is nobody's stray; one whose supervisor has lost its notebook without being told to go on is."""
+    """A detached cluster is not an orphan; a supervisor that has lost its notebook without `keep` is one."""
     with notebook() as owner:
         owner.kill()
         owner.wait()
         (berth,) = list_cluster_records(os.environ)
-        # Of all strays on this machine, where another worker may have made some.
+        # Check only this cluster, because another test worker may have left orphans on this machine.
         ours = berth.local_supervisors[0]
         assert ours not in [stray.pid for stray in find_orphans(os.environ)]
         record = berth.run_dir / "cluster.json"

@@ -15,13 +15,13 @@ x = jax.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
 
 
 def test_a_sum_stays_within_its_budget(cluster: Cluster) -> None:
-    """One all-reduce of one float: every rank finds the same, and nothing is launched for it."""
+    """Every rank finds one all-reduce of one float, and the check launches nothing."""
     result = cluster.run(PROGRAM.format('check_budget(Budget({"all-reduce": 1}, nbytes_per_device=4), jnp.sum, x)'))
     assert [rank.text for rank in result.check()] == ["'1 all-reduce of 4 bytes'"] * 4
 
 
 def test_what_is_too_much_is_named_on_every_rank(cluster: Cluster) -> None:
-    """A gather where none is allowed: every rank names it."""
+    """Every rank reports a gather that the budget does not allow."""
     gather = "jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, P()))"
     result = cluster.run(PROGRAM.format(f'check_budget(Budget({{"all-reduce": 1}}), {gather}, x)'))
     said = [rank.error.evalue for rank in result if rank.error is not None]

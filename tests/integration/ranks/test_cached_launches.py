@@ -1,4 +1,4 @@
-"""Programs that were launched before, often: what the ranks then do apart is never a number without a word, what they do alike no alarm."""
+"""Programs that were launched often: a difference between ranks is always reported, and equal work raises no alarm."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ scale = jax.jit(lambda a, k: a * k)
 
 @pytest.fixture
 def ready(cluster: Cluster) -> Iterator[Cluster]:
-    """The shared cluster with two global arrays and a few programs; accepted afterwards."""
+    """The shared cluster with two global arrays and a few programs; a tainted state is accepted afterwards."""
     cluster.run(SETUP).check()
     yield cluster
     if cluster.state == "tainted":
@@ -39,26 +39,26 @@ def ready(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def check_silent(result: CellResult) -> None:
-    """Ended well, clean, and nobody had anything to remark."""
+    """Check that a cell succeeded, left the cluster clean and has no notes."""
     result.check()
     assert (result.state, result.notes) == ("clean", ())
 
 
 def is_refused(result: CellResult) -> bool:
-    """All ranks that came to the launch raised one text, and the cluster is clean."""
+    """Whether all ranks that reached the launch raised the same text, and the cluster is clean."""
     errors = {(rank.error.ename, rank.error.evalue) for rank in result if rank.error}
     return [name for name, _ in errors] == ["OrderMismatch"] and result.state == "clean"
 
 
 def check_told(result: CellResult) -> None:
-    """Refused before the launch, or tainted after it."""
+    """Check that a cell was refused before the launch, or tainted after it."""
     assert is_refused(result) or result.state == "tainted", (result.state, result.notes, result.summary())
 
 
 PSUM = "jax.pmap(lambda a: lax.psum(a, 'i'), 'i')"
 SHARD_MAP = "jax.jit(jax.shard_map(lambda a: {}, mesh=mesh, in_specs=P('x'), out_specs=P({})))"
 WAYS = {
-    # The programs; the step that one rank makes alone; the collective of what it made.
+    # The programs; the step that only one rank makes; the collective of that step's output.
     "eagerly": ("", "{0} = {0} * 2", "add({0})"),
     "eagerly in place": ("", "{0} *= 2", "add({0})"),
     "by jit": ("", "{0} = double({0})", "add({0})"),
@@ -110,11 +110,11 @@ WAYS = {
     ),
 }
 OFTEN = ("eagerly", "by jit", "by a compiled program", "by pmap")
-"""Of these also what comes after a thousand launches."""
+"""The cases that are also tried after a thousand launches."""
 
 
 def alike(way: str, launches: int) -> str:
-    """The programs of a way, and so many launches of each, the same on all ranks."""
+    """Return the programs of a case, and that many launches of each, the same on all ranks."""
     programs, step, take = WAYS[way]
     again = f"\nfor _ in range({launches}):\n    v = w\n    {step.format('v')}\n    y = {take.format('v')}"
     return programs + (again if launches else "")
@@ -124,7 +124,10 @@ def alike(way: str, launches: int) -> str:
     ("way", "launches"), [(way, n) for way in WAYS for n in (0, 1, 3, 1000) if n in (0, 3) or way in OFTEN]
 )
 def test_what_one_rank_changes_alone_meets_no_other(ready: Cluster, way: str, launches: int) -> None:
-    """After any number of launches of the same two programs, by each way of launching them."""
+    """A step that only one rank makes is refused at the collective, after any number of equal launches.
+
+    Each way of launching is tried.
+    """
     _, step, take = WAYS[way]
     check_silent(ready.run(alike(way, launches)))
     check_silent(ready.run(f"if rank == 0: {step.format('w')}"))
@@ -134,7 +137,7 @@ def test_what_one_rank_changes_alone_meets_no_other(ready: Cluster, way: str, la
 
 @pytest.mark.parametrize("way", WAYS)
 def test_nor_in_the_midst_of_a_loop(ready: Cluster, way: str) -> None:
-    """One turn of ten, on one line, of programs that all ranks have launched."""
+    """One iteration of ten that differs is refused, on one line, for programs that all ranks have launched."""
     _, step, take = WAYS[way]
     check_silent(ready.run(alike(way, 2)))
     loop = f"for n in range(10):\n    v = w\n    if n != 7 or rank: {step.format('v')}\n    y = {take.format('v')}"
@@ -142,9 +145,9 @@ def test_nor_in_the_midst_of_a_loop(ready: Cluster, way: str) -> None:
 
 
 FRESH = "a constant of a fresh lambda"
-"""Each launch of it is compiled."""
+"""The case in which each launch is compiled."""
 GIVEN = {
-    # How f is made; the call that all make; the one that rank 1 makes.
+    # How `f` is made; the call that all ranks make; the call that rank 1 makes.
     "a number": ("f = jax.jit(lambda a, k: (a * k).sum())", "f(x, 2.0)", "f(x, 3.0)"),
     "a NumPy array": (
         "f = jax.jit(lambda a, k: (a * k).sum())",
@@ -204,14 +207,14 @@ GIVEN = {
     ("given", "launches"), [(given, n) for given in GIVEN for n in (3, 100) if n == 3 or given != FRESH]
 )
 def test_what_a_program_is_given_by_the_rank_is_told(ready: Cluster, given: str, launches: int) -> None:
-    """After many launches that were given the same."""
+    """An argument that differs on one rank is reported after many launches with equal arguments."""
     make, good, bad = GIVEN[given]
     check_silent(ready.run(f"{make}\nfor _ in range({launches}): y = {good}"))
     check_told(ready.run(f"y = {bad} if rank == 1 else {good}"))
 
 
 APART = {
-    # What all ranks do; what they do apart; what brings it together.
+    # What all ranks do; what they do differently; the collective in which they meet.
     "two launches in another order": (
         "a, b = x * 1, x * 10\nfor _ in range(50): y = add(a), add(b)",
         "",
@@ -304,7 +307,7 @@ for n in range(3):
 
 @pytest.mark.parametrize(("warm", "fault", "take"), APART.values(), ids=APART.keys())
 def test_ranks_that_went_apart_are_told_before_they_meet(ready: Cluster, warm: str, fault: str, take: str) -> None:
-    """The programs are the same throughout, and all of them were launched before."""
+    """Ranks that diverged are refused before the collective, although the programs are equal and were launched before."""
     check_silent(ready.run(warm))
     check_silent(ready.run(fault))
     assert is_refused(ready.run(take))
@@ -326,14 +329,15 @@ TAKES = {
 
 @pytest.mark.parametrize("take", TAKES.values(), ids=TAKES.keys())
 def test_a_number_by_the_rank_that_is_still_computed_is_told(ready: Cluster, take: str) -> None:
-    """At the latest at the cell's end."""
+    """An argument that differs and is still being computed is reported, at the latest at the end of the cell."""
     check_silent(ready.run(STILL_COMPUTED))
     check_silent(ready.run(take.format("2.0")))
     check_told(ready.run(take.format("2.0 + (rank == 1)")))
 
 
 UNGUARDED = {
-    # The arrays; the programs, made in a cell of the other kind; a call of them; the step that one rank makes alone; the collective.
+    # The arrays; the programs, made in a cell without agreement; a call of them; the step that only one rank makes; the
+    # collective.
     "jit": ("", "f, g = double, add", "y = g(f(w))", "w = f(w)", "y = g(w)"),
     "a compiled program": (
         "",
@@ -377,7 +381,10 @@ float(add(x))
     ],
 )
 def test_off_and_parity_launch_from_cpp(ready: Cluster, guard: str, act: str, is_direct: bool) -> None:  # noqa: FBT001
-    """No function of JAX's Python way is called; a thread may outlive its cell, so what it launches is recorded first."""
+    """Under `off` and `parity` no function of JAX's Python path is called for a launch.
+
+    A launch in a thread is recorded first, because the thread may outlive its cell.
+    """
     result = ready.run(f"{CALLED}{act}\nprint(called == [])", guard=guard).check()
     assert {rank.stdout for rank in result} == {f"{is_direct}\n"}
 
@@ -387,7 +394,7 @@ def test_off_and_parity_launch_from_cpp(ready: Cluster, guard: str, act: str, is
 def test_what_a_cell_without_agreement_launched_is_agreed_on_in_the_next(
     ready: Cluster, case: tuple[str, str, str, str, str], guard: str
 ) -> None:
-    """Neither JAX's caches nor a program that was compiled there go past the agreement."""
+    """Neither JAX's caches nor a program compiled in a cell without agreement bypass the agreement of the next cell."""
     arrays, programs, call, fault, take = case
     check_silent(ready.run(arrays))
     ready.run(f"{programs}\nfor _ in range(100): {call}\ndel y", guard=guard).check()
@@ -398,7 +405,7 @@ def test_what_a_cell_without_agreement_launched_is_agreed_on_in_the_next(
 
 @pytest.mark.parametrize("guard", ["off", "parity"])
 def test_a_thread_that_such_a_cell_has_started_agrees_too(ready: Cluster, guard: str) -> None:
-    """It launches while a cell of the other kind runs."""
+    """A thread that a cell without agreement started agrees on its launches while a lockstep cell runs."""
     thread = """
 go = threading.Event()
 for _ in range(20): y = float(add(x))
@@ -510,14 +517,14 @@ def prefetch(count):
 
 @pytest.mark.parametrize("cells", ALIKE.values(), ids=ALIKE.keys())
 def test_what_all_ranks_do_alike_raises_no_alarm(ready: Cluster, cells: tuple[str, ...]) -> None:
-    """The numbers are right, and nobody has anything to remark, also when the notebook is run once more."""
+    """Equal work on all ranks gives the right numbers and no notes, also when the notebook is run again."""
     for _ in range(2):
         for cell in cells:
             check_silent(ready.run(cell))
 
 
 def test_a_known_call_follows_the_mesh_of_its_context(ready: Cluster) -> None:
-    """The same function and leaves are another program under another `jax.set_mesh`."""
+    """The same function and arguments give another program under another `jax.set_mesh`."""
     code = """
 found = []
 spread_out = jax.jit(lambda n: jnp.arange(8.0) * n, out_shardings=P('x'))
@@ -540,7 +547,10 @@ FROM_CPP = {
 
 
 def test_what_cpp_launched_is_known_by_what_it_was_given(fresh: Callable[..., Cluster]) -> None:
-    """With one device a rank C++ launches programs without a collective: their outputs are tagged behind it, and agreed on before a sum."""
+    """Outputs of programs that C++ launches are tagged after the launch, and compared before a sum.
+
+    With one device per rank, C++ launches programs without a collective.
+    """
     cluster = fresh(2, 1)
     cluster.run(SETUP).check()
     cluster.run("""

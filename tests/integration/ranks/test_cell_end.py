@@ -1,4 +1,4 @@
-"""A cell ends when what it launched has finished, also on a rank's own devices: what it shows, fails with and takes is its own."""
+"""A cell ends when its launches have finished, also on a rank's own devices: their output, errors and time belong to it."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ steps(m, 300).block_until_ready()
 
 @pytest.fixture
 def ready(cluster: Cluster) -> Cluster:
-    """Programs of one rank alone, compiled, that go on while Python is done with them."""
+    """The shared cluster with compiled local programs that still run when Python has launched them."""
     cluster.run(textwrap.dedent(SETUP)).check()
     return cluster
 
 
 @pytest.mark.other_python
 def test_local_programs_have_finished_when_the_cell_ends(ready: Cluster) -> None:
-    """The next cell finds what this one started and did not read: made, on every rank."""
+    """A result that a cell started and did not read is ready on every rank in the next cell."""
     begun = ready.run("made = steps(m, 300); 'begun'").check()
     assert {rank.text for rank in begun} == {"'begun'"}
     assert {rank.text for rank in ready.run("made.is_ready()").check()} == {"True"}
 
 
 def test_what_a_local_callback_says_belongs_to_its_cell(ready: Cluster) -> None:
-    """A callback of two seconds, whose result nobody reads, has said its word when the reply comes."""
+    """A callback of two seconds whose result is not read has printed before the reply comes."""
     result = ready.run("made = told(steps(m, 20)); print('dispatched')").check()
     assert all("told\n" in rank.stdout for rank in result)
     assert {rank.stdout.replace("told\n", "", 1) for rank in result} == {"dispatched\n"}
@@ -65,26 +65,26 @@ def test_what_a_local_callback_says_belongs_to_its_cell(ready: Cluster) -> None:
 
 
 def test_time_measures_to_the_end(ready: Cluster) -> None:
-    """%%time tells the time when what it timed has finished, not when that was dispatched."""
+    """`%%time` prints the time when the timed work has finished, not when it was dispatched."""
     for result in (ready.run("%%time\nmade = told(steps(m, 20))"), ready.run("%time made = told(steps(m, 20))")):
         assert all(rank.stdout.index("told") < rank.stdout.index("Wall time") for rank in result.check())
 
 
 def test_time_begins_when_what_came_before_has_finished(ready: Cluster) -> None:
-    """What a cell launched before %time is not told to be the time of what %time runs."""
+    """`%time` does not include work that the cell launched before it."""
     result = ready.run("made = told(steps(m, 20))\n%time next = 1").check()
     assert all(rank.stdout.index("told") < rank.stdout.index("Wall time") for rank in result)
     assert all(re.search(r"Wall time: [\d.]+ (ns|μs|us|µs|ms)", rank.stdout) for rank in result)
 
 
 def test_time_of_a_local_program_without_callbacks(ready: Cluster) -> None:
-    """Also where nothing but its array tells that it has finished: asked right after %time, that is ready."""
+    """`%time` also waits for a program that shows its end only by its array, which is ready right afterwards."""
     result = ready.run("%time made = steps(m, 300)\nmade.is_ready()").check()
     assert {rank.text for rank in result} == {"True"}
 
 
 def test_an_error_that_comes_late_is_the_cells(ready: Cluster) -> None:
-    """It fails the cell that launched it, on the ranks that did, and only that cell."""
+    """A deferred error fails only the cell that launched the program, on the ranks that launched it."""
     result = ready.run("if jax.process_index() == 1: made = refused(steps(m, 20))")
     assert [rank.error is not None for rank in result] == [False, True, False, False]
     assert "no such luck" in str(result[1].error)
@@ -93,20 +93,20 @@ def test_an_error_that_comes_late_is_the_cells(ready: Cluster) -> None:
 
 
 def test_an_interrupted_cell_leaves_local_work_behind(ready: Cluster) -> None:
-    """What cannot be stopped goes on; the cell ends, and no later cell waits for it."""
-    # Compiled before: what is interrupted is the waiting.
+    """Local work that cannot be stopped goes on; the interrupted cell ends, and no later cell waits for the work."""
+    # Compile before, so that the interrupt comes while the cell waits.
     ready.run("slow, quick = (steps.lower(m, count).compile() for count in (10000, 1))").check()
     result = run_until_said(ready, "made = (slow if jax.process_index() == 1 else quick)(m)\nprint('on')", "on")
     assert result[1].error is not None
     assert ready.state == "clean"
-    # The next one is not held up, nor told to be anything but itself.
+    # The next cell is not delayed, and reports only its own results.
     after = ready.run("made.is_ready()").check()
     assert after[0].text == "True"
     ready.run("made.block_until_ready(); None").check()
 
 
 def test_a_cell_with_many_arrays_ends(ready: Cluster) -> None:
-    """Thousands of living arrays, then cells that make none, some, and delete all."""
+    """With thousands of live arrays, cells end that make no array, make some, or delete them all."""
     ready.run("many = [jax.device_put(float(i)) for i in range(3000)]").check()
     for source in ("pass", "many[-1] = steps(m, 20)", "del many[10:]", "made = steps(m, 300)"):
         ready.run(source).check()
@@ -115,7 +115,7 @@ def test_a_cell_with_many_arrays_ends(ready: Cluster) -> None:
 
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_a_signal_that_is_not_for_this_cell_is_none(fresh: Fresh, hosts: int) -> None:
-    """A SIGINT names no cell: one that was meant for the cell before does not stop this one, and one that is meant for it does."""
+    """A SIGINT names no cell: one for an earlier cell does not stop this cell, and one for this cell does."""
     cluster = fresh(hosts, 1)
     late = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(0.1)\n'went on'"
     assert {rank.text for rank in cluster.run(late).check()} == {"'went on'"}
@@ -126,7 +126,7 @@ def test_a_signal_that_is_not_for_this_cell_is_none(fresh: Fresh, hosts: int) ->
 def test_ctrl_c_between_the_sending_and_the_waiting_is_the_cells(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cell is on its way and nobody waits for it yet: it is interrupted, and its end is waited for."""
+    """Ctrl-C after a cell was sent and before the caller waits interrupts the cell, and its end is waited for."""
     reader = cluster._event_loop
     submit = reader.submit
 
@@ -143,7 +143,7 @@ def test_ctrl_c_between_the_sending_and_the_waiting_is_the_cells(
 
 
 def test_a_long_loop_of_two_programs_is_recorded_whole(fresh: Fresh) -> None:
-    """On its way to the notebook it is written as one turn and a count; what is compared and kept is every launch."""
+    """A loop is sent to the notebook as one iteration and a count, but every launch is compared and recorded."""
     cluster = fresh(4, 2)
     cluster.run(LOCKSTEP).check()
     result = cluster.run("for _ in range(100): made = float(add(x)), float(top(x))\nmade").check()
@@ -167,7 +167,7 @@ def test_a_long_loop_of_two_programs_is_recorded_whole(fresh: Fresh) -> None:
     ],
 )
 def test_the_loop_of_a_rank_goes_on(cluster: Cluster, source: str, undo: str) -> None:
-    """A cell that stops the event loop, empties it or replaces its clock ends, and the next one runs and awaits."""
+    """A cell that stops the event loop, cancels its tasks or replaces its clock ends, and the next cell runs and awaits."""
     cluster.run(source).check()
     assert [rank.stdout for rank in cluster.run("print('alive')")] == ["alive\n"] * 4
     awaited = cluster.run("import asyncio\nawait asyncio.sleep(0.001)\nprint('awaited')")
@@ -190,7 +190,7 @@ OWN = {
 
 @pytest.mark.parametrize(("code", "raised"), OWN.values(), ids=OWN.keys())
 def test_what_ends_a_program_elsewhere_is_the_cells_own_here(cluster: Cluster, code: str, raised: str) -> None:
-    """An interrupt or an exit that the code raises itself, or a loop that it stops: no interrupt by the user, and no rank ends."""
+    """Code that raises an interrupt or an exit, or stops the loop, is not interrupted by the user and ends no rank."""
     cluster.run(
         "import _thread, asyncio, os, signal, time\nasync def fail(error): raise error\ndef throw(): raise KeyboardInterrupt"
     ).check()

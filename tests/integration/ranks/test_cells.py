@@ -1,4 +1,4 @@
-"""Cells on real ranks: IPython's whole meaning on each, one order on all."""
+"""Cells on real ranks: each rank runs a cell as IPython does, and all ranks run cells in one order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Fresh = Callable[..., Cluster]
 
 
 def run(cluster: Cluster, code: str, **flags: Any) -> CellResult:
-    """Run dedented code and expect it to end well."""
+    """Run dedented code and check that it succeeds."""
     return cluster.run(textwrap.dedent(code), **flags).check()
 
 
@@ -36,13 +36,13 @@ def test_last_expression_of_every_rank(cluster: Cluster) -> None:
 
 
 def test_equal_outputs_make_one_group(cluster: Cluster) -> None:
-    """What all say is said once; the odd one out is a group of its own."""
+    """Equal outputs are shown once, and the rank that differs has its own group."""
     result = run(cluster, "print('same' if jax.process_index() != 2 else 'other')")
     assert [g.ranks for g in result.groups] == [(0, 1, 3), (2,)]
 
 
 def test_variables_last_and_seq_is_the_execution_count(cluster: Cluster) -> None:
-    """The namespace stays, and every rank counts alike."""
+    """Variables persist between cells, and every rank counts the cells in the same way."""
     first = run(cluster, "kept = 41")
     second = run(cluster, "kept += 1; kept")
     assert second.seq == first.seq + 1
@@ -50,7 +50,7 @@ def test_variables_last_and_seq_is_the_execution_count(cluster: Cluster) -> None
 
 
 def test_underscore_and_out_stay_aligned_over_skipped_cells(cluster: Cluster) -> None:
-    """A rank that skips a cell still counts it, so Out and In mean the same everywhere."""
+    """A rank that skips a cell still counts it, so `Out` and `In` mean the same on every rank."""
     a = run(cluster, "'a'")
     run(cluster, "'b'", ranks="0")
     result = run(cluster, f"(Out[{a.seq}], In[{a.seq}], len(In))")
@@ -75,7 +75,7 @@ def test_magics_and_shell(cluster: Cluster) -> None:
 
 
 def test_c_prints_subprocesses_and_threads(cluster: Cluster) -> None:
-    """What does not go through Python's stdout is seen too."""
+    """Output that does not go through Python's stdout is shown too."""
     code = """
     import ctypes, subprocess, threading, sys
     ctypes.CDLL(None).puts(b"from C")
@@ -89,7 +89,7 @@ def test_c_prints_subprocesses_and_threads(cluster: Cluster) -> None:
 
 
 def test_a_drawn_sharding_has_lines(cluster: Cluster) -> None:
-    """JAX's own drawing shows where a shard ends also where no colour does: in text, and on sites that drop styles."""
+    """JAX's drawing of a sharding has lines between shards, for plain text and for sites that drop styles."""
     code = """
     import jax, numpy as np
     drawn = jax.make_array_from_callback(
@@ -104,13 +104,13 @@ def test_a_drawn_sharding_has_lines(cluster: Cluster) -> None:
 
 
 def test_main_thread_and_main_module(cluster: Cluster) -> None:
-    """Cells run where signal handlers and pickles expect them."""
+    """Cells run in the main thread and in `__main__`, where signal handlers and pickles expect them."""
     result = run(cluster, "import threading\n(threading.current_thread() is threading.main_thread(), __name__)")
     assert {r.text for r in result} == {"(True, '__main__')"}
 
 
 def test_rich_display_update_and_clear(cluster: Cluster) -> None:
-    """Displays keep their kinds, are replaced by id, and cleared."""
+    """Displays keep their MIME types, are replaced by id, and can be cleared."""
     code = """
     from IPython.display import display, HTML, clear_output
     print("gone"); clear_output()
@@ -129,7 +129,7 @@ def test_matplotlib_inline(cluster: Cluster) -> None:
 
 
 def test_an_error_has_the_cells_line_and_a_rich_traceback(cluster: Cluster) -> None:
-    """The first rank to fail is on top, with its own line of the cell; the others' values stand."""
+    """The first rank to fail is shown first, with its line of the cell; the values of the other ranks are kept."""
     result = cluster.run("x = 1\nif jax.process_index() == 2:\n    1 / 0\nx")
     assert not result.ok
     error = result[2].error
@@ -143,21 +143,21 @@ def test_an_error_has_the_cells_line_and_a_rich_traceback(cluster: Cluster) -> N
 
 
 def test_a_syntax_error_fails_everywhere_and_leaves_clean(cluster: Cluster) -> None:
-    """Nothing ran, so nothing differs."""
+    """A syntax error fails on every rank and leaves the cluster clean, because nothing ran."""
     result = cluster.run("def f(:")
     assert {r.error.ename for r in result if r.error} == {"SyntaxError"}
 
 
 @pytest.mark.parametrize("code", ["input('? ')", "breakpoint()", "%debug", "import getpass; getpass.getpass()"])
 def test_what_needs_a_keyboard_raises_at_once(cluster: Cluster, code: str) -> None:
-    """A rank has no keyboard; it says so instead of waiting for ever."""
+    """Code that needs a keyboard raises at once instead of waiting forever, because a rank has no keyboard."""
     result = cluster.run(code, timeout_s=30)
     assert result.how == ""
     assert all(r.outcome == "error" and r.error and "keyboard" in r.error.evalue for r in result)
 
 
 def test_exit_does_not_end_a_rank(cluster: Cluster) -> None:
-    """`exit()` is a habit; it must not cost the cluster."""
+    """`exit()` does not end a rank, because users type it out of habit."""
     assert not cluster.run("raise SystemExit(3)").ok
     assert cluster.state == "clean"
 
@@ -183,14 +183,14 @@ def test_bad_flags_send_nothing(cluster: Cluster, flags: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("source", [b"1", 1, None], ids=str)
 def test_a_cell_that_is_no_text_is_refused(cluster: Cluster, source: Any) -> None:
-    """It would end the reader, or leave a rank without an answer."""
+    """A cell that is not text is refused, because it would end the event loop or leave a rank without an answer."""
     with pytest.raises(InvalidRequest, match="text"):
         cluster.run(source)
     assert run(cluster, "1").ok
 
 
 def test_two_threads_give_one_order_everywhere(cluster: Cluster) -> None:
-    """300 cells from two threads reach every rank in one and the same order."""
+    """300 cells from two threads reach every rank in the same order."""
     run(cluster, "seen = []")
 
     def submit(name: str) -> None:
@@ -209,7 +209,7 @@ def test_two_threads_give_one_order_everywhere(cluster: Cluster) -> None:
 
 @pytest.mark.other_python
 def test_late_output_belongs_to_the_cell_that_started_it(cluster: Cluster) -> None:
-    """A thread that prints after its cell ended is heard, under that cell."""
+    """Output that a thread prints after its cell ended is shown under that cell."""
     heard: list[CellResult] = []
     arrived = threading.Event()
 
@@ -231,7 +231,7 @@ def test_late_output_belongs_to_the_cell_that_started_it(cluster: Cluster) -> No
 
 
 def test_a_long_cell_is_seen_while_it_runs(cluster: Cluster) -> None:
-    """Snapshots show what was printed before the end."""
+    """Snapshots show what a cell printed before its end."""
     snapshots: list[CellResult] = []
     code = "import time\nfor i in range(10):\n    print(i)\n    time.sleep(0.1)"
     result = cluster.follow(cluster.submit(code, live=True), snapshots.append)
@@ -241,7 +241,7 @@ def test_a_long_cell_is_seen_while_it_runs(cluster: Cluster) -> None:
 
 
 def test_100_000_lines_are_bounded_here_and_whole_in_the_log(cluster: Cluster) -> None:
-    """The notebook holds head and tail and says what is missing; the log file has every line."""
+    """The notebook has the head and tail of a long output and says what is missing; the log file has every line."""
     result = run(cluster, "for i in range(100_000):\n    print('line', i, 'of a cell that talks too much')")
     for rank in result:
         assert len(rank.stdout) < 2_000_000
@@ -254,7 +254,7 @@ def test_100_000_lines_are_bounded_here_and_whole_in_the_log(cluster: Cluster) -
 
 @pytest.mark.other_python
 def test_an_interrupt_ends_python_code_and_leaves_clean(cluster: Cluster) -> None:
-    """Ctrl-C: KeyboardInterrupt on every rank, then the next cell runs."""
+    """Ctrl-C raises `KeyboardInterrupt` on every rank, and the next cell runs."""
     submission = cluster.submit("import time\nprint('on')\nwhile True: time.sleep(0.01)", live=True)
     result = cluster.follow(submission, lambda _snapshot: cluster.interrupt())
     assert {r.outcome for r in result} == {"interrupted"}
@@ -265,7 +265,7 @@ def test_an_interrupt_ends_python_code_and_leaves_clean(cluster: Cluster) -> Non
 
 @pytest.mark.usefixtures("kills_soon")
 def test_what_a_cell_does_about_its_interrupt_is_not_interrupted(cluster: Cluster) -> None:
-    """An `except KeyboardInterrupt` that saves for longer than it takes to kill a rank that does not stop."""
+    """A cell that handles `KeyboardInterrupt` may save for longer than it takes to kill a rank that does not stop."""
     source = """
         import time
         print("on", flush=True)
@@ -282,7 +282,7 @@ def test_what_a_cell_does_about_its_interrupt_is_not_interrupted(cluster: Cluste
 
 
 def test_a_second_interrupt_ends_that_too(cluster: Cluster) -> None:
-    """Once every rank is in it, and the cell says so."""
+    """A second interrupt ends the handler once every rank is in it and the cell reports that."""
     source = """
         import time
         print("on", flush=True)
@@ -296,7 +296,7 @@ def test_a_second_interrupt_ends_that_too(cluster: Cluster) -> None:
 
 
 def run_and_interrupt(cluster: Cluster, source: str, again: Callable[[CellResult], bool]) -> CellResult:
-    """Interrupt a cell once it has said `on` everywhere, and when `again` says so once more."""
+    """Interrupt a cell once it has printed `on` on every rank, and once more when `again` returns true."""
     asked: list[float] = []
 
     def look(snapshot: CellResult) -> None:
@@ -310,7 +310,7 @@ def run_and_interrupt(cluster: Cluster, source: str, again: Callable[[CellResult
 
 
 def test_a_timeout_ends_the_cell(cluster: Cluster) -> None:
-    """`--timeout` is an interrupt that says so."""
+    """`--timeout` interrupts the cell and raises `CellTimeout`."""
     result = cluster.run("while True: pass", timeout_s=0.5)
     with pytest.raises(CellTimeout):
         result.check()
@@ -328,14 +328,17 @@ total = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))
 
 @pytest.mark.other_python
 def test_a_global_sum_over_all_ranks(cluster: Cluster) -> None:
-    """The reason for all of this: the same number on every rank, and the guard has a record of it."""
+    """A global sum gives the same number on every rank under the guard, which is the purpose of mhnb."""
     assert cluster.guard == "lockstep"
     run(cluster, PSUM)
     assert {r.text for r in run(cluster, "float(total(ones))")} == {"8.0"}
 
 
 def test_printing_a_global_array_never_fails(cluster: Cluster) -> None:
-    """As a value it tells its sharding, printed it has JAX's own text; neither communicates, on one rank either."""
+    """The value of a global array shows its sharding and `print` shows JAX's text, without communication.
+
+    One rank can therefore do both alone.
+    """
     run(cluster, PSUM)
     assert all("f32[8] on mesh (x " in str(r.text) for r in run(cluster, "ones"))
     alone = cluster.run("print(ones)\nones", ranks="1").check()
@@ -344,7 +347,7 @@ def test_printing_a_global_array_never_fails(cluster: Cluster) -> None:
 
 
 def test_pasted_initialize_returns_with_a_note_and_others_raise(cluster: Cluster) -> None:
-    """Every guide begins with this line."""
+    """A pasted `initialize()` returns with a note, because every guide begins with it; other arguments raise."""
     result = run(cluster, "import jax\njax.distributed.initialize()")
     assert all("initialised already" in r.stderr for r in result)
     result = cluster.run("jax.distributed.initialize('10.0.0.1:1', num_processes=7, process_id=1)")
@@ -357,7 +360,7 @@ def test_pasted_initialize_returns_with_a_note_and_others_raise(cluster: Cluster
 
 @pytest.mark.other_python
 def test_different_launches_taint_and_are_refused(fresh: Fresh, frees_soon: None) -> None:
-    """Two ranks that launch different programs of their own accord are not trusted afterwards."""
+    """A cluster whose ranks launched different programs is tainted and refuses the next cell."""
     cluster = fresh(2, 1)
     run(cluster, PSUM.replace("8", "2"))
     # Rank 1 never waits for its extra launch, and rank 0 never makes it.
@@ -370,7 +373,7 @@ def test_different_launches_taint_and_are_refused(fresh: Fresh, frees_soon: None
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_killed_in_a_cell_is_blamed_by_name(fresh: Fresh, victim: int) -> None:
-    """kill -9: the first to die is named with its signal, the others were stopped with it."""
+    """The first rank to die, by `kill -9`, is named with its signal, and the others are stopped with it."""
     cluster = fresh(2, 1)
     pid = cluster.ranks[victim].pid
     assert pid is not None
@@ -391,7 +394,7 @@ def test_a_rank_killed_in_a_cell_is_blamed_by_name(fresh: Fresh, victim: int) ->
 
 
 def listen(cluster: Cluster) -> tuple[list[str], threading.Event]:
-    """Hear what is told between cells: the texts, and whether there was any."""
+    """Collect notices between cells; return their texts, and an event that is set when one arrives."""
     told: list[str] = []
     heard = threading.Event()
 
@@ -405,7 +408,7 @@ def listen(cluster: Cluster) -> tuple[list[str], threading.Event]:
 
 @pytest.mark.parametrize("who", ["rank", "hub", "supervisor"])
 def test_a_death_between_cells_is_told(fresh: Fresh, who: str) -> None:
-    """Nobody waits for a cell, and the user hears of it all the same."""
+    """A process that dies between cells is reported to the user, although no cell is waited for."""
     cluster = fresh(2, 1)
     told, heard = listen(cluster)
     pid = {"rank": cluster.ranks[1].pid, "hub": cluster.hub_pid, "supervisor": cluster.supervisor_pid}[who]
@@ -417,7 +420,7 @@ def test_a_death_between_cells_is_told(fresh: Fresh, who: str) -> None:
 
 
 def test_a_hub_that_ends_by_itself_says_why(fresh: Fresh) -> None:
-    """One that was killed has not said why; this one has, last of all."""
+    """The message about a hub that ended by itself contains its last line; a killed hub writes no reason."""
     cluster = fresh(2, 1)
     told, heard = listen(cluster)
     assert cluster.hub_pid is not None
@@ -428,7 +431,7 @@ def test_a_hub_that_ends_by_itself_says_why(fresh: Fresh) -> None:
 
 
 def test_a_rank_that_aborts_leaves_its_last_words(fresh: Fresh) -> None:
-    """What C code wrote before it died is in the notebook's message and in the log."""
+    """What C code wrote before a rank aborted is in the notebook's message and in the log."""
     cluster = fresh(2, 1)
     code = "import os, jax\nif jax.process_index() == 0:\n    os.write(2, b'the last words\\n'); os.abort()\nimport time; time.sleep(1000)"
     result = cluster.run(code)
@@ -438,7 +441,10 @@ def test_a_rank_that_aborts_leaves_its_last_words(fresh: Fresh) -> None:
 
 @pytest.mark.parametrize("idle", [False, True], ids=["in a cell", "idle"])
 def test_what_an_earlier_cell_said_is_no_last_line(fresh: Fresh, idle: bool) -> None:  # noqa: FBT001
-    """Rank 0's own, and C code's; a death while idle is told by what the last cell said, if it said anything."""
+    """The report of a death does not quote what Python or C code printed in an earlier cell.
+
+    For a death between cells, only output of the last cell counts.
+    """
     cluster = fresh(2, 1)
     heard, noticed = listen(cluster)
     cluster.run("print('earlier')\nimport ctypes, os, signal; ctypes.CDLL(None).puts(b'earlier in C')").check()
@@ -474,7 +480,10 @@ def test_a_rank_that_dies_is_named_with_how(
     told: str,
     idle: bool,  # noqa: FBT001
 ) -> None:
-    """Rank 0, which holds the coordinator; in the cell's notes, or between cells in a notice."""
+    """The death of rank 0, which runs the coordinator, is reported with its cause.
+
+    The report is in the notes of the cell, or in a notice between cells.
+    """
     cluster, flag = fresh(2, 1), tmp_path / "die"
     heard, noticed = listen(cluster)
     define = f"""
@@ -500,7 +509,7 @@ def die():
 
 @pytest.mark.parametrize("code", ["1", "import asyncio\nawait asyncio.sleep(0)"], ids=["plain", "awaits"])
 def test_a_defect_of_ours_ends_the_rank_in_plain_sight(fresh: Fresh, code: str) -> None:
-    """When mhnb itself fails in a rank, nobody waits for its answer: the rank ends and its last words say why."""
+    """A rank in which mhnb itself fails ends and its last output says why, so that no notebook waits for its answer."""
     cluster = fresh(2, 1)
     breaks = "import jax\nif jax.process_index() == 1: get_ipython().capture.end = None\n"
     result = cluster.run(breaks + code, timeout_s=60)

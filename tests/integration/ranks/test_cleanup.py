@@ -1,4 +1,4 @@
-"""A notebook and its supervisor are killed in one moment: nothing of the cluster goes on without being found."""
+"""After a notebook and its supervisor were killed at once, every process of the cluster that still runs can be found."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def notebook(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that drives a cluster whose cell has started four others."""
+    """A process that owns a cluster whose cell has started four other processes."""
     with subprocess.Popen(
         [sys.executable, "-c", NOTEBOOK],
         stdin=subprocess.PIPE,
@@ -48,7 +48,7 @@ def notebook(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def read_pids(notebook: subprocess.Popen[str]) -> list[int]:
-    """Supervisor, hub, two ranks, and what the cell has started."""
+    """Return the pids of the supervisor, the hub, two ranks, and the processes that the cell has started."""
     assert notebook.stdout is not None
     return [int(word) for word in notebook.stdout.readline().split()]
 
@@ -78,7 +78,7 @@ def test_what_cells_started_is_found_when_all_were_killed_at_once(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the environment that a process was started with")
 def test_what_a_living_notebook_has_left_running_is_no_stray(notebook: subprocess.Popen[str]) -> None:
-    """A cell's server in a session of its own outlives a stop, as the user meant, until the notebook is gone too."""
+    """A cell's server in its own session outlives a stop, as the user intended, until the notebook has ended too."""
     assert notebook.stdin is not None
     assert notebook.stdout is not None
     supervisor, *rest = read_pids(notebook)
@@ -101,7 +101,7 @@ def test_what_a_living_notebook_has_left_running_is_no_stray(notebook: subproces
 def test_a_halted_supervisor_whose_notebook_was_killed_is_ended_with_all_it_holds(
     notebook: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    """It is found by its record, and goes on only to end: its ranks and what they have started in their groups."""
+    """A stopped supervisor is found by its record and resumed only to end, with its ranks and their process groups."""
     supervisor, *held = read_pids(notebook)
     started = held[3:]
     os.kill(supervisor, signal.SIGSTOP)
@@ -117,7 +117,10 @@ def test_a_halted_supervisor_whose_notebook_was_killed_is_ended_with_all_it_hold
 
 
 def test_what_ends_while_it_is_judged_is_no_stray() -> None:
-    """Other clusters of this user end at any moment, also between the list of processes and a look at one."""
+    """A process that ends during the check is not an orphan.
+
+    Other clusters of this user may end at any moment, also between listing the processes and checking one of them.
+    """
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
         process = psutil.Process(started.pid)
         started.communicate(b"\n")

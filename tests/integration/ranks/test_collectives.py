@@ -1,4 +1,4 @@
-"""The communication report on real ranks: what a call would launch is what it launches, and asking launches nothing."""
+"""The communication report on real ranks shows what a call launches, and a request for it launches nothing."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def ready(cluster: Cluster) -> Cluster:
 
 
 def hosts(cluster: Cluster) -> dict[int, str]:
-    """Each rank's host."""
+    """Return the host of each rank."""
     return {rank.rank: rank.host for rank in cluster.ranks}
 
 
 def without_reasons(report: Report) -> Report:
-    """What was launched does not know the lowered module any more."""
+    """Return a report without reasons, because a launched program has no lowered module any more."""
     return replace(report, rows=tuple(replace(row, why=None) for row in report.rows), launches=1)
 
 
 @pytest.mark.other_python
 def test_before_and_after_agree(ready: Cluster) -> None:
-    """The report of a call that is not made is that of the call that is; the launches are counted."""
+    """The report of a call that is not made equals that of the same call when it is made; launches are counted."""
     before = [request_collectives(ready, call, hosts(ready)) for call in ("step(up, down, x)", "ring(x)")]
     result = ready.run("for _ in range(3): new = step(up, down, x)\ny = ring(x)").check()
     after = request_launched(ready, result.seq, range(4), hosts(ready))
@@ -63,7 +63,10 @@ def test_before_and_after_agree(ready: Cluster) -> None:
 
 @pytest.mark.other_python
 def test_what_is_worked_out_by_hand(ready: Cluster) -> None:
-    """Gradients of f32[64,128] and f32[128,64] a device over data, a sum of f32[32,64] over model; a ring of three turns."""
+    """The report has the traffic that was calculated by hand.
+
+    Gradients of f32[64,128] and f32[128,64] per device over `data`, a sum of f32[32,64] over `model`, and a ring of three steps.
+    """
     report = request_collectives(ready, "step(up, down, x)", hosts(ready))
     assert {row.axes for row in report.rows} == {("data",), ("model",)}
     over_data = [row for row in report.rows if row.axes == ("data",)]
@@ -78,7 +81,10 @@ def test_what_is_worked_out_by_hand(ready: Cluster) -> None:
 
 
 def test_what_was_compiled_before(ready: Cluster) -> None:
-    """An ahead-of-time program has no lowered module: its shardings' mesh names the axes, in any order of devices."""
+    """An ahead-of-time program has no lowered module, so the mesh of its shardings names the axes.
+
+    The mesh may have any order of devices.
+    """
     code = """
 turned = Mesh(np.array(jax.devices()).reshape(4, 2).T, ('model', 'data'), axis_types=(AxisType.Auto,) * 2)
 given = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(turned, P(None, 'data')))
@@ -91,7 +97,7 @@ compiled = jax.jit(lambda a: a.sum(1), out_shardings=NamedSharding(turned, P()))
 
 
 def test_asking_launches_nothing(ready: Cluster) -> None:
-    """No rank launches anything for it, nor is an argument computed that would have to be launched."""
+    """No rank launches anything for a report, and an argument that needs a launch is not computed."""
     request_collectives(ready, "step(up, down, x)", hosts(ready))
     for call in ("step(up + 1, down, x)", "ring(x[:64])", "ring(jax.device_put(x, NamedSharding(mesh, P())))"):
         with pytest.raises(InvalidRequest, match=r"on every rank: .* would be launched: .*bind it to a name"):
@@ -101,7 +107,7 @@ def test_asking_launches_nothing(ready: Cluster) -> None:
 
 
 def test_ranks_that_would_differ_are_shown(ready: Cluster) -> None:
-    """Another shape on one rank, with the same collectives: it is another program."""
+    """A rank with another shape is reported, because it has another program although its collectives are the same."""
     ready.run("part = jax.ShapeDtypeStruct((128 + 64 * (rank == 3), 64), jnp.float32, sharding=x.sharding)").check()
     with pytest.raises(ValueDiffers) as caught:
         request_collectives(ready, "ring(part)", hosts(ready))
@@ -125,7 +131,7 @@ def test_ranks_that_would_differ_are_shown(ready: Cluster) -> None:
     ],
 )
 def test_what_cannot_be_compiled_is_said(ready: Cluster, call: str, said: str) -> None:
-    """Each is one error of the user's, on every rank; the cluster stays as it was."""
+    """A call that cannot be compiled gives one user error for all ranks, and the cluster stays clean."""
     with pytest.raises((InvalidRequest, CallFailed)) as caught:
         request_collectives(ready, call, hosts(ready))
     assert said in str(caught.value)
@@ -134,7 +140,10 @@ def test_what_cannot_be_compiled_is_said(ready: Cluster, call: str, said: str) -
 
 
 def test_a_program_that_does_not_compile_names_its_line_and_the_cure(ready: Cluster) -> None:
-    """As the same call in a cell would; a name that is not there is a mistake in what was typed."""
+    """A program that does not compile gives the line and the hint that the same call in a cell gives.
+
+    An unknown name is an invalid request, because the user mistyped it.
+    """
     made = ready.run("""explicit = jax.make_mesh((8,), ('e',), axis_types=(AxisType.Explicit,))
 def spread(*spec): return jax.device_put(np.ones((8, 8), np.float32), NamedSharding(explicit, P(*spec)))
 left, right = spread(None, 'e'), spread('e', None)
@@ -155,7 +164,7 @@ def dot(a, b):
 
 
 def test_past_cells_are_not_known(ready: Cluster) -> None:
-    """Only the cell that ended last can be asked about."""
+    """A report can be requested only for the cell that ended last."""
     seq = ready.run("y = ring(x)").check().seq
     ready.run("0").check()
     with pytest.raises(InvalidRequest, match=f"another cell has run since cell {seq}"):
@@ -163,7 +172,7 @@ def test_past_cells_are_not_known(ready: Cluster) -> None:
 
 
 def test_some_ranks_alone(ready: Cluster) -> None:
-    """A program of two ranks, told by those; their devices are the positions."""
+    """A program of two ranks is reported by those ranks, and their devices are the positions."""
     code = """
 few = Mesh(np.array(jax.devices()[2:6]).reshape(2, 2), ('r', 'c'), axis_types=(AxisType.Auto,) * 2)
 small = jax.make_array_from_callback((8, 4), NamedSharding(few, P('r', 'c')), lambda i: np.ones((8, 4), np.float32)[i])
@@ -177,7 +186,7 @@ jax.jit(lambda a: a.sum(0), out_shardings=NamedSharding(few, P('c')))(small).blo
 
 @pytest.mark.other_python
 def test_axes_of_every_mesh(ready: Cluster) -> None:
-    """JAX as the oracle: sums along every choice of axes of several meshes are found to run along those axes."""
+    """Sums along every choice of axes of several meshes are reported along those axes; JAX is the oracle."""
     code = """
 import json
 found = []
@@ -209,7 +218,7 @@ json.dumps(found)
 
 
 def test_a_method_that_is_jitted(ready: Cluster) -> None:
-    """`jax.jit` on a method: the object it is called on is its first argument, as in a call."""
+    """The object on which a jitted method is called is its first argument, as in a call."""
     code = """
 from functools import partial
 class Model:
@@ -225,10 +234,10 @@ model = Model()
 
 
 def test_a_method_of_an_array(ready: Cluster) -> None:
-    """`x.sum()` is a call as any: the array is its argument, not a constant that JAX would refuse."""
+    """The array of `x.sum()` is an argument of the call, not a constant that JAX would refuse."""
     for call in ("x.sum()", "x.sum(axis=0)", "x.T.dot(x)"):
         if call.startswith("x.T"):
-            # Its function would have to be computed by a launch.
+            # Only a launch could compute its function.
             with pytest.raises(InvalidRequest, match=r"on every rank: .* would be launched: "):
                 request_collectives(ready, call, hosts(ready))
         else:
@@ -246,7 +255,10 @@ def test_python_values_of_a_plain_function_may_decide(ready: Cluster) -> None:
 
 
 def test_what_a_report_has_traced_first_is_the_cells_once_it_is_launched(ready: Cluster) -> None:
-    """JAX remembers where a function of its own was traced, and that was in mhnb: the line told is that of the launch."""
+    """The line of a launch is reported for a program that a report in mhnb traced first.
+
+    JAX remembers where a function of its own was traced.
+    """
     ready.run("total = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))").check()
     (before,) = {str(row.source) for row in request_collectives(ready, "total(up)", hosts(ready)).rows}
     assert before == "this call, line 1"

@@ -1,4 +1,4 @@
-"""A rank that sits in a collective where no signal reaches it: the interrupt frees it, and its variables are still there."""
+"""An interrupt disconnects a rank that is blocked in a collective which no signal ends, and the rank keeps its variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STUCK = {
     "two devices, the queue full": (2, "off", "if rank == 0:\n    for _ in range(5): y = add(x)\n    float(y)"),
     "all but one": (1, "parity", "if rank != 1: y = float(add(x))\nelse: time.sleep(1000)"),
 }
-"""Devices of a rank, a guard under which nothing refuses the cell, and the cell."""
+"""Devices per rank, a guard that does not refuse the cell, and the cell."""
 
 
 @pytest.mark.other_python
@@ -25,10 +25,13 @@ STUCK = {
 def test_a_rank_stuck_in_a_collective_is_freed_and_keeps_its_variables(
     fresh: Fresh, frees_soon: None, devices: int, guard: str, code: str
 ) -> None:
-    """Tainted, not dead; what is there can be pulled; a collective after `accept` raises on every rank, and never hangs."""
+    """A disconnected cluster is tainted, not dead, and its variables can be pulled.
+
+    A collective after `accept` raises on every rank, and never hangs.
+    """
     cluster = fresh(4, devices)
     cluster.run(f"{SETUP}\nkept = 41 + rank").check()
-    # From the second call on C++ launches it.
+    # From the second call on, C++ launches it.
     cluster.run("float(add(x))", guard=guard).check()
     before = [rank.pid for rank in cluster.ranks]
     result = cluster.run(code, guard=guard, timeout_s=3)
@@ -73,10 +76,10 @@ told = jax.jit(tell, out_shardings=whole)
 def test_what_one_rank_launches_alone_does_not_leave_a_clean_state(
     fresh: Fresh, frees_soon: None, devices: int, guard: str, code: str
 ) -> None:
-    """The end of the cell does not wait for what never comes, such as a print of the program, and nobody is killed."""
+    """The end of a cell does not wait for effects that never come, such as a program's print, and no rank is killed."""
     cluster = fresh(2, devices)
     cluster.run(f"{SETUP}{TOLD}").check()
-    # From the second call on C++ launches it.
+    # From the second call on, C++ launches it.
     cluster.run("float(add(x))", guard=guard).check()
     result = cluster.run(code, guard=guard, timeout_s=3)
     assert result.state == "tainted", result.notes
@@ -85,7 +88,7 @@ def test_what_one_rank_launches_alone_does_not_leave_a_clean_state(
 
 @pytest.mark.other_python
 def test_what_no_signal_and_no_closed_connection_ends_is_killed(fresh: Fresh, kills_soon: None) -> None:
-    """Native code that holds the interpreter: the last rung is the truth, and the variables come back by a replay."""
+    """A rank whose native code holds the interpreter is killed as the last step, and a replay restores its variables."""
     cluster = fresh(2, 1)
     cluster.run("kept = 5").check()
     code = (
@@ -104,7 +107,10 @@ def test_what_no_signal_and_no_closed_connection_ends_is_killed(fresh: Fresh, ki
 
 @pytest.mark.parametrize("guard", [pytest.param("lockstep", marks=pytest.mark.other_python), "parity", "off"])
 def test_after_accept_a_collective_that_was_left_meets_nothing(fresh: Fresh, guard: str) -> None:
-    """Rank 0 left a sum that nobody else made: the next sum is not taken for it, and nobody waits for rank 0, under any guard."""
+    """After `accept`, the next sum is not matched with a sum that rank 0 abandoned, and no rank waits for rank 0.
+
+    This holds under any guard.
+    """
     cluster = fresh(2, 2)
     cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4")).check()
     cluster.run("more = x * 100").check()
@@ -151,7 +157,10 @@ asleep = jax.jit(jax.shard_map(slow, mesh=mesh, in_specs=P("x"), out_specs=P(), 
 def test_a_launch_that_hangs_by_itself_is_not_left_behind_a_clean_state(
     fresh: Fresh, frees_soon: None, code: str
 ) -> None:
-    """All ranks agreed on it, and it never ends: the ladder frees it, the state is tainted, and the next cell is refused at once."""
+    """A launch that all ranks agreed on and that never ends is disconnected, and the state is tainted.
+
+    The next cell is refused at once.
+    """
     cluster = fresh(2, 2)
     cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4") + HALF).check()
     result = cluster.run(code, timeout_s=3)
@@ -165,7 +174,10 @@ def test_a_launch_that_hangs_by_itself_is_not_left_behind_a_clean_state(
 
 
 def test_who_waits_for_a_launch_of_an_earlier_cell_in_vain_taints(fresh: Fresh) -> None:
-    """A launch that computes for ever is not freed, as it may end; the cell that was interrupted waiting for it says that it is left."""
+    """A launch that computes forever is not disconnected, because it may end.
+
+    A cell that was interrupted while it waited for the launch reports it as abandoned.
+    """
     cluster = fresh(2, 2)
     cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4")).check()
     cluster.run(

@@ -1,4 +1,4 @@
-"""An exported script as N plain processes, without mhnb: it prints what the notebook's ranks printed."""
+"""An exported script prints the same in N plain processes without mhnb as the notebook's ranks printed."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ TIMEOUT_S = 120
 
 
 def _run_plain(command: Sequence[Sequence[str]], environment: dict[str, str] | None = None) -> list[str]:
-    """Run processes at once; give what each printed.
+    """Run processes at the same time; return what each printed.
 
-    Unbuffered, a print would leave in pieces, and Gloo's lines could come between them.
+    Their output is buffered. An unbuffered print would be written in pieces, and Gloo's lines could come between them.
     """
     own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONUNBUFFERED")}
     own |= {"PYTHONHASHSEED": "0", "JAX_PLATFORMS": "cpu"} | (environment or {})
@@ -48,13 +48,13 @@ def _run_plain(command: Sequence[Sequence[str]], environment: dict[str, str] | N
 
 
 def _without_gloo(said: str) -> str:
-    """The library under the collectives speaks on stdout as well, from two threads into each other; the notebook leaves that out."""
+    """Remove the lines that two threads of Gloo print to stdout without synchronization; the notebook omits them too."""
     return split_library_noise(said)[0]
 
 
 @pytest.fixture
 def driven(fresh: Callable[..., Cluster]) -> tuple[Cluster, list[str]]:
-    """A cluster that has run cells, a failing one and pushes among them; and what each rank printed."""
+    """A cluster that has run cells, including pushes and a failing cell, and what each rank printed."""
     cluster = fresh(2, 2)
     printed = ["", ""]
     cluster.push(scale=10, table=np.array([1, 2], np.int32))
@@ -68,12 +68,12 @@ def driven(fresh: Callable[..., Cluster]) -> tuple[Cluster, list[str]]:
 
 
 def test_plain_processes_print_what_the_ranks_printed(driven: tuple[Cluster, list[str]], tmp_path: Path) -> None:
-    """By arguments: two processes, neither of which can import mhnb. The failed cell is listed and not run."""
+    """Two processes get their arguments and cannot import mhnb; the failed cell is listed and not run."""
     cluster, printed = driven
     script = tmp_path / "train.py"
     said = export_cluster(cluster, script, sbatch=True)
     assert any("raised ValueError on rank 1" in line for line in said)
-    # Where mhnb is looked for, there is something that stops who finds it.
+    # This file ends a script that imports mhnb.
     (tmp_path / "mhnb.py").write_text("raise SystemExit('the script imports mhnb')")
     port = find_free_port()
     commands = [[sys.executable, str(script), f"127.0.0.1:{port}", "2", str(rank)] for rank in range(2)]
@@ -88,7 +88,7 @@ def _open_mpi_absent() -> str:
 
 
 def test_open_mpi_needs_no_argument(tmp_path: Path) -> None:
-    """JAX finds the other processes itself; each prints the sum over all."""
+    """JAX finds the other processes itself under Open MPI, and each process prints the sum over all."""
     if reason := _open_mpi_absent():
         pytest.skip(reason)
     script = tmp_path / "train.py"
@@ -102,7 +102,7 @@ def test_open_mpi_needs_no_argument(tmp_path: Path) -> None:
 
 
 def test_what_a_script_lacks_is_told_also_after_a_replay(fresh: Callable[..., Cluster], tmp_path: Path) -> None:
-    """The cells that the replay left out, in their order, and the names that others read of them."""
+    """An export lists the cells that a replay omitted, in order, and the names that other cells read from them."""
     cluster = fresh(2, 1)
     cluster.run("a = 1").check()
     cluster.run("n = 2\nimport time\nwhile True: time.sleep(0.1)", timeout_s=2)

@@ -1,4 +1,4 @@
-"""A rank for each GPU, with a made-up nvidia-smi: what each rank sees of it is real, the GPUs are not."""
+"""One rank per GPU, with a fake nvidia-smi: what each rank sees is real, the GPUs are not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SMI = "#!/bin/sh\nprintf '0, GPU-a\\n1, GPU-b\\n2, GPU-c\\n3, GPU-d\\n'\n"
 
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four GPUs, as far as nvidia-smi knows; JAX computes on the CPU."""
+    """Make nvidia-smi report four GPUs; JAX computes on the CPU."""
     (tmp_path / "nvidia-smi").write_text(_SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -24,7 +24,7 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("gpus")
 def test_each_rank_sees_its_own(fresh: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three that are allowed each of three ranks has one, on one host."""
+    """Each of three ranks on one host sees one of the three allowed GPUs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,0,1")
     cluster = fresh(None, None, profile="gpu")
     said = cluster.run("import os; os.environ['CUDA_VISIBLE_DEVICES']").check()
@@ -34,13 +34,16 @@ def test_each_rank_sees_its_own(fresh: Callable[..., Cluster], monkeypatch: pyte
 
 @pytest.mark.usefixtures("gpus")
 def test_two_ranks_with_one_gpu_are_refused(fresh: Callable[..., Cluster]) -> None:
-    """Where nothing shares them out, every rank would have every GPU: told before JAX starts, by UUID."""
+    """Two ranks that would use the same GPU are refused by its UUID before JAX starts.
+
+    Without an assignment every rank would use every GPU.
+    """
     with pytest.raises(LaunchError, match=r"rank 0 \(host0 .*\) and rank 1 \(host1 .*\) would use the same GPU, GPU-a"):
         fresh(2, None, profile="split")
 
 
 @pytest.mark.usefixtures("gpus")
 def test_gpus_that_cannot_be_shared_out(fresh: Callable[..., Cluster]) -> None:
-    """The supervisor's own words are in the error."""
+    """The error contains the supervisor's message."""
     with pytest.raises(LaunchError, match="has 4 GPUs for 3 ranks"):
         fresh(None, None, profile="gpu", ranks=3)

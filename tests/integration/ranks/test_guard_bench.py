@@ -1,4 +1,4 @@
-"""What the bench of the guard calls bare and guarded, on real ranks: no time is looked at."""
+"""The bare and guarded calls of the guard's benchmark, on real ranks; no time is checked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEAVES = {"a training step, 601 leaves": 13}
 
 @pytest.fixture
 def ready(cluster: Cluster) -> Iterator[Cluster]:
-    """The shared cluster with the bench imported; it is forgotten afterwards."""
+    """The shared cluster with the benchmark imported; its modules are removed afterwards."""
     cluster.run(SETUP).check()
     yield cluster
     cluster.run(GIVE_BACK).check()
@@ -44,7 +44,7 @@ FIRST = next(iter(KINDS))
     ("kind", "guard"), [*((kind, "lockstep") for kind in KINDS), (FIRST, "off"), (FIRST, "parity")]
 )
 def test_each_kind_is_called_bare_and_guarded(ready: Cluster, kind: str, guard: str, tmp_path: Path) -> None:
-    """Both sides take as many turns, no line of mhnb's runs in a bare call, and the cell leaves the cluster clean."""
+    """Both sides make the same number of calls, a bare call runs no line of mhnb, and the cluster stays clean."""
     row = (kind, LEAVES.get(kind, 3))
     result = ready.run(f"measure({row!r}, 2, {str(tmp_path / 'took.json')!r})", guard=guard).check()
     took = json.loads((tmp_path / "took.json").read_text())
@@ -53,7 +53,7 @@ def test_each_kind_is_called_bare_and_guarded(ready: Cluster, kind: str, guard: 
 
 
 def test_a_guarded_call_is_not_taken_for_a_bare_one(ready: Cluster) -> None:
-    """The check that a call is bare finds mhnb's own lines in a launch under lockstep."""
+    """The check that a call is bare finds lines of mhnb in a launch under lockstep."""
     ready.run("kind = KINDS['collective, one small argument'](1); given = kind.make()").check()
     result = ready.run("check_bare(lambda: kind.call(given))")
     assert {rank.error.ename for rank in result if rank.error} == {"RuntimeError"}
@@ -61,7 +61,7 @@ def test_a_guarded_call_is_not_taken_for_a_bare_one(ready: Cluster) -> None:
 
 
 def test_jax_is_as_it_was_afterwards(ready: Cluster) -> None:
-    """While it is lifted nothing of JAX is mhnb's; afterwards all is, also when the block raised."""
+    """JAX has no hook of mhnb while the hooks are lifted, and all of them afterwards, even if the block raised."""
     ready.run("with lift(hooks): inside = find_hooks()").check()
     assert {rank.text for rank in ready.run("len(hooks) > 5, inside, now() == wrapped").check()} == {"(True, [], True)"}
     ready.run("try:\n    with lift(hooks): 1 / 0\nexcept ZeroDivisionError: pass").check()

@@ -1,7 +1,7 @@
-"""Lockstep where the ranks are on several hosts: what holds on one machine holds there, word for word.
+"""Lockstep with ranks on several hosts behaves exactly as on one machine.
 
-The board is on the first host. Rank 0 is there, ranks 1 and 2 are on a second host and rank 3 on a third one.
-Many tests of one machine run here once more, by import.
+The board is on the first host with rank 0. Ranks 1 and 2 are on a second host, and rank 3 is on a third one.
+Many tests for one machine also run here, by import.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def far() -> Iterator[HostsCluster]:
 
 @pytest.fixture
 def cluster(far: HostsCluster) -> Iterator[Cluster]:
-    """The shared cluster on three hosts, clean before and after."""
+    """The cluster on three hosts, clean before and after."""
     assert far.state == "clean", far.reason
     far.run("0").check()
     yield far
@@ -56,7 +56,7 @@ def cluster(far: HostsCluster) -> Iterator[Cluster]:
 
 
 def test_what_differs_is_said_across_hosts(ready: Cluster) -> None:
-    """Each rank learns what programs of one name differ in, also those that other hosts have compiled."""
+    """Each rank reports how programs of one name differ, also those that other hosts have compiled."""
     text = refusal(
         ready.run(
             "f = jax.jit(lambda v, k: (v * k).sum(), static_argnums=1)\nsteps = 3 + (jax.process_index() == 3)\nf(x, steps)"
@@ -67,7 +67,7 @@ def test_what_differs_is_said_across_hosts(ready: Cluster) -> None:
 
 
 def test_the_guard_is_there_on_every_host(ready: Cluster) -> None:
-    """One board, reached from all of them: rank 0 at the board, the others through the delegate."""
+    """All hosts use one board: rank 0 directly, and the other ranks through the agreement server."""
     assert ready.guard == "lockstep"
     kinds = ready.run("import mhnb.rank.jax_private as hooks; type(hooks._recorder.gate._backend).__name__").check()
     assert [rank.text for rank in kinds] == ["'LocalAgreement'", *["'RemoteAgreement'"] * 3]
@@ -83,7 +83,7 @@ def total(members, f=lambda a: a.sum()):
 
 
 def test_a_mesh_on_one_far_host_alone_is_agreed_on_there(ready: Cluster) -> None:
-    """The ranks of the first host have no part in it, and do other things meanwhile."""
+    """Ranks of a second host agree on their launches while the ranks of other hosts do other things."""
     ready.run(SUB).check()
     result = ready.run(
         "got = [total((1, 2)) for _ in range(3)] if rank in (1, 2) else None\ngot, float(add(x))"
@@ -105,7 +105,7 @@ def test_a_mesh_on_one_far_host_alone_is_agreed_on_there(ready: Cluster) -> None
 
 
 def test_meshes_of_two_hosts_each_go_on_by_themselves(ready: Cluster) -> None:
-    """Ranks 0 and 3, and ranks 1 and 2: no order holds between the two."""
+    """Ranks 0 and 3 launch independently of ranks 1 and 2, because no order is needed between the two pairs."""
     code = (
         SUB + "pair = (0, 3) if rank in (0, 3) else (1, 2)\nsum(total(pair) for _ in range(4 if rank in (0, 3) else 9))"
     )
@@ -116,7 +116,7 @@ def test_meshes_of_two_hosts_each_go_on_by_themselves(ready: Cluster) -> None:
 
 @pytest.mark.usefixtures("agrees_late")
 def test_an_interrupt_stops_the_ranks_of_all_hosts_before_the_same_launch(ready: Cluster) -> None:
-    """Clean, with the same number of steps made on every rank, each time."""
+    """An interrupt leaves the cluster clean, with the same number of steps on every rank, each time."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
     for _ in range(8):
         result = run_until_said(ready, loop, "on")
@@ -127,7 +127,7 @@ def test_an_interrupt_stops_the_ranks_of_all_hosts_before_the_same_launch(ready:
 
 
 def test_who_gives_up_again_and_again_on_a_far_host_is_held(ready: Cluster, tmp_path: Path) -> None:
-    """Rank 3's posts are kept at four places too: a fifth attempt must not pass for the first."""
+    """A fifth attempt is not mistaken for the first, although the board has four slots for rank 3's proposals too."""
     gives_up_again_and_again(ready, tmp_path, quitter=3)
 
 
@@ -135,7 +135,7 @@ def test_a_bell_on_a_far_host_that_rings_again_and_again_does_not_break_the_agre
     ready: Cluster,
     tmp_path: Path,
 ) -> None:
-    """Every exception takes the wish back and waits for the answer; what was agreed on afterwards is agreed on."""
+    """Every exception withdraws the proposal and waits for the answer; later launches are agreed on."""
     code = (
         f"flag = {str(tmp_path / 'rung')!r}"
         """
@@ -163,7 +163,7 @@ got"""
 
 
 def test_a_thread_of_a_far_rank_that_outlives_its_cell_is_nobodys_mismatch(ready: Cluster) -> None:
-    """Its wish goes with the cell, and the next cell's launches are agreed on."""
+    """A thread's proposal ends with the cell, and the launches of the next cell are agreed on."""
     code = """
 caught = []
 def late():
@@ -175,7 +175,7 @@ if rank == 2:
     thread = threading.Thread(target=late, daemon=True); thread.start()
     while not (hooks._recorder.gate.has_launching_threads() or caught): time.sleep(0.001)"""
     result = ready.run(code)
-    # The cell waits for a thread that is about to launch; on the others it has ended without the launch.
+    # The cell waits for a thread that is about to launch; on the other ranks it has ended without the launch.
     assert names(result) in (["", "", "OrderMismatch", ""], ["", "", "", ""])
     check_sum(ready)
 
@@ -188,12 +188,12 @@ if rank == 0:
     while is_lost and hooks._recorder.gate._backend._board.ended_seq(1) < 1 << 31: time.sleep(0.05)
 else: print('on', flush=True)
 y = float(add(x))"""
-"""Rank 1 says that it is about to wait, and rank 0 comes when it is told to, and the board knows of the loss."""
+"""Rank 1 prints before it waits; rank 0 launches once the flag exists and, if `is_lost`, the board has recorded the loss."""
 
 
 @pytest.fixture
 def pair(leftovers: None) -> Iterator[Callable[..., HostsCluster]]:
-    """Start a cluster of two hosts, a rank each, for one test alone."""
+    """Start a cluster of two hosts with one rank each, for one test only."""
     started: list[HostsCluster] = []
 
     def begin(**options: Any) -> HostsCluster:
@@ -210,7 +210,7 @@ def pair(leftovers: None) -> Iterator[Callable[..., HostsCluster]]:
 
 
 def run_and_break(cluster: HostsCluster, act: Callable[[], None], *, is_lost: bool = True) -> CellResult:
-    """Run a cell in which rank 1 waits for rank 0, and do something to it meanwhile."""
+    """Run a cell in which rank 1 waits for rank 0, and call `act` meanwhile."""
     done, flag = threading.Event(), Path(tempfile.mkdtemp()) / "acted"
 
     def look(snapshot: CellResult) -> None:
@@ -227,7 +227,7 @@ def run_and_break(cluster: HostsCluster, act: Callable[[], None], *, is_lost: bo
 
 
 def check_lost(cluster: HostsCluster, result: CellResult) -> None:
-    """Rank 1 cannot be reached: neither rank launches, nor do they later."""
+    """Check that rank 1 cannot be reached, and that neither rank launches, now or later."""
     assert names(result) == ["OrderMismatch", "RanksLost"]
     told = [rank.error.evalue for rank in result if rank.error is not None]
     assert "rank 1   was lost before it: it died, or its connection did" in told[0]
@@ -239,7 +239,7 @@ def check_lost(cluster: HostsCluster, result: CellResult) -> None:
 
 
 def test_a_connection_that_is_cut_ends_every_wait(pair: Callable[..., HostsCluster]) -> None:
-    """The rank behind it does not launch and says why; the others do not wait for it, now or later."""
+    """A rank whose connection is cut does not launch and reports why; the others do not wait for it, now or later."""
     wires: list[Wire] = []
 
     def way(_host: int, url: str) -> str:
@@ -251,7 +251,10 @@ def test_a_connection_that_is_cut_ends_every_wait(pair: Callable[..., HostsClust
 
 
 def test_a_delegate_that_dies_ends_every_wait(pair: Callable[..., HostsCluster]) -> None:
-    """Its supervisor says on the board that the ranks of other hosts are lost. Here all was started afresh, as on macOS."""
+    """If the agreement server dies, its supervisor marks the ranks of other hosts as lost on the board.
+
+    All processes are started without fork here, as on macOS.
+    """
     cluster = pair(fork=False)
     delegates = [
         process
@@ -265,12 +268,12 @@ def test_a_delegate_that_dies_ends_every_wait(pair: Callable[..., HostsCluster])
 def test_a_far_rank_that_is_killed_while_it_waits_is_the_end_of_the_cluster_and_of_no_patience(
     pair: Callable[..., HostsCluster],
 ) -> None:
-    """As on one machine: dead, at once, and nothing is left."""
+    """A remote rank that is killed while it waits ends the cluster at once, as on one machine."""
     cluster = pair()
     pid = cluster.ranks[1].pid
     assert pid is not None
     result = run_and_break(cluster, lambda: os.kill(pid, signal.SIGKILL), is_lost=False)
     assert result[1].outcome == "died"
-    # Which of the two reaches it first, its fellow's end or ours, is nobody's to say.
+    # The loss of rank 1 or the end of the cluster may reach rank 0 first.
     assert result[0].outcome in ("killed", "error")
     assert result.state == "dead"

@@ -1,4 +1,4 @@
-"""`docs/explanation/guard.md`: every program on the page gets the verdict that the page says, on real ranks."""
+"""Every program in `docs/explanation/guard.md` gets the verdict that the page states, on real ranks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ UNCOMPARED = re.compile(r"--guard off|made without|not compared")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of the page: its cells, and what becomes of the last one."""
+    """A program of the page: its cells, and the verdict on the last one."""
 
     verdict: str
     cells: tuple[tuple[str, dict[str, Any]], ...] = field(default=())
-    """Source and flags."""
+    """Source and flags of each cell."""
 
 
 def _read_cell(text: str) -> tuple[str, dict[str, Any]]:
@@ -57,7 +57,7 @@ PROGRAMS = [*_read_rows(PAGE), *_read_blocks(PAGE)]
 
 @pytest.fixture
 def ready(cluster: Cluster) -> Iterator[Cluster]:
-    """The shared cluster after the page's first cell; accepted afterwards."""
+    """The shared cluster after the page's first cell; a tainted state is accepted afterwards."""
     cluster.run(SETUP).check()
     yield cluster
     if cluster.state == "tainted":
@@ -66,13 +66,13 @@ def ready(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def errors(result: CellResult) -> set[str]:
-    """The names of the errors that the ranks raised."""
+    """Return the names of the errors that the ranks raised."""
     return {rank.error.ename for rank in result if rank.error is not None}
 
 
 @pytest.mark.parametrize("shown", PROGRAMS, ids=lambda program: f"{program.verdict}: {program.cells[-1][0]}"[:80])
 def test_a_program_gets_the_verdict_of_the_page(ready: Cluster, shown: Program) -> None:
-    """It is that of the program's last cell; the cells before it end well."""
+    """The last cell of a program gets the page's verdict, and the cells before it succeed."""
     *before, (code, flags) = shown.cells
     for earlier, given in before:
         assert ready.run(earlier, **given).check().state == "clean"
@@ -90,13 +90,13 @@ def test_a_program_gets_the_verdict_of_the_page(ready: Cluster, shown: Program) 
 
 
 def test_the_page_has_each_verdict() -> None:
-    """No row or block is overlooked because it is spelt in another way."""
+    """The page has every verdict, and no row or block is overlooked because it is spelled differently."""
     assert {program.verdict for program in PROGRAMS} == set(VERDICTS)
     assert len(PROGRAMS) == len(re.findall(rf"` \| (?:{'|'.join(VERDICTS)}) \|", PAGE)) + PAGE.count("# verdict: ")
 
 
 def test_the_first_cell_raises_the_text_below_it(ready: Cluster) -> None:
-    """The first cell of the page, and the text below it."""
+    """The first cell of the page raises the text that the page shows below it."""
     (cell, said), *_ = re.findall(r"^```\n%%mhjax\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (told,) = {rank.error.evalue for rank in ready.run(cell) if rank.error is not None}
     assert re.sub(r"of cell \d+", "of cell 3", told).startswith(said.rstrip("\n"))

@@ -1,4 +1,4 @@
-"""The first and the last line of every guide to multi-process JAX, pasted cell by cell: the ranks stay connected for the cells to come."""
+"""The first and last lines of every guide to multi-process JAX leave the ranks connected when they are pasted as cells."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ multihost_utils.process_allgather(jnp.int32(jax.process_index())).tolist()
 
 @pytest.mark.other_python
 def test_a_pasted_shutdown_leaves_the_ranks_connected(fresh: Fresh) -> None:
-    """It returns with a note, and launches, helpers, the coordination service and the guide's first line work as before."""
+    """A pasted `shutdown()` returns with a note and disconnects no rank.
+
+    Launches, helpers, the coordination service and the guide's first line work as before.
+    """
     cluster = fresh(2, 2)
     cluster.run("import jax\njax.distributed.initialize()").check()
     for turn in (0, 1):
@@ -51,21 +54,24 @@ def test_a_pasted_shutdown_leaves_the_ranks_connected(fresh: Fresh) -> None:
 
 
 def test_the_note_comes_once_a_cell(cluster: Cluster) -> None:
-    """However often the line runs in it, also by another name; and in the next cell again."""
+    """The note appears once per cell, however often and under whatever name the line runs."""
     often = "from jax.distributed import shutdown\nfor _ in range(3): shutdown(), jax.distributed.shutdown()"
     for _ in range(2):
         assert {rank.stderr for rank in cluster.run(often).check()} == {STAYS}
 
 
 def test_one_rank_that_shuts_down_loses_nobody(cluster: Cluster) -> None:
-    """Closing its connection, it would wait for the others for minutes, and then they would be ended."""
+    """`shutdown()` on one rank ends no other rank.
+
+    If it closed the connection, it would wait for the others for minutes, and then they would be ended.
+    """
     alone = cluster.run("jax.distributed.shutdown()", ranks=[1]).check()
     assert alone[1].stderr == STAYS
     assert {rank.text for rank in cluster.run(SUM).check()} == {"28"}
 
 
 def test_a_replay_goes_over_a_shutdown(fresh: Fresh) -> None:
-    """The cells after it come back as well."""
+    """A replay also restores the cells after a shutdown."""
     cluster = fresh(2, 1)
     for cell in (SUM, "jax.distributed.shutdown()", MEET, "x = 3"):
         cluster.run(cell).check()
@@ -79,7 +85,10 @@ def test_a_replay_goes_over_a_shutdown(fresh: Fresh) -> None:
 
 
 def test_a_forked_child_cannot_close_what_is_its_ranks(cluster: Cluster) -> None:
-    """JAX would hang there, as the threads of the connection are not the child's."""
+    """A forked child cannot close its rank's connection.
+
+    JAX would hang there, because the threads of the connection do not exist in the child.
+    """
     code = """
 import os, signal
 if (child := os.fork()) == 0:
@@ -93,7 +102,7 @@ os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_a_subprocess_has_a_jax_of_its_own(cluster: Cluster) -> None:
-    """It connects and parts as anywhere, and its rank stays as it is."""
+    """A subprocess connects and disconnects as usual, and its rank stays connected."""
     ports = [find_free_port() for _ in range(4)]
     own = """
 import sys, jax
@@ -112,7 +121,7 @@ print(done.stdout, done.returncode, "mhnb:" in done.stderr, jax.distributed.is_i
 
 
 def test_without_init_the_ranks_are_parted_by_hand(fresh: Fresh) -> None:
-    """Who connects them in a cell may part them and connect them again, as long as nothing has used JAX; later errors say why."""
+    """With `init=False` a cell may connect and disconnect the ranks as long as nothing has used JAX; later errors say why."""
     cluster = fresh(2, 1, init=False)
     for _ in range(2):
         begun = cluster.run("import jax\njax.distributed.initialize()\njax.distributed.is_initialized()").check()
