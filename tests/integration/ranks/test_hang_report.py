@@ -1,4 +1,4 @@
-"""The hang card on real ranks: who waits, who is absent and where, while the cell still hangs."""
+"""Hang report on real ranks: which ranks wait, which are missing and where they are, while the cell still hangs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.view.tables.reports import format_hang_text
 
 LATE = 1
-"""The rank that comes late."""
+"""The rank that arrives late."""
 WAIT_S = 60.0
 PREPARE = """
 import os, threading, time
@@ -46,7 +46,7 @@ float(add(x)), shift(x).block_until_ready()
 
 
 def in_thread(act: Callable[[], CellResult]) -> Future[CellResult]:
-    """Do something beside the test."""
+    """Run a function in a thread; return a future of its result."""
     future: Future[CellResult] = Future()
 
     def run() -> None:
@@ -60,7 +60,7 @@ def in_thread(act: Callable[[], CellResult]) -> Future[CellResult]:
 
 
 def wait_for_card(cluster: Cluster, wanted: Callable[[HangReport], bool], limit_s: float) -> HangReport:
-    """Ask until the card is as wanted."""
+    """Poll the hang report until it meets the condition."""
     end = time.monotonic() + limit_s
     while True:
         card = cluster.where()
@@ -71,18 +71,18 @@ def wait_for_card(cluster: Cluster, wanted: Callable[[HangReport], bool], limit_
 
 
 def _has_settled(card: HangReport) -> bool:
-    """Ranks wait, and no rank was on its way still when it was last looked at: a slow machine brings them one after another."""
+    """Check that ranks wait and no rank makes progress any more: on a slow machine they arrive one after another."""
     return card.stuck and not card.progress
 
 
 def _compiles(card: HangReport) -> bool:
-    """Every rank has been looked at, and compiles."""
+    """Check that every rank has been sampled and is compiling."""
     return card.known and {place.activity for place in card.places} == {"compiling"}
 
 
 @contextmanager
 def running(cluster: Cluster, source: str, flag: Path, **flags: Any) -> Iterator[Future[CellResult]]:
-    """Run a cell that lasts until `flag` is there, and expect it to end well then."""
+    """Run a cell that lasts until the file `flag` exists, and check that it then succeeds."""
     future = in_thread(lambda: cluster.run(textwrap.dedent(source), guard="parity", **flags))
     try:
         yield future
@@ -93,7 +93,7 @@ def running(cluster: Cluster, source: str, flag: Path, **flags: Any) -> Iterator
 
 @pytest.fixture
 def flag(tmp_path: Path) -> Path:
-    """A file whose making ends the hang."""
+    """A file that ends the hang once it exists."""
     return tmp_path / "go"
 
 
@@ -116,12 +116,12 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_who_waits_and_who_is_absent(prepared: Cluster, flag: Path, case: str) -> None:
-    """While one rank is elsewhere, the card says who waits, in what, on which line, and where the other is."""
+    """While one rank is missing, the report names the waiting ranks, their launch and line, and where the missing rank is."""
     act, launch = CASES[case]
     with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\n{act}", flag):
         card = wait_for_card(prepared, _has_settled, 30)
         text = format_hang_text(card, name="shared")
-    # In a ring only those who send to the late rank, or receive from it, have anything to wait for.
+    # In a ring only the ranks that send to the late rank, or receive from it, have to wait.
     waiting = (0, 2) if case == "ppermute" else (0, 2, 3)
     assert card.waiting == waiting, text
     assert card.absent == (LATE,), text
@@ -134,7 +134,7 @@ def test_who_waits_and_who_is_absent(prepared: Cluster, flag: Path, case: str) -
 
 
 def test_a_python_lock(prepared: Cluster, flag: Path) -> None:
-    """Ranks that wait in a lock are said to, with the line; those that do not are absent."""
+    """Ranks that wait for a lock are reported as waiting, with the line; ranks that do not wait for it are missing."""
     source = f"""
     lock.acquire()
     if me == {LATE}:
@@ -152,7 +152,7 @@ def test_a_python_lock(prepared: Cluster, flag: Path) -> None:
 
 
 def test_a_lock_on_one_rank_while_the_others_wait_in_a_launch(prepared: Cluster, flag: Path) -> None:
-    """A rank that hangs in a lock is absent from the launch that the others wait in."""
+    """A rank that hangs in a lock is missing from the launch that the other ranks wait in."""
     source = f"""
     if me == {LATE}:
         lock = threading.Lock()
@@ -168,7 +168,7 @@ def test_a_lock_on_one_rank_while_the_others_wait_in_a_launch(prepared: Cluster,
 
 
 def test_a_rank_that_lags_with_the_same_stack(prepared: Cluster, flag: Path) -> None:
-    """A rank that has come to fewer launches is absent, though it stands on the same line as those that wait."""
+    """A rank that has reached fewer launches is missing, even if it is on the same line as the waiting ranks."""
     source = f"""
     for step in range(2):
         [float(add(x)), come_late({str(flag)!r}) if me == {LATE} and step == 1 else None][0]
@@ -180,7 +180,7 @@ def test_a_rank_that_lags_with_the_same_stack(prepared: Cluster, flag: Path) -> 
 
 
 def test_a_rank_that_ended_the_cell_is_absent(fresh: Callable[..., Cluster], frees_soon: None) -> None:
-    """A psum on some ranks only: those that ended the cell without it are absent, and said to have ended it."""
+    """Ranks that ended the cell without a psum are missing from it, and the report says that they ended the cell."""
     cluster = fresh(3, 1)
     cluster.run(PREPARE).check()
     future = in_thread(lambda: cluster.run("if me != 1:\n    float(add(x))", guard="parity"))
@@ -202,11 +202,11 @@ def compile_until(flag, k=0):
         k += 1
         jax.jit(lambda x: big(x, k)).lower(jnp.ones((16, 16))).compile()
 """
-"""Compiles, each a program of its own, for as long as a test needs, however fast the machine."""
+"""Compiles a new program each time, for as long as a test needs, however fast the machine is."""
 
 
 def test_a_long_compile_is_called_compiling(prepared: Cluster, flag: Path) -> None:
-    """Ranks that compile are neither waiting nor absent; they compile."""
+    """Ranks that compile are reported as compiling, neither as waiting nor as missing."""
     with running(prepared, f"{COMPILE}compile_until({str(flag)!r})", flag):
         card = wait_for_card(prepared, _compiles, WAIT_S)
     assert (card.waiting, card.absent, card.launch) == ((), (), None)
@@ -214,7 +214,7 @@ def test_a_long_compile_is_called_compiling(prepared: Cluster, flag: Path) -> No
 
 
 def test_a_slow_trace_is_called_compiling(prepared: Cluster, flag: Path) -> None:
-    """While a program is traced the user's function is the innermost; it belongs to the compilation."""
+    """A rank that traces a program is compiling, although the innermost frame is the user's function."""
     source = f"""
     def slow(x):
         while not os.path.exists({str(flag)!r}): sum(range(100_000))
@@ -226,10 +226,10 @@ def test_a_slow_trace_is_called_compiling(prepared: Cluster, flag: Path) -> None
 
 
 def test_a_compile_while_others_wait(prepared: Cluster, flag: Path) -> None:
-    """A rank that XLA compiles for is absent from the launch of the others, and said to compile."""
+    """A rank for which XLA compiles is missing from the launch of the other ranks, and is reported as compiling."""
     source = f"{COMPILE}if me == {LATE}: compile_until({str(flag)!r})\nfloat(add(x))"
     with running(prepared, source, flag):
-        # Ranks of a loaded machine come to it one after another.
+        # On a loaded machine the ranks reach it one after another.
         card = wait_for_card(prepared, lambda card: card.stuck and card.waiting == (0, 2, 3), WAIT_S)
     assert card.absent == (LATE,)
     assert {place.ranks: place.activity for place in card.places}[LATE,] == "compiling"
@@ -245,7 +245,7 @@ COMPUTES = {
 
 @pytest.mark.parametrize("case", COMPUTES)
 def test_slow_compute_is_called_computing(prepared: Cluster, flag: Path, case: str) -> None:
-    """Ranks that compute do not wait, however long it takes."""
+    """Ranks that compute are never reported as waiting, however long the computation takes."""
     with running(prepared, COMPUTES[case].format(flag=str(flag)), flag):
         card = wait_for_card(prepared, lambda card: card.known, WAIT_S)
     assert (card.waiting, card.absent) == ((), ())
@@ -259,7 +259,7 @@ slow = jax.jit(spin, static_argnums=1, out_shardings=NamedSharding(mesh, P()))
 float(slow(x, 20_000_000))
 """
 SPIN_S = 10.0
-"""How long a program computes that is looked at, by what a short one took just before."""
+"""Duration of the program under test; a short run just before gives its number of iterations."""
 
 
 def _computes(card: HangReport) -> bool:
@@ -267,19 +267,20 @@ def _computes(card: HangReport) -> bool:
 
 
 def test_slow_compute_in_a_program_of_all_ranks(prepared: Cluster, flag: Path) -> None:
-    """A program of all ranks that takes long is computing: all have come to it, and use their processors."""
+    """A long program of all ranks is computing, because all ranks have reached it and use their processors."""
     prepared.run(SPIN).check()
     took_s = prepared.run("began = time.monotonic(); _ = float(slow(x, 20_000_000)); print(time.monotonic() - began)")
     turns = int(20_000_000 * SPIN_S / float(took_s.check()[0].stdout))
     with running(prepared, f"float(slow(x, {turns}))", flag):
-        # On a loaded machine a rank that computes may have no time to tell where it is, at first, or none to compute.
+        # On a loaded machine a rank that computes may at first have no time to report where it is, or no time to
+        # compute.
         card = wait_for_card(prepared, _computes, WAIT_S)
     assert (card.waiting, card.absent) == ((), ())
     assert [(place.activity, place.what) for place in card.places] == [("computing", "jit(<lambda>)")]
 
 
 def test_a_terminal_sees_it_too(prepared: Cluster, flag: Path) -> None:
-    """`mhnb where NAME` prints the card while the cell hangs, and says when none runs."""
+    """`mhnb where NAME` prints the hang report while the cell hangs, and says so if no cell runs."""
 
     def ask(name: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "mhnb", "where", name]
@@ -287,7 +288,7 @@ def test_a_terminal_sees_it_too(prepared: Cluster, flag: Path) -> None:
 
     with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\nfloat(add(x))", flag):
         wait_for_card(prepared, _has_settled, 30)
-        # The file is written once a second, and may be that much behind.
+        # The file is written once per second, and may be that much behind.
         end = time.monotonic() + WAIT_S
         while "waiting" not in (seen := ask("shared")).stdout:
             assert time.monotonic() < end, seen.stdout
@@ -301,7 +302,7 @@ def test_a_terminal_sees_it_too(prepared: Cluster, flag: Path) -> None:
 
 
 def test_no_card_without_a_cell(cluster: Cluster) -> None:
-    """Between cells there is no card, and a short cell leaves none."""
+    """There is no hang report between cells, and none remains after a short cell."""
     assert cluster.where() is None
     cluster.run("1").check()
     assert cluster.where() is None

@@ -1,4 +1,4 @@
-"""Host data that no rank can compare whole, and what a launch takes before it is computed: nothing goes on silently."""
+"""Host data that no rank can compare as a whole, and inputs that a launch takes before they are computed: no silent mismatch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ready(cluster: Cluster) -> Cluster:
 
 
 def check_refused(cluster: Cluster, code: str, **options: Any) -> str:
-    """Every rank refuses, the state stays clean, and the next sum is right; return the common text."""
+    """Check that every rank refuses, the state stays `clean` and the next sum is right; return the common error text."""
     result = cluster.run(code, **options)
     assert set(names(result)) == {"OrderMismatch"}, [rank.text for rank in result]
     assert result.state == "clean", cluster.reason
@@ -87,7 +87,10 @@ again = {k: half_of(own[k]) for k in names}
 @pytest.mark.other_python
 @pytest.mark.parametrize("use", SWAPPED.values(), ids=SWAPPED.keys())
 def test_sharded_host_data_in_a_rank_s_own_order_is_refused(ready: Cluster, use: str) -> None:
-    """Each of these was a wrong number on every rank: an order of files, say, which each rank lists for itself."""
+    """Sharded host data that each rank uses in its own order is refused.
+
+    Each case used to give a wrong number on every rank, for example because each rank lists files in its own order.
+    """
     ready.run(TABLES).check()
     text = check_refused(ready, use)
     assert "The program is the same, the arrays are not" in text
@@ -184,14 +187,17 @@ made = [jax.device_put(np.ones(8, kind), s) for kind in kinds for s in (rows, wh
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize(("make", "use"), NO_ALARM.values(), ids=NO_ALARM.keys())
 def test_host_data_that_is_used_alike_raises_no_alarm(ready: Cluster, make: str, use: str, guard: str) -> None:
-    """Whatever each rank has in its part, and whichever thread made it."""
+    """Host data that all ranks use in the same way is accepted, whatever each rank's shard holds and whichever thread made it."""
     ready.run(make, guard=guard).check()
     result = ready.run(use, guard=guard).check()
     assert (result.state, result.notes) == ("clean", ())
 
 
 def test_what_was_made_in_another_order_names_the_cure(ready: Cluster) -> None:
-    """Made in a listing's own order and used by name: nothing tells that from a mistake, so it is refused, and says how to make it."""
+    """Arrays made in another order on some ranks are refused, and the note says how to make them.
+
+    They are made in the order of a listing and used by name, which cannot be distinguished from a mistake.
+    """
     ready.run("data = {}\nfor k in order: data[k] = lay(v * (1 if k == 'a' else 100))").check()
     notes = ready.run("for k in ('a', 'b'): float(add(data[k]))").notes
     assert not any("--replay" in note for note in notes)
@@ -200,7 +206,10 @@ def test_what_was_made_in_another_order_names_the_cure(ready: Cluster) -> None:
 
 
 def test_a_rank_that_makes_its_part_again_is_let_in_and_said(ready: Cluster) -> None:
-    """With --ranks a rank mends what it failed to load: that part is not compared, and each cell that takes it says so."""
+    """A rank that failed to load its shard can make it again with `--ranks`.
+
+    That shard is not compared, and each cell that uses it says so in a note.
+    """
     ready.run("data = lay(v * 2)").check()
     ready.run("data = lay(v * 2)", ranks=[1]).check()
     for _ in range(2):
@@ -222,7 +231,10 @@ p, _ = step(init(jax.random.key(0)), x)
 @pytest.mark.other_python
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 def test_parameters_of_a_seed_of_the_rank_s_own_are_never_trained_on_silently(ready: Cluster, guard: str) -> None:
-    """The first step takes them for good while they are computed: so lockstep waits for them, and in each cell, not in the first only."""
+    """Parameters from a seed that differs between the ranks are never trained on silently.
+
+    The first step donates them while they are still computed. So lockstep waits for them, in every cell and not only in the first.
+    """
     ready.run(DONATED).check()
     for _ in range(2):
         code = "p = init(jax.random.key(rank))\nfor _ in range(3): p, y = step(p, x)"
@@ -240,7 +252,10 @@ def test_parameters_of_a_seed_of_the_rank_s_own_are_never_trained_on_silently(re
 
 
 def test_what_is_looked_at_and_then_donated_is_compared(ready: Cluster) -> None:
-    """The first launch leaves it; the second takes it, before it can be hashed at the cell's end."""
+    """An array that a first launch reads and a second one donates is compared.
+
+    The second launch takes it before it can be hashed at the end of the cell.
+    """
     ready.run(DONATED + "y = shown(init(jax.random.key(0)), x)").check()
     result = ready.run("p = init(jax.random.key(rank % 2))\nbefore = shown(p, x)\np, y = step(p, x)")
     assert result.state == "tainted"
@@ -250,7 +265,7 @@ def test_what_is_looked_at_and_then_donated_is_compared(ready: Cluster) -> None:
 
 
 def test_many_values_that_are_still_computed_are_compared(ready: Cluster) -> None:
-    """Of more than are kept the launch waits for the rest."""
+    """If a launch has more pending inputs than the guard keeps, it waits for the rest."""
     ready.run("many = jax.jit(lambda x, *p: sum(e.mean() for e in p) * x.sum())\n" + DONATED).check()
     code = "p = init(jax.random.key({}))\ny = many(x, *(p * n for n in range(300)))"
     check_refused(ready, code.format("rank % 2"))
@@ -258,7 +273,10 @@ def test_many_values_that_are_still_computed_are_compared(ready: Cluster) -> Non
 
 
 def test_copies_of_any_size_are_compared(fresh: Callable[..., Cluster]) -> None:
-    """Of host memory nothing is too large to be hashed: it is copied to each device anyway."""
+    """Replicas of any size are compared.
+
+    No host array is too large to be hashed, because it is copied to each device anyway.
+    """
     cluster = fresh(2, 1)
     cluster.run(SETUP.replace("(2, 4)", "(2, 1)").replace("arange(8", "arange(4")).check()
     make = "w = lay(np.full(5 * 2**20, {}, np.float32), whole)"
@@ -313,7 +331,7 @@ product = jax.jit(lambda w, a: number(w).astype(jnp.float32).sum() * a.sum())
 @pytest.mark.other_python
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE.keys())
 def test_replicas_are_noted_whichever_way_they_are_made(ready: Cluster, make: str) -> None:
-    """Of each public way: what differs by the rank is tainted or refused, and what is equal is used without a word."""
+    """For each public way to make replicas, different values are tainted or refused, and equal values raise no note."""
     use = "\ny = product(w, x)"
     ready.run(PRODUCT).check()
     equal = ready.run(make.format(n="3") + use).check()
@@ -340,21 +358,21 @@ LOOKS = {
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS.keys())
 def test_what_a_rank_computes_of_its_own_examples_is_its_own(ready: Cluster, look: str, guard: str) -> None:
-    """Kept or shown: it reaches no other rank."""
+    """What a rank computes from its own examples may differ, stored or displayed, because it reaches no other rank."""
     ready.run("W = jax.device_put(np.eye(4, dtype=np.float32), whole)").check()
     result = ready.run(look, guard=guard).check()
     assert (result.state, result.notes) == ("clean", ())
 
 
 def test_weights_that_each_rank_trained_alone_never_meet(ready: Cluster) -> None:
-    """At their first collective they are refused."""
+    """Weights that each rank trained by itself are refused at their first collective."""
     ready.run("W = jax.device_put(np.eye(4, dtype=np.float32), whole)").check()
     ready.run("mine = np.full((2, 4), rank, np.float32)\nW = W - 0.1 * (mine.T @ (mine @ W))").check()
     check_refused(ready, "y = jax.jit(lambda w, a: w.sum() * a.sum())(W, x)")
 
 
 def test_an_array_made_without_a_guard_hides_no_other_of_its_launch(ready: Cluster) -> None:
-    """Only that one is not compared, and each cell that takes it says so."""
+    """An array made without a guard is not compared, each cell that uses it says so, and the other inputs are compared."""
     ready.run("y, w = x * 2, x * 3").check()
     ready.run("y = y * 1", guard="off").check()
     for _ in range(2):
@@ -375,14 +393,17 @@ GAPS = {
 
 @pytest.mark.parametrize("words", GAPS)
 def test_how_far_replicas_differ_is_said(ready: Cluster, words: str) -> None:
-    """A last digit from another order of summing is not a wrong seed."""
+    """The message says how far replicas differ: a last digit from another order of summation is not a wrong seed."""
     assert ready.run(f"w = lay({GAPS[words]}, whole)").state == "tainted"
     assert words in ready.reason
     ready.accept()
 
 
 def test_replicas_that_no_launch_took_do_not_taint_a_cell_that_was_refused(ready: Cluster) -> None:
-    """Its error says that the cluster is clean, and it is: the replicas are refused wherever they are used."""
+    """Different replicas do not taint a refused cell if no launch took them.
+
+    Its error says that the cluster is clean. This is true, because the replicas are refused wherever they are used.
+    """
     result = ready.run("w = lay(np.full(2, rank, np.float32), whole)\nif rank == 1: add(x)")
     assert "OrderMismatch" in names(result)
     assert result.state == "clean"
@@ -391,7 +412,10 @@ def test_replicas_that_no_launch_took_do_not_taint_a_cell_that_was_refused(ready
 
 
 def test_a_cell_that_was_refused_after_a_launch_took_such_replicas_says_tainted_alone(ready: Cluster) -> None:
-    """The state in its error is the state that it leaves."""
+    """A refused cell is tainted if a launch took different replicas before.
+
+    Its error does not call the cluster clean: the state in the error is the state that the cell leaves.
+    """
     result = ready.run("w = lay(v * (1 + rank), half)\ny = add(w)\nif rank == 1: add(x)")
     assert "OrderMismatch" in names(result)
     assert result.state == "tainted"
@@ -400,7 +424,7 @@ def test_a_cell_that_was_refused_after_a_launch_took_such_replicas_says_tainted_
 
 
 def test_a_way_of_making_arrays_that_the_guard_does_not_see_is_named(ready: Cluster) -> None:
-    """The start tries each way; where JAX has moved one out of sight, it is named instead of missed."""
+    """The start tries each way to make arrays, and names one that the guard cannot observe because JAX moved it."""
     code = """
 import mhnb.rank.bootstrap
 from mhnb.rank.jax_private import current_recorder
@@ -417,7 +441,7 @@ seen, unseen"""
 
 
 def test_what_the_guard_does_not_see_is_said_at_the_start(ready: Cluster) -> None:
-    """As `guard: unavailable` is, where nothing is seen."""
+    """The guard's status lists the functions that it cannot observe, just as it says `unavailable` if it observes none."""
     entry = ready._state_machine.registry.entries[-1]
     before = entry.facts["guard"]
     assert describe_guard(ready._state_machine, "lockstep") == "lockstep"

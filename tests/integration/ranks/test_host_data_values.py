@@ -1,4 +1,4 @@
-"""Arrays that the ranks make of host data: JAX takes each rank's word for it, and what differs is found at the cell's end."""
+"""Arrays that the ranks make from host data: JAX trusts each rank, and differences are found at the end of the cell."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ w = jax.make_array_from_callback(big.shape, whole, lambda i: big[i])""",
 
 IN_A_THREAD, BEFORE_A_REFUSAL = "a number in a thread", "a number before a launch that is refused"
 IN_LOCKSTEP = (IN_A_THREAD, BEFORE_A_REFUSAL)
-"""Under parity nobody knows which launches of two threads belong together, and nothing is refused."""
+"""Under parity the guard does not know which launches of two threads match, and nothing is refused."""
 GIVEN = {
     "a NumPy argument, on one line": "f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)\ny = f(x, np.float32(rank % 2))",
     "a Python argument, on one line": "f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)\ny = f(x, rank % 2)",
@@ -107,7 +107,7 @@ t = threading.Thread(target=work); t.start(); y = add(x); t.join()""",
 
 @pytest.fixture
 def ready(cluster: Cluster) -> Iterator[Cluster]:
-    """The shared cluster with a mesh, a global array and two collectives; accepted afterwards."""
+    """The shared cluster with a mesh, a global array and two collectives; a tainted state is accepted afterwards."""
     cluster.run(SETUP).check()
     yield cluster
     if cluster.state == "tainted":
@@ -117,7 +117,10 @@ def ready(cluster: Cluster) -> Iterator[Cluster]:
 @pytest.mark.other_python
 @pytest.mark.parametrize("code", DIFFER.values(), ids=DIFFER.keys())
 def test_replicas_made_of_different_values_taint_and_are_named(ready: Cluster, code: str) -> None:
-    """No error of JAX's, and each rank reads its own; here the line is told, and which ranks."""
+    """Replicas made from different values taint the cluster, and the reason names the line and the ranks.
+
+    JAX raises no error, and each rank reads its own value.
+    """
     result = ready.run(code)
     assert result.state == "tainted"
     assert "the ranks put different values into replicas of one array" in ready.reason
@@ -141,7 +144,10 @@ def test_replicas_made_of_different_values_taint_and_are_named(ready: Cluster, c
     ],
 )
 def test_what_a_launch_is_given_on_different_lines_is_compared_too(ready: Cluster, name: str, guard: str) -> None:
-    """In lockstep before the launch, and nothing is tainted; under parity the launch is made, and told of at the cell's end."""
+    """Inputs of a launch are compared even if the ranks make the launch on different lines.
+
+    Lockstep refuses the launch, and nothing is tainted. Parity makes the launch, and reports it at the end of the cell.
+    """
     code = GIVEN[name]
     result = ready.run(code, guard=guard)
     lines = [n for n, text in enumerate(code.splitlines(), 1) if "f(x, " in text]
@@ -159,7 +165,7 @@ def test_what_a_launch_is_given_on_different_lines_is_compared_too(ready: Cluste
 
 
 def test_what_each_rank_gave_is_said(ready: Cluster) -> None:
-    """A number is told; of more elements, how far they are apart. With the array's place among those of the launch."""
+    """The note gives a number's value, or how far larger arrays differ, and the input's position in the launch."""
     ready.run("f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)").check()
     assert ready.run("y = f(x, 0.5 * (rank % 2))").notes == (
         "array 2 of the launch, f32[], is 0.0 on ranks 0,2, 0.5 on ranks 1,3 · clean",
@@ -176,14 +182,14 @@ def test_what_each_rank_gave_is_said(ready: Cluster) -> None:
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("code", EQUAL.values(), ids=EQUAL.keys())
 def test_what_is_legal_raises_no_alarm(ready: Cluster, code: str, guard: str) -> None:
-    """Only what are replicas of each other is compared."""
+    """Legal differences raise no alarm, because only replicas of each other are compared."""
     result = ready.run(code, guard=guard).check()
     assert (result.state, [note for note in result.notes if "array" in note]) == ("clean", [])
 
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 def test_what_a_thread_gives_on_one_line_is_compared_by_the_line(ready: Cluster, guard: str) -> None:
-    """Whose launches are not counted under parity is seen by what it gives."""
+    """Inputs that a thread passes on one line are compared by line, because parity does not count a thread's launches."""
     ready.run("f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)").check()
     code = "t = threading.Thread(target=lambda: float(f(x, rank % 2)))\nt.start(); t.join()"
     assert ready.run(code, guard=guard).state == ("clean" if guard == "lockstep" else "tainted")
@@ -191,7 +197,10 @@ def test_what_a_thread_gives_on_one_line_is_compared_by_the_line(ready: Cluster,
 
 
 def test_different_local_sizes_are_told(ready: Cluster) -> None:
-    """The ranks hold global arrays of different shapes; a launch of them is refused by lockstep alone."""
+    """Different local sizes taint the cluster, because the ranks hold global arrays of different shapes.
+
+    Only lockstep refuses a launch of them.
+    """
     result = ready.run("u = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))")
     assert result.state == "tainted"
     assert "line 1:  u = jax.make_array_from_process_local_data" in ready.reason
@@ -199,7 +208,7 @@ def test_different_local_sizes_are_told(ready: Cluster) -> None:
 
 
 def test_without_a_guard_nothing_is_compared(ready: Cluster) -> None:
-    """`--guard off` costs nothing."""
+    """With `--guard off` nothing is compared, so it costs nothing."""
     assert ready.run(DIFFER["a callback"], guard="off").state == "clean"
 
 
@@ -214,7 +223,10 @@ normal = jax.jit(lambda key: jax.random.normal(key, (8,)), out_shardings=rows)""
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 def test_one_device_a_rank(fresh: Callable[..., Cluster], guard: str) -> None:
-    """Local arrays become replicas whose shards JAX itself cannot list: they work as without a guard, and are compared."""
+    """With one device per rank, local arrays become replicas that work as without a guard, and are compared.
+
+    JAX itself cannot list the shards of these replicas.
+    """
     cluster = fresh(2, 1, guard=guard)
     cluster.run(ALONE).check()
     for code in (
@@ -234,16 +246,16 @@ def test_one_device_a_rank(fresh: Callable[..., Cluster], guard: str) -> None:
     assert guard == "parity" or (result[0].error and result[0].error.ename) == "OrderMismatch"
     if guard == "parity":
         cluster.accept()
-    # What each rank drew for itself is its own; together they are no array.
+    # Each rank drew its own values; together they are not one array.
     assert cluster.run("drawn = normal(jax.random.key(rank))\ndrawn").check().state == "clean"
     result = cluster.run("y = drawn.sum()")
     assert result.state == "clean"
-    # Where the ranks do not agree before a launch, nobody knows how its arrays came about.
+    # If the ranks do not agree before a launch, the provenance of its arrays is unknown.
     assert guard == "parity" or (result[0].error and result[0].error.ename) == "OrderMismatch"
 
 
 def test_what_cannot_be_recorded_is_told_and_stops_nothing(fresh: Callable[..., Cluster]) -> None:
-    """The guard looks into arrays of JAX's making: where that fails, the program goes on, and each such cell says so."""
+    """If the guard fails to inspect an array that JAX made, the program goes on, and each such cell reports it."""
     cluster = fresh(2, 1)
     cluster.run(ALONE).check()
     cluster.run(
@@ -256,7 +268,7 @@ def test_what_cannot_be_recorded_is_told_and_stops_nothing(fresh: Callable[..., 
 
 
 def test_an_array_whose_computation_fails_later_is_no_defect(fresh: Callable[..., Cluster]) -> None:
-    """It is hashed at the cell's end, and there is nothing to hash: the cell has failed, the ranks live."""
+    """If an array's computation fails before it is hashed at the end of the cell, the cell fails and the ranks live."""
     cluster = fresh(2, 1)
     result = cluster.run(
         """
@@ -285,7 +297,10 @@ float(total(w))"""
 @pytest.mark.other_python
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 def test_boxes_that_some_ranks_share_are_compared_where_they_are_used(ready: Cluster, guard: str) -> None:
-    """Whichever cell made them: here each rank would read a sum of its own, of what should be one array."""
+    """Boxes that only some ranks share are compared where a launch uses them, whichever cell made them.
+
+    Otherwise each rank would read its own sum of what should be one array.
+    """
     ready.run(HALVES, guard=guard).check()
     ready.run("w = lay(5 if rank < 2 else 5.0)", guard=guard).check()
     assert ready.run("for _ in range(3): y = total(w)\nfloat(y)", guard=guard).check().notes == ()
@@ -301,7 +316,10 @@ def test_boxes_that_some_ranks_share_are_compared_where_they_are_used(ready: Clu
     "step", ["y = w * 2", "y = jax.jit(lambda a, b: a - b)(w + 1, lay(3))", "for _ in range(4): w, y = w + 1, w"]
 )
 def test_what_came_of_boxes_that_some_ranks_share_is_compared_too(ready: Cluster, step: str, guard: str) -> None:
-    """By way of programs without a collective, whose numbers would be as wrong; equal ones are equal, whatever their type was."""
+    """Results of boxes that only some ranks share are compared, too, because their numbers would be as wrong.
+
+    The results come from programs without a collective. Equal values are equal, whatever their type was.
+    """
     ready.run(HALVES, guard=guard).check()
     for own, state in ((5.0, "clean"), (6, "tainted")):
         if ready.run(f"w = lay(5 if rank < 2 else {own})", guard=guard).state == "tainted":
@@ -312,7 +330,10 @@ def test_what_came_of_boxes_that_some_ranks_share_is_compared_too(ready: Cluster
 
 
 def test_those_that_the_rank_chooses_are_refused(ready: Cluster) -> None:
-    """No rank knows what the parts are that it does not hold: it may as well have another array."""
+    """Arrays with shared boxes are refused if each rank chooses its own.
+
+    No rank knows the boxes that it does not hold, so it may have chosen another array.
+    """
     ready.run(HALVES).check()
     ready.run("kept = [lay(3), lay(3)]").check()
     for code in ("float(total(kept[rank // 2]))", "float(total(kept[0] + kept[rank % 2]))"):

@@ -1,4 +1,4 @@
-"""Hostile cells on real ranks: each ends, is reported, and leaves the next cell right.
+"""Hostile cells on real ranks: each one ends, is reported, and does not break the next cell.
 
 `MHNB_HOSTILE_CELLS` and `MHNB_HOSTILE_SEED` choose how many cells run and which; `make soak` runs many.
 """
@@ -26,11 +26,11 @@ from tests.support.source import PACKAGE
 CELLS = int(os.environ.get("MHNB_HOSTILE_CELLS", "300"))
 SEED = int(os.environ.get("MHNB_HOSTILE_SEED", "20261125"))
 END_S = 120.0
-"""Far more than any of the cells needs: one that has not ended by then never does."""
+"""Far more than any of the cells needs; a cell that has not ended by then never ends."""
 ERASERS = {"clear_output", "escape sequences"}
-"""Pieces that may take back what was shown before them."""
+"""Pieces that may erase output that was shown before them."""
 MOST_BYTES = 4 << 20
-"""Of what one rank may put into a notebook with one cell."""
+"""Most bytes that one rank may put into a notebook with one cell."""
 
 Fresh = Callable[..., Cluster]
 SETUP = """
@@ -43,8 +43,8 @@ _total = jax.jit(lambda a: a.sum())
 
 
 def test_every_family_is_drawn() -> None:
-    """The seed of the suite draws every piece of every family at least once in the cells of a soak."""
-    rng = random.Random(SEED)  # noqa: S311  # drawn again from its seed; nothing is kept secret
+    """With the suite's seed, 1000 cells use every piece, and the first `CELLS` of them use every family."""
+    rng = random.Random(SEED)  # noqa: S311  # reproducible from its seed; nothing here is secret
     cells = [make_cell(rng, f"c{i}") for i in range(1000)]
     assert {name for cell in cells for name in cell.pieces} == {piece.name for piece in PIECES}
     assert {family for cell in cells[:CELLS] for family in cell.families} == set(FAMILIES)
@@ -53,7 +53,7 @@ def test_every_family_is_drawn() -> None:
 @pytest.mark.timeout(3600)
 def test_hostile_cells_end_and_leave_the_next_right(fresh: Fresh, kills_soon: None) -> None:
     """A hostile cell ends as its own code says, is reported on each rank, and the next cell is right."""
-    rng = random.Random(SEED)  # noqa: S311  # drawn again from its seed; nothing is kept secret
+    rng = random.Random(SEED)  # noqa: S311  # reproducible from its seed; nothing here is secret
     faults: list[str] = []
     cluster = begin(fresh)
     for index in range(CELLS):
@@ -67,14 +67,14 @@ def test_hostile_cells_end_and_leave_the_next_right(fresh: Fresh, kills_soon: No
 
 
 def begin(fresh: Fresh) -> Cluster:
-    """Start two ranks with what every cell may use."""
+    """Start two ranks with the names that every cell may use."""
     cluster = fresh(2, 1)
     cluster.run(SETUP).check()
     return cluster
 
 
 def run_to_end(cluster: Cluster, source: str, timeout_s: float | None = None) -> CellResult | None:
-    """Run a cell; None where it does not end, or where the cluster died before it."""
+    """Run a cell; return None if it does not end, or if the cluster died before it."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(cluster.run, source, timeout_s=timeout_s)
         try:
@@ -87,7 +87,7 @@ def run_to_end(cluster: Cluster, source: str, timeout_s: float | None = None) ->
 
 
 def try_cell(cluster: Cluster, cell: HostileCell) -> Iterator[str]:
-    """Run a cell, and what comes after it. Yield what is wrong."""
+    """Run a cell, its undo code and the next cell; yield every fault."""
     result = run_to_end(cluster, cell.source, cell.timeout_s)
     if result is None:
         yield f"did not end: {cluster.state} {cluster.reason}"
@@ -109,7 +109,7 @@ def try_cell(cluster: Cluster, cell: HostileCell) -> Iterator[str]:
 
 
 def judge_rank(rank: RankResult, cell: HostileCell) -> Iterator[str]:
-    """Compare what a rank reports with what the cell's code does there."""
+    """Compare what a rank reports with what the cell's code does on it; yield every fault."""
     raises, ends = cell.raises[rank.rank], cell.ends[rank.rank]
     others_die = any("died" in other for other in cell.ends)
     if rank.outcome not in ends and not (others_die and rank.outcome in ("killed", "interrupted")):
@@ -132,7 +132,7 @@ def judge_rank(rank: RankResult, cell: HostileCell) -> Iterator[str]:
 
 
 def judge_views(result: CellResult) -> Iterator[str]:
-    """Draw the result each way; what did not end well is named in each."""
+    """Render the result in each view, which must name every rank's error; yield every fault."""
     ways: dict[str, Callable[[], str]] = {
         "fold": lambda: format_cell_html(result, view="fold", uid="u"),
         "tabs": lambda: format_cell_html(result, view="tabs", uid="u"),
@@ -142,7 +142,7 @@ def judge_views(result: CellResult) -> Iterator[str]:
     for name, draw in ways.items():
         try:
             drawn = unescape(draw())
-        except Exception as error:  # noqa: BLE001  # what it is belongs into the list of faults
+        except Exception as error:  # noqa: BLE001  # the error belongs in the list of faults
             yield f"the view {name} raises {error!r}"
             continue
         if not drawn and not result.is_silent:
@@ -153,7 +153,7 @@ def judge_views(result: CellResult) -> Iterator[str]:
 
 
 def judge_next(cluster: Cluster, cell: HostileCell) -> Iterator[str]:
-    """Run a plain cell: it prints, shows a value, and launches a collective."""
+    """Run an ordinary cell that prints, shows a value and launches a collective; yield every fault."""
     code = f"print('next {cell.tag}')\nint(_total(jax.device_put(np.arange(4, dtype=np.int32), _rows)))"
     result = run_to_end(cluster, code)
     if result is None:

@@ -1,4 +1,4 @@
-"""Layouts on real ranks: what a cell shows of global arrays, what `mhnb.layout` says there, and that nothing is launched."""
+"""Layouts on real ranks: how global arrays are displayed, what `mhnb.layout` prints on a rank, and that nothing is launched."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def ranks(cluster: Cluster) -> Cluster:
 
 @pytest.mark.other_python
 def test_a_global_array_is_shown_by_its_sharding(ranks: Cluster) -> None:
-    """The last expression tells kind, mesh, spec and cost in one line that every rank says alike."""
+    """A global array is displayed with its type, mesh, spec and size in one line that is the same on every rank."""
     result = ranks.run("x")
     assert [rank.text for rank in result] == [LINE] * 4
     assert len(result.groups) == 1
 
 
 def test_a_local_array_keeps_its_own_text(ranks: Cluster) -> None:
-    """An array of one rank alone is shown with its numbers, as JAX does."""
+    """An array that is local to one rank is displayed with its values, as in JAX."""
     assert [rank.text for rank in ranks.run("own")] == [
         f"Array([{k}, {k + 1}, {k + 2}], dtype=int32)" for k in range(4)
     ]
 
 
 def test_a_pytree_shows_each_array_within(ranks: Cluster) -> None:
-    """Containers keep their form; every global array in them is told by its sharding."""
+    """Containers keep their form, and every global array in them is displayed by its sharding."""
     text = ranks.run("{'x': x, 'n': [1, b]}")[0].text
     assert text == f"{{'x': {LINE},\n 'n': [1, i8[4] on mesh (data 4, model 2) spec P() · 4 B, 4 B a device]}}"
 
 
 @pytest.mark.other_python
 def test_a_deleted_or_typed_array_never_fails_the_cell(ranks: Cluster) -> None:
-    """Deleted arrays, PRNG keys and unreduced sums are shown, too."""
+    """Deleted arrays and PRNG keys are displayed, and never fail the cell."""
     ranks.run(
         "gone = put((8, 8), 'data'); gone.delete()\nkeys = jax.random.wrap_key_data(put((8, 2), 'data', dtype='u4'))"
     )
@@ -67,7 +67,7 @@ def test_a_deleted_or_typed_array_never_fails_the_cell(ranks: Cluster) -> None:
 
 
 def test_layout_works_inside_a_rank_alone(ranks: Cluster) -> None:
-    """`mhnb.layout(x)` on one rank alone says what all hold; it launches nothing, or this would hang."""
+    """`mhnb.layout(x)` on one rank shows what all ranks hold; it launches nothing, because otherwise it would hang."""
     said = ranks.run("import mhnb\nmhnb.layout(w)", ranks="2").check()
     assert str(said[2].text).splitlines() == [
         "f32[8,6]  P('data') on mesh (data 4, model 2)     48 B a device · 2 replicas",
@@ -80,7 +80,7 @@ def test_layout_works_inside_a_rank_alone(ranks: Cluster) -> None:
 
 
 def test_expect_draws_both(ranks: Cluster) -> None:
-    """`mhnb.expect` passes for another spelling of the same, and shows found and expected where they differ."""
+    """`mhnb.expect` accepts another spelling of the same spec, and draws the found and the expected layout if they differ."""
     ranks.run("import mhnb\nmhnb.expect(w, P('data', None))").check()
     error = ranks.run("mhnb.expect(w, P(None, 'model'))")[1].error
     assert error is not None
@@ -90,7 +90,10 @@ def test_expect_draws_both(ranks: Cluster) -> None:
 
 
 def test_the_ranks_are_asked_between_cells(ranks: Cluster) -> None:
-    """One view where all agree; an array, a tree, a mesh; own arrays of each rank count as the same."""
+    """A layout request returns one view if all ranks agree, for an array, a tree or a mesh.
+
+    Arrays that are local to each rank count as the same.
+    """
     (view,) = request_layout(ranks, "params['layers'][0]['w']")
     assert view.ranks == (0, 1, 2, 3)
     assert view.view == Layout.of((8, 6), {"data": 4, "model": 2}, "P('data')", devices_per_host=2)
@@ -105,7 +108,7 @@ def test_the_ranks_are_asked_between_cells(ranks: Cluster) -> None:
 
 
 def test_a_difference_is_shown(ranks: Cluster) -> None:
-    """What one rank holds otherwise, or not at all, is a view of its own."""
+    """A rank whose value differs or is missing gets a view of its own."""
     ranks.run("y = put((8, 8), 'data')")
     ranks.run("y = 3", ranks="2")
     views = request_layout(ranks, "y")
@@ -117,19 +120,19 @@ def test_a_difference_is_shown(ranks: Cluster) -> None:
 
 @pytest.mark.parametrize("expression", ["x + 1", "x.T", "x[0]", "put((8,))", "x.sum()", "[a for a in [x]]"])
 def test_what_may_compute_is_refused(ranks: Cluster, expression: str) -> None:
-    """Between cells nothing is run: an expression that is more than a look-up is refused, and says the way."""
+    """An expression that is more than a look-up is refused with advice, because nothing is run between cells."""
     with pytest.raises(InvalidRequest, match="bind it to a name in a %%mhjax cell"):
         request_layout(ranks, expression)
 
 
 def test_a_missing_name_is_said_once(ranks: Cluster) -> None:
-    """A name that no rank has is an error, not a drawing."""
+    """A name that no rank has raises an error instead of a drawing."""
     with pytest.raises(InvalidRequest, match=r"layout nowhere: there is no 'nowhere'; %mhjax vars lists"):
         request_layout(ranks, "nowhere")
 
 
 def test_a_sub_mesh_is_read_where_it_is(ranks: Cluster) -> None:
-    """An array over the devices of two ranks, in another order, is told there as JAX places it, and missing elsewhere."""
+    """An array over reordered devices of two ranks is shown there as JAX places it, and is missing on other ranks."""
     ranks.run(
         "if jax.process_index() in (1, 2):\n"
         "    some = np.array([jax.devices()[at] for at in (5, 2, 4, 3)]).reshape(2, 2)\n"
@@ -147,7 +150,10 @@ def test_a_sub_mesh_is_read_where_it_is(ranks: Cluster) -> None:
 
 
 def test_a_replicated_value_is_shown_with_its_numbers(cluster: Cluster) -> None:
-    """A loss is what people look at: every rank has it, so it is shown, alone with its layout and in a container by itself."""
+    """A replicated value such as a loss is displayed with its numbers, because every rank has it and users look at it.
+
+    As the last expression it comes with its layout, and in a container without it.
+    """
     cluster.run(
         "import jax, jax.numpy as jnp\nfrom jax.sharding import NamedSharding, PartitionSpec as P\n"
         "mesh = jax.make_mesh((jax.device_count(),), ('d',))\n"
@@ -160,7 +166,7 @@ def test_a_replicated_value_is_shown_with_its_numbers(cluster: Cluster) -> None:
 
 
 def test_what_is_deleted_is_said_to_be(ranks: Cluster) -> None:
-    """A donated array has a layout and no bytes any more: alone, and in a tree, where it does not count."""
+    """A deleted array has a layout but no bytes: it is marked as deleted, and a tree does not count its bytes."""
     ranks.run("gone = put((8, 8), 'data'); both = {'gone': gone, 'x': x}; gone.delete()").check()
     (view,) = request_layout(ranks, "gone")
     assert view.is_deleted
@@ -177,7 +183,7 @@ def test_what_is_deleted_is_said_to_be(ranks: Cluster) -> None:
 
 
 def test_expect_says_what_it_takes(ranks: Cluster) -> None:
-    """One array: a pytree and a NumPy array are refused in words about `expect`."""
+    """`mhnb.expect` accepts one array; for a pytree or a NumPy array its error says so."""
     for value, kind in (("{'x': x}", "dict"), ("np.ones(3)", "ndarray")):
         error = ranks.run(f"import mhnb\nmhnb.expect({value}, P())")[0].error
         assert error is not None
@@ -201,7 +207,7 @@ x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("data")), lambda in
 
 @pytest.mark.timeout(240)
 def test_ranks_know_that_they_share_a_host(fresh: Callable[..., Cluster]) -> None:
-    """Two ranks on each of two hosts: what a rank says of hosts and of bytes between them is what the notebook says."""
+    """With two ranks on each of two hosts, a rank reports the same hosts and inter-host bytes as the notebook."""
     cluster = fresh(2, 1, ranks_per_host=2)
     cluster.run(SHARED_HOSTS).check()
     drawn = str(cluster.run("mhnb.layout(x)")[3].text).splitlines()

@@ -1,4 +1,4 @@
-"""Correct programs under lockstep: each of them ends well, without a note, and the cluster stays clean."""
+"""Correct programs under lockstep: each one succeeds without a note, and the cluster stays clean."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def ready(cluster: Cluster) -> Cluster:
 
 
 def check(result: CellResult) -> CellResult:
-    """Ended well, and nobody had anything to remark."""
+    """Check that the cell succeeded without a note and left the cluster clean."""
     result.check()
     assert (result.state, result.notes) == ("clean", ())
     return result
@@ -148,16 +148,16 @@ def check(result: CellResult) -> CellResult:
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
 def test_a_correct_program_raises_no_alarm(ready: Cluster, program: str) -> None:
-    """Whatever ranks do differently that does not matter."""
+    """A correct program raises no alarm, whatever the ranks do differently that does not matter."""
     check(ready.run(program))
 
 
 def test_an_optax_training_run_raises_no_alarm(ready: Cluster) -> None:
-    """And it learns."""
+    """An optax training run raises no alarm, and its loss falls."""
     assert {rank.text for rank in check(ready.run(TRAINING))} == {"True"}
 
 
 def test_saving_and_restoring_with_orbax_raises_no_alarm(ready: Cluster, tmp_path: Path) -> None:
-    """It has barriers, threads and launches of its own."""
+    """Saving and restoring with Orbax raises no alarm, although it has barriers, threads and launches of its own."""
     result = check(ready.run(CHECKPOINT.format(folder=str(tmp_path / "saved"))))
     assert {rank.text for rank in result} == {"True"}

@@ -1,4 +1,4 @@
-"""Programs of one name and one shape that are not the same: refused before they meet, and the message says what differs."""
+"""Different programs with one name and shape: they are refused before they run, and the message says what differs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ready(cluster: Cluster) -> Cluster:
 
 
 def refusal(result: CellResult) -> str:
-    """The one text that all ranks raise."""
+    """Return the one message that all ranks raise."""
     assert {rank.error.ename for rank in result if rank.error} == {"OrderMismatch"}
     texts = {rank.error.evalue for rank in result if rank.error}
     assert len(texts) == 1
@@ -49,7 +49,7 @@ def refusal(result: CellResult) -> str:
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS.keys())
 def test_callbacks_in_another_order_are_refused(ready: Cluster, pair: str) -> None:
-    """Two programs that differ in nothing but the function they call back do not meet."""
+    """Two programs that differ only in the function that they call back are refused."""
     result = ready.run(
         f"{CALLED_BACK}\n{pair}\nfor f in ([one, two] if rank % 2 else [two, one]): print(float(shape(f)(x)))"
     )
@@ -72,7 +72,7 @@ DIFFERENCES = {
 
 @pytest.mark.parametrize(("code", "one", "other", "told"), DIFFERENCES.values(), ids=DIFFERENCES.keys())
 def test_what_differs_is_said(ready: Cluster, code: str, one: str, other: str, told: str) -> None:
-    """Two programs of one name and shape are told apart in the message by what they do otherwise."""
+    """For two programs with one name and shape, the message shows on each side what they do differently."""
     cell = "\n".join(
         f"if rank {test}:\n    exec({code.format(value)!r})" for test, value in (("== 0", one), ("> 0", other))
     )
@@ -98,7 +98,7 @@ f(
 
 
 def test_the_names_of_the_call_are_told_by_value(ready: Cluster) -> None:
-    """A plain variable on the lines of the call, with the value that each side has."""
+    """The message names a plain variable on the lines of the call, with the value that each side has."""
     text = refusal(ready.run(CALL))
     assert "compiled where steps = 3\n" in text
     assert text.rstrip().endswith("compiled where steps = 4")

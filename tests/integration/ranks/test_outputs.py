@@ -1,4 +1,4 @@
-"""What real ranks say: bars as text, widgets as text, C++ noise apart, memory and lines while a cell runs."""
+"""Output of real ranks: progress bars and widgets as text, C++ noise separated, memory and lines while a cell runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ float(jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(mesh, P()))(x))
 
 @pytest.mark.parametrize("bar", ["auto import tqdm", "notebook import tqdm", "notebook import tqdm_notebook as tqdm"])
 def test_tqdm_draws_text_and_ranks_bars_are_one(cluster: Cluster, bar: str) -> None:
-    """No widget, which no browser could reach; what is shown of four bars is one."""
+    """tqdm draws text instead of a widget, which no browser could reach, and the bars of four ranks are shown as one."""
     result = cluster.run(f"from tqdm.{bar}\nfor _ in tqdm(range(8), desc='train'): pass")
     result.check()
     assert all("train: 100%|" in rank.stderr for rank in result)
@@ -31,7 +31,7 @@ def test_tqdm_draws_text_and_ranks_bars_are_one(cluster: Cluster, bar: str) -> N
 
 
 def test_a_widget_made_on_a_rank_says_why_it_is_text(cluster: Cluster) -> None:
-    """Its text form, and one line."""
+    """A widget made on a rank is shown as text, with one line that explains why."""
     result = cluster.run("import ipywidgets\nipywidgets.IntSlider(value=3)")
     first, why = (result[0].text or "").splitlines()
     assert first == "IntSlider(value=3)"
@@ -39,7 +39,7 @@ def test_a_widget_made_on_a_rank_says_why_it_is_text(cluster: Cluster) -> None:
 
 
 def test_a_plotly_figure_comes_as_its_data(cluster: Cluster) -> None:
-    """Its data is what a front end draws; plotly's whole script, of 5 MB, is not sent by each rank."""
+    """A plotly figure is sent as its data, which a front end draws, and not with plotly's whole script of 5 MB per rank."""
     result = cluster.run("import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1, 2], name='load'))")
     result.check()
     for rank in result:
@@ -52,7 +52,7 @@ def test_a_plotly_figure_comes_as_its_data(cluster: Cluster) -> None:
 
 
 def test_gloo_is_noise_and_not_output(cluster: Cluster) -> None:
-    """The first collective of a set of devices is where it greets; nothing of it is in any stream."""
+    """Gloo's greeting at the first collective of a set of devices is noise, and is in no stream."""
     cluster.run("jax.clear_caches()").check()
     result = cluster.run(PSUM)
     result.check()
@@ -62,14 +62,14 @@ def test_gloo_is_noise_and_not_output(cluster: Cluster) -> None:
 
 
 def test_a_picture_given_as_bytes_is_shown(cluster: Cluster) -> None:
-    """As Pillow gives them: each rank lives on, and what travels is base64 as a notebook stores it."""
+    """An image that Pillow gives as bytes is sent as base64, as a notebook stores it, and the ranks live on."""
     result = cluster.run("from PIL import Image\nImage.new('RGB', (4, 2))")
     result.check()
     assert {rank.outputs[0]["data"]["image/png"][:6] for rank in result} == {"iVBORw"}
 
 
 def test_noise_of_c_code_comes_apart(cluster: Cluster) -> None:
-    """Written to the descriptor as C++ does it, between lines of the user's."""
+    """Noise that C++ code writes to the descriptor between the user's lines is separated from them."""
     line = "[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3"
     result = cluster.run(f"import os\nprint('mine', flush=True)\n_ = os.write(1, b'{line}\\n')")
     assert [rank.stdout for rank in result] == ["mine\n"] * 4
@@ -77,7 +77,7 @@ def test_noise_of_c_code_comes_apart(cluster: Cluster) -> None:
 
 
 def test_a_running_cell_tells_lines_and_memory(cluster: Cluster, tmp_path: Path) -> None:
-    """After about two seconds each rank has looked at itself."""
+    """After about two seconds each rank has reported its line and memory."""
     flag, seen = tmp_path / "seen", []
 
     def look(snapshot: CellResult) -> None:
@@ -93,7 +93,7 @@ def test_a_running_cell_tells_lines_and_memory(cluster: Cluster, tmp_path: Path)
 
 
 def test_a_first_line_is_told_soon(cluster: Cluster) -> None:
-    """A snapshot comes with the line, long before the cell ends, and no more than about ten come a second."""
+    """A snapshot with the first line comes long before the cell ends, and at most about ten come per second."""
     seen: list[CellResult] = []
     code = "import time\ntime.sleep(0.5)\nfor n in range(200):\n    print('line', n, flush=True)\n    time.sleep(0.01)"
     result = cluster.run(code, on_snapshot=seen.append)
@@ -117,7 +117,7 @@ def test_a_first_line_is_told_soon(cluster: Cluster) -> None:
     ],
 )
 def test_a_figure_is_a_picture_whatever_backend_is_asked_for(cluster: Cluster, source: str, asked: str) -> None:
-    """A rank has no browser: one sentence says so, and one picture is shown."""
+    """Whatever backend is requested, one sentence says that a rank has no browser, and one picture is shown."""
     result = cluster.run(f"{source}\nplt.plot([1, 2])\nplt.show()")
     cluster.run("%matplotlib inline").check()
     said = result.check()[0]
@@ -140,14 +140,14 @@ with Live(Text("a\\nb\\nc"), auto_refresh=False) as live:
     ],
 )
 def test_what_is_drawn_over_is_shown_once(cluster: Cluster, source: str) -> None:
-    """Lines that are drawn over by moving the cursor up end as in a terminal, and ranks that end alike are one block."""
+    """Lines that are overwritten by moving the cursor up end as in a terminal, and ranks with equal output are one block."""
     result = cluster.run(source).check()
     assert [rank.stdout for rank in result] == ["A\nB\nC\n"] * 4
     assert len(result.groups) == 1
 
 
 def test_a_table_that_grows_is_one_table(cluster: Cluster) -> None:
-    """Rows that a thread of rich's draws, at moments of its own on each rank, end as one block."""
+    """A table whose rows a rich thread draws at different moments on each rank ends as one block."""
     result = cluster.run("""
 from rich.live import Live
 from rich.table import Table
@@ -181,7 +181,7 @@ get_ipython().set_custom_exc((), None)
     ],
 )
 def test_the_card_has_the_error_whoever_prints_it(cluster: Cluster, handler: str) -> None:
-    """A handler of tracebacks prints as in IPython, and name, rank, line and text of the error are in the card all the same."""
+    """Another traceback handler prints as in IPython, and the result still has the error's name, rank, line and text."""
     cluster.run(handler).check()
     result = cluster.run('d = {"a": 1}\nif jax.process_index() == 0:\n    d["missing"]')
     cluster.run(_OWN_TRACEBACKS).check()
@@ -194,7 +194,7 @@ def test_the_card_has_the_error_whoever_prints_it(cluster: Cluster, handler: str
 
 
 def test_a_note_is_about_the_cell_that_it_names(cluster: Cluster) -> None:
-    """The cell after one that raised on some ranks has one short note, which names that cell, and says no outcome again."""
+    """The cell after one that raised on some ranks has one short note, which names that cell and repeats no outcome."""
     first = cluster.run("if jax.process_index() == 1: raise ValueError('only here')")
     assert first.notes == ("the ranks are in step; variables that this cell sets may differ",)
     assert cluster.run("1 + 1").notes == (

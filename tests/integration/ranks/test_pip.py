@@ -1,4 +1,4 @@
-"""pip in the ranks' environment: once, however many ranks there are."""
+"""pip in the ranks' environment: it runs once, however many ranks there are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mhnb.magics.files import format_pip_output
 
 @pytest.fixture
 def with_pip(cluster: Cluster) -> Iterator[Cluster]:
-    """Ranks that find pip: the one that comes with Python, as it is, where the environment has none."""
+    """Ranks that find pip: the unmodified wheel that comes with Python, if the environment has none."""
     ensurepip = pytest.importorskip("ensurepip")
     wheel = next((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"), None)
     if wheel is None:
@@ -30,14 +30,14 @@ def with_pip(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def test_it_runs_once_where_ranks_share_an_environment(with_pip: Cluster) -> None:
-    """Simulated hosts have one; what it says is shown whole where it was asked something."""
+    """pip runs once if ranks share an environment, as on simulated hosts, and the answer to a query is shown in full."""
     (run,) = run_pip(with_pip, ["list"])
     assert (run.host, run.python, run.exit_code) == ("host0", sys.executable, 0)
     assert "jax" in format_pip_output(["list"], [run])
 
 
 def test_a_package_that_there_is_not(with_pip: Cluster) -> None:
-    """pip's own words are told whole, and the cluster goes on."""
+    """pip's own message about an unknown package is shown in full, and the cluster stays usable."""
     words = ["install", "--no-index", "no-such-package-at-all"]
     (run,) = run_pip(with_pip, words)
     assert run.exit_code != 0

@@ -1,4 +1,4 @@
-"""Whole programs, pasted cell by cell: every rank says what the same program says in N plain processes."""
+"""Whole programs, pasted cell by cell: every rank outputs what the same program outputs in N plain processes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ RANKS, DEVICES = 4, 2
 PROGRAMS = sorted(path.stem for path in plain_rank.PROGRAMS.glob("[!_]*.py") if path.stem != "conftest")
 SMALL = ("first_steps", "host_utils")
 Said = dict[str, list[list[dict[str, str | None]]]]
-"""What was said: by program, rank and cell."""
+"""Outputs by program, rank and cell."""
 
 
 def _wanted(session: pytest.Session) -> list[str]:
-    """The programs of this run's tests: with `-k` or `-m`, nothing else is run."""
+    """Return the programs that this run's tests need; with `-k` or `-m` no other program is run."""
     specs = [getattr(item, "callspec", None) for item in session.items]
     found = {spec.params.get("program") for spec in specs if spec is not None}
     return [program for program in PROGRAMS if program in found]
@@ -41,7 +41,7 @@ def _spawn(rank: int, port: int, folder: Path, programs: list[str]) -> subproces
 
 @pytest.fixture(scope="module")
 def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Said:
-    """What plain processes said: all programs in one round of processes."""
+    """Outputs of plain processes; one set of processes runs all programs."""
     folder, programs, port = tmp_path_factory.mktemp("plain"), _wanted(request.session), find_free_port()
     with contextlib.ExitStack() as stack:
         processes = [_spawn(rank, port, folder, programs) for rank in range(RANKS)]
@@ -60,12 +60,12 @@ _GLOBAL = re.compile(
 
 
 def _shown(text: str | None) -> str | None:
-    """A global array as a last value is told in mhnb's own words, not in JAX's: both say its kind and shape."""
+    """Reduce the text of a global array to type and shape, because mhnb's text for a last value differs from JAX's."""
     if text is None:
         return None
     *value, last = text.splitlines() or [""]
     if value and _GLOBAL.fullmatch(last):
-        # A replicated one has JAX's text, with the numbers, above ours.
+        # For a replicated array, JAX's text with the numbers is above mhnb's.
         return "\n".join(value)
     if (found := _GLOBAL.fullmatch(text)) is None:
         return text
@@ -74,7 +74,7 @@ def _shown(text: str | None) -> str | None:
 
 
 def _normal(source: str, text: str) -> str:
-    """Two devices of one rank print from inside a program in no order, in plain processes too."""
+    """Sort what a cell prints from inside a program: two devices of one rank print in no order, in plain processes too."""
     return "".join(sorted(text.splitlines(keepends=True))) if "jax.debug.print" in source else text
 
 
@@ -84,7 +84,7 @@ def _normal(source: str, text: str) -> str:
     [pytest.param(name, marks=[pytest.mark.other_python] if name in SMALL else []) for name in PROGRAMS],
 )
 def test_a_program_says_what_plain_processes_say(program: str, cluster: Cluster, plain: Said) -> None:
-    """Cell for cell and rank for rank: the same stdout, the same last expression, and a clean cluster throughout."""
+    """For every cell and rank, stdout and the last expression are the same, and the cluster stays clean throughout."""
     for number, source in enumerate(plain_rank.cells_of(program)):
         result = cluster.run(source, timeout_s=60)
         assert (result.ok, result.state) == (True, "clean"), (number, result.notes, result.summary())

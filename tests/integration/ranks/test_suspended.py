@@ -1,4 +1,4 @@
-"""A process that holds the ranks is halted or gone while a cell runs: the user hears of it, and the cell still ends."""
+"""A process that holds the ranks is suspended or lost while a cell runs: the user is notified, and the cell still ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAP = "import os, signal, time\nprint('begun', flush=True)\ntime.sleep(600)"
 
 @pytest.fixture
 def halted(fresh: Fresh) -> tuple[Cluster, queue.SimpleQueue[str]]:
-    """Two ranks whose supervisor is halted, and what the user was told since."""
+    """Two ranks whose supervisor is suspended, and the notifications of the user since then."""
     cluster = fresh(2, 1)
     told = heard(cluster)
     os.kill(cluster.supervisor_pid, signal.SIGSTOP)
@@ -31,14 +31,14 @@ def halted(fresh: Fresh) -> tuple[Cluster, queue.SimpleQueue[str]]:
 
 
 def heard(cluster: Cluster) -> queue.SimpleQueue[str]:
-    """Collect what the user is told between the ends of cells."""
+    """Collect the notifications that the user gets between the ends of cells."""
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
     cluster.on_notice(told.put)
     return told
 
 
 def once_begun(act: Callable[[], None]) -> Callable[[CellResult], None]:
-    """Do something as soon as every rank has said a word."""
+    """Call a function as soon as every rank has printed something."""
     done: list[bool] = []
 
     def show(snapshot: CellResult) -> None:
@@ -50,7 +50,10 @@ def once_begun(act: Callable[[], None]) -> Callable[[CellResult], None]:
 
 
 def test_an_interrupt_needs_no_supervisor(halted: tuple[Cluster, queue.SimpleQueue[str]]) -> None:
-    """The notebook asks and signals the ranks itself; the supervisor that goes on confuses nothing."""
+    """An interrupt works while the supervisor is suspended.
+
+    The notebook asks and signals the ranks itself, and a supervisor that resumes confuses nothing.
+    """
     cluster, told = halted
     stopped = cluster.run(NAP, on_snapshot=once_begun(cluster.interrupt))
     assert (stopped.how, stopped.state) == ("interrupted", "clean")
@@ -66,7 +69,7 @@ def test_the_last_rung_needs_no_supervisor(
     halted: tuple[Cluster, queue.SimpleQueue[str]],
     kills_soon: None,
 ) -> None:
-    """A rank that no signal reaches is killed in the ladder's time, and is named as the one that did not end."""
+    """A rank that no signal reaches is killed after the usual time, and is named as the one that did not end."""
     cluster, _ = halted
     code = (
         "import collections, itertools, jax\nif jax.process_index(): collections.deque(itertools.repeat(0), maxlen=0)"
@@ -78,7 +81,10 @@ def test_the_last_rung_needs_no_supervisor(
 
 
 def test_the_death_of_a_rank_is_seen_without_its_supervisor(halted: tuple[Cluster, queue.SimpleQueue[str]]) -> None:
-    """With its signal; and when the supervisor goes on and reports it too, nothing changes."""
+    """The death of a rank is reported with its signal while the supervisor is suspended.
+
+    When the supervisor resumes and reports it too, nothing changes.
+    """
     cluster, told = halted
     result = cluster.run(f"{NAP.replace('600', '0')}\nimport jax\nif jax.process_index(): os.abort()\ntime.sleep(600)")
     assert (result.state, result[0].outcome, result[1].outcome) == ("dead", "killed", "died")
@@ -92,7 +98,7 @@ def test_the_death_of_a_rank_is_seen_without_its_supervisor(halted: tuple[Cluste
 
 
 def test_the_death_of_the_hub_in_a_cell_is_told_at_once(fresh: Fresh) -> None:
-    """The cell goes on to its end, and the cluster is dead after it."""
+    """If the controller dies in a cell, the user is notified at once; the cell runs to its end, and then the cluster is dead."""
     cluster = fresh(2, 1)
     told, said = heard(cluster), list[str]()
 
