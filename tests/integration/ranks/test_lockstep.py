@@ -1,4 +1,4 @@
-"""The guard with real ranks: what used to give a wrong number without an error is an error before anything is launched.
+"""The guard with real ranks: what used to give a wrong number silently is an error before anything is launched.
 
 Each case runs on the shared cluster, which must be clean before and after: nothing was launched, and the next sum is right.
 """
@@ -43,18 +43,18 @@ def ready(cluster: Cluster) -> Cluster:
 
 
 def check_sum(cluster: Cluster) -> None:
-    """The next collective meets its like: the sum of 0..7 on every rank."""
+    """Check that the next collectives match: every rank gets the sum and the maximum of 0..7."""
     result = cluster.run("float(add(x)), float(top(x))").check()
     assert {rank.text for rank in result} == {"(28.0, 7.0)"}
 
 
 def texts(result: CellResult) -> set[str]:
-    """What each failed rank was told."""
+    """Return the error messages of the failed ranks."""
     return {rank.error.evalue for rank in result if rank.error is not None}
 
 
 def names(result: CellResult) -> list[str]:
-    """The exception of each rank, in rank order; empty for none."""
+    """Return the exception name of each rank, in rank order; an empty string if it raised none."""
     return [rank.error.ename if rank.error else "" for rank in result]
 
 
@@ -84,7 +84,7 @@ got = [float(step(x)) for step in (steps if rank % 2 else steps[::-1])]""",
 @pytest.mark.other_python
 @pytest.mark.parametrize("code", ALIKE.values(), ids=ALIKE.keys())
 def test_launches_that_differ_raise_alike_on_every_rank(ready: Cluster, code: str) -> None:
-    """Nobody launches; everybody is told the same, with the line."""
+    """If launches differ, no rank launches, and every rank raises the same error, with the line."""
     result = ready.run(code)
     assert names(result) == ["OrderMismatch"] * 4
     (text,) = texts(result)
@@ -114,7 +114,10 @@ SOME = {
 def test_a_launch_that_some_never_make_raises_on_those_that_want_it(
     ready: Cluster, code: str, wanting: tuple[int, ...]
 ) -> None:
-    """No time limit decides it: the others have ended the cell."""
+    """A launch that some ranks never make raises on the ranks that make it.
+
+    No timeout decides this: the other ranks have ended the cell.
+    """
     result = ready.run(code)
     assert [rank for rank, name in enumerate(names(result)) if name == "OrderMismatch"] == list(wanting)
     (text,) = texts(result)
@@ -125,7 +128,7 @@ def test_a_launch_that_some_never_make_raises_on_those_that_want_it(
 
 @pytest.mark.other_python
 def test_the_condition_is_named(ready: Cluster) -> None:
-    """What is wrong stands in the cell itself."""
+    """The message names the condition around the call, because the mistake is in the cell itself."""
     result = ready.run("if jax.process_index() == 0:\n    total = add(x)")
     (text,) = texts(result)
     assert "line 2:  total = add(x)" in text
@@ -133,7 +136,7 @@ def test_the_condition_is_named(ready: Cluster) -> None:
 
 
 def test_an_exception_on_one_rank_and_the_next_cell_is_right(ready: Cluster) -> None:
-    """The others do not wait for it, and its place is not taken by the next cell's launch."""
+    """After an exception on one rank the other ranks do not wait for it, and the next cell's launch does not match theirs."""
     result = ready.run("if rank == 2: raise ValueError('no')\ny = float(top(x))")
     assert names(result) == ["OrderMismatch", "OrderMismatch", "ValueError", "OrderMismatch"]
     assert any("raised an error before it" in text for text in texts(result))
@@ -142,7 +145,7 @@ def test_an_exception_on_one_rank_and_the_next_cell_is_right(ready: Cluster) -> 
 
 
 def test_a_thread_that_launches_for_ranks_outside_the_cell_fails_it(ready: Cluster) -> None:
-    """Nobody reads what becomes of the thread's work."""
+    """A thread that launches for ranks outside the cell fails the cell, although no code reads the thread's result."""
     code = "from concurrent.futures import ThreadPoolExecutor as Pool\nwith Pool() as pool: pool.submit(lambda: add(x))"
     result = ready.run(code, ranks="0,1")
     assert names(result) == ["OrderMismatch"] * 2
@@ -150,14 +153,14 @@ def test_a_thread_that_launches_for_ranks_outside_the_cell_fails_it(ready: Clust
 
 
 def test_a_thread_that_launches_on_one_rank_only_fails_the_cell(ready: Cluster) -> None:
-    """An error in a thread is not lost with the thread."""
+    """A thread that launches on one rank only fails the cell: its error is not lost with the thread."""
     result = ready.run("if rank == 1:\n    t = threading.Thread(target=lambda: add(x)); t.start(); t.join()")
     assert names(result) == ["", "OrderMismatch", "", ""]
     check_sum(ready)
 
 
 def test_a_collective_that_leaves_a_subset_raises_at_once(ready: Cluster) -> None:
-    """Of `--ranks 0,1` with a mesh over all."""
+    """A collective of a mesh over all ranks raises at once in a `--ranks 0,1` cell."""
     result = ready.run("y = add(x)", ranks="0,1")
     assert names(result) == ["OrderMismatch", "OrderMismatch"]
     (text,) = texts(result)
@@ -166,7 +169,7 @@ def test_a_collective_that_leaves_a_subset_raises_at_once(ready: Cluster) -> Non
 
 
 def test_a_subset_computes_on_its_own_mesh(ready: Cluster) -> None:
-    """That is what --ranks is for: no alarm."""
+    """Ranks of a `--ranks` cell compute on a mesh of their own without an alarm, which is the purpose of `--ranks`."""
     code = """
 sub = Mesh(np.array([d for d in jax.devices() if d.process_index in (1, 3)]), ('y',))
 mine = jax.make_array_from_callback((4,), NamedSharding(sub, P('y')), lambda i: np.arange(4, dtype=np.float32)[i])
@@ -177,7 +180,7 @@ float(jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(sub, P()))(mine))""
 
 
 def test_meshes_in_another_order_are_a_ring_of_waits_and_say_so(ready: Cluster) -> None:
-    """Ranks 0 and 1 share two meshes and use them in different orders: none could ever go on."""
+    """Ranks 0 and 1 use two shared meshes in different orders: neither could ever continue, so both report the deadlock."""
     code = """
 def total(members):
     devices = [d for d in jax.devices() if d.process_index in members]
@@ -198,7 +201,10 @@ got = [total(m) for m in ([(0, 1), (0, 1, 2)] if rank == 0 else [(0, 1, 2), (0, 
 
 
 def test_who_catches_the_mismatch_goes_on_in_step(ready: Cluster) -> None:
-    """It is an ordinary exception: all ranks have it at the same place, and the next launch is agreed on again."""
+    """Code that catches the mismatch stays in step with the other ranks.
+
+    It is an ordinary exception: all ranks get it at the same place, and the next launch is agreed on again.
+    """
     code = """
 got = None
 try:
@@ -229,7 +235,10 @@ _CAUGHT = "if rank == 0:\n    try: s = add(x)\n    except Exception: s = -1"
 def test_a_mismatch_that_the_code_catches_is_told(
     ready: Cluster, code: str, ranks: str | None, guard: str, wanting: str
 ) -> None:
-    """The cell ends as its code does; a note says whose launch nobody met, and where it stands, once."""
+    """A cell that catches a mismatch ends as its code does.
+
+    One note names the ranks, the launch that no other rank made, and its line.
+    """
     result = ready.run(code, ranks=ranks, guard=guard).check()
     line = 1 + code[: code.index("add(x)")].count("\n")
     told = f"{wanting} caught an OrderMismatch: jit(add) f32[8] → f32[], line {line}, was not launched · clean"
@@ -239,7 +248,10 @@ def test_a_mismatch_that_the_code_catches_is_told(
 
 
 def test_a_caught_mismatch_is_told_also_where_another_error_hides_it(ready: Cluster) -> None:
-    """The cell's own error does not say why it came to that; one that does is enough."""
+    """A caught mismatch is noted if another error hides it, because the cell's own error does not show its cause.
+
+    If the error shows the mismatch, there is no note.
+    """
     hidden = ready.run("if rank == 0:\n    try: add(x)\n    except Exception: raise ValueError('no sum') from None")
     assert names(hidden) == ["ValueError", "", "", ""]
     told = "rank 0 caught an OrderMismatch: jit(add) f32[8] → f32[], line 2, was not launched · clean"
@@ -267,7 +279,10 @@ _SHOWN = {
 def test_a_mismatch_that_ipython_shows_and_passes_over_fails_the_cell(
     ready: Cluster, tmp_path: Path, code: str
 ) -> None:
-    """What a `__repr__` raises is only shown, and so is the error of a script: but no cell with a mismatch ended well."""
+    """A mismatch that IPython shows and passes over fails the cell, because no cell with a mismatch may succeed.
+
+    IPython only shows what a `__repr__` raises, and the error of a script.
+    """
     script = tmp_path / "lone.py"
     script.write_text("if rank == 0: add(x)\n")
     result = ready.run(code.replace("{script}", str(script)))
@@ -282,7 +297,7 @@ def test_a_mismatch_that_ipython_shows_and_passes_over_fails_the_cell(
 
 
 def test_another_error_of_a_repr_is_only_shown(ready: Cluster) -> None:
-    """As IPython means it: the cell goes on, and ended well."""
+    """Another error of a `__repr__` is only shown, as in IPython: the cell goes on and succeeds."""
     result = ready.run("class Shy:\n    def __repr__(self): raise KeyError('no')\nShy()").check()
     assert [rank.failure for rank in result] == [None] * 4
     assert all(any(output["output_type"] == "error" for output in rank.outputs) for rank in result)
@@ -290,7 +305,7 @@ def test_another_error_of_a_repr_is_only_shown(ready: Cluster) -> None:
 
 
 def test_a_mismatch_of_an_earlier_cell_that_is_shown_again_fails_nothing(ready: Cluster) -> None:
-    """`%tb` shows the last traceback; it was that cell's."""
+    """`%tb` shows the last traceback; a mismatch of an earlier cell in it fails nothing."""
     ready.run("if rank == 0: add(x)")
     result = ready.run("%tb")
     assert "OrderMismatch" in str(result[0].outputs)
@@ -301,7 +316,7 @@ def test_a_mismatch_of_an_earlier_cell_that_is_shown_again_fails_nothing(ready: 
 
 @pytest.mark.usefixtures("agrees_late")
 def test_an_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> None:
-    """Fifty times: clean, and every rank has made the same number of steps."""
+    """An interrupt stops all ranks before the same launch: 50 times the state is clean and the step counts are equal."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
     for _ in range(50):
         result = run_until_said(ready, loop, "on")
@@ -315,7 +330,7 @@ def test_an_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> 
 @pytest.mark.other_python
 @pytest.mark.usefixtures("agrees_late")
 def test_the_launch_before_which_all_stopped_is_named(ready: Cluster) -> None:
-    """`Interrupted before launch 812 on every rank · clean`."""
+    """The note names the launch before which all ranks stopped: `Interrupted before launch 812 on every rank · clean`."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
     result = run_until_said(ready, loop, "on")
     step = int(ready.run("step").check()[0].text or "")
@@ -324,7 +339,10 @@ def test_the_launch_before_which_all_stopped_is_named(ready: Cluster) -> None:
 
 @pytest.mark.usefixtures("agrees_late")
 def test_a_cell_saves_with_collectives_when_it_is_interrupted(ready: Cluster) -> None:
-    """It got its interrupt before the same launch on every rank: what it launches then is launched, and the note counts none of it."""
+    """An interrupted cell may still launch collectives, for example to save its state.
+
+    Every rank was interrupted before the same launch, so later launches are made, and the note counts none of them.
+    """
     code = """
 step = 0
 print('on', flush=True)
@@ -345,7 +363,10 @@ except KeyboardInterrupt:
 
 @pytest.mark.usefixtures("agrees_late")
 def test_what_handles_an_interrupt_is_waited_for(ready: Cluster) -> None:
-    """The cell goes on to its end as any other: it waits for what it launched, and gives it no less time than any other does."""
+    """A cell that handles an interrupt goes on to its end like any other cell.
+
+    It waits for what it launched, and its time limit is not shorter than that of other cells.
+    """
     limit = "from mhnb.rank.execution import runner; before, runner._STOPPED_WAIT_S = runner._STOPPED_WAIT_S, 0.0"
     ready.run(limit).check()
     code = f"""
@@ -394,7 +415,10 @@ _APART = {
 
 @pytest.mark.parametrize("code", _APART.values(), ids=_APART)
 def test_ranks_that_were_stopped_apart_save_nothing_together(ready: Cluster, code: str) -> None:
-    """Each is at a step of its own, whatever they agreed on before or since: one program over all would mix them, without an error."""
+    """Ranks that were stopped at different steps launch no collective to save.
+
+    Whatever they agreed on before or since, one program over all ranks would mix their steps without an error.
+    """
     whole = f"""
 add_half = jax.jit(jnp.sum)
 step, saved = 0, None
@@ -424,7 +448,10 @@ float(slow(x))"""
 
 @pytest.mark.usefixtures("agrees_late")
 def test_an_interrupt_of_a_loop_that_runs_ahead_leaves_clean(ready: Cluster) -> None:
-    """Launches that all ranks made end by themselves: who does not wait for them abandons nothing."""
+    """An interrupt of a loop that runs ahead leaves the cluster clean.
+
+    Launches that all ranks made end by themselves; a cell that does not wait for them abandons nothing.
+    """
     code = f"{_SLOW}\nprint('on', flush=True)\nwhile True: y = slow(x)"
     result = run_until_said(ready, code, "on")
     assert (result.how, result.state) == ("interrupted", "clean"), result.notes
@@ -434,7 +461,7 @@ def test_an_interrupt_of_a_loop_that_runs_ahead_leaves_clean(ready: Cluster) -> 
 
 @pytest.mark.parametrize("code", ["while True: pass", "time.sleep(1000)", "threading.Event().wait()"])
 def test_python_code_is_interrupted_where_nothing_is_launched(ready: Cluster, code: str) -> None:
-    """The signal comes after the agreement had its chance."""
+    """Python code that launches nothing is interrupted by a signal, after the agreement had its chance."""
     result = run_until_said(ready, f"print('on', flush=True)\n{code}", "on")
     assert (result.how, result.state) == ("interrupted", "clean")
     check_sum(ready)
@@ -444,7 +471,10 @@ def test_python_code_is_interrupted_where_nothing_is_launched(ready: Cluster, co
 def test_what_an_interrupted_loop_without_collectives_made_is_launched_on_by_none(
     ready: Cluster, *, handled: bool
 ) -> None:
-    """Each rank's shards are of a step of its own then, and a sum over them would be of none: also where the code took the interrupt."""
+    """Arrays from an interrupted loop without collectives are refused, also if the code handled the interrupt.
+
+    Each rank's shards are from a step of its own, and a sum over them would belong to no step.
+    """
     loop = """
 z, grow, steps = x, jax.jit(lambda a: a + 1), 0
 try:
@@ -462,7 +492,7 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_while_one_rank_waits_for_another_leaves_all_clean(ready: Cluster) -> None:
-    """Rank 0 waits to launch, rank 1 computes without launching: the post is taken back, nobody launches on it."""
+    """An interrupt while rank 0 waits to launch and rank 1 only computes withdraws the proposal: no rank launches."""
     code = "print('on', flush=True)\nif rank == 0: y = float(add(x))\nelse:\n    while True: pass"
     result = run_until_said(ready, code, "on")
     assert {rank.outcome for rank in result} == {"interrupted"}
@@ -471,7 +501,10 @@ def test_an_interrupt_while_one_rank_waits_for_another_leaves_all_clean(ready: C
 
 
 def test_who_waited_for_others_is_told_where_it_was_interrupted(ready: Cluster) -> None:
-    """It stood before a launch in lockstep; the others may be anywhere."""
+    """The note names the launch before which a waiting rank was interrupted.
+
+    That rank was before a launch in lockstep; the other ranks may be anywhere.
+    """
     asked = threading.Event()
 
     def interrupt(snapshot: CellResult) -> None:
@@ -486,21 +519,21 @@ def test_who_waited_for_others_is_told_where_it_was_interrupted(ready: Cluster) 
 
 
 def test_a_slow_rank_is_waited_for(ready: Cluster) -> None:
-    """Time decides nothing: one rank comes three seconds later, as if it compiled."""
+    """There is no timeout: the other ranks wait for a rank that is three seconds late, as if it compiled."""
     result = ready.run("if rank == 3: time.sleep(3)\nfloat(add(x))").check()
     assert {rank.text for rank in result} == {"28.0"}
     assert result.notes == ()
 
 
 def test_rank_local_programs_are_nobody_elses_business(ready: Cluster) -> None:
-    """A jit on this rank's own device, in any number and order."""
+    """Programs on a rank's own device need no agreement, in any number and order."""
     code = "for n in range(1 + rank): jax.jit(lambda a: a * (n + rank))(np.ones(3)).block_until_ready()\nfloat(add(x))"
     result = ready.run(code).check()
     assert {rank.text for rank in result} == {"28.0"}
 
 
 def test_programs_that_were_serialised_meet(ready: Cluster) -> None:
-    """The same one is the same, from whatever line it was compiled."""
+    """A serialised program matches itself, whatever line it was compiled on."""
     code = """
 from jax.experimental import serialize_executable as se
 def passed_on(compiled): return se.deserialize_and_load(*se.serialize(compiled))
@@ -523,7 +556,7 @@ make = lambda n: jax.jit(lambda a, m: a.sum() + solve_triangular(m, jnp.ones(4),
 
 @pytest.mark.parametrize("make", SERIALISED_APART.values(), ids=SERIALISED_APART.keys())
 def test_programs_that_were_serialised_are_told_apart_by_all_that_they_compute(ready: Cluster, make: str) -> None:
-    """By constants that XLA's text leaves out, and by what a custom call is told."""
+    """Serialised programs are distinguished by constants that XLA's text leaves out, and by the arguments of a custom call."""
     ready.run(
         "from jax.experimental import serialize_executable as se\n"
         "weights = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)\n"
@@ -538,7 +571,10 @@ def test_programs_that_were_serialised_are_told_apart_by_all_that_they_compute(r
 
 
 def test_a_users_signal_in_the_middle_of_a_launch_is_heard_after_it(ready: Cluster) -> None:
-    """Its handler raises on one rank, which has agreed on the launch: the others are not left alone in it, nor met by the next."""
+    """A user's signal handler that is due in the middle of a launch runs after it.
+
+    It raises on one rank, which has agreed on the launch: the other ranks are not left alone in it, nor matched with the next one.
+    """
     code = """
 import signal
 from mhnb.rank.guard.launch_recorder import LaunchRecorder
@@ -573,7 +609,10 @@ MIXED = {
 def test_different_programs_without_a_collective_matter_where_one_takes_what_they_made(
     ready: Cluster, code: str
 ) -> None:
-    """Nobody waits in them, so nothing is stopped; but one array has shards of different programs."""
+    """Outputs of different programs without a collective are refused where a launch takes them.
+
+    No rank waits in these programs, so none is stopped; but one array has shards of different programs.
+    """
     assert ready.run(code).check().notes == ()
     assert names(ready.run("float(add(y))")) == ["OrderMismatch"] * 4
     check_sum(ready)
@@ -581,7 +620,10 @@ def test_different_programs_without_a_collective_matter_where_one_takes_what_the
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 def test_programs_without_a_collective_that_differ_in_nothing_are_not_told(ready: Cluster, guard: str) -> None:
-    """Another order, one rank that looks at something alone, or keeps it, a thread that is ahead, a loop that measures."""
+    """Harmless differences between programs without a collective are not reported.
+
+    These are another order, a rank that displays or keeps a value, a thread that runs ahead, and a loop that measures.
+    """
     code = """
 order = [lambda: x + 1, lambda: x * 2]
 for step in (order if rank % 2 else order[::-1]): step()
@@ -605,7 +647,10 @@ w = w * 2"""
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("look", ["jnp.linalg.norm(w, 2)", "jax.lax.top_k(w[0], 2)", "jnp.linalg.inv(w)", "said(w)"])
 def test_one_rank_looks_at_a_copy_by_what_xla_leaves_to_a_library(ready: Cluster, look: str, guard: str) -> None:
-    """Linear algebra, the greatest elements and a print from inside: none reaches another device."""
+    """One rank may inspect a replica with operations that XLA leaves to a library.
+
+    Linear algebra, the greatest elements and a print from inside a program reach no other device.
+    """
     ready.run("w = jax.device_put(np.eye(4, dtype=np.float32) * 3, whole)\nadd(w)").check()
     code = f"""
 @jax.jit
@@ -619,13 +664,13 @@ if rank == 1: print({look})"""
 
 @pytest.mark.parametrize("guard", ["parity", "off"])
 def test_without_lockstep_nothing_is_agreed(ready: Cluster, guard: str) -> None:
-    """The user's choice: a cell of equal launches runs as it did."""
+    """Under parity or without a guard, which the user chooses, a cell of equal launches runs as before."""
     assert {rank.text for rank in ready.run("float(add(x))", guard=guard).check()} == {"28.0"}
     check_sum(ready)
 
 
 def run_until_said(cluster: Cluster, code: str, word: str) -> CellResult:
-    """Run a cell and interrupt it once every rank has said a word."""
+    """Run a cell, and interrupt it once every rank has printed a word."""
     asked = threading.Event()
 
     def interrupt(snapshot: CellResult) -> None:
@@ -638,7 +683,10 @@ def run_until_said(cluster: Cluster, code: str, word: str) -> CellResult:
 
 
 def test_check_finds_replicas_that_differ(ready: Cluster) -> None:
-    """`Replicated` arrays built from different values, without a guard: each rank reads its own, and nothing else tells."""
+    """`check` finds replicas that were made from different values without a guard.
+
+    Each rank reads its own value, and nothing else reports the difference.
+    """
     ready.run(
         """
 def replicate(value):
@@ -661,7 +709,10 @@ params = {'w': good, 'b': bad, 'rate': 0.1}""",
 
 
 def test_check_names_what_is_missing_and_shapes_that_differ(ready: Cluster) -> None:
-    """Different local sizes make global arrays of different shapes, without an error of JAX's."""
+    """`check` reports a name that a rank lacks, and shapes that differ.
+
+    Different local sizes make global arrays of different shapes, without an error from JAX.
+    """
     ready.run(
         "if rank: there = 1\n"
         "uneven = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))",
@@ -675,7 +726,7 @@ def test_check_names_what_is_missing_and_shapes_that_differ(ready: Cluster) -> N
 
 
 def test_an_array_of_different_local_sizes_is_launched_by_nobody(ready: Cluster) -> None:
-    """The next program over it differs between the ranks."""
+    """No rank launches on an array of different local sizes, because the next program over it differs between the ranks."""
     result = ready.run(
         "uneven = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))\n"
         "float(add(uneven))"
@@ -685,7 +736,7 @@ def test_an_array_of_different_local_sizes_is_launched_by_nobody(ready: Cluster)
 
 
 def test_device_put_of_different_values_is_an_error_on_every_rank(ready: Cluster) -> None:
-    """JAX asks that itself; all ranks come out of it in step."""
+    """JAX itself rejects a `device_put` of different values on every rank, and the ranks stay in step."""
     result = ready.run("y = jax.device_put(np.full(8, rank, np.float32), rows)")
     assert all(names(result))
     assert result.state == "clean"
@@ -693,7 +744,10 @@ def test_device_put_of_different_values_is_an_error_on_every_rank(ready: Cluster
 
 
 def test_ranks_that_wait_to_agree_are_on_the_hang_card(ready: Cluster) -> None:
-    """Under lockstep nothing is launched yet, and the card says all the same who waits, in what, and who is absent."""
+    """The hang report covers ranks that wait to agree.
+
+    Under lockstep nothing is launched yet, but the report names the waiting ranks, the launch, and the missing rank.
+    """
     seen: list[HangReport] = []
 
     def look(snapshot: CellResult) -> None:
@@ -711,7 +765,10 @@ def test_ranks_that_wait_to_agree_are_on_the_hang_card(ready: Cluster) -> None:
 
 
 def test_a_users_own_exception_while_waiting_takes_the_post_back(ready: Cluster, tmp_path: Path) -> None:
-    """A handler of the user's raises in the middle of the wait: the rank that comes late must not launch alone."""
+    """An exception from a user's signal handler during the wait withdraws the proposal.
+
+    The rank that arrives late must not launch alone.
+    """
     code = f"""
 import os, signal
 def bell(*_): raise TimeoutError('the bell')
@@ -730,7 +787,7 @@ y = float(add(x))"""
 
 
 def gives_up_again_and_again(cluster: Cluster, tmp_path: Path, quitter: int) -> None:
-    """One rank waits to agree and is torn away five times; only then the others come, and none meets an older attempt."""
+    """Interrupt one rank's wait five times; only then the other ranks arrive, and must not match an older attempt."""
     code = (
         f"flag, quitter = {str(tmp_path / 'done')!r}, {quitter}"
         """
@@ -762,13 +819,19 @@ else:
 
 
 def test_who_gives_up_again_and_again_is_held_before_a_post_is_overwritten(ready: Cluster, tmp_path: Path) -> None:
-    """Four places are kept for each rank: a fifth attempt must not pass for the first."""
+    """A rank that gives up repeatedly is refused before one of its proposals is overwritten.
+
+    The board has four places for each rank, and a fifth attempt must not pass for the first.
+    """
     gives_up_again_and_again(ready, tmp_path, quitter=0)
 
 
 @pytest.mark.usefixtures("agrees_late")
 def test_an_agreed_stop_inside_a_task_of_the_cells_own_leaves_the_ranks_alive(ready: Cluster) -> None:
-    """A KeyboardInterrupt out of a child task would end the event loop, and the rank."""
+    """An agreed stop inside an asyncio task of the cell leaves the ranks alive.
+
+    A KeyboardInterrupt out of a child task would end the event loop, and the rank.
+    """
     code = """
 import asyncio
 step = 0
@@ -788,7 +851,7 @@ await asyncio.gather(train(), monitor())"""
 
 
 def test_a_forked_child_does_not_launch_in_its_parents_name(ready: Cluster) -> None:
-    """It inherits the rank's memory, the board among it."""
+    """A forked child cannot launch for its parent, although it inherits the rank's memory with the shared board."""
     code = """
 import os, warnings
 warnings.simplefilter('ignore')
@@ -806,7 +869,7 @@ os.read(read, 200).decode(), float(add(x))"""
 
 @pytest.mark.parametrize("guard", ["parity", "off"])
 def test_a_subset_is_held_under_every_guard(ready: Cluster, guard: str) -> None:
-    """It needs no agreement to know that the others do not run the cell."""
+    """A `--ranks` cell is checked under every guard: no agreement is needed to know which ranks do not run it."""
     result = ready.run("y = add(x)", ranks="0,1", guard=guard)
     assert names(result) == ["OrderMismatch", "OrderMismatch"]
     if ready.state == "split":
@@ -815,7 +878,10 @@ def test_a_subset_is_held_under_every_guard(ready: Cluster, guard: str) -> None:
 
 
 def test_check_compares_keys_and_says_what_it_cannot_compare(ready: Cluster) -> None:
-    """A seed that is each rank's own is what one looks for; code, locks and what was donated are neither equal nor different."""
+    """`check` compares PRNG keys, and reports what it cannot compare.
+
+    A seed that differs between the ranks is what users look for. Code, locks and donated arrays are neither equal nor different.
+    """
     ready.run(
         """
 import threading
@@ -850,7 +916,10 @@ loaded = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P('x'), out_specs=P(), 
 
 
 def test_a_collective_that_failed_in_a_callback_on_one_rank_is_met_by_no_other(fresh: Callable[..., Cluster]) -> None:
-    """The others wait for it for ever, though all launched it: what rank 0 launched next met them, and was wrong without a word."""
+    """A collective that failed in a callback on one rank is not matched with a later one.
+
+    All ranks launched it, and the other ranks wait for it forever. What rank 0 launched next used to match it, and was silently wrong.
+    """
     cluster = fresh(4, 2)
     cluster.run(SETUP + FAILING).check()
     result = cluster.run("y = loaded(x)\nprint(y)", timeout_s=6)

@@ -1,6 +1,6 @@
-"""The errors of the table of pitfalls, each provoked for real: its cure stands beside it, in the user's own names.
+"""The errors of the table of pitfalls, each one provoked for real: the hint beside it gives the fix in the user's own names.
 
-Rows that give no error (wrong numbers, a hang) are the guard's and the hang card's; those of a GPU cannot be provoked here.
+Rows without an error (wrong numbers, a hang) belong to the guard and the hang report. Those of a GPU cannot be provoked here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ add = jax.jit(lambda left, right: left + right)
 
 
 class Pitfall(NamedTuple):
-    """A row of the table: what the user ran, what was raised, and what the hint must say."""
+    """A row of the table: what the user ran, what was raised, and what the hint must contain."""
 
     name: str
     code: str
@@ -75,7 +75,7 @@ class Pitfall(NamedTuple):
 
 
 def row(name: str, code: str, ename: str, *says: str) -> Any:
-    """One case, named by its row."""
+    """Return one case, named after its row."""
     return pytest.param(Pitfall(name, code, ename, says), id=name)
 
 
@@ -161,7 +161,7 @@ PITFALLS = [
 
 @pytest.fixture(scope="module")
 def prepared() -> list[Cluster]:
-    """Those that have the names."""
+    """Clusters that have the names already."""
     return []
 
 
@@ -177,21 +177,21 @@ def set_up(shared: Cluster, prepared: list[Cluster]) -> Cluster:
 
 @pytest.fixture
 def ranks(set_up: Cluster) -> Iterator[Cluster]:
-    """The same, clean before and after."""
+    """The same cluster, clean before and after."""
     assert set_up.state == "clean", set_up.reason
     yield set_up
     assert set_up.state == "clean", set_up.reason
 
 
 def hints(result: CellResult) -> list[str | None]:
-    """The hint of every rank's error."""
+    """Return the hint of every rank's error."""
     return [rank.error.hint for rank in result if rank.error]
 
 
 @pytest.mark.other_python
 @pytest.mark.parametrize("pitfall", PITFALLS)
 def test_a_known_mistake_finds_its_cure(ranks: Cluster, pitfall: Pitfall) -> None:
-    """The real error of the installed JAX finds the cure of its row, on every rank, in the user's own names."""
+    """The real error of the installed JAX gets the hint of its row, on every rank and in the user's own names."""
     result = ranks.run(pitfall.code)
     assert {rank.error.ename for rank in result if rank.error} == {pitfall.ename}
     assert len(hints(result)) == 4
@@ -225,7 +225,7 @@ ORDINARY = [
 @pytest.mark.other_python
 @pytest.mark.parametrize(("ename", "code"), ORDINARY, ids=[code[:40] for _, code in ORDINARY])
 def test_any_other_mistake_finds_no_hint(ranks: Cluster, ename: str, code: str) -> None:
-    """What is no row of the table is left to its own words, also where JAX raised it or its words are a row's."""
+    """An error that is not in the table gets no hint, even if JAX raised it or its words are those of a row."""
     result = ranks.run(code)
     assert {rank.error.ename for rank in result if rank.error} == {ename}
     assert hints(result) == [None] * 4
@@ -261,7 +261,10 @@ _POOL = "with mp.get_context('{}').Pool(1) as pool:\n    pool.apply_async(square
     ],
 )
 def test_what_a_cell_cannot_do_as_a_script_does(ranks: Cluster, code: str, ename: str, says: str | None) -> None:
-    """Loops, processes, packages and debuggers: the error names the user's line, and the cure what to write instead."""
+    """Code that a script can run and a cell cannot gets a hint that says what to write instead.
+
+    This covers event loops, processes, packages and debuggers. The error names the user's line.
+    """
     result = ranks.run(code)
     assert {rank.error.ename for rank in result if rank.error} == {ename}
     for hint in hints(result):
@@ -272,13 +275,13 @@ def test_what_a_cell_cannot_do_as_a_script_does(ranks: Cluster, code: str, ename
 
 
 def test_a_repr_needs_no_hint(ranks: Cluster) -> None:
-    """Row 2: to print a global array is no error."""
+    """Row 2: printing a global array is not an error."""
     assert ranks.run("print(params)").ok
 
 
 @pytest.mark.other_python
 def test_sync_points_are_named_by_rank(ranks: Cluster) -> None:
-    """Row 29: each rank's own name stands beside its error."""
+    """Row 29: each rank's own name is beside its error."""
     result = ranks.run("multihost_utils.sync_global_devices(f'after step {me}')")
     for rank, hint in enumerate(hints(result)):
         assert hint is not None
@@ -286,7 +289,7 @@ def test_sync_points_are_named_by_rank(ranks: Cluster) -> None:
 
 
 def test_the_hint_stands_beside_the_traceback(ranks: Cluster) -> None:
-    """What the user reads of a failed cell holds the cure."""
+    """The text and the HTML of a failed cell contain the hint."""
     from mhnb.view.cell.html import format_cell_html
     from mhnb.view.cell.text import format_cell_text
 
@@ -296,7 +299,7 @@ def test_the_hint_stands_beside_the_traceback(ranks: Cluster) -> None:
 
 
 def test_the_cures_work(ranks: Cluster) -> None:
-    """What the cures tell to write runs, for those of one line."""
+    """The one-line fixes that hints suggest run."""
     cures = """
 whole = NamedSharding(mesh, P())
 assert np.asarray(jax.device_put(params, whole)).sum() == 28
@@ -314,10 +317,10 @@ params.sharding.devices_indices_map(params.shape)
 
 @pytest.mark.timeout(180)
 def test_a_collective_on_one_rank_alone(fresh: Fresh) -> None:
-    """Row 10: the first use of some devices by one of their ranks alone fails after half a minute, and the hint says why."""
+    """Row 10: the first use of some devices by only one of their ranks fails after half a minute, and the hint says why."""
     cluster = fresh(2, 2)
     cluster.run(TOOLS).check()
-    # Devices that have met nowhere before: those that have would wait for ever.
+    # These devices have not met before; devices that have would wait forever.
     half = "half = NamedSharding(Mesh(np.array(jax.devices()[::2]), ('x',)), P('x'))\nmine = spread(np.ones(2), half)\n"
     result = cluster.run(half + "if me == 0:\n    print(mine.sum())", guard="parity", timeout_s=90)
     assert result[0].error is not None
@@ -327,7 +330,7 @@ def test_a_collective_on_one_rank_alone(fresh: Fresh) -> None:
 
 @pytest.mark.other_python
 def test_different_shapes_per_rank(fresh: Fresh) -> None:
-    """Row 13: native code aborts a rank; the hint is found in its last words."""
+    """Row 13: native code aborts a rank, and the hint is found in the rank's last output."""
     cluster = fresh(2, 1)
     cluster.run(TOOLS).check()
     code = """
@@ -343,22 +346,22 @@ total(4 + 1000 * me)
 
 
 def test_a_rank_that_dies_in_a_collective_is_the_cause(fresh: Fresh) -> None:
-    """Row 9: the rank that died first is named with its signal and its last words; the one it left waiting is not blamed."""
+    """Row 9: the rank that died first is named with its signal and last output; the rank that it left waiting is not blamed."""
     cluster = fresh(2, 1)
     cluster.run(TOOLS).check()
     code = "import os, signal\nif me:\n    os.write(2, b'loading shard 3\\n'); os.kill(os.getpid(), signal.SIGKILL)\n"
     result = cluster.run(code + "spread(np.ones(2)).sum()", guard="parity", timeout_s=60)
     assert result[1].outcome == "died"
-    # Which of the two reaches it first, its fellow's end or ours, is nobody's to say.
+    # Either its peer's death or mhnb's kill reaches rank 0 first.
     assert result[0].outcome in ("killed", "error")
     assert any("rank 1" in note and "SIGKILL" in note and "loading shard 3" in note for note in result.notes)
 
 
-# -- what a cluster of mhnb cannot come to: plain processes raise it
+# -- errors that a cluster of mhnb cannot have: plain processes raise them
 
 
 def _plain(*codes: str, devices: tuple[int, ...] = (1, 1, 1)) -> list[str]:
-    """Run programs side by side, each with its number of devices; return what each said."""
+    """Run programs side by side, each with its number of devices; return the output of each."""
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_PREEMPTION_SERVICE": "0", "no_proxy": "127.0.0.1"}
     processes = [
         subprocess.Popen(
@@ -384,7 +387,7 @@ def _raised(said: str) -> tuple[str, str]:
 
 @pytest.mark.other_python
 def test_initialize_without_a_cluster() -> None:
-    """Row 6: outside mhnb, with nothing given."""
+    """Row 6: `initialize` outside mhnb without arguments gets a hint."""
     (said,) = _plain("import jax; jax.distributed.initialize()")
     hint = find_hint(*_raised(said))
     assert hint is not None
@@ -393,7 +396,7 @@ def test_initialize_without_a_cluster() -> None:
 
 @pytest.mark.other_python
 def test_a_missing_rank_aborts_the_others() -> None:
-    """Row 7: the process that waits in vain is aborted, and its last words find the hint."""
+    """Row 7: the process that waits in vain is aborted, and its last output gets the hint."""
     start = f"import jax; jax.distributed.initialize('127.0.0.1:{find_free_port()}', 2, 0, initialization_timeout=1)"
     (said,) = _plain(start)
     hint = find_hint("RankDied", said)
@@ -416,19 +419,19 @@ def _open_when_all_came(gate: socket.socket, count: int) -> None:
 
 @pytest.mark.other_python
 def test_a_process_id_twice() -> None:
-    """Row 8: whoever comes second ends those that are there, and what they say last finds the hint."""
+    """Row 8: the second process with an id ends those that are connected, and their last output gets the hint."""
     with socket.create_server(("127.0.0.1", 0)) as gate, ThreadPoolExecutor() as pool:
         gate.settimeout(60)
         keeper = pool.submit(_open_when_all_came, gate, 3)
         place = {"port": find_free_port(), "gate": gate.getsockname()[1]}
-        # The third goes in once the other two are in.
+        # The third process connects once the other two are connected.
         said = _plain(
             _JOIN.format(rank=0, **place) + "join(30); meet(); time.sleep(60)",
             _JOIN.format(rank=1, **place) + "join(30); meet(); time.sleep(60)",
             _JOIN.format(rank=1, **place) + "meet(); join(1)",
         )
         keeper.result()
-    # As a rank's supervisor reads them, and its notebook.
+    # As a rank's supervisor and its notebook read the lines.
     last = drop_stack_frames(split_library_noise(said[1])[0].splitlines())[-12:]
     hint = find_hint("RankDied", "\n".join(last))
     assert hint is not None
@@ -441,7 +444,7 @@ def test_a_process_id_twice() -> None:
 
 @pytest.mark.other_python
 def test_unequal_numbers_of_devices() -> None:
-    """Row 22: process_allgather where the ranks have different numbers of devices."""
+    """Row 22: `process_allgather` gets a hint if the ranks have different numbers of devices."""
     code = """
 import sys, jax, numpy as np
 from jax.experimental import multihost_utils
@@ -464,14 +467,14 @@ except ValueError as error:
 
 
 class Cured(NamedTuple):
-    """A line that fails, and the same line with what the hint suggests in the place of `{}`."""
+    """A line that fails, and the same line with the hint's suggestion in place of `{}`."""
 
     fails: str
     works: str
     begins: str = "jax."
     """How the suggestion begins."""
     sharding: str = "rows"
-    """What stands for the hint's `sharding`."""
+    """Stands in for the hint's `sharding`."""
 
 
 SHARD = "jax.shard_map(abs, mesh=mesh, in_specs=P('x'), out_specs=P('x'))"
@@ -531,7 +534,7 @@ CURED = [
 
 
 def suggestion(hint: str, begins: str) -> str:
-    """The line of code in a hint that begins so, up to the bracket that closes it."""
+    """Return the line of code in a hint that begins with `begins`, up to its closing bracket."""
     code, depth = hint[hint.index(begins) :], 0
     for at, character in enumerate(code):
         depth += (character in "([") - (character in ")]")
@@ -545,7 +548,7 @@ def suggestion(hint: str, begins: str) -> str:
 
 @pytest.mark.parametrize("cured", CURED, ids=[f"{cured.fails} by {cured.begins}" for cured in CURED])
 def test_a_cure_about_shardings_works(ranks: Cluster, cured: Cured) -> None:
-    """The line that a hint suggests, put into the place of what failed, makes the cell work on every rank."""
+    """The line that a hint suggests, in place of what failed, makes the cell succeed on every rank."""
     said = hints(ranks.run(cured.fails))
     assert len(set(said)) == 1
     assert said[0] is not None
@@ -557,7 +560,7 @@ def test_a_cure_about_shardings_works(ranks: Cluster, cured: Cured) -> None:
 
 
 def test_values_in_a_message_are_shortened(ranks: Cluster) -> None:
-    """An array that JAX prints whole into its message is cut to its ends; what was found out from it stays known."""
+    """An array that JAX prints in full into its message is cut to its ends, and the hint found from it remains."""
     result = ranks.run("with np.printoptions(threshold=10**6): jax.device_put(np.arange(10_000.0) + me, rows)")
     error = next(rank.error for rank in result if rank.error)
     assert " … " in error.evalue
@@ -567,6 +570,6 @@ def test_values_in_a_message_are_shortened(ranks: Cluster) -> None:
 
 
 def test_values_in_a_users_own_message_stay(ranks: Cluster) -> None:
-    """What the user's own code says is not cut."""
+    """A message from the user's own code is not cut."""
     result = ranks.run("raise ValueError(str(list(range(1000))))")
     assert {rank.error.evalue for rank in result if rank.error} == {str(list(range(1000)))}

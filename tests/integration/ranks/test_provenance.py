@@ -1,4 +1,4 @@
-"""Arrays that do not belong together, with real ranks: no collective is launched on them, whichever way they came about."""
+"""Arrays whose provenance differs between real ranks: no collective is launched on them, whichever way they were made."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ready(cluster: Cluster) -> Cluster:
 
 
 def told(result: CellResult) -> list[str]:
-    """The words of each rank's mismatch; empty for none."""
+    """Return the mismatch message of each rank; an empty string if it has none."""
     return [rank.error.evalue if rank.error and rank.error.ename == "OrderMismatch" else "" for rank in result]
 
 
@@ -67,7 +67,10 @@ x = draw(x)""",
 @pytest.mark.other_python
 @pytest.mark.parametrize("code", APART.values(), ids=APART.keys())
 def test_no_collective_is_launched_on_arrays_that_do_not_belong_together(ready: Cluster, code: str) -> None:
-    """Each of these was a wrong number on every rank, without a word; the cluster is clean before and after."""
+    """No collective is launched on arrays whose provenance differs between the ranks.
+
+    Each case used to give a wrong number on every rank silently; the cluster is clean before and after.
+    """
     ready.run(code).check()
     assert ready.state == "clean"
     result = ready.run("float(add(x))")
@@ -144,7 +147,10 @@ if rank == 1: w = jax.pmap(lambda p: p * 2)(w)""",
 @pytest.mark.other_python
 @pytest.mark.parametrize(("make", "take"), TAKEN.values(), ids=TAKEN.keys())
 def test_nor_on_what_one_rank_made_otherwise_on_a_line_of_its_own(ready: Cluster, make: str, take: str) -> None:
-    """The program is the same, and so is every shape: it is only what went into the arrays."""
+    """A collective is refused on inputs that one rank made differently on a line of its own.
+
+    The program is the same, and so is every shape: only what went into the arrays differs.
+    """
     ready.run(make).check()
     assert ready.state == "clean"
     assert all(told(ready.run(take)))
@@ -152,7 +158,10 @@ def test_nor_on_what_one_rank_made_otherwise_on_a_line_of_its_own(ready: Cluster
 
 
 def test_an_array_is_what_it_was_with_its_devices_in_another_order(ready: Cluster) -> None:
-    """To lay it out so is a launch of its own, which is refused where the ranks chose."""
+    """An array keeps its provenance when it is moved to its devices in another order.
+
+    The move is a launch of its own, which is refused if the ranks chose different arrays.
+    """
     ready.run("turned = NamedSharding(jax.sharding.Mesh(mesh.devices[::-1], 'x'), P('x'))").check()
     assert all(told(ready.run("w = jax.device_put(several[1] if rank == 1 else several[2], turned)")))
     assert ready.run("w = jax.device_put(several[2], turned)\ny = jax.jit(lambda w: w.sum())(w)").check().notes == ()
@@ -166,7 +175,10 @@ NOT_COMPARED = (
 
 @pytest.mark.parametrize("guard", ["off", "parity"])
 def test_what_was_made_without_tags_hides_nothing_else(ready: Cluster, guard: str) -> None:
-    """It is equal to its like on every rank, and the arrays beside it are compared as ever; the cell says so."""
+    """An array that every rank made without provenance tags hides nothing else.
+
+    It counts as equal on every rank, the arrays beside it are compared as usual, and a note names it as not compared.
+    """
     ready.run("free = x * 1.0", guard=guard).check()
     result = ready.run("float(add(free))").check()
     assert ({rank.text for rank in result}, result.notes) == ({"28.0"}, (NOT_COMPARED,))
@@ -178,7 +190,10 @@ def test_what_was_made_without_tags_hides_nothing_else(ready: Cluster, guard: st
 
 @pytest.mark.parametrize("guard", ["off", "parity"])
 def test_what_was_made_without_tags_on_some_ranks_only_is_refused(ready: Cluster, guard: str) -> None:
-    """Nobody knows what it is beside the others' array: the note says where it was made, and how to make it."""
+    """An array that only some ranks made without provenance tags is refused.
+
+    It cannot be compared with the array of the other ranks. The note says where it was made, and how to make it.
+    """
     ready.run("free = x * 1.0", guard=guard, ranks=[1]).check()
     ready.run("free = x * 1.0", ranks=[0, 2, 3]).check()
     result = ready.run("float(add(free))")
@@ -192,7 +207,7 @@ def test_what_was_made_without_tags_on_some_ranks_only_is_refused(ready: Cluster
 
 
 def test_what_is_made_of_an_unknown_array_is_known_by_the_steps_from_there(ready: Cluster) -> None:
-    """What one rank does alone to it is refused as ever."""
+    """Results of an array of unknown provenance are compared by the steps after it: a step on one rank alone is refused."""
     ready.run("free = x * 1.0", guard="off").check()
     assert {rank.text for rank in ready.run("w = free * 2.0\nfloat(add(w))").check()} == {"56.0"}
     ready.run("if rank == 1: w = w * 2").check()
@@ -208,7 +223,7 @@ COPIES = {
 
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES.keys())
 def test_copies_of_host_data_are_chosen_alike_by_all_ranks(ready: Cluster, make: str) -> None:
-    """They are told by what is in them: equal ones are as good as one."""
+    """Ranks may choose different replicas of host data only if these are equal, because replicas are known by content."""
     made = ready.run(f"models = [{make} for n in (2, 3, 2)]\ndot = jax.jit(lambda w, a: (w * a).sum())").check()
     result = ready.run("float(dot(models[1 if rank == 1 else 0], x))")
     assert all("of arrays B" in words for words in told(result))
@@ -225,7 +240,10 @@ def test_copies_of_host_data_are_chosen_alike_by_all_ranks(ready: Cluster, make:
 
 
 def test_who_made_the_arrays_is_said_beside_it(ready: Cluster) -> None:
-    """With the cell and the line, where there was a program; and only of the mismatch of this cell."""
+    """The note names the cell and line that made each array, and the program if there was one.
+
+    It appears only for a mismatch of its own cell.
+    """
     made = ready.run("pass\nif rank == 1: x = x * 2").check()
     assert ready.run("float(add(x))").notes == (
         (
@@ -242,17 +260,20 @@ def test_who_made_the_arrays_is_said_beside_it(ready: Cluster) -> None:
 
 @pytest.mark.usefixtures("ready")
 def test_a_rank_that_raised_before_its_step_is_a_step_behind(cluster: Cluster) -> None:
-    """The note after the cell says that variables may differ; this is where they do."""
+    """A rank that raised before its step is a step behind, and the next collective is refused.
+
+    The note after the cell says that variables may differ; this is where they do.
+    """
     cluster.run("if rank == 1: raise ValueError('mine')\nx = x * 2")
     assert cluster.state == "clean"
     assert all(told(cluster.run("add(x)")))
-    # It takes that step, and all have the same again.
+    # The rank makes up for that step, and all ranks have the same again.
     cluster.run("x = x * 2", ranks=[1]).check()
     assert {rank.text for rank in cluster.run("float(add(x))").check()} == {"56.0"}
 
 
 def test_a_thread_is_held_to_it_too(ready: Cluster) -> None:
-    """Whatever catches its error."""
+    """A launch in a thread is compared, too, whatever catches its error."""
     result = ready.run(
         "thread = threading.Thread(target=lambda: add(several[rank % 2 + 1]))\nthread.start()\nthread.join()"
     )
@@ -390,7 +411,7 @@ total""",
 def test_what_is_still_computed_on_one_rank_and_ready_on_another_is_the_same(
     ready: Cluster, code: str, guard: str
 ) -> None:
-    """An array is known by what is in it, and not by when."""
+    """An array that is pending on one rank and ready on another is the same: it is known by content and not by time."""
     ready.run(READY).check()
     result = ready.run(code, guard=guard).check()
     assert {rank.text for rank in result} == {"56.0"}
@@ -402,7 +423,7 @@ def test_what_is_still_computed_on_one_rank_and_ready_on_another_is_the_same(
 def test_arrays_that_came_about_by_the_same_steps_belong_together(
     ready: Cluster, cells: list[tuple[str, list[int] | None]], guard: str
 ) -> None:
-    """Whatever a rank does beside it, and whenever."""
+    """Arrays with the same provenance are accepted, whatever else a rank does and whenever it does it."""
     for code, ranks in cells:
         ready.run(code, ranks=ranks, guard=guard).check()
     result = ready.run("float(add(x))", guard=guard).check()
@@ -411,18 +432,24 @@ def test_arrays_that_came_about_by_the_same_steps_belong_together(
 
 
 def test_what_differs_on_purpose_is_made_without_tags_on_every_rank(ready: Cluster) -> None:
-    """Shards of unlike steps: the way to say so is a cell of its own, also for what came of a launch."""
+    """Shards that differ on purpose are accepted if every rank makes them in a separate cell with `--guard off`.
+
+    This also works for results of a launch.
+    """
     ready.run("x = x * (2 if rank == 1 else 1)", guard="off").check()
     result = ready.run("float(add(x))").check()
     assert ({rank.text for rank in result}, result.notes) == ({"33.0"}, (NOT_COMPARED,))
     assert float(ready.pull("x").sum()) == 33.0
-    # What is not of that cell is compared as ever.
+    # Arrays from other cells are compared as usual.
     ready.run("w = x * 1.0\nif rank == 0: w = w * 2").check()
     assert "of arrays A" in told(ready.run("add(w)"))[2]
 
 
 def test_an_array_whose_shards_do_not_belong_together_is_not_pulled(ready: Cluster) -> None:
-    """It would be put together from two steps; copies that are equal are the same array, whoever made them."""
+    """`pull` refuses an array whose shards have different provenance, because it would combine two steps.
+
+    Equal replicas are the same array, whichever rank made them.
+    """
     made = ready.run("total = add(x)\nif rank == 1: x, total, mine = x * 2, total + 0, x * 3").check()
     with pytest.raises(ValueDiffers) as caught:
         ready.pull("x")
@@ -438,7 +465,7 @@ def test_an_array_whose_shards_do_not_belong_together_is_not_pulled(ready: Clust
 
 
 def test_check_tells_of_shards_that_do_not_belong_together(ready: Cluster) -> None:
-    """Where there are no copies to compare, what made them is."""
+    """`check` compares the provenance of shards if there are no replicas to compare."""
     ready.run("tree = {'w': x * 2 if rank == 1 else x, 'v': several[1]}").check()
     same, odd = ready.check("tree")
     assert (same.name, same.same) == ("tree['v']", True)

@@ -1,4 +1,4 @@
-"""Machines that refuse something: a start goes well all the same, or says the cause by itself, and leaves nothing."""
+"""Machines that refuse something: a start succeeds, or its error names the cause, and nothing is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CABLE = "ip link add v0 type veth peer name v1; ip addr add 192.0.2.7/24 dev v0
     "address", ["", "203.0.113.5 boxy", "192.0.2.7 boxy"], ids=["unresolved", "elsewhere", "the network"]
 )
 def test_a_local_cluster_does_not_depend_on_the_machines_name(tmp_path: Path, address: str) -> None:
-    """Whatever the name of the machine resolves to, the ranks meet on loopback, and no port is open to the network."""
+    """Whatever the machine's name resolves to, the ranks connect over loopback, and no port is open to the network."""
     (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n{address}\n")
     prepare = f"{_UP}; {_CABLE}; hostname boxy; mount --bind {tmp_path}/hosts /etc/hosts"
     started = Machine(tmp_path / "home", ("--net", "--uts", "--mount"), prepare).start()
@@ -42,7 +42,10 @@ def test_a_local_cluster_does_not_depend_on_the_machines_name(tmp_path: Path, ad
     ids=["down", "IPv6 alone"],
 )
 def test_without_loopback_the_cause_is_said(tmp_path: Path, prepare: str, cause: str) -> None:
-    """The hub and the ranks meet at 127.0.0.1: without it no process is started, and the error says how to mend it."""
+    """Without loopback no process is started, and the error says how to fix it.
+
+    The controller and the ranks connect at 127.0.0.1.
+    """
     started = Machine(tmp_path / "home", ("--net",), prepare).start()
     assert started.kind == "PreflightFailed"
     assert "cannot reach itself at 127.0.0.1" in started.text
@@ -53,7 +56,7 @@ def test_without_loopback_the_cause_is_said(tmp_path: Path, prepare: str, cause:
 @NAMESPACES
 @pytest.mark.parametrize("limit", ["nr_inodes=3", "nr_inodes=30", "size=4k", "size=32k"])
 def test_a_disk_without_room_is_said(tmp_path: Path, limit: str) -> None:
-    """No inodes or no blocks are left in the folder of the runs, at once or for the files of the ranks."""
+    """If the folder of the runs has no inodes or blocks left, at once or for the ranks' files, the error says so."""
     home = tmp_path / "home"
     started = Machine(home, ("--mount",), f"mount -t tmpfs -o {limit} tmpfs {home}").start()
     assert started.kind == "LaunchError"
@@ -64,7 +67,7 @@ def test_a_disk_without_room_is_said(tmp_path: Path, limit: str) -> None:
 
 @NAMESPACES
 def test_a_home_that_cannot_be_written_to_is_said(tmp_path: Path) -> None:
-    """Also for root: the disk is read-only."""
+    """A home folder that cannot be written to is reported, for root too, because the disk is read-only."""
     home = tmp_path / "home"
     prepare = f"mount --bind {home} {home}; mount -o remount,ro,bind {home}"
     started = Machine(home, ("--mount",), prepare).start()
@@ -76,7 +79,7 @@ def test_a_home_that_cannot_be_written_to_is_said(tmp_path: Path) -> None:
 @NAMESPACES
 @pytest.mark.parametrize("options", ["ro", "size=4k"], ids=["read-only", "tiny"])
 def test_shared_memory_and_temporary_folder_are_not_needed(tmp_path: Path, options: str) -> None:
-    """Without room in /dev/shm and in the temporary folder the ranks come up, and meet."""
+    """Without space in `/dev/shm` and in the temporary folder the ranks start and connect."""
     prepare = f"mount -t tmpfs -o {options} tmpfs /dev/shm; mkdir {tmp_path}/tmp; mount -t tmpfs -o {options} tmpfs {tmp_path}/tmp"
     machine = Machine(tmp_path / "home", ("--mount",), prepare)
     started = machine.start(environment={"TMPDIR": str(tmp_path / "tmp")})
@@ -85,7 +88,10 @@ def test_shared_memory_and_temporary_folder_are_not_needed(tmp_path: Path, optio
 
 @NAMESPACES
 def test_a_volume_that_every_user_can_write_to_may_hold_the_home(tmp_path: Path) -> None:
-    """The volumes of containers are such: without a sticky bit, and of one user's processes."""
+    """The home folder may be on a volume that every user can write to.
+
+    Volumes of containers are like this: without a sticky bit, and used by the processes of one user.
+    """
     home = tmp_path / "volume" / "home"
     home.parent.mkdir()
     prepare = f"mount -t tmpfs -o mode=0777 tmpfs {home.parent}; mkdir -m 0700 {home}"
@@ -95,7 +101,10 @@ def test_a_volume_that_every_user_can_write_to_may_hold_the_home(tmp_path: Path)
 
 @NAMESPACES
 def test_a_profile_of_ipython_without_room_is_said(tmp_path: Path) -> None:
-    """IPython makes a folder of its own in each rank; the error has the folder, and which variable names another."""
+    """If there is no space for IPython's profile, the error names the folder and the variable that selects another one.
+
+    IPython makes a folder of its own in each rank.
+    """
     (tmp_path / "ipython").mkdir()
     machine = Machine(tmp_path / "home", ("--mount",), f"mount -t tmpfs -o nr_inodes=1 tmpfs {tmp_path}/ipython")
     started = machine.start(environment={"IPYTHONDIR": str(tmp_path / "ipython")})
@@ -107,7 +116,7 @@ def test_a_profile_of_ipython_without_room_is_said(tmp_path: Path) -> None:
 @LINUX
 @pytest.mark.parametrize("count", [16, 64, 100])
 def test_too_few_open_files_are_said(tmp_path: Path, count: int) -> None:
-    """A hard limit that the hub would break on, at once or only when the ranks come, starts nothing."""
+    """A hard limit on open files at which the controller would fail, at once or when the ranks connect, starts nothing."""
     limit = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({count}, {count}))"
     started = Machine(tmp_path / "home").start(limit)
     assert started.kind == "PreflightFailed"
@@ -117,7 +126,7 @@ def test_too_few_open_files_are_said(tmp_path: Path, count: int) -> None:
 
 @LINUX
 def test_a_soft_limit_on_open_files_is_raised(tmp_path: Path) -> None:
-    """What the shell has limited and the system allows does not stop the ranks."""
+    """A soft limit that the shell sets and the system lets a process raise does not stop the ranks."""
     started = Machine(tmp_path / "home").start("resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))")
     assert (started.kind, started.text) == ("", "3.0\n")
 
@@ -125,7 +134,7 @@ def test_a_soft_limit_on_open_files_is_raised(tmp_path: Path) -> None:
 @LINUX
 @pytest.mark.parametrize("nbytes", [0, 100, 30_000])
 def test_a_limit_on_the_size_of_files_is_said(tmp_path: Path, nbytes: int) -> None:
-    """Logs and journal would be cut at it, and so would the board of the ranks."""
+    """A limit on file sizes starts nothing, because it would cut off the logs, the journal and the ranks' shared board."""
     started = Machine(tmp_path / "home").start(f"resource.setrlimit(resource.RLIMIT_FSIZE, ({nbytes}, {nbytes}))")
     assert started.kind == "PreflightFailed"
     assert f"a file may have {nbytes} bytes here (ulimit -f)" in started.text
@@ -134,7 +143,10 @@ def test_a_limit_on_the_size_of_files_is_said(tmp_path: Path, nbytes: int) -> No
 @NAMESPACES
 @pytest.mark.parametrize("count", [1, 2, 4, 12, 48])
 def test_too_few_processes_are_said(tmp_path: Path, count: int) -> None:
-    """In the notebook's own threads, its supervisor, the hub or a rank: each says the limit, and what was begun is taken back."""
+    """A limit on processes is named in the error, whichever process meets it, and the start is undone.
+
+    The notebook's own threads, its supervisor, the controller or a rank may meet it.
+    """
     limit = f"resource.setrlimit(resource.RLIMIT_NPROC, ({count}, {count}))"
     started = Machine(tmp_path / "home", is_other_user=True).start(limit)
     assert started.kind in ("LaunchError", "EnginesMissing")
@@ -144,7 +156,7 @@ def test_too_few_processes_are_said(tmp_path: Path, count: int) -> None:
 @LINUX
 @pytest.mark.parametrize("mb", [300, 1024])
 def test_too_little_address_space_is_said(tmp_path: Path, mb: int) -> None:
-    """JAX cannot be loaded, or aborts where it cannot make its threads: that limit is named beside its words."""
+    """A limit on address space is named beside JAX's words: JAX cannot be loaded, or aborts because it cannot make its threads."""
     limit = f"resource.setrlimit(resource.RLIMIT_AS, ({mb} << 20, {mb} << 20))"
     started = Machine(tmp_path / "home").start(limit)
     assert started.kind in ("LaunchError", "EnginesMissing")
@@ -155,7 +167,10 @@ def test_too_little_address_space_is_said(tmp_path: Path, mb: int) -> None:
     ("variable", "value"), [("PYTHONHOME", "/nonexistent"), ("PYTHONIOENCODING", "nonsense"), ("PYTHONMALLOC", "none")]
 )
 def test_an_environment_in_which_python_does_not_start_is_said(tmp_path: Path, variable: str, value: str) -> None:
-    """The notebook's own Python began without it: the error names the variable and its value."""
+    """An environment variable with which Python does not start is named with its value.
+
+    The notebook's own Python started without it.
+    """
     started = Machine(tmp_path / "home").start(f"os.environ[{variable!r}] = {value!r}")
     assert started.kind == "LaunchError"
     assert f"{variable}={value}" in started.text
@@ -170,7 +185,10 @@ def test_an_environment_in_which_python_does_not_start_is_said(tmp_path: Path, v
     ids=["said", "silent"],
 )
 def test_a_sitecustomize_that_ends_python_is_said(tmp_path: Path, text: str, told: str) -> None:
-    """With its own words, or, where it has none, with what runs at the start of each Python."""
+    """A `sitecustomize` that ends Python is reported with its own words.
+
+    If it has none, the error names what runs at the start of each Python.
+    """
     (tmp_path / "sitecustomize.py").write_text(text)
     started = Machine(tmp_path / "home").start(f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
     assert started.kind == "LaunchError"
@@ -182,14 +200,14 @@ def test_a_sitecustomize_that_ends_python_is_said(tmp_path: Path, text: str, tol
     "text", ["raise ValueError('broken')", "def f(:", "print('hello')"], ids=["raises", "syntax", "prints"]
 )
 def test_a_sitecustomize_that_is_broken_stops_nothing(tmp_path: Path, text: str) -> None:
-    """Python goes on without it, and so do the ranks."""
+    """A broken `sitecustomize` stops nothing: Python goes on without it, and so do the ranks."""
     (tmp_path / "sitecustomize.py").write_text(text)
     started = Machine(tmp_path / "home").start(f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
     assert (started.kind, started.text) == ("", "3.0\n")
 
 
 def test_a_module_that_hides_a_standard_one_is_said(tmp_path: Path) -> None:
-    """PYTHONPATH brings a `json` of the user's: the error has its file and its line."""
+    """If PYTHONPATH has a `json` of the user's, the error names its file and line."""
     (tmp_path / "json.py").write_text("raise ValueError('my json')")
     started = Machine(tmp_path / "home").start(f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
     assert started.kind == "LaunchError"
@@ -199,7 +217,7 @@ def test_a_module_that_hides_a_standard_one_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["ipython_config.py", "ipython_kernel_config.py", "startup/00.py"])
 def test_a_broken_profile_of_ipython_stops_nothing(tmp_path: Path, file: str) -> None:
-    """The ranks have a profile of their own."""
+    """A broken IPython profile stops nothing, because the ranks have a profile of their own."""
     path = tmp_path / "ipython" / "profile_default" / file
     path.parent.mkdir(parents=True)
     path.write_text("def f(:")
@@ -211,7 +229,7 @@ def test_a_broken_profile_of_ipython_stops_nothing(tmp_path: Path, file: str) ->
     "folder", ["/nonexistent", "a" * 120, "file"], ids=["missing", "too long for a socket", "a file"]
 )
 def test_a_temporary_folder_of_any_kind_stops_nothing(tmp_path: Path, folder: str) -> None:
-    """No file of a local cluster is in it."""
+    """An unusable temporary folder stops nothing, because a local cluster has no file in it."""
     (tmp_path / "file").touch()
     (tmp_path / ("a" * 120)).mkdir()
     started = Machine(tmp_path / "home").start(environment={"TMPDIR": str(tmp_path / folder)})
@@ -219,7 +237,7 @@ def test_a_temporary_folder_of_any_kind_stops_nothing(tmp_path: Path, folder: st
 
 
 def test_a_home_too_long_for_a_socket_stops_nothing(tmp_path: Path) -> None:
-    """The path of the link is longer than the system takes."""
+    """A home folder stops nothing if the socket's path in it is longer than the system allows."""
     started = Machine(tmp_path / ("a" * 120)).start()
     assert (started.kind, started.text) == ("", "3.0\n")
 
@@ -228,7 +246,10 @@ def test_a_home_too_long_for_a_socket_stops_nothing(tmp_path: Path) -> None:
     ("executable", "told"), [("/nonexistent/python", "/nonexistent/python"), (None, "its own Python")]
 )
 def test_a_python_that_is_not_there_is_said(tmp_path: Path, executable: str | None, told: str) -> None:
-    """An embedded interpreter knows no executable, or an environment was removed under the notebook."""
+    """A missing Python is reported.
+
+    An embedded interpreter has no executable, or an environment was removed while the notebook runs.
+    """
     started = Machine(tmp_path / "home").start(f"sys.executable = {executable!r}")
     assert started.kind == "LaunchError"
     assert told in started.text

@@ -1,4 +1,4 @@
-"""Restart with a replay, on real ranks: what comes back, what is left out, where it stops; and the journal after a kill -9."""
+"""Restart with a replay on real ranks: what is restored, what is left out, where it stops; and the journal after a kill -9."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ values = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("x")))"""
 
 @pytest.fixture
 def begin(fresh: Fresh) -> Iterator[Fresh]:
-    """Start a cluster of two ranks; its successors are stopped at the end."""
+    """Start a cluster of two ranks; the clusters that replace it are stopped at the end."""
     names: list[str] = []
 
     def start(hosts: int = 2, devices: int = 1, **options: Any) -> Cluster:
@@ -47,7 +47,7 @@ def begin(fresh: Fresh) -> Iterator[Fresh]:
 
 
 def cells_of(cluster: Cluster) -> list[CellRecord]:
-    """What the journal holds of this generation's cells."""
+    """Return the journal's records of this generation's cells."""
     records, faults = cluster.journal.read()
     assert not faults
     return [r for r in records if isinstance(r, CellRecord) and r.generation == cluster.generation]
@@ -68,7 +68,10 @@ def interrupt_in_cell(cluster: Cluster, folder: Path) -> None:
 
 
 def test_a_replay_brings_everything_back(begin: Fresh, tmp_path: Path) -> None:
-    """Variables, pushed values, a global array, cells of some ranks, errors that must come again; left out is what was interrupted."""
+    """A replay restores variables, pushed values, a global array, cells of some ranks, and errors that must be raised again.
+
+    The interrupted cell is left out.
+    """
     cluster = begin()
     cluster.run(SETUP).check()
     cluster.push(batch=np.arange(6).reshape(2, 3), rate=0.5)
@@ -96,7 +99,7 @@ def test_a_replay_brings_everything_back(begin: Fresh, tmp_path: Path) -> None:
 
 
 def test_a_second_replay_holds_no_cell_twice(begin: Fresh) -> None:
-    """Cells keep their numbers, new ones join them, and one that runs a counter ran once a generation."""
+    """A second replay runs no cell twice: cells keep their numbers, new cells follow, and a counter ran once per generation."""
     cluster = begin()
     cluster.run("count = 1").check()
     cluster.run("count += 1").check()
@@ -112,7 +115,10 @@ def test_a_second_replay_holds_no_cell_twice(begin: Fresh) -> None:
 
 
 def test_to_goes_back_to_a_cell(begin: Fresh) -> None:
-    """Nothing after it is run; a number that is not there is refused before anything is stopped, as is `to` alone."""
+    """`to` replays no later cell.
+
+    A missing cell number is refused before anything is stopped, and so is `to` without `replay`.
+    """
     cluster = begin()
     for number in (1, 2, 3):
         cluster.run(f"x = {number}").check()
@@ -128,7 +134,7 @@ def test_to_goes_back_to_a_cell(begin: Fresh) -> None:
     said = after.run("x")
     assert (said.seq, said[0].text) == (3, "2")
     after.run("x = 7").check()
-    # By an object of before, the cells of what runs now are meant.
+    # Called on an earlier cluster object, it replays the cells of the cluster that runs now.
     assert cluster.restart(replay=True, to=4).run("x")[0].text == "7"
 
 
@@ -139,7 +145,10 @@ file.write_text(str(ran + 1))"""
 
 
 def test_another_outcome_stops_the_replay(begin: Fresh, tmp_path: Path) -> None:
-    """The error names cell, rank, before and now, and what was not run; the cluster goes on, and an older state is one command away."""
+    """A cell with another outcome stops the replay, and the cluster goes on.
+
+    The error names the cell, the rank, both outcomes and what was not run. An older state is one command away.
+    """
     cluster = begin()
     cluster.run(SETUP).check()
     cluster.run("x = 1").check()
@@ -161,12 +170,12 @@ def test_another_outcome_stops_the_replay(begin: Fresh, tmp_path: Path) -> None:
     after = mhnb.current()
     assert (after.generation, after.state) == (cluster.generation + 1, "clean")
     assert after.run("x")[0].text == "1"
-    # That cell is the user's own: from now on this is what a replay brings back.
+    # The user ran that cell by hand: from now on this is what a replay restores.
     assert [step.seq for step in after.restart(replay=True, to=2).replayed.plan.steps] == [1, 2]  # type: ignore[union-attr]
 
 
 def test_other_launches_stop_the_replay(begin: Fresh, tmp_path: Path) -> None:
-    """Every rank finishes, with another program than before: its value would be another."""
+    """A cell that launches another program stops the replay: every rank finishes, but its value would differ."""
     cluster = begin()
     cluster.run(SETUP + "\nadd, top = jax.jit(jnp.sum), jax.jit(jnp.max)").check()
     cluster.run(COUNTER.replace("FOLDER", repr(str(tmp_path))) + "\nf = top if ran else add\ny = f(values)").check()
@@ -176,7 +185,10 @@ def test_other_launches_stop_the_replay(begin: Fresh, tmp_path: Path) -> None:
 
 
 def test_a_replay_that_stopped_can_begin_anew(begin: Fresh, tmp_path: Path) -> None:
-    """What came back in part does not stand for what the user had: mended outside, all cells run."""
+    """A replay that stopped can start again: once the cause is fixed outside, all cells run.
+
+    A partial replay does not replace the journal of what the user had.
+    """
     flag = tmp_path / "data"
     flag.write_text("here")
     cluster = begin()
@@ -193,7 +205,10 @@ def test_a_replay_that_stopped_can_begin_anew(begin: Fresh, tmp_path: Path) -> N
 def test_a_push_that_was_not_kept_is_told_twice(
     begin: Fresh, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When it is made, and in the list of what a replay left out; a cell that needs it stops the replay."""
+    """A push that the journal did not keep is reported when it is made, and in the list of what a replay left out.
+
+    A cell that needs it stops the replay.
+    """
     monkeypatch.setattr(journal, "PUSH_NBYTES", 1000)
     cluster = begin()
     cluster.push(big=np.zeros(1000))
@@ -205,7 +220,10 @@ def test_a_push_that_was_not_kept_is_told_twice(
 
 
 def test_split_is_left_out_also_when_it_was_accepted(begin: Fresh) -> None:
-    """The accept is in the journal and in the list; cells after it run again."""
+    """A cell that ended as `split` is left out even if it was accepted.
+
+    The journal and the list contain the accept; later cells run again.
+    """
     cluster = begin()
     cluster.run("import jax").check()
     assert cluster.run("assert not jax.process_index()", guard="off").state == "split"
@@ -217,7 +235,7 @@ def test_split_is_left_out_also_when_it_was_accepted(begin: Fresh) -> None:
 
 
 def test_a_name_that_only_a_cell_that_is_left_out_has_set_is_told_with_that_cell(begin: Fresh) -> None:
-    """The list of what was left out has no names."""
+    """The error about a name that only a left-out cell set names that cell, because the list of left-out cells has no names."""
     cluster = begin()
     cluster.run("import jax").check()
     cluster.run("import time as clock\nassert not jax.process_index()", guard="off")
@@ -229,7 +247,7 @@ def test_a_name_that_only_a_cell_that_is_left_out_has_set_is_told_with_that_cell
 
 
 def test_a_dead_cluster_comes_back(begin: Fresh) -> None:
-    """The cell that killed it is left out, and the way out names the command and what it costs."""
+    """A dead cluster is restored without the cell that killed it, and the note names the command and its cost."""
     cluster = begin()
     cluster.run("x = 1").check()
     dead = cluster.run(
@@ -243,7 +261,10 @@ def test_a_dead_cluster_comes_back(begin: Fresh) -> None:
 
 @pytest.mark.parametrize("hosts", [2, 1])
 def test_the_same_start_again_after_a_death_names_the_replay(begin: Fresh, hosts: int) -> None:
-    """Its processes are fresh, and the cells of before are not lost. With another number of ranks they could not be run again."""
+    """A start after a death names the replay: its processes are new, but the earlier cells are not lost.
+
+    With another number of ranks the cells could not be run again.
+    """
     cluster = begin()
     assert cluster.process_count == 2
     assert cluster.notes == ()
@@ -257,7 +278,7 @@ def test_the_same_start_again_after_a_death_names_the_replay(begin: Fresh, hosts
 
 
 def test_ctrl_c_breaks_a_replay_off(begin: Fresh, tmp_path: Path) -> None:
-    """The cell is interrupted, the error says so, and the next replay begins anew."""
+    """Ctrl-C interrupts the replayed cell, the error says so, and the next replay starts from the first cell."""
     cluster = begin()
     flag = tmp_path / "go"
     flag.touch()
@@ -284,7 +305,7 @@ def _interrupt_when_running(cluster: Cluster) -> None:
 
 
 def test_the_journal_survives_kill_9(leftovers: None) -> None:
-    """Whatever ended before is in the file, whole; the cell that ran is not."""
+    """After kill -9 the journal has everything that ended before, complete, but not the cell that ran."""
     program = """
         import mhnb, numpy
         cluster = mhnb.start(2, 1, name="killed")
@@ -307,7 +328,10 @@ def test_the_journal_survives_kill_9(leftovers: None) -> None:
 
 
 def test_a_replay_to_before_the_cell_that_set_arrays_apart_mends_them(begin: Fresh) -> None:
-    """One of all cells makes them apart again; the note of the mismatch names the one that does not."""
+    """A replay that stops before the cell that made arrays differ restores them.
+
+    A replay of all cells makes them differ again; the note of the mismatch names the replay that does not.
+    """
     cluster = begin()
     cluster.run(f"{SETUP}\nadd = jax.jit(lambda a: a.sum())").check()
     cluster.run("float(add(values))").check()

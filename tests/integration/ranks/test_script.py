@@ -1,4 +1,4 @@
-"""`mhnb run`: a script on every rank, as from a shell."""
+"""`mhnb run`: runs a script on every rank, as from a shell."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ if __name__ == "__main__":
 def test_a_script_is_run_as_python_would(
     tmp_path: Path, leftovers: None, argument: str, status: int, told: str
 ) -> None:
-    """Its arguments, its name, its folder, what it ends with; an error is told with its own line."""
+    """A script has its arguments, name, folder and exit status as under Python, and an error names the script's own line."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "script.py").write_text(SCRIPT)
     (tmp_path / "lib" / "beside.py").write_text("word = 'beside it'")
@@ -79,7 +79,7 @@ def test_a_script_is_run_as_python_would(
 
 
 def test_a_script_that_connects_and_parts_its_processes_runs(tmp_path: Path, leftovers: None) -> None:
-    """Its first and its last line, as everywhere outside of mhnb: what it does between them is done, and it ends well."""
+    """A script may begin with `initialize` and end with `shutdown`, as outside mhnb: what is between them runs, and it succeeds."""
     (tmp_path / "train.py").write_text(PARTING)
     command = [sys.executable, "-m", "mhnb", "run", "train.py", "-n", "2", "--devices", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
@@ -89,7 +89,7 @@ def test_a_script_that_connects_and_parts_its_processes_runs(tmp_path: Path, lef
 
 
 def ended(*words: str | None) -> CellResult:
-    """A result of ranks that ended by `sys.exit` with these words; None for one that ran to its end."""
+    """Return a result of ranks that ended by `sys.exit` with these words; None for a rank that ran to its end."""
     ranks = [
         RankResult(rank, "ok")
         if word is None
@@ -118,26 +118,29 @@ def ended(*words: str | None) -> CellResult:
     ],
 )
 def test_the_status_of_a_shell(words: tuple[str | None, ...], status: int) -> None:
-    """As of one process: a number, or a message and 1."""
+    """The exit status is that of one process: a number, or 1 with a message."""
     assert exit_status(ended(*words)) == status
 
 
 def test_ctrl_c_has_a_status_of_its_own() -> None:
-    """A shell's loop ends by it; a script that ends with a status of its own when it is interrupted has that."""
+    """An interrupted script exits with 130, which ends a shell's loop, unless it has a status of its own."""
     stopped = RankResult(0, "interrupted", error=RankError("KeyboardInterrupt", "", ()))
     assert exit_status(replace(ended(None), ranks=(stopped,), how="interrupted")) == 130
     assert exit_status(replace(ended("3"), how="interrupted")) == 3
 
 
 def test_what_a_tainted_cluster_has_to_say_is_said() -> None:
-    """Also where every rank ended by `sys.exit(0)`; that some did and others not is nothing to say."""
+    """A tainted cluster's notes are shown even if every rank ended by `sys.exit(0)`.
+
+    There is no note if only some ranks called `sys.exit(0)`.
+    """
     tainted = replace(ended("0", "0"), state="tainted", notes=("later values could be wrong",))
     assert to_script_result(tainted, "a.py").notes == ("later values could be wrong",)
     assert to_script_result(replace(ended("0", None), notes=("rank 0 raised SystemExit",)), "a.py").notes == ()
 
 
 def test_errors_name_the_script() -> None:
-    """In the message as in the frames."""
+    """An error names the script in its message and in its frames."""
     error = RankError(
         "SyntaxError", "invalid syntax (<cell 2>, line 3)", ("\x1b[36mCell\x1b[39m In[2], line 3", "in <cell 2>:3")
     )

@@ -1,4 +1,4 @@
-"""Real ranks, and what they leave, inherit and may say: what the README promises under "Security"."""
+"""Real ranks, and what they leave, inherit and may send: what the README promises under "Security"."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def begin() -> Callable[..., Cluster]:
 def test_a_cluster_leaves_nothing_that_others_can_read(
     begin: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
-    """Folders 0700, files and sockets 0600, while it runs and after it, with a umask of 0; what a cell makes has the user's umask."""
+    """Other users can read no file of a cluster, while it runs and after it, with a umask of 0.
+
+    Folders have mode 0700, files and sockets 0600; what a cell makes has the user's umask.
+    """
     home, made = tmp_path / "h", tmp_path / "made"
     monkeypatch.setenv("MHNB_HOME", str(home))
     before = os.umask(0)
@@ -54,7 +57,7 @@ def test_a_cluster_leaves_nothing_that_others_can_read(
 
 
 def loose(home: Path) -> dict[str, str]:
-    """What others could read or enter."""
+    """Return the paths that other users could read or enter, with their modes."""
     found = {path: path.lstat().st_mode for path in (home, *home.rglob("*")) if not path.is_symlink()}
     assert len(found) > 20
     return {
@@ -65,7 +68,7 @@ def loose(home: Path) -> dict[str, str]:
 
 
 def test_no_process_shows_a_key(begin: Callable[..., Cluster]) -> None:
-    """Neither in its command line, which every user can read, nor in an environment that a subprocess of a cell inherits."""
+    """Neither a command line, which every user can read, nor an environment that a cell's subprocess inherits has a key."""
     cluster = begin("keys", profile="split")
     try:
         key = cluster._resources.key.hex()
@@ -95,7 +98,10 @@ def test_no_process_shows_a_key(begin: Callable[..., Cluster]) -> None:
 def test_a_cell_that_writes_to_the_link_costs_its_cluster_alone(
     begin: Callable[..., Cluster], capsys: pytest.CaptureFixture[str], said: str
 ) -> None:
-    """The rank is named, with what it sent; the cell ends, and a restart is right."""
+    """A cell that writes to the control connection ends only its own cluster.
+
+    The message names the rank and what it sent; the cell ends, and a restart works.
+    """
     cluster = begin("garbage")
     cell = (
         f"{FIND_CHANNEL}from mhnb.core.messages import *\n"

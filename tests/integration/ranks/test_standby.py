@@ -1,4 +1,4 @@
-"""Ranks in reserve, real ones: a restart takes them over, starts others where they do not fit, and leaves none behind."""
+"""Real standby ranks: a restart uses them, starts other ranks if they do not fit, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_S = 60.0
 
 
 def wait_for_spare(cluster: Cluster) -> list[int]:
-    """Wait until the reserve is ready; return the processes of its ranks."""
+    """Wait until the standby cluster is ready; return the pids of its ranks."""
     assert cluster.spare is not None
     reserve, until = cluster.spare.cluster, time.monotonic() + WAIT_S
     while reserve.state == "starting" and time.monotonic() < until:
@@ -30,7 +30,7 @@ def wait_for_spare(cluster: Cluster) -> list[int]:
 
 
 def test_a_restart_takes_the_reserve(fresh: Fresh) -> None:
-    """The ranks that waited are the cluster now, a replay works on them, and others wait behind them; without one they are bare."""
+    """The standby ranks become the cluster, a replay works on them, and new ones start; without a replay they are bare."""
     cluster = fresh(4, 1, spare=True)
     cluster.run("import jax\nx = jax.device_count()").check()
     old, warm = every_pid(cluster), wait_for_spare(cluster)
@@ -50,7 +50,7 @@ def test_a_restart_takes_the_reserve(fresh: Fresh) -> None:
 
 @pytest.mark.parametrize("what", ["environment", "killed"])
 def test_a_reserve_that_does_not_fit_is_not_taken(fresh: Fresh, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """Another environment than ranks would get now, or one of them gone: the restart starts others, and nothing stays."""
+    """If the environment has changed or a standby rank has died, the restart starts other ranks, and nothing is left."""
     cluster = fresh(2, 1, spare=True)
     warm = wait_for_spare(cluster)
     if what == "environment":
@@ -69,7 +69,10 @@ def test_a_reserve_that_does_not_fit_is_not_taken(fresh: Fresh, monkeypatch: pyt
 
 
 def test_a_restart_that_is_given_up_while_the_reserve_comes_up(fresh: Fresh) -> None:
-    """Nobody would know of the reserve any more: it is ended, and the next restart starts others."""
+    """If a restart is interrupted while the standby ranks start, they are ended, and the next restart starts other ranks.
+
+    Otherwise nothing would refer to them any more.
+    """
     cluster = fresh(2, 1, spare=True)
     warm, spare = wait_for_spare(cluster), cluster.spare
     assert spare is not None
@@ -89,6 +92,6 @@ def test_a_restart_that_is_given_up_while_the_reserve_comes_up(fresh: Fresh) -> 
 
 
 def test_spare_and_keep_do_not_go_together() -> None:
-    """Ranks in reserve that outlive the notebook are of no use to anybody."""
+    """`--keep` and `--spare` exclude each other, because standby ranks that outlive the notebook are useless."""
     with pytest.raises(InvalidRequest, match="--keep and --spare"):
         manager.start(2, 1, name="both", keep=True, spare=True)

@@ -1,4 +1,4 @@
-"""Start and stop, with real processes: what comes up, what is refused, what is left."""
+"""Start and stop with real processes: what starts, what is refused, and what is left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Fresh = Callable[..., Cluster]
 
 @pytest.mark.other_python
 def test_every_rank_is_what_jax_says_it_is(cluster: Cluster) -> None:
-    """Rank, process index, process count and engine id are one and the same, read back from each rank."""
+    """On each rank, JAX's process index and the engine id are the rank's number, and the process count is right."""
     result = cluster.run(
         "import jax; print(jax.process_index(), jax.process_count(), get_ipython().kernel.engine_id)"
     ).check()
@@ -48,7 +48,7 @@ def test_every_rank_is_what_jax_says_it_is(cluster: Cluster) -> None:
 
 
 def test_devices_are_known_by_rank_and_ordinal(cluster: Cluster) -> None:
-    """4 x 2 devices, and JAX on each rank counts the same."""
+    """A cluster of 4 x 2 has its devices by rank and local index, and JAX on each rank counts the same."""
     assert cluster.devices == tuple(DeviceRef(rank, ordinal) for rank in range(4) for ordinal in range(2))
     result = cluster.run("jax.device_count(), jax.local_device_count()").check()
     assert {r.text for r in result} == {"(8, 2)"}
@@ -62,7 +62,7 @@ def test_ranks_are_processes_with_logs(cluster: Cluster) -> None:
 
 
 def test_the_environment_of_ranks(cluster: Cluster) -> None:
-    """One hash seed, CPU only, a pool for many devices, the notebook's folder."""
+    """Ranks have one hash seed, CPU only, a pool for many devices, and the notebook's folder."""
     code = """
     import os, signal
     names = ("PYTHONHASHSEED", "JAX_PLATFORMS", "PJRT_NPROC")
@@ -79,13 +79,13 @@ _ASKS_FOR_PREEMPTION = (
 
 
 def test_ranks_answer_that_no_host_is_preempted(cluster: Cluster) -> None:
-    """JAX's preemption service is on, as training loops ask it at every step."""
+    """JAX's preemption service is on, because training loops query it at every step, and it reports no preemption."""
     assert cluster.run(_ASKS_FOR_PREEMPTION).check()[0].stdout == "[False, False, False]\n"
 
 
 @pytest.mark.parametrize("init", [True, False])
 def test_sigterm_ends_a_rank(fresh: Callable[..., Cluster], init: bool) -> None:  # noqa: FBT001
-    """The preemption service takes SIGTERM for itself; the rank takes it back, also after an initialize in a cell."""
+    """The preemption service takes over SIGTERM; the rank takes it back, also after an `initialize` in a cell."""
     cluster = fresh(2, 1, init=init)
     said = cluster.run(f"import jax; jax.distributed.initialize()\n{_ASKS_FOR_PREEMPTION}").check()
     assert said[0].stdout == "[False, False, False]\n"
@@ -96,7 +96,7 @@ def test_sigterm_ends_a_rank(fresh: Callable[..., Cluster], init: bool) -> None:
 
 
 def test_no_key_is_in_a_ranks_environment_or_arguments(cluster: Cluster) -> None:
-    """What a rank's subprocesses inherit holds no key of the cluster."""
+    """What a rank's subprocesses inherit contains no key of the cluster."""
     key = cluster._resources.key.hex()
     for pid in every_pid(cluster):
         process = psutil.Process(pid)
@@ -105,7 +105,7 @@ def test_no_key_is_in_a_ranks_environment_or_arguments(cluster: Cluster) -> None
 
 
 def test_everything_listens_on_loopback_only(cluster: Cluster) -> None:
-    """Coordinator and hub have no password worth the name: nothing may listen on another interface."""
+    """Nothing listens on another interface than loopback, because coordinator and controller have no real password."""
     listening = [
         connection
         for pid in every_pid(cluster)
@@ -117,7 +117,7 @@ def test_everything_listens_on_loopback_only(cluster: Cluster) -> None:
 
 
 def test_modules_beside_the_notebook_import(fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks run where the notebook runs, also beside a file that hides a standard module from nobody but its user."""
+    """Ranks run where the notebook runs; a file there that hides a standard module does so only for the user's code."""
     (tmp_path / "beside.py").write_text("value = 42")
     monkeypatch.chdir(tmp_path)
     result = fresh(1, 1).run("import beside; beside.value").check()
@@ -125,7 +125,7 @@ def test_modules_beside_the_notebook_import(fresh: Fresh, tmp_path: Path, monkey
 
 
 def test_progress_names_every_phase(fresh: Fresh) -> None:
-    """The progress line has something to show: each rank passes through the phases and ends ready."""
+    """Progress reports for the progress line show each rank in every phase, and end with all ranks ready."""
     reports: list[StartProgress] = []
     fresh(2, 1, on_progress=reports.append)
     seen = {info.phase for report in reports for info in report.ranks}
@@ -136,31 +136,34 @@ def test_progress_names_every_phase(fresh: Fresh) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux alone")
 def test_what_of_mhnb_ranks_import_at_the_start_is_imported_once(fresh: Fresh) -> None:
-    """Before they are forked: a module that is forgotten there costs every rank its import. And installed packages are found as ever."""
+    """The mhnb modules that ranks need at the start are imported before the ranks are forked.
+
+    A module that is missing there costs every rank its import. Installed packages are found as usual.
+    """
     program = "import sys, mhnb.rank.supervisor\nfrom mhnb.rank.spawn import preload\npreload()\nprint(*sys.modules)"
     before = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     cell = "import sys, importlib.metadata as m\nprint(*sys.modules)\n'mhnb' in {d.name for d in m.distributions()}"
     rank = fresh(1, 1).run(cell).check()[0]
     late = {name for name in set(rank.stdout.split()) - set(before) if name.startswith("mhnb.")}
-    # The hub is forked before all others.
+    # The controller is forked before all others.
     assert late <= {"mhnb.rank.controller"}
     assert rank.text == "True"
 
 
 def test_start_again_goes_on(cluster: Cluster) -> None:
-    """The same name and shape is the same cluster: Run All twice works."""
+    """A start with the same name and size returns the running cluster, so Run All works twice."""
     assert manager.start(4, 2, name="shared") is cluster
 
 
 def test_another_shape_is_refused_and_names_the_ways_out(cluster: Cluster) -> None:
-    """Nothing is lost by a start that does not fit."""
+    """A start with another size loses nothing, and its error names `restart` and `stop`."""
     with pytest.raises(AlreadyStarted, match=r"restart.*stop"):
         manager.start(2, 2, name="shared")
 
 
 @pytest.mark.parametrize(("hosts", "devices"), [(0, 2), (1000, 2), (4, 0)])
 def test_counts_that_cannot_be_start_nothing(hosts: int, devices: int) -> None:
-    """Bad input is refused before any process."""
+    """Invalid counts are refused before any process starts."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with pytest.raises(InvalidRequest):
         manager.start(hosts, devices, name="bad")
@@ -169,7 +172,7 @@ def test_counts_that_cannot_be_start_nothing(hosts: int, devices: int) -> None:
 
 @pytest.mark.parametrize("argument", ["coordinator_address", "coordinator_bind_address"])
 def test_a_taken_coordinator_port_is_refused(argument: str) -> None:
-    """JAX would crash or share it in silence."""
+    """A coordinator port that is in use is refused, because JAX would crash or share it silently."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -180,13 +183,13 @@ def test_a_taken_coordinator_port_is_refused(argument: str) -> None:
 
 
 def test_a_coordinator_on_an_unknown_host_is_refused() -> None:
-    """With the value, and what to give instead."""
+    """A coordinator on an unknown host is refused, with the value and what to give instead."""
     with pytest.raises(PreflightFailed, match=r"coordinator_address nowhere.invalid:5555: this machine knows no host"):
         manager.start(2, 1, name="nowhere", initialize={"coordinator_address": "nowhere.invalid:5555"})
 
 
 def test_a_free_coordinator_port_is_used(fresh: Fresh) -> None:
-    """What the user sets is in force."""
+    """The coordinator address that the user sets is used."""
     port = find_free_port()
     cluster = fresh(2, 1, initialize={"coordinator_address": f"127.0.0.1:{port}", "initialization_timeout": 60})
     listeners = psutil.Process(cluster.ranks[0].pid).net_connections(kind="tcp")
@@ -194,7 +197,7 @@ def test_a_free_coordinator_port_is_used(fresh: Fresh) -> None:
 
 
 def failed_start(**options: object) -> tuple[MhnbError, list[int]]:
-    """Start and fail; return the error and every pid that was seen."""
+    """Make a start fail; return the error and every pid that was seen."""
     pids: set[int] = set()
 
     def look(report: StartProgress) -> None:
@@ -210,7 +213,10 @@ def failed_start(**options: object) -> tuple[MhnbError, list[int]]:
 
 @pytest.mark.usefixtures("leftovers")
 def test_a_flag_that_cannot_be_read_is_named_and_the_log_stays(monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
-    """XLA explains all its flags below the one that is wrong; and who tries again still finds what the first error names."""
+    """An invalid value of an XLA flag is named, although XLA explains all its flags below it.
+
+    A user who starts again still finds the log that the first error names.
+    """
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_collective_timeout_seconds=abc")
     error, _ = failed_start()
     assert "Couldn't interpret value abc for flag xla_cpu_collective_timeout_seconds" in str(error)
@@ -222,7 +228,7 @@ def test_a_flag_that_cannot_be_read_is_named_and_the_log_stays(monkeypatch: pyte
 
 
 def test_a_number_of_devices_in_the_flags_is_told_to_be_another(monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
-    """The start's own number holds, and a note says so."""
+    """The start's own number of devices overrides the one in `XLA_FLAGS`, and a note says so."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     (note,) = fresh(1, 2).notes
     assert "asks for 8 CPU devices, and each rank has 2" in note
@@ -230,7 +236,7 @@ def test_a_number_of_devices_in_the_flags_is_told_to_be_another(monkeypatch: pyt
 
 @pytest.mark.usefixtures("leftovers")
 def test_a_rank_that_dies_while_starting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An XLA flag that does not exist aborts JAX: the error has rank, phase, cause and its own words, and nothing is left."""
+    """If an unknown XLA flag aborts JAX, the error has rank, phase, cause and JAX's own words, and nothing is left."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_there_is_no_such_flag=1")
     error, pids = failed_start()
     assert isinstance(error, EnginesMissing)
@@ -240,7 +246,7 @@ def test_a_rank_that_dies_while_starting_is_named(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("leftovers")
 def test_a_rank_killed_while_starting_is_named() -> None:
-    """kill -9 in the start is a failed start with the signal's name."""
+    """A rank killed by kill -9 during the start is a failed start with the signal's name."""
     killed: list[int] = []
 
     def kill(report: StartProgress) -> None:
@@ -258,7 +264,7 @@ def test_a_rank_killed_while_starting_is_named() -> None:
 @pytest.mark.usefixtures("leftovers")
 @pytest.mark.parametrize("phase", ["spawned", "jax"])
 def test_a_rank_that_sleeps_while_starting_is_named(phase: str) -> None:
-    """A stopped process reaches no further phase. The others wait for it in the same one, and are not named."""
+    """A suspended process reaches no further phase; the other ranks wait for it in the same phase, and are not named."""
     stopped: list[int] = []
 
     def freeze(report: StartProgress) -> None:
@@ -279,7 +285,7 @@ def test_a_rank_that_sleeps_while_starting_is_named(phase: str) -> None:
 
 @pytest.mark.parametrize("fork", [True, False], ids=["forked", "afresh"])
 def test_a_killed_supervisor_leaves_nothing(fresh: Fresh, fork: bool) -> None:  # noqa: FBT001
-    """Ranks, hub and what a cell has started end with it, also where ranks are not forked."""
+    """If the supervisor is killed, ranks, controller and what a cell started end with it, also if ranks are not forked."""
     cluster = fresh(1, 1, fork=fork)
     pids = every_pid(cluster)
     result = cluster.run("import subprocess\nprint(subprocess.Popen(['sleep', '600']).pid)").check()
@@ -294,13 +300,13 @@ def test_a_killed_supervisor_leaves_nothing(fresh: Fresh, fork: bool) -> None:  
     ids=["a word", "a value"],  # the same in every xdist worker
 )
 def test_options_that_cannot_be_start_nothing(wrong: dict[str, Any]) -> None:
-    """They are refused before any process."""
+    """Invalid options are refused before any process starts."""
     with pytest.raises(InvalidRequest):
         manager.start(1, 1, name="bad", **wrong)
 
 
 def test_a_cluster_can_be_found_while_it_starts(mhnb_home: Path) -> None:
-    """One that is kept outlives a notebook killed at this moment; `mhnb stop` must find it."""
+    """`mhnb stop` must find a starting cluster: with `--keep` it outlives a notebook that is killed at this moment."""
     found: list[str] = []
 
     def look(_report: StartProgress) -> None:
@@ -314,7 +320,7 @@ def test_a_cluster_can_be_found_while_it_starts(mhnb_home: Path) -> None:
 
 @pytest.mark.other_python
 def test_stop_ends_stuck_ranks_too(fresh: Fresh) -> None:
-    """A rank in a C-level wait and one that ignores signals end with the rest."""
+    """A stop ends a rank in a C-level wait and one that ignores signals with the rest."""
     cluster = fresh(2, 1)
     pids = every_pid(cluster)
     cluster.submit(
@@ -327,7 +333,7 @@ def test_stop_ends_stuck_ranks_too(fresh: Fresh) -> None:
 
 
 def test_what_a_rank_started_ends_with_it(fresh: Fresh) -> None:
-    """A rank's own children are of its process group."""
+    """A stop ends a rank's own child processes, because they are in its process group."""
     cluster = fresh(1, 1)
     code = "import subprocess; p = subprocess.Popen(['sleep', '1000']); p.pid"
     child = int(cluster.run(code).check()[0].text or 0)
@@ -337,7 +343,7 @@ def test_what_a_rank_started_ends_with_it(fresh: Fresh) -> None:
 
 
 def test_ranks_started_afresh_do_the_same(fresh: Fresh) -> None:
-    """Where a fork is not safe (macOS) each rank is a new interpreter; the same ranks come up and the same are gone."""
+    """Where a fork is not safe (macOS), each rank is a new interpreter, and starts and ends like a forked rank."""
     cluster = fresh(2, 1, fork=False)
     pids = every_pid(cluster)
     code = "import jax; (jax.process_index(), jax.device_count(), hash('a'))"
@@ -349,7 +355,7 @@ def test_ranks_started_afresh_do_the_same(fresh: Fresh) -> None:
 
 
 def test_a_new_set_of_devices_prints_nothing(cluster: Cluster) -> None:
-    """Gloo announces each one on every rank; the log has it, the cell does not."""
+    """Gloo announces each new set of devices on every rank; the log has this, and the cell does not."""
     code = """
     import jax, jax.numpy as jnp, numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -363,7 +369,7 @@ def test_a_new_set_of_devices_prints_nothing(cluster: Cluster) -> None:
 
 
 def test_restart_gives_fresh_processes_of_the_next_generation(fresh: Fresh) -> None:
-    """Same shape, no variables, another process each."""
+    """A restart gives the same size, no variables, and another process for each rank."""
     cluster = fresh(2, 1)
     cluster.run("x = 1").check()
     pids = every_pid(cluster)
@@ -378,7 +384,7 @@ def test_restart_gives_fresh_processes_of_the_next_generation(fresh: Fresh) -> N
 
 
 def test_restart_of_a_cluster_that_was_restarted_ends_its_successor(fresh: Fresh) -> None:
-    """An old variable of the notebook's still means the cluster of that name: never two of them in one folder."""
+    """An old cluster object still refers to the cluster of that name: there are never two of them in one folder."""
     old = fresh(1, 1)
     second = old.restart()
     pids = every_pid(second)
@@ -406,7 +412,7 @@ print(*pids, flush=True)
     "then", ["sys.stdin.read()", "cluster.run('import time; time.sleep(1000)')"], ids=["idle", "in a cell"]
 )
 def test_ranks_end_when_the_owner_is_killed(then: str) -> None:
-    """kill -9 of the notebook's process leaves nothing within 10 s."""
+    """After kill -9 of the notebook's process nothing is left within 10 s."""
     code = OWNER.format(options={}, then=then)
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -421,7 +427,7 @@ def test_ranks_end_when_the_owner_is_killed(then: str) -> None:
 
 
 def test_ranks_end_when_the_owner_exits() -> None:
-    """A script that forgets stop leaves nothing either."""
+    """A script that exits without a stop leaves nothing either."""
     code = OWNER.format(options={}, then="")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert wait_gone([int(word) for word in done.stdout.split()]) == []
@@ -429,7 +435,7 @@ def test_ranks_end_when_the_owner_exits() -> None:
 
 @pytest.mark.parametrize("named", ["owned", "owned.PID"])
 def test_keep_outlives_the_owner_and_stop_ends_it(leftovers: None, named: str) -> None:
-    """`--keep` is the user's word, and the shell's `mhnb stop` the end of it, by the name or the one that tells it apart."""
+    """A cluster started with `--keep` outlives its owner; `mhnb stop` ends it by its name or by its full name."""
     code = OWNER.format(options={"keep": True}, then="os._exit(0)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     pids = [int(word) for word in done.stdout.split()]
@@ -438,12 +444,12 @@ def test_keep_outlives_the_owner_and_stop_ends_it(leftovers: None, named: str) -
     name = named if named == berth.name else berth.full_name
     stop = subprocess.run([sys.executable, "-m", "mhnb", "stop", name], capture_output=True, text=True, check=True)
     assert stop.stdout == f"{name}: 2 ranks stopped\n"
-    # Who starts again at once must not find it ending.
+    # A user who starts again at once must not find the old cluster ending.
     assert not any(map(is_running, pids))
 
 
 def test_two_notebooks_with_one_name_are_told_apart(leftovers: None) -> None:
-    """`mhnb stop NAME` ends neither, and says by which names they are ended; `--all` ends those that are left."""
+    """If several notebooks use one name, `mhnb stop NAME` ends none and lists their full names; `--all` ends the rest."""
     code = OWNER.format(options={}, then="sys.stdin.read()")
     owners = [
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -487,13 +493,16 @@ class Finder:
             return spec
 sys.meta_path.insert(0, Finder())
 """
-"""Beside the ranks' Python, before anything of theirs: as on a version of JAX that nobody has seen yet."""
+"""Runs in the ranks' Python before their own code: simulates an unknown version of JAX."""
 
 
 def test_a_jax_that_does_not_fit_is_said_and_judged_without_a_record(
     fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cluster starts and computes; the start line and `status` say that there is no guard, and a cell that differs is split."""
+    """On a JAX that does not fit, the cluster starts and computes without a guard.
+
+    The start line and `status` say so, and a cell that differs between the ranks ends as `split`.
+    """
     (tmp_path / "sitecustomize.py").write_text(_NO_PROBE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     cluster = fresh(2, 1)
@@ -505,7 +514,7 @@ def test_a_jax_that_does_not_fit_is_said_and_judged_without_a_record(
 
 
 def test_two_threads_that_start_one_name_share_one_cluster(fresh: Fresh) -> None:
-    """The second waits for the first and finds its cluster, not half of its folder."""
+    """The second thread waits for the first and gets its cluster, not half of its folder."""
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(lambda _: fresh(2, 1, name="twice"), range(2))
     assert first is second
@@ -525,13 +534,13 @@ def test_two_threads_that_start_one_name_share_one_cluster(fresh: Fresh) -> None
 def test_a_wrong_argument_is_told_also_where_the_cluster_runs(
     cluster: Cluster, wrong: dict[str, Any], told: str
 ) -> None:
-    """Start again goes on, but not over an argument that cannot be."""
+    """A repeated start returns the running cluster, but refuses an invalid argument."""
     with pytest.raises(InvalidRequest, match=told):
         manager.start(4, 2, name="shared", **wrong)
 
 
 def test_a_rank_starts_no_cluster(cluster: Cluster) -> None:
-    """`mhnb.start()` pasted into a `%%mhjax` cell would start one on each rank."""
+    """`mhnb.start()` in a `%%mhjax` cell is refused, because it would start one cluster on each rank."""
     result = cluster.run("import mhnb\nmhnb.start()")
     assert {rank.error.ename for rank in result if rank.error is not None} == {"InvalidRequest"}
     assert "this process is a rank of a cluster" in str(result[0].error)

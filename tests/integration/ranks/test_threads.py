@@ -1,4 +1,4 @@
-"""Launches out of several threads and tasks, handlers and finalizers: one is never taken for another, and none waits forever."""
+"""Launches from threads, tasks, handlers and finalizers: none is mistaken for another, and none waits forever."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ finally:
     [(", name='prefetch'", "thread prefetch"), (", name='io-' + str(rank)", "thread io #1"), ("", "thread loader #1")],
 )
 def test_a_mismatch_names_the_thread(ready: Cluster, name: str, said: str) -> None:
-    """Every rank says the same, and the thread's own traceback is that of the cell alone."""
+    """Every rank names the thread in the same words, and the thread's traceback has only the cell's own frames."""
     result = ready.run(BESIDE.format(name=name))
     assert names(result) == ["OrderMismatch"] * 4
     (text,) = texts(result)
@@ -61,14 +61,17 @@ def test_a_mismatch_names_the_thread(ready: Cluster, name: str, said: str) -> No
 
 
 def test_a_mismatch_of_a_thread_is_one_card(ready: Cluster) -> None:
-    """The thread's line is in the report, and the line on which the main thread was refused adds nothing: it is told once."""
+    """A mismatch in a thread is reported once.
+
+    The report has the thread's line; the line on which the main thread was refused adds nothing.
+    """
     result = ready.run(BESIDE.format(name=", name='prefetch'"))
     assert [failure.ranks for failure in find_failures(result)] == [(0, 1, 2, 3)]
     check_sum(ready)
 
 
 def test_an_error_in_a_thread_is_folded_as_the_cells_own(ready: Cluster) -> None:
-    """What lies inside libraries is counted."""
+    """The traceback of a thread's error counts the frames inside libraries instead of showing them."""
     code = (
         "def work(): jnp.ones(3) + jnp.ones(4)\nthread = threading.Thread(target=work); thread.start(); thread.join()"
     )
@@ -83,7 +86,7 @@ def test_an_error_in_a_thread_is_folded_as_the_cells_own(ready: Cluster) -> None
 
 
 def test_an_error_in_a_finalizer_is_folded_as_the_cells_own(ready: Cluster) -> None:
-    """It is printed alike on all ranks, without addresses and frames of libraries."""
+    """The error of a finalizer is printed the same on all ranks, without addresses and frames of libraries."""
     result = ready.run("class Left:\n    def __del__(self): jnp.ones(3) + jnp.ones(4)\nLeft()\nNone").check()
     (text,) = {rank.stderr for rank in result}
     assert text.startswith(
@@ -93,7 +96,7 @@ def test_an_error_in_a_finalizer_is_folded_as_the_cells_own(ready: Cluster) -> N
     assert "site-packages" not in text
 
 
-# In each the launches of two threads or tasks come in another order on rank 1.
+# In each of them the launches of two threads or tasks come in another order on rank 1.
 SWAPPED = {
     "a pool": """
 def score(at, v):
@@ -133,7 +136,10 @@ got = await asyncio.gather(*(asyncio.to_thread(score, *each) for each in enumera
 
 @pytest.mark.parametrize("code", SWAPPED.values(), ids=SWAPPED.keys())
 def test_two_launches_of_one_program_do_not_swap(ready: Cluster, code: str) -> None:
-    """Nothing else tells them apart: program and arrays are alike."""
+    """Two launches of one program from different threads are not swapped.
+
+    Only the threads distinguish them: program and arrays are the same.
+    """
     ready.run("folds = [x, x]").check()
     result = ready.run(code)
     assert set(names(result)) == {"OrderMismatch"}
@@ -180,14 +186,14 @@ got""",
 
 @pytest.mark.parametrize("code", SAME.values(), ids=SAME.keys())
 def test_threads_that_launch_in_one_order_are_not_refused(ready: Cluster, code: str) -> None:
-    """Which thread of a pool takes a piece of work does not matter, nor what else a rank has started."""
+    """Threads that launch in one order are accepted, whichever pool thread does the work and whatever else a rank started."""
     result = ready.run(code).check()
     assert {rank.text for rank in result} == {"[28.0, 2800.0]"}
     assert (result.state, result.notes) == ("clean", ())
 
 
 def test_a_thread_of_a_cell_that_failed_launches_nothing_in_the_next(ready: Cluster) -> None:
-    """On one rank it may come later than on the others: the next cell has nothing to do with it."""
+    """A thread of a failed cell launches nothing in the next cell, because it may come later on one rank than on others."""
     begun = ready.run(
         "def late():\n    one.wait()\n    try: add(x)\n    finally: two.set()\n"
         "thread = threading.Thread(target=late); thread.start()\nif rank == 2: raise ValueError('no')\nadd(x)"
@@ -199,7 +205,10 @@ def test_a_thread_of_a_cell_that_failed_launches_nothing_in_the_next(ready: Clus
 
 
 def test_a_launch_from_a_signal_handler_inside_a_launch_is_refused(ready: Cluster) -> None:
-    """A handler runs in the middle of the wait for the other ranks; the launch around it is made, and the cell goes on."""
+    """A launch from a signal handler in the middle of an agreement is refused.
+
+    The handler runs while the rank waits for the other ranks. The launch around it is made, and the cell goes on.
+    """
     code = """
 said = []
 def ring(*_):
@@ -222,7 +231,7 @@ len(said), y"""
 
 
 def test_a_handlers_refused_launch_takes_the_one_around_it_back(ready: Cluster, tmp_path: Path) -> None:
-    """The handler does not catch the refusal; the other ranks are told, and do not wait."""
+    """If a handler does not catch the refusal, the launch around it is withdrawn: the other ranks are notified, and do not wait."""
     code = f"""
 from pathlib import Path
 gone = Path({str(tmp_path / "gone")!r})
@@ -247,7 +256,10 @@ finally:
 
 
 def test_a_launch_from_a_finalizer_inside_a_launch_is_refused(ready: Cluster) -> None:
-    """One that the collector runs in the middle of an agreement; the launch around it is made, and the next one too."""
+    """A launch from a finalizer that the collector runs in the middle of an agreement is refused.
+
+    The launch around it is made, and the next one too.
+    """
     code = """
 said = []
 class Cycle:
@@ -270,7 +282,7 @@ len(said), y"""
 
 
 def test_an_output_that_the_cell_drops_is_freed_before_the_cell_ends(ready: Cluster) -> None:
-    """As JAX frees it; the cell launches nothing more that would have it let go."""
+    """An output that the cell drops is freed as JAX frees it, without another launch that would release it."""
     code = """
 big = jax.jit(lambda a: jnp.broadcast_to(a.sum(), (8, 1024)), out_shardings=rows)(x)
 big.block_until_ready()
@@ -282,7 +294,7 @@ freed.wait(60)"""
 
 
 def test_a_cell_waits_for_a_launch_whose_outputs_it_has_dropped(ready: Cluster) -> None:
-    """Its end is still known by the smallest of them."""
+    """The end of a launch whose outputs the cell dropped is still known from the smallest of them."""
     ready.run("""
 @jax.jit
 def slow(a):
@@ -296,7 +308,10 @@ slow(x)""").check()
 
 @pytest.mark.parametrize("call", ["twice(y, y)", "nested({'a': y, 'b': [y]})"])
 def test_an_array_that_is_donated_and_given_again_is_refused(ready: Cluster, call: str) -> None:
-    """JAX ends the process by SIGSEGV; here the cause is said, and the array is still there."""
+    """An array that is donated and passed again in one call is refused with the cause, and still exists.
+
+    JAX ends the process with SIGSEGV.
+    """
     ready.run(
         "y = x + 0\ntwice = jax.jit(lambda u, v: u + v, donate_argnums=0)\n"
         "nested = jax.jit(lambda d: d['a'] + d['b'][0], donate_argnums=0)"
@@ -311,7 +326,7 @@ def test_an_array_that_is_donated_and_given_again_is_refused(ready: Cluster, cal
 
 
 def test_the_line_of_the_call_is_told_with_the_line_of_the_launch(ready: Cluster) -> None:
-    """The condition that keeps the other ranks away stands around the call."""
+    """The message names the line of the call, because the condition that keeps the other ranks away is around the call."""
     result = ready.run("def mean(v): return float(add(v))\nif jax.process_index() == 0:\n    print(mean(x))")
     (text,) = texts(result)
     assert "line 1:  def mean(v): return float(add(v)) ← line 3:  print(mean(x))" in text
@@ -327,6 +342,6 @@ def test_the_line_of_the_call_is_told_with_the_line_of_the_launch(ready: Cluster
     ],
 )
 def test_the_condition_is_found_wherever_it_stands(ready: Cluster, code: str) -> None:
-    """In an expression, in a function between the call and the launch, in a cell with a magic."""
+    """The condition is found in an expression, in a function between the call and the launch, and in a cell with a magic."""
     (text,) = texts(ready.run(code))
     assert "The call stands under `if rank == 0`" in text
