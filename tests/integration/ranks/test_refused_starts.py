@@ -156,7 +156,10 @@ def test_too_few_processes_are_said(tmp_path: Path, count: int) -> None:
 @LINUX
 @pytest.mark.parametrize("mb", [300, 1024])
 def test_too_little_address_space_is_said(tmp_path: Path, mb: int) -> None:
-    """A limit on address space is named beside JAX's words: JAX cannot be loaded, or aborts because it cannot make its threads."""
+    """A limit on address space is named beside JAX's own words.
+
+    JAX cannot be loaded, or aborts because it cannot make its threads.
+    """
     limit = f"resource.setrlimit(resource.RLIMIT_AS, ({mb} << 20, {mb} << 20))"
     started = Machine(tmp_path / "home").start(limit)
     assert started.kind in ("LaunchError", "EnginesMissing")

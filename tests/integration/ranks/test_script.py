@@ -79,7 +79,10 @@ def test_a_script_is_run_as_python_would(
 
 
 def test_a_script_that_connects_and_parts_its_processes_runs(tmp_path: Path, leftovers: None) -> None:
-    """A script may begin with `initialize` and end with `shutdown`, as outside mhnb: what is between them runs, and it succeeds."""
+    """A script may begin with `initialize` and end with `shutdown`, as outside mhnb.
+
+    What it does between them is done, and it succeeds.
+    """
     (tmp_path / "train.py").write_text(PARTING)
     command = [sys.executable, "-m", "mhnb", "run", "train.py", "-n", "2", "--devices", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)

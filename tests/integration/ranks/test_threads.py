@@ -231,7 +231,10 @@ len(said), y"""
 
 
 def test_a_handlers_refused_launch_takes_the_one_around_it_back(ready: Cluster, tmp_path: Path) -> None:
-    """If a handler does not catch the refusal, the launch around it is withdrawn: the other ranks are notified, and do not wait."""
+    """If a handler does not catch the refusal, the launch around it is withdrawn.
+
+    The other ranks are notified, and do not wait.
+    """
     code = f"""
 from pathlib import Path
 gone = Path({str(tmp_path / "gone")!r})
