@@ -1,4 +1,4 @@
-"""The sample of the suite that also runs on the other line of Python and JAX."""
+"""Run the tests marked `other_python` on the other supported line of Python and JAX."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def _versions(python: str) -> str:
 
 
 @pytest.mark.ranks
-@pytest.mark.xdist_group("hosts")  # with -n: not with the ranks, which take longer
+@pytest.mark.xdist_group("hosts")  # with -n: not in the worker of the ranks, which takes longer
 @pytest.mark.requires_part("other_python")
 @pytest.mark.timeout(1800)
 def test_sample_passes_on_the_other_python() -> None:
-    """The tests marked other_python pass there too, and there is at least one."""
+    """The tests marked `other_python` pass on the other Python, and there is at least one."""
     command = [str(other_python.interpreter()), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "other_python"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "MHNB_REQUIRE"))}
     done = subprocess.run(command, cwd=other_python.ROOT, env=environ, capture_output=True, text=True, check=False)
@@ -33,14 +33,14 @@ def test_sample_passes_on_the_other_python() -> None:
 @pytest.mark.ranks
 @pytest.mark.requires_part("other_python")
 def test_the_other_python_is_another_line() -> None:
-    """The second environment differs from this one in Python and in JAX."""
+    """The second environment differs from this one in its versions of Python and JAX."""
     here, there = _versions(sys.executable).split(), _versions(str(other_python.interpreter())).split()
     assert here[1] != there[1]
     assert here[2] != there[2]
 
 
 def test_a_name_that_does_not_run_is_no_candidate(tmp_path: Path) -> None:
-    """A stub of a version manager, which is on PATH and fails, is passed over; so is a Python of this line."""
+    """A version manager's stub that is on PATH and fails is not a candidate, and neither is a Python of this line."""
     stub = tmp_path / "python3.12"
     stub.write_text("#!/bin/sh\nexit 127\n")
     stub.chmod(0o700)

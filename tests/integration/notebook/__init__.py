@@ -1,1 +1,1 @@
-"""The notebook's surface: magics, Tab, `?`, auto mode, a kernel, a terminal."""
+"""Integration tests of the notebook interface: magics, completion, `?`, auto mode, a real kernel and a terminal."""

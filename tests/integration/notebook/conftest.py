@@ -1,4 +1,4 @@
-"""A bare shell with the magics, and one cluster of 2 x 2 that every test leaves clean."""
+"""Fixtures: an IPython shell with the magics, and one cluster of 2 hosts x 2 devices that every test leaves clean."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here starts ranks."""
+    """Mark every test of this folder with `ranks`, because all of them start ranks."""
     for item in items:
         if "tests/integration/notebook/" in str(item.path).replace("\\", "/"):
             item.add_marker(pytest.mark.ranks)
@@ -32,29 +32,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a cell of the notebook led to."""
+    """The output and the outcome of one notebook cell."""
 
     out: str
-    """stdout, without colours."""
+    """stdout without ANSI colours."""
     err: str
     error: BaseException | None
     value: Any
 
     @property
     def text(self) -> str:
-        """Both streams."""
+        """stdout followed by stderr."""
         return self.out + self.err
 
 
 class Session:
-    """A user who types cells into a bare shell."""
+    """Runs cells in a bare IPython shell, as a user would."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], shell: InteractiveShell) -> None:
         self.shell = shell
         self._capsys = capsys
 
     def try_(self, source: str) -> Said:
-        """Run a cell, whatever comes of it."""
+        """Run a cell that may fail."""
         self._capsys.readouterr()
         result = self.shell.run_cell(source, store_history=True)
         heard = self._capsys.readouterr()
@@ -62,13 +62,13 @@ class Session:
         return Said(_ANSI.sub("", heard.out), _ANSI.sub("", heard.err), error, result.result)
 
     def run(self, source: str) -> Said:
-        """Run a cell that ends well."""
+        """Run a cell that must succeed."""
         said = self.try_(source)
         assert said.error is None, said.text
         return said
 
     def refuse(self, source: str) -> str:
-        """Run a cell that is a usage error and reaches no rank; return the error's text."""
+        """Run a cell that must raise a UsageError before it reaches any rank; return the text of the error."""
         before = manager.current().run("0").seq if manager.all_clusters() else 0
         said = self.try_(source)
         assert type(said.error).__name__ == "UsageError", said.text
@@ -80,13 +80,13 @@ class Session:
 
 @pytest.fixture(autouse=True)
 def hears_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for what a rank answers to Tab and `?`, however loaded the machine is: a user types on after half a second."""
+    """Wait up to 30 s for a rank's answer to Tab and `?`, because the usual half second is too short on a loaded machine."""
     monkeypatch.setattr(completion, "_ANSWER_TIMEOUT_S", 30.0)
 
 
 @contextmanager
 def no_cluster_in_sight() -> Iterator[None]:
-    """Hide what runs already: `%mhjax` finds only what is started within."""
+    """Hide the clusters that are running, so that `%mhjax` finds only those started inside the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manager, "_clusters", {})
         patch.setattr(manager, "_names_by_use", [])
@@ -95,7 +95,7 @@ def no_cluster_in_sight() -> Iterator[None]:
 
 @pytest.fixture(scope="package")
 def one_shell(own_environment: None) -> Iterator[InteractiveShell]:
-    """A shell as a script would make it, with the magics; clusters that other folders share are out of its sight."""
+    """Create an IPython shell with the magics, as a script would. Clusters of other test folders are hidden from it."""
     config = Config({"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}})
     with no_cluster_in_sight():
         shell = InteractiveShell.instance(config=config)
@@ -108,7 +108,7 @@ def one_shell(own_environment: None) -> Iterator[InteractiveShell]:
 
 @pytest.fixture
 def idle(one_shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Session:
-    """The shell, where no cluster is needed."""
+    """A session for tests that need no cluster."""
     return Session(capsys, one_shell)
 
 
@@ -117,12 +117,12 @@ _ENTER = "import jax\nme = jax.process_index()"
 
 @pytest.fixture(scope="package")
 def one_cluster(one_shell: InteractiveShell) -> Iterator[Cluster]:
-    """2 x 2, started by the magic."""
+    """A cluster of 2 hosts x 2 devices, started by the magic."""
     assert one_shell.run_cell("%mhjax start -n 2 --devices 2").success
     cluster = manager.current()
     cluster.run(_ENTER).check()
     yield cluster
-    # The one that a spoilt one was replaced by, too.
+    # If a test spoiled the cluster, this is its replacement.
     last = manager.by_name(cluster.name)
     pids = every_pid(last)
     last.stop()
@@ -131,10 +131,10 @@ def one_cluster(one_shell: InteractiveShell) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(one_cluster: Cluster) -> Iterator[Cluster]:
-    """The folder's cluster, clean before and after; no other test's cell is spoken of in the first cell's note."""
+    """The shared cluster, clean before and after each test. An extra cell absorbs notes about cells of another test."""
     now = manager.by_name(one_cluster.name)
     if now.state != "clean":
-        # The test that spoilt it has failed for that, and no other is to.
+        # The test that spoiled the cluster has failed already. Other tests should not fail because of it.
         now = now.restart()
         now.run(_ENTER).check()
     now.run("0").check()
@@ -144,6 +144,6 @@ def cluster(one_cluster: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def nb(idle: Session, cluster: Cluster) -> Iterator[Session]:
-    """A user in front of the cluster; auto mode is off before and after."""
+    """A session with the shared cluster. Auto mode is off before and after each test."""
     yield idle
     idle.run("%mhjax auto off")

@@ -1,4 +1,4 @@
-"""Plain cells beside the ranks: a name of the other side, `?`, auto mode."""
+"""Plain cells next to cells of the ranks: names of the other side, `?` and auto mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.notebook.conftest import Session
 
 
 def test_a_name_of_the_ranks_says_so(nb: Session) -> None:
-    """The NameError of a plain cell stays whole, one line names both ways, and the one it names works."""
+    """A NameError in a plain cell keeps its text; a hint names `%%mhjax` and `%mhjax pull`, and the pull works."""
     nb.run("%%mhjax\nover_there = 7")
     said = nb.try_("1 + over_there")
     assert isinstance(said.error, NameError)
@@ -24,13 +24,13 @@ def test_a_name_of_the_ranks_says_so(nb: Session) -> None:
 
 
 def test_a_name_that_one_rank_has_says_so_too(nb: Session) -> None:
-    """It need not be rank 0 that knows it."""
+    """The hint appears even if rank 0 lacks the name and only rank 1 has it."""
     nb.run("%%mhjax\nimport jax\nif jax.process_index() == 1:\n    only_there = 7")
     assert "'only_there' lives on the ranks" in nb.try_("only_there").out
 
 
 def test_a_module_of_the_ranks_is_not_to_be_pulled(nb: Session) -> None:
-    """Code cannot be sent: only the way that works is named."""
+    """For a module the hint names only `%%mhjax`, because code cannot be pulled."""
     nb.run("%%mhjax\nimport fractions as over_there_only")
     said = nb.try_("over_there_only.Fraction(1)").out
     assert "'over_there_only' lives on the ranks: use it in a %%mhjax cell\n" in said
@@ -38,7 +38,7 @@ def test_a_module_of_the_ranks_is_not_to_be_pulled(nb: Session) -> None:
 
 
 def test_a_name_that_nobody_has_is_a_plain_error(nb: Session) -> None:
-    """Nothing is added where nothing is known."""
+    """A name that neither side defines raises a plain NameError without a hint."""
     assert "ranks" not in nb.try_("nobody_has_this").text
 
 
@@ -46,7 +46,7 @@ def test_a_name_that_nobody_has_is_a_plain_error(nb: Session) -> None:
 def test_a_debugger_does_not_open_where_only_our_frames_are(
     nb: Session, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
-    """After a cell that failed on a rank the debugger is told of, and an error of the notebook's own is still debugged."""
+    """After a rank's error the debugger stays closed and mhnb explains why; an error of the notebook itself still opens it."""
     opened: list[bool] = []
     monkeypatch.setattr(nb.shell.InteractiveTB, "debugger", lambda force=False: opened.append(force))
     cells = ["%%mhjax\nimport jax\n1 / jax.process_index()", "%debug"]
@@ -60,7 +60,7 @@ def test_a_debugger_does_not_open_where_only_our_frames_are(
 
 
 def test_question_mark_asks_a_rank(nb: Session) -> None:
-    """`name?` describes what only the ranks hold, an array without reading it."""
+    """`name?` describes a name that only the ranks have. An array is described without reading its values."""
     nb.run('%%mhjax\nimport jax.numpy as jnp\nasked = jnp.zeros((2, 3))\ndef helper():\n    "Says what it does."')
     assert "jax.Array" in nb.run("asked?").out
     assert "f32[2,3]" in nb.run("asked?").out
@@ -68,7 +68,7 @@ def test_question_mark_asks_a_rank(nb: Session) -> None:
 
 
 def test_question_mark_shows_colours_in_a_page(nb: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A browser knows no escape sequences."""
+    """Only the text form of the `name?` page has escape sequences, because a browser cannot interpret them."""
     nb.run("%%mhjax\ndef coloured(w): return w")
     pages: list[dict[str, str]] = []
     monkeypatch.setattr("IPython.core.page.page", pages.append)
@@ -80,7 +80,7 @@ def test_question_mark_shows_colours_in_a_page(nb: Session, monkeypatch: pytest.
 
 
 def test_question_mark_prefers_the_notebooks_own(nb: Session) -> None:
-    """In a plain cell a name of the notebook is the notebook's."""
+    """In a plain cell `name?` describes the notebook's own variable."""
     nb.run("%%mhjax\ntwice = 'of the ranks'")
     nb.run("twice = 1.5")
     assert "1.5" in nb.run("twice?").out
@@ -88,7 +88,10 @@ def test_question_mark_prefers_the_notebooks_own(nb: Session) -> None:
 
 
 def test_auto_mode_ends_a_cell_where_plain_ipython_does(nb: Session) -> None:
-    """A terminal asks after each line: one that is whole runs at once, as does the word to leave, which is nobody's but the notebook's."""
+    """In auto mode a terminal finds the end of a cell as plain IPython does, and `exit` and `quit()` stay in the notebook.
+
+    A terminal asks after each line: a complete line runs at once.
+    """
     assert "plain cells stay here" in nb.run("%mhjax auto").out
     nb.run("%mhjax auto on")
     assert "mhjax auto on · plain cells go to the ranks" in nb.run("%mhjax auto").out
@@ -99,7 +102,7 @@ def test_auto_mode_ends_a_cell_where_plain_ipython_does(nb: Session) -> None:
 
 
 def test_auto_sends_plain_cells(nb: Session) -> None:
-    """A plain cell runs on every rank under a badge that says so, also when it says nothing."""
+    """In auto mode a plain cell runs on every rank, and its output has a heading even if the cell prints nothing."""
     said = nb.run("%mhjax auto on").out
     assert "%%local" in said
     assert nb.run("autoed = 1 + me").out.startswith("mhjax · ranks 0-1 · ")
@@ -109,7 +112,7 @@ def test_auto_sends_plain_cells(nb: Session) -> None:
 
 
 def test_auto_sends_a_cell_magic_with_its_cell(nb: Session) -> None:
-    """`%%time` measures on the ranks."""
+    """In auto mode `%%time` is sent to the ranks with its cell and measures there."""
     nb.run("%mhjax auto on")
     said = nb.run("%%time\ntimed = 3").out
     assert said.startswith("mhjax · ranks 0-1 · ")
@@ -120,7 +123,7 @@ def test_auto_sends_a_cell_magic_with_its_cell(nb: Session) -> None:
 @pytest.mark.parametrize("cell", ["%%local\nhere_alone = 'x'", "\n%%local\nhere_alone = 'x'"])
 @pytest.mark.parametrize("switch", ["on", "off"])
 def test_local_stays_here(nb: Session, switch: str, cell: str) -> None:
-    """`%%local` keeps a cell in the notebook, with and without auto mode, and its value is the cell's."""
+    """`%%local` runs a cell in the notebook, with and without auto mode, and its value is the value of the cell."""
     nb.run(f"%mhjax auto {switch}")
     nb.run(cell)
     assert nb.run("%%local\nhere_alone").value == "x"
@@ -129,7 +132,7 @@ def test_local_stays_here(nb: Session, switch: str, cell: str) -> None:
 
 @pytest.mark.parametrize("switch", ["on", "off"])
 def test_a_local_cell_that_fails_stops_run_all(nb: Session, switch: str) -> None:
-    """Its error is the cell's error, shown once."""
+    """The error of a failing `%%local` cell is the cell's error, so that Run All stops, and is shown once."""
     nb.run(f"%mhjax auto {switch}")
     said = nb.try_("%%local\n1 / 0")
     assert isinstance(said.error, ZeroDivisionError)
@@ -138,14 +141,14 @@ def test_a_local_cell_that_fails_stops_run_all(nb: Session, switch: str) -> None
 
 @pytest.mark.parametrize("switch", ["on", "off"])
 def test_local_takes_no_arguments(nb: Session, switch: str) -> None:
-    """A word behind `%%local` is refused and nothing is run."""
+    """`%%local` with an argument is refused, and the cell does not run."""
     nb.run(f"%mhjax auto {switch}")
     nb.refuse("%%local --ranks 1\nran_anyway = 1")
     assert isinstance(nb.try_("%%local\nran_anyway").error, NameError)
 
 
 def test_auto_keeps_the_magics_here(nb: Session) -> None:
-    """`%mhjax` lines, `%load_ext mhnb` and comments never reach a rank; `%%mhjax` cells keep their flags."""
+    """In auto mode `%mhjax` lines, `%load_ext mhnb` and comments never reach a rank; `%%mhjax` cells keep their flags."""
     nb.run("%mhjax auto on")
     assert "alive" in nb.run("# how are they?\n%mhjax status").out
     assert nb.run("%load_ext mhnb\n%mhjax list").out.splitlines()[-1].startswith("default")
@@ -156,7 +159,7 @@ def test_auto_keeps_the_magics_here(nb: Session) -> None:
 
 
 def test_auto_refuses_a_mixed_cell(nb: Session, cluster: Cluster) -> None:
-    """Half of it belongs here and half on the ranks: nothing is run on either side."""
+    """In auto mode a cell that mixes a `%mhjax` line with code is refused, and nothing runs on either side."""
     nb.run("%mhjax auto on")
     assert "mixes '%mhjax status' with code" in nb.refuse("%mhjax status\nmixed = 1")
     assert "False" in nb.run("'mixed' in globals()").out
@@ -164,7 +167,7 @@ def test_auto_refuses_a_mixed_cell(nb: Session, cluster: Cluster) -> None:
 
 
 def test_auto_shows_an_error_of_the_ranks(nb: Session) -> None:
-    """A failing plain cell fails like a `%%mhjax` cell, with its own line."""
+    """A plain cell that fails in auto mode raises CellFailed and shows its own line, as a `%%mhjax` cell does."""
     nb.run("%mhjax auto on")
     said = nb.try_("x = 1\nx / 0")
     assert type(said.error).__name__ == "CellFailed"

@@ -1,4 +1,4 @@
-"""`%%mhjax`: every flag, what is shown, what is bound, what is refused."""
+"""`%%mhjax` cells: flags, shown output, bound results and refused lines."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ FLAGS = ("--ranks", "--guard", "--timeout", "--out", "--view", "--collectives", 
 
 
 def test_a_cell_runs_on_every_rank(nb: Session) -> None:
-    """What the ranks say alike is shown once, and what differs under each rank."""
+    """Output that is equal on all ranks is shown once, and output that differs is shown per rank."""
     assert nb.run("%%mhjax\n6 * 7").out.splitlines()[1:] == ["  42"]
     assert nb.run("%%mhjax\n10 + me").out.splitlines()[1:] == ["rank 0 │ 10", "rank 1 │ 11"]
 
 
 def test_a_cell_returns_nothing_here(nb: Session) -> None:
-    """The ranks' value is theirs: the cell has no Out in the notebook."""
+    """A `%%mhjax` cell has no Out value in the notebook, because the values stay on the ranks."""
     assert nb.run("%%mhjax\n1").value is None
 
 
 def test_ranks_chooses(nb: Session) -> None:
-    """`--ranks` runs the cell on those alone, and the heading says so."""
+    """`--ranks` runs the cell on the given ranks only, and the heading names them."""
     said = nb.run("%%mhjax --ranks 1\nprint(me)")
     assert said.out.startswith("rank 1 of 2")
     assert said.out.splitlines()[1:] == ["  1"]
@@ -34,12 +34,12 @@ def test_ranks_chooses(nb: Session) -> None:
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 def test_guard_takes_its_choices(nb: Session, guard: str) -> None:
-    """Each guard runs a cell in which the ranks agree."""
+    """With each choice of `--guard` a cell runs if the ranks agree."""
     assert "2" in nb.run(f"%%mhjax --guard {guard}\n1 + 1").out
 
 
 def test_timeout_interrupts(nb: Session) -> None:
-    """The cell ends on every rank, the error is CellTimeout, and the cluster is clean."""
+    """`--timeout` ends the cell on every rank with CellTimeout, and the cluster stays clean."""
     said = nb.try_("%%mhjax --timeout 2\nimport time\ntime.sleep(60)")
     assert isinstance(said.error, CellTimeout)
     assert "--timeout ended it" in said.out
@@ -47,13 +47,13 @@ def test_timeout_interrupts(nb: Session) -> None:
 
 
 def test_out_binds_the_result(nb: Session) -> None:
-    """`--out` names a CellResult that the next plain cell can use."""
+    """`--out` binds a CellResult that the next plain cell can use."""
     nb.run("%%mhjax --out r\nme")
     assert nb.run("[rank.text for rank in r]").value == ["0", "1"]
 
 
 def test_out_binds_also_when_the_cell_failed(nb: Session) -> None:
-    """What went wrong can be looked at as a value."""
+    """`--out` binds the result of a failed cell too, so that the user can inspect the failure."""
     said = nb.try_("%%mhjax --out failed\n1 / 0 if me else 2")
     result = nb.run("failed").value
     assert isinstance(said.error, CellFailed)
@@ -63,7 +63,7 @@ def test_out_binds_also_when_the_cell_failed(nb: Session) -> None:
 
 
 def test_out_is_not_bound_when_nothing_ran(nb: Session) -> None:
-    """A refused cell leaves what was bound before."""
+    """A refused cell leaves the variable of `--out` unchanged."""
     nb.run("kept = 'before'")
     nb.refuse("%%mhjax --out kept --ranks 9\n1")
     assert nb.run("kept").value == "before"
@@ -71,25 +71,25 @@ def test_out_is_not_bound_when_nothing_ran(nb: Session) -> None:
 
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 def test_view_takes_its_choices(nb: Session, view: str) -> None:
-    """Every layout is taken; a terminal has one."""
+    """Every choice of `--view` is accepted; a terminal has only one layout."""
     said = nb.run(f"%%mhjax --view {view}\nf'value {{me}}'")
     assert "value ‹rank›" in said.out
 
 
 def test_quiet_shows_nothing(nb: Session) -> None:
-    """A cell that ends well is silent."""
+    """With `--quiet` a cell that succeeds shows nothing."""
     assert nb.run("%%mhjax --quiet\nprint('loud'); 3").text == ""
 
 
 def test_quiet_shows_a_failure(nb: Session) -> None:
-    """Silence never covers an error."""
+    """With `--quiet` a failed cell still shows its error and its output."""
     said = nb.try_("%%mhjax --quiet\nprint('before'); 1 / 0")
     assert "ZeroDivisionError: division by zero" in said.out
     assert "before" in said.out
 
 
 def test_a_failure_is_one_short_block(nb: Session) -> None:
-    """The cell's own line, the message, one last line that raises; no frame of mhnb or IPython."""
+    """A failure is shown as the cell's own line, the message and one last error line, without frames of mhnb or IPython."""
     said = nb.try_("%%mhjax\nx = 1\nx / 0")
     assert said.out.splitlines() == [
         "ZeroDivisionError on ranks 0-1",
@@ -122,7 +122,7 @@ def test_a_failure_is_one_short_block(nb: Session) -> None:
     ],
 )
 def test_a_bad_flag_sends_nothing(nb: Session, line: str, said: str) -> None:
-    """It is a UsageError of one line that names the flag, its value and what fits."""
+    """A bad flag raises a one-line UsageError that names the flag, its value and the accepted values."""
     text = nb.refuse(f"%%mhjax {line}\nprint('ran')")
     assert said in text
     assert text.startswith("%%mhjax ")
@@ -130,7 +130,7 @@ def test_a_bad_flag_sends_nothing(nb: Session, line: str, said: str) -> None:
 
 @pytest.mark.parametrize("cell", ["%%mhjax --help", "%%mhjax -h\n1 / 0"])
 def test_help_is_the_manual(idle: Session, cell: str) -> None:
-    """And runs nothing."""
+    """`--help` prints the manual and runs nothing."""
     assert "%mhjax auto on|off" in idle.run(cell).out
 
 
@@ -149,19 +149,19 @@ def test_help_is_the_manual(idle: Session, cell: str) -> None:
     ],
 )
 def test_a_cell_without_code_says_where_it_goes(nb: Session, line: str, said: str, body: str, auto: str) -> None:
-    """In words of ours, with what to type; the line magic is named where a verb was meant, and only there."""
+    """An empty cell is refused with an example of what to type; the line magic is named only if a command was typed."""
     nb.run(f"%mhjax auto {auto}")
     assert nb.refuse(f"%%mhjax{line}{body}") == said
 
 
 def test_a_terminal_waits_for_the_code(idle: Session) -> None:
-    """After `%%mhjax` and Enter the cell goes on; a blank line ends it."""
+    """In a terminal a cell continues after `%%mhjax` and Enter, and a blank line ends it."""
     assert idle.shell.check_complete("%%mhjax\n")[0] == "incomplete"
     assert idle.shell.check_complete("%%mhjax\n1 + 1\n\n")[0] == "complete"
 
 
 def test_the_manual_has_every_flag_and_verb(idle: Session) -> None:
-    """`%%mhjax?` shows what the parsers take, so that both agree."""
+    """`%%mhjax?` lists every flag and command that the parsers accept."""
     manual = idle.run("%%mhjax?").out
     assert all(manual.count(f"  {flag}") == 1 for flag in FLAGS)
     assert all(f"%mhjax {verb}" in manual for verb in COMMANDS)
@@ -171,7 +171,7 @@ def test_the_manual_has_every_flag_and_verb(idle: Session) -> None:
 
 
 def test_a_name_of_the_notebook_is_missing_on_the_ranks(nb: Session) -> None:
-    """The NameError names the way: push it, and the same cell runs."""
+    """For a NameError on the ranks about a name of the notebook the hint is `%mhjax push`, and the cell works after it."""
     nb.run("only_here = 5")
     said = nb.try_("%%mhjax\nonly_here + 1")
     assert "→ 'only_here' lives in this notebook, not on the ranks: %mhjax push only_here" in said.out
@@ -187,7 +187,7 @@ def test_a_name_of_the_notebook_is_missing_on_the_ranks(nb: Session) -> None:
     ],
 )
 def test_what_cannot_be_pushed_has_another_way(nb: Session, here: str, name: str, way: str) -> None:
-    """A module is imported, a function defined on the ranks: the hint never names a push that fails."""
+    """For a module the hint is an import, for a function its definition on the ranks, and never a push that would fail."""
     nb.run(here)
     said = nb.try_(f"%%mhjax\n{name}")
     assert way in said.out
@@ -195,12 +195,12 @@ def test_what_cannot_be_pushed_has_another_way(nb: Session, here: str, name: str
 
 
 def test_a_name_that_nobody_has_gets_no_hint(nb: Session) -> None:
-    """A plain typing error stays one."""
+    """A name that neither side defines gets no hint."""
     assert "→" not in nb.try_("%%mhjax\nnobody_has_this").out
 
 
 def test_split_and_accept(nb: Session, cluster: Cluster) -> None:
-    """`--guard off` and outcomes that differ: split, the next cell is refused with the way out, accept goes on."""
+    """If outcomes differ under `--guard off` the cluster is split: the next cell is refused, and `%mhjax accept` cleans it."""
     nb.try_("%%mhjax --guard off\nassert me == 0")
     said = nb.try_("%%mhjax\nprint('ran')")
     assert type(said.error).__name__ == "NotClean"

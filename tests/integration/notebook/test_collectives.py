@@ -27,32 +27,32 @@ TABLE = r"""jit\(total\) +axis +count +bytes/device +across hosts +line
 
 @pytest.fixture
 def ready(nb: Session) -> Session:
-    """A mesh of (data 2, model 2), a batch, and a function with one all-reduce."""
+    """A session with a mesh of (data 2, model 2), a batch, and a function with one all-reduce."""
     nb.run(SETUP)
     return nb
 
 
 def test_a_call_that_is_not_made(ready: Session, cluster: Cluster) -> None:
-    """One table for all ranks; no cell is spent on it."""
+    """`%mhjax collectives` shows one table for all ranks and runs no cell."""
     before = cluster.run("0").seq
     assert re.fullmatch(TABLE, ready.run("%mhjax collectives total(batch)").out)
     assert cluster.run("0").seq == before + 1
 
 
 def test_quotes_and_keywords_reach_the_ranks(ready: Session) -> None:
-    """The call is Python, not words of a shell."""
+    """The call reaches the ranks as Python, not as shell words: quotes and keyword arguments are preserved."""
     assert re.fullmatch(TABLE, ready.run("""%mhjax collectives total(batch, name='two  words "x"')""").out)
 
 
 @pytest.mark.parametrize("asked", ["--why total(batch)", "total(batch) --why"])
 def test_why(ready: Session, asked: str) -> None:
-    """Below each row: the operation and the line; what is not stated is not known. The flag may stand behind the call."""
+    """`--why`, before or after the call, adds the operation and its line to each row; an unstated sharding is "not known"."""
     lines = ready.run(f"%mhjax collectives {asked}").out.splitlines()
     assert re.fullmatch(r" +jit\(total\)/.*reduce_sum, cell \d+, line 6: .* → not known", lines[2])
 
 
 def test_what_a_cell_launched(ready: Session) -> None:
-    """The same row as before the launch, and how often; the cell's own output comes first."""
+    """`--collectives` shows the same row as before the launch, with the number of launches, after the cell's own output."""
     said = ready.run("%%mhjax --collectives\nfor _ in range(3): sums = total(batch)\nprint('done')").out
     before, _, table = said.partition("jit(total), launched 3 times")
     assert "done" in before
@@ -61,12 +61,12 @@ def test_what_a_cell_launched(ready: Session) -> None:
 
 
 def test_a_cell_that_launched_nothing(ready: Session) -> None:
-    """It says so."""
+    """`--collectives` reports if a cell launched no program of several ranks."""
     assert ready.run("%%mhjax --collectives\n1").out.endswith("no program of several ranks was launched\n")
 
 
 def test_a_cell_that_failed_tells_what_it_launched(ready: Session) -> None:
-    """The report does not hide the error, nor the error the report."""
+    """A failed cell shows both its error and the report of its collectives."""
     said = ready.try_("%%mhjax --collectives --quiet\nsums = total(batch)\n1 / 0")
     assert type(said.error).__name__ == "CellFailed"
     assert "ZeroDivisionError" in said.out
@@ -88,12 +88,12 @@ def test_a_cell_that_failed_tells_what_it_launched(ready: Session) -> None:
     ],
 )
 def test_bad_input_is_one_usage_error(ready: Session, typed: str, said: str) -> None:
-    """Each names what was typed and the next step; nothing is launched."""
+    """Each bad input raises a UsageError that names the input and the next step, and launches nothing."""
     assert said in ready.refuse(f"%mhjax collectives {typed}")
 
 
 def test_a_plain_function_is_told_as_if_jitted(ready: Session) -> None:
-    """Called as it is, its operations would be launched one by one: a note says so, and only there."""
+    """A plain function is analysed as if jitted, with a note, because JAX would launch its operations one by one."""
     out = ready.run("%mhjax collectives (lambda a: a.sum(0))(batch)").out
     assert "this call, line 1" in out
     assert out.splitlines()[-1].startswith("not jitted: this is the program that jax.jit would make of it")
@@ -101,7 +101,7 @@ def test_a_plain_function_is_told_as_if_jitted(ready: Session) -> None:
 
 
 def test_what_a_function_prints_while_it_is_traced(ready: Session) -> None:
-    """It stands under the report, once where all ranks printed the same, and never with the cell that ran before."""
+    """Output printed during tracing is shown below the report, once if all ranks printed the same, not with the previous cell."""
     ready.run("%%mhjax\nimport sys\n@jax.jit\ndef loud(a):\n    print('shape', a.shape)\n    return a.sum(0)\n")
     out = ready.run("%mhjax collectives loud(batch)").out
     assert "after its end" not in out

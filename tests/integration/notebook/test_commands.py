@@ -1,4 +1,4 @@
-"""`%mhjax VERB`: what each says, binds and refuses."""
+"""`%mhjax COMMAND`: the output, the bound variables and the refused arguments of each command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.notebook.conftest import Session
 
 
 def test_start_twice_is_one_line(nb: Session, cluster: Cluster) -> None:
-    """The same shape goes on with what is there, and says so: Run All twice works."""
+    """A second start with the same spec continues with the running cluster and prints one line, so that Run All works twice."""
     said = nb.run("%mhjax start -n 2 --devices 2")
     assert said.out == "mhjax · 2 hosts x 2 devices run already (clean); going on\n"
     assert manager.current() is cluster
@@ -30,7 +30,7 @@ def test_start_twice_is_one_line(nb: Session, cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("flags", ["-n 1 --devices 2", "-n 2 --devices 1", "-n 2 --devices 2 --no-init"])
 def test_another_shape_names_the_ways_out(nb: Session, cluster: Cluster, flags: str) -> None:
-    """Both shapes are in the error, restart and stop too, and nothing is lost."""
+    """A start with another spec fails; the error names both specs, `restart` and `stop`, and the cluster keeps running."""
     said = nb.try_(f"%mhjax start {flags}")
     assert type(said.error).__name__ == "AlreadyStarted"
     assert all(word in said.text for word in ("%mhjax restart", "%mhjax stop", "--name"))
@@ -41,7 +41,7 @@ def test_another_shape_names_the_ways_out(nb: Session, cluster: Cluster, flags: 
 
 
 def test_a_start_without_flags_beside_another_shape_says_what_it_asked_for(nb: Session) -> None:
-    """Who typed no shape is told where the one in the error comes from."""
+    """If a start without flags conflicts with the running cluster, the error says where the requested spec comes from."""
     said = str(nb.try_("%mhjax start").error)
     assert "and 4 hosts x 2 devices was asked for (a start that names no shape asks for that, too)\n" in said
 
@@ -54,7 +54,7 @@ def test_a_start_without_flags_beside_another_shape_says_what_it_asked_for(nb: S
     ],
 )
 def test_another_flag_is_not_ignored(nb: Session, cluster: Cluster, flag: str, said: str) -> None:
-    """The cluster that runs was started without it: what differs is said with the ways out, and nothing is lost."""
+    """A flag that differs from the running cluster is an error with the difference and the alternatives; nothing is lost."""
     refused = nb.try_(f"%mhjax start -n 2 --devices 2 {flag}")
     assert type(refused.error).__name__ == "AlreadyStarted"
     assert all(word in refused.text for word in (said, "%mhjax restart keeps", "%mhjax stop default", "--name"))
@@ -65,7 +65,7 @@ def test_another_flag_is_not_ignored(nb: Session, cluster: Cluster, flag: str, s
     "flags", ["-n 2 --devices 2 --per-host 0", "-n 2 --devices 0", "-n 2 --devices 2 --per-host -1"]
 )
 def test_a_number_that_cannot_be_while_a_cluster_runs(nb: Session, cluster: Cluster, flags: str) -> None:
-    """It is refused as what it is, not as another shape."""
+    """While a cluster runs, an invalid count is refused as invalid and not as another spec."""
     said = nb.refuse(f"%mhjax start {flags}")
     assert "give" in said
     assert "from 1" in said
@@ -77,12 +77,12 @@ def test_a_number_that_cannot_be_while_a_cluster_runs(nb: Session, cluster: Clus
     [("-n 0", "from 1 to"), ("-n 1000", "from 1 to"), ("-n x", "expected a whole number, as 4, and got 'x'")],
 )
 def test_a_start_that_cannot_be(nb: Session, line: str, said: str) -> None:
-    """A count that cannot be is a usage error."""
+    """A start with an invalid count is a usage error."""
     assert said in nb.refuse(f"%mhjax start {line} --name other")
 
 
 def test_status_shows_each_process(nb: Session, cluster: Cluster) -> None:
-    """Every rank with its process id and log, and the state."""
+    """`%mhjax status` shows the state of the cluster, and each rank with its process id and log."""
     said = nb.run("%mhjax status").out
     assert said.startswith("default · clean · generation ")
     for rank in cluster.ranks:
@@ -91,7 +91,7 @@ def test_status_shows_each_process(nb: Session, cluster: Cluster) -> None:
 
 
 def test_status_warns_of_a_backend_in_the_notebook() -> None:
-    """Devices of the notebook's own JAX are not the ranks': status says so, and mhnb itself never makes them."""
+    """`%mhjax status` warns if the notebook's own JAX has devices, because they are not the ranks'; mhnb never creates them."""
     code = """
     from IPython.core.interactiveshell import InteractiveShell
     shell = InteractiveShell.instance()
@@ -108,7 +108,7 @@ def test_status_warns_of_a_backend_in_the_notebook() -> None:
 
 
 def test_vars_lists_what_the_ranks_hold(nb: Session) -> None:
-    """Name, kind, shape, and where the ranks differ."""
+    """`%mhjax vars` lists name, kind and shape of each variable, and where the ranks differ."""
     nb.run("%%mhjax\nimport jax.numpy as jnp\nlisted = jnp.arange(6.0)\nuneven = me")
     said = nb.run("%mhjax vars").out
     assert any(line.split() == ["listed", "local", "Array", "f32[6]", "24", "B"] for line in said.splitlines())
@@ -116,11 +116,11 @@ def test_vars_lists_what_the_ranks_hold(nb: Session) -> None:
 
 
 def test_pull_binds_here(nb: Session) -> None:
-    """Several names at once, each bound under its own."""
+    """`%mhjax pull` binds several names at once, each under its own name."""
     nb.run("%%mhjax\nimport numpy as np\npulled, text = np.arange(3), 'word'")
     assert nb.run("%mhjax pull pulled text").out == "pulled · int64[3], 24 B\ntext · str\n"
     np.testing.assert_array_equal(nb.run("pulled").value, [0, 1, 2])
-    # Alone it shows nothing more, wherever it stands; what is assigned is the value.
+    # A pull that is a statement of its own displays no value, anywhere in a cell. An assignment receives the value.
     assert nb.run("%mhjax pull text").value is None
     assert "word" not in nb.run("%mhjax pull text\n1").out
     for code, value in (
@@ -138,14 +138,14 @@ def test_pull_binds_here(nb: Session) -> None:
 
 
 def test_pull_of_a_missing_name_says_where(nb: Session) -> None:
-    """A name that only some ranks have is an error that names the others."""
+    """A pull of a name that some ranks lack is an error that names these ranks and the others."""
     nb.run("%%mhjax --ranks 0\nhalf = 1")
     assert "half is missing on rank 1, not on rank 0" in nb.try_("%mhjax pull half").text
     assert "nowhere does not exist on ranks 0-1" in nb.try_("%mhjax pull nowhere").text
 
 
 def test_pull_of_a_value_that_differs_offers_both_ways(nb: Session) -> None:
-    """Which rank holds what is in the error; `--ranks` and `--each` do what it says."""
+    """A pull of a value that differs shows it per rank and offers `--ranks` and `--each`, which both work."""
     said = nb.try_("%mhjax pull me").text
     assert "0 on rank 0, 1 on rank 1" in said
     assert "Traceback" not in said
@@ -157,7 +157,7 @@ def test_pull_of_a_value_that_differs_offers_both_ways(nb: Session) -> None:
 
 
 def test_push_binds_on_the_ranks(nb: Session) -> None:
-    """The same host value everywhere, or on those that were named."""
+    """`%mhjax push` binds the same host value on all ranks, or on the ranks of `--ranks`."""
     nb.run("pushed, some = {'a': [1, 2]}, 3")
     assert nb.run("%mhjax push pushed").out == "pushed · dict · on ranks 0-1\n"
     assert "{'a': [1, 2]}" in nb.run("%%mhjax\npushed").out
@@ -166,14 +166,14 @@ def test_push_binds_on_the_ranks(nb: Session) -> None:
 
 
 def test_push_of_an_undefined_name_is_refused(nb: Session) -> None:
-    """Nothing is pushed, not even the names that exist."""
+    """If one name is undefined nothing is pushed, not even the names that exist."""
     nb.run("defined_here = 1")
     assert "this notebook has no undefined_here" in nb.refuse("%mhjax push defined_here undefined_here")
     assert "False" in nb.run("%%mhjax\n'defined_here' in globals()").out
 
 
 def test_interrupt_ends_the_cell_that_runs(nb: Session, cluster: Cluster) -> None:
-    """From another thread, as a second front end would; without a running cell it says so."""
+    """`%mhjax interrupt` ends a cell of another thread, as from a second front end; without a running cell it reports that."""
     assert nb.run("%mhjax interrupt").out == "mhjax · no cell runs: nothing to interrupt\n"
     submission = cluster.submit("import time\nprint('in it', flush=True)\nwhile True: time.sleep(0.01)", live=True)
     while not any("in it" in rank.stdout for rank in submission.updates.get(timeout=30)):  # type: ignore[union-attr]
@@ -184,7 +184,7 @@ def test_interrupt_ends_the_cell_that_runs(nb: Session, cluster: Cluster) -> Non
 
 
 def test_an_interrupt_while_the_view_draws_reaches_the_ranks(nb: Session, cluster: Cluster) -> None:
-    """Ctrl-C at any moment of a cell ends it on the ranks: none goes on unwatched."""
+    """Ctrl-C while the view draws ends the cell on all ranks, so that no rank continues unwatched."""
     submission = cluster.submit("import time\nprint('in it', flush=True)\nwhile True: time.sleep(0.01)", live=True)
 
     def draw(_: CellResult) -> None:
@@ -197,7 +197,7 @@ def test_an_interrupt_while_the_view_draws_reaches_the_ranks(nb: Session, cluste
 def test_an_interrupt_of_a_cell_that_waits_leaves_the_one_that_runs(
     nb: Session, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Ctrl-C stops what its user waits for, not another thread's cell."""
+    """Ctrl-C cancels the cell that its user waits for, not the running cell of another thread."""
     flag = tmp_path / "interrupted"
     waits = f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)\nran = 'to its end'"
     running = cluster.submit(waits)
@@ -216,14 +216,14 @@ def test_an_interrupt_of_a_cell_that_waits_leaves_the_one_that_runs(
 
 
 def test_a_cell_waits_for_its_turn(nb: Session, cluster: Cluster) -> None:
-    """A magic cell that comes while another thread's cell runs is run after it."""
+    """A magic cell that is sent while another thread's cell runs is run after it."""
     submission = cluster.submit("import time; time.sleep(0.2); turns = ['first']")
     assert "['first', 'second']" in nb.run("%%mhjax\nturns.append('second'); turns").out
     assert cluster.follow(submission).ok
 
 
 def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
-    """One line a cluster: name, shape, state, generation."""
+    """`%mhjax list` prints one line per cluster: name, spec, state and generation."""
     assert nb.run("%mhjax list").out == f"default  2 hosts x 2 devices  clean  generation {cluster.generation}\n"
 
 
@@ -258,32 +258,32 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
     ],
 )
 def test_a_bad_verb_or_flag_changes_nothing(nb: Session, line: str, said: str) -> None:
-    """It is a UsageError of one line that says what fits, and the ranks hear nothing."""
+    """A bad command or flag raises a one-line UsageError with what is accepted, and sends nothing to the ranks."""
     nb.run("x = 1")
     assert said in nb.refuse(f"%mhjax {line}")
 
 
 @pytest.mark.parametrize("verb", sorted(COMMANDS))
 def test_each_verb_has_help(idle: Session, verb: str) -> None:
-    """`--help` prints the flags and runs nothing."""
+    """`--help` prints the flags of a command and runs nothing."""
     said = idle.run(f"%mhjax {verb} --help").out
     assert said.startswith(f"%mhjax {verb} [-h]")
     assert "--help" in said
 
 
 def test_help_without_a_verb_lists_the_verbs(idle: Session) -> None:
-    """As `--help` does everywhere; nobody knows the verbs at first."""
+    """`%mhjax --help` and `%mhjax help` list the commands, because new users do not know them."""
     for line in ("%mhjax --help", "%mhjax help"):
         assert "where VERB is one of accept, " in idle.run(line).out
 
 
 def test_where_between_cells(nb: Session) -> None:
-    """Between cells no rank is anywhere."""
+    """Between cells `%mhjax where` reports that no cell runs."""
     assert nb.run("%mhjax where").out == "mhjax · no cell runs\n"
 
 
 def test_where_from_a_thread(nb: Session, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """While a script's other thread is in a cell the verb prints the card."""
+    """While another thread of a script runs a cell, `%mhjax where` prints the hang report."""
     flag = tmp_path / "go"
     source = f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.1)"
     thread = threading.Thread(target=cluster.run, args=(source,))
@@ -304,14 +304,14 @@ def test_where_from_a_thread(nb: Session, cluster: Cluster, tmp_path: Path, caps
 
 @pytest.mark.requires_part("mpi")
 def test_doctor_takes_the_flags_of_a_start(idle: Session) -> None:
-    """Where it looks is said as for a start; here, where mpiexec would put the ranks."""
+    """`%mhjax doctor` accepts the flags of `start`, to check the same hosts; here, those where mpiexec would start the ranks."""
     said = idle.run("%mhjax doctor --profile mpi -n 2 --devices 1 --set extra=--allow-run-as-root")
     assert "preflight · 1 host · all well" in str(said)
     assert "there is no such profile" in idle.refuse("%mhjax doctor --profile nowhere")
 
 
 def test_doctor_needs_no_cluster(idle: Session) -> None:
-    """It looks at this machine and shows the table; that something fails is its answer and no error."""
+    """Without a cluster `%mhjax doctor` checks this machine and shows a table; a failed check is a result, not an error."""
     said = idle.run("%mhjax doctor --devices 2")
     assert said.out.startswith("preflight · 1 host · ")
     assert "this machine" in said.out
@@ -319,7 +319,7 @@ def test_doctor_needs_no_cluster(idle: Session) -> None:
 
 
 def test_panel_shows_a_result_again(nb: Session) -> None:
-    """The last one, or one by its number; a terminal gets text."""
+    """`%mhjax panel` shows the last result or an earlier one by its number; in a terminal as text."""
     nb.run("%%mhjax\nprint('first', 'ab'[me])")
     nb.run("%%mhjax --out second\nprint('second')")
     assert "second" in nb.run("%mhjax panel").out
@@ -338,7 +338,7 @@ def test_panel_shows_a_result_again(nb: Session) -> None:
     ],
 )
 def test_panel_refuses_what_is_not_there(nb: Session, line: str, says: str) -> None:
-    """With the way out."""
+    """`%mhjax panel` refuses a bad argument or an unavailable result and names the alternatives."""
     nb.run("%%mhjax\nprint('said')")
     said = nb.try_(f"%mhjax panel {line}")
     assert type(said.error).__name__ == "UsageError"

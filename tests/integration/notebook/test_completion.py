@@ -1,4 +1,4 @@
-"""Tab in a bare shell: what the completer offers, and what becomes of the line when one takes it."""
+"""Tab in a bare shell: the completions that are offered, and the line after one is inserted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.notebook.test_cell_magic import FLAGS
 
 @pytest.fixture
 def typing(nb: Session) -> Iterator[Session]:
-    """A user with a few names on either side."""
+    """A session with a few names on the ranks and a few in the notebook."""
     nb.run("%%mhjax\nimport jax.numpy as jnp\nrank_array = jnp.zeros(4)\nrank_word = 'w'\ntorank_typed = 1")
     nb.run("torank_here = 1")
     yield nb
@@ -24,7 +24,7 @@ def typing(nb: Session) -> Iterator[Session]:
 
 
 def complete(session: Session, text: str) -> list[str]:
-    """What the text becomes with each completion, as a front end inserts it."""
+    """Return the text with each completion inserted, as a front end inserts it."""
     with provisionalcompleter():
         found = list(rectify_completions(text, session.shell.Completer.completions(text, len(text))))
     return [text[: each.start] + each.text + text[each.end :] for each in found]
@@ -32,7 +32,7 @@ def complete(session: Session, text: str) -> list[str]:
 
 @pytest.mark.parametrize("start", ["", "-", "--"])
 def test_flags_of_a_cell(typing: Session, start: str) -> None:
-    """All of them, and nothing else: no file, no name, no magic."""
+    """Tab after `%%mhjax` offers all flags and nothing else: no file, no variable, no magic."""
     assert sorted(complete(typing, f"%%mhjax {start}")) == sorted(f"%%mhjax {flag}" for flag in FLAGS)
 
 
@@ -65,40 +65,40 @@ def test_flags_of_a_cell(typing: Session, start: str) -> None:
     ],
 )
 def test_a_magic_line_goes_on(typing: Session, text: str, becomes: list[str]) -> None:
-    """Flags, choices, verbs and names, each in its place."""
+    """Tab completes flags, choices, commands and names, each at its position in a magic line."""
     assert complete(typing, text) == becomes
 
 
 def test_every_verb(typing: Session) -> None:
-    """After `%mhjax` and a space come the verbs alone."""
+    """Tab after `%mhjax` and a space offers only the commands."""
     assert complete(typing, "%mhjax ") == [f"%mhjax {verb}" for verb in sorted(COMMANDS)]
 
 
 def test_a_flag_is_offered_once(typing: Session) -> None:
-    """What stands in the line already is not offered again."""
+    """A flag that is already in the line is not offered again."""
     assert "%%mhjax --quiet --quiet" not in complete(typing, "%%mhjax --quiet ")
 
 
 @pytest.mark.parametrize("head", ["%%mhjax\n", "%%mhjax --ranks 0\nimport os\n", "\n%%mhjax\n"])
 def test_names_of_the_ranks(typing: Session, head: str) -> None:
-    """In a `%%mhjax` cell rank 0 answers, and the notebook's own names are left out."""
+    """In a `%%mhjax` cell rank 0 provides the names, and the notebook's own names are left out."""
     assert complete(typing, f"{head}rank_") == [f"{head}rank_array", f"{head}rank_word"]
     assert complete(typing, f"{head}torank_") == [f"{head}torank_typed"]
 
 
 def test_attributes_on_the_ranks(typing: Session) -> None:
-    """The rank's own object is asked, in the middle of an expression too."""
+    """Attributes come from the rank's own object, also in the middle of an expression."""
     assert complete(typing, "%%mhjax\ny = rank_array.resh") == ["%%mhjax\ny = rank_array.reshape"]
     assert "%%mhjax\n(1, rank_word.upper" in complete(typing, "%%mhjax\n(1, rank_word.up")
 
 
 def test_a_plain_cell_is_the_notebooks(typing: Session) -> None:
-    """Without auto mode no rank is asked."""
+    """Without auto mode a plain cell completes names of the notebook, and no rank receives a request."""
     assert complete(typing, "torank_") == ["torank_here"]
 
 
 def test_auto_mode_asks_the_ranks(typing: Session) -> None:
-    """A plain cell completes as it will run: on the ranks, but for `%%local` and `%mhjax` lines."""
+    """In auto mode plain cells complete names of the ranks; `%%local` cells and `%mhjax` lines complete as usual."""
     typing.run("%mhjax auto on")
     assert complete(typing, "torank_") == ["torank_typed"]
     assert complete(typing, "%%time\ntorank_") == ["%%time\ntorank_typed"]
@@ -107,16 +107,16 @@ def test_auto_mode_asks_the_ranks(typing: Session) -> None:
     assert complete(typing, "rank_array.resh") == ["rank_array.reshape"]
 
 
-@pytest.mark.filterwarnings("ignore:.*is pending deprecation:PendingDeprecationWarning")  # IPython 9 says so of itself
+@pytest.mark.filterwarnings("ignore:.*is pending deprecation:PendingDeprecationWarning")  # IPython 9 itself raises it
 def test_the_older_interface(typing: Session) -> None:
-    """`shell.complete`, which some front ends call, says the same."""
+    """`shell.complete`, which some front ends call, returns the same completions."""
     assert typing.shell.complete("", "%%mhjax --gu", 12) == ("--gu", ["--guard"])
     typing.run("%mhjax auto on")
     assert typing.shell.complete("", "x = torank_", 11) == ("torank_", ["torank_typed"])
 
 
 def test_a_rank_that_is_busy_holds_nobody_up(typing: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a cell runs the rank is not asked, and the notebook completes with what it has."""
+    """While a cell runs, completion sends no request to the rank and offers the names of the notebook."""
     cluster, flag = manager.current(), tmp_path / "completed"
     submission = cluster.submit(f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)")
     asked: list[object] = []

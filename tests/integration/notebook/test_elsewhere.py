@@ -1,4 +1,4 @@
-"""A notebook read where nobody can run it: GitHub, a page or a Markdown file of nbconvert's, VS Code. Real ranks wrote it."""
+"""Saved outputs of real ranks in viewers without a kernel: GitHub, VS Code, and HTML or Markdown of nbconvert."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WORDS = {
 }
 NAMES = ("own", "odd", "numbers", "long", "tabs", "grid", "error", "pictures", "drawing", "card")
 DRAWN = {PICTURES: 2, DRAWING: 1}
-"""Pictures that are seen without a click."""
+"""The number of pictures that are visible without a click."""
 TOLD = WORDS | {
     OWN: ["process ‹rank› of 4", "    and after a gap ‹rank›"],
     ODD: ["rank 2      │ loss 0.731 ← 0.312 elsewhere", "ranks 0-1,3 │ loss 0.312"],
@@ -69,24 +69,24 @@ TOLD = WORDS | {
         *(f"rank {rank}: <IPython.core.display.HTML object>" for rank in range(4)),
     ],
 }
-"""The same, as the text forms tell it. A drawing and HTML are named there."""
+"""The same words as in the text form, where drawings and HTML are replaced by their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The notebook's file after the run."""
+    """The notebook file after the run."""
 
     notebook: Any
 
     def form(self, source: str, mime: str) -> str:
-        """What is stored below a cell in one of its two forms."""
+        """Return what is stored below a cell in one of its two forms."""
         outputs = next(cell.outputs for cell in self.notebook.cells if cell.source == source)
         return "\n".join("".join(output["data"][mime]) for output in outputs if mime in output.get("data", {}))
 
 
 @pytest.fixture(scope="module")
 def stored(own_environment: None, mhnb_home: Path) -> Stored:
-    """Run every cell once in a kernel that is gone, and its ranks with it, when the outputs are read."""
+    """Run every cell once. The kernel and its ranks have ended before the outputs are read."""
     cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
     cells[SOURCES.index(ERROR)].metadata["tags"] = ["raises-exception"]
     notebook = nbformat.v4.new_notebook(cells=cells)
@@ -99,7 +99,7 @@ def stored(own_environment: None, mhnb_home: Path) -> Stored:
 
 @pytest.mark.parametrize("source", WORDS, ids=NAMES)
 def test_a_strict_site_shows_all_that_the_ranks_said(stored: Stored, source: str) -> None:
-    """Every word and every picture is left, and nothing of what was dropped is shown as text."""
+    """A site that strips styles and scripts shows every word and picture, and shows nothing of what it removed as text."""
     kept = keep_allowed(stored.form(source, "text/html"))
     page = StrictPage(kept)
     assert [words for words in WORDS[source] if words not in page.text.replace("\N{NO-BREAK SPACE}", " ")] == []
@@ -111,13 +111,13 @@ def test_a_strict_site_shows_all_that_the_ranks_said(stored: Stored, source: str
 
 @pytest.mark.parametrize("source", WORDS, ids=NAMES)
 def test_the_text_has_it_all_too(stored: Stored, source: str) -> None:
-    """Where HTML is not shown at all, as in a folder that VS Code does not trust, the other form tells the same."""
+    """The text form has the same content, for viewers that show no HTML, such as VS Code in an untrusted folder."""
     text = stored.form(source, "text/plain")
     assert [words for words in TOLD[source] if words not in text] == []
 
 
 def test_as_markdown_it_is_read_whole(stored: Stored) -> None:
-    """nbconvert writes our HTML into Markdown; a site that renders that shows every word, blank lines or not."""
+    """nbconvert puts mhnb's HTML into Markdown, and a site that renders it shows every word, with or without blank lines."""
     markdown, _ = MarkdownExporter().from_notebook_node(stored.notebook)
     render = mistune.create_markdown(escape=False)
     page = StrictPage(keep_allowed(str(render(markdown))))
@@ -128,7 +128,7 @@ def test_as_markdown_it_is_read_whole(stored: Stored) -> None:
 
 @pytest.fixture(scope="module")
 def strict_page(stored: Stored) -> Iterator[Page]:
-    """All outputs on a page that runs no script, an element each."""
+    """All outputs on a page that runs no script, one element per cell."""
     with open_chromium() as browser:
         page = browser.new_page(java_script_enabled=False)
         forms = (keep_allowed(stored.form(source, "text/html")) for source in SOURCES)
@@ -139,7 +139,7 @@ def strict_page(stored: Stored) -> Iterator[Page]:
 @pytest.mark.browser
 @pytest.mark.requires_part("browser")
 def test_nothing_that_opens_is_empty_there(strict_page: Page) -> None:
-    """A label leads to words or a picture: to what its rank said."""
+    """Each block that opens contains words or a picture of its rank besides its label."""
     empty = """all => all.filter(e => !e.querySelector('img')
       && e.textContent.length <= e.querySelector('summary').textContent.length).map(e => e.textContent)"""
     assert strict_page.locator("details").count() > 8
@@ -149,7 +149,7 @@ def test_nothing_that_opens_is_empty_there(strict_page: Page) -> None:
 @pytest.mark.browser
 @pytest.mark.requires_part("browser")
 def test_a_label_stands_apart_from_what_it_names(strict_page: Page) -> None:
-    """Without a style blocks are still lines: no rank's name runs into another rank's words."""
+    """Without styles blocks are still separate lines, so that no rank's name runs into another rank's text."""
     assert strict_page.locator("section").nth(SOURCES.index(GRID)).inner_text().splitlines()[1:] == [
         line for rank, letter in enumerate("abcd") for line in (f"rank {rank} host{rank}", f"card {letter}")
     ]
@@ -161,7 +161,7 @@ def test_a_label_stands_apart_from_what_it_names(strict_page: Page) -> None:
 @pytest.mark.browser
 @pytest.mark.requires_part("browser")
 def test_pictures_are_drawn_there(strict_page: Page) -> None:
-    """From the bytes that the notebook holds."""
+    """Pictures are drawn from the bytes in the notebook."""
     sections = strict_page.locator("section")
     for source, count in DRAWN.items():
         pictures = sections.nth(SOURCES.index(source)).locator("img:visible")
@@ -172,7 +172,7 @@ def test_pictures_are_drawn_there(strict_page: Page) -> None:
 @pytest.mark.browser
 @pytest.mark.requires_part("browser")
 def test_tabs_open_there_one_by_one(strict_page: Page) -> None:
-    """By a click on a rank's name."""
+    """A click on a rank's name opens its tab."""
     tabs = strict_page.locator("section").nth(SOURCES.index(TABS))
     for rank, letter in enumerate("abcd"):
         if tabs.get_by_text(f"word {letter}").is_hidden():

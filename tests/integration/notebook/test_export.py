@@ -1,4 +1,4 @@
-"""`%mhjax export FILE.py`: the cells of this notebook as a script, what is left out, what is refused."""
+"""`%mhjax export FILE.py`: the cells of a notebook as a script, the cells it leaves out, and the cells it refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.ranks.conftest import every_pid, wait_gone
 
 @pytest.fixture
 def own(idle: Session) -> Iterator[Cluster]:
-    """A cluster of one rank whose journal no other test has written into."""
+    """A cluster of one rank with a new journal that no other test has written to."""
     with no_cluster_in_sight():
         cluster = manager.start(1, 1, name="export")
         pids = every_pid(cluster)
@@ -25,7 +25,10 @@ def own(idle: Session) -> Iterator[Cluster]:
 
 
 def test_export(idle: Session, own: Cluster, tmp_path: Path) -> None:
-    """What ran is in the script in its order, what failed is told of; what cannot leave is refused by name, or left out as asked."""
+    """The script has the cells in order and reports failed ones; cells that cannot be exported are refused or left out.
+
+    The refusal names the cell or variable; `--without` leaves it out.
+    """
     script = tmp_path / "train.py"
     idle.run("%%mhjax\nexported = 7")
     idle.run("small = {'rate': 0.5}\n%mhjax push small")

@@ -10,7 +10,10 @@ from tests.integration.notebook.conftest import Session
 
 
 def test_simulated_hosts_have_the_folder_already(nb: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line says where it went; a folder from elsewhere comes to the ranks' own folder, once for all."""
+    """Simulated hosts have the folder already, and one line reports its path; the ranks can import from it.
+
+    A folder from outside goes to the ranks' own folder, once for all ranks.
+    """
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "only_here.py").write_text("x = 7")
     nb.run(f"%%mhjax\nimport os; before = os.getcwd(); os.chdir({str(tmp_path)!r})")
@@ -23,10 +26,10 @@ def test_simulated_hosts_have_the_folder_already(nb: Session, tmp_path: Path, mo
 
 @pytest.mark.parametrize("line", ["pip", "pip jax"])
 def test_what_pip_is_asked_must_be_one_of_its_verbs(nb: Session, line: str) -> None:
-    """The error names those that there are."""
+    """`%mhjax pip` without a known pip command is refused, and the error lists the known ones."""
     assert "check, download, freeze, install, list, show, uninstall" in nb.refuse(f"%mhjax {line}")
 
 
 def test_a_folder_that_is_not_there(nb: Session) -> None:
-    """It is named."""
+    """`%mhjax sync` of a folder that does not exist is refused with its name."""
     assert "is not there; name a folder of this machine" in nb.refuse("%mhjax sync no/such/folder")

@@ -1,4 +1,4 @@
-"""A kernel as JupyterLab drives it: Tab and Shift-Tab, the stop button, kill -9 during a cell, and a restart."""
+"""A kernel driven as JupyterLab drives it: Tab and Shift-Tab, the stop button, kill -9 during a cell, and a restart."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Front:
         self.manager, self.client = start_new_kernel()
 
     def close(self) -> None:
-        """End the kernel as a closed tab does."""
+        """End the kernel, as closing a tab does."""
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
         self.manager.context.destroy()
 
     def run(self, code: str) -> tuple[dict[str, Any], str]:
-        """Run a cell; return the reply and what was shown as text.
+        """Run a cell; return the reply and the shown text.
 
-        ipykernel answers a cell that failed before it aborts what it finds queued behind it: what comes at once is aborted too.
+        ipykernel answers a failed cell before it aborts the cells queued behind it, so a cell that follows at once is aborted too.
         """
         shown: list[str] = []
         for _ in range(1000):
@@ -46,7 +46,7 @@ class Front:
         return reply["content"], "".join(shown)
 
     def begin(self, code: str, until: str) -> str:
-        """Start a cell and return, with its message id, once its widget has shown a text."""
+        """Start a cell; return its message id once its widget has shown a text."""
         sent = str(self.client.execute(code))
         while True:
             message = self.client.get_iopub_msg(timeout=60)
@@ -54,7 +54,7 @@ class Front:
                 return sent
 
     def click(self, comm_id: str, act: str) -> None:
-        """Click a button of the live widget through a subshell of its own, as JupyterLab does."""
+        """Click a button of the live widget through a separate subshell, as JupyterLab does."""
         session, client = self.client.session, self.client
         client.control_channel.send(session.msg("create_subshell_request", {}))
         subshell_id = client.get_control_msg(timeout=30)["content"]["subshell_id"]
@@ -64,12 +64,12 @@ class Front:
         client.shell_channel.send(message)
 
     def complete(self, code: str) -> list[str]:
-        """What the code becomes with each completion."""
+        """Return the code with each completion inserted."""
         reply = self.client.complete(code, len(code), reply=True, timeout=30)["content"]
         return [code[: reply["cursor_start"]] + word + code[reply["cursor_end"] :] for word in reply["matches"]]
 
     def inspect(self, code: str, cursor: int | None = None) -> str:
-        """What Shift-Tab shows; empty where nothing is found."""
+        """Return the text that Shift-Tab shows; an empty string if nothing is found."""
         reply = self.client.inspect(code, cursor, reply=True, timeout=30)["content"]
         return str(reply["data"].get("text/plain", "")) if reply["found"] else ""
 
@@ -83,7 +83,7 @@ def _text(message: Any) -> str:
 
 @pytest.fixture(scope="module")
 def front(mhnb_home: Path) -> Iterator[Front]:
-    """A kernel with a cluster of 2 x 2 and a few names on either side. Both are gone when the next module looks."""
+    """A kernel with a cluster of 2 x 2 and a few names on either side. Both have ended before the next module starts."""
     before = {process.pid for process in processes_of(mhnb_home)}
     front = Front()
     front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 2")
@@ -99,14 +99,14 @@ def front(mhnb_home: Path) -> Iterator[Front]:
 
 @pytest.fixture
 def auto(front: Front) -> Iterator[Front]:
-    """The same with auto mode on."""
+    """The same kernel with auto mode on."""
     front.run("%mhjax auto on")
     yield front
     front.run("%mhjax auto off")
 
 
 def test_tab(front: Front) -> None:
-    """Flags, choices, verbs, names and attributes of the ranks, as JupyterLab inserts them."""
+    """Tab completes flags, choices, commands, and names and attributes of the ranks, as JupyterLab inserts them."""
     assert front.complete("%%mhjax --gu") == ["%%mhjax --guard"]
     assert front.complete("%%mhjax --view t") == ["%%mhjax --view tabs"]
     assert front.complete("%mhjax sta") == ["%mhjax start", "%mhjax status"]
@@ -117,20 +117,20 @@ def test_tab(front: Front) -> None:
 
 
 def test_tab_in_auto_mode(auto: Front) -> None:
-    """A plain cell completes with the names of the ranks."""
+    """In auto mode a plain cell completes the names of the ranks."""
     assert auto.complete("rank_") == ["rank_array"]
     assert auto.complete("x = rank_array.resh") == ["x = rank_array.reshape"]
     assert auto.complete("%%local\nalone_") == ["%%local\nalone_here"]
 
 
 def test_shift_tab_asks_a_rank(front: Front) -> None:
-    """A name that only the ranks hold is found; an array is described, not read."""
+    """Shift-Tab finds a name that only the ranks have; an array is described without reading its values."""
     assert "f32[2,3]" in front.inspect("rank_array", 10)
     assert front.inspect("nobody_has_this", 4) == ""
 
 
 def test_shift_tab_knows_whose_cell_it_is(front: Front) -> None:
-    """A name of both sides is the notebook's in a plain cell, and the ranks' in a `%%mhjax` cell."""
+    """For a name of both sides Shift-Tab describes the notebook's in a plain cell, and the ranks' in a `%%mhjax` cell."""
     assert "float" in front.inspect("both", 4)
     assert "of the ranks" in front.inspect("%%mhjax\nboth", 12)
     front.run("%%mhjax --ranks 1\nhere = 'of rank 1 alone'")
@@ -140,13 +140,13 @@ def test_shift_tab_knows_whose_cell_it_is(front: Front) -> None:
 
 
 def test_shift_tab_in_auto_mode(auto: Front) -> None:
-    """A plain cell is the ranks', `%%local` the notebook's."""
+    """In auto mode Shift-Tab describes the ranks' value in a plain cell, and the notebook's in a `%%local` cell."""
     assert "of the ranks" in auto.inspect("both", 4)
     assert "float" in auto.inspect("%%local\nboth", 12)
 
 
 def test_question_mark_opens_the_pager(front: Front) -> None:
-    """`name?` gives the front end what a rank says of it."""
+    """`name?` sends a rank's description to the front end's pager."""
     reply, _ = front.run("rank_array?")
     (payload,) = reply["payload"]
     assert payload["source"] == "page"
@@ -154,14 +154,14 @@ def test_question_mark_opens_the_pager(front: Front) -> None:
 
 
 def test_a_name_of_the_ranks_in_a_plain_cell(front: Front) -> None:
-    """The front end gets the NameError as the cell's error, and the word where the name lives."""
+    """The front end receives the NameError as the cell's error, and a hint that names `%mhjax pull`."""
     reply, shown = front.run("rank_array")
     assert (reply["status"], reply["ename"]) == ("error", "NameError")
     assert "%mhjax pull rank_array" in shown
 
 
 def test_the_stop_button(front: Front) -> None:
-    """Interrupting the kernel interrupts the ranks: the cell ends, and the next one runs."""
+    """An interrupt of the kernel interrupts the ranks: the cell ends, and the next one runs."""
     sent = front.begin(STUCK, until="in the cell")
     front.manager.interrupt_kernel()
     while (reply := front.client.get_shell_msg(timeout=100))["parent_header"]["msg_id"] != sent:
@@ -180,7 +180,7 @@ multihost_utils.sync_global_devices("here")"""
 
 
 def test_the_hang_card_under_a_cell_that_hangs(front: Front, tmp_path: Path) -> None:
-    """The live view says who waits and who is absent while the cell blocks; what is stored afterwards has no card."""
+    """While a cell blocks, the live view shows which ranks wait and which are absent; the stored output has no hang report."""
     front.run("%%mhjax\nimport jax")
     flag = tmp_path / "go"
     sent = front.begin(LATE.format(flag=str(flag)), until="rank 0 in sync_global_devices, line 5:")
@@ -196,7 +196,7 @@ def test_the_hang_card_under_a_cell_that_hangs(front: Front, tmp_path: Path) -> 
 
 
 def test_buttons_work_while_the_cell_blocks(front: Front) -> None:
-    """A click that comes as JupyterLab sends it, through a subshell, is acted on although the main thread is in the cell."""
+    """A click that arrives through a subshell, as from JupyterLab, takes effect while the main thread runs the cell."""
     sent = str(front.client.execute("%%mhjax\nimport time\nwhile True: time.sleep(0.01)"))
     widget = ""
     while not widget:
@@ -217,7 +217,7 @@ def test_buttons_work_while_the_cell_blocks(front: Front) -> None:
 
 @pytest.fixture
 def own_front(leftovers: None) -> Iterator[Front]:
-    """A kernel for one test alone."""
+    """A kernel for a single test."""
     front = Front()
     yield front
     front.close()
@@ -228,7 +228,7 @@ def _pid(front: Front) -> int:
 
 
 def _begin_a_cell(front: Front, home: Any) -> list[int]:
-    """Start a cluster and a cell that does not end; return every process of the cluster."""
+    """Start a cluster and a cell that does not end; return the ids of all processes of the cluster."""
     before = {process.pid for process in processes_of(home)} | {_pid(front)}
     _, shown = front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
     assert "ready in" in shown
@@ -237,7 +237,7 @@ def _begin_a_cell(front: Front, home: Any) -> list[int]:
 
 
 def test_a_kernel_that_ends_during_a_cell_takes_its_ranks_along(own_front: Front, mhnb_home: Any) -> None:
-    """kill -9, or a restart by the user: within 10 s nothing of its cluster is left, and in the next kernel a start works."""
+    """After kill -9 or a kernel restart all processes of the cluster end within 10 s, and the next kernel can start one."""
     pids = _begin_a_cell(own_front, mhnb_home)
     assert len(pids) >= 4  # the supervisor, the hub, which has a helper, and two ranks
     os.kill(_pid(own_front), signal.SIGKILL)
@@ -252,7 +252,7 @@ def test_a_kernel_that_ends_during_a_cell_takes_its_ranks_along(own_front: Front
 
 
 def test_a_replay_shows_one_line_that_moves(own_front: Front) -> None:
-    """One display from the first cell to what came of it, in a front end that can replace what it shows."""
+    """In a front end that can replace outputs, a replay uses one display from its first cell to its result."""
     own_front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
     for source in ("x = 1", "x += 1"):
         own_front.run(f"%%mhjax\n{source}")
@@ -266,7 +266,7 @@ def test_a_replay_shows_one_line_that_moves(own_front: Front) -> None:
 
 
 def test_a_kept_panel_stands_beside_what_is_stored(front: Front) -> None:
-    """`--panel keep` leaves a widget in a display of its own after its words for later, and the stored form in another, until `close`."""
+    """Until `--panel close`, `--panel keep` leaves a widget with a text for later, and the stored output in another display."""
     front.run("%mhjax start -n 2 --devices 2 --panel keep")
     kept, _ = _displays(front, "%%mhjax\nprint('kept')")
     assert kept == [{"text/html", "text/plain"}, {"text/html", "text/plain"}, {_WIDGET, "text/plain"}]
@@ -277,7 +277,10 @@ def test_a_kept_panel_stands_beside_what_is_stored(front: Front) -> None:
 
 
 def test_only_a_cell_that_puts_out_nothing_is_answered_without_a_pause(front: Front) -> None:
-    """ipykernel sleeps before it answers, so that output arrives first; here by the cells that come after it."""
+    """Only a cell without output is answered without ipykernel's pause, which lets output arrive before the reply.
+
+    The pauses are counted by the cell that follows.
+    """
     front.run(_COUNT_PAUSES)
     cells = (
         ("%%mhjax\nsilent = 1", 0),
@@ -292,7 +295,7 @@ def test_only_a_cell_that_puts_out_nothing_is_answered_without_a_pause(front: Fr
     )
     for cell, pauses in cells:
         front.run(cell)
-        # One more is that of the cell before it.
+        # One more pause belongs to the counting cell before.
         assert front.run("print(len(slept)); slept.clear()")[1] == f"{1 + pauses}\n", cell
     front.run("ipykernel.kernelbase.time = time")
 
@@ -306,7 +309,7 @@ ipykernel.kernelbase.time = SimpleNamespace(**{**vars(time), "sleep": slept.appe
 
 
 def test_a_panel_answers_what_is_asked_of_it(front: Front) -> None:
-    """The browser asks for a rank's outputs when somebody looks at it, and gets them as HTML."""
+    """When the user selects a rank, the browser requests its outputs from the panel and receives them as HTML."""
     front.run("%%mhjax\nprint('said by', 'ab'[jax.process_index()] if 'jax' in globals() else 'nobody')")
     shown, opened = _displays(front, "%mhjax panel")
     assert shown == [{"text/html", "text/plain"}, {_WIDGET, "text/plain"}]
@@ -326,12 +329,12 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def _displays(front: Front, code: str) -> tuple[list[set[str]], list[Any]]:
-    """What each display of a cell holds, and the comms that it opened."""
+    """Return the MIME types of each display of a cell, and the comms that the cell opened."""
     messages: list[Any] = []
     front.client.execute_interactive(code, timeout=60, output_hook=messages.append)
     displays: dict[str, set[str]] = {}
     for message in messages:
-        # What is stored replaces the live view of a cell that took a moment.
+        # The stored output replaces the live view of a cell that took a moment.
         if message["msg_type"] in ("display_data", "update_display_data"):
             content = message["content"]
             displays[content["transient"]["display_id"]] = set(content["data"])

@@ -1,4 +1,4 @@
-"""From no cluster to none: what names `%mhjax start`, restart, stop, and the extension loaded twice and unloaded."""
+"""Clusters in a notebook from start to stop: restart, replay, auto mode, and loading and unloading of the extension."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEED_A_CLUSTER = ("interrupt", "accept", "vars", "pull x", "auto on")
 
 
 def all_name_start(idle: Session) -> None:
-    """Hold that without a cluster everything says how to get one, in one line."""
+    """Check that without a cluster every command says in one line how to start one."""
     assert idle.run("%mhjax list").out == "mhjax · no cluster; %mhjax start starts one\n"
     cell = idle.try_("%%mhjax\n1")
     assert type(cell.error).__name__ == "NotStarted"
@@ -31,14 +31,14 @@ def all_name_start(idle: Session) -> None:
 
 @pytest.fixture
 def alone(leftovers: None, idle: Session) -> Iterator[Session]:
-    """A user whose shell has no cluster yet; whatever the test starts is stopped at its end."""
+    """A session whose shell has no cluster. Clusters that the test starts are stopped at its end."""
     with no_cluster_in_sight():
         yield idle
         lifecycle.stop_all()
 
 
 def test_a_life(alone: Session) -> None:
-    """Before start, started, restarted, stopped: each says what is there, and nothing is left."""
+    """Before start, after start, restart and stop the commands report what is running, and no process remains."""
     all_name_start(alone)
     assert "%mhjax start" in alone.refuse("%mhjax status")
     assert "mhjax · 2 ranks × 1 CPU device on this machine" in alone.run("%mhjax start -n 2 --devices 1").out
@@ -61,7 +61,7 @@ def test_a_life(alone: Session) -> None:
 
 
 def test_one_that_was_let_go_is_not_stopped_by_its_name(alone: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    """It runs on: the verb says who has it, and how to get it back."""
+    """`%mhjax stop NAME` leaves a detached cluster running and names the command that attaches to it."""
     alone.run("%mhjax start -n 1 --devices 1 --keep --name left")
     pids = every_pid(manager.current())
     manager.current().leave()
@@ -78,13 +78,13 @@ def test_one_that_was_let_go_is_not_stopped_by_its_name(alone: Session, capsys: 
         assert alone.run("%mhjax stop left").out == "mhjax · left: 1 rank stopped\n"
         assert alone.run("%mhjax stop left").out == "mhjax · left: stopped already\n"
     finally:
-        # Where it has failed: nobody else would end it.
+        # If the test has failed, nothing else would stop the cluster.
         main(["stop", "left"])
     assert wait_gone(pids) == []
 
 
 def test_a_replay_in_the_notebook(alone: Session) -> None:
-    """The start's summary, then one line of what ran again, and what did not; a replay that stops is one short error."""
+    """A replay shows the start's summary, then one line about the cells that ran again and those left out."""
     said = alone.run("%mhjax start -n 2 --devices 1 --spare").out
     assert "2 more ranks start in reserve" in said
     alone.run("%%mhjax\nimport os\nx = 1\nran = False\nprint('pid', os.getpid())")
@@ -96,7 +96,7 @@ def test_a_replay_in_the_notebook(alone: Session) -> None:
     assert "ready in" in said
     assert "mhjax · replayed cells 1,3 and 1 push · " in said
     assert said.endswith("\n  left out · cell 2: split, accepted then\n")
-    # A number of a cell means the one that is there now.
+    # A cell number refers to the cell of the current cluster.
     assert str(manager.current().ranks[1].pid) in alone.run("%mhjax panel 1").out
     assert "  8\n" in alone.run("%%mhjax\nx").out
     assert "replayed cell 1 and 1 push" not in alone.run("%mhjax restart --replay --to 1").out
@@ -104,7 +104,7 @@ def test_a_replay_in_the_notebook(alone: Session) -> None:
 
 
 def test_a_replay_that_stops_in_the_notebook(alone: Session, tmp_path: Path) -> None:
-    """The error is ours alone, without frames, and the cells of before are there."""
+    """A replay that stops raises one short error of mhnb without frames, and the earlier cells have run."""
     once = tmp_path / "once"
     once.touch()
     alone.run("%mhjax start -n 2 --devices 1")
@@ -120,7 +120,7 @@ def test_a_replay_that_stops_in_the_notebook(alone: Session, tmp_path: Path) -> 
 
 
 def test_a_start_that_goes_on_is_where_cells_go(alone: Session) -> None:
-    """Run All of a notebook with two clusters: what stands below the first start is run by the first."""
+    """A start of a running cluster selects it for the cells below, so that Run All works with two clusters."""
     for count, name in ((1, "small"), (2, "large")):
         alone.run(f"%mhjax start -n {count} --devices 1 --name {name}")
     assert "ranks 0-1" in alone.run("%%mhjax\n'here'").out
@@ -133,7 +133,7 @@ def test_a_start_that_goes_on_is_where_cells_go(alone: Session) -> None:
 
 
 def test_a_restart_that_is_interrupted_names_the_way_back(alone: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks of before are gone by then, and what they held is not: both the interrupt and the next cell say so."""
+    """After an interrupted restart no rank runs, but the journal remains: the error and the next cell name `--replay`."""
     alone.run("%mhjax start -n 1 --devices 1")
     alone.run("%%mhjax\nx = 41")
 
@@ -151,7 +151,7 @@ def test_a_restart_that_is_interrupted_names_the_way_back(alone: Session, monkey
 
 
 def test_a_plain_cell_of_auto_mode_without_a_cluster_names_the_switch(alone: Session) -> None:
-    """The cluster stopped while auto mode is on: the plain cell that finds none says how to keep cells here, and that works."""
+    """If the cluster was stopped in auto mode, the error of a plain cell names `%mhjax auto off` and `%%local`, which work."""
     alone.run("%mhjax start -n 1 --devices 1")
     alone.run("%mhjax auto on")
     alone.run("%mhjax stop")
@@ -168,7 +168,7 @@ def test_a_plain_cell_of_auto_mode_without_a_cluster_names_the_switch(alone: Ses
 
 
 def test_a_plain_cell_of_auto_mode_on_a_dead_cluster_names_the_switch(alone: Session) -> None:
-    """The same where the cluster takes no cell; its own way out stays."""
+    """The same on a dead cluster: the error names `%mhjax auto off` as well as `%mhjax restart`."""
     alone.run("%mhjax start -n 1 --devices 1")
     alone.run("%mhjax auto on")
     died = alone.try_("import os; os._exit(3)")
@@ -182,7 +182,7 @@ def test_a_plain_cell_of_auto_mode_on_a_dead_cluster_names_the_switch(alone: Ses
 
 
 def test_a_second_load_changes_nothing_and_unload_takes_all_back(alone: Session) -> None:
-    """Hooks are hung in once; after unload the shell is as before, and a load brings the magics again."""
+    """A second load installs no hook twice, unload restores the shell, and another load brings the magics back."""
     shell = alone.shell
     hooks = (list(shell.input_transformers_cleanup), list(shell.Completer.custom_matchers))
     alone.run("%reload_ext mhnb\n%load_ext mhnb")
@@ -197,7 +197,10 @@ def test_a_second_load_changes_nothing_and_unload_takes_all_back(alone: Session)
 
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_no_init_leaves_it_to_a_cell(alone: Session, hosts: int) -> None:
-    """The first line of every guide works without arguments, warns of nothing, and from then on the devices are known."""
+    """With `--no-init` a cell calls `jax.distributed.initialize()` without arguments, as in every guide, and without warnings.
+
+    From then on the devices are known.
+    """
     said = alone.run(f"%mhjax start -n {hosts} --devices 2 --no-init").out
     assert f"{hosts} ranks × 2 CPU devices" in said
     assert "jax.distributed.initialize()" in said

@@ -1,4 +1,4 @@
-"""A notebook run by nbclient with a real kernel: what a front end hears while cells run, and what the file holds."""
+"""A notebook run by nbclient with a real kernel: the messages while cells run, and the content of the saved file."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ def late(result, show=view.show_late):
 view.show_late = late
 """
 HEARD = "mhnb.current().run('go.set()').check()\nassert all(event.wait(30) for event in shown)"
-"""In one cell: what comes between two is for no cell, and nbclient drops it."""
+"""One cell, because nbclient drops messages that arrive between two cells."""
 SOURCES = (START, VALUE, FAILS, LONG, LATE, WATCH, HEARD)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One Run All."""
+    """The outputs and messages of one Run All."""
 
     cells: dict[str, Any]
-    """By source."""
+    """Cells by source."""
     heard: list[tuple[str, dict[str, Any]]]
     saved: str
 
     def text(self, source: str) -> str:
-        """What a cell shows as text."""
+        """Return what a cell shows as text."""
         return "".join(_plain(output) for output in self.cells[source].outputs)
 
     def page(self, source: str) -> str:
-        """What a cell shows as HTML in which every style, script and input is stripped."""
+        """Return the text of a cell's HTML after every style, script and input is stripped."""
         htmls = [o["data"]["text/html"] for o in self.cells[source].outputs if "text/html" in o.get("data", {})]
         return "".join(StrictPage(html).text for html in htmls)
 
@@ -70,7 +70,7 @@ def _run_all(client: Listener) -> Run:
 
 @pytest.fixture(scope="module")
 def runs(own_environment: None, mhnb_home: Any) -> Iterator[tuple[Run, Run]]:
-    """Run All twice in one kernel; afterwards the kernel is gone, and with it every process of the cluster."""
+    """Run All twice in one kernel. Afterwards the kernel and every process of the cluster have ended."""
     cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
     cells[SOURCES.index(FAILS)].metadata["tags"] = ["raises-exception"]
     client = Listener(nbformat.v4.new_notebook(cells=cells), timeout=60, kernel_name="python3")
@@ -83,24 +83,24 @@ def runs(own_environment: None, mhnb_home: Any) -> Iterator[tuple[Run, Run]]:
 
 @pytest.fixture(params=["first", "second"])
 def ran(request: pytest.FixtureRequest, runs: tuple[Run, Run]) -> Run:
-    """Either Run All: what holds for one holds for the other."""
+    """Either Run All, because the same must hold for both."""
     return runs[request.param == "second"]
 
 
 def test_start_is_a_summary_then_one_line(runs: tuple[Run, Run]) -> None:
-    """The second Run All goes on with the same ranks."""
+    """The first start shows a summary; the second Run All continues with the same ranks and shows one line."""
     assert runs[0].text(START).startswith("mhjax · 2 ranks × 2 CPU devices on this machine")
     assert runs[1].text(START).splitlines()[-1] == "mhjax · 2 hosts x 2 devices run already (clean); going on"
 
 
 def test_every_ranks_value_is_in_the_file(ran: Run) -> None:
-    """As text and as HTML."""
+    """The file has every rank's value as text and as HTML."""
     assert "value ‹rank›" in ran.text(VALUE)
     assert all(f"value {rank}" in ran.page(VALUE) for rank in range(2))
 
 
 def test_a_tagged_error_lets_run_all_go_on(ran: Run) -> None:
-    """The cell holds what the ranks said, then one short error; the next cells ran."""
+    """A cell tagged `raises-exception` stores the ranks' output and one short error, and the next cells run."""
     *_, error = ran.cells[FAILS].outputs
     assert (error["output_type"], error["ename"]) == ("error", "CellFailed")
     assert error["traceback"] == ["CellFailed: ValueError on rank 1 · rank 0 finished"]
@@ -110,7 +110,7 @@ def test_a_tagged_error_lets_run_all_go_on(ran: Run) -> None:
 
 
 def test_an_untagged_error_stops_run_all(own_environment: None) -> None:
-    """Without the tag nothing after it runs: the magic raises as any cell does."""
+    """Without the tag no later cell runs, because the magic raises as any cell does."""
     cells = [nbformat.v4.new_code_cell(source) for source in ("%load_ext mhnb", "%%mhjax\n1", "print('went on')")]
     with pytest.raises(CellExecutionError, match="%mhjax start"):
         NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=60, kernel_name="python3").execute()
@@ -118,18 +118,18 @@ def test_an_untagged_error_stops_run_all(own_environment: None) -> None:
 
 
 def test_a_widget_while_a_long_cell_runs(ran: Run) -> None:
-    """A comm opens during the cell, carries its steps, and each one that opened is closed."""
+    """During a long cell a comm opens and receives its steps, and each opened comm is closed."""
     opened = [content["comm_id"] for kind, content in ran.heard if kind == "comm_open"]
     closed = [content["comm_id"] for kind, content in ran.heard if kind == "comm_close"]
     sent = [content["data"].get("state", {}).get("block_0", "") for kind, content in ran.heard if kind == "comm_msg"]
     assert opened
     assert sorted(opened) == sorted(closed)
-    # Which steps, the ranks' pace decides.
+    # The ranks' pace decides which steps are sent.
     assert any(re.search(r"step \d", html) for html in sent)
 
 
 def test_no_widget_in_the_file(ran: Run) -> None:
-    """The saved notebook names no widget, in any cell, and holds no widget state."""
+    """The saved notebook has no widget in any cell and no widget state."""
     assert WIDGET not in ran.saved
     assert "widget-state" not in ran.saved
     kinds = {mime for cell in ran.cells.values() for output in cell.outputs for mime in output.get("data", {})}
@@ -137,7 +137,7 @@ def test_no_widget_in_the_file(ran: Run) -> None:
 
 
 def test_all_of_a_long_cell_is_in_the_file(ran: Run) -> None:
-    """Every step of every rank, as text and as HTML."""
+    """The file has every step of every rank, as text and as HTML."""
     for rank in range(2):
         for step in range(12):
             assert f"rank ‹rank› step {step}" in ran.text(LONG)
@@ -145,7 +145,7 @@ def test_all_of_a_long_cell_is_in_the_file(ran: Run) -> None:
 
 
 def test_late_output_lands_under_its_own_cell(runs: tuple[Run, Run]) -> None:
-    """What a thread prints two cells later is in the cell that started it, and in no other."""
+    """Output that a thread prints two cells later is stored in the cell that started the thread, and in no other."""
     last = nbformat.reads(runs[1].saved, as_version=4).cells
     holding = [cell.source for cell in last if "late word" in str(cell.outputs)]
     assert holding == [LATE]

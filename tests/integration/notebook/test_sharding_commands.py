@@ -1,4 +1,4 @@
-"""`%mhjax layout`: what is drawn, what is refused, and that a difference between ranks is in plain sight."""
+"""`%mhjax layout` and `%mhjax plan`: what is drawn, what is refused, and how differences between ranks are shown."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ row = lay((4, 6), "data")
 
 @pytest.fixture
 def laid(nb: Session) -> Session:
-    """A user whose ranks hold arrays."""
+    """A session whose ranks hold arrays."""
     nb.run(SETUP)
     return nb
 
 
 def test_an_array_is_drawn(laid: Session) -> None:
-    """Quotes and brackets of the expression reach the ranks as typed."""
+    """An array is drawn; quotes and brackets of the expression reach the ranks as typed."""
     assert laid.run("%mhjax layout laid['w']").out == (
         "laid['w']  f32[64,64]  P('data', 'model') on mesh (data 2, model 2)     4.0 KiB a device\n"
         "              cols 0:32  cols 32:64\n"
@@ -41,7 +41,7 @@ def test_an_array_is_drawn(laid: Session) -> None:
 
 
 def test_a_pytree_is_a_table(laid: Session, tmp_path: Path) -> None:
-    """One row a leaf, the copied matrix marked; as a file on request."""
+    """A pytree is a table with one row per leaf and a mark at the replicated matrix; `--csv` writes it to a file."""
     lines = laid.run("%mhjax layout laid").out.splitlines()
     assert lines[0].startswith("laid  2 arrays · 32.0 KiB · 20.0 KiB a device")
     assert next(line for line in lines if "→" in line).split()[:2] == ["→", "['v']"]
@@ -51,14 +51,14 @@ def test_a_pytree_is_a_table(laid: Session, tmp_path: Path) -> None:
 
 
 def test_a_mesh_is_a_map(laid: Session) -> None:
-    """Devices by host, and which axis crosses."""
+    """A mesh is shown as its devices by host, with the axis that crosses hosts."""
     out = laid.run("%mhjax layout laid_mesh").out
     assert out.splitlines()[0] == "laid_mesh (data 2, model 2) · 4 devices on 2 hosts"
     assert "data crosses 2 hosts · model stays inside a host" in out
 
 
 def test_a_reshard_is_told(laid: Session) -> None:
-    """What would move, with both layouts, and nothing does; the spec with quotes around it or without."""
+    """`--to` shows both layouts and how much would move, and moves nothing; quotes around the spec are optional."""
     quoted = laid.run("""%mhjax layout row --to "P(None, 'model')" """).out
     assert quoted.startswith("row  f32[4,6]  P('data') → P(None, 'model')     96 B move · 96 B of it across hosts")
     assert "collective: all-to-all over data" in quoted.splitlines()[0]
@@ -66,7 +66,7 @@ def test_a_reshard_is_told(laid: Session) -> None:
 
 
 def test_ranks_that_differ_are_shown_apart(laid: Session) -> None:
-    """The heading names who differs; each view is drawn; --to and --csv want one answer."""
+    """If the ranks differ, the heading names them and each view is drawn; `--to` and `--csv` need a single layout."""
     laid.run("%%mhjax\nodd = row if jax.process_index() == 0 else 'nothing'")
     out = laid.run("%mhjax layout odd").out
     assert out.startswith("the ranks differ about odd: rank 1 against rank 0")
@@ -76,7 +76,7 @@ def test_ranks_that_differ_are_shown_apart(laid: Session) -> None:
 
 
 def test_own_arrays_are_told_as_such(laid: Session) -> None:
-    """An array of each rank's own is one view with a note."""
+    """Arrays that are local to each rank are shown as one view with a note."""
     laid.run("%%mhjax\nimport jax.numpy as jnp\nlone = jnp.zeros(4) + jax.process_index()")
     out = laid.run("%mhjax layout lone").out
     assert out.startswith("lone  f32[4]  on 1 device, without a mesh     16 B a device")
@@ -98,12 +98,12 @@ def test_own_arrays_are_told_as_such(laid: Session) -> None:
     ],
 )
 def test_bad_lines_are_usage_errors(laid: Session, line: str, says: str) -> None:
-    """Each says what was wrong; no rank runs anything."""
+    """A bad line is a UsageError that says what is wrong, and no rank runs anything."""
     assert says in laid.refuse(f"%mhjax {line}")
 
 
 def test_a_plan_needs_no_cluster(idle: Session) -> None:
-    """In a terminal the what-if is text: arrays as typed, the compiler's collectives, and what cannot be with its reason."""
+    """In a terminal the plan is text: the arrays as typed, the compiler's collectives, and reasons for invalid input."""
     line = """%mhjax plan --hosts 2 --devices 2 --mesh "data 2, model 2" --program "lambda a: a.sum()" """
     out = idle.run(line + """--array "a f32[8,6] P('data', None)" """).out
     assert out.splitlines()[0] == "plan · 2 hosts × 2 devices · mesh (data 2, model 2) on 4 of 4"
@@ -116,7 +116,7 @@ def test_a_plan_needs_no_cluster(idle: Session) -> None:
 
 @pytest.mark.parametrize("flags", ["", "--hosts 8", '--program "" --mesh "data 4"'])
 def test_a_front_end_gets_controls(idle: Session, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
-    """Whatever the what-if begins with; the text is for terminals, and for who asks with --text."""
+    """A front end gets controls for any initial plan; text is for terminals and for `--text`."""
     screen = RecordingScreen()
     monkeypatch.setattr("mhnb.magics.sharding.detect_screen", lambda: screen)
     idle.run(f"%mhjax plan {flags}")
@@ -127,7 +127,7 @@ def test_a_front_end_gets_controls(idle: Session, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_plan_takes_a_function_of_the_notebook(idle: Session) -> None:
-    """By its name, wrapped as `jax.jit` wraps or not; it is compiled in the helper, never here."""
+    """`%mhjax plan` accepts a function by name, wrapped as by `jax.jit` or not, and compiles it only in the helper process."""
     idle.run("from functools import wraps\ndef wrapped(function):\n    return wraps(function)(lambda *a: None)")
     idle.run("def add_up(a):\n    return a.sum()\nwrapped_up = wrapped(add_up)")
     for name in ("add_up", "wrapped_up"):
@@ -136,7 +136,7 @@ def test_a_plan_takes_a_function_of_the_notebook(idle: Session) -> None:
 
 
 def test_a_difference_in_html_shows_the_expression_as_typed() -> None:
-    """What the user typed is text, whatever it holds."""
+    """The heading escapes what the user typed, because it can contain HTML."""
     screen = RecordingScreen()
     layout = Layout.of((4,), {"x": 2}, "P('x')")
     show_views("p['<b>']", [LayoutView((0,), layout), LayoutView((1,), "nothing")], screen=screen)

@@ -1,4 +1,4 @@
-"""`ipython` in a terminal: the same cells, as text."""
+"""`ipython` in a terminal: the same cells, with output as text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ print("went on")
 
 
 def test_a_terminal_gets_text(leftovers: None, mhnb_home: str) -> None:
-    """Lines that differ in the rank's number once, errors short, no widget and no HTML; and nothing is left when the session ends."""
+    """Lines that differ only in the rank are shown once and errors are short, without widgets or HTML; no process remains."""
     command = [
         sys.executable,
         "-m",
@@ -62,14 +62,14 @@ def test_a_terminal_gets_text(leftovers: None, mhnb_home: str) -> None:
 
 
 class Terminal:
-    """`ipython` in front of a terminal of 30 lines by 120 characters; lines are typed, and what it shows is read."""
+    """`ipython` in a pseudo-terminal of 30 lines by 120 characters; types keys and reads the screen."""
 
     LIMIT_S = 90.0
 
     def __init__(self) -> None:
         self._ours, its = os.openpty()
         fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
-        # A shell in between: it makes the terminal the controlling one, which Ctrl-C needs.
+        # A program in between makes the terminal the controlling one, which Ctrl-C needs.
         command = [sys.executable, "-c", _TAKES_TERMINAL, sys.executable, "-m", "IPython", "--simple-prompt"]
         command += ["--no-banner", "--no-confirm-exit", "--colors=nocolor"]
         self.process = subprocess.Popen(
@@ -83,7 +83,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def read_until(self, text: str) -> str:
-        """Give what is shown until it shows that, that included."""
+        """Return what is shown up to and including a text."""
         end = time.monotonic() + self.LIMIT_S
         while text not in self._read:
             ready, _, _ = select.select([self._ours], [], [], max(0.0, end - time.monotonic()))
@@ -120,7 +120,10 @@ except KeyboardInterrupt:
 
 
 def test_a_terminal_is_followed_live(leftovers: None, mhnb_home: str) -> None:
-    """A start shows its phases, a cell what it says while it runs; Ctrl-C reaches both. What stays is text, each line once."""
+    """A terminal shows the phases of a start and the output of a running cell, and Ctrl-C reaches both.
+
+    The text that stays has each line once.
+    """
     before = {process.pid for process in processes_of(mhnb_home)}
     with Terminal() as terminal:
         terminal.read_until("In [1]: ")
@@ -140,7 +143,7 @@ def test_a_terminal_is_followed_live(leftovers: None, mhnb_home: str) -> None:
         terminal.read_until("on\r")
         terminal.press("\x03")
         ended = terminal.read_until("In [5]: ")
-        # The cursor comes back, and then the text that stays.
+        # The cursor is shown again before the final text.
         left = ended.rpartition("\x1b[?25h")[2]
         assert left.count("saved") == left.count("  on") == 1
         assert "CellInterrupted: Ctrl-C came, but cell 1 ended well on ranks 0-1" in left
