@@ -1,6 +1,6 @@
-"""Lessons as notebooks: read, fill in answers, run with real ranks, look at what each cell said.
+"""Lessons as notebooks: read them, fill in answers, run them with real ranks, and collect the output of each cell.
 
-Knows the shape of a lesson, and nothing of what is taught.
+This module knows the structure of a lesson but not what it teaches.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answers to one exercise, each the whole source of its cell."""
+    """Answers to one exercise, each the complete source of its cell."""
 
     right: str
     wrong: Sequence[tuple[str, str]]
-    """Source, and words that the feedback must have: the right reason."""
+    """Pairs of a source and the words that the feedback must contain, to check that the reason is right."""
     setup: str = ""
-    """A cell that runs before all of them, where the exercise leans on an earlier one."""
+    """A cell that runs before all answers, if the exercise builds on an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class Cell:
 
     @property
     def exercise(self) -> str | None:
-        """The exercise that the cell poses."""
+        """The name of the exercise in this cell; None if it has no exercise."""
         return self.id.removeprefix("ex-") if self.id.startswith("ex-") else None
 
     @property
     def raises(self) -> bool:
-        """Whether it is meant to fail."""
+        """Whether the cell should fail."""
         return RAISES in self.tags
 
 
@@ -80,18 +80,18 @@ class Lesson:
 
     @property
     def number(self) -> str:
-        """What the file's name begins with."""
+        """The two digits at the start of the file's name."""
         return self.path.name[:2]
 
     @property
     def code(self) -> tuple[Cell, ...]:
-        """Its code cells."""
+        """The lesson's code cells."""
         return tuple(cell for cell in self.cells if cell.kind == "code")
 
 
 @dataclass(slots=True)
 class Ran:
-    """What the cells of a lesson said."""
+    """The outputs of a lesson's cells."""
 
     texts: dict[str, str] = field(default_factory=dict)
     """Cell id -> all its outputs as text."""
@@ -100,13 +100,13 @@ class Ran:
 
 
 def lessons() -> list[Path]:
-    """Every lesson, without the tour."""
+    """Return the paths of all lessons, without the tour."""
     return sorted(path for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb") if not path.name.startswith("00"))
 
 
 @cache
 def read_lesson(path: Path) -> Lesson:
-    """Read a notebook."""
+    """Read a lesson from its notebook."""
     import nbformat
 
     notebook: Any = nbformat.read(path, as_version=4)
@@ -120,26 +120,26 @@ def _answer_modules() -> Iterator[Any]:
 
 
 def all_answers() -> dict[str, Answer]:
-    """Answers to all exercises: `ANSWERS` of every module in tests/integration/lessons/answers."""
+    """Return the answers to all exercises: `ANSWERS` of every module in tests/integration/lessons/answers."""
     return {name: answer for module in _answer_modules() for name, answer in module.ANSWERS.items()}
 
 
 def all_said() -> dict[tuple[str, str], Sequence[str]]:
-    """What cells must say: `SAID` of every module, by lesson and cell id."""
+    """Return the words that cells must show: `SAID` of every module, by lesson and cell id."""
     return {key: words for module in _answer_modules() for key, words in module.SAID.items()}
 
 
 Alike = tuple[str, str, tuple[str, ...]]
-"""A lesson, a pattern with one group for whole lines, and the cells in which it must find the same."""
+"""A lesson's number, a pattern with one group for whole lines, and the cells in which it must find the same text."""
 
 
 def all_alike() -> list[Alike]:
-    """What must be the same in several cells: `ALIKE` of every module that has it."""
+    """Return what must be the same in several cells: `ALIKE` of every module that has it."""
     return [each for module in _answer_modules() for each in getattr(module, "ALIKE", [])]
 
 
 def _filled(lesson: Lesson) -> Iterator[Cell]:
-    """The lesson's code cells with answers: after each exercise the wrong ones, the right one, and the cell as it was."""
+    """Yield the code cells with answers: after each exercise its wrong answers, the right one, and the original cell again."""
     known = all_answers()
     for cell in lesson.code:
         if "%mhjax stop" in cell.source:
@@ -161,7 +161,7 @@ def _answered(cell: Cell, answer: Answer) -> Iterator[Cell]:
 
 
 def _every_guess(cell: Cell) -> str:
-    """Make every guess in turn and reveal each with the lesson's own line."""
+    """Return code that makes each possible guess in turn and reveals it with the lesson's own line."""
     reveal = cell.source.splitlines()[-1]
     name = cell.id.removeprefix("reveal-")
     lines = ["from mhnb.teach.exercise import tasks", f"for guess in tasks()[{name!r}].choices:"]
@@ -169,10 +169,10 @@ def _every_guess(cell: Cell) -> str:
 
 
 def run_lesson(lesson: Lesson) -> Ran:
-    """Run a lesson with answers filled in, in a kernel of its own.
+    """Run a lesson with its answers filled in, in a separate kernel.
 
     Raises:
-        CellExecutionError: a cell that is not meant to fail did.
+        CellExecutionError: a cell failed that should not.
     """
     import nbformat
     from nbclient import NotebookClient
@@ -206,6 +206,6 @@ def _text(output: Any) -> str:
         return str(output.text)
     if output.output_type == "error":
         return "\n".join(output.traceback)
-    # A page has each rank's own words too, beside what is folded.
+    # Besides the folded output, the HTML also has the output of each rank.
     page = unescape(_TAG.sub("", _STYLE.sub("", output.data.get("text/html", ""))))
     return f"{output.data.get('text/plain', '')}\n{page}"

@@ -1,4 +1,4 @@
-"""Fixtures for the lessons: a state home of each test's own, so that answers of one do not show in another."""
+"""Fixtures for the lessons: each test has its own state directory, so that its answers do not appear in another test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def answers_home(tmp_path: Path, own_environment: None) -> Iterator[Path]:
-    """Answers are kept here during one test."""
+    """The directory that stores answers during one test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MHNB_HOME", str(tmp_path))
         yield tmp_path

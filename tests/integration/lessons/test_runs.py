@@ -1,4 +1,4 @@
-"""Every lesson runs top to bottom with real ranks, its answers filled in; what cells say is compared where it is the same each time."""
+"""Every lesson runs from top to bottom with real ranks and its answers. Outputs that never vary are compared."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.integration.lessons.book import (
 )
 
 _NOT_ALIKE = re.compile(r"differs|different outputs|only ranks? ")
-"""How the view says that ranks did not say the same."""
+"""Words in the view for outputs that differ between ranks."""
 SAMPLE = ("02",)
-"""Run on the other line of Python and JAX too."""
+"""Lessons that also run on the other line of Python and JAX."""
 
 
 def _case(path: Path) -> object:
@@ -36,7 +36,7 @@ def _case(path: Path) -> object:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("path", [_case(path) for path in lessons()])
 def test_lesson(path: Path, leftovers: None, answers_home: Path) -> None:
-    """Cells fail where they are meant to and nowhere else; answers are judged as they should be; the end is clean."""
+    """Exactly the cells that should fail do, the answers are judged correctly, and the cluster is clean at the end."""
     lesson = read_lesson(path)
     ran = run_lesson(lesson)
     faults = [
@@ -67,7 +67,7 @@ def _unsaid(lesson: Lesson, ran: Ran) -> list[str]:
 
 
 def _unlike(lesson: Lesson, ran: Ran, alike: Sequence[Alike]) -> list[str]:
-    """What a restart, a replay or a checkpoint brings back must be what was there."""
+    """Find texts that a restart, a replay or a checkpoint did not restore."""
     faults = []
     for number, pattern, cells in alike:
         found = {cell: set(re.findall(pattern, ran.texts.get(cell, ""), re.MULTILINE)) for cell in cells}
@@ -78,12 +78,15 @@ def _unlike(lesson: Lesson, ran: Ran, alike: Sequence[Alike]) -> list[str]:
 
 
 def _one_spaced(text: str) -> str:
-    """Columns are filled with spaces for the eye."""
+    """Collapse runs of spaces, because columns are padded."""
     return " ".join(text.split())
 
 
 def _misjudged(lesson: Lesson, ran: Ran) -> list[str]:
-    """A wrong answer must be refused for its own reason, the right one taken on every rank, the stub refused."""
+    """Find answers that are judged wrongly.
+
+    A wrong answer must be refused for its own reason, the right one accepted on every rank, and the stub refused.
+    """
     found = []
     for name in [cell.exercise for cell in lesson.code if cell.exercise is not None]:
         for number, (_, words) in enumerate(all_answers()[name].wrong):
@@ -99,7 +102,7 @@ def _misjudged(lesson: Lesson, ran: Ran) -> list[str]:
 
 
 def _unrevealed(lesson: Lesson, ran: Ran) -> list[str]:
-    """Of all guesses exactly one is right; without a guess the reveal says so."""
+    """Find predictions without exactly one right guess, and reveals that do not report a missing guess."""
     found = []
     for name in [cell.id.removeprefix("reveal-") for cell in lesson.code if cell.id.startswith("reveal-")]:
         task = tasks()[name]
@@ -114,7 +117,7 @@ def _unrevealed(lesson: Lesson, ran: Ran) -> list[str]:
     return found
 
 
-# -- the looks above can fail
+# -- the checks above can fail
 
 
 _TWO = Lesson(
@@ -124,14 +127,14 @@ _TWO = Lesson(
 
 
 def _good() -> Ran:
-    """What the made-up lesson says when all is well."""
+    """Return the outputs of the made-up lesson without any fault."""
     wrong = {f"wrong{number}-my_label": words for number, (_, words) in enumerate(all_answers()["my_label"].wrong)}
     texts = {"ex-my_label": "NotYet on ranks 0-3", "right-my_label": "right · my_label: yes", **wrong}
     return Ran(texts, {"lost", "ex-my_label", *wrong})
 
 
 def test_a_good_run_has_no_fault() -> None:
-    """The looks find nothing where all is well."""
+    """The checks find no fault in a good run."""
     assert [*_unmeant(_TWO, _good()), *_misjudged(_TWO, _good())] == []
 
 
@@ -145,14 +148,14 @@ def test_a_good_run_has_no_fault() -> None:
     ],
 )
 def test_a_misjudged_answer_is_found(cell: str, text: str, fault: str) -> None:
-    """A wrong answer with another reason, a right one refused somewhere, and a stub that passes are seen."""
+    """The checks find a wrong answer with another reason, a right one that a rank refuses, and a stub that passes."""
     ran = _good()
     ran.texts[cell] = text
     assert fault in "\n".join(_misjudged(_TWO, ran))
 
 
 def test_what_did_not_fail_is_found() -> None:
-    """A cell that was meant to fail and did not, and a wrong answer that passed, are seen."""
+    """The checks find a cell that should have failed and a wrong answer that passed."""
     ran = _good()
     ran.failed.clear()
     assert "lost: was meant to fail" in "\n".join(_unmeant(_TWO, ran))
@@ -163,11 +166,11 @@ def test_what_did_not_fail_is_found() -> None:
     ("after", "faults"), [("loss 0.5", 0), ("loss 0.7", 1), ("nothing", 1), ("loss 0.5, or loss 0.7", 1)]
 )
 def test_what_did_not_come_back_is_found(after: str, faults: int) -> None:
-    """Another number after the restart, none, or two are seen."""
+    """The checks find a number that is different, missing or ambiguous after the restart."""
     ran = Ran({"before": "loss 0.5", "after": after})
     assert len(_unlike(_TWO, ran, [("01", r"loss ([0-9.]+)", ("before", "after"))])) == faults
 
 
 def test_what_was_not_said_is_found() -> None:
-    """A text that a cell must say and does not is seen."""
+    """The checks find a cell that does not show a required text."""
     assert "'4 ranks × 2 CPU devices' is not in" in "\n".join(_unsaid(_TWO, _good()))

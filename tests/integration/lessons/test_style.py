@@ -1,4 +1,4 @@
-"""How a lesson is written: one question, prose around each cell, short cells, short sentences, a failure, an exercise."""
+"""The form of a lesson: one question, prose around each cell, short cells, short sentences, a failure, an exercise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTICE = "**What to notice.**"
 
 
 def asks_one_question(lesson: Lesson) -> Iterator[str]:
-    """The first cell is the title with the file's number, and one question."""
+    """The first cell has the title with the file's number, and one question."""
     first = lesson.cells[0]
     if not first.source.startswith(f"# {lesson.number} · "):
         yield f"{first.id}: begin with '# {lesson.number} · '"
@@ -28,7 +28,7 @@ def asks_one_question(lesson: Lesson) -> Iterator[str]:
 
 
 def explains_each_cell(lesson: Lesson) -> Iterator[str]:
-    """Prose stands before each code cell, and what to notice after it."""
+    """Each code cell has prose before it and a note on what to notice after it."""
     cells = lesson.cells
     for index, cell in enumerate(cells):
         if cell.kind == "code":
@@ -39,7 +39,7 @@ def explains_each_cell(lesson: Lesson) -> Iterator[str]:
 
 
 def has_short_cells(lesson: Lesson) -> Iterator[str]:
-    """A code cell has 1 to 8 lines of at most 100 characters; the line of the magic, the check and empty ones are not counted."""
+    """A code cell has 1 to 8 lines of at most 100 characters, not counting the magic, the check and empty lines."""
     for cell in lesson.code:
         lines = [line for line in cell.source.splitlines() if line.strip() and not _is_frame(line)]
         if len(lines) > CODE_LINES:
@@ -54,7 +54,7 @@ def _is_frame(line: str) -> bool:
 
 
 def fails_on_purpose(lesson: Lesson) -> Iterator[str]:
-    """At least one cell fails on purpose and is no exercise; what fails says so by its tag."""
+    """At least one cell other than an exercise fails on purpose; a cell that should fail has a tag."""
     if not [cell for cell in lesson.code if cell.raises and cell.exercise is None]:
         yield "no deliberate failure"
     for cell in lesson.code:
@@ -63,7 +63,7 @@ def fails_on_purpose(lesson: Lesson) -> Iterator[str]:
 
 
 def has_an_exercise(lesson: Lesson) -> Iterator[str]:
-    """At least one exercise; a cell `ex-NAME` ends with the check of that name."""
+    """There is at least one exercise, and a cell `ex-NAME` ends with the check of that name."""
     if not [cell for cell in lesson.code if cell.exercise]:
         yield "no exercise"
     for cell in lesson.code:
@@ -81,7 +81,7 @@ def ends_clean(lesson: Lesson) -> Iterator[str]:
 
 
 def names_its_cells(lesson: Lesson) -> Iterator[str]:
-    """Ids are words that are there once: the table and the tests speak of them."""
+    """Cell ids are unique words, because the table and the tests refer to them."""
     ids = [cell.id for cell in lesson.cells]
     yield from (f"{name}: twice" for name in sorted({name for name in ids if ids.count(name) > 1}))
     yield from (
@@ -119,7 +119,7 @@ RULES: tuple[Rule, ...] = (
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 @pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
 def test_every_lesson_keeps(path: Path, rule: Rule) -> None:
-    """Every lesson keeps the rule."""
+    """Every lesson follows the rule."""
     found = list(rule(read_lesson(path)))
     assert not found, f"{rule.__doc__}\n" + "\n".join(found)
 
@@ -141,7 +141,7 @@ def _lesson(*cells: Cell) -> Lesson:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_a_good_lesson_passes(rule: Rule) -> None:
-    """A lesson as it should be breaks no rule."""
+    """A correct lesson breaks no rule."""
     assert list(rule(_lesson(*GOOD))) == []
 
 
@@ -168,5 +168,5 @@ def test_a_good_lesson_passes(rule: Rule) -> None:
     ],
 )
 def test_a_fault_is_found(rule: Rule, index: int, bad: Cell) -> None:
-    """Each rule sees a lesson in which one cell breaks it."""
+    """Each rule finds the fault in a lesson in which one cell breaks it."""
     assert list(rule(_lesson(*GOOD[:index], bad, *GOOD[index + 1 :])))

@@ -1,6 +1,6 @@
-"""notebooks/README.md: every box of what the course covers stands beside the cells that show it, and they are there.
+"""The table in notebooks/README.md: each topic of the course names the cells that show it, and these cells exist.
 
-That the cells run is held by test_runs.py, which runs all of every lesson.
+test_runs.py checks that the cells run, because it runs every lesson completely.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LATER = re.compile(r"comes with lessons? (?P<numbers>\d\d(?:, \d\d)*)")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One box of the table."""
+    """One row of the table."""
 
     box: str
     cells: str
@@ -35,21 +35,21 @@ class Row:
 
     @property
     def later(self) -> list[str]:
-        """Lessons that are to come."""
+        """The lessons that are still to come."""
         found = _LATER.search(self.cells)
         return found["numbers"].split(", ") if found else []
 
 
 def read_rows(text: str) -> list[Row]:
-    """Read the table."""
+    """Parse the rows of the table."""
     return [Row(match["box"], match["cells"].strip()) for match in _BOX.finditer(text)]
 
 
 def faults(rows: list[Row], known: dict[str, set[str]]) -> Iterator[str]:
-    """Say which rows name nothing, what is not there, or what is there by now.
+    """Find rows that name nothing, a cell that does not exist, or an existing lesson as still to come.
 
     Args:
-        rows: of the table.
+        rows: the rows of the table.
         known: a lesson's file -> the ids of its code cells.
     """
     numbers = {file[:2] for file in known}
@@ -65,7 +65,7 @@ def faults(rows: list[Row], known: dict[str, set[str]]) -> Iterator[str]:
 
 
 def test_every_box_names_cells_that_are_there() -> None:
-    """Every row names code cells of the lessons, or lessons that are to come."""
+    """Every row names code cells of the lessons, or lessons that are still to come."""
     rows = read_rows(TABLE.read_text(encoding="utf-8"))
     known = {path.name: {cell.id for cell in read_lesson(path).code} for path in lessons()}
     assert len(rows) > 30
@@ -91,7 +91,7 @@ def test_every_lesson_is_listed() -> None:
     ],
 )
 def test_a_fault_is_found(cells: str, wrong: str) -> None:
-    """A row without a cell, with a cell that is not there, or behind the times is seen."""
+    """A row without a cell, with a missing cell, or with an outdated future lesson is found."""
     assert wrong in "\n".join(faults([Row("a box", cells)], {"01_a.ipynb": {"here"}}))
 
 
@@ -99,5 +99,5 @@ def test_a_fault_is_found(cells: str, wrong: str) -> None:
     "cells", ["[01](01_a.ipynb) `here`", "comes with lessons 08, 10", "[01](01_a.ipynb) `here`; comes with lesson 08"]
 )
 def test_a_good_row_passes(cells: str) -> None:
-    """A row that names what is there, or what is to come, is no fault."""
+    """A row that names existing cells or future lessons has no fault."""
     assert list(faults([Row("a box", cells)], {"01_a.ipynb": {"here"}})) == []

@@ -1,4 +1,4 @@
-"""The parts of `mhnb.teach` that need no rank: judging guesses, budgets, keeping answers, telling how far one is."""
+"""The parts of `mhnb.teach` that need no rank: judging guesses, budgets, storing answers, reporting progress."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_every_task_is_in_its_lesson() -> None:
 
 
 def test_every_exercise_cell_has_its_task() -> None:
-    """No lesson poses an exercise that nobody can check."""
+    """Every exercise in a lesson has a check."""
     posed = [cell.exercise for path in lessons() for cell in read_lesson(path).code if cell.exercise]
     assert [name for name in posed if name not in task_names(Exercise)] == []
 
 
 def test_every_exercise_has_answers() -> None:
-    """A right answer and at least three wrong ones, each with its own reason."""
+    """Each exercise has a right answer and at least three wrong ones, each with its own reason."""
     answers = all_answers()
     assert sorted(answers) == sorted(task_names(Exercise))
     assert [name for name, answer in answers.items() if len(answer.wrong) < WRONG_ANSWERS] == []
@@ -52,7 +52,7 @@ def test_every_exercise_has_answers() -> None:
 
 
 def test_no_lesson_shows_a_solution() -> None:
-    """The lines of the right answer that are not in the exercise's own stub are in no notebook."""
+    """No notebook has the lines of a right answer that are not in the exercise's own stub."""
     cells = [cell for path in lessons() for cell in read_lesson(path).cells]
     stubs = {cell.exercise: cell.source for cell in cells if cell.exercise}
     text = "\n".join(cell.source for cell in cells)
@@ -63,7 +63,7 @@ def test_no_lesson_shows_a_solution() -> None:
 
 
 def test_an_unknown_name_is_told_what_is_near() -> None:
-    """A misspelt exercise is an error that names the likely one; a prediction is no exercise."""
+    """A misspelt exercise is an error that names the likely one, and a prediction is not an exercise."""
     with pytest.raises(InvalidRequest, match="did you mean n_devices_in_mesh"):
         mhnb.teach.check("n_devices_in_mesch", 1)
     with pytest.raises(InvalidRequest, match=r"ask for it with mhnb.teach.predict\('count_all'"):
@@ -72,11 +72,11 @@ def test_an_unknown_name_is_told_what_is_near() -> None:
         find_task("nothing", Prediction)
 
 
-# -- check, outside of the ranks
+# -- check, outside the ranks
 
 
 def test_an_answer_without_ranks(answers_home: Path) -> None:
-    """Where an exercise belongs on the ranks, the notebook says so; where it belongs here, it is judged and kept."""
+    """The notebook refuses an answer to an exercise for the ranks, and judges and stores an answer to its own exercise."""
     with pytest.raises(InvalidRequest, match="begin the cell with %%mhjax"):
         mhnb.teach.check("my_positions", [0, 1])
     with pytest.raises(NotYet, match="the label of rank 1 is 'rank 0 of 2'") as wrong:
@@ -88,13 +88,13 @@ def test_an_answer_without_ranks(answers_home: Path) -> None:
 
 
 def test_a_wrong_number_of_answers(answers_home: Path) -> None:
-    """The error names what the exercise takes."""
+    """For a wrong number of answers the error names the answers that the exercise expects."""
     with pytest.raises(InvalidRequest, match=r"pull_each takes 1 answers \(labels\) and got 2"):
         mhnb.teach.check("pull_each", 1, 2)
 
 
 def test_a_full_disk_does_not_stop_a_check(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An answer that cannot be kept is judged all the same, and the learner is told."""
+    """An answer that cannot be stored is judged anyway, with a warning to the learner."""
     (answers_home / "lessons").write_text("no folder")
     mhnb.teach.check("pull_each", ["rank 0 of 2", "rank 1 of 2"])
     heard = capsys.readouterr()
@@ -103,7 +103,7 @@ def test_a_full_disk_does_not_stop_a_check(answers_home: Path, capsys: pytest.Ca
 
 
 def test_the_notebook_counts_its_own_devices(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """n_devices_in_mesh is right alone too: there it counts what this one process has."""
+    """n_devices_in_mesh is right without ranks too, where it counts the devices of this process."""
     import jax
 
     mhnb.teach.check("n_devices_in_mesh", lambda dummy: jax.numpy.float32(jax.device_count()) + 0 * dummy)
@@ -111,7 +111,7 @@ def test_the_notebook_counts_its_own_devices(answers_home: Path, capsys: pytest.
 
 
 def test_what_the_learner_raises_is_shown_and_kept(answers_home: Path) -> None:
-    """An error out of the answer itself passes through as it is, and counts as not right."""
+    """An error in the answer itself passes through unchanged, and the answer is stored as not right."""
 
     def broken(dummy: object) -> float:
         raise ZeroDivisionError("mine\nand more")
@@ -127,7 +127,7 @@ def test_what_the_learner_raises_is_shown_and_kept(answers_home: Path) -> None:
 
 
 def test_a_guess_is_kept_and_revealed(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A guess is kept without a word on whether it is right; the reveal says both, and why."""
+    """A guess is stored without a judgement; the reveal shows the guess, the value and the reason."""
     mhnb.teach.predict("count_all", 2)
     assert "kept · count_all: 2" in capsys.readouterr().out
     mhnb.teach.reveal("count_all", 8)
@@ -138,13 +138,13 @@ def test_a_guess_is_kept_and_revealed(answers_home: Path, capsys: pytest.Capture
 
 
 def test_a_guess_must_be_a_choice(answers_home: Path) -> None:
-    """What is no choice is refused with the choices."""
+    """A guess that is not one of the choices is refused, and the error lists them."""
     with pytest.raises(InvalidRequest, match="choose one of 2, 4, 8"):
         mhnb.teach.predict("count_all", "many")
 
 
 def test_a_guess_that_cannot_be_kept_is_told(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a full disk the learner hears of it, also after a click, where no error would be seen."""
+    """With a full disk the learner sees a warning on stdout, because after a click no error would be visible."""
     (answers_home / "lessons").write_text("no folder")
     mhnb.teach.predict("count_all", 8)
     assert "count_all: this answer could not be kept" in capsys.readouterr().out
@@ -153,7 +153,7 @@ def test_a_guess_that_cannot_be_kept_is_told(answers_home: Path, capsys: pytest.
 
 
 def test_a_question_has_a_text_form(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where nothing can be clicked, the question is printed with its choices and what to type."""
+    """Where buttons are unavailable, the question is printed with its choices and what to type."""
     mhnb.teach.predict("count_all")
     said = capsys.readouterr().out
     task = tasks()["count_all"]
@@ -162,11 +162,11 @@ def test_a_question_has_a_text_form(answers_home: Path, capsys: pytest.CaptureFi
     assert "mhnb.teach.predict('count_all', 2)" in said
 
 
-# -- what is kept
+# -- stored answers
 
 
 def test_records_of_an_earlier_shape_are_left_out(answers_home: Path) -> None:
-    """After a try on four ranks and one on two, only the two are told; the notebook's own answer is beside them."""
+    """After an attempt on four ranks and one on two, only the records of the two are read, with the notebook's own."""
     _keep("n_devices_in_mesh", range(4), right=False)
     for path in (answers_home / "lessons" / "n_devices_in_mesh").glob("*"):
         os.utime(path, ns=(1, 1))
@@ -180,7 +180,7 @@ def test_records_of_an_earlier_shape_are_left_out(answers_home: Path) -> None:
 
 
 def test_a_file_cut_short_is_as_if_not_answered(answers_home: Path) -> None:
-    """A record that a full disk has cut does not stop the others from being read."""
+    """A record that a full disk has cut short counts as not answered, and the others are still read."""
     _keep("my_label", range(2))
     (answers_home / "lessons" / "my_label" / "rank0.json").write_text('{"rank": 0, "proc')
     assert [record.rank for record in read_records("my_label")] == [1]
@@ -204,12 +204,12 @@ def _record(rank: int | None, right: bool | None, said: str = "") -> AnswerRecor
     ],
 )
 def test_what_the_ranks_said_folds(records: list[AnswerRecord], line: str) -> None:
-    """One line says where an answer is right, where not, why not, and who has not answered."""
+    """One line shows where an answer is right, where and why it is not, and which ranks have not answered."""
     assert summarise_records(records) == line
 
 
 def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was answered before, by any process, is listed and given back."""
+    """Earlier answers of any process are listed by `progress` and printed by `recall`."""
     _keep("my_label", range(4), answer="label = 'mine'")
     mhnb.teach.progress("01")
     said = capsys.readouterr().out
@@ -249,14 +249,14 @@ BUDGET = Budget({"all-reduce": 1}, nbytes_per_device=512, nbytes_across_hosts=12
     ],
 )
 def test_what_is_over_the_budget_is_named(sent: list[_Sent], words: str) -> None:
-    """The collective, the count and the bytes that are too many, and all that is sent."""
+    """The error names the collective, the count or the bytes over the budget, and all that is sent."""
     with pytest.raises(WrongAnswer) as said:
         check_budget(BUDGET, print, 1, measure=lambda *_: sent)
     assert words in str(said.value)
 
 
 def test_within_the_budget() -> None:
-    """What stays within is told, also nothing at all."""
+    """Within the budget the result describes what is sent, even if it is nothing."""
     sent = [_Sent("all-reduce", 1, 512, 128)]
     assert check_budget(BUDGET, print, measure=lambda *_: sent) == "1 all-reduce of 512 bytes"
     assert check_budget(BUDGET, print, measure=lambda *_: []) == "nothing"

@@ -1,4 +1,4 @@
-"""Answers to the exercises, right and wrong, and what cells must say: a module for each lesson, found by itself.
+"""Right and wrong answers to the exercises, and words that cells must show. Each lesson has a module, found automatically.
 
-They are here and not in the package, so that nobody meets a solution before trying.
+They are not in the package, so that no learner sees a solution before trying.
 """
