@@ -1,1 +1,1 @@
-"""Tests of what people see: a real JupyterLab in Chromium."""
+"""Tests of what users see in a real JupyterLab in Chromium."""

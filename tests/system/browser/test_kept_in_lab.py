@@ -1,6 +1,6 @@
-"""What a saved notebook keeps of a panel, of a figure and of a log's path: in a real JupyterLab, live and without the kernel.
+"""Panels, figures and log links of a saved notebook in a real JupyterLab, live and later without the kernel.
 
-The results are recorded ones: it is about the front end, and no rank is needed.
+The results are recorded ones, because these tests concern the front end and need no rank.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mhnb.view.html import RankLocations
 from tests.support.view_samples import cell, out
 """
 PANEL = "ResultPanel(cell(*[[out(f'loss {0.7 if r == 2 else 0.3}\\n')] for r in range(4)]), RankLocations()).open()"
-# JupyterLab draws this form without an extension of somebody else's, which plotly's form needs.
+# JupyterLab draws this type without a third-party extension, which plotly's type needs.
 FIGURES = """
 def figure(rank):
     spec = {
@@ -54,7 +54,7 @@ folder = Path.cwd()
 locations = RankLocations(logs={0: str(folder / "logs" / "rank0.log")}, notebook_dir=str(folder))
 CellView(locations=locations).finish(cell([out("a line\\n" * 90_000)]))
 """
-# It lasts, and has said nothing yet.
+# The cell runs for a while and has no output yet.
 RUNNING = "view = CellView()\nfor wall_s in (0.2, 1.1):\n    view.update(cell([], [], done=False, wall_s=wall_s))"
 PLAN = "%load_ext mhnb\n%mhjax plan --hosts 4"
 SOURCES = (SET_UP, PANEL, FIGURES, PLOTLY, LOG, RUNNING, PLAN)
@@ -63,7 +63,7 @@ LEFT = "mhjax · panel over cell 12 · ranks 0-3 · 0.21 s · "
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A notebook that was run in a page that is still open, and a server on which nothing runs any more."""
+    """A notebook that was run in a page that is still open, and a server without any kernel for later."""
 
     browser: Browser
     live: LabPage
@@ -72,7 +72,7 @@ class Kept:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
-    """Run every cell, save, and have the file on another server, as after a month."""
+    """Run every cell, save, and make the file available without a kernel, as after a month."""
     root = tmp_path_factory.mktemp("kept")
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
@@ -82,14 +82,14 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
         page.run_all(limit_s=150)
         page.cell(SOURCES.index(PANEL)).locator(".mhnb-panel").wait_for(timeout=60_000)
         page.save()
-        # The signature, by which the notebook is trusted, is this server's: so the file stays where it is.
+        # The file stays on this server, because the server's own signature makes the notebook trusted.
         shutil.copy(root / "kept.ipynb", root / "later.ipynb")
         _trust(lab, "later.ipynb")
         yield Kept(browser, page, lab)
 
 
 def _trust(lab: Lab, name: str) -> None:
-    request = urllib.request.Request(  # noqa: S310 - a server of this test's
+    request = urllib.request.Request(  # noqa: S310 - a server of this test
         f"{lab.url}/api/contents/{name}/trust", method="POST", headers={"Authorization": f"token {lab.token}"}
     )
     with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310
@@ -97,14 +97,14 @@ def _trust(lab: Lab, name: str) -> None:
 
 
 def test_a_panel_that_lives_has_no_words_about_its_end(kept: Kept) -> None:
-    """And one heading: who ran, and for how long."""
+    """A live panel shows no text about its end, and has one heading with the ranks and the duration."""
     area = kept.live.cell(SOURCES.index(PANEL)).locator(".jp-Cell-outputArea")
     assert LEFT not in area.inner_text()
     assert area.inner_text().count("ranks 0-3 ·") == 1
 
 
 def test_a_panel_without_its_kernel_is_words(kept: Kept) -> None:
-    """They say what it was and how to have it again; no widget is missed, and all that was said is behind a click."""
+    """Without its kernel a panel is a text with the command to reopen it, and all output is a click away, without widget error."""
     with kept.later.page(kept.browser) as page:
         page.open("later.ipynb", kernel=False)
         area = page.cell(SOURCES.index(PANEL)).locator(".jp-Cell-outputArea")
@@ -122,19 +122,19 @@ def test_a_panel_without_its_kernel_is_words(kept: Kept) -> None:
     ],
 )
 def test_no_widget_is_missed_above_what_stays(kept: Kept, source: str, living: str, left: str) -> None:
-    """A cell that was saved while it ran, and the controls of plan: seen live, and no error in their place later."""
+    """A cell saved while it ran, and the controls of plan, are visible live and leave no widget error without the kernel."""
     assert kept.live.cell(SOURCES.index(source)).locator(living).is_visible()
     with kept.later.page(kept.browser) as page:
         page.open("later.ipynb", kernel=False)
         area = page.cell(SOURCES.index(source)).locator(".jp-Cell-outputArea")
         area.get_by_text(left).first.wait_for(timeout=60_000)
-        # With a kernel it is an error, without one it loads for ever.
+        # With a kernel it is an error, without one it stays at loading.
         page.page.get_by_text("Loading widget").first.wait_for(state="attached", timeout=60_000)
         assert "widget" not in area.inner_text()
 
 
 def test_figures_are_drawn_below_their_cell(kept: Kept) -> None:
-    """Live, and from the file alone: two different ones of four ranks, each after the names of its ranks."""
+    """Two different figures of four ranks are drawn, each after the names of its ranks, live and from the file alone."""
     _figures(kept.live)
     with kept.later.page(kept.browser) as page:
         page.open("later.ipynb", kernel=False)
@@ -151,7 +151,7 @@ def _figures(page: LabPage) -> None:
 
 
 def test_a_plotly_figure_of_all_ranks_is_drawn_once(kept: Kept) -> None:
-    """By the extension that comes with plotly, live and from the file alone."""
+    """The extension of plotly draws one figure for all ranks, live and from the file alone."""
     _plotly(kept.live)
     with kept.later.page(kept.browser) as page:
         page.open("later.ipynb", kernel=False)
@@ -160,14 +160,14 @@ def test_a_plotly_figure_of_all_ranks_is_drawn_once(kept: Kept) -> None:
 
 def _plotly(page: LabPage) -> None:
     area = page.cell(SOURCES.index(PLOTLY)).locator(".jp-Cell-outputArea")
-    # The extension may have saved a picture of what it drew, and shows that until somebody points at it.
+    # The extension may have saved a picture of the figure, and shows it until the pointer is over it.
     area.locator(".jp-RenderedPlotly :is(.bars, .plot-img)").first.wait_for(state="attached", timeout=60_000)
     assert area.locator(".jp-RenderedPlotly").count() == 1
     area.get_by_text("ranks 0-3 · a plotly figure: bar", exact=True).wait_for()
 
 
 def test_a_log_opens_in_lab(kept: Kept) -> None:
-    """A click on its path, where it lies below the notebook."""
+    """A click on the path of a log below the notebook's directory opens the log."""
     kept.live.cell(SOURCES.index(LOG)).get_by_role("link", name="rank0.log").click()
     page = kept.live.page
     page.locator(".jp-FileEditor").get_by_text("all that rank 0 said").wait_for(timeout=60_000)
@@ -176,7 +176,7 @@ def test_a_log_opens_in_lab(kept: Kept) -> None:
 
 
 def test_what_is_kept_is_in_the_file(kept: Kept) -> None:
-    """The figure's data once for each different one; JupyterLab itself adds a picture of what it drew."""
+    """The file has the data of each different figure once; JupyterLab itself adds a picture of what it drew."""
     cells = json.loads((kept.later.root / "later.ipynb").read_text())["cells"]
     said, *shown = [set(output["data"]) for output in cells[SOURCES.index(FIGURES)]["outputs"]]
     assert said == {"text/html", "text/plain"}

@@ -1,4 +1,4 @@
-"""Restarting the kernel during a cell: its ranks do not outlive it, and what they said does."""
+"""A restart of the kernel during a cell ends its ranks, and their output is kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DRAFT = "[class$=-draft]"
 
 
 def notebook(*sources: str) -> str:
-    """A notebook of code cells as text."""
+    """Return a notebook with these code cells as text."""
     empty: dict[str, object] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
     cells = [{**empty, "id": f"cell-{i}", "source": source} for i, source in enumerate(sources)]
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}  # else Lab asks
@@ -38,12 +38,12 @@ def notebook(*sources: str) -> str:
 
 
 def pids(root: Path) -> list[int]:
-    """The processes of the ranks that have reached the stuck cell."""
+    """Return the process ids of the ranks that have reached the blocking cell."""
     return [int(text) for path in root.glob("stuck-*") if (text := path.read_text())]
 
 
 def test_the_kernel_is_restarted_during_a_cell(leftovers: None, mhnb_home: Path, tmp_path: Path) -> None:
-    """Every process of the cluster ends within 10 s, the notebook keeps what the ranks had said, and a new start works."""
+    """All processes of the cluster end within 10 s, the notebook keeps the ranks' output, and a new start works."""
     (tmp_path / "nb.ipynb").write_text(notebook(START, STUCK))
     with open_chromium() as browser, Lab(tmp_path) as lab, lab.page(browser) as page:
         page.open("nb.ipynb")
@@ -72,7 +72,7 @@ def test_the_kernel_is_restarted_during_a_cell(leftovers: None, mhnb_home: Path,
 
 
 def cluster_processes(home: Path, ranks: list[psutil.Process]) -> list[psutil.Process]:
-    """The ranks, and the processes between them and the kernel: the supervisor and its hub."""
+    """Return the ranks and the processes between them and the kernel: the supervisor and its hub."""
     supervisors = {parent for rank in ranks if (parent := rank.parent()) is not None}
     family = {p for s in supervisors for p in (s, *s.children(recursive=True))}
     return [p for p in processes_of(home) if p in family]

@@ -1,4 +1,4 @@
-"""A lesson in a real JupyterLab: it runs top to bottom, a prediction is answered with a click, and the answer outlives the kernel."""
+"""A lesson in a real JupyterLab: it runs to its end, a click answers a prediction, and the answer outlives the kernel."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The lesson after Run All, on the live page, and as saved."""
+    """The lesson after Run All: the live page and the saved file."""
 
     page: LabPage
     saved: Path
 
     def index(self, cell_id: str) -> int:
-        """The position of a cell."""
+        """Return the position of a cell."""
         return next(i for i, cell in enumerate(json.loads(LESSON.read_text())["cells"]) if cell["id"] == cell_id)
 
     def said(self, cell_id: str) -> str:
-        """What stands under a cell."""
+        """Return the text below a cell."""
         return self.page.readable(self.index(cell_id))
 
     def run(self, cell_id: str) -> None:
@@ -61,7 +61,7 @@ def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 
 def test_a_lesson_runs_top_to_bottom(ran: Ran) -> None:
-    """Every rank is seen, the exercises are not solved yet and say so, and no widget is in the file."""
+    """Each rank's output is shown, unsolved exercises say so, and the file has no widget."""
     text = ran.saved.read_text()
     assert WIDGET not in text
     assert "widgets" not in json.loads(text)["metadata"]
@@ -72,7 +72,7 @@ def test_a_lesson_runs_top_to_bottom(ran: Ran) -> None:
 
 
 def test_a_click_is_an_answer_and_outlives_the_kernel(ran: Ran) -> None:
-    """Buttons ask; a click replaces them by text; after a restart of the kernel the reveal still knows the answer."""
+    """A click on a button stores the answer as text, and after a restart of the kernel the reveal still has it."""
     ran.run(PREDICT)
     button = ran.page.cell(ran.index(PREDICT)).get_by_role("button", name="False", exact=True)
     button.click()

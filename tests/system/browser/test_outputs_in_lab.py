@@ -1,4 +1,4 @@
-"""Outputs of the ranks in a real JupyterLab: live, folded, rich, in tabs, in the panel, dark, after kernel and trust are gone."""
+"""Outputs of the ranks in a real JupyterLab: live, folded, rich, as tabs, in the panel, dark, untrusted, without a kernel."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class Ran:
     saved: Path
 
     def area(self, source: str) -> Any:
-        """What stands under a cell."""
+        """Return the output area of a cell."""
         return self.page.cell(SOURCES.index(source)).locator(".jp-Cell-outputArea")
 
 
 @pytest.fixture(scope="module")
 def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
-    """Run every cell but those that block, and save."""
+    """Run every cell that ends by itself, and save."""
     root = tmp_path_factory.mktemp("outputs")
     cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
     cells[SOURCES.index(ERROR)].metadata["tags"] = ["raises-exception"]
@@ -87,7 +87,7 @@ def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 
 def test_ranks_own_numbers_are_one_line(ran: Ran) -> None:
-    """Four ranks, one line, and each rank's words behind a click."""
+    """Four ranks are one line, and each rank's own text is a click away."""
     text = ran.area(OWN).inner_text()
     assert "process ‹rank› of 4: local device ‹rank›:0" in text
     assert "process 3 of 4" not in text
@@ -96,21 +96,21 @@ def test_ranks_own_numbers_are_one_line(ran: Ran) -> None:
 
 
 def test_the_odd_rank_tells_how_it_differs(ran: Ran) -> None:
-    """On top, with the majority's value beside its own."""
+    """The rank that differs is at the top, with the majority's value beside its own."""
     lines = ran.area(ODD).inner_text().splitlines()
     assert "rank 2 differs" in lines[0]
     assert "loss 0.731 ← 0.312 elsewhere" in lines[lines.index("rank 2 host2 ≠") + 1]
 
 
 def test_numbers_are_a_table(ran: Ran) -> None:
-    """Every rank's value can be seen without a click."""
+    """Every rank's value is visible without a click."""
     text = ran.area(NUMBERS).inner_text()
     assert "loss ‹a› step 7" in text
     assert all(value in text for value in ("0.125", "0.375", "0.625", "0.875"))
 
 
 def test_a_tab_opens_by_keyboard(ran: Ran) -> None:
-    """Without any script of ours: Enter on the tab's name."""
+    """Enter on a tab's name opens it without any script of mhnb."""
     area = ran.area(TABS)
     assert area.get_by_text("word c").is_hidden()
     area.locator("summary").nth(2).focus()
@@ -120,14 +120,14 @@ def test_a_tab_opens_by_keyboard(ran: Ran) -> None:
 
 
 def test_a_grid_stands_side_by_side(ran: Ran) -> None:
-    """Four cards, two of them at least on one line."""
+    """A grid has four cards, at least two of them on one line."""
     boxes = [box for rank in range(4) if (box := ran.area(GRID).get_by_text(f"card {'abcd'[rank]}").bounding_box())]
     assert len(boxes) == 4
     assert len({box["y"] for box in boxes}) < 4
 
 
 def test_the_error_card_leads_to_the_line(ran: Ran) -> None:
-    """A click puts the cursor on the line that raised."""
+    """A click on the line number puts the cursor on the line that raised."""
     card = ran.area(ERROR)
     assert card.inner_text().splitlines()[0] == "✗ ValueError on rank 2 · ranks 0-1,3 finished"
     card.get_by_role("button", name="line 3").click()
@@ -136,7 +136,7 @@ def test_the_error_card_leads_to_the_line(ran: Ran) -> None:
 
 
 def test_a_long_cell_was_seen_while_it_ran(ran: Ran) -> None:
-    """The widget opened, was sent parts, at most ten times a second, and was closed."""
+    """The widget opens, receives updates at most ten times a second, and closes."""
     heard = _messages_of(ran.page.heard, "at step")
     states = [
         m.content["data"]["state"] for m in heard if m.msg_type == "comm_msg" and "state" in m.content.get("data", {})
@@ -155,14 +155,14 @@ def _messages_of(heard: list[Heard], text: str) -> list[Heard]:
 
 
 def test_sixty_four_ranks_fit_a_screen(ran: Ran) -> None:
-    """One template, a line of steps, and the rank that is not a number named."""
+    """64 ranks are one template and a line of steps, and the rank with a value that is not a number is named."""
     area = ran.area(MANY)
     assert "not a finite number on rank 40" in area.inner_text()
     assert (area.bounding_box() or {"height": 999})["height"] < 200
 
 
 def test_the_panel_is_worked_by_keyboard(ran: Ran) -> None:
-    """Layouts and tabs are roving: arrows move, one tab stop each."""
+    """Layouts and tabs use a roving tab index: arrow keys move, and each group is one tab stop."""
     page, panel = ran.page.page, ran.area(PANEL).locator(".mhnb-panel")
     panel.get_by_role("radio", name="Fold").click()
     page.keyboard.press("ArrowRight")
@@ -180,13 +180,13 @@ def test_the_panel_is_worked_by_keyboard(ran: Ran) -> None:
 
 
 def test_the_panel_finds_the_next_difference(ran: Ran) -> None:
-    """The button, and the key n inside the panel."""
+    """The button and the key n inside the panel both go to the next difference."""
     panel = ran.area(PANEL).locator(".mhnb-panel")
     panel.get_by_role("radio", name="Tabs").click()
     panel.get_by_role("tab", name="rank 0").click()
     panel.get_by_title("next difference (n)").click()
     assert panel.get_by_role("tab", name="rank 2").get_attribute("aria-selected") == "true"
-    # Else it may come while the fold is looked at.
+    # Otherwise it may arrive while the fold is shown.
     panel.get_by_role("tabpanel").get_by_text("loss 0.731").wait_for()
     panel.get_by_role("radio", name="Fold").click()
     ran.page.page.keyboard.press("n")
@@ -194,7 +194,7 @@ def test_the_panel_finds_the_next_difference(ran: Ran) -> None:
 
 
 def test_the_panel_filters_and_searches(ran: Ran) -> None:
-    """Some ranks; then words, counted and marked. Keys typed there do not reach Lab."""
+    """The panel filters ranks, then counts and marks search hits. Keys typed there do not reach JupyterLab."""
     cells = ran.page.page.locator(".jp-Notebook .jp-Cell").count()
     panel = ran.area(PANEL).locator(".mhnb-panel")
     panel.get_by_role("radio", name="Grid").click()
@@ -211,7 +211,7 @@ def test_the_panel_filters_and_searches(ran: Ran) -> None:
 
 
 def test_copy_takes_what_a_rank_said(ran: Ran) -> None:
-    """What the open tab shows, and of no other rank, is on the clipboard."""
+    """Copy puts the text of the open tab on the clipboard, and nothing of another rank."""
     page, panel = ran.page.page, ran.area(PANEL).locator(".mhnb-panel")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     panel.get_by_role("radio", name="Tabs").click()
@@ -223,7 +223,7 @@ def test_copy_takes_what_a_rank_said(ran: Ran) -> None:
 
 
 def test_a_formula_of_a_rank_is_typeset(ran: Ran) -> None:
-    """By Lab's own typesetter, each rank's, also where the output took a live view's place."""
+    """JupyterLab typesets each rank's formula, also if the output replaced a live view."""
     formulas = ran.area(FORMULAS).locator("mjx-container:visible")
     formulas.nth(3).wait_for(timeout=60_000)
     assert formulas.count() == 4
@@ -234,22 +234,22 @@ def test_a_formula_of_a_rank_is_typeset(ran: Ran) -> None:
     ("source", "size", "count"), [(PICTURES, (40, 20), 2), (DRAWINGS, (40, 30), 1)], ids=["png", "svg"]
 )
 def test_a_picture_of_a_rank_is_drawn(ran: Ran, source: str, size: tuple[int, int], count: int) -> None:
-    """In its own size, and equal ones once."""
+    """A picture is drawn in its own size, and equal ones once."""
     sizes = "all => all.map(e => [e.naturalWidth, e.naturalHeight])"
-    # One that was drawn anew has no size before it is decoded.
+    # A picture that was just redrawn has no size before it is decoded.
     wait_until(
         lambda: ran.area(source).locator("img:visible").evaluate_all(sizes) == [list(size)] * count, "they are drawn"
     )
 
 
 def test_html_of_a_rank_is_drawn(ran: Ran) -> None:
-    """As HTML, every rank's."""
+    """HTML is drawn as HTML, for every rank."""
     cells = ran.area(DRAWINGS).locator("td:has(i)")
     assert set(cells.evaluate_all("all => all.map(e => e.textContent)")) == {f"of rank {rank}" for rank in range(4)}
 
 
 def test_a_widget_of_a_rank_says_why_it_is_text(ran: Ran) -> None:
-    """No broken widget: its text, and one line why, once for all ranks."""
+    """A widget is shown as its text with one line about the reason, once for all ranks, and not as a broken widget."""
     text = ran.area(WIDGET).inner_text()
     assert text.count("IntSlider(value=3)") == 1
     assert text.count("a widget made on a rank lives there") == 1
@@ -257,7 +257,7 @@ def test_a_widget_of_a_rank_says_why_it_is_text(ran: Ran) -> None:
 
 
 def test_bars_of_the_ranks_are_one_line_of_text(ran: Ran) -> None:
-    """`tqdm.auto` draws text there, and four bars are one."""
+    """`tqdm.auto` draws text on ranks, and four bars are shown as one line."""
     text = ran.area(BARS).inner_text()
     assert text.count("train: 100 %") == text.count("train") == 1
     assert "3: 20/20" in text
@@ -265,7 +265,7 @@ def test_bars_of_the_ranks_are_one_line_of_text(ran: Ran) -> None:
 
 
 def test_high_contrast_leaves_a_second_cue(ran: Ran) -> None:
-    """Where the system takes every colour away, borders, signs, underlines and weight still tell what colours told."""
+    """Where the system removes all colours, borders, signs, underlines and weight still carry their meaning."""
     page, panel = ran.page.page, ran.area(PANEL).locator(".mhnb-panel")
     panel.get_by_role("radio", name="Tabs").click()
     style = "(e, name) => getComputedStyle(e)[name]"
@@ -291,14 +291,14 @@ def test_high_contrast_leaves_a_second_cue(ran: Ran) -> None:
 
 
 def test_reduced_motion_stops_what_moves(ran: Ran) -> None:
-    """Nothing moves in our outputs for whoever asked for that, whatever a style sheet of the page says."""
+    """Nothing moves in mhnb's outputs for users who asked for reduced motion, even if a style sheet of the page animates."""
     page = ran.page.page
     page.evaluate("""() => { const sheet = document.createElement('style'); sheet.id = 'moving';
       sheet.textContent = '@keyframes m { to { opacity: .5 } } .mhnb-panel button { animation: m 9s infinite }';
       document.head.append(sheet) }""")
     moving = "document.querySelector('.mhnb-panel').getAnimations({subtree: true}).length"
     try:
-        # Waited for: what a style sheet says counts from a later frame on.
+        # The test waits, because a style sheet takes effect in a later frame.
         page.wait_for_function(f"{moving} > 0")
         page.emulate_media(reduced_motion="reduce")
         page.wait_for_function(f"{moving} === 0")
@@ -319,7 +319,7 @@ def test_nothing_is_hard_to_read(ran: Ran, theme: str) -> None:
 
 
 def test_a_button_interrupts_a_cell_that_blocks(ran: Ran) -> None:
-    """The stop button is not needed; the cell ends as interrupted, and the strip was there."""
+    """The Interrupt button ends a blocked cell without the stop button, and the list of ranks was shown."""
     index = SOURCES.index(BLOCKED)
     ran.page.begin_cell(index)
     area = ran.page.cell(index).locator(".jp-Cell-outputArea")
@@ -336,21 +336,21 @@ def test_a_button_interrupts_a_cell_that_blocks(ran: Ran) -> None:
 
 @pytest.fixture
 def running(ran: Ran, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The live view of a cell that blocks. Its draft, which the widget hides, says the same."""
+    """The live view of a cell that blocks. The widget hides its draft, which has the same text."""
     ran.page.begin_cell(SOURCES.index(request.param))
     area = ran.area(request.param).locator(".mhnb-panel")
     try:
         area.get_by_role("button", name="Show all").wait_for(timeout=60_000)
         yield area
     finally:
-        # The page is shared: a cell that goes on would fail all the others.
+        # The page is shared, so a cell that keeps running would fail all other tests.
         area.get_by_role("button", name="Interrupt").click()
         ran.page.wait_idle(limit_s=60)
 
 
 @pytest.mark.parametrize("running", [BLOCKED], indirect=True)
 def test_show_all_shows_each_rank_while_a_cell_blocks(running: Any) -> None:
-    """What was folded comes apart by a click, and folds again by another."""
+    """A click on Show all unfolds the output per rank, and another click folds it again."""
     running.get_by_text("it begins at place ‹rank›").wait_for(timeout=60_000)
     assert running.get_by_text("it begins at place 3").count() == 0
     button = running.get_by_role("button", name="Show all")
@@ -364,7 +364,7 @@ def test_show_all_shows_each_rank_while_a_cell_blocks(running: Any) -> None:
 
 @pytest.mark.parametrize("running", [BLOCKING[1]], indirect=True)
 def test_tabs_are_tabs_while_the_cell_runs(running: Any) -> None:
-    """One rank is seen at a time, the keyboard changes which, and folding takes the tabs away."""
+    """Tabs show one rank at a time, the keyboard selects it, and Show all removes the tabs."""
     tab = running.get_by_role("tab", name="rank 3")
     tab.wait_for(timeout=60_000)
     shown = running.get_by_role("tabpanel")
@@ -381,7 +381,7 @@ def test_tabs_are_tabs_while_the_cell_runs(running: Any) -> None:
 
 @pytest.mark.parametrize("running", [BLOCKING[2]], indirect=True)
 def test_a_grid_is_a_grid_while_the_cell_runs(running: Any) -> None:
-    """Cards stand beside one another."""
+    """The cards of a grid are side by side."""
     cards = running.locator(".mhnb-card")
     cards.nth(3).wait_for(timeout=60_000)
     assert [card.inner_text().splitlines()[-1] for card in cards.all()] == [f"it begins at place {r}" for r in range(4)]
@@ -398,14 +398,14 @@ def _readable(page: LabPage) -> None:
 
 
 def test_reopened_without_a_kernel(ran: Ran) -> None:
-    """Every rank's words are there, and no broken widget but the panel's."""
+    """Without a kernel every rank's output is there, and no widget is broken except the panel's."""
     with ran.lab.page(ran.browser) as page:
         page.open(ran.saved.name, kernel=False)
         _readable(page)
 
 
 def test_reopened_where_it_is_not_trusted(ran: Ran, tmp_path: Path) -> None:
-    """Somebody else's JupyterLab takes styles, names and scripts away, and the words stay."""
+    """A JupyterLab that does not trust the file removes styles, names and scripts, and all text stays."""
     shutil.copy(ran.saved, tmp_path / "theirs.ipynb")
     with Lab(tmp_path) as lab, lab.page(ran.browser) as page:
         page.open("theirs.ipynb", kernel=False)
@@ -413,7 +413,7 @@ def test_reopened_where_it_is_not_trusted(ran: Ran, tmp_path: Path) -> None:
 
 
 def test_pictures(ran: Ran, tmp_path: Path) -> None:
-    """Each output can be taken as a picture, for whoever looks at them."""
+    """Each output can be saved as a picture for inspection."""
     for index in range(1, ENDING):
         ran.page.screenshot(tmp_path / f"{index}.png", cell=index)
     wait_until(lambda: len(list(tmp_path.glob("*.png"))) == ENDING - 1, "pictures are written")

@@ -1,4 +1,4 @@
-"""Shardings in a real JupyterLab: the explorer's controls, the card's sliders and keys, the table's headings."""
+"""Shardings in a real JupyterLab: the controls of the explorer, sliders and keys of a layout, and headings of a table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DisplayableTree(tuple(LayoutRow(name, mhnb.layout((size, 8), {"data": 8}, "P('da
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
-    """A notebook with an explorer, a card and a table, all run."""
+    """A notebook with an explorer, a layout and a table, all run."""
     root = tmp_path_factory.mktemp("lab")
     empty: dict[str, object] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
     cells = [{**empty, "id": f"cell-{at}", "source": source} for at, source in enumerate((PLAN, CARD, TABLE))]
@@ -47,13 +47,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
 
 
 def type_into(field: Locator, text: str) -> None:
-    """Replace a field's text, as a user does who then presses Enter."""
+    """Replace a field's text and press Enter, as a user does."""
     field.fill(text)
     field.press("Enter")
 
 
 def wait_for(page: LabPage, text: str) -> None:
-    """Wait until the explorer says so."""
+    """Wait until the explorer shows the text."""
     area = page.cell(0).locator(".jp-Cell-outputArea")
     try:
         area.get_by_text(text).first.wait_for(timeout=60_000)
@@ -62,9 +62,9 @@ def wait_for(page: LabPage, text: str) -> None:
 
 
 def test_the_explorer_answers_each_change(page: LabPage) -> None:
-    """A spec that cannot be is refused beside its array in JAX's words; mended, it is drawn; a program shows its collectives.
+    """The explorer answers each change of its fields, and the last answer is in the stored notebook.
 
-    The last answer is in the stored notebook.
+    An invalid spec is refused beside its array in JAX's words and drawn once it is fixed; a program shows its collectives.
     """
     wait_for(page, "plan · 4 hosts × 2 devices · mesh (data 4, model 2) on 8 of 8")
     row = page.cell(0).locator(".mhnb-plan .widget-vbox .widget-hbox").first
@@ -87,7 +87,7 @@ def test_the_explorer_answers_each_change(page: LabPage) -> None:
 
 
 def test_a_slider_shows_another_place(page: LabPage) -> None:
-    """Arrow keys move the slider and Lab leaves them to it; one pane is open at a time."""
+    """Arrow keys move the slider and JupyterLab does not intercept them; one pane is open at a time."""
     output = page.outputs(1)
     panes, slider = output.locator("details.pane"), output.locator("input[type=range]")
     assert panes.count() == 4
@@ -100,7 +100,7 @@ def test_a_slider_shows_another_place(page: LabPage) -> None:
 
 
 def test_the_keyboard_reaches_a_tile_and_its_words(page: LabPage) -> None:
-    """A tile takes the focus and shows index range, bytes and owners."""
+    """A tile can get the focus and then shows its index range, bytes and owners."""
     panes = page.outputs(1).locator("details.pane")
     opened = next(pane for pane in panes.all() if pane.get_attribute("open") is not None)
     tile = opened.locator("td[tabindex]").first
@@ -111,7 +111,7 @@ def test_the_keyboard_reaches_a_tile_and_its_words(page: LabPage) -> None:
 
 
 def test_a_heading_sorts_the_table(page: LabPage) -> None:
-    """By a number as a number, by a click and by Enter, and back."""
+    """A click or Enter on a heading sorts numbers as numbers; another one reverses the order."""
     output = page.outputs(2)
 
     def paths() -> list[str]:

@@ -1,4 +1,4 @@
-"""The stored HTML in a real browser: tabs switch without a script, and colours stand out in both themes."""
+"""The stored HTML in a real browser: tabs switch without a script, and colours have contrast in both themes."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def page(browser: Browser) -> Page:
-    """An empty page without scripts, as strict as a viewer of notebooks can be."""
+    """An empty page without scripts, as in the strictest notebook viewers."""
     return browser.new_page(java_script_enabled=False)
 
 
 def test_a_click_changes_the_tab(page: Page) -> None:
-    """One tab is open at a time, on one row of tabs, and two cells do not disturb each other."""
+    """One tab is open at a time in a single row of tabs, and two cells do not affect each other."""
     first, second = (format_cell_html(TWO, view="tabs", uid=uid) for uid in ("mhnb-a", "mhnb-b"))
     page.set_content(f"<div id='a'>{first}</div><div id='b'>{second}</div>")
     page.locator("#a summary").nth(2).click()
@@ -66,7 +66,7 @@ def test_a_click_changes_the_tab(page: Page) -> None:
 
 
 def test_without_its_style_sheet_the_tabs_are_a_list(page: Page) -> None:
-    """An untrusted notebook loses <style> and name: the blocks open one by one."""
+    """In an untrusted notebook without <style> and name the tabs become a list whose blocks open one by one."""
     html = format_cell_html(TWO, view="tabs", uid="mhnb-a")
     head, _, tail = html.partition("<style>")
     page.set_content(head + tail.partition("</style>")[2].replace(' name="mhnb-a"', ""))
@@ -75,7 +75,7 @@ def test_without_its_style_sheet_the_tabs_are_a_list(page: Page) -> None:
 
 
 def test_one_long_word_pushes_nothing_out_of_sight(page: Page) -> None:
-    """In a narrow window the column behind it is read without scrolling, and the row has no more lines than the word needs."""
+    """In a narrow window the column after a long word is readable without scrolling, and its row stays low."""
     rows = (
         VarTableRow("x", "Array", (8, 8), "f32", "P('data')", 32),
         VarTableRow("words", "x" * 60, differs="missing on ranks 0-1,3"),
@@ -89,14 +89,14 @@ def test_one_long_word_pushes_nothing_out_of_sight(page: Page) -> None:
 
 
 def _untrusted(html: str) -> str:
-    """What an untrusted notebook leaves of it: no style sheet, no handlers, no names, no focus; inputs are dead."""
+    """Return the HTML as an untrusted notebook shows it: no style sheet, handlers, names or focus; inputs are disabled."""
     kept = re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)
     kept = re.sub(r' (?:on\w+|name|role|tabindex|aria-[\w-]+|data-[\w-]+)="[^"]*"', "", kept)
     return kept.replace("<input", "<input disabled")
 
 
 def test_an_untrusted_layout_is_read_place_by_place(page: Page) -> None:
-    """Each place of a leading dim opens by a click; colours, ranges, devices and hosts are there."""
+    """Each slice along a leading dim opens by a click and shows its colours, ranges, devices and hosts."""
     layout = Layout.of((8, 4, 6), {"data": 4, "model": 2}, "P('data', None, 'model')", devices_per_host=2)
     page.set_content(_untrusted(format_layout_html(layout, name="x", uid="mhnb-a")))
     panes = page.locator(".pane")
@@ -110,7 +110,7 @@ def test_an_untrusted_layout_is_read_place_by_place(page: Page) -> None:
 
 @pytest.mark.parametrize("theme", ["#ffffff", "#111111"])
 def test_a_tile_is_read_in_both_themes(page: Page, theme: str) -> None:
-    """A tile takes no text colour of its own: over its tint the theme's own stands out by 4.5 to 1 and more."""
+    """A tile sets no text colour, and the theme's own has a contrast of at least 4.5 to 1 over the tile's tint."""
     ink = "#111111" if theme == "#ffffff" else "#ffffff"
     layout = Layout.of((8, 8), {"data": 8}, "P('data')", devices_per_host=1)
     page.set_content(f'<body style="background:{theme};color:{ink}">{format_layout_html(layout)}</body>')
@@ -124,7 +124,7 @@ def test_a_tile_is_read_in_both_themes(page: Page, theme: str) -> None:
 
 
 def test_an_error_is_read_in_a_dark_editor(page: Page) -> None:
-    """VS Code has none of JupyterLab's variables; on its dark ground the red is another."""
+    """VS Code lacks JupyterLab's variables, so on its dark background the error uses another red."""
     page.set_content(f'<body class="vscode-dark" style="background:#1f1f1f;color:#ccc">{OUTPUTS["error"]}</body>')
     letters = _rgb(page.locator(".mhnb-bad").first.evaluate("e => getComputedStyle(e).color"))
     assert _contrast([31, 31, 31], letters[:3]) >= 4.5
@@ -135,7 +135,7 @@ def _rgb(text: str) -> list[float]:
 
 
 def _contrast(one: list[float], other: list[float]) -> float:
-    """Contrast as WCAG 2 defines it."""
+    """Return the contrast as WCAG 2 defines it."""
 
     def luminance(color: list[float]) -> float:
         linear = [c / 3294.6 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]
@@ -148,7 +148,7 @@ def _contrast(one: list[float], other: list[float]) -> float:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_an_exported_page_is_accessible(browser: Browser, name: str, theme: str) -> None:
-    """axe finds no fault in any output of a page that nbconvert wrote, in either theme."""
+    """axe finds no fault in any output of a page exported by nbconvert, in either theme."""
     import nbformat
     from nbconvert import HTMLExporter
 
@@ -156,7 +156,7 @@ def test_an_exported_page_is_accessible(browser: Browser, name: str, theme: str)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=[output])])
     html, _ = HTMLExporter(template_name="lab", theme=theme).from_notebook_node(notebook)
     page = browser.new_page()
-    # The page would load its mathematics from the network.
+    # The page would load MathJax from the network.
     page.route("**/*", lambda route: route.abort())
     page.set_content(html, wait_until="commit")
     page.wait_for_selector(".mhnb", state="attached")
@@ -186,7 +186,7 @@ PANEL = """async (source) => {
 
 
 def test_a_late_answer_leaves_the_fold_alone(browser: Browser) -> None:
-    """What was asked for tabs or a grid may come when the fold is shown again: what is open there, and the focus, stay."""
+    """An answer for tabs or a grid that arrives after the return to the fold changes neither open blocks nor the focus."""
     page = browser.new_page()
     page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
     page.get_by_role("radio", name="Grid").click()
@@ -201,7 +201,7 @@ def test_a_late_answer_leaves_the_fold_alone(browser: Browser) -> None:
 
 
 def test_the_panel_opens_the_tab_of_the_odd_one_until_somebody_picks_one(browser: Browser) -> None:
-    """Also of the next results; a tab that was picked stays."""
+    """The tab of the differing rank opens, also for later results, until the user selects a tab, which then stays."""
     page = browser.new_page()
     page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
     page.get_by_role("radio", name="Tabs").click()
@@ -216,7 +216,7 @@ def test_the_panel_opens_the_tab_of_the_odd_one_until_somebody_picks_one(browser
 
 
 def test_a_filter_of_ranks_shows_cards_and_says_so(browser: Browser) -> None:
-    """Fold is of all ranks; where none is left there are words."""
+    """A filter of ranks switches from fold to cards, because the fold has all ranks; without a match there is a message."""
     page = browser.new_page()
     page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
     pressed, ranks = page.get_by_role("radio", checked=True), page.get_by_label("ranks, like 0,2-3")
@@ -237,7 +237,7 @@ def test_a_filter_of_ranks_shows_cards_and_says_so(browser: Browser) -> None:
 
 
 def test_a_panel_over_a_running_cell_notices_that_the_kernel_is_gone(browser: Browser) -> None:
-    """Its clock would stand still without a word; a cell that has ended says nothing more, and nothing is missed."""
+    """A panel over a running cell reports a silent kernel, because its clock stops; over a finished cell it does not."""
     page = browser.new_page()
     page.clock.install()
     page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())

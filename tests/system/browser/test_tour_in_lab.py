@@ -1,6 +1,6 @@
-"""The tour in a real JupyterLab: what a user sees while it runs, and what is left in the file.
+"""The tour in a real JupyterLab: what a user sees while it runs, and what the file contains afterwards.
 
-The tour runs once for this module, with one cell added that lasts a while.
+The tour runs once for this module, with one cell added that takes a while.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The tour after Run All: the live page, and what was saved."""
+    """The tour after Run All: the live page and the saved file."""
 
     browser: Browser
     lab: Lab
@@ -45,13 +45,13 @@ class Ran:
     saved: Path
 
     def index(self, text: str) -> int:
-        """The position of the code cell that contains the text."""
+        """Return the position of the code cell that contains the text."""
         cells = json.loads(self.saved.read_text())["cells"]
         return next(i for i, c in enumerate(cells) if c["cell_type"] == "code" and text in "".join(c["source"]))
 
 
 def with_long_cell(notebook: dict[str, Any]) -> dict[str, Any]:
-    """The tour with a cell that lasts, before the last code cell, which stops the cluster."""
+    """Return the tour with a long cell before the last code cell, which stops the cluster."""
     last = max(i for i, cell in enumerate(notebook["cells"]) if cell["cell_type"] == "code")
     cell: dict[str, Any] = {
         "cell_type": "code",
@@ -78,12 +78,12 @@ def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 
 def named_by_rank(words: str) -> list[str]:
-    """What the tour's cells print with each rank's own number in it."""
+    """Return what the tour's cells print with each rank's own number."""
     return [f"{words} {rank}" for rank in RANKS]
 
 
 def test_every_rank_is_visible(ran: Ran) -> None:
-    """What each of the four ranks printed can be seen under the cell that lists the devices."""
+    """The output of each of the four ranks is readable below the cell that lists the devices."""
     seen = ran.page.readable(ran.index("jax.local_devices()"))
     assert [words for words in named_by_rank("process index") if f"{words} of 4" not in seen] == []
 
@@ -97,7 +97,7 @@ def test_equal_answers_are_right_everywhere(ran: Ran) -> None:
 
 
 def test_the_layout_and_the_collectives_are_drawn(ran: Ran) -> None:
-    """Each device with its host, and one all-reduce with what it puts in and what leaves the host."""
+    """The layout shows each device with its host, and the report shows one all-reduce with its bytes in and across hosts."""
     card = ran.page.cell(ran.index("%mhjax layout x")).locator(".jp-Cell-outputArea").inner_text()
     assert [word for word in ("0:0", "3:1", "host0", "host3", "32 B a device") if word not in card] == []
     report = ran.page.cell(ran.index("%mhjax collectives add(x)")).locator(".jp-Cell-outputArea").inner_text()
@@ -105,7 +105,7 @@ def test_the_layout_and_the_collectives_are_drawn(ran: Ran) -> None:
 
 
 def test_the_failing_rank_is_named_without_a_click(ran: Ran) -> None:
-    """The cell that raises on rank 2 alone says so where it stands."""
+    """The cell that raises only on rank 2 names the rank and the error without a click."""
     seen = ran.page.cell(ran.index("reshape(7, -1)")).locator(".jp-Cell-outputArea").inner_text()
     assert "rank 2" in seen
     assert "ValueError" in seen
@@ -118,7 +118,7 @@ def test_a_widget_was_open_while_the_long_cell_ran(ran: Ran) -> None:
 
 
 def messages_of_cell(heard: list[Heard], text: str) -> list[Heard]:
-    """What was heard between a cell's execute_input and its idle."""
+    """Return the messages from a cell's execute_input to its idle."""
     first = next(i for i, m in enumerate(heard) if m.msg_type == "execute_input" and text in m.content["code"])
     same = [i for i, m in enumerate(heard) if m.parent_id == heard[first].parent_id]
     idle = next(i for i in same if heard[i].content.get("execution_state") == "idle")
@@ -126,7 +126,7 @@ def messages_of_cell(heard: list[Heard], text: str) -> list[Heard]:
 
 
 def test_no_widget_is_in_the_saved_file(ran: Ran) -> None:
-    """The saved notebook holds no widget view and no widget state, and every rank's text."""
+    """The saved notebook has every rank's text, and no widget view or widget state."""
     text = ran.saved.read_text()
     assert WIDGET not in text
     assert "widgets" not in json.loads(text)["metadata"]
@@ -134,7 +134,7 @@ def test_no_widget_is_in_the_saved_file(ran: Ran) -> None:
 
 
 def assert_readable(page: LabPage, ran: Ran) -> None:
-    """What a reader of the saved file must find, whoever he is."""
+    """Check what every reader of the saved file must find."""
     seen = page.readable(ran.index("jax.local_devices()")) + page.readable(ran.index("long cell on rank"))
     wanted = named_by_rank("process index") + named_by_rank("long cell on rank")
     assert [words for words in wanted if words not in seen] == []
@@ -152,7 +152,7 @@ def test_reopened_without_a_kernel(ran: Ran) -> None:
 
 
 def test_reopened_where_it_is_not_trusted(ran: Ran, tmp_path: Path) -> None:
-    """The saved tour, opened by somebody else's JupyterLab, which does not trust it, shows every rank's output."""
+    """The saved tour, opened in another JupyterLab that does not trust it, shows every rank's output."""
     shutil.copy(ran.saved, tmp_path / "theirs.ipynb")
     with Lab(tmp_path) as lab, lab.page(ran.browser) as page:
         page.open("theirs.ipynb", kernel=False)
@@ -160,7 +160,7 @@ def test_reopened_where_it_is_not_trusted(ran: Ran, tmp_path: Path) -> None:
 
 
 def test_picture_of_a_cell(ran: Ran, tmp_path: Path) -> None:
-    """A screenshot of a cell of the running tour is a real picture; MHNB_WRITE_PICTURES=1 keeps it for the README."""
+    """A screenshot of a cell of the running tour is a real picture; MHNB_WRITE_PICTURES=1 saves it for the README."""
     from PIL import Image
 
     picture = PICTURE if os.environ.get("MHNB_WRITE_PICTURES") == "1" else tmp_path / "cell.png"
