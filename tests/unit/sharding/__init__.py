@@ -1,1 +1,1 @@
-"""The sharding wing, with texts of real compiled programs."""
+"""Tests of `mhnb.sharding`, with texts of real compiled programs."""

@@ -1,6 +1,6 @@
-"""What JAX says of random shardings, beside what the sharding wing says. Run as a program with eight fake devices.
+"""Compare `mhnb.sharding` with JAX on random shardings. This program needs eight fake devices.
 
-The suite starts it in a process of its own: its own process has had its devices counted already.
+The suite runs it in a separate process, because the suite's own process has already fixed its number of devices.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ EXAMPLES = settings(max_examples=300, deadline=None, database=None)
 
 
 def mesh_of(mesh: MeshShape, kind: str) -> Mesh:
-    """The same mesh of JAX's."""
+    """Return the same mesh as a JAX mesh."""
     devices = np.array([jax.devices()[ref.ordinal] for ref in mesh.devices]).reshape(mesh.sizes)
     return Mesh(devices, mesh.names, axis_types=(getattr(AxisType, kind),) * len(mesh.names))
 
 
 def spec_of(spec: Spec) -> PartitionSpec:
-    """The same spec of JAX's, also one that no mesh has."""
+    """Return the same spec as a JAX spec, even if it fits no mesh."""
     words: dict[str, Any] = {"unreduced": set(spec.unreduced)} if spec.unreduced else {}
     return PartitionSpec(*(entry or None for entry in spec.dims), **words)
 
 
 def boxes_of(sharding: Any, shape: tuple[int, ...]) -> dict[DeviceRef, Box]:
-    """What JAX says each device holds."""
+    """Return the box that JAX assigns to each device."""
     return {
         DeviceRef(0, jax.devices().index(device)): tuple(
             part.indices(size)[:2] for part, size in zip(index, shape, strict=True)
@@ -56,10 +56,10 @@ def boxes_of(sharding: Any, shape: tuple[int, ...]) -> dict[DeviceRef, Box]:
 @EXAMPLES
 @given(cases(), KINDS)
 def check_boxes(case: Case, kind: str) -> None:
-    """Every device of a mesh, any order and any part of the devices, gets the box that JAX gives it."""
+    """Every device of a mesh, over any devices in any order, gets the box that JAX assigns to it."""
     mesh, spec, shape = case
     ours = Layout.of(shape, mesh, spec)
-    # JAX draws no map where a sum is still to be made; the boxes are those without it.
+    # JAX has no map for partial sums, so the boxes are compared without them.
     reduced = spec_of(Spec(spec.dims))
     assert ours.boxes == boxes_of(NamedSharding(mesh_of(mesh, kind), reduced), shape)
     whole = NamedSharding(mesh_of(mesh, "Explicit"), spec_of(spec))
@@ -72,7 +72,7 @@ def check_boxes(case: Case, kind: str) -> None:
 @EXAMPLES
 @given(cases(even=False))
 def check_refusals(case: Case) -> None:
-    """A shape that JAX refuses is refused, with JAX's reason in its own words; one that it takes is taken."""
+    """A shape that JAX refuses is refused with JAX's reason in its words, and a shape that JAX accepts is accepted."""
     mesh, spec, shape = case
     try:
         NamedSharding(mesh_of(mesh, "Explicit"), spec_of(spec)).shard_shape(shape)
@@ -91,7 +91,7 @@ def _refused(spec: Spec, mesh: MeshShape, shape: tuple[int, ...], said: str) -> 
 
 
 def check_words() -> None:
-    """An unknown axis, one used twice, and a spec that is too long are refused in JAX's words too."""
+    """An unknown axis, an axis used twice and a spec that is too long are refused in JAX's words too."""
     mesh = MeshShape.row_major({"a": 4, "b": 2})
     for spec, shape in ((["z"], (8,)), (["a", "a"], (8, 8)), ([("a", "b"), "b"], (8, 8)), (["a", None], (8,))):
         try:
@@ -105,14 +105,14 @@ def check_words() -> None:
 @EXAMPLES
 @given(meshes(), KINDS)
 def check_meshes(mesh: MeshShape, kind: str) -> None:
-    """A mesh of JAX's is read as it stands; an abstract one is laid over hosts row by row."""
+    """A JAX mesh is read as it is; an abstract mesh is assigned to hosts row by row."""
     assert read_mesh(mesh_of(mesh, kind)) == mesh
     abstract = AbstractMesh(mesh.sizes, mesh.names)
     assert read_mesh(abstract, devices_per_host=2) == MeshShape.row_major(dict(mesh.axes), devices_per_host=2)
 
 
 def check_arrays() -> None:
-    """Real arrays: sharded by any kind of sharding, unreduced, of every kind of element; what is read is what lies there."""
+    """The layouts of real arrays match: any kind of sharding, unreduced or not, and any kind of element."""
     mesh = mesh_of(MeshShape.row_major({"a": 4, "b": 2}), "Explicit")
     rows = jax.device_put(np.zeros((8, 6), "f4"), NamedSharding(mesh, PartitionSpec("a")))
     inner = jax.device_put(np.ones((8, 4), "f4"), NamedSharding(mesh, PartitionSpec(None, "b")))
@@ -130,7 +130,7 @@ def check_arrays() -> None:
 
 
 def check_public() -> None:
-    """The public functions take JAX's own meshes, specs, dtypes and arrays, also abstract ones and such as do not exist."""
+    """The public functions accept JAX's own meshes, specs, dtypes and arrays, also abstract arrays and shapes without data."""
     grid = MeshShape.row_major({"a": 4, "b": 2})
     mesh, spec = mesh_of(grid, "Auto"), PartitionSpec("a", None)
     drawn = mhnb.layout((8, 6), mesh, spec, dtype=jax.numpy.bfloat16)

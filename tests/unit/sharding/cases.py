@@ -18,7 +18,7 @@ AXES = ("a", "b", "c", "d")
 
 @st.composite
 def meshes(draw: st.DrawFn, *, devices: int = 8) -> MeshShape:
-    """A mesh over any of so many devices, in any order of them."""
+    """A mesh over some of the given number of devices, in any order."""
     sizes: list[int] = []
     for _ in range(draw(st.integers(1, len(AXES)))):
         sizes.append(draw(st.sampled_from([n for n in (1, 2, 3, 4, 8) if n * prod(sizes) <= devices])))
@@ -28,7 +28,7 @@ def meshes(draw: st.DrawFn, *, devices: int = 8) -> MeshShape:
 
 @st.composite
 def specs(draw: st.DrawFn, mesh: MeshShape, ndim: int) -> Spec:
-    """A spec that names each axis of the mesh once at most."""
+    """A spec that names each axis of the mesh at most once."""
     free = list(draw(st.permutations(mesh.names)))
     dims: list[tuple[str, ...]] = []
     for _ in range(draw(st.integers(0, ndim))):
@@ -41,7 +41,7 @@ def specs(draw: st.DrawFn, mesh: MeshShape, ndim: int) -> Spec:
 
 @st.composite
 def cases(draw: st.DrawFn, *, devices: int = 8, even: bool = True) -> Case:
-    """A mesh, a spec, and a shape of 0 to 6 dims that it divides, or any shape."""
+    """A mesh, a spec, and a shape of 0 to 6 dims that the spec divides evenly, or any shape if `even` is false."""
     mesh = draw(meshes(devices=devices))
     ndim = draw(st.integers(0, 6))
     spec = draw(specs(mesh, ndim))

@@ -1,7 +1,7 @@
-"""The programs whose compiled texts are recorded: small, with sizes that a reader can work out in the head.
+"""The programs whose compiled texts are recorded. They are small, and a reader can compute their sizes by hand.
 
-`python -m tests.unit.sharding.record` compiles them. They run in a process with 8 devices, or are compiled for 8 that are not
-there; the mesh is (data 4, model 2), two devices a host.
+`python -m tests.unit.sharding.record` compiles them. They run in a process with 8 devices, or are compiled for 8 that do not
+exist; the mesh is (data 4, model 2), two devices per host.
 """
 # mypy: allow-untyped-defs
 
@@ -46,7 +46,7 @@ def data_parallel(w):
 
 
 def tensor_parallel(w):
-    """The hidden layer is cut over model: one all-reduce of the result."""
+    """The hidden layer is split over model: one all-reduce of the result."""
 
     def mlp(x, up, down):
         hidden = jnp.tanh(x @ up)
@@ -58,7 +58,7 @@ def tensor_parallel(w):
 
 
 def pipeline(w):
-    """Four stages along data; what a stage makes goes to the next one, seven times."""
+    """Four stages along data; the output of a stage goes to the next one, seven times."""
 
     def run(x):
         def tick(_, x):
@@ -70,7 +70,7 @@ def pipeline(w):
 
 
 def expert_parallel(w):
-    """Each of four experts has its device along data; tokens go to their expert and back."""
+    """Each of four experts has its device along data; tokens are sent to their expert and back."""
 
     def route(tokens):
         at_expert = lax.all_to_all(tokens, "data", 0, 0, tiled=True)
@@ -80,7 +80,7 @@ def expert_parallel(w):
 
 
 def sharded_parameters(w):
-    """Parameters lie in pieces along data: gathered for use, the gradient summed and scattered."""
+    """Parameters are sharded along data: gathered for use, and the gradient is summed and scattered."""
 
     def step(x, piece):
         weight = lax.all_gather(piece, "data", tiled=True)
@@ -115,7 +115,7 @@ def several_at_once(w):
 
 
 def loops(w):
-    """A scan in a scan, a loop of unknown length, and a branch."""
+    """A scan inside a scan, a loop of unknown length, and a branch."""
 
     def run(x):
         def inner(x, _):
@@ -133,7 +133,7 @@ def loops(w):
 
 
 def part_of_axis(w):
-    """Groups that are no axis of the mesh."""
+    """Groups that are not an axis of the mesh."""
     mesh = w.make((8,), ("x",))
 
     def run(x):
@@ -153,7 +153,7 @@ def middle_axis(w):
 
 
 def reshard(w):
-    """Auto axes: what is constrained in two ways must move; bf16, which CPU sends as f32."""
+    """Auto axes: data with two different constraints must move; bf16, which CPU sends as f32."""
 
     def run(x):
         x = lax.with_sharding_constraint(jnp.sin(x), NamedSharding(w.mesh, P("data", "model")))
@@ -164,7 +164,7 @@ def reshard(w):
 
 
 def explicit_axes(w):
-    """Explicit axes: the types say where everything is."""
+    """Explicit axes: the types state every sharding."""
     mesh = w.make((4, 2), ("data", "model"), AxisType.Explicit)
 
     def run(x, y):
@@ -196,7 +196,7 @@ def other_order(w):
 
 
 def at_entry(w):
-    """A shard_map that wants one of its arguments otherwise than it lies."""
+    """A shard_map that needs one of its arguments in another sharding than it has."""
 
     def run(x, y):
         return jnp.sin(x) + y

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     if not on_tpu:
         from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found,unused-ignore]
 
-        # What no compiler here writes of itself: XLA's own parser checks it, and its printer writes it.
+        # Spellings that no compiler here produces itself: XLA's own parser checks them, and its printer writes them.
         printed = hlo_module_from_text((HERE / "spellings.hlo").read_text(encoding="utf-8")).to_string()
         (HERE / "texts" / f"spellings.xla.jax-{jax.__version__}.hlo").write_text(printed, encoding="utf-8")
     return 0

@@ -1,4 +1,4 @@
-"""JAX is the oracle: what it says of random shardings, the sharding wing says too."""
+"""`mhnb.sharding` agrees with JAX on random shardings."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 
 
 def cells(box: Box) -> set[tuple[int, ...]]:
-    """The elements of a box."""
+    """Return the elements of a box."""
     return set(product(*(range(start, stop) for start, stop in box)))
 
 
 @st.composite
 def shapes_and_boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Box]]:
-    """A shape, and any boxes within it."""
+    """A shape and any boxes within it."""
     shape = draw(shapes)
     ranges = [
         st.tuples(st.integers(0, size), st.integers(0, size)).map(lambda pair: (min(pair), max(pair))) for size in shape
@@ -29,7 +29,7 @@ def shapes_and_boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Box]]:
 
 @given(shapes_and_boxes())
 def test_a_hole_is_in_no_box(case: tuple[tuple[int, ...], list[Box]]) -> None:
-    """What is called a hole holds elements, and no box has any of them."""
+    """A reported hole contains elements, and no box contains any of them."""
     shape, boxes = case
     hole = find_uncovered(shape, boxes)
     if hole is not None:
@@ -39,7 +39,7 @@ def test_a_hole_is_in_no_box(case: tuple[tuple[int, ...], list[Box]]) -> None:
 
 @given(shapes_and_boxes())
 def test_no_hole_means_all_is_covered(case: tuple[tuple[int, ...], list[Box]]) -> None:
-    """Where no hole is found, every element is in some box."""
+    """If no hole is found, every element is in some box."""
     shape, boxes = case
     if find_uncovered(shape, boxes) is None:
         assert cells(full_box(shape)) == set().union(*map(cells, boxes)) | (
@@ -49,7 +49,7 @@ def test_no_hole_means_all_is_covered(case: tuple[tuple[int, ...], list[Box]]) -
 
 @given(shapes, st.sampled_from([1, 2, 8]), st.integers(1, 200))
 def test_pieces_are_the_array_in_memory_order(shape: tuple[int, ...], itemsize: int, limit: int) -> None:
-    """Pieces follow one another without gap from the first byte to the last, and each holds its box's bytes."""
+    """Pieces follow one another without a gap from the first byte to the last, and each has the bytes of its box."""
     pieces = list(split_shape(shape, itemsize, limit))
     edges = [0, *(piece.stop for piece in pieces)]
     assert [piece.start for piece in pieces] == edges[:-1]
@@ -59,7 +59,7 @@ def test_pieces_are_the_array_in_memory_order(shape: tuple[int, ...], itemsize: 
 
 @given(shapes, st.sampled_from([1, 2, 8]), st.integers(1, 200))
 def test_a_piece_is_one_run_of_memory(shape: tuple[int, ...], itemsize: int, limit: int) -> None:
-    """The elements of a piece, in row-major order, are those that its bytes hold."""
+    """The elements of a piece, in row-major order, are the elements at its bytes."""
     order = sorted(cells(full_box(shape)))
     for piece in split_shape(shape, itemsize, limit):
         assert order[piece.start // itemsize : piece.stop // itemsize] == sorted(cells(piece.box))
@@ -73,5 +73,5 @@ def test_pieces_keep_the_limit(shape: tuple[int, ...], itemsize: int, limit: int
 
 
 def test_pieces_of_a_long_row_are_cut_within_it() -> None:
-    """A row larger than the limit is cut along the next dim."""
+    """A row larger than the limit is split along the next dim."""
     assert [box_shape(piece.box) for piece in split_shape((2, 5), 4, 12)] == [(1, 3), (1, 2), (1, 3), (1, 2)]

@@ -1,4 +1,4 @@
-"""Mesh axes found from groups: the axes that the groups were made of come back, whatever the order of the devices."""
+"""Mesh axes are recovered from replica groups, for any order of the devices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOUND: dict[str, list[tuple[str, ...]]] = {
 @pytest.mark.parametrize("kind", CPU)
 @pytest.mark.parametrize("program", FOUND)
 def test_axes_of_recorded_programs(program: str, kind: str) -> None:
-    """The names are those that the program was written with, though XLA's text may have made-up ones or none."""
+    """The found names are those in the program, although XLA's text may have generated names or none."""
     meshes = parse_meshes(lowered(program, kind))
     assert [find_axes(one.groups, meshes) for one in read(program, kind)] == [
         GroupAxes(axes) for axes in FOUND[program]
@@ -39,7 +39,7 @@ def test_axes_of_recorded_programs(program: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CPU)
 def test_a_part_of_an_axis_is_said_to_be_one(kind: str) -> None:
-    """Groups chosen by hand are no axis."""
+    """Groups chosen by hand do not span whole axes."""
     (one,) = read("part_of_axis", kind)
     assert find_axes(one.groups, parse_meshes(lowered("part_of_axis", kind))) == GroupAxes(
         ("x",), spans_whole_axes=False
@@ -51,7 +51,7 @@ def test_a_part_of_an_axis_is_said_to_be_one(kind: str) -> None:
     data=st.data(),
 )
 def test_axes_come_back(sizes: list[int], data: st.DataObject) -> None:
-    """Groups along any axes of any mesh over any order of devices: exactly those axes, in the mesh's order."""
+    """For groups along any axes of any mesh, in any order of devices, exactly those axes are found, in the mesh's order."""
     count, axes = prod(sizes), range(len(sizes))
     chosen = data.draw(st.sets(st.sampled_from(axes)))
     order = data.draw(st.permutations(range(count)))
@@ -65,7 +65,7 @@ def test_axes_come_back(sizes: list[int], data: st.DataObject) -> None:
 
 @given(st.permutations(range(8)))
 def test_groups_that_are_no_axes_are_never_said_to_be(order: list[int]) -> None:
-    """Any two groups of four: whole axes only where they are the mesh's own rows or columns."""
+    """Two groups of four devices span whole axes only if they are the mesh's own rows or columns."""
     groups = (tuple(order[:4]), tuple(order[4:]))
     mesh = NamedMesh(("data", "model"), (4, 2))
     is_data = {frozenset(group) for group in groups} == {frozenset((0, 2, 4, 6)), frozenset((1, 3, 5, 7))}
@@ -74,18 +74,18 @@ def test_groups_that_are_no_axes_are_never_said_to_be(order: list[int]) -> None:
 
 
 def test_no_mesh_names_nothing() -> None:
-    """Where no mesh is known, or none holds the devices, there are no axes."""
+    """Without a known mesh that has the devices, no axes are found."""
     assert find_axes(((0, 1),), []) == GroupAxes((), spans_whole_axes=False)
     assert find_axes(((0, 9),), [NamedMesh(("x",), (4,))]) == GroupAxes((), spans_whole_axes=False)
 
 
 def test_nothing_moves_alone() -> None:
-    """Groups of one run along no axis."""
+    """Groups of one device span no axis."""
     assert find_axes(((0,), (1,)), [NamedMesh(("x",), (2,))]) == GroupAxes()
 
 
 def test_meshes_of_a_lowered_module() -> None:
-    """Names, sizes and the order of devices; an empty mesh has no axes; the same mesh twice is one."""
+    """Names, sizes and device order are parsed; an empty mesh has no axes, and equal meshes are returned once."""
     text = """
   sdy.mesh @empty_mesh = <[]> loc(#loc)
   sdy.mesh @maximal_mesh = <[], device_ids=[0]>

@@ -1,4 +1,4 @@
-"""The collectives of real compiled programs, against what their authors can work out by hand."""
+"""The collectives of real compiled programs, compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ EVERY = (tuple(range(8)),)
 BY_MODEL = ((0, 2, 4, 6, 1, 3, 5, 7),)
 
 Row = tuple[str, int, tuple[tuple[int, ...], ...], int]
-"""op, bytes that a device puts in, groups, runs."""
+"""Operation, bytes that each device contributes, groups, number of runs."""
 
 WORKED_OUT: dict[str, list[Row]] = {
-    # The gradients of b[64] and w[128,64], in one.
+    # The gradients of b[64] and w[128,64] in one operation.
     "data_parallel": [("all-reduce", 4 * 64 + 4 * 128 * 64, DATA, 1)],
     # Each device has 128/4 rows of the result, 64 wide.
     "tensor_parallel": [("all-reduce", 4 * 32 * 64, MODEL, 1)],
@@ -28,7 +28,7 @@ WORKED_OUT: dict[str, list[Row]] = {
     "pipeline": [("collective-permute", 4 * 16 * 32, DATA, 7)],
     # The same, to the experts and back.
     "expert_parallel": [("all-to-all", 4 * 16 * 32, DATA, 1)] * 2,
-    # 64/4 rows of the weight in, and a whole gradient of it.
+    # 64/4 rows of the weight contributed, and a whole gradient of it.
     "sharded_parameters": [("all-gather", 4 * 16 * 64, DATA, 1), ("reduce-scatter", 4 * 64 * 64, DATA, 1)],
     "rings": [
         ("all-reduce", 4 * 16, MODEL, 1),
@@ -49,9 +49,9 @@ WORKED_OUT: dict[str, list[Row]] = {
         ("all-reduce", 4 * 16, ((0, 1, 4, 5), (2, 3, 6, 7)), 1),
     ],
     "explicit_axes": [("all-reduce", 4 * 16 * 64, MODEL, 1), ("all-to-all", 4 * 16 * 64, DATA, 1)],
-    # 64/4 rows, 64/2 columns in; then 64/4 rows. f32 on CPU for the program's bf16.
+    # 64/4 rows and 64/2 columns contributed; then 64/4 rows. f32 on CPU for the program's bf16.
     "reshard": [("all-gather", 4 * 16 * 32, MODEL, 1), ("all-to-all", 4 * 16 * 64, DATA, 1)],
-    # 64/4 rows, 32/2 columns of it on each device.
+    # Each device has 64/4 rows and 32/2 columns of it.
     "at_entry": [("all-gather", 4 * 16 * 16, MODEL, 1)],
     "other_order": [("all-reduce", 4 * 32, DATA, 1), ("all-gather", 4 * 32, MODEL, 1)],
     "two_meshes": [
@@ -63,25 +63,25 @@ WORKED_OUT: dict[str, list[Row]] = {
 
 
 def rows_of(collectives: tuple[HloCollective, ...]) -> list[Row]:
-    """What is worked out."""
+    """Return the values that are computed by hand."""
     return [(one.op, one.nbytes, one.groups, one.times) for one in collectives]
 
 
 @pytest.mark.parametrize("kind", CPU)
 @pytest.mark.parametrize("program", WORKED_OUT)
 def test_what_is_worked_out_by_hand(program: str, kind: str) -> None:
-    """Operation, bytes, groups and runs of each recorded program are those of the reckoning, in both versions of JAX."""
+    """Operation, bytes, groups and runs of each recorded program equal the computed ones, in both versions of JAX."""
     assert rows_of(read(program, kind)) == WORKED_OUT[program]
 
 
 def test_each_recorded_program_is_worked_out() -> None:
-    """No recorded text goes unread; what XLA for TPU makes is told in tests of its own."""
+    """Every recorded text has expected values. The results of XLA for TPU have their own tests."""
     recorded = {place.name.partition(".")[0] for place in FOLDER.glob("*.cpu.*.hlo")}
     assert recorded == set(WORKED_OUT)
 
 
 def test_both_versions_spell_differently() -> None:
-    """The recorded texts hold every spelling that the compilers write: what is read alike is not written alike."""
+    """The recorded texts contain every spelling that the compilers write, although all are parsed to the same values."""
     texts = [place.read_text(encoding="utf-8") for place in FOLDER.glob("*.hlo")]
     for spelling in (
         r"replica_groups=\{\{\d",
@@ -100,7 +100,7 @@ def test_both_versions_spell_differently() -> None:
 
 @pytest.mark.parametrize("kind", [*CPU, *TPU])
 def test_pairs_go_round(kind: str) -> None:
-    """The pipeline's pairs keep their direction: stage to stage, for both places along model."""
+    """The pipeline's pairs keep their direction from stage to stage, for both positions along model."""
     (permute,) = read("pipeline", kind)
     assert set(permute.pairs) == {(0, 2), (2, 4), (4, 6), (1, 3), (3, 5), (5, 7)}
     assert permute.nbytes == 4 * 16 * 32
@@ -108,7 +108,7 @@ def test_pairs_go_round(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CPU)
 def test_loops_and_branches(kind: str) -> None:
-    """Nested scans multiply; a while loop's length is not known; a branch may not be taken."""
+    """The lengths of nested scans multiply, a while loop's length is unknown, and a branch is conditional."""
     permute, inner, loop, branch = read("loops", kind)
     assert [(one.times, one.has_unknown_loop, one.is_conditional) for one in (permute, inner, loop, branch)] == [
         (15, False, False),
@@ -119,7 +119,7 @@ def test_loops_and_branches(kind: str) -> None:
 
 
 def test_a_loop_without_a_count_is_unknown() -> None:
-    """XLA for TPU does not state the pipeline's seven turns: they are not guessed."""
+    """XLA for TPU does not state the pipeline's seven iterations, and they are not guessed."""
     (permute,) = read("pipeline", TPU[0])
     assert permute.has_unknown_loop
     assert permute.is_async
@@ -137,7 +137,7 @@ def test_a_loop_without_a_count_is_unknown() -> None:
     ],
 )
 def test_the_line_that_wants_it(program: str, place: int, code: str, kind: str) -> None:
-    """The source is the line of the program that stands in the table of stack frames."""
+    """The source is the line of the program from the table of stack frames."""
     source = read(program, kind)[place].source
     assert source is not None
     assert (source.file, source.line) == ("tests/unit/sharding/programs.py", line_of(code))
@@ -145,7 +145,7 @@ def test_the_line_that_wants_it(program: str, place: int, code: str, kind: str) 
 
 
 def test_source_lines_of_older_texts() -> None:
-    """Before the tables, file and line stood in the metadata themselves."""
+    """In older texts without the tables the source is read from the metadata."""
     metadata = 'metadata={op_name="jit(f)/psum" source_file="/data/model.py" source_line=18}'
     (one,) = parse_collectives(module(f"all-reduce(%p), replica_groups={{}}, to_apply=%add, {metadata}"))
     assert one.source is not None
@@ -154,20 +154,20 @@ def test_source_lines_of_older_texts() -> None:
 
 
 def test_no_metadata_is_no_line() -> None:
-    """What the compiler does not say is None."""
+    """Without metadata the source is None and the operation's name is empty."""
     (one,) = parse_collectives(module("all-reduce(%p), replica_groups={}, to_apply=%add"))
     assert (one.source, one.op_name) == (None, "")
 
 
 def test_a_cell_is_named_as_one() -> None:
-    """A line of a notebook's cell."""
+    """A source line in a notebook cell is named by cell and line."""
     metadata = 'metadata={source_file="<cell 12>" source_line=3}'
     (one,) = parse_collectives(module(f"all-reduce(%p), replica_groups={{}}, to_apply=%add, {metadata}"))
     assert str(one.source) == "cell 12, line 3"
 
 
 def test_xla_for_tpu_overlaps() -> None:
-    """A gather that is written out in three fusions is one; bf16 stays bf16; all three collectives are there."""
+    """A gather that XLA splits into three fusions is one collective, bf16 stays bf16, and all three collectives are found."""
     rows = read("overlapped", TPU[0])
     assert rows_of(rows) == [
         ("all-gather", 2 * 2048 * 256, DATA, 1),
@@ -181,21 +181,21 @@ def test_xla_for_tpu_overlaps() -> None:
 
 @pytest.mark.parametrize("kind", CPU)
 def test_cpu_widens_16_bit_floats(kind: str) -> None:
-    """What is bf16 in the program and f32 in CPU's text is marked; what is f32 in the program is not."""
+    """Values that are bf16 in the program and f32 in CPU's text are marked as widened; those that are f32 in both are not."""
     assert all(one.is_widened for one in read("reshard", kind))
     assert not any(one.is_widened for one in read("rings", kind))
     assert not any(one.is_widened for one in read("explicit_axes", kind))
 
 
 def test_widened_reducer() -> None:
-    """XLA names the reducer of a widened all-reduce."""
+    """An all-reduce is widened if its reducer has XLA's name for that."""
     text = module("all-reduce(%p), replica_groups={}, to_apply=%add_promoted").replace("%add (", "%add_promoted (")
     assert parse_collectives(text)[0].is_widened
 
 
 @pytest.mark.parametrize("kind", ["xla.jax-0.10.2", "xla.jax-0.12.0.1"])
 def test_every_form_that_xla_prints(kind: str) -> None:
-    """Async pairs in all their forms, send and recv, ragged, broadcast: each is read once."""
+    """All forms of async pairs, send and recv, ragged and broadcast are each read once."""
     rows = read("spellings", kind)
     assert {(one.op, one.is_async, one.nbytes, sum(shape.nbytes for shape in one.results)) for one in rows[7:]} == {
         ("all-reduce", True, 32, 32),
@@ -236,7 +236,7 @@ ENTRY %main (p: f32[8]) -> f32[8] {{
 
 
 def module(operation: str, shape: str = "f32[8]{0}") -> str:
-    """A small program with one operation."""
+    """Return a small program with one operation."""
     return TEMPLATE.format(operation=operation, shape=shape)
 
 
@@ -262,33 +262,33 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("text", UNKNOWN.values(), ids=UNKNOWN.keys())
 def test_what_is_not_known_is_refused(text: str) -> None:
-    """Each is an error of its own that names what is not known; nothing is left out or guessed."""
+    """Each unknown form raises an error that names it; nothing is skipped or guessed."""
     with pytest.raises(UnknownForm) as caught:
         parse_collectives(text)
     assert caught.value.form
 
 
 def test_host_transfers_are_no_collectives() -> None:
-    """A send to the host goes to no other device."""
+    """A send to the host is not a collective, because it reaches no other device."""
     text = module("send(%p, %p), channel_id=1, is_host_transfer=true", "(f32[8]{0}, u32[], token[])")
     assert parse_collectives(text) == ()
 
 
 def test_words_in_strings_are_no_operations() -> None:
-    """A name or a backend's remark may hold the name of a collective."""
+    """A name or a backend's remark that contains the name of a collective is not an operation."""
     text = module('negate(%p), metadata={op_name="jit(f)/ all-reduce(x), replica_groups={{0}}"}')
     assert parse_collectives(text) == ()
 
 
 @pytest.mark.parametrize("text", ["", "module @jit_f {}", "HloModule f\n"])
 def test_another_text_is_refused(text: str) -> None:
-    """What is no compiled program is said to be none."""
+    """A text that is not a compiled program is refused."""
     with pytest.raises(HloError, match="not the text of a"):
         parse_collectives(text)
 
 
 def test_a_computation_called_twice_counts_twice() -> None:
-    """Two calls, one of them in a loop of three turns: four runs."""
+    """Two calls, one of them in a loop of three iterations, are four runs."""
     body = """
 %work (x: f32[8]) -> f32[8] {
   %x = f32[8]{0} parameter(0)
@@ -317,7 +317,7 @@ ENTRY"""
 
 
 def test_the_halves_of_an_async_pair_are_one() -> None:
-    """Older texts name the computation at the start and at the end: it runs once."""
+    """In older texts the start and the end both name the computation, but it counts once."""
     wrapped = """
 %wrapped (x: f32[8]) -> f32[8] {
   %x = f32[8]{0} parameter(0)
@@ -332,7 +332,7 @@ ENTRY"""
 
 
 def test_a_loop_of_no_turns_runs_nothing() -> None:
-    """It is called, no times: that is no unknown form."""
+    """A computation in a loop without iterations has zero runs and is not an unknown form."""
     body = """
 %body (x: f32[8]) -> f32[8] {
   %x = f32[8]{0} parameter(0)
@@ -346,6 +346,6 @@ ENTRY"""
 
 
 def test_texts_name_the_version_they_come_from() -> None:
-    """A recorded text is of a known JAX."""
+    """The name of each recorded text contains a JAX version."""
     for place in FOLDER.iterdir():
         assert re.fullmatch(r"\w+\.(cpu|tpu|xla)\.jax-\d+\.\d+\.[\d.]+\.(hlo|mlir)", Path(place).name)

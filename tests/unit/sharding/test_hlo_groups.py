@@ -1,4 +1,4 @@
-"""Replica groups: every spelling of XLA's, the same groups from each, and a loud error for any other."""
+"""Replica groups: all spellings of XLA give the same groups, and any other spelling is an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KNOWN = {
 
 @pytest.mark.parametrize(("text", "groups"), KNOWN.items(), ids=KNOWN.keys())
 def test_a_spelling(text: str, groups: tuple[tuple[int, ...], ...]) -> None:
-    """Each spelling means these groups, also with attributes after it."""
+    """Each spelling has these groups, also with attributes after it."""
     assert parse_groups(text, 8) == groups
     assert parse_groups(f"{text}, use_global_device_ids=true, to_apply=%add", 8) == groups
 
@@ -60,7 +60,7 @@ def test_a_spelling(text: str, groups: tuple[tuple[int, ...], ...]) -> None:
     ],
 )
 def test_any_other_spelling_is_refused(text: str) -> None:
-    """Nothing is guessed; the error holds the text."""
+    """An unknown spelling is not guessed, and the error contains the text."""
     with pytest.raises(UnknownForm) as caught:
         parse_groups(text, 8)
     assert isinstance(caught.value, HloError)
@@ -73,7 +73,7 @@ meshes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 @given(sizes=meshes, data=st.data())
 def test_spellings_of_the_same_groups_agree(sizes: list[int], data: st.DataObject) -> None:
-    """Groups along some axes of a mesh: numpy's own transposition says which; list, iota and mesh axes all give them."""
+    """For groups along some axes of a mesh the list, iota and mesh spellings all give the groups of numpy's transpose."""
     count, axes = prod(sizes), list(range(len(sizes)))
     chosen = data.draw(st.permutations(axes).flatmap(lambda order: st.integers(0, len(order)).map(lambda n: order[:n])))
     rest = [axis for axis in axes if axis not in chosen]
@@ -92,7 +92,7 @@ def test_spellings_of_the_same_groups_agree(sizes: list[int], data: st.DataObjec
 
 @given(size=st.sampled_from([4, 8, 12, 16]), data=st.data())
 def test_a_part_of_an_axis_is_that_part(size: int, data: st.DataObject) -> None:
-    """`'a':(before)size` is the middle one of three axes that a is cut into."""
+    """`'a':(before)size` is the middle one of three axes into which a is split."""
     before = data.draw(st.sampled_from([n for n in range(1, size + 1) if size % n == 0]))
     part = data.draw(st.sampled_from([n for n in range(1, size // before + 1) if size // before % n == 0]))
     expected = np.arange(2 * size).reshape(before, part, -1, 2).transpose(0, 2, 3, 1).reshape(-1, part)
@@ -102,14 +102,14 @@ def test_a_part_of_an_axis_is_that_part(size: int, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_device_ids_of_a_transposed_mesh(order: tuple[int, ...]) -> None:
-    """`device_ids=([dims]T(order))` puts numbers into the mesh as numpy's transpose does."""
+    """`device_ids=([dims]T(order))` places device numbers in the mesh as numpy's transpose does."""
     ids = np.arange(24).reshape(2, 3, 4).transpose(order).reshape(4, 6)
     text = f"mesh['a'=4,'b'=6], device_ids=([2,3,4]T({','.join(map(str, order))})) {{'a'}}"
     assert parse_groups(text, 24) == tuple(map(tuple, ids.T.tolist()))
 
 
 def test_pairs() -> None:
-    """Pairs keep their direction; anything else is refused."""
+    """Pairs keep their direction, and any other text is refused."""
     assert parse_pairs("{{0,2},{2,4},{4,0}}, metadata={}") == ((0, 2), (2, 4), (4, 0))
     assert parse_pairs("{}") == ()
     for text in ("", "{{0,1,2}}", "[2,2]<=[4]"):

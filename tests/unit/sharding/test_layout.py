@@ -1,4 +1,4 @@
-"""Layouts, specs, meshes and trees as values: costs, owners, refusals."""
+"""Layouts, specs, meshes and trees as values: costs, owners and refused input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRID = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
 
 @given(cases(even=False))
 def test_boxes_cover_the_array_once(case: Case) -> None:
-    """Even or not: the distinct boxes are disjoint, cover all, and no device holds more than it is charged for."""
+    """The distinct boxes are disjoint and cover the array, and no device holds more than its stated bytes, even if uneven."""
     mesh, spec, shape = case
     layout = Layout.of(shape, mesh, spec, uneven=True)
     boxes = [box for box in layout.owners_by_box if box_size(box)]
@@ -36,7 +36,7 @@ def test_boxes_cover_the_array_once(case: Case) -> None:
 
 @given(cases(even=False), st.sampled_from(["float32", "bfloat16", "bool"]))
 def test_a_tree_travels(case: Case, dtype: str) -> None:
-    """What is written for JSON is read back equal."""
+    """A tree that is encoded for JSON is decoded to an equal one."""
     mesh, spec, shape = case
     layout = Layout.of(shape, mesh, spec, dtype=dtype, uneven=True)
     placed = Layout(shape, layout.dtype, placed=tuple(layout.boxes.items()))
@@ -46,7 +46,7 @@ def test_a_tree_travels(case: Case, dtype: str) -> None:
 
 
 def test_meshes_of_a_tree_stay_apart() -> None:
-    """Arrays on two meshes travel with their own, and one that many share is sent once."""
+    """Arrays on two meshes keep their own mesh, and a mesh that several arrays share is sent once."""
     other = MeshShape.row_major({"all": 8})
     rows = [
         LayoutRow(f"w{at}", Layout.of((8,), mesh, f"P('{mesh.names[0]}')"))
@@ -58,7 +58,7 @@ def test_meshes_of_a_tree_stay_apart() -> None:
 
 
 def test_owners_hold_all_of_a_box() -> None:
-    """Whole boxes by their replicas; a smaller box by everyone whose own contains it."""
+    """The owners of a box are all devices whose own box equals or contains it."""
     layout = Layout.of((8, 6), GRID, "P('data')")
     assert layout.owners(((2, 4), (0, 6))) == (DeviceRef(1, 0), DeviceRef(1, 1))
     assert layout.owners(((3, 4), (2, 3))) == (DeviceRef(1, 0), DeviceRef(1, 1))
@@ -75,7 +75,7 @@ def test_owners_hold_all_of_a_box() -> None:
     ],
 )
 def test_costs_by_hand(spec: str, per_device: int, waste: int, replication: float) -> None:
-    """f32[8,8] on 4 x 2: bytes a device, bytes beyond the array itself, replication."""
+    """Bytes per device, bytes beyond the array itself, and replication of f32[8,8] on 4 x 2 are correct."""
     layout = Layout.of((8, 8), GRID, spec)
     assert (layout.nbytes_per_device, layout.nbytes_waste, layout.replication) == (per_device, waste, replication)
 
@@ -92,7 +92,7 @@ def test_costs_by_hand(spec: str, per_device: int, waste: int, replication: floa
 def test_an_illegal_spec_is_refused(
     kind: type[ShardingError], shape: tuple[int, ...], spec: str, parts: dict[str, Any], text: str
 ) -> None:
-    """Each has its class, names the thing and the next step, and survives pickling."""
+    """Each error has its class, names the problem and the next step, and survives pickling."""
     with pytest.raises(kind, match=text) as refused:
         Layout.of(shape, GRID, spec)
     assert refused.value.parts | parts == refused.value.parts
@@ -112,31 +112,31 @@ def test_an_illegal_spec_is_refused(
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused(read: Any, value: Any) -> None:
-    """Every input that makes no sense is named in an error of ours."""
+    """Every input that cannot be parsed raises InvalidRequest."""
     with pytest.raises(InvalidRequest):
         read(value)
 
 
 @pytest.mark.parametrize("text", ["P()", "P('data')", "P(None, ('data', 'model'))", "P('data', unreduced={'model'})"])
 def test_a_spec_is_read_as_written(text: str) -> None:
-    """Writing what was read gives the same text."""
+    """A parsed spec is formatted as the same text."""
     assert str(parse_spec(text)) == text
 
 
 def test_unconstrained_has_no_layout() -> None:
-    """A dim left to the compiler cannot be drawn."""
+    """A spec that leaves a dim to the compiler has no layout and is refused."""
     with pytest.raises(ShardingError, match="leaves a dim to the compiler"):
         parse_spec([type("Free", (), {"__repr__": lambda _: "UNCONSTRAINED"})()])
 
 
 def test_an_axis_that_crosses_hosts_is_known() -> None:
-    """By ranks, or by the labels of hosts that have several ranks."""
+    """The hosts of an axis are counted by rank, or by label if a host has several ranks."""
     assert [axis.hosts for axis in find_axis_reach(GRID)] == [4, 1]
     assert [axis.hosts for axis in find_axis_reach(GRID, {0: "a", 1: "a", 2: "b", 3: "b"})] == [2, 1]
 
 
 def test_a_chatty_axis_across_hosts_is_warned_of() -> None:
-    """The model axis is to stay inside; where it does, and for data, nothing is said."""
+    """A model axis that crosses hosts gives a warning; a model axis inside a host and a data axis do not."""
     assert warn_cross_host_axes(find_axis_reach(GRID)) == ()
     (warning,) = warn_cross_host_axes(find_axis_reach(MeshShape.row_major({"model": 4, "data": 2}, devices_per_host=2)))
     assert "'model' (4) crosses hosts" in warning
@@ -144,12 +144,12 @@ def test_a_chatty_axis_across_hosts_is_warned_of() -> None:
 
 
 def tree(**specs: tuple[tuple[int, ...], str]) -> LayoutTree:
-    """A tree of arrays on the grid."""
+    """Return a tree of arrays on the grid."""
     return LayoutTree(tuple(LayoutRow(name, Layout.of(shape, GRID, spec)) for name, (shape, spec) in specs.items()))
 
 
 def test_the_matrix_that_fell_back_stands_out() -> None:
-    """A replicated matrix as large as its sharded neighbours is marked, a bias is not, nor anything where all is replicated."""
+    """A replicated matrix as large as its sharded neighbours is marked; a bias, and a fully replicated tree, are not."""
     sharded = ((1024, 4096), "P('data', 'model')")
     params = tree(w1=sharded, w2=sharded, lost=((4096, 1024), "P()"), bias=((1024,), "P()"))
     assert params.fallen_back == {"lost"}
@@ -157,7 +157,7 @@ def test_the_matrix_that_fell_back_stands_out() -> None:
 
 
 def test_the_table_as_csv() -> None:
-    """One row a leaf with sizes in bytes; what is no array says what it is."""
+    """The CSV has one row per leaf with sizes in bytes; for a leaf that is not an array it has the description."""
     params = LayoutTree((*tree(w=((8, 6), "P('data')")).rows, LayoutRow("['n, m']", None, "int 3")))
     rows = list(csv.reader(io.StringIO(params.to_csv())))
     assert rows[0][:4] == ["path", "shape", "dtype", "spec"]
@@ -166,6 +166,6 @@ def test_the_table_as_csv() -> None:
 
 
 def test_errors_belong_to_the_tree() -> None:
-    """A sharding error is one of ours and a ValueError."""
+    """A ShardingError is an MhnbError and a ValueError."""
     assert issubclass(ShardingError, MhnbError)
     assert issubclass(ShardingError, ValueError)

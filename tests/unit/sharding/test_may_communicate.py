@@ -1,4 +1,4 @@
-"""Which operations of optimised HLO reach other devices; of a custom call that nobody knows one must believe it."""
+"""Which operations of optimised HLO reach other devices. An unknown custom call is assumed to do so."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALL = "  %c.1 = (f32[8,8]{0,1}, s32[]) custom-call(%x), custom_call_target="
     ],
 )
 def test_what_reaches_another_device_or_may(line: str) -> None:
-    """One such operation is enough, wherever it stands."""
+    """One operation that reaches, or may reach, another device is enough, at any position."""
     assert may_communicate(f'HloModule jit_f\n{CALL}"TopK"\n{line}\n')
 
 
@@ -60,7 +60,7 @@ def test_what_reaches_another_device_or_may(line: str) -> None:
     ],
 )
 def test_what_stays_on_its_device(target: str) -> None:
-    """A library's routine, and a callback into Python."""
+    """A library's routine and a callback into Python stay on their device."""
     assert not may_communicate(f'HloModule jit_f\n  %a.all-reduce.1 = f32[] add(%x, %y)\n{CALL}"{target}"\n')
 
 
@@ -72,5 +72,5 @@ def test_what_stays_on_its_device(target: str) -> None:
     ],
 )
 def test_kernels_that_their_compiler_calls_local_stay_on_their_device(line: str) -> None:
-    """Mosaic notes beside a kernel whether it communicates."""
+    """A Mosaic kernel is local if its own metadata says that it does not communicate."""
     assert not may_communicate(f"HloModule jit_f\n{line}\n")

@@ -1,4 +1,4 @@
-"""Which outputs of a lowered program are its arguments: only those that are nothing else."""
+"""Which outputs of a lowered program are unchanged arguments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CASES = {
 
 @pytest.mark.parametrize(("body", "passed"), CASES.values(), ids=CASES.keys())
 def test_outputs_that_are_arguments(body: str, passed: tuple[tuple[int, int], ...]) -> None:
-    """Of the main function, not of those after it."""
+    """Outputs of the main function that are arguments are found, and those of later functions are ignored."""
     after = "  func.func private @helper(%arg0: t) -> t {\n    return %arg0 : t\n  }"
     module = f"module @jit_f {{\n  func.func public @main(%arg0: t) -> t {{\n{body}\n  }}\n{after}\n}}"
     if body.strip() != "return":
@@ -40,5 +40,5 @@ def test_outputs_that_are_arguments(body: str, passed: tuple[tuple[int, int], ..
 
 
 def test_no_module_has_none() -> None:
-    """As of an executable that was serialised."""
+    """A text that is not a module, as of a serialised executable, has no such outputs."""
     assert find_passthrough_outputs("((ShapedArray(float32[8]),), 'jit(f)')") == ()

@@ -1,4 +1,4 @@
-"""Reports: rows joined, totals, estimates, and the way between the ranks and the notebook."""
+"""Reports: joined rows, totals, estimates, and the encoding between the ranks and the notebook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOSTS = {rank: f"host{rank}" for rank in range(4)}
 
 
 def program(name: str, kind: str) -> Program:
-    """A recorded program as a rank tells it."""
+    """Return a recorded program as a rank reports it."""
     module = lowered(name, kind)
     return Program(f"jit({name})", RANKS, kind[:3], read(name, kind), parse_meshes(module)).with_explanations(module)
 
@@ -25,14 +25,14 @@ def program(name: str, kind: str) -> Program:
 @pytest.mark.parametrize("kind", [*CPU, *TPU])
 @pytest.mark.parametrize("name", ["data_parallel", "pipeline", "reshard", "sharded_parameters"])
 def test_a_program_survives_the_way(name: str, kind: str) -> None:
-    """What a rank writes as JSON is read as the same program."""
+    """A program that a rank encodes as JSON is decoded to an equal one."""
     told = program(name, kind)
     assert program_from_wire(json.loads(json.dumps(program_to_wire(told)))) == told
 
 
 @pytest.mark.parametrize("kind", CPU)
 def test_equal_collectives_are_one_row(kind: str) -> None:
-    """The same operation twice on one line is one row that counts two; another line is another row."""
+    """The same operation twice on one line is one row with count 2, and another line is another row."""
     there, back = read("expert_parallel", kind)
     once = make_report(replace(program("expert_parallel", kind), why=()), HOSTS)
     assert [row.count for row in once.rows] == [1, 1]
@@ -43,7 +43,7 @@ def test_equal_collectives_are_one_row(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CPU)
 def test_totals_count_the_runs(kind: str) -> None:
-    """15 permutes of 64 bytes, 5 sums, a loop of unknown length once, a branch once."""
+    """Totals count 15 permutes of 64 bytes, 5 sums, a loop of unknown length once and a branch once."""
     report = make_report(program("loops", kind), HOSTS)
     assert report.nbytes_per_device == 64 * (15 + 5 + 1 + 1)
     assert report.nbytes_across_hosts == 64 * 15 + 0 + 48 + 48
@@ -53,7 +53,7 @@ def test_totals_count_the_runs(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CPU)
 def test_two_ranks_of_a_host_share_it(kind: str) -> None:
-    """What crosses depends on the hosts, not on the ranks: two hosts of two ranks each."""
+    """The bytes across hosts depend on the hosts and not on the ranks: here two hosts of two ranks each."""
     (row,) = make_report(program("data_parallel", kind), {0: "a", 1: "a", 2: "b", 3: "b"}).rows
     assert row.nbytes_across_hosts * 2 == row.nbytes_per_device
     (inside,) = make_report(program("data_parallel", kind), dict.fromkeys(range(4), "a")).rows
@@ -61,7 +61,7 @@ def test_two_ranks_of_a_host_share_it(kind: str) -> None:
 
 
 def test_only_cpu_inflates() -> None:
-    """What is widened on CPU is an estimate; the same text on another platform would be what it says."""
+    """Bytes widened on CPU are an estimate; on another platform the same text is exact."""
     told = program("reshard", CPU[0])
     assert all(row.is_estimate for row in make_report(told, HOSTS).rows)
     assert not any(row.is_estimate for row in make_report(replace(told, platform="gpu"), HOSTS).rows)
@@ -72,14 +72,14 @@ def test_only_cpu_inflates() -> None:
 
 
 def test_a_ragged_exchange_is_an_estimate() -> None:
-    """How much it moves is known at run time only."""
+    """A ragged exchange is an estimate, because its bytes are known only at run time."""
     ragged = HloCollective("ragged-all-to-all", "r", (HloShape("f32", (8,)),), (HloShape("f32", (8,)),), ((0, 1),))
     (row,) = make_report(Program("f", (0, 1), "tpu", (ragged,)), HOSTS).rows
     assert row.is_estimate
 
 
 def test_shapes_are_shown_short() -> None:
-    """Equal shapes once with their number."""
+    """Equal shapes are shown once with their number."""
     shapes = tuple(HloShape("f32", dims) for dims in ((2,), (2,), (4, 1)))
     (row,) = make_report(
         Program("f", (0, 1), "cpu", (HloCollective("all-to-all", "a", shapes, shapes, ((0, 1),)),)), HOSTS

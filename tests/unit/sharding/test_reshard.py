@@ -1,4 +1,4 @@
-"""Resharding: every device gets exactly what it lacks, from one that has it; checked element by element on random cases."""
+"""Resharding: each device receives exactly what it lacks from a device that has it, checked per element on random cases."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ HOSTS = st.sampled_from([{}, {0: "a", 1: "a", 2: "b", 3: "b"}])
 
 
 def elements(box: Box) -> set[tuple[int, ...]]:
-    """The elements of a box."""
+    """Return the elements of a box."""
     return set(product(*(range(start, stop) for start, stop in box)))
 
 
 @st.composite
 def reshards(draw: st.DrawFn) -> Reshard:
-    """Two specs of one small array, on one mesh or on two of the same devices, uneven too."""
+    """Two specs of one small array, on one mesh or on two of the same devices, also uneven."""
     shape = draw(st.lists(st.integers(0, 5), max_size=3).map(tuple))
     layouts = []
     for _ in range(2):
@@ -42,7 +42,7 @@ def reshards(draw: st.DrawFn) -> Reshard:
 
 @given(reshards())
 def test_each_device_gets_what_it_lacks(plan: Reshard) -> None:
-    """What a device held and what arrives are together its new box, and nothing arrives twice or from one that lacks it."""
+    """What a device held and what arrives are its new box; each element arrives once, from a device that has it."""
     had = {device: elements(box) for device, box in plan.before.boxes.items()}
     arrived: dict[DeviceRef, list[tuple[int, ...]]] = {device: [] for device in plan.after.boxes}
     for move in plan.moves():
@@ -58,7 +58,7 @@ def test_each_device_gets_what_it_lacks(plan: Reshard) -> None:
 
 @given(reshards())
 def test_the_sums_are_those_of_the_moves(plan: Reshard) -> None:
-    """Bytes moved, across hosts and kept are the moves' own; a piece crosses only where no device of the host has it."""
+    """The bytes moved, across hosts and kept are the sums of the moves; a piece crosses only if no device of the host has it."""
     moves = list(plan.moves())
     assert plan.nbytes_moved == sum(move.nbytes for move in moves)
     crossing = [move for move in moves if plan.host_of(move.source) != plan.host_of(move.target)]
@@ -67,20 +67,20 @@ def test_the_sums_are_those_of_the_moves(plan: Reshard) -> None:
 
 
 def test_a_hand_computed_gather() -> None:
-    """Rows of 48 B on four hosts of two: to have all, each device gets the three it lacks, all across hosts."""
+    """With rows of 48 B on four hosts of two devices, each device gathers the three rows it lacks, all across hosts."""
     mesh = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
     plan = plan_reshard(Layout.of((8, 6), mesh, "P('data')"), Layout.of((8, 6), mesh, "P()"))
     assert (plan.nbytes_moved, plan.nbytes_across_hosts, plan.nbytes_kept) == (8 * 144, 8 * 144, 8 * 48)
 
 
 def test_partial_sums_are_refused() -> None:
-    """To add up is a reduction and no move."""
+    """Partial sums are refused, because adding them up is a reduction and not a move."""
     mesh = MeshShape.row_major({"x": 2})
     with pytest.raises(InvalidRequest, match="holds partial sums"):
         plan_reshard(Layout.of((4,), mesh, "P(unreduced={'x'})"), Layout.of((4,), mesh, "P()"))
 
 
 def test_two_arrays_are_refused() -> None:
-    """Both layouts are of one array."""
+    """Layouts of two different arrays are refused."""
     with pytest.raises(InvalidRequest, match="two layouts of one array"):
         plan_reshard(Layout.of((4,), {"x": 2}, "P()"), Layout.of((8,), {"x": 2}, "P()"))

@@ -1,4 +1,4 @@
-"""Why a collective is there: what the lowered module states, and "not known" for what it does not."""
+"""Why a collective exists: what the lowered module states, and "not known" for the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def why(program: str, kind: str) -> list[Explanation]:
 
 @pytest.mark.parametrize("kind", CPU)
 def test_explicit_axes_state_both(kind: str) -> None:
-    """Types with shardings: the product's operands and result, and the reshard's before and after."""
+    """With explicit axes the types state the shardings: the product's operands and result, and the reshard's before and after."""
     product, reshard = why("explicit_axes", kind)
     assert (product.before, product.after) == (("P('data', 'model')", "P('model', None)"), "P('data', None)")
     assert (reshard.before, reshard.after) == (("P('data', None)",), "P(None, 'data')")
@@ -31,7 +31,7 @@ def test_explicit_axes_state_both(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [*CPU, *TPU])
 def test_constraints_state_both(kind: str) -> None:
-    """Between two constraints the sharding before and after is stated."""
+    """Between two constraints the shardings before and after are stated."""
     found = why("reshard", kind)[1]
     assert (found.before, found.after) == (("P('data', 'model')",), "P(None, 'data')")
     assert found.operation == "jit(run)/sharding_constraint"
@@ -39,7 +39,7 @@ def test_constraints_state_both(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CPU)
 def test_what_is_not_stated_is_not_known(kind: str) -> None:
-    """The hidden layer's sharding is the compiler's; the argument's and the result's are stated."""
+    """The hidden layer's sharding is the compiler's and not known; the argument's and the result's are stated."""
     (found,) = why("tensor_parallel", kind)
     assert (found.before, found.after) == ((None, "P('model', None)"), "P('data', None)")
     assert str(found).endswith(": not known, P('model', None) → P('data', None)")
@@ -49,7 +49,7 @@ def test_what_is_not_stated_is_not_known(kind: str) -> None:
 @pytest.mark.parametrize("kind", [*CPU, *TPU])
 @pytest.mark.parametrize("program", ["pipeline", "expert_parallel", "sharded_parameters"])
 def test_what_the_program_asks_for(program: str, kind: str) -> None:
-    """A collective that the program calls by name was not put in by the compiler, in a loop's function too."""
+    """A collective that the program calls by name is marked as written in the program, also in a loop's function."""
     for found in why(program, kind):
         assert found.written
         assert str(found).endswith(": written in the program")
@@ -57,12 +57,12 @@ def test_what_the_program_asks_for(program: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CPU)
 def test_written_in_loops_and_branches(kind: str) -> None:
-    """Also where the collective has a region of its own and stands in a function, a loop or a branch."""
+    """A collective with a region of its own in a function, a loop or a branch is marked as written in the program too."""
     assert all(found.written for found in why("loops", kind))
 
 
 def test_at_the_entry_of_a_shard_map() -> None:
-    """The one argument that does not lie as the shard_map wants it is what moves; jax 0.12 names the argument alone."""
+    """The argument whose sharding the shard_map changes is the one that moves; jax 0.12 names only the argument."""
     (found,) = why("at_entry", CPU[0])
     assert (found.operation, found.before, found.after) == (
         "jit(run)/shard_map",
@@ -74,7 +74,7 @@ def test_at_the_entry_of_a_shard_map() -> None:
 
 
 def test_two_arguments_that_move_are_not_told_apart() -> None:
-    """Which of them a collective is of is not stated."""
+    """If two arguments move, the module does not state which one a collective belongs to."""
     (one,) = read("at_entry", CPU[0])
     module = lowered("at_entry", CPU[0]).replace('<@mesh, [{"data"}, {}]>] out', "<@mesh, [{}, {}]>] out")
     assert module != lowered("at_entry", CPU[0])
@@ -82,7 +82,7 @@ def test_two_arguments_that_move_are_not_told_apart() -> None:
 
 
 def test_an_argument_that_is_gathered() -> None:
-    """The compiled text names the argument: its sharding is stated, what it becomes is not."""
+    """The compiled text names the gathered argument: its sharding is stated, but the one after the gather is not."""
     down, up, _ = why("overlapped", TPU[0])
     assert (down.operation, down.before, down.after) == ("down", ("P('model', 'data')",), None)
     assert (up.operation, up.before, up.after) == ("up", ("P('data', 'model')",), None)
@@ -90,7 +90,7 @@ def test_an_argument_that_is_gathered() -> None:
 
 
 def test_no_lowered_module_states_nothing() -> None:
-    """Operation and line come from the compiled text alone."""
+    """Without a lowered module only the operation and the line are known, from the compiled text."""
     one = HloCollective("all-gather", "g", (), (), (), op_name="jit(f)/mul", source=SourceLine("/a/model.py", 3))
     assert explain_collective(one, "") == Explanation("jit(f)/mul", SourceLine("/a/model.py", 3))
     assert str(explain_collective(one, "")) == "jit(f)/mul, model.py:3: not known → not known"
@@ -101,7 +101,7 @@ def test_no_lowered_module_states_nothing() -> None:
 
 @pytest.mark.parametrize("kind", [*CPU, *TPU])
 def test_the_operation_s_name_tells_what_was_asked_for(kind: str) -> None:
-    """Of a launched program there is no lowered module: a psum is a psum by its name; what else is not known."""
+    """Without a lowered module, as after a launch, a psum is recognised by its name, and other operations are not known."""
     for program in ("pipeline", "expert_parallel", "sharded_parameters"):
         assert all(explain_collective(one, "").written for one in read(program, kind))
     assert not any(explain_collective(one, "").written for one in read("reshard", kind))
@@ -113,7 +113,7 @@ def test_the_operation_s_name_tells_what_was_asked_for(kind: str) -> None:
 
 @pytest.mark.parametrize("value", ["%arg0", "%0"])
 def test_two_that_cannot_be_told_apart_are_not_known(value: str) -> None:
-    """The same operation twice on a line, side by side or one after the other: neither is chosen."""
+    """If the same operation is twice on a line, side by side or in sequence, neither is chosen."""
     text = """
 #loc1 = loc("model.py":3:1)
 #loc2 = loc("jit(f)/constraint"(#loc1))
@@ -137,12 +137,15 @@ def test_two_that_cannot_be_told_apart_are_not_known(value: str) -> None:
     ],
 )
 def test_specs(text: str, spec: str) -> None:
-    """Shardy's dimensions as JAX writes them."""
+    """Shardy's dimensions are formatted as JAX writes them."""
     assert format_shardy_spec(text) == spec
 
 
 def test_after_a_launch_the_module_is_not_there_and_that_is_said() -> None:
-    """Less is known than before it, and where more is to be had is named; what the program itself asks for is known anyway."""
+    """After a launch the explanation says that shardings are not kept and names `%mhjax collectives --why`.
+
+    A collective that is written in the program is recognised anyway.
+    """
     left = Explanation("jit(f)/mul", SourceLine("/a/model.py", 3), is_kept=False)
     assert str(left) == (
         "jit(f)/mul, model.py:3: the stated shardings are not kept after a launch; "

@@ -1,4 +1,4 @@
-"""Bytes: against reckonings by hand, and against a count of every part that goes from a device to another."""
+"""Bytes: compared with values computed by hand, and with a count of every part sent between devices."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from mhnb.sharding.report import Traffic, crosses_hosts, measure_traffic
 from tests.unit.sharding.texts import CPU, read
 
 FOUR_HOSTS = (0, 0, 1, 1, 2, 2, 3, 3)
-"""Eight devices, two a host: data (4) goes between hosts, model (2) stays inside."""
+"""Eight devices, two per host: data (4) crosses hosts, model (2) stays inside."""
 
 
 def collective(op: str, nbytes: int, groups: tuple[tuple[int, ...], ...]) -> HloCollective:
-    """A collective of so many bytes."""
+    """Return a collective of the given size."""
     return HloCollective(op, "made_up", (HloShape("u8", (nbytes,)),), (), groups)
 
 
 def permute(nbytes: int, *pairs: tuple[int, int]) -> HloCollective:
-    """A collective-permute along pairs."""
+    """Return a collective-permute along the given pairs."""
     return HloCollective("collective-permute", "made_up", (HloShape("u8", (nbytes,)),), (), (), pairs)
 
 
 WORKED_OUT = {
     # 32 KiB summed over four hosts: three quarters are for the others; a ring sends 2 x 3/4.
     "LOOKS' all-reduce": (collective("all-reduce", 32768, ((0, 2, 4, 6), (1, 3, 5, 7))), (32768, 24576, 49152, 49152)),
-    # Each gives its half of f32[64,64] to its neighbour on the host.
+    # Each device sends its half of f32[64,64] to its neighbour on the host.
     "LOOKS' all-gather": (collective("all-gather", 8192, ((0, 1), (2, 3), (4, 5), (6, 7))), (8192, 0, 8192, 0)),
-    # All of it goes to three others, who are on other hosts; it leaves once, a ring hands on three pieces.
+    # All of it goes to three devices on other hosts; it leaves once, and a ring passes on three pieces.
     "gather over hosts": (collective("all-gather", 1000, ((0, 2, 4, 6),)), (1000, 1000, 3000, 3000)),
     "scatter over hosts": (collective("reduce-scatter", 1000, ((0, 2, 4, 6),)), (1000, 750, 750, 750)),
     "experts over hosts": (collective("all-to-all", 1000, ((0, 2, 4, 6),)), (1000, 750, 750, 750)),
-    # Eight devices, two a host: six of eight parts are for other hosts.
+    # Eight devices, two per host: six of eight parts are for other hosts.
     "sum over all": (collective("all-reduce", 800, (tuple(range(8)),)), (800, 600, 1400, 1400)),
     "experts over all": (collective("all-to-all", 800, (tuple(range(8)),)), (800, 600, 700, 600)),
     "broadcast": (collective("collective-broadcast", 800, ((0, 2, 4, 6),)), (800, 800, 800, 800)),
@@ -50,14 +50,14 @@ WORKED_OUT = {
 
 @pytest.mark.parametrize(("moved", "bytes_"), WORKED_OUT.values(), ids=WORKED_OUT.keys())
 def test_what_is_worked_out_by_hand(moved: HloCollective, bytes_: tuple[int, ...]) -> None:
-    """Payload, its part for other hosts, what a ring sends, and of that across hosts."""
+    """The payload, its part for other hosts, the bytes a ring sends, and those across hosts equal the computed ones."""
     assert measure_traffic(moved, FOUR_HOSTS) == Traffic(*bytes_)
     assert crosses_hosts(moved, FOUR_HOSTS) == bool(bytes_[1])
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8, 64, 4096])
 def test_ring_sizes(size: int) -> None:
-    """An all-reduce sends 2(n-1)/n of its bytes, which comes near twice; a host each."""
+    """With one device per host an all-reduce sends 2(n-1)/n of its bytes, which approaches twice."""
     found = measure_traffic(collective("all-reduce", 4096 * 3, (tuple(range(size)),)), range(size))
     assert found.ring_nbytes == found.ring_nbytes_across_hosts == Fraction(2 * (size - 1), size) * 4096 * 3
     assert found.nbytes_across_hosts == Fraction(size - 1, size) * 4096 * 3
@@ -65,7 +65,7 @@ def test_ring_sizes(size: int) -> None:
 
 @pytest.mark.parametrize("kind", CPU)
 def test_recorded_programs(kind: str) -> None:
-    """Data parallel crosses hosts, tensor parallel does not, in both versions' texts."""
+    """In both versions' texts data parallel crosses hosts and tensor parallel does not."""
     (gradients,) = read("data_parallel", kind)
     assert measure_traffic(gradients, FOUR_HOSTS).nbytes_across_hosts == 3 * 4 * (64 + 128 * 64) // 4
     (result,) = read("tensor_parallel", kind)
@@ -77,14 +77,14 @@ def test_recorded_programs(kind: str) -> None:
 
 
 PARTS = 2520
-"""Divides by every group's size below 11: no rounding."""
+"""Divisible by every group size below 11, so that nothing is rounded."""
 
 groups = st.integers(1, 10).flatmap(lambda size: st.permutations(range(12)).map(lambda order: tuple(order[:size])))
 hosts = st.lists(st.integers(0, 3), min_size=12, max_size=12)
 
 
 def parts(op: str, group: tuple[int, ...]) -> list[tuple[int, int, int, int]]:
-    """Every part that a device puts in: who has it, which part, its bytes, and who wants it."""
+    """Return every part that a device contributes: its source, its index, its bytes and its target."""
     size = len(group)
     if op == "all-gather":
         return [(source, 0, PARTS, target) for source in group for target in group]
@@ -94,7 +94,7 @@ def parts(op: str, group: tuple[int, ...]) -> list[tuple[int, int, int, int]]:
 @pytest.mark.parametrize("op", ["all-reduce", "reduce-scatter", "all-to-all", "all-gather"])
 @given(group=groups, where=hosts)
 def test_across_hosts_counts_parts_that_leave(op: str, group: tuple[int, ...], where: list[int]) -> None:
-    """The busiest device's parts that some device of another host wants, each counted once."""
+    """Bytes across hosts are the busiest device's parts that some device of another host needs, each counted once."""
     leaving: dict[int, dict[int, int]] = {}
     for source, place, nbytes, target in parts(op, group):
         if where[source] != where[target]:
@@ -108,7 +108,7 @@ def test_across_hosts_counts_parts_that_leave(op: str, group: tuple[int, ...], w
 @pytest.mark.parametrize("op", ["all-reduce", "reduce-scatter", "all-gather"])
 @given(group=groups, where=hosts)
 def test_a_ring_that_is_played_sends_as_much(op: str, group: tuple[int, ...], where: list[int]) -> None:
-    """Play the ring step by step: all have all in the end, and the busiest device has sent what the formula says."""
+    """In a simulated ring the busiest device sends as much as the formula says."""
     size = len(group)
     piece = PARTS if op == "all-gather" else PARTS // size
     sent, across = [0] * size, [0] * size
@@ -125,7 +125,7 @@ def test_a_ring_that_is_played_sends_as_much(op: str, group: tuple[int, ...], wh
 
 @given(group=groups, where=hosts)
 def test_one_host_crosses_nothing(group: tuple[int, ...], where: list[int]) -> None:
-    """With all devices on one host nothing leaves it; renaming hosts changes nothing."""
+    """With all devices on one host nothing crosses, and renaming hosts changes nothing."""
     moved = collective("all-reduce", PARTS, (group,))
     assert measure_traffic(moved, [0] * 12).nbytes_across_hosts == 0
     assert measure_traffic(moved, where) == measure_traffic(moved, [f"host{host}" for host in where])

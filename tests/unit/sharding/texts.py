@@ -15,23 +15,23 @@ TPU = ("tpu.jax-0.10.2",)
 
 
 def hlo(program: str, kind: str) -> str:
-    """XLA's optimised text."""
+    """Return XLA's optimised text."""
     return (FOLDER / f"{program}.{kind}.hlo").read_text(encoding="utf-8")
 
 
 def lowered(program: str, kind: str) -> str:
-    """The module before partitioning, with debug locations."""
+    """Return the module before partitioning, with debug locations."""
     return (FOLDER / f"{program}.{kind}.mlir").read_text(encoding="utf-8")
 
 
 @cache
 def read(program: str, kind: str) -> tuple[HloCollective, ...]:
-    """The collectives of a recorded program."""
+    """Return the collectives of a recorded program."""
     return parse_collectives(hlo(program, kind))
 
 
 def line_of(code: str) -> int:
-    """The one line of `programs.py` that holds a piece of code."""
+    """Return the number of the one line of `programs.py` that contains a piece of code."""
     lines = (Path(__file__).parent / "programs.py").read_text(encoding="utf-8").splitlines()
     (found,) = [number for number, line in enumerate(lines, 1) if code in line]
     return found
