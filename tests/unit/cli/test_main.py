@@ -1,4 +1,4 @@
-"""The shell's verbs: what is theirs on a command line, and `mhnb lab` with a real JupyterLab."""
+"""The commands of `mhnb`: their options on a command line, and `mhnb lab` with a real JupyterLab."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.lab import wait_until
     ],
 )
 def test_options_of_jupyterlab_go_to_it(line: str, rest: list[str]) -> None:
-    """What `mhnb lab` does not know goes to JupyterLab, in its order, with and without `--`."""
+    """Options that `mhnb lab` does not know are passed to JupyterLab in order, with and without `--`."""
     args = parse_arguments(["lab", *line.split()])
     assert args.rest == rest
     assert args.folder == ("here" if "--folder here" in line else "mhnb-notebooks")
@@ -46,7 +46,7 @@ def test_options_of_jupyterlab_go_to_it(line: str, rest: list[str]) -> None:
 
 
 def test_lab_opens_the_lesson_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--lesson 2` and `--lesson 02` are the notebook of that number; one that is not there is named, and nothing starts."""
+    """`--lesson 2` and `--lesson 02` open the same notebook; for a missing lesson the error names it, and nothing starts."""
     assert (
         find_lesson("2", notebooks_dir()) == find_lesson("02", notebooks_dir()) == notebooks_dir() / "02_devices.ipynb"
     )
@@ -57,7 +57,7 @@ def test_lab_opens_the_lesson_asked_for(tmp_path: Path, capsys: pytest.CaptureFi
 def test_lab_without_jupyterlab_says_what_it_needs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plain `pip install mhnb` has none: the way to it is named, and nothing is copied."""
+    """Without JupyterLab, as after a plain `pip install mhnb`, the error names the install command, and nothing is copied."""
     monkeypatch.setattr("mhnb.cli.main.find_spec", lambda _: None)
     assert main(["lab", "--folder", str(tmp_path / "mine")]) == 2
     assert "pip install 'mhnb[lab]'" in capsys.readouterr().err
@@ -66,7 +66,7 @@ def test_lab_without_jupyterlab_says_what_it_needs(
 
 @pytest.mark.timeout(300)
 def test_the_demo_prints_every_ranks_part(tmp_path: Path, leftovers: None) -> None:
-    """Into a pipe as into a file: the sections, each rank's process, what it said, and no colours; a page beside it."""
+    """The demo's output in a pipe has all sections, each rank's process and output, and no colours; `--html` writes a page."""
     page = tmp_path / "tour.html"
     command = [sys.executable, "-m", "mhnb", "demo", "--html", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
@@ -78,7 +78,7 @@ def test_the_demo_prints_every_ranks_part(tmp_path: Path, leftovers: None) -> No
 
 
 def test_the_help_of_lab_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """`mhnb lab --help` tells where options of JupyterLab go."""
+    """`mhnb lab --help` says that all other options go to JupyterLab."""
     with pytest.raises(SystemExit) as ended:
         main(["lab", "--help"])
     assert ended.value.code == 0
@@ -90,7 +90,7 @@ def test_the_help_of_lab_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     [("run a.py --sport 1", "--sport 1"), ("demo --no-browser", "--no-browser"), ("list x", "x"), ("stop a b", "b")],
 )
 def test_other_verbs_take_no_unknown_options(line: str, unknown: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A misspelt option of another verb is an error that names it."""
+    """An unknown option of a command other than lab is an error that names it."""
     with pytest.raises(SystemExit) as ended:
         main(line.split())
     assert ended.value.code == 2
@@ -98,7 +98,7 @@ def test_other_verbs_take_no_unknown_options(line: str, unknown: str, capsys: py
 
 
 def test_what_is_for_a_script_comes_after_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:
-    """Options of the same name too; without them the error says so."""
+    """Options after `--` go to the script, even if `run` has the same ones; the error for one without `--` says so."""
     args = parse_arguments(["run", "a.py", "-n", "2", "--", "-n", "3", "--", "x"])
     assert (args.script, args.n, args.arguments) == ("a.py", 2, ["-n", "3", "--", "x"])
     with pytest.raises(SystemExit):
@@ -116,7 +116,7 @@ def test_what_is_for_a_script_comes_after_two_dashes(capsys: pytest.CaptureFixtu
 def test_a_notebook_is_no_script(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, steps: list[str]
 ) -> None:
-    """It is refused before a rank starts, and the way is named: what it says to type writes a script."""
+    """`mhnb run` refuses a notebook before a rank starts, and names commands that export it to a script and run that."""
     monkeypatch.chdir(tmp_path)
     notebook = tmp_path / name
     cell: dict[str, object] = {
@@ -138,7 +138,7 @@ def test_a_notebook_is_no_script(
 
 @pytest.mark.parametrize("line", ["stop", "stop --all"])
 def test_stop_wants_a_name(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one nothing is ended: what to give is said, with the names that run."""
+    """`mhnb stop` without a name ends nothing and prints its usage with the names of the running clusters."""
     monkeypatch.setattr(
         "mhnb.system.run_dir.read_running_clusters", lambda _: [{"name": "b"}, {"name": "a"}, {"name": "a"}]
     )
@@ -152,7 +152,7 @@ def test_stop_wants_a_name(line: str, capsys: pytest.CaptureFixture[str], monkey
 
 
 def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """As every program does."""
+    """`mhnb --version` prints the version and exits with 0."""
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
@@ -160,7 +160,7 @@ def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class Started:
-    """`mhnb lab` as a shell starts it, in front of a terminal."""
+    """`mhnb lab` in front of a terminal, as a shell starts it."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.log, self.port = folder / "lab.log", find_free_port()
@@ -172,7 +172,7 @@ class Started:
         os.close(terminal)
 
     def ask(self, path: str, body: object = None) -> object:
-        """Ask the server; None while it does not answer."""
+        """Send a request to the server; return None while it does not answer."""
         data = None if body is None else json.dumps(body).encode()
         address = f"http://127.0.0.1:{self.port}{path}"
         request = urllib.request.Request(address, data, {"Authorization": "token t"})
@@ -184,15 +184,15 @@ class Started:
             return None
 
     def said(self) -> str:
-        """What stands on the terminal."""
+        """Return the output on the terminal."""
         return self.log.read_text()
 
     def type(self, text: str) -> None:
-        """Type on the terminal."""
+        """Type text on the terminal."""
         os.write(self._terminal, text.encode())
 
     def close(self) -> None:
-        """End everything that is left, however it stands."""
+        """Kill every process that still runs."""
         for process in (*self.process.children(recursive=True), self.process) if self.process.is_running() else ():
             process.kill()
         self.process.wait()
@@ -201,7 +201,7 @@ class Started:
 
 @contextmanager
 def started(folder: Path, *options: str) -> Iterator[Started]:
-    """Start `mhnb lab` and leave nothing of it."""
+    """Start `mhnb lab`, and kill what remains of it at the end."""
     lab = Started(folder, *options)
     try:
         yield lab
@@ -210,7 +210,7 @@ def started(folder: Path, *options: str) -> Iterator[Started]:
 
 
 def _command_of(process: psutil.Process) -> list[str]:
-    """What it was started as; nothing of one that has just ended: JupyterLab asks small programs this and that as it starts."""
+    """Return the process's command line; empty if it has just ended, as small programs that JupyterLab runs at its start do."""
     try:
         return list(process.cmdline())
     except psutil.Error:
@@ -220,7 +220,7 @@ def _command_of(process: psutil.Process) -> list[str]:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("way", ["Ctrl-C", "SIGTERM"])
 def test_lab_starts_where_asked_and_leaves_nothing(tmp_path: Path, way: str) -> None:
-    """JupyterLab answers at the port asked for, with the tour; when it is ended its kernels end with it."""
+    """JupyterLab answers at the requested port with the tour, and its kernels end with it."""
     with started(tmp_path, "--allow-root") as lab:
         wait_until(lambda: lab.ask("/api/status"), "JupyterLab answers")
         listed = str(lab.ask("/api/contents"))
@@ -241,7 +241,7 @@ def test_lab_starts_where_asked_and_leaves_nothing(tmp_path: Path, way: str) -> 
 @pytest.mark.timeout(60)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is refused")
 def test_root_is_told_what_to_type(tmp_path: Path) -> None:
-    """JupyterLab refuses root; the last line says how to go on."""
+    """JupyterLab refuses root, and the last line names the option to use."""
     with started(tmp_path) as lab:
         assert lab.process.wait(50) == 1
         assert lab.said().rstrip().endswith("make lab LAB=--allow-root")
@@ -249,7 +249,7 @@ def test_root_is_told_what_to_type(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    """`mhnb profile show slurm | head -1` ends quietly."""
+    """If its reader closes the pipe, as in `mhnb profile show slurm | head -1`, the command ends quietly."""
     program = subprocess.Popen(
         [sys.executable, "-m", "mhnb", "profile", "show", "slurm"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""A `%%mhjax` cell comes out of the shortcut exactly as out of IPython."""
+"""The fast path transforms a `%%mhjax` cell exactly as IPython does."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ CELLS = (
     "pass",
     "",
 )
-"""What could be read in two ways, and what must be left alone."""
+"""Cells that are ambiguous, and cells that the fast path must not touch."""
 
 
 def new_shell() -> InteractiveShell:
-    """A bare shell, without a history on disk."""
+    """Return a bare shell without a history on disk."""
     return InteractiveShell(config=Config(HistoryManager={"enabled": False}))
 
 
 @pytest.fixture(scope="module")
 def shell() -> Iterator[InteractiveShell]:
-    """A bare shell with the magics, and no cluster."""
+    """A bare shell with the magics and without a cluster."""
     made = new_shell()
     mhnb.load_ipython_extension(made)
     yield made
@@ -68,7 +68,7 @@ def shell() -> Iterator[InteractiveShell]:
 
 
 def ipythons(shell: InteractiveShell, cell: str) -> str:
-    """What IPython alone makes of a cell."""
+    """Return the code that IPython alone makes of a cell."""
     made: str = InteractiveShell.transform_cell(shell, cell)
     return made
 
@@ -76,12 +76,12 @@ def ipythons(shell: InteractiveShell, cell: str) -> str:
 @pytest.mark.other_python
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_cell_comes_out_as_ipython_makes_it(shell: InteractiveShell, cell: str) -> None:
-    """Whatever stands in the cell, the shortcut gives what IPython gives."""
+    """For each cell the fast path returns the same code as IPython."""
     assert shell.transform_cell(cell) == ipythons(shell, cell)
 
 
 def test_auto_mode_changes_nothing_of_it(shell: InteractiveShell) -> None:
-    """In auto mode too a cell that begins with `%%mhjax` is the magic's."""
+    """In auto mode too a cell that begins with `%%mhjax` is passed to the magic."""
     notebook = shell.magics_manager.registry["MhjaxMagics"].session
     notebook.is_auto_mode = True
     try:
@@ -96,13 +96,13 @@ def test_auto_mode_changes_nothing_of_it(shell: InteractiveShell) -> None:
     body=st.text(st.sampled_from("ax =>.[]():?!%'\"\\\n\n\t\r\x0c\N{SNOWMAN}")),
 )
 def test_no_cell_comes_out_otherwise(shell: InteractiveShell, head: str, body: str) -> None:
-    """Of cells made at random too, however odd, the shortcut gives what IPython gives."""
+    """For random cells too, however unusual, the fast path returns the same code as IPython."""
     cell = f"{head}\n{body}"
     assert shell.transform_cell(cell) == ipythons(shell, cell)
 
 
 def test_an_ordinary_cell_takes_it(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ordinary cell is not taken apart by IPython's transformers."""
+    """An ordinary `%%mhjax` cell skips IPython's transformers."""
     looked: list[str] = []
     monkeypatch.setattr(shell.input_transformer_manager, "transform_cell", looked.append)
     assert shell.transform_cell("%%mhjax\npass") == "get_ipython().run_cell_magic('mhjax', '', 'pass\\n')\n"
@@ -111,7 +111,7 @@ def test_an_ordinary_cell_takes_it(shell: InteractiveShell, monkeypatch: pytest.
 
 @pytest.mark.parametrize("where", ["input_transformers_cleanup", "input_transformers_post"])
 def test_a_transformer_of_the_users_sees_the_cell(shell: InteractiveShell, where: str) -> None:
-    """Where the user has a transformer of their own, IPython runs it on `%%mhjax` cells too."""
+    """If the user has a transformer, IPython runs it on `%%mhjax` cells too."""
     seen: list[list[str]] = []
 
     def look(lines: list[str]) -> list[str]:
@@ -127,7 +127,7 @@ def test_a_transformer_of_the_users_sees_the_cell(shell: InteractiveShell, where
 
 
 def test_transformers_that_were_there_before_see_the_cell() -> None:
-    """Also those that a startup file has put there, and one that stands in the place of another."""
+    """Transformers that a startup file added, and one that replaces another, are run on `%%mhjax` cells too."""
     made = new_shell()
     made.input_transformers_cleanup.insert(0, lambda lines: [line.replace("λ", "lambda ") for line in lines])
     mhnb.load_ipython_extension(made)
@@ -138,7 +138,7 @@ def test_transformers_that_were_there_before_see_the_cell() -> None:
 
 
 def test_a_transformer_that_refuses_all_is_asked_nothing_while_loading() -> None:
-    """IPython lets one raise a SyntaxError: it is the cell's."""
+    """A transformer that raises SyntaxError does not run while the extension loads, because the error belongs to a cell."""
     made = new_shell()
 
     def refuse(_lines: list[str]) -> list[str]:
@@ -150,7 +150,7 @@ def test_a_transformer_that_refuses_all_is_asked_nothing_while_loading() -> None
 
 
 def test_whoever_transforms_instead_is_left_alone() -> None:
-    """Another extension may stand in IPython's place: before us, and then it stays there; or later, and then it may call on us."""
+    """A `transform_cell` of another extension stays in use, whether it was patched before mhnb or later and calls mhnb's."""
     made = new_shell()
     made.transform_cell = lambda cell: f"mine({cell!r})\n"  # type: ignore[method-assign]
     mhnb.load_ipython_extension(made)
@@ -166,7 +166,7 @@ def test_whoever_transforms_instead_is_left_alone() -> None:
 
 
 def test_an_ipython_that_says_it_otherwise_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where this IPython gives such a cell another form, it keeps its own way."""
+    """If this IPython transforms such a cell differently, the fast path is not installed."""
     made = new_shell()
     monkeypatch.setattr(TransformerManager, "transform_cell", lambda _, cell: f"run({cell!r})\n")
     mhnb.load_ipython_extension(made)

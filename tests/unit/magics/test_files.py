@@ -1,4 +1,4 @@
-"""What `%mhjax sync` and `%mhjax pip` say."""
+"""The output of `%mhjax sync` and `%mhjax pip`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mhnb.magics.files import format_pip_output, format_sync_report
 
 
 def test_hosts_that_were_brought_the_same_are_one_line() -> None:
-    """Hosts by label and name, how many files and bytes; modules that stay as they were are named with the way out."""
+    """Hosts with the same copies share a line with their files and bytes; modules that stay unchanged have a hint."""
     report = SyncReport(
         "/we/p",
         9,
@@ -26,7 +26,7 @@ def test_hosts_that_were_brought_the_same_are_one_line() -> None:
 
 
 def test_pip_tells_the_last_line_of_a_success_and_all_of_a_failure() -> None:
-    """Equal words of several hosts are told once."""
+    """For pip the last line of a success and the full output of a failure are shown, once for hosts with equal output."""
     done = "Collecting x\nSuccessfully installed x-1.0\n"
     runs = [
         PipRun("host0", "a", "/py", 0, done),

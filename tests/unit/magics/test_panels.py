@@ -1,4 +1,4 @@
-"""Which result a notebook opens its panel over."""
+"""The result that a notebook's panel shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tests.support.view_samples import cell, out
 
 
 def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both number theirs from 1; meant is the cluster that one works with, else the one that has such a cell."""
+    """A cell number selects the result of the cluster in use, or otherwise of the cluster that has such a cell.
+
+    Each cluster numbers its cells from 1.
+    """
     opened: list[Any] = []
 
     class Panel:
@@ -50,7 +53,7 @@ def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -
     [("/nb/train.ipynb", True, "/nb"), ("/nb/train.ipynb", False, ""), ("train.ipynb", True, ""), ("", True, "")],
 )
 def test_the_notebooks_folder_is_what_the_server_tells(told: str, is_local: bool, folder: str) -> None:  # noqa: FBT001  # a case's value
-    """From there JupyterLab opens a log; a log of another machine it opens nowhere."""
+    """From this folder JupyterLab opens logs; it cannot open a log on another machine."""
     shape = SimpleNamespace(is_local=is_local)
     cluster: Any = SimpleNamespace(ranks=(), name="demo", shape=shape)
     assert locations_from_cluster(cluster, {"JPY_SESSION_NAME": told}).notebook_dir == folder
