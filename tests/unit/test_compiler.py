@@ -1,4 +1,4 @@
-"""The what-if: what is legal, what a program communicates on a mesh that nobody has, and the helper process's life."""
+"""Plans: which arrays are legal, what a program communicates on a hypothetical mesh, and the helper process."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ GRID = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[CompileClient]:
-    """One helper process for the tests that leave it alive."""
+    """One helper process, shared by tests that keep it alive."""
     with CompileClient() as helper:
         yield helper
 
 
 def lay(*arrays: str, mesh: MeshShape = GRID) -> list[Layout]:
-    """Layouts of arrays as a user writes them."""
+    """Return the layouts of arrays written as a user writes them."""
     planned = [parse_planned(text) for text in arrays]
     return [Layout.of(array.shape, mesh, array.spec, dtype=array.dtype) for array in planned]
 
 
 def test_a_contracted_axis_is_reduced(compiler: CompileClient) -> None:
-    """x[m, k] @ w[k, n] with k over the model axis: one all-reduce of the rows that a device has, inside the hosts."""
+    """x[m, k] @ w[k, n] with k over the model axis is one all-reduce of a device's rows, inside the hosts."""
     report = compiler.compile_program("matmul", lay("x f32[64,32] P('data', 'model')", "w f32[32,16] P('model', None)"))
     (row,) = report.rows
     assert (row.op, row.axes, row.count, row.nbytes_per_device) == ("all-reduce", ("model",), 1, 16 * 16 * 4)
@@ -48,7 +48,7 @@ _CONTRACTED = ("x f32[64,32] P('data', 'model')", "w f32[32,16] P('model', None)
 
 @pytest.mark.parametrize(("program", "line"), [("matmul", 3), ("mlp", 3), ("attention", 5)])
 def test_a_built_in_program_is_named_as_such(compiler: CompileClient, program: str, line: int) -> None:
-    """Its source is no file of the user's: the line is of the program, by its name, and never mhnb's own file."""
+    """A built-in program's line is reported with the program's name and never with mhnb's own file."""
     plan = make_plan(4, 2, {"data": 4, "model": 2}, example_arrays(program, ("data", "model")))
     arrays = lay(*_CONTRACTED) if program == "matmul" else [layout for _, layout in plan.legal]
     (row,) = compiler.compile_program(program, arrays).rows
@@ -57,7 +57,7 @@ def test_a_built_in_program_is_named_as_such(compiler: CompileClient, program: s
 
 
 def test_an_axis_over_hosts_crosses(compiler: CompileClient) -> None:
-    """The same over the data axis, which visits every host; with labels of two hosts less of it crosses."""
+    """Over the data axis, which visits every host, the all-reduce crosses hosts; with two host labels fewer bytes cross."""
     arrays = lay("x f32[64,32] P(None, 'data')", "w f32[32,16] P('data', None)")
     (row,) = compiler.compile_program("lambda x, w: x @ w", arrays).rows
     assert row.axes == ("data",)
@@ -68,27 +68,27 @@ def test_an_axis_over_hosts_crosses(compiler: CompileClient) -> None:
 
 @pytest.mark.parametrize("program", ["mlp", "attention"])
 def test_the_blocks_reduce_over_the_model_axis(compiler: CompileClient, program: str) -> None:
-    """With the weights cut by columns and then by rows there is one all-reduce, over the model axis."""
+    """With weights split by columns and then by rows there is one all-reduce, over the model axis."""
     plan = make_plan(4, 2, {"data": 4, "model": 2}, example_arrays(program, ("data", "model")))
     (row,) = compiler.compile_program(program, [layout for _, layout in plan.legal]).rows
     assert (row.op, row.axes) == ("all-reduce", ("model",))
 
 
 def test_a_function_of_a_module_is_found(compiler: CompileClient) -> None:
-    """`module:function` is imported in the helper."""
+    """The helper imports `module:function`."""
     (row,) = compiler.compile_program("jax.numpy:sum", lay("x f32[8] P('data')")).rows
     assert row.op == "all-reduce"
 
 
 def test_a_function_is_sent_as_its_source(compiler: CompileClient) -> None:
-    """A function of the notebook travels as text, decorators and helpers of JAX included."""
+    """A function of the notebook is sent as source text, with its decorators and helpers of JAX."""
     source = "@jax.jit\ndef step(x):\n    return jnp.sum(x * 2)\n"
     (row,) = compiler.compile_program(source, lay("x f32[8] P('data')")).rows
     assert row.op == "all-reduce"
 
 
 def test_lines_are_those_of_what_was_typed(compiler: CompileClient) -> None:
-    """A row names the line of the function, or the expression; never a file of mhnb's, nor `<string>`."""
+    """A row names the line of the function or the expression, never a file of mhnb or `<string>`."""
     layout = Layout.of((8, 8), {"x": 4}, "P('x')")
     rows = compiler.compile_program("def twice(a):\n    b = a * 2\n    return b.sum()", [layout]).rows
     assert {str(row.source) for row in rows} == {"twice, line 3"}
@@ -97,28 +97,28 @@ def test_lines_are_those_of_what_was_typed(compiler: CompileClient) -> None:
 
 
 def test_a_reshard_names_its_collectives(compiler: CompileClient) -> None:
-    """From rows to whole: an all-gather over the data axis."""
+    """A reshard from rows to the whole array is an all-gather over the data axis."""
     before, after = lay("x f32[8,6] P('data')", "x f32[8,6] P()")
     assert [(row.op, row.axes) for row in compiler.compile_reshard(before, after).rows] == [("all-gather", ("data",))]
 
 
 @pytest.mark.parametrize("program", ["nope(", "nope", "3", "json:nothing", "lambda x: x @ x", "lambda x, y: x"])
 def test_a_program_that_fails_says_so(compiler: CompileClient, program: str) -> None:
-    """Whatever the program raises is the error's text, and the helper lives on."""
+    """The error has the text of any exception of the program, and the helper stays alive."""
     with pytest.raises(InvalidRequest, match=r"cannot be compiled for these arrays: \w+:"):
         compiler.compile_program(program, lay("x f32[8,6] P('data')"))
     assert compiler.compile_program("lambda x: x.sum()", lay("x f32[8,6] P('data')")).rows
 
 
 def test_a_helper_that_dies_is_replaced(compiler: CompileClient) -> None:
-    """A program that ends the process is an error; the next question starts another."""
+    """A program that ends the helper is an error, and the next request starts another helper."""
     with pytest.raises(ClusterError, match="ended by itself"):
         compiler.compile_program("__import__('os')._exit(3)", lay("x f32[8] P('data')"))
     assert compiler.compile_program("jax.numpy:sum", lay("x f32[8] P('data')")).rows
 
 
 def test_no_helper_is_left() -> None:
-    """At the end of the context its process and thread are gone."""
+    """At the end of the context the helper's process has ended."""
     with CompileClient() as helper:
         helper.compile_program("jax.numpy:sum", lay("x f32[8] P('data')"))
         assert helper._process is not None
@@ -127,14 +127,14 @@ def test_no_helper_is_left() -> None:
 
 
 def test_more_devices_than_can_be_faked_are_refused(compiler: CompileClient) -> None:
-    """The limit is in the error, and that the layouts hold all the same."""
+    """More devices than the limit are refused, and the error says that the layouts are still valid."""
     mesh = MeshShape.row_major({"a": 2 * MAX_DEVICES})
     with pytest.raises(InvalidRequest, match="compiled for up to 2048 fake ones"):
         compiler.compile_program("jax.numpy:sum", lay("x f32[8192] P('a')", mesh=mesh))
 
 
 def test_the_notebooks_process_never_loads_jax() -> None:
-    """A plan with collectives, asked and drawn in a fresh process: JAX is not even imported there."""
+    """A fresh process that renders a plan with collectives does not import JAX."""
     program = (
         "import sys\nfrom mhnb.magics.sharding import render_plan\nfrom mhnb.view.sharding.plan import PlanInput\n"
         "from mhnb.compiler import close_shared\n"
@@ -146,7 +146,7 @@ def test_the_notebooks_process_never_loads_jax() -> None:
 
 
 def test_a_thousand_devices_are_drawn(compiler: CompileClient) -> None:
-    """128 hosts of 8, with the collectives: legal, complete, and small."""
+    """A plan of 128 hosts x 8 devices with collectives is legal, complete and small."""
     wish = PlanInput(128, 8, "data 128, model 8", example_arrays("mlp", ("data", "model")), "mlp")
     drawing = render_plan(wish, compiler)
     assert "all-reduce" in drawing.text
@@ -168,28 +168,28 @@ def test_a_thousand_devices_are_drawn(compiler: CompileClient) -> None:
     ],
 )
 def test_what_cannot_be_has_its_reason(wish: PlanInput, says: str) -> None:
-    """In text and in HTML, with JAX's words where it has any; the compiler is not asked."""
+    """The reason for invalid input is in the text and the HTML, in JAX's words if it has any, without a compile request."""
     drawing = render_plan(wish)
     assert says in drawing.text
     assert says in StrictPage(drawing.html).text
 
 
 class TestExplorer:
-    """The controls, without a front end."""
+    """The controls of `%mhjax plan`, without a front end."""
 
     @staticmethod
     def explorer() -> tuple[Explorer, list[PlanInput]]:
-        """An explorer, and every wish that it has asked to be answered."""
+        """Return an explorer and the list of inputs that it requests a plan for."""
         asked: list[PlanInput] = []
         return Explorer(PlanInput(), asked.append, lambda _: ("data", "model")), asked
 
     def test_without_its_widgets_it_says_what_stood_there(self) -> None:
-        """A stored notebook has no widgets: nobody is shown a list of their names."""
+        """Without widgets, as in a stored notebook, the text names the controls instead of listing the widgets."""
         text = self.explorer()[0].data["text/plain"]
         assert text == "mhjax · the controls of %mhjax plan; they need their kernel"
 
     def test_each_control_asks_anew(self) -> None:
-        """Hosts, mesh, shape and spec as typed are in the next wish."""
+        """The next requested input has hosts, mesh, shape and spec as typed."""
         explorer, asked = self.explorer()
         explorer.hosts.value = 8
         assert asked[-1].hosts == 8
@@ -200,7 +200,7 @@ class TestExplorer:
         assert asked[-1].arrays[0] == PlannedArray(name.value, (8, 4), "P('x')", "bfloat16")
 
     def test_a_known_program_brings_its_arrays(self) -> None:
-        """Choosing one replaces the rows; one's own leaves them."""
+        """A built-in program replaces the arrays, and a program of the user keeps them."""
         explorer, asked = self.explorer()
         explorer.program.value = "attention"
         assert [array.name for array in asked[-1].arrays] == ["x", "wq", "wk", "wv", "wo"]
@@ -216,7 +216,7 @@ class TestExplorer:
         assert [array.name for array in asked[-1].arrays] == ["w", "a2"]
 
     def test_an_answer_that_fails_says_so(self) -> None:
-        """The controls live on, and say what went wrong until it goes right."""
+        """If the answer fails the controls stay usable and show the error until an answer succeeds."""
         broken = [True]
 
         def answer(wish: PlanInput) -> None:
