@@ -41,7 +41,7 @@ def test_another_shape_names_the_ways_out(nb: Session, cluster: Cluster, flags: 
 
 
 def test_a_start_without_flags_beside_another_shape_says_what_it_asked_for(nb: Session) -> None:
-    """If a start without flags conflicts with the running cluster, the error says where the requested spec comes from."""
+    """If a start without flags conflicts with the running cluster, the error explains where the requested spec comes from."""
     said = str(nb.try_("%mhjax start").error)
     assert "and 4 hosts x 2 devices was asked for (a start that names no shape asks for that, too)\n" in said
 

@@ -104,7 +104,7 @@ def test_a_panel_that_lives_has_no_words_about_its_end(kept: Kept) -> None:
 
 
 def test_a_panel_without_its_kernel_is_words(kept: Kept) -> None:
-    """Without its kernel a panel is a text with the command to reopen it, and all output is a click away, without widget error."""
+    """Without its kernel a panel is a text with the command to reopen it; all output is a click away, without a widget error."""
     with kept.later.page(kept.browser) as page:
         page.open("later.ipynb", kernel=False)
         area = page.cell(SOURCES.index(PANEL)).locator(".jp-Cell-outputArea")
