@@ -1,4 +1,4 @@
-"""What every link does: the same tests for the real one, over a Unix domain socket and TCP, and the one in memory."""
+"""Contract tests for every transport: the socket transport over a Unix domain socket and TCP, and the in-process one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FarEnd(Protocol):
 
 @dataclass
 class Rig:
-    """A link, and a way to make far ends."""
+    """A transport, and a function that connects a remote end to it."""
 
     link: Transport
     connect: Callable[[str], FarEnd]
@@ -70,7 +70,7 @@ class _Memory:
 
 
 def open_channel(link: SocketServer, key: bytes, name: str) -> TransportClient:
-    """Connect while the link is polled, as the reader does: the two ends begin with a word each."""
+    """Connect while the transport is polled, as the reader does, because each end first sends a challenge."""
     with ThreadPoolExecutor() as pool:
         opening = pool.submit(TransportClient, link.url, key, name)
         deadline = time.monotonic() + WAIT_S
@@ -82,7 +82,7 @@ def open_channel(link: SocketServer, key: bytes, name: str) -> TransportClient:
 
 @pytest.fixture(params=["unix", "tcp", "sealed", "memory"])
 def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Each kind of link in turn."""
+    """Yield each kind of transport in turn."""
     if request.param == "memory":
         memory = InProcessTransport()
         yield Rig(memory, lambda name: _Memory(memory, name))
@@ -102,7 +102,7 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def collect(link: Transport, count: int) -> list[Message]:
-    """Poll until so many messages came."""
+    """Poll until that many messages have arrived."""
     found: list[Message] = []
     deadline = time.monotonic() + WAIT_S
     while len(found) < count:
@@ -112,7 +112,7 @@ def collect(link: Transport, count: int) -> list[Message]:
 
 
 def take_while_polling(link: Transport, end: FarEnd, send: Callable[[], None], count: int = 1) -> list[Message | None]:
-    """Send, and take so many messages at the far end while this end polls, as the reader does."""
+    """Send, and receive that many messages at the remote end while this end polls, as the reader does."""
     taken: list[Message | None] = []
     reading = threading.Thread(target=lambda: taken.extend(end.take() for _ in range(count)))
     send()
@@ -125,7 +125,7 @@ def take_while_polling(link: Transport, end: FarEnd, send: Callable[[], None], c
 
 
 def test_messages_of_one_peer_keep_their_order(rig: Rig) -> None:
-    """Live output comes before the reply it belongs to."""
+    """Messages of one peer arrive in order, so that live output arrives before the reply it belongs to."""
     end = rig.connect("r0")
     messages = [SkipCell(1, seq) for seq in range(200)]
     for message in messages:
@@ -134,7 +134,7 @@ def test_messages_of_one_peer_keep_their_order(rig: Rig) -> None:
 
 
 def test_a_peer_is_reached_by_its_name(rig: Rig) -> None:
-    """A cell goes to the rank it is for, and to no other."""
+    """A message reaches only the peer that it is sent to."""
     ends = {name: rig.connect(name) for name in ("r0", "r1", "s0")}
     for end in ends.values():
         end.send(SkipCell(1, 1))
@@ -146,10 +146,10 @@ def test_a_peer_is_reached_by_its_name(rig: Rig) -> None:
 
 
 def test_payload_travels_as_it_is(rig: Rig) -> None:
-    """Bytes of arrays are not text."""
+    """Binary payloads, such as the bytes of arrays, arrive unchanged in both directions."""
     end = rig.connect("r0")
     payload = (bytes(range(256)) * 1000, b"")
-    # From a thread: a far end waits for a notebook that does not read.
+    # From a thread, because a remote end waits for a notebook that does not read.
     sending = threading.Thread(target=end.send, args=(RankReply(0, 1, True, {"n": 2}, payload),))
     sending.start()
     (answer,) = collect(rig.link, 1)
@@ -162,7 +162,7 @@ def test_payload_travels_as_it_is(rig: Rig) -> None:
 
 
 def test_a_message_of_very_many_frames_arrives_whole(rig: Rig) -> None:
-    """A list of thousands of small arrays is one message with a frame for each."""
+    """A message with thousands of frames arrives complete, for example a list of thousands of small arrays."""
     end = rig.connect("r0")
     payload = tuple(bytes([n % 256]) for n in range(10_000))
     sending = threading.Thread(target=end.send, args=(RankReply(0, 1, True, None, payload),))
@@ -177,7 +177,7 @@ def test_a_message_of_very_many_frames_arrives_whole(rig: Rig) -> None:
 
 
 def test_wake_ends_a_wait(rig: Rig) -> None:
-    """A submitter does not wait for the next tick."""
+    """`wake` ends a `poll`, so that a submitter does not wait for the next tick."""
     waker = threading.Timer(0.05, rig.link.wake)
     waker.start()
     assert rig.link.poll(WAIT_S) == []
@@ -185,13 +185,13 @@ def test_wake_ends_a_wait(rig: Rig) -> None:
 
 
 def test_a_peer_that_is_not_there_gets_nothing(rig: Rig) -> None:
-    """Its exit is an event of its own; the send is no error."""
+    """A send to an unknown peer is not an error, because the exit of a peer is a separate event."""
     rig.link.send("r9", SkipCell(1, 1))
     assert rig.link.poll(0) == []
 
 
 def test_an_unsigned_or_wrongly_signed_message_is_dropped_and_counted() -> None:
-    """Nobody without the key is heard."""
+    """Messages from a peer without the key are dropped and counted."""
     link = SocketServer(KEY)
     stranger, friend = open_channel(link, b"x" * 32, "r0"), open_channel(link, KEY, "r1")
     try:
@@ -206,7 +206,7 @@ def test_an_unsigned_or_wrongly_signed_message_is_dropped_and_counted() -> None:
 
 
 def test_a_path_that_is_too_long_falls_back_to_tcp(tmp_path: Path) -> None:
-    """A deep home directory is no reason not to start."""
+    """A socket path that is too long, as in a deep home directory, makes the server fall back to TCP."""
     link = SocketServer(KEY, path=tmp_path / ("d" * 120))
     try:
         assert link.url.startswith("tcp:127.0.0.1:")
@@ -215,7 +215,7 @@ def test_a_path_that_is_too_long_falls_back_to_tcp(tmp_path: Path) -> None:
 
 
 def test_the_socket_file_is_its_owners_alone_and_goes_with_the_link(tmp_path: Path) -> None:
-    """Nobody else may connect, and nothing is left lying about."""
+    """The socket file has mode 0600, so that no other user can connect, and is removed when the server closes."""
     path = tmp_path / "link"
     link = SocketServer(KEY, path=path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -224,7 +224,7 @@ def test_the_socket_file_is_its_owners_alone_and_goes_with_the_link(tmp_path: Pa
 
 
 def test_more_than_the_kernel_takes_at_once_arrives_whole(rig: Rig) -> None:
-    """The notebook never waits for a rank that does not read, and what it sent meanwhile is kept."""
+    """The notebook never waits for a rank that does not read, and sends the unsent bytes later."""
     end = rig.connect("r0")
     end.send(SkipCell(1, 1))
     collect(rig.link, 1)
@@ -241,7 +241,7 @@ def test_more_than_the_kernel_takes_at_once_arrives_whole(rig: Rig) -> None:
 
 
 def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
-    """Who has not shown the key is cut off at the first long message, and the others go on."""
+    """A peer that has not authenticated is disconnected at its first long message, and other peers are still served."""
     link, friend = SocketServer(KEY), None
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
     try:
@@ -266,15 +266,15 @@ def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
 
 @pytest.mark.parametrize("none_left", [False, True], ids=["enough", "none left"])
 def test_strangers_who_say_nothing_keep_nobody_out(none_left: bool) -> None:  # noqa: FBT001
-    """Only so many are kept, fewer still where the process runs out of descriptors; a rank that comes after them is heard."""
-    # In a process of its own: the clusters that others share need descriptors too.
+    """Silent unauthenticated connections are limited, even without free descriptors, so a rank can still connect."""
+    # In a process of its own, because the clusters that other tests share need descriptors too.
     program = f"from tests.unit.transport.test_contract import check_strangers; check_strangers(none_left={none_left})"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def check_strangers(*, none_left: bool) -> None:
-    """Be the notebook, many strangers and a rank."""
+    """Run the notebook's end, many unauthenticated peers and one rank."""
     server.max_unauthenticated = lambda: 20  # type: ignore[attr-defined]
     link = SocketServer(KEY)
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
@@ -288,7 +288,7 @@ def check_strangers(*, none_left: bool) -> None:
             assert link.poll(WAIT_S) == []
         assert link.rejected_count == 20
         if none_left:
-            # One for the friend's own end, and none for the link's.
+            # One descriptor for the friend's own end, and none for the server's.
             fillers.append(os.dup(0))
             while fillers[-1] < max(end.fileno() for end in strangers) + 100:
                 fillers.append(os.dup(0))
@@ -308,7 +308,7 @@ def check_strangers(*, none_left: bool) -> None:
 
 
 def test_a_send_to_a_peer_that_has_gone_is_no_error() -> None:
-    """Its exit is an event of its own, and comes from its supervisor."""
+    """A send to a peer that has disconnected is not an error, because its supervisor reports its exit."""
     link = SocketServer(KEY)
     first = open_channel(link, KEY, "r0")
     first.send(SkipCell(1, 1))
@@ -320,7 +320,7 @@ def test_a_send_to_a_peer_that_has_gone_is_no_error() -> None:
 
 
 def test_a_recorded_connection_cannot_be_played_back() -> None:
-    """Each connection has a key of its own: what a peer once said is not believed on another."""
+    """Recorded frames are rejected on another connection, because each connection has a key of its own."""
     link = SocketServer(KEY)
     recorded: list[Frame] = []
 
@@ -349,7 +349,7 @@ def test_a_recorded_connection_cannot_be_played_back() -> None:
 
 
 def test_a_far_end_finds_the_next_notebook(tmp_path: Path) -> None:
-    """Ranks that outlive a notebook look for another where the last one was, and are heard there."""
+    """Ranks that outlive a notebook reconnect to the next one at the same address, and it receives their messages."""
     path = tmp_path / "link"
     first = SocketServer(KEY, path=path)
     end = open_channel(first, KEY, "r0")
@@ -375,7 +375,7 @@ def test_a_far_end_finds_the_next_notebook(tmp_path: Path) -> None:
 
 
 def test_who_has_the_key_and_sends_no_message_is_cut_off(rig: Rig) -> None:
-    """Named, with the reason, once; the others go on."""
+    """A peer with the key that sends an invalid message is disconnected and reported once, with the reason."""
     bad, good = rig.connect("r0"), rig.connect("r1")
     for end in (bad, good):
         end.send(SkipCell(1, 1))
@@ -397,7 +397,7 @@ def test_who_has_the_key_and_sends_no_message_is_cut_off(rig: Rig) -> None:
 
 
 def test_a_peer_can_be_cut_off(rig: Rig) -> None:
-    """By who reads what it says; a second time nothing happens."""
+    """`disconnect` closes a peer's connection, and a second call does nothing."""
     end = rig.connect("r0")
     end.send(SkipCell(1, 1))
     assert rig.link.poll_with_peers(WAIT_S) or rig.link.poll_with_peers(WAIT_S)
@@ -408,7 +408,7 @@ def test_a_peer_can_be_cut_off(rig: Rig) -> None:
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"r-1", b"notebook", b"r" + b"9" * 100, b""])
 def test_a_name_that_is_none_is_not_let_in(name: bytes) -> None:
-    """Also of one who has the key: names are read as numbers."""
+    """An invalid peer name is rejected even with the right key, because names are parsed as numbers."""
     link = SocketServer(KEY)
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
     try:
@@ -424,14 +424,14 @@ def test_a_name_that_is_none_is_not_let_in(name: bytes) -> None:
 
 
 def test_a_listener_without_descriptors_rests() -> None:
-    """Nobody can be let in, and nobody to refuse for it: it does not ask the system again and again, and lets in who waited, later."""
+    """A listener without free descriptors pauses instead of polling in a loop, and accepts the waiting caller later."""
     program = "from tests.unit.transport.test_contract import check_no_room; check_no_room()"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def check_no_room() -> None:
-    """Be the notebook, and a caller for whom no descriptor is left."""
+    """Run the notebook's end, and a caller for which no descriptor is left."""
     now = [0.0]
     link = SocketServer(KEY, clock=lambda: now[0])
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
@@ -445,7 +445,7 @@ def check_no_room() -> None:
     except OSError:
         caller.connect((address, int(port)))
     assert link.poll(WAIT_S) == []
-    # It would be told of him in each of these, at once.
+    # Without the pause, each of these would report the caller at once.
     assert [link._selector.select(0) for _ in range(3)] == [[], [], []]
     assert link.poll(0) == []
     now[0] = 10.0

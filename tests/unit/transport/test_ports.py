@@ -1,4 +1,4 @@
-"""The ports of a hub: free ones, and another's at the same moment are others."""
+"""Ports of the hub: they are free, and hubs that start at the same moment get different ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mhnb.transport.addresses import check_port_free, reserve_hub_ports
 
 @pytest.fixture
 def held() -> Iterator[ExitStack]:
-    """What the hubs of a test hold."""
+    """The port reservations of a test."""
     with ExitStack() as stack:
         yield stack
 
@@ -24,7 +24,7 @@ def held() -> Iterator[ExitStack]:
 def test_hubs_that_start_at_once_look_at_other_ports(
     apart: int, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty of them have no port in common, before any listens; also where containers with a network in common have the same numbers."""
+    """Twenty hubs get distinct ports before any of them listens, even if containers on one network share process ids."""
     seen: set[int] = set()
     for hub in range(20):
         monkeypatch.setattr(os, "getpid", lambda hub=hub: 70_000 + hub * apart)
@@ -35,7 +35,7 @@ def test_hubs_that_start_at_once_look_at_other_ports(
 
 
 def test_a_hub_that_has_ended_leaves_its_ports_to_another(held: ExitStack) -> None:
-    """The block is held as long as the hub lives, and no longer."""
+    """A hub reserves its block of ports only as long as it runs."""
     with ExitStack() as ended:
         first = reserve_hub_ports(24, ended)
     assert reserve_hub_ports(24, held) == first
@@ -45,7 +45,7 @@ def test_a_hub_that_has_ended_leaves_its_ports_to_another(held: ExitStack) -> No
     ("address", "bound"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("*", ""), ("127.0.0.2", "127.0.0.1")]
 )
 def test_a_port_that_is_taken_is_left_out(address: str, bound: str) -> None:
-    """Whoever listens there keeps it; at the hub's own address, and on loopback, where it speaks with itself wherever it listens."""
+    """Ports in use are left out: at the hub's own address, and on loopback, which a hub uses to talk to itself."""
     family = socket.AF_INET6 if ":" in bound else socket.AF_INET
     with socket.socket(family) as taken:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
@@ -62,12 +62,12 @@ def test_a_port_that_is_taken_is_left_out(address: str, bound: str) -> None:
 
 
 def test_a_coordinator_that_cannot_listen_is_told_why() -> None:
-    """A port that is held, and an address of another machine, want different cures."""
+    """The error for a port in use differs from the one for another machine's address, because the fixes differ."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         held = f"127.0.0.1:{holder.getsockname()[1]}"
         with pytest.raises(PreflightFailed, match="is taken by another process"):
             check_port_free(held)
     check_port_free(held)
-    # An address for examples alone (RFC 5737): no machine's.
+    # An address reserved for documentation (RFC 5737), which no machine has.
     with pytest.raises(PreflightFailed, match=r"192\.0\.2\.7 is no address of this machine"):
         check_port_free("192.0.2.7:5555")

@@ -1,4 +1,4 @@
-"""Signatures: what is not signed, changed, or played back is refused."""
+"""Signatures: unsigned, changed and replayed messages are refused."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ FRAMES = [b"header", b"payload"]
 
 
 def sealed() -> list[Frame]:
-    """A message of rank 0, signed."""
+    """A signed message of rank 0."""
     return Signer(b"key", b"r0").sign(FRAMES)
 
 
 def test_what_was_signed_comes_out() -> None:
-    """A seal is taken off and the frames are as they were."""
+    """`verify` removes the seal and returns the original frames."""
     assert Verifier(b"key").verify(b"r0", sealed()) == FRAMES
 
 
@@ -36,13 +36,13 @@ def test_what_was_signed_comes_out() -> None:
     ids=["changed", "moved between frames", "recounted", "one more", "one less", "seal gone", "nothing", "seal alone"],
 )
 def test_a_spoilt_message_is_refused(spoil: object) -> None:
-    """Any change breaks the seal."""
+    """Any change to the frames or the seal makes the message invalid."""
     with pytest.raises(UnknownMessage):
         Verifier(b"key").verify(b"r0", spoil(sealed()))  # type: ignore[operator]
 
 
 def test_another_sender_or_key_is_refused() -> None:
-    """The seal is for one sender and one key."""
+    """A seal is valid for one sender and one key only."""
     with pytest.raises(UnknownMessage):
         Verifier(b"key").verify(b"r1", sealed())
     with pytest.raises(UnknownMessage):
@@ -53,7 +53,7 @@ def test_another_sender_or_key_is_refused() -> None:
 
 
 def test_a_recorded_message_cannot_be_played_back() -> None:
-    """Numbers only rise."""
+    """A recorded message is refused, because message numbers only rise."""
     verifier, message = Verifier(b"key"), sealed()
     verifier.verify(b"r0", message)
     with pytest.raises(UnknownMessage, match="second time"):

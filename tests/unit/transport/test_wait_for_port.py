@@ -1,4 +1,4 @@
-"""Waiting for a listener, with real sockets."""
+"""Wait for a listener, with real sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAIT_S = 20.0
 
 @pytest.fixture
 def bound() -> Iterator[socket.socket]:
-    """A socket that has a port and does not listen at it: who asks is refused."""
+    """A socket that has a port but does not listen, so connections are refused."""
     with closing(socket.socket()) as one:
         one.bind(("127.0.0.1", 0))
         yield one
@@ -28,7 +28,7 @@ def _address(one: socket.socket) -> str:
 
 
 def test_it_waits_until_somebody_listens(bound: socket.socket) -> None:
-    """Refused at first, it asks again, less and less often, and finds who listens by then."""
+    """It retries refused connections at growing intervals, until a process listens."""
     refusals: list[float] = []
 
     def listen_after_three(pause_s: float) -> None:
@@ -42,7 +42,7 @@ def test_it_waits_until_somebody_listens(bound: socket.socket) -> None:
 
 
 def test_who_reaches_itself_has_reached_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may give the very port to who knocks at it; the coordinator can have it all the same."""
+    """A socket may connect to itself if the system gives it that very port; this does not count, and the port stays free."""
     with closing(socket.socket()) as other:
         other.bind(("127.0.0.1", 0))
         address = other.getsockname()
@@ -60,13 +60,13 @@ def test_who_reaches_itself_has_reached_nobody(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_it_gives_up_where_nobody_comes(bound: socket.socket) -> None:
-    """After the limit the answer is no."""
+    """It returns False after the time limit."""
     assert not wait_for_port(_address(bound), 0.05)
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:port"])
 def test_an_address_that_is_none_is_not_waited_for(address: str) -> None:
-    """JAX says of it what is wrong; nobody waits for that."""
+    """It returns False at once for an invalid address, because JAX reports the error itself."""
     found: list[bool] = []
     asked = threading.Thread(target=lambda: found.append(wait_for_port(address, 10 * WAIT_S)))
     asked.start()
