@@ -1,4 +1,4 @@
-"""What a cluster leaves on disk is its user's alone, and what another user could have written is not trusted."""
+"""A cluster's files are private to its user, and files that another user could have written are not trusted."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a fil
 
 
 def mode_of(path: Path) -> int:
-    """The permissions of a path."""
+    """Return the permissions of a path."""
     return stat.S_IMODE(path.lstat().st_mode)
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A state home that is not there yet."""
+    """A state home that does not exist yet."""
     return tmp_path / "home"
 
 
@@ -67,7 +67,7 @@ def supervisor() -> Iterator[int]:
 
 @pytest.fixture
 def kept(home: Path, supervisor: int) -> Callable[[str], Path]:
-    """Make the directory of a kept cluster that nobody drives."""
+    """Make the directory of a detachable cluster that no notebook is attached to."""
 
     def make(name: str) -> Path:
         run = make_run_dir(name, 1, environment={"MHNB_HOME": str(home)}, profile=ROOT / "profiles" / "local")
@@ -82,25 +82,25 @@ def kept(home: Path, supervisor: int) -> Callable[[str], Path]:
 
 
 def give_away(path: Path) -> None:
-    """Give a folder with all in it to another user."""
+    """Give a folder with all its contents to another user."""
     for each in (path, *path.rglob("*")):
         os.chown(each, NOBODY, NOBODY, follow_symlinks=False)
 
 
 def names(home: Path) -> list[str]:
-    """The clusters that are listed, and those that can be attached to: the same."""
+    """Return the names of the listed clusters, after checking that the same clusters can be attached to."""
     place = {"MHNB_HOME": str(home)}
     listed = [record["name"] for record in read_running_clusters(place)]
     assert [berth.name for berth in list_cluster_records(place)] == listed
     return listed
 
 
-# -- what is made
+# -- permissions of new files
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_what_is_made_is_its_owners_alone(home: Path, kept: Callable[[str], Path], umask: int) -> None:
-    """Every folder 0700 and every file 0600, whatever the umask."""
+    """Every folder has mode 0700 and every file 0600, whatever the umask."""
     before = os.umask(umask)
     try:
         place = {"MHNB_HOME": str(home / "below")}
@@ -119,7 +119,7 @@ def test_what_is_made_is_its_owners_alone(home: Path, kept: Callable[[str], Path
 
 
 def test_the_checks_of_a_first_start_make_the_home_private(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are the first to need it; the folders above it, which they make too, are no more open."""
+    """The preflight checks of a first start create the home and the folders above it with mode 0700."""
     monkeypatch.setenv("MHNB_HOME", str(home / "below"))
     before = os.umask(0)
     try:
@@ -131,7 +131,7 @@ def test_the_checks_of_a_first_start_make_the_home_private(home: Path, monkeypat
 
 @pytest.mark.parametrize("mode", [0o755, 0o777, 0o1777, 0o2775])
 def test_a_home_that_is_ours_is_closed(home: Path, kept: Callable[[str], Path], mode: int) -> None:
-    """An older version, or a loose umask, has left it open: it is closed, and what is in it is listed."""
+    """A home that an older version or a loose umask has left open is closed, and its clusters are listed."""
     kept("mine")
     home.chmod(mode)
     assert names(home) == ["mine"]
@@ -139,7 +139,7 @@ def test_a_home_that_is_ours_is_closed(home: Path, kept: Callable[[str], Path], 
 
 
 def test_a_home_with_other_things_keeps_its_mode(home: Path, kept: Callable[[str], Path]) -> None:
-    """A folder that the user shares for reading is not closed by us; the clusters in it are."""
+    """A folder that the user shares for reading keeps its mode; the clusters in it are private."""
     run = kept("mine")
     (home / "thesis").mkdir()
     home.chmod(0o755)
@@ -151,7 +151,7 @@ def test_a_home_with_other_things_keeps_its_mode(home: Path, kept: Callable[[str
 
 
 def test_a_shared_home_that_others_can_write_is_refused(home: Path, kept: Callable[[str], Path]) -> None:
-    """Path, mode and the line that mends it, whoever asks first."""
+    """The error contains path, mode and the command that fixes it, whichever function reads the home first."""
     kept("mine")
     (home / "thesis").mkdir()
     home.chmod(0o777)
@@ -169,7 +169,7 @@ def test_a_shared_home_that_others_can_write_is_refused(home: Path, kept: Callab
 
 @as_root
 def test_a_home_of_another_user_is_refused(home: Path, kept: Callable[[str], Path]) -> None:
-    """Whose it is, and what to do instead."""
+    """The error says which user owns the home, and suggests MHNB_HOME."""
     kept("mine")
     os.chown(home, NOBODY, NOBODY)
     with pytest.raises(LaunchError, match=rf"{home} belongs to .*uid {NOBODY}.* \(mode 0700\).*\n.*MHNB_HOME"):
@@ -177,7 +177,7 @@ def test_a_home_of_another_user_is_refused(home: Path, kept: Callable[[str], Pat
 
 
 def test_a_home_that_every_user_can_exchange_is_refused(tmp_path: Path) -> None:
-    """Its parent is writable for all, and has no sticky bit."""
+    """A home is refused if its parent is writable for all users and has no sticky bit."""
     parent = tmp_path / "scratch"
     parent.mkdir()
     place = {"MHNB_HOME": str(parent / "mine")}
@@ -192,7 +192,7 @@ def test_a_home_that_every_user_can_exchange_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_record_of_an_earlier_version_is_read(home: Path, kept: Callable[[str], Path]) -> None:
-    """Earlier versions gave it another name; a cluster that has both is known by the present one."""
+    """A cluster record under the file name of earlier versions is read; if both files exist, the present name counts."""
     old, both, place = kept("old"), kept("both"), {"MHNB_HOME": str(home)}
     (old / "attach.json").rename(old / "berth.json")
     (both / "berth.json").write_text("{}")
@@ -203,7 +203,7 @@ def test_the_record_of_an_earlier_version_is_read(home: Path, kept: Callable[[st
 @as_root
 @pytest.mark.parametrize("what", ["folder", "cluster.json", "attach.json", "link to a folder", "link to a file"])
 def test_another_users_cluster_is_not_attached_to(home: Path, kept: Callable[[str], Path], what: str) -> None:
-    """His record holds his key and his address: it is left out with the reason, and ours beside it is listed."""
+    """A record of another user holds a key and address of that user, so it is skipped with the reason; ours is still listed."""
     kept("mine")
     his, place = kept("his"), {"MHNB_HOME": str(home)}
     if what == "folder":
@@ -227,7 +227,7 @@ def test_another_users_cluster_is_not_attached_to(home: Path, kept: Callable[[st
 
 @pytest.mark.parametrize("what", ["folder", "hard link", "pipe", "file in an open folder"])
 def test_a_record_that_others_could_write_is_left_out(home: Path, kept: Callable[[str], Path], what: str) -> None:
-    """Also where the owner is right."""
+    """A record that other users could write is skipped, even if its owner is right."""
     kept("mine")
     his = kept("his")
     record = his / "cluster.json"
@@ -247,14 +247,14 @@ def test_a_record_that_others_could_write_is_left_out(home: Path, kept: Callable
 
 
 def test_a_loose_file_in_a_closed_folder_is_ours(home: Path, kept: Callable[[str], Path]) -> None:
-    """Older versions left its mode to the umask; nobody else could come as far as the file."""
+    """A writable record in a private folder is accepted: older versions used the umask, and no other user could reach it."""
     (kept("mine") / "cluster.json").chmod(0o664)
     assert names(home) == ["mine"]
 
 
 @as_root
 def test_a_journal_of_another_user_is_not_replayed(home: Path) -> None:
-    """Its cells would run on our ranks."""
+    """A journal of another user is not read, because its cells would run on our ranks."""
     place = {"MHNB_HOME": str(home)}
     journal = JournalStore("a", 7, environment=place, is_new=True)
     journal.append(b'{"kind": "cell"}\n')
@@ -268,7 +268,7 @@ def test_a_journal_of_another_user_is_not_replayed(home: Path) -> None:
 
 
 def test_a_journal_reads_no_file_of_another_folder(home: Path) -> None:
-    """The names of pushes are its own."""
+    """A journal reads only files with the names of its own pushes."""
     journal = JournalStore("a", 7, environment={"MHNB_HOME": str(home)}, is_new=True)
     (home / "key").write_bytes(b"k")
     with pytest.raises(OSError, match="not the name of a push"):
@@ -277,7 +277,7 @@ def test_a_journal_reads_no_file_of_another_folder(home: Path) -> None:
 
 
 def test_a_link_is_not_written_through(home: Path) -> None:
-    """Neither a log nor a record ends up in the file that a link in our folder leads to."""
+    """Neither a log nor a record is written to the target of a symbolic link in our folder."""
     make_private_folder(home)
     (home / "target").write_text("mine")
     for name in ("log", "record", "record.new"):
@@ -289,7 +289,7 @@ def test_a_link_is_not_written_through(home: Path) -> None:
     assert (home / "target").read_text() == "mine"
 
 
-# -- the folder for temporary files of a host that is not the notebook's
+# -- the folder for temporary files on a host other than the notebook's
 
 
 @pytest.fixture
@@ -304,7 +304,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_of_all_users_is_never_closed(temporary: Path) -> None:
-    """As root the folder for temporary files is ours, and may be empty: who closed it would lock out every other user."""
+    """The temporary folder keeps its mode: root may own it, and closing it would lock out every other user."""
     with pytest.raises(LaunchError, match=rf"{temporary} has mode 1777.*\n.*MHNB_HOME to a folder of your own"):
         make_run_dir("a", 1, environment={"MHNB_HOME": str(temporary)}, profile=ROOT)
     assert mode_of(temporary) == 0o1777
@@ -314,13 +314,13 @@ SPEC = HostSpec("tcp:127.0.0.1:1", "00", 0, 1, 1, [0], 1, "", {}, {}, "", "")
 
 
 def own_folder(temporary: Path) -> Path:
-    """Where a host of this user keeps what its cluster leaves."""
+    """Return the folder in which a host keeps the cluster files of this user."""
     host = re.sub(r"[^\w-]", "-", socket.gethostname())
     return temporary / f"mhnb-{os.getuid()}-{host}"
 
 
 def test_a_loose_folder_of_ours_is_closed_on_a_host(temporary: Path) -> None:
-    """What an older version or another tool has left open does not stop a start."""
+    """A folder that an older version or another tool has left open is closed, and the start continues."""
     folder = own_folder(temporary)
     folder.mkdir()
     folder.chmod(0o777)
@@ -332,7 +332,7 @@ def test_a_loose_folder_of_ours_is_closed_on_a_host(temporary: Path) -> None:
 @as_root
 @pytest.mark.parametrize("what", ["folder", "link"])
 def test_a_folder_of_another_user_stops_a_start_on_a_host(temporary: Path, what: str) -> None:
-    """The error says whose it is and the way past it: in a sticky folder only its owner can remove it."""
+    """The error names the owner and the workaround, because in a sticky folder only the owner can remove it."""
     folder = own_folder(temporary)
     if what == "folder":
         folder.mkdir(mode=0o777)
@@ -346,7 +346,7 @@ def test_a_folder_of_another_user_stops_a_start_on_a_host(temporary: Path, what:
 
 
 def test_an_open_folder_for_temporary_files_stops_a_start_on_a_host(temporary: Path) -> None:
-    """Every user could exchange what is in it; MHNB_HOME would not help there, so it is not the next step."""
+    """The error suggests TMPDIR only, because every user could replace the contents and MHNB_HOME would not help."""
     temporary.chmod(0o777)
     with pytest.raises(LaunchError, match=rf"{temporary} has mode 0777[^$]*--env TMPDIR=") as refused:
         prepare_host(SPEC, {})
@@ -355,7 +355,7 @@ def test_an_open_folder_for_temporary_files_stops_a_start_on_a_host(temporary: P
 
 @as_root
 def test_another_users_note_spares_no_process(temporary: Path, tmp_path: Path) -> None:
-    """A note in a folder that he made, with our number in its name, does not keep `mhnb reap` from ending what was left."""
+    """A record in another user's folder, with our user id in its name, does not stop `mhnb reap` from ending orphans."""
     ours = temporary / f"mhnb-{os.getuid()}-x"
     for folder, owner in ((ours, os.geteuid()), (temporary / f"mhnb-{os.getuid()}-y", NOBODY)):
         make_private_folder(folder / "run")
@@ -369,7 +369,7 @@ def test_another_users_note_spares_no_process(temporary: Path, tmp_path: Path) -
     assert os.getpid() not in {stray.pid for stray in find_orphans({"MHNB_HOME": str(tmp_path / "none")})}
 
 
-# -- what cannot be read
+# -- unreadable records
 
 GARBLED: list[Any] = [
     "",
@@ -393,7 +393,7 @@ def test_a_garbled_record_is_told_in_a_line(
     capsys: pytest.CaptureFixture[str],
     text: str,
 ) -> None:
-    """`mhnb list` names the file and lists the others; stop, where and reap go on too."""
+    """`mhnb list` names the unreadable file and lists the other clusters; stop, where and reap do not fail on it."""
     monkeypatch.setenv("MHNB_HOME", str(home))
     kept("mine")
     path = kept("broken") / "cluster.json"
@@ -415,7 +415,7 @@ def test_a_garbled_record_is_told_in_a_line(
 def test_a_garbled_berth_is_told_to_who_attaches(
     home: Path, kept: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """With the way to end the cluster; the others can be attached to."""
+    """The error for an unreadable cluster contains the command that ends it; other clusters can still be attached to."""
     monkeypatch.setenv("MHNB_HOME", str(home))
     kept("mine")
     path = kept("broken") / "attach.json"
@@ -447,7 +447,7 @@ def test_a_garbled_berth_is_told_to_who_attaches(
 def test_a_field_of_another_kind_is_no_berth(
     home: Path, kept: Callable[[str], Path], field: str, value: object
 ) -> None:
-    """The values reach sockets, processes and paths."""
+    """A record with a value of the wrong type is skipped, because the values reach sockets, processes and paths."""
     path = kept("mine") / "attach.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
     berths, faults = read_cluster_records({"MHNB_HOME": str(home)})
@@ -459,7 +459,7 @@ def test_a_field_of_another_kind_is_no_berth(
     "text", [*GARBLED, '{"rank": 0, "process_count": "9", "right": true, "said": "", "answer": ""}']
 )
 def test_a_garbled_answer_is_as_if_not_given(home: Path, text: str) -> None:
-    """Progress of the lessons goes on without it."""
+    """An unreadable answer is ignored, so the progress of the lessons is still read."""
     place = {"MHNB_HOME": str(home)}
     write_record("made", AnswerRecord(0, 2, True, "right", "1"), place)
     (home / "lessons" / "made" / "rank1.json").write_text(text)

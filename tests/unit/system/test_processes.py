@@ -1,4 +1,4 @@
-"""A process that ends while it is looked at."""
+"""A process that ends while it is inspected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mhnb.system.processes import (
 
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch) -> psutil.Process:
-    """This process, for psutil one whose files are gone and then another's: it passes the system's error on, as on a machine in a crowd."""
+    """This process, as one that has just ended: psutil passes the system's error on, as on a machine with many processes."""
     process = psutil.Process()
 
     def fail(*_: object, **__: object) -> None:
@@ -33,7 +33,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> psutil.Process:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 def test_it_is_gone_and_no_error(ending: psutil.Process) -> None:
-    """Whoever looks at one process of many goes on to the next."""
+    """An ended process is reported as not running and raises nothing, so a loop over many processes continues."""
     pid = os.getpid()
     assert (find_start_time_s(pid), is_same_process(pid, 1.0), is_stopped(pid), resident_nbytes(pid)) == (
         None,

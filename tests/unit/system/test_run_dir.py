@@ -1,4 +1,4 @@
-"""The directories of clusters: which are ours to remove, and what a broken note among them does."""
+"""Run directories of clusters: which ones are pruned, and what an unreadable record among them does."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from mhnb.system.run_dir import (
 )
 
 GONE = 2**22 + 1
-"""A process id that Linux never gives."""
+"""A process id that Linux never assigns."""
 
 
 def ended_run(home: Path, number: int) -> Path:
-    """Make the directory of a cluster whose notebook is gone."""
+    """Make the directory of a cluster whose notebook has ended."""
     folder = home / f"default.{GONE}.{number}"
     (folder / "log").mkdir(parents=True)
     (folder / "profile").mkdir()
@@ -39,7 +39,7 @@ def ended_run(home: Path, number: int) -> Path:
 
 
 def test_only_our_own_directories_are_pruned(tmp_path: Path) -> None:
-    """MHNB_HOME may be a folder with other things in it: those stay, however old and many."""
+    """Folders in MHNB_HOME that mhnb did not create are kept, however old and many they are."""
     foreign = [tmp_path / f"thesis{n}" for n in range(30)] + [tmp_path / f"backup.{GONE}.{n}" for n in range(30)]
     for folder in foreign:
         folder.mkdir()
@@ -51,14 +51,14 @@ def test_only_our_own_directories_are_pruned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", '{"supervisor": 12', "\x00"])
 def test_a_note_cut_short_stops_nobody(tmp_path: Path, text: str) -> None:
-    """A full disk leaves half a note; starting and listing go on without it."""
+    """A record that a full disk has truncated does not stop starting and listing."""
     (ended_run(tmp_path, 1) / "cluster.json").write_text(text)
     prune_run_dirs({"MHNB_HOME": str(tmp_path)})
     assert read_running_clusters({"MHNB_HOME": str(tmp_path)}) == []
 
 
 def test_what_runs_on_another_machine_is_let_be(tmp_path: Path) -> None:
-    """A home may be shared: the numbers of processes there say nothing here, and keys and logs of what may live stay."""
+    """Runs of another machine in a shared home are not pruned, because their process ids mean nothing on this machine."""
     place = {"MHNB_HOME": str(tmp_path)}
     mine, others = ended_run(tmp_path, 1), ended_run(tmp_path, 2)
     for run, machine in ((mine, socket.gethostname()), (others, "elsewhere")):
@@ -80,7 +80,7 @@ def test_what_runs_on_another_machine_is_let_be(tmp_path: Path) -> None:
 
 
 def test_a_number_that_was_given_again_is_nobodys(tmp_path: Path) -> None:
-    """Another cluster's supervisor may have got the number: that one is not shown under this name, and not stopped."""
+    """A reused process id is not taken for the cluster's notebook or supervisor, so no other process is stopped."""
     place, run = {"MHNB_HOME": str(tmp_path)}, ended_run(tmp_path, 1)
     with subprocess.Popen(
         [sys.executable, "-c", "input()", "mhnb.rank.supervisor"], stdin=subprocess.PIPE, text=True
@@ -92,14 +92,14 @@ def test_a_number_that_was_given_again_is_nobodys(tmp_path: Path) -> None:
         assert not has_live_notebook(record | before)
         (run / "cluster.json").write_text(json.dumps(record | before))
         assert read_running_clusters(place) == []
-        # An older version has noted the numbers alone.
+        # An older version recorded the process ids alone.
         (run / "cluster.json").write_text(json.dumps({k: v for k, v in record.items() if k not in before}))
         assert [older["name"] for older in read_running_clusters(place)] == ["a"]
         supervisor.communicate("\n")
 
 
 def test_what_is_in_use_is_let_be(tmp_path: Path) -> None:
-    """A container with the same folder has other numbers: to it the owner seems gone, and the keys of what lives must stay."""
+    """A locked run is not pruned, though a container that shares the folder does not see the owner's process."""
     run = ended_run(tmp_path, 1)
     (run / "attach.json").touch()
     held = lock_as_alive(run)
@@ -111,7 +111,7 @@ def test_what_is_in_use_is_let_be(tmp_path: Path) -> None:
 
 
 def test_a_relative_home_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The notebook may go to another folder while its cluster runs."""
+    """A relative MHNB_HOME is resolved at the start, because the notebook may change its folder later."""
     monkeypatch.chdir(tmp_path)
     profile = tmp_path / "profile"
     profile.mkdir()
@@ -120,7 +120,7 @@ def test_a_relative_home_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_folder_that_was_removed_is_named_as_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks run in the notebook's folder, which must be there."""
+    """The error for a removed working directory says so, because the ranks run in the notebook's folder."""
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     with pytest.raises(LaunchError, match="removed"):
@@ -128,7 +128,7 @@ def test_a_folder_that_was_removed_is_named_as_the_cause(tmp_path: Path, monkeyp
 
 
 def test_a_home_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    """Neither journal nor logs can be kept: the folder, the reason, and the way out, whichever comes first."""
+    """The error for an unusable home contains the folder, the reason and MHNB_HOME, for both run directories and journals."""
     place = {"MHNB_HOME": str(tmp_path / "file" / "below")}
     (tmp_path / "file").touch()
     with pytest.raises(LaunchError, match=r"file/below: .*Not a directory.*\n.*MHNB_HOME"):
@@ -153,7 +153,7 @@ for look in (read_running_clusters, prune_run_dirs):
 
 
 def test_a_home_that_may_not_be_entered_is_named(tmp_path: Path) -> None:
-    """The commonest of them: already to look for clusters fails there."""
+    """A home that the user may not enter gives a LaunchError that suggests MHNB_HOME, even when clusters are only listed."""
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
     looked = [sys.executable, "-c", _LOOKS, str(closed / "home")]
@@ -161,7 +161,7 @@ def test_a_home_that_may_not_be_entered_is_named(tmp_path: Path) -> None:
 
 
 def test_the_hang_card_is_kept_while_there_is_one(tmp_path: Path) -> None:
-    """Written, exchanged, removed, also twice; nobody reads the card of a notebook that is gone."""
+    """A hang report can be written, replaced and removed twice; the report of an ended notebook is ignored."""
     record = {"owner": os.getpid(), "run_dir": str(tmp_path)}
     assert read_hang_report(record) is None
     for text in ("waiting 2 s", "waiting 3 s"):
