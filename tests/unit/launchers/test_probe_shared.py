@@ -1,4 +1,4 @@
-"""Many probes behind one command: what they say is told apart, who does not answer is named, and nobody else is let in."""
+"""Multiplexed probes behind one command: answers are separated by task, silent tasks are named, and strangers are refused."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mhnb.launchers.probe_shared import MultiplexedProbes, ProbeServer, ProbesEx
 
 @pytest.mark.parametrize("tag", ["3: ", "03: ", "[1,3]<stdout>:", "[3] ", ""])
 def test_lines_of_every_launcher(tag: str) -> None:
-    """The marks of Slurm, Open MPI and MPICH change nothing; what is no probe's is somebody's word."""
+    """Probe lines are parsed with the prefixes of Slurm, Open MPI and MPICH; all other lines are ordinary output."""
     assert parse_probe_line(f"{tag}mhnb-probe 3 7 1/2 5 | a: ") == AnswerChunk(3, 7, 1, 2, "| a: "[:5])
     assert parse_probe_line(f"{tag}mhnb-probe 3 gone 127 beta") == ProbeExited(3, 127, "beta")
     assert parse_probe_line(f"{tag}mhnb: no python: py") == OtherOutput(3 if tag else None, "mhnb: no python: py")
 
 
 class Stage:
-    """A chorus whose tasks are played here."""
+    """Multiplexed probes whose tasks are simulated by the test."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.log = folder / "log"
@@ -37,7 +37,7 @@ class Stage:
         )
 
     def say(self, *lines: str) -> None:
-        """Write to the log as tasks do."""
+        """Write lines to the log, as tasks do."""
         with self.log.open("a") as log:
             log.writelines(f"{line}\n" for line in lines)
 
@@ -50,18 +50,18 @@ class Stage:
 
 
 def _to_all(count: int) -> dict[int, dict[str, object]]:
-    """A question without arguments for each."""
+    """Build a request without arguments for each task."""
     return {at: {} for at in range(count)}
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
-    """Three tasks."""
+    """Three simulated tasks."""
     return Stage(tmp_path, 3)
 
 
 def test_what_is_the_same_for_all_is_sent_once(stage: Stage) -> None:
-    """Else a list of all hosts would be sent as often as there are hosts."""
+    """Arguments that are the same for all tasks are sent once; otherwise a list of all hosts would be sent to every host."""
     stage.answers = {0: "a", 1: "b", 2: "c"}
     given = {at: {"targets": ["x", "y"], "skip": f"peer {at}"} for at in range(3)}
     assert stage.chorus.request("connect", given, timeout_s=60) == ["a", "b", "c", None]
@@ -71,7 +71,7 @@ def test_what_is_the_same_for_all_is_sent_once(stage: Stage) -> None:
 
 
 def test_a_task_that_does_not_answer_is_named(stage: Stage) -> None:
-    """The others' answers count, and it is waited for no second time."""
+    """A task that does not answer in time is named; the other answers count, and later requests do not wait for it."""
     stage.answers = {0: "a", 2: "c"}
     assert stage.chorus.request("facts", _to_all(3), timeout_s=0.2) == ["a", None, "c", None]
     late = stage.chorus.failures()[1]
@@ -81,7 +81,7 @@ def test_a_task_that_does_not_answer_is_named(stage: Stage) -> None:
 
 
 def test_a_task_whose_probe_cannot_run_is_named(stage: Stage) -> None:
-    """By its machine's own name, with what it said last; the others go on."""
+    """A probe that cannot run is reported by its machine's name and its last output; the others continue."""
     stage.answers = {0: "a", 2: "c"}
     stage.say("1: mhnb: logged in", "1: mhnb: no python: py", "1: mhnb-probe 1 gone 127 beta")
     assert stage.chorus.request("facts", _to_all(3), timeout_s=1000) == ["a", None, "c", None]
@@ -93,7 +93,7 @@ def test_a_task_whose_probe_cannot_run_is_named(stage: Stage) -> None:
 
 
 def test_a_command_that_ends_is_not_waited_for(stage: Stage) -> None:
-    """What it wrote says why."""
+    """A request to a command that has ended raises at once; the command's output says why it ended."""
     stage.is_over = True
     with pytest.raises(ProbesExited):
         stage.chorus.await_begin()
@@ -102,7 +102,7 @@ def test_a_command_that_ends_is_not_waited_for(stage: Stage) -> None:
 
 
 def test_several_tasks_on_a_machine_are_asked_once(stage: Stage) -> None:
-    """After the choice, positions are those of the chosen."""
+    """Of several tasks on one machine one is selected; positions then refer to the selected tasks."""
     stage.chorus.select_tasks([0, 2])
     stage.answers = {0: "a", 2: "c"}
     assert stage.chorus.count == 2
@@ -110,7 +110,7 @@ def test_several_tasks_on_a_machine_are_asked_once(stage: Stage) -> None:
 
 
 def test_who_does_not_know_the_word_is_hung_up_on() -> None:
-    """A port scan, or a probe of another launch: it hears nothing of what is asked."""
+    """A caller without the secret, such as a port scan or another launch's probe, is disconnected before any request is sent."""
     calls = ProbeServer("127.0.0.1")
     place = calls.connection_info
     with socket.create_connection((place["address"], place["port"]), 60) as stranger:
@@ -124,7 +124,7 @@ def test_who_does_not_know_the_word_is_hung_up_on() -> None:
 
 
 def test_a_probe_does_not_serve_somebody_else() -> None:
-    """Where another program answers at the notebook's address, the probe tells it nothing."""
+    """A probe sends nothing to another program that listens at the notebook's address."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         place = {"address": "127.0.0.1", "port": server.getsockname()[1], "word": "secret", "timeout_s": 0.5}
@@ -136,6 +136,6 @@ def test_a_probe_does_not_serve_somebody_else() -> None:
 
 
 def test_an_address_that_is_not_of_this_machine() -> None:
-    """It is named, with the flag that gives another."""
+    """The error for an address of another machine contains the address and the flag to change it."""
     with pytest.raises(LaunchError, match=r"cannot listen at 192\.0\.2\.7 .*--address"):
         ProbeServer("192.0.2.7")

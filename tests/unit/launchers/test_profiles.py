@@ -1,4 +1,4 @@
-"""Profiles: what comes with mhnb, a user's own, mistakes in one, and the settings of one start over them."""
+"""Profiles: those that mhnb provides, a user's own, mistakes in a profile, and settings that a start overrides."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OPTIONS: dict[str, type[Any]] = {
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Make a profile that says this; give its folder's name."""
+    """Write a profile with this text, and return its folder."""
 
     def make(text: str) -> str:
         (tmp_path / "ipcluster_config.py").write_text(f"c = get_config()\n{text}\n")
@@ -41,7 +41,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_there_is_a_profile_for_each_kind() -> None:
-    """Named as its launcher, and readable as it is."""
+    """Each kind has a profile that is named like its launcher and can be loaded unchanged."""
     assert list_profiles() == sorted(KINDS)
     for name in KINDS:
         assert load_profile(name).kind == name
@@ -53,7 +53,7 @@ def test_there_is_a_profile_for_each_kind() -> None:
 
 @pytest.mark.parametrize("kind", sorted(_OPTIONS))
 def test_settings_become_options(kind: str) -> None:
-    """Every option of a kind is a setting of the same name and default, so that none is out of a user's reach."""
+    """Every option of a kind is a setting of the same name and default, so that users can set each one."""
     settings, options = KINDS[kind](), _OPTIONS[kind]()
     assert settings.build_options(type(options)) == options
     for part in fields(options):
@@ -62,7 +62,7 @@ def test_settings_become_options(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_what_a_profile_suggests_exists(kind: str, tmp_path: Path) -> None:
-    """With every suggestion in it put into force, the profile is still read: none is misspelt or of another type."""
+    """A profile loads with all its commented suggestions enabled, so none is misspelled or has the wrong type."""
     text = (profile_dir(kind) / "ipcluster_config.py").read_text()
     lines = [line.removeprefix("# ") if line.startswith("# c.") else line for line in text.splitlines()]
     (tmp_path / "ipcluster_config.py").write_text("\n".join(lines))
@@ -83,7 +83,7 @@ def test_what_a_profile_suggests_exists(kind: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_named_with_file_and_line(write: Write, text: str, said: str) -> None:
-    """Whatever it is: spelling, type, value, syntax, or an error of the user's own code."""
+    """The error names file and line for errors in spelling, type, value, syntax or the user's own code."""
     folder = write(text)
     with pytest.raises(InvalidRequest) as failed:
         load_profile(folder)
@@ -91,7 +91,7 @@ def test_a_mistake_is_named_with_file_and_line(write: Write, text: str, said: st
 
 
 def test_a_start_overrides_the_profile(write: Write) -> None:
-    """What is typed is read as the setting's type; what is a value stays one; what is not given is the profile's."""
+    """Typed options are converted to the setting's type, values are used as they are, and the profile provides the rest."""
     folder = write(
         "c.Cluster.engine_launcher_class = 'mhnb-slurm'\nc.MhnbSlurm.partition = 'debug'\nc.MhnbSlurm.account = 'mine'"
     )
@@ -115,14 +115,14 @@ def test_a_start_overrides_the_profile(write: Write) -> None:
     ],
 )
 def test_a_setting_of_a_start_that_cannot_be(reach: dict[str, Any], said: str) -> None:
-    """The error names the setting and its value."""
+    """The error for an invalid setting contains its name and its value."""
     with pytest.raises(InvalidRequest) as failed:
         create_launcher(ClusterSpec(2, None, profile="slurm"), reach)
     assert said in str(failed.value)
 
 
 def test_each_kind_has_its_launcher(tmp_path: Path) -> None:
-    """Also where the profile is a folder of the user's."""
+    """Each kind creates its own launcher, also if the profile is a folder of the user."""
     own = tmp_path / "own"
     main(["profile", "new", str(own), "--from", "mpi"])
     named = {"machines": ("a", "b")}
@@ -137,7 +137,7 @@ def test_each_kind_has_its_launcher(tmp_path: Path) -> None:
 
 
 def test_a_profile_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """`mhnb profile new` copies one to where IPython looks; it is found by name, listed, and shown with what is set in it."""
+    """`mhnb profile new` copies a profile to IPython's folder; it is then found by name, listed and shown with its settings."""
     assert main(["profile", "new", "mine", "--from", "slurm"]) == 0
     folder = user_profile_dir("mine")
     assert find_profile("mine") == folder
@@ -167,6 +167,6 @@ def test_a_profile_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_what_is_no_profile(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A name that is not there, or cannot be, says what is."""
+    """The error for an unknown or invalid profile name says which names are valid."""
     assert main(["profile", *words]) == 1
     assert said in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A process that ends before it has read what it was started with is a process that has ended, and nothing else."""
+"""A process that ends before it has read its input counts as ended, without a further error."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mhnb.launchers.local import LocalHost
 from mhnb.rank.spawn import _start_process
 
 LONG = "x" * (65536 + 1000)
-"""A little more than a pipe holds: some of it is still to be written when the reader has ended, and when the pipe is closed."""
+"""A little more than a pipe holds, so some of it is still unwritten when the reader has ended and the pipe is closed."""
 
 
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostSpec:
-    """What a process is told that reads nothing."""
+    """The specification of a host whose process reads nothing."""
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     (tmp_path / "log").mkdir()
     return HostSpec("unix:none", "00", 0, 1, 1, [0], 1, "", {}, {"LONG": LONG}, "", str(tmp_path))
@@ -27,7 +27,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostSpec:
 
 @pytest.mark.parametrize("end", ["wait", "release"])
 def test_a_supervisor_that_reads_nothing_has_ended(spec: HostSpec, end: str) -> None:
-    """It is told of by its exit code, and there is no error of the pipe to it."""
+    """A supervisor that ended without reading its input is reported by its exit code, without an error of the pipe."""
     host = LocalHost(spec, os.environ)
     host._process.wait()
     assert "ended with exit code 1" in host.explain()
@@ -40,6 +40,6 @@ def test_a_supervisor_that_reads_nothing_has_ended(spec: HostSpec, end: str) -> 
 
 
 def test_a_rank_that_reads_nothing_has_ended(spec: HostSpec, tmp_path: Path) -> None:
-    """Whoever starts it goes on, and waits for its end as for any other's."""
+    """A rank that ends without reading its input is waited for like any other rank."""
     pid = _start_process("none", spec, (tmp_path / "out", tmp_path / "err"))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1

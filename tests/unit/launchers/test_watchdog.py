@@ -1,4 +1,4 @@
-"""A command that is held: it ends when its owner lets go, by force if need be, and what it asked for is then taken back."""
+"""The watchdog ends its command when the owner ends, by force if necessary, and then runs the clean-up command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUICK = (
     "watchdog._GRACE_S, watchdog._KILL_S = float(sys.argv.pop(1)), float(sys.argv.pop(1)); os._exit(watchdog.main())"
 )
 _PATIENT_S = 60.0
-"""Where a command is to end by itself first, however loaded the machine is."""
+"""Time limit for a command that is expected to end by itself, however loaded the machine is."""
 _STUBBORN = "trap '' TERM; echo here; while :; do sleep 1; done"
 
 
@@ -43,7 +43,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 
 def test_the_words() -> None:
-    """What is held stands after `--`, so that none of its words is taken for an option."""
+    """The command is placed after `--`, so that none of its words is parsed as an option."""
     assert watchdog_command(["srun", "--keep"], clean_up=["scancel", "--name=a b"])[1:] == [
         "-P", "-m", "mhnb.launchers.watchdog", "--clean-up=scancel '--name=a b'", "--", "srun", "--keep",
     ]  # fmt: skip
@@ -51,7 +51,7 @@ def test_the_words() -> None:
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_input_goes_on_and_the_exit_code_comes_back(code: int) -> None:
-    """What is written is read by the command, and the end of it too."""
+    """The command reads the input and its end, and the watchdog returns the command's exit code."""
     said, _ = _hold(["sh", "-c", f"cat; exit {code}"], grace_s=_PATIENT_S).communicate(b"given\n", timeout=60)
     assert said == b"given\n"
     held = _hold(["sh", "-c", f"cat; exit {code}"], grace_s=_PATIENT_S)
@@ -60,7 +60,7 @@ def test_input_goes_on_and_the_exit_code_comes_back(code: int) -> None:
 
 
 def test_one_that_reads_nothing_is_told_to_end(tmp_path: Path) -> None:
-    """As an srun in the queue: letting go of its input alone would leave it there. It is not cleaned up after: it ended by itself."""
+    """A command that ignores the end of its input, as an srun in the queue, gets SIGTERM; if it then ends, no clean-up runs."""
     mark = tmp_path / "cleaned"
     held = _hold(
         ["sh", "-c", "trap 'exit 7' TERM; echo here; while :; do sleep 0.1; done"],
@@ -75,7 +75,7 @@ def test_one_that_reads_nothing_is_told_to_end(tmp_path: Path) -> None:
 
 
 def test_one_that_does_not_end_is_killed_and_cleaned_up_after(tmp_path: Path) -> None:
-    """What it had asked for is taken back by words of its own."""
+    """A command that ignores SIGTERM is killed, and then the clean-up command runs."""
     mark = tmp_path / "cleaned up"
     held = _hold(["sh", "-c", _STUBBORN], clean_up=["touch", str(mark)])
     assert held.stdout is not None
@@ -88,7 +88,7 @@ def test_one_that_does_not_end_is_killed_and_cleaned_up_after(tmp_path: Path) ->
 
 
 def test_one_that_is_kept_lives_on() -> None:
-    """With `keep` the owner's end means nothing to it, from the word on that says so."""
+    """With `keep` the command outlives its owner once the owner has written the marker."""
     held = _hold(["sleep", "600"], keep=True)
     assert held.stdin is not None
     held.stdin.write(b"before it\n" + KEEP_MARKER + b"\n")
@@ -96,7 +96,7 @@ def test_one_that_is_kept_lives_on() -> None:
     own = psutil.Process(held.pid)
     wait_until(lambda: any("sleep" in child.name() for child in own.children()), "it runs")
     with pytest.raises(subprocess.TimeoutExpired):
-        # Longer than both of its limits.
+        # Longer than both time limits of the watchdog.
         held.wait(1.0)
     held.terminate()
     held.wait(60)
@@ -106,7 +106,7 @@ def test_one_that_is_kept_lives_on() -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_one_that_is_told_to_end_ends_its_command(tmp_path: Path, keep: bool) -> None:  # noqa: FBT001
-    """SIGTERM is the owner's last word, also to what was kept; a command that does not hear it is killed and cleaned up after."""
+    """SIGTERM ends the command even with `keep`; a command that ignores it is killed and the clean-up runs."""
     mark = tmp_path / "cleaned up"
     held = _hold(["sh", "-c", _STUBBORN], keep=keep, clean_up=["touch", str(mark)])
     assert held.stdout is not None
@@ -118,7 +118,7 @@ def test_one_that_is_told_to_end_ends_its_command(tmp_path: Path, keep: bool) ->
 
 
 def test_what_a_killed_command_has_started_goes_with_it() -> None:
-    """As the ssh of a gcloud that was ended: alone it would hold the connection for hours."""
+    """Children of a killed command are killed too; an orphaned ssh of gcloud would hold the connection for hours."""
     held = _hold(["sh", "-c", "sleep 600 & echo $!; while :; do sleep 1; done"])
     assert held.stdout is not None
     started = psutil.Process(int(held.stdout.readline()))
@@ -128,7 +128,7 @@ def test_what_a_killed_command_has_started_goes_with_it() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end on Linux only")
 def test_a_command_whose_holder_is_killed_is_told_to_end() -> None:
-    """It reads nothing, as an srun in the queue, and would stay there."""
+    """A command whose watchdog is killed gets SIGTERM; one that reads nothing, as an srun in the queue, would otherwise stay."""
     held = _hold(["sh", "-c", "echo $$; exec sleep 600"])
     assert held.stdout is not None
     command = psutil.Process(int(held.stdout.readline()))
@@ -138,7 +138,7 @@ def test_a_command_whose_holder_is_killed_is_told_to_end() -> None:
 
 
 def test_what_is_to_be_kept_ends_before_it_has_begun() -> None:
-    """Until the supervisors begin there is no cluster that another notebook could take over."""
+    """With `keep` the command still ends with its owner before the supervisors begin, because no cluster exists yet."""
     held = _hold(["sleep", "600"], keep=True, kill_s=_PATIENT_S)
     held.communicate(b"before it\n", timeout=60)
     assert held.returncode == 128 + 15
