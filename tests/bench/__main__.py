@@ -24,7 +24,7 @@ PACKAGES = ("mhnb", "jax", "ipykernel", "ipyparallel", "jupyter-client", "jupyte
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     names = [c.name for c in CONTESTANTS]
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--ranks", default="2,4,8", help="rank counts, comma-separated (default %(default)s)")
@@ -43,7 +43,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def live(contestant: Contestant, *, cells: int, warm: int) -> dict[str, tuple[float, ...]]:
-    """One life, from nothing to nothing: seconds by metric.
+    """Start, use and stop a contestant once, and return seconds by metric.
 
     Raises:
         CellBroke: it did not start, run, compute the right sum, or stop.
@@ -62,12 +62,12 @@ def live(contestant: Contestant, *, cells: int, warm: int) -> dict[str, tuple[fl
 
 
 def run(arguments: argparse.Namespace) -> tuple[list[Sample], dict[str, str]]:
-    """Every contestant in every round, the order turned by one each round; what fails leaves the run."""
+    """Run every contestant in every round, rotating the order by one each round. A contestant that fails is dropped."""
     entered = [c for c in CONTESTANTS if c.name in arguments.only.split(",")]
     samples: list[Sample] = []
     failures: dict[str, str] = {}
     counts = [int(n) for n in arguments.ranks.split(",")]
-    # round 0 only fills the disk cache and is not kept
+    # Round 0 only fills the disk cache; its samples are discarded.
     plan = [(counts[0], 0)] + [(n, r) for n in counts for r in range(1, arguments.rounds + 1)]
     for ranks, round_ in plan:
         for kind in entered[round_ % len(entered) :] + entered[: round_ % len(entered)]:
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> tuple[list[Sample], dict[str, str]]:
 
 
 def machine(arguments: argparse.Namespace) -> dict[str, object]:
-    """What a reader must know to judge the numbers."""
+    """Return the facts about the machine that a reader needs to judge the numbers."""
     versions = {}
     for name in PACKAGES:
         path = [str(arguments.peers), *sys.path]
@@ -103,7 +103,7 @@ def machine(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the bench; 0 when every contestant ran, else 1 and the reasons."""
+    """Run the benchmark; return 0 if every contestant ran, else print the reasons and return 1."""
     arguments = parse(argv)
     about = machine(arguments)
     samples, failures = run(arguments)

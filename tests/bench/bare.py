@@ -1,6 +1,6 @@
-"""One bare rank: a Python process with jax.distributed and nothing else, the floor of every row.
+"""One bare rank: a Python process with jax.distributed and nothing else, the lower bound of every row.
 
-Run as `python -m tests.bench.bare`: each line of stdin is a cell as JSON, answered by a marked line when it has run.
+Run as `python -m tests.bench.bare`: each line of stdin is a cell as JSON, and a marked line answers each cell that has run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def main() -> None:
     namespace: dict[str, Any] = {}
     for line in sys.stdin:
         exec(json.loads(line), namespace)
-        # fd 1 also carries what gloo prints from C, so the answer is marked.
+        # File descriptor 1 also carries output that gloo prints from C, so the answer is marked.
         print("\ndone", flush=True)
 
 

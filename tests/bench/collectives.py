@@ -1,4 +1,4 @@
-"""`python -m tests.bench.collectives`: how long the communication report of a program with 1,000 collectives takes.
+"""`python -m tests.bench.collectives`: the time of the communication report for a program with 1,000 collectives.
 
 The program is compiled for 8 devices of this process; parse, bytes, axes, reasons, text and HTML are timed, compiling is not.
 """
@@ -21,7 +21,7 @@ RANKS = (0, 0, 1, 1, 2, 2, 3, 3)
 
 
 def compile_program(collectives: int) -> tuple[str, str]:
-    """Compile a chain of gathers and scatters; return XLA's text and the lowered module's."""
+    """Compile a chain of gathers and scatters; return the text of XLA's module and of the lowered module."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -31,7 +31,7 @@ def compile_program(collectives: int) -> tuple[str, str]:
 
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
 
-    # A line for each layer, so that each has a row of its own in the report.
+    # One line per layer, so that each layer has a row of its own in the report.
     lines = ["def layers(x):"]
     for layer in range(collectives // 2):
         axis = "model" if layer % 3 else "data"
@@ -49,7 +49,7 @@ def compile_program(collectives: int) -> tuple[str, str]:
 
 
 def measure(text: str, stablehlo: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each step, by step, a value a round."""
+    """Return the seconds of each step, one value per round."""
     from mhnb.sharding import hlo_groups, hlo_text, shardy
     from mhnb.sharding.hlo_collectives import _find_group_axes, parse_collectives, parse_meshes
     from mhnb.sharding.report import Program, make_report
@@ -57,7 +57,7 @@ def measure(text: str, stablehlo: str, rounds: int) -> dict[str, list[float]]:
 
     took: dict[str, list[float]] = {"parse": [], "axes, bytes, reasons": [], "text and HTML": [], "together": []}
     for _ in range(rounds):
-        # As the first report of a process: nothing is remembered from the round before.
+        # Clear the caches, so that each round measures the first report of a process.
         for cached in (hlo_groups.parse_groups, hlo_text.parse_shape, shardy.parse_lowered, _find_group_axes):
             cached.cache_clear()
         times = [time.perf_counter()]
@@ -76,13 +76,13 @@ def measure(text: str, stablehlo: str, rounds: int) -> dict[str, list[float]]:
 
 
 def timed(make: Callable[[], tuple[str, str]]) -> tuple[tuple[str, str], float]:
-    """Make something, and say how long it took."""
+    """Build something, and return it with the seconds that it took."""
     began = time.perf_counter()
     return make(), time.perf_counter() - began
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the table; 1 when the report takes longer than it may."""
+    """Print the table; return 1 if the report takes longer than its limit."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.collectives", description=__doc__)
     parser.add_argument("--collectives", type=int, default=1000, help="in the program (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="reports (default %(default)s)")

@@ -1,6 +1,6 @@
 """The contestants: mhnb, its peers, a plain kernel and bare processes, each started, used and stopped as its users do.
 
-It decides what lies inside each clock. It refuses to know how often it is asked and what the numbers mean.
+This module defines what each clock covers. How often each is measured, and what the numbers mean, is defined elsewhere.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ __all__ = ["CONTESTANTS", "PEERS", "ROOT", "Bare", "Contestant", "Mhnb", "Place"
 ROOT = Path(__file__).resolve().parents[2]
 IPYKERNEL = (sys.executable, "-m", "ipykernel_launcher")
 STOP_LIMIT_S = 60.0
-# PYTHON*: with PYTHONDONTWRITEBYTECODE each process would compile JAX's source anew, 2 s of work that no user pays.
+# PYTHON*: with PYTHONDONTWRITEBYTECODE each process would compile JAX's source again, 2 s of work that no user pays
+# for.
 DROPPED = ("JAX_", "JUPYTER", "MHNB_", "PYTHON", "XLA_")
 OWN_DIRS = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "MHNB_HOME")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one life of a contestant happens: its shape, an empty directory, and where extra peers are installed."""
+    """What one life of a contestant uses: its shape, an empty directory, and the folder where extra peers are installed."""
 
     shape: Shape
     directory: Path
     peers: Path
 
     def env(self, **extra: str) -> dict[str, str]:
-        """The environment of every process of a contestant: the user's, less what would steer JAX or Jupyter."""
+        """Return the environment of a contestant: the user's, minus the variables that would configure JAX or Jupyter."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(DROPPED)}
         own = {k: str(self.directory / k.lower()) for k in OWN_DIRS}
-        # Without PJRT_NPROC correct programs deadlock where a process has two CPU devices and few cores.
+        # Without PJRT_NPROC, correct programs deadlock if a process has two CPU devices and few cores.
         jax = {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": str(max(32, 4 * self.shape.devices)), "no_proxy": "*"}
         return {**kept, **own, **jax, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", **extra}
 
     def address(self) -> str:
-        """A loopback address whose port was free a moment ago."""
+        """Return a loopback address whose port was free a moment ago."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 class Contestant(ABC):
-    """One life of one system: prepared, started, used, stopped, and closed whatever happened."""
+    """One life of one system: prepared, started, used, stopped, and closed even after a failure."""
 
     name: str
 
@@ -65,30 +66,30 @@ class Contestant(ABC):
         self.ranks: list[psutil.Process] = []
 
     def prepare(self) -> None:
-        """Bring up what its user has running before the start; not timed."""
+        """Start what the contestant's user has running before the start; not timed."""
         self.place.directory.mkdir(parents=True, exist_ok=True)
 
     @abstractmethod
     def start(self) -> dict[str, float]:
-        """Start the ranks. `start`: seconds to the first checked psum; `first`: to the first of the user's own."""
+        """Start the ranks. Return `start`: seconds to the first checked psum; `first`: to the first psum of the user's own."""
 
     @abstractmethod
     def cell(self, code: str) -> float:
-        """Run code on every rank; seconds."""
+        """Run code on every rank; return the seconds."""
 
     @abstractmethod
     def end(self) -> None:
-        """Ask for the end of the ranks and wait for the answer."""
+        """Request the end of the ranks and wait for the reply."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave no process, also after a failure."""
+        """End every process, also after a failure."""
 
     def stop(self) -> float:
-        """Seconds from the request until no rank's process runs.
+        """Return the seconds from the request until no rank's process runs.
 
         Raises:
-            CellBroke: a rank outlived it.
+            CellBroke: a rank's process still runs.
         """
         started = time.perf_counter()
         self.end()
@@ -96,7 +97,7 @@ class Contestant(ABC):
         return time.perf_counter() - started
 
     def check(self) -> None:
-        """Read what each rank reported after the first psum and note its process.
+        """Read the report of each rank after the first psum, and record its process.
 
         Raises:
             CellBroke: a rank is missing, or computed with fewer devices than it should.
@@ -110,24 +111,24 @@ class Contestant(ABC):
 
     @property
     def processes(self) -> int:
-        """JAX processes it has."""
+        """The number of JAX processes."""
         return self.place.shape.ranks
 
 
 class InKernel(Contestant):
-    """A contestant whose cells go through one kernel process."""
+    """A contestant whose cells run through one kernel process."""
 
     front: FrontEnd | None = None
     magic = ""
     """What its user writes above a cell."""
 
     def kernel(self, argv: tuple[str, ...] = IPYKERNEL, **env: str) -> FrontEnd:
-        """Start the kernel process that the cells go through."""
+        """Start the kernel process that runs the cells."""
         self.front = FrontEnd(argv, self.place.directory, self.place.env(**env))
         return self.front
 
     def local(self, code: str) -> float:
-        """Run a cell in the kernel itself; seconds."""
+        """Run a cell in the kernel itself; return the seconds."""
         if self.front is None:
             raise CellBroke("its kernel was never started")
         return self.front.cell(code)
@@ -143,17 +144,17 @@ class InKernel(Contestant):
 
 
 class Plain(InKernel):
-    """One ipykernel with all the devices in one process: what the others are measured over."""
+    """One ipykernel with all the devices in one process: the baseline for the others."""
 
     name = "plain kernel"
 
     @property
     def processes(self) -> int:
-        """One, with all the devices."""
+        """One process, with all the devices."""
         return 1
 
     def start(self) -> dict[str, float]:
-        """From no kernel at all to the psum."""
+        """Start from no kernel at all, up to the psum."""
         started, shape = time.perf_counter(), self.place.shape
         self.kernel()
         count = f"import jax\njax.config.update('jax_num_cpu_devices', {shape.ranks * shape.devices})\n"
@@ -174,34 +175,34 @@ class Mhnb(InKernel):
     magic = "%%mhjax\n"
 
     def prepare(self) -> None:
-        """A kernel with the extension loaded."""
+        """Start a kernel and load the extension."""
         self.kernel()
         self.local("%load_ext mhnb")
 
     def start(self) -> dict[str, float]:
-        """`%mhjax start`, which ends with a psum over all devices that mhnb has checked itself."""
+        """Run `%mhjax start`, which ends with a psum over all devices that mhnb checks itself."""
         shape = self.place.shape
         start = self.local(f"%mhjax start -n {shape.ranks} --devices {shape.devices}")
         return {"start": start, "first": start + self.cell(first_psum(self.place.directory))}
 
     def end(self) -> None:
-        """`%mhjax stop`; the kernel stays."""
+        """Run `%mhjax stop`; the kernel stays."""
         self.local("%mhjax stop")
 
 
 class Px(InKernel):
-    """ipyparallel: a local cluster and `%%px`, jax.distributed initialised by a cell."""
+    """ipyparallel: a local cluster and `%%px`; a cell initialises jax.distributed."""
 
     name = "%%px"
     magic = "%%px\n"
 
     def prepare(self) -> None:
-        """A kernel with ipyparallel imported."""
+        """Start a kernel and import ipyparallel."""
         self.kernel()
         self.local("import ipyparallel as ipp")
 
     def start(self) -> dict[str, float]:
-        """Cluster and client in one cell, JAX and the psum in the next."""
+        """Start cluster and client in one cell, JAX and the psum in the next."""
         shape = self.place.shape
         code = (
             f"cluster = ipp.Cluster(n={shape.ranks}, log_level=40)\n"
@@ -223,7 +224,7 @@ class JupyterDistributed(InKernel):
     name = "jupyter-distributed"
 
     def prepare(self) -> None:
-        """Nothing runs before: choosing a number of processes restarts the kernel."""
+        """Check the installation. Nothing runs before the start, because choosing a number of processes restarts the kernel."""
         super().prepare()
         found = importlib.util.find_spec("jupyter_distributed") or (self.place.peers / "jupyter_distributed").is_dir()
         if not found:
@@ -231,7 +232,7 @@ class JupyterDistributed(InKernel):
             raise CellBroke(f"not installed: pip install --target {self.place.peers.name} --no-deps {wanted}")
 
     def start(self) -> dict[str, float]:
-        """The kernel and its ranks, then JAX and the psum in a cell."""
+        """Start the kernel and its ranks, then JAX and the psum in a cell."""
         started, shape = time.perf_counter(), self.place.shape
         self.kernel(
             (sys.executable, "-m", "jupyter_distributed.kernel"),
@@ -252,7 +253,7 @@ class JupyterDistributed(InKernel):
 
 
 class Bare(Contestant):
-    """N Python processes with jax.distributed and a pipe each: the floor, without kernel, front end or display."""
+    """N Python processes with jax.distributed and a pipe each: the lower bound, without kernel, front end or display."""
 
     name = "bare processes"
 
@@ -262,7 +263,7 @@ class Bare(Contestant):
         self.log = place.directory / "bare.log"
 
     def start(self) -> dict[str, float]:
-        """Spawn all, send the program, wait for every answer."""
+        """Start all processes, send the program, and wait for every answer."""
         shape, address = self.place.shape, self.place.address()
         started = time.perf_counter()
         for _ in range(shape.ranks):
@@ -274,7 +275,7 @@ class Bare(Contestant):
         return {"start": took, "first": took}
 
     def cell(self, code: str) -> float:
-        """Write the code to every pipe and read until every process has said that it is done."""
+        """Write the code to every pipe, and read until every process has reported that it is done."""
         started = time.perf_counter()
         for command in self.commands:
             _write(command, code)
@@ -290,7 +291,7 @@ class Bare(Contestant):
         self.commands.append(process)
 
     def _wait_done(self, limit_s: float) -> None:
-        """Wait for the mark of every process. Raises CellBroke when one ends or time runs out."""
+        """Wait for the mark of every process. Raises CellBroke if a process ends or time runs out."""
         deadline, poll = time.perf_counter() + limit_s, select.poll()
         said = {command.stdout.fileno(): b"" for command in self.commands if command.stdout}
         for fd in said:
@@ -313,12 +314,12 @@ class Bare(Contestant):
         """Close the pipes."""
         for command in self.commands:
             if command.stdin:
-                command.stdin.close()  # they return from main, through JAX's own shutdown
+                command.stdin.close()  # the processes return from main, through JAX's own shutdown
         for command in self.commands:
             command.wait(STOP_LIMIT_S)
 
     def close(self) -> None:
-        """Kill what still runs and close the pipes."""
+        """Kill the processes that still run and close the pipes."""
         started = [psutil.Process(c.pid) for c in self.commands if c.poll() is None]
         end_tree(started + [p for process in started for p in tree(process)])
         for command in self.commands:
@@ -336,4 +337,4 @@ def _write(command: subprocess.Popen[bytes], code: str) -> None:
 
 CONTESTANTS: tuple[type[Contestant], ...] = (Plain, Mhnb, Px, JupyterDistributed, Bare)
 PEERS = (Px.name, JupyterDistributed.name)
-"""Those that put one cell on N processes from a notebook."""
+"""The contestants that run one cell on N processes from a notebook."""

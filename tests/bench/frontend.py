@@ -1,7 +1,7 @@
 """A front end without a page: it starts a real kernel process, sends cells and times them to idle.
 
-It decides what "front end to idle" means: from just before the execute_request is written to the moment the `idle` of
-that request has been read and decoded, every message in between decoded too, as a page must.
+"Front end to idle" starts just before the execute_request is written. It ends when the `idle` of that request has been read
+and decoded, with every message in between decoded too, as a page must do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CellBroke(Exception):
 
 
 class FrontEnd:
-    """One kernel process and the one client that talks to it."""
+    """One kernel process and its only client."""
 
     def __init__(self, argv: Sequence[str], directory: Path, env: Mapping[str, str], *, ready_s: float = 90) -> None:
         kernels = directory / "kernels"
@@ -49,7 +49,7 @@ class FrontEnd:
             raise
 
     def _wait_ready(self, deadline: float) -> None:
-        # Not the client's own wait_for_ready: it listens 0.2 s for silence at the end, which would count as start.
+        # Not the client's own wait_for_ready: it waits for 0.2 s of silence at the end, which would count as start.
         sent: set[str] = set()
         while not sent or not self._idle_seen(sent, time.perf_counter() + 1.0):
             if time.perf_counter() > deadline or not self.manager.is_alive():
@@ -57,7 +57,7 @@ class FrontEnd:
             sent.add(self.client.kernel_info())
 
     def cell(self, code: str, *, limit_s: float = 120) -> float:
-        """Run a cell; seconds from the request to its idle.
+        """Run a cell; return the seconds from the request to its idle.
 
         Raises:
             CellBroke: the cell raised, or was not idle within `limit_s`.
@@ -99,13 +99,13 @@ class FrontEnd:
         return "its log ends:\n" + Path(self.log.name).read_text(errors="replace")[-1500:]
 
     def shutdown(self) -> None:
-        """End the kernel as a front end does, politely, and wait for its process."""
+        """Shut the kernel down as a front end does, and wait for its process."""
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=False)
         self.log.close()
 
     def kill(self) -> None:
-        """End the kernel and everything below it, whatever state it is in."""
+        """Kill the kernel and its descendants, in any state."""
         below = tree(self.process)
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
@@ -126,7 +126,7 @@ def _is_idle(message: Mapping[str, Any], parents: set[str]) -> bool:
 
 
 def tree(process: psutil.Process) -> list[psutil.Process]:
-    """Every process below this one, for `end_tree`."""
+    """Return all descendants of a process, for `end_tree`."""
     try:
         return list(process.children(recursive=True))
     except psutil.NoSuchProcess:
@@ -134,7 +134,7 @@ def tree(process: psutil.Process) -> list[psutil.Process]:
 
 
 def end_tree(processes: Sequence[psutil.Process]) -> None:
-    """Kill processes that the bench started, those that are already gone included."""
+    """Kill processes that the benchmark started; some may have ended already."""
     for process in processes:
         try:
             process.kill()
@@ -147,7 +147,7 @@ def wait_gone(processes: Sequence[psutil.Process], limit_s: float) -> None:
     """Wait until none of the processes runs.
 
     Raises:
-        CellBroke: one is still there after `limit_s`.
+        CellBroke: a process still runs after `limit_s`.
     """
     _, left = psutil.wait_procs(processes, timeout=limit_s)
     if left:

@@ -1,8 +1,8 @@
 """`python -m tests.bench.guard`: what the guard adds to a launch, and to a step of a small sharded training loop.
 
-The first table has launches of several kinds, bare and guarded in turns inside one cell, in the same processes: minima,
-and beside each ratio the bar that it should not pass. The second has a training step beside bare processes, medians.
-All contestants live at once and take turns, so that what else the machine does hits all alike.
+The first table has launches of several kinds, bare and guarded in turns inside one cell, in the same processes. It shows minima,
+and the limit of each ratio beside it. The second table compares a training step with bare processes, as medians.
+All contestants run at once and take turns, so that other load on the machine affects all of them equally.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STEPS = 40
 LOOP = f"for _ in range({STEPS}): w, loss = step(w, x)\nloss.block_until_ready()"
 GUARDS = ("off", "parity", "lockstep")
 PLAIN = "plain"
-"""Beside the guards: processes without mhnb."""
+"""Column of processes without mhnb, beside the guards."""
 OFF_BAR, LOCAL_BAR = 1.05, 1.1
 BARS: dict[str, dict[str, float]] = {
     "collective, one small argument": {"parity": 1.15, "lockstep": 2.0},
@@ -57,7 +57,7 @@ BARS: dict[str, dict[str, float]] = {
     "collective, NumPy argument of 15 MB": {"parity": 1.5, "lockstep": 1.5},
     "making replicated data of 15 MB": {"parity": 3.0, "lockstep": 3.0},
 }
-"""How many times the bare call's time a guarded one may take, by row; `off` is OFF_BAR everywhere."""
+"""Upper limit of the guarded call's time, as a multiple of the bare call's, by row; `off` has OFF_BAR in every row."""
 
 
 _Cell: TypeAlias = Callable[[str], float]
@@ -68,19 +68,19 @@ _Cell: TypeAlias = Callable[[str], float]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The least seconds of a call in one row under one guard."""
+    """The minimum seconds of a call in one row under one guard."""
 
     bare: float
     guarded: float
 
     @property
     def ratio(self) -> float:
-        """How many times the bare call's time the guarded one takes."""
+        """The guarded call's time as a multiple of the bare call's."""
         return self.guarded / self.bare
 
 
 def find_bar(row: str, guard: str) -> float | None:
-    """The ratio that a row should not pass under a guard; None where it has none.
+    """Return the upper limit of a row's ratio under a guard; None if it has no limit.
 
     >>> find_bar("collective, one small argument", "lockstep"), find_bar("collective, 100 leaves", "parity")
     (2.0, None)
@@ -92,18 +92,18 @@ def find_bar(row: str, guard: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """How often what is measured."""
+    """How often each row is measured."""
 
     rounds: int
-    """Cells of each row and guard."""
+    """Cells per row and guard."""
     turns: int
-    """In each cell, bare and guarded each."""
+    """Turns per cell, for bare and guarded calls each."""
 
 
 def measure_launches(
     shape: Shape, rows: Sequence[tuple[str, int]], turns: Turns, *, plain: bool
 ) -> Iterator[tuple[str, dict[str, Cost]]]:
-    """Give each row of the table when it is measured: its name and its costs, by guard; `plain` with processes without mhnb."""
+    """Yield each row of the table once it is measured: its name and its costs by guard; `plain` adds processes without mhnb."""
     with _contestants(shape) as (bare, ours, folder):
         for row in rows:
             cells: dict[str, _Cell] = {guard: partial(_guarded, ours, guard) for guard in GUARDS}
@@ -126,7 +126,7 @@ def _measure_row(row: tuple[str, int], cells: Mapping[str, _Cell], turns: Turns,
 
 @contextmanager
 def _contestants(shape: Shape) -> Iterator[tuple[Bare, Mhnb, Path]]:
-    """Bare processes and mhnb, started; in the end both are stopped, and gone in any case."""
+    """Start bare processes and mhnb; stop both at the end, and close them in any case."""
     with tempfile.TemporaryDirectory(prefix="mhnb-bench-") as folder, ExitStack() as stack:
         bare = Bare(Place(shape, Path(folder, "bare"), Path(folder)))
         ours = Mhnb(Place(shape, Path(folder, "mhnb"), Path(folder)))
@@ -141,7 +141,7 @@ def _contestants(shape: Shape) -> Iterator[tuple[Bare, Mhnb, Path]]:
 
 
 def _name(row: tuple[str, int]) -> str:
-    """The row's name in the table.
+    """Return the row's name in the table.
 
     >>> _name(("collective, N leaves", 1000)), _name(("a training step, 601 leaves", 601))
     ('collective, 1,000 leaves', 'a training step, 601 leaves')
@@ -153,15 +153,15 @@ _WIDTH = 36
 
 
 def format_head(*, plain: bool) -> str:
-    """The line above the rows."""
+    """Format the line above the rows."""
     names = [*GUARDS, *((PLAIN,) if plain else ())]
     return f"{'us a call':{_WIDTH}}{'bare':>9}" + "".join(f"  {name:>21}" for name in names)
 
 
 def format_launches(name: str, costs: Mapping[str, Cost]) -> str:
-    """One row: the least bare time, then by guard the time, the ratio, and the bar with a mark where it is passed.
+    """Format one row: the minimum bare time, then per guard the time, the ratio, and the limit with a mark if it is exceeded.
 
-    Of processes without mhnb: their time, and what the bare call of the others takes in times of it.
+    For processes without mhnb: their time, and the bare call's time of the others as a multiple of it.
 
     >>> costs = {"off": Cost(1e-4, 1.02e-4), "lockstep": Cost(1e-4, 3e-4), "plain": Cost(0.8e-4, 0.8e-4)}
     >>> format_launches("collective, one small argument", costs).split()[-11:]
@@ -185,7 +185,7 @@ def _format_cell(name: str, guard: str, cost: Cost) -> str:
 
 
 def measure_steps(shape: Shape, rounds: int) -> dict[str, float]:
-    """Median seconds of a step, by guard; `bare` is JAX alone."""
+    """Return the median seconds of a step, by guard; `bare` is JAX alone."""
     with _contestants(shape) as (bare, ours, _):
         for contestant in (bare, ours):
             contestant.cell(SETUP + LOOP)
@@ -206,7 +206,7 @@ def _guarded(ours: Mhnb, guard: str, code: str) -> float:
 def main(argv: Sequence[str]) -> int:
     """Print the tables."""
     arguments = _parse(argv)
-    # Or a time limit from outside would leave the contestants' processes behind.
+    # Without this, a time limit from outside would leave the contestants' processes running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     if arguments.table != "steps":
         _print_launches(arguments)

@@ -1,7 +1,7 @@
-"""Recorded output played in a real JupyterLab in Chromium: what the page does with it.
+"""Recorded output played in a real JupyterLab in Chromium, to measure its cost for the page.
 
-It decides what counts as the page's cost: the longest task of its main thread, and every byte that its socket to the kernel heard.
-Lab's own work on a cell that prints as long is measured beside it, since nobody can be quicker than that.
+The page's cost is the longest task of its main thread, and every byte that its socket to the kernel receives.
+JupyterLab's own work on a cell that prints for as long is measured beside it, because no view can be faster than that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["InPage", "play_in_lab"]
 
 _LIMIT_S = 120.0
 _SETTLE_MS = 1000.0
-"""A page draws the last of a cell after the kernel is idle."""
+"""A page draws the last output of a cell after the kernel is idle."""
 _WATCH = """() => { window.longTasks = [];
   new PerformanceObserver(all => all.getEntries().forEach(e => longTasks.push(e.duration))).observe({type: 'longtask'}) }"""
 _TAKE = "() => { const all = window.longTasks; window.longTasks = []; return all }"
@@ -31,16 +31,16 @@ _TAKE = "() => { const all = window.longTasks; window.longTasks = []; return all
 
 @dataclass(frozen=True, slots=True)
 class InPage:
-    """What one cell cost the page."""
+    """The cost of one cell for the page."""
 
     longest_task_ms: float
-    """0 where none took 50 ms: a browser tells of no shorter ones."""
+    """0 if no task took 50 ms, because browsers do not report shorter ones."""
     nbytes: int
-    """Heard on the sockets to the server."""
+    """Bytes received on the sockets to the server."""
 
 
 def play_in_lab(*cells: str) -> list[InPage] | None:
-    """Run cells one after the other in one page; None where there is no Chromium. The first only loads what they need."""
+    """Run cells one after the other in one page; None without Chromium. The first cell only loads what the others need."""
     if chromium() is None:
         return None
     sizes: list[int] = []

@@ -1,8 +1,8 @@
-"""What the bench of the guard runs in each process: launches of several kinds, bare and guarded in turns inside one cell.
+"""What the benchmark of the guard runs in each process: launches of several kinds, bare and guarded in turns inside one cell.
 
-It decides what a call of each kind is, what lies inside its clock, and what "bare" means: JAX's own path in the same
-process. For that, every function of JAX that mhnb has wrapped is put back, the hook behind JAX's dispatch is turned
-off, and the programs are compiled and called so. A process without mhnb has nothing to put back; there all is bare.
+This module defines a call of each kind, what its clock covers, and what "bare" means: JAX's own path in the same
+process. For a bare call, every function of JAX that mhnb has wrapped is restored, the hook behind JAX's dispatch is turned
+off, and the programs are compiled and called in that state. In a process without mhnb, every call is bare.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 __all__ = ["KINDS", "Hook", "Kind", "check_bare", "find_hooks", "lift", "measure", "name_kinds"]
 
 _BIG = 15 * 2**20
-"""Bytes of what is big here."""
+"""Size of big data, in bytes."""
 
 
 # -- bare
@@ -29,18 +29,18 @@ _BIG = 15 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A name of JAX's that mhnb has wrapped."""
+    """A name in JAX that mhnb has wrapped."""
 
     owner: Any
-    """The module or class that holds it."""
+    """The module or class that has the attribute."""
     name: str
     wrapped: Any
     bare: Any
-    """JAX's own."""
+    """JAX's own function."""
 
 
 def find_hooks() -> list[Hook]:
-    """Find every function of a module or class of JAX that is mhnb's and has JAX's own in `__wrapped__`."""
+    """Find every attribute of a JAX module or class that mhnb has wrapped, with JAX's own function in `__wrapped__`."""
     modules = [module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] in ("jax", "jaxlib")]
     owners: dict[int, Any] = {id(module): module for module in modules}
     for module in modules:
@@ -82,7 +82,7 @@ def _is_own_file(filename: str) -> bool:
 
 @contextmanager
 def lift(hooks: Sequence[Hook]) -> Iterator[None]:
-    """Have JAX as it is without mhnb, in this thread, for as long as the block lasts."""
+    """Restore JAX without mhnb, in this thread, for the duration of the block."""
     from jax._src import api
 
     try:
@@ -99,10 +99,10 @@ def lift(hooks: Sequence[Hook]) -> Iterator[None]:
 
 
 def check_bare(call: Callable[[], Any]) -> None:
-    """Make a call and hold that no line of mhnb's runs in it.
+    """Make a call and check that no line of mhnb runs in it.
 
     Raises:
-        RuntimeError: one does, so the call is not bare.
+        RuntimeError: a line of mhnb runs, so the call is not bare.
     """
     entered: set[str] = set()
 
@@ -124,14 +124,14 @@ def check_bare(call: Callable[[], Any]) -> None:
 
 
 class Kind(ABC):
-    """One kind of launch: a program of its own, and what it is called with."""
+    """One kind of launch: a program of its own, and its inputs."""
 
     waits = True
-    """Each call is waited for, inside the clock; else only the last one of a turn."""
+    """Whether the clock includes waiting for each call; otherwise only the last call of a turn is waited for."""
     calls = 10
-    """In a turn. A number, not a time: the ranks make as many."""
+    """Calls per turn. A number, not a time, because all ranks must make the same number of calls."""
     often = 1
-    """So many times as many turns as those of other kinds."""
+    """Multiple of the number of turns of other kinds."""
 
     def __init__(self, leaves: int) -> None:
         import jax
@@ -150,14 +150,14 @@ class Kind(ABC):
 
     @abstractmethod
     def make(self) -> Any:
-        """Return what the first call is given, made now: under the guard of this cell."""
+        """Return the inputs of the first call, created now and so under the guard of this cell."""
 
     @abstractmethod
     def call(self, given: Any) -> tuple[Any, Any]:
-        """Call the program once; what the next call is given, and the array to wait for."""
+        """Call the program once; return the inputs of the next call, and the array to wait for."""
 
     def spread(self, rows: int = 8, width: int = 1) -> Any:
-        """Return a sharded array of ones, so many rows a device."""
+        """Return a sharded array of ones, with that many rows per device."""
         import jax
         import numpy as np
 
@@ -173,12 +173,12 @@ class Kind(ABC):
         return jax.make_array_from_callback(shape, self.whole, lambda index: values[index])
 
     def tree(self) -> list[Any]:
-        """Return so many small replicated arrays."""
+        """Return that many small replicated arrays."""
         return [self.replicate(4) for _ in range(self.leaves)]
 
 
 class SmallCollective(Kind):
-    """A sum over all ranks of one small array."""
+    """A sum of one small array over all ranks."""
 
     calls, often = 20, 6
 
@@ -206,7 +206,7 @@ class SmallFree(SmallCollective):
 
 
 class SmallLocal(SmallFree):
-    """A program of this process alone, on one small array."""
+    """A program of this process only, on one small array."""
 
     def make(self) -> Any:
         import jax.numpy as jnp
@@ -215,7 +215,7 @@ class SmallLocal(SmallFree):
 
 
 class TreeCollective(Kind):
-    """A sum over all ranks, added to many arrays; the next call is given what this one returned."""
+    """A sum over all ranks, added to many arrays; the next call gets the result of this one."""
 
     donates: tuple[int, ...] = ()
 
@@ -238,13 +238,13 @@ class TreeCollective(Kind):
 
 
 class TreeDonated(TreeCollective):
-    """The same, and the arrays are donated."""
+    """The same program with donated arrays."""
 
     donates = (0,)
 
 
 class TreeFree(Kind):
-    """A program of all ranks without a collective, on many arrays; the next call is given what this one returned."""
+    """A program of all ranks without a collective, on many arrays; the next call gets the result of this one."""
 
     def compile(self) -> Any:
         import jax
@@ -260,7 +260,7 @@ class TreeFree(Kind):
 
 
 class TreeLocal(TreeFree):
-    """A program of this process alone, on many arrays."""
+    """A program of this process only, on many arrays."""
 
     def make(self) -> Any:
         import jax.numpy as jnp
@@ -269,7 +269,7 @@ class TreeLocal(TreeFree):
 
 
 class TrainingStep(Kind):
-    """A step of adamw: 100 layers of a weight and a bias are 601 arrays of parameters and of the optimizer's state."""
+    """A step of adamw: 100 layers with a weight and a bias are 601 arrays of parameters and optimizer state."""
 
     width, batch, calls = 128, 288, 2
 
@@ -290,7 +290,7 @@ class TrainingStep(Kind):
             updates, state = self.optimizer.update(slopes, state, params)
             return optax.apply_updates(params, updates), state, value
 
-        # Everything but the batch is the same on every device: one sharding would not fit the state's tree.
+        # Everything but the batch is the same on every device; one sharding would not fit the state's tree.
         return jax.jit(step, donate_argnums=(0, 1), out_shardings=self.whole)
 
     def make(self) -> Any:
@@ -307,7 +307,7 @@ class TrainingStep(Kind):
 
 
 class HostArgument(Kind):
-    """A collective that is given 15 MB of NumPy data."""
+    """A collective with 15 MB of NumPy data as an argument."""
 
     def compile(self) -> Any:
         import jax
@@ -322,7 +322,7 @@ class HostArgument(Kind):
 
 
 class Replicated(Kind):
-    """A replicated array is made of 15 MB of host data."""
+    """Creation of a replicated array from 15 MB of host data."""
 
     def compile(self) -> Any:
         return None
@@ -337,7 +337,7 @@ class Replicated(Kind):
 
 
 def _big_values() -> Any:
-    """Return data that lies as NumPy lays big arrays: by chance aligned better, JAX would take it without a copy."""
+    """Return data with the alignment of big NumPy arrays; JAX would use better aligned data without a copy."""
     import numpy as np
 
     memory = np.ones(_BIG + 128, np.uint8)
@@ -359,11 +359,11 @@ KINDS: dict[str, type[Kind]] = {
     "one process, one small argument": SmallLocal,
     "one process, N leaves": TreeLocal,
 }
-"""By the name of the row; a row with N leaves stands there once for each number that is asked for."""
+"""By the name of the row; a row with N leaves occurs once for each requested number."""
 
 
 def name_kinds(leaves: Sequence[int]) -> list[tuple[str, int]]:
-    """Every row that is measured: its kind and its number of leaves.
+    """Return every row that is measured: its kind and its number of leaves.
 
     >>> name_kinds([10])[1:3]
     [('no collective, one small argument', 1), ('collective, N leaves', 10)]
@@ -375,11 +375,11 @@ def name_kinds(leaves: Sequence[int]) -> list[tuple[str, int]]:
 # -- turns
 
 _kinds: dict[tuple[str, int, bool], Kind] = {}
-"""By row, and whether bare: a program is compiled once in a process, whatever the cell."""
+"""By row, and whether bare. Each program is compiled once per process and used by all cells."""
 
 
 class _Side:
-    """One row, bare or guarded, in one cell."""
+    """One side of a row in one cell: bare or guarded."""
 
     def __init__(self, row: tuple[str, int], hooks: Sequence[Hook], *, bare: bool) -> None:
         self._hooks = hooks if bare else None
@@ -389,15 +389,15 @@ class _Side:
                 _kinds[*row, bare] = KINDS[row[0]](row[1])
             self._kind = _kinds[*row, bare]
             self._given = self._kind.make()
-            # The second call compiles again: it is given what the first one returned.
+            # The second call compiles again, because its input is the result of the first call.
             self._calls(3)
             if bare:
                 check_bare(lambda: self._calls(1))
 
     def take(self) -> None:
-        """Take one turn."""
+        """Measure one turn."""
         with self._around():
-            # The first call after JAX was changed, either way, finds cold caches.
+            # The first calls after JAX was changed or restored have cold caches.
             self._calls(2)
             calls = max(3, min(self._kind.calls, 5000 // max(1, self._kind.leaves)))
             started = time.perf_counter()
@@ -419,7 +419,7 @@ class _Side:
 
 
 def measure(row: tuple[str, int], turns: int, path: str) -> None:
-    """Take turns at one row of `name_kinds`, bare and guarded; the first rank writes the seconds of a call, by turn, to a file."""
+    """Measure one row of `name_kinds`, bare and guarded in turns; the first rank writes each turn's seconds per call to a file."""
     import jax
 
     hooks = find_hooks()

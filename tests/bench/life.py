@@ -1,6 +1,6 @@
-"""`python -m tests.bench.life`: how soon mhnb notices and mends: a hang explained, a death told, a restart, a reserve, a replay.
+"""`python -m tests.bench.life`: times until mhnb reports a hang or a death, and times of a restart, a standby and a replay.
 
-A restart is compared with a cold start of the same run; the rest is seconds beside the promise they were given.
+A restart is compared with a cold start of the same run; the other rows are seconds beside their targets.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LIMIT_S = 60.0
 
 
 def timed(act: Callable[[], Cluster]) -> tuple[float, Cluster]:
-    """Seconds that an act takes, and the cluster it leaves."""
+    """Return the seconds that an action takes, and the cluster it returns."""
     began = time.perf_counter()
     cluster = act()
     return time.perf_counter() - began, cluster
 
 
 def explain(cluster: Cluster) -> float:
-    """Seconds from the send of a cell in which a rank is waited for to the card that says so."""
+    """Return the seconds from sending a cell in which one rank blocks the others to the report that names this rank."""
     seen: list[float] = []
 
     def look(snapshot: CellResult) -> None:
@@ -55,7 +55,7 @@ def explain(cluster: Cluster) -> float:
 
 
 def kill(cluster: Cluster) -> float:
-    """Seconds from kill -9 of an idle rank to the notice."""
+    """Return the seconds from kill -9 of an idle rank to the notification."""
     heard = threading.Event()
     cluster.on_notice(lambda _: heard.set())
     pid = cluster.ranks[1].pid
@@ -69,7 +69,7 @@ def kill(cluster: Cluster) -> float:
 
 
 def wait_for_reserve(cluster: Cluster) -> None:
-    """Until the ranks in reserve are warm."""
+    """Wait until the standby ranks are ready."""
     deadline = time.perf_counter() + LIMIT_S
     while cluster.spare is None or cluster.spare.cluster.state != "clean":
         if time.perf_counter() > deadline:
@@ -78,7 +78,7 @@ def wait_for_reserve(cluster: Cluster) -> None:
 
 
 def measure(ranks: int) -> dict[str, float]:
-    """One life, in seconds."""
+    """Measure all rows once, in seconds."""
     found: dict[str, float] = {}
     found["cold start"], cluster = timed(lambda: mhnb.start(hosts=ranks, devices=2, name="bench", spare=True))
     try:

@@ -1,8 +1,8 @@
-"""`python -m tests.bench.outputs`: what showing output costs: view time, bytes to the browser, bytes in the notebook, memory.
+"""`python -m tests.bench.outputs`: the cost of showing output: view time, bytes to the browser and in the notebook, memory.
 
-In one run: mhnb, a Tab of Output widgets, `%%px` and jupyter-distributed. Recorded output stands for 64 and 256 ranks, also in a
-real JupyterLab, whose longest task is taken; 8 ranks that flush each line, and 4 that print 100,000 lines, are real.
-`%%px` and jupyter-distributed have ranks without JAX, which is in their favour.
+One run compares mhnb, a Tab of Output widgets, `%%px` and jupyter-distributed. Recorded output stands in for 64 and 256 ranks,
+also in a real JupyterLab, whose longest task is measured. Real ranks: 8 that flush each line, and 4 that print 100,000 lines.
+`%%px` and jupyter-distributed have ranks without JAX, which is an advantage for them.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ _TALKED = re.compile(rb"line (\d+) of a cell that talks too much")
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What one cell cost."""
+    """The cost of one cell."""
 
     seconds: float
     browser_nbytes: int
-    """Of every message to the front end."""
+    """Size of all messages to the front end."""
     notebook_nbytes: int
-    """Of the saved notebook."""
+    """Size of the saved notebook."""
     html: str
-    """What was shown as HTML."""
+    """Output that was shown as HTML."""
 
 
 class CountingFrontEnd(FrontEnd):
-    """A front end that counts bytes and keeps outputs as a notebook would."""
+    """A front end that counts bytes and stores outputs as a notebook would."""
 
     def __init__(self, argv: Sequence[str], directory: Path, env: Mapping[str, str]) -> None:
         self.nbytes = 0
@@ -70,7 +70,7 @@ class CountingFrontEnd(FrontEnd):
         super().__init__(argv, directory, env)
 
     def counted(self, code: str, *, limit_s: float = 300) -> Counted:
-        """Run a cell."""
+        """Run a cell, and return its cost."""
         self.nbytes, self.outputs, self._ids = 0, [], {}
         seconds = self.cell(code, limit_s=limit_s)
         notebook = nbformat.v4.new_notebook(
@@ -84,7 +84,8 @@ class CountingFrontEnd(FrontEnd):
         session, socket = self.client.session, self.client.iopub_channel.socket
         while (left := deadline - time.perf_counter()) > 0:
             if socket.poll(min(left, 1.0) * 1000, zmq.POLLIN):
-                # All that is there before any is read: a front end that is slow makes ZeroMQ drop what comes too fast.
+                # Receive all waiting messages before decoding any, because ZeroMQ drops messages if a front end is
+                # slow.
                 waiting = [socket.recv_multipart()]
                 while socket.poll(0, zmq.POLLIN):
                     waiting.append(socket.recv_multipart())
@@ -129,12 +130,12 @@ def _front(place: Place, argv: tuple[str, ...] = IPYKERNEL, **env: str) -> Count
 
 
 def recorded(place: Place, player: str, ranks: int, lines: int, *, how: str = "") -> tuple[float, Counted]:
-    """Play recorded output in a kernel; seconds of the view, and the rest."""
+    """Play recorded output in a kernel; return the seconds of the view, and the cell's cost."""
     report = place.directory / "report.json"
     front = _front(place)
     try:
         front.cell(f"from tests.bench.recorded import {player}\nimport ipywidgets, anywidget")
-        front.cell(f"{player}(1, 20, {str(report)!r})")  # what is loaded once is no cost of each cell
+        front.cell(f"{player}(1, 20, {str(report)!r})")  # what is loaded once is not a cost of each cell
         counted = front.counted(f"{player}({ranks}, {lines}, {str(report)!r}{how})")
     finally:
         front.kill()
@@ -142,7 +143,7 @@ def recorded(place: Place, player: str, ranks: int, lines: int, *, how: str = ""
 
 
 def in_lab() -> tuple[list[str], float | None]:
-    """Rows of what a real page does with 64 x 1,000 lines, and the longest task in milliseconds with mhnb's view."""
+    """Measure 64 x 1,000 lines in a real page; return the rows, and the longest task in milliseconds with mhnb's view."""
     play = "{}(64, 1000, '/dev/null'{})"
     names = ("as many lines, printed by the kernel", "mhnb, own numbers", "mhnb, a loss each", "Tab of Output widgets")
     found = play_in_lab(
@@ -165,7 +166,7 @@ def in_lab() -> tuple[list[str], float | None]:
 
 
 def flushed_mhnb(place: Place, ranks: int, lines: int) -> tuple[Counted, Counted]:
-    """8 ranks of mhnb, JAX and all: as fast as they can, then at a walk."""
+    """Run 8 ranks of mhnb with JAX: first at full speed, then at 2 ms per line."""
     front = _front(place)
     try:
         front.cell(f"%load_ext mhnb\n%mhjax start -n {ranks} --devices 1", limit_s=240)
@@ -177,7 +178,7 @@ def flushed_mhnb(place: Place, ranks: int, lines: int) -> tuple[Counted, Counted
 
 
 def flushed_px(place: Place, ranks: int, lines: int) -> Counted:
-    """Engines of ipyparallel."""
+    """Run engines of ipyparallel."""
     front = _front(place)
     try:
         start = f"import ipyparallel as ipp\ncluster = ipp.Cluster(n={ranks}, log_level=40)\n"
@@ -191,7 +192,7 @@ def flushed_px(place: Place, ranks: int, lines: int) -> Counted:
 
 
 def flushed_distributed(place: Place, ranks: int, lines: int) -> Counted:
-    """jupyter-distributed's kernel."""
+    """Run the kernel of jupyter-distributed."""
     if not (place.peers / "jupyter_distributed").is_dir():
         raise CellBroke(f"jupyter-distributed is not installed in {place.peers}")
     front = _front(
@@ -210,7 +211,7 @@ def flushed_distributed(place: Place, ranks: int, lines: int) -> Counted:
 
 
 def many_lines(place: Place, ranks: int, lines: int) -> tuple[int, int]:
-    """Lines that the log files lack after a cell that prints very many, and bytes by which the notebook's process grew at most."""
+    """Print very many lines; return the number missing in the log files, and the peak memory growth of the notebook's process."""
     front = _front(place)
     try:
         front.cell(f"%load_ext mhnb\n%mhjax start -n {ranks} --devices 1", limit_s=240)
@@ -220,7 +221,7 @@ def many_lines(place: Place, ranks: int, lines: int) -> tuple[int, int]:
                 f"%%mhjax\nfor i in range({lines}): print('line', i, 'of a cell that talks too much')", limit_s=300
             )
         logs = list((place.directory / "mhnb_home").rglob("rank*.log"))
-        # Each line by its number: one that is there twice makes up for none.
+        # Each line is counted by its number, so that a duplicate does not hide a missing line.
         missing = sum(lines - len(set(_TALKED.findall(log.read_bytes()))) for log in logs)
     finally:
         front.kill()
@@ -229,7 +230,7 @@ def many_lines(place: Place, ranks: int, lines: int) -> tuple[int, int]:
 
 @contextmanager
 def _peak(process: psutil.Process) -> Iterator[list[int]]:
-    """Look at a process's memory twenty times a second; the most bytes it grew by stand in the list at the end."""
+    """Sample a process's memory twenty times per second; at the end the list contains the peak growth in bytes."""
     before = process.memory_info().rss
     grown, ended = [0], threading.Event()
 
@@ -262,7 +263,7 @@ def _verdict(what: str, value: float, limit: float, unit: str, scale: float = 1.
 
 
 def _attempt(name: str, act: Callable[[int], Counted]) -> str:
-    """A peer that never ends the cell, since messages were lost, is asked for a tenth of it."""
+    """Measure a peer, and retry with a tenth of the lines if it never ends the cell because messages were lost."""
     rows: list[str] = []
     for lines in (2000, 200):
         try:
@@ -332,7 +333,7 @@ def _sixty_four(place: Callable[[str, int], Place]) -> list[str]:
 
 
 def _by_group(place: Callable[[str, int], Place]) -> list[str]:
-    """Four times the ranks with as many groups, and as many ranks with more groups."""
+    """Compare 64 and 256 ranks with the same number of groups, and 256 ranks with more groups."""
     print("256 ranks x 200 lines, recorded")
     spent: dict[tuple[int, int], tuple[float, int]] = {}
     for ranks, groups in ((64, 4), (256, 4), (256, 64)):

@@ -1,7 +1,6 @@
 """The JAX program that every contestant runs, as source text.
 
-It decides what "one warm psum" and "checked" mean.
-It refuses to know how the text reaches the ranks.
+This module defines "one warm psum" and "checked". It does not depend on how the text reaches the ranks.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 __all__ = ["CELLS", "Shape", "first_psum", "initialise"]
 
 CELLS = {"empty": "pass", "psum": "y = total(x).block_until_ready()"}
-"""The timed cells. The psum waits explicitly: not every contestant waits at a cell's end for what it launched."""
+"""The timed cells. The psum waits explicitly, because not every contestant waits at a cell's end for what the cell launched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +23,9 @@ class Shape:
 
 
 def initialise(shape: Shape, address: str, rank: str) -> str:
-    """The lines that make N processes one JAX program; `rank` is a Python expression that is the rank.
+    """Return the lines that make N processes one JAX program; `rank` is a Python expression for the rank.
 
-    Detection is off because it would find a scheduler's variables when the bench itself runs under one.
+    Detection is off because it would find a scheduler's variables if the benchmark itself runs under one.
     """
     return (
         "import jax\n"
@@ -36,7 +35,7 @@ def initialise(shape: Shape, address: str, rank: str) -> str:
 
 
 def first_psum(directory: Path) -> str:
-    """The lines that build the warm psum, check its first value and say so in a file for each rank.
+    """Return the lines that build the warm psum, check its first value, and write a report file for each rank.
 
     A file, because the contestants show output in five different ways.
     """

@@ -1,6 +1,6 @@
-"""Recorded output played into a view, in a kernel without a cluster: what the view alone costs.
+"""Recorded output played into a view, in a kernel without a cluster, to measure the cost of the view alone.
 
-Called by cells of `tests.bench.outputs`. Time is the processor's of this thread, so that a busy machine does not count.
+Cells of `tests.bench.outputs` call it. Time is this thread's processor time, so that load on the machine does not count.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from mhnb.view.live.view import CellView
 __all__ = ["play_mhnb", "play_tab"]
 
 STEPS = 20
-"""A cell of two seconds, looked at ten times a second."""
+"""A cell of two seconds, sampled ten times per second."""
 
 
 def line_of(rank: int, step: int, *, numbers: bool, groups: int = 0) -> str:
-    """What a rank prints: its own number, or a loss of its own beside it; or, with `groups`, the words of its group."""
+    """Return a rank's line: its number, optionally with a loss of its own; or, with `groups`, the text of its group."""
     if groups:
         return f"group {chr(97 + rank % groups // 26)}{chr(97 + rank % groups % 26)} step {step}\n"
     return f"rank {rank} step {step}" + (f" loss {(step * 7 + rank * 13) % 101 / 100:.2f}\n" if numbers else "\n")
 
 
 def play_mhnb(ranks: int, lines: int, report: str, *, numbers: bool = False, groups: int = 0) -> None:
-    """Play it into mhnb's own view and write down what that took."""
+    """Play the output into mhnb's own view, and write the time to a file."""
     cell = Cell(1, CellRequest("x"), seq=1, ranks=tuple(range(ranks)), now=0.0)
     places = RankLocations({r: f"host{r}" for r in range(ranks)}, {r: f"/logs/bench/rank{r}.log" for r in range(ranks)})
     view, spent = CellView(locations=places), [0.0]
@@ -48,7 +48,7 @@ def play_mhnb(ranks: int, lines: int, report: str, *, numbers: bool = False, gro
 
 
 def play_tab(ranks: int, lines: int, report: str, *, numbers: bool = False) -> None:
-    """Play it into a Tab of ipywidgets' Output, a text a rank and step."""
+    """Play the output into a Tab of ipywidgets' Output, with one text per rank and step."""
     import ipywidgets  # type: ignore[import-untyped]
     from IPython.display import display
 

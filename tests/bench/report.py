@@ -1,4 +1,4 @@
-"""From samples to medians, ratios and a table. Pure: it starts nothing and reads no clock."""
+"""Compute medians, ratios and a table from samples. Pure: it starts no processes and reads no clock."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ METRICS = {
     "first": ("start, request to the first checked psum of the user's own", 1.0, "s"),
     "stop": ("stop, request to the last rank's end", 1.0, "s"),
 }
-"""What each metric is called, what its seconds are multiplied by, and the unit."""
+"""The title of each metric, the factor for its seconds, and the unit."""
 
 TARGET_EMPTY, AIM_EMPTY, TARGET_START = 0.2, 0.1, 1.4
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one life of one contestant took for one metric, in seconds; many values for cells, one for the rest."""
+    """The seconds of one life of one contestant for one metric: many values for cells, one value for other metrics."""
 
     contestant: str
     ranks: int
@@ -43,7 +43,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """One ratio that the project has a target for."""
+    """A ratio that has a target."""
 
     what: str
     ranks: int
@@ -55,7 +55,7 @@ class Headline:
 
     @property
     def met(self) -> bool:
-        """Whether the target is reached in this run."""
+        """Whether this run reaches the target."""
         return self.ratio <= self.target
 
 
@@ -75,9 +75,9 @@ def summarise(samples: Sequence[Sample]) -> dict[tuple[str, int, str], Summary]:
 def headlines(
     summaries: dict[tuple[str, int, str], Summary], *, ours: str, plain: str, floor: str, peers: Sequence[str]
 ) -> list[Headline]:
-    """The ratios with a target, for every rank count at which all they need was measured.
+    """Compute the ratios with a target, for every rank count at which all required values were measured.
 
-    The empty cell is compared by what it costs over a plain kernel's, so that the front end's own share cancels.
+    The empty cell is compared by its cost over a plain kernel's, so that the front end's own share cancels.
     """
     found = []
     for ranks in sorted({key[1] for key in summaries}):
@@ -95,14 +95,14 @@ def headlines(
 
 
 def _over(median: dict[tuple[str, str], float], plain: str, names: Sequence[str]) -> dict[str, float]:
-    """What an empty cell costs each of those measured, over the plain kernel's."""
+    """Return the cost of an empty cell over the plain kernel's, for each measured contestant."""
     if (plain, "empty") not in median:
         return {}
     return {n: median[n, "empty"] - median[plain, "empty"] for n in names if (n, "empty") in median}
 
 
 def format_table(summaries: dict[tuple[str, int, str], Summary], contestants: Sequence[str]) -> str:
-    """One block for each metric: a row for each rank count, a column for each contestant."""
+    """Format one block per metric, with a row per rank count and a column per contestant."""
     blocks = []
     for metric, (title, factor, unit) in METRICS.items():
         counts = sorted({n for _, n, m in summaries if m == metric})
@@ -126,7 +126,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_headlines(found: Sequence[Headline]) -> str:
-    """One line for each ratio: both sides, the ratio, the target and whether it is met."""
+    """Format one line per ratio: both sides, the ratio, the target and whether it is met."""
     lines = []
     for h in found:
         factor, unit = (1e3, "ms") if "cell" in h.what else (1.0, "s")

@@ -1,8 +1,8 @@
-"""Layouts in numbers: from 16 to 4,096 devices, beside what JAX and treescope draw, in one run of one process.
+"""Layouts from 16 to 4,096 devices, compared with the drawings of JAX and treescope, in one run of one process.
 
     python -m tests.bench.sharding [--rounds N]
 
-The peers draw what they can: `jax.debug.visualize_array_sharding` one or two dims as text, treescope an array's
+The peers draw what they support: `jax.debug.visualize_array_sharding` one or two dims as text, treescope an array's
 sharding as HTML with its own limits. Peers need real arrays, so this process has 4,096 fake CPU devices; ours are drawn from
 the same arrays. Each round draws with every contestant in turn; a figure is the median over rounds (lowest-highest).
 """
@@ -28,13 +28,15 @@ PEERS = Path(__file__).parents[2] / ".bench"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args(arguments).rounds
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={max(COUNTS)}"
     os.environ["JAX_PLATFORMS"] = "cpu"
-    # The peers lie beside the environment; JAX's own drawing wants rich from there. At the end: nothing of ours is replaced.
+    # The peers are installed outside the environment; JAX's own drawing needs rich from there. The path is appended, so
+    # that it replaces
+    # no package of the environment.
     sys.path.append(str(PEERS))
     import jax
 
@@ -75,7 +77,7 @@ def _contestants(count: int) -> dict[str, Callable[[], str]]:
 
 
 def _fresh(mesh: Any) -> Any:
-    """The same mesh turned round, so that JAX's cache of index maps does not answer."""
+    """Return the mesh with its devices rotated, so that JAX's cache of index maps is not used."""
     from jax.sharding import Mesh
 
     _turns[0] += 1
@@ -118,7 +120,8 @@ def _measure(count: int, rounds: int) -> None:
     times: dict[str, list[float]] = {name: [] for name in contestants}
     sizes: dict[str, int] = {}
     failed: dict[str, str] = {}
-    # Thousands of fake devices are a heap that no user has: a collection of it would hit one contestant or another.
+    # Thousands of fake devices make a heap that users do not have; a garbage collection of it would affect one
+    # contestant at random.
     gc.collect()
     gc.freeze()
     for _ in range(rounds):
@@ -170,7 +173,7 @@ def _measure_plan(rounds: int) -> None:
         print(f"   1024  {'explorer: the first answer, its helper process started':<58} {_ms(begun):>24.1f}")
         taken = []
         for turn in range(rounds):
-            # A width of its own each time: the compiler's cache does not answer.
+            # Each turn uses a new width, so that the compiler's cache is not used.
             wide = list(example_arrays("mlp", ("data", "model")))
             wide[0] = type(wide[0])(wide[0].name, (1024 * (turn + 2), 1024), wide[0].spec)
             begun = time.perf_counter()

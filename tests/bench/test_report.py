@@ -1,4 +1,4 @@
-"""The bench's arithmetic, on made-up samples."""
+"""The arithmetic of the benchmark, on made-up samples."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ WHO = {"ours": "mhnb", "plain": "plain", "floor": "bare", "peers": ("px", "jd")}
 
 
 def samples(**seconds: float) -> list[Sample]:
-    """One empty cell each at two ranks."""
+    """Build a sample of one empty cell for each contestant, at two ranks."""
     return [Sample(name, 2, 1, "empty", (value,)) for name, value in seconds.items()]
 
 
 def test_the_median_is_taken_in_rounds_first() -> None:
-    """A round with many values weighs as much as one with few."""
+    """A round with many values counts as much as one with few, because each round's median is taken first."""
     rounds = [Sample("px", 2, 1, "empty", (1.0, 1.0, 1.0, 1.0)), Sample("px", 2, 2, "empty", (3.0,))]
     assert summarise(rounds) == {("px", 2, "empty"): Summary(median=2.0, low=1.0, high=3.0, rounds=2)}
 
 
 def test_the_empty_cell_is_compared_over_the_plain_kernel() -> None:
-    """The plain kernel's cell is taken off both sides, and the best peer is the one compared with."""
+    """The plain kernel's time is subtracted from both sides, and mhnb is compared with the best peer."""
     found = headlines(summarise(samples(plain=4.0, mhnb=5.0, px=24.0, jd=14.0)), **WHO)  # type: ignore[arg-type]
     assert [(h.whose, h.ours, h.theirs, round(h.ratio, 6), h.met) for h in found] == [("jd", 1.0, 10.0, 0.1, True)]
 
 
 def test_no_headline_without_every_peer() -> None:
-    """With a peer missing there is no best peer, so no ratio is claimed."""
+    """No ratio is reported if a peer was not measured, because the best peer is then unknown."""
     assert headlines(summarise(samples(plain=4.0, mhnb=5.0, px=24.0)), **WHO) == []  # type: ignore[arg-type]
 
 
 def test_start_is_compared_with_the_bare_processes() -> None:
-    """The ratio of the two starts is judged against its own target."""
+    """The ratio of mhnb's start to the bare processes' start is compared with its own target."""
     starts = [Sample("mhnb", 4, 1, "start", (3.0,)), Sample("bare", 4, 1, "start", (2.0,))]
     found = headlines(summarise(starts), **WHO)  # type: ignore[arg-type]
     assert [(h.ranks, h.ratio, h.met) for h in found] == [(4, 1.5, False)]
@@ -41,7 +41,7 @@ def test_start_is_compared_with_the_bare_processes() -> None:
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
-    """A contestant without a number keeps its column, so that its absence shows."""
+    """A contestant without a value keeps its column, so that the missing value is visible."""
     table = format_table(summarise(samples(plain=0.004)), ("plain", "mhnb"))
     assert table.splitlines()[-1].split() == ["2", "4.00", "-"]
 
