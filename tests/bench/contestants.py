@@ -27,8 +27,7 @@ __all__ = ["CONTESTANTS", "PEERS", "ROOT", "Bare", "Contestant", "Mhnb", "Place"
 ROOT = Path(__file__).resolve().parents[2]
 IPYKERNEL = (sys.executable, "-m", "ipykernel_launcher")
 STOP_LIMIT_S = 60.0
-# PYTHON*: with PYTHONDONTWRITEBYTECODE each process would compile JAX's source again, 2 s of work that no user pays
-# for.
+# PYTHON*: with PYTHONDONTWRITEBYTECODE each process would compile JAX's source again, 2 s that no user pays for.
 DROPPED = ("JAX_", "JUPYTER", "MHNB_", "PYTHON", "XLA_")
 OWN_DIRS = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "MHNB_HOME")
 

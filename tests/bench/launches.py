@@ -419,7 +419,7 @@ class _Side:
 
 
 def measure(row: tuple[str, int], turns: int, path: str) -> None:
-    """Measure one row of `name_kinds`, bare and guarded in turns; the first rank writes each turn's seconds per call to a file."""
+    """Measure one row of `name_kinds`, bare and guarded in turns; the first rank writes each turn's seconds per call."""
     import jax
 
     hooks = find_hooks()

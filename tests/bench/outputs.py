@@ -84,8 +84,7 @@ class CountingFrontEnd(FrontEnd):
         session, socket = self.client.session, self.client.iopub_channel.socket
         while (left := deadline - time.perf_counter()) > 0:
             if socket.poll(min(left, 1.0) * 1000, zmq.POLLIN):
-                # Receive all waiting messages before decoding any, because ZeroMQ drops messages if a front end is
-                # slow.
+                # Receive all waiting messages before decoding any, because ZeroMQ drops messages of a slow front end.
                 waiting = [socket.recv_multipart()]
                 while socket.poll(0, zmq.POLLIN):
                     waiting.append(socket.recv_multipart())

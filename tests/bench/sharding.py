@@ -35,8 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={max(COUNTS)}"
     os.environ["JAX_PLATFORMS"] = "cpu"
     # The peers are installed outside the environment; JAX's own drawing needs rich from there. The path is appended, so
-    # that it replaces
-    # no package of the environment.
+    # that it replaces no package of the environment.
     sys.path.append(str(PEERS))
     import jax
 
