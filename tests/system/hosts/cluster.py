@@ -1,4 +1,4 @@
-"""A cluster on the machines of the net, for the tests of this folder."""
+"""Helpers that start and check a cluster on the simulated machines."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SUM = (
 
 
 def check_sum(cluster: Cluster) -> None:
-    """A collective over every rank gives what it should, on each."""
+    """Check that a collective over all ranks gives the right result on each rank."""
     count = cluster.process_count
     said = cluster.run(_SUM).check()
     assert {rank.stdout for rank in said} == {f"{count * (count - 1) / 2}\n"}
 
 
 def leave_kept(options: dict[str, Any]) -> None:
-    """Another notebook starts the cluster `kept`, gives x a value, and is killed."""
+    """Run another notebook that starts the detachable cluster `kept`, sets x, and is killed."""
     program = (
         f"import mhnb, os\ncluster = mhnb.start(name='kept', keep=True, **{options!r})\n"
         "cluster.run('x = 41').check()\nprint('ready', flush=True)\nos.kill(os.getpid(), 9)"
@@ -39,7 +39,7 @@ def leave_kept(options: dict[str, Any]) -> None:
 
 
 def keys_of(cluster: Cluster) -> dict[str, str]:
-    """What nobody else may see."""
+    """Return the cluster's secret keys."""
     hub = json.loads((cluster.log_dir.parent / "profile/security/ipcontroller-client.json").read_text())
     return {"link": cluster._resources.key.hex(), "hub": hub["key"], "curve": hub["curve_serverkey"]}
 
@@ -59,7 +59,7 @@ _TELL = "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {lo
 
 
 def check_nothing_secret(cluster: Cluster) -> None:
-    """A program that a cell starts finds no key in its own environment, nor in what `/proc` says of our processes there."""
+    """Check that a program started by a cell finds no key in its environment, nor in `/proc` of mhnb's processes on that host."""
     keys = [key for key in keys_of(cluster).values() if key]
     for rank in cluster.run(_TELL.format(look=_LOOK)).check():
         assert "mhnb.rank.supervisor" in rank.stdout

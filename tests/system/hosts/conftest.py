@@ -1,4 +1,4 @@
-"""Four machines for the tests of this folder; as new for each test, and without a process left by it."""
+"""Four simulated machines for the tests of this folder, restored for each test, with no process left from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["patience"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs the machines."""
+    """Mark every test in this folder as one that needs the machines."""
     for item in items:
         if "tests/system/hosts/" in str(item.path).replace("\\", "/"):
             item.add_marker(pytest.mark.requires_part("hosts"))
@@ -29,21 +29,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def made_up_net() -> Iterator[HostNet]:
-    """The machines of this session."""
+    """The machines of this test session."""
     with HostNet() as net:
         yield net
 
 
 @pytest.fixture
 def net(made_up_net: HostNet, mhnb_home: Path) -> Iterator[HostNet]:
-    """The machines, all on and whole; at the end no process of the test may be left on any."""
+    """The machines, all on and without faults. At the end, no process of the test may be left on any machine."""
     before = processes_of(mhnb_home)
     yield made_up_net
     try:
         wait_until(lambda: not _left(made_up_net), "every machine is without a process of the test")
     except AssertionError as error:
         left = _left(made_up_net)
-        # One leak is not to fail every test after it. First what logs in from here: gcloud does so again when a machine has ended it.
+        # One leak must not fail every later test. First kill the logins from this machine: gcloud logs in again when a
+        # machine ends the login.
         kill_new(mhnb_home, before)
         for host in made_up_net:
             if host.name in left:
@@ -59,7 +60,7 @@ def _left(net: HostNet) -> dict[str, dict[int, str]]:
 
 @pytest.fixture
 def begin(net: HostNet, own_environment: None) -> Iterator[Begin]:
-    """Start a cluster on the machines; stopped at the end. What it leaves behind fails the test in `net`."""
+    """Start a cluster on the machines, and stop it at the end. A process left by it fails the test in `net`."""
     started: list[Cluster] = []
 
     def start(count: int = 4, devices: int | None = 2, **options: Any) -> Cluster:

@@ -1,4 +1,4 @@
-"""What `mhnb doctor` says of the machines, and faults of one machine that are gone again when a test ends, without a restart of it."""
+"""Run `mhnb doctor` on the machines, and simulate faults of one machine that end with the test, without a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ask_doctor", "closed", "covered", "jax_metadata", "loopback_hosts", 
 
 
 def ask_doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
-    """Run it; return its exit code and its lines, the first without what the look has cost."""
+    """Run `mhnb doctor`; return its exit code and its lines, the first without the time that the preflight checks took."""
     code = main(["doctor", *words])
     said = capsys.readouterr()
     assert said.out, said.err
@@ -28,7 +28,7 @@ def ask_doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, li
 
 @contextmanager
 def covered(host: Host, path: Path | str, text: str) -> Iterator[None]:
-    """A file says something else on this machine alone."""
+    """Replace the text of a file on this machine only."""
     host.cover(path, text)
     try:
         yield
@@ -38,7 +38,7 @@ def covered(host: Host, path: Path | str, text: str) -> Iterator[None]:
 
 @contextmanager
 def without(host: Host, folder: Path) -> Iterator[None]:
-    """A folder is empty on this machine alone."""
+    """Make a folder empty on this machine only."""
     host.mount_disk(folder, nbytes=4096)
     try:
         yield
@@ -48,7 +48,7 @@ def without(host: Host, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def closed(host: Host, ports: int | str) -> Iterator[None]:
-    """A firewall on this machine lets nobody from outside connect to these ports."""
+    """Block connections from outside to these ports by a firewall on this machine."""
     host.block(ports, "reject")
     try:
         yield
@@ -57,7 +57,7 @@ def closed(host: Host, ports: int | str) -> Iterator[None]:
 
 
 def make_python(folder: Path, python: str) -> Path:
-    """Make an interpreter in a folder of its own, so that one machine can be without it."""
+    """Make an interpreter in a folder of its own, so that it can be missing on one machine."""
     path = folder / "bin" / "python"
     path.parent.mkdir()
     path.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
@@ -66,12 +66,12 @@ def make_python(folder: Path, python: str) -> Path:
 
 
 def jax_metadata(version: str) -> tuple[Path, str]:
-    """Give jax's own note of its version, and what it would be with another one."""
+    """Return the path of jax's metadata, and its text with another version."""
     distribution = importlib.metadata.distribution("jax")
     path = Path(str(distribution.locate_file(f"jax-{distribution.version}.dist-info/METADATA")))
     return path, path.read_text().replace(f"Version: {distribution.version}", f"Version: {version}", 1)
 
 
 def loopback_hosts(net: HostNet, host: Host) -> str:
-    """Give an /etc/hosts in which a machine's own name is loopback, as Debian writes it."""
+    """Return an /etc/hosts in which a machine's own name is loopback, as Debian writes it."""
     return net.hosts_file(own=(host.name, "127.0.1.1"))

@@ -1,10 +1,10 @@
-"""Machines on one Linux machine, as root: each with its own address, name, /etc/hosts, sshd and processes.
+"""Simulated machines on one Linux machine, as root: each with its own address, name, /etc/hosts, sshd and processes.
 
-A machine is a set of namespaces (network, name, mounts, IPC, processes) on a bridge, and what can go wrong with one is done to it:
-its cable is drawn, its power cut, its files covered by others. All share the disk, as machines with one home on NFS do.
+A machine is a set of namespaces (network, name, mounts, IPC, processes) on a bridge. Tests can apply faults to it:
+unplug its cable, cut its power, or cover its files by others. All machines share the disk, as machines with one home on NFS do.
 
-Sessions side by side take different numbers, by a lock that the kernel drops when a session is killed; the next holder of the number
-clears away what it left. The machines die with the thread that started them.
+Concurrent sessions use different numbers, by a lock that the kernel releases when a session is killed. The next session with
+that number removes what the killed one left. The machines die with the thread that started them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TOOLS = {
     "unshare": "util-linux",
 }
 _ALONE = ("setpriv", "--pdeathsig", "KILL")
-"""No machine outlives a test session that is killed."""
+"""Ends every machine when its test session is killed."""
 _NAMESPACES = ("unshare", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child")
 _TRY = "ip link add mhb type bridge; ip link add mhv type veth peer name mhw; nft add table netdev mht"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -69,7 +69,7 @@ Host {names}
 
 
 def why_absent() -> str | None:
-    """Say why there can be no such machines here; None when there can."""
+    """Return the reason why machines cannot be simulated on this system; None if they can."""
     if sys.platform != "linux":
         return f"needs Linux; this is {sys.platform}"
     if os.geteuid() != 0:
@@ -96,7 +96,7 @@ def _do(*words: str | Path, check: bool = True, stdin: str | None = None) -> str
 
 
 def wait_until(true: Callable[[], object], what: str, *, timeout_s: float = 60.0) -> None:
-    """Look again and again until it is true: for what gives no sign of its own."""
+    """Poll until the condition is true, for conditions that send no signal of their own."""
     end = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < end, f"{what}: not within {timeout_s:g} s"
@@ -104,7 +104,7 @@ def wait_until(true: Callable[[], object], what: str, *, timeout_s: float = 60.0
 
 
 class Host:
-    """One machine of the net."""
+    """One simulated machine."""
 
     def __init__(self, net: HostNet, at: int) -> None:
         self._net, self._at = net, at
@@ -117,10 +117,10 @@ class Host:
         self._relay: subprocess.Popen[str] | None = None
         self._altered = self._faulty = False
 
-    # -- life
+    # -- start and state
 
     def plug_in(self) -> None:
-        """Make its network: a cable to the bridge, and the far end with its address."""
+        """Create its network: a cable to the bridge, and the machine's end of it with its address."""
         _do("ip", "netns", "add", self.netns)
         _do("ip", "link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", self.netns)
         _do("ip", "link", "set", self._cable, "master", self._net.bridge, "up")
@@ -130,7 +130,7 @@ class Host:
         _do("ip", "-n", self.netns, "route", "add", "default", "via", self._net.gateway)
 
     def switch_on(self) -> None:
-        """Start its processes."""
+        """Start the machine's processes."""
         log = self._net.folder / "log" / f"init.{self.name}"
         init = [sys.executable, "-I", str(_HERE / "init.py"), self.name, str(self._net.folder)]
         with log.open("ab") as out:
@@ -144,7 +144,7 @@ class Host:
             )
 
     def wait_for_sshd(self) -> None:
-        """Return when its sshd answers."""
+        """Wait until the machine's sshd answers."""
         log = self._net.folder / "log" / f"init.{self.name}"
         wait_until(self._answers, f"sshd of {self.name} answers; {log}")
 
@@ -159,22 +159,22 @@ class Host:
 
     @property
     def is_on(self) -> bool:
-        """Whether it runs."""
+        """Whether the machine runs."""
         return self._outer is not None and self._outer.poll() is None
 
     @property
     def _init(self) -> int:
-        """Its process 1, as numbered outside."""
+        """Process id of the machine's process 1, in this machine's numbering."""
         assert self._outer is not None
         pid = self._outer.pid
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
     def run(self, *words: str | Path, stdin: str | None = None) -> str:
-        """Run a command on it, not over the network; return what it printed."""
+        """Run a command on the machine without the network; return its output."""
         return _do("nsenter", "-t", str(self._init), "-m", "-u", "-i", "-n", "-p", *words, stdin=stdin)
 
     def pids(self) -> dict[int, str]:
-        """Its processes beyond process 1 and the sshd that listens: number, as outside, and command line."""
+        """Return the command line of each process except process 1 and the listening sshd, by process id on this machine."""
         found = {}
         for pid in _do("ip", "netns", "pids", self.netns, check=False).split():
             words = _command(int(pid))
@@ -182,22 +182,22 @@ class Host:
                 found[int(pid)] = words
         return found
 
-    # -- what can go wrong with it
+    # -- faults
 
     def cover(self, path: str | Path, text: str, *, executable: bool = False) -> None:
-        """Have a file of the shared disk say something else on this machine alone."""
+        """Replace the text of a file of the shared disk on this machine only."""
         self._altered = True
         stand_in = self._net.new_file(text)
         stand_in.chmod(0o755 if executable else 0o644)
         self.run("mount", "--bind", stand_in, path)
 
     def mount_disk(self, folder: str | Path, *, nbytes: int) -> None:
-        """Give it a disk of its own there, so small."""
+        """Mount a separate disk of that size on the folder."""
         self._altered = True
         self.run("mount", "-t", "tmpfs", "-o", f"size={nbytes}", "tmpfs", folder)
 
     def kill_all(self) -> None:
-        """Kill every process at once, init and sshd too; the network stays, so others get a FIN or RST."""
+        """Kill every process at once, including init and sshd; the network stays, so other machines get a FIN or RST."""
         assert self._outer is not None
         self._altered = True
         os.kill(self._init, signal.SIGKILL)
@@ -205,14 +205,14 @@ class Host:
         wait_until(lambda: not _do("ip", "netns", "pids", self.netns, check=False).split(), f"{self.name} is dead")
 
     def kill_programs(self) -> None:
-        """Kill what runs there beyond its own; the machine stays on."""
+        """Kill the processes except process 1 and the listening sshd; the machine stays on."""
         for pid in self.pids():
-            # One may be sshd's own, which was about to end.
+            # Some may be processes of sshd that were about to end.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def draw_cable(self) -> None:
-        """Partition it: packets vanish, nobody is told."""
+        """Partition the machine: packets are dropped, and neither end is notified."""
         self._faulty = True
         _do("ip", "link", "set", self._cable, "down")
 
@@ -221,12 +221,12 @@ class Host:
         _do("ip", "link", "set", self._cable, "up")
 
     def cut_power(self) -> None:
-        """As the others see it: silence at once, and every process dead."""
+        """Cut the power: to other machines it is silent at once, and all its processes are dead."""
         self.draw_cable()
         self.kill_all()
 
     def restart(self) -> None:
-        """Come up again, with the disk as it is and no fault left."""
+        """Boot again, with the disk unchanged and without faults."""
         if self.is_on:
             self.kill_all()
         self.heal()
@@ -235,7 +235,7 @@ class Host:
         self._altered = False
 
     def lose(self, percent: float, *, each_way: bool = True) -> None:
-        """Lose so many of the packets by chance: of those that it sends, and, with `each_way`, of those that are sent to it."""
+        """Drop that share of packets at random: of those that it sends and, with `each_way`, of those that it receives."""
         self._faulty = True
         ends: list[tuple[str, tuple[str, ...]]] = [(self._cable, ())]
         if each_way:
@@ -246,7 +246,7 @@ class Host:
             _do(*where, "nft", "-f", "-", stdin=f"table netdev {self._table} {{ chain c {{ {hook} {rule}\n }}\n }}\n")
 
     def block(self, port: int | str, verdict: str = "drop") -> None:
-        """A firewall on it: nobody outside can connect to that TCP port, or range `1024-65535`. `reject` answers, `drop` is silent."""
+        """Block connections from outside to a TCP port or range, such as `1024-65535`. `reject` answers, `drop` is silent."""
         self._faulty = True
         rule = f'iifname "eth0" tcp dport {port} tcp flags & (syn | ack) == syn {verdict}'
         hook = "type filter hook input priority 0;"
@@ -254,14 +254,14 @@ class Host:
         _do("ip", "netns", "exec", self.netns, "nft", "-f", "-", stdin=table)
 
     def limit(self, mbit_per_s: float) -> None:
-        """Make its cable slow, in both directions."""
+        """Limit the bandwidth of its cable, in both directions."""
         self._faulty = True
         shape = ("root", "tbf", "rate", f"{mbit_per_s}mbit", "burst", "32kbit", "latency", "400ms")
         _do("tc", "-n", self.netns, "qdisc", "add", "dev", "eth0", *shape)
         _do("tc", "qdisc", "add", "dev", self._cable, *shape)
 
     def delay(self, ms: float) -> None:
-        """Make its cable long: so many milliseconds in each direction."""
+        """Delay packets on its cable by that many milliseconds in each direction."""
         assert self._relay is None, f"{self.name} has a delay already"
         self._faulty = True
         taps = [f"mht{self._net.number}.{self._at}{end}" for end in "ab"]
@@ -277,7 +277,7 @@ class Host:
         _do("ip", "link", "set", self._cable, "master", bridge)
 
     def heal(self) -> None:
-        """Undo what was done to its network."""
+        """Remove all network faults."""
         if not self._faulty:
             return
         self._faulty = False
@@ -295,20 +295,20 @@ class Host:
         self.push_cable_in()
 
     def restore(self) -> None:
-        """Make it as new after a test."""
+        """Restore the machine after a test."""
         if self._altered or not self.is_on:
             self.restart()
         self.heal()
 
     def switch_off(self) -> None:
-        """End it for good."""
+        """End the machine for good."""
         if self.is_on:
             self.kill_all()
         self.heal()
 
 
 def _command(pid: int) -> str:
-    """The command line of a living process; empty when it is gone or a zombie."""
+    """Return the command line of a running process; empty string if it has ended or is a zombie."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -316,7 +316,7 @@ def _command(pid: int) -> str:
 
 
 class HostNet:
-    """Four machines and the bridge between them; this machine is on it as `head`."""
+    """Four simulated machines and the bridge between them; the machine that runs the tests is on it as `head`."""
 
     def __init__(self) -> None:
         self.number, self._lock = _take_number()
@@ -336,11 +336,11 @@ class HostNet:
 
     @property
     def ssh_config(self) -> Path:
-        """For ssh's -F: names, user, key and known hosts."""
+        """Path of the configuration for ssh -F: names, user, key and known hosts."""
         return self.folder / "ssh_config"
 
     def new_file(self, text: str) -> Path:
-        """Write a file that lives as long as the net."""
+        """Write a file that exists as long as the network."""
         self._files += 1
         path = self.folder / f"file{self._files}"
         path.write_text(text)
@@ -370,17 +370,17 @@ class HostNet:
         self._lock.close()
 
     def restore(self) -> None:
-        """Make every machine as new; where one cannot be, the others are all the same."""
+        """Restore every machine; if one fails, the others are still restored."""
         with contextlib.ExitStack() as each:
             for host in self.hosts:
                 each.callback(host.restore)
 
     def hosts_file(self, *, without: Sequence[str] = (), own: tuple[str, str] | None = None) -> str:
-        """Give the text of /etc/hosts.
+        """Return the text of /etc/hosts.
 
         Args:
-            without: names that it shall not know.
-            own: a name and the address that it shall stand beside instead.
+            without: names to leave out.
+            own: a name, and the address to give it instead of its own.
         """
         known = {host.name: host.address for host in self.hosts} | {"head": self.gateway}
         known |= dict([own] if own is not None else [])
@@ -408,7 +408,7 @@ class HostNet:
             (self.folder / name).write_text(text)
 
     def _wipe(self) -> None:
-        """Remove what an earlier session of this number left, when it was killed, and this one at its end."""
+        """Remove what an earlier, killed session with this number left, or what this session leaves at its end."""
         for host in self.hosts:
             for pid in _do("ip", "netns", "pids", host.netns, check=False).split():
                 with contextlib.suppress(ProcessLookupError):
@@ -423,7 +423,7 @@ class HostNet:
 
 
 def _take_number() -> tuple[int, IO[str]]:
-    """Take a number that no other session holds, until the file is closed."""
+    """Reserve a number that no other session uses, until the file is closed."""
     for number in range(1, 100):
         lock = Path(f"/run/mhnb-hosts-{number}.lock").open("w")  # noqa: SIM115  # held as long as the net
         try:

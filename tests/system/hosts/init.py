@@ -1,4 +1,4 @@
-"""Process 1 of a made-up machine: its own name, mounts and sshd; then it reaps whatever ends, for ever.
+"""Process 1 of a simulated machine: it sets up its own name, mounts and sshd, and then reaps ended processes forever.
 
 `python init.py NAME FOLDER`, in new namespaces for mounts, processes, name and network.
 """
@@ -20,18 +20,18 @@ def _mount(*words: str) -> None:
 
 
 def main(name: str, folder: Path) -> None:
-    """Be the machine."""
+    """Run the machine."""
     _mount("--make-rprivate", "/")
     _mount("-t", "proc", "proc", "/proc")
     _mount("-t", "tmpfs", "-o", "size=4g", "tmpfs", "/dev/shm")
     socket.sethostname(name)
     _mount("--bind", str(folder / "hosts"), "/etc/hosts")
-    # XLA tells machines apart by it. Each boot has another.
+    # XLA identifies machines by the boot id. Each boot has a new one.
     boot_id = folder / f"boot_id.{name}"
     boot_id.write_text(f"{uuid.uuid4()}\n")
     _mount("--bind", str(boot_id), "/proc/sys/kernel/random/boot_id")
-    # What mhnb keeps there goes by the machine's name, which machines of a session beside this one have too: it would take this
-    # one's processes for gone, and their keys away.
+    # mhnb's folder there is named after the machine, and machines of a concurrent session have the same names. A shared
+    # folder would let that session take this one's processes for ended, and remove their keys.
     own = Path(tempfile.gettempdir()) / f"mhnb-{os.getuid()}-{name}"
     own.mkdir(mode=0o700, exist_ok=True)
     kept = folder / "own" / name
@@ -44,7 +44,7 @@ def main(name: str, folder: Path) -> None:
     with (folder / "log" / f"sshd.{name}").open("ab") as log:
         subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd_config")], stdout=log, stderr=log)
     while True:
-        # Nothing to reap would mean that sshd is gone: then the machine may end too.
+        # If there is nothing to reap, sshd has ended, so the machine may end too.
         os.wait()
 
 

@@ -1,4 +1,4 @@
-"""A made-up API server of Kubernetes on loopback, as much of it as the real `kubectl exec -i` asks for. Its pods are made-up machines.
+"""A fake Kubernetes API server on loopback, with the parts that the real `kubectl exec -i` requests. Pods are simulated machines.
 
 `python -m tests.system.hosts.kube PODS`, with PODS as JSON: a pod's name -> the words that run a command in it.
 It prints its port when it listens.
@@ -39,7 +39,7 @@ _STDIN, _STDOUT, _STDERR, _STATUS, _CLOSE = b"\x00", b"\x01", b"\x02", b"\x03", 
 
 
 def why_absent() -> str | None:
-    """Say why there is no kubectl that can be tried; None when there is."""
+    """Return the reason why kubectl cannot be tested; None if it can."""
     if shutil.which("kubectl") is None:
         return "not installed: kubectl"
     done = subprocess.run(["kubectl", "version", "--client"], capture_output=True, check=False)
@@ -48,7 +48,7 @@ def why_absent() -> str | None:
 
 @contextmanager
 def serve_pods(net: HostNet, folder: Path) -> Iterator[Path]:
-    """Serve the pods trainer-0 to trainer-3, a machine of the net each; give the file that says where."""
+    """Serve the pods trainer-0 to trainer-3, one machine of the net each; yield the path of the kubeconfig."""
     enter = [["nsenter", "-t", str(host._init), "-m", "-u", "-i", "-n", "-p"] for host in net]
     pods = {f"trainer-{number}": words for number, words in enumerate(enter)}
     command = [sys.executable, "-m", "tests.system.hosts.kube", json.dumps(pods)]
@@ -67,10 +67,10 @@ class _Api(tornado.web.RequestHandler):
         self.pods = pods
 
     def data_received(self, chunk: bytes) -> None:
-        """Nothing is sent to it."""
+        """Ignore the body, because no client sends one."""
 
     def get(self, name: str) -> None:
-        """Describe a pod."""
+        """Return the description of a pod."""
         if name not in self.pods:
             self.set_status(404)
             self.finish(
@@ -97,15 +97,15 @@ _KINDS: dict[str, dict[str, Any]] = {
         "resources": [{"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": ["get"]}],
     },
 }
-"""What kubectl asks for before it asks for a pod: what there is."""
+"""The API resources, which kubectl requests before it requests a pod."""
 
 
 class _Kinds(tornado.web.RequestHandler):
     def data_received(self, chunk: bytes) -> None:
-        """Nothing is sent to it."""
+        """Ignore the body, because no client sends one."""
 
     def get(self) -> None:
-        """Say what there is."""
+        """Return the API resources."""
         self.finish(_KINDS[self.request.path])
 
 
@@ -116,10 +116,10 @@ class _Exec(tornado.websocket.WebSocketHandler):
         self.process: asyncio.subprocess.Process | None = None
 
     def data_received(self, chunk: bytes) -> None:
-        """Nothing comes but messages."""
+        """Ignore the body, because clients send WebSocket messages only."""
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
-        """Speak version 5, which tells the end of standard input."""
+        """Select version 5, which signals the end of standard input."""
         return "v5.channel.k8s.io" if "v5.channel.k8s.io" in subprotocols else None
 
     async def open(self, *args: str, **_: str) -> None:
@@ -152,7 +152,7 @@ class _Exec(tornado.websocket.WebSocketHandler):
             await self.write_message(channel + data, binary=True)
 
     def on_message(self, message: str | bytes) -> None:
-        """Take standard input, or its end."""
+        """Receive standard input, or its end."""
         data = message.encode() if isinstance(message, str) else message
         if data[:1] == _STDIN:
             self.arrived.put_nowait(data[1:])
@@ -160,7 +160,7 @@ class _Exec(tornado.websocket.WebSocketHandler):
             self.arrived.put_nowait(None)
 
     def on_close(self) -> None:
-        """As the real one does: the command's standard input ends with the connection."""
+        """End the command's standard input with the connection, as the real server does."""
         self.arrived.put_nowait(None)
 
 

@@ -1,4 +1,4 @@
-"""Which mpiexec is there to try: Open MPI's on PATH, and MPICH's where `MHNB_MPICH` names one."""
+"""Find the mpiexec to test: Open MPI's on PATH, and MPICH's if `MHNB_MPICH` names one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["find_mpich", "why_absent"]
 
 
 def why_absent() -> str | None:
-    """Say why there is no mpiexec; None when there is."""
+    """Return the reason why mpiexec cannot be tested; None if it can."""
     return None if shutil.which("mpiexec") else "not installed: openmpi-bin"
 
 

@@ -1,4 +1,4 @@
-"""Somebody on the network without the keys: finds every port of a cluster, and tries what one can try there."""
+"""An attacker on the network without the keys, who finds every port of a cluster and sends unexpected data to it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _WAIT_S = 5.0
 
 @dataclass(frozen=True)
 class Port:
-    """A TCP port that something of the cluster listens on."""
+    """A TCP port that a process of the cluster listens on."""
 
     machine: str
     address: str
     port: int
     process: str
-    """Who listens: `notebook`, `hub`, `delegate` (the board's), or `rank` (JAX's coordinator and gloo)."""
+    """The listener: `notebook`, `hub`, `delegate` (the agreement server), or `rank` (JAX's coordinator and gloo)."""
 
 
 def find_ports(net: HostNet, cluster: Cluster) -> list[Port]:
@@ -56,18 +56,18 @@ def _own(pid: int) -> list[tuple[str, int]]:
 
 
 def annoy(port: Port) -> None:
-    """Scan it, and say what no program expects: noise, noise in the right frames, a browser's words, too much announced."""
+    """Scan the port and send unexpected data: noise, noise in valid frames, an HTTP request, and a length that is too large."""
     noise = os.urandom(3000)
     framed = struct.pack("<I3Q", 3, 2, 16, 40) + b"r0" + os.urandom(56)
     for said in (b"", b"\0", noise, framed, b"GET / HTTP/1.1\r\n\r\n", struct.pack("<IQ", 1, 1 << 40) + noise):
-        # Who is cut off in the middle of what it says is no failure here.
+        # Being disconnected while sending is not a failure here.
         with contextlib.suppress(OSError), socket.create_connection((port.address, port.port), _WAIT_S) as stranger:
             stranger.sendall(said)
 
 
 @contextlib.contextmanager
 def hold_open(ports: list[Port], each: int) -> Iterator[None]:
-    """Hold so many connections to each open: half of them silent, half of them in the middle of a frame."""
+    """Hold that many connections to each port open: half of them silent, half of them in the middle of a frame."""
     with contextlib.ExitStack() as held:
         for port in ports:
             for number in range(each):

@@ -1,6 +1,6 @@
-"""A cable with a delay: carries Ethernet frames between two TAP devices, each so many milliseconds late, in order.
+"""A cable with a delay: it forwards Ethernet frames between two TAP devices, each delayed by so many milliseconds, in order.
 
-`python relay.py TAP_A TAP_B DELAY_MS` says `ready` when both exist. For kernels without sch_netem, which are many in containers.
+`python relay.py TAP_A TAP_B DELAY_MS` prints `ready` when both exist. For kernels without sch_netem, as in many containers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _write_due(fd: int, queue: Queue) -> None:
         try:
             os.write(fd, queue.popleft()[1])
         except OSError:
-            # The cable's other end is down: the frame is lost, as on a real one.
+            # The cable's other end is down, so the frame is lost, as on a real cable.
             continue
 
 
@@ -62,6 +62,6 @@ def _relay(a: str, b: str, delay_ms: float) -> None:
 
 
 if __name__ == "__main__":
-    # A file of our own beside this one must not stand in for a standard module.
+    # Remove this folder from the path, so that a file in it does not replace a standard module.
     sys.path.remove(str(Path(__file__).parent))
     _relay(sys.argv[1], sys.argv[2], float(sys.argv[3]))

@@ -1,6 +1,6 @@
-"""A real Slurm over the made-up machines: slurmctld and munge on this one, a slurmd on each of them.
+"""A real Slurm over the simulated machines: slurmctld and munge on this machine, and a slurmd on each of the others.
 
-Everything is in a folder of the net; nothing of a Slurm that is installed here is touched. The daemons die with the test session.
+All its files are in a folder of the net; a Slurm that is installed here is not touched. The daemons die with the test session.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Slurm", "why_absent"]
 _TOOLS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CPUS = 4
-"""Of each machine, as Slurm is told."""
+"""CPUs per machine, as configured in Slurm."""
 _CONFIG = """\
 ClusterName=made-up
 SlurmctldHost={here}({gateway})
@@ -63,16 +63,16 @@ PartitionName=short Nodes=ALL MaxTime=1:00:00 State=UP
 
 
 def why_absent() -> str | None:
-    """Say why there can be no Slurm here; None when there can."""
+    """Return the reason why Slurm cannot run on this system; None if it can."""
     missing = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool, path=_PATH) is None})
     return f"not installed: {', '.join(missing)}" if missing else None
 
 
 class Slurm:
-    """Slurm's daemons. Its commands find them by `environment`."""
+    """Slurm's daemons. Its commands find them by the variables in `environment`."""
 
     def __init__(self, net: HostNet) -> None:
-        # A folder of its own: one net may have several, one after the other.
+        # A folder of its own, because one net may run several instances one after the other.
         self._net, self.folder = net, Path(tempfile.mkdtemp(prefix="slurm-", dir=net.folder))
         self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf")}
         self._daemons: list[subprocess.Popen[bytes]] = []
@@ -98,7 +98,7 @@ class Slurm:
         return self
 
     def _start_node(self, host: Host) -> None:
-        # The daemons of a machine run in it, at the end of its own process 1.
+        # The daemons of a machine run in its namespaces, and are killed with its process 1.
         enter = ["nsenter", "-t", str(host._init), "-m", "-u", "-i", "-n", "-p"]
         self._start(*enter, "slurmd", "-D", "-N", host.name, "-f", self.folder / "slurm.conf")
 
@@ -111,12 +111,12 @@ class Slurm:
             daemon.wait()
 
     def ask(self, *words: str) -> str:
-        """Run one of Slurm's commands; return what it printed."""
+        """Run a command of Slurm; return its output."""
         done = subprocess.run(words, env=os.environ | self.environment, capture_output=True, text=True, check=False)
         return done.stdout
 
     def jobs(self) -> list[str]:
-        """The jobs that wait or run, as `number state name`."""
+        """Return the pending and running jobs, as `number state name`."""
         return self.ask("squeue", "-h", "-o", "%i %T %j").splitlines()
 
     def _logs(self) -> str:
@@ -151,7 +151,7 @@ class Slurm:
             gateway=self._net.gateway,
             folder=self.folder,
             nodes="\n".join(nodes),
-            # Sessions side by side have each its own.
+            # Concurrent sessions use different ports.
             ctld_port=16000 + self._net.number,
             slurmd_port=16200 + self._net.number,
         )

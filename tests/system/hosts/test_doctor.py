@@ -1,4 +1,4 @@
-"""`mhnb doctor` on four real machines: nothing is found where all is well, and each fault is named with its cure."""
+"""`mhnb doctor` on four simulated machines: it reports nothing if all is well, and names each fault with its fix."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _HOSTS = ",".join(NAMES)
 
 
 class Doctor:
-    """`mhnb doctor` in front of the four machines."""
+    """Runs `mhnb doctor` on the four machines."""
 
     def __init__(self, net: HostNet, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._net, self._capsys = net, capsys
         self.home, self.bin = folder / "home", folder / "bin"
         for each in (self.home, self.bin):
             each.mkdir()
-        # A file of its own, so that one machine can have another, or none.
+        # A file of its own, so that it can differ or be missing on one machine.
         self.python = self.bin / "python"
         self.python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         self.python.chmod(0o755)
 
     @property
     def options(self) -> SshOptions:
-        """How to log in."""
+        """The ssh options for the machines."""
         return SshOptions(
             config_file=str(self._net.ssh_config),
             python=str(self.python),
@@ -53,7 +53,7 @@ class Doctor:
         )
 
     def __call__(self, *words: str, hosts: str = _HOSTS, config: Path | None = None) -> tuple[int, list[str]]:
-        """Run it; return its exit code and its lines."""
+        """Run `mhnb doctor`; return its exit code and its lines."""
         how = [
             "--ssh-config",
             str(config or self._net.ssh_config),
@@ -65,7 +65,7 @@ class Doctor:
         return ask_doctor(self._capsys, "--hosts", hosts, *how, "--env", f"TMPDIR={self.home}", *words)
 
     def finds(self, *words: str, config: Path | None = None) -> str:
-        """Run it where one failure is to be found; return that, with its cure."""
+        """Run `mhnb doctor` and check that it finds one failure; return that failure with its fix."""
         code, lines = self(*words, config=config)
         assert (code, lines[0]) == (1, "preflight · 4 hosts · 1 failure"), "\n".join(lines)
         return "\n".join(lines[6:])
@@ -78,7 +78,7 @@ def doctor(net: HostNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_four_good_machines(doctor: Doctor, net: HostNet) -> None:
-    """Nothing is found; each row has the machine's own address; the exit code is 0."""
+    """Without a fault nothing is reported, each row has the machine's own address, and the exit code is 0."""
     code, lines = doctor("--devices", "2", "--coordinator-port", str(_PORT), "--address", "head")
     assert code == 0
     assert lines[0] == "preflight · 4 hosts · all well"
@@ -93,7 +93,7 @@ def test_four_good_machines(doctor: Doctor, net: HostNet) -> None:
 
 
 def test_the_start_gets_what_was_tried(doctor: Doctor, net: HostNet) -> None:
-    """The report names each machine's real address, and a port for the coordinator that is free and reached."""
+    """The report contains each machine's real address, and a port for the coordinator that is free and reachable."""
     report = raise_if_failed(run_ssh_preflight(parse_hosts(_HOSTS), doctor.options, Requirements(devices=2)))
     assert report.addresses == tuple(host.address for host in net)
     assert report.endpoints["coordinator"][0] == net[0].address
@@ -103,7 +103,7 @@ def test_the_start_gets_what_was_tried(doctor: Doctor, net: HostNet) -> None:
 
 
 def test_the_start_is_refused_with_the_table(doctor: Doctor, net: HostNet) -> None:
-    """The error shows the table and its findings, has the report, and can be sent between processes."""
+    """The error contains the table and its findings, has the report, and can be pickled."""
     net[0].block(_PORT)
     wanted = Requirements((Endpoint("coordinator", 0, _PORT),), devices=2)
     with pytest.raises(PreflightFailed) as refused:
@@ -118,13 +118,13 @@ def test_the_start_is_refused_with_the_table(doctor: Doctor, net: HostNet) -> No
 
 
 def test_the_python_of_here_is_looked_for_there(doctor: Doctor, net: HostNet) -> None:
-    """Where none is named it is the notebook's own, which machines that share a disk have."""
+    """Without `--python` the notebook's own interpreter is used, which machines that share a disk have."""
     report = run_ssh_preflight(parse_hosts("alpha,beta"), replace(doctor.options, python=None), Requirements(devices=2))
     assert report.ok, report.findings
 
 
 def test_a_login_that_is_refused(doctor: Doctor, net: HostNet) -> None:
-    """One machine that does not know the key; the others are looked at all the same."""
+    """A machine that refuses the key is named with ssh's message; the other machines are still checked."""
     net[1].cover(net.folder / "authorized_keys", "")
     said = doctor.finds()
     assert said.startswith("✗ beta: refused the login: root@")
@@ -133,7 +133,7 @@ def test_a_login_that_is_refused(doctor: Doctor, net: HostNet) -> None:
 
 
 def test_a_host_key_that_has_changed(doctor: Doctor, net: HostNet, tmp_path: Path) -> None:
-    """The machine is named, and how its entry is removed when it was installed anew."""
+    """The error for a changed host key names the machine, and the command that removes the known key."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
     other = " ".join((tmp_path / "other.pub").read_text().split()[:2])
     known = (net.folder / "known_hosts").read_text().splitlines()
@@ -148,22 +148,22 @@ def test_a_host_key_that_has_changed(doctor: Doctor, net: HostNet, tmp_path: Pat
 
 @pytest.mark.parametrize("fault", [Host.cut_power, Host.draw_cable], ids=lambda fault: fault.__name__)
 def test_a_machine_that_is_off(doctor: Doctor, net: HostNet, fault: Callable[[Host], None]) -> None:
-    """No answer within the time for a login; no other machine is blamed."""
+    """A machine that does not answer within the login's time limit is reported, and no other machine is."""
     fault(net[2])
     assert doctor.finds().startswith("✗ gamma: does not answer: ssh: connect to host")
 
 
 def test_a_machine_without_python(doctor: Doctor, net: HostNet) -> None:
-    """The login is good, and the Python that was named is not there."""
+    """If the login succeeds but the interpreter is missing, the error says so."""
     net[1].mount_disk(doctor.bin, nbytes=4096)
     assert doctor.finds().startswith(f"✗ beta: has no such Python: no python: {doctor.python}\n  install it on beta")
 
 
-# -- what is on them
+# -- software and disk
 
 
 def test_another_jax(doctor: Doctor, net: HostNet) -> None:
-    """Its metadata says another version on one machine: JAX would not notice."""
+    """A machine with another version of JAX is reported, because JAX itself would not notice."""
     version = importlib.metadata.version("jax")
     net[3].cover(*jax_metadata("0.99.1"))
     said = doctor.finds()
@@ -172,7 +172,7 @@ def test_another_jax(doctor: Doctor, net: HostNet) -> None:
 
 
 def test_a_python_without_packages(doctor: Doctor, net: HostNet) -> None:
-    """One machine's Python has neither JAX nor mhnb: both are named, with the command that installs them."""
+    """If a machine's Python has neither JAX nor mhnb, both are reported, with the command that installs them."""
     net[1].cover(doctor.python, f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', executable=True)
     code, lines = doctor()
     assert code == 1
@@ -182,7 +182,7 @@ def test_a_python_without_packages(doctor: Doctor, net: HostNet) -> None:
 
 
 def test_a_full_disk(doctor: Doctor, net: HostNet) -> None:
-    """A megabyte cannot be written where the logs would go."""
+    """A machine that cannot write a megabyte into the log folder is reported."""
     net[2].mount_disk(doctor.home, nbytes=65536)
     said = doctor.finds()
     assert said.startswith(f"✗ gamma cannot write logs to {doctor.home}: No space left on device\n")
@@ -190,16 +190,16 @@ def test_a_full_disk(doctor: Doctor, net: HostNet) -> None:
 
 
 def test_a_clock_that_is_off(doctor: Doctor, net: HostNet) -> None:
-    """An hour is told, as a warning.
+    """A clock that is an hour ahead gives a warning.
 
-    The clock of one machine cannot be set apart from the others' here; its Python is told another time (libfaketime).
+    The clock of one machine cannot be changed separately here, so its Python gets another time (libfaketime).
     """
     if (faketime := shutil.which("faketime")) is None:
         pytest.skip("faketime is not installed")
     net[1].cover(doctor.python, f'#!/bin/sh\nexec {faketime} -f +1h {sys.executable} "$@"\n', executable=True)
     code, lines = doctor()
     assert (code, lines[0]) == (0, "preflight · 4 hosts · 1 warning")
-    # To the second where nothing stalls.
+    # Within a second of an hour, if nothing stalls.
     assert re.match(r"! beta's clock is 3(599|600|601) s ahead of this one", lines[6]), lines
 
 
@@ -207,7 +207,7 @@ def test_a_clock_that_is_off(doctor: Doctor, net: HostNet) -> None:
 
 
 def test_a_name_on_loopback(doctor: Doctor, net: HostNet) -> None:
-    """As Debian installs it: a warning, with the address that will be used instead."""
+    """A host name on loopback, as Debian installs it, gives a warning with the address that is used instead."""
     net[1].cover("/etc/hosts", net.hosts_file(own=("beta", "127.0.1.1")))
     code, lines = doctor()
     assert (code, lines[0]) == (0, "preflight · 4 hosts · 1 warning")
@@ -218,7 +218,7 @@ def test_a_name_on_loopback(doctor: Doctor, net: HostNet) -> None:
 
 
 def test_a_name_for_this_machine_that_is_unknown(doctor: Doctor, net: HostNet) -> None:
-    """A host on which this machine's name cannot be resolved is named, with the address that would do."""
+    """A host that cannot resolve this machine's name is reported, with an address to use instead."""
     net[2].cover("/etc/resolv.conf", "")
     net[2].cover("/etc/hosts", net.hosts_file(without=["head"]))
     said = doctor.finds("--address", "head")
@@ -227,7 +227,7 @@ def test_a_name_for_this_machine_that_is_unknown(doctor: Doctor, net: HostNet) -
 
 
 def test_an_address_that_is_not_this_machine(doctor: Doctor, net: HostNet) -> None:
-    """The address that was given is the one that is tried; where it leads elsewhere, the one of the login is told."""
+    """The given address is the one that is tried; if it leads elsewhere, the fix names the address of the login."""
     code, lines = doctor("--address", net[2].address)
     assert (code, lines[0]) == (1, "preflight · 4 hosts · 2 failures")
     for what, line, cure in zip(("this notebook", "ipyparallel's hub"), lines[6::2], lines[7::2], strict=True):
@@ -239,7 +239,7 @@ def test_an_address_that_is_not_this_machine(doctor: Doctor, net: HostNet) -> No
 
 @pytest.mark.parametrize(("verdict", "why"), [("drop", "no answer"), ("reject", "connection refused")])
 def test_a_port_behind_a_firewall(doctor: Doctor, net: HostNet, verdict: str, why: str) -> None:
-    """Whether the firewall is silent or says no: who cannot reach what, where, and what to open."""
+    """For a silent and for a rejecting firewall, the report says which hosts cannot reach which port, and what to open."""
     net[0].block(_PORT, verdict)
     said = doctor.finds("--coordinator-port", str(_PORT))
     assert said.startswith(
@@ -249,7 +249,7 @@ def test_a_port_behind_a_firewall(doctor: Doctor, net: HostNet, verdict: str, wh
 
 
 def test_hosts_that_let_nobody_in(doctor: Doctor, net: HostNet) -> None:
-    """A machine that is open for ssh alone: CPU collectives would not reach it."""
+    """A machine that accepts only ssh is reported, because CPU collectives could not connect to it."""
     net[1].block("1024-65535")
     said = doctor.finds()
     assert said.startswith("✗ beta cannot be reached from any other host: no answer. CPU collectives connect any two")
@@ -257,7 +257,7 @@ def test_hosts_that_let_nobody_in(doctor: Doctor, net: HostNet) -> None:
 
 @pytest.fixture
 def holder(net: HostNet) -> Iterator[None]:
-    """A program on the first machine that holds the coordinator's port."""
+    """Run a program on the first machine that listens on the coordinator's port."""
     net[0].run(sys.executable, "-c", _HOLDER, str(_PORT))
     yield
     net[0].kill_programs()
@@ -276,7 +276,7 @@ if os.fork() == 0:
 
 
 def test_a_port_that_somebody_holds(doctor: Doctor, net: HostNet, holder: None) -> None:
-    """The machine and the port, once, and how to find who holds it."""
+    """A used port is reported once, with its machine and a command that finds the process."""
     said = doctor.finds("--coordinator-port", str(_PORT))
     assert said.startswith(
         f"✗ alpha cannot listen at {net[0].address}:{_PORT} for JAX's coordinator: Address already in use\n"
@@ -285,7 +285,7 @@ def test_a_port_that_somebody_holds(doctor: Doctor, net: HostNet, holder: None) 
 
 
 def test_a_port_of_this_machine_that_is_taken(doctor: Doctor, net: HostNet) -> None:
-    """Where the notebook is to listen at a port that somebody holds here, a start is refused."""
+    """A start is refused if another process of this machine uses the notebook's port."""
     with socket.create_server((net.gateway, 0)) as server:
         wanted = Requirements((Endpoint("link", None, server.getsockname()[1]),), devices=2)
         with pytest.raises(
@@ -295,14 +295,14 @@ def test_a_port_of_this_machine_that_is_taken(doctor: Doctor, net: HostNet) -> N
 
 
 def test_one_machine_under_two_names(doctor: Doctor, net: HostNet) -> None:
-    """The second name of a machine is found."""
+    """Two names of the same machine are reported."""
     code, lines = doctor(hosts=f"alpha,beta,{net[0].address}")
     assert code == 1
     assert f"✗ alpha and {net[0].address} are the same machine (alpha, {net[0].address})" in lines
 
 
 def test_ctrl_c_ends_the_look(doctor: Doctor, net: HostNet) -> None:
-    """While a machine does not answer, Ctrl-C ends it all, and no ssh goes on."""
+    """Ctrl-C while a machine does not answer ends `mhnb doctor` and every ssh of it."""
     net[1].draw_cable()
     words = [
         "--hosts",
@@ -316,7 +316,7 @@ def test_ctrl_c_ends_the_look(doctor: Doctor, net: HostNet) -> None:
     ]
     with subprocess.Popen([sys.executable, "-m", "mhnb", "doctor", *words], stderr=subprocess.PIPE) as command:
         try:
-            # The looks at machines that answer wait for the one that does not.
+            # The probes of the machines that answer wait for the one that does not.
             wait_until(lambda: len(_sshs(command.pid)) == 4 and len(net[0].pids()) > 1, "the look is on its way")
             sshs = _sshs(command.pid)
             command.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What happens to machines and networks while a cluster runs on them: survived, or told with the host's name; nothing is left."""
+"""Faults of machines and networks while a cluster runs: the cluster survives or names the host, and no process is left."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.system.hosts.cluster import Begin, check_sum
 from tests.system.hosts.hostnet import Host, HostNet, wait_until
 
 SILENT_S = 5.0
-"""How long a host may be silent in these tests; users get more."""
+"""Time after which a silent host is lost in these tests; the default for users is longer."""
 
 
 def test_a_short_partition_is_survived(net: HostNet, begin: Begin) -> None:
-    """Four seconds without a network: TCP sends again what was lost, and the sum is right."""
+    """A cluster survives four seconds without a network, because TCP sends lost data again."""
     cluster = begin(3, 1)
     net[1].draw_cable()
     going = cluster.submit("import time; time.sleep(6)")
@@ -39,7 +39,7 @@ def test_a_short_partition_is_survived(net: HostNet, begin: Begin) -> None:
 
 @pytest.mark.parametrize("fault", [Host.draw_cable, Host.cut_power], ids=lambda f: f.__name__)
 def test_a_silent_host_is_named(net: HostNet, begin: Begin, fault: Callable[[Host], None]) -> None:
-    """Nobody closes a connection; the cell ends all the same, within the stated time, and says which host went."""
+    """A silent host ends the cell within the time limit, with the host's name, although no connection was closed."""
     cluster = begin(3, 1, host_timeout_s=SILENT_S)
     going = cluster.submit(SLEEP)
     fault(net[1])
@@ -58,7 +58,7 @@ SLEEP = "import time; time.sleep(300)"
 
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_host_whose_processes_are_killed(net: HostNet, begin: Begin, busy: bool) -> None:  # noqa: FBT001
-    """The network is there and closes what they held: known at once, in a cell or between cells."""
+    """If all processes of a host are killed, the cluster is dead at once, in or between cells, because connections close."""
     cluster = begin(3, 1)
     told: list[str] = []
     cluster.on_notice(told.append)
@@ -72,7 +72,7 @@ def test_a_host_whose_processes_are_killed(net: HostNet, begin: Begin, busy: boo
 
 
 def test_a_rank_that_is_killed(net: HostNet, begin: Begin) -> None:
-    """The death report is the one of simulated hosts: rank, host, signal."""
+    """A killed rank is reported as on simulated hosts: rank, host and signal."""
     cluster = begin(2, 1)
     going = cluster.submit(
         "import os, signal, time, jax\nif jax.process_index() == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(300)"
@@ -90,13 +90,13 @@ def test_a_rank_that_is_killed(net: HostNet, begin: Begin) -> None:
     ids=["20 % loss", "50 ms delay", "10 Mbit/s"],
 )
 def test_a_bad_network(net: HostNet, begin: Begin, worsen: Callable[[Host], None]) -> None:
-    """It is slow, and right."""
+    """On a slow or lossy network a collective still gives the right result."""
     worsen(net[1])
     check_sum(begin(2, 1, connect_timeout_s=30, host_timeout_s=60))
 
 
 def test_a_host_that_goes_while_starting(net: HostNet, begin: Begin) -> None:
-    """The start ends with the host's name."""
+    """A host that is lost during the start ends the start with its name."""
 
     def kill(report: StartProgress) -> None:
         if any(rank.host_is_up for rank in report.ranks) and net[1].is_on:
@@ -115,7 +115,7 @@ cluster.run("import time; time.sleep(300)")
 
 
 def test_a_notebook_that_is_killed_leaves_nothing(net: HostNet, own_environment: None) -> None:
-    """The ends of standard input and of the link tell every host."""
+    """A killed notebook leaves no process on the hosts, because standard input and the control connection end."""
     program = NOTEBOOK.format(
         names=[host.name for host in list(net)[:2]], config=str(net.ssh_config), environment={"PYTHONPATH": str(ROOT)}
     )
@@ -131,7 +131,7 @@ def test_a_notebook_that_is_killed_leaves_nothing(net: HostNet, own_environment:
 
 
 def test_an_interrupt_over_hosts(begin: Begin) -> None:
-    """Python code stops on all of them, and the cluster stays clean."""
+    """An interrupt stops Python code on all hosts, and the cluster stays clean."""
     cluster: Cluster = begin(2, 1)
     going = cluster.submit(SLEEP)
     wait_until(lambda: cluster.state == "running", "it runs")
@@ -143,7 +143,7 @@ def test_an_interrupt_over_hosts(begin: Begin) -> None:
 
 
 def test_a_partition_that_outlasts_the_limit(net: HostNet, begin: Begin) -> None:
-    """The host is given up and named; when the way to it is there again nothing of the old start lives on it, and a restart has it back."""
+    """A host that is cut off for longer than the limit is lost and named; its processes end, and a restart can use it again."""
     cluster = begin(2, 1, host_timeout_s=SILENT_S)
     going = cluster.submit(SLEEP)
     net[1].draw_cable()
@@ -158,7 +158,7 @@ def test_a_partition_that_outlasts_the_limit(net: HostNet, begin: Begin) -> None
 
 
 def test_a_host_that_came_back_is_used_again(net: HostNet, begin: Begin) -> None:
-    """It lost its power in a cell and was switched on again: one restart, and what was computed is there by replay."""
+    """A host that was switched on again after a power cut is used again, and a replay restores the variables."""
     cluster = begin(2, 1, host_timeout_s=SILENT_S)
     cluster.run("import jax\nx = 20 + jax.process_index()").check()
     going = cluster.submit(SLEEP)
@@ -172,7 +172,7 @@ def test_a_host_that_came_back_is_used_again(net: HostNet, begin: Begin) -> None
 
 
 def test_a_disk_that_is_full_while_ranks_run(net: HostNet, begin: Begin) -> None:
-    """What ranks say comes over the link, whole, though their log cannot take it; only what a cell itself writes there fails."""
+    """With a full disk, output still reaches the notebook completely; only files that a cell writes there itself fail."""
     home = f"/tmp/mhnb-{os.getuid()}-{net[1].name}"
     net[1].run("mkdir", "-p", "-m", "700", home)
     net[1].mount_disk(home, nbytes=4 << 20)
@@ -195,7 +195,7 @@ def test_a_disk_that_is_full_while_ranks_run(net: HostNet, begin: Begin) -> None
 
 
 def test_a_clock_that_is_an_hour_ahead(net: HostNet, begin: Begin, tmp_path: Path) -> None:
-    """Nothing here reads two machines' clocks together: ranks start, agree, and are timed as ever."""
+    """A clock that is an hour ahead has no effect, because mhnb never compares the clocks of two machines."""
     if (faketime := shutil.which("faketime")) is None:
         pytest.skip("faketime is not installed")
     python = tmp_path / "python"
@@ -219,14 +219,14 @@ def test_a_clock_that_is_an_hour_ahead(net: HostNet, begin: Begin, tmp_path: Pat
 
 @pytest.mark.timeout(300)
 def test_a_partition_of_a_minute(net: HostNet, begin: Begin) -> None:
-    """With the limits that users have: the host is named within the stated time, and has ended what it ran before the network is back."""
+    """With the default limits a host that is cut off is named in time, and its processes end before the network is back."""
     cluster = begin(2, 1)
     going = cluster.submit(SLEEP)
     net[1].draw_cable()
     drawn = time.monotonic()
     result = cluster.follow(going)
     assert (result.state, result[1].outcome) == ("dead", "died")
-    # Who says so first, ssh or mhnb, is a matter of a moment.
+    # Whether ssh or mhnb reports first is a matter of a moment.
     assert f"host1 ({net[1].name}) is lost: " in cluster.reason
     assert re.search(r"has not answered for 2|Timeout, server .* not responding", cluster.reason)
     assert "restart --replay" in " ".join(result.notes)
@@ -234,12 +234,13 @@ def test_a_partition_of_a_minute(net: HostNet, begin: Begin) -> None:
     time.sleep(max(0.0, 60 - (time.monotonic() - drawn)))  # the fault itself: how long the network is away
     assert not [words for words in net[1].pids().values() if "mhnb" in words]
     net[1].push_cable_in()
-    # The system's own end of the login: TCP tries again ever more seldom, and may tell it only after another minute.
+    # The system's own end of the login: TCP retries at growing intervals, and may report the end only after another
+    # minute.
     wait_until(lambda: not net[1].pids(), "sshd has heard of the end", timeout_s=180)
 
 
 def test_a_host_that_is_frozen(net: HostNet, begin: Begin) -> None:
-    """As a virtual machine that is paused: it is named, a stop does not wait for it, and when it goes on it ends what it ran."""
+    """A frozen host, such as a paused virtual machine, is named; a stop does not wait for it. When resumed, its processes end."""
     cluster = begin(2, 1, host_timeout_s=SILENT_S)
     going = cluster.submit(SLEEP)
     frozen = list(net[1].pids())
@@ -256,7 +257,7 @@ def test_a_host_that_is_frozen(net: HostNet, begin: Begin) -> None:
 
 @pytest.mark.parametrize("act", ["stop", "replay", "files"])
 def test_a_power_cut_while_something_else_is_done(net: HostNet, begin: Begin, act: str, tmp_path: Path) -> None:
-    """It ends by itself; where it failed it names the host; and no process is left on the others."""
+    """A power cut during a stop, a replay or a file transfer ends that action with the host's name, and no process is left."""
     cluster = begin(2, 1, host_timeout_s=SILENT_S, connect_timeout_s=3)
     cluster.run("x = 1").check()
     named = rf"host1 \({net[1].name}\)"

@@ -1,4 +1,4 @@
-"""The made-up machines are what the tests take them for, and each fault is the fault that it says."""
+"""Check that the simulated machines are separate, and that each fault has its described effect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _ssh(net: HostNet, host: Host, command: str) -> subprocess.CompletedProcess[
 
 
 def _round_trip_s(net: HostNet, host: Host) -> float | None:
-    """Seconds for a TCP connection; None if there is none within a second."""
+    """Return the seconds for a TCP connection; None if there is none within a second."""
     began = time.monotonic()
     try:
         with socket.create_connection((host.address, 22), 1):
@@ -35,21 +35,21 @@ def _round_trip_s(net: HostNet, host: Host) -> float | None:
 
 
 def test_each_machine_is_one_of_its_own(net: HostNet) -> None:
-    """Over ssh each says its own name, its own address, and that its processes are none of this machine's."""
+    """Over ssh each machine has its own name and address, and does not see the processes of this machine."""
     for host in net:
         said = _ssh(net, host, "hostname; hostname -i; test -e /proc/" + str(os.getpid()) + " || echo alone").stdout
         assert said.split() == [host.name, host.address, "alone"]
 
 
 def test_machines_reach_each_other_by_name(net: HostNet) -> None:
-    """From one machine, the next one's sshd answers by its name."""
+    """A machine reaches the next one's sshd by its name."""
     program = f"import socket; print(socket.create_connection(({net[1].name!r}, 22), 5).recv(3))"
     assert net[0].run(sys.executable, "-c", program) == "b'SSH'\n"
 
 
 @pytest.mark.parametrize("fault", [Host.draw_cable, Host.cut_power, Host.kill_all], ids=lambda f: f.__name__)
 def test_a_machine_that_is_gone_comes_back(net: HostNet, fault: Callable[[Host], None]) -> None:
-    """While a machine is gone the others go on; it comes back when it is healed."""
+    """While one machine is down the others continue, and it answers again when it is restored."""
     fault(net[1])
     assert _round_trip_s(net, net[1]) is None
     assert _round_trip_s(net, net[2]) is not None
@@ -58,7 +58,7 @@ def test_a_machine_that_is_gone_comes_back(net: HostNet, fault: Callable[[Host],
 
 
 def test_a_machine_without_power_is_silent(net: HostNet) -> None:
-    """One end of a connection to a machine that lost its power is told nothing; after `kill_all` it is."""
+    """A connection to a machine that lost its power stays silent; after `kill_all` it is closed."""
     for fault, told in ((Host.cut_power, None), (Host.kill_all, b"")):
         with closing(socket.create_connection((net[3].address, 22), 5)) as link:
             assert link.recv(3) == b"SSH"
@@ -78,7 +78,7 @@ def _receive(link: socket.socket) -> bytes | None:
 
 
 def test_a_long_cable_takes_its_time(net: HostNet) -> None:
-    """With 100 ms in each direction a connection takes 200 ms at least; healed, less."""
+    """With a delay of 100 ms in each direction a connection takes at least 200 ms, and less after `heal`."""
     net[1].delay(100)
     wait_until(lambda: (_round_trip_s(net, net[1]) or 0) >= 0.2, "200 ms for there and back")
     net[1].heal()
@@ -86,7 +86,7 @@ def test_a_long_cable_takes_its_time(net: HostNet) -> None:
 
 
 def test_a_slow_cable_carries_slowly(net: HostNet) -> None:
-    """At 1 Mbit/s 300 kB take more than two seconds."""
+    """At 1 Mbit/s, 300 kB take more than two seconds."""
     net[1].limit(1)
     began = time.monotonic()
     words = ["ssh", "-F", str(net.ssh_config), net[1].name, "head -c 300000 /dev/urandom"]
@@ -95,7 +95,7 @@ def test_a_slow_cable_carries_slowly(net: HostNet) -> None:
 
 
 def test_packets_are_lost(net: HostNet) -> None:
-    """At 100 % nothing comes through, at 20 % a connection is still made."""
+    """At 100 % loss no packet arrives; at 20 % a connection is still made."""
     net[1].lose(100)
     assert _round_trip_s(net, net[1]) is None
     net[1].heal()
@@ -105,7 +105,7 @@ def test_packets_are_lost(net: HostNet) -> None:
 
 @pytest.mark.parametrize(("verdict", "error"), [("drop", TimeoutError), ("reject", ConnectionRefusedError)])
 def test_a_firewall_closes_one_port(net: HostNet, verdict: str, error: type[OSError]) -> None:
-    """A blocked port does not answer, or refuses; the others do."""
+    """A blocked port does not answer, or refuses; other ports do answer."""
     net[1].run(sys.executable, "-c", _LISTENER)
     with socket.create_connection((net[1].address, 7001), 5):
         net[1].block(7001, verdict)
@@ -128,7 +128,7 @@ if os.fork() == 0:
 
 
 def test_a_covered_file_is_covered_there_alone(net: HostNet) -> None:
-    """A file that says something else on one machine says the old thing on the others, and after a restart."""
+    """A covered file has other text on one machine only, until the machine is restored."""
     net[1].cover("/etc/hosts", "127.0.1.1 beta\n")
     assert _ssh(net, net[1], "cat /etc/hosts").stdout == "127.0.1.1 beta\n"
     assert "127.0.1.1" not in _ssh(net, net[2], "cat /etc/hosts").stdout
@@ -137,7 +137,7 @@ def test_a_covered_file_is_covered_there_alone(net: HostNet) -> None:
 
 
 def test_a_full_disk_is_full(net: HostNet, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """On a disk of 64 kB of its own a machine cannot write 100."""
+    """A machine with a disk of 64 kB cannot write 100 kB."""
     folder = tmp_path_factory.mktemp("disk")
     net[1].mount_disk(folder, nbytes=65536)
     done = _ssh(net, net[1], f"head -c 100000 /dev/zero > {folder}/x")
@@ -159,7 +159,7 @@ def _are_gone(pids: list[str]) -> bool:
 
 
 def test_a_killed_session_leaves_no_machine(net: HostNet) -> None:
-    """Another session has other numbers; when it is killed, so are its machines; the next one clears the rest away."""
+    """A concurrent session uses another number; its machines end when it is killed, and the next session removes the rest."""
     numbers = []
     for kill in (True, False):
         with subprocess.Popen(

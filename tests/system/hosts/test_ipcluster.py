@@ -1,4 +1,4 @@
-"""ipyparallel's own `ipcluster start` with mhnb's profiles: the same ranks, for ipyparallel's own client."""
+"""ipyparallel's own `ipcluster start` with mhnb's profiles starts the same ranks, for ipyparallel's own client."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _START_S = 100
 
 
 def test_every_kind_of_profile_is_registered() -> None:
-    """ipyparallel finds a launcher for each kind, by the name that the profiles use, and the hub's."""
+    """ipyparallel finds a launcher for each kind of profile, and the controller launcher."""
     engines = importlib.metadata.entry_points(group="ipyparallel.engine_launchers")
     known = {point.name for point in engines if point.name.startswith("mhnb-")}
-    # An installation from before these were there does not know them: install mhnb again.
+    # An older installation does not have these entry points: install mhnb again.
     assert known == {f"mhnb-{kind}" for kind in KINDS}
     for point in engines:
         if point.name in known:
@@ -69,7 +69,7 @@ def _ipcluster(folder: Path, *words: str) -> Iterator[ipyparallel.Client]:
 
 
 def _check(client: ipyparallel.Client, count: int) -> list[str]:
-    """Every engine is the rank of its number, JAX is initialised, and a collective takes them all; return their machines."""
+    """Check that each engine is the rank of its number and that a collective includes all ranks; return their host names."""
     client.wait_for_engines(count, timeout=_START_S)
     assert client.ids == list(range(count))
     view = client[:]
@@ -84,7 +84,7 @@ def _check(client: ipyparallel.Client, count: int) -> list[str]:
 
 @pytest.mark.ranks
 def test_local(tmp_path: Path, mhnb_home: Path) -> None:
-    """Simulated hosts: engine id = rank, and nothing is left when ipcluster ends."""
+    """With simulated hosts each engine id is the rank, and no process is left when ipcluster ends."""
     shutil.copytree(profile_dir("local"), tmp_path / "own")
     with no_leftovers(mhnb_home), _ipcluster(tmp_path / "own", "-n", "2") as client:
         _check(client, 2)
@@ -103,7 +103,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 @pytest.mark.requires_part("hosts")
 @pytest.mark.hosts
 def test_ssh(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
-    """Machines over ssh, by nothing but the profile's own settings."""
+    """Machines over ssh work with the profile's own settings alone."""
     folder = tmp_path / "own"
     shutil.copytree(profile_dir("ssh"), folder)
     with (folder / "ipcluster_config.py").open("a") as file:
@@ -116,7 +116,7 @@ def test_ssh(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
 
 
 def _own_profile(kind: str, folder: Path, **settings: object) -> Path:
-    """Copy a profile and add settings to it, as its user would."""
+    """Copy a profile and add settings to it, as a user would."""
     shutil.copytree(profile_dir(kind), folder)
     with (folder / "ipcluster_config.py").open("a") as file:
         file.writelines(f"c.{KINDS[kind].__name__}.{name} = {value!r}\n" for name, value in settings.items())
@@ -129,7 +129,7 @@ def _left(net: HostNet) -> list[str]:
 
 @pytest.mark.requires_part("slurm")
 def test_slurm(tmp_path: Path, made_up_net: HostNet, mhnb_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job of Slurm, a task a rank, and no job nor process is left when ipcluster ends."""
+    """With Slurm each rank is a task of one job, and no job or process is left when ipcluster ends."""
     with Slurm(made_up_net) as slurm:
         for name, value in slurm.environment.items():
             monkeypatch.setenv(name, value)
@@ -143,7 +143,7 @@ def test_slurm(tmp_path: Path, made_up_net: HostNet, mhnb_home: Path, monkeypatc
 
 @pytest.mark.requires_part("mpi")
 def test_mpi(tmp_path: Path, mhnb_home: Path) -> None:
-    """Processes of mpiexec: engine id = its number = rank."""
+    """With mpiexec each engine id is the process's number and the rank."""
     extra = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     folder = _own_profile("mpi", tmp_path / "own", devices=1, extra=extra)
     with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2") as client:
@@ -153,7 +153,7 @@ def test_mpi(tmp_path: Path, mhnb_home: Path) -> None:
 
 
 def test_kubernetes(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
-    """Pods, in the order of their numbers; the API server is made up."""
+    """Ranks run in pods, in the order of the pods' numbers; the API server is a fake."""
     if reason := kube.why_absent():
         pytest.skip(reason)
     with serve_pods(net, tmp_path) as kubeconfig:
@@ -170,7 +170,7 @@ def test_kubernetes(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
 
 
 def test_tpu(tmp_path: Path, net: HostNet, mhnb_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers of a TPU VM, one gcloud each; the API is made up, and no TPU was at hand."""
+    """Ranks run on the workers of a TPU VM, with one gcloud each; the API is a fake, and no TPU was available."""
     if reason := tpu.why_absent():
         pytest.skip(reason)
     (tmp_path / "gcloud").mkdir()
@@ -193,7 +193,7 @@ def test_tpu(tmp_path: Path, net: HostNet, mhnb_home: Path, monkeypatch: pytest.
 
 @pytest.mark.ranks
 def test_engines_that_are_told_to_end_while_they_start(tmp_path: Path, mhnb_home: Path) -> None:
-    """Their hub is gone, so they would wait for it; SIGTERM takes back what was begun, at once."""
+    """SIGTERM ends engines at once while they wait for a hub that has ended."""
     folder = tmp_path / "own"
     shutil.copytree(profile_dir("local"), folder)
     (folder / "security").mkdir()

@@ -1,4 +1,4 @@
-"""A kept cluster on machines while nobody drives it: what ends with it, and what comes back."""
+"""A detachable cluster on machines while no notebook is attached to it: which processes end with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.system.hosts.cluster import leave_kept
 from tests.system.hosts.hostnet import HostNet, wait_until
 
 _LIMIT_S = 5.0
-"""How long a host may be silent here; a cluster with nothing left ends after twice that."""
+"""Time after which a silent host is lost; a cluster without ranks ends after twice that time."""
 
 
 def _on_machines(net: HostNet, count: int = 2, **options: Any) -> dict[str, Any]:
@@ -28,19 +28,19 @@ def _on_machines(net: HostNet, count: int = 2, **options: Any) -> dict[str, Any]
 
 
 def _supervisor_on(net: HostNet, at: int) -> psutil.Process:
-    # A rank is forked from it, and looks the same; sshd may still be about to end.
+    # A rank is forked from the supervisor and looks the same; processes of sshd may still be about to end.
     pids = {pid for pid, words in net[at].pids().items() if "mhnb.rank.supervisor" in words and "sshd" not in words}
     (pid,) = (pid for pid in pids if psutil.Process(pid).ppid() not in pids)
     return psutil.Process(pid)
 
 
 def test_what_nobody_drives_and_has_no_rank_left_ends(net: HostNet, mhnb_home: Path) -> None:
-    """One host's supervisor is killed, the ranks of the other are: what is left there and here ends by itself, with the keys."""
+    """A cluster without a notebook and without ranks ends by itself, on the hosts and here, and its keys are removed."""
     with no_leftovers(mhnb_home):
         leave_kept(_on_machines(net))
         (berth,) = list_cluster_records(os.environ)
         listed = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
-        # Beside those that other tests share.
+        # Other clusters, which tests share, are listed as well.
         said = "kept  2 ranks  on 2 hosts (alpha, beta) x 1 device, profile ssh"
         assert [
             line

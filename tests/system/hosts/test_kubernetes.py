@@ -1,4 +1,4 @@
-"""A cluster in pods: the real kubectl, a made-up API server, real processes on made-up machines behind it."""
+"""A cluster in pods: the real kubectl, a fake API server, and real processes on simulated machines behind it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Begin = Callable[..., Cluster]
 
 @pytest.fixture
 def kubeconfig(net: HostNet, tmp_path: Path) -> Iterator[Path]:
-    """A server with the pods trainer-0 to trainer-3; the file that says where it is."""
+    """Serve the pods trainer-0 to trainer-3; the path of the kubeconfig."""
     if reason := why_absent():
         pytest.skip(reason)
     with serve_pods(net, tmp_path) as file:
@@ -32,7 +32,7 @@ def kubeconfig(net: HostNet, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def begin(net: HostNet, kubeconfig: Path, own_environment: None) -> Iterator[Begin]:
-    """Start a cluster in the pods; stopped at the end."""
+    """Start a cluster in the pods, and stop it at the end."""
     started: list[Cluster] = []
 
     def start(ranks: int = 2, **options: Any) -> Cluster:
@@ -49,7 +49,7 @@ def begin(net: HostNet, kubeconfig: Path, own_environment: None) -> Iterator[Beg
 
 
 def test_ranks_are_in_their_pods(begin: Begin, net: HostNet) -> None:
-    """In the order of their numbers; a collective crosses them; what is stopped leaves no process there."""
+    """Ranks run in the pods in order, a collective includes them, and a stop leaves no process in the pods."""
     cluster = begin()
     said = cluster.run(
         "import socket, jax, jax.numpy as jnp\nfrom jax.experimental import multihost_utils as m\n"
@@ -63,7 +63,7 @@ def test_ranks_are_in_their_pods(begin: Begin, net: HostNet) -> None:
 
 
 def test_a_kept_cluster_in_pods_is_taken_over(begin: Begin, net: HostNet) -> None:
-    """kubectl goes on without the notebook; who attaches finds the variables, and a stop ends what is in the pods."""
+    """kubectl outlives the notebook; an attached notebook finds the variables, and a stop ends the processes in the pods."""
     begin(keep=True).run("x = 41").check()
     manager.current().leave()
     cluster = manager.attach("pods")
@@ -76,13 +76,13 @@ def test_a_kept_cluster_in_pods_is_taken_over(begin: Begin, net: HostNet) -> Non
 
 
 def test_a_pod_that_is_not_there(begin: Begin) -> None:
-    """kubectl's own words."""
+    """The error for a pod that does not exist contains kubectl's message."""
     with pytest.raises(LaunchError, match=r'host0 \(kubectl\) ended with exit code 1: .*pods "gone-0" not found'):
         begin(pod="gone-{}")
 
 
 def test_doctor_looks_into_the_pods(net: HostNet, kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By kubectl, each called as it calls itself; a pod that is not there is told with kubectl's words, the other is looked at."""
+    """`mhnb doctor` checks pods by kubectl; a missing pod is reported with kubectl's message, and the others are checked."""
     extra = ["--set", f"extra=--kubeconfig={kubeconfig}", "--env", f"PYTHONPATH={ROOT}", "--address", net.gateway]
     place = ["--profile", "kubernetes", "--devices", "1", *extra]
     code, lines = ask_doctor(capsys, *place, "-n", "2", "--set", "pod=trainer-{}")
@@ -95,6 +95,6 @@ def test_doctor_looks_into_the_pods(net: HostNet, kubeconfig: Path, capsys: pyte
 
 
 def test_a_python_that_is_not_there(begin: Begin) -> None:
-    """What is missing in the pod is named."""
+    """The error for a missing interpreter names its path in the pod."""
     with pytest.raises(LaunchError, match=r"host0 \(kubectl\): has no such Python: no python: /no/python"):
         begin(python="/no/python")

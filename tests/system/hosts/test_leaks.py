@@ -1,4 +1,4 @@
-"""What a notebook on several hosts leaves when it is broken off, killed or suspended, at whatever moment: nothing, here and there."""
+"""A notebook that is interrupted, killed or suspended at any moment leaves no process on its hosts or on this machine."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from tests.system.hosts.cluster import Begin, leave_kept
 from tests.system.hosts.hostnet import HostNet, wait_until
 
 STAGGER = 'test "$(hostname)" = alpha || sleep 1'
-"""The first host is there a second before the others."""
+"""The first host is up a second before the others."""
 
 
 @pytest.fixture(autouse=True)
 def nothing_here(mhnb_home: Path) -> Iterator[None]:
-    """What a start has made on this machine goes too."""
+    """Check that no process of the test is left on this machine either."""
     with no_leftovers(mhnb_home):
         yield
 
 
 def give_up(report: StartProgress) -> None:
-    """What Ctrl-C does to who waits for the start, once a host is there."""
+    """Raise KeyboardInterrupt, as Ctrl-C does during a start, once a host is up."""
     if any(rank.host_is_up for rank in report.ranks):
         raise KeyboardInterrupt
 
 
 def test_a_kept_start_that_is_broken_off_while_hosts_come_up(net: HostNet, begin: Begin) -> None:
-    """The first host is there, the others report while the start is taken back: they end too, though they were to outlive the notebook."""
+    """Hosts that report after the start was interrupted end as well, even if the cluster was started as detachable."""
     with pytest.raises(KeyboardInterrupt):
         begin(3, 1, keep=True, setup=STAGGER, on_progress=give_up)
 
@@ -68,27 +68,27 @@ for line in sys.stdin:
 
 
 def _held() -> tuple[int, set[str]]:
-    """How many descriptors this process holds, and which threads of ours run."""
+    """Return how many descriptors this process holds, and which threads of mhnb run."""
     gc.collect()
     ours = {thread.name for thread in threading.enumerate() if thread.name.startswith("mhnb-")}
     return len(list(Path("/proc/self/fd").iterdir())), ours
 
 
 def test_starts_that_are_broken_off_leave_no_descriptor_and_no_thread(net: HostNet, begin: Begin) -> None:
-    """Sockets, pipes, logs and locks are given back, each time."""
+    """Interrupted starts release their sockets, pipes, logs and locks, each time."""
     with pytest.raises(KeyboardInterrupt):
         begin(1, 1, keep=True, on_progress=give_up)
-    # What the first has imported may hold something for good; a thread may be about to end.
+    # Modules that the first start imported may hold descriptors for good; a thread may be about to end.
     wait_for_pending_shutdowns()
     before = _held()
     with pytest.raises(KeyboardInterrupt):
         begin(1, 1, keep=True, on_progress=give_up)
-    # What another test had left may be given back meanwhile too.
+    # Resources of an earlier test may be released meanwhile too.
     wait_until(lambda: _held()[0] <= before[0] and _held()[1] <= before[1], "all is given back")
 
 
 class Notebook:
-    """A process that has started a cluster and does what it is told, a line each."""
+    """A process that has started a cluster and executes one line of code at a time."""
 
     def __init__(self, net: HostNet, count: int = 2, **options: Any) -> None:
         names = [host.name for host in list(net)[:count]]
@@ -100,7 +100,7 @@ class Notebook:
         )  # fmt: skip
 
     def read_to(self, word: str) -> str:
-        """Wait until it says that; return what came before."""
+        """Wait until it prints that line; return the output before it."""
         assert self.process.stdout is not None
         said = ""
         for line in self.process.stdout:
@@ -110,14 +110,14 @@ class Notebook:
         raise AssertionError(f"it ended before it said {word!r}: {said}")
 
     def do(self, line: str) -> str:
-        """Have it do something; return what that printed."""
+        """Execute a line in it; return its output."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
         return self.read_to("done")
 
     def send(self, signum: int) -> None:
-        """Send it a signal."""
+        """Send a signal to it."""
         self.process.send_signal(signum)
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class Notebook:
 
 
 def test_a_notebook_that_is_killed_while_hosts_come_up(net: HostNet, own_environment: None) -> None:
-    """Nobody could take over what was not ready: it ends, also where it was to outlive the notebook."""
+    """Hosts end if the notebook is killed during the start, even with `keep`, because no notebook could attach to them."""
     notebook = Notebook(net, 3, keep=True, setup=STAGGER)
     notebook.read_to("a host is up")
     notebook.close()
@@ -136,7 +136,7 @@ def test_a_notebook_that_is_killed_while_hosts_come_up(net: HostNet, own_environ
 
 
 def test_a_notebook_that_stands_still(net: HostNet, own_environment: None) -> None:
-    """Suspended for less than its hosts wait, it goes on; for longer, it says what happened and how to go on, and nothing is left."""
+    """After a short suspension a notebook continues; after a long one its hosts have ended, and it reports the reason and fix."""
     notebook = Notebook(net, host_timeout_s=8)
     try:
         notebook.read_to("ready")
@@ -163,7 +163,7 @@ def test_a_notebook_that_stands_still(net: HostNet, own_environment: None) -> No
 
 
 def test_a_notebook_that_stands_still_for_long_finds_what_it_kept(net: HostNet, own_environment: None) -> None:
-    """With `--keep` the hosts wait however long it takes; a stop ends them."""
+    """With `--keep` the hosts wait for a suspended notebook without a limit; a stop ends them."""
     notebook = Notebook(net, host_timeout_s=5, keep=True)
     try:
         notebook.read_to("ready")
@@ -200,7 +200,7 @@ sys.stdin.read()
 
 
 def test_ctrl_c_twice_while_hosts_come_up(net: HostNet, own_environment: None) -> None:
-    """The second one ends the waiting, not the end of what was started: the notebook lives on, and nothing else."""
+    """A second Ctrl-C ends the waiting but not the shutdown: the hosts' processes end, and the notebook continues."""
     names = [host.name for host in list(net)[:3]]
     options = {"config_file": str(net.ssh_config), "environment": {"PYTHONPATH": str(ROOT)}, "setup": STAGGER}
     words = [sys.executable, "-c", _IMPATIENT.format(names=names, options=options)]
@@ -218,7 +218,7 @@ def test_ctrl_c_twice_while_hosts_come_up(net: HostNet, own_environment: None) -
 
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_a_kept_host_that_was_given_up(net: HostNet, begin: Begin, comes_back: bool) -> None:  # noqa: FBT001
-    """It outlives a notebook that it cannot hear. One that can be reached again is ended with the others; else the stop says so."""
+    """A detachable host outlives a lost connection. A stop ends it if it can be reached again, else it names the host."""
     cluster = begin(2, 1, keep=True, host_timeout_s=5)
     told: list[str] = []
     cluster.on_notice(told.append)
@@ -232,13 +232,13 @@ def test_a_kept_host_that_was_given_up(net: HostNet, begin: Begin, comes_back: b
     cluster.stop()
     assert told[-1].startswith("host1 (beta) could not be told to end")
     net[1].push_cable_in()
-    # What it says to do there.
-    # It may have heard of the end at last.
+    # The command that the notification suggests.
+    # The host may have received the stop request by then.
     net[1].run("sh", "-c", "pkill -f mhnb.rank.[h]ost || true")
 
 
 def test_a_kept_cluster_that_has_lost_a_host_is_ended(net: HostNet, mhnb_home: Path) -> None:
-    """A try to take it over that fails leaves it free for the next; a stop from a shell ends the rest, and names what it did not reach."""
+    """A failed attach leaves the cluster free for the next one; a stop from a shell ends the rest and names unreachable hosts."""
     names = [host.name for host in list(net)[:2]]
     reach = {"config_file": str(net.ssh_config), "environment": {"PYTHONPATH": str(ROOT)}}
     leave_kept({"hosts": names, "devices": 1} | reach)

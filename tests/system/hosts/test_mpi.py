@@ -1,4 +1,4 @@
-"""A cluster that a real mpiexec starts: on this machine, and over the made-up ones. Nothing of it speaks MPI."""
+"""A cluster that a real mpiexec starts, on this machine and on simulated ones. No part of mhnb uses MPI itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
 
 @pytest.fixture
 def begin(mhnb_home: Path) -> Iterator[Begin]:
-    """Start a cluster by mpiexec; stopped at the end, and nothing may be left of it."""
+    """Start a cluster by mpiexec, and stop it at the end; no process of it may be left."""
     started: list[Cluster] = []
 
     def start(ranks: int = 4, **options: Any) -> Cluster:
@@ -59,22 +59,22 @@ def _seen(process: psutil.Process) -> str:
 
 
 def test_the_rank_is_the_number_in_comm_world(begin: Begin) -> None:
-    """Open MPI numbers the processes, JAX counts the same, and nothing secret is in any command line or environment."""
+    """Each rank is the process's number in Open MPI, and no secret is in any command line or environment."""
     cluster = begin()
     said = cluster.run(_WHO).check()
     assert [rank.stdout.partition(" ")[2] for rank in said] == ["[0.0, 1.0, 2.0, 3.0]\n"] * 4
     seen = [text for text in map(_seen, psutil.process_iter()) if "mhnb.rank.supervisor" in text or "mpiexec" in text]
-    # The four supervisors, the hub's, mpiexec and what holds it.
+    # The four supervisors, the hub's, mpiexec and its watchdog.
     assert len(seen) >= 7
     assert cluster._resources.key.hex() not in "".join(seen)
     check_nothing_secret(cluster)
-    # The file that brought it is gone.
+    # The file that contained the key has been removed.
     assert not list(cluster._resources.run_dir.glob("mpi.*"))
 
 
 @pytest.mark.requires_part("mpich")
 def test_mpich_does_the_same(begin: Begin) -> None:
-    """MPICH's mpiexec has other words for it all."""
+    """MPICH's mpiexec works too, though its options and variables have other names."""
     mpiexec = find_mpich()
     assert mpiexec is not None
     said = begin(2, mpiexec=mpiexec, extra=[]).run(_WHO).check()
@@ -82,7 +82,7 @@ def test_mpich_does_the_same(begin: Begin) -> None:
 
 
 def test_several_ranks_in_a_process(begin: Begin) -> None:
-    """With ranks per host each process of mpiexec holds neighbours."""
+    """With several ranks per host, each process of mpiexec runs neighbouring ranks."""
     cluster = begin(4, ranks_per_host=2)
     assert [rank.host for rank in cluster.ranks] == ["host0", "host0", "host1", "host1"]
     assert [rank.text for rank in cluster.run("import jax; jax.process_index()").check()] == list("0123")
@@ -93,7 +93,7 @@ def _reach(net: HostNet) -> list[str]:
 
 
 def test_over_machines(begin: Begin, net: HostNet) -> None:
-    """With names each machine has a supervisor, reached by mpiexec's own ssh."""
+    """With host names each machine has a supervisor, which mpiexec's own ssh starts."""
     reach = _reach(net)
     with pytest.MonkeyPatch.context() as patch:
         # On other machines nothing is inherited.
@@ -110,7 +110,7 @@ def test_over_machines(begin: Begin, net: HostNet) -> None:
 
 
 def test_a_start_that_is_given_up_while_processes_come_up(begin: Begin, mhnb_home: Path) -> None:
-    """Ctrl-C when the first has reported: mpiexec and all that it has started ends, and the file with the key is gone."""
+    """Ctrl-C after the first report ends mpiexec and all its processes, and removes the file with the key."""
 
     def give_up(report: StartProgress) -> None:
         if any(rank.host_is_up for rank in report.ranks):
@@ -123,7 +123,7 @@ def test_a_start_that_is_given_up_while_processes_come_up(begin: Begin, mhnb_hom
 
 
 def test_the_notebooks_folder_is_brought_there(begin: Begin, net: HostNet, tmp_path: Path) -> None:
-    """Machines that do not share the notebook's folder get it by --sync before the first cell."""
+    """With --sync, machines that do not share the notebook's folder get a copy before the first cell."""
     reach = ["--mca", "oob_tcp_if_include", f"{net.prefix}.0/24", "--mca", "plm_rsh_args", f"-F {net.ssh_config}"]
     folder = tmp_path / "home" / "project"
     folder.mkdir(parents=True)
@@ -145,7 +145,7 @@ def test_the_notebooks_folder_is_brought_there(begin: Begin, net: HostNet, tmp_p
 
 
 def test_what_mpiexec_refuses_is_said(begin: Begin, net: HostNet) -> None:
-    """Its own sentence, and what to do."""
+    """The error contains mpiexec's message, and what to do."""
     with pytest.raises(LaunchError, match=r"there is no 'mpiexec-gone' on this machine's PATH"):
         begin(2, mpiexec="mpiexec-gone")
     with pytest.raises(LaunchError, match="mpiexec must reach each host by ssh without a password"):
@@ -156,7 +156,7 @@ def test_what_mpiexec_refuses_is_said(begin: Begin, net: HostNet) -> None:
 
 
 def test_a_process_that_is_killed_ends_them_all(begin: Begin) -> None:
-    """When a rank's supervisor is killed, the cluster is dead and says which host it was."""
+    """A rank whose supervisor is killed makes the cluster dead, and the notification names its host."""
     cluster = begin(2)
     told: list[str] = []
     cluster.on_notice(told.append)
@@ -169,7 +169,7 @@ def test_a_process_that_is_killed_ends_them_all(begin: Begin) -> None:
 
 
 def test_a_kept_cluster_is_taken_over(mhnb_home: Path) -> None:
-    """Its notebook is killed; another one finds the ranks behind mpiexec with their values, a stop ends them and mpiexec."""
+    """After its notebook is killed, another one attaches to the ranks with their values; a stop ends ranks and mpiexec."""
     with no_leftovers(mhnb_home):
         leave_kept({"profile": "mpi", "ranks": 2, "devices": 1, "extra": _ROOT})
         cluster = manager.attach("kept")
@@ -180,7 +180,7 @@ def test_a_kept_cluster_is_taken_over(mhnb_home: Path) -> None:
 
 
 def test_a_kept_cluster_is_stopped_from_a_shell(mhnb_home: Path) -> None:
-    """`mhnb stop` reaches the ranks behind mpiexec as a notebook would, and nothing is left."""
+    """`mhnb stop` ends the ranks behind mpiexec, and no process is left."""
     with no_leftovers(mhnb_home):
         leave_kept({"profile": "mpi", "ranks": 2, "devices": 1, "extra": _ROOT})
         told = subprocess.run(
@@ -189,21 +189,21 @@ def test_a_kept_cluster_is_stopped_from_a_shell(mhnb_home: Path) -> None:
         assert told.stdout == "kept: 2 ranks stopped\n", told.stderr
 
 
-# -- the look before
+# -- preflight
 
 
 _PORT = 24_113
 
 
 class Doctor:
-    """`mhnb doctor` for two machines that mpiexec reaches."""
+    """Runs `mhnb doctor` for two machines that mpiexec reaches."""
 
     def __init__(self, net: HostNet, capsys: pytest.CaptureFixture[str]) -> None:
         self._net, self._capsys = net, capsys
         self.first, self.second = (host.address for host in list(net)[:2])
 
     def __call__(self, *words: str) -> tuple[int, list[str]]:
-        """Run it; return its exit code and its lines."""
+        """Run `mhnb doctor`; return its exit code and its lines."""
         extra = [f"--set=extra={word}" for word in (*_ROOT, *_reach(self._net))]
         place = [
             "--profile",
@@ -218,7 +218,7 @@ class Doctor:
         return ask_doctor(self._capsys, *place, "--coordinator-port", str(_PORT), *extra, *words)
 
     def finds(self, *words: str) -> str:
-        """Run it where one failure is to be found; return that, with its cure."""
+        """Run `mhnb doctor` and check that it finds one failure; return that failure with its fix."""
         code, lines = self(*words)
         assert (code, lines[0]) == (1, "preflight · 2 hosts · 1 failure"), lines
         return "\n".join(lines[4:])
@@ -231,7 +231,7 @@ def doctor(net: HostNet, own_environment: None, capsys: pytest.CaptureFixture[st
 
 
 def test_doctor_looks_by_mpiexec(doctor: Doctor) -> None:
-    """A row for each machine as it was named; nothing is found where all is well."""
+    """Each machine has a row with its given name, and nothing is reported if all is well."""
     code, lines = doctor()
     assert (code, lines[0]) == (0, "preflight · 2 hosts · all well"), lines
     assert lines[1].split() == (
@@ -244,7 +244,7 @@ def test_doctor_looks_by_mpiexec(doctor: Doctor) -> None:
 def test_processes_of_this_machine_are_one_row(
     own_environment: None, capsys: pytest.CaptureFixture[str], flavour: str
 ) -> None:
-    """Of both kinds of mpiexec: they share a machine, which is looked at once."""
+    """Processes of either mpiexec that share a machine are checked once, in one row."""
     own = [f"--set=extra={word}" for word in _ROOT] if flavour == "openmpi" else [f"--set=mpiexec={find_mpich()}"]
     code, lines = ask_doctor(capsys, "--profile", "mpi", "-n", "3", "--devices", "1", *own)
     assert (code, lines[0], len(lines)) == (0, "preflight · 1 host · all well", 3), lines
@@ -253,7 +253,7 @@ def test_processes_of_this_machine_are_one_row(
 def test_a_number_of_slurms_is_no_rank(
     own_environment: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a batch script every process inherits the script's own number: two ranks of one number would end JAX."""
+    """SLURM_PROCID is ignored, because all processes in a batch script inherit it and two ranks of one number would end JAX."""
     monkeypatch.setenv("SLURM_PROCID", "0")
     own = [f"--set=extra={word}" for word in _ROOT]
     code, lines = ask_doctor(capsys, "--profile", "mpi", "-n", "2", "--devices", "1", *own)
@@ -261,16 +261,16 @@ def test_a_number_of_slurms_is_no_rank(
 
 
 def test_another_jax_on_a_machine(doctor: Doctor, net: HostNet) -> None:
-    """The machine is named, with both versions."""
+    """A machine with another version of JAX is named, with both versions."""
     with covered(net[1], *jax_metadata("0.99.1")):
         code, lines = doctor()
     assert (code, lines[0]) == (1, "preflight · 2 hosts · 1 failure"), lines
-    # Of two hosts nobody can say which is the odd one: the first counts.
+    # With two hosts it is unknown which one differs, so the first one counts as right.
     assert lines[4].startswith(f"✗ {doctor.second} has jax 0.99.1, and ")
 
 
 def test_a_machine_without_the_python(doctor: Doctor, net: HostNet, tmp_path: Path) -> None:
-    """The other is looked at all the same, though mpiexec ends all when one process fails."""
+    """The other machine is still checked, though mpiexec ends all processes if one fails."""
     python = make_python(tmp_path, sys.executable)
     with without(net[1], python.parent):
         said = doctor.finds("--python", str(python))
@@ -278,7 +278,7 @@ def test_a_machine_without_the_python(doctor: Doctor, net: HostNet, tmp_path: Pa
 
 
 def test_a_coordinator_behind_a_firewall(doctor: Doctor, net: HostNet) -> None:
-    """Who cannot reach what, and what to open."""
+    """The report says which host cannot reach which port, and what to open."""
     with closed(net[0], _PORT):
         said = doctor.finds()
     assert said.startswith(
@@ -287,7 +287,7 @@ def test_a_coordinator_behind_a_firewall(doctor: Doctor, net: HostNet) -> None:
 
 
 def test_a_machine_whose_name_is_loopback(doctor: Doctor, net: HostNet) -> None:
-    """A warning, with the address that is used instead."""
+    """A machine whose name is loopback gives a warning, with the address that is used instead."""
     with covered(net[1], "/etc/hosts", loopback_hosts(net, net[1])):
         code, lines = doctor()
     assert (code, lines[0]) == (0, "preflight · 2 hosts · 1 warning"), lines
@@ -295,7 +295,7 @@ def test_a_machine_whose_name_is_loopback(doctor: Doctor, net: HostNet) -> None:
 
 
 def test_a_notebook_that_nobody_reaches(doctor: Doctor) -> None:
-    """mpiexec hands no questions on: what a machine tells of itself without any is in the table, and why it heard none."""
+    """mpiexec forwards no requests: the table has only what a machine reports unrequested, and why it got no request."""
     code, lines = doctor("--address", "127.0.0.1")
     assert (code, lines[0]) == (1, "preflight · 2 hosts · 1 failure"), lines
     assert "jax" in lines[1].split()
@@ -304,7 +304,7 @@ def test_a_notebook_that_nobody_reaches(doctor: Doctor) -> None:
 
 
 def test_a_start_by_mpiexec_behind_a_firewall_is_refused(begin: Begin, net: HostNet) -> None:
-    """The table, before a rank is there; what it cost is in it."""
+    """A start behind a firewall is refused with the table and its duration, before any rank starts."""
     with (
         closed(net[0], "20000-32000"),
         pytest.raises(PreflightFailed, match=r"(1 failure|2 failures) · [\d.]+ m?s\n") as refused,

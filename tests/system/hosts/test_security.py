@@ -1,4 +1,4 @@
-"""A cluster on machines, and somebody on their network who does not have its keys."""
+"""A cluster on machines, and an attacker on their network without its keys."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tests.system.hosts.hostnet import Host, HostNet, wait_until
 from tests.system.hosts.outsider import Port, annoy, find_ports, hold_open
 
 WAITING = "import os, time\nwhile not os.path.exists({path!r}): time.sleep(0.05)\nprint('whole')"
-"""A cell that lasts until the test lets it end."""
+"""A cell that runs until the test creates a file."""
 
 
 def of(ports: list[Port], *processes: str) -> list[Port]:
-    """The ports of some processes that the network reaches."""
+    """Return the ports of these processes that are reachable from the network."""
     return [port for port in ports if port.process in processes and not port.address.startswith("127.")]
 
 
 @pytest.mark.parametrize("encrypt", [True, False])
 def test_an_outsider_changes_nothing(net: HostNet, begin: Begin, tmp_path: Path, encrypt: bool) -> None:  # noqa: FBT001
-    """Scanned, shouted at and held open, every port of ours lets nobody in: the cell that runs and those after it are right."""
+    """Scans, noise and open connections on mhnb's ports do not change the running cell or later ones."""
     cluster = begin(2, 1, encrypt=encrypt)
     ports = find_ports(net, cluster)
     ours = of(ports, "notebook", "hub", "delegate")
@@ -56,14 +56,14 @@ def test_an_outsider_changes_nothing(net: HostNet, begin: Begin, tmp_path: Path,
 
 
 def test_every_port_is_bound_to_one_address(net: HostNet, begin: Begin) -> None:
-    """Nothing listens on all interfaces: not the link, the hub or the board, and not JAX's coordinator or gloo."""
+    """No port listens on all interfaces: not the notebook's, the hub's, the agreement server's, JAX's coordinator's or gloo's."""
     own = {"127.0.0.1", net.gateway, *(host.address for host in net)}
     for port in find_ports(net, begin(2, 1)):
         assert port.address.removeprefix("::ffff:") in own, port
 
 
 def test_a_wrong_key_is_not_let_in(net: HostNet, begin: Begin, tmp_path: Path) -> None:
-    """Who names a rank and signs with another key ends no cell, kills no rank, and is counted."""
+    """A peer that names a rank but signs with another key ends no cell, kills no rank, and is counted."""
     cluster = begin(2, 1)
     url, wrong = cluster._resources.transport.url, b"w" * 32
     going = cluster.submit(WAITING.format(path=str(tmp_path / "end")))
@@ -86,7 +86,7 @@ def test_a_wrong_key_is_not_let_in(net: HostNet, begin: Begin, tmp_path: Path) -
 
 @pytest.mark.parametrize("encrypt", [True, False])
 def test_the_hub_answers_nobody_without_its_keys(begin: Begin, encrypt: bool) -> None:  # noqa: FBT001
-    """Encrypted, it takes a caller who knows its curve; else one who can sign. ipyparallel signs nothing where it encrypts."""
+    """The hub answers clients with its curve key if encrypted, else with its signing key; ipyparallel never uses both."""
     cluster = begin(2, 1, encrypt=encrypt)
     hub = json.loads((cluster.log_dir.parent / "profile/security/ipcontroller-client.json").read_text())
     assert bool(hub.get("curve_serverkey")) is encrypt
@@ -97,7 +97,7 @@ def test_the_hub_answers_nobody_without_its_keys(begin: Begin, encrypt: bool) ->
         plain = ask_hub(context, hub | {"curve_serverkey": None, "key": "wrong"})
         friend = ask_hub(context, hub)
         assert friend.poll(20_000)
-        # The same road, walked later: what was to be answered before it is answered by now.
+        # The friend's request was sent last, so earlier requests would have been answered by now.
         assert not stranger.poll(0)
         assert not plain.poll(0)
     finally:
@@ -105,21 +105,22 @@ def test_the_hub_answers_nobody_without_its_keys(begin: Begin, encrypt: bool) ->
 
 
 def ask_hub(context: zmq.Context[zmq.Socket[bytes]], hub: dict[str, Any]) -> zmq.Socket[bytes]:
-    """Ask the hub what it knows of the cluster, as ipyparallel's client does; return where the answer would come."""
+    """Send the hub a connection request, as ipyparallel's client does; return the socket for the reply."""
     asking = context.socket(zmq.DEALER)
     if hub.get("curve_serverkey"):
         asking.curve_serverkey = hub["curve_serverkey"].encode()
         asking.curve_publickey, asking.curve_secretkey = zmq.curve_keypair()
     asking.connect(f"{hub['interface']}:{hub['registration']}")
     asking.sndtimeo = 10_000
-    # One whose handshake is refused may lose its way to the hub between two frames, and then never gets rid of the rest.
+    # A socket whose handshake is refused may lose its route to the hub between two frames, and could then never send
+    # the rest.
     with suppress(zmq.Again):
         Session(key=hub["key"].encode()).send(asking, "connection_request")
     return asking
 
 
 def _files(net: HostNet, cluster: Cluster) -> list[tuple[Host, str, str]]:
-    """The cluster's files, the notebook's first: on which machine, mode, path."""
+    """Return machine, mode and path of the cluster's files, the notebook's first."""
     places = [(net[0], cluster.log_dir.parent), *((host, f"/tmp/mhnb-*-{host.name}") for host in list(net)[:2])]
     look = f"-newer {net.ssh_config} -type f -printf '%m %p\\n'"
     return [
@@ -130,7 +131,7 @@ def _files(net: HostNet, cluster: Cluster) -> list[tuple[Host, str, str]]:
 
 
 def test_keys_are_their_owners_and_go_with_the_cluster(net: HostNet, begin: Begin) -> None:
-    """0600 in folders of 0700 while it runs; when it has ended, no file on any machine holds one."""
+    """Key files have mode 0600 in folders of mode 0700; after a stop, no file on any machine contains a key."""
     cluster = begin(2, 1)
     keys = keys_of(cluster)
     held = [mode for _, mode, path in _files(net, cluster) if "/security/" in path]
@@ -153,9 +154,10 @@ IMPOSTOR = (
 
 @pytest.mark.timeout(300)
 def test_what_an_outsider_can_do_at_the_ports_of_jax(net: HostNet, begin: Begin) -> None:
-    """JAX asks for no key. Noise does nothing at the coordinator and at gloo; who says that he is a rank ends the cluster, in plain sight.
+    """Noise on the ports of JAX and gloo has no effect, but a process that claims to be a rank ends the cluster.
 
-    This records a risk, and that it costs a restart and no wrong number: README, "Security", has the firewall rule.
+    JAX requires no key. This test records the risk: it costs a restart, but gives no wrong number. README, "Security", has the
+    firewall rule.
     """
     cluster = begin(2, 1)
     theirs = [
@@ -194,14 +196,14 @@ with ThreadPoolExecutor(len(ports)) as pool:
 
 
 def knock(host: Host, ports: list[Port]) -> list[str]:
-    """Try every port from a machine; return what came of it, each answer once."""
+    """Try every port from a machine; return each distinct result once."""
     places = json.dumps([[port.address.removeprefix("::ffff:"), port.port] for port in ports])
     return list(json.loads(host.run(sys.executable, "-c", _KNOCK, places)))
 
 
 @pytest.fixture
 def rule(net: HostNet) -> Iterator[list[str]]:
-    """README's commands for the firewall, with the addresses of this net; what they made is removed at the end."""
+    """The README's firewall commands, with the addresses of this net; their rules are removed at the end."""
     lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("nft add")]
     own = f"{net.gateway}, {net[0].address}, {net[1].address}"
     yield [line.replace("10.0.0.1, 10.0.0.2, 10.0.0.3", own) for line in lines]
@@ -211,12 +213,12 @@ def rule(net: HostNet) -> Iterator[list[str]]:
 
 
 def test_the_firewall_rule_of_the_readme(net: HostNet, begin: Begin, rule: list[str]) -> None:
-    """As it stands there: the ports of JAX, of gloo and of the board are closed to an outsider, and open to the cluster."""
+    """The README's firewall rule closes the ports of JAX, gloo and the agreement server to machines outside the cluster."""
     cluster = begin(2, 1)
     check_sum(cluster)
     theirs = of(find_ports(net, cluster), "rank", "delegate")
     assert {port.machine for port in theirs} == {net[0].name, net[1].name}
-    # What the rule is for.
+    # Without the rule, another machine can connect.
     assert knock(net[2], theirs) == ["open"]
     assert any(net.gateway in line for line in rule)
     for host in list(net)[:2]:
@@ -224,7 +226,7 @@ def test_the_firewall_rule_of_the_readme(net: HostNet, begin: Begin, rule: list[
             host.run("sh", "-c", line)
     assert knock(net[2], theirs) == ["TimeoutError"]
     assert knock(net[0], theirs) == knock(net[1], theirs) == ["open"]
-    # Connections that were there, and those of a start.
+    # Both existing connections and those of a new start work.
     check_sum(cluster)
     fresh = cluster.restart()
     check_sum(fresh)

@@ -1,4 +1,4 @@
-"""A cluster that a real Slurm gives: its job, its queue, its end, and a step inside a job that is there already."""
+"""A cluster in a real Slurm: its job, its queue, its end, and a step inside an existing job."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ cluster.stop()
 
 
 def _visible(process: psutil.Process) -> str:
-    """What every user, or this one, sees of a process: command line and environment."""
+    """Return what users can see of a process: command line and environment."""
     try:
         return " ".join(process.cmdline()) + str(process.environ())
     except psutil.Error:
@@ -55,7 +55,7 @@ def _visible(process: psutil.Process) -> str:
 
 @pytest.fixture(scope="module")
 def daemons(made_up_net: HostNet) -> Iterator[Slurm]:
-    """Slurm, for the tests of this module."""
+    """Slurm's daemons, for the tests of this module."""
     with Slurm(made_up_net) as slurm:
         yield slurm
 
@@ -66,7 +66,7 @@ def _left(net: HostNet) -> list[str]:
 
 @pytest.fixture
 def slurm(daemons: Slurm, made_up_net: HostNet, mhnb_home: Path) -> Iterator[Slurm]:
-    """Slurm as a shell has it; at the end neither a job nor a process of one may be left."""
+    """Slurm with its variables in the environment; at the end no job and no process of one may be left."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in daemons.environment.items():
             patch.setenv(name, value)
@@ -77,7 +77,7 @@ def slurm(daemons: Slurm, made_up_net: HostNet, mhnb_home: Path) -> Iterator[Slu
             wait_until(lambda: not _left(made_up_net), "no process is left")
         except AssertionError as error:
             left = (daemons.jobs(), _left(made_up_net))
-            # One leak is not to fail every test after it.
+            # One leak must not fail every later test.
             kill_new(mhnb_home, before)
             daemons.ask("scancel", f"--user={os.getuid()}")
             wait_until(lambda: not daemons.jobs(), "no job is left")
@@ -86,7 +86,7 @@ def slurm(daemons: Slurm, made_up_net: HostNet, mhnb_home: Path) -> Iterator[Slu
 
 @pytest.fixture
 def begin(slurm: Slurm) -> Iterator[Begin]:
-    """Start a cluster by Slurm; stopped at the end."""
+    """Start a cluster by Slurm, and stop it at the end."""
     started: list[Cluster] = []
 
     def start(ranks: int = 4, **options: Any) -> Cluster:
@@ -100,13 +100,13 @@ def begin(slurm: Slurm) -> Iterator[Begin]:
 
 
 def test_a_sum_over_four_nodes(begin: Begin, slurm: Slurm, made_up_net: HostNet) -> None:
-    """A task is a rank, each on a machine of its own as asked for; nothing secret is in any command line or environment."""
+    """Each rank is a task on a machine of its own, and no secret is in any command line or environment."""
     cluster = begin(nodes=4, partition="short", time="10")
     said = cluster.run(_SUM).check()
     assert sorted(rank.stdout for rank in said) == sorted(f"{host.name} [0.0, 1.0, 2.0, 3.0]\n" for host in made_up_net)
     assert slurm.ask("squeue", "-h", "-o", "%P %l %D %T").split() == ["short", "10:00", "4", "RUNNING"]
     seen = [text for text in map(_visible, psutil.process_iter()) if "mhnb.rank.supervisor" in text or "srun" in text]
-    # The four supervisors, the hub's, srun and what holds it.
+    # The four supervisors, the hub's, srun and its watchdog.
     assert len(seen) >= 7
     assert cluster._resources.key.hex() not in "".join(seen)
     check_nothing_secret(cluster)
@@ -115,7 +115,7 @@ def test_a_sum_over_four_nodes(begin: Begin, slurm: Slurm, made_up_net: HostNet)
 
 
 def test_several_ranks_on_a_node(begin: Begin) -> None:
-    """With ranks per host each host is a node, and its ranks are neighbours."""
+    """With several ranks per host each host is a node, and its ranks are neighbours."""
     cluster = begin(4, ranks_per_host=2)
     names = [rank.hostname for rank in cluster.ranks]
     assert [rank.host for rank in cluster.ranks] == ["host0", "host0", "host1", "host1"]
@@ -124,7 +124,7 @@ def test_several_ranks_on_a_node(begin: Begin) -> None:
 
 
 class Busy:
-    """A job that holds every node."""
+    """A job that occupies every node."""
 
     def __init__(self, slurm: Slurm) -> None:
         self._slurm = slurm
@@ -138,7 +138,7 @@ class Busy:
             raise
 
     def end(self) -> None:
-        """Give them back."""
+        """Release the nodes."""
         self._slurm.ask("scancel", "--name=busy")
         try:
             self.process.wait(60)
@@ -148,14 +148,14 @@ class Busy:
 
 @pytest.fixture
 def busy(slurm: Slurm) -> Iterator[Busy]:
-    """All nodes are taken."""
+    """Occupy all nodes."""
     taken = Busy(slurm)
     yield taken
     taken.end()
 
 
 def test_the_queue_is_shown_and_then_it_starts(begin: Begin, busy: Busy) -> None:
-    """While it waits, state, reason and place in the queue are told; the limit of the start counts from its end."""
+    """While the job is queued, the progress has its state, reason and position; the time limit of the start begins after that."""
     seen: list[str] = []
 
     def follow(report: StartProgress) -> None:
@@ -175,7 +175,7 @@ def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(
     busy: Busy,
     keep: bool,  # noqa: FBT001
 ) -> None:
-    """Ctrl-C while it waits takes the job back, also one that was to outlive the notebook."""
+    """Ctrl-C while the job is queued cancels it, even if the cluster was started as detachable."""
 
     def give_up(report: StartProgress) -> None:
         if report.standing:
@@ -187,7 +187,7 @@ def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(
 
 
 def test_a_start_that_is_given_up_while_tasks_come_up_leaves_no_job(begin: Begin, slurm: Slurm) -> None:
-    """Ctrl-C when the first of them has reported; the others are on their way."""
+    """Ctrl-C after the first report cancels the job, with the other tasks still starting."""
 
     def give_up(report: StartProgress) -> None:
         if any(rank.host_is_up for rank in report.ranks):
@@ -199,10 +199,10 @@ def test_a_start_that_is_given_up_while_tasks_come_up_leaves_no_job(begin: Begin
 
 
 def test_a_job_that_can_never_run_is_told(begin: Begin) -> None:
-    """Slurm queues it all the same; the line of the start says what to do, and Ctrl-C takes it back."""
+    """Slurm queues a job that can never run; the progress says what to do, and Ctrl-C cancels the job."""
 
     def give_up(report: StartProgress) -> None:
-        # Slurm says why only when it has tried.
+        # Slurm gives the reason only after it has tried to run the job.
         if re.search(r"\(Partition\w+\), number 1 of 1 that wait in short; it may never start", report.standing):
             raise KeyboardInterrupt
 
@@ -212,7 +212,7 @@ def test_a_job_that_can_never_run_is_told(begin: Begin) -> None:
 
 @pytest.mark.parametrize("when", ["running", "queued", "queued, to be kept"])
 def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.FixtureRequest, when: str) -> None:
-    """kill -9 of the notebook ends the job, also one that waits for its machines: before it has begun there is nothing to keep."""
+    """kill -9 of the notebook ends the job, also a queued one with `keep`, because no cluster exists before the job begins."""
     program = _NOTEBOOK.replace('name="own"', f"name='own', keep={'kept' in when}")
     if when != "running":
         request.getfixturevalue("busy")
@@ -231,7 +231,7 @@ def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.F
 
 
 def test_a_kept_job_is_taken_over_and_restarted(slurm: Slurm) -> None:
-    """Its notebook is killed and the job goes on; another one takes it over, a restart submits anew, a stop leaves no job."""
+    """After its notebook is killed the job continues, and another one attaches; a restart submits a new job, a stop ends it."""
     leave_kept({"profile": "slurm", "ranks": 2, "devices": 1, "partition": "debug"})
     (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
     cluster = manager.attach("kept")
@@ -248,7 +248,7 @@ def test_a_kept_job_is_taken_over_and_restarted(slurm: Slurm) -> None:
 def test_the_notebooks_folder_is_brought_there(
     begin: Begin, made_up_net: HostNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nodes that do not share the notebook's folder get it by --sync before the first cell."""
+    """With --sync, nodes that do not share the notebook's folder get a copy before the first cell."""
     folder = tmp_path / "home" / "project"
     folder.mkdir(parents=True)
     (folder / "mine.py").write_text("def say(): return 'brought'\n")
@@ -271,7 +271,7 @@ def _listed() -> list[str]:
 
 
 def test_a_restart_keeps_the_job(begin: Begin, slurm: Slurm) -> None:
-    """Its step ends and another begins on the same machines, though a job waits for them; a stop releases them."""
+    """A restart starts a new step of the same job, though another job waits for the machines; a stop releases them."""
     cluster = begin(2, nodes=2, partition="debug", extra=["--exclusive", "--mpi=none"])
     (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
     (listed,) = [line for line in _listed() if line.startswith("jobs ")]
@@ -295,20 +295,20 @@ def test_a_restart_keeps_the_job(begin: Begin, slurm: Slurm) -> None:
 
 
 def test_a_job_that_is_gone_is_asked_for_again(begin: Begin, slurm: Slurm) -> None:
-    """A restart after the job was taken away makes another one."""
+    """A restart after the job was cancelled submits a new job."""
     cluster = begin(2)
     (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
     slurm.ask("scancel", before)
     wait_until(lambda: cluster.state == "dead", "it is told")
     fresh = cluster.restart()
     check_sum(fresh)
-    # For a while it is shown as completing.
+    # For a while the job is shown as completing.
     wait_until(lambda: before not in slurm.ask("squeue", "-h", "-o", "%i").split(), "the job is gone")
     fresh.stop()
 
 
 def test_inside_a_job_it_is_a_step(slurm: Slurm) -> None:
-    """In an allocation that is there already, also where the notebook is itself a step that has all of it, no other job is made."""
+    """Inside an allocation no other job is submitted, even if the notebook is itself a step that uses all of it."""
     before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())
     words = ["srun", "-N2", "-n2", "-J", "mine", "--ntasks-per-node=1", "--input=0", "sh", "-c"]
     script = f'test "$SLURM_PROCID" = 0 && exec "{sys.executable}" -c "$PROGRAM"; exec sleep 1'
@@ -330,20 +330,20 @@ def test_inside_a_job_it_is_a_step(slurm: Slurm) -> None:
     ],
 )
 def test_what_slurm_refuses_is_said(begin: Begin, options: dict[str, Any], said: str) -> None:
-    """Slurm's own sentence and what to do, and no job is left."""
+    """The error contains Slurm's message and what to do, and no job is left."""
     with pytest.raises(LaunchError, match=said):
         begin(2, **options)
 
 
 def test_a_srun_without_salloc_beside_it(begin: Begin, tmp_path: Path) -> None:
-    """It is named, before a job is asked for."""
+    """The missing salloc is reported before a job is submitted."""
     (tmp_path / "srun").symlink_to(str(shutil.which("srun")))
     with pytest.raises(LaunchError, match=f"there is no salloc beside {tmp_path}/srun"):
         begin(2, srun=str(tmp_path / "srun"))
 
 
 def test_a_job_that_is_cancelled_is_told(begin: Begin, slurm: Slurm, tmp_path: Path) -> None:
-    """When the job is taken away the cluster is dead, and says so."""
+    """A cancelled job makes the cluster dead, and the notification says so."""
     cluster = begin(2)
     told: list[str] = []
     cluster.on_notice(told.append)
@@ -354,7 +354,7 @@ def test_a_job_that_is_cancelled_is_told(begin: Begin, slurm: Slurm, tmp_path: P
 
 
 def test_a_script_from_a_shell(slurm: Slurm, tmp_path: Path) -> None:
-    """`mhnb run` takes the same flags as `%mhjax start`."""
+    """`mhnb run` accepts the same flags as `%mhjax start`."""
     script = tmp_path / "script.py"
     script.write_text("import jax\nprint('rank', jax.process_index(), 'of', jax.process_count())\n")
     words = [
@@ -376,17 +376,17 @@ def test_a_script_from_a_shell(slurm: Slurm, tmp_path: Path) -> None:
     assert "of 2" in done.stdout
 
 
-# -- the look before
+# -- preflight
 
 
 _PORT = 24_112
 _SORTED = sorted(NAMES)
-"""As Slurm numbers its tasks."""
+"""In the order in which Slurm numbers its tasks."""
 _NODES = ("--profile", "slurm", "-n", "4", "--nodes", "4", "--devices", "1", "--coordinator-port", str(_PORT))
 
 
 def test_doctor_looks_where_the_ranks_would_be(slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
-    """One job, given back at once; a row for each node by its own name, and nothing found where all is well."""
+    """The checks run in one job that is released at once; each node has a row, and nothing is reported if all is well."""
     before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())
     code, lines = ask_doctor(capsys, *_NODES)
     assert (code, lines[0]) == (0, "preflight · 4 hosts · all well"), lines
@@ -398,7 +398,7 @@ def test_doctor_looks_where_the_ranks_would_be(slurm: Slurm, capsys: pytest.Capt
 
 
 def test_doctor_inside_a_job_is_a_step(slurm: Slurm) -> None:
-    """In an allocation it looks at that one, and asks for no other; tasks on one node are one row."""
+    """Inside an allocation the checks run there without another job, and tasks on one node share a row."""
     before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())
     words = [sys.executable, "-m", "mhnb", "doctor", "--profile", "slurm", "-n", "4", "--devices", "1"]
     told = subprocess.run(["salloc", "-N2", "-n4", *words], capture_output=True, text=True, check=False)
@@ -408,7 +408,7 @@ def test_doctor_inside_a_job_is_a_step(slurm: Slurm) -> None:
 
 
 def test_another_jax_on_a_node(slurm: Slurm, made_up_net: HostNet, capsys: pytest.CaptureFixture[str]) -> None:
-    """The node is named, with both versions and the line that mends it."""
+    """A node with another version of JAX is named, with both versions and the command that fixes it."""
     with covered(made_up_net[3], *jax_metadata("0.99.1")):
         code, lines = ask_doctor(capsys, *_NODES)
     assert (code, lines[0]) == (1, "preflight · 4 hosts · 1 failure"), lines
@@ -419,7 +419,7 @@ def test_another_jax_on_a_node(slurm: Slurm, made_up_net: HostNet, capsys: pytes
 def test_a_node_without_the_python(
     slurm: Slurm, made_up_net: HostNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others are looked at all the same, though Slurm ends a job when one task of it fails."""
+    """The other nodes are still checked, though Slurm ends a job if one task of it fails."""
     python = make_python(tmp_path, sys.executable)
     with without(made_up_net[1], python.parent):
         code, lines = ask_doctor(capsys, *_NODES, "--python", str(python))
@@ -429,7 +429,7 @@ def test_a_node_without_the_python(
 
 
 def test_a_start_behind_a_firewall_is_refused(begin: Begin, slurm: Slurm, made_up_net: HostNet) -> None:
-    """Where JAX would abort every rank after minutes: the table, before a rank is there, and the job is given back."""
+    """A start that JAX would abort after minutes is refused with the table before any rank starts, and the job is released."""
     with (
         closed(made_up_net[0], "20000-32000"),
         pytest.raises(
@@ -442,7 +442,7 @@ def test_a_start_behind_a_firewall_is_refused(begin: Begin, slurm: Slurm, made_u
 
 
 def test_a_node_whose_name_is_loopback(slurm: Slurm, made_up_net: HostNet, capsys: pytest.CaptureFixture[str]) -> None:
-    """A warning, with the address that is used instead."""
+    """A node whose name is loopback gives a warning, with the address that is used instead."""
     host = made_up_net[1]
     with covered(host, "/etc/hosts", loopback_hosts(made_up_net, host)):
         code, lines = ask_doctor(capsys, *_NODES)

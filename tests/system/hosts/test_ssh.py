@@ -1,4 +1,4 @@
-"""`SshProcess` on real machines: what runs there, and each way it can fail, in the right words."""
+"""`SshProcess` on simulated machines: programs run there, and each failure is reported with its cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ECHO = "import sys; print('up', flush=True); print(sys.stdin.read(), end='')"
 
 
 class Started:
-    """Starts programs on machines; leaves no ssh."""
+    """Starts programs on machines, and ends every ssh at the end."""
 
     def __init__(self, net: HostNet, folder: Path) -> None:
         self.options = SshOptions(config_file=str(net.ssh_config), python=sys.executable, connect_timeout_s=5)
@@ -39,7 +39,7 @@ class Started:
         return process
 
     def fails(self, host: str = "alpha", **changed: Any) -> HostUnreachable | HostUnfit:
-        """Start one that fails; return why."""
+        """Start a program that fails; return the error."""
         process = self(host, **changed)
         assert process.wait(60), process.explain()
         error = process.failure()
@@ -47,7 +47,7 @@ class Started:
         return error
 
     def close(self) -> None:
-        """End them all."""
+        """End all started programs."""
         for process in self._all:
             process.kill()
             process.close()
@@ -62,7 +62,7 @@ def start(net: HostNet, tmp_path: Path) -> Iterator[Started]:
 
 
 def test_a_program_runs_there_and_ends_with_its_lifeline(start: Started) -> None:
-    """It gets what is written to it, in order, and ends by itself when its standard input does."""
+    """A program gets its input in order, and ends by itself when its standard input ends."""
     process = start()
     assert process.stdout.readline() == b"up\n"
     assert not process.has_exited()
@@ -75,7 +75,7 @@ def test_a_program_runs_there_and_ends_with_its_lifeline(start: Started) -> None
 
 @pytest.mark.parametrize("shell", ["bash", "dash", "fish", "tcsh", "zsh"])
 def test_every_login_shell_will_do(start: Started, net: HostNet, shell: str) -> None:
-    """Whatever the login shell there, a nasty folder, variable and argument arrive as they are."""
+    """With every login shell, a folder, variable and argument with special characters arrive unchanged."""
     path = Path("/bin") / shell
     if not path.exists():
         pytest.skip(f"{shell} is not installed")
@@ -91,7 +91,7 @@ def test_every_login_shell_will_do(start: Started, net: HostNet, shell: str) -> 
 
 
 def test_nothing_secret_is_in_any_command_line(start: Started, net: HostNet) -> None:
-    """Neither here nor there does a process list show a variable's value."""
+    """No process list, on this machine or the other, shows a variable's value."""
     process = start(environment={"TOKEN": "s3cret"}, program=f"import os; assert os.environ['TOKEN']; {_ECHO}")
     assert process.stdout.readline() == b"up\n"
     assert "s3cret" not in " ".join(net[0].pids().values())
@@ -99,7 +99,7 @@ def test_nothing_secret_is_in_any_command_line(start: Started, net: HostNet) -> 
 
 
 def test_a_machine_that_closes_its_door(start: Started, net: HostNet) -> None:
-    """A port without sshd, a firewall that drops, a drawn cable: refused, or no answer."""
+    """A port without sshd is refused; a firewall that drops packets and an unplugged cable give no answer."""
     error = start.fails(port=23)
     assert str(error).startswith(f"alpha: refused the connection: ssh: connect to host {net[0].address} port 23")
     for fault in (lambda: net[0].block(22), net[0].draw_cable):
@@ -111,7 +111,7 @@ def test_a_machine_that_closes_its_door(start: Started, net: HostNet) -> None:
 
 
 def test_a_name_that_is_nowhere(start: Started) -> None:
-    """A name that cannot be resolved is named."""
+    """A name that cannot be resolved is named in the error."""
     error = start.fails("nowhere.invalid")
     assert str(error).startswith("nowhere.invalid: is a name that ssh cannot resolve: ssh: Could not resolve hostname")
 
@@ -123,7 +123,7 @@ def _other_key(net: HostNet, folder: Path) -> str:
 
 
 def test_a_login_that_is_refused(start: Started, net: HostNet, tmp_path: Path) -> None:
-    """With another key, and as nobody, the login is refused, in sshd's words and with the command to try."""
+    """With another key, and as an unknown user, the login is refused, with sshd's message and the command to try."""
     config = net.new_file(net.ssh_config.read_text().replace(f"IdentityFile {net.folder}/id_ed25519", ""))
     error = start.fails(config_file=str(config), key_file=_other_key(net, tmp_path))
     assert str(error).startswith("alpha: refused the login: root@")
@@ -132,7 +132,7 @@ def test_a_login_that_is_refused(start: Started, net: HostNet, tmp_path: Path) -
 
 
 def test_a_host_key_that_is_new_or_another(start: Started, net: HostNet, tmp_path: Path) -> None:
-    """An unknown key and a changed one are told apart, and neither is accepted."""
+    """An unknown and a changed host key give different errors, and neither is accepted."""
     text = net.ssh_config.read_text()
     config = net.new_file(text.replace(f"{net.folder}/known_hosts", "/dev/null"))
     assert start.fails(config_file=str(config)).kind == "key_unknown"
@@ -145,7 +145,7 @@ def test_a_host_key_that_is_new_or_another(start: Started, net: HostNet, tmp_pat
 
 
 def test_what_is_missing_there(start: Started, net: HostNet) -> None:
-    """No Python, no folder, no mhnb: the login was good, and what is missing is named."""
+    """If the login succeeds but Python, the folder or mhnb is missing there, the error names it."""
     for changed, said in (
         ({"python": "/no/python"}, "alpha: has no such Python: no python: /no/python\n"),
         ({"cwd": "/no/folder"}, "alpha: has no such folder: no folder: /no/folder\n"),
@@ -171,7 +171,7 @@ def test_what_is_missing_there(start: Started, net: HostNet) -> None:
 def test_a_machine_that_goes_is_noticed(
     start: Started, net: HostNet, fault: Callable[[HostNet], None], kind: str
 ) -> None:
-    """Whether it says goodbye or not, the end of the machine ends the ssh, with the cause."""
+    """The end of the machine ends ssh with the cause, whether connections were closed or not."""
     process = start()
     assert process.stdout.readline() == b"up\n"
     fault(net)
@@ -182,7 +182,7 @@ def test_a_machine_that_goes_is_noticed(
 
 
 def test_a_program_that_is_killed(start: Started, net: HostNet) -> None:
-    """A program that a signal ended, as when memory runs out, is no lost connection."""
+    """A program that a signal ended, as when memory runs out, is not reported as a lost connection."""
     process = start()
     assert process.stdout.readline() == b"up\n"
     [program] = [pid for pid, words in net[0].pids().items() if "sys.stdin.read" in words]
@@ -192,7 +192,7 @@ def test_a_program_that_is_killed(start: Started, net: HostNet) -> None:
 
 
 def test_a_broken_connection_ends_the_program(start: Started, net: HostNet) -> None:
-    """When the ssh here is killed, what runs there sees the end of its standard input."""
+    """If the local ssh is killed, the remote program gets the end of its standard input."""
     process = start()
     assert process.stdout.readline() == b"up\n"
     process.kill()
@@ -214,7 +214,7 @@ sys.stdin.read()
 
 
 def test_a_killed_owner_leaves_nothing(net: HostNet, tmp_path: Path) -> None:
-    """When the notebook is killed, the ssh here and the program there end by themselves."""
+    """If the notebook is killed, the local ssh and the remote program end by themselves."""
     words = [sys.executable, "-c", _OWNER, str(net.ssh_config), _ECHO, str(tmp_path / "log")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None

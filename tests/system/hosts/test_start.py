@@ -22,7 +22,7 @@ from tests.system.hosts.hostnet import HostNet, wait_until
 
 
 def test_a_sum_over_four_machines(net: HostNet, begin: Begin) -> None:
-    """Ranks are on their hosts in order, and a collective crosses them."""
+    """Ranks are on their hosts in order, and a collective includes them all."""
     cluster = begin()
     said = cluster.run("import socket, jax\nprint(socket.gethostname(), jax.process_index())").check()
     assert [rank.stdout for rank in said] == [f"{host.name} {at}\n" for at, host in enumerate(net)]
@@ -41,7 +41,7 @@ float(jax.jit(jnp.sum)(x)), mesh.axis_types
 
 
 def test_the_first_cell_of_the_readme(net: HostNet, begin: Begin) -> None:
-    """JAX takes machines for slices, and `jax.make_mesh` makes a mesh over them all the same, with axes as ever."""
+    """`jax.make_mesh` works over machines with its usual axes, although JAX treats machines as slices."""
     said = begin().run(f"import jax\nprint([d.slice_index for d in jax.devices()])\n{_FIRST_CELL}").check()
     assert {rank.stdout for rank in said} == {"[0, 0, 1, 1, 2, 2, 3, 3]\n"}
     assert {rank.text for rank in said} == {"(28.0, (Explicit,))"}
@@ -75,7 +75,7 @@ print(refusal(lambda: jax.make_mesh((4,), ("x", "y"))))
 
 
 def test_meshes_of_every_kind_over_machines(net: HostNet, begin: Begin) -> None:
-    """Axis types, fewer devices, devices by hand and hybrid meshes are as JAX makes them, and so are its other refusals."""
+    """Axis types, fewer devices, explicit devices and hybrid meshes are as in JAX, and so are its other errors."""
     said = begin(2, 2).run(_MESHES).check()
     assert said[0].stdout.splitlines() == [
         "True {'a': 2, 'b': 2} [0, 1, 2, 3]",
@@ -91,7 +91,7 @@ def test_meshes_of_every_kind_over_machines(net: HostNet, begin: Begin) -> None:
 
 
 def test_several_ranks_on_each_host(net: HostNet, begin: Begin) -> None:
-    """Neighbours share a host, also in what is told while they start; a restart leaves each where it was."""
+    """Neighbouring ranks share a host, also in the progress of the start; a restart keeps the hosts."""
     told: list[StartProgress] = []
     cluster = begin(2, ranks_per_host=2, on_progress=told.append)
     assert (told[0].standing, told[1].standing) == ("looking at 2 hosts", "")
@@ -114,7 +114,7 @@ def test_nothing_secret_in_argv_or_in_what_users_start(net: HostNet, begin: Begi
 
 
 def test_a_host_whose_own_name_is_loopback(net: HostNet, begin: Begin) -> None:
-    """Debian writes 127.0.1.1 for the host's own name: gloo must not tell the others to look there."""
+    """gloo works although the host's own name is 127.0.1.1, as Debian writes it; other hosts must not get that address."""
     for host in list(net)[:2]:
         host.cover("/etc/hosts", net.hosts_file(own=(host.name, "127.0.1.1")))
     check_sum(begin(2, 1))
@@ -122,27 +122,27 @@ def test_a_host_whose_own_name_is_loopback(net: HostNet, begin: Begin) -> None:
 
 @pytest.mark.parametrize("setting", [{"partition": "debug"}, {"venv": "a", "conda": "b"}])
 def test_a_setting_that_ssh_does_not_have(begin: Begin, setting: dict[str, str]) -> None:
-    """It is named before anything is started."""
+    """A setting that the ssh profile does not have is named before any process starts."""
     with pytest.raises(InvalidRequest, match=r"partition|venv"):
         begin(2, 1, **setting)
 
 
 @pytest.mark.parametrize("what", ["python", "venv"])
 def test_no_interpreter_there(begin: Begin, what: str, tmp_path: Path) -> None:
-    """The start names the host and what is missing, and leaves nothing."""
+    """The error names the host and the missing interpreter, and no process is left."""
     with pytest.raises(LaunchError, match=r"✗ alpha: has no such .*nowhere"):
         begin(2, 1, **{what: str(tmp_path / "nowhere")})
 
 
 def test_a_host_that_is_not_there(net: HostNet, begin: Begin) -> None:
-    """The start names the host and the cause."""
+    """The error names a host that does not answer."""
     net[1].cut_power()
     with pytest.raises(LaunchError, match=rf"{net[1].name}"):
         begin(2, 1, connect_timeout_s=2)
 
 
 def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: None) -> None:
-    """Its notebook is killed; another one finds the ranks where they are, and ends them for good."""
+    """After its notebook is killed, another one attaches to the ranks where they are; a stop ends them."""
     program = (
         "import mhnb, os\n"
         f"cluster = mhnb.start({[host.name for host in list(net)[:2]]!r}, 1, keep=True, config_file={str(net.ssh_config)!r}, "
@@ -152,7 +152,7 @@ def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: No
     mark = net.new_file("")
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
     assert told.stdout == "ready\n", told.stderr
-    # Theirs alone: a folder of another test may vanish while it is looked through.
+    # Only newer logs count, and errors are ignored: a folder of another test may vanish during the search.
     wrote = f"find /tmp/mhnb-* -path '*/log/supervisor.log' -newer {mark} || true"
     wait_until(lambda: len(net[0].run("sh", "-c", wrote).split()) >= 2, "supervisors that nobody hears write to logs")
     cluster = manager.attach()
@@ -164,7 +164,7 @@ def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: No
 
 
 def test_hosts_agree_before_they_launch(begin: Begin) -> None:
-    """Lockstep across machines: a collective that one host never makes raises on the others, and the next one is right."""
+    """Lockstep works across hosts: a collective that one host never launches raises on the others, and the next one is right."""
     cluster = begin(3, 1)
     check_sum(cluster)
     failed = cluster.run("if jax.process_index() != 1: m.process_allgather(jnp.float32(1))")
@@ -177,7 +177,7 @@ def test_hosts_agree_before_they_launch(begin: Begin) -> None:
 
 
 def test_a_start_that_could_not_work_is_refused_at_once(net: HostNet, begin: Begin) -> None:
-    """A port that a firewall closes would end as an abort of JAX; preflight names host, port and cure before any rank is there."""
+    """A port that a firewall closes would end as an abort of JAX; preflight names host, port and fix before any rank starts."""
     net[0].block("1024-65535")
     with pytest.raises(PreflightFailed, match="beta cannot reach JAX's coordinator on alpha at"):
         begin(2)
@@ -202,7 +202,7 @@ def _have_another_jax(net: HostNet) -> None:
 def test_a_host_unlike_the_others_is_refused(
     net: HostNet, begin: Begin, fault: Callable[[HostNet], None], words: str
 ) -> None:
-    """The start names the host and its fault, and no process is left anywhere."""
+    """The error names the host and its fault, and no process is left on any host."""
     fault(net)
     with pytest.raises(PreflightFailed, match=words):
         begin(2)
@@ -210,7 +210,7 @@ def test_a_host_unlike_the_others_is_refused(
 
 
 def test_what_status_says_of_machines(begin: Begin) -> None:
-    """What each rank weighs over there, and its last cell."""
+    """The status has the memory of each remote rank, and its last cell."""
     cluster = begin(2, 1)
     cluster.run("1")
     wait_until(lambda: all(rank.nbytes for rank in cluster.ranks), "every supervisor has said what its ranks weigh")

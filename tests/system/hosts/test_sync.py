@@ -1,4 +1,4 @@
-"""The user's code on machines that do not have it: their disks are made not to, by a private folder over the shared one."""
+"""Sync of the user's code to machines that do not have it: a private folder hides the shared one on each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.system.hosts.hostnet import HostNet, wait_until
 
 @pytest.fixture
 def project(net: HostNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that two machines do not have, and the notebook's own."""
+    """A folder that is the notebook's own, and that two machines do not have."""
     folder = tmp_path / "home" / "project"
     (folder / "lib").mkdir(parents=True)
     (folder / "lib" / "mine.py").write_text("def say(): return 'first'\n")
@@ -35,7 +35,7 @@ SAY = "from lib.mine import say\nimport os\nprint(say(), os.getcwd(), os.path.ex
 
 
 def test_ranks_import_what_only_the_notebook_has(project: Path, begin: Begin) -> None:
-    """The folder is there before the first cell; later only what has changed is copied, once per host, and old imports are told."""
+    """A sync copies the folder before the first cell, later only changed files, once per host, and reports outdated imports."""
     cluster = begin(2, 1, ranks_per_host=2, sync=".")
     said = cluster.run(SAY).check()
     assert {rank.stdout for rank in said} == {f"first {project} False\n"}
@@ -58,7 +58,7 @@ def test_ranks_import_what_only_the_notebook_has(project: Path, begin: Begin) ->
 
 
 def test_a_host_whose_disk_is_full_is_named(project: Path, begin: Begin) -> None:
-    """The sync fails with host, file and reason; what was there before is whole, and nothing half is left."""
+    """The error for a full disk contains host, file and reason; earlier files are intact, and no partial file is left."""
     cluster = begin(2, 1, sync=".")
     (project / "huge.bin").write_bytes(bytes(16 << 20))
     with pytest.raises(
@@ -72,7 +72,7 @@ def test_a_host_whose_disk_is_full_is_named(project: Path, begin: Begin) -> None
 
 
 def test_a_start_whose_files_do_not_fit_leaves_nothing(project: Path, net: HostNet, begin: Begin) -> None:
-    """The error is the sync's, and every process is ended."""
+    """The start fails with the sync's error, and every process ends."""
     (project / "huge.bin").write_bytes(bytes(16 << 20))
     with pytest.raises(ClusterError, match="No space left"):
         begin(2, 1, sync=".")
@@ -80,7 +80,7 @@ def test_a_start_whose_files_do_not_fit_leaves_nothing(project: Path, net: HostN
 
 
 def test_files_are_not_strewn_over_a_home(project: Path, begin: Begin) -> None:
-    """Ranks that were started without the folder run in their home: the sync says how to start instead, and copies nothing."""
+    """Ranks without the folder run in their home: the sync copies nothing, and the error says how to start instead."""
     cluster = begin(2, 1)
     with pytest.raises(
         InvalidRequest, match=r"host0 \(alpha\) does not have the notebook's folder.*\n.*start with --sync \."
@@ -90,7 +90,7 @@ def test_files_are_not_strewn_over_a_home(project: Path, begin: Begin) -> None:
 
 
 def test_the_folder_that_was_asked_for_is_run_in(project: Path, begin: Begin, net: HostNet) -> None:
-    """`--cwd` of the login is where ranks run and files go, whether the machine has the notebook's folder or not."""
+    """With `--cwd`, ranks run in that folder and files are copied there, whether the machine has the notebook's folder or not."""
     net[0].run("mkdir", "-p", project.parent / "other", project)
     net[1].run("mkdir", "-p", project.parent / "other")
     cluster = begin(2, 1, cwd=str(project.parent / "other"), sync="lib")
@@ -100,14 +100,14 @@ def test_the_folder_that_was_asked_for_is_run_in(project: Path, begin: Begin, ne
 
 @pytest.mark.parametrize("make", [Path.exists, Path.touch], ids=["absent", "a file"])
 def test_a_folder_that_is_none(begin: Begin, tmp_path: Path, make: Callable[[Path], object]) -> None:
-    """It is named before anything is started."""
+    """A sync folder that does not exist or is a file is reported before any process starts."""
     make(tmp_path / "what")
     with pytest.raises(InvalidRequest, match=rf"sync {tmp_path}/what: "):
         begin(2, 1, sync=str(tmp_path / "what"))
 
 
 def test_a_file_that_cannot_be_read_is_named(project: Path, begin: Begin) -> None:
-    """Before anything is copied, with what to do."""
+    """A file that cannot be read is reported before any file is copied, with a fix."""
     cluster = begin(1, 1, sync="lib")
     (project / "lib" / "odd").symlink_to("/proc/self/mem")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""A cluster on the workers of a TPU VM: the real gcloud, a made-up API, real machines with CPUs behind it. No TPU was at hand."""
+"""A cluster on the workers of a TPU VM: the real gcloud, a fake API, simulated machines with CPUs. No TPU was available."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.system.hosts.tpu import PROJECT, TPU, ZONE, login_words, serve_tpu, w
 
 @pytest.mark.parametrize("kept", [False, True], ids=["", "kept"])
 def test_workers_are_hosts_in_order(net: HostNet, tmp_path: Path, own_environment: None, kept: bool) -> None:  # noqa: FBT001
-    """One gcloud a worker, all at once; a collective crosses them, also when a kept cluster was left; a stop leaves no process there."""
+    """Each worker has one gcloud, started in parallel; a collective works, also after a detach; a stop leaves no process."""
     if reason := why_absent():
         pytest.skip(reason)
     with serve_tpu(net, str(tmp_path)) as environment, pytest.MonkeyPatch.context() as patch:

@@ -1,6 +1,6 @@
-"""A made-up Cloud TPU and Compute API on loopback, as much of it as the real `gcloud compute tpus tpu-vm ssh` asks for.
+"""A fake Cloud TPU and Compute API on loopback, with the parts that the real `gcloud compute tpus tpu-vm ssh` requests.
 
-The TPU's workers are made-up machines, so the ssh that gcloud then runs is a real one. Nobody logs in anywhere else.
+The TPU's workers are simulated machines, so gcloud runs a real ssh, which logs in to these machines only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NODE = f"projects/{PROJECT}/locations/{ZONE}/nodes/{TPU}"
 
 
 def why_absent() -> str | None:
-    """Say why there is no gcloud; None when there is."""
+    """Return the reason why gcloud cannot be tested; None if it can."""
     return None if shutil.which("gcloud") else "not installed: google-cloud-cli"
 
 
@@ -33,7 +33,7 @@ class _Api(http.server.BaseHTTPRequestHandler):
     answers: dict[str, dict[str, Any]]
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -51,7 +51,7 @@ class _Api(http.server.BaseHTTPRequestHandler):
         return self.answers.get(path.split("?", maxsplit=1)[0].removeprefix("/compute/v1"))
 
     def _batch(self, body: bytes) -> str:
-        """Answer the parts of a batch of the Compute API."""
+        """Answer the parts of a batch request to the Compute API."""
         whole: Any = email.message_from_bytes(
             b"Content-Type: " + self.headers["Content-Type"].encode() + b"\r\n\r\n" + body
         )
@@ -95,14 +95,14 @@ def _answers(net: HostNet) -> dict[str, dict[str, Any]]:
 
 
 def login_words(net: HostNet) -> list[str]:
-    """Options of gcloud's ssh with which the machines of the net let it in."""
+    """Return the options with which gcloud's ssh can log in to the machines of the net."""
     key, known = f"--ssh-key-file={net.folder}/id_ed25519", "--ssh-flag=-oUserKnownHostsFile=/dev/null"
     return [key, "--strict-host-key-checking=no", known]
 
 
 @contextmanager
 def serve_tpu(net: HostNet, config_dir: str) -> Iterator[dict[str, str]]:
-    """Serve; give the environment in which gcloud asks here, with a configuration of its own."""
+    """Serve the API; yield the environment that points gcloud to it, with a configuration of its own."""
     handler = type("_OwnApi", (_Api,), {"answers": _answers(net)})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
