@@ -1,7 +1,7 @@
 """Simulated machines on one Linux machine, as root: each with its own address, name, /etc/hosts, sshd and processes.
 
 A machine is a set of namespaces (network, name, mounts, IPC, processes) on a bridge. Tests can apply faults to it:
-unplug its cable, cut its power, or cover its files by others. All machines share the disk, as machines with one home on NFS do.
+unplug its cable, cut its power, or replace its files. All machines share the disk, as machines with one home on NFS do.
 
 Concurrent sessions use different numbers, by a lock that the kernel releases when a session is killed. The next session with
 that number removes what the killed one left. The machines die with the thread that started them.

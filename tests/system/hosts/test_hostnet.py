@@ -128,7 +128,7 @@ if os.fork() == 0:
 
 
 def test_a_covered_file_is_covered_there_alone(net: HostNet) -> None:
-    """A covered file has other text on one machine only, until the machine is restored."""
+    """A replaced file has other text on one machine only, until the machine is restored."""
     net[1].cover("/etc/hosts", "127.0.1.1 beta\n")
     assert _ssh(net, net[1], "cat /etc/hosts").stdout == "127.0.1.1 beta\n"
     assert "127.0.1.1" not in _ssh(net, net[2], "cat /etc/hosts").stdout
