@@ -1,4 +1,4 @@
-"""What participants make of their posts: the same on each of them, in words that name every side."""
+"""Decisions on the votes of all participants, and mismatch messages, which are the same on every rank and name every group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = {1: "jit(add) f32[8] → f32[]", 3: "jit(top) f32[8] → f32[]"}
         ([Vote(0, 1), Vote(1, 1), Vote(2, 1)], "launch"),
         ([Vote(0, 1), Vote(1, 3), Vote(2, 1)], "mismatch"),
         ([Vote(0, 1), Vote(1, ending="error")], "mismatch"),
-        # One that had been asked to stop when it came stops all, also where the programs differ.
+        # A rank that was asked to stop before its vote stops all ranks, even if the programs differ.
         ([Vote(0, 1), Vote(1, 3, is_stopped=True)], "interrupt"),
         ([Vote(0, 1), Vote(1, 1, in_interrupt_handler=True)], "interrupt"),
         ([Vote(0, 1, in_interrupt_handler=True), Vote(1, 1, in_interrupt_handler=True)], "launch"),
@@ -28,19 +28,19 @@ NAMES = {1: "jit(add) f32[8] → f32[]", 3: "jit(top) f32[8] → f32[]"}
     ],
 )
 def test_verdicts(stands: list[Vote], verdict: str) -> None:
-    """All or none."""
+    """Either all ranks launch, or none does."""
     assert decide(stands, interrupted=False) == verdict
 
 
 def test_an_absent_rank_that_was_interrupted_is_no_mismatch_while_the_cell_is_being_stopped() -> None:
-    """Its user stopped the cell; the others are not to be told that they did something wrong."""
+    """The user stopped the cell, so the other ranks do not report a mismatch."""
     stands = [Vote(0, 1), Vote(1, ending="interrupted")]
     assert decide(stands, interrupted=True) == "interrupt"
     assert decide(stands, interrupted=False) == "mismatch"
 
 
 def test_the_report_groups_ranks_and_shows_lines() -> None:
-    """As people see it."""
+    """Ranks that propose the same program share a line, which shows their line of the cell."""
     stands = [Vote(0, 1, (2,)), Vote(1, 3, (2,)), Vote(2, 1, (2,)), Vote(3, 3, (2,))]
     text = format_mismatch(stands, NAMES, number=3, seq=14, source="order = {add, top}\ngot = [f(x) for f in order]")
     assert text.splitlines() == [
@@ -52,7 +52,7 @@ def test_the_report_groups_ranks_and_shows_lines() -> None:
 
 
 def test_the_report_of_one_program_on_other_arrays_names_them_by_letters() -> None:
-    """Where the programs differ, those are told; where somebody is absent, that."""
+    """Groups of arrays get letters only if every rank proposes the same program."""
     stands = [
         Vote(0, 1, (1,), provenance=5),
         Vote(1, 1, (1,)),
@@ -71,7 +71,7 @@ def test_the_report_of_one_program_on_other_arrays_names_them_by_letters() -> No
 
 
 def test_what_was_made_without_a_guard_is_like_every_other() -> None:
-    """And has a name of its own where others differ. All are asked again about the rest, where only some made it so."""
+    """An array that cannot be compared yet matches every other; if only some ranks have one, all ranks propose again."""
     stands = [Vote(0, 1, provenance=5), Vote(1, 1, provenance=ANY), Vote(2, 1, provenance=5)]
     assert decide(stands, interrupted=False) == "again"
     assert decide([Vote(rank, 1, provenance=ANY) for rank in range(3)], interrupted=False) == "launch"
@@ -80,7 +80,7 @@ def test_what_was_made_without_a_guard_is_like_every_other() -> None:
 
 
 def test_many_sides_have_a_letter_each() -> None:
-    """Each of 60 ranks chose one."""
+    """Labels stay unique for 60 ranks, each with a different provenance."""
     letters = label_provenance([Vote(rank, 1, provenance=rank + 1) for rank in range(60)])
     assert len(set(letters.values())) == 60
     assert [letters[n] for n in (1, 26, 27, 60)] == ["A", "Z", "A1", "H2"]
@@ -96,13 +96,13 @@ def test_many_sides_have_a_letter_each() -> None:
     ],
 )
 def test_a_condition_on_the_rank_is_named_where_the_launch_stands_under_it(source: str, named: str | None) -> None:
-    """Only what the cell's own text shows."""
+    """The message names an `if` or `while` that depends on the rank, if the cell's own text has it around the launch."""
     text = format_mismatch([Vote(0, 1, (2,)), Vote(1)], NAMES, number=1, seq=1, source=source)
     assert (f"stands under `if {named}`" in text) == (named is not None)
 
 
 def test_who_raised_or_does_not_run_the_cell_is_told_apart() -> None:
-    """The reason is not the same."""
+    """Ranks that raised, that are outside the cell, and that ended it without the launch get different texts."""
     stands = [Vote(0, 1, (1,)), Vote(1, ending="error"), Vote(2, ending="skipped"), Vote(3)]
     text = format_mismatch(stands, NAMES, number=1, seq=1, source="y = add(x)")
     assert "rank 1   raised an error before it" in text
@@ -111,7 +111,7 @@ def test_who_raised_or_does_not_run_the_cell_is_told_apart() -> None:
 
 
 def test_who_refuses_for_what_it_left_is_said_and_nothing_is_called_clean() -> None:
-    """The cluster is tainted then, and a replay, where nothing was left, is the way out."""
+    """The message does not call the cluster clean, because it is tainted; a replay, which abandons nothing, is the fix."""
     told = format_mismatch([Vote(0, ending="left"), Vote(1, 7)], {7: "jit(f)"}, number=1, seq=4, source="")
     assert told.splitlines() == [
         "nothing was launched",

@@ -1,4 +1,4 @@
-"""Which arrays made of host data are the same array, and when what the ranks put into it counts as different."""
+"""Comparison of host-data arrays across ranks: which arrays are the same one, and which differences count."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.unit.core.state.test_machine import GUARD, PSUM, Driver, error, finis
 def row(
     digest: str, *, line: int = 2, kind: str = "f32[8]", count: int = 1, groups: str = "g", total: str = ""
 ) -> HostDataRow:
-    """One line's arrays over ranks 0 and 1, replicated."""
+    """Return the row of one line's arrays on ranks 0 and 1, replicated."""
     kinds = [count, groups, kind, kind, kind]
     return [line, [0, 1], "d", kinds, {"0:8": [count, groups, digest, total or digest, digest]}]
 
 
 def test_equal_data_is_no_difference() -> None:
-    """However the ranks came by it."""
+    """Arrays with equal hashes are not reported."""
     assert compare_host_data({0: [row("a"), row("b", line=3)], 1: [row("a"), row("b", line=3)]}) == ()
 
 
@@ -34,7 +34,7 @@ def test_equal_data_is_no_difference() -> None:
     ],
 )
 def test_what_differs_is_named(mine: str, theirs: str, head: str) -> None:
-    """More rows do not help where it is the type."""
+    """The message says whether types or shapes differ; it mentions dtype only for types."""
     found = compare_host_data({0: [row("a", kind=mine)], 1: [row("b", kind=theirs)]})
     said = format_host_data(found[0])
     assert said.startswith(f"the ranks made one array {head}\n")
@@ -53,12 +53,12 @@ def test_what_differs_is_named(mine: str, theirs: str, head: str) -> None:
     ],
 )  # fmt: skip
 def test_what_may_be_another_array_is_not_compared(one: list[HostDataRow], two: list[HostDataRow]) -> None:
-    """A false alarm costs as much trust as a miss."""
+    """Rows that may belong to different arrays are not compared, because a false alarm costs as much trust as a miss."""
     assert compare_host_data({0: one, 1: two}) == ()
 
 
 def given(digest: str, *, line: int = 2, count: int = 1, kind: str = "k", total: str = "") -> HostDataRow:
-    """What launches were given, over ranks 0 and 1."""
+    """Return the row of a launch input on ranks 0 and 1."""
     told = f"{digest} on line {line}"
     return [
         None,
@@ -70,13 +70,13 @@ def given(digest: str, *, line: int = 2, count: int = 1, kind: str = "k", total:
 
 
 def test_what_a_launch_was_given_on_different_lines_is_named() -> None:
-    """With the lines, which are the ranks' own."""
+    """The message names each rank's own line."""
     (found,) = compare_host_data({0: [given("a")], 1: [given("b", line=4)]})
     assert format_host_data(found, "x = 1\ny = 2").splitlines()[:2] == [
         "the ranks gave one launch different values, f32[]",
         "  rank 0 put in a on line 2, rank 1 put in b on line 4",
     ]
-    # A line that both were on tells more.
+    # A line that both ranks ran takes precedence, because it says more.
     (line,) = compare_host_data({0: [given("a"), row("a")], 1: [given("b"), row("b")]})
     assert line.line == 2
 
@@ -91,18 +91,18 @@ def test_what_a_launch_was_given_on_different_lines_is_named() -> None:
     ],
 )
 def test_what_launches_were_given_is_compared_launch_by_launch(one: list[HostDataRow], two: list[HostDataRow]) -> None:
-    """Where a rank gave one a number and another an array, nobody is wrong."""
+    """If one rank passes a number and another an array, neither rank is reported."""
     assert compare_host_data({0: one, 1: two}) == ()
 
 
 def test_the_last_value_that_is_equal_is_not_told_as_the_difference() -> None:
-    """Though each rank gave it on a line of its own."""
+    """The message says that the last values are equal, although each rank passed them on a different line."""
     (found,) = compare_host_data({0: [given("a", count=2, total="t")], 1: [given("a", line=4, count=2, total="u")]})
     assert "\n  earlier ones differ, or their order; the last is equal (2 arrays made so)\n" in format_host_data(found)
 
 
 def test_what_is_missing_is_compared_with_none() -> None:
-    """Of values that were not computed in time there are fewer hashes, on each rank others."""
+    """Values that were not computed in time have no hashes, and each rank may lack different ones, so the row is not compared."""
     for make in (row, given):
         one, two = make("a"), make("b")
         assert compare_host_data({0: [one], 1: [two]})
@@ -112,18 +112,18 @@ def test_what_is_missing_is_compared_with_none() -> None:
 
 
 def test_the_order_counts_where_the_ranks_went_at_the_same_pace() -> None:
-    """The same batches, each met by another launch."""
+    """The same batches in another order differ, because each batch meets a different launch."""
     (found,) = compare_host_data({0: [row("ab", count=2, total="t")], 1: [row("ba", count=2, total="t")]})
     assert (found.line, found.box, found.count) == (2, "0:8", 2)
 
 
 def test_ranks_that_did_not_run_the_cell_are_not_asked() -> None:
-    """An array of all ranks in a cell of some is nobody's to compare."""
+    """If only some ranks run the cell, an array of all ranks has no counterpart to compare it with."""
     assert compare_host_data({0: [row("a")]}) == ()
 
 
 def test_another_shape_is_told_before_its_bytes() -> None:
-    """The line, and who made what."""
+    """The message names the line, and the shape that each rank made."""
     (found,) = compare_host_data({0: [row("a", kind="f32[4]")], 1: [row("b")]})
     text = format_host_data(found, "u = 1\nw = make(v)")
     assert "line 2:  w = make(v)" in text
@@ -133,7 +133,7 @@ def test_another_shape_is_told_before_its_bytes() -> None:
 def judged(
     driver: Driver, rows: list[list[HostDataRow]], *, events: list[object] | None = None, guard: str = "parity"
 ) -> str:
-    """Run a cell that made these rows; give the state."""
+    """Run a cell that made these rows; return the cluster state."""
     driver.submit(guard=guard, source="a\nb")
     said = [CellEnded(r, 1, "ok", events or [], [PSUM], 0, 0.1, host_arrays=made) for r, made in enumerate(rows)]  # type: ignore[arg-type]
     return finished(driver(*said)).result.state
@@ -170,14 +170,14 @@ def judged(
 def test_the_state_that_follows(
     rows: list[list[HostDataRow]], events: list[object] | None, guard: str, state: str
 ) -> None:
-    """Tainted, unless lockstep has refused the cell and no launch took them: it refuses them wherever they are used."""
+    """A difference taints, unless lockstep refused the cell and no launch used the arrays, because it refuses them everywhere."""
     driver = Driver()
     driver(*(RankReady(rank, GUARD) for rank in (0, 1)))
     assert judged(driver, rows, events=events, guard=guard) == state
 
 
 def sample(*values: float) -> str:
-    """A few values, as they come from a rank."""
+    """Return a few values as a rank sends them."""
     return struct.pack(f"<{len(values)}d", *values).hex()
 
 
@@ -196,7 +196,7 @@ def sample(*values: float) -> str:
 def test_how_far_values_differ_is_told_apart(
     kind: str, mine: tuple[float, ...], theirs: tuple[float, ...], head: str, gap: str
 ) -> None:
-    """A rounding is not a wrong seed; where the few values are equal, or none are known, nothing is said of it."""
+    """A rounding difference is described differently from a wrong seed; equal or unknown samples get no description."""
     rows = []
     for word, values in (("a", mine), ("b", theirs)):
         one = row(word, kind=kind)

@@ -6,7 +6,7 @@ from mhnb.core.guard.launches import note_swallowed_mismatches
 
 
 def test_ranks_that_caught_the_same_are_named_together() -> None:
-    """A note a launch, in the order in which the first rank met them; a line is told where it is the cell's."""
+    """Each launch gets one note, in the order in which the first rank met them, with the line if the cell has it."""
     assert note_swallowed_mismatches({2: [["jit(g)", None]], 0: [["jit(f)", 2], ["jit(g)", None]], 1: []}) == [
         "rank 0 caught an OrderMismatch: jit(f), line 2, was not launched",
         "ranks 0,2 caught an OrderMismatch: jit(g) was not launched",
@@ -14,7 +14,7 @@ def test_ranks_that_caught_the_same_are_named_together() -> None:
 
 
 def test_of_many_launches_the_first_ones_are_told() -> None:
-    """A loop over shapes is refused a new program each time."""
+    """A loop over shapes has a new program refused in each iteration, so only the first launches are named."""
     notes = note_swallowed_mismatches({0: [["jit(f)", line] for line in range(1, 6)]})
     assert notes[2:] == [
         "rank 0 caught an OrderMismatch: jit(f), line 3, was not launched",

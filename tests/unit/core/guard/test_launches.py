@@ -1,4 +1,4 @@
-"""The guard's rules: which launch records agree, what is said where they do not, and the state that follows."""
+"""The guard's rules: which launch records agree, the message if they differ, and the resulting cluster state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def expand(rows: list[LaunchRow]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def differ_naively(rows_by_rank: dict[int, list[LaunchRow]]) -> int | None:
-    """The oracle: expand everything, and look at every two ranks; the least index of a difference."""
+    """The oracle: expand everything, compare every two ranks, and return the least index of a difference."""
     everyone = set(rows_by_rank) | {rank for rows in rows_by_rank.values() for r in rows for rank in r[2]}
     launches = {rank: expand(rows_by_rank.get(rank, [])) for rank in everyone}
     found = []
@@ -54,7 +54,7 @@ launches = st.builds(row, programs, groups, st.sampled_from([1, 2, None]), st.in
 
 @st.composite
 def nearly_equal(draw: st.DrawFn) -> dict[int, list[LaunchRow]]:
-    """Records of ranks that ran one program, each then perhaps with a change: the case that matters."""
+    """Records of ranks that ran the same program, some with one change, because that case matters most."""
     common = draw(st.lists(launches, max_size=8))
     rows = {rank: [list(r) for r in common if rank in r[2]] for rank in range(4)}
     for rank in draw(st.sets(st.integers(0, 3), max_size=2)):
@@ -72,13 +72,13 @@ def test_agrees_with_the_oracle(rows_by_rank: dict[int, list[LaunchRow]]) -> Non
 
 @given(nearly_equal(), st.permutations(range(4)))
 def test_order_of_ranks_does_not_matter(rows_by_rank: dict[int, list[LaunchRow]], order: list[int]) -> None:
-    """The same difference is reported in whatever order the ranks answered."""
+    """The reported difference does not depend on the order in which the ranks replied."""
     assert compare_launches({rank: rows_by_rank[rank] for rank in order}) == compare_launches(rows_by_rank)
 
 
 @given(nearly_equal())
 def test_sides_part_the_ranks(rows_by_rank: dict[int, list[LaunchRow]]) -> None:
-    """A difference has at least two sides, no rank is on two of them, and no two launched the same."""
+    """A difference has at least two groups, no rank is in two of them, and no two groups launched the same."""
     difference = compare_launches(rows_by_rank)
     if difference is not None:
         ranks = [rank for side in difference.groups for rank in side.ranks]
@@ -88,7 +88,7 @@ def test_sides_part_the_ranks(rows_by_rank: dict[int, list[LaunchRow]]) -> None:
 
 
 def test_splitting_a_run_changes_nothing() -> None:
-    """Nine launches are nine launches, however they were folded and from whichever lines."""
+    """Nine launches equal nine launches, however they are merged into rows and whichever lines they are on."""
     folded, split = [row("a", ALL, 1, 9)], [row("a", ALL, 1, 4), row("a", ALL, 2, 5)]
     assert compare_launches({0: folded, 1: split, 2: folded, 3: split}) is None
 
@@ -101,26 +101,26 @@ def test_long_loops_are_not_expanded() -> None:
 
 
 def test_submeshes_may_interleave() -> None:
-    """Launches on meshes that share no rank may come in any order and number: counting them would be a false alarm."""
+    """Launches on meshes that share no rank may come in any order and number: comparing their counts would be a false alarm."""
     rows = {0: [row("a", [0, 1]), row("c", ALL)], 1: [row("a", [0, 1]), row("c", ALL)]}
     rows |= {2: [row("b", [2, 3], 1, 5), row("c", ALL)], 3: [row("b", [2, 3], 2, 5), row("c", ALL)]}
     assert compare_launches(rows) is None
 
 
 def test_programs_without_collectives_may_differ() -> None:
-    """A program that never communicates is no one else's business: no alarm."""
+    """A program that never communicates may differ between ranks without an alarm."""
     assert compare_launches({0: [row(LOCAL_PREFIX + "a", [0, 1])], 1: [row(LOCAL_PREFIX + "b", [0, 1])]}) is None
 
 
 def test_a_rank_outside_the_cell_counts_as_absent() -> None:
-    """A launch that needs a rank which did not run the cell differs: that rank launched nothing."""
+    """A launch that needs a rank outside the cell differs, because that rank launched nothing."""
     difference = compare_launches({0: [row("a", [0, 1, 2])], 1: [row("a", [0, 1, 2])]})
     assert difference is not None
     assert difference.groups == (LaunchGroup((0, 1), "a", "jit(a)", 1), LaunchGroup((2,), None, None, None))
 
 
 def test_all_ranks_are_sorted_to_a_side() -> None:
-    """Ranks that came equally far are grouped by what they launched there; a third program is a third side."""
+    """Ranks are grouped by what they launched at the first difference; each different launch, or none, is a group of its own."""
     before = [row("s", ALL, 1, 2)]
     rows = {0: [*before, row("a", ALL)], 1: [*before, row("b", ALL)], 2: [*before, row("a", ALL)], 3: before}
     difference = compare_launches(rows)
@@ -130,7 +130,7 @@ def test_all_ranks_are_sorted_to_a_side() -> None:
 
 
 def test_difference_as_text() -> None:
-    """The report names each side's program, line and code, in columns."""
+    """The message names each group's program, line and code, in columns."""
     sides = (
         LaunchGroup((0, 2), "a1", "jit(add) f32[8] → f32[]", 2),
         LaunchGroup((1, 3), "b2", "jit(top) f32[8] → f32[]", 2),
@@ -143,7 +143,7 @@ def test_difference_as_text() -> None:
 
 
 def test_absence_as_text() -> None:
-    """A side that ended says so, and its length does not widen the columns."""
+    """A group that ended the cell says so, and the length of that text does not widen the columns."""
     sides = (LaunchGroup((0,), "a1", "jit(add)", None), LaunchGroup((1, 2, 3), None, None, None))
     assert format_difference(LaunchDifference(0, sides)) == (
         "launch 1 differs\n  rank 0      jit(add)\n  ranks 1-3   ended the cell without it"
@@ -151,7 +151,7 @@ def test_absence_as_text() -> None:
 
 
 def test_equal_names_are_told_apart() -> None:
-    """Two programs of one name are shown with the beginning of their fingerprints."""
+    """Two programs with the same name are shown with the beginning of their fingerprints."""
     sides = (LaunchGroup((0,), "a1b2c3d4", "jit(f)", 1), LaunchGroup((1,), "e5f6a7b8", "jit(f)", 1))
     text = format_difference(LaunchDifference(0, sides))
     assert "jit(f) (program a1b2c3)" in text
@@ -193,25 +193,25 @@ def test_state(
 
 
 def test_notes_of_a_quiet_cell() -> None:
-    """Where all is well nothing is said."""
+    """A cell without differences has no notes."""
     assert judge_state({0: "ok", 1: "ok"}, SAME, {}, ()) == ("clean", ())
 
 
 def test_note_on_who_raised() -> None:
-    """When only some ranks raised, the cluster is clean and the note says what to expect; the failure itself says which."""
+    """If only some ranks raised, the cluster is clean and the note says what to expect; the failure itself names the ranks."""
     _, (note,) = judge_state({0: "ok", 1: "ok", 2: "error", 3: "ok"}, {}, {}, ())
     assert note == "the ranks are in step; variables that this cell sets may differ"
 
 
 def test_note_names_the_way_out() -> None:
-    """Every state that refuses the next cell says what to type."""
+    """Every state that refuses the next cell names the command to type."""
     for rows, abandoned, lost in ((None, {}, ()), (OTHER, {0: "a collective"}, ()), (SAME, {}, (1,))):
         _, notes = judge_state({0: "ok", 1: "error"}, rows, abandoned, lost)
         assert "%mhjax restart" in notes[-1]
 
 
 def test_taint_says_both_reasons() -> None:
-    """Abandoned collectives and a difference in order are both told, the first launch with its line."""
+    """The notes name both the abandoned collectives and the first launch that differs, with its line."""
     _, notes = judge_state({0: "interrupted", 1: "interrupted"}, OTHER, {0: "a collective"}, (), seq=7, source="f(x)")
     assert notes[0] == "rank 0 left a collective before its end"
     assert notes[1].splitlines()[1] == "  rank 0   jit(a)   line 1:  f(x)"
@@ -219,7 +219,7 @@ def test_taint_says_both_reasons() -> None:
 
 
 def test_what_was_left_is_named_and_the_same_once() -> None:
-    """Where a rank hung is what its user wants to know, and the live card is gone by then."""
+    """The notes name the launch that each rank abandoned, because the live hang report has disappeared by then."""
     outcomes = dict.fromkeys(range(4), "interrupted")
     left = {0: "jit(f) (line 2)", 1: "jit(g)", 2: "jit(f) (line 2)", 3: "a collective"}
     _, notes = judge_state(outcomes, {}, left, ())  # type: ignore[arg-type]
@@ -231,7 +231,7 @@ def test_what_was_left_is_named_and_the_same_once() -> None:
 
 
 def test_a_rank_that_refused_its_cell_is_out_of_step() -> None:
-    """It will refuse every later cell too: only fresh processes help."""
+    """The rank will refuse every later cell too, so only new processes help."""
     state, notes = judge_state({0: "ok", 1: "refused"}, {0: [], 1: []}, {}, ())
     assert state == "tainted"
     assert notes[0] == "rank 1 refused the cell, and will refuse every other one"
@@ -239,7 +239,7 @@ def test_a_rank_that_refused_its_cell_is_out_of_step() -> None:
 
 
 def test_an_interrupt_without_a_record_is_not_trusted() -> None:
-    """All ranks alike, and yet a collective may have been left behind."""
+    """All ranks ended the same way, but a collective may have been abandoned."""
     assert judge_state({0: "interrupted", 1: "interrupted"}, None, {}, ())[0] == "split"
     assert judge_state({0: "interrupted", 1: "interrupted"}, {0: [], 1: []}, {}, ())[0] == "clean"
     assert judge_state({0: "ok", 1: "ok"}, None, {}, ())[0] == "clean"

@@ -1,4 +1,4 @@
-"""What programs of one name differ in."""
+"""How programs with one name differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mhnb.errors import UnknownMessage
 
 
 def differences(*modules: str) -> list[str]:
-    """What is said of each module."""
+    """Return the text of each module's difference."""
     outlines = {n: unpack_outline(pack_outline(module, {})) for n, module in enumerate(modules)}
     return list(find_differences({n: outline for n, outline in outlines.items() if outline is not None}).values())
 
@@ -41,7 +41,7 @@ def test_the_first_line_that_differs(one: str, other: str, told: list[str]) -> N
 
 
 def test_long_lines_are_shown_around_what_differs() -> None:
-    """Of a long line the part around the first differing character is shown."""
+    """A long line is shown only around its first different character."""
     one, other = ("(" + "x" * 1000 + f"sharding {axis}" + "y" * 800 for axis in "ab")
     for text, axis in zip(differences(one, other), "ab", strict=True):
         assert f"sharding {axis}" in text
@@ -49,7 +49,7 @@ def test_long_lines_are_shown_around_what_differs() -> None:
 
 
 def test_a_callback_is_named_and_its_cure_is_given() -> None:
-    """Programs that call other functions say so, however far into the line those differ, and how one may differ by rank."""
+    """Different callbacks are shown even far into a line, and the hint says how a callback may depend on the rank."""
     told = differences(*(f"host callback 0: {'x' * 300}{name}" for name in "fg"))
     assert all(text.startswith("host callback 0: …") for text in told)
     stands, names = [Vote(0, 7), Vote(1, 9)], {7: "jit(f)", 9: "jit(f)"}
@@ -60,19 +60,19 @@ def test_a_callback_is_named_and_its_cure_is_given() -> None:
 
 
 def test_three_programs_are_compared_at_one_place() -> None:
-    """The first line that is not the same for all."""
+    """All programs are compared at the first line that is not the same in all of them."""
     assert differences("a\nb\nc", "a\nb\nd", "a\nb\nc\ne") == ["c", "d", "c"]
 
 
 def test_names_that_differ_are_told_with_their_values() -> None:
-    """Only names that all have, and that are not the same."""
+    """Only variables that every program has, and whose values differ, are named."""
     one = Outline({"k": "2", "n": "7", "mine": "1"}, ["x"])
     other = Outline({"k": "3", "n": "7"}, ["x"])
     assert find_differences({1: one, 2: other}) == {1: "compiled where k = 2", 2: "compiled where k = 3"}
 
 
 def test_an_outline_has_a_bound() -> None:
-    """Of a module of many megabytes that cannot be packed well, the first lines are kept."""
+    """Of a module of many megabytes that compresses badly, only the first lines are kept."""
     rng = random.Random(0)  # noqa: S311 - no secret
     module = "\n".join(rng.randbytes(100).hex() for _ in range(30_000))
     packed = pack_outline(module, {"k": "2"})
@@ -85,12 +85,12 @@ def test_an_outline_has_a_bound() -> None:
 
 @pytest.mark.parametrize("broken", ["", "x", "AAAA", pack_outline("a", {})[:-6], "eJyLBQAAXgBe"])
 def test_what_cannot_be_read_is_no_outline(broken: str) -> None:
-    """A text that is cut off, or is something else."""
+    """A text that is cut off, or that is not an outline, unpacks to None."""
     assert unpack_outline(broken) is None
 
 
 def test_it_travels_bounded() -> None:
-    """A rank of another host may describe a program, in no more than that."""
+    """A rank of another host may send an outline of at most `MAX_PACKED_CHARS` characters."""
     message = DescribeProgram(5, pack_outline("a", {}))
     assert decode_from_rank(encode_from_rank(message), 1, 2) == message
     with pytest.raises(UnknownMessage):
@@ -98,7 +98,7 @@ def test_it_travels_bounded() -> None:
 
 
 def test_a_mismatch_tells_them_by_rank() -> None:
-    """Below the launches, a line a side; nothing where only one side is known."""
+    """The differences follow the launches, one line per group; they are omitted if only one group's is known."""
     stands, names = [Vote(0, 7, (2,)), Vote(1, 9, (2,)), Vote(2, 9, (2,))], {7: "jit(f)", 9: "jit(f)"}
     for known, said in (({7: "k = 2", 9: "k = 3"}, True), ({7: "k = 2"}, False)):
         text = format_mismatch(stands, names, number=1, seq=4, source="", details=MismatchDetails(known))

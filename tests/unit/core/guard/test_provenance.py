@@ -1,4 +1,4 @@
-"""What the arrays of a launch are known by, compared: which of them differ, where they parted, and how that is told."""
+"""Comparison of the provenance of a launch's arrays: which arrays differ, since which cell, and the message about it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.core.state.test_machine import Driver, finished
 
 
 def test_an_unknown_array_is_equal_to_its_like_only() -> None:
-    """And the arrays beside it are compared as ever."""
+    """An array without provenance matches only another one, and the arrays beside it are still compared."""
     assert combine_values([UNKNOWN, 7]) == combine_values([UNKNOWN, 7])
     assert len(find_conflict([combine_values([UNKNOWN, 7]), combine_values([5, 7])])) == 2
     assert len(find_conflict([combine_values([UNKNOWN, 7]), combine_values([UNKNOWN, 8])])) == 2
@@ -35,7 +35,7 @@ def test_an_unknown_array_is_equal_to_its_like_only() -> None:
 
 @pytest.mark.parametrize("count", [2, 31, 40, 1000])
 def test_what_is_not_computed_yet_hides_the_others_of_its_block_alone(count: int) -> None:
-    """Asked again with what all leave out, ranks agree on the rest, or find that it differs."""
+    """When the ranks propose again without the uncompared blocks, they agree on the rest or find that it differs."""
     whole = [*range(1, count), 99]
     partial = [ANY, *whole[1:]]
     first = [combine_values(whole), combine_values(partial)]
@@ -50,7 +50,7 @@ def test_what_is_not_computed_yet_hides_the_others_of_its_block_alone(count: int
 
 
 def row(value: int, made: str = "", *values: float, kind: str = "f32[2]", cell: int = 0) -> InputRow:
-    """An array of a launch, as one rank has it."""
+    """Return the row of one array of a launch, as one rank has it."""
     return [value, cell, kind, made, struct.pack(f"<{len(values)}d", *values).hex()]
 
 
@@ -98,13 +98,13 @@ TOLD = {
 
 @pytest.mark.parametrize(("rows", "told"), TOLD.values(), ids=TOLD.keys())
 def test_which_array_differs_is_told_with_its_cure(rows: list[InputRow], told: list[str]) -> None:
-    """By its place in the launch, with what each rank has there; the arrays that are equal are not told of."""
+    """The message names the array's position in the launch and what each rank has there; equal arrays are not named."""
     same = row(5, "jit(h) (cell 1)")
     assert describe_divergence({rank: [same, each] for rank, each in enumerate(rows)}) == told
 
 
 def test_many_arrays_that_differ_are_told_by_the_first_few() -> None:
-    """And their cure once."""
+    """If many arrays differ, the first three are named, and the hint appears once."""
     told = describe_divergence({rank: [row(10 * n + rank, "", rank, rank) for n in range(1, 9)] for rank in (0, 1)})
     assert [text.partition(",")[0] for text in told[:3]] == [f"array {n} of the launch" for n in (1, 2, 3)]
     assert told[3:] == ["5 more arrays of the launch differ", OWN]
@@ -124,7 +124,7 @@ def test_many_arrays_that_differ_are_told_by_the_first_few() -> None:
     ids=str,
 )
 def test_a_row_that_no_rank_writes_is_refused(bad: list[object]) -> None:
-    """It would end up in another rank's words."""
+    """A malformed row would appear in another rank's message."""
     assert are_input_rows([row(1, "jit(f)", 1.0)])
     assert not are_input_rows([row(1, "jit(f)", 1.0), bad])
 
@@ -142,12 +142,12 @@ def test_a_row_that_no_rank_writes_is_refused(bad: list[object]) -> None:
     ids=["one array", "two arrays", "of host data elsewhere", "of --guard off", "nothing known", "no mismatch"],
 )
 def test_where_arrays_parted_is_the_first_cell_that_made_one_anew(taken: list[list[list[int]]], cell: int) -> None:
-    """What the others still have was made before it on all ranks: a replay that stops there has the same everywhere."""
+    """The other arrays were made before that cell on all ranks, so a replay that stops there has equal arrays on all ranks."""
     assert find_divergence([[row(value, cell=seq) for value, seq in same] for same in taken]) == cell
 
 
 def test_the_way_out_of_other_arrays_is_a_replay_that_stops_before_they_parted() -> None:
-    """One of all cells would make them apart again; of what was made in the first cell there is no state before."""
+    """A full replay would make the arrays differ again; before the first cell there is no state to return to."""
     driver = Driver().ready()
     for number in (1, 2, 3):
         driver.submit(number)
@@ -167,7 +167,7 @@ def test_the_way_out_of_other_arrays_is_a_replay_that_stops_before_they_parted()
 
 
 def test_a_number_that_a_replay_left_out_is_none_to_stop_at() -> None:
-    """The journal of this start does not have it."""
+    """The journal of this start does not have a cell that its replay left out, so the note names an earlier one."""
     driver = Driver().ready()
     driver(
         CellSubmitted(1, CellRequest("x = 1", replayed_seq=2)),

@@ -1,4 +1,4 @@
-"""What ranks of other hosts and the board's host say to each other: what is written is read, and nothing else is."""
+"""Messages between ranks of other hosts and the host of the shared board: valid ones are read back, all others are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WISH = LaunchProposal(7, 2**63 - 1, "jit(add) f32[8] → f32[]", (0, 1, 3), (12,
     ],
 )
 def test_what_a_rank_says_is_read_as_it_was_said(message: RankMessage) -> None:
-    """Also a launch that no line of the cell makes."""
+    """A message is read as it was written, also for a launch that no line of the cell makes."""
     assert decode_from_rank(encode_from_rank(message), 1, 4) == message
 
 
@@ -64,12 +64,12 @@ def test_what_a_rank_says_is_read_as_it_was_said(message: RankMessage) -> None:
     ],
 )
 def test_a_verdict_is_read_as_it_was_written(verdict: Decision) -> None:
-    """With every side of a mismatch, so that each rank says the same of it."""
+    """A decision is read with every vote of a mismatch, so that each rank formats the same message."""
     assert decode_decision(encode_decision(5, verdict)) == (5, verdict)
 
 
 def asked(**changes: Any) -> list[Any]:
-    """The row of a wish of rank 1 among 4, with some of it replaced."""
+    """Return the row of a proposal of rank 1 among 4 ranks, with some fields replaced."""
     return ["asked", 1, *WISH._replace(**changes)]
 
 
@@ -104,7 +104,7 @@ def asked(**changes: Any) -> list[Any]:
     ],
 )
 def test_what_cannot_be_is_refused_before_it_is_written_on_the_board(row: Any) -> None:
-    """A number out of its place would stand in another rank's words."""
+    """An invalid number would appear in another rank's message, so it is refused before it reaches the shared board."""
     with pytest.raises(UnknownMessage, match="rank 1 said what no rank says"):
         decode_from_rank([json.dumps(row).encode()], 1, 4)
 
@@ -120,6 +120,6 @@ def test_what_cannot_be_is_refused_before_it_is_written_on_the_board(row: Any) -
     ],
 )
 def test_what_is_no_verdict_is_never_taken_for_one(text: bytes) -> None:
-    """Nobody launches on it."""
+    """No rank launches on a text that is not a decision."""
     with pytest.raises(UnknownMessage, match="no verdict"):
         decode_decision([text])

@@ -1,4 +1,4 @@
-"""Copies compared by hash: what is equal, what differs and where, in words."""
+"""Replicas compared by hash: which are equal, which differ and where, as text."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from mhnb.core.guard.value_check import compare_leaves
 
 
 def leaf(*boxes: tuple[str, str], path: str = "", kind: str = "f32[4]", **more: object) -> dict[str, Any]:
-    """What a rank says of one array."""
+    """Return what a rank reports of one array."""
     return {"path": path, "kind": kind, "boxes": [list(box) for box in boxes], **more}
 
 
 def test_boxes_of_ones_own_are_nothing_to_compare() -> None:
-    """A fully sharded array has no copies."""
+    """A fully sharded array has no replicas."""
     (row,) = compare_leaves("x", {0: [leaf(("0:2", "a"))], 1: [leaf(("2:4", "b"))]})
     assert row.same
     assert row.text == "each rank holds boxes of its own: nothing to compare"
 
 
 def test_two_copies_on_one_rank_that_differ_are_told() -> None:
-    """Devices of one rank can hold different copies too."""
+    """Devices of one rank can hold different replicas too."""
     (row,) = compare_leaves("x", {0: [leaf(("0:4", "aaaaaaaa"), ("0:4", "bbbbbbbb"))]})
     assert not row.same
     assert row.text == "box [0:4] differs: rank 0 holds aaaaaa, rank 0 holds bbbbbb"
 
 
 def test_a_value_of_each_ranks_own_must_be_equal() -> None:
-    """A number, or a local array."""
+    """A number, or a local array, must be equal on every rank."""
     (row,) = compare_leaves("rate", {0: [leaf(("", "a"))], 1: [leaf(("", "a"))], 2: [leaf(("", "b"))]})
     assert row.text == "the value differs: ranks 0-1 hold a, rank 2 holds b"
 
 
 def test_kinds_that_differ_and_leaves_that_are_missing() -> None:
-    """Shapes come before hashes."""
+    """Shapes are compared before hashes, and a missing leaf is reported with its rank."""
     (row,) = compare_leaves("x", {0: [leaf()], 1: [leaf(kind="f32[8]")]})
     assert row.text == "rank 0 holds f32[4], rank 1 holds f32[8]"
     rows = compare_leaves("p", {0: [leaf(path="['w']"), leaf(path="['b']")], 1: [leaf(path="['w']")]})
@@ -42,7 +42,7 @@ def test_kinds_that_differ_and_leaves_that_are_missing() -> None:
 
 
 def test_what_cannot_be_compared_is_neither_equal_nor_different() -> None:
-    """With the reason, and where."""
+    """The row gives the reason, and the ranks."""
     (row,) = compare_leaves("f", {rank: [{**leaf(kind="function"), "unread": "it is code"}] for rank in (0, 1)})
     assert (row.same, row.text) == (None, "not compared: it is code on ranks 0-1")
     (row,) = compare_leaves("b", {0: [leaf(("", "a"))], 1: [{**leaf(), "unread": "it is deleted"}]})
@@ -50,7 +50,7 @@ def test_what_cannot_be_compared_is_neither_equal_nor_different() -> None:
 
 
 def test_the_devices_are_compared_before_what_they_hold() -> None:
-    """Boxes are the same of a mesh whose devices come in another order."""
+    """Meshes whose devices are in another order have the same boxes."""
     (row,) = compare_leaves("x", {0: [leaf(("0:2", "a"), placed="p")], 1: [leaf(("0:2", "a"), placed="q")]})
     assert (row.same, row.text) == (
         False,
@@ -59,7 +59,7 @@ def test_the_devices_are_compared_before_what_they_hold() -> None:
 
 
 def test_shards_of_several_origins_do_not_belong_together() -> None:
-    """Also where each has a copy; but not where all are copies of one, nor by the word of who holds none."""
+    """Different provenance is reported, unless all shards are replicas of one box; a rank without a shard does not count."""
     upper, lower = ("0:2", "a"), ("2:4", "b")
     old, new = [5, "host data (cell 1)"], [7, "jit(f) (cell 2)"]
     rows = {0: [leaf(upper, origin=old)], 1: [leaf(upper, origin=old)], 2: [leaf(lower, origin=new)]}
