@@ -1,4 +1,4 @@
-"""The rung of the ladder that frees ranks from a collective which no signal ends: when it is climbed, and what it leads to."""
+"""The escalation step that disconnects ranks stuck in a collective that no signal ends: when it is taken, and its effects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FREES = GUARD | {"frees": True}
 
 
 def begin(*facts: dict[str, Any]) -> Driver:
-    """Two ranks that know the connections which carry their collectives, unless said otherwise."""
+    """Start a cell on two ranks; unless `facts` differ, both know which connections carry their collectives."""
     driver = Driver()
     for rank, known in enumerate(facts or (FREES, FREES)):
         driver(RankSpawned(rank, 100 + rank), RankReady(rank, known))
@@ -42,12 +42,12 @@ def begin(*facts: dict[str, Any]) -> Driver:
 
 
 def look(rank: int, participants: list[int] | None, number: int | None = None, *, launched: bool = True) -> RankStatus:
-    """What a rank says of itself; `participants` are those of the launch it is in."""
+    """Return a rank's sample of itself; `participants` are those of the launch that it is in."""
     return RankStatus(rank, 1, "waiting", "jit(f)", 1, "", 2.0, [], participants, number, is_launched=launched)
 
 
 def climb(driver: Driver, until_s: float, *looks: RankStatus) -> list[float]:
-    """Interrupt, look, let time go on, and give the moments at which connections were closed."""
+    """Interrupt, record the samples, let time pass, and return the times at which connections were closed."""
     driver(InterruptRequested())
     began_at, at = driver.now, []
     driver(*looks)
@@ -58,13 +58,13 @@ def climb(driver: Driver, until_s: float, *looks: RankStatus) -> list[float]:
 
 
 def guards(commands: list[Command]) -> list[str]:
-    """The guard that each rank is told."""
+    """Return the guard mode that was sent to each rank."""
     sent = [command.message for command in commands if isinstance(command, SendToRank)]
     return [message.guard for message in sent if isinstance(message, RunCell)]
 
 
 def test_a_rank_in_a_collective_is_freed_once() -> None:
-    """After the signals had their time, and before anything is killed."""
+    """Connections are closed after the signals had their time, and before any rank is killed."""
     driver = begin()
     driver(ended(1))
     (at,) = climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1]))
@@ -77,7 +77,7 @@ def test_a_rank_in_a_collective_is_freed_once() -> None:
     ids=["in no collective", "one rank does not know its connections"],
 )
 def test_what_would_not_help_is_not_done(facts: tuple[dict[str, Any], ...], seen: list[int] | None) -> None:
-    """Collectives that are not stuck are left whole, and the ladder goes on."""
+    """Connections stay open if no rank is stuck in a collective, or closing them is not possible; the escalation goes on."""
     driver = begin(*facts)
     driver(ended(1))
     assert climb(driver, INTERRUPT_KILL_S - 0.2, look(0, seen)) == []
@@ -95,13 +95,13 @@ def test_what_would_not_help_is_not_done(facts: tuple[dict[str, Any], ...], seen
     ids=["it makes progress", "it makes progress without a record", "it has come out", "it waits to agree"],
 )
 def test_a_slow_rank_is_no_stuck_one(looks: list[RankStatus]) -> None:
-    """A machine with too much to do must not cost the collectives of a cluster that is about to be clean."""
+    """A slow, overloaded machine must not cost the collectives of a cluster that is about to be clean."""
     driver = begin()
     assert climb(driver, INTERRUPT_KILL_S - 0.2, *looks) == []
 
 
 def test_who_waits_for_a_rank_that_computes_is_not_freed() -> None:
-    """One that has ended its code computes its part of the launch; once it does not any more, the launch hangs."""
+    """A rank that has ended its code still computes its part of the launch; once it stops computing, the launch hangs."""
     driver = begin()
     at_work = replace(look(1, [0, 1], launched=False), activity="computing")
     assert climb(driver, INTERRUPT_KILL_S - 1.0, look(0, [0, 1]), at_work) == []
@@ -112,14 +112,14 @@ def test_who_waits_for_a_rank_that_computes_is_not_freed() -> None:
     ("number", "is_freed"), [(7, True), (None, False)], ids=["a launch", "a call without a record"]
 )
 def test_who_handles_its_interrupt_in_a_call_is_let_alone(number: int | None, is_freed: bool) -> None:  # noqa: FBT001
-    """A signal reaches it; only of a launch is known that nobody comes to it."""
+    """A signal reaches such a rank, and only for a recorded launch is it known that no other rank will join it."""
     driver = begin()
     driver(ended(1), InterruptRequested(), InterruptDelivered(0, 1, is_delivered=True))
     assert bool(climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1], number))) is is_freed
 
 
 def test_who_has_ended_its_code_is_not_killed_at_once() -> None:
-    """It got its interrupt late, and waits for what it launched; that comes to an end by itself."""
+    """The rank received its interrupt late and waits for its launches, which end by themselves."""
     driver = begin()
     driver(
         InterruptRequested(),
@@ -130,21 +130,21 @@ def test_who_has_ended_its_code_is_not_killed_at_once() -> None:
 
 
 def test_what_was_seen_before_the_interrupt_counts_for_nothing() -> None:
-    """The signal may have got the rank out of it, and its next look is late."""
+    """The signal may have ended the wait since then, and the rank's next sample is late."""
     driver = begin()
     driver(look(0, [0, 1], 7), look(0, [0, 1], 7))
     assert climb(driver, INTERRUPT_KILL_S - 0.2) == []
 
 
 def test_a_rank_that_has_ended_the_cell_is_not_stuck() -> None:
-    """Its last look was in a collective that it has left since."""
+    """Its latest sample was in a collective that has ended since."""
     driver = begin()
     driver(InterruptRequested(), look(1, [0, 1]), ended(1))
     assert climb(driver, INTERRUPT_KILL_S - 0.5) == []
 
 
 def test_the_cluster_is_tainted_and_says_why() -> None:
-    """Not dead: the variables are there. The reason names who was stuck, and what is no longer possible."""
+    """The cluster is not dead because the variables remain; the reason names the stuck rank and what no longer works."""
     driver = begin()
     driver(ended(1))
     climb(driver, INTERRUPT_DISCONNECT_S + 0.2, look(0, [0, 1]))
@@ -165,7 +165,7 @@ def test_the_cluster_is_tainted_and_says_why() -> None:
     ids=["of its looks", "of looks at a call without a record", "of its own record"],
 )
 def test_what_a_rank_was_stuck_in_is_told_when_it_is_over(number: int | None, left: list[object], told: str) -> None:
-    """The card is gone by then. What its record has is of the end, and comes before what was seen."""
+    """The live hang report has disappeared by then; the rank's own record is newer than its samples, so it takes precedence."""
     driver = begin()
     driver(ended(1))
     climb(driver, INTERRUPT_DISCONNECT_S + 0.2, look(0, [0, 1], number), look(0, [0, 1], number))
@@ -175,7 +175,7 @@ def test_what_a_rank_was_stuck_in_is_told_when_it_is_over(number: int | None, le
 
 
 def test_who_is_not_freed_by_it_is_killed() -> None:
-    """The ladder goes on to its end."""
+    """The escalation goes on to its last step."""
     driver = begin()
     driver(ended(1))
     climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1]))
@@ -188,7 +188,7 @@ def test_who_is_not_freed_by_it_is_killed() -> None:
 
 
 def test_who_dies_of_something_else_meanwhile_is_not_said_to_have_been_slow() -> None:
-    """A crash in native code stays one, also after an interrupt."""
+    """A crash in native code is reported as a crash, also after an interrupt."""
     driver = begin()
     driver(ended(1), InterruptRequested())
     result = finished(driver(RankExited(0, None, 11, []))).result
@@ -198,7 +198,7 @@ def test_who_dies_of_something_else_meanwhile_is_not_said_to_have_been_slow() ->
 
 @pytest.mark.parametrize(("said", "state"), [("Gloo all-reduce failed: closed", "tainted"), ("no such name", "clean")])
 def test_after_an_accept_a_collective_that_breaks_off_taints_again(said: str, state: str) -> None:
-    """Or a replay, where connections are whole, would take its error for the cell's own."""
+    """Otherwise a replay, which has intact connections, would treat the error as the cell's own."""
     driver = begin()
     driver(ended(1))
     climb(driver, INTERRUPT_DISCONNECT_S + 0.2, look(0, [0, 1]))
@@ -209,7 +209,7 @@ def test_after_an_accept_a_collective_that_breaks_off_taints_again(said: str, st
 
 
 def test_after_an_accept_a_launch_refused_for_what_was_left_taints_again() -> None:
-    """Nothing was launched, but the collective is still there; and a replay, where it is not, must leave the cell out."""
+    """Nothing was launched, but the collective is still there; a replay, which does not have it, must skip the cell."""
     driver = begin()
     driver.submit(2, guard="lockstep")
     driver(ended(0), ended(1))
@@ -222,7 +222,7 @@ def test_after_an_accept_a_launch_refused_for_what_was_left_taints_again() -> No
 
 @pytest.mark.parametrize("guard", ["parity", "off"])
 def test_while_a_collective_is_left_every_cell_is_run_in_lockstep(guard: str) -> None:
-    """Without agreement the rank that left it would refuse alone, and the others wait; once it has ended, the guard is as asked."""
+    """Without agreement only the rank that abandoned it would refuse; after the collective ends, the requested guard is back."""
     driver = begin()
     driver(*(replace(ended(rank), facts={"left": 1 - rank}, abandoned=1 - rank) for rank in (0, 1)), Accepted())
     assert guards(driver.submit(2, guard=guard)) == ["lockstep"] * 2
@@ -233,7 +233,7 @@ def test_while_a_collective_is_left_every_cell_is_run_in_lockstep(guard: str) ->
 
 
 def test_a_cell_that_was_lifted_to_lockstep_is_judged_by_its_record() -> None:
-    """It asked for no guard and got one: a rank that raised has launched what the other has, and splits nothing."""
+    """The cell requested guard off; a rank that raised has launched the same as the other, so the state is not split."""
     driver = begin()
     driver(*(replace(ended(rank), facts={"left": 1 - rank}, abandoned=1 - rank) for rank in (0, 1)), Accepted())
     driver.submit(2, guard="off")

@@ -1,4 +1,4 @@
-"""A cell whose code has got its interrupt is left to it, until the user asks again; one that nobody watches is not."""
+"""Code that handles its interrupt may finish, until the user interrupts again; a cell that a time limit ends may not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TAKEN = InterruptDelivered(0, 1), InterruptDelivered(1, 1)
 
 
 def go_on(driver: Driver, for_s: float, *looks: RankStatus) -> list[Command]:
-    """Let time go on, each rank looking at itself once a second and seeing the same, and give all that was done."""
+    """Let time pass while each rank sends the same sample once per second; return all commands."""
     until_s, done, looked_at = driver.now + for_s, [], driver.now - 1.0
     while driver.now < until_s:
         if driver.now - looked_at >= 1.0:
@@ -38,7 +38,7 @@ def go_on(driver: Driver, for_s: float, *looks: RankStatus) -> list[Command]:
 
 
 def test_who_handles_the_interrupt_is_neither_signalled_nor_killed() -> None:
-    """An `except KeyboardInterrupt` that saves for a minute."""
+    """An example is an `except KeyboardInterrupt` that saves for a minute."""
     driver = begin()
     assert driver(InterruptRequested()) == [StopBeforeLaunch(1), BOTH]
     driver(*TAKEN)
@@ -47,7 +47,7 @@ def test_who_handles_the_interrupt_is_neither_signalled_nor_killed() -> None:
 
 
 def test_who_has_not_got_it_is_signalled_alone() -> None:
-    """And killed when the others, which cannot outlive it, have ended what they do about theirs."""
+    """It is killed once the other ranks, which cannot outlive it, have handled their interrupt."""
     driver = begin()
     driver(InterruptRequested(), TAKEN[0])
     assert set(go_on(driver, 60.0, look(1, None))) == {SignalRanks((1,), signal.SIGINT)}
@@ -56,7 +56,7 @@ def test_who_has_not_got_it_is_signalled_alone() -> None:
 
 
 def test_a_second_interrupt_begins_anew_where_one_has_not_got_the_first() -> None:
-    """Who saves has time to stop by himself."""
+    """A rank that saves gets time to stop by itself."""
     driver = begin()
     driver(InterruptRequested(), TAKEN[0])
     go_on(driver, 30.0, look(1, None))
@@ -66,7 +66,7 @@ def test_a_second_interrupt_begins_anew_where_one_has_not_got_the_first() -> Non
 
 
 def test_nobody_is_spared_who_waits_for_the_one_that_has_not_got_it() -> None:
-    """A collective in the handling, which that one never comes to."""
+    """The handler waits in a collective that the other rank never reaches."""
     driver = begin()
     driver(InterruptRequested(), TAKEN[0])
     assert KillRanks((0, 1)) in go_on(driver, INTERRUPT_KILL_S + 2.5, look(0, [0, 1], 7), look(1, None))
@@ -74,7 +74,7 @@ def test_nobody_is_spared_who_waits_for_the_one_that_has_not_got_it() -> None:
 
 @pytest.mark.parametrize("late_s", [0.3, 3.6])
 def test_a_second_interrupt_ends_the_handling(late_s: float) -> None:
-    """Signals again, and every rung from there: not from the first one, which was heard, however late."""
+    """Signals and later steps restart from the second interrupt, because the ranks received the first, however late."""
     driver = begin()
     driver(InterruptRequested(), TAKEN[0])
     go_on(driver, late_s)
@@ -86,7 +86,7 @@ def test_a_second_interrupt_ends_the_handling(late_s: float) -> None:
 
 
 def test_a_second_interrupt_of_ranks_that_hang_changes_no_rung() -> None:
-    """Who has not got the first one has had his time."""
+    """Ranks that did not receive the first interrupt have already had their time."""
     driver = begin()
     driver(InterruptRequested())
     go_on(driver, INTERRUPT_KILL_S - 1.0)
@@ -95,7 +95,7 @@ def test_a_second_interrupt_of_ranks_that_hang_changes_no_rung() -> None:
 
 
 def test_a_key_pressed_twice_is_no_second_interrupt() -> None:
-    """People press it twice to be sure."""
+    """Users press the key twice to be sure."""
     driver = begin()
     driver(InterruptRequested(), *TAKEN)
     driver(InterruptRequested())
@@ -103,7 +103,7 @@ def test_a_key_pressed_twice_is_no_second_interrupt() -> None:
 
 
 def test_handling_that_hangs_on_all_ranks_is_freed() -> None:
-    """Nobody is left who could come to what they wait in."""
+    """No other rank is left that could reach the collective that they wait in."""
     driver = begin()
     driver(InterruptRequested(), *TAKEN)
     go_on(driver, 10.0)
@@ -112,7 +112,7 @@ def test_handling_that_hangs_on_all_ranks_is_freed() -> None:
 
 
 def test_handling_in_one_collective_of_all_ranks_is_left_alone() -> None:
-    """What saves a sharded checkpoint may gather for long: everybody has come to it. A second interrupt ends that too."""
+    """Saving a sharded checkpoint may take long, and every rank has reached it; a second interrupt ends it too."""
     driver = begin()
     driver(InterruptRequested(), *TAKEN)
     saving = [look(0, [0, 1], 7), look(1, [0, 1], 7)]
@@ -122,14 +122,14 @@ def test_handling_in_one_collective_of_all_ranks_is_left_alone() -> None:
 
 
 def test_one_may_wait_in_a_collective_for_another_that_still_saves() -> None:
-    """It is not cut off for that."""
+    """The waiting rank is not disconnected for that."""
     driver = begin()
     driver(InterruptRequested(), *TAKEN)
     assert go_on(driver, 30.0, look(0, None), look(1, [0, 1], 7)) == []
 
 
 def test_an_interrupt_that_went_nowhere_is_sent_again() -> None:
-    """The rank says so."""
+    """The rank reports that it did not receive the interrupt."""
     driver = begin()
     driver(InterruptRequested(), *TAKEN)
     assert go_on(driver, 5.0) == []
@@ -139,7 +139,7 @@ def test_an_interrupt_that_went_nowhere_is_sent_again() -> None:
 
 @pytest.mark.parametrize("interrupted_before", [False, True])
 def test_a_time_limit_waits_for_nobody(interrupted_before: bool) -> None:  # noqa: FBT001
-    """There is no one who would ask a second time. It holds also where the user had asked before."""
+    """No user is there to interrupt a second time; this also holds if the user had interrupted before."""
     driver = Driver().ready()
     driver.submit(timeout_s=10.0)
     if interrupted_before:
@@ -150,7 +150,7 @@ def test_a_time_limit_waits_for_nobody(interrupted_before: bool) -> None:  # noq
 
 
 def test_the_running_cell_says_who_handles_it_and_what_ends_that() -> None:
-    """Else one would wait for something that has been heard."""
+    """Otherwise the user would wait without knowing that the interrupt was received."""
     driver = begin()
     driver(InterruptRequested(), TAKEN[1])
     cell = driver.machine.current
@@ -171,7 +171,7 @@ def test_the_running_cell_says_who_handles_it_and_what_ends_that() -> None:
 
 
 def test_what_is_of_another_cell_changes_nothing() -> None:
-    """It came late."""
+    """The message arrived late."""
     driver = begin()
     driver(InterruptRequested(), InterruptDelivered(0, 7), InterruptDelivered(1, 7))
     assert BOTH in go_on(driver, 1.0)

@@ -1,4 +1,4 @@
-"""Which line of a dead process's last words is quoted."""
+"""Which line of a dead process's last output is quoted."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ STACKS = {
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
 def test_a_stack_of_cpp_is_left_out(stack: tuple[str, ...]) -> None:
-    """What stands above it, and below, stays."""
+    """The lines above and below the stack remain."""
     assert drop_stack_frames(["why", *stack, "after"]) == ["why", "after"]
 
 
 @pytest.mark.parametrize("line", ["  @ 12:03 step 4", "*** loss is nan", "*** loading shard 3 ***", "  @decorator"])
 def test_what_a_user_prints_is_no_frame(line: str) -> None:
-    """Only an address after the sign makes a frame, and a line between stars is a heading only in the libraries' own words."""
+    """Only an address after the `@` makes a frame, and only the libraries' own texts between stars are headings."""
     assert drop_stack_frames([line]) == [line]
 
 
 def test_a_fatal_message_is_quoted_before_what_follows_it() -> None:
-    """It ends the process: what its library writes below it belongs to it."""
+    """A fatal message ends the process, so whatever its library writes below it belongs to it."""
     fatal = "F1122 23:44:07.924468   97 check.cc:8] Check failed: n == 3"
     assert pick_error_line(["a", fatal, "RPC: /xla"]) == "check.cc:8] Check failed: n == 3"
 
 
 def test_without_one_the_last_line_is_quoted() -> None:
-    """And nothing where nothing was said."""
+    """If there is no output, the quote is empty."""
     assert pick_error_line(["a", "E1122 23:44:07.924468   97 a.cc:8] no end", "b"]) == "b"
     assert pick_error_line([]) == ""
 
 
 def test_a_manual_ends_where_something_is_logged() -> None:
-    """XLA writes some ninety lines about its flags below the one that it could not read; what comes after them counts."""
+    """XLA writes some ninety lines about its flags below the one that it could not parse; the lines after them count."""
     said = [
         "E1 why",
         "usage: --xla_a=b",
@@ -65,7 +65,7 @@ def test_a_manual_ends_where_something_is_logged() -> None:
 
 @pytest.mark.parametrize("said", ["tok " * 20_000, "F1122 23:44:07.924468   97 check.cc:8] " + "x" * 9_999])
 def test_a_line_without_an_end_is_quoted_in_part(said: str) -> None:
-    """Its begin and its end: the way out, which comes after it, is not to drown."""
+    """The beginning and the end are quoted, so that the hint, which follows the quote, stays visible."""
     line = pick_error_line(["a", said])
     assert len(line) < 300
     assert line.endswith(said[-100:])

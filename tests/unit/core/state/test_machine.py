@@ -1,4 +1,4 @@
-"""The machine: events in, exact commands out; invariants are checked after every event."""
+"""The state machine returns exact commands for events; invariants are checked after every event."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PMAX = ["f2", "jit(g)", [0, 1], 1, 1]
 
 
 class Driver:
-    """A machine with a clock of its own; checks what must hold after every event."""
+    """A state machine with its own clock; checks the invariants after every event."""
 
     def __init__(self, ranks: int = 2, *, start_timeout_s: float = 60.0, left_on: list[int] | None = None) -> None:
         hosts = [f"host{rank}" for rank in range(ranks)]
@@ -99,7 +99,7 @@ class Driver:
 
 @pytest.fixture
 def driver() -> Iterator[Driver]:
-    """Two ranks, ready; at the end nobody may wait for a cell that nobody runs."""
+    """Two ranks, ready; after the test, stopping the cluster must end every cell."""
     driver = Driver().ready()
     yield driver
     driver(StopRequested())
@@ -109,7 +109,7 @@ def driver() -> Iterator[Driver]:
 def ended(
     rank: int, seq: int = 1, outcome: str = "ok", launches: list[list[object]] | None = None, **more: object
 ) -> CellEnded:
-    """A rank's one reply."""
+    """Return a rank's final reply to a cell."""
     events = more.pop("events", [])
     abandoned = more.pop("abandoned", 0)
     notes = more.pop("notes", [])
@@ -123,13 +123,13 @@ def error(name: str = "ValueError", at_s: float = 0.1) -> list[object]:
 
 
 def finished(commands: list[Command]) -> FinishCell:
-    """Find the one result among the commands."""
+    """Return the one result among the commands."""
     (finish,) = [c for c in commands if isinstance(c, FinishCell)]
     return finish
 
 
 def test_ready_when_every_rank_is() -> None:
-    """The start is over when the last rank is ready, and not before."""
+    """The start is complete when the last rank is ready, and not before."""
     driver = Driver()
     states = []
     for rank, commands in ((0, []), (1, [ReportReady()])):
@@ -146,7 +146,7 @@ def test_a_late_word_of_an_earlier_phase_does_not_set_a_rank_back() -> None:
 
 
 def test_cells_submitted_while_starting_run_once_ready() -> None:
-    """A cell may be typed before the ranks are there."""
+    """The user may run a cell before the ranks are ready."""
     driver = Driver()
     assert driver.submit() == []
     commands = driver(RankReady(0, GUARD), RankReady(1, GUARD))
@@ -166,7 +166,7 @@ def test_a_rank_that_fails_to_start_is_named_with_phase_and_cause() -> None:
 
 
 def test_a_rank_that_dies_while_starting_is_named_with_its_signal() -> None:
-    """A death during the start is a failed start, told with the signal's name and the last words."""
+    """A death during the start is a failed start; the error has the signal's name and the last output."""
     driver = Driver()
     (command,) = driver(RankExited(0, None, signal.SIGSEGV, ["Fatal error"]))
     assert isinstance(command, FailStart)
@@ -175,7 +175,7 @@ def test_a_rank_that_dies_while_starting_is_named_with_its_signal() -> None:
 
 
 def test_a_start_that_takes_too_long_names_the_rank_furthest_behind() -> None:
-    """The limit of a start is judged by ticks alone."""
+    """Only the clock's ticks check the time limit of a start."""
     driver = Driver(start_timeout_s=5.0)
     driver(RankReady(0, GUARD), PhaseReached(1, "connected", {}))
     assert driver(TimePassed()) == []
@@ -195,7 +195,7 @@ def test_different_software_on_the_ranks_fails_the_start() -> None:
 
 
 def test_every_seq_reaches_every_rank(driver: Driver) -> None:
-    """A rank that is not selected is told to skip, so that all count alike."""
+    """A rank that is not selected gets a skip message, so that all ranks count the same cells."""
     assert driver.submit(ranks=(1,)) == [
         SendToRank(0, SkipCell(1, 1)),
         SendToRank(1, RunCell(1, 1, "x = 1", "parity", [1])),
@@ -213,7 +213,7 @@ def test_one_cell_in_flight_and_the_next_after_it(driver: Driver) -> None:
 
 
 def test_outputs_live_and_final_come_together_in_order(driver: Driver) -> None:
-    """What was sent while the cell ran and what came with its end make one text."""
+    """Output sent while the cell ran, and output sent with its end, make one text."""
     driver.submit()
     driver(OutputProduced(0, 1, [["stdout", "a\n"]]))
     result = finished(driver(ended(0, events=[["stdout", "b\n"]]), ended(1))).result
@@ -222,7 +222,7 @@ def test_outputs_live_and_final_come_together_in_order(driver: Driver) -> None:
 
 
 def test_an_error_on_one_rank_leaves_the_cluster_clean_with_a_note_on_this_and_the_next_cell(driver: Driver) -> None:
-    """Only some ranks raised, launches equal: clean, and said twice."""
+    """Only some ranks raised, and the launches are equal: the state is clean, with a note on this cell and on the next."""
     driver.submit()
     result = finished(driver(ended(0, outcome="error", events=[error()]), ended(1))).result
     assert driver.machine.state == "clean"
@@ -236,7 +236,7 @@ def test_an_error_on_one_rank_leaves_the_cluster_clean_with_a_note_on_this_and_t
 
 
 def test_the_first_rank_to_fail_is_on_top(driver: Driver) -> None:
-    """Who failed first is judged by the ranks' own clocks since the cell began."""
+    """The order of failures follows the ranks' own clocks since the cell began."""
     driver.submit()
     done = driver(
         ended(0, outcome="error", events=[error("KeyError", 0.9)]),
@@ -248,7 +248,7 @@ def test_the_first_rank_to_fail_is_on_top(driver: Driver) -> None:
 
 
 def test_different_launches_taint_and_the_next_cell_is_refused(driver: Driver) -> None:
-    """Parity: sequences that differ make later values doubtful, so nothing more is sent."""
+    """With guard parity, different launches make later values doubtful, so no further cell is sent."""
     driver.submit()
     assert finished(driver(ended(0, launches=[PSUM]), ended(1, launches=[PMAX]))).result.state == "tainted"
     (refused,) = driver.submit(2)
@@ -258,7 +258,7 @@ def test_different_launches_taint_and_the_next_cell_is_refused(driver: Driver) -
 
 
 def test_accept_takes_a_tainted_cluster_as_it_is(driver: Driver) -> None:
-    """`accept` is the user's word that it may go on."""
+    """With `accept` the user decides that the cluster may go on."""
     driver.submit()
     driver(ended(0, launches=[PSUM]), ended(1))
     driver(Accepted())
@@ -267,7 +267,7 @@ def test_accept_takes_a_tainted_cluster_as_it_is(driver: Driver) -> None:
 
 
 def test_cells_that_waited_are_refused_when_the_cluster_is_no_longer_clean(driver: Driver) -> None:
-    """The gate is asked when a cell's turn comes, not when it was typed."""
+    """The state is checked when the cell's turn comes, not when the user submitted it."""
     driver.submit(1)
     driver.submit(2)
     commands = driver(ended(0, launches=[PSUM]), ended(1))
@@ -275,14 +275,14 @@ def test_cells_that_waited_are_refused_when_the_cluster_is_no_longer_clean(drive
 
 
 def test_guard_off_and_different_outcomes_split(driver: Driver) -> None:
-    """Without a record nobody knows whether the ranks are in step."""
+    """Without a record it is unknown whether the ranks are in step."""
     driver.submit(guard="off")
     driver(ended(0, outcome="error", events=[error()]), ended(1))
     assert driver.machine.state == "split"
 
 
 def test_an_interrupt_signals_only_ranks_that_still_run(driver: Driver) -> None:
-    """Ctrl-C goes to who has not ended."""
+    """Ctrl-C goes only to the ranks that have not ended the cell."""
     driver.submit()
     driver(ended(0))
     assert driver(InterruptRequested()) == [StopBeforeLaunch(1), SignalRanks((1,), signal.SIGINT)]
@@ -292,24 +292,24 @@ def test_an_interrupt_signals_only_ranks_that_still_run(driver: Driver) -> None:
 
 
 def test_an_interrupt_between_cells_does_nothing(driver: Driver) -> None:
-    """There is nothing to stop, and nothing becomes dirty."""
+    """There is no cell to stop, and the state stays clean."""
     assert driver(InterruptRequested()) == []
     assert driver.machine.state == "clean"
 
 
 def test_ranks_in_lockstep_are_asked_first_and_signalled_later(driver: Driver) -> None:
-    """While launches are made all ranks stop before the same one; the signal is for those that make none."""
+    """While they make launches, all ranks stop before the same one; the signal is for ranks that make none."""
     driver.submit(guard="lockstep")
     assert driver(InterruptRequested()) == [StopBeforeLaunch(1)]
     assert driver(TimePassed()) == []
     assert driver(TimePassed(), after=INTERRUPT_AGREE_S) == [SignalRanks((0, 1), signal.SIGINT)]
     assert driver(TimePassed()) == []
-    # One that came in a moment in which nobody could take it is not the last.
+    # The signal is repeated, because it may arrive when the rank cannot handle it.
     assert driver(TimePassed(), after=0.6) == [SignalRanks((0, 1), signal.SIGINT)]
 
 
 def test_what_the_ranks_say_of_the_end_is_told_once_with_the_state(driver: Driver) -> None:
-    """A note is one sentence, however many ranks have it."""
+    """A note appears once, however many ranks report it."""
     driver.submit()
     ends = [ended(rank, notes=["a callback still runs"]) for rank in (0, 1)]
     assert finished(driver(*ends)).result.notes == ("a callback still runs · clean",)
@@ -332,7 +332,7 @@ def test_what_the_ranks_say_of_the_end_is_told_once_with_the_state(driver: Drive
 def test_the_launch_before_which_ranks_stopped_is_told(
     driver: Driver, stops: tuple[int | None, ...], told: list[str]
 ) -> None:
-    """Of a mesh of some of them only those are named; where none was about to launch, that it was no launch."""
+    """For a mesh of some ranks only those are named; if no rank was about to launch, the note says so."""
     driver.submit()
     driver(InterruptRequested())
     ends = [ended(rank, outcome="interrupted", interrupted_before=stop) for rank, stop in enumerate(stops)]
@@ -349,7 +349,7 @@ def test_the_launch_before_which_ranks_stopped_is_told(
 def test_who_waited_before_a_launch_is_not_told_to_have_been_in_none(
     driver: Driver, came_to: tuple[list[int | None], ...], told: str
 ) -> None:
-    """In lockstep it had come to one that others had not come to: nothing was launched, and it stood there."""
+    """In lockstep the rank had reached a launch that the others had not reached: nothing was launched, and it waited there."""
     driver.submit()
     driver(InterruptRequested())
     ends = [replace(ended(rank, outcome="interrupted"), pending_launch=place) for rank, place in enumerate(came_to)]
@@ -358,7 +358,7 @@ def test_who_waited_before_a_launch_is_not_told_to_have_been_in_none(
 
 
 def test_an_interrupt_of_a_waiting_cell_takes_that_one_back(driver: Driver) -> None:
-    """Whose cell runs is not stopped by who still waits for his turn."""
+    """Interrupting a cell that still waits for its turn does not stop the cell that runs."""
     driver.submit(1)
     driver.submit(2)
     (refused,) = driver(InterruptRequested(2))
@@ -368,7 +368,7 @@ def test_an_interrupt_of_a_waiting_cell_takes_that_one_back(driver: Driver) -> N
 
 
 def test_an_interrupt_of_a_cell_that_has_ended_does_nothing(driver: Driver) -> None:
-    """It came too late: the next cell is somebody else's."""
+    """The interrupt came too late, and the next cell is a different one."""
     driver.submit(1)
     driver(ended(0), ended(1))
     driver.submit(2)
@@ -377,7 +377,7 @@ def test_an_interrupt_of_a_cell_that_has_ended_does_nothing(driver: Driver) -> N
 
 
 def test_a_rank_that_does_not_stop_is_killed_and_the_cluster_is_dead(driver: Driver) -> None:
-    """The ladder ends, and says what it cost."""
+    """The escalation ends, and the result says what it cost."""
     driver.submit()
     driver(InterruptRequested())
     assert driver(TimePassed()) == []
@@ -385,18 +385,18 @@ def test_a_rank_that_does_not_stop_is_killed_and_the_cluster_is_dead(driver: Dri
     commands = driver(RankExited(0, None, 9, []), RankExited(1, None, 9, []))
     assert finished(commands).result.state == "dead"
     assert {r.outcome for r in finished(commands).result} == {"killed"}
-    # Each by its own doing: none was stopped because of another.
+    # Each rank failed to stop by itself: none was stopped because of another.
     assert [r.error.evalue if r.error else "" for r in finished(commands).result] == [
         f"rank {n} {KILLED_AFTER_INTERRUPT}" for n in (0, 1)
     ]
-    # And the note below them says the same.
+    # The note below them says the same.
     first, others = finished(commands).result.notes[0].splitlines()
     assert KILLED_AFTER_INTERRUPT in first
     assert others == "  rank 1 ended in the same way. %mhjax restart --replay"
 
 
 def test_how_ranks_ended_in_a_few_words(driver: Driver) -> None:
-    """Those that the ladder killed did not end; those of a lost host are lost, and the others stopped because of it."""
+    """Killed ranks did not end after the interrupt; ranks of a lost host are lost, and the others stopped because of it."""
     driver.submit()
     driver(InterruptRequested(), TimePassed())
     assert driver(TimePassed(), after=INTERRUPT_KILL_S) == [KillRanks((0, 1))]
@@ -412,7 +412,7 @@ def test_how_ranks_ended_in_a_few_words(driver: Driver) -> None:
 
 
 def test_how_it_was_killed_stays_known(driver: Driver) -> None:
-    """Of the ranks that are stopped with it later nothing is learned: the next cell, and status, are told the same."""
+    """The later ends of the other ranks change nothing: the next cell's refusal and the status show the same cause."""
     driver.submit()
     driver(ended(1), InterruptRequested(), TimePassed())
     assert driver(TimePassed(), after=INTERRUPT_KILL_S) == [KillRanks((0,))]
@@ -429,7 +429,7 @@ def test_how_it_was_killed_stays_known(driver: Driver) -> None:
 
 
 def test_ranks_that_all_crash_are_all_named(driver: Driver) -> None:
-    """The same crash everywhere is nobody's consequence; to be killed after another is."""
+    """Ranks that crash in the same way are all named, because no crash is the consequence of another; a later kill is one."""
     driver.submit()
     result = finished(driver(RankExited(1, None, 11, []), RankExited(0, None, 11, []))).result
     assert {part.outcome for part in result} == {"died"}
@@ -438,7 +438,7 @@ def test_ranks_that_all_crash_are_all_named(driver: Driver) -> None:
 
 
 def test_a_timeout_is_an_interrupt_of_its_own_kind(driver: Driver) -> None:
-    """`--timeout` leads to the same ladder, and to CellTimeout."""
+    """`--timeout` starts the same escalation, and ends in CellTimeout."""
     driver.submit(timeout_s=2.0)
     assert driver(TimePassed()) == []
     assert driver(TimePassed(), after=2.5) == [StopBeforeLaunch(1), SignalRanks((0, 1), signal.SIGINT)]
@@ -448,7 +448,7 @@ def test_a_timeout_is_an_interrupt_of_its_own_kind(driver: Driver) -> None:
 
 
 def test_death_in_a_cell_blames_the_first_and_stops_the_rest(driver: Driver) -> None:
-    """The first to die is the cause; the others were taken down with it."""
+    """The first rank to die is the cause; the others were stopped because of it."""
     driver.submit()
     assert driver(RankExited(1, None, 9, ["loading shard 3"])) == [KillRanks((0,))]
     result = finished(driver(RankExited(0, None, 9, []))).result
@@ -460,7 +460,7 @@ def test_death_in_a_cell_blames_the_first_and_stops_the_rest(driver: Driver) -> 
 
 
 def test_two_ranks_with_one_process_id_are_told_so(driver: Driver) -> None:
-    """The note quotes JAX's reason rather than what stands below it, and the error has the cure."""
+    """The note quotes JAX's reason instead of the line below it, and the error has the hint."""
     fatal = "F1122 23:44:07.924468   97 client.h:80] It ends. absl::Status: ALREADY_EXISTS: Aborted connect attempt."
     driver.submit()
     driver(RankExited(1, None, signal.SIGABRT, [fatal, "RPC: /xla.coordination.CoordinationService/RegisterTask"]))
@@ -472,7 +472,7 @@ def test_two_ranks_with_one_process_id_are_told_so(driver: Driver) -> None:
 
 @pytest.mark.parametrize(("signum", "hinted"), [(signal.SIGABRT, True), (signal.SIGKILL, False)])
 def test_last_words_of_an_abort_find_a_hint(driver: Driver, signum: int, hinted: bool) -> None:  # noqa: FBT001
-    """Native code that aborts raises nothing: its last words are read. Of other deaths they say nothing."""
+    """Native code that aborts raises no exception, so its last output is searched for a hint; after other signals it is not."""
     driver.submit()
     driver(RankExited(1, None, signum, ["terminate called", "what(): Received data size doesn't match expected size."]))
     result = finished(driver(RankExited(0, None, 9, []))).result
@@ -481,7 +481,7 @@ def test_last_words_of_an_abort_find_a_hint(driver: Driver, signum: int, hinted:
 
 
 def test_death_between_cells_is_told_at_once(driver: Driver) -> None:
-    """Nobody waits, so somebody is told."""
+    """No cell is running that could report the death, so the user is notified."""
     told, kill = driver(RankExited(1, 3, None, []))
     assert isinstance(told, NotifyUser)
     assert "rank 1" in told.text
@@ -491,7 +491,7 @@ def test_death_between_cells_is_told_at_once(driver: Driver) -> None:
 
 
 def test_a_lost_hub_is_said_and_the_cluster_is_dead(driver: Driver) -> None:
-    """The hub is part of the cluster."""
+    """The hub is part of the cluster, so the user is notified."""
     (told,) = driver(HubExited(None, 9))
     assert isinstance(told, NotifyUser)
     assert "hub" in told.text
@@ -499,7 +499,7 @@ def test_a_lost_hub_is_said_and_the_cluster_is_dead(driver: Driver) -> None:
 
 
 def test_a_hub_lost_in_a_cell_is_judged_when_the_cell_ends(driver: Driver) -> None:
-    """The ranks do not need the hub to finish."""
+    """The ranks can finish the cell without the hub."""
     driver.submit()
     assert len(driver(HubExited(None, 9))) == 1
     result = finished(driver(ended(0), ended(1))).result
@@ -507,7 +507,7 @@ def test_a_hub_lost_in_a_cell_is_judged_when_the_cell_ends(driver: Driver) -> No
 
 
 def test_a_lost_host_ends_the_cell(driver: Driver) -> None:
-    """Without a supervisor nobody would tell of the ranks' ends."""
+    """Without a supervisor the ends of its ranks would not be reported."""
     driver.submit()
     result = finished(driver(HostExited(0, "the supervisor ended"))).result
     assert {r.outcome for r in result} == {"died"}
@@ -515,7 +515,7 @@ def test_a_lost_host_ends_the_cell(driver: Driver) -> None:
 
 
 def test_a_host_that_is_lost_between_cells_stays_the_reason(driver: Driver) -> None:
-    """The ranks of the others are ended for it; their end is no news, and no cause."""
+    """The ranks of other hosts are ended because of it, so their end is neither reported nor a cause."""
     driver.machine.registry.entries[1].supervisor = 1
     driver(HostExited(1, "host1 (beta) is lost: it has not answered for 21 s"))
     assert driver(RankExited(0, None, 9, [])) == [KillRanks(())]
@@ -523,14 +523,14 @@ def test_a_host_that_is_lost_between_cells_stays_the_reason(driver: Driver) -> N
 
 
 def test_a_lost_host_while_starting_fails_the_start() -> None:
-    """A supervisor that cannot import is told with its own words."""
+    """If a supervisor cannot start, the error quotes its output."""
     (command,) = Driver()(HostExited(0, "ended with exit code 1"))
     assert isinstance(command, FailStart)
     assert isinstance(command.error, LaunchError)
 
 
 def test_late_output_goes_to_the_cell_that_made_it(driver: Driver) -> None:
-    """A thread may speak after its cell ended, also while another runs."""
+    """A thread may print after its cell has ended, also while another cell runs."""
     driver.submit(1)
     driver(ended(0), ended(1))
     driver.submit(2)
@@ -541,7 +541,7 @@ def test_late_output_goes_to_the_cell_that_made_it(driver: Driver) -> None:
 
 
 def test_an_update_of_an_older_cells_display_changes_that_cell(driver: Driver) -> None:
-    """Display ids reach across cells."""
+    """Display ids are valid across cells."""
     driver.submit(1)
     driver(ended(0, events=[["display", {"text/plain": "1"}, {}, "bar"]]), ended(1))
     driver.submit(2)
@@ -552,7 +552,7 @@ def test_an_update_of_an_older_cells_display_changes_that_cell(driver: Driver) -
 
 
 def test_a_refused_cell_is_told_as_out_of_order(driver: Driver) -> None:
-    """A rank that counts differently must not run."""
+    """A rank that counts cells differently must not run them."""
     driver.submit()
     driver(ended(0))
     result = finished(driver(CellRefused(1, 1, "expected 2"))).result
@@ -568,7 +568,7 @@ def test_a_reply_of_another_cell_is_ignored(driver: Driver) -> None:
 
 
 def test_stop_answers_everyone_who_waits() -> None:
-    """Nobody waits for ever."""
+    """No caller waits forever."""
     driver = Driver().ready()
     driver.submit(1)
     driver.submit(2)
@@ -583,7 +583,7 @@ def test_stop_answers_everyone_who_waits() -> None:
 
 
 def test_a_replayed_cell_has_its_old_number(driver: Driver) -> None:
-    """What is left out before it is skipped on every rank, so that each is sent every number; then the count goes on."""
+    """Skipped cells are sent to every rank as skips, so that each rank receives every number; then the count goes on."""
     run = RunCell(1, 3, "x = 1", "parity", None)
     skips = [SendToRank(rank, SkipCell(1, seq)) for seq in (1, 2) for rank in (0, 1)]
     assert driver.submit(1, replayed_seq=3) == [*skips, SendToRank(0, run), SendToRank(1, run)]
@@ -600,7 +600,7 @@ def test_a_replayed_cell_has_its_old_number(driver: Driver) -> None:
 
 
 def test_the_record_of_a_cell_is_what_was_judged(driver: Driver) -> None:
-    """State and launches come from the judgement: one whose launches differ is recorded as tainted."""
+    """State and launches in the record come from the judgement: a cell whose launches differ is recorded as tainted."""
     driver.submit(1)
     (finished,) = driver(ended(0, launches=[PSUM]), ended(1, launches=[PMAX]))
     assert isinstance(finished, FinishCell)
@@ -611,7 +611,7 @@ def test_the_record_of_a_cell_is_what_was_judged(driver: Driver) -> None:
 
 
 def test_the_way_out_says_what_a_replay_costs(driver: Driver) -> None:
-    """In the note of a tainted cell, at the gate, and when a rank dies: only cells that would run again count."""
+    """The note, the refusal and the notification count only cells that would run again."""
     driver.submit(1)
     driver(ended(0), ended(1))
     driver.submit(2)
@@ -628,7 +628,7 @@ def test_the_way_out_says_what_a_replay_costs(driver: Driver) -> None:
 
 
 def test_a_cell_that_ended_while_it_was_being_stopped_is_not_told_as_ok(driver: Driver) -> None:
-    """The stop button came in its last step: Run All must not go on as if nobody had pressed it."""
+    """The user interrupted the cell's last step, so Run All must not go on."""
     driver.submit()
     driver(InterruptRequested())
     result = finished(driver(ended(0), ended(1))).result
@@ -647,7 +647,7 @@ def test_a_cell_that_ended_while_it_was_being_stopped_is_not_told_as_ok(driver: 
     ids=["hub", "host", "rank"],
 )
 def test_what_was_left_and_has_lost_a_part_is_taken_over_dead(lost: Event, told: str) -> None:
-    """A replay brings back what it held; who waits for a cell is told, and so is a rank that comes only then."""
+    """A replay restores what the cluster had; waiting cells are refused, and ranks that connect afterwards are killed."""
     driver = Driver(left_on=[1, 2])
     driver.submit()
     commands = driver(lost)
@@ -657,12 +657,12 @@ def test_what_was_left_and_has_lost_a_part_is_taken_over_dead(lost: Event, told:
     assert told in driver.machine.reason
     assert driver.answered == [1]
     late = driver(RankSpawned(1, 101), RankReady(1, GUARD))
-    # The hub alone is no reason to end a rank at once.
+    # The loss of the hub alone is no reason to end a rank immediately.
     assert late == ([] if isinstance(lost, HubExited) else [KillRanks((1,))] * 2)
 
 
 def test_the_death_of_the_hub_in_a_cell_is_told_at_once_and_ends_nothing(driver: Driver) -> None:
-    """The ranks need no hub to end the cell; the cluster is dead after it."""
+    """The ranks do not need the hub to end the cell; afterwards the cluster is dead."""
     driver.submit()
     (told,) = driver(HubExited(None, 9, []))
     assert isinstance(told, NotifyUser)
@@ -672,7 +672,7 @@ def test_the_death_of_the_hub_in_a_cell_is_told_at_once_and_ends_nothing(driver:
 
 
 def test_the_end_of_a_rank_counts_once(driver: Driver) -> None:
-    """It was seen from here while its supervisor was halted, and that one reports it when it goes on."""
+    """This process may notice the end while the supervisor is halted; the supervisor reports it again when it resumes."""
     driver.submit()
     driver(RankExited(1, None, 11, []))
     result = finished(driver(RankExited(0, None, 9, []))).result
@@ -682,7 +682,7 @@ def test_the_end_of_a_rank_counts_once(driver: Driver) -> None:
 
 
 def test_ranks_that_live_on_are_not_called_stopped() -> None:
-    """This notebook has let go of them; those of a cluster that was stopped are."""
+    """If this notebook has detached from them they are alive; ranks of a cluster that was stopped are stopped."""
     for gone, state in (("let go", "alive"), ("", "stopped")):
         driver = Driver().ready()
         driver(StopRequested(gone))
@@ -691,7 +691,7 @@ def test_ranks_that_live_on_are_not_called_stopped() -> None:
 
 
 def test_how_a_rank_was_lost_stays_after_the_stop() -> None:
-    """That of the others is not known better than that they were to end."""
+    """The host's ranks stay lost; of the other ranks only the stop is known."""
     driver = Driver(left_on=[1, 2])
     driver(HostExited(2, "host1 is gone"))
     driver(StopRequested())

@@ -1,4 +1,4 @@
-"""A start whose hosts a scheduler has yet to give."""
+"""A start whose hosts a scheduler has not assigned yet, and the limits of host heartbeats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mhnb.core.state.rank_registry import RankRegistry
 
 
 def test_the_queue_does_not_count_as_the_start() -> None:
-    """While a scheduler has not given the hosts, no limit runs; from then on it does, and a report ends the waiting."""
+    """The start limit begins only when the scheduler has assigned the hosts, and a host's first report ends the queueing."""
     machine = ClusterStateMachine(RankRegistry(["host0"], ["log"]), generation=1, now=0.0, start_timeout_s=10.0)
     assert machine.handle(HostsQueued("job 1 waits"), 500.0) == []
     assert machine.handle(TimePassed(), 509.0) == []
@@ -22,7 +22,7 @@ def test_the_queue_does_not_count_as_the_start() -> None:
 
 
 def test_a_host_that_was_told_to_kill_is_waited_for_shortly() -> None:
-    """Until its next sign of life, whatever it may be silent for otherwise."""
+    """The short limit lasts until the host's next heartbeat, whatever longer silence it was allowed."""
     pulse = HeartbeatMonitor(20.0)
     pulse.record(0, 0.0, extra_s=60.0)
     pulse.record(1, 9.0)
@@ -33,7 +33,7 @@ def test_a_host_that_was_told_to_kill_is_waited_for_shortly() -> None:
 
 
 def test_a_host_that_imports_may_be_silent_for_longer() -> None:
-    """Until its next sign of life; then the limit is that of the others."""
+    """The longer limit lasts until its next heartbeat; then the normal limit applies."""
     pulse = HeartbeatMonitor(20.0)
     pulse.record(0, 0.0, extra_s=60.0)
     assert pulse.find_lost(79.0) == {}

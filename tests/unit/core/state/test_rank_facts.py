@@ -1,4 +1,4 @@
-"""What a rank finds out of itself after its start."""
+"""Facts that a rank reports after its start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.core.state.test_machine import Driver, ended
 
 
 def test_devices_that_a_cell_brought_up_are_known_at_its_end() -> None:
-    """A cell that initialises JAX itself reports the rank's devices with its one reply; later cells change nothing."""
+    """A cell that initialises JAX itself reports the rank's devices with its final reply; later cells change nothing."""
     driver = Driver().ready()
     assert [info.devices for info in describe_ranks(driver.machine)] == [(), ()]
     driver.submit()

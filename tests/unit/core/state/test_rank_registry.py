@@ -1,4 +1,4 @@
-"""What a start that does not come to its end says of the ranks."""
+"""What the error of a start that does not complete says of the ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def roster() -> RankRegistry:
 
 
 def test_the_halted_rank_is_named_and_no_other(roster: RankRegistry) -> None:
-    """The others are in the same phase because they wait for it."""
+    """The other ranks are in the same phase because they wait for the halted one."""
     roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     error = roster.timeout_error(8.0)
     assert str(error).splitlines()[0] == (
@@ -29,7 +29,7 @@ def test_the_halted_rank_is_named_and_no_other(roster: RankRegistry) -> None:
 
 
 def test_the_halted_hub_is_named_and_no_rank(roster: RankRegistry) -> None:
-    """The ranks that register with it come no further; which of them is halted itself comes first."""
+    """Ranks that register with the hub cannot go on; a rank that is halted itself is named first."""
     roster.record_host(HostUp(0, 99, "a", 77))
     roster.record_heartbeat(Heartbeat(0, is_hub_halted=True))
     error = roster.timeout_error(8.0)
@@ -43,7 +43,7 @@ def test_the_halted_hub_is_named_and_no_rank(roster: RankRegistry) -> None:
 
 
 def test_each_of_several_halted_ranks_has_its_own_phase(roster: RankRegistry) -> None:
-    """They may have been halted at different moments."""
+    """The ranks may have been halted at different moments."""
     roster.update(PhaseReached(2, "devices", {}))
     roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     roster.record_heartbeat(Heartbeat(1, halted_ranks=[2]))
@@ -61,12 +61,12 @@ def test_each_of_several_halted_ranks_has_its_own_phase(roster: RankRegistry) ->
     ],
 )
 def test_a_hub_is_quoted_where_it_has_said_why(roster: RankRegistry, exited: HubExited, told: str) -> None:
-    """One that was killed has not."""
+    """A hub that was killed has given no reason."""
     assert roster.describe_service_loss(exited) == f"the hub (ipyparallel's controller) {told}"
 
 
 def test_a_rank_that_goes_on_is_not_halted_any_more(roster: RankRegistry) -> None:
-    """A beat says how the ranks of its own host are now, and nothing of another's."""
+    """A heartbeat reports the current state of its own host's ranks only."""
     roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     roster.record_heartbeat(Heartbeat(1, halted_ranks=[]))
     assert "stands still" in str(roster.timeout_error(8.0))
@@ -75,7 +75,7 @@ def test_a_rank_that_goes_on_is_not_halted_any_more(roster: RankRegistry) -> Non
 
 
 def test_a_takeover_ends_nothing_and_says_how_the_halted_rank_goes_on(roster: RankRegistry) -> None:
-    """The cluster is another notebook's that is gone: it is left as it is."""
+    """The cluster belongs to another notebook that has ended, so it stays unchanged."""
     roster.mark_takeover("kept.7")
     roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     text = str(roster.timeout_error(20.0))
@@ -89,7 +89,7 @@ def test_a_takeover_ends_nothing_and_says_how_the_halted_rank_goes_on(roster: Ra
 
 
 def test_who_gave_up_waiting_names_the_halted_rank(roster: RankRegistry) -> None:
-    """JAX's own limit may come first: then a rank fails that only waited."""
+    """JAX's own limit may end first, and then a rank fails that only waited."""
     roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     text = str(roster.start_error(StartFailed(0, "jax", "RuntimeError", "Barrier timed out", "")))
     assert "rank 0" in text.splitlines()[0]
@@ -100,6 +100,6 @@ def test_who_gave_up_waiting_names_the_halted_rank(roster: RankRegistry) -> None
 
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_what_a_rank_weighs_is_kept_only_where_it_is_asked_again(roster: RankRegistry, *, goes_on: bool) -> None:
-    """Else it would be shown long after."""
+    """Otherwise an old value would be shown long afterwards."""
     roster.record_heartbeat(Heartbeat(0, {"1": 4096}), is_repeated=goes_on)
     assert roster.entries[1].nbytes == (4096 if goes_on else None)

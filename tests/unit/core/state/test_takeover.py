@@ -1,4 +1,4 @@
-"""What is made of the last cell of ranks that were left, where it ended after its notebook."""
+"""The last cell of ranks that a notebook takes over, if that cell ended after the previous notebook."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from mhnb.core.state.machine import assess_takeover
 
 
 def stands(rank: int, seq: int, source: str, outcome: str = "ok", guard: str = "lockstep") -> dict[str, Any]:
-    """Give what a rank says that has ended this cell last."""
+    """Return the report of a rank whose last ended cell is this one."""
     last = {"rank": rank, "seq": seq, "outcome": outcome, "events": [], "launches": [], "abandoned": 0, "wall_s": 0.5}
     return {"seq": seq + 1, "last": last, "cell": [source, guard, None]}
 
 
 def test_what_the_journal_has_is_not_noted_again() -> None:
-    """Its word counts: it was there when the cell ended."""
+    """The journal's record takes precedence, because it was written when the cell ended."""
     taken = assess_takeover([stands(0, 2, "x"), stands(1, 2, "x")], [CellRecord(1, 2, "x", state="tainted")], 1)
     assert (taken.state, taken.unseen_cell, taken.commands(1)) == ("tainted", None, [])
 
 
 def test_ranks_that_differ_without_a_record_are_split() -> None:
-    """With the guard off as where a notebook watches."""
+    """With the guard off the state is split, as in a cell with a notebook attached."""
     standing = [stands(0, 1, "f()", guard="off"), stands(1, 1, "f()", "error", guard="off")]
     assert assess_takeover(standing, [], 1).state == "split"
 
 
 def test_a_cell_that_reached_some_ranks_taints_and_is_noted() -> None:
-    """The others count on, and a replay lists it as left out."""
+    """The other ranks skip the cell's number, and a replay lists the cell as left out."""
     taken = assess_takeover([stands(0, 2, "y = 1"), stands(1, 1, "x = 1")], [CellRecord(1, 1, "x = 1")], 1)
     keep, tell, skip = taken.commands(1)
     assert isinstance(keep, WriteRecord)
@@ -70,7 +70,7 @@ _AGAIN = [*_FIRST, StartRecord(2, "2", after=1)]
 def test_a_replay_that_was_broken_off_has_given_up_nothing(
     records: Sequence[Record], seq: int, source: str, comes_back: tuple[int, ...]
 ) -> None:
-    """Its own cells are no new ones: the next replay still begins from what it began from."""
+    """Cells of an unfinished replay are not new ones: the next replay still starts from the same cells."""
     unseen = assess_takeover([stands(0, seq, source), stands(1, seq, source)], records, 2).unseen_cell
     assert unseen is not None
     assert plan_replay([*records, unseen], 2).cells == comes_back

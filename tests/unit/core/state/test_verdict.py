@@ -1,4 +1,4 @@
-"""Cells of which there is nothing to judge are judged at a glance, and that glance sees what the long look would."""
+"""Uneventful cells take a short path to their state, which agrees with the full judgement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _ended(ranks: int = 2) -> Cell:
 def test_the_glance_sees_what_the_long_look_sees(
     ranks: int, *, recorded: bool, freed_in: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was printed, whether or not there is a record, and whatever was freed before."""
+    """The results agree with and without a record, whatever was printed, and after connections were closed."""
     cell = _ended(ranks)
     assert cell.is_uneventful()
     glance = judge_cell(cell, (), recorded=recorded, disconnected_in=freed_in)
@@ -34,7 +34,7 @@ def test_the_glance_sees_what_the_long_look_sees(
 
 
 def test_ranks_that_are_gone_are_looked_at() -> None:
-    """A rank may end while the others end the cell."""
+    """A rank may end while the other ranks end the cell."""
     assert judge_cell(_ended(), (1,), recorded=True, disconnected_in=0)[0] == "dead"
 
 
@@ -50,14 +50,14 @@ def test_ranks_that_are_gone_are_looked_at() -> None:
     ],
 )
 def test_anything_that_happened_on_one_rank_is_an_event(name: str, value: object) -> None:
-    """Also on the last of them."""
+    """An event on the last rank counts too."""
     cell = _ended()
     setattr(cell.parts[1], name, value)
     assert not cell.is_uneventful()
 
 
 def test_a_cell_that_was_being_stopped_is_looked_at() -> None:
-    """Ranks may have been freed from a collective on the way."""
+    """Ranks may have been disconnected from a collective during the stop."""
     cell = _ended()
     cell.escalation = InterruptEscalation.begin(4, 0.0, can_agree=True, can_disconnect=True)
     assert not cell.is_uneventful()
