@@ -1,4 +1,4 @@
-"""How a text differs from the majority's."""
+"""How a rank's text differs from the majority's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINES = st.lists(
 
 @given(LINES, LINES)
 def test_a_difference_loses_nothing(here: list[tuple[str, str]], there: list[tuple[str, str]]) -> None:
-    """From the rows and the majority's lines the odd one's can be written again; each changed line tells both sides."""
+    """The rows and the majority's lines restore the other text, and each changed line has both sides."""
     rows = compare_lines(here, there)
     assert apply_rows(rows, there) == here
     turned = [row.there for row in rows if row.kind in ("changed", "missing")]
@@ -35,13 +35,13 @@ def test_a_number_is_one_word() -> None:
 
 
 def test_lines_that_have_little_in_common_are_not_paired() -> None:
-    """One is new, the other missing."""
+    """One line is added, the other is missing."""
     rows = compare_lines([("stdout", "checkpoint written")], [("stdout", "loss 0.3")])
     assert [row.kind for row in rows] == ["missing", "added"]
 
 
 def test_equal_lines_are_counted() -> None:
-    """A long text that differs in one line is told in three rows."""
+    """A long text that differs in one line takes three rows."""
     there = [("stdout", f"step {n}") for n in range(100_000)]
     here = [*there[:500], ("stdout", "step 500 was late"), *there[501:]]
     assert [(row.kind, row.count) for row in compare_lines(here, there)] == [
@@ -52,13 +52,13 @@ def test_equal_lines_are_counted() -> None:
 
 
 def test_texts_without_anything_in_common_cost_little() -> None:
-    """They are paired by their place instead of being searched."""
+    """Such texts are paired by position instead of being searched."""
     here, there = ([("stdout", f"{word} {n}") for n in range(3000)] for word in ("left", "right"))
     assert {row.kind for row in compare_lines(list(here), list(there))} <= {"missing", "added", "changed"}
 
 
 def test_a_very_long_line_that_differs_in_one_word_says_which() -> None:
-    """However many words stand before and after it."""
+    """The number of words before and after it does not matter."""
     words = [f"w{at}" for at in range(5000)]
     there = " ".join(words)
     here = there.replace("w2500", "other")

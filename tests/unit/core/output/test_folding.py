@@ -1,4 +1,4 @@
-"""What ranks said, folded: who shares a block, and that nothing is lost."""
+"""Grouping of the ranks' outputs: which ranks share a block, and that no value is lost."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from mhnb.types import Output
 
 
 def out(text: str, name: str = "stdout") -> Output:
-    """A stream."""
+    """Return a stream output."""
     return {"output_type": "stream", "name": name, "text": text}
 
 
 def figure(data: str) -> Output:
-    """A picture."""
+    """Return a picture output."""
     return {"output_type": "display_data", "data": {"image/png": data, "text/plain": "<Figure>"}, "metadata": {}}
 
 
 def fold(*texts: str) -> tuple[OutputGroup, ...]:
-    """Fold one text a rank."""
+    """Group one text per rank."""
     return group_outputs([((rank,), [out(text)]) for rank, text in enumerate(texts)])
 
 
 def shown(block: OutputGroup) -> list[str]:
-    """The texts of a block as shown."""
+    """Return the texts of a block as displayed."""
     return [part.template.display_text() for part in block.parts if isinstance(part, TextPart)]
 
 
@@ -67,14 +67,14 @@ TEXTS = st.lists(WORDS, max_size=12).map("".join)
 
 @given(TEXTS)
 def test_a_text_is_its_skeleton_and_its_numbers(text: str) -> None:
-    """Put together again they are the text, whatever is in it."""
+    """Skeleton and numbers, joined again, are the text, whatever it contains."""
     skeleton, numbers = split_numbers(text)
     assert "".join(a + b for a, b in zip(skeleton, [*numbers, ""], strict=True)) == text
 
 
 @given(st.lists(st.lists(TEXTS, max_size=2), min_size=1, max_size=6))
 def test_no_value_is_ever_hidden(texts: list[list[str]]) -> None:
-    """From the folded form every rank's outputs can be written again, and every rank is in exactly one block."""
+    """The grouped form restores every rank's outputs, and every rank is in exactly one block."""
     said = [
         ((rank,), [out(text, name) for text, name in zip(own, ("stdout", "stderr"), strict=False)])
         for rank, own in enumerate(texts)
@@ -88,7 +88,7 @@ def test_no_value_is_ever_hidden(texts: list[list[str]]) -> None:
 
 @given(st.lists(st.sampled_from([0.25, 0.5, 7.0]), min_size=2, max_size=8), st.booleans())
 def test_texts_that_differ_in_numbers_never_lose_one(losses: list[float], named: bool) -> None:  # noqa: FBT001
-    """The kind of text that training prints, with the rank's own number in it and without."""
+    """The texts are of the kind that training prints, with and without the rank's own number."""
     texts = [f"{f'rank {rank} ' if named else ''}loss {loss} of {len(losses)}\n" for rank, loss in enumerate(losses)]
     blocks = fold(*texts)
     assert [block.outputs_of(r)[0]["text"] for r in range(len(losses)) for block in blocks if r in block.ranks] == texts
@@ -99,7 +99,7 @@ NUMBERS = st.sampled_from(["0", "1", "2", "7", " 7", "  12", "-3", " -3", "0.25"
 
 @given(st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=2, max_size=12))
 def test_one_skeleton_with_any_numbers_loses_nothing(numbers: list[list[str]]) -> None:
-    """Padding, signs, bars and all: each rank's text comes back as it was, whoever shares a block with whom."""
+    """Each rank's text is restored exactly, with padding, signs and bars, whichever ranks share a block."""
     texts = [f"a:{first} b{second}%{third}\nend" for first, second, third in numbers]
     blocks = fold(*texts)
     back = {rank: block.outputs_of(rank)[0]["text"] for block in blocks for rank in block.ranks}
@@ -107,7 +107,7 @@ def test_one_skeleton_with_any_numbers_loses_nothing(numbers: list[list[str]]) -
 
 
 def test_a_ranks_own_number_folds() -> None:
-    """One block, literal text around it."""
+    """The ranks share one block, with the literal text around the number."""
     (block,) = fold(*[f"process {rank} of 4: local devices {rank}:0 {rank}:1\n" for rank in range(4)])
     assert shown(block) == ["process ‹rank› of 4: local devices ‹rank›:0 ‹rank›:1\n"]
     assert not block.has_differences
@@ -116,14 +116,14 @@ def test_a_ranks_own_number_folds() -> None:
 
 @pytest.mark.parametrize("form", ["Array([{0}., {0}., {0}.])", "Array({0}., dtype=float32)", "x [{0}. {0}. 7.]"])
 def test_a_ranks_own_number_folds_wherever_it_stands_in_an_array(form: str) -> None:
-    """The dot of a float stays behind it, at the end of a list as between its items."""
+    """The dot of a float stays behind the number, at the end of a list as between its items."""
     (block,) = fold(*[form.format(rank) for rank in range(4)])
     assert shown(block) == [form.format("‹rank›")]
     assert not block.has_differences
 
 
 def test_an_integer_among_floats_is_odd_where_each_is_the_ranks_own_number() -> None:
-    """The dot tells of another dtype."""
+    """The dot indicates another dtype."""
     blocks = fold("x [0.]", "x [1.]", "x [2]", "x [3.]")
     assert [block.ranks for block in blocks] == [(0, 1, 3), (2,)]
 
@@ -137,13 +137,13 @@ def test_a_whole_float_is_a_number_as_its_fractions_are() -> None:
 
 
 def test_an_own_number_in_a_column_folds() -> None:
-    """Padding to one width is no difference."""
+    """Padding to a common width is not a difference."""
     (block,) = fold(*[f"rank {rank:2d} ready" for rank in range(12)])
     assert shown(block) == ["rank ‹rank› ready"]
 
 
 def test_the_odd_one_stands_beside_the_majority() -> None:
-    """Also where the line has the rank's own number."""
+    """This also holds if the line contains the rank's own number."""
     blocks = fold(*[f"rank {rank}: loss {0.7 if rank == 2 else 0.3}" for rank in range(4)])
     assert [block.ranks for block in blocks] == [(0, 1, 3), (2,)]
     majority = find_majority(blocks)
@@ -152,13 +152,13 @@ def test_the_odd_one_stands_beside_the_majority() -> None:
 
 
 def test_a_rank_that_writes_another_number_than_its_own_is_odd() -> None:
-    """Three write their own, one does not."""
+    """Three ranks print their own number, one does not."""
     blocks = fold("process 0", "process 1", "process 9", "process 3")
     assert [block.ranks for block in blocks] == [(0, 1, 3), (2,)]
 
 
 def test_numbers_of_no_majority_are_a_template() -> None:
-    """Every rank has a loss of its own: one block with all values."""
+    """Every rank has a different loss, so one block shows all values."""
     (block,) = fold("loss 0.1 of 4", "loss 0.2 of 4", "loss nan of 4", "loss 10 of 4")
     (part,) = block.parts
     assert isinstance(part, TextPart)
@@ -168,7 +168,7 @@ def test_numbers_of_no_majority_are_a_template() -> None:
 
 
 def test_many_odd_ones_share_a_block() -> None:
-    """A majority of 40, and 24 with numbers of their own."""
+    """There is a majority of 40 ranks, and 24 ranks with different numbers."""
     blocks = fold(*["loss 1" for _ in range(40)], *[f"loss {rank}.5" for rank in range(24)])
     assert [len(block.ranks) for block in blocks] == [40, 24]
 
@@ -185,7 +185,7 @@ def test_colours_are_no_numbers() -> None:
 
 
 def test_equal_pictures_are_kept_once() -> None:
-    """Texts differ in a number, the figure is the same."""
+    """The texts differ in a number, and the figure is the same."""
     (block,) = group_outputs([((rank,), [out(f"loss {rank}.5"), figure("AAAA")]) for rank in range(3)])
     picture = block.parts[1]
     assert isinstance(picture, RichPart)
@@ -193,7 +193,7 @@ def test_equal_pictures_are_kept_once() -> None:
 
 
 def test_different_pictures_of_one_text_stand_in_one_block() -> None:
-    """Each with its ranks."""
+    """Each picture is shown with its ranks."""
     (block,) = group_outputs([((rank,), [out("plot\n"), figure(f"AAA{rank % 2}")]) for rank in range(4)])
     picture = block.parts[1]
     assert isinstance(picture, RichPart)
@@ -202,7 +202,7 @@ def test_different_pictures_of_one_text_stand_in_one_block() -> None:
 
 
 def test_bare_numbers_of_few_ranks_stand_side_by_side() -> None:
-    """A template without a word in it says less than the numbers; of many ranks it is a table all the same."""
+    """A template without words says less than the numbers; for many ranks it is used nevertheless."""
     assert [shown(block) for block in fold("10", "11", "12")] == [["10"], ["11"], ["12"]]
     assert [shown(block) for block in fold("0", "1")] == [["0"], ["1"]]
     assert len(fold(*[str(rank * 2) for rank in range(20)])) == 1
@@ -213,7 +213,7 @@ UNITS = st.sampled_from(["0 ns", "940 µs", "1.01 ms", "1ms", "2 s", "1min 2s", 
 
 @given(st.lists(st.lists(UNITS, min_size=2, max_size=2), min_size=2, max_size=8))
 def test_durations_of_any_units_lose_nothing(durations: list[list[str]]) -> None:
-    """Each rank's text comes back with its own unit, whoever shares a block with whom."""
+    """Each rank's text is restored with its own unit, whichever ranks share a block."""
     texts = [f"CPU times: user {first}, total: {second}\n" for first, second in durations]
     back = {rank: block.outputs_of(rank)[0]["text"] for block in fold(*texts) for rank in block.ranks}
     assert [back[rank] for rank in range(len(texts))] == texts
@@ -232,14 +232,14 @@ TIMED = [
 
 @pytest.mark.parametrize("texts", TIMED, ids=["wall", "long", "timeit"])
 def test_a_duration_in_another_unit_is_a_number_that_differs(texts: list[str]) -> None:
-    """Nobody is set apart by it: one block, each rank's duration in it."""
+    """Another unit separates no rank: one block shows each rank's duration."""
     (block,) = fold(*texts)
     assert block.ranks == (0, 1, 2)
     assert block.has_differences
 
 
 def test_a_unit_is_told_with_its_number_only_where_ranks_have_different_ones() -> None:
-    """What all of them wrote stays in the line."""
+    """A unit that all ranks print stays in the line's text."""
     (block,) = fold("user 2 ms, wall 940 µs", "user 3 ms, wall 1.01 ms", "user 4 ms, wall 2 s")
     (part,) = block.parts
     assert isinstance(part, TextPart)
@@ -249,7 +249,7 @@ def test_a_unit_is_told_with_its_number_only_where_ranks_have_different_ones() -
 
 
 def test_a_ranks_own_number_folds_before_a_unit() -> None:
-    """As `sleep(jax.process_index())` tells it."""
+    """A cell with `sleep(jax.process_index())` prints such lines."""
     (block,) = fold(*[f"slept {rank} s" for rank in range(4)])
     assert shown(block) == ["slept ‹rank› s"]
 
@@ -279,7 +279,7 @@ PADDED = st.sampled_from(["0.1", "0.1 ", "0.1  ", "-2.", " 10", "10 ", "1 s ", "
 
 @given(st.lists(st.lists(PADDED, min_size=2, max_size=2), min_size=2, max_size=8))
 def test_padding_loses_nothing(numbers: list[list[str]]) -> None:
-    """Each rank's text comes back with its own blanks, whoever shares a block with whom."""
+    """Each rank's text is restored with its own blanks, whichever ranks share a block."""
     texts = [f"Array([{first}, {second}], dtype=float32)  {first} rows" for first, second in numbers]
     back = {rank: block.outputs_of(rank)[0]["text"] for block in fold(*texts) for rank in block.ranks}
     assert [back[rank] for rank in range(len(texts))] == texts
@@ -295,13 +295,13 @@ def test_padding_loses_nothing(numbers: list[list[str]]) -> None:
     ids=["list", "matrix", "column"],
 )
 def test_padding_for_wider_numbers_sets_no_rank_apart(texts: list[str]) -> None:
-    """NumPy makes columns of what it writes: other numbers, other blanks behind them."""
+    """NumPy aligns what it prints in columns, so different numbers have different blanks behind them."""
     (block,) = fold(*texts)
     assert block.ranks == (0, 1, 2)
 
 
 def test_a_number_that_is_only_padded_for_another_is_not_told_as_differing() -> None:
-    """All wrote the same; where nothing else differs the blanks are the difference."""
+    """All ranks print the same number; if nothing else differs, the blanks are the difference."""
     (block,) = fold("x [0.1 2. ]", "x [0.123 2.   ]")
     (part,) = block.parts
     assert isinstance(part, TextPart)
@@ -317,7 +317,7 @@ def test_blanks_that_pad_no_number_set_a_rank_apart(one: str, other: str) -> Non
 
 
 def test_one_that_took_another_time_than_all_others_is_odd() -> None:
-    """The unit counts where the numbers are the same."""
+    """The unit counts if the numbers are the same."""
     assert [block.ranks for block in fold(*["limit 1 s"] * 3, "limit 1 ms")] == [(0, 1, 2), (3,)]
 
 
@@ -331,19 +331,19 @@ def test_one_that_took_another_time_than_all_others_is_odd() -> None:
     ],
 )
 def test_a_bar_is_what_stands_behind_a_percentage(text: str, numbers: list[str]) -> None:
-    """Numbers between pipes are a table's: they are told like any other."""
+    """Numbers between pipes belong to a table, and are treated like any other number."""
     assert split_numbers(text)[1] == numbers
 
 
 @pytest.mark.parametrize("text", ["123e4567-e89b-12d3", "1e23a567", "0x7f5537d4e188", "deadbeef4e999x"])
 def test_no_piece_of_an_id_is_an_infinity(text: str) -> None:
-    """Else a rank would be said to have lost a number that never was one."""
+    """Otherwise part of an id would be read as an infinite number."""
     assert all(math.isfinite(number) for value in split_numbers(text)[1] if (number := parse_number(value)) is not None)
 
 
 @pytest.mark.parametrize("text", ["1e-3", "-1.5e-07", "2E+10", "1e5"])
 def test_an_exponent_is_part_of_its_number(text: str) -> None:
-    """Also before the j of an imaginary one, and at the end of a list."""
+    """This also holds before the j of an imaginary number, and at the end of a list."""
     assert split_numbers(f"x {text}j")[1] == [f" {text}"]
     assert split_numbers(f"[{text}]")[1] == [text]
 
@@ -351,7 +351,7 @@ def test_an_exponent_is_part_of_its_number(text: str) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", [" ", "1,000", "1,", " -", "1. ", "1min ", "%|", "%| ", "1e", "9", "\x1b["])
 def test_a_long_run_of_anything_is_looked_at_once(piece: str) -> None:
-    """A rank prints what it likes: a search that begins anew at each blank of a run takes the square of its length, hours here."""
+    """A search that restarts at each blank of a run takes quadratic time, which would be hours here."""
     text = f"x{piece * 200_000}y 1 loops"
     skeleton, numbers = split_numbers(text)
     assert "".join(part for pair in zip(skeleton, [*numbers, ""], strict=True) for part in pair) == text

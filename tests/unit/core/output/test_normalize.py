@@ -1,4 +1,4 @@
-"""What of an output counts when ranks are compared, and what does not."""
+"""Which parts of an output count when ranks are compared, and which do not."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from mhnb.types import Output
 
 
 def html(text: str) -> Output:
-    """A display as a styled DataFrame makes it."""
+    """Return a display like that of a styled DataFrame."""
     return {"output_type": "display_data", "data": {"text/html": text, "text/plain": "<Styler at 0x7f0123456789>"}}
 
 
 def styled(name: str, value: int = 1) -> Output:
-    """Two rules and two cells, all named after one word made at random."""
+    """Return two rules and two cells, all named after one random word."""
     rules = f"#{name}_row0_col0, #{name}_row1_col0 {{color: red}}"
     rows = "".join(f'<td id="{name}_row{row}_col0" class="data row{row}">{value}</td>' for row in (0, 1))
     return html(f'<style>{rules}</style><table id="{name}">{rows}</table>')
 
 
 def test_ids_made_at_random_set_nothing_apart() -> None:
-    """The same table under another name says the same; another value does not."""
+    """The same table under another random name is equal; a table with another value is not."""
     assert normalize_output(styled("T_3fa9c")) == normalize_output(styled("T_b0721"))
     assert normalize_output(styled("T_3fa9c", 1)) != normalize_output(styled("T_b0721", 2))
 
 
 @pytest.mark.parametrize("names", [("T_abcde", "T_fedcb"), ("viz-5c2f8a1e09", "viz-00a1b2c3d4")])
 def test_scripts_name_what_they_draw_into(names: tuple[str, str]) -> None:
-    """Also without a digit, and as a word of a script."""
+    """This also holds for a name without a digit, and for a name inside a script."""
     one, other = (
         normalize_output(html(f"<div id='{name}'></div><script>draw('#{name}', 12)</script><b for={name}>x</b>"))
         for name in names
@@ -37,14 +37,14 @@ def test_scripts_name_what_they_draw_into(names: tuple[str, str]) -> None:
 
 
 def test_a_large_table_is_read_in_one_pass() -> None:
-    """20,000 ids; a look at each for each would take minutes."""
+    """The table has 20,000 ids; checking each id against each other would take minutes."""
     cells = [f'<td id="T_3fa9c_row{row}_col0">{row}</td>' for row in range(20_000)]
     assert "\\u000019999" in normalize_output(html("".join(cells)))
     assert normalize_output(html(f"<i {'a' * 100_000} id={'a' * 100_000}>"))
 
 
 def test_no_data_is_no_error() -> None:
-    """As a front end's message may have it."""
+    """A front end's message may have no data."""
     assert normalize_output({"output_type": "display_data", "data": None})
 
 
@@ -67,5 +67,5 @@ def test_no_data_is_no_error() -> None:
     ],
 )
 def test_what_is_read_counts(one: str, other: str) -> None:
-    """Text, names that somebody chose, and which of the cells a rule is for."""
+    """Text, names that a user chose, and the cell that a rule applies to all count."""
     assert normalize_output(html(one)) != normalize_output(html(other))

@@ -1,4 +1,4 @@
-"""Folding a rank's events into a notebook's outputs."""
+"""Accumulating a rank's events into notebook outputs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DISPLAY: OutputEvent = ["display", {"text/plain": "old"}, {}, "id1"]
 
 
 def texts(folder: OutputAccumulator) -> list[str]:
-    """What the outputs show, one string each."""
+    """Return what the outputs show, one string each."""
     return [o["text"] if o["output_type"] == "stream" else o["data"]["text/plain"] for o in folder.outputs()]
 
 
 def folded(*events: OutputEvent) -> OutputAccumulator:
-    """A folder that has taken these events."""
+    """Return an accumulator that has these events."""
     folder = OutputAccumulator(execution_count=5)
     folder.add(events)
     return folder
@@ -35,7 +35,7 @@ def test_streams_merge_until_another_comes_between() -> None:
 
 
 def test_every_kind_is_valid_in_a_notebook() -> None:
-    """What is folded can be stored: nbformat accepts every kind of output."""
+    """Accumulated outputs can be stored: nbformat accepts every kind."""
     outputs = accumulate_events(
         [
             ["stdout", "a"],
@@ -108,7 +108,7 @@ def test_foreign_updates_are_handed_over_once() -> None:
 
 
 def test_a_plotly_figure_that_nobody_here_draws_says_why() -> None:
-    """Its own form needs an extension of the front end for each output; where it has another one, that is shown."""
+    """The figure's own format needs a front-end extension for each output; if another format exists, that one is shown."""
     folder = OutputAccumulator()
     form = {"application/vnd.plotly.v1+json": {"data": []}, "text/plain": "Figure()"}
     folder.add([["display", form, {}, None], ["display", form | {"text/html": "<b>x</b>"}, {}, None]])
@@ -119,7 +119,7 @@ def test_a_plotly_figure_that_nobody_here_draws_says_why() -> None:
 
 
 def test_a_figure_without_a_text_is_described() -> None:
-    """Plotly gives none, and its data is no reading matter."""
+    """Plotly provides no text, and the figure's data is not readable."""
     form = {"application/vnd.plotly.v1+json": {"data": [{"type": "bar"}, {}, {}], "layout": {"title": "loss"}}}
     ((output),) = accumulate_events([["display", form, {}, None]])
     assert output["data"]["text/plain"].startswith("a plotly figure “loss”: bar, 2 scatter\n(told as text:")
@@ -148,7 +148,7 @@ def test_gap_shows_where_text_is_missing() -> None:
 
 
 def test_text_stays_bounded() -> None:
-    """However much comes, the beginning and the end are kept, and nothing is lost silently."""
+    """However much text arrives, its beginning and end are kept, and every omission is counted."""
     folder = OutputAccumulator()
     lines = [f"line {number:07}\n" for number in range(400_000)]
     for start in range(0, len(lines), 1000):
@@ -164,7 +164,7 @@ def test_text_stays_bounded() -> None:
 
 @pytest.mark.parametrize("size", [HEAD_LIMIT + TAIL_LIMIT + 40_000, 3 * (HEAD_LIMIT + TAIL_LIMIT)])
 def test_what_is_kept_does_not_hang_on_the_pieces(size: int) -> None:
-    """Ranks that say the same say it in pieces of their own, and leave out a part of it at moments of their own."""
+    """Ranks that print the same text send it in different pieces, and drop parts of it at different times."""
     said = "".join(f"line {number}\n" for number in range(size // 10))[:size] + "the end"
     folders = []
     for step, live in ((700, 10), (33_000, 3), (9_000, 500)):
@@ -196,7 +196,7 @@ def test_displays_outlive_the_text_around_them() -> None:
 
 
 def test_progress_bar_costs_nothing() -> None:
-    """A line overwritten without end is one line, and nothing of it is left out."""
+    """A line that is overwritten endlessly counts as one line, and nothing of it is left out."""
     folder = OutputAccumulator()
     for step in range(200_000):
         folder.add([["stderr", f"\rstep {step:6} of 200000"]])
@@ -205,7 +205,7 @@ def test_progress_bar_costs_nothing() -> None:
 
 
 def test_noise_is_kept_apart() -> None:
-    """What C++ libraries say of themselves is in no output, and not lost."""
+    """Log lines of C++ libraries are in no output, but they are kept."""
     folder = OutputAccumulator()
     folder.add([["noise", "[Gloo] a\n"], ["stdout", "mine\n"], ["noise", "[Gloo] b\n"]])
     assert [output["text"] for output in folder.outputs()] == ["mine\n"]
@@ -214,7 +214,7 @@ def test_noise_is_kept_apart() -> None:
 
 @pytest.mark.parametrize(("form", "text"), [(None, "None"), (3, "3"), (["a", "b"], "ab"), (["a", None], "['a', None]")])
 def test_what_a_rank_shows_can_be_stored(form: object, text: str) -> None:
-    """Under a type that is no JSON a notebook stores text, and metadata is a mapping."""
+    """Under a MIME type other than JSON a notebook stores text, and its metadata is a mapping."""
     (shown,) = accumulate_events([["display", {"text/html": form, "application/json": [1]}, ["wide"], None]])
     assert shown == {
         "output_type": "display_data",

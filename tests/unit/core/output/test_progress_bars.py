@@ -8,7 +8,7 @@ from mhnb.core.output.rich import ignore_bars, merge_bars
 
 
 def test_bars_that_have_come_equally_far_name_no_rank() -> None:
-    """Least, median and furthest are for those that have not."""
+    """Least, median and furthest are shown only for bars that differ in progress."""
     lines = [f"epoch: 100%|██████████| 20/20 [00:00<00:00, {speed}it/s]" for speed in (98.2, 49.5)]
     assert merge_bars(lines, (0, 1)) == f"epoch: 100 % |{'█' * 20}| all 20/20"
     assert merge_bars(["50%|█████     |"] * 2, (0, 1)) == f"50 % |{'█' * 10}{' ' * 10}| all"
@@ -16,18 +16,18 @@ def test_bars_that_have_come_equally_far_name_no_rank() -> None:
 
 @pytest.mark.parametrize("second", ["other: 50%|█████     | 2/4", "done"])
 def test_lines_that_do_not_belong_together_are_not_merged(second: str) -> None:
-    """Another bar's name, or no bar at all."""
+    """The second line has another bar's name, or no bar."""
     assert merge_bars(["a: 50%|█████     | 2/4", second], (0, 1)) is None
 
 
 def drawn(percent: int, name: str = "train:") -> tuple[str, str]:
-    """A rank's line of a bar."""
+    """Return a rank's line of a bar."""
     return "stderr", f"{name} {percent}%|███       | {percent}/100"
 
 
 @pytest.mark.parametrize(("last", "is_told"), [(100, False), (40, True)])
 def test_bars_on_their_way_are_no_difference_and_where_the_last_one_stands_is(last: int, is_told: bool) -> None:  # noqa: FBT001
-    """What stands between them is compared as ever; a bar that stopped early is what one looks for."""
+    """Lines between the bars are still compared, and a bar that stopped early is what users look for."""
     merged = [("stderr", merge_bars([drawn(at)[1], drawn(at + 2)[1]], (0, 1)) or "") for at in (20, 50, 98)]
     there = [merged[0], ("stdout", "step 0"), merged[1], merged[2]]
     here = [drawn(25), ("stdout", "step 1"), drawn(60), drawn(last), drawn(7, "other:")]

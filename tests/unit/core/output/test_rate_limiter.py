@@ -1,4 +1,4 @@
-"""How often a view is told something new."""
+"""How often a view is updated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mhnb.core.output.results import RateLimiter
 
 @given(st.lists(st.floats(0, 0.2), max_size=200))
 def test_at_most_ten_in_any_second(pauses: list[float]) -> None:
-    """Whenever something new comes, and whoever asks how often."""
+    """The limit holds whenever new output arrives, and however often the view asks."""
     pace, now, sent = RateLimiter(), 0.0, []
     for pause in pauses:
         now += pause
@@ -21,7 +21,7 @@ def test_at_most_ten_in_any_second(pauses: list[float]) -> None:
 
 
 def test_a_few_come_at_once_after_a_quiet_moment() -> None:
-    """Three ranks that print within a tenth of a second are all seen within it."""
+    """The outputs of three ranks that print within a tenth of a second are all sent within it."""
     pace, sent = RateLimiter(), []
     for now in (1.0, 1.04, 1.08, 1.12, 1.16):
         if pace.wait_s(now) <= 0:
@@ -31,7 +31,7 @@ def test_a_few_come_at_once_after_a_quiet_moment() -> None:
 
 
 def test_the_wait_is_long_enough() -> None:
-    """Who waits as long as he was told may send."""
+    """A caller that waits as long as `wait_s` returns may send."""
     pace = RateLimiter()
     for at in range(3):
         pace.record_sent(at * 0.03)

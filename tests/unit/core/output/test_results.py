@@ -1,4 +1,4 @@
-"""What a result raises: one line whose words stand once, also after the name of the error that carries it."""
+"""The error that a result raises: one line without repeated words, also after the name of the error class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _raised(ename: str, evalue: str) -> CellResult:
 
 
 def test_a_mismatch_is_named_once() -> None:
-    """A notebook and a script both write the error's class before the text."""
+    """A notebook and a script both print the error's class before the text."""
     with pytest.raises(OrderMismatch) as caught:
         _raised("OrderMismatch", _TOLD).check()
     assert caught.value._render_traceback_() == [
@@ -25,13 +25,13 @@ def test_a_mismatch_is_named_once() -> None:
 
 
 def test_another_error_keeps_its_name() -> None:
-    """CellFailed alone would not say what was raised."""
+    """`CellFailed` alone would not name the error that the cell raised."""
     with pytest.raises(CellFailed, match=r"^ValueError on ranks 0-1$"):
         _raised("ValueError", "no").check()
 
 
 def test_a_mismatch_that_was_being_stopped_is_told_as_such() -> None:
-    """Who pressed the button is told of the stop first, and what was raised then."""
+    """A user who interrupted sees the interrupt first, and then what was raised."""
     result = _raised("OrderMismatch", _TOLD)
     stopped = CellResult(3, "x", result.ranks, 0.1, how="interrupted")
     with pytest.raises(Exception, match=r"^OrderMismatch on ranks 0-1$") as caught:

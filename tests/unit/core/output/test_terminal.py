@@ -10,7 +10,7 @@ from mhnb.core.output.outputs import TerminalText
 
 
 def shown(*pieces: str) -> str:
-    """What is shown after these pieces."""
+    """Return what a terminal shows after these pieces."""
     text = TerminalText()
     for piece in pieces:
         text.add(piece)
@@ -35,7 +35,7 @@ def shown(*pieces: str) -> str:
     ],
 )
 def test_moves(text: str, expected: str) -> None:
-    """Carriage returns and backspaces move the cursor, erasures erase, and what follows overwrites."""
+    """Carriage returns and backspaces move the cursor, erase sequences erase, and later text overwrites."""
     assert shown(text) == expected
 
 
@@ -83,19 +83,19 @@ def test_colours(text: str, expected: str) -> None:
     ],
 )
 def test_the_cursor_goes_over_several_lines(text: str, expected: str) -> None:
-    """What is drawn by moving the cursor ends as a terminal would show it."""
+    """Text drawn by moving the cursor ends as a terminal would show it."""
     assert shown(text) == expected
 
 
 def test_the_cursor_goes_up_no_more_than_a_screen() -> None:
-    """Lines that have left the screen at its top stay as they are, and the memory for those on it is bounded."""
+    """Lines that have scrolled off the top stay unchanged, and the memory for the lines on the screen is limited."""
     lines = [f"line {at}" for at in range(1000)]
     changed = shown("\n".join(lines), "\x1b[5000A\rX").splitlines()
     assert [at for at, line in enumerate(changed) if line != lines[at]] == [900]
 
 
 def test_a_colour_goes_on_after_a_line_that_was_drawn_over() -> None:
-    """A colour that ends in a line which is laid out ends there."""
+    """A colour that ends inside an overwritten line ends there."""
     assert shown("\x1b[31mred\nab\rX\x1b[0m plain") == "\x1b[31mred\nX\x1b[0m plain"
 
 
@@ -108,7 +108,7 @@ def test_a_sequence_may_come_in_pieces(text: str) -> None:
 
 
 def test_pieces_do_not_matter() -> None:
-    """However the text is cut into pieces, the same is shown."""
+    """The result does not depend on how the text is cut into pieces."""
     chance = random.Random(7)  # noqa: S311
     parts = [
         "a",
@@ -134,7 +134,7 @@ def test_pieces_do_not_matter() -> None:
 
 
 def test_cut_hands_over_what_can_change() -> None:
-    """After a cut the last lines can still be drawn over, and together the parts show the whole."""
+    """After a split the last lines can still be overwritten, and together the parts show the whole text."""
     text = TerminalText()
     text.add("".join(f"line {at}\n" for at in range(500)) + "50 %")
     rest = text.split()
@@ -144,7 +144,7 @@ def test_cut_hands_over_what_can_change() -> None:
 
 
 def test_length_follows_the_text() -> None:
-    """The length is what is shown, not what was ever written."""
+    """The length is that of the displayed text, not of everything that was written."""
     text = TerminalText()
     for percent in range(100):
         text.add(f"\r{percent:3} %")
@@ -152,7 +152,7 @@ def test_length_follows_the_text() -> None:
 
 
 def test_colours_do_not_pile_up() -> None:
-    """A progress line that sets its colour anew each time does not grow."""
+    """A progress line that sets its colour each time does not grow."""
     text = TerminalText()
     for step in range(50_000):
         text.add(f"\r\x1b[32m{step:5}\x1b[39m")
@@ -161,7 +161,7 @@ def test_colours_do_not_pile_up() -> None:
 
 
 def test_a_colour_takes_the_place_of_the_one_before() -> None:
-    """A line that sets another colour for each character holds one sequence a character, with the pen of a terminal."""
+    """A line that sets another colour for each character stores one sequence per character, as a terminal does."""
     text = TerminalText()
     text.add("\r" + "".join(f"\x1b[38;5;{n}m\x1b[4{n % 8}mx" for n in range(200)))
     assert len(text.read()) < 200 * 30
@@ -169,7 +169,7 @@ def test_a_colour_takes_the_place_of_the_one_before() -> None:
 
 
 def test_what_is_pushed_off_the_line_is_lost() -> None:
-    """Blanks that are inserted again and again make a line no wider than a terminal can be."""
+    """Repeatedly inserted blanks do not make a line wider than a terminal can be."""
     text = TerminalText()
     text.add("ab\r")
     for _ in range(200):
