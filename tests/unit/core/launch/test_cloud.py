@@ -1,4 +1,4 @@
-"""The words of gcloud and kubectl, compared whole."""
+"""The gcloud and kubectl commands, compared in full."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mhnb.errors import InvalidRequest
 
 
 def test_a_worker_of_a_tpu() -> None:
-    """One command a worker; the far shell is told the same fixed words as over ssh."""
+    """There is one command per worker; the remote shell gets the same fixed words as over ssh."""
     assert tpu_command(TpuOptions("my-pod"), 0) == [
         "gcloud", "compute", "tpus", "tpu-vm", "ssh", "my-pod", "--worker=0", "--quiet", f"--command={READ_LINE}",
     ]  # fmt: skip
@@ -24,7 +24,7 @@ def test_a_worker_of_a_tpu() -> None:
 
 
 def test_a_pod_of_kubernetes() -> None:
-    """One command a pod, its standard input with it; no shell but the one in the pod reads the words."""
+    """There is one command per pod, with standard input; no shell but the one in the pod parses the words."""
     far = ["sh", "-c", 'IFS= read -r line && eval "$line"']
     assert kubectl_command(KubernetesOptions("t-{}"), 2) == ["kubectl", "exec", "-i", "t-2", "--", *far]
     options = KubernetesOptions("t-{}-x", "ns", "main", "prod", ("--kubeconfig=my file",), "/k")
@@ -35,7 +35,7 @@ def test_a_pod_of_kubernetes() -> None:
 
 @pytest.mark.parametrize("name", [None, "", "My Pod", "--all", "a;b"])
 def test_names_that_cannot_be(name: str | None) -> None:
-    """The error names the setting, its value, and the command that lists the right ones."""
+    """The error names the setting, its value, and the command that lists the valid names."""
     with pytest.raises(InvalidRequest, match=re.escape(f"tpu={name!r}: give the name")):
         tpu_command(TpuOptions(name), 0)
     with pytest.raises(InvalidRequest, match=re.escape(f"pod={name!r}: give the pods' name with {{}}")):

@@ -1,4 +1,4 @@
-"""GPUs by UUID: listed, seen, shared out, and the same one twice. Pure: no GPU was at hand to write this with."""
+"""GPUs by UUID: listed, visible, assigned to ranks, and assigned twice. No real GPU was available for these tests."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _FOUR = ("GPU-aa11", "GPU-ab22", "GPU-c", "GPU-d")
     ],
 )
 def test_what_cuda_visible_devices_leaves(visible: str | None, seen: tuple[str, ...]) -> None:
-    """Numbers, UUIDs and their beginnings; as CUDA does it, nothing after one that is not there."""
+    """Numbers, UUIDs and UUID prefixes are valid; as in CUDA, entries after an unknown one do not count."""
     assert select_visible(_FOUR, visible) == seen
 
 
 def test_what_nvidia_smi_says() -> None:
-    """Its list, in the order of the indices; what is no row is no GPU."""
+    """The GPUs are in the order of their indices; lines that are not rows are ignored."""
     assert parse_gpus("10, GPU-k\n2, GPU-c\n\nNVIDIA-SMI has failed, because\n") == ("GPU-c", "GPU-k")
 
 
 @pytest.mark.parametrize(("gpus", "ranks"), [((), [0]), (_FOUR, [0, 1, 2]), (_FOUR[:1], [0, 1])])
 def test_gpus_that_cannot_be_shared_out(gpus: tuple[str, ...], ranks: list[int]) -> None:
-    """The error says how many there are, for how many ranks, and where."""
+    """The error names the number of GPUs, the number of ranks, and the host."""
     with pytest.raises(LaunchError, match=f"node7 has {len(gpus)} GPUs for {len(ranks)} ranks"):
         divide_gpus(gpus, ranks, "node7")
 
 
 def test_every_gpu_has_one_rank() -> None:
-    """Shared out, no two ranks have the same one, and none is left over."""
+    """No two ranks get the same GPU, and every GPU is assigned."""
     for ranks in ([0], [4, 5], [0, 1, 2, 3]):
         shared = divide_gpus(_FOUR, ranks, "here")
         assert find_shared_gpu(shared) is None
@@ -54,7 +54,7 @@ def test_every_gpu_has_one_rank() -> None:
 
 
 def test_the_same_gpu_twice_fails_the_start() -> None:
-    """Before JAX touches it: both ranks, their machines and the GPU are named, and what to do."""
+    """Before JAX uses the GPU, the error names both ranks, their hosts, the GPU, and what to do."""
     roster = RankRegistry(["host0", "host1"], ["a", "b"], [0, 1], StartBarrier([0, 1], 2))
     machine = ClusterStateMachine(roster, generation=1, now=0.0, start_timeout_s=9.0)
     for rank, name in enumerate(("n1", "n2")):
@@ -67,7 +67,7 @@ def test_the_same_gpu_twice_fails_the_start() -> None:
 
 
 def test_gpus_that_differ_start() -> None:
-    """Each its own is no failure, nor are ranks without any."""
+    """Ranks with different GPUs can start, and so can ranks without any."""
     roster = RankRegistry(["host0", "host0"], ["a", "b"])
     machine = ClusterStateMachine(roster, generation=1, now=0.0, start_timeout_s=9.0)
     for rank, own in enumerate((["GPU-x"], ["GPU-y"])):

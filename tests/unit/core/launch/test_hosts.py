@@ -1,4 +1,4 @@
-"""Machines as people name them."""
+"""Host names as users write them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mhnb.errors import InvalidRequest
     ],
 )
 def test_hosts_are_read(text: str, hosts: list[HostName]) -> None:
-    """Commas, users, ports, IPv6 addresses and ranges."""
+    """Commas, users, ports, IPv6 addresses and ranges are parsed."""
     assert list(parse_hosts(text)) == hosts
 
 
@@ -54,13 +54,13 @@ def test_hosts_are_read(text: str, hosts: list[HostName]) -> None:
     ],
 )
 def test_bad_hosts_are_refused(text: str, said: str) -> None:
-    """A name that cannot be is refused with the name, what was wrong and how to write it."""
+    """The error names the invalid host, what is wrong with it, and how to write it."""
     with pytest.raises(InvalidRequest, match=said.replace("[", r"\[")):
         parse_hosts(text)
 
 
 def test_a_host_file_is_read() -> None:
-    """A machine a line, comments, blank lines, slots, ranges."""
+    """A host file has one host per line, comments, blank lines, slots and ranges."""
     text = "# the rack\n\nme@a:22  slots=4   # the big one\n  b\nn[1-2] slots=2\r\n"
     assert parse_hostfile(text) == (
         HostName("a", "me", 22, 4),
@@ -96,5 +96,5 @@ def test_a_bad_host_file_is_refused(text: str, said: str) -> None:
     )
 )
 def test_what_is_written_is_read_again(host: HostName) -> None:
-    """`parse_host` and `format_host` are a pair."""
+    """`parse_host` reverses `format_host`."""
     assert parse_host(format_host(host)) == host

@@ -1,4 +1,4 @@
-"""The words of mpiexec, compared whole for both kinds, and why one ended."""
+"""The mpiexec commands, compared in full for both implementations, and the reasons why mpiexec ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILE = _FAR[-1]
 
 
 def test_open_mpi() -> None:
-    """No stdin, no binding to cores, lines with their rank; with names one process on each, else as many as asked for."""
+    """No stdin, no core binding, output labelled by rank; with host names one process each, otherwise the requested number."""
     plain = ["mpiexec", "-n", "4", "--stdin", "none", "--bind-to", "none", "--tag-output"]
     assert mpiexec_command(MpiOptions(), "openmpi", 4, file=_FILE) == [*plain, "--oversubscribe", *_FAR]
     options = MpiOptions(mpiexec="/opt/mpiexec", extra=("--mca", "btl", "tcp"))
@@ -23,7 +23,7 @@ def test_open_mpi() -> None:
 
 
 def test_mpich() -> None:
-    """The same in Hydra's words."""
+    """The same options are written in Hydra's form."""
     assert mpiexec_command(MpiOptions(), "hydra", 4, file=_FILE) == ["mpiexec", "-n", "4", "-prepend-rank", *_FAR]
     assert mpiexec_command(MpiOptions(), "hydra", 2, file=_FILE, machines=["a", "b"])[1:8] == [
         "-n", "2", "-hosts", "a,b", "-ppn", "1", "-prepend-rank",
@@ -32,7 +32,7 @@ def test_mpich() -> None:
 
 @pytest.mark.parametrize("name", ["me@a", "a:22", "::1", "a,b"])
 def test_names_that_mpiexec_would_read_otherwise(name: str) -> None:
-    """User and port have no place in its words; the error says where they have one."""
+    """mpiexec accepts no user and no port in a host name; the error says where to set them."""
     with pytest.raises(InvalidRequest, match="stand in your ssh config"):
         mpiexec_command(MpiOptions(), "openmpi", 1, file=_FILE, machines=[name])
 
@@ -47,13 +47,13 @@ def test_names_that_mpiexec_would_read_otherwise(name: str) -> None:
     ],
 )
 def test_whose_it_is(version: str, flavour: str) -> None:
-    """Known by what it says of itself."""
+    """The implementation is recognised by mpiexec's version text."""
     assert parse_implementation(version) == flavour
 
 
 @pytest.mark.parametrize("version", ["", "mpiexec: a script of the site\n"])
 def test_one_of_neither_kind(version: str) -> None:
-    """It is not guessed."""
+    """The implementation is not guessed."""
     with pytest.raises(LaunchError, match=r"neither Open MPI's nor MPICH's.*--set mpiexec="):
         parse_implementation(version)
 
@@ -68,6 +68,6 @@ def test_one_of_neither_kind(version: str) -> None:
     ],
 )
 def test_why_it_ended(line: str, said: str) -> None:
-    """Its own sentence, and what to do; a warning before it is no cause."""
+    """The explanation quotes mpiexec and says what to do; a warning before the error is not the cause."""
     assert said in explain_mpiexec(["[vm:1] Warning: setpgid failed: Permission denied", line])
     assert explain_mpiexec(["a", "b"]) == "a\n    b"

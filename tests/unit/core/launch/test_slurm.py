@@ -1,4 +1,4 @@
-"""The words of srun, compared whole, and what squeue and srun say, read."""
+"""The srun commands, compared in full, and the parsed output of squeue and srun."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _ALL = SlurmOptions(
 
 
 def test_the_plain_command() -> None:
-    """Nothing beyond what every start needs: the rest is the site's."""
+    """The command has only what every start needs; the site decides the rest."""
     assert srun_command(SlurmOptions(), 4) == ["srun", "--job-name=mhnb", "--ntasks=4", *_ALWAYS, *_FAR]
 
 
 def test_the_command_with_every_option() -> None:
-    """Every option has its place, as one word whatever is in it; the user's own words stand last and win."""
+    """Every option is one word, whatever its value contains; the user's own words are last and take precedence."""
     assert srun_command(_ALL, 16, name="mhnb-x.1.1") == [
         "/opt/slurm/bin/srun", "--job-name=mhnb-x.1.1", "--ntasks=16", "--partition=debug", "--account=it's mine", "--qos=high",
         "--time=1-12", "--constraint=a&b", "--nodes=4", "--cpus-per-task=8", "--gpus-per-task=1", "--mem=16G",
@@ -45,7 +45,7 @@ def test_the_command_with_every_option() -> None:
 
 
 def test_a_step_has_nothing_of_an_allocation() -> None:
-    """Inside a job, partition, account, time and the like are settled; the step shares what the notebook itself holds."""
+    """Inside a job, partition, account, time and the like are fixed; the step shares the notebook's own resources."""
     assert srun_command(_ALL, 4, is_step=True)[:5] == [
         "/opt/slurm/bin/srun", "--job-name=mhnb", "--ntasks=4", "--overlap", "--nodes=4",
     ]  # fmt: skip
@@ -54,7 +54,7 @@ def test_a_step_has_nothing_of_an_allocation() -> None:
 
 
 def test_an_allocation_and_a_step_in_it() -> None:
-    """Each has the options that are its own, and what says where tasks go stands in both; salloc lies where srun does."""
+    """Each command has its own options, and task placement is in both; salloc is in the same folder as srun."""
     mixed = replace(
         _ALL, extra=("--exclusive", "--reservation=r", "--cpu-bind=none", "--export=ALL,A=1", "--gres=gpu:1")
     )
@@ -73,7 +73,7 @@ def test_an_allocation_and_a_step_in_it() -> None:
 
 
 def test_a_restart_that_has_to_queue_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a kept job; any other keeps its machines, and a step of the user's own job needs none."""
+    """Only a detachable job queues again: other jobs keep their hosts, and a step of the user's own job needs none."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     kept = ClusterSpec(2, None, profile="/my/own", kind="slurm")
     assert "asks for machines again" in format_restart_note(kept, is_detachable=True)
@@ -87,7 +87,7 @@ def test_a_restart_that_has_to_queue_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_several_ranks_on_a_host() -> None:
-    """A host is a node, with a task that has the resources of all its ranks."""
+    """A host is a node, with one task that has the resources of all its ranks."""
     words = srun_command(SlurmOptions(cpus_per_rank=4, gpus_per_rank=1), 2, ranks_per_task=4)
     assert words[2:7] == ["--ntasks=2", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=16", "--gpus-per-task=4"]
     with pytest.raises(InvalidRequest, match=r"nodes=3: 2 hosts of 4 ranks are 2 nodes"):
@@ -112,7 +112,7 @@ def test_what_cannot_be(given: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize("time", ["30", "2:00", "2:00:00", "1-12", "1-12:30", "UNLIMITED", "infinite"])
 def test_times_that_can_be(time: str) -> None:
-    """As Slurm's manual writes them."""
+    """These are the forms in Slurm's manual."""
     assert SlurmOptions(time=time).time == time
 
 
@@ -126,7 +126,7 @@ _QUEUE = """\
 
 
 def test_the_place_in_the_queue() -> None:
-    """Only those that wait in the same partition count, in Slurm's own order; a job that runs, or is not there, does not wait."""
+    """Only jobs that wait in the same partition count, in Slurm's own order; a running or unknown job does not wait."""
     assert describe_queue(_QUEUE, "mine") == "Slurm job 15 is CONFIGURING, number 3 of 3 that wait in debug"
     assert describe_queue(_QUEUE, "theirs") == "Slurm job 12 is PENDING (Resources), number 1 of 3 that wait in debug"
     assert describe_queue(_QUEUE, "name|with|bars").startswith("Slurm job 13 is PENDING (Priority), number 2 of 3")
@@ -136,7 +136,7 @@ def test_the_place_in_the_queue() -> None:
 
 
 def test_a_job_that_may_wait_for_ever() -> None:
-    """Slurm queues what its partition can never give; the line says so, and what to ask for."""
+    """Slurm queues jobs that their partition can never run; the message says so, and what to request instead."""
     for reason, cure in (("PartitionTimeLimit", "less time"), ("AccountNotAllowed", "--account")):
         said = describe_queue(f"1|PENDING|{reason}|debug|mine", "mine")
         assert "; it may never start: interrupt it" in said
@@ -155,7 +155,7 @@ def test_a_job_that_may_wait_for_ever() -> None:
     ],
 )  # fmt: skip
 def test_why_srun_ended(line: str, said: str) -> None:
-    """Slurm's own sentence without its prefixes, and what to do about it."""
+    """The explanation quotes Slurm without its prefixes, and says what to do."""
     first, cure = explain_srun(["1: something before", line, "srun: error: later"]).split("\n")
     assert not first.startswith(("srun:", "slurmstepd:", "error:"))
     assert first in line
@@ -163,11 +163,11 @@ def test_why_srun_ended(line: str, said: str) -> None:
 
 
 def test_what_is_not_known_is_shown() -> None:
-    """The last lines, as they are."""
+    """Of an unknown failure the last lines are shown unchanged."""
     assert explain_srun([f"line {number}" for number in range(20)]).startswith("line 12\n")
     assert explain_srun([]) == "it said nothing"
 
 
 def test_the_fields_are_words_of_users() -> None:
-    """None is secret: they stand in a process list."""
+    """No option is secret, because all of them are visible in a process list."""
     assert not [part.name for part in fields(SlurmOptions) if re.search("key|token|password", part.name)]

@@ -1,4 +1,4 @@
-"""The words of the ssh command, compared whole, and its line for standard input, given to a real shell."""
+"""The ssh command, compared in full, and its line for standard input, run in a real shell."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SETTINGS = shlex.split(
 
 
 def test_the_command_of_a_plain_host() -> None:
-    """Nothing beyond what every connection needs: who, where and whom to trust is the user's ssh config."""
+    """The command has only what every connection needs: user, address and trusted keys come from the user's ssh config."""
     assert ssh_command(HostName("a"), SshOptions()) == [
         "ssh", "-T", *_SETTINGS, "--", "a", """exec sh -c 'IFS= read -r line && eval "$line"'""",
     ]  # fmt: skip
 
 
 def test_the_command_with_every_option() -> None:
-    """Every option has its place; the machine's own user and port win; the user's extra settings stand first and win."""
+    """Every option is used; the host's own user and port take precedence, and the user's extra settings come first and win."""
     options = SshOptions(
         user="me", port=22, key_file="~/my key", config_file="cfg", extra=("ProxyJump=gate", "BatchMode=no"), connect_timeout_s=3,
         python="/opt/py", cwd="/x", environment={"TOKEN": "secret"},
@@ -41,7 +41,7 @@ def test_the_command_with_every_option() -> None:
 
 
 def test_the_line_with_every_option() -> None:
-    """Set up, then the folder, the environment's variables, the interpreter: each says what it did not find."""
+    """The order is setup, folder, environment, variables, interpreter; each step reports what it did not find."""
     options = SshOptions(
         setup="module load cuda", cwd="~/my work", venv="/opt/it's", environment={"A": "1", "B": "$new"}
     )
@@ -70,18 +70,18 @@ def test_the_line_with_every_option() -> None:
     ],
 )
 def test_options_that_cannot_be_are_refused(faulty: dict[str, object]) -> None:
-    """What no shell or ssh could take is refused where it is said."""
+    """Values that no shell or ssh accepts are refused when the options are created."""
     with pytest.raises(InvalidRequest):
         SshOptions(**faulty)  # type: ignore[arg-type]
 
 
 def test_a_secret_is_nowhere_to_be_read() -> None:
-    """A variable's value is in no word of the command and in no repr."""
+    """A variable's value appears neither in the command nor in a repr."""
     options = SshOptions(environment={"TOKEN": "s3cret"})
     assert "s3cret" not in repr(options) + " ".join(ssh_command(HostName("a"), options))
 
 
-# -- the line, in a real shell
+# -- the line, run in a real shell
 
 
 _TELL = "import os, sys; print(ascii([os.getcwd(), sys.argv[1:], os.environ.get('NASTY'), sys.stdin.read()]))"
@@ -102,7 +102,7 @@ _NASTY = [
 
 
 def _run(options: SshOptions, arguments: list[str], **more: str) -> subprocess.CompletedProcess[str]:
-    """Give the line, and what follows it, to a shell as the far side's sshd would."""
+    """Pass the line, and the text after it, to a shell as the remote sshd would."""
     line = remote_line(options, arguments) + "the rest\n"
     assert line.count("\n") == 2
     return subprocess.run(["sh", "-c", READ_LINE], input=line, capture_output=True, text=True, check=False, **more)  # type: ignore[call-overload,no-any-return]
@@ -110,7 +110,7 @@ def _run(options: SshOptions, arguments: list[str], **more: str) -> subprocess.C
 
 @pytest.mark.parametrize("nasty", _NASTY, ids=ascii)
 def test_nasty_words_arrive_as_they_are(nasty: str, tmp_path: Path) -> None:
-    """Folder, variable and argument arrive whole, and what follows the line is left for the program."""
+    """Folder, variable and argument arrive unchanged, and the text after the line is left for the program."""
     folder = tmp_path / (nasty.strip() or "x")
     folder.mkdir(exist_ok=True)
     options = SshOptions(python=sys.executable, cwd=str(folder), environment={"NASTY": nasty})
@@ -130,14 +130,14 @@ def test_nasty_words_arrive_as_they_are(nasty: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_missing_is_named(options: SshOptions, said: str, tmp_path: Path) -> None:
-    """The last line on standard error names what is not there, and the exit code is the shell's own for that."""
+    """The last line on standard error names what is missing, and the exit code is the shell's own code for that."""
     done = _run(options, ["-c", _TELL], env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})  # type: ignore[arg-type]
     assert done.stderr.splitlines()[-1] == said
     assert done.returncode == 127
 
 
 def test_a_virtual_environment_is_entered(tmp_path: Path) -> None:
-    """Its python runs, and programs beside it are found first; `~` is the home over there."""
+    """The environment's python runs, and its programs come first in PATH; `~` is the remote home."""
     (tmp_path / "env" / "bin").mkdir(parents=True)
     (tmp_path / "env" / "bin" / "python").symlink_to("/bin/sh")
     line = 'echo "$VIRTUAL_ENV|${PATH%%:*}"'
@@ -146,7 +146,7 @@ def test_a_virtual_environment_is_entered(tmp_path: Path) -> None:
 
 
 def test_a_conda_environment_is_activated(tmp_path: Path) -> None:
-    """conda is found in its usual place also where it is not on PATH, and what it says is done."""
+    """conda is found in its usual folder even if it is not in PATH, and its output is evaluated."""
     conda = tmp_path / "miniforge3" / "bin" / "conda"
     conda.parent.mkdir(parents=True)
     conda.write_text("#!/bin/sh\necho \"export ACTIVE='$*'\"\n")

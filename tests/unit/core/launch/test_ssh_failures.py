@@ -1,4 +1,4 @@
-"""Every way an ssh can fail is told apart by what it says. The texts are real, of OpenSSH 9.2."""
+"""Every kind of ssh failure is recognised by its text. The texts are real output of OpenSSH 9.2."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ CASES = [
     ("ended", 1, f"{_IN}ValueError: 3\n", "ValueError: 3"),
     ("mhnb", 1, f"{_IN}/usr/bin/python3: No module named mhnb\n", "No module named mhnb"),
     ("ended", 1, f"{_IN}ModuleNotFoundError: No module named 'mhnbx'\n", "No module named 'mhnbx'"),
-    # What the program itself says of a connection or a permission is nothing of ours.
+    # Text of the program itself about connections or permissions is not an ssh failure.
     ("ended", 1, f"{_IN}BrokenPipeError: Broken pipe\nPermission denied\n", "Permission denied"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "code", "text", "cause"), CASES)
 def test_a_failure_is_told_apart(kind: str, code: int, text: str, cause: str) -> None:
-    """The kind is right, and the cause is the line that says it, in ssh's own words."""
+    """The kind is right, and the cause is the line that names it, in ssh's own words."""
     failure = explain_ssh(text, code, HostName("b"), SshOptions())
     assert failure.kind == kind
     assert cause in failure.cause
@@ -98,7 +98,7 @@ def test_a_failure_is_told_apart(kind: str, code: int, text: str, cause: str) ->
 
 
 def test_the_error_names_host_cause_and_next_step() -> None:
-    """What a person reads: the machine, what happened, ssh's words, and the very command to try."""
+    """The error names the host, what happened, ssh's own text, and the exact command to try."""
     host, options = HostName("b", "me", 2222), SshOptions(key_file="my key")
     error = build_ssh_error(explain_ssh("me@b: Permission denied (publickey).\r\n", 255, host, options), host, "b.log")
     assert isinstance(error, HostUnreachable)
@@ -112,7 +112,7 @@ def test_the_error_names_host_cause_and_next_step() -> None:
 
 
 def test_a_machine_without_python_is_reached_and_unfit() -> None:
-    """Where the login was good, the error is of another class."""
+    """After a successful login the error has another class."""
     error = build_ssh_error(
         explain_ssh(f"{_IN}mhnb: no python: python3\n", 127, HostName("b"), SshOptions()), HostName("b")
     )
@@ -121,6 +121,6 @@ def test_a_machine_without_python_is_reached_and_unfit() -> None:
 
 
 def test_a_changed_key_is_removed_by_its_entry() -> None:
-    """The known-hosts entry of a machine at another port has the port in it."""
+    """The known-hosts entry of a host with another port contains the port."""
     assert "ssh-keygen -R b," in explain_ssh(_CHANGED, 255, HostName("b"), SshOptions()).hint
     assert "ssh-keygen -R '[b]:2222'," in explain_ssh(_CHANGED, 255, HostName("b", port=2222), SshOptions()).hint
