@@ -1,4 +1,4 @@
-"""Auto mode: where a plain cell goes."""
+"""Auto mode: where a notebook cell runs."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from mhnb.errors import InvalidRequest
     ],
 )
 def test_route(source: str, route: str) -> None:
-    """A cell goes to the ranks unless it is ours or marked as local."""
+    """A cell runs on the ranks unless it has a command of mhnb or is marked as local."""
     assert route_cell(source) == route
 
 
 def test_a_mixed_cell_is_refused() -> None:
-    """Half of it belongs here and half there; nothing is run."""
+    """One part of the cell belongs to the notebook and the other to the ranks, so nothing runs."""
     for line in ("%mhjax pull x", "x = %mhjax pull x"):
         with pytest.raises(InvalidRequest, match="own"):
             route_cell(f"{line}\nprint(x)")

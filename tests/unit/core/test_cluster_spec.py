@@ -1,4 +1,4 @@
-"""What can be started, judged before anything is."""
+"""Checks of what a user asks to start, before anything starts."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ def test_counts_that_cannot_be(hosts: int, devices: int) -> None:
 
 
 def test_more_hosts_than_memory_holds() -> None:
-    """The error says how many fit."""
+    """The error names how many hosts fit."""
     with pytest.raises(InvalidRequest, match="start at most 6"):
         check_cluster_spec(ClusterSpec(8, 2), available_nbytes=2**30)
 
 
 @pytest.mark.parametrize("hosts", [True, 2.5, None, [], "a,b", ["a", 3], ["a", ""]])
 def test_hosts_that_are_neither_number_nor_names(hosts: Any) -> None:
-    """A count is an int; a list of names has one, and nothing else."""
+    """A count must be an int, and a list may contain only names."""
     with pytest.raises(InvalidRequest, match="number of hosts"):
         parse_hosts_argument(hosts)
 
 
 def test_a_host_cannot_be_named_twice() -> None:
-    """Several ranks on one host have a flag of their own, which the error names."""
+    """Several ranks on one host need a flag of their own, which the error names."""
     with pytest.raises(InvalidRequest, match=r"'a' is named twice.*--per-host"):
         check_cluster_spec(ClusterSpec(2, None, profile="ssh", machines=("a", "a")), available_nbytes=PLENTY)
 
 
 @pytest.mark.parametrize("each", [0, -1, 200])
 def test_ranks_per_host_that_cannot_be(each: int) -> None:
-    """At least one, and all together no more than there may be ranks."""
+    """There must be at least one rank per host, and no more in total than the limit of ranks."""
     with pytest.raises(InvalidRequest, match=f"ranks_per_host={each}: give"):
         check_cluster_spec(ClusterSpec(2, 2, ranks_per_host=each), available_nbytes=PLENTY)
 
 
 def test_memory_is_asked_of_this_machine_only() -> None:
-    """What other machines hold is not known here."""
+    """The memory of other machines is not known here."""
     check_cluster_spec(ClusterSpec(8, 2, profile="ssh"), available_nbytes=2**30)
 
 
 def test_ranks_stay_with_their_host() -> None:
-    """Assigned by host order; several on one host are neighbours."""
+    """Ranks are assigned in host order, so the ranks of one host are neighbours."""
     shares = ClusterSpec(2, 2, ranks_per_host=2, profile="ssh", machines=("a", "b")).assign_hosts()
     assert [(s.supervisor, s.host, s.ranks, s.machine) for s in shares] == [
         (0, "host0", (0, 1), "a"),
@@ -78,6 +78,6 @@ def test_arguments_of_initialize_that_cannot_be(arguments: dict[str, Any], said:
 
 
 def test_an_argument_that_does_nothing_here_says_so() -> None:
-    """It is not refused: the same line works on a GPU."""
+    """The argument is not refused, because the same line works on a GPU."""
     (note,) = check_initialize({"local_device_ids": [0], "initialization_timeout": 60, "num_processes": 4}, 4)
     assert note.startswith("local_device_ids does nothing on CPU")

@@ -1,4 +1,4 @@
-"""How messages are written: what is no message is refused, and the form changes only together with its version."""
+"""Message encoding: invalid messages are refused, and the format changes only together with its version."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ WRITTEN = b'["skip_cell",{"generation":1,"seq":2}]'
 
 
 def test_the_form_has_a_version() -> None:
-    """Ranks that outlive their notebook may meet another mhnb: where this fails, raise PROTOCOL_VERSION and enter both here."""
-    # With their defaults: one that a field holds is not written.
+    """Detached ranks may meet another version of mhnb. If this fails, raise PROTOCOL_VERSION and enter both values here."""
+    # Defaults are included, because a field that holds its default is not written.
     form = {
         cls.kind: sorted((part.name, part.type, *_defaults(part)) for part in fields(cls)) for cls in get_args(Message)
     }
@@ -35,12 +35,12 @@ def _defaults(part: Field[Any]) -> list[str]:
     "message", [RankRequest(3, "pull", {"name": "x"}, (b"a", b"")), RankReply(3, 1, True, {}, (b"z",))]
 )
 def test_a_payload_goes_with_its_message(message: Message) -> None:
-    """As frames of its own, in their order."""
+    """The payload has its own frames, in order."""
     assert decode(encode(message)) == message
 
 
 def test_a_default_is_not_written() -> None:
-    """What differs from it is, also where both are empty or false."""
+    """A value that differs from the default is written, even if both are empty or false."""
     ended = CellEnded(3, 17, "ok", [], [], abandoned=0, wall_s=0.5, interrupted_before=0)
     assert (
         encode(ended)[0]
@@ -67,7 +67,7 @@ def test_a_default_is_not_written() -> None:
     ],
 )
 def test_what_is_no_message_is_refused(header: bytes) -> None:
-    """Whatever is wrong with it; the error shows how it begins."""
+    """Whatever is wrong with the message, the error shows its beginning."""
     assert decode([WRITTEN]) == SkipCell(1, 2)
     with pytest.raises(UnknownMessage, match="cannot read a message that begins"):
         decode([header])

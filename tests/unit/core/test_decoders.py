@@ -1,4 +1,4 @@
-"""Whatever bytes come, a decoder gives a value of its kind, or raises the error that it documents."""
+"""For any bytes a decoder either returns a value of its type or raises the documented error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from mhnb.transport.security import Decryptor, Encryptor, Signer, Verifier
 T = TypeVar("T")
 KEY = b"k" * 32
 DEEP = b"[" * 4_000
-"""Deeper than Python's own recursion goes."""
+"""Deeper than Python's recursion limit."""
 numbers = st.integers() | st.sampled_from([-1, 0, 1, 1 << 31, 1 << 63, 1 << 64, 10**400])
 leaves = st.none() | st.booleans() | numbers | st.floats() | st.text(max_size=8)
 values = st.recursive(
@@ -75,7 +75,7 @@ MESSAGES: list[Message] = [
 @given(texts)
 @settings(deadline=None)
 def test_any_bytes_are_a_message_or_unknown(text: bytes) -> None:
-    """The form, the depth, the length of a number, the encoding: nothing gets further than this."""
+    """Wrong form, depth, number length and encoding are all refused by `decode`."""
     for frames in ([text], [], [b'["answer",' + text + b"]"], [b"[" + text + b",{}]"]):
         with pytest.raises(UnknownMessage):
             decode(frames)
@@ -84,18 +84,18 @@ def test_any_bytes_are_a_message_or_unknown(text: bytes) -> None:
 @given(st.sampled_from(MESSAGES), st.data())
 @settings(deadline=None, max_examples=400)
 def test_a_field_of_any_value_is_a_message_or_unknown(message: Message, data: st.DataObject) -> None:
-    """What is taken has fields of the kinds that it says, and is the same once more on the wire."""
+    """An accepted message has fields of their declared types, and does not change when it is encoded again."""
     kind, body = json.loads(encode(message)[0])
     name = data.draw(st.sampled_from([part.name for part in fields(message) if part.name != "payload"]))
     body[name] = data.draw(values)
     text = json.dumps([kind, body]).encode()
     taken = attempt(lambda: decode([text]))
-    # NaN, in a value that may be anything, is unequal to itself.
+    # A NaN, in a field that may have any value, is not equal to itself.
     assert taken is None or "NaN" in str(encode(taken)) or decode([*encode(taken)]) == taken
 
 
 def attempt(read: Callable[[], T]) -> T | None:
-    """Read; None where it is unknown, which is said in few words."""
+    """Return the decoded value; None if it is refused, with a short error."""
     try:
         return read()
     except UnknownMessage as error:
@@ -105,7 +105,7 @@ def attempt(read: Callable[[], T]) -> T | None:
 
 
 def may_send(roster: RankRegistry, peer: str, message: Message) -> bool:
-    """Whether it is let through."""
+    """Check whether the registry accepts the message from this peer."""
     try:
         roster.check_sender(peer, message)
     except UnknownMessage:
@@ -114,7 +114,7 @@ def may_send(roster: RankRegistry, peer: str, message: Message) -> bool:
 
 
 def inner_places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a JSON value."""
+    """Return the path of every value inside a JSON value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(place for key, inner in items for place in inner_places(inner, (*path, key)))]
 
@@ -122,7 +122,7 @@ def inner_places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]
 @given(st.sampled_from(MESSAGES), st.data())
 @settings(deadline=None, max_examples=400)
 def test_a_message_with_anything_in_it_is_taken_by_the_machine(message: Message, data: st.DataObject) -> None:
-    """Output and looks of a cell that runs: what the decoder lets through breaks neither the cell nor its hang card."""
+    """Output and samples of a running cell that the decoder accepts break neither the cell nor its hang report."""
     wire = json.loads(encode(message)[0])
     place = data.draw(st.sampled_from([place for place in inner_places(wire) if len(place) > 1 and place[0] == 1]))
     target = wire
@@ -147,13 +147,13 @@ def test_a_message_with_anything_in_it_is_taken_by_the_machine(message: Message,
 @given(values | st.lists(st.lists(values, max_size=5), max_size=3).map(lambda rows: ["packed", *rows]))
 @settings(deadline=None)
 def test_rows_that_are_let_through_can_be_unpacked(rows: Any) -> None:
-    """And are no more than a machine holds."""
+    """The unpacked rows fit into memory."""
     if is_launch_record(rows):
         assert all(len(row) == 5 for row in decompress_launches(rows))
 
 
 def test_a_bomb_of_rows_is_refused() -> None:
-    """A few bytes that would be unpacked to more than fits into memory."""
+    """A few bytes may describe more rows than fit into memory."""
     assert is_launch_record(["packed", [["a", "f", [0], None]], [[[[0, 1]], 1000]]])
     assert not is_launch_record(["packed", [["a", "f", [0], None]], [[[[0, 1]], 1 << 40]]])
     assert not is_launch_record(["packed", [["a", "f", [0], None]], [[[[0, 1]] * 8, 1 << 26]]])
@@ -174,7 +174,7 @@ WISHES: list[list[bytes]] = [
 @given(st.sampled_from(WISHES), texts, st.data())
 @settings(deadline=None, max_examples=400)
 def test_any_wish_or_verdict_is_one_or_unknown(frames: list[bytes], text: bytes, data: st.DataObject) -> None:
-    """What another host says of a launch ends that host's connection at most."""
+    """An invalid message about a launch ends at most the sending host's connection."""
     row = json.loads(frames[0])
     place = data.draw(st.sampled_from(inner_places(row)[1:]))
     target = row
@@ -189,7 +189,7 @@ def test_any_wish_or_verdict_is_one_or_unknown(frames: list[bytes], text: bytes,
 @given(st.lists(st.binary(max_size=40), max_size=5))
 @settings(deadline=None)
 def test_a_stream_of_any_bytes_is_cut_or_unknown(pieces: list[bytes]) -> None:
-    """Within the limit: what is announced as longer ends the stream before it is held."""
+    """A message announced as longer than the limit ends the stream before it is buffered."""
     cutter = FrameDecoder(64)
     for piece in pieces:
         cut = attempt(lambda piece=piece: list(cutter.feed(piece)))  # type: ignore[misc]
@@ -205,7 +205,7 @@ def test_a_stream_of_any_bytes_is_cut_or_unknown(pieces: list[bytes]) -> None:
 def test_frames_without_the_key_are_unknown(
     make: tuple[Callable[[bytes, bytes], Signer], Callable[[bytes], Verifier]], frames: list[bytes], cut: int
 ) -> None:
-    """Of any number and length, and those of a message that was cut short on the way."""
+    """Frames of any number and length are refused, and so are those of a message that was cut off."""
     signed = [bytes(frame) for frame in make[0](KEY, b"r0").sign([b"hello" * 10])]
     for said in (frames, [signed[0], *frames], [frame[:cut] for frame in signed], [*signed, b"more"]):
         if said != signed:
@@ -219,7 +219,7 @@ SPEC = HostSpec("tcp:127.0.0.1:1", "00", 0, 1, 1, [0], 1, "", {}, {}, "", "")
 @given(texts, st.sampled_from([part.name for part in fields(HostSpec)]), values)
 @settings(deadline=None)
 def test_any_line_is_a_spec_or_refused(text: bytes, name: str, value: Any) -> None:
-    """The first line that a supervisor reads; a login may have written something before it."""
+    """This is the first line that a supervisor reads; a login shell may have printed something before it."""
     assert parse_hostspec(format_hostspec(SPEC)) == SPEC
     for line in (
         text.decode(errors="replace"),
@@ -232,7 +232,7 @@ def test_any_line_is_a_spec_or_refused(text: bytes, name: str, value: Any) -> No
 @given(st.lists(texts, max_size=5), st.sampled_from(["cell", "push", "start", "accept", "replay"]), values)
 @settings(deadline=None)
 def test_any_line_of_a_journal_is_a_record_or_told(lines: list[bytes], kind: str, value: Any) -> None:
-    """A disk may hold anything; what cannot be read is told, and the rest is read."""
+    """A disk may contain any bytes; an unreadable line is reported, and the other lines are read."""
     line = json.dumps({"kind": kind, "seq": value, "generation": value, "ranks": "0-99999999999"}).encode()
     records, faults = parse_records(b"\n".join([*lines, line]))
     assert all(type(record.generation) is int for record in records)
@@ -242,13 +242,13 @@ def test_any_line_of_a_journal_is_a_record_or_told(lines: list[bytes], kind: str
 @given(st.text(max_size=80))
 @settings(deadline=None)
 def test_any_line_of_a_launcher_is_read(line: str) -> None:
-    """What srun and mpiexec write is not ours."""
+    """mhnb has no influence on the output of srun and mpiexec."""
     parse_probe_line(line)
     parse_probe_line(f"mhnb-answer {line}")
 
 
 def test_every_kind_of_message_that_is_sent_is_taken() -> None:
-    """The check of a field's type knows all types that there are."""
+    """The check of field types knows every type that messages use."""
     assert len(get_args(Message)) == 22
     for message in MESSAGES:
         assert decode([bytes(frame) for frame in encode(message)]) == message

@@ -1,4 +1,4 @@
-"""A stack inside a message: what is above the cell goes, what is in libraries is counted, all else stays."""
+"""A traceback inside a message: frames above the cell are removed, library frames are counted, everything else stays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CELL, MINE = '  File "<cell 3>", line 2, in f\n', '  File "/mine/data.py", line 
     ids=["above and inside", "from the cell on", "called by another thread", "no cell in it"],
 )
 def test_what_is_left_of_a_stack(frames: str, left: str) -> None:
-    """The cell's frames and the user's files."""
+    """The cell's frames and those of the user's files remain."""
     assert trim_embedded_traceback(f"{BEGIN}{frames}ValueError: no\nmore") == f"{BEGIN}{left}ValueError: no\nmore"
 
 

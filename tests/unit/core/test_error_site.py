@@ -1,4 +1,4 @@
-"""What an error was about, read from the failing code: one name, or none."""
+"""The variable that an error concerns, read from the failing code: one name, or none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ARRAYS = {"x": True, "y": True, "tree": False}
 
 
 def site(expression: str, names: dict[str, bool] | None = None) -> ErrorSite:
-    """A site at the cell's own level."""
+    """Return an error site at the cell's top level."""
     return ErrorSite("jax._src.array", "f", expression, ARRAYS if names is None else names, top_level=True)
 
 
@@ -43,7 +43,7 @@ def site(expression: str, names: dict[str, bool] | None = None) -> ErrorSite:
     ],
 )
 def test_the_one_that_can_be_meant(expression: str, code: str, text: str | None) -> None:
-    """One array, or one tree where there is no array; of two, none."""
+    """The name is the one array, or the one tree if there is no array; with two candidates there is none."""
     named = find_failing_name(site(expression), code)
     assert (named.text if named else None) == text
 
@@ -52,7 +52,7 @@ def test_the_one_that_can_be_meant(expression: str, code: str, text: str | None)
     ("expression", "name"), [("f(x[0].T)", "x"), ("f(tree['w'][0])", "tree"), ("f(tree.w)", ""), ("f(tree)", "tree")]
 )
 def test_the_variable_that_can_be_pulled(expression: str, name: str) -> None:
-    """An array or a container by its name; an attribute of another object cannot be pulled by one."""
+    """Arrays and containers are pulled by name; an attribute of another object has no name to pull."""
     named = find_failing_name(site(expression))
     assert named is not None
     assert named.name == name
@@ -69,12 +69,12 @@ def test_the_variable_that_can_be_pulled(expression: str, name: str) -> None:
     ],
 )
 def test_what_a_lambda_captures(expression: str, name: str | None) -> None:
-    """The array that a lambda takes from outside; its own arguments are not captured."""
+    """The name is the array that a lambda takes from outside; the lambda's own arguments are not captured."""
     assert find_captured(site(expression)) == name
 
 
 def test_operands() -> None:
-    """Both sides of an operator as the user wrote them, where they are short."""
+    """Both sides of an operator are returned as the user wrote them, if they are short."""
     assert find_operands(site("w @ x.T")) == ("w", "x.T")
     assert find_operands(site("f(w, x)")) is None
     assert find_operands(site(f"w + f({'x, ' * 20})")) is None

@@ -1,4 +1,4 @@
-"""The notebook as a script: whole texts, what is translated, what is refused and by which name, what a notebook's file says."""
+"""Export of a notebook as a script: complete texts, translated and refused code, and reading a notebook file."""
 
 from __future__ import annotations
 
@@ -134,11 +134,11 @@ def _export(*steps: Step) -> str:
     return export_script(steps, name="train.py", process_count=4).text
 
 
-# -- whole texts
+# -- complete texts
 
 
 def test_the_whole_script() -> None:
-    """Head, start, pushes and cells in order, strings untouched, the cell of some ranks under its condition."""
+    """The script has the header, the start, pushes and cells in order, unchanged strings, and a condition for some ranks."""
     made = export_script(
         STEPS, name="train.py", process_count=4, devices=2, left_out=["cell 3: raised ValueError on rank 2"]
     )
@@ -148,21 +148,21 @@ def test_the_whole_script() -> None:
 
 
 def test_the_whole_batch_script() -> None:
-    """A name with a space is quoted; bash takes the text."""
+    """A name with a space is quoted, and bash can parse the text."""
     text = format_sbatch("my train.py", nodes=4, tasks_per_node=2)
     assert text == SBATCH
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
 def test_a_cell_that_initializes_is_left_to_do_so() -> None:
-    """Twice would be an error: where a cell calls initialize, the script's own start is not there, and a note says so."""
+    """Initializing twice would be an error: if a cell calls initialize, the script does not, and a note says so."""
     made = export_script([CellStep("cell 1", "import jax\njax.distributed.initialize()")], name="a.py", process_count=1)
     assert "_initialize" not in made.text
     assert made.notes == ("cell 1 calls jax.distributed.initialize itself, so the script does not",)
 
 
 def test_a_mesh_over_machines_is_noted() -> None:
-    """The ranks' `jax.make_mesh` takes CPU devices of several machines, and a script has JAX's own, which does not."""
+    """The ranks' `jax.make_mesh` accepts CPU devices of several machines, but JAX's own in a script does not."""
     cells = [CellStep("cell 2", "mesh = jax.make_mesh((8,), ('x',))"), CellStep("cell 3", "x = 1")]
     made = export_script(cells, name="a.py", process_count=4, devices=2)
     (note,) = made.notes
@@ -172,13 +172,13 @@ def test_a_mesh_over_machines_is_noted() -> None:
 
 
 def test_display_is_print() -> None:
-    """What a notebook displays, a script prints; a display that was imported stays what it is."""
+    """A script prints what a notebook displays; an imported `display` stays unchanged."""
     assert "display = print" in _export(CellStep("cell 1", "display(x)"))
     assert "display = print" not in _export(CellStep("cell 1", "from IPython.display import display\ndisplay(x)"))
 
 
 def test_a_cell_of_one_rank_and_one_of_comments() -> None:
-    """One rank is compared, several are looked up, and a cell without code needs no condition."""
+    """One rank is compared, several are looked up in a set, and a cell without code needs no condition."""
     text = _export(CellStep("cell 1", "f()", (3,)), CellStep("cell 2", "# later", (0, 1)))
     assert "if jax.process_index() == 3:\n    _show(f())" in text
     assert text.endswith("# -- cell 2\n# later\n")
@@ -207,7 +207,7 @@ def test_a_cell_of_one_rank_and_one_of_comments() -> None:
     ],
 )
 def test_what_is_translated(source: str, text: str) -> None:
-    """A last expression is printed unless its display was off; magics that mean nothing in a script go; strings stay."""
+    """A final expression is printed unless it ends in a semicolon; magics without effect in a script are removed."""
     made = translate_cell(source)
     assert (made.text, made.refused) == (text, ())
 
@@ -234,12 +234,12 @@ def test_what_is_translated(source: str, text: str) -> None:
     ],
 )
 def test_what_is_refused(source: str, refused: str) -> None:
-    """By its name and line, with what to do."""
+    """The error names the code, its line and what to do."""
     assert [each for each in translate_cell(source).refused if each.startswith(refused)], translate_cell(source)
 
 
 def test_all_that_is_refused_is_named_at_once() -> None:
-    """One look shows everything, the cell numbers to leave out among it."""
+    """One error lists everything that cannot be exported, with the cell numbers to exclude."""
     with pytest.raises(InvalidRequest) as refused:
         _export(CellStep("cell 2", "!ls"), CellStep("cell 7", "x = 1\nawait f()"), PushStep(("data",)))
     said = str(refused.value)
@@ -254,7 +254,7 @@ def test_all_that_is_refused_is_named_at_once() -> None:
     "source", ["x = '''a\nb\n  c'''\nprint(x)", "y = 3\nprint(f'''{\ny}\n z''')", "print('a\\\nb')"]
 )
 def test_indenting_changes_no_value(source: str) -> None:
-    """A cell under a condition prints what it printed before, strings over several lines included."""
+    """A cell inside a condition prints the same as before, also with strings over several lines."""
     printed = []
     for text in (source, f"if True:\n{indent_code(source)}"):
         with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -264,13 +264,13 @@ def test_indenting_changes_no_value(source: str) -> None:
 
 
 def test_literals() -> None:
-    """A value is written only where reading it makes the same again."""
+    """A value is written only if reading it back gives the same value."""
     assert format_literal((1, "a", None)) == "(1, 'a', None)"
     assert format_literal(list(range(5000))) is None
     assert format_literal(float("inf")) is None
 
 
-# -- a notebook's file
+# -- a notebook file
 
 
 def _code(source: str, *tags: str, error: str = "") -> dict[str, Any]:
@@ -302,7 +302,7 @@ NOTEBOOK = {
 
 
 def test_a_notebook_is_read() -> None:
-    """Cells for the ranks in order, also those of auto mode; failed ones are left out; a pushed literal is known."""
+    """Cells for the ranks are in order, including auto mode; failed cells are left out, and pushed literals are known."""
     found = read_notebook(NOTEBOOK, ["11"])
     assert found.steps == [
         PushStep(("lr",), None, {"lr": "0.5"}),
@@ -327,13 +327,13 @@ def test_a_notebook_is_read() -> None:
     ],
 )
 def test_the_shape_is_read(flags: str, shape: tuple[int, int | None]) -> None:
-    """As the start would take it: simulated hosts have two devices, machines what they have."""
+    """As in `start`, simulated hosts have two devices each, and other hosts have their own devices."""
     found = read_notebook({"cells": [_code(f"%mhjax start {flags}")]})
     assert (found.process_count, found.devices) == shape
 
 
 def test_a_push_of_something_computed_is_refused() -> None:
-    """Its value is not in the file."""
+    """The notebook file does not contain its value."""
     found = read_notebook({"cells": [_code("lr = f()\n%mhjax push lr")]})
     with pytest.raises(InvalidRequest, match="push lr: its value"):
         _export(*found.steps)
@@ -343,7 +343,7 @@ def test_a_push_of_something_computed_is_refused() -> None:
 
 
 def test_what_without_takes() -> None:
-    """Numbers, ranges and names; anything else is named."""
+    """Numbers, ranges and names are accepted; the error names anything else."""
     assert parse_without("3,5-7, table") == ["3", "5", "6", "7", "table"]
     assert parse_without(None) == []
     with pytest.raises(InvalidRequest, match="'a b' is neither"):
@@ -351,7 +351,7 @@ def test_what_without_takes() -> None:
 
 
 def test_the_shell_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`mhnb export` writes both files and says what is left out; a file that is not its own is left alone."""
+    """`mhnb export` writes both files and reports what is left out; it does not overwrite a file of another origin."""
     source, script = tmp_path / "n.ipynb", tmp_path / "train.py"
     source.write_text(json.dumps(NOTEBOOK))
     assert main(["export", str(source), "-o", str(script), "--sbatch"]) == 0
@@ -369,7 +369,7 @@ def test_the_shell_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_half_of_the_three_is_refused(tmp_path: Path) -> None:
-    """A count without an address would start something else than was meant."""
+    """A count without an address would start something that the user did not intend."""
     script = tmp_path / "train.py"
     script.write_text(_export(CellStep("cell 1", "print(1)")))
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Which files of a folder go to other machines, and in which messages."""
+"""Which files of a folder are sent to other machines, and in which messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ docs/*.html
     ],
 )
 def test_what_stays_here(path: str, is_folder: bool, stays: bool) -> None:  # noqa: FBT001
-    """The folder's own .gitignore decides, beside what is never code."""
+    """The folder's own .gitignore decides, apart from files that are never code."""
     assert parse_excludes(IGNORE).is_excluded(path, is_folder=is_folder) is stays
 
 
@@ -42,12 +42,12 @@ def test_what_stays_here(path: str, is_folder: bool, stays: bool) -> None:  # no
     ("folder", "place"), [("/me/p", ""), ("/me/p/a/b", "a/b"), ("/me/pq", "pq"), ("/opt/lib/", "lib"), ("/me", "me")]
 )
 def test_where_a_folder_goes(folder: str, place: str) -> None:
-    """Inside the notebook's folder it keeps its place; from elsewhere it comes under its own name."""
+    """A folder inside the notebook's folder keeps its path; any other is placed under its own name."""
     assert remote_path(folder, "/me/p") == place
 
 
 def test_pieces_bring_every_byte_once_and_in_order() -> None:
-    """Large files come in pieces, the last of which says so; empty ones come too; no message is longer than a chunk."""
+    """The last part of a large file is marked; empty files are included; no message is longer than a chunk."""
     sizes = {"big": 2 * CHUNK_NBYTES + 5, "empty": 0, "even": CHUNK_NBYTES, **{f"s{n}": 3 for n in range(1000)}}
     files = {path: FileFacts(nbytes, 0o644, "") for path, nbytes in sizes.items()}
     got = dict.fromkeys(sizes, 0)

@@ -1,4 +1,4 @@
-"""Hints: each known text finds its cure, and no other text finds one."""
+"""Hints: each known error text gets its hint, and no other text gets one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNEQUAL = "<class 'numpy.ndarray'> passed to device_put is not the same on each
 KNOWN = [
     ("UsageError", "Line magic function `%mhjax` not found.", "of its own"),
     ("UsageError", "Cell magic `%%mhjax` not found.", "of its own"),
-    # Texts that jax 0.10.2 raised; tests/unit/rank/test_jax_private.py provokes them again on the installed version.
+    # jax 0.10.2 raised these texts; tests/unit/rank/test_jax_private.py provokes them again on the installed version.
     ("RuntimeError", "Fetching value for `jax.Array` that spans non-addressable (non process local)", "pull"),
     ("RuntimeError", "Closing over jax.Array that spans non-addressable (non process local)", "argument"),
     ("ValueError", "Length of device assignment 1 is not equal to the size of the mesh 4 of aval f32[8@x]", "argument"),
@@ -102,7 +102,7 @@ KNOWN = [
 
 @pytest.mark.parametrize(("ename", "evalue", "word"), KNOWN, ids=[evalue[:30] for _, evalue, _ in KNOWN])
 def test_a_known_error_finds_its_cure(ename: str, evalue: str, word: str) -> None:
-    """The text of a known error finds a hint, and it is the one for that error."""
+    """The hint is the one for that error."""
     hint = find_hint(ename, evalue)
     assert hint is not None
     assert word in hint
@@ -121,7 +121,7 @@ def test_a_known_error_finds_its_cure(ename: str, evalue: str, word: str) -> Non
     ],
 )
 def test_any_other_error_finds_none(ename: str, evalue: str) -> None:
-    """An error whose words could be anyone's gets no hint."""
+    """An error text that any code may raise gets no hint."""
     assert find_hint(ename, evalue) is None
 
 
@@ -143,7 +143,7 @@ ALLGATHER = ("jax.experimental.multihost_utils", "_handle_array_process_allgathe
     ],
 )
 def test_a_place_tells_what_words_do_not(error: tuple[str, str], place: tuple[str, str], word: str) -> None:
-    """Words that are anyone's are known by the function of JAX that says them; from elsewhere they find nothing."""
+    """A text that any code may raise gets its hint only if the known function of JAX raised it."""
     assert word in (find_hint(*error, site=ErrorSite(*place)) or "")
     assert find_hint(*error, site=ErrorSite("__main__", "<module>")) is None
     assert find_hint(*error, site=ErrorSite(f"{place[0]}_of_mine", place[1])) is None
@@ -173,7 +173,7 @@ X = {"x": True}
     ],
 )  # fmt: skip
 def test_a_cure_speaks_of_the_users_own(error: tuple[str], site: ErrorSite, code: str, words: str) -> None:
-    """Names, axes and sizes are the user's where they are known, and stand-ins where they are not."""
+    """Names, axes and sizes in the hint are the user's if they are known, and placeholders if not."""
     assert words in (find_hint("Error", *error, site=site, code=code) or "")
 
 
@@ -191,13 +191,13 @@ def test_a_cure_speaks_of_the_users_own(error: tuple[str], site: ErrorSite, code
     ],
 )
 def test_names_that_moved(ename: str, evalue: str, word: str) -> None:
-    """A name that JAX had finds its successor, in each way to ask for it; any other name finds nothing."""
+    """A name that JAX has moved gets its successor, in each way of accessing it; any other name gets no hint."""
     hint = find_hint(ename, evalue)
     assert word in hint if hint else not word
 
 
 def test_hints_are_sentences() -> None:
-    """A hint ends as a sentence does, and is one paragraph."""
+    """A hint ends like a sentence, and is one paragraph."""
     for ename, evalue, _ in KNOWN:
         hint = find_hint(ename, evalue) or ""
         assert hint.endswith(".")
@@ -205,7 +205,7 @@ def test_hints_are_sentences() -> None:
 
 
 def test_hints_name_verbs_that_exist() -> None:
-    """A cure sends nobody to a verb that this version lacks."""
+    """No hint names a command that this version lacks."""
     named = set(re.findall(r"%mhjax (\w+)", (PACKAGE / "core" / "hints.py").read_text()))
     assert {"pull", "restart", "start"} <= named
     assert named <= COMMANDS.keys()
@@ -240,7 +240,7 @@ FEW, TURNED = [[8], False, True, False, 4, 4, 4], [[8], False, True, True, 8, 2,
     ],
 )
 def test_arrays_on_other_devices(arguments: tuple[str, ...], arrays: dict[str, Any], code: str, words: str) -> None:
-    """Two arrays that cannot meet: the cure is for the devices that they are really on."""
+    """For two arrays on incompatible devices, the hint depends on the devices that they are really on."""
     site = ErrorSite(expression=code, names=dict.fromkeys("ab", True), arrays=arrays)
     assert words in (find_hint("ValueError", MIXED.format(*arguments), site=site, code=code) or "")
 
@@ -265,7 +265,7 @@ def test_arrays_on_other_devices(arguments: tuple[str, ...], arrays: dict[str, A
     ],
 )
 def test_explicit_arrays_that_cannot_meet(error: str, other: list[Any], words: str) -> None:
-    """JAX compares axes before devices: what it says of those may hide that the devices are others."""
+    """JAX compares axes before devices, so its message about axes may hide that the devices differ."""
     site = ErrorSite(expression="a + b", names=dict.fromkeys("ab", True), arrays={"a": GLOBAL, "b": other})
     ename = "ValueError" if error.startswith("Mesh") else "ShardingTypeError"
     assert words in (find_hint(ename, error, site=site, code="a + b") or "")
@@ -273,12 +273,12 @@ def test_explicit_arrays_that_cannot_meet(error: str, other: list[Any], words: s
 
 @pytest.mark.parametrize("arrays", [{"x": None}, {"x": []}, {"x": [1, 2, 3, 4]}, {"x": "local"}])
 def test_facts_that_cannot_be_read_are_none(arrays: dict[str, Any]) -> None:
-    """What a rank says of an array is checked before it is believed."""
+    """A rank's facts about an array are checked before they are used."""
     assert ErrorSite(arrays=arrays).find_array_facts("x") is None
 
 
 def test_every_cure_is_met_by_a_case() -> None:
-    """No row of the table is without a case of this file: none is there that cannot match."""
+    """Every row of the table matches a case in this file, so no row is unreachable."""
     said = [evalue for _, evalue, _ in KNOWN]
     said += ["", "list index out of range", "cannot reshape array of size 3", "array axis 0 is partitioned 2 times"]
     unmet = [cure.pattern.pattern for cure in HINTS if not any(cure.pattern.search(text) for text in said)]
@@ -286,7 +286,7 @@ def test_every_cure_is_met_by_a_case() -> None:
 
 
 def test_arguments_of_a_script_are_no_list_like_others() -> None:
-    """Only the code tells what an index out of range was about; of any other list nothing is said."""
+    """Only the code shows which list an index error concerns; for any other list there is no hint."""
     said = find_hint("IndexError", "list index out of range", code="n = int(sys.argv[1])")
     assert said is not None
     assert "jax.process_index()" in said
@@ -308,5 +308,5 @@ def test_arguments_of_a_script_are_no_list_like_others() -> None:
     ],
 )
 def test_what_is_awaited_is_the_users_own(code: str, awaits: str) -> None:
-    """The cure writes the line that takes the place of the call."""
+    """The hint contains the line that replaces the call."""
     assert awaits in (find_hint("RuntimeError", "This event loop is already running", code=code) or "")

@@ -1,4 +1,4 @@
-"""The journal's lines and a replay's decisions: what is kept of a cell, what runs again, and what counts as the same."""
+"""Journal lines and replay decisions: what is recorded of a cell, which cells run again, and which results count as equal."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ PUSH = PushRecord(1, ("x",), None, ({"name": "x"},), (8,), "push1-1.bin")
 
 
 def cell(seq: int, *, generation: int = 1, **more: Any) -> CellRecord:
-    """A cell that ended well on two ranks, unless told otherwise."""
+    """Return the record of a cell that ended without an error on two ranks, by default."""
     given = {"outcomes": {0: "ok", 1: "ok"}} | more
     return CellRecord(generation, seq, f"x = {seq}", **given)
 
 
 def launched(*rows: list[Any], other: list[list[Any]] | None = None) -> dict[str, Any]:
-    """What rank 0 launched, and rank 1 too unless `other` says what."""
+    """Return the launches of rank 0, which are also those of rank 1 unless `other` is given."""
     return {"launches": trace_launches({0: rows, 1: rows if other is None else other})}
 
 
@@ -71,7 +71,7 @@ RECORDS: list[Record] = [
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.kind)
 def test_a_record_comes_back_from_its_line(record: Record) -> None:
-    """What is read is what was written, whatever is in a source; and it stays one line."""
+    """A record is read as it was written, whatever its source contains, and takes one line."""
     line = format_record(record)
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
@@ -79,7 +79,7 @@ def test_a_record_comes_back_from_its_line(record: Record) -> None:
 
 
 def test_a_line_is_json_that_others_can_read() -> None:
-    """The fields that the journal promises, by their names."""
+    """The line has the fields that the journal promises, by name."""
     body = json.loads(format_record(RECORDS[2]))
     assert (body["kind"], body["seq"], body["source"]) == ("cell", 2, "x = 2")
     assert (body["outcomes"], body["errors"]) == ({"ok": "0", "error": "1"}, {"ValueError": "1"})
@@ -90,13 +90,13 @@ def test_a_line_is_json_that_others_can_read() -> None:
     "line", [b"", b"{", b"[]", b'{"kind":"walk"}', b'{"kind":"accept"}', b'{"kind":"cell","generation":1}', b"\xff"]
 )
 def test_what_is_no_record_is_named(line: bytes) -> None:
-    """A line cut short, or of another version, is an error that shows its beginning."""
+    """A truncated line, or one of another version, raises an error that shows its beginning."""
     with pytest.raises(InvalidRequest, match="a line of the journal cannot be read"):
         parse_record(line)
 
 
 def test_a_line_cut_short_does_not_hide_the_others() -> None:
-    """The records around it are read, and the fault is told."""
+    """The other records are read, and the fault is reported."""
     lines = [format_record(record) for record in RECORDS]
     records, faults = parse_records(b"".join([lines[0], lines[1][:20] + b"\n", *lines[2:]]))
     assert records == [RECORDS[0], *RECORDS[2:]]
@@ -107,7 +107,7 @@ def test_a_line_cut_short_does_not_hide_the_others() -> None:
 
 
 def test_the_record_of_a_cell() -> None:
-    """Flags, outcomes, names of errors and launches by rank; a replayed one says so."""
+    """The record has flags, outcomes, error names and launches by rank, and says whether the cell was replayed."""
     request = CellRequest("boom()", (0, 1), "parity", 9.0, replayed_seq=7)
     ran = Cell(1, request, seq=7, ranks=(0, 1), now=1.0)
     raised = ["error", "KeyError", "'a'", [], 1, "boom()", 0.1]
@@ -128,7 +128,7 @@ def test_the_record_of_a_cell() -> None:
 
 
 def test_lines_names_and_free_programs_do_not_change_the_hash() -> None:
-    """It covers what the guard compares: a run broken at another line is the same run."""
+    """The hash covers what the guard compares: a run that is split at another line is the same run."""
     plain = trace_launches({0: [[*ADD[:4], 3]]})[0]
     broken = trace_launches({0: [ADD, ["free:77", "jit(local)", [0, 1], 2, 5], [*ADD[:3], 9, 2]]})[0]
     assert (broken.hash, broken.count, broken.rows) == (plain.hash, 3, plain.rows)
@@ -139,7 +139,7 @@ def test_lines_names_and_free_programs_do_not_change_the_hash() -> None:
     [[ADD], [ADD, TOP], [TOP, ADD, ADD], [[*ADD[:4], 2]], [["ffff", *ADD[1:]]], [[*ADD[:2], [0], *ADD[3:]]], []],
 )
 def test_another_program_order_count_or_set_of_ranks_changes_the_hash(rows: list[Any]) -> None:
-    """Each of them is another sequence."""
+    """Each of these is a different sequence."""
     base = trace_launches({0: [TOP, ADD]})[0].hash
     assert [trace.hash for trace in trace_launches({0: rows})] != [base]
 
@@ -151,7 +151,7 @@ def test_ranks_with_equal_launches_share_a_trace() -> None:
 
 
 def test_a_long_sequence_is_hashed_whole_and_kept_in_part() -> None:
-    """What comes after the rows that are kept still counts."""
+    """The hash includes the launches after the rows that are kept."""
     rows = [[str(n), "jit(f)", [0], 1, 1] for n in range(MAX_TRACE_ROWS + 9)]
     long, other = (trace_launches({0: each})[0] for each in (rows, [*rows[:-1], ADD]))
     assert (len(long.rows), long.count) == (MAX_TRACE_ROWS, MAX_TRACE_ROWS + 9)
@@ -181,12 +181,12 @@ def test_a_long_sequence_is_hashed_whole_and_kept_in_part() -> None:
     ],
 )
 def test_what_ended_clean_runs_again(more: dict[str, Any], why: str) -> None:
-    """Also what raised; nothing that mhnb or the user ended, and nothing that left the cluster otherwise."""
+    """Cells that raised run again; cells that mhnb or the user ended, or that left the cluster in another state, do not."""
     assert skip_reason(cell(1, **more)) == why
 
 
 def test_a_plan_has_cells_and_pushes_in_their_order() -> None:
-    """Left out is listed, each with its reason; an accept is told and makes nothing clean."""
+    """The plan lists what is left out, each with its reason; an accept is mentioned, but makes no cell clean."""
     tainted, lost = cell(2, state="tainted"), replace(PUSH, names=("big",), file="", why_not="too large")
     plan = plan_replay([START, cell(1), PUSH, tainted, AcceptRecord(1, "tainted"), lost, cell(3)], 1)
     assert plan.steps == (cell(1), PUSH, cell(3))
@@ -195,7 +195,7 @@ def test_a_plan_has_cells_and_pushes_in_their_order() -> None:
 
 
 def test_to_stops_after_that_cell() -> None:
-    """Neither cells nor pushes nor what was left out after it are of concern; a cell that was left out may be named."""
+    """Cells, pushes and skipped steps after that cell do not matter; the named cell may itself be left out."""
     records: list[Record] = [START, cell(1), PUSH, cell(2, state="split"), cell(3), PUSH, cell(4, state="tainted")]
     assert plan_replay(records, 1, 3).steps == (cell(1), PUSH, cell(3))
     assert [item.what for item in plan_replay(records, 1, 3).left_out] == ["cell 2"]
@@ -204,7 +204,7 @@ def test_to_stops_after_that_cell() -> None:
 
 @pytest.mark.parametrize("to", [0, 3, -1])
 def test_to_names_a_cell_that_is_there(to: int) -> None:
-    """Else the error says which are."""
+    """Otherwise the error names the cells that exist."""
     with pytest.raises(InvalidRequest, match=rf"--to {to}: the journal has cells 1-2 of generation 1"):
         plan_replay([START, cell(1), cell(2)], 1, to)
     with pytest.raises(InvalidRequest, match="the journal has no cell"):
@@ -212,7 +212,7 @@ def test_to_names_a_cell_that_is_there(to: int) -> None:
 
 
 def again(generation: int, *records: CellRecord | PushRecord) -> list[Record]:
-    """A restart, and records that a replay made there."""
+    """Return the records of a restart and of a replay in it."""
     start = replace(START, generation=generation, after=generation - 1)
     return [start, *(replace(r, generation=generation, replayed=True) for r in records)]
 
@@ -252,13 +252,13 @@ END = ReplayRecord(2, 1, None, complete=True)
     ],
 )
 def test_a_replay_brings_back_what_the_user_had(records: list[Record], generation: int, cells: tuple[int, ...]) -> None:
-    """The newest generation that he worked in, or that came back whole; never cells twice, never those of other ranks."""
+    """The source is the newest generation that was used or fully restored; cells never run twice, nor those of other ranks."""
     plan = plan_replay(records, max(record.generation for record in records))
     assert (plan.generation, plan.cells) == (generation, cells)
 
 
 def test_a_replay_follows_what_came_after_what() -> None:
-    """One journal has the starts of two notebooks, where one took over what the other had left: each has its own past."""
+    """One journal holds the starts of two notebooks, one of which took over the other's cluster; each has its own history."""
     left, beside, taken = (StartRecord(number, START.shape, after=after) for number, after in ((1, 0), (2, 0), (3, 1)))
     records: list[Record] = [START, cell(1), replace(START, generation=3, after=2)]
     assert plan_replay(records, 3).cells == (1,), "the start of generation 2 is missing"
@@ -271,7 +271,7 @@ def test_a_replay_follows_what_came_after_what() -> None:
 
 
 def test_the_same_is_no_difference() -> None:
-    """Time, generation, the lines that broke a run and a missing record of launches do not count."""
+    """Time, generation, the lines that split a run, and a missing launch record do not count."""
     before = cell(1, **launched(ADD, ADD), wall_s=1.0)
     assert describe_difference(before, cell(1, generation=2, **launched([*ADD[:3], 9, 2]), replayed=True)) == ""
     assert describe_difference(before, cell(1, launches=None)) == ""
@@ -324,24 +324,24 @@ def test_the_same_is_no_difference() -> None:
     ids=["raised", "other_error", "died", "other_program", "fewer", "other_content", "one_rank", "state", "timeout"],
 )  # fmt: skip
 def test_a_difference_names_ranks_before_and_now(before: dict[str, Any], now: dict[str, Any], said: str) -> None:
-    """Ranks that differ alike share a line."""
+    """Ranks with the same difference share a line."""
     assert describe_difference(cell(1, **before), cell(1, **now)) == said
 
 
 @pytest.mark.parametrize("change", [ADD, [str(MAX_TRACE_ROWS - 1), "jit(f)", [0, 1], 1, 7]])
 def test_a_difference_beyond_what_is_kept_is_still_told(change: list[Any]) -> None:
-    """The hash knows of it; how far the sequences are known to be equal is said, and nothing that is not known."""
+    """The hash shows the difference; the message says how far the sequences are known to be equal, and no more."""
     rows: list[list[Any]] = [[str(n), "jit(f)", [0, 1], 1, 1] for n in range(MAX_TRACE_ROWS + 1)]
     other = [*rows[:-1], change] if change is ADD else [*rows[: MAX_TRACE_ROWS - 1], change, rows[-1]]
     said = describe_difference(cell(1, **launched(*rows)), cell(1, **launched(*other)))
     assert said.startswith(f"ranks 0-1: its launches differ after the first {MAX_TRACE_ROWS} (")
 
 
-# -- words
+# -- texts
 
 
 def test_the_way_out_counts_what_a_replay_runs() -> None:
-    """Only cells that would run again, and the start; nothing is promised where nothing is known."""
+    """Only cells that would run again count, plus the start; without data there is no estimate."""
     cost = ReplayEstimate()
     cost.record_start(2.0)
     assert cost.recovery_command() == "%mhjax restart --replay"
@@ -353,7 +353,7 @@ def test_the_way_out_counts_what_a_replay_runs() -> None:
 
 
 def test_a_replay_in_words() -> None:
-    """The line while it goes on, what it did, and where it stopped with the ways on from there."""
+    """These are the progress line, the report, and the message of a stopped replay with the next steps."""
     plan = plan_replay([START, cell(1), PUSH, cell(2, state="split"), cell(3), cell(4), cell(5)], 1)
     assert format_step(ReplayStep("cell 3", 2, plan)) == "mhjax · replaying cell 3 of 5"
     assert format_report(ReplayReport(plan, 5, 1.0), "1.0 s") == (
@@ -397,5 +397,5 @@ LEFT_OUT = [
     ],
 )
 def test_who_set_a_name_that_a_replayed_cell_misses(evalue: str, told: str) -> None:
-    """The last one before that cell; one that only read it, that came later, or that cannot be read, is not named."""
+    """The last such step before that cell is named; steps that only read the name, came later, or cannot be parsed are not."""
     assert describe_setter(evalue, LEFT_OUT, 8) == told

@@ -1,4 +1,4 @@
-"""The record of launches on its way: nothing of it is lost, and loops take no room."""
+"""The compressed launch record: nothing is lost, and loops stay small."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A, B, C = (["a", "jit(f)", [0, 1], 1], ["b", "jit(g)", [0, 1], 2], ["a", "jit(f)
 
 
 def rows(*programs: list[Any], counts: int = 1) -> list[Any]:
-    """A row of each."""
+    """Return one row per program."""
     return [[*program, 1 + place % counts] for place, program in enumerate(programs)]
 
 
@@ -25,12 +25,12 @@ def rows(*programs: list[Any], counts: int = 1) -> list[Any]:
     ids=["nothing", "one", "two in turn", "loops after each other", "counts in turn"],
 )
 def test_what_was_launched_comes_back(record: list[Any]) -> None:
-    """Also through JSON, row for row."""
+    """Every row is restored, also through JSON."""
     assert decompress_launches(json.loads(json.dumps(compress_launches(record)))) == record
 
 
 def test_any_order_comes_back() -> None:
-    """What follows no pattern is written as it is."""
+    """Rows without a pattern are written unchanged."""
     chance = random.Random(7)  # noqa: S311
     for length in (33, 100, 3000):
         record = rows(*(chance.choice((A, B, C)) for _ in range(length)), counts=chance.randint(1, 4))
@@ -38,7 +38,7 @@ def test_any_order_comes_back() -> None:
 
 
 def test_a_loop_of_two_programs_takes_no_more_room_the_longer_it_is() -> None:
-    """As long as its turns are alike; with a loss at every tenth step too."""
+    """This holds while all iterations are the same, also if every tenth step has an additional program."""
     for turn in ([A, B], [A, B] * 9 + [A, B, C]):
         short, long = (len(json.dumps(compress_launches(rows(*turn * times)))) for times in (50, 5000))
         assert long <= short + 4
@@ -46,7 +46,7 @@ def test_a_loop_of_two_programs_takes_no_more_room_the_longer_it_is() -> None:
 
 
 def test_a_loop_that_is_left_one_step_early_is_still_seen() -> None:
-    """The comparison knows nothing of how the rows came."""
+    """The comparison does not depend on how the rows were sent."""
     mine, theirs = ([*rows(*[A, B] * times)] for times in (5000, 4999))
     difference = compare_launches(
         {0: decompress_launches(compress_launches(mine)), 1: decompress_launches(compress_launches(theirs))}

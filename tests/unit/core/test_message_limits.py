@@ -1,4 +1,4 @@
-"""Limits of what a rank sends."""
+"""Size limits of a rank's messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = "x" * 1_000_000
 
 
 def test_a_short_text_stays() -> None:
-    """What is within the limit is the same object, and says nothing of a limit."""
+    """A text within the limit is returned unchanged, without a note about the limit."""
     event = ["error", "ValueError", "no", ["a", "b"], 1, "x = 1", 0.1, ["m", "f", "x", {"x": True}, False]]
     assert shorten_error(event) is event
     assert shorten_text("abc", 3) == "abc"
@@ -33,7 +33,7 @@ def test_a_short_text_stays() -> None:
 
 @pytest.mark.parametrize("place", [1, 2, 3, 5, 7])
 def test_every_text_of_an_error_is_bounded(place: int) -> None:
-    """Its name, its message, its lines, the code and the place are shortened, and say where all of it is."""
+    """Name, message, lines, code and place are shortened, and the text says where the rest is."""
     event: list[Any] = ["error", "ValueError", "no", ["a", "b"], 1, "x = 1", 0.1, ["m", "f", "x", {"x": True}, False]]
     event[place] = [LONG, LONG] if place in (3, 7) else LONG
     bounded = shorten_error(event, "rank0.log")
@@ -43,7 +43,7 @@ def test_every_text_of_an_error_is_bounded(place: int) -> None:
 
 
 def test_a_traceback_of_very_many_lines_keeps_its_ends() -> None:
-    """The first and the last lines stay; how many are left out stands between."""
+    """The first and the last lines stay, with the number of omitted lines between them."""
     lines = shorten_error(["error", "E", "", [f"line {at}" for at in range(10**5)], None, None, 0.0, []])[3]
     assert (lines[0], lines[-1]) == ("line 0", "line 99999")
     assert sum(map(len, lines)) < MAX_LINES_CHARS + 100
@@ -73,11 +73,11 @@ def test_a_traceback_of_very_many_lines_keeps_its_ends() -> None:
     ],
 )
 def test_every_text_of_a_message_is_bounded(message: Message) -> None:
-    """No name and no reason of a rank's message fills the notebook."""
+    """No name and no reason in a rank's message exceeds the limit."""
     assert len(encode(shorten_message(message))[0]) < 4 * MAX_TEXT_CHARS
 
 
 def test_data_has_no_limit() -> None:
-    """What a verb was asked for travels whole."""
+    """The data that a command requested is sent in full."""
     answer = RankReply(0, 1, ok=True, value=LONG)
     assert shorten_message(answer) is answer

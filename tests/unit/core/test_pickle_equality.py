@@ -1,4 +1,4 @@
-"""What counts as equal when pickles differ."""
+"""Which values count as equal when their pickles differ."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_a_copy_is_the_same(value: Any) -> None:
 
 @given(values, values)
 def test_what_differs_by_content_is_found(left: Any, right: Any) -> None:
-    """Two values with other representations are not the same."""
+    """Two values with different representations are not equal."""
     if repr(left).replace("-0.0", "0.0") != repr(right).replace("-0.0", "0.0") and not _unordered(left, right):
         assert find_difference(left, right) is not None
 
 
 def _unordered(left: Any, right: Any) -> bool:
-    """Whether the difference may be an order that does not count."""
+    """Check whether the difference may be an order that does not count."""
     return "{" in repr(left) and "{" in repr(right)
 
 
@@ -70,7 +70,7 @@ def _unordered(left: Any, right: Any) -> bool:
     ],
 )
 def test_the_first_difference_is_named(left: Any, right: Any, where: str) -> None:
-    """The answer is the path to the first difference and both sides, shortened."""
+    """The result is the path to the first difference and both sides, shortened."""
     assert find_difference(left, right) == where
 
 
@@ -99,7 +99,7 @@ def test_a_value_that_contains_itself_ends() -> None:
 
 
 def test_global_arrays_are_paired_by_their_place() -> None:
-    """Arrays that pickle met in another order are matched by the key they stand under."""
+    """Arrays that pickle visited in another order are matched by their key."""
     pairs: dict[int, int] = {}
     left = {"w": GlobalArrayPlaceholder(0), "b": GlobalArrayPlaceholder(1)}
     right = {"b": GlobalArrayPlaceholder(0), "w": GlobalArrayPlaceholder(1)}
@@ -108,7 +108,7 @@ def test_global_arrays_are_paired_by_their_place() -> None:
 
 
 def test_one_array_twice_is_not_two_arrays() -> None:
-    """An array that stands in two places on one rank does not match two arrays on the other."""
+    """One array used twice on one rank does not match two arrays on the other."""
     assert (
         find_difference(
             [GlobalArrayPlaceholder(0), GlobalArrayPlaceholder(0)],
@@ -119,7 +119,7 @@ def test_one_array_twice_is_not_two_arrays() -> None:
 
 
 def test_values_that_cannot_be_compared_differ() -> None:
-    """A comparison that raises is no proof of equality."""
+    """A comparison that raises does not prove equality."""
 
     class Awkward:
         def __eq__(self, other: object) -> bool:

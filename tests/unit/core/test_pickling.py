@@ -1,4 +1,4 @@
-"""Values and their pickles: arrays stay out, sharing is kept, what is missing is named."""
+"""Values and their pickles: arrays are stored separately, sharing is preserved, and missing definitions are named."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _claim_nothing(_: object) -> None:
 
 @given(values)
 def test_a_value_comes_back(value: Any) -> None:
-    """What is packed without a claim is the value again."""
+    """A value that is packed without claimed objects is restored unchanged."""
     assert load_value(dump_value(value, _claim_nothing).skeleton, ()) == value
 
 
 def test_a_claimed_object_stays_one_object() -> None:
-    """An object that stands in two places comes back as one object in both."""
+    """An object that is used in two places is restored as one object in both."""
     leaf, arrived = object(), object()
     packed = dump_value([leaf, {"again": leaf}], lambda obj: 0 if obj is leaf else None)
     first, rest = load_value(packed.skeleton, [arrived])
@@ -40,7 +40,7 @@ def test_a_claimed_object_stays_one_object() -> None:
 
 
 def test_raw_buffers_travel_apart() -> None:
-    """What pickle hands over as a buffer is not in the pickle, and comes back writable where its bytes are."""
+    """Buffers that pickle passes out of band are not in the pickle, and are writable again if their bytes are."""
     content = bytearray(b"x" * 1000)
     packed = dump_value(pickle.PickleBuffer(content), _claim_nothing)
     assert packed.skeleton.nbytes < 100
@@ -61,6 +61,6 @@ def test_names_of_the_users_module_come_from_its_namespace(monkeypatch: pytest.M
 
 
 def test_a_module_that_is_not_here_is_named() -> None:
-    """A class of a module that cannot be imported is an error with module and name."""
+    """A class of a module that cannot be imported raises an error with module and name."""
     with pytest.raises(MissingDefinition, match=r"no_such_module\.Thing"):
         load_value(b"cno_such_module\nThing\n.", ())

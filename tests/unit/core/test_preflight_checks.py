@@ -1,4 +1,4 @@
-"""What preflight makes of facts: each fault of a host is found, named with its cure, and nothing is found where all is well."""
+"""Preflight findings: each fault of a host is found and named with its fix, and good hosts have no findings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WANTED = Requirements(
 
 
 def look(at: int, **changed: Any) -> HostProbe:
-    """A host on which all is well."""
+    """Return the probe of a good host, with the given changes."""
     name, address = "abcd"[at], f"10.0.0.{at + 1}"
     facts = HostFacts(
         hostname=name,
@@ -51,24 +51,24 @@ def look(at: int, **changed: Any) -> HostProbe:
 
 
 def judged(*looks: HostProbe, wanted: Requirements = WANTED) -> PreflightReport:
-    """Judge these and, where fewer, good ones up to three."""
+    """Build the report of these probes, filled up with good hosts to three."""
     return build_preflight_report([*looks, *(look(at) for at in range(len(looks), 3))], wanted)
 
 
 def only(report: PreflightReport) -> Finding:
-    """The one finding."""
+    """Return the only finding."""
     assert len(report.findings) == 1, report.findings
     return report.findings[0]
 
 
 def cell(report: PreflightReport, header: str, at: int) -> tuple[str, str | None]:
-    """A cell's text and level."""
+    """Return a cell's text and level."""
     found = next(column for column in report.columns if column.header == header).cells[at]
     return found.text, found.level
 
 
 def test_three_good_hosts_are_good() -> None:
-    """Nothing is found, every check has its column, and the report names what the start is to use."""
+    """There are no findings, every check has a column, and the report has the addresses that the start will use."""
     report = judged()
     assert (report.ok, report.findings) == (True, ())
     assert [column.header for column in report.columns] == [
@@ -82,7 +82,7 @@ def test_three_good_hosts_are_good() -> None:
 
 
 def test_a_host_without_login_has_an_empty_row() -> None:
-    """What ssh said is the finding, without the name of a log that is gone; the other columns have no cell for it."""
+    """The finding quotes ssh, without the name of a log that was removed; the host has no cells in the other columns."""
     failure = HostUnreachable("b: refused the login: denied\n  ssh-copy-id\n  log /x", host="b", kind="login")
     report = judged(look(0), HostProbe("b", failure=failure))
     assert only(report) == Finding("failure", "login", ("b",), "b: refused the login: denied", "ssh-copy-id")
@@ -118,7 +118,7 @@ FAULTS: list[tuple[Mapping[str, Any], str, str, str]] = [
 
 @pytest.mark.parametrize(("changed", "check", "text", "cure"), FAULTS)
 def test_a_failure_of_one_host_is_found(changed: Mapping[str, Any], check: str, text: str, cure: str) -> None:
-    """One host that is other than it should be is one failure: the host, the value, what was expected, what to do."""
+    """One faulty host is one failure, with the host, the value, what was expected, and what to do."""
     finding = only(judged(look(0), look(1, **changed)))
     assert (finding.level, finding.check, finding.hosts) == ("failure", check, ("b",))
     assert text in finding.text
@@ -138,7 +138,7 @@ HARMLESS: list[Mapping[str, Any]] = [
 
 @pytest.mark.parametrize("changed", HARMLESS, ids=str)
 def test_what_does_no_harm_is_not_found(changed: Mapping[str, Any]) -> None:
-    """A false alarm costs trust: differences that no rank minds are no finding."""
+    """Differences that do not affect any rank are not reported, because false alarms cost trust."""
     assert judged(look(0), look(1, **changed)).findings == ()
 
 
@@ -158,7 +158,7 @@ MILD: list[tuple[Mapping[str, Any], str, str, str]] = [
 
 @pytest.mark.parametrize(("changed", "level", "text", "cure"), MILD)
 def test_what_a_start_survives_is_no_failure(changed: Mapping[str, Any], level: str, text: str, cure: str) -> None:
-    """What mhnb cures itself, and what only may go wrong, is said and does not stop a start."""
+    """Faults that mhnb fixes itself, and faults that only may cause harm, are reported but do not stop a start."""
     report = judged(look(0), look(1, **changed))
     finding = only(report)
     assert (report.ok, finding.level, finding.hosts) == (True, level, ("b",))
@@ -167,7 +167,7 @@ def test_what_a_start_survives_is_no_failure(changed: Mapping[str, Any], level: 
 
 
 def test_flags_against_what_was_asked_for() -> None:
-    """XLA_FLAGS that are the same everywhere, and name a flag twice or another number of devices, are warned of."""
+    """Equal XLA_FLAGS that contain a flag twice, or another number of devices, cause a warning."""
     flags = "--xla_force_host_platform_device_count=8 --xla_a=1 --xla_a=2"
     hosts = [look(at, environment={"XLA_FLAGS": flags}) for at in range(3)]
     texts = [finding.text for finding in judged(*hosts).findings]
@@ -184,7 +184,7 @@ def _gpus(*counts: int) -> list[HostProbe]:
 
 
 def test_unequal_devices_are_found() -> None:
-    """A host with other devices than the rest is named."""
+    """A host whose devices differ from the others' is named."""
     wanted = replace(WANTED, devices=None)
     report = judged(*_gpus(2, 2, 1), wanted=wanted)
     assert only(report).text.startswith("c has 1 gpu (H200), and elsewhere there are 2 gpu (H200): every")
@@ -196,7 +196,7 @@ def test_unequal_devices_are_found() -> None:
 
 
 def test_gpus_of_another_kind_and_shared_ones() -> None:
-    """As many GPUs of another kind are found, and one GPU that two hosts have, as containers may."""
+    """The same number of GPUs of another model is found, and one GPU that two hosts see, as containers may."""
     wanted = replace(WANTED, devices=None)
     other = look(2, gpus=(Gpu("A100", "x"), Gpu("A100", "y")))
     assert only(judged(*_gpus(2, 2), other, wanted=wanted)).text.startswith("c has 2 gpu (A100), and elsewhere")
@@ -205,7 +205,7 @@ def test_gpus_of_another_kind_and_shared_ones() -> None:
 
 
 def test_tasks_that_share_a_gpu() -> None:
-    """Two tasks of a launcher on one machine that see the same GPU are found; with simulated devices nobody uses it."""
+    """Two tasks of a launcher on one machine that see the same GPU are found; simulated devices do not use it."""
     (first,) = _gpus(2)
     assert first.facts is not None
     report = judged(replace(first, colocated=(first.facts,)), *_gpus(0, 2, 2)[1:], wanted=replace(WANTED, devices=None))
@@ -217,14 +217,14 @@ def test_tasks_that_share_a_gpu() -> None:
     ("pool", "devices", "count"), [("2", 2, 1), ("4", 2, 0), ("", 2, 0), ("1", 1, 0), ("1", None, 0)]
 )
 def test_a_pool_in_which_devices_would_wait_for_ever(pool: str, devices: int | None, count: int) -> None:
-    """A PJRT_NPROC of the user's that is too small for the devices of a rank would hang correct programs."""
+    """A user's PJRT_NPROC that is too small for a rank's devices would make correct programs hang."""
     report = judged(wanted=replace(WANTED, pjrt_nproc=pool, devices=devices))
     assert len(report.failures) == count
     assert all(finding.text.startswith(f"PJRT_NPROC is {pool} here") for finding in report.findings)
 
 
 def test_gpus_that_cannot_be_shared_out() -> None:
-    """Three GPUs cannot be shared by two ranks alike; four can."""
+    """Three GPUs cannot be divided equally between two ranks, but four can."""
     wanted = replace(WANTED, devices=None, ranks_per_host=2)
     assert next(finding.text for finding in judged(*_gpus(3, 3, 3), wanted=wanted).findings).startswith(
         "a has 3 gpu for 2"
@@ -233,7 +233,7 @@ def test_gpus_that_cannot_be_shared_out() -> None:
 
 
 def test_two_names_of_one_machine_are_found() -> None:
-    """The same running system, name and address under two names would be one host for two ranks."""
+    """Two names with the same running system, hostname and address would be one host for two ranks."""
     twin = replace(look(0), name="a.local", connect_errors=look(1).connect_errors)
     assert only(judged(look(0), twin)).text == "a and a.local are the same machine (a, 10.0.0.1)"
 
@@ -249,7 +249,7 @@ def _unreached(at: int, **why: str) -> HostProbe:
 
 
 def test_a_closed_port_is_named_with_its_owner() -> None:
-    """Two hosts that cannot reach the coordinator for the same reason are one finding; the cells say why."""
+    """Hosts that cannot reach the coordinator for the same reason share one finding; the cells show the reason."""
     report = judged(look(0), _unreached(1, coordinator="no answer"), _unreached(2, coordinator="no answer"))
     finding = only(report)
     assert finding.text == (
@@ -261,7 +261,7 @@ def test_a_closed_port_is_named_with_its_owner() -> None:
 
 
 def test_a_taken_port_is_no_question_of_reach() -> None:
-    """Where the owner cannot listen, that is the one finding."""
+    """If the owner cannot listen on the port, that is the only finding."""
     hosts = [replace(look(at), connect_errors={"link": "", "hub": ""}) for at in range(3)]
     report = judged(replace(hosts[0], listen_errors={"coordinator": "Address already in use"}), *hosts[1:])
     assert only(report).text == "a cannot listen at 10.0.0.1:8476 for JAX's coordinator: Address already in use"
@@ -270,7 +270,7 @@ def test_a_taken_port_is_no_question_of_reach() -> None:
 
 
 def test_a_port_that_is_taken_here() -> None:
-    """What cannot listen on the notebook's machine is found too, though that has no row."""
+    """A port that the notebook's own machine cannot listen on is found too, although that machine has no row."""
     hosts = [replace(look(at), connect_errors={"hub": "", "coordinator": ""}) for at in range(3)]
     report = judged(*hosts, wanted=replace(WANTED, listen_errors={"link": "Address already in use"}))
     assert (
@@ -279,7 +279,7 @@ def test_a_port_that_is_taken_here() -> None:
 
 
 def test_a_notebook_behind_nat_is_told_so() -> None:
-    """Where the login came from another address than the one that was tried, the cure says it."""
+    """If the login came from another address than the one that was tried, the fix says so."""
     hosts = [_unreached(at, link="no answer") for at in range(3)]
     facts = hosts[0].facts
     assert facts is not None
@@ -292,20 +292,20 @@ def test_a_notebook_behind_nat_is_told_so() -> None:
 
 
 def test_hosts_that_do_not_reach_each_other() -> None:
-    """A host that is closed is named, with those to whom it is."""
+    """The finding names each unreachable host and the hosts that cannot reach it."""
     report = judged(_unreached(0, peer_1="no answer"), _unreached(1, peer_0="no answer"))
     assert "b cannot be reached from a; a cannot be reached from b: no answer. CPU" in only(report).text
     assert [cell(report, "peers", at) for at in range(3)] == [("not b", "failure"), ("not a", "failure"), ("ok", None)]
 
 
 def test_a_host_that_lets_nobody_in() -> None:
-    """What is closed to all is said in one sentence, however many they are."""
+    """A host that no other host can reach takes one sentence, however many hosts there are."""
     report = judged(look(0), _unreached(1, peer_0="no answer"), _unreached(2, peer_0="no answer"))
     assert only(report).text.startswith("a cannot be reached from any other host: no answer. CPU collectives")
 
 
 def test_a_name_for_this_machine_that_is_unknown_there() -> None:
-    """The name that was given, the host that cannot resolve it, and the address that would do."""
+    """The finding has the given name, the host that cannot resolve it, and an address that works."""
     report = judged(
         look(0), look(1, resolve_errors={"me": "Name or service not known"}), wanted=replace(WANTED, controller="me")
     )
@@ -324,7 +324,7 @@ def test_a_name_for_this_machine_that_is_unknown_there() -> None:
     ],
 )
 def test_clocks(clock: tuple[float, float], shown: str, level: str | None) -> None:
-    """More than five seconds, beyond what the question itself took, is a warning: ranks do not mind, people do."""
+    """More than five seconds, beyond the duration of the request, is a warning, because it confuses users but not ranks."""
     report = judged(look(0), replace(look(1), clock_offset=clock))
     assert cell(report, "clock", 1) == (shown, level)
     assert report.ok
@@ -332,7 +332,7 @@ def test_clocks(clock: tuple[float, float], shown: str, level: str | None) -> No
 
 
 def test_failures_come_first() -> None:
-    """Of several findings the failures stand on top."""
+    """Failures come before other findings."""
     report = judged(look(0, names={"a": ("127.0.1.1",)}), look(1, versions=VERSIONS | {"jax": None}))
     assert [finding.level for finding in report.findings] == ["failure", "warning"]
     assert report.failures == report.findings[:1]
@@ -348,12 +348,12 @@ def test_failures_come_first() -> None:
     ],
 )
 def test_the_real_address(ssh: Sequence[str], outward: str, address: str) -> None:
-    """A host's address is the one that ssh came to; loopback only where there is no other."""
+    """A host's address is the one that ssh connected to; loopback is used only if there is no other."""
     assert HostFacts("a", "3.11", ssh_connection=tuple(ssh), outgoing_address=outward).address == address
 
 
 def test_facts_are_read() -> None:
-    """A probe's answer becomes values."""
+    """A probe's reply is parsed into values."""
     facts = parse_facts({
         "hostname": "a", "python": "3.11.7", "versions": {"jax": None},
         "names": {"a": {"addresses": ["10.0.0.1"]}, "b": {"error": "not known"}},

@@ -1,4 +1,4 @@
-"""What a rank does, judged from a stack: the stacks here were seen on jax 0.10.2 and Python 3.11."""
+"""What a rank is doing, derived from a stack; these stacks were seen on jax 0.10.2 and Python 3.11."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP = PendingLaunch("jit(step) f32[8] → f32[]", (0, 1), 2, 7)
 
 
 def frames(*inner: tuple[str, str]) -> tuple[Frame, ...]:
-    """A stack with the cell at its bottom; `jax`, `std` and `rank` stand for their folders."""
+    """Return a stack with the cell at its bottom; `jax`, `std` and `rank` abbreviate their folders."""
     folders = {"jax/": f"{JAX}/_src/", "exp/": f"{JAX}/experimental/", "std/": f"{STDLIB}/", "rank/": "/src/mhnb/rank/"}
     found = []
     for file, function in inner:
@@ -117,26 +117,26 @@ SEEN: dict[str, tuple[StackSample, Activity, str]] = {
 
 @pytest.mark.parametrize("case", SEEN)
 def test_what_a_stack_means(case: str) -> None:
-    """Each stack is told from the others, also where only the processor or the launch in flight tells them apart."""
+    """Each stack gets its own activity, even if only CPU use or the pending launch distinguishes it from another."""
     sight, activity, what = SEEN[case]
     doing = classify_stack(sight, STDLIB)
     assert (doing.activity, doing.what) == (activity, what)
 
 
 def test_the_line_is_the_cells_own() -> None:
-    """The innermost line of the cell, with the innermost frame of a file of the user's."""
+    """The result has the innermost line of the cell, and the innermost frame in a file of the user's."""
     deep = frames(("std/threading.py", "wait"), ("/w/me/data.py", "read_shard"), ("/w/me/train.py", "fit"))
     doing = classify_stack(StackSample(deep, CELL), STDLIB)
     assert (doing.activity, doing.line, doing.user_frame) == ("lock", 3, "data.py:31 read_shard")
 
 
 def test_after_the_cells_code_the_line_is_the_launchs() -> None:
-    """A cell that waits at its end has no frame any more."""
+    """A cell that waits at its end has no frame of its own any more."""
     sight = StackSample((Frame("/src/mhnb/rank/guard/launch_recorder.py", 212, "_outwait"),), CELL, pending_launch=STEP)
     assert classify_stack(sight, STDLIB).line == 2
 
 
 def test_a_package_beside_the_standard_library_is_the_users() -> None:
-    """site-packages lies inside the standard library's folder in some installs."""
+    """In some installations site-packages is inside the standard library's folder."""
     deep = frames((f"{STDLIB}/site-packages/loader/io.py", "fetch"))
     assert classify_stack(StackSample(deep, CELL), STDLIB).user_frame == "io.py:31 fetch"

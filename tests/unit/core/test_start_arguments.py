@@ -1,4 +1,4 @@
-"""What a user gives that cannot be: named with its value and what was expected, before anything is started or sent."""
+"""Invalid user input: the error names the value and what was expected, before anything starts or is sent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WRONG: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("name", "value", "expected"), WRONG)
 def test_a_wrong_kind_is_named(name: str, value: Any, expected: str) -> None:
-    """The argument, its value, and what was expected: in `start` before any process."""
+    """`start` names the argument, its value and what was expected, before it starts a process."""
     with pytest.raises(InvalidRequest) as told:
         manager.start(2, **{name: value})
     assert str(told.value).startswith(f"{name}={value!r}: give ")
@@ -52,7 +52,7 @@ def test_a_wrong_kind_is_named(name: str, value: Any, expected: str) -> None:
 
 
 def test_what_may_be_given_is_taken() -> None:
-    """None where it has a meaning, folders as paths, and what is a setting of some profile."""
+    """None is accepted where it has a meaning, folders as paths, and settings of any profile."""
     validate_start_arguments(
         {"devices": None, "profile": Path("x"), "sync": Path("y"), "initialize": {}, "ssh_port": object()}
     )
@@ -73,7 +73,7 @@ def test_what_may_be_given_is_taken() -> None:
     ],
 )
 def test_ranks_that_are_none(given: Any, told: str) -> None:
-    """A number alone is no set of ranks, and an empty set is not all of them."""
+    """A single number is not a set of ranks, and an empty set does not mean all ranks."""
     with pytest.raises(InvalidRequest) as error:
         resolve_ranks(given, 2)
     assert told in str(error.value)
@@ -90,27 +90,27 @@ def test_ranks_that_are_none(given: Any, told: str) -> None:
     ],
 )
 def test_flags_of_a_cell_that_are_none(flags: dict[str, Any], told: str) -> None:
-    """Nothing is sent that nobody could follow or stop."""
+    """Invalid flags are refused before the cell is sent, because no rank could follow or stop it."""
     with pytest.raises(InvalidRequest) as error:
         build_cell_request("1", 2, **({"guard": "off"} | flags))
     assert told in str(error.value)
 
 
 def test_names_that_are_none() -> None:
-    """What is no text is no name of a variable."""
+    """A value that is not a text is not a variable's name."""
     with pytest.raises(InvalidRequest, match="pull takes names of variables, not 5"):
         check_names([5], "pull")  # type: ignore[list-item]
 
 
 def test_a_name_that_no_file_could_have() -> None:
-    """It becomes part of the names of files, and is told before there are any; letters of every language will do."""
+    """The name is part of file names, so it is checked before any file exists; letters of every language are accepted."""
     with pytest.raises(InvalidRequest, match="300 characters are too long"):
         check_name("x" * 300)
     assert check_name("größe-2") == "größe-2"
 
 
 def test_files_that_cannot_be_exported(tmp_path: Path) -> None:
-    """Neither what is no notebook, nor what is not there, nor a folder that is not."""
+    """The source must be a notebook and must exist, and so must the target's folder."""
     (tmp_path / "bad.ipynb").write_text("not a notebook")
     for name, told in (
         ("bad.ipynb", "is no notebook"),

@@ -1,4 +1,4 @@
-"""Plans and agreement of a pull: decided from rows alone."""
+"""Plans and checks of a pull, based only on the ranks' descriptions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS: dict[Box, str] = {((0, 2), (0, 3)): "aa", ((2, 4), (0, 3)): "bb"}
 
 
 def array(held: dict[Box, str], **changes: object) -> ArrayDescription:
-    """A global f32[4,3] of which one rank holds boxes, with the digest of each."""
+    """Return a global f32[4,3] of which one rank holds these boxes, with the digest of each."""
     boxes = tuple(LocalBox(box, ordinal, ordinal, digest) for ordinal, (box, digest) in enumerate(held.items()))
     owners = tuple((box, (0, 1)) for box in ROWS)
     row = ArrayDescription((4, 3), "float32", "C", boxes, owners, is_global=True)
@@ -39,7 +39,7 @@ def array(held: dict[Box, str], **changes: object) -> ArrayDescription:
 
 
 def value(digest: str = "9a", **changes: object) -> ValueDescription:
-    """A value without arrays."""
+    """Return the description of a value without arrays."""
     return replace(ValueDescription("x", "3", 0, (), digest, ()), **changes)  # type: ignore[arg-type]
 
 
@@ -67,7 +67,7 @@ def placements(draw: st.DrawFn) -> dict[int, ArrayDescription]:
 
 @given(placements())
 def test_each_box_is_fetched_once(rows: dict[int, ArrayDescription]) -> None:
-    """The plan reads every box exactly once, from a rank that holds it, by the part it has there."""
+    """The plan reads every box exactly once, from a rank that holds it, by its part number there."""
     fetches = plan_fetches(rows)
     assert sorted(fetch.box for fetch in fetches) == sorted(
         {held.box for row in rows.values() for held in row.local_boxes}
@@ -78,18 +78,18 @@ def test_each_box_is_fetched_once(rows: dict[int, ArrayDescription]) -> None:
 
 @given(placements())
 def test_a_preferred_rank_gives_all_it_has(rows: dict[int, ArrayDescription]) -> None:
-    """What the preferred rank holds comes from it."""
+    """Every box that the preferred rank holds is fetched from it."""
     own = {held.box for held in rows[0].local_boxes}
     assert {fetch.box for fetch in plan_fetches(rows, prefer=0) if fetch.rank == 0} == own
 
 
 def test_replicas_are_shared_out() -> None:
-    """Ranks that hold the same boxes each send their part."""
+    """Ranks that hold the same boxes each send some of them."""
     assert {fetch.rank for fetch in plan_fetches({0: array(ROWS), 1: array(ROWS)})} == {0, 1}
 
 
 def test_a_copy_spares_the_rank_that_must_send_something_else() -> None:
-    """A box that only rank 0 holds comes from it, so the box that both hold comes from rank 1."""
+    """Only rank 0 holds one box and must send it, so the box that both hold comes from rank 1."""
     shared, single = ROWS
     fetches = plan_fetches({0: array(ROWS), 1: array({shared: "aa"})})
     assert {fetch.box: fetch.rank for fetch in fetches} == {shared: 1, single: 0}
@@ -97,7 +97,7 @@ def test_a_copy_spares_the_rank_that_must_send_something_else() -> None:
 
 @given(placements(), st.data())
 def test_a_lost_box_is_named_with_its_owners(rows: dict[int, ArrayDescription], data: st.DataObject) -> None:
-    """When nobody asked holds a box, the error names the ranks that do."""
+    """If no selected rank holds a box, the error names the ranks that do."""
     assert rows[0].owners is not None
     box, ranks = data.draw(st.sampled_from(rows[0].owners))
     left = {
@@ -110,14 +110,14 @@ def test_a_lost_box_is_named_with_its_owners(rows: dict[int, ArrayDescription], 
 
 @given(placements())
 def test_a_whole_array_passes(rows: dict[int, ArrayDescription]) -> None:
-    """An array that its ranks hold whole, with equal copies, raises nothing."""
+    """An array that its ranks hold completely, with equal replicas, raises no error."""
     check_placements("x", rows)
     check_replicas("x", rows)
     check_coverage("x", rows)
 
 
 def test_copies_that_differ_are_named_by_device() -> None:
-    """Two devices with other bytes in the same box are an error that says which devices."""
+    """If two devices have different bytes for the same box, the error names the devices."""
     box = full_box((4, 3))
     rows = {0: array({box: "aa"}), 1: array({box: "bb"})}
     with pytest.raises(
@@ -127,7 +127,7 @@ def test_copies_that_differ_are_named_by_device() -> None:
 
 
 def test_ranks_that_mean_other_shapes_are_told_apart() -> None:
-    """Ranks that hold different global shapes under one name are an error that says which rank holds which."""
+    """If ranks hold different global shapes under one name, the error names the ranks of each shape."""
     rows = {0: array(ROWS), 1: array(ROWS), 2: array(ROWS, shape=(6, 3))}
     with pytest.raises(ValueDiffers, match=r"f32\[4,3\] on ranks 0-1, f32\[6,3\] on rank 2") as caught:
         check_placements("x", rows)
@@ -135,13 +135,13 @@ def test_ranks_that_mean_other_shapes_are_told_apart() -> None:
 
 
 def test_ranks_that_mean_another_placement_are_told_apart() -> None:
-    """Equal shapes over other devices are not the same array."""
+    """Equal shapes on different devices are not the same array."""
     with pytest.raises(ValueDiffers, match="which device holds what"):
         check_placements("x", {0: array(ROWS), 1: array(ROWS, owners=((full_box((4, 3)), (0, 1)),))})
 
 
 def test_a_missing_name_says_where_and_what_is_similar() -> None:
-    """A name that some ranks lack is an error with those ranks, similar names, and the ranks to take it from."""
+    """If some ranks lack a name, the error names those ranks, similar names, and the ranks that have it."""
     answers: dict[int, ValueDescription | TransferRefusal] = {
         0: value(),
         1: TransferRefusal("missing", "is missing", ("xs",)),
@@ -155,19 +155,19 @@ def test_a_missing_name_says_where_and_what_is_similar() -> None:
 
 
 def test_a_name_that_no_rank_has_says_so() -> None:
-    """A name missing everywhere points to the list of names, not to ranks that have it."""
+    """If every rank lacks the name, the error points to the list of names instead."""
     with pytest.raises(NameMissing, match=r"^x does not exist on ranks 0-1\. %mhjax vars"):
         check_present("x", {rank: TransferRefusal("missing", "is missing") for rank in (0, 1)})
 
 
 def test_a_refusal_on_one_rank_names_it() -> None:
-    """A value that one rank cannot give is an error with that rank and its reason."""
+    """If one rank cannot send a value, the error names that rank and its reason."""
     with pytest.raises(InvalidRequest, match=r"^x on rank 1 holds a tracer"):
         check_present("x", {0: value(), 1: TransferRefusal("tracer", "holds a tracer")})
 
 
 def test_a_difference_offers_the_two_ways_out() -> None:
-    """Values that differ are shown by rank, with the command for one and the command for all."""
+    """The error shows the values by rank, with the command for one rank and the command for all."""
     text = str(build_value_differs("x", {0: "3", 1: "3", 2: "4"}, [(2,), (0, 1)], where="['a']: 3 and 4"))
     assert text.startswith("x differs between the ranks: 3 on ranks 0-1, 4 on rank 2 (['a']: 3 and 4).")
     assert "%mhjax pull x --ranks 2" in text
@@ -182,7 +182,7 @@ def test_values_that_look_alike_are_told_apart() -> None:
 
 
 def test_a_signature_sees_local_content() -> None:
-    """Two local arrays with other bytes have other signatures; global ones do not count."""
+    """Two local arrays with different bytes have different signatures; contents of global arrays do not count."""
     local = [value(arrays=(array({full_box((4, 3)): digest}, is_global=False),)) for digest in ("aa", "bb")]
     spread = [value(arrays=(array({box: digest}),)) for box, digest in ROWS.items()]
     assert local[0].signature != local[1].signature
@@ -190,21 +190,21 @@ def test_a_signature_sees_local_content() -> None:
 
 
 def test_an_array_on_one_rank_is_global_if_another_says_so() -> None:
-    """A rank that owns the whole of an array joins the view of one that holds only a handle to it."""
+    """A rank that owns the complete array is merged with a rank that has only a handle to it."""
     owner = value(arrays=(array(ROWS, is_global=False),))
     handle = value(arrays=(array({}),))
     assert [row.arrays[0].is_global for row in merge_placements({0: owner, 1: handle}).values()] == [True, True]
 
 
 def test_local_arrays_elsewhere_stay_local() -> None:
-    """Arrays on devices of their own ranks are not one array, whatever their shapes."""
+    """Arrays on the ranks' own devices are not one array, whatever their shapes."""
     mine = value(arrays=(array(ROWS, is_global=False, owners=((full_box((4, 3)), (0,)),)),))
     assert not merge_placements({0: mine, 1: mine})[0].arrays[0].is_global
 
 
 @given(st.dictionaries(st.integers(0, 9), st.sampled_from("abc"), min_size=1))
 def test_groups_are_a_partition(keys: dict[int, str]) -> None:
-    """Every rank is in the group of its key, and groups come by size."""
+    """Every rank is in the group of its key, and the largest group comes first."""
     groups = group_ranks(keys)
     assert {rank: key for ranks, key in groups for rank in ranks} == keys
     assert [len(ranks) for ranks, _ in groups] == sorted((len(ranks) for ranks, _ in groups), reverse=True)
@@ -212,7 +212,7 @@ def test_groups_are_a_partition(keys: dict[int, str]) -> None:
 
 @given(placements())
 def test_rows_survive_the_wire(rows: dict[int, ArrayDescription]) -> None:
-    """A row read back from JSON is the row."""
+    """A description that is read back from JSON is unchanged."""
     import json
 
     for row in rows.values():
@@ -221,7 +221,7 @@ def test_rows_survive_the_wire(rows: dict[int, ArrayDescription]) -> None:
 
 
 def test_shards_of_several_origins_are_no_array() -> None:
-    """Copies are, whoever made them: those are compared by their bytes. Who holds none of it is not asked."""
+    """Replicas may differ in provenance, because they are compared by bytes; a rank without a shard is not considered."""
     (upper, lower), made = ROWS.items(), (7, "jit(f) (cell 2)")
     mine, theirs = array(dict([upper])), array(dict([lower]), provenance=made)
     with pytest.raises(

@@ -27,7 +27,7 @@ from mhnb.core.messages import shorten_text
     ],
 )
 def test_cause(text: str, cause: str) -> None:
-    """Only what is seen to be rounded is said to be; what cannot be compared is not judged."""
+    """A value counts as rounded only if the text proves it; values that cannot be compared have an unknown cause."""
     assert classify_unequal_value(f"passed to device_put is not the same. {text}") == cause
 
 
@@ -41,7 +41,7 @@ def test_cause(text: str, cause: str) -> None:
     ],
 )
 def test_long_values_are_cut_to_their_ends(values: str) -> None:
-    """Of a printed array the first and the last values stay, and the words around it."""
+    """The first and last values of a printed array stay, with the words around it."""
     text = shorten_values(f"Expected: {values}; got: {values}.")
     assert len(text) < 500
     assert text.startswith(f"Expected: {values[:20]}")
@@ -52,12 +52,12 @@ def test_long_values_are_cut_to_their_ends(values: str) -> None:
     "text", ["x" * 5000, "[" + "word " * 300 + "]", str(list(range(50))), "Got [1, 2]; " * 200, "[" * 1_000_000]
 )
 def test_other_long_texts_stay(text: str) -> None:
-    """Words in brackets, and many short arrays, are no long array."""
+    """Words in brackets, and many short arrays, are not a long array."""
     assert shorten_values(text) == text
 
 
 def test_values_whose_middle_was_left_out_are_shortened() -> None:
-    """A rank bounds a message before it travels; the two halves are one array here too."""
+    """A rank shortens a message before it sends it; the two halves still count as one array."""
     text = shorten_text(f"got {list(range(50_000))}; expected [1]", 64 * 1024, "rank0.log")
     assert len(shorten_values(text)) < 400
     assert shorten_values(text).endswith("49999]; expected [1]")

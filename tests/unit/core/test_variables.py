@@ -11,7 +11,7 @@ ONE, TWO = VariableInfo("host", "int", "1"), VariableInfo("host", "int", "2")
 
 
 def test_equal_facts_are_one_group() -> None:
-    """A name that all ranks describe alike agrees, and its row says what it is."""
+    """If all ranks have the same facts for a name, the row agrees and shows them."""
     (row,) = merge_variables({0: {"x": ARRAY}, 1: {"x": ARRAY}})
     assert row == VariableRow("x", (((0, 1), ARRAY),))
     assert row.agrees
@@ -21,7 +21,7 @@ def test_equal_facts_are_one_group() -> None:
 
 
 def test_the_most_common_facts_come_first() -> None:
-    """Where ranks differ the largest group is shown and the others are named with their ranks."""
+    """If ranks differ, the largest group is shown and the others are named with their ranks."""
     (row,) = merge_variables({0: {"n": TWO}, 1: {"n": ONE}, 2: {"n": ONE}})
     assert row.facts == ONE
     assert not row.agrees
@@ -29,7 +29,7 @@ def test_the_most_common_facts_come_first() -> None:
 
 
 def test_ranks_without_the_name_are_named() -> None:
-    """A name that some ranks lack says which."""
+    """If some ranks lack a name, the row names those ranks."""
     (row,) = merge_variables({0: {}, 1: {"n": ONE}, 2: {}})
     assert row.missing == (0, 2)
     assert row.differs == "missing on ranks 0,2"
@@ -41,5 +41,5 @@ def test_names_are_sorted() -> None:
 
 
 def test_facts_survive_the_wire() -> None:
-    """Facts read back from JSON are the facts."""
+    """Facts that are read back from JSON are unchanged."""
     assert [VariableInfo.from_wire(json.loads(json.dumps(facts.to_wire()))) for facts in (ARRAY, ONE)] == [ARRAY, ONE]
