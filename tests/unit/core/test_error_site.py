@@ -43,7 +43,7 @@ def site(expression: str, names: dict[str, bool] | None = None) -> ErrorSite:
     ],
 )
 def test_the_one_that_can_be_meant(expression: str, code: str, text: str | None) -> None:
-    """The name is the one array, or the one tree if there is no array; with two candidates there is none."""
+    """The name is the one array, or the one tree if there is no array; with two candidates it is None."""
     named = find_failing_name(site(expression), code)
     assert (named.text if named else None) == text
 

@@ -1,4 +1,4 @@
-"""The escalation step that disconnects ranks stuck in a collective that no signal ends: when it is taken, and its effects."""
+"""The escalation step that disconnects ranks stuck in a collective that no signal ends: when it happens, and its effects."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_key_pressed_twice_is_no_second_interrupt() -> None:
 
 
 def test_handling_that_hangs_on_all_ranks_is_freed() -> None:
-    """No other rank is left that could reach the collective that they wait in."""
+    """No other rank remains that could reach the collective that they wait in."""
     driver = begin()
     driver(InterruptRequested(), *TAKEN)
     go_on(driver, 10.0)
