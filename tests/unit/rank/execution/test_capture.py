@@ -1,4 +1,4 @@
-"""What a rank says, from wherever, in order and by cell. Every test talks to a real process."""
+"""Output of a rank, from every source, in order and by cell. Every test uses a real process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def own_rank(tmp_path: Path) -> Iterator[CellProcess]:
 
 
 def test_order_of_prints_displays_and_stderr(rank: CellProcess) -> None:
-    """What a cell says comes in the order it was said, unfinished lines too."""
+    """A cell's output comes in the order in which it was produced, including unfinished lines."""
     said = rank.run("""
 import sys
 from IPython.display import display, HTML
@@ -42,7 +42,7 @@ print("e")
 
 
 def test_streams_look_as_programs_expect(rank: CellProcess) -> None:
-    """The streams have a descriptor, an encoding and names, and are no terminal."""
+    """The streams have a descriptor, an encoding and names, and are not a terminal."""
     said = rank.run("""
 import sys
 for s in (sys.stdout, sys.stderr):
@@ -52,18 +52,18 @@ for s in (sys.stdout, sys.stderr):
 
 
 def test_closing_stdout_does_not_silence_the_rank(rank: CellProcess) -> None:
-    """A cell that closes sys.stdout has not closed it for the cells after it."""
+    """A cell that closes `sys.stdout` does not close it for later cells."""
     rank.run("import sys; sys.stdout.close()")
     assert rank.run("print('still here')").stdout == "still here\n"
 
 
 def test_odd_text(rank: CellProcess) -> None:
-    """Text outside ASCII comes through, and lone surrogates come escaped."""
+    """Text outside ASCII arrives unchanged, and lone surrogates arrive escaped."""
     assert rank.run("print('né 日本 \\udc80 \\0')").stdout == "né 日本 \\udc80 \0\n"
 
 
 def test_bytes_to_stdout(rank: CellProcess) -> None:
-    """sys.stdout.buffer takes bytes, also a character cut in two, in order with the text."""
+    """`sys.stdout.buffer` accepts bytes in order with the text, even a character cut in two."""
     said = rank.run("""
 import sys
 print("text")
@@ -75,7 +75,7 @@ print("more")
 
 
 def test_redirected_streams(rank: CellProcess) -> None:
-    """redirect_stdout and %%capture take a cell's output, as everywhere."""
+    """`redirect_stdout` and `%%capture` capture a cell's output as usual."""
     said = rank.run("""
 import contextlib, io
 with contextlib.redirect_stdout(io.StringIO()) as caught:
@@ -88,13 +88,13 @@ caught.getvalue()
 
 
 def test_logging_to_stderr(rank: CellProcess) -> None:
-    """A logging handler made in one cell writes into the cells after it."""
+    """A logging handler made in one cell writes to later cells."""
     rank.run("import logging; handler = logging.StreamHandler(); logging.getLogger('t').addHandler(handler)")
     assert rank.run("logging.getLogger('t').warning('careful')").stderr == "careful\n"
 
 
 def test_prints_from_c(rank: CellProcess) -> None:
-    """What C code prints belongs to the cell, unfinished lines and stderr too."""
+    """Output of C code belongs to the cell, including unfinished lines and stderr."""
     said = rank.run("""
 import ctypes, os
 c = ctypes.CDLL(None)
@@ -107,7 +107,7 @@ os.write(2, b"straight to stderr\\n");
 
 
 def test_c_prints_show_while_the_cell_runs(rank: CellProcess) -> None:
-    """C output of a cell that runs on is shown before its end."""
+    """C output of a cell that is still running is shown before its end."""
     seq = rank.begin("""
 import ctypes, time
 ctypes.CDLL(None).puts(b"C says hello")
@@ -120,7 +120,7 @@ while not globals().get("enough"):
 
 
 def test_subprocesses_keep_their_place(rank: CellProcess) -> None:
-    """What a subprocess or a forked child writes stands between what was printed before and after it."""
+    """Output of a subprocess or a forked child is between what was printed before and after it."""
     said = rank.run("""
 import os, subprocess
 print("one")
@@ -157,7 +157,7 @@ else:
 
 
 def test_multiprocessing(rank: CellProcess) -> None:
-    """Prints of forked worker processes are the cell's."""
+    """Output of forked worker processes belongs to the cell."""
     said = rank.run("""
 import multiprocessing
 def work(n): print("worker", n, flush=True)
@@ -168,7 +168,7 @@ worker.start(); worker.join()
 
 
 def test_threads_print_into_their_cell(rank: CellProcess) -> None:
-    """Prints of a cell's threads are the cell's."""
+    """Output of a cell's threads belongs to the cell."""
     said = rank.run("""
 import threading
 threads = [threading.Thread(target=print, args=("from thread", n)) for n in range(20)]
@@ -179,7 +179,7 @@ for t in threads: t.join()
 
 
 def test_a_thread_keeps_its_cell(rank: CellProcess) -> None:
-    """What a thread of an older cell says while a newer one runs comes as the older one's late output."""
+    """Output of an older cell's thread while a newer cell runs is late output of the older one."""
     older = rank.run("""
 import threading
 go, gone = threading.Event(), threading.Event()
@@ -195,7 +195,7 @@ threading.Thread(target=speak).start()
 
 
 def test_output_after_the_end(rank: CellProcess) -> None:
-    """Output between cells, displays too, is sent for the cell that it belongs to."""
+    """Output between cells, including displays, is sent for the cell that it belongs to."""
     said = rank.run("""
 import threading
 from IPython.display import display
@@ -213,7 +213,7 @@ asyncio.get_running_loop().call_later(0.05, may_speak.set)
 
 
 def test_a_pool_works_for_whoever_asks(rank: CellProcess) -> None:
-    """Work given to an older cell's pool belongs to the cell that gives it."""
+    """Work submitted to an older cell's pool belongs to the cell that submits it."""
     rank.run(
         "from concurrent.futures import ThreadPoolExecutor\n"
         "pool = ThreadPoolExecutor(1); pool.submit(print, 1).result()"
@@ -223,7 +223,7 @@ def test_a_pool_works_for_whoever_asks(rank: CellProcess) -> None:
 
 
 def test_a_task_keeps_its_cell(rank: CellProcess) -> None:
-    """A background task of an older cell speaks for the older one."""
+    """Output of an older cell's background task belongs to the older cell."""
     older = rank.run("""
 import asyncio
 proceed = asyncio.Event()
@@ -239,7 +239,7 @@ await asyncio.sleep(0)
 
 
 def test_live_output(rank: CellProcess) -> None:
-    """A long cell's output is sent while it runs, once, and its end carries only the rest."""
+    """A long cell's output is sent once, while it runs, and its end has only the rest."""
     seq = rank.begin("""
 import time
 print("early")
@@ -259,7 +259,7 @@ def test_a_short_cell_sends_one_message(rank: CellProcess) -> None:
 
 
 def test_many_lines_are_bounded(rank: CellProcess) -> None:
-    """100,000 lines come as a head and a tail with the gap counted, and the log has every line."""
+    """100,000 lines arrive as a head and a tail with the gap counted, and the log has every line."""
     said = rank.run("for i in range(100_000): print('one of many lines', i)")
     lines = said.stdout.splitlines()
     assert lines[0] == "one of many lines 0"
@@ -267,13 +267,13 @@ def test_many_lines_are_bounded(rank: CellProcess) -> None:
     whole = sum(len(f"one of many lines {i}\n") for i in range(100_000))
     kept = sum(len(event[1]) for event in said.events if event[0] == "stdout")
     assert kept + sum(event[2] for event in said.events if event[0] == "omitted") == whole
-    # A head and a tail of half a megabyte each, and something for each live message of a cell that takes long.
+    # Head and tail have half a megabyte each; each live message of a long cell adds some.
     assert kept < 1.5 * (1 << 20) + len(said.live) * (1 << 14)
     assert rank.log.count("one of many lines") == 100_000
 
 
 def test_a_killed_rank_leaves_its_lines(own_rank: CellProcess) -> None:
-    """After kill -9 the log has every finished line, and the native file what C printed."""
+    """After kill -9 the log has every finished line, and the native file has the output of C code."""
     seq = own_rank.begin("""
 import ctypes, os, signal
 for i in range(1000): print("line", i)
@@ -286,21 +286,21 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_log_has_everything(own_rank: CellProcess) -> None:
-    """The log holds both streams and native output; unfinished lines are ended with their cell."""
+    """The log has both streams and native output; unfinished lines are ended with their cell."""
     own_rank.run("import sys, os; print('a'); print('b', file=sys.stderr); os.write(1, b'c\\n'); print('d', end='')")
     own_rank.run("print('e')")
     assert sorted(own_rank.log.splitlines()) == ["a", "b", "c", "d", "e"]
 
 
 def test_log_is_private(own_rank: CellProcess) -> None:
-    """Nobody else may read what a rank says."""
+    """Other users cannot read a rank's output."""
     own_rank.run("pass")
     for name in ("log", "out", "err"):
         assert (own_rank.folder / name).stat().st_mode & 0o077 == 0
 
 
 def test_output_before_the_first_cell_is_for_the_log(tmp_path: Path) -> None:
-    """What was written before there was a cell is no cell's output."""
+    """Output from before the first cell does not belong to any cell."""
     (tmp_path / "out").write_text("[Gloo] Rank 0 is connected\n")
     with CellProcess(tmp_path) as rank:
         assert rank.run("print('first')").stdout == "first\n"
@@ -323,7 +323,7 @@ Odd()
 
 
 def test_what_json_has_no_form_for_is_shown_all_the_same(rank: CellProcess) -> None:
-    """A picture given as bytes travels as base64, as Jupyter has it; odder things as numbers, lists or their repr."""
+    """Bytes of a picture are sent as base64, as in Jupyter; other values as numbers, lists or their repr."""
     picture, odd = rank.run(ODD_DISPLAY).events
     assert picture[1]["image/png"] == "iVBORw=="
     assert odd[1]["application/json"] == {"set": [1], "kind": "<class '__main__.Odd'>"}
@@ -361,7 +361,7 @@ def test_what_json_has_no_form_for_is_shown_all_the_same(rank: CellProcess) -> N
     ],
 )
 def test_whatever_a_cell_replaces_the_next_one_is_seen(tmp_path: Path, source: str) -> None:
-    """A cell may close, detach and replace what is the process's; it ends, and what the next one says is seen."""
+    """A cell may close, detach or replace what belongs to the process; it ends, and the next cell's output is shown."""
     with CellProcess(tmp_path) as rank:
         said = rank.run(f"import atexit, io, os, sys, tempfile, threading, warnings\n{source}")
         assert said.ended.outcome == "ok"
@@ -371,14 +371,14 @@ def test_whatever_a_cell_replaces_the_next_one_is_seen(tmp_path: Path, source: s
 
 
 def test_a_stream_that_a_cell_leaves_behind_is_said(own_rank: CellProcess) -> None:
-    """It takes nothing from the cells after it, and the cell that left it there says so."""
+    """A stream that a cell left in `sys.stdout` gets nothing from later cells, and that cell's stderr reports it."""
     said = own_rank.run("import io, sys\nsys.stdout = io.StringIO()\nprint('into it')\nkept = sys.stdout")
     assert said.stderr == "mhnb: this cell replaced sys.stdout; from the next cell on it is the notebook's again\n"
     assert own_rank.run("print('seen'); kept.getvalue()").stdout == "seen\n"
 
 
 def test_a_stream_that_passes_on_what_it_takes_stays(own_rank: CellProcess) -> None:
-    """A wrapper around a rank's own stream goes on with it from cell to cell."""
+    """A wrapper around a rank's own stream stays in place from cell to cell."""
     own_rank.run(
         "import sys\nclass Tee:\n    def __init__(self, out): self.out, self.seen = out, []\n"
         "    def write(self, text): self.seen.append(text); return self.out.write(text)\n"

@@ -1,4 +1,4 @@
-"""What a rank keeps of a cell's output until it is sent."""
+"""A rank's buffer for a cell's output until it is sent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mhnb.rank.execution.capture import EventBuffer
 
 
 def text_of(events: list[OutputEvent]) -> str:
-    """All text of stdout."""
+    """Return all text of stdout."""
     return "".join(event[1] for event in events if event[0] == "stdout")
 
 
 def omitted(events: list[OutputEvent]) -> int:
-    """How many bytes were left out."""
+    """Return how many bytes were left out."""
     return sum(event[2] for event in events if event[0] == "omitted")
 
 
 def test_order_is_kept() -> None:
-    """Events come out in the order they went in, neighbouring text merged."""
+    """Events come out in the order in which they were added, with adjacent text merged."""
     buffer = EventBuffer()
     buffer.add_text("stdout", "a")
     buffer.add_text("stdout", "b")
@@ -34,7 +34,7 @@ def test_order_is_kept() -> None:
 
 
 def test_head_and_tail() -> None:
-    """Beyond head and tail the middle is left out, and counted exactly."""
+    """Beyond head and tail, the middle is left out and its size is counted exactly."""
     buffer = EventBuffer(head=10, tail=10)
     for digit in "0123456789":
         buffer.add_text("stdout", digit * 5)
@@ -42,14 +42,14 @@ def test_head_and_tail() -> None:
 
 
 def test_one_huge_text() -> None:
-    """A single text longer than everything allowed is cut like any other."""
+    """A single text that is longer than all limits together is cut like any other."""
     buffer = EventBuffer(head=10, tail=10)
     buffer.add_text("stdout", "a" * 10 + "é" * 100 + "z" * 10)
     assert buffer.take() == [["stdout", "a" * 10], ["omitted", "stdout", 200], ["stdout", "z" * 10]]
 
 
 def test_live_takes_lose_nothing_slow() -> None:
-    """Output that comes slower than the live rate is sent whole, however much there is of it in the end."""
+    """Output that comes slower than the live rate is sent completely, however large its total is."""
     buffer = EventBuffer(head=1000, tail=100_000)
     taken: list[OutputEvent] = []
     for _ in range(100):
@@ -73,7 +73,7 @@ def test_live_takes_are_bounded() -> None:
 
 
 def test_clear_makes_room() -> None:
-    """What is cleared before anyone saw it is never sent, and does not count."""
+    """Output that is cleared before it is sent is never sent, and does not count."""
     buffer = EventBuffer(head=10, tail=10)
     for step in range(1000):
         buffer.add(["clear", True])
@@ -82,7 +82,7 @@ def test_clear_makes_room() -> None:
 
 
 def test_clear_that_still_waits_is_told_at_the_end() -> None:
-    """A clear with nothing after it goes out as one that waits."""
+    """A waiting clear with nothing after it is sent as one that waits."""
     buffer = EventBuffer()
     buffer.add_text("stdout", "a")
     buffer.add(["clear", True])
@@ -90,7 +90,7 @@ def test_clear_that_still_waits_is_told_at_the_end() -> None:
 
 
 def test_unseen_updates_coalesce() -> None:
-    """Of updates that nobody has seen only the latest of a display is sent; it folds to the same outputs."""
+    """Of a display's unsent updates only the latest is sent; the resulting outputs are the same."""
     buffer = EventBuffer()
     buffer.add(["display", {"text/plain": "0"}, {}, "a"])
     for step in range(100):
@@ -103,7 +103,7 @@ def test_unseen_updates_coalesce() -> None:
 
 
 def test_displays_are_bounded() -> None:
-    """Displays beyond 64 MiB in a cell are left out and counted."""
+    """Displays beyond 64 MiB per cell are left out and counted."""
     buffer = EventBuffer()
     picture = "x" * (1 << 20)
     for _ in range(70):
@@ -114,7 +114,7 @@ def test_displays_are_bounded() -> None:
 
 
 def test_displays_are_bounded_in_number() -> None:
-    """A loop that displays without end leaves the notebook in order, and the rest is counted in one piece."""
+    """A loop that displays endlessly does not overload the notebook, and the rest is counted in one event."""
     buffer = EventBuffer()
     for at in range(100_000):
         buffer.add(["display", {"text/plain": f"{at:05}"}, {}, None])
@@ -125,7 +125,7 @@ def test_displays_are_bounded_in_number() -> None:
 
 
 def test_a_loop_that_clears_draws_on() -> None:
-    """Displays that are cleared count no more."""
+    """Displays that were cleared no longer count."""
     buffer = EventBuffer()
     for at in range(10_000):
         buffer.add(["clear", False])
@@ -144,7 +144,7 @@ def test_a_loop_that_clears_draws_on() -> None:
     ],
 )
 def test_every_form_of_a_display_is_bounded(kind: str, data: dict[str, Any]) -> None:
-    """A display, an update or a value that is too large is shortened or left out, and that is said."""
+    """A display, an update or a value that is too large is shortened or left out, and the output says so."""
     buffer = EventBuffer(log_path="rank0.log")
     buffer.add([kind, data, {"about": "y" * 10**8}, *(["an id"] if kind != "result" else [])])
     events = buffer.take()

@@ -1,4 +1,4 @@
-"""Callbacks of an event loop are known by the order in which they were handed in."""
+"""Callbacks of an event loop are identified by the order in which they were scheduled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mhnb.rank.execution.streams import CELL_NUMBER, current_thread, propagate_t
 
 
 def test_callbacks_that_come_in_another_order_are_told_apart() -> None:
-    """As two launches of `loop.call_later` in two ranks, which would swap."""
+    """Callbacks have different numbers, because two launches of `loop.call_later` may run in another order on another rank."""
     propagate_to_threads()
 
     async def call(first: float, second: float) -> dict[str, int]:

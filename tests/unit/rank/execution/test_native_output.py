@@ -1,4 +1,4 @@
-"""What Gloo says to C's stdout when devices first meet: left out, and nothing else."""
+"""Gloo's lines on C's stdout when devices first connect are dropped, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOISE = {
 
 @pytest.mark.parametrize("name", NOISE)
 def test_noise_is_left_out(name: str) -> None:
-    """The line of each device, also where two threads write theirs at once, as recorded from real ranks."""
+    """Gloo's line for each device is dropped, even if two threads write at once; the texts come from real ranks."""
     assert split_library_noise(NOISE[name]) == ("", NOISE[name])
     assert split_library_noise("before\n" + NOISE[name]) == ("before\n", NOISE[name])
 
@@ -40,13 +40,16 @@ def test_noise_is_left_out(name: str) -> None:
     ids=range(6),
 )
 def test_anything_else_is_kept(text: str) -> None:
-    """Whatever else C code prints is the user's to see, a number after an undisturbed line of Gloo's too."""
+    """Everything else that C code prints is shown to the user, including a number after an undisturbed line of Gloo."""
     assert split_library_noise(text) == (text, "")
     assert split_library_noise(NOISE["whole"] + text) == (text, NOISE["whole"])
 
 
 def test_a_greeting_is_read_whole(tmp_path: Path) -> None:
-    """A look at the file may come while it is being written, which Gloo begins with `[Gloo] Rank `: of two halves none is known."""
+    """A greeting that Gloo is still writing is kept until it is complete, because neither half would be recognised.
+
+    Gloo writes `[Gloo] Rank ` first.
+    """
     file = NativeFile(tmp_path / "out")
     said = f"first\n{NOISE['whole']}last"
     read = []
@@ -60,7 +63,7 @@ def test_a_greeting_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_what_only_begins_like_a_greeting_is_not_kept_for_ever(tmp_path: Path) -> None:
-    """Where nothing follows by the next look, it was somebody's own."""
+    """Text that only begins like a greeting is returned by the next read if nothing follows, because it is the user's own."""
     file = NativeFile(tmp_path / "out")
     (tmp_path / "out").write_text("[Gloo] is a library")
     assert [file.read_new() for _ in range(3)] == ["", "[Gloo] is a library", ""]
@@ -71,6 +74,6 @@ ABSL = "W1121 16:46:39.123456    4711 cpu_executable.cc:33] a slow thing\n"
 
 
 def test_absl_below_an_error_is_noise() -> None:
-    """Information and warnings of C++ code; an error of it is the user's to see."""
+    """Information and warnings of C++ code are dropped; an error is shown to the user."""
     assert split_library_noise(ABSL + "mine\n") == ("mine\n", ABSL)
     assert split_library_noise(ABSL.replace("W", "E", 1)) == (ABSL.replace("W", "E", 1), "")

@@ -1,4 +1,4 @@
-"""How a cell runs on a rank: IPython's whole meaning, one answer each, interrupts that lose nothing."""
+"""How a cell runs on a rank: IPython's full semantics, one answer per cell, and interrupts that lose nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def own_rank(tmp_path: Path) -> Iterator[CellProcess]:
         yield process
 
 
-# -- what a cell means
+# -- semantics of a cell
 
 
 @pytest.mark.parametrize(
@@ -58,34 +58,34 @@ def test_last_expression(rank: CellProcess, source: str, result: str | None) -> 
 
 @pytest.mark.parametrize("source", ["In [1]: pasted = 5", "In [1]: pasted = 5\n   ...: pasted"])
 def test_a_pasted_prompt_is_taken_away(rank: CellProcess, source: str) -> None:
-    """`In [1]: x = 5` is Python too, an annotation of In[1]; IPython's users mean x."""
+    """`In [1]: x = 5` is valid Python, an annotation of `In[1]`, but IPython users mean `x = 5`."""
     rank.run("pasted = None")
     assert rank.run(source).ended.outcome == "ok"
     assert rank.run("pasted").result == "5"
 
 
 def test_a_macro_runs_by_its_name(own_rank: CellProcess) -> None:
-    """A name alone is Python too, and would only show the macro."""
+    """A macro's name runs the macro, although a name alone is valid Python and would only show it."""
     own_rank.run("print('ran')")
     own_rank.run("%macro -q again 1")
     assert own_rank.run("again").stdout.endswith("ran\n")
 
 
 def test_a_doubtful_escape_is_told_once(own_rank: CellProcess) -> None:
-    """The parser's look at a cell beforehand says nothing of its own."""
+    """Parsing a cell ahead adds no warning of its own."""
     own_rank.run("import warnings; warnings.simplefilter('always')\nx = 1")
     said = own_rank.run(r"y = '\d'" + "\nz = 1")
     assert said.stderr.count("invalid escape") == 1
 
 
 def test_variables_persist(rank: CellProcess) -> None:
-    """What a cell defines is there in the cells after it."""
+    """What a cell defines exists in later cells."""
     rank.run("kept = [1]\ndef double(v): return 2 * v")
     assert rank.run("double(kept)").result == "[1, 1]"
 
 
 def test_in_out_and_underscores(own_rank: CellProcess) -> None:
-    """_, Out, In and the numbered names follow the cells' numbers, skipped cells and empty ones included."""
+    """`_`, `Out`, `In` and the numbered names follow the cells' numbers, including skipped and empty cells."""
     own_rank.run("41 + 1")
     assert own_rank.skip().outcome == "skipped"
     own_rank.run("")
@@ -98,7 +98,7 @@ def test_in_out_and_underscores(own_rank: CellProcess) -> None:
 
 
 def test_history_magics(own_rank: CellProcess) -> None:
-    """%history and _i name the session's cells."""
+    """`%history` and `_i` refer to the session's cells."""
     own_rank.run("first = 1")
     own_rank.run("second = 2")
     assert own_rank.run("%history 1-2").stdout == "first = 1\nsecond = 2\n"
@@ -123,14 +123,14 @@ def test_the_word_await_alone_does_not_need_the_loop(rank: CellProcess) -> None:
 
 
 def test_main_thread(rank: CellProcess) -> None:
-    """Cells run on the main thread, awaiting ones too."""
+    """Cells run on the main thread, including those that await."""
     source = "import threading; threading.current_thread() is threading.main_thread()"
     assert rank.run(source).result == "True"
     assert rank.run("import asyncio; await asyncio.sleep(0)\n" + source).result == "True"
 
 
 def test_shell_escape(rank: CellProcess) -> None:
-    """! runs a command and shows what it says; its value can be taken."""
+    """`!` runs a command and shows its output; the output can be assigned."""
     assert rank.run("!echo hello && echo there").stdout == "hello\nthere\n"
     assert rank.run("listed = !echo a b\nlisted").result == "['a b']"
     said = rank.run("import jax\nprint('before')\n!echo said >&2; exit 3\nprint('after')\n_exit_code")
@@ -142,7 +142,7 @@ def test_shell_escape(rank: CellProcess) -> None:
 
 @pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash", "fish", "tcsh"])
 def test_a_command_has_nothing_to_read(rank: CellProcess, shell: str) -> None:
-    """What asks something reads the end at once, instead of waiting for ever; its output is a terminal's; in any language of a shell."""
+    """A command that reads input gets the end of file at once, and its output is a terminal, with any shell."""
     if (found := shutil.which(shell)) is None:
         pytest.skip(f"{shell} is not installed")
     rank.run(f"import os; own = os.environ.get('SHELL'); os.environ['SHELL'] = {found!r}")
@@ -152,13 +152,13 @@ def test_a_command_has_nothing_to_read(rank: CellProcess, shell: str) -> None:
 
 
 def test_no_deadlock_is_warned_of(rank: CellProcess) -> None:
-    """What `!` forks becomes another program at once."""
+    """`!` causes no deadlock warning, because the forked process becomes another program at once."""
     said = rank.run("import jax; jax.devices()\n!echo said")
     assert (said.stdout, said.stderr) == ("said\n", "")
 
 
 def test_time_magic(rank: CellProcess) -> None:
-    """%%time runs the cell, shows its value and its time."""
+    """`%%time` runs the cell, and shows its value and its time."""
     said = rank.run("%%time\nv = 2\nprint('in it')\nv * 2")
     assert said.stdout.startswith("in it\n")
     assert "Wall time" in said.stdout
@@ -167,13 +167,13 @@ def test_time_magic(rank: CellProcess) -> None:
 
 
 def test_colours_of_a_terminal(rank: CellProcess) -> None:
-    """What draws with the colours of a terminal, as rich does for visualize_array_sharding, finds one of all colours."""
+    """Libraries that draw with terminal colours, as rich does for visualize_array_sharding, find a true-colour terminal."""
     shown = rank.run("import os; [os.environ.get(name) for name in ('COLORTERM', 'FORCE_COLOR')]").result
     assert shown == f"[{os.environ.get('COLORTERM', 'truecolor')!r}, '1']"
 
 
 def test_other_magics(rank: CellProcess, tmp_path: Path) -> None:
-    """%%bash, %%writefile, %run, %timeit and %who do what they do."""
+    """`%%bash`, `%%writefile`, `%run`, `%timeit` and `%who` work as usual."""
     bash = rank.run("%%bash\necho out\necho err >&2")
     assert (bash.stdout, bash.stderr) == ("out\n", "err\n")
     script = tmp_path / "script.py"
@@ -185,14 +185,14 @@ def test_other_magics(rank: CellProcess, tmp_path: Path) -> None:
 
 
 def test_help(rank: CellProcess) -> None:
-    """name? shows help as a display, since no rank has a pager."""
+    """`name?` shows help as a display, because a rank has no pager."""
     (event,) = rank.run("len?").events
     assert event[0] == "display"
     assert "number of items" in event[1]["text/plain"]
 
 
 def test_display(rank: CellProcess) -> None:
-    """display() shows rich data, pictures as base64."""
+    """`display()` shows rich data, with pictures as base64."""
     said = rank.run("""
 from IPython.display import HTML, Image, display
 display(HTML("<b>bold</b>"))
@@ -205,7 +205,7 @@ display(Image(data=bytes([0x89, 0x50, 0x4E, 0x47]) + b"\\r\\n\\x1a\\n" + bytes(2
 
 
 def test_update_display(rank: CellProcess) -> None:
-    """A display is updated through its handle in its cell, and named by its id in a later one."""
+    """A display is updated through its handle in its cell, and referred to by its id in a later one."""
     said = rank.run("from IPython.display import display\nh = display('old', display_id='of-a-test')\nh.update('new')")
     assert [o["data"]["text/plain"] for o in said.outputs] == ["'new'"]
     later = rank.run("h.update('newer')")
@@ -213,7 +213,7 @@ def test_update_display(rank: CellProcess) -> None:
 
 
 def test_clear_output(rank: CellProcess) -> None:
-    """clear_output drops what the cell has shown."""
+    """`clear_output` removes what the cell has shown."""
     said = rank.run("from IPython.display import clear_output\nprint('a')\nclear_output()\nprint('b')")
     assert said.stdout == "b\n"
 
@@ -225,7 +225,7 @@ def test_carriage_returns(rank: CellProcess) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_figures(rank: CellProcess) -> None:
-    """A figure that a cell leaves open is shown once, at the cell's end, as a picture."""
+    """A figure that a cell leaves open is shown once, at the end of the cell, as a picture."""
     said = rank.run(
         "import matplotlib.pyplot as plt\nfig = plt.figure(figsize=(1, 1)); plt.plot([1, 2]);\nprint('drawn')"
     )
@@ -236,14 +236,14 @@ def test_figures(rank: CellProcess) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_figures_after_an_early_import(tmp_path: Path) -> None:
-    """Figures are shown too where the inline backend was imported before there was a shell, as a supervisor does."""
+    """Figures are shown even if the inline backend was imported before the shell existed, as in a supervisor."""
     with CellProcess(tmp_path, preload=["matplotlib_inline.backend_inline"]) as rank:
         said = rank.run("import matplotlib.pyplot as plt\nplt.figure(figsize=(1, 1)); plt.plot([1, 2]);")
         assert [list(o["data"]) for o in said.outputs] == [["text/plain", "image/png"]]
 
 
 def test_main_module(rank: CellProcess) -> None:
-    """Cells are __main__: what they define can be pickled and its source be found."""
+    """Cells are `__main__`: what they define can be pickled, and its source can be found."""
     said = rank.run("""
 import inspect, pickle
 class Point:
@@ -258,7 +258,7 @@ __name__, pickle.loads(pickle.dumps(Point(3))).x, inspect.getsource(area)
 
 
 def test_error_has_its_place(rank: CellProcess) -> None:
-    """An error names the innermost line of the cell, and the traceback shows the cell's own lines and none of ours."""
+    """An error names the innermost line of the cell; the traceback shows the cell's own lines and none of mhnb's."""
     said = rank.run("import json\ndef f():\n    return json.loads('{')   # here\n\nf()")
     _, ename, evalue, traceback, line, code, at_s, _ = said.error
     assert said.ended.outcome == "error"
@@ -273,7 +273,7 @@ def test_error_has_its_place(rank: CellProcess) -> None:
 
 
 def test_own_frames_are_hidden(rank: CellProcess) -> None:
-    """Where the rank's own code stands between the user's frames, the traceback leaves it out."""
+    """The traceback leaves out the rank's own code between the user's frames."""
     said = rank.run(
         "from concurrent.futures import ThreadPoolExecutor\n"
         "def fail(): return 1 / 0\n"
@@ -286,18 +286,18 @@ def test_own_frames_are_hidden(rank: CellProcess) -> None:
 
 
 def test_an_error_that_is_false_is_one(rank: CellProcess) -> None:
-    """Whatever the user's class says of itself."""
+    """An exception whose `__bool__` returns False is still an error."""
     said = rank.run("class Empty(Exception):\n    def __bool__(self): return False\nraise Empty('no')")
     assert (said.ended.outcome, said.error[1]) == ("error", "Empty")
 
 
 def test_error_below_time_magic(rank: CellProcess) -> None:
-    """An error below %%time names the line of the cell."""
+    """An error below `%%time` names the line of the cell."""
     assert rank.run("%%time\na = 1\nb = a / 0\nprint(b)").error[4:6] == [3, "b = a / 0"]
 
 
 def test_error_from_elsewhere_has_no_line_of_this_cell(rank: CellProcess) -> None:
-    """A function of an older cell that fails is placed at the line of this cell that called it."""
+    """An error in an older cell's function is reported at the line of this cell that called it."""
     rank.run("def older():\n    pass\n    raise KeyError('k')")
     assert rank.run("1\n2\nolder()").error[4:6] == [3, "older()"]
 
@@ -312,19 +312,19 @@ def test_error_from_elsewhere_has_no_line_of_this_cell(rank: CellProcess) -> Non
         ),
         ("é = {}\nx, y = 'ü', np.stack(é,\n  axis=[])", [ANY, ANY, "np.stack(é,\n  axis=[])", {"é": False}, True]),
         ("def f(p):\n    np.broadcast_to(p, 2)\nf(a)", [ANY, ANY, "np.broadcast_to(p, 2)", {"p": False}, False]),
-        # Somebody else's code lies between the cell and NumPy: its names tell nothing.
+        # Third-party code is between the cell and NumPy, so its names explain nothing.
         ("import json\njson.dumps(1, default=a)\njson.JSONEncoder(default=f).encode(a)", [ANY, ANY, "", {}, False]),
         ("f(a", [ANY, ANY, "", {}, False]),
     ],
 )
 def test_an_error_tells_where_it_was_raised(rank: CellProcess, source: str, site: list[object]) -> None:
-    """The function that raised it, and the part of the cell that called straight into a library, with the arrays it names."""
+    """An error has the function that raised it, and the cell's expression that called a library, with its arrays' names."""
     rank.run("import numpy as np\na = np.ones(3)\ndef f(p):\n    np.broadcast_to(p, 2)")
     assert rank.run(source).error[7] == site
 
 
 def test_a_made_up_traceback_tells_no_expression(rank: CellProcess) -> None:
-    """Whoever makes tracebacks of their own may put anything into them; the error is shown all the same."""
+    """A traceback made by user code may contain anything; the error is still shown."""
     source = """
 import sys, types, numpy as np
 try:
@@ -358,7 +358,7 @@ def test_syntax_error(rank: CellProcess) -> None:
     ],
 )
 def test_every_error_is_told_once(rank: CellProcess, source: str, ename: str | None) -> None:
-    """Whatever a cell raises, there is one error and the outcome says so; a failing repr only shows its traceback."""
+    """Whatever a cell raises, there is one error and the outcome reports it; a failing repr only shows its traceback."""
     said = rank.run(source)
     if ename is None:
         assert "no repr" in str(said.events)
@@ -368,7 +368,7 @@ def test_every_error_is_told_once(rank: CellProcess, source: str, ename: str | N
 
 
 def test_own_rendering_of_an_error(rank: CellProcess) -> None:
-    """An exception that renders itself is shown as it wants."""
+    """An exception that renders itself is shown in its own form."""
     said = rank.run(
         "class Short(Exception):\n    def _render_traceback_(self): return ['short and sweet']\nraise Short"
     )
@@ -432,7 +432,7 @@ _META = "class Meta(type):\n    {does}\nclass Odd(Exception, metaclass=Meta): pa
     ],
 )
 def test_an_error_is_read_however_its_class_answers(rank: CellProcess, makes: str) -> None:
-    """Name, text and line are those of the raise, nothing else is shown, and the next cell runs."""
+    """Name, text and line are those of the raised error, nothing else is shown, and the next cell runs."""
     said = rank.run(f"{makes}raise Odd('no')")
     assert (said.ended.outcome, said.stdout, said.stderr) == ("error", "", "")
     assert said.error[1:3] == ["Odd", "no"]
@@ -445,14 +445,14 @@ def test_an_error_is_read_however_its_class_answers(rank: CellProcess, makes: st
     "does", ["1 / 0", "return 5", "return str(self)", "raise KeyboardInterrupt", "raise SystemExit"]
 )
 def test_a_text_that_fails_is_named(rank: CellProcess, does: str) -> None:
-    """The error is the one that was raised, and its text says what its `__str__` raised."""
+    """The error is the one that was raised, and its text reports what its `__str__` raised."""
     said = rank.run(f"class Mute(Exception):\n    def __str__(self): {does}\nraise Mute")
     assert (said.ended.outcome, said.stderr, said.error[1], said.error[4]) == ("error", "", "Mute", 3)
     assert said.error[2].startswith("<its __str__ raised ")
 
 
 def test_a_text_that_never_ends_can_be_interrupted(own_rank: CellProcess) -> None:
-    """The interrupt ends the `__str__`; the error stays the cell's."""
+    """An interrupt ends an endless `__str__`; the error stays the cell's."""
     seq = own_rank.begin(
         "class Slow(Exception):\n    def __str__(self):\n        print('asked')\n        while True: pass\nraise Slow"
     )
@@ -480,7 +480,7 @@ def test_a_text_that_never_ends_can_be_interrupted(own_rank: CellProcess) -> Non
     ],
 )
 def test_long_chains_and_groups_are_drawn_in_part(rank: CellProcess, source: str, ename: str) -> None:
-    """What is drawn stays small, circle or not, and begins with what was raised."""
+    """The traceback stays small, with or without a cycle, and begins with the raised error."""
     said = rank.run(source)
     assert (said.ended.outcome, said.error[1], said.stdout, said.stderr) == ("error", ename, "", "")
     assert sum(map(len, said.error[3])) < 30_000
@@ -497,14 +497,14 @@ def test_long_chains_and_groups_are_drawn_in_part(rank: CellProcess, source: str
     ],
 )
 def test_a_syntax_error_with_odd_places(rank: CellProcess, sets: str) -> None:
-    """Its fields may hold anything; the line is that of the raise."""
+    """The fields of a SyntaxError may contain anything; the line is that of the raise."""
     said = rank.run(f"e = SyntaxError('odd', ('f.py', 1, 2, 'text'))\n{sets}\nraise e")
     assert (said.error[1], said.error[4], said.stdout, said.stderr) == ("SyntaxError", 3, "", "")
 
 
 @pytest.mark.parametrize(("name", "shown"), [("A\\nB", "A B"), ("", "Exception"), ("N" * 1000, "N" * 200 + "…")])
 def test_the_name_of_an_error_is_one_short_line(rank: CellProcess, name: str, shown: str) -> None:
-    """Whatever its class is called."""
+    """The error's name is one short line, whatever its class is called."""
     assert rank.run(f"raise type('{name}', (Exception,), {{}})").error[1] == shown
 
 
@@ -534,7 +534,7 @@ _HANDLER = "get_ipython().set_custom_exc((ValueError,), {})"
     ],
 )
 def test_the_error_itself_is_read_and_no_hook(own_rank: CellProcess, sets: str, said_by_hook: str) -> None:
-    """A hook is called as IPython calls it; name, text and line come from the error, once."""
+    """A hook is called as IPython calls it; name, text and line come from the error itself, once."""
     own_rank.run(sets)
     said = own_rank.run("x = 1\nraise ValueError('told')")
     assert (said.ended.outcome, said.error[1:3], said.error[4]) == ("error", ["ValueError", "told"], 2)
@@ -562,7 +562,7 @@ def test_the_error_itself_is_read_and_no_hook(own_rank: CellProcess, sets: str, 
     ],
 )
 def test_an_error_whose_scope_cannot_be_read_is_shown(own_rank: CellProcess, source: str, line: int) -> None:
-    """A scope that raises, or a function that the cell replaced, takes nothing from the card but hints."""
+    """A scope that raises, or a function that the cell replaced, removes only the hints from the error."""
     own_rank.run("import jax, numpy")
     said = own_rank.run(source)
     assert (said.error[1], said.error[4], said.stderr) == ("TypeError", line, "")
@@ -592,12 +592,12 @@ def test_an_error_whose_scope_cannot_be_read_is_shown(own_rank: CellProcess, sou
     ],
 )
 def test_the_line_is_that_of_the_cell(rank: CellProcess, source: str, line: int) -> None:
-    """However IPython rewrites the cell, and whatever runs a part of it."""
+    """The line is that of the cell, however IPython rewrites the cell and whatever runs a part of it."""
     assert rank.run(source).error[4] == line
 
 
 def test_a_cell_inside_a_cell_takes_no_other_cells_name(own_rank: CellProcess) -> None:
-    """What `%%capture` runs is no cell of its own: the next cell's functions keep their text."""
+    """Code that `%%capture` runs is not a cell of its own, so the next cell's functions keep their source text."""
     own_rank.run("%%capture\ndef inner():\n    return 1 / 0")
     own_rank.run("def outer():\n    return inner()")
     text = strip_ansi("\n".join(own_rank.run("outer()").error[3]))
@@ -607,7 +607,7 @@ def test_a_cell_inside_a_cell_takes_no_other_cells_name(own_rank: CellProcess) -
 
 @pytest.mark.parametrize("source", ["exit", "exit()", "quit()", "import sys; sys.exit(3)", "raise SystemExit('bye')"])
 def test_exit_is_an_error(rank: CellProcess, source: str) -> None:
-    """A cell cannot end its rank; the error says how the cluster is ended, and nothing else is printed."""
+    """A cell cannot end its rank; the error says how to end the cluster, and nothing else is printed."""
     said = rank.run(source)
     assert said.ended.outcome == "error"
     assert said.stderr == ""
@@ -633,7 +633,7 @@ def test_exit_is_an_error(rank: CellProcess, source: str) -> None:
     ],
 )
 def test_no_keyboard(rank: CellProcess, source: str, what: str) -> None:
-    """Whatever would wait for a keyboard raises at once, with the reason and the next step."""
+    """Anything that would wait for a keyboard raises at once, with the reason and the next step."""
     said = rank.run(source)
     assert (said.ended.outcome, said.error[1]) == ("error", "NoKeyboard")
     assert said.error[2].startswith(f"{what} has no keyboard")
@@ -642,14 +642,14 @@ def test_no_keyboard(rank: CellProcess, source: str, what: str) -> None:
 
 @pytest.mark.parametrize("module", ["IPython.core.debugger", "IPython.terminal.debugger", "pdb"])
 def test_a_debugger_is_refused_at_its_line(rank: CellProcess, module: str) -> None:
-    """The line of the call, with nothing after it that would be the next to stop at."""
+    """The error has the line of the call, not that of a later line at which the debugger would stop."""
     said = rank.run(f"from {module} import set_trace\ndef f():\n    set_trace()\n    return 1\nf()")
     assert said.error[1] == "NoKeyboard"
     assert said.error[4:6] == [3, "set_trace()"]
 
 
 def test_no_keyboard_is_end_of_file(rank: CellProcess) -> None:
-    """Programs that get along without input see the end of file that they expect."""
+    """Programs that can do without input get the end of file that they expect."""
     assert rank.run("try: input()\nexcept EOFError: print('no input')").stdout == "no input\n"
 
 
@@ -657,7 +657,7 @@ def test_no_keyboard_is_end_of_file(rank: CellProcess) -> None:
 
 
 def test_wrong_number_is_refused(own_rank: CellProcess) -> None:
-    """A cell that is not the next is refused with the number that is, and nothing runs."""
+    """A cell that is not the next one is refused with the number of the next one, and nothing runs."""
     own_rank.send(RunCell(3, 2, "print('never')"))
     refused = own_rank.refused()
     assert refused.seq == 2
@@ -686,7 +686,7 @@ def test_one_cell_at_a_time(own_rank: CellProcess) -> None:
 
 
 def test_launches_are_part_of_the_cell(own_rank: CellProcess) -> None:
-    """The answer carries what the cell launched; waiting for it is the cell's, and its failure too."""
+    """The answer has what the cell launched; waiting for it belongs to the cell, and so does its failure."""
     said = own_rank.run("rows = [['f', 'jit(f)', [0, 1], 1, 2]]; abandoned = 1\ndef waiting(): print('waited')")
     assert (said.ended.launches, said.ended.abandoned, said.stdout) == ([["f", "jit(f)", [0, 1], 1, 2]], 1, "waited\n")
     said = own_rank.run("def waiting(): raise RuntimeError('a launch failed')")
@@ -726,7 +726,7 @@ def test_interrupt(tmp_path: Path, source: str) -> None:
 
 
 def test_what_was_launched_before_an_interrupt_has_a_moment_to_end(own_rank: CellProcess) -> None:
-    """Signals come again and again: they do not cut that moment short. What still runs then is told."""
+    """Repeated signals do not shorten the short wait for launches; the launches that still run then are reported."""
     source = """
 import os, signal
 running, finished, asked = 1, 0, True
@@ -743,7 +743,7 @@ raise KeyboardInterrupt"""
 
 
 def test_who_waits_for_what_it_left_is_in_no_collective(own_rank: CellProcess, tmp_path: Path) -> None:
-    """It must not be freed from one: a single long step may take as long as that."""
+    """A rank that waits for launches it gave up must not be disconnected, because one long step may take that long."""
     flag = tmp_path / "seen"
     source = f"""
 import os, time
@@ -762,7 +762,7 @@ raise KeyboardInterrupt"""
 
 @pytest.mark.parametrize(("raised", "shown"), [("KeyboardInterrupt", False), ("ValueError", True)])
 def test_an_interrupt_shows_no_frames_of_jax(own_rank: CellProcess, raised: str, shown: bool) -> None:  # noqa: FBT001
-    """Of those a busy machine would render for longer than an interrupt may take; the cell's own line is there."""
+    """JAX frames are left out, because a busy machine renders them for longer than an interrupt may take; the line is kept."""
     source = f"""
 asked = True
 inside = {{"__name__": "jax.deep"}}
@@ -783,7 +783,7 @@ inside["call"]()"""
     "raise SystemExit(3)",
 ])  # fmt: skip
 def test_an_exception_that_the_code_raises_itself_is_no_interrupt(own_rank: CellProcess, code: str) -> None:
-    """Also those that end a program, a generator or a task: the cell raised, and the next one runs."""
+    """The code's own exceptions, even those that end a program, a generator or a task, are errors; the next cell runs."""
     said = own_rank.run(code)
     assert said.ended.outcome == "error"
     assert said.error[1] == code.rpartition(" ")[2].partition(".")[2] or code.rpartition(" ")[2].partition("(")[0]
@@ -791,7 +791,7 @@ def test_an_exception_that_the_code_raises_itself_is_no_interrupt(own_rank: Cell
 
 
 def test_interrupt_that_is_caught(rank: CellProcess) -> None:
-    """A cell may catch its interrupt and end well; the next SIGINT works again."""
+    """A cell may catch its interrupt and succeed; the next SIGINT works again."""
     source = "try:\n    print('started')\n    while True: pass\nexcept KeyboardInterrupt:\n    print('caught')"
     for _ in range(2):
         seq = rank.begin(source)
@@ -822,7 +822,7 @@ AWAITS = HANDLES.replace("while True: time.", "import asyncio\n    while True: a
 
 @pytest.mark.parametrize("source", [HANDLES, AWAITS], ids=["python", "await"])
 def test_an_interrupt_that_got_there_is_told_and_comes_once(own_rank: CellProcess, tmp_path: Path, source: str) -> None:
-    """The notebook sends it again until it hears that: what comes before it has heard is the same one. A later one is another."""
+    """The notebook repeats an interrupt until its delivery is reported: repeats until then are the same one, later ones new."""
     flag = tmp_path / "later"
     own_rank.run(f"flag = {str(flag)!r}")
     seq = own_rank.begin(source)
@@ -831,7 +831,7 @@ def test_an_interrupt_that_got_there_is_told_and_comes_once(own_rank: CellProces
     own_rank.wait_for_output(seq, "saving\n")
     assert own_rank.receive(lambda m: isinstance(m, InterruptDelivered)) == InterruptDelivered(0, seq)
     own_rank.interrupt()
-    # It was the same one: still saving when it next says where it is.
+    # The signal counted as the same interrupt: the cell is still saving when it next reports its status.
     own_rank.receive(lambda m: isinstance(m, RankStatus))
     flag.touch()
     own_rank.wait_for_output(seq, "still saving\n")
@@ -840,7 +840,7 @@ def test_an_interrupt_that_got_there_is_told_and_comes_once(own_rank: CellProces
 
 
 def test_after_an_interrupt_that_went_nowhere_the_next_one_counts(own_rank: CellProcess) -> None:
-    """Python drops what a finalizer raises: the next one is to end the cell, however soon it comes."""
+    """Python drops what a finalizer raises, so the next interrupt must end the cell, however soon it comes."""
     source = """
 import time
 from mhnb.rank.execution import interrupts
@@ -870,7 +870,7 @@ def test_interrupt_between_cells(rank: CellProcess) -> None:
 
 
 def test_interrupt_taken_by_a_cell(rank: CellProcess) -> None:
-    """After a cell has taken SIGINT for itself, the next one can be interrupted again."""
+    """After a cell has replaced the SIGINT handler, the next cell can be interrupted again."""
     rank.run("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN);")
     seq = rank.begin(SPIN)
     rank.wait_for_output(seq, "started\n")
@@ -880,7 +880,7 @@ def test_interrupt_taken_by_a_cell(rank: CellProcess) -> None:
 
 @pytest.mark.parametrize("source", ["x = 1", "print('x')", "import asyncio; await asyncio.sleep(0)", "1 / 0"])
 def test_interrupt_at_any_moment(own_rank: CellProcess, source: str) -> None:
-    """Whenever SIGINT comes, each cell is answered exactly once and the rank lives on."""
+    """Whenever SIGINT comes, each cell is answered exactly once and the rank stays alive."""
     own_rank.run("pass")
     for _ in range(60):
         seq = own_rank.begin(source)

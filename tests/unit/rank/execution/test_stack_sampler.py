@@ -1,4 +1,4 @@
-"""A rank tells where it is while its main thread is busy or stuck, and a short cell never meets the one who looks."""
+"""A rank reports where it is while its main thread is busy or stuck, and a short cell is never sampled."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellProcess]:
 
 
 def look(rank: CellProcess, source: str, looks: int = 1) -> list[RankStatus]:
-    """Begin a cell, take what it tells of itself while it runs, and end it."""
+    """Begin a cell, return the statuses that it sends while it runs, and end it."""
     seq = rank.begin(source)
     told = [rank.receive(lambda m: isinstance(m, RankStatus) and m.seq == seq) for _ in range(looks)]
     rank.interrupt()
     rank.receive(lambda m: isinstance(m, CellEnded) and m.seq == seq)
-    # On a slow machine one more came before the end.
+    # On a slow machine one more status may come before the end.
     rank.unread = [m for m in rank.unread if not isinstance(m, RankStatus)]
     rank.run("0")
     assert not [m for m in rank.unread if isinstance(m, RankStatus)], "a status came after the cell's end"
@@ -50,7 +50,7 @@ STUCK = {
 
 @pytest.mark.parametrize("case", STUCK)
 def test_a_cell_that_lasts_tells_where_it_is(rank: CellProcess, case: str) -> None:
-    """What blocks the main thread is read from its stack, its text and its use of the processor."""
+    """What blocks the main thread is derived from its stack, its source text and its processor time."""
     source, wanted = STUCK[case]
     (status,) = look(rank, source)
     assert (status.activity, status.what, status.line, status.user_frame) == (*wanted, "")
@@ -60,39 +60,39 @@ def test_a_cell_that_lasts_tells_where_it_is(rank: CellProcess, case: str) -> No
     ("act", "participants"), [("nap(60)", [0, 1]), ("time.sleep(60)", None), ("while True: sum(range(10_000))", None)]
 )
 def test_what_blocks_in_c_may_wait_for_all_ranks(rank: CellProcess, act: str, participants: list[int] | None) -> None:
-    """A launch that C++ has not returned from has no record; a call that is known by its name is no launch."""
+    """A launch that C++ has not returned from has no record; a call that is known by its name is not a launch."""
     (status,) = look(rank, f"import time\nfrom time import sleep as nap\nawaited = [0, 1]\n{act}")
     rank.run("del awaited")
     assert (status.participants, status.launch_number, status.line) == (participants, None, 4)
 
 
 def test_a_timed_cell_has_its_own_lines(rank: CellProcess) -> None:
-    """IPython compiles what stands below `%%time` as another file, whose first line is the cell's second."""
+    """IPython compiles the code below `%%time` as another file, whose first line is the cell's second."""
     (status,) = look(rank, "%%time\nimport time\ntime.sleep(60)")
     assert (status.line, status.user_frame) == (3, "")
 
 
 def test_two_looks_are_a_second_apart(rank: CellProcess) -> None:
-    """The second look says for how long nothing has changed."""
+    """The second sample reports for how long nothing has changed."""
     first, second = look(rank, "import time\ntime.sleep(60)", looks=2)
     assert second.unchanged_s - first.unchanged_s > 0.9
 
 
 def test_what_moves_has_not_stood_for_long(rank: CellProcess) -> None:
-    """A line that is left and come back to does not count as standing still."""
+    """A line that the main thread left and came back to does not count as unchanged."""
     (status,) = look(rank, "import time\ntime.sleep(1.2)\ntime.sleep(60)")
     assert status.line == 3
     assert status.unchanged_s < 1
 
 
 def test_a_short_cell_tells_nothing(rank: CellProcess) -> None:
-    """What ends within a second never meets the one who looks."""
+    """A cell that ends within a second sends no status."""
     rank.run("import time\ntime.sleep(0.7)")
     assert not [m for m in rank.unread if isinstance(m, RankStatus)]
 
 
 def test_a_function_of_another_file_is_named(rank: CellProcess, tmp_path: Path) -> None:
-    """The innermost frame of the user's own files, beside the cell's line."""
+    """The status has the innermost frame of the user's own files, besides the cell's line."""
     (tmp_path / "shards.py").write_text("import time\n\n\ndef read():\n    time.sleep(60)\n")
     (status,) = look(rank, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport shards\nshards.read()")
     assert (status.activity, status.line, status.user_frame) == ("sleep", 3, "shards.py:5 read")
@@ -120,7 +120,7 @@ IMPORTS = (
 
 @pytest.mark.parametrize("case", THREADS)
 def test_a_thread_that_the_cell_waits_for_is_shown(tmp_path: Path, case: str) -> None:
-    """With its name and its line: the main thread's own says only that it waits."""
+    """The status has the thread's name and line, because the main thread's own line shows only that it waits."""
     code, (what, *thread) = THREADS[case]
     with CellProcess(tmp_path) as rank:
         rank.run("import threading\nstop = threading.Event()")
@@ -129,7 +129,7 @@ def test_a_thread_that_the_cell_waits_for_is_shown(tmp_path: Path, case: str) ->
 
 
 def test_threads_of_earlier_cells_and_of_the_rank_are_not_shown(tmp_path: Path) -> None:
-    """They are no reason why this cell waits, as far as is known."""
+    """Threads of earlier cells and of the rank are not known to be a reason why this cell waits."""
     with CellProcess(tmp_path) as rank:
         rank.run("import threading\nstop = threading.Event()\nthreading.Thread(target=stop.wait).start()")
         (status,) = look(rank, "import time\ntime.sleep(60)")
@@ -137,7 +137,7 @@ def test_threads_of_earlier_cells_and_of_the_rank_are_not_shown(tmp_path: Path) 
 
 
 def test_code_whose_constants_have_no_hash_is_looked_at(rank: CellProcess) -> None:
-    """A code object is told from others by identity: its hash uses its constants, and `==` compares them."""
+    """Code objects are compared by identity, because their hash uses their constants and `==` compares them."""
     source = """
 import time
 def nap():
@@ -153,7 +153,7 @@ nap()"""
 
 
 def test_a_look_that_fails_is_reported_as_such(tmp_path: Path) -> None:
-    """The notebook hears that nothing is known; the log says why, the cell's output does not; the other duties go on."""
+    """A failed sample reports that nothing is known; only the log has the reason, and the other duties continue."""
     with CellProcess(tmp_path) as rank:
         seq = rank.begin("import psutil, time\nown, psutil.Process = psutil.Process, None\ntime.sleep(60)")
         status = rank.receive(lambda m: isinstance(m, RankStatus))
@@ -172,12 +172,12 @@ def test_a_look_that_fails_is_reported_as_such(tmp_path: Path) -> None:
 
 
 def called(*_: object) -> str:
-    """Name what the caller's frame is calling."""
+    """Return the name of what the caller's frame is calling."""
     return _find_call(sys._getframe(1))
 
 
 def test_a_call_is_named_by_its_text() -> None:
-    """Also behind text that is no ASCII, whose positions are counted in bytes, and as an attribute."""
+    """A call is named by its source text, as an attribute too, and after non-ASCII text, whose positions are in bytes."""
     assert called(list) == "called"
     found = ("ä", called(list))[1]
     assert found == "called"
@@ -185,7 +185,7 @@ def test_a_call_is_named_by_its_text() -> None:
 
 
 class Named:
-    """Has a function as its attribute."""
+    """Has a function as an attribute."""
 
     asked = staticmethod(called)
 
@@ -208,12 +208,12 @@ class Named:
     ],
 )
 def test_a_call_is_read_without_a_parser(expression: str, name: str) -> None:
-    """As `ast` would read it, which no second thread may use in CPython 3.11."""
+    """The name is what `ast` would find, because a second thread must not use `ast` in CPython 3.11."""
     assert read_call(expression) == name
 
 
 def test_a_look_parses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A parse beside the main thread's, which renders a traceback of JAX for seconds, spoilt the latter."""
+    """A sample parses nothing, because that broke the main thread's parse, which renders a JAX traceback for seconds."""
     monkeypatch.setattr("ast.parse", None)
     assert called(list) == "called"
 
@@ -240,7 +240,7 @@ except StopIteration:
 
 
 def test_a_coroutine_that_runs_is_not_asked_what_it_awaits() -> None:
-    """Python 3.11 then reads beyond what it has, and crashes: a rank would be gone."""
+    """A running coroutine is not inspected, because Python 3.11 then reads out of bounds and crashes the rank."""
     ended = subprocess.run(
         [sys.executable, "-c", _LOOKED_AT_WHILE_IT_RUNS], capture_output=True, text=True, check=False
     )

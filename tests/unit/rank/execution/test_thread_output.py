@@ -1,4 +1,4 @@
-"""What is printed by code that is run between cells is kept apart from the cells' own output."""
+"""Output of code that runs between cells is captured separately from the output of cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mhnb.rank.execution.streams import capture_thread_output
 
 
 def test_only_this_threads_words_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    """Both streams of the thread that listens; what another thread prints goes where it always went."""
+    """Both streams of the capturing thread are captured; output of another thread goes where it went before."""
     with capture_thread_output() as heard:
         print("one")
         print("two", file=sys.stderr)
@@ -24,7 +24,7 @@ def test_only_this_threads_words_are_kept(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_much_is_cut() -> None:
-    """A function that prints without end does not fill the notebook; that it was cut is said."""
+    """A function that prints endlessly does not fill the notebook; the text says that it was cut."""
     with capture_thread_output(limit=10) as heard:
         print("x" * 50)
         print("y" * 50)
@@ -32,7 +32,7 @@ def test_much_is_cut() -> None:
 
 
 def test_streams_come_back_after_an_error() -> None:
-    """Whatever the code raises."""
+    """The streams are restored whatever the code raises."""
     before = sys.stdout, sys.stderr
     with pytest.raises(ValueError, match="no"), capture_thread_output():
         raise ValueError("no")

@@ -1,4 +1,4 @@
-"""Where in the user's own code an error of no running cell was raised."""
+"""Find where in the user's own code an error outside a running cell was raised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CELL = "def step():\n    return apply(fail)"
 
 @pytest.fixture
 def namespace() -> Iterator[dict[str, object]]:
-    """A library of somebody's, and a cell that calls it; both can be read."""
+    """A third-party library and a cell that calls it; the source of both can be read."""
     made: dict[str, object] = {"__name__": "flax"}
     for file, source in (("/site/flax.py", LIBRARY), ("<cell 12>", CELL)):
         linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
@@ -34,9 +34,9 @@ def namespace() -> Iterator[dict[str, object]]:
     ],
 )
 def test_the_innermost_line_of_a_cell_is_told(namespace: dict[str, object], call: str, place: str, code: str) -> None:
-    """Else that of a file which can be read; what was typed has no line."""
+    """The innermost line of a cell is reported, else that of a readable file; typed expressions have no line."""
     with pytest.raises((ValueError, ZeroDivisionError)) as caught:
-        eval(compile(call, "<this call>", "eval"), namespace)  # noqa: S307 - as a rank does it
-    # The test's own frames are none of the user's.
+        eval(compile(call, "<this call>", "eval"), namespace)  # noqa: S307 - as on a rank
+    # The test's own frames are not the user's.
     error = caught.value.with_traceback(caught.tb.tb_next)
     assert find_user_location(error)[:2] == (place, code)
