@@ -1,4 +1,4 @@
-"""Files that come to a rank's machine."""
+"""Files that a rank's host receives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mhnb.rank.requests.files import finish_files, list_missing_files, write_fil
 
 
 def test_a_file_of_which_a_piece_was_lost_never_takes_its_place(tmp_path: Path) -> None:
-    """The disk was full for one piece and not for the next: the file stays as it was, and no half of it is left."""
+    """If the disk is full for one piece and not for the next, the old file stays and no half of the new one remains."""
     (tmp_path / "a").write_text("old")
     with pytest.raises(OSError, match="No such file"):
         write_files(str(tmp_path), [["a", 0o644, 4, True]], [b"tail"])
@@ -23,7 +23,7 @@ def test_a_file_of_which_a_piece_was_lost_never_takes_its_place(tmp_path: Path) 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x"])
 def test_a_path_stays_in_its_folder(tmp_path: Path, path: str) -> None:
-    """Whatever it says."""
+    """A path that leaves its folder is refused."""
     with pytest.raises(ValueError, match="leaves the folder"):
         write_files(str(tmp_path), [[path, 0o644, 0, True]], [b""])
     with pytest.raises(ValueError, match="leaves the folder"):
@@ -31,7 +31,7 @@ def test_a_path_stays_in_its_folder(tmp_path: Path, path: str) -> None:
 
 
 def test_what_is_the_same_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Content and mode decide; a file that is not there, or whose place is a folder, is wanted."""
+    """A file is requested if its content or mode differs, if it is missing, or if a folder has its name."""
     monkeypatch.chdir(tmp_path)
     write_files(str(tmp_path / "lib"), [["same", 0o755, 0, True], ["sub/other", 0o644, 0, True]], [b"", b"text"])
     digest = "cae66941d9efbd404e4d88758ea67670"

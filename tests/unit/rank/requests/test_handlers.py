@@ -1,4 +1,4 @@
-"""The verbs on one real process with eight fake devices: what is read, what is refused; nothing is launched."""
+"""The request handlers in one real process with eight fake devices: what they read and refuse; nothing is launched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def rank() -> Iterator[PipedRanks]:
-    """One process of eight CPU devices; tests use names of their own."""
+    """One process with eight CPU devices; each test uses its own names."""
     with PipedRanks(1, devices=8) as ranks:
         yield ranks
 
@@ -46,7 +46,7 @@ def test_host_values_come_as_they_are(rank: PipedRanks, source: str, expected: A
     "axes", ["", "'data'", "'data', 'model'", "None, 'data'", "('data', 'model')", "None, 'model'"]
 )
 def test_an_array_is_put_together_from_its_shards(rank: PipedRanks, axes: str) -> None:
-    """Whatever the sharding, the value that arrives is the array's, and writable."""
+    """With any sharding, the value that arrives equals the array, and is writable."""
     rank.run(f"sharded = put(np.arange(64 * 8, dtype='i4').reshape(64, 8), {axes})")
     value = transfer.pull(rank, ["sharded"])
     np.testing.assert_array_equal(value, np.arange(64 * 8, dtype="i4").reshape(64, 8), strict=True)
@@ -57,7 +57,7 @@ def test_an_array_is_put_together_from_its_shards(rank: PipedRanks, axes: str) -
     "dtype", ["bool", "int4", "uint8", "int32", "float16", "bfloat16", "float8_e4m3fn", "float32", "complex64"]
 )
 def test_each_dtype_of_jax_arrives(rank: PipedRanks, dtype: str) -> None:
-    """Arrays of every JAX dtype arrive with that dtype, those of ml_dtypes too."""
+    """Arrays of every JAX dtype arrive with that dtype, including those of ml_dtypes."""
     rank.run(f"typed = jnp.array([0, 1, 1], dtype='{dtype}')")
     value = transfer.pull(rank, ["typed"])
     assert value.dtype.name == dtype
@@ -83,7 +83,7 @@ def test_each_dtype_of_jax_arrives(rank: PipedRanks, dtype: str) -> None:
     ],
 )
 def test_each_kind_of_array_arrives(rank: PipedRanks, source: str) -> None:
-    """Column-major, strided, foreign-endian, text, dates, records, objects, masks, empty, without dims."""
+    """Column-major, strided, foreign-endian, text, date, record, object, masked, empty and 0-d arrays arrive unchanged."""
     rank.run(f"odd = {source}")
     value = transfer.pull(rank, ["odd"])
     (shown,) = rank.run("answer = [repr(np.asanyarray(odd)), str(odd.dtype), list(odd.shape)]")
@@ -91,7 +91,7 @@ def test_each_kind_of_array_arrives(rank: PipedRanks, source: str) -> None:
 
 
 def test_containers_keep_their_arrays_in_place(rank: PipedRanks) -> None:
-    """Arrays in a pytree arrive where they stood, and one that stood twice is one array."""
+    """Arrays in a pytree arrive in their places, and an array that appears twice arrives as one array."""
     rank.run("w = put(np.arange(8.), 'data'); tree = {'w': w, 'again': [w], 'n': (1, np.ones(2))}")
     value = transfer.pull(rank, ["tree"])
     np.testing.assert_array_equal(value["w"], np.arange(8))
@@ -100,13 +100,13 @@ def test_containers_keep_their_arrays_in_place(rank: PipedRanks) -> None:
 
 
 def test_several_names_come_as_a_tuple(rank: PipedRanks) -> None:
-    """One name gives its value, several a tuple in the order asked."""
+    """One name returns its value, and several names a tuple in the requested order."""
     rank.run("first, second = 1, 2")
     assert transfer.pull(rank, ["second", "first"]) == (2, 1)
 
 
 def test_a_large_value_is_let_go(rank: PipedRanks) -> None:
-    """A rank holds a large value in pieces for the pull only; a small one comes with the first answer."""
+    """A rank holds a large value in pieces during the pull only; a small value comes with the first answer."""
     rank.run("large, small = np.zeros(2**20), np.zeros(8)")
     rank.verbs()
     transfer.pull(rank, ["small"])
@@ -118,7 +118,7 @@ def test_a_large_value_is_let_go(rank: PipedRanks) -> None:
 
 
 def test_a_transfer_left_behind_is_dropped(rank: PipedRanks) -> None:
-    """What a notebook that went away left on a rank ends with the next transfer."""
+    """A transfer left on a rank by a notebook that disconnected ends with the next transfer."""
     rank.run("left = np.zeros(2**20); from mhnb.rank.requests.handlers import _TRANSFER_STORES")
     arguments = {"transfer": "gone", "live": ["gone"], "names": ["left"], "digest_local": False}
     assert rank.ask(0, "hold", arguments).result(60).ok
@@ -138,21 +138,21 @@ def test_a_transfer_left_behind_is_dropped(rank: PipedRanks) -> None:
     ],
 )
 def test_what_cannot_be_sent_says_why(rank: PipedRanks, source: str, says: str) -> None:
-    """A value that has no bytes to send is an error with the reason and the next step."""
+    """A value that cannot be sent is an error with the reason and the next step."""
     rank.run(f"odd = {source}")
     with pytest.raises(InvalidRequest, match=f"^odd.*{says}"):
         transfer.pull(rank, ["odd"])
 
 
 def test_a_donated_array_says_so(rank: PipedRanks) -> None:
-    """An array that a jitted function took is an error that tells of donation."""
+    """An array that was donated to a jitted function is an error that mentions donation."""
     rank.run("given = jnp.ones(4); taken = jax.jit(lambda a: a + 1, donate_argnums=0)(given)")
     with pytest.raises(InvalidRequest, match=r"holds an array f32\[4\] that has been deleted, most likely donated"):
         transfer.pull(rank, ["given"])
 
 
 def test_a_leaked_tracer_says_so(rank: PipedRanks) -> None:
-    """A tracer that left its function is an error that tells of it, and does not break the list of variables."""
+    """A tracer that left its function is an error that says so, and does not break the list of variables."""
     rank.run(
         """
         def leak(a):
@@ -169,7 +169,7 @@ def test_a_leaked_tracer_says_so(rank: PipedRanks) -> None:
 
 
 def test_a_class_made_in_a_cell_is_named(rank: PipedRanks) -> None:
-    """A value of a class that only the ranks have is an error that names the class and the way out."""
+    """A value whose class exists only on the ranks is an error that names the class and the fix."""
     rank.run("class OnRanks: pass\nthing = OnRanks()")
     with pytest.raises(
         InvalidRequest, match=r"thing needs OnRanks, which a cell of the ranks defined.* Define OnRanks here"
@@ -178,7 +178,7 @@ def test_a_class_made_in_a_cell_is_named(rank: PipedRanks) -> None:
 
 
 def test_copies_on_one_rank_are_compared(rank: PipedRanks) -> None:
-    """Devices of one rank that should hold copies and do not are an error."""
+    """Devices of one rank whose replicas differ are an error."""
     rank.run(
         """
         parts = [jax.device_put(np.full(4, float(i)), d) for i, d in enumerate(jax.devices()[:2])]
@@ -205,7 +205,7 @@ def test_a_pulled_array_can_still_be_donated(rank: PipedRanks) -> None:
 
 
 def test_a_pulled_array_does_not_change_later(rank: PipedRanks) -> None:
-    """The notebook has a copy: what the rank does with the array afterwards does not show in it."""
+    """The notebook has a copy: later changes to the array on the rank do not show in it."""
     rank.run("mutable = np.zeros(4)")
     value = transfer.pull(rank, ["mutable"])
     rank.run("mutable += 1")
@@ -214,7 +214,7 @@ def test_a_pulled_array_does_not_change_later(rank: PipedRanks) -> None:
 
 @pytest.mark.parametrize("names", [[], ["a b"], ["x.y"], ["x[0]"], [""]])
 def test_what_is_no_name_is_refused_before_asking(rank: PipedRanks, names: list[str]) -> None:
-    """A pull takes names of variables; anything else is a bad request, and no rank is asked."""
+    """A pull accepts only names of variables; anything else is an invalid request, and no rank receives it."""
     rank.verbs()
     with pytest.raises(InvalidRequest):
         transfer.pull(rank, names)
@@ -222,13 +222,13 @@ def test_what_is_no_name_is_refused_before_asking(rank: PipedRanks, names: list[
 
 
 def test_an_unknown_rank_is_refused(rank: PipedRanks) -> None:
-    """A rank that is not there is a bad request."""
+    """A rank that does not exist is an invalid request."""
     with pytest.raises(InvalidRequest, match="there is no rank 3"):
         transfer.pull(rank, ["x"], ranks=[3])
 
 
 def test_an_error_of_a_verb_is_told(rank: PipedRanks) -> None:
-    """What a rank could not answer is an error with the rank, the verb and the rank's traceback."""
+    """A request that a rank could not answer is an error with the rank, the request and the rank's traceback."""
     answer = rank.ask(0, "no_such_verb", {}).result(60)
     assert not answer.ok
     assert answer.value["ename"] == "KeyError"
@@ -237,16 +237,16 @@ def test_an_error_of_a_verb_is_told(rank: PipedRanks) -> None:
     assert "Traceback" in caught.value.parts["traceback"]
 
 
-# -- names and what they mean
+# -- names and their descriptions
 
 
 def rows(rank: PipedRanks) -> dict[str, Any]:
-    """The variables by name."""
+    """Return the variables by name."""
     return {row.name: row for row in requests.list_variables(rank)}
 
 
 def test_an_array_is_described_by_its_sharding(rank: PipedRanks) -> None:
-    """A sharded array's row has shape, dtype, spec, mesh and bytes on each device."""
+    """The row of a sharded array has shape, dtype, spec, mesh and bytes per device."""
     rank.run("shown = put(np.zeros((16, 4), 'f4'), 'data', None)")
     facts = rows(rank)["shown"].facts
     assert (facts.place, facts.shape, facts.dtype, facts.spec) == ("local", (16, 4), "float32", "P('data', None)")
@@ -269,19 +269,19 @@ def test_an_array_is_described_by_its_sharding(rank: PipedRanks) -> None:
     ],
 )
 def test_other_values_are_described_shortly(rank: PipedRanks, source: str, kind: str) -> None:
-    """Numbers and texts are shown, bounded; containers by their size; arrays never by their content."""
+    """Numbers and text are shown up to a limit, containers by their size, and arrays never by their content."""
     rank.run(f"described = {source}")
     assert rows(rank)["described"].kind == kind
 
 
 def test_code_and_hidden_names_are_not_listed(rank: PipedRanks) -> None:
-    """Modules, functions, classes, IPython's own names and those with an underscore are no variables."""
+    """Modules, functions, classes, IPython's own names and names with an underscore are not variables."""
     rank.run("def fun(): pass\njitted = jax.jit(fun)\nclass Cls: pass\n_private = 1")
     assert not {"np", "fun", "jitted", "Cls", "_private", "In", "Out", "get_ipython", "exit"} & set(rows(rank))
 
 
 def test_names_hold_code_too(rank: PipedRanks) -> None:
-    """The set of names has functions and modules, and not what IPython put there."""
+    """The set of names includes functions and modules, but not what IPython added."""
     rank.run("def fun(): pass")
     found = requests.list_names(rank)
     assert {"fun", "np", "mesh"} <= found
@@ -303,7 +303,7 @@ def test_a_value_that_breaks_does_not_hide_the_others(rank: PipedRanks) -> None:
 
 
 def test_completion_knows_the_ranks_names(rank: PipedRanks) -> None:
-    """Names, attributes and keys complete, with the range that they replace."""
+    """Names, attributes and keys are completed, with the range that they replace."""
     rank.run("completable = {'alpha': 1}; array = jnp.ones(3)")
     assert requests.complete(rank, "completab", 9) == requests.Completion(("completable",), 0, 9)
     assert "alpha" in requests.complete(rank, "completable['", 13).matches
@@ -311,12 +311,12 @@ def test_completion_knows_the_ranks_names(rank: PipedRanks) -> None:
 
 
 def test_completion_takes_any_cursor(rank: PipedRanks) -> None:
-    """A cursor behind the end of the text counts as its end."""
+    """A cursor past the end of the text counts as its end."""
     assert requests.complete(rank, "zzz", 99).matches == ()
 
 
 def test_questions_launch_nothing(rank: PipedRanks) -> None:
-    """Pull, vars, completion and `?` on arrays compile and run no program, whatever stands before the cursor."""
+    """Pull, vars, completion and `?` on arrays compile and run no program, whatever text is before the cursor."""
     rank.run("still = put(np.arange(16.).reshape(4, 4), 'data', 'model'); tree = {'w': still}; n0 = len(programs)")
     transfer.pull(rank, ["still", "tree"])
     requests.list_variables(rank)
@@ -328,13 +328,13 @@ def test_questions_launch_nothing(rank: PipedRanks) -> None:
 
 
 def test_a_launch_would_be_seen(rank: PipedRanks) -> None:
-    """The record of programs that the last test reads does grow when one is launched."""
+    """The list of programs that the last test reads grows when a program is launched."""
     (grown,) = rank.run("n0 = len(programs); jax.jit(lambda a: a * 3 - 1)(jnp.ones(5)); answer = len(programs) - n0")
     assert grown > 0
 
 
 def test_inspection_describes_an_array_by_its_sharding(rank: PipedRanks) -> None:
-    """`x?` on an array tells shape, spec, mesh and memory."""
+    """`x?` on an array shows shape, spec, mesh and memory."""
     rank.run("asked = put(np.zeros((8, 4), 'f4'), 'data', 'model')")
     bundle = requests.inspect(rank, "asked")
     assert bundle is not None
@@ -348,7 +348,7 @@ def test_inspection_describes_an_array_by_its_sharding(rank: PipedRanks) -> None
 
 @pytest.mark.parametrize(("name", "says"), [("asked.sum", "axis"), ("asked.T", "property, of jax.Array")])
 def test_inspection_of_an_arrays_attribute_comes_from_its_class(rank: PipedRanks, name: str, says: str) -> None:
-    """`x.sum?` tells what the attribute is without looking it up on the array."""
+    """`x.sum?` describes the attribute without reading it from the array."""
     rank.run("asked = put(np.zeros((8, 4), 'f4'), 'data', 'model')")
     bundle = requests.inspect(rank, name)
     assert bundle is not None
@@ -357,7 +357,7 @@ def test_inspection_of_an_arrays_attribute_comes_from_its_class(rank: PipedRanks
 
 
 def test_inspection_of_code_is_ipythons(rank: PipedRanks) -> None:
-    """`f?` tells signature and docstring; with detail, the source."""
+    """`f?` shows signature and docstring; with detail, the source."""
     rank.run('def explained(a, b=2):\n    """What it does."""\n    return a')
     bundle, detailed = requests.inspect(rank, "explained"), requests.inspect(rank, "explained", detail=1)
     assert bundle is not None
@@ -367,7 +367,7 @@ def test_inspection_of_code_is_ipythons(rank: PipedRanks) -> None:
 
 
 def test_inspection_reads_no_array_in_a_container(rank: PipedRanks) -> None:
-    """`d?` on a container of arrays does not print it."""
+    """`d?` on a container of arrays does not print the container."""
     rank.run("class Loud(dict):\n    def __str__(self): raise SystemExit\n    __repr__ = __str__\nloud = Loud(a=1)")
     bundle = requests.inspect(rank, "loud")
     assert bundle is not None
@@ -376,5 +376,5 @@ def test_inspection_reads_no_array_in_a_container(rank: PipedRanks) -> None:
 
 @pytest.mark.parametrize("name", ["nothing_here", "nothing.here", "np.nothing"])
 def test_inspection_of_an_unknown_name_finds_nothing(rank: PipedRanks, name: str) -> None:
-    """A name that is not there has no description."""
+    """A name that does not exist has no description."""
     assert requests.inspect(rank, name) is None
