@@ -1,7 +1,7 @@
-"""One rank of the hook tests: `python hooked_rank.py RANK COUNT PORT` runs the cells of stdin and prints the record.
+"""One rank of the hook tests: `python hooked_rank.py RANK COUNT PORT` runs cells from stdin and prints their record.
 
-Cells come as JSON lines [name, source]; the answers go out as JSON lines {name, rows, abandoned, error, value}.
-A cell's file name differs between the ranks, as it does in ipykernel.
+Each cell is a JSON line [name, source]; each answer is a JSON line {name, rows, abandoned, error, value}.
+A cell's file name differs between the ranks, as in ipykernel.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEVICES = 2
 
 
 def start(rank: int, count: int, port: int) -> tuple[LaunchRecorder, dict[str, Any]]:
-    """Bring up JAX as a rank does: hooks first, and no backend by them."""
+    """Start JAX as a rank does: install the hooks first, which initialise no backend."""
     import jax
     import numpy as np
 
@@ -53,7 +53,7 @@ def run_cell(recorder: LaunchRecorder, scope: dict[str, Any], name: str, source:
             exec(compile(source, file, "exec"), scope)
         finally:
             recorder.wait_all()
-    except BaseException as problem:  # noqa: BLE001 - as a rank does: any outcome is an answer
+    except BaseException as problem:  # noqa: BLE001 - as on a rank: every outcome becomes an answer
         error = f"{type(problem).__name__}: {problem}"
     rows, abandoned = recorder.end_cell()
     return {"name": name, "rows": rows, "abandoned": abandoned, "error": error, "value": scope.get("value")}
@@ -66,7 +66,7 @@ def main() -> None:
     for line in sys.stdin:
         name, source = json.loads(line)
         print("\x00" + json.dumps(run_cell(recorder, scope, name, source)), flush=True)
-    # No orderly end: the ranks would wait for each other.
+    # Exit without cleanup, because otherwise the ranks would wait for each other.
     os._exit(0)
 
 

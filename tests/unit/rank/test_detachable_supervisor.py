@@ -1,4 +1,4 @@
-"""A supervisor that is to outlive its notebook: a real process without ranks, on a real link."""
+"""A supervisor that outlives its notebook: a real process without ranks, on a real control connection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _await(link: SocketServer, kind: type[_Kind]) -> _Kind:
 
 @contextmanager
 def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """What a failed test leaves of it is killed."""
+    """Kill the process at the end, in case the test failed."""
     try:
         yield
     finally:
@@ -40,7 +40,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def test_told_to_stay_and_let_go_of_in_the_same_moment(tmp_path: Path, leftovers: None) -> None:
-    """A notebook that is ready, and leaves at once: what it said last counts, also for one that was not looking."""
+    """A suspended supervisor obeys the notebook's last heartbeat, although its stdin was closed before it could read it."""
     (tmp_path / "log").mkdir()
     key = secrets.token_bytes(32)
     link = SocketServer(key)

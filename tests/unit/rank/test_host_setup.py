@@ -1,4 +1,4 @@
-"""Where a supervisor settles."""
+"""Prepare a host: the folders that matplotlib gets."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ def _settle(run_dir: Path, environment: dict[str, str]) -> str | None:
 
 
 def test_matplotlib_keeps_a_folder_that_it_can_use(tmp_path: Path) -> None:
-    """The user's own, by whichever name."""
+    """matplotlib keeps the user's own folder, whether `HOME` or `MPLCONFIGDIR` names it."""
     home, named = tmp_path / "home", tmp_path / "named"
     assert _settle(tmp_path / "run", {"HOME": str(home)}) is None
     assert _settle(tmp_path / "run", {"HOME": str(home), "MPLCONFIGDIR": str(named)}) == str(named)
 
 
 def test_matplotlib_gets_a_folder_where_it_can_use_none(tmp_path: Path) -> None:
-    """One for all ranks, which goes with the run: each would make its own otherwise, and leave it behind."""
+    """All ranks get one folder in the run directory if matplotlib has no usable folder.
+
+    Otherwise each rank would make its own and leave it behind; the run directory is removed after the run.
+    """
     (tmp_path / "file").touch()
     nowhere = str(tmp_path / "file" / "folder")
     ours = str(tmp_path / "run" / "matplotlib")
@@ -40,7 +43,7 @@ def test_matplotlib_gets_a_folder_where_it_can_use_none(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="there it has one folder")
 def test_settings_stay_where_only_the_cache_has_no_place(tmp_path: Path) -> None:
-    """matplotlib's styles are read as without us."""
+    """Only the cache moves if the settings folder is usable, so that matplotlib's styles are read as without mhnb."""
     (tmp_path / "file").touch()
     environment = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "file" / "folder")}
     assert _settle(tmp_path / "run", environment) is None

@@ -1,6 +1,6 @@
-"""The hooks into JAX, on real ranks: what is recorded of each kind of launch, and what is left alone.
+"""The hooks into JAX, on real ranks: what is recorded of each kind of launch, and what is left unchanged.
 
-All cells run once, in order, on three processes of two devices (`hooked_rank.py`); each test looks at one cell.
+All cells run once, in order, in three processes of two devices each (`hooked_rank.py`); each test checks one cell.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _read(folder: Path) -> Answers:
 
 @pytest.fixture(scope="module")
 def answers() -> Iterator[Answers]:
-    """What each rank recorded of each cell."""
+    """Each rank's record of each cell."""
     with tempfile.TemporaryDirectory(prefix="mhnb-") as name:
         folder, port = Path(name), find_free_port()
         (folder / "cells").write_text("".join(json.dumps(cell) + "\n" for cell in CELLS.items()))
@@ -174,7 +174,7 @@ def answers() -> Iterator[Answers]:
 
 
 def rows_of(answers: Answers, name: str) -> list[Any]:
-    """The rows of a cell, which must be the same on every rank, and the cell without error."""
+    """Return the rows of a cell; they must be the same on every rank, and the cell must have no error."""
     by_rank = answers[name]
     assert [by_rank[rank]["error"] for rank in range(RANKS)] == [None] * RANKS
     assert all(by_rank[rank]["rows"] == by_rank[0]["rows"] for rank in range(RANKS))
@@ -184,7 +184,7 @@ def rows_of(answers: Answers, name: str) -> list[Any]:
 
 
 def judged(by_rank: Mapping[int, dict[str, Any]]) -> str:
-    """The cluster's state after a cell."""
+    """Return the cluster's state after a cell."""
     outcomes = {rank: "error" if a["error"] else "ok" for rank, a in by_rank.items()}
     rows, abandoned = ({rank: a[key] for rank, a in by_rank.items()} for key in ("rows", "abandoned"))
     left = {rank: "a collective" for rank, count in abandoned.items() if count}
@@ -192,7 +192,7 @@ def judged(by_rank: Mapping[int, dict[str, Any]]) -> str:
 
 
 def test_every_launch_is_recorded(answers: Answers) -> None:
-    """A compiled function on a global array is recorded at each call, with name, types, ranks, line and count."""
+    """Each call of a compiled function on a global array is recorded, with name, types, ranks, line and count."""
     first, loop = rows_of(answers, "jit")
     assert first[1:] == ["jit(<lambda>) f32[12] → f32[]", [0, 1, 2], 2, 1]
     assert loop == [*first[:3], 4, 5]
@@ -207,7 +207,7 @@ def test_fingerprint_does_not_know_the_line(answers: Answers) -> None:
 
 
 def test_line_is_of_the_running_cell(answers: Answers) -> None:
-    """The line is the innermost of the running cell: inside its function, or where it calls an older cell's."""
+    """The recorded line is the innermost of the running cell: in its function, or where it calls an older cell's function."""
     assert [rows_of(answers, name)[0][3] for name in ("in a function", "old function")] == [2, 1]
 
 
@@ -230,14 +230,14 @@ def test_line_is_of_the_running_cell(answers: Answers) -> None:
     ],
 )
 def test_kinds_of_launches(answers: Answers, name: str, count: int) -> None:
-    """Whatever way a program that communicates is launched, each launch is recorded, the second and later ones too."""
+    """Every launch of a program with a collective is recorded, however it is launched, also the second and later ones."""
     rows = rows_of(answers, name)
     assert sum(row[4] for row in rows) == count
     assert all(row[2] == [0, 1, 2] and not row[0].startswith(LOCAL_PREFIX) for row in rows)
 
 
 def test_a_program_without_collectives_is_not_recorded(answers: Answers) -> None:
-    """Element-wise work on a global array leaves no row: its order raises no alarm."""
+    """Element-wise work on a global array leaves no row, so its order cannot cause a mismatch."""
     assert rows_of(answers, "no collective") == []
 
 
@@ -249,17 +249,17 @@ def test_participants_are_exact(answers: Answers) -> None:
 
 
 def test_local_programs_are_not_recorded(answers: Answers) -> None:
-    """A compiled function of this rank's own devices leaves no row."""
+    """A compiled function on this rank's own devices leaves no row."""
     assert rows_of(answers, "local") == []
 
 
 def test_local_programs_keep_the_fast_path(answers: Answers) -> None:
-    """Of ten calls, a program takes JAX's slow path once, to compile: from then on C++ or the cache of signatures knows it."""
+    """Of ten calls, a program takes JAX's slow path once, to compile; later calls use C++ or the cache of signatures."""
     assert [answers["local stays fast"][rank]["value"] for rank in range(RANKS)] == [[1, 1]] * RANKS
 
 
 def test_variants_differ(answers: Answers) -> None:
-    """Another sharding, donation, shape, function or device order is another program; the same one is the same."""
+    """A different sharding, donation, shape, function or device order makes another program; an equal call makes the same."""
     prints = [row[0] for row in rows_of(answers, "variants") if "prod" in row[1] or "<lambda>" in row[1]]
     assert len(prints) == len(set(prints)) == 6
     assert rows_of(answers, "same again")[0][0] == prints[0]
@@ -274,32 +274,32 @@ def test_a_refused_launch_is_no_launch(answers: Answers) -> None:
 
 
 def test_mutable_arrays_are_waited_for(answers: Answers) -> None:
-    """A program whose only result goes into a mutable array is recorded; left alone it counts as abandoned (below)."""
+    """A program whose only result is written to a mutable array is recorded; if it is given up it is abandoned (below)."""
     assert [row[1] for row in rows_of(answers, "mutable") if "bump" in row[1]] == ["jit(bump) f32[12] → f32[12]"]
 
 
 def test_arrays_of_keys_are_waited_for(answers: Answers) -> None:
-    """A program that returns typed random keys, which cannot be asked whether they are ready, is like any other."""
+    """A program that returns typed random keys, which have no readiness check, is recorded like any other."""
     assert rows_of(answers, "keys")[-1][4] == 70
     assert answers["keys"][0]["value"] == "key<fry>"
 
 
 def test_callbacks_have_run_when_the_cell_ends(answers: Answers) -> None:
-    """What compiled code says through callbacks is there before the cell ends, on the rank that says it."""
+    """Output of callbacks in compiled code exists before the cell ends, on the rank that runs the callback."""
     rows_of(answers, "print")
     said = [answers["printed"][rank]["value"] for rank in range(RANKS)]
     assert [66.0] in said
 
 
 def test_a_long_loop_keeps_few_arrays(answers: Answers) -> None:
-    """In a loop of 1,000 launches the record holds on to no more than are under way."""
+    """In a loop of 1,000 launches the record keeps only those that are still running."""
     assert rows_of(answers, "long loop")[0][4] == 1000
     assert max(answers["long loop"][rank]["value"] for rank in range(RANKS)) <= 128
 
 
 @pytest.mark.parametrize("name", ["callback fails", "print fails"])
 def test_failures_belong_to_their_cell(answers: Answers, name: str) -> None:
-    """A callback that raises fails the cell that launched it, on the rank where it ran; the ranks stay in step."""
+    """A callback that raises fails the cell that launched it, on the rank where it ran; the ranks stay in sync."""
     errors = [answers[name][rank]["error"] for rank in range(RANKS)]
     assert any(error is not None and "boom" in error for error in errors)
     assert judged(answers[name]) == "clean"
@@ -312,13 +312,13 @@ def test_failures_are_told_once(answers: Answers) -> None:
 
 
 def test_every_hint_meets_its_error(answers: Answers) -> None:
-    """The errors of the table, provoked on the installed JAX, still find their hints."""
+    """The errors in the hint table, provoked on the installed JAX, still find their hints."""
     missing = [case for case in answers["errors"][0]["value"] if find_hint(case[1], case[2]) is None]
     assert missing == []
 
 
 def test_a_different_order_is_seen(answers: Answers) -> None:
-    """The same two collectives in another order, equal in size: no error from JAX, but the record shows it."""
+    """Two collectives of equal size in another order cause no error in JAX, but the record shows the difference."""
     rows = {rank: answers["different order"][rank]["rows"] for rank in range(RANKS)}
     difference = compare_launches(rows)
     assert difference is not None
@@ -328,7 +328,7 @@ def test_a_different_order_is_seen(answers: Answers) -> None:
 
 
 def test_an_interrupted_collective_is_abandoned(answers: Answers) -> None:
-    """Ctrl-C in the wait for collectives that no other rank came to: two are abandoned, and the cluster is tainted."""
+    """Ctrl-C in the wait for two collectives that no other rank launched abandons both, and the cluster is tainted."""
     by_rank = answers["alone"]
     assert by_rank[0]["error"].startswith("KeyboardInterrupt")
     assert [by_rank[rank]["abandoned"] for rank in range(RANKS)] == [2, 0, 0]
@@ -336,7 +336,7 @@ def test_an_interrupted_collective_is_abandoned(answers: Answers) -> None:
 
 
 class FakeCall:
-    """Stands for JAX's call object: dispatches, then makes the outputs, and raises where it is told to."""
+    """Stands in for JAX's call object: dispatches, makes the outputs, and raises where the test wants it."""
 
     def __init__(self, at_dispatch: BaseException | None = None, at_outputs: BaseException | None = None) -> None:
         self.xla_executable: Any = self
@@ -373,7 +373,7 @@ class FakeCall:
     ],
 )
 def test_a_dispatch_that_raises(monkeypatch: pytest.MonkeyPatch, call: FakeCall, launches: int, abandoned: int) -> None:
-    """Refused by the runtime: no launch. Raised after the run: a launch that is over. Interrupted: abandoned."""
+    """A launch that the runtime refused is not recorded, one that raised afterwards is over, an interrupted one is abandoned."""
     recorder = LaunchRecorder()
     monkeypatch.setattr(jax_private, "_recorder", recorder)
     recorded = jax_private._build_hooked(
@@ -387,7 +387,7 @@ def test_a_dispatch_that_raises(monkeypatch: pytest.MonkeyPatch, call: FakeCall,
 
 
 def test_our_frames_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every frame of the hooks in a traceback asks to be hidden."""
+    """Every frame of the hooks in a traceback sets `__tracebackhide__`."""
     monkeypatch.setattr(jax_private, "_recorder", LaunchRecorder())
     call = FakeCall(at_outputs=FloatingPointError("nan"))
     with pytest.raises(FloatingPointError) as caught:
@@ -429,25 +429,25 @@ print(statuses[0].reason)
     ],
 )
 def test_a_jax_that_does_not_fit_is_left_alone(change: str, reason: str) -> None:
-    """Where a private name is missing or behaves otherwise, the status says which, and JAX stays as it was."""
+    """If a private name is missing or behaves differently, the status names it, and JAX stays unchanged."""
     first, second = _run_bare(change)
     assert first == "True False True False"
     assert reason in second
 
 
 def test_installing_initialises_nothing() -> None:
-    """Installing, also twice, hooks JAX without initialising a backend."""
+    """Installing the hooks, also twice, initialises no backend."""
     assert _run_bare("") == ["True True False False", ""]
 
 
 def test_a_second_install_changes_the_recorder_only() -> None:
-    """Hooks are laid once, however often they are installed."""
+    """A second install replaces only the recorder, and does not hook JAX again."""
     change = "jaxhooks.install(LaunchRecorder()); before = [owner.__dict__[name] for owner, name in names]"
     assert _run_bare(change) == ["True True True False", ""]
 
 
 def test_initialize_finds_the_offered_cluster() -> None:
-    """After `register_cluster_env`, `jax.distributed.initialize()` needs no arguments, also inside another cluster's job."""
+    """After `register_cluster_env`, `jax.distributed.initialize()` needs no arguments, even inside another cluster's job."""
     program = (
         "import jax\nfrom mhnb.rank import jax_private\n"
         f"jax_private.register_cluster_env(dict(coordinator_address='127.0.0.1:{find_free_port()}', num_processes=1, process_id=0))\n"

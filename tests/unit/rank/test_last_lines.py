@@ -1,4 +1,4 @@
-"""The last words of a rank."""
+"""The last output lines of a rank that died."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from mhnb.rank.host_setup import LogOffsets, Offsets, RankPaths, read_offsets
 
 @pytest.fixture
 def paths(tmp_path: Path) -> RankPaths:
-    """Those of a rank that has said nothing."""
+    """The paths of a rank that has printed nothing."""
     (tmp_path / "log").mkdir()
     return RankPaths(tmp_path, 1)
 
 
 def put_mark(paths: RankPaths, begun: Offsets) -> None:
-    """Begin a cell."""
+    """Record the sizes of the files when a cell begins."""
     mark = LogOffsets(paths.offsets)
     mark.write(begun)
     mark.close()
 
 
 def test_greetings_of_libraries_are_no_last_words(paths: RankPaths) -> None:
-    """A rank that was killed is not explained by them; what it said itself stands, and the log has all."""
+    """Library greetings do not explain why a rank was killed; the rank's own lines do, and the log has all of them."""
     greeting = "[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\n"
     paths.log.write_text(f"loading shard 3\n{greeting}")
     paths.native[1].write_text(f"{greeting}terminate called\n{greeting}")
@@ -34,7 +34,7 @@ def test_greetings_of_libraries_are_no_last_words(paths: RankPaths) -> None:
 
 
 def test_what_was_said_before_the_cell_is_no_last_word(paths: RankPaths) -> None:
-    """Of each file only what came since counts."""
+    """Only what was written to each file after the cell began counts."""
     paths.log.write_text("earlier\n")
     paths.native[0].write_text("earlier out\n")
     put_mark(paths, Offsets(8, 12, 0))
@@ -46,7 +46,7 @@ def test_what_was_said_before_the_cell_is_no_last_word(paths: RankPaths) -> None
 
 
 def test_words_that_an_earlier_cell_said_too_go_to_the_log_again(paths: RankPaths) -> None:
-    """It is not taken for what the log has already."""
+    """A line that an earlier cell printed too is copied to the log again, not mistaken for that cell's line."""
     paths.log.write_text("terminate called\n")
     put_mark(paths, Offsets(log=17))
     paths.native[1].write_text("terminate called\n")
@@ -55,7 +55,7 @@ def test_words_that_an_earlier_cell_said_too_go_to_the_log_again(paths: RankPath
 
 
 def test_a_long_stack_does_not_hide_why(paths: RankPaths) -> None:
-    """Its frames are left out before the lines are counted."""
+    """The frames of a native stack are left out before the lines are counted."""
     frames = "".join(f"    @     0x7f15ff7e{at:04}  frame_{at}()\n" for at in range(40))
     paths.native[1].write_text(f"why\n*** Check failure stack trace: ***\n{frames}")
     assert paths.read_last_lines(12) == ["why"]
@@ -63,7 +63,7 @@ def test_a_long_stack_does_not_hide_why(paths: RankPaths) -> None:
 
 
 def test_a_later_cell_replaces_the_mark(paths: RankPaths) -> None:
-    """In place, whole."""
+    """The offsets of a later cell overwrite those of an earlier one in place and completely."""
     mark = LogOffsets(paths.offsets)
     assert read_offsets(paths.offsets) == Offsets()
     mark.write(Offsets(10**12, 5, 7))
@@ -73,7 +73,7 @@ def test_a_later_cell_replaces_the_mark(paths: RankPaths) -> None:
 
 
 def test_a_mark_that_cannot_be_written_leaves_none(paths: RankPaths) -> None:
-    """On a full disk all it said counts, rather than what an earlier cell's mark tells; the cell itself does not fail."""
+    """On a full disk all of the rank's output counts, not only that since an earlier cell began; the cell does not fail."""
     mark = LogOffsets(paths.offsets)
     mark.write(Offsets(8))
     unwritable = os.open(os.devnull, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Which connections a rank closes to get out of a collective: those that its collectives' listener accepted, and no other."""
+"""A rank leaves a collective by closing the connections that its collectives' listener accepted, and no others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def listen() -> Iterator[Callable[[], socket.socket]]:
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[socket.socket], Pair]]:
-    """Connect to a listener; give the near and the accepted end."""
+    """Connect to a listener, and return the near and the accepted end."""
     with ExitStack() as stack:
 
         def pair(listener: socket.socket) -> Pair:
@@ -35,7 +35,7 @@ def connect() -> Iterator[Callable[[socket.socket], Pair]]:
 
 
 def is_open(pair: Pair) -> bool:
-    """Whether a byte still comes through."""
+    """Return whether a byte still arrives."""
     try:
         pair[1].sendall(b"x")
     except BrokenPipeError:
@@ -46,7 +46,7 @@ def is_open(pair: Pair) -> bool:
 def test_only_what_carries_collectives_is_closed(
     listen: Callable[[], socket.socket], connect: Callable[[socket.socket], Pair]
 ) -> None:
-    """A listener from before, or of the user's afterwards, keeps its connections; those made outwards are the others' to close."""
+    """Listeners made earlier, or later by the user, keep their connections; outgoing connections are closed by other ranks."""
     severing = CollectiveSockets(None)
     before = listen()
     ours = severing.record_listeners(listen)
@@ -59,7 +59,7 @@ def test_only_what_carries_collectives_is_closed(
 def test_it_is_done_once_for_each_time_it_was_asked(
     tmp_path: Path, listen: Callable[[], socket.socket], connect: Callable[[socket.socket], Pair]
 ) -> None:
-    """Connections made after the order are those of a later program."""
+    """Connections made after the request stay open, because they belong to a later program."""
     create_board(tmp_path, 1)
     asking, board = SharedBoard(tmp_path, 1), SharedBoard(tmp_path, 1)
     severing = CollectiveSockets(board)
@@ -80,7 +80,7 @@ def test_it_is_done_once_for_each_time_it_was_asked(
 def test_it_is_available_where_a_listener_was_found(
     tmp_path: Path, listen: Callable[[], socket.socket], made: str
 ) -> None:
-    """Else nothing is promised."""
+    """Closing connections is available only if a listener of the collectives was found."""
     create_board(tmp_path, 1)
     board = SharedBoard(tmp_path, 1)
     severing = CollectiveSockets(board)

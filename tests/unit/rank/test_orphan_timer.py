@@ -1,4 +1,4 @@
-"""Whether a kept hub has callers: real sockets of real processes."""
+"""Whether the hub of a detachable cluster has clients, with real sockets of real processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ while sys.stdin.readline():
 
 
 def test_only_another_process_is_a_caller() -> None:
-    """A connection of the hub with itself does not count; one of another process does, until it hangs up."""
+    """A connection of the hub to itself does not count; one of another process counts until it is closed."""
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", _HUB], stdin=pipe, stdout=pipe, text=True) as hub:
         assert hub.stdout is not None
@@ -39,7 +39,7 @@ def test_only_another_process_is_a_caller() -> None:
 
 
 def test_what_comes_back_begins_anew() -> None:
-    """The time counts from the last moment at which there was something, or a notebook; 0 is never."""
+    """The time counts from the last moment with something left to drive or an attached notebook; a limit of 0 means never."""
     bare = True
     alone = OrphanTimer(10.0, lambda: bare)
     assert not alone.has_expired(False, 0.0)
