@@ -1,4 +1,4 @@
-"""Programs of many kinds, and what identifies each: `python program_corpus.py [GARBAGE]` prints `{name: digest}` as one line of JSON.
+"""Programs of many kinds, and what identifies each: `program_corpus.py [GARBAGE]` prints one JSON line `{name: digest}`.
 
 They are lowered for 8 devices and not compiled. GARBAGE objects are made first, so that other objects have other addresses.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 Corpus = dict[str, Any]
-"""Each value is a function without arguments that returns something lowered."""
+"""Each value is a function without arguments that returns a lowered program."""
 
 MATHS = "abs arccos arctan cbrt ceil cos cosh cumprod cumsum deg2rad diff exp exp2 expm1 fft.fft fft.hfft fft.ifftshift fft.rfft flip i0 isfinite log log1p logaddexp max mean median min nanmax nanmean nansum prod ptp ravel round sign sin sinc sinh sort sqrt square std sum tan tanh trapezoid trunc var"  # noqa: E501
 SQUARES = "linalg.cholesky linalg.cond linalg.det linalg.eigh linalg.eigvalsh linalg.inv linalg.lstsq linalg.matrix_rank linalg.norm linalg.pinv linalg.qr linalg.slogdet linalg.solve linalg.svd cov corrcoef diag matmul outer kron trace tril triu fft.fft2 fft.rfft2"  # noqa: E501
@@ -29,13 +29,13 @@ TWO = "two"
 
 
 class Side(enum.Enum):
-    """A choice that a callback has as a default."""
+    """A choice that is the default of a callback's parameter."""
 
     LEFT = 1
 
 
 class Scale:
-    """A callable object, and one with a method; its repr holds its address."""
+    """A callable object that also has a method; its repr contains its address."""
 
     def __init__(self, by):
         self.by = by
@@ -48,7 +48,7 @@ class Scale:
 
 
 def _try_each(corpus: Corpus, module: str, names: str, lower, *choices) -> None:
-    """Add each function by name, with the first arguments of `choices` that it takes."""
+    """Add each function by name, with the first arguments in `choices` that it accepts."""
     for name in names.split():
         corpus[f"{module}.{name}"] = functools.partial(_lower_first, module, name, lower, choices)
 
@@ -68,7 +68,7 @@ def _lower_first(module, name, lower, choices):
 
 
 def build() -> Corpus:
-    """Make the whole corpus."""
+    """Build the whole corpus."""
     corpus: Corpus = {}
     for add in (
         _numerics,
@@ -422,7 +422,8 @@ def _kernels(corpus: Corpus) -> None:
 
     _, x, square = _values()
 
-    # A compiled kernel holds the name of its file, which must be the same on all ranks. Of Mosaic's also those of its callers.
+    # A compiled kernel contains the name of its file, which must be the same on all ranks. Mosaic's also contain those
+    # of its callers.
     scope: dict[str, Any] = {}
     exec(compile("def double(source, result):\n    result[...] = source[...] * 2", "<kernel>", "exec"), scope)
     double = scope["double"]
@@ -605,7 +606,7 @@ def _lower_recorded(program, world):
 
 
 def identify(lowered: Any) -> str:
-    """Return what the guard hashes of a lowered program, but for its devices."""
+    """Return what the guard hashes of a lowered program, without its devices."""
     from mhnb.rank import jax_private
 
     computation = lowered._lowering
@@ -614,18 +615,18 @@ def identify(lowered: Any) -> str:
 
 
 def main() -> None:
-    """Lower everything and print what identifies each."""
+    """Lower everything, and print what identifies each program."""
     garbage = [object() for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 0)]
-    # Every other one goes, so that later objects lie between the rest.
+    # Delete every second object, so that later objects are placed between the others.
     del garbage[::2]
     corpus = list(build().items())
-    # What was traced before must not count: one rank may have looked at something alone.
+    # Programs that were traced before must not count, because one rank may have run something alone.
     texts = {name: identify(make()) for name, make in (reversed(corpus) if garbage else corpus)}
     print(json.dumps({name: hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for name, text in texts.items()}))
 
 
 if __name__ == "__main__":
-    # In a file of another name in each process, as a script has on each host.
+    # Run this file under another name in each process, as a script has on each host.
     here: dict[str, Any] = {"__name__": "corpus", "__file__": __file__}
     exec(compile(Path(__file__).read_text(), f"/tmp/{os.getpid()}/corpus.py", "exec"), here)
     here["main"]()

@@ -1,6 +1,6 @@
-"""Agreeing at the board and through the delegate: the same tests for ranks that are there, that are far, and for a mixture.
+"""Agreement at the shared board and through the agreement server: the same tests for local, remote and mixed ranks.
 
-Ranks are threads here, each at a table of its own; the delegate runs in a thread too. No JAX.
+Ranks are threads here, each with a backend of its own; the agreement server runs in a thread too. JAX is not used.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ALL = (0, 1, 2)
 
 
 class DelegateThread:
-    """A delegate at work."""
+    """Runs an agreement server in a thread."""
 
     def __init__(self, folder: Path, far: frozenset[int]) -> None:
         self._board = SharedBoard(folder, len(ALL))
@@ -77,7 +77,7 @@ class DelegateThread:
 
 
 class Rig:
-    """Three ranks at one board; `far` are those that are on other hosts."""
+    """Three ranks at one board; those in `far` are on other hosts."""
 
     def __init__(self, folder: Path, far: frozenset[int]) -> None:
         create_board(folder, len(ALL))
@@ -103,15 +103,15 @@ class Rig:
     def begin(
         self, rank: int, wish: LaunchProposal, interrupted: Callable[[], bool] = lambda: False
     ) -> Future[Decision]:
-        """Have a rank want to launch."""
+        """Make a rank propose a launch."""
         return self._pool.submit(agree, self.tables[rank], wish, interrupted)
 
     def all(self, *wishes: LaunchProposal) -> list[Decision]:
-        """What each rank is told when each wants what stands at its place."""
+        """Return the decision that each rank gets when each makes the proposal at its index."""
         return [done.result(WAIT_S) for done in [self.begin(rank, wish) for rank, wish in enumerate(wishes)]]
 
     def until_posted(self, rank: int, wish: LaunchProposal) -> None:
-        """Wait until a rank's wish is on the board, and it is seen to wait."""
+        """Wait until a rank's proposal is on the board, and the rank is seen to wait."""
         looking = threading.Event()
         index = self.board.find_set_index(wish.participants)
         while self.board.last_entry(rank, index)[0] != wish.seq or self.board.waiting_slot(rank, wish.seq) is None:
@@ -119,7 +119,7 @@ class Rig:
 
     def close(self) -> None:
         for rank in ALL:
-            # Nobody waits for anybody any more, also where a test has failed.
+            # No rank waits for another any more, even if a test has failed.
             mark_rank_lost(self.board, rank)
         self._pool.shutdown()
         for table in self.tables:
@@ -132,7 +132,7 @@ class Rig:
 
 
 def agree(table: AgreementBackend, wish: LaunchProposal, interrupted: Callable[[], bool]) -> Decision:
-    """What a rank does before a launch."""
+    """Agree on a launch as a rank does before it."""
     table.propose(wish)
     try:
         table.wait(interrupted)
@@ -143,7 +143,7 @@ def agree(table: AgreementBackend, wish: LaunchProposal, interrupted: Callable[[
 
 @pytest.fixture(params=[(), (1,), (1, 2), (0, 1, 2)], ids=lambda far: f"far{''.join(map(str, far)) or ' none'}")
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    """Every mixture."""
+    """Every mixture of local and remote ranks."""
     made = Rig(tmp_path, frozenset(request.param))
     yield made
     made.close()
@@ -151,7 +151,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
 
 @pytest.fixture
 def near(tmp_path: Path) -> Iterator[Rig]:
-    """All ranks are where the board is."""
+    """All ranks are on the host of the board."""
     made = Rig(tmp_path, frozenset())
     yield made
     made.close()
@@ -159,7 +159,7 @@ def near(tmp_path: Path) -> Iterator[Rig]:
 
 @pytest.fixture
 def far(tmp_path: Path) -> Iterator[Rig]:
-    """Ranks 1 and 2 are far."""
+    """Ranks 1 and 2 are on other hosts."""
     made = Rig(tmp_path, frozenset((1, 2)))
     yield made
     made.close()
@@ -168,19 +168,19 @@ def far(tmp_path: Path) -> Iterator[Rig]:
 def wish(
     fingerprint: int = 5, seq: int = 1, participants: tuple[int, ...] = ALL, line: int | None = 2, origin: int = 0
 ) -> LaunchProposal:
-    """One that is called after its number."""
+    """Return a proposal whose program is named after its fingerprint."""
     return LaunchProposal(
         seq, fingerprint, f"jit(f{fingerprint})", participants, (line,) if line else (), provenance=origin
     )
 
 
 def text_of(verdict: Decision) -> str:
-    """The words of a mismatch."""
+    """Return the text of a mismatch."""
     return format_mismatch(verdict.votes, verdict.names, number=verdict.launch_number, seq=1, source="")
 
 
 def test_programs_of_one_name_say_what_they_differ_in(rig: Rig) -> None:
-    """What each rank has said of its program is compared by whoever judges, wherever the ranks are."""
+    """The outlines of programs with one name are compared, on whichever host the ranks are and the decision is made."""
     for rank in ALL:
         two = rank > 0
         rig.tables[rank].describe_program(
@@ -192,14 +192,14 @@ def test_programs_of_one_name_say_what_they_differ_in(rig: Rig) -> None:
 
 
 def test_an_outline_that_is_not_there_leaves_the_mismatch_as_it_is(rig: Rig) -> None:
-    """A program that nobody has described, or whose outline is cut off, is refused without it."""
+    """A program without an outline, or with an outline that is cut off, is refused without its difference."""
     rig.tables[0].describe_program(5, "half of")
     verdicts = rig.all(*(LaunchProposal(1, fingerprint, "jit(f)", ALL, (2,)) for fingerprint in (5, 7, 7)))
     assert [(verdict.kind, verdict.differences) for verdict in verdicts] == [("mismatch", {})] * 3
 
 
 def test_who_wants_the_same_launches(rig: Rig) -> None:
-    """Again and again, also in sets of which some ranks are no part, and in the next cell."""
+    """Ranks that propose the same launch make it, repeatedly, also in sets without some ranks, and in the next cell."""
     for _ in range(30):
         assert rig.all(wish(), wish(), wish()) == [LAUNCH_DECISION] * 3
         pair = wish(7, participants=(0, 2))
@@ -211,7 +211,7 @@ def test_who_wants_the_same_launches(rig: Rig) -> None:
 
 
 def test_who_wants_the_same_on_other_arrays_is_told_so(rig: Rig) -> None:
-    """Also where only one of them knows where they come from."""
+    """Equal programs on arrays with different provenance are a mismatch, even if only some ranks know the provenance."""
     assert rig.all(*[wish(origin=2**63 - 1)] * 3) == [LAUNCH_DECISION] * 3
     verdicts = rig.all(wish(origin=7), wish(), wish(origin=7))
     assert [verdict.kind for verdict in verdicts] == ["mismatch"] * 3
@@ -221,7 +221,7 @@ def test_who_wants_the_same_on_other_arrays_is_told_so(rig: Rig) -> None:
 
 
 def test_who_is_asked_again_launches_or_is_refused_the_second_time(rig: Rig) -> None:
-    """Where an array is like every other on some ranks only, all hear the same, wherever they are."""
+    """If only some ranks cannot compare an array, all ranks get the same decision, wherever they are."""
     for own, kind in ((7, "launch"), (8, "mismatch")):
         arrays = [(5, own), (ANY, 7), (ANY, 7)]
         told = rig.all(*(wish(origin=combine_values(each)) for each in arrays))
@@ -232,7 +232,7 @@ def test_who_is_asked_again_launches_or_is_refused_the_second_time(rig: Rig) -> 
 
 
 def test_who_wants_something_else_is_told_the_same_as_the_others(rig: Rig) -> None:
-    """Nobody launches, and the words do not depend on where a rank is."""
+    """If proposals differ, no rank launches, and the text does not depend on where a rank is."""
     told = rig.all(wish(5), wish(7, line=3), wish(5))
     assert {verdict.kind for verdict in told} == {"mismatch"}
     (text,) = {text_of(verdict) for verdict in told}
@@ -245,7 +245,7 @@ def test_who_wants_something_else_is_told_the_same_as_the_others(rig: Rig) -> No
 
 
 def test_a_rank_that_ended_its_cell_is_not_waited_for(rig: Rig) -> None:
-    """However late: only its end decides."""
+    """Only the end of a rank's cell ends the wait for that rank, however late it comes."""
     first = rig.begin(0, wish())
     rig.until_posted(0, wish())
     second = rig.begin(2, wish())
@@ -259,7 +259,7 @@ def test_a_rank_that_ended_its_cell_is_not_waited_for(rig: Rig) -> None:
 
 
 def test_a_cell_that_was_asked_to_stop_stops_before_the_same_launch(rig: Rig) -> None:
-    """One that had waited already stops with those that came after the request."""
+    """After a request to stop a cell, a rank that waited already stops before the same launch as those that arrive later."""
     early = rig.begin(2, wish())
     rig.until_posted(2, wish())
     rig.board.request_interrupt(1)
@@ -268,14 +268,14 @@ def test_a_cell_that_was_asked_to_stop_stops_before_the_same_launch(rig: Rig) ->
 
 
 def test_what_handles_an_interrupt_is_launched(rig: Rig) -> None:
-    """Of ranks that all have got it. Where one has not, none launches: it is to be stopped, and the others with it."""
+    """Interrupt handlers may launch if all ranks are interrupted; if one is not, no rank launches and all stop."""
     stop, apart = Decision("interrupt", is_agreed=True), Decision("interrupt")
     saves = wish(7)._replace(in_interrupt_handler=True)
     waits = [rig.begin(rank, wish(7)) for rank in (0, 1)]
     for rank in (0, 1):
         rig.until_posted(rank, wish(7))
     rig.board.request_interrupt(1)
-    # The same program, and one means it for something else: what was posted before the interrupt is no part of its handling.
+    # The same program for another purpose: a proposal from before the interrupt is not part of handling it.
     assert rig.begin(2, saves).result(WAIT_S) == apart
     assert [waiting.result(WAIT_S) for waiting in waits] == [apart] * 2
     assert rig.all(wish(), wish(), wish()) == [stop] * 3
@@ -285,7 +285,7 @@ def test_what_handles_an_interrupt_is_launched(rig: Rig) -> None:
 
 
 def test_who_is_interrupted_while_it_waits_takes_its_wish_back(rig: Rig) -> None:
-    """And who comes later stops there too."""
+    """A rank that is interrupted while it waits withdraws its proposal, and ranks that arrive later stop there too."""
     came = threading.Event()
     waiting = rig.begin(1, wish(), came.is_set)
     rig.until_posted(1, wish())
@@ -297,7 +297,7 @@ def test_who_is_interrupted_while_it_waits_takes_its_wish_back(rig: Rig) -> None
 
 
 def test_an_interrupt_that_comes_when_all_have_agreed_is_too_late(rig: Rig) -> None:
-    """The launch is made: others may have made it already."""
+    """After all have agreed, an interrupt does not stop the launch, because other ranks may have made it already."""
     posted = threading.Event()
 
     def interrupted() -> bool:
@@ -312,11 +312,11 @@ def test_an_interrupt_that_comes_when_all_have_agreed_is_too_late(rig: Rig) -> N
 
 
 class BellError(Exception):
-    """Raised by a handler of the user's."""
+    """Raised by a signal handler of the user's."""
 
 
 def test_an_exception_in_the_wait_takes_the_wish_back(rig: Rig) -> None:
-    """Who comes later does not launch without this rank."""
+    """An exception in the wait withdraws the proposal, so ranks that arrive later do not launch without this rank."""
     table = rig.tables[1]
 
     def ring() -> bool:
@@ -336,7 +336,7 @@ def test_an_exception_in_the_wait_takes_the_wish_back(rig: Rig) -> None:
 
 
 def test_an_exception_right_after_the_post_takes_the_wish_back(near: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the moment at which others can see the post and the one at which `propose` returns."""
+    """An exception after the others can see the entry, and before `propose` returns, withdraws the proposal."""
     table = near.tables[1]
     assert isinstance(table, LocalAgreement)
     board = table._participant.board
@@ -360,7 +360,7 @@ def test_an_exception_right_after_the_post_takes_the_wish_back(near: Rig, monkey
 def test_a_second_exception_while_the_wish_is_taken_back_does_not_leave_it_standing(
     near: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bell that rings again and again; it has been taken back though others came in between."""
+    """A signal handler raises again and again during the withdrawal, and the proposal is still withdrawn."""
     table = near.tables[1]
     assert isinstance(table, LocalAgreement)
     board, rings = table._participant.board, [0]
@@ -384,7 +384,7 @@ def test_a_second_exception_while_the_wish_is_taken_back_does_not_leave_it_stand
 
 
 def test_an_exception_before_the_post_takes_nothing_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wish before it, which was launched, is not the one that is given up."""
+    """An exception before the post does not withdraw the proposal before it, which was launched."""
     assert rig.all(*[wish()] * 3) == [LAUNCH_DECISION] * 3
     assert [table.withdraw() for table in rig.tables] == [True] * 3
     if isinstance(table := rig.tables[1], LocalAgreement):
@@ -401,7 +401,7 @@ def test_an_exception_before_the_post_takes_nothing_back(rig: Rig, monkeypatch: 
 
 
 def test_an_exception_that_comes_too_late_leaves_a_verdict_to_obey(rig: Rig) -> None:
-    """The others have launched."""
+    """After an exception that comes too late the rank must follow the decision, because the others have launched."""
     posted = threading.Event()
     table = rig.tables[1]
 
@@ -423,7 +423,7 @@ def test_an_exception_that_comes_too_late_leaves_a_verdict_to_obey(rig: Rig) -> 
 
 
 def test_a_ring_of_waits_is_found_and_told_alike(rig: Rig) -> None:
-    """Two ranks that share two sets and take them in different order."""
+    """Two ranks that launch on two shared sets in different order are in a deadlock, and both get the same text."""
     small, large = wish(5, participants=(0, 1)), wish(7)
     told = [rig.begin(0, small), rig.begin(1, large)]
     first, second = [done.result(WAIT_S) for done in told]
@@ -434,7 +434,7 @@ def test_a_ring_of_waits_is_found_and_told_alike(rig: Rig) -> None:
 
 
 def test_who_gives_up_three_times_is_held_before_a_post_is_overwritten(rig: Rig) -> None:
-    """Four places are kept."""
+    """A rank that has withdrawn three times may not post again yet, because only four entries are kept."""
     table = rig.tables[1]
     kinds = []
     for _ in range(4):
@@ -446,11 +446,11 @@ def test_who_gives_up_three_times_is_held_before_a_post_is_overwritten(rig: Rig)
 
 
 def test_a_thread_that_is_a_cell_ahead_waits_for_the_others_to_end_theirs(rig: Rig) -> None:
-    """Until then they may still have to read what its next post overwrites."""
+    """A thread that is a cell ahead waits, because the others may still have to read what its next entry overwrites."""
     assert rig.begin(1, wish(), lambda: True).result(WAIT_S) == Decision("interrupt")
     rig.tables[1].end_cell(1, ERROR)
     ahead = rig.begin(1, wish(9, seq=2))
-    # The others read of the old post that it was interrupted, which nothing else tells them.
+    # The others read in the old entry that its rank was interrupted, which nothing else tells them.
     told = [rig.begin(rank, wish()) for rank in (0, 2)]
     assert [done.result(WAIT_S).kind for done in told] == ["interrupt"] * 2
     assert not ahead.done()
@@ -462,7 +462,7 @@ def test_a_thread_that_is_a_cell_ahead_waits_for_the_others_to_end_theirs(rig: R
 
 
 def test_a_thread_whose_cell_ends_while_it_waits_is_told_so(rig: Rig) -> None:
-    """Nobody waits for it, and it waits for nobody."""
+    """When its cell ends, a waiting thread stops waiting, and no rank waits for it."""
     waiting = rig.begin(1, wish())
     rig.until_posted(1, wish())
     rig.tables[1].end_cell(1, ERROR)
@@ -470,7 +470,7 @@ def test_a_thread_whose_cell_ends_while_it_waits_is_told_so(rig: Rig) -> None:
 
 
 def test_a_wish_of_a_cell_that_has_ended_here_is_refused(rig: Rig) -> None:
-    """A thread may have made it before the end, which the others have acted on: what one of them posted meets nobody."""
+    """A thread's proposal for a cell that has ended is refused, because the other ranks have acted on the end."""
     first = rig.begin(0, wish())
     rig.until_posted(0, wish())
     rig.tables[1].end_cell(1, ERROR)
@@ -483,7 +483,7 @@ def test_a_wish_of_a_cell_that_has_ended_here_is_refused(rig: Rig) -> None:
 
 
 def test_two_threads_do_not_meet_and_each_is_named(rig: Rig) -> None:
-    """The same words on every rank, whoever has given the label; a thread that nobody knows meets any."""
+    """Each thread has the same name on every rank, whichever rank gave the label; an unknown thread matches any."""
     one, two = (number_thread(MAIN_THREAD, 1, "score", count) for count in (1, 2))
     named = wish()._replace(thread=one, thread_label="task score #")
     verdicts = rig.all(named, named._replace(thread=two), wish()._replace(thread=MAIN_THREAD))
@@ -506,14 +506,14 @@ def test_two_threads_do_not_meet_and_each_is_named(rig: Rig) -> None:
     assert rig.all(named, named, wish()) == [LAUNCH_DECISION] * 3
 
 
-# -- what only far ranks have
+# -- only for remote ranks
 
 
 class BellSocket(socket.socket):
-    """Has a handler of the user's come right after something was sent."""
+    """A socket on which a signal handler of the user's raises right after something was sent."""
 
     rings = 0
-    """How often it still will."""
+    """How many more times the handler raises."""
 
     def sendall(self, data: Any, flags: int = 0) -> None:
         super().sendall(data, flags)
@@ -523,7 +523,7 @@ class BellSocket(socket.socket):
 
 
 def test_an_exception_out_of_the_middle_of_a_send_is_not_taken_for_the_connections_end(tmp_path: Path) -> None:
-    """A TimeoutError of the user's is an OSError too. Nor does it matter when it comes a second time."""
+    """A TimeoutError of the user's, which is an OSError too, does not end the connection, even if it comes twice."""
     create_board(tmp_path, len(ALL))
     create_interrupt_flag(tmp_path, 1)
     host, word = DelegateThread(tmp_path, frozenset((1,))), InterruptFlag(tmp_path, 1)
@@ -533,7 +533,7 @@ def test_an_exception_out_of_the_middle_of_a_send_is_not_taken_for_the_connectio
     table.propose(alone)
     with pytest.raises(TimeoutError, match="the bell"):
         table.wait(lambda: False)
-    # Nobody else takes part: it is agreed on already.
+    # No other rank takes part, so it is agreed on already.
     assert not table.withdraw()
     assert table.take_decision() == LAUNCH_DECISION
     assert agree(table, alone, lambda: False) == LAUNCH_DECISION
@@ -543,7 +543,7 @@ def test_an_exception_out_of_the_middle_of_a_send_is_not_taken_for_the_connectio
 
 
 def test_a_connection_that_ends_is_a_rank_that_is_lost(far: Rig) -> None:
-    """The others do not wait for it in this launch or in a later cell; itself, it never launches again."""
+    """The others do not wait for a rank whose connection has ended, now or in a later cell, and it never launches again."""
     cut, waiting = far.remote(1), far.begin(1, wish())
     far.until_posted(1, wish())
     cut.close()
@@ -562,7 +562,7 @@ def test_a_connection_that_ends_is_a_rank_that_is_lost(far: Rig) -> None:
 
 
 def test_a_rank_that_its_hosts_supervisor_gives_up_is_off_the_board(far: Rig) -> None:
-    """Where the delegate has died: what it had posted for a far rank no longer counts."""
+    """If the agreement server has died, what it had posted for a remote rank no longer counts."""
     waiting = far.begin(1, wish())
     far.until_posted(1, wish())
     mark_rank_lost(far.board, 1)
@@ -572,7 +572,7 @@ def test_a_rank_that_its_hosts_supervisor_gives_up_is_off_the_board(far: Rig) ->
 
 
 def test_what_was_agreed_before_the_connection_ended_is_lost_on_nobody_else(far: Rig) -> None:
-    """A wish that all have answered cannot be taken back by an end."""
+    """The end of a connection does not withdraw a proposal that all ranks have answered."""
     assert far.all(wish(), wish(), wish()) == [LAUNCH_DECISION] * 3
     far.remote(2).close()
     told = [far.begin(rank, wish()) for rank in (0, 1)]
@@ -582,14 +582,14 @@ def test_what_was_agreed_before_the_connection_ended_is_lost_on_nobody_else(far:
 
 
 def test_a_far_rank_hears_of_an_interrupt_from_its_own_supervisor(far: Rig) -> None:
-    """The board's word does not reach it, and its host's own does."""
+    """A remote rank does not see the board's interrupt flag, but that of its own host."""
     assert [table.interrupted_seq for table in far.tables] == [0, 0, 0]
     far.word.request_interrupt(4)
     assert [table.interrupted_seq for table in far.tables] == [0, 4, 4]
 
 
 def test_a_far_rank_launches_on_a_set_beyond_those_the_board_begins_with(far: Rig) -> None:
-    """There is no last one."""
+    """A remote rank launches on a set beyond the first ones, because the number of sets has no limit."""
     for n in range(300, 900):
         far.board.find_set_index((n,))
     assert far.all(wish(), wish(), wish()) == [LAUNCH_DECISION] * 3
@@ -598,7 +598,7 @@ def test_a_far_rank_launches_on_a_set_beyond_those_the_board_begins_with(far: Ri
 def test_a_board_that_cannot_grow_is_an_error_on_the_rank_and_not_the_delegates_end(
     far: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the system's own words; the rank's cell ends, and others are told."""
+    """If the board cannot grow, the rank gets the system's error, its cell ends, and the other ranks are notified."""
 
     def refuse(*_: Any) -> NoReturn:
         raise OSError(28, "No space left on device")
@@ -618,14 +618,14 @@ def test_a_board_that_cannot_grow_is_an_error_on_the_rank_and_not_the_delegates_
 
 
 def test_who_does_not_have_the_key_is_not_let_in(far: Rig, tmp_path: Path) -> None:
-    """Another cluster at the same address, say; those that are in go on."""
+    """A process without the key, such as one of another cluster, is rejected; the admitted ranks go on."""
     with pytest.raises(HostUnreachable, match="did not let rank 1 take part"):
         RemoteAgreement(far.host.connect(), b"x" * 32, 1, far.word)
     assert far.all(wish(), wish(), wish()) == [LAUNCH_DECISION] * 3
 
 
 def test_a_rank_is_let_in_once(far: Rig) -> None:
-    """A recorded greeting, or a second process of that number, gets nowhere; nor does a rank of the board's own host."""
+    """A recorded greeting, a second process with that number, and a rank of the board's own host are rejected."""
     for rank in (0, 1):
         with pytest.raises(HostUnreachable, match=f"did not let rank {rank} take part"):
             RemoteAgreement(far.host.connect(), KEY, rank, far.word)
@@ -646,14 +646,14 @@ STRANGE = {
 
 @pytest.mark.parametrize("said", STRANGE.values(), ids=STRANGE.keys())
 def test_a_strangers_bytes_do_nothing(far: Rig, said: bytes) -> None:
-    """It is cut off, and nothing stands on the board that was not there."""
+    """The server closes the stranger's connection, and the board is unchanged."""
     with far.host.connect() as stranger:
         stranger.settimeout(WAIT_S)
         stranger.sendall(said)
         try:
             assert stranger.recv(1) == b""
         except ConnectionResetError:
-            # It had sent more than was read.
+            # The stranger had sent more than was read.
             assert len(said) > 64
     assert far.host.delegate.refused_count == 1
     assert [far.board.ended_seq(rank) for rank in ALL] == [0, 0, 0]
@@ -661,7 +661,7 @@ def test_a_strangers_bytes_do_nothing(far: Rig, said: bytes) -> None:
 
 
 def test_strangers_who_say_nothing_do_not_keep_the_ranks_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest go when there are too many."""
+    """If there are too many unauthenticated connections, the oldest are closed."""
     monkeypatch.setattr(delegate, "max_unauthenticated", lambda: 64)
     create_board(tmp_path, len(ALL))
     create_interrupt_flag(tmp_path, 1)
@@ -677,7 +677,7 @@ def test_strangers_who_say_nothing_do_not_keep_the_ranks_out(tmp_path: Path, mon
 
 
 def test_a_rank_that_says_what_cannot_be_is_lost(far: Rig) -> None:
-    """It is not ours any more: another version, or a defect."""
+    """A rank with an invalid message has another version or a bug, so it is marked as lost."""
     far.remote(1).end_cell(1, 99)
     told = [far.begin(rank, wish()) for rank in (0, 2)]
     assert {done.result(WAIT_S).kind for done in told} == {"mismatch"}
@@ -687,13 +687,13 @@ def test_a_rank_that_says_what_cannot_be_is_lost(far: Rig) -> None:
 
 @pytest.mark.parametrize("url", ["unix:/tmp/board", "tcp:127.0.0.1:x", "tcp::5", "tcp:127.0.0.1:99999"])
 def test_an_address_that_cannot_be_listened_at_is_named(url: str) -> None:
-    """With what is expected."""
+    """The error for an address that cannot be listened at names the address and what is expected."""
     with pytest.raises(LaunchError, match=f"{url}"):
         listen(url)
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    """The start fails at once, not when the first rank does not get through."""
+    """A port in use makes the start fail at once, not when the first rank fails to connect."""
     with listen("tcp:127.0.0.1:0") as taken:
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=rf"cannot listen at tcp:127.0.0.1:{port}: .*a port that is free"):
@@ -701,7 +701,7 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 
 def test_a_board_that_nobody_serves_is_an_error_with_its_address() -> None:
-    """After the time that a start may take, which passes at once here."""
+    """A rank gives up an unserved board after the time that a start may take, which passes at once here."""
     with listen("tcp:127.0.0.1:0") as free:
         url = f"tcp:127.0.0.1:{free.getsockname()[1]}"
     times = iter([0.0, 50.0, 120.0])
@@ -712,7 +712,7 @@ def test_a_board_that_nobody_serves_is_an_error_with_its_address() -> None:
 
 
 def test_a_delegate_without_descriptors_rests(tmp_path: Path) -> None:
-    """Nobody can be let in, and no stranger refused for it: it does not ask the system again and again, and lets in who waited, later."""
+    """A server without free descriptors accepts no client, does not retry all the time, and later accepts waiting clients."""
     program = (
         f"from tests.unit.rank.guard.test_agreement_backends import check_no_room; check_no_room({str(tmp_path)!r})"
     )
@@ -721,7 +721,7 @@ def test_a_delegate_without_descriptors_rests(tmp_path: Path) -> None:
 
 
 def check_no_room(folder: str) -> None:
-    """Be the delegate, and a caller for whom no descriptor is left."""
+    """Run the server, and a client for which no descriptor is left."""
     now = [0.0]
     create_board(Path(folder), len(ALL))
     listener = listen("tcp:127.0.0.1:0")
@@ -736,7 +736,7 @@ def check_no_room(folder: str) -> None:
     except OSError:
         caller.connect(listener.getsockname())
     answering.step(0)
-    # It would be told of him in each of these, at once.
+    # Each of these calls would report the client at once if the listener were still watched.
     assert [answering._selector.select(0) for _ in range(3)] == [[], [], []]
     assert not answering.step(0)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,4 +1,4 @@
-"""Where a rank agrees on launches."""
+"""Connect a rank to the agreement on launches."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NOWHERE = HostSpec("tcp:127.0.0.1:1", "00", 1, 1, 2, [1], 2, "127.0.0.1:2", {}, 
 
 
 def test_a_rank_without_a_board_does_not_start() -> None:
-    """A guard that agrees on nothing, and does not say so, would let wrong numbers pass."""
+    """A rank without a board does not start, because a guard that silently agrees on nothing would pass wrong numbers."""
     with pytest.raises(LaunchError, match="rank 1 was told of no place where the 2 ranks agree"):
         connect_agreement(NOWHERE, 1)
 
 
 def test_a_rank_alone_needs_none() -> None:
-    """There is nobody to agree with."""
+    """A single rank has no other rank to agree with."""
     alone = replace(NOWHERE, process_count=1, ranks=[0])
     assert connect_agreement(alone, 0) is None
     assert open_interrupt_flag(alone) is None

@@ -1,4 +1,4 @@
-"""The record of what launches are given: nothing is lost, nothing is kept for long, and what is missing is compared with none."""
+"""The record of launch inputs: nothing is lost, nothing is kept for long, and what is missing is not compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOTH = (0, 1)
 
 
 class Value:
-    """An array of one rank's own, ready or not."""
+    """An array of this rank alone, ready or not."""
 
     dtype = "f32"
 
@@ -30,7 +30,7 @@ class Value:
         self.interrupt = False
 
     def is_ready(self) -> bool:
-        """Whether it is computed."""
+        """Return whether it is computed."""
         return self.ready
 
     def block_until_ready(self) -> None:
@@ -40,51 +40,51 @@ class Value:
         self.ready = True
 
     def is_deleted(self) -> bool:
-        """Whether it was donated."""
+        """Return whether it was donated."""
         return self.deleted
 
 
 @dataclass(frozen=True)
 class Device:
-    """One of a rank's."""
+    """A device of a rank."""
 
     id: int
 
     @property
     def process_index(self) -> int:
-        """A rank has one device."""
+        """Return the device's rank: a rank has one device."""
         return self.id
 
 
 class Copies:
-    """A sharding whose every device holds all."""
+    """A sharding whose every device has all of the array."""
 
     is_fully_addressable = False
     spec = ""
 
     def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
-        """Which device has what."""
+        """Return the index of each device."""
         return {Device(rank): (slice(0, shape[0]),) for rank in BOTH}
 
     def addressable_devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
-        """This rank's."""
+        """Return the index of this rank's device."""
         return {Device(0): (slice(0, shape[0]),)}
 
 
 class Rows(Copies):
-    """A sharding of which no rank holds all."""
+    """A sharding in which no rank has all of the array."""
 
     def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
-        """Which device has what."""
+        """Return the index of each device."""
         return {Device(rank): (slice(rank, shape[0] - 1 + rank),) for rank in BOTH}
 
     def addressable_devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
-        """This rank's."""
+        """Return the index of this rank's device."""
         return {Device(0): (slice(0, shape[0] - 1),)}
 
 
 class Laid:
-    """What JAX makes of a value for all devices."""
+    """The array that JAX makes from a value for all devices."""
 
     dtype = "f32"
 
@@ -94,14 +94,14 @@ class Laid:
 
 
 def record(*, tags: bool = True) -> HostDataRecorder:
-    """The record of a cell that has begun."""
+    """Return the recorder of a cell that has begun."""
     made = HostDataRecorder(lambda: 1, lambda: 0, lambda value, _dtype: ArrayBytes(bytes([value.content])))
     made.begin_cell(2, is_active=True, uses_tags=tags)
     return made
 
 
 def give(made: HostDataRecorder, value: Value, line: int = 1, donated: tuple[int, ...] = ()) -> None:
-    """A launch is given a value; another rank is still computing its own."""
+    """Pass a value to a launch; another rank is still computing its own."""
     laid = Laid()
     made.record_argument(laid, value, lambda _device, _index: value)
     made.hash_inputs([laid], donated=donated)
@@ -109,12 +109,12 @@ def give(made: HostDataRecorder, value: Value, line: int = 1, donated: tuple[int
 
 
 def differ(mine: list[HostDataRow], theirs: list[HostDataRow]) -> bool:
-    """Whether two ranks are told apart."""
+    """Return whether the rows of two ranks differ."""
     return bool(compare_host_data({0: mine, 1: theirs}))
 
 
 def many(*, ready_at: int, last: int) -> list[HostDataRow]:
-    """A loop that is given what is still computed, on a rank that looks at it after some turns; and a last number."""
+    """Return the rows of a loop over values that are still computed, polled after some turns; and of a last number."""
     made, values = record(), []
     for turn in range(100):
         values.append(Value(turn % 7, ready=False))
@@ -129,13 +129,13 @@ def many(*, ready_at: int, last: int) -> list[HostDataRow]:
 
 
 def test_a_loop_that_is_far_ahead_of_what_it_is_given_is_compared_all_the_same() -> None:
-    """Whenever each rank looks at one of the values: equal ones are no difference, and another one after them is found."""
+    """Whenever each rank polls the values: equal ones are no difference, and a different one after them is found."""
     assert not differ(many(ready_at=34, last=7), many(ready_at=35, last=7))
     assert differ(many(ready_at=34, last=7), many(ready_at=35, last=8))
 
 
 def test_more_than_is_kept_is_waited_for() -> None:
-    """Before the launch: nothing of it is missing at the cell's end."""
+    """Inputs beyond the limit are waited for before the launch, so that nothing is missing at the end of the cell."""
     rows = []
     for late, last in ((300, 1), (310, 1), (310, 2)):
         made = record()
@@ -152,7 +152,7 @@ def test_more_than_is_kept_is_waited_for() -> None:
 
 
 def test_what_a_launch_takes_for_good_is_waited_for() -> None:
-    """Afterwards nothing is left to hash; what was kept of the same buffer is hashed with it."""
+    """A donated input is waited for, because it cannot be hashed later; an earlier record of its buffer is hashed with it."""
     rows = []
     for content in (1, 2):
         made, value = record(), Value(content, ready=False)
@@ -166,7 +166,7 @@ def test_what_a_launch_takes_for_good_is_waited_for() -> None:
 
 
 def test_a_finalizer_may_make_an_array_in_the_middle_of_the_record() -> None:
-    """The collector runs it wherever Python allocates: also while the record adds up what it has read."""
+    """A finalizer may make an array while the recorder adds up what it has read, as Python may run it at any allocation."""
     made = record()
 
     def read(value: Value, _dtype: str) -> ArrayBytes:
@@ -186,7 +186,7 @@ def test_a_finalizer_may_make_an_array_in_the_middle_of_the_record() -> None:
 
 
 def test_what_was_donated_meanwhile_is_not_compared() -> None:
-    """Its bytes are gone: another rank may have read them in time."""
+    """An input that was donated meanwhile is not compared: another rank may have read its bytes in time."""
     rows = []
     for donated in (True, False):
         made, value = record(), Value(1, ready=False)
@@ -199,7 +199,7 @@ def test_what_was_donated_meanwhile_is_not_compared() -> None:
 
 
 def test_what_is_not_compared_is_said_in_each_cell() -> None:
-    """And in no other."""
+    """Each cell with an input that was not compared has a note, and no other cell has one."""
     made = record()
     for donated in (True, True, False):
         value = Value(1, ready=False)
@@ -211,7 +211,7 @@ def test_what_is_not_compared_is_said_in_each_cell() -> None:
 
 
 def test_a_wait_that_is_broken_off_leaves_it_to_the_next() -> None:
-    """Ctrl-C comes while a value is waited for: the array is known by it when it is asked for again, as on the other ranks."""
+    """After Ctrl-C in the wait for a value, the next request identifies the array by that value, as on the other ranks."""
     made, laid, value = record(), Laid(), Value(1, ready=False)
     made.record_array(laid, lambda _device, _index: value)
     value.interrupt = True
@@ -224,7 +224,7 @@ def test_a_wait_that_is_broken_off_leaves_it_to_the_next() -> None:
 
 
 def test_of_a_value_of_which_pieces_are_hashed_the_cell_says_so() -> None:
-    """It has to be fetched from a device's own memory."""
+    """A value of which pieces are hashed is noted in its cell, because it has to be fetched from a device's own memory."""
     made = HostDataRecorder(
         lambda: 1, lambda: 0, lambda value, _dtype: ArrayBytes(bytes([value.content]), is_sampled=True)
     )
@@ -237,7 +237,7 @@ def test_of_a_value_of_which_pieces_are_hashed_the_cell_says_so() -> None:
 
 @pytest.mark.parametrize("theirs", [3, 4])
 def test_a_launch_that_was_refused_has_no_number(theirs: int) -> None:
-    """Of a rank that tries again, on another line, the next launch is the others' first."""
+    """If a rank tries again on another line, its next launch is the first one of the others."""
     rows = []
     for tries, content in ((True, 3), (False, theirs)):
         made = record()
@@ -250,7 +250,10 @@ def test_a_launch_that_was_refused_has_no_number(theirs: int) -> None:
 
 
 def test_what_a_program_alone_was_given_is_not_compared() -> None:
-    """A rank's own examples, say: what comes of them carries that, and is refused where it would reach others."""
+    """A local program's input is not compared; its outputs carry that, and are refused where they would reach others.
+
+    Such inputs may be examples of a rank's own.
+    """
     made, laid = record(), Laid()
     made.record_argument(laid, Value(1), lambda _device, _index: Value(1))
     assert made.track_inputs([laid]) is None
@@ -258,7 +261,7 @@ def test_what_a_program_alone_was_given_is_not_compared() -> None:
 
 
 def test_what_was_compared_before_the_launch_is_not_compared_after_it() -> None:
-    """An argument has its value by then, whatever it was made of."""
+    """An argument is compared before the launch and not after it: it has its value by then, whatever it was made of."""
     rows, values = [], []
     for content in (1, 2):
         made, laid = record(), Laid()
@@ -271,7 +274,7 @@ def test_what_was_compared_before_the_launch_is_not_compared_after_it() -> None:
 
 
 def test_where_the_ranks_do_not_agree_arguments_are_compared_after_the_launch() -> None:
-    """And what is made for the user carries nothing."""
+    """Without agreement, arguments are compared after the launch, and an array made for the user has no tag."""
     rows = []
     for content in (1, 2):
         made, laid, kept = record(tags=False), Laid(), Laid()
@@ -284,7 +287,7 @@ def test_where_the_ranks_do_not_agree_arguments_are_compared_after_the_launch() 
 
 
 def test_an_argument_and_an_array_of_one_content_are_one() -> None:
-    """Whichever way a rank came to it, and when it was computed."""
+    """The tag does not depend on how a rank made the array, or when it was computed."""
     made, late = record(), Value(3, ready=False)
     argument, array, waited = Laid(), Laid(), Laid()
     made.record_argument(argument, Value(3), lambda _device, _index: None)
@@ -297,7 +300,7 @@ def test_an_argument_and_an_array_of_one_content_are_one() -> None:
 
 
 def identities(count: int) -> list[int]:
-    """What arrays of which no rank holds all are known by that a new record's cell makes."""
+    """Return the tag values of arrays of which no rank has all, made in the cell of a new recorder."""
     made, arrays = record(), [Laid(Rows()) for _ in range(count)]
     for array in arrays:
         made.record_array(array, lambda _device, _index: Value(1))
@@ -305,13 +308,13 @@ def identities(count: int) -> list[int]:
 
 
 def test_of_which_no_rank_holds_all_is_known_by_the_count_on_its_line() -> None:
-    """The same on every rank; what it holds cannot say so."""
+    """An array of which no rank has all is identified by its count on the line, because its content differs by rank."""
     assert len(set(identities(3))) == 3
     assert identities(3) == identities(3)
 
 
 def test_each_thread_counts_for_itself() -> None:
-    """What a thread makes is known by it, at whatever pace it goes; nothing is known of one that no Python code has started."""
+    """A thread's arrays are identified by the thread, at any pace; a thread that no Python code has started is unknown."""
     propagate_to_threads()
     found: dict[str, list[int]] = {}
 
@@ -324,7 +327,7 @@ def test_each_thread_counts_for_itself() -> None:
         thread.join()
     assert len({*found["a"], *found["b"], *identities(2)}) == 6
     unknown = threading.Thread(target=lambda: found.update(c=identities(2)))
-    # As C++ code starts one.
+    # Start the thread as C++ code does.
     vars(type(unknown).start)["__wrapped__"](unknown)
     unknown.join()
     assert current_thread().number != UNKNOWN_THREAD
@@ -332,7 +335,7 @@ def test_each_thread_counts_for_itself() -> None:
 
 
 def test_ranks_that_make_their_part_again_are_let_in() -> None:
-    """With --ranks: the others have theirs of another cell."""
+    """With `--ranks`, a part that is made again is accepted, because the other ranks have theirs from another cell."""
     made, laid = record(), Laid(Rows())
     made.begin_cell(3, is_active=True, uses_tags=True, cell_ranks=[0])
     made.record_array(laid, lambda _device, _index: Value(1))
@@ -340,7 +343,7 @@ def test_ranks_that_make_their_part_again_are_let_in() -> None:
 
 
 def host(place: str = "there", **words: int | None) -> HostArray:
-    """What this rank holds of an array, by box."""
+    """Return what this rank has of an array, by box."""
     made = HostArray("f32[4]", "f32", {text: None for text, word in words.items() if word is None})
     made.sharing = SharedBoxes(BOTH, place, is_replicated=False)
     made.part_hashes = {text: word for text, word in words.items() if word is not None}
@@ -348,7 +351,7 @@ def host(place: str = "there", **words: int | None) -> HostArray:
 
 
 def test_what_came_of_several_is_known_box_by_box() -> None:
-    """A rank that holds one box has the same hash for it as one that holds two; equal ones count once, unknown ones not at all."""
+    """A box has the same hash on a rank with one box and one with two; equal ones count once, unknown ones not at all."""
     (two,) = merge_boxes([host(a=1, b=1), host(a=2, b=1)])
     (one,) = merge_boxes([host(a=1), host(a=2)])
     assert two.part_hashes["a"] == one.part_hashes["a"] not in (1, 2)
@@ -358,7 +361,7 @@ def test_what_came_of_several_is_known_box_by_box() -> None:
 
 
 def test_one_is_what_it_was() -> None:
-    """And those of other places stay apart."""
+    """A single content stays as it is, and contents of other places stay separate."""
     first, other = host(a=1), host("elsewhere", a=1)
     assert merge_boxes([first]) == (first,)
     assert merge_boxes([first, other]) == (first, other)
@@ -380,6 +383,6 @@ assert _read_value(jnp.asarray(big), np.float32).is_sampled is False
 
 
 def test_pieces_of_an_array_are_cut_from_its_beginning_to_its_end() -> None:
-    """On its device, also while a program is traced; what is in the host's memory is read whole."""
+    """Pieces are cut on the device, even while a program is traced; what is in the host's memory is read completely."""
     ran = subprocess.run([sys.executable, "-c", PIECES], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -1,10 +1,10 @@
-"""Every order in which the ranks of one board post, look, judge, take back and end: all of them launch, or none does.
+"""Every order in which the ranks of one board post, poll, decide, withdraw and end: all of them launch, or none does.
 
-Ranks are coroutines here; between two reads of the board another may come in. What leads to a state that was seen before is
-not followed again, so that all orders are tried. No JAX.
+Ranks are coroutines here; between two reads of the board another one may act. A state that was seen before is not followed
+again, so all orders are tried. JAX is not used.
 
-In the second half of the tests each rank has a copy of the board: without the lock it sees there what has arrived, each word on its own.
-So much, and not more, may be expected of a processor that reorders reads and writes.
+In the second half of the tests each rank has a copy of the board: without the lock it sees there what has arrived, word by word.
+A processor that reorders reads and writes guarantees this much, and no more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_RANKS = 3
 
 
 class SteppedBoard(SharedBoard):
-    """A board at which another rank may come in before each look, and before each time the lock is taken."""
+    """A board at which another rank may act before each read, and before each time the lock is taken."""
 
     step: Callable[[], None]
     noted: Callable[[object], None]
@@ -44,11 +44,11 @@ class SteppedBoard(SharedBoard):
                 self.locks = False
 
     def parts(self) -> tuple[memoryview, memoryview]:
-        """Return all words that the ranks use: those of the head but for what does not change, and those of their set."""
+        """Return all words that the ranks use: those of the head except the constant ones, and those of their set."""
         return self._words[: self._rank_offset(MOST_RANKS)], self._set_words(0)
 
     def content(self) -> bytes:
-        """Return what stands in them."""
+        """Return the contents of these words."""
         return b"".join(map(bytes, self.parts()))
 
     def _see(self, found: Any) -> Any:
@@ -89,7 +89,7 @@ class SteppedBoard(SharedBoard):
 
 
 class LateBoard(SteppedBoard):
-    """A rank's view of a board, as a processor may give it: under the lock all is there, without it what has arrived."""
+    """A rank's view of a board as a processor may show it: all of it under the lock, otherwise only what has arrived."""
 
     def __init__(self, folder: Path, process_count: int, board: SteppedBoard) -> None:
         super().__init__(folder, process_count)
@@ -123,7 +123,7 @@ class LateBoard(SteppedBoard):
             part.release()
 
     def find_late(self, kind: str, *, others: bool) -> list[tuple[memoryview, memoryview, int]]:
-        """Return the words of a kind that have not arrived, or all others: where they are, where they will be, at which index."""
+        """Return the words of a kind that have not arrived, or all others: their source, their destination, their index."""
         return [
             (shared, own, at)
             for part, (own, shared) in enumerate(zip(self.parts(), self._shared, strict=True))
@@ -134,7 +134,7 @@ class LateBoard(SteppedBoard):
 
 
 def name_word(part: int, at: int) -> str:
-    """Name the kind of a word of the board; empty if it is not one of POST_WORDS."""
+    """Return the kind of a word of the board; empty string if it is not one of POST_WORDS."""
     return POST_WORDS[(at - 8) % 8] if part and at >= 8 else ""
 
 
@@ -142,19 +142,22 @@ POST_WORDS = ("place", "fingerprint", "origin", "thread", "lines", "taken back",
 
 
 class Actor:
-    """One thread of a rank. Its acts are a generator: it yields between them, True where it can only wait for the others."""
+    """One thread of a rank.
+
+    Its acts are a generator: it yields between them, and yields True if it can only wait for the others.
+    """
 
     def __init__(self, acts: Iterator[bool], rank: Rank) -> None:
         self._acts, self.rank = acts, rank
         self.acts_done, self.done = 0, False
         self.seen: list[object] = []
-        """What it has read within the act that it is in."""
+        """What it has read in the current act."""
         self.waits_since: object = None
-        """The world as it was when it had nothing to do but to wait."""
+        """The world as it was when the actor could only wait; None if it can act."""
 
     def go(self) -> None:
         """Do one act."""
-        # What changes while it looks may be what it waits for.
+        # A change during its poll may be what it waits for.
         before = self.rank.run.world()
         waits = next(self._acts, None)
         self.seen.clear()
@@ -163,16 +166,16 @@ class Actor:
         self.acts_done += not waits
 
     def close(self) -> None:
-        """Leave the rest."""
+        """Drop the remaining acts."""
         self._acts.close()  # type: ignore[attr-defined]
 
     def standing(self) -> object:
-        """Where it is: what it does from here depends on this and on the world alone."""
+        """Return where it is: its further acts depend on this and on the world alone."""
         return self.acts_done, self.done, self.waits_since is not None, tuple(self.seen)
 
 
 class Arrival:
-    """Words of one kind, or all others, come into the view of a rank."""
+    """The arrival of words of one kind, or of all others, in the view of a rank."""
 
     done = True
     """No run waits for it."""
@@ -181,20 +184,20 @@ class Arrival:
         self._board, self._kind, self._others = board, kind, others
 
     def is_due(self) -> bool:
-        """Whether there are any."""
+        """Return whether any words have not arrived."""
         return bool(self._board.find_late(self._kind, others=self._others))
 
     def go(self) -> None:
-        """Let them come."""
+        """Make the words arrive."""
         for shared, own, at in self._board.find_late(self._kind, others=self._others):
             own[at] = shared[at]
 
     def close(self) -> None:
-        """There is nothing to leave."""
+        """Do nothing."""
 
 
 class SteppedActor(Actor):
-    """One that goes from one look at the board to the next, on a stack of its own."""
+    """An actor that goes from one read of the board to the next, on a stack of its own."""
 
     def __init__(self, acts: Iterator[bool], rank: Rank) -> None:
         super().__init__(acts, rank)
@@ -207,29 +210,29 @@ class SteppedActor(Actor):
                 self.pause()
 
     def pause(self) -> None:
-        """Let another come in."""
+        """Let another actor act."""
         self.seen.append("paused")
         self._stack.parent.switch()
 
     def go(self) -> None:
-        """Go on to the next look."""
+        """Go on to the next read."""
         self._stack.switch()
 
     def close(self) -> None:
-        """Leave the rest."""
+        """Drop the remaining acts."""
         self._stack.throw()
 
 
 class Run:
-    """One order of the steps of some actors, along a path and then wherever nobody has been."""
+    """One order of the steps of some actors: along a path, and then into states that no run has seen."""
 
     def __init__(self, boards: Sequence[SteppedBoard], cast: Cast, *, fine: bool, cells: int, late: str = "") -> None:
         self.board, self.boards, self.cells = boards[0], boards, cells
-        """The first is the shared one; then one for each rank."""
+        """The first board is the shared one; then comes one for each rank."""
         self.current: Actor | None = None
         self._world: object = None
         self.verdicts: dict[tuple[int, int], dict[int, str]] = {}
-        """By cell and place, what each rank was told."""
+        """The decision of each rank, by cell and slot."""
         everyone = tuple(range(len(cast)))
         self.ranks = [Rank(self, rank, everyone) for rank in everyone]
         kind = SteppedActor if fine else Actor
@@ -252,7 +255,7 @@ class Run:
             self.current.seen.append(found)
 
     def world(self) -> object:
-        """All that the actors share, as it was before the step that is under way."""
+        """Return everything that the actors share, as it was before the current step."""
         if self._world is None:
             boards = {id(board): board for board in self.boards}
             self._world = (
@@ -262,12 +265,12 @@ class Run:
         return self._world
 
     def state(self) -> object:
-        """All that what comes depends on."""
+        """Return everything that the further steps depend on."""
         told = tuple(sorted((place, tuple(sorted(each.items()))) for place, each in self.verdicts.items()))
         return hash((self.world(), tuple(actor.standing() for actor in self.actors), told))
 
     def follow(self, path: Sequence[int], known: set[object]) -> list[list[int]]:
-        """Go along a path and on to the end; return the paths that branch off it."""
+        """Follow a path and go on to the end; return the paths that branch off it."""
         taken: list[int] = []
         branches: list[list[int]] = []
         try:
@@ -302,7 +305,7 @@ class Run:
         return ready + [len(self.actors) + n for n, each in enumerate(self.arrivals) if each.is_due()]
 
     def check(self, taken: Sequence[int]) -> None:
-        """Hold that whoever launched was left alone by nobody."""
+        """Check that no rank launched without the others."""
         for place, told in self.verdicts.items():
             launched = next((each for each in told.values() if each.startswith("launch")), "")
             if launched:
@@ -310,28 +313,28 @@ class Run:
 
 
 class Rank:
-    """A rank of a run: its seat, and what its threads do there."""
+    """A rank of a run: its participant, and what its threads do."""
 
     def __init__(self, run: Run, rank: int, everyone: tuple[int, ...]) -> None:
         self.run, self.rank, self.everyone = run, rank, everyone
         self.seat = Participant(run.boards[1 + rank], rank)
         self.seq, self.turn, self.interrupted = 1, False, False
         self.arrays: Sequence[int] = (5, 7)
-        """The origins of what it launches on."""
+        """The provenance of the arrays that it launches on."""
 
     def memory(self) -> object:
-        """What its threads share beside the board."""
+        """Return what its threads share besides the board."""
         seat = self.seat
         decided = None if seat._decision is None else seat._decision.kind
         own = seat._slot, tuple(seat._undetermined), tuple(seat._lagging), seat._withdrawn_seq, decided
         return own, self.seq, self.turn, self.interrupted
 
     def launch(self, fingerprint: int = 5, *, gives_up: bool = False) -> Iterator[bool]:
-        """Agree on a launch as `Agreement.agree` does; with `gives_up`, an exception comes right after the post."""
+        """Agree on a launch as `LaunchGate.agree` does; with `gives_up`, an exception comes right after the post."""
         while self.turn:
             yield True
         self.turn = True
-        # What is launched after the last cell belongs to one that is still to come.
+        # A launch after the last cell belongs to a cell that has not begun.
         asked, free = 0, 0
         while self.seq <= self.run.cells and (free or not asked):
             asked += 1
@@ -341,8 +344,8 @@ class Rank:
         self.turn = False
 
     def _agree(self, wish: LaunchProposal, asked: int, *, gives_up: bool) -> Generator[bool, None, int]:
-        """Ask once; return which arrays are to be left out where the ranks ask again, else 0."""
-        # Between the wish and its post the program's name is written, and the arrays are looked at.
+        """Propose once; return which arrays to leave out if the ranks propose again, else 0."""
+        # Before a proposal is posted, the program's name is written and the arrays are examined.
         yield False
         while not self.seat.propose(wish):
             yield True
@@ -365,72 +368,72 @@ class Rank:
         return free
 
     def _look(self) -> bool:
-        # As one that has looked for long: it does all that a look may do.
+        # Poll as after a long wait, so that the poll does everything that a poll may do.
         self.seat.poll_count = FAST_POLLS
         return self.seat.poll(is_interrupted=self.interrupted)
 
     def end(self) -> Iterator[bool]:
-        """End the cell as `Agreement.end_cell` does."""
+        """End the cell as `LaunchGate.end_cell` does."""
         self.seat.end_cell(self.seq, OK)
         yield False
         self.seq += 1
 
 
 def launches_then_ends(rank: Rank) -> Iterator[bool]:
-    """Cells that launch."""
+    """Launch in each cell, and end it."""
     for _ in range(rank.run.cells):
         yield from rank.launch()
         yield from rank.end()
 
 
 def ends(rank: Rank) -> Iterator[bool]:
-    """Cells that launch nothing."""
+    """End cells that launch nothing."""
     for _ in range(rank.run.cells):
         yield from rank.end()
 
 
 def launches(rank: Rank) -> Iterator[bool]:
-    """A thread that launches, whatever its cell does."""
+    """Launch in a thread, whatever its cell does."""
     yield from rank.launch()
 
 
 def launches_twice(rank: Rank) -> Iterator[bool]:
-    """A thread that launches one program after the other."""
+    """Launch one program after another in a thread."""
     yield from rank.launch()
     yield from rank.launch(7)
 
 
 def launches_another(rank: Rank) -> Iterator[bool]:
-    """A thread that launches another program."""
+    """Launch another program in a thread."""
     yield from rank.launch(7)
 
 
 def launches_unguarded(rank: Rank) -> Iterator[bool]:
-    """A thread that launches on an array made without a guard: the ranks ask a second time."""
+    """Launch in a thread on an array that was made without a guard, so that the ranks propose a second time."""
     rank.arrays = (ANY, 7)
     yield from rank.launch()
 
 
 def launches_unguarded_then_ends(rank: Rank) -> Iterator[bool]:
-    """Cells that do."""
+    """Launch on such an array in each cell, and end it."""
     rank.arrays = (ANY, 7)
     yield from launches_then_ends(rank)
 
 
 def gives_up_unguarded(rank: Rank) -> Iterator[bool]:
-    """A thread that does, with an exception after each post."""
+    """Launch on such an array in a thread, with an exception after the first post."""
     rank.arrays = (ANY, 7)
     yield from gives_up(rank)
 
 
 def gives_up(rank: Rank) -> Iterator[bool]:
-    """A thread whose launch an exception breaks off, and that launches once more."""
+    """Launch in a thread, fail with an exception, and launch once more."""
     yield from rank.launch(gives_up=True)
     yield from rank.launch()
 
 
 def is_stopped(rank: Rank) -> Iterator[bool]:
-    """The interrupt."""
+    """Interrupt the rank."""
     rank.run.board.request_interrupt(1)
     rank.interrupted = True
     yield False
@@ -440,13 +443,13 @@ Cast = list[list[Callable[[Rank], Iterator[bool]]]]
 
 
 def gives_up_then_ends(rank: Rank) -> Iterator[bool]:
-    """A cell whose only launch an exception breaks off."""
+    """Fail with an exception in the only launch of a cell, and end it."""
     yield from rank.launch(gives_up=True)
     yield from rank.end()
 
 
 def launches_another_later(rank: Rank) -> Iterator[bool]:
-    """Cells that launch, from the second one on another program: its post takes the place of one that the others would agree to."""
+    """Launch another program from the second cell on: its entry overwrites one that the others would agree to."""
     for seq in range(1, rank.run.cells + 1):
         yield from rank.launch(5 if seq == 1 else 7)
         yield from rank.end()
@@ -465,10 +468,10 @@ CASTS: dict[str, Cast] = {
 
 
 def explore(folder: Path, cast: Cast, *, fine: bool = False, cells: int = 1, late: str = "") -> int:
-    """Try every order; return how many states there are.
+    """Try every order; return the number of states.
 
     Args:
-        late: the kind of words that arrive apart from the others at ranks 0 and 1; empty if all ranks share one view.
+        late: kind of words that arrive separately from the others at ranks 0 and 1; empty string if all ranks share one view.
     """
     create_board(folder, len(cast))
     shared = SteppedBoard(folder, len(cast))
@@ -490,30 +493,30 @@ def explore(folder: Path, cast: Cast, *, fine: bool = False, cells: int = 1, lat
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS.keys())
 def test_two_ranks_launch_together_or_not_at_all(tmp_path: Path, cast: Cast) -> None:
-    """Whatever comes between any two looks at the board; and nobody waits once the others have ended."""
+    """Two ranks launch together or not at all, whatever comes between two reads; none waits after the others have ended."""
     assert explore(tmp_path, cast, fine=True) > 100
 
 
 @pytest.mark.parametrize("cast", [*CASTS.values(), [[launches, ends]] * 2], ids=[*CASTS.keys(), "both have threads"])
 def test_what_the_next_cell_launches_changes_nothing(tmp_path: Path, cast: Cast) -> None:
-    """Its posts take the places of those that a thread of the cell before may not have read yet."""
+    """The next cell's launches change nothing, though they overwrite entries that a thread may not have read yet."""
     assert explore(tmp_path, cast, cells=2) > 100
 
 
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS.keys())
 def test_three_ranks_launch_together_or_not_at_all(tmp_path: Path, cast: Cast) -> None:
-    """Whatever comes between any two of their acts."""
+    """Three ranks launch together or not at all, whatever comes between any two of their acts."""
     assert explore(tmp_path, [*cast, [launches_then_ends]]) > 100
 
 
 @pytest.mark.parametrize("late", [word for word in POST_WORDS if word not in ("thread", "lines")])
 def test_words_may_be_seen_in_any_order(tmp_path: Path, late: str) -> None:
-    """No order of words is relied on but that of the lock: one kind of them arrives before or after all others."""
+    """Only the lock's order of words is relied on: one kind of words arrives before or after all others."""
     assert explore(tmp_path, [[launches_then_ends], [launches_another_later]], cells=2, late=late) > 100
 
 
 @pytest.mark.parametrize("late", ["taken back", "mark"])
 def test_a_mark_may_be_seen_after_the_posts_that_came_later(tmp_path: Path, late: str) -> None:
-    """One of three ranks takes its post back; the second posts before that, and the third after it."""
+    """One of three ranks withdraws its entry; the second posts before that, and the third after it."""
     cast: Cast = [[gives_up_then_ends], [launches], [launches]]
     assert explore(tmp_path, cast, late=late) > 100

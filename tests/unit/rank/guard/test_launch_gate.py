@@ -1,4 +1,4 @@
-"""One rank's part of an agreement, at a table that says what the test wants."""
+"""One rank's part of an agreement, with a backend that returns what the test wants."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mhnb.rank.guard.launch_gate import DeferredSignals, LaunchGate
 
 
 class BellError(Exception):
-    """Raised by a handler of the user's."""
+    """Raised by a signal handler of the user's."""
 
 
 class BellTable:
-    """A table at which a bell rings in the wait, when it is too late to take the wish back."""
+    """A backend in whose wait a signal handler raises, when it is too late to withdraw the proposal."""
 
     interrupted_seq = 0
 
@@ -26,46 +26,46 @@ class BellTable:
         self._verdict = verdict
 
     def end_cell(self, seq: int, ending: int) -> None:
-        """Nobody waits."""
+        """Do nothing: no rank waits."""
 
     def describe_program(self, fingerprint: int, outline: str) -> None:
-        """Nobody asks."""
+        """Do nothing: the outline is not used."""
 
     def propose(self, wish: LaunchProposal) -> None:
-        """It is decided already."""
+        """Do nothing: the decision is made already."""
 
     def wait(self, interrupted: Callable[[], bool]) -> None:
-        """The bell."""
+        """Raise as a signal handler does."""
         assert not interrupted()
         raise BellError
 
     def withdraw(self) -> bool:
-        """Too late."""
+        """Return that it is too late."""
         return False
 
     def stop_waiting(self) -> None:
-        """Nobody waits."""
+        """Do nothing: no rank waits."""
 
     def take_decision(self) -> Decision:
-        """What the test wants; a signal comes meanwhile."""
+        """Return the decision that the test wants; a signal comes meanwhile."""
         signal.raise_signal(signal.SIGUSR1)
         return self._verdict
 
     def release_in_child(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 class QuietTable(BellTable):
-    """A table at which nothing comes in the wait."""
+    """A backend whose wait is not interrupted."""
 
     def wait(self, interrupted: Callable[[], bool]) -> None:
-        """Nothing."""
+        """Return at once."""
         assert not interrupted()
 
 
 @pytest.fixture(autouse=True)
 def deaf() -> Iterator[None]:
-    """Nobody hears the signal unless the test wants it; afterwards all is as it was."""
+    """Ignore the signal unless the test handles it, and restore everything afterwards."""
     own = signal.signal, signal.getsignal
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     yield
@@ -74,7 +74,7 @@ def deaf() -> Iterator[None]:
 
 
 def enter(verdict: Decision, table: type[BellTable] = BellTable, heard: list[str] | None = None) -> LaunchGate:
-    """Have a rank agree on a launch, in the first cell; with a handler of the user's that raises."""
+    """Make a rank agree on a launch in the first cell, with a signal handler of the user's that raises."""
     agreement = LaunchGate(table(verdict))
     if heard is not None:
         agreement.signals.install()
@@ -93,7 +93,10 @@ def _ring(heard: list[str]) -> None:
 
 
 def test_a_users_signal_between_agreement_and_launch_is_heard_after_it() -> None:
-    """Its handler may raise: before the launch that would leave the others alone in it. Each signal is heard once."""
+    """A signal between agreement and launch is handled once, after the launch.
+
+    Its handler may raise, and before the launch that would leave the others alone in it.
+    """
     heard: list[str] = []
     agreement = enter(LAUNCH_DECISION, QuietTable, heard)
     signal.raise_signal(signal.SIGUSR1)
@@ -106,7 +109,7 @@ def test_a_users_signal_between_agreement_and_launch_is_heard_after_it() -> None
 
 
 def test_a_users_signal_is_heard_after_a_refusal_too() -> None:
-    """Nothing is launched; what the handler raises tells of that."""
+    """A signal is handled after a refusal too, and the handler's exception has the refusal as its context."""
     heard: list[str] = []
     agreement = LaunchGate(QuietTable(Decision("ring", text="nothing was launched")))
     agreement.signals.install()
@@ -125,12 +128,12 @@ def test_a_users_signal_is_heard_after_a_refusal_too() -> None:
 
 
 def test_handlers_are_given_back_as_they_were_set() -> None:
-    """Who asks for one, or sets another, gets the user's own; Ctrl-C and what is no function are left alone."""
+    """`signal` and `getsignal` return the user's own handler; Ctrl-C and what is not a function stay unchanged."""
     held = DeferredSignals()
     held.install()
 
     def mine(*_: object) -> None:
-        """Hear it."""
+        """Handle the signal."""
 
     for handler in (mine, signal.SIG_IGN, signal.SIG_DFL):
         signal.signal(signal.SIGUSR1, handler)
@@ -140,36 +143,36 @@ def test_handlers_are_given_back_as_they_were_set() -> None:
 
 
 def test_a_users_exception_that_came_too_late_is_raised_after_the_launch() -> None:
-    """The others make the launch, so this rank makes it too."""
+    """An exception that comes too late is raised after the launch, because the other ranks make the launch."""
     agreement = enter(LAUNCH_DECISION)
     with pytest.raises(BellError):
         agreement.deliver_deferred()
 
 
 def test_a_users_exception_is_not_lost_to_a_refusal() -> None:
-    """Nothing is launched either way, so what the user's own handler raised comes at once, and tells of the refusal."""
+    """On a refusal a handler's exception is raised at once, with the refusal as its cause, because nothing is launched."""
     with pytest.raises(BellError) as raised:
         enter(Decision("ring", text="nothing was launched"))
     assert isinstance(raised.value.__cause__, OrderMismatch)
 
 
 class CallingTable(QuietTable):
-    """A table at which something else is called while the wish is made."""
+    """A backend that calls something else while a launch is proposed."""
 
     call: Callable[[], object]
 
-    def propose(self, wish: LaunchProposal) -> None:  # noqa: ARG002 - it is a Table
-        """Call it."""
+    def propose(self, wish: LaunchProposal) -> None:  # noqa: ARG002 - it implements AgreementBackend
+        """Make the call."""
         self.call()
 
     def take_decision(self) -> Decision:
-        """Launch."""
+        """Return the decision to launch."""
         return LAUNCH_DECISION
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_a_launch_inside_a_launch_is_refused_and_the_one_around_it_goes_on(in_thread: bool) -> None:  # noqa: FBT001
-    """A finalizer's, say, in any thread: it would wait for the turn that its own thread has. Afterwards it is launched."""
+    """A finalizer's launch, in any thread, would wait for the turn that its own thread has; after it the outer one is made."""
     table = CallingTable(LAUNCH_DECISION)
     agreement = LaunchGate(table)
     agreement.begin_cell(1, "", "lockstep", None)
@@ -201,7 +204,7 @@ def test_a_launch_inside_a_launch_is_refused_and_the_one_around_it_goes_on(in_th
 
 
 def test_a_launch_while_the_cells_end_is_told_is_refused() -> None:
-    """A handler's that comes in the middle of that: the table takes one message at a time."""
+    """A signal handler's launch during the end of a cell is refused, because the backend takes one message at a time."""
     table = CallingTable(LAUNCH_DECISION)
     agreement = LaunchGate(table)
     agreement.begin_cell(1, "", "lockstep", None)
@@ -219,7 +222,7 @@ def test_a_launch_while_the_cells_end_is_told_is_refused() -> None:
 
 
 class ScriptedTable(QuietTable):
-    """A table with one answer after the other."""
+    """A backend that returns one decision after another."""
 
     def __init__(self, *verdicts: Decision) -> None:
         super().__init__(verdicts[0])
@@ -227,11 +230,11 @@ class ScriptedTable(QuietTable):
         self.asked: list[LaunchProposal] = []
 
     def propose(self, wish: LaunchProposal) -> None:
-        """Keep it."""
+        """Keep the proposal."""
         self.asked.append(wish)
 
     def take_decision(self) -> Decision:
-        """The next one."""
+        """Return the next decision."""
         return self._verdicts.pop(0)
 
 
@@ -240,7 +243,7 @@ def _stand(rank: int, fingerprint: int, origin: int) -> Vote:
 
 
 def test_what_follows_from_a_mismatch_leaves_its_note_alone() -> None:
-    """Another thread's says the words of the first one; so the note beside them is that of the first one too."""
+    """A mismatch of another thread repeats the first one's text, so the note beside it is the first one's too."""
     others = (_stand(0, 5, 0), _stand(1, 5, 9))
     table = ScriptedTable(
         Decision("mismatch", launch_number=1, votes=(_stand(0, 5, 0), _stand(1, 7, 0))),

@@ -1,4 +1,4 @@
-"""The record of launches, with arrays that are told when to be ready."""
+"""The record of launches, with arrays that become ready when the test says so."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FakeArray:
 
 
 class Sleeper:
-    """Stands for time.sleep: counts, and does what the test wants done meanwhile."""
+    """Stands in for time.sleep: counts its calls, and does what the test wants meanwhile."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.count, self._then = 0, then
@@ -53,7 +53,7 @@ def note(
 
 
 def test_equal_launches_fold() -> None:
-    """Launches of one program from one line make one row with their count; another line or program begins a new one."""
+    """Launches of one program from one line make one row with a count; another line or program starts a new row."""
     recorder = LaunchRecorder()
     for fingerprint, line in [("a", 1), ("a", 1), ("a", 2), ("b", 2), ("a", 2)]:
         note(recorder, (), fingerprint, line)
@@ -63,7 +63,7 @@ def test_equal_launches_fold() -> None:
 
 
 def test_a_cell_begins_empty() -> None:
-    """What one cell launched is not told again by the next."""
+    """Launches of one cell are not reported again by the next."""
     recorder = LaunchRecorder()
     note(recorder, [FakeArray()])
     recorder.end_cell()
@@ -73,7 +73,7 @@ def test_a_cell_begins_empty() -> None:
 
 
 def test_what_a_cell_launched_is_kept_until_the_next_has_ended() -> None:
-    """Its number, rows and programs; a launch made between two cells is the next one's."""
+    """A cell's number, rows and programs are kept; a launch between two cells belongs to the next one."""
     recorder = LaunchRecorder()
     recorder.begin_cell(4)
     recorder.record_launch("a", "jit(a)", (0, 1), 1, (), program="A")
@@ -87,7 +87,7 @@ def test_what_a_cell_launched_is_kept_until_the_next_has_ended() -> None:
 
 
 def test_wait_ends_when_all_is_ready() -> None:
-    """The wait looks again until the last array is ready."""
+    """The wait polls again until the last array is ready."""
     array = FakeArray()
     sleeper = Sleeper(lambda: setattr(array, "ready", True))
     recorder = LaunchRecorder(sleep=sleeper)
@@ -108,7 +108,7 @@ def test_wait_without_launches_does_not_sleep() -> None:
 
 
 def test_interrupt_leaves_the_wait() -> None:
-    """KeyboardInterrupt comes out of the wait at once, and what still runs counts as abandoned."""
+    """KeyboardInterrupt leaves the wait at once, and what still runs counts as abandoned."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -139,7 +139,7 @@ def test_limited_wait_gives_up() -> None:
     ],
 )
 def test_the_first_launch_that_is_left_is_told(launches: list[tuple[str, int, Any]], left: list[object]) -> None:
-    """By its own row: others may have ended after it, and a failed one is kept no longer."""
+    """The first abandoned launch is reported by its row: others may have ended after it, and a failed one is not kept."""
     recorder = LaunchRecorder()
     for fingerprint, line, state in launches:
         note(recorder, [FakeArray(**state)], fingerprint, line)
@@ -148,7 +148,7 @@ def test_the_first_launch_that_is_left_is_told(launches: list[tuple[str, int, An
 
 
 def test_one_that_all_ranks_agreed_on_is_told_where_nothing_else_was_left() -> None:
-    """It ends by itself, unless another rank has failed in it: then it is what this one sat in."""
+    """An agreed launch ends by itself, unless another rank has failed in it: then this rank was blocked in it."""
     recorder = LaunchRecorder()
     note(recorder, [FakeArray()]).is_agreed = True
     note(recorder, [FakeArray()], "b", 2).is_agreed = True
@@ -156,7 +156,7 @@ def test_one_that_all_ranks_agreed_on_is_told_where_nothing_else_was_left() -> N
 
 
 def test_a_failed_launch_is_told() -> None:
-    """The wait raises what the first failed launch failed with, and the launch counts as abandoned."""
+    """The wait raises the error of the first failed launch, and the launch counts as abandoned."""
     recorder = LaunchRecorder()
     note(recorder, [FakeArray(ready=True, failure=RuntimeError("Gloo all-reduce failed"))])
     note(recorder, [FakeArray(ready=True, failure=RuntimeError("later"))])
@@ -167,7 +167,7 @@ def test_a_failed_launch_is_told() -> None:
 
 @pytest.mark.parametrize(("launches_after", "abandoned"), [(0, 0), (1, 1)])
 def test_failure_in_a_callback(launches_after: int, abandoned: int) -> None:
-    """A callback that raised in this rank's last launch leaves nothing behind; before another launch it might."""
+    """A callback that raised in this rank's last launch abandons nothing; before another launch it might."""
     recorder = LaunchRecorder()
     note(recorder, [FakeArray(ready=True, failure=RuntimeError("CpuCallback error calling callback"))])
     for _ in range(launches_after):
@@ -179,7 +179,7 @@ def test_failure_in_a_callback(launches_after: int, abandoned: int) -> None:
 
 
 def test_donated_arrays_are_let_go() -> None:
-    """An array that was donated cannot be asked; the launch is judged by another of its arrays, or is over."""
+    """A donated array cannot be polled: its launch is judged by another of its arrays, or has ended."""
     recorder = LaunchRecorder()
     donated, loss = FakeArray(), FakeArray()
     note(recorder, [donated, loss])
@@ -189,7 +189,7 @@ def test_donated_arrays_are_let_go() -> None:
 
 
 def test_long_loops_keep_no_arrays() -> None:
-    """Of 10,000 launches that end as they go, no arrays are kept, also when one old launch never ends."""
+    """Of 10,000 launches that end one by one, no arrays are kept, even if one old launch never ends."""
     recorder = LaunchRecorder()
     note(recorder, [FakeArray()])
     most = 0
@@ -201,7 +201,7 @@ def test_long_loops_keep_no_arrays() -> None:
 
 
 def test_a_refused_launch_is_withdrawn() -> None:
-    """What the runtime refused before anything ran was no launch."""
+    """A launch that the runtime refused before anything ran does not count."""
     recorder = LaunchRecorder()
     note(recorder, [])
     recorder.withdraw(note(recorder, None))
@@ -212,7 +212,7 @@ def test_a_refused_launch_is_withdrawn() -> None:
 
 
 def test_a_launch_of_an_ended_cell_is_not_withdrawn() -> None:
-    """A thread of an interrupted cell is refused after the cell has ended: what was told of it stays as it was told."""
+    """A launch that is refused in a thread after its interrupted cell has ended leaves the cell's report unchanged."""
     recorder = LaunchRecorder()
     launched = note(recorder, None)
     rows, _ = recorder.end_cell()
@@ -223,7 +223,7 @@ def test_a_launch_of_an_ended_cell_is_not_withdrawn() -> None:
 
 @pytest.mark.parametrize("moment", ["is_ready", "block_until_ready"])
 def test_an_array_that_is_donated_while_it_is_looked_at_has_not_failed(moment: str) -> None:
-    """A thread of the user's may donate it between two of the questions; the output that is left tells whether it runs."""
+    """An array that a user's thread donates between two checks has not failed; the other output shows if the launch runs."""
     recorder, donated, other = LaunchRecorder(), FakeArray(ready=True), FakeArray()
     question = getattr(donated, moment)
 
@@ -241,7 +241,7 @@ def test_an_array_that_is_donated_while_it_is_looked_at_has_not_failed(moment: s
 
 
 def test_interrupted_dispatch_is_abandoned() -> None:
-    """After an interrupt between dispatch and record nobody can know: no wait for it, and it is abandoned."""
+    """After an interrupt between dispatch and record the result is unknown: it is not waited for, and is abandoned."""
     recorder = LaunchRecorder()
     note(recorder, None).fail_dispatch(KeyboardInterrupt())
     recorder.wait_all()
@@ -249,7 +249,7 @@ def test_interrupted_dispatch_is_abandoned() -> None:
 
 
 def test_line_is_the_innermost_of_the_cell() -> None:
-    """The line told is that of the innermost frame of the running cell, below it library frames and older cells."""
+    """The recorded line is that of the running cell's innermost frame; library frames and older cells may be below it."""
     recorder = LaunchRecorder(lambda name: name == "<cell 2>")
     scope: dict[str, Any] = {"find": recorder.find_line}
     exec(compile("def old(f):\n\n\n    return f()", "<cell 1>", "exec"), scope)
@@ -259,7 +259,7 @@ def test_line_is_the_innermost_of_the_cell() -> None:
 
 
 def test_each_cell_has_its_own_lines() -> None:
-    """Which file is the running cell's is asked anew for each cell."""
+    """Which file is the running cell's is determined again for each cell."""
     current = "<cell 1>"
     recorder = LaunchRecorder(lambda name: name == current)
     code = {name: compile("line = find()", name, "exec") for name in ("<cell 1>", "<cell 2>")}
@@ -273,7 +273,7 @@ def test_each_cell_has_its_own_lines() -> None:
 
 
 def test_a_look_counts_and_finds_what_is_in_flight() -> None:
-    """By participants, the oldest launch that has not finished, and which one of them it is; the record stays as it was."""
+    """A sample has counts by participants, and the oldest unfinished launch with its number; the record stays unchanged."""
     recorder = LaunchRecorder()
     note(recorder, [FakeArray(ready=True)])
     note(recorder, [stuck := FakeArray()], line=2)
@@ -290,7 +290,7 @@ def test_a_look_counts_and_finds_what_is_in_flight() -> None:
 
 
 def test_a_look_sees_a_dispatch_under_way() -> None:
-    """A launch that blocks while it is dispatched is in flight; one that was refused is not counted."""
+    """A launch that blocks during its dispatch is pending; one that was refused is not counted."""
     recorder = LaunchRecorder()
     launched = note(recorder, None)
     assert recorder.sample_launches() == ({(0, 1): 1}, PendingLaunch("jit(a)", (0, 1), 1, 1))
@@ -299,7 +299,7 @@ def test_a_look_sees_a_dispatch_under_way() -> None:
 
 
 def test_a_look_bears_a_donated_array() -> None:
-    """The cell's thread may donate an array between the two questions of the one who looks."""
+    """The cell's thread may donate an array between two checks of the sampling thread."""
     array = FakeArray()
     array.is_deleted = lambda: False  # type: ignore[method-assign]
     array.deleted = True
@@ -309,7 +309,7 @@ def test_a_look_bears_a_donated_array() -> None:
 
 
 def test_a_look_at_a_growing_record_counts_each_row_once() -> None:
-    """Also after a launch was withdrawn from a row that was counted."""
+    """Each row is counted once, even after a launch was withdrawn from a row that was counted."""
     recorder = LaunchRecorder()
     launches = [note(recorder, (), fingerprint) for fingerprint in "aabba"]
     assert recorder.sample_launches()[0] == {(0, 1): 5}
@@ -322,7 +322,7 @@ def test_a_look_at_a_growing_record_counts_each_row_once() -> None:
 
 
 def test_what_would_meet_a_collective_that_was_left_is_refused() -> None:
-    """Until that one ends; other ranks are free all the time."""
+    """A launch that would meet an abandoned one is refused until that one ends; launches on other ranks never are."""
     recorder, left = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
     recorder.begin_cell(4)
     note(recorder, [left])
@@ -337,7 +337,7 @@ def test_what_would_meet_a_collective_that_was_left_is_refused() -> None:
 
 
 def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
-    """The others launch it too, and it ends by itself; the next cell's collectives come after it."""
+    """An agreed launch is not abandoned: the others make it too, it ends by itself, and the next collectives follow it."""
     recorder, slow = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
     recorder.begin_cell(4)
     note(recorder, [slow]).is_agreed = True
@@ -356,7 +356,7 @@ def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
 
 
 def test_an_interrupt_of_the_wait_for_an_earlier_cell_leaves_its_launches() -> None:
-    """They may hang: they count as abandoned, with their cell, and what would meet them is refused from then on."""
+    """Launches of an interrupted wait may hang: they are abandoned with their cell, and what would meet them is refused."""
     recorder, hung = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
     recorder.begin_cell(4)
     note(recorder, [hung]).is_agreed = True

@@ -1,4 +1,4 @@
-"""What programs of one process alone have still to make, with arrays that are told when to be ready."""
+"""The unfinished results of local programs, with arrays that become ready when the test says so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.rank.guard.test_launch_recorder import FakeArray, Sleeper, note
 
 
 class LocalArray(FakeArray):
-    """One that this process holds alone, unless the test says otherwise; it counts who asks."""
+    """An array that only this process holds, unless the test says otherwise; it counts how often it is polled."""
 
     is_fully_addressable = True
     asked = 0
@@ -26,7 +26,7 @@ class LocalArray(FakeArray):
 
 
 def test_waits_until_the_last_is_ready() -> None:
-    """The wait looks again until every array is ready."""
+    """The wait polls again until every array is ready."""
     array = LocalArray()
     sleeper = Sleeper(lambda: setattr(array, "ready", True))
     assert LocalArrays(lambda: [[LocalArray(ready=True), array]], sleeper).wait() is None
@@ -34,7 +34,7 @@ def test_waits_until_the_last_is_ready() -> None:
 
 
 def test_nothing_is_slept_for_what_is_ready() -> None:
-    """No array, ready ones and deleted ones hold nobody up."""
+    """The wait does not sleep for no array, for ready ones or for deleted ones."""
     deleted = LocalArray()
     deleted.deleted = True
     sleeper = Sleeper()
@@ -44,7 +44,7 @@ def test_nothing_is_slept_for_what_is_ready() -> None:
 
 
 def test_the_failure_of_the_oldest_is_told_once() -> None:
-    """Of a chain of failures the first is given, by the wait in which it arose and by no other."""
+    """Of a chain of failures the first is returned, by the wait in which it arose and by no other."""
     first, second = LocalArray(failure=ValueError("first")), LocalArray(failure=ValueError("second"))
 
     def fail() -> None:
@@ -56,12 +56,12 @@ def test_the_failure_of_the_oldest_is_told_once() -> None:
 
 
 def test_what_had_failed_before_the_end_is_left_to_its_reader() -> None:
-    """The cell may have met that error and dealt with it."""
+    """A failure from before the wait is not returned, because the cell may have met and handled it."""
     assert LocalArrays(lambda: [[LocalArray(ready=True, failure=ValueError("dealt with"))]], Sleeper()).wait() is None
 
 
 def test_arrays_of_several_processes_are_waited_for() -> None:
-    """Most of their launches are recorded by nothing; those that are given up are told."""
+    """Arrays of several processes are waited for, as most of their launches have no record; abandoned ones are listed."""
     array = LocalArray()
     array.is_fully_addressable = False
     work = LocalArrays(lambda: [[array]], Sleeper(lambda: setattr(array, "ready", True)))
@@ -75,14 +75,14 @@ def test_arrays_of_several_processes_are_waited_for() -> None:
 
 
 def test_what_was_given_up_holds_up_no_later_cell() -> None:
-    """An array that waits for a collective that never ends is left for good; a newer one is waited for."""
+    """An array that waits for a collective that never ends is abandoned for good; a newer one is waited for."""
     stuck, later = LocalArray(), LocalArray()
     arrays = [stuck]
     sleeper = Sleeper(lambda: setattr(later, "ready", True))
     work = LocalArrays(lambda: [arrays], sleeper)
     work.wait(limit_s=0.0)
     assert sleeper.count == 0
-    # All that was seen with it is gone, so that it is looked at again.
+    # All arrays that were polled with it have been deleted, so it is polled again.
     arrays[:] = [later, stuck]
     work._polled.clear()
     assert work.wait() is None
@@ -90,7 +90,7 @@ def test_what_was_given_up_holds_up_no_later_cell() -> None:
 
 
 def test_older_arrays_are_not_asked_again() -> None:
-    """With many arrays only the new ones are looked at, also when the newest one is gone."""
+    """Of many arrays only the new ones are polled, even if the newest one has been deleted."""
     arrays = [LocalArray(ready=True) for _ in range(1000)]
     work = LocalArrays(lambda: [arrays], Sleeper())
     work.wait()
@@ -105,7 +105,7 @@ def test_older_arrays_are_not_asked_again() -> None:
 
 
 def test_platforms_are_looked_at_each_by_itself() -> None:
-    """Beside a GPU's arrays those of the CPU have an order of their own: what is known of one says nothing of the other."""
+    """Platforms are polled separately: what is known of the CPU's arrays says nothing about a GPU's."""
     near, far = [LocalArray(ready=True)], [LocalArray(ready=True)]
     sleeper = Sleeper(lambda: setattr(far[0], "ready", True))
     work = LocalArrays(lambda: [near, far], sleeper)
@@ -116,7 +116,7 @@ def test_platforms_are_looked_at_each_by_itself() -> None:
 
 
 def test_a_cell_that_starts_nothing_asks_for_nothing() -> None:
-    """`pass` costs no look at any array; whatever could call something does, as showing a value can."""
+    """`pass` lists no arrays; any cell that could call something does, and showing a value can."""
     asked: list[int] = []
 
     def list_none() -> list[list[LocalArray]]:
@@ -141,7 +141,7 @@ def test_a_cell_that_starts_nothing_asks_for_nothing() -> None:
 
 
 def test_an_interrupt_leaves_the_wait() -> None:
-    """KeyboardInterrupt comes out of it, and what was waited for is waited for again."""
+    """KeyboardInterrupt leaves the wait, and the next wait has the same arrays."""
     array = LocalArray()
 
     def interrupt() -> None:
@@ -156,7 +156,7 @@ def test_an_interrupt_leaves_the_wait() -> None:
 
 
 def test_the_record_waits_for_both() -> None:
-    """A failure of a launch comes first, but what is local is waited for too; alone, its failure is raised."""
+    """A launch's failure is raised first, but local arrays are waited for too; without it, their failure is raised."""
     local = LocalArray(failure=ValueError("local"))
     recorder = LaunchRecorder()
     recorder.local_arrays = LocalArrays(lambda: [[local]], Sleeper(lambda: setattr(local, "ready", True)))
@@ -172,7 +172,7 @@ def test_the_record_waits_for_both() -> None:
 
 
 def test_a_launch_that_is_given_up_holds_up_nothing_more() -> None:
-    """What is local may depend on it: it is left at once."""
+    """Local arrays may depend on an abandoned launch, so they are abandoned at once."""
     local = LocalArray()
     recorder = LaunchRecorder(sleep=Sleeper())
     recorder.local_arrays = LocalArrays(lambda: [[local]], Sleeper())
@@ -184,7 +184,7 @@ def test_a_launch_that_is_given_up_holds_up_nothing_more() -> None:
 
 @pytest.mark.other_python
 def test_jax_lists_the_newest_first() -> None:
-    """What is not looked at again rests on it: the order of JAX's list, also of arrays that other threads make."""
+    """Older arrays are not polled again because of this order of JAX's list, which holds for arrays of other threads too."""
     program = """
 import threading, numpy as np
 from mhnb.rank.jax_private import list_arrays
@@ -206,7 +206,7 @@ assert all(a is b for a, b in zip(*list_arrays(), reversed(kept), strict=True))
 
 
 def test_a_long_wait_asks_seldom_and_is_not_late() -> None:
-    """JAX leaks a little with each look: an hour has some ten thousand. A pause is a fiftieth of what was waited before it."""
+    """JAX leaks a little per poll: an hour has some ten thousand. A pause is a fiftieth of the time waited before it."""
     waited_s, looks, pauses = 0.0, 0, poll_pauses_s()
     while waited_s < 3600:
         pause_s = next(pauses)
@@ -216,7 +216,10 @@ def test_a_long_wait_asks_seldom_and_is_not_late() -> None:
 
 
 def test_what_an_interrupted_cell_leaves_on_its_own_devices_is_told() -> None:
-    """It may never end, and everything launched there later waits; the next cell, which leaves nothing, says nothing."""
+    """Local work that an interrupted cell leaves is noted, because it may never end, and delays what is launched there later.
+
+    The next cell, which leaves nothing, has no note.
+    """
     recorder = LaunchRecorder(sleep=Sleeper())
     recorder.local_arrays = LocalArrays(lambda: [[endless]], Sleeper(), clock=iter(range(1000)).__next__)
     endless = LocalArray()

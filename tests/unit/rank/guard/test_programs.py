@@ -1,4 +1,4 @@
-"""What identifies a program: the same in every process, and another for another program."""
+"""What identifies a program: it is the same in every process, and differs for another program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _spawn(hash_seed: int, garbage: int) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def digests() -> list[dict[str, str]]:
-    """What two processes of different hash seeds and addresses say of each program of the corpus."""
+    """The digest of each program of the corpus in two processes with different hash seeds and addresses."""
     processes = [_spawn(1, 0), _spawn(2, 300_000)]
     try:
         said = [process.communicate(timeout=500) for process in processes]
@@ -48,7 +48,7 @@ def digests() -> list[dict[str, str]]:
 
 @pytest.mark.timeout(540)
 def test_a_program_is_the_same_in_every_process(digests: list[dict[str, str]]) -> None:
-    """No program of JAX, optax, flax or this suite has anything in its text that differs between processes."""
+    """No program of JAX, optax, flax or this suite contains text that differs between processes."""
     one, two = digests
     assert len(one) >= 300
     assert {name for name in one if one[name] != two[name]} == set()
@@ -57,7 +57,7 @@ def test_a_program_is_the_same_in_every_process(digests: list[dict[str, str]]) -
 
 @pytest.mark.timeout(540)
 def test_programs_are_told_apart(digests: list[dict[str, str]]) -> None:
-    """Programs that differ in nothing but what they call back, or how they are partitioned, are different programs."""
+    """Programs that differ only in what they call back, or in how they are partitioned, are different programs."""
     named = digests[0]
     called = [digest for name, digest in named.items() if name.startswith("pure_callback")]
     assert len(set(called)) == len(called)
@@ -98,7 +98,7 @@ class Fixed:
 
 
 def make(by: Any) -> Callable[[Any], Any]:
-    """A closure."""
+    """Return a closure."""
     return lambda value: value * by
 
 
@@ -129,7 +129,7 @@ def make(by: Any) -> Callable[[Any], Any]:
     ],
 )
 def test_callables_that_do_something_else_differ(one: Any, other: Any) -> None:
-    """Another body, constant, default, closed-over value, partial argument or method is another callable."""
+    """Another body, constant, default, closed-over value, partial argument or method makes another callable."""
     assert describe_callable(one) != describe_callable(other)
 
 
@@ -148,13 +148,13 @@ def test_callables_that_do_something_else_differ(one: Any, other: Any) -> None:
     ],
 )
 def test_objects_of_a_process_do_not_count(one: Any, other: Any) -> None:
-    """What a callable holds besides plain constants is each process's own: only its type counts."""
+    """What a callable holds besides plain constants belongs to its process, so only the type of it counts."""
     assert describe_callable(one) == describe_callable(other)
     assert "0x" not in describe_callable(one)
 
 
 def test_the_place_of_a_function_does_not_count() -> None:
-    """The same code in another file, on another line, is the same callable."""
+    """The same code in another file and on another line is the same callable."""
     found = []
     for file, above in (("/tmp/1/a.py", ""), ("/tmp/2/b.py", "\n\n\n")):
         scope: dict[str, Any] = {"__name__": "cell"}
@@ -164,7 +164,7 @@ def test_the_place_of_a_function_does_not_count() -> None:
 
 
 def test_a_callable_that_holds_itself_has_an_end() -> None:
-    """A closure over itself, and a deep chain of partials, are described as far as they are looked at."""
+    """A closure over itself and a deep chain of partials are described only up to a limit."""
 
     def again(value: float) -> float:
         return again(value - 1) if value else 0.0
@@ -177,27 +177,27 @@ def test_a_callable_that_holds_itself_has_an_end() -> None:
 
 
 def test_long_constants_are_cut() -> None:
-    """A closed-over text of a megabyte is told apart by its hash, and not written out."""
+    """A closed-over text of a megabyte is identified by its hash, and not written out."""
     one, other = (describe_callable(make("x" * 1_000_000 + end)) for end in "ab")
     assert one != other
     assert len(one) < 1000
 
 
 def test_an_object_with_fields_of_its_own_making_runs_no_code() -> None:
-    """A callable object whose class answers every question with an error is described by its type."""
+    """A callable object whose class raises for every attribute is described by its type."""
 
     class Hostile:
         def __getattr__(self, name: str) -> Any:
             raise RuntimeError(name)
 
         def __call__(self) -> None:
-            """Be callable."""
+            """Make the object callable."""
 
     assert "Hostile" in describe_callable(Hostile())
 
 
 def test_numbers_that_are_no_addresses_stay() -> None:
-    """Only an attribute that holds nothing but the address of a kept object is replaced."""
+    """Only an attribute that contains just the address of a kept object is replaced."""
     kept = object()
     text = f'backend_config = "{id(kept)}", x = "{id(kept)}", backend_config = "17"'
     assert canonicalize_module(text, (), [kept]) == (

@@ -1,4 +1,4 @@
-"""What arrays carry: the same steps give the same value, in whatever process; anything else another."""
+"""The tags of arrays: the same steps give the same value in any process, and other steps another value."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from mhnb.rank.guard.provenance import (
 
 
 class Array:
-    """What a tag can be put on."""
+    """An object that can carry a tag."""
 
 
 def outputs(provenance: OutputProvenance, count: int = 1) -> list[Array]:
-    """What a launch gave."""
+    """Return the outputs of a launch."""
     arrays = [Array() for _ in range(count)]
     tag_outputs(arrays, provenance)
     return arrays
 
 
 def known(value: int, producer: Producer | None = None) -> Array:
-    """An array of host data."""
+    """Return an array made from host data."""
     array = Array()
     tag_array(array, value, producer)
     return array
 
 
 def value_of(*arrays: object) -> int:
-    """What a launch on these is compared by."""
+    """Return the value by which a launch on these arrays is compared."""
     return combine_tags(read_tags(arrays))
 
 
@@ -54,18 +54,18 @@ TOGETHER = for_collective((0, 1), 1, STEP)
 
 
 def test_an_argument_counts_like_every_other_array() -> None:
-    """What it was made of is compared before the launch, and not after it."""
+    """The content of an argument is compared before the launch, and not after it."""
     assert value_of(known(5)) == value_of(known(5, DATA)) != value_of(known(6))
 
 
 def test_an_array_that_carries_nothing_is_unknown() -> None:
-    """Nothing that was made under another guard is mistaken for it."""
+    """An array that was made under another guard is not mistaken for a known one."""
     assert read_tags([Array(), 3.0]) == [(UNKNOWN, None, None)] * 2
     assert value_of(Array()) == value_of(Array()) not in (value_of(known(5)), value_of(*outputs(TOGETHER)))
 
 
 def test_outputs_are_known_by_launch_and_place() -> None:
-    """The n-th launch of one set of ranks in a cell."""
+    """An output is identified by its index and its launch, which is the n-th one of a set of ranks in a cell."""
     launches = [((0, 1), 1, STEP), ((0, 1), 2, STEP), ((0, 2), 1, STEP), ((0, 1), 1, HALF)]
     made = [for_collective(*launch) for launch in launches]
     arrays = [array for each in made for array in outputs(each, 3)]
@@ -76,7 +76,7 @@ def test_outputs_are_known_by_launch_and_place() -> None:
 
 
 def test_what_a_rank_made_alone_is_known_by_its_program_and_all_that_went_into_it() -> None:
-    """Also by a number."""
+    """A local program's outputs are identified by the program and by every input, a number too."""
     (mine,) = outputs(TOGETHER)
     two, three = known(2), known(3)
     ways = [(7, [mine, two]), (7, [mine, three]), (7, [Array(), two]), (8, [mine, two]), (7, [mine]), (7, [])]
@@ -85,13 +85,13 @@ def test_what_a_rank_made_alone_is_known_by_its_program_and_all_that_went_into_i
 
 
 def test_what_is_made_of_what_is_not_known_yet_is_not_known() -> None:
-    """Each of its outputs is like every other."""
+    """If an input cannot be compared yet, each output matches every other array."""
     made = outputs(for_local(7, read_tags([known(ANY, DATA), known(2)]), HALF), 2)
     assert [tag[0] for tag in read_tags(made)] == [ANY, ANY]
 
 
 def test_what_pmap_was_given_is_known_to_a_program_without_a_collective_alone() -> None:
-    """The parts of two ranks have nothing in common; what is made of them carries where they were."""
+    """The parts of two ranks have nothing in common; arrays made from them carry where the parts were."""
     parts = [known(ANY, DATA._replace(pmap_value=own)) for own in (11, 12)]
     assert value_of(parts[0]) == value_of(parts[1])
     made = [for_local(7, read_tags([part]), HALF).value for part in parts]
@@ -100,14 +100,14 @@ def test_what_pmap_was_given_is_known_to_a_program_without_a_collective_alone() 
 
 
 def pass_through(source: Array, provenance: OutputProvenance) -> Array:
-    """Give an output that is an argument as it came."""
+    """Return an output that is an unchanged argument."""
     output = known(99)
     tag_outputs([output], provenance, passed_through={0: source})
     return output
 
 
 def test_an_argument_that_is_put_out_as_it_came_stays_what_it_was() -> None:
-    """What was laid out for an agreed launch is known by that from there on: on another rank it may still be computed."""
+    """An argument laid out for an agreed launch is identified by it from then on: another rank may still compute it."""
     local = for_local(7, [], HALF)
     for source in (known(5, DATA), *outputs(TOGETHER)):
         assert read_tags([pass_through(source, TOGETHER)]) == read_tags([pass_through(source, local)])
@@ -118,7 +118,7 @@ def test_an_argument_that_is_put_out_as_it_came_stays_what_it_was() -> None:
 
 
 def test_what_is_written_carries_what_was_put_out_there() -> None:
-    """And where the guard does not look it carries nothing: what it holds is not what it was."""
+    """A written array has the tag of its output; under another guard it has none, because its content has changed."""
     kept, beside = known(5, DATA), Array()
     tag_outputs([beside, Array()], TOGETHER, written_arrays={1: kept})
     assert read_tags([kept]) == read_tags([outputs(TOGETHER, 2)[1]])
@@ -127,7 +127,7 @@ def test_what_is_written_carries_what_was_put_out_there() -> None:
 
 
 def test_the_token_of_each_output_goes_with_it() -> None:
-    """Whether or not arguments pass through."""
+    """Each output keeps its signature, whether or not arguments pass through."""
     for passed in ({}, {1: known(5, DATA)}):
         arrays: Sequence[Array] = [Array(), Array()]
         tag_outputs(arrays, TOGETHER, signatures=["a", "b"], passed_through=passed)
@@ -135,7 +135,7 @@ def test_the_token_of_each_output_goes_with_it() -> None:
 
 
 def test_a_copy_carries_what_its_source_does() -> None:
-    """Also nothing; who made it is said where its source was laid out for one launch."""
+    """A copy has the tag of its source, or none; the producer is given if the source was laid out for one launch."""
     target = known(9)
     copy_provenance(known(5), target, DATA)
     assert read_tags([target]) == [(5, DATA, None)]
@@ -144,7 +144,7 @@ def test_a_copy_carries_what_its_source_does() -> None:
 
 
 def test_what_a_refused_launch_took_is_described() -> None:
-    """What is known by its place has no cell to go back to, nor has what was laid out for the launch."""
+    """An input identified by its place has no cell to refer to, and neither has one that was laid out for the launch."""
     arrays = [known(5, STEP), known(6, Producer(SHARDED_HOST_DATA, 4, 1)), known(7), Array()]
     assert describe_inputs(arrays, lambda value: "ab" if value == 7 else "") == [
         [5, 3, "", "jit(step) (cell 3, line 2)", ""],
@@ -156,7 +156,7 @@ def test_what_a_refused_launch_took_is_described() -> None:
 
 
 def test_what_is_not_compared_is_counted() -> None:
-    """What each rank has of its own is not to be, and what is known is."""
+    """Arrays that were not compared are counted; known arrays and those that each rank has of its own are not."""
     uncompared = UncomparedArrays()
     for arrays, line in (([known(5), *outputs(TOGETHER)], 1), ([known(ANY, DATA._replace(pmap_value=3))], 2)):
         uncompared.record(arrays, read_tags(arrays), line)
@@ -170,7 +170,7 @@ def test_what_is_not_compared_is_counted() -> None:
 
 @pytest.mark.parametrize("seed", ["0", "77"])
 def test_another_process_gives_the_same(seed: str) -> None:
-    """Python's hashes of text would not: the ranks of one cluster could still be given another seed."""
+    """Another process computes the same value; Python's hashes of text would not, because ranks may have different seeds."""
     code = (
         "from mhnb.rank.guard.provenance import *\n"
         "class A: pass\n"

@@ -1,4 +1,4 @@
-"""The board: what one process writes, another reads; what cannot be is refused."""
+"""The shared board: what one process writes, another reads; a board that does not fit is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def boards(tmp_path: Path) -> Iterator[tuple[SharedBoard, SharedBoard]]:
 
 
 def post(board: SharedBoard, rank: int, seq: int, fingerprint: int, line: int = 1) -> BoardSlot:
-    """Post as an agreement does."""
+    """Post an entry as an agreement does."""
     group = board.find_set_index((0, 1))
     with board.locked():
         place = board.next_slot(rank, seq, group)
@@ -37,7 +37,7 @@ def post(board: SharedBoard, rank: int, seq: int, fingerprint: int, line: int = 
 
 
 def test_what_one_posts_the_other_reads(boards: tuple[SharedBoard, SharedBoard]) -> None:
-    """With its line, at the place it is for."""
+    """An entry is read with its line, in its own slot."""
     mine, theirs = boards
     place = post(mine, 0, 7, 2**63 - 1, 12)
     assert place == BoardSlot(7, 0, 1)
@@ -48,7 +48,7 @@ def test_what_one_posts_the_other_reads(boards: tuple[SharedBoard, SharedBoard])
 
 
 def test_numbers_begin_anew_with_each_cell_and_set(boards: tuple[SharedBoard, SharedBoard]) -> None:
-    """The n-th launch of a cell among these participants."""
+    """An entry's number counts the launches of a cell among one set of participants."""
     mine, theirs = boards
     assert [post(mine, 0, 7, n).number for n in range(6)] == [1, 2, 3, 4, 5, 6]
     assert post(mine, 0, 8, 1).number == 1
@@ -58,7 +58,7 @@ def test_numbers_begin_anew_with_each_cell_and_set(boards: tuple[SharedBoard, Sh
 
 
 def test_a_mark_is_seen_and_goes_with_the_next_round(boards: tuple[SharedBoard, SharedBoard]) -> None:
-    """A post that was taken back stays so; the ring's place is clean when it is used again."""
+    """A withdrawn entry stays withdrawn; its slot has no mark when it is used again."""
     mine, theirs = boards
     place = post(mine, 0, 7, 5)
     with mine.locked():
@@ -71,7 +71,7 @@ def test_a_mark_is_seen_and_goes_with_the_next_round(boards: tuple[SharedBoard, 
 
 
 def test_interrupts_endings_and_waits_are_words_for_all(boards: tuple[SharedBoard, SharedBoard]) -> None:
-    """Written once, read by everybody."""
+    """Interrupts, endings and waits are written by one process, and read by all."""
     mine, theirs = boards
     mine.request_interrupt(9)
     with mine.locked():
@@ -84,7 +84,7 @@ def test_interrupts_endings_and_waits_are_words_for_all(boards: tuple[SharedBoar
 
 
 def test_who_posts_last_says_that_a_post_was_taken_back(boards: tuple[SharedBoard, SharedBoard]) -> None:
-    """Its post is enough to know that all stand: the marks of the others may be seen later than it."""
+    """The last entry is enough to know that none is withdrawn, because the others' marks may be seen later than it."""
     mine, theirs = boards
     place = post(mine, 0, 7, 5)
     with mine.locked():
@@ -97,7 +97,7 @@ def test_who_posts_last_says_that_a_post_was_taken_back(boards: tuple[SharedBoar
 
 
 def test_a_post_of_which_a_word_is_missing_is_none(boards: tuple[SharedBoard, SharedBoard]) -> None:
-    """Whichever of them is still that of an older post there; the whole is read again."""
+    """An entry is not read while any of its words is still that of an older entry; later all of it is read again."""
     mine, theirs = boards
     for n in range(4):
         post(mine, 0, 7, 100 + n, line=50 + n)
@@ -118,11 +118,11 @@ def test_a_post_of_which_a_word_is_missing_is_none(boards: tuple[SharedBoard, Sh
 
 
 SETS = [ranks for ranks in product((0, 1), repeat=10) if sum(ranks) > 1]
-"""Which of 10 ranks take part in a launch: four times as many sets as the board begins with."""
+"""Which of 10 ranks take part in a launch: four times as many sets as a new board has."""
 
 
 def launch_on_all_sets(folder: Path, ranks: Sequence[int], sets: Sequence[Sequence[int]]) -> None:
-    """Play some ranks of 10: launch on every set, cell by cell."""
+    """Act as some ranks of 10: launch on every set, in one cell per set."""
     board = SharedBoard(folder, 10)
     seats = {rank: Participant(board, rank) for rank in ranks}
     for seq, chosen in enumerate(sets, start=1):
@@ -150,7 +150,7 @@ launch_on_all_sets(Path(sys.argv[1]), range(5, 10), SETS)
 
 
 def test_two_processes_launch_on_more_sets_than_the_board_begins_with(tmp_path: Path) -> None:
-    """The board grows for both, whoever is the first with a set."""
+    """The board grows for both processes, whichever is the first to use a set."""
     create_board(tmp_path, 10)
     before = (tmp_path / "board").stat().st_size
     with subprocess.Popen([sys.executable, "-c", PLAY, str(tmp_path)], cwd=ROOT) as other:
@@ -165,7 +165,7 @@ def test_two_processes_launch_on_more_sets_than_the_board_begins_with(tmp_path: 
 
 
 def test_a_wait_in_a_set_that_another_process_entered_is_seen(boards: tuple[SharedBoard, SharedBoard]) -> None:
-    """A part of the board that this process has not mapped is looked at, too."""
+    """A wait is seen even in a part of the board that this process has not mapped yet."""
     mine, theirs = boards
     groups = [mine.find_set_index((0, n)) for n in range(600)]
     with mine.locked():
@@ -188,7 +188,7 @@ def test_every_pair_of_many_ranks_has_its_place(tmp_path: Path) -> None:
 
 
 def test_another_clusters_board_is_refused(tmp_path: Path) -> None:
-    """A wrong size would put ranks into each other's words."""
+    """A board of another size is refused, because ranks would write into each other's words."""
     create_board(tmp_path, 2)
     with pytest.raises(ValueError, match="not the board of 3 ranks"):
         SharedBoard(tmp_path, 3)
@@ -211,7 +211,7 @@ sys.stdin.read()
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a name is Linux's")
 def test_nothing_is_left_of_a_board_whose_maker_was_killed(tmp_path: Path) -> None:
-    """Another process shares it by its path; after SIGKILL there is neither a file nor memory with a name."""
+    """Another process opens the board by its path; after SIGKILL neither a file nor named memory remains."""
     before = set(Path("/dev/shm").iterdir())
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as maker:
@@ -228,7 +228,7 @@ def test_nothing_is_left_of_a_board_whose_maker_was_killed(tmp_path: Path) -> No
 
 
 def test_a_file_does_where_there_is_no_such_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """macOS, or a /proc that does not let others in."""
+    """The board is a file on macOS, or if /proc is closed to other processes."""
     monkeypatch.delattr(os, "memfd_create", raising=False)
     assert create_board(tmp_path, 2) is None
     one, two = SharedBoard(tmp_path, 2), SharedBoard(tmp_path, 2)
