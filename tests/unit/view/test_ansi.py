@@ -27,10 +27,10 @@ from mhnb.view.ansi import ansi_to_html, strip_ansi
     ],
 )
 def test_colours_become_the_front_ends_classes(text: str, html: str) -> None:
-    """Each colour is a class or an inline style, other sequences vanish, and text is escaped."""
+    """Each colour is a class or an inline style, other sequences are removed, and text is escaped."""
     assert ansi_to_html(text) == html
 
 
 def test_stripped_text_has_no_escape() -> None:
-    """Stripping leaves the text alone."""
+    """Stripping keeps only the text."""
     assert strip_ansi("\x1b[1;31mred\x1b[0m \x1b[38;5;28;01mfor\x1b[39;00m") == "red for"

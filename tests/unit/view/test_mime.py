@@ -19,14 +19,14 @@ PNG = base64.b64encode(b"\x89PNG figure").decode()
 
 
 def test_text_is_escaped_in_a_monospace_block() -> None:
-    """Printed text cannot become markup, and brings its font along."""
+    """Printed text cannot become markup, and the block sets its own font."""
     html = output_to_html(out("<b>&\n"))
     assert "&lt;b&gt;&amp;</pre>" in html
     assert "font-family:monospace" in html
 
 
 def test_no_line_of_a_block_is_blank() -> None:
-    """Markdown takes HTML up to the next blank line; a reader of the page sees the same lines."""
+    """Markdown reads HTML only up to a blank line; a reader of the page sees the same lines."""
     html = output_to_html(out("a\n\n \n\n    b\n\n"))
     assert not re.search(r"\n[ \t]*\n", html)
     assert "a\n\n \n\n    b\n" in unescape(html)
@@ -34,13 +34,13 @@ def test_no_line_of_a_block_is_blank() -> None:
 
 @pytest.mark.parametrize("kind", ["png", "jpeg"])
 def test_a_figure_is_embedded(kind: str) -> None:
-    """An image is a data URI, so that it is stored with the notebook."""
+    """An image is a data URI, so that the notebook stores it."""
     html = output_to_html({"output_type": "display_data", "data": {f"image/{kind}": PNG + "\n", "text/plain": "fig"}})
     assert f'src="data:image/{kind};base64,{PNG}"' in html
 
 
 def test_an_svg_is_an_image() -> None:
-    """Inline <svg> would be dropped from an untrusted notebook."""
+    """An untrusted notebook would drop inline `<svg>`."""
     html = output_to_html(shown(image__svg="<svg><text>hello</text></svg>", text__plain="svg"))
     encoded = re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
     assert encoded
@@ -48,7 +48,7 @@ def test_an_svg_is_an_image() -> None:
 
 
 def test_html_goes_before_the_text() -> None:
-    """A rich form is preferred, with what is in it unchanged."""
+    """A rich form is preferred, and its content is not changed."""
     assert "<p>a<b>1</b></p>" in output_to_html(value("1", **{"text/html": "<p>a<b>1</b></p>"}))
 
 
@@ -69,7 +69,7 @@ def test_html_goes_before_the_text() -> None:
     ],
 )
 def test_a_size_of_any_kind_breaks_no_view(metadata: Any, size: str) -> None:
-    """What is a size is set, as JupyterLab does; what is none is left out."""
+    """A valid size is set, as in JupyterLab; an invalid size is ignored."""
     html = output_to_html({"output_type": "display_data", "data": {"image/png": PNG}, "metadata": metadata})
     assert f'alt="image/png"{size} style=' in html
 
@@ -79,7 +79,7 @@ def test_a_size_of_any_kind_breaks_no_view(metadata: Any, size: str) -> None:
 )
 @pytest.mark.parametrize("form", [None, 3, {"a": [1]}, ["a", "b"], ["a", None], True, ""])
 def test_a_form_that_is_no_text_breaks_no_view(mime: str, form: Any) -> None:
-    """A rank may show anything under any type."""
+    """A value that is not text breaks no view, because a rank may display any value under any type."""
     output: Output = {"output_type": "display_data", "data": {mime: form}, "metadata": {}}
     assert output_to_html(output)
     assert isinstance(output_to_text(output), str)
@@ -99,21 +99,21 @@ def test_a_form_that_is_no_text_breaks_no_view(mime: str, form: Any) -> None:
     ],
 )
 def test_scripts_follow_one_rule(data: dict[str, str]) -> None:
-    """A script of a rank is not run, in whatever form it comes, and that is said."""
+    """A rank's script is not run, whatever its form, and a note says so."""
     html = output_to_html({"output_type": "display_data", "data": data, "metadata": {}})
     assert SCRIPTS_NOT_RUN in unescape(html)
     assert not re.search(r"<script|<iframe|onclick|onload|javascript:", html)
 
 
 def test_a_widget_is_shown_as_its_text() -> None:
-    """A widget's view outside its kernel is an error message, so it is never kept."""
+    """A widget view outside its kernel is an error message, so it is never stored."""
     html = output_to_html(value("IntSlider(0)", **{"application/vnd.jupyter.widget-view+json": "{}"}))
     assert "IntSlider(0)" in html
     assert "widget" not in html
 
 
 def test_latex_is_left_to_the_front_end() -> None:
-    """LaTeX stays as source outside <pre>, where MathJax finds it."""
+    """LaTeX stays as source outside `<pre>`, where MathJax finds it."""
     assert output_to_html(shown(text__latex="$a<b$", text__plain="tex")) == "<div>$a&lt;b$</div>"
 
 
@@ -123,7 +123,7 @@ def test_markdown_is_rendered() -> None:
 
 
 def test_a_figure_too_large_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit the text form stays, with a note of what is missing."""
+    """Above the limit only the text form is stored, with a note about the missing form."""
     monkeypatch.setattr(mime, "MAX_RICH_NBYTES", 8)
     html = output_to_html(shown(image__png="A" * 9, text__plain="fig"))
     assert "fig" in html
@@ -163,12 +163,12 @@ def test_every_output_has_a_text(output: Output, text: str) -> None:
 
 
 def test_json_is_shown_as_text() -> None:
-    """IPython's own words for it, an object's name, tell nothing."""
+    """JSON is shown instead of IPython's text for it, which is only an object name."""
     html = output_to_html(shown(text__plain="<IPython.core.display.JSON object>", application__json={"a": "<b>"}))
     assert '{"a": "&lt;b&gt;"}' in html
     assert "IPython" not in html
 
 
 def test_colours_stay_where_they_are_wanted() -> None:
-    """A terminal gets the colours."""
+    """Colours are kept for a terminal."""
     assert output_to_text(out("\x1b[31mred"), color=True) == "\x1b[31mred"

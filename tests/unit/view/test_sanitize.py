@@ -1,4 +1,4 @@
-"""HTML of one rank among the words of others."""
+"""HTML of one rank beside the output of other ranks."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ LEAKING = [
 
 
 class _Open(HTMLParser):
-    """Which elements are open at the end."""
+    """A parser that records which elements are open at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class _Open(HTMLParser):
 
 @pytest.mark.parametrize("html", LEFT_OPEN)
 def test_what_is_left_open_is_closed(html: str) -> None:
-    """A fragment ends every element that it begins, and none that it does not."""
+    """A fragment closes every element that it opens, and no other element."""
     reader = _Open()
     reader.feed(clean_html(html))
     reader.close()
@@ -108,7 +108,7 @@ def test_what_is_left_open_is_closed(html: str) -> None:
 
 
 def test_what_libraries_draw_with_stays() -> None:
-    """Tables with rules of their own, sections that a checkbox opens, and drawings are kept as they came."""
+    """Tables with their own rules, sections that a checkbox opens, and drawings are kept unchanged."""
     pandas = (
         "<style scoped>.dataframe tbody tr th { vertical-align: top; }</style>"
         "<table border='1' class='dataframe'><tbody><tr><th>a</th>"
@@ -133,7 +133,7 @@ def test_what_libraries_draw_with_stays() -> None:
 
 
 def test_a_sheet_that_cannot_be_judged_is_left_out() -> None:
-    """Rules whose end is in doubt could hold for the page."""
+    """A style sheet is dropped if the end of its rules is uncertain, because they could apply to the page."""
     for rules in ("} b{}", "a{b:url(x y)}", "\\}", "a{content:'", "a{b:'\n'}", "a{]"):
         assert "<style" not in clean_html(f"<style>{rules}</style>")
 
@@ -156,7 +156,7 @@ def browser() -> Iterator[Browser]:
 @pytest.mark.requires_part("browser")
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 def test_no_rank_hides_another(browser: Browser, view: str) -> None:
-    """Whatever HTML a rank shows, the words of the others are seen as they are without it."""
+    """Whatever HTML a rank shows, the output of the others looks the same as without it."""
     page = browser.new_page(viewport={"width": 900, "height": 700})
     plain = _others_look(page, view, "<p>calm</p>")
     for html in [*LEFT_OPEN, *LEAKING]:

@@ -18,34 +18,34 @@ from tests.support.view_samples import StrictPage, cell, failed, out
 
 
 class Shell:
-    """As much of a kernel's shell as a screen needs to be made."""
+    """The parts of a kernel's shell that a screen needs."""
 
     def __init__(self) -> None:
         self.published: list[dict[str, str]] = []
         self.display_pub = self
 
     def get_parent(self) -> dict[str, Any]:
-        """The message that is being executed."""
+        """Return the message that is being executed."""
         return {"header": {"msg_id": "1"}}
 
     def publish(self, data: dict[str, str], **_: Any) -> None:
-        """Take a display."""
+        """Record a display."""
         self.published.append(data)
 
 
 def test_a_process_without_a_kernel_is_a_terminal() -> None:
-    """No kernel, no HTML."""
+    """Without a kernel there is no HTML."""
     assert isinstance(detect_screen(), TextScreen)
 
 
 def test_a_terminal_prints_the_text_form(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a notebook shows as HTML is printed."""
+    """The text of a result that a notebook shows as HTML is printed."""
     CellView(screen=TextScreen(io.StringIO())).finish(cell([out("hello\n")], [out("hello\n")]))
     assert capsys.readouterr().out == "ranks 0-1 · 0.21 s\n  hello\n"
 
 
 def test_without_ipywidgets_nothing_opens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing package is no error: the static form comes at the end."""
+    """A missing package is not an error: the static form is shown at the end."""
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.setattr(panel, "_CLASSES", {})
@@ -58,7 +58,7 @@ def test_without_ipywidgets_nothing_opens(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_anywidget_html_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The live view degrades to ipywidgets' HTML, the panel to what is stored."""
+    """The live view falls back to the HTML of ipywidgets, and the panel to the stored form."""
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.setattr(panel, "_CLASSES", {})
     shell = Shell()
@@ -72,13 +72,13 @@ def test_without_anywidget_html_takes_its_place(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_panel_in_a_terminal_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    """There is nothing to click."""
+    """A terminal has nothing to click."""
     ResultPanel(cell([out("c\n")]), RankLocations(), screen=TextScreen(io.StringIO())).open()
     assert capsys.readouterr().out == "ranks 0 · 0.21 s\n  c\n".replace("ranks", "rank")
 
 
 def test_a_panel_follows_and_leaves_no_widget() -> None:
-    """What runs next is in it; closed, it is the stored form."""
+    """The panel shows the next cells that run; once closed, it is the stored form."""
     shell = Shell()
     screen = NotebookScreen(shell)
     replaced: list[dict[str, str]] = []
@@ -99,7 +99,7 @@ def test_a_panel_follows_and_leaves_no_widget() -> None:
 
 
 def test_a_panel_names_the_logs_of_the_ranks_that_it_shows() -> None:
-    """After a restart those of the new processes, not of those under which it was opened."""
+    """After a restart these are the logs of the new processes, not of those for which the panel was opened."""
     screen = NotebookScreen(Shell())
     screen.replace_late = lambda *_: None  # type: ignore[method-assign]
     opened = ResultPanel(cell([out("first\n")]), RankLocations({0: "old"}, {0: "/gone/rank0.log"}), screen=screen)
@@ -112,7 +112,7 @@ def test_a_panel_names_the_logs_of_the_ranks_that_it_shows() -> None:
 
 
 def test_what_a_saved_panel_leaves_is_readable() -> None:
-    """No front end saves a widget: before it stand words that say what it was over, how to have it again, and all that was said."""
+    """No front end saves a widget, so a text before it has the cell, the command that reopens the panel, and all output."""
     shell = Shell()
     opened = ResultPanel(cell([out("first\n")], [out("other\n")]), RankLocations(), screen=NotebookScreen(shell))
     opened.open()
@@ -128,7 +128,7 @@ def test_what_a_saved_panel_leaves_is_readable() -> None:
 
 
 def test_a_panel_that_followed_leaves_the_last_cell() -> None:
-    """What is saved is what was seen last; closed, the stored form alone is left."""
+    """The saved text is that of the last cell shown; once the panel is closed, only the stored form remains."""
     shell = Shell()
     screen = NotebookScreen(shell)
     shown: dict[str, dict[str, str]] = {}
@@ -146,7 +146,7 @@ def test_a_panel_that_followed_leaves_the_last_cell() -> None:
 
 @pytest.mark.parametrize("done", [True, False])
 def test_a_panel_has_one_heading(done: bool) -> None:  # noqa: FBT001  # a parametrized test's argument
-    """Who ran and for how long stands in its head, and not again on its page."""
+    """The panel's head has the ranks and the duration, so its page does not repeat them."""
     opened = ResultPanel(cell([out("a\n")], [out("b\n")]), RankLocations(), screen=NotebookScreen(Shell()))
     opened.open()
     if not done:
@@ -158,7 +158,7 @@ def test_a_panel_has_one_heading(done: bool) -> None:  # noqa: FBT001  # a param
 
 
 def test_a_failed_rank_is_no_silent_one_in_a_panel() -> None:
-    """Who opens its tab sees why it has a cross."""
+    """The tab of a failed rank shows its error, even if the rank printed nothing."""
     opened = ResultPanel(
         cell(failed(0), failed(1, said=[out("so far\n")])), RankLocations(), screen=NotebookScreen(Shell())
     )
@@ -168,7 +168,7 @@ def test_a_failed_rank_is_no_silent_one_in_a_panel() -> None:
 
 
 def test_a_panel_knows_whether_its_cell_runs() -> None:
-    """Only of one that runs it is worth a word that nothing more is heard."""
+    """The panel state says whether the cell runs, because only a running cell needs a note that updates have stopped."""
     states = [
         build_panel_state(cell([], done=done), RankLocations(), uid="u", view="fold")["runs"] for done in (True, False)
     ]

@@ -1,4 +1,4 @@
-"""A place on a real terminal: what stands there while it is drawn anew, and after."""
+"""A region of a real terminal: what it shows while it is redrawn, and afterwards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print("after", flush=True)
 
 
 def run_on_terminal(code: str, **environment: str) -> str:
-    """Give what a process writes to its terminal, which has 24 lines of 80 characters."""
+    """Return the output of a process on a terminal with 24 lines of 80 characters."""
     ours, its = os.openpty()
     os.set_blocking(ours, True)
     process = subprocess.Popen(
@@ -48,7 +48,7 @@ def run_on_terminal(code: str, **environment: str) -> str:
         while data := os.read(ours, 4096):
             said += data
     except OSError:
-        # So Linux tells that nobody has the other end any more.
+        # Linux reports in this way that no process has the other end open.
         pass
     os.close(ours)
     assert process.wait(timeout=60) == 0, said.decode()
@@ -56,7 +56,7 @@ def run_on_terminal(code: str, **environment: str) -> str:
 
 
 def replay(said: str) -> list[str]:
-    """Give the lines that a terminal shows which got this."""
+    """Return the lines that a terminal shows after this output."""
     lines, row, column = [""], 0, 0
     for token in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", said):
         if token == "\r":
@@ -75,7 +75,7 @@ def replay(said: str) -> list[str]:
 
 
 def test_it_is_drawn_anew_and_taken_away() -> None:
-    """One picture at a time, a line that is too long takes one line, and what is printed beside it stands above it and stays."""
+    """Only the latest text is shown, a long line is cut to one line, and other printed text stays above the region."""
     said = run_on_terminal(DRAWS)
     *above, first, second = replay(said.partition("<shown>")[0])
     assert above == ["before", "late", "[/notice] :smile:"]
@@ -87,17 +87,17 @@ def test_it_is_drawn_anew_and_taken_away() -> None:
 
 
 def test_the_cursor_is_there_all_the_while() -> None:
-    """A process that is killed then would leave a terminal without one."""
+    """The cursor stays visible, because a process that is killed would otherwise leave a terminal without one."""
     said = run_on_terminal(DRAWS).partition("<shown>")[0]
     assert said.rfind("\x1b[?25h") > said.rfind("\x1b[?25l")
 
 
 def test_a_terminal_that_can_take_nothing_back_has_none() -> None:
-    """As an editor's shell window says of itself."""
+    """A dumb terminal, as an editor's shell window reports itself, has no region."""
     assert run_on_terminal(DRAWS, TERM="dumb") == "before\r\nnone\r\nafter\r\n"
 
 
 def test_a_file_has_none(capsys: pytest.CaptureFixture[str]) -> None:
-    """It would hold every picture."""
+    """A file has no region, because it would contain every redraw."""
     assert open_region() is None
     assert capsys.readouterr().out == ""

@@ -1,4 +1,4 @@
-"""Ranks that failed in the same way are told of once, and nobody who failed otherwise is hidden among them."""
+"""Ranks that failed in the same way are shown as one failure; a rank that failed differently has a failure of its own."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _WAY = ("Traceback (most recent call last)", "helper.py:7, in read()", "    rais
 
 
 def raised(rank: int, evalue: str, *, way: Sequence[str] = _WAY, ename: str = "ValueError", **more: Any) -> RankResult:
-    """A rank whose cell raised at line 3, in a file of the user's."""
+    """Return the result of a rank whose cell raised at line 3, in one of the user's files."""
     error = RankError(ename, evalue, (*way, f"{ename}: {evalue}"), line=3, code="read()")
     return RankResult(rank, "error", error=replace(error, **more))
 
 
 def folds(result: CellResult) -> list[tuple[int, ...]]:
-    """Whose failures are told of together."""
+    """Return the ranks of each failure in the summary."""
     return [failure.ranks for failure in summarise_cell(result).failures]
 
 
 def test_errors_that_name_their_own_rank_are_one() -> None:
-    """The usual `raise ValueError(f"rank {rank}: no data")`."""
+    """The usual `raise ValueError(f"rank {rank}: no data")` gives one failure for all ranks."""
     result = cell(*(raised(rank, f"rank {rank}: no data") for rank in range(4)))
     assert folds(result) == [(0, 1, 2, 3)]
     assert format_cell_text(result).splitlines()[:3] == [
@@ -43,7 +43,7 @@ def test_errors_that_name_their_own_rank_are_one() -> None:
 
 
 def test_every_rank_s_number_is_told() -> None:
-    """Nothing is lost by the fold: the other numbers stand below, in text and HTML."""
+    """Grouping loses no number: text and HTML list the differing numbers per rank."""
     result = cell(*(raised(rank, f"shapes (3,) and ({rank + 4},) do not fit") for rank in range(3)))
     for shown in (format_cell_text(result), format_cell_html(result, uid="u")):
         assert "ValueError: shapes (3,) and (‹a›,) do not fit" in shown
@@ -52,14 +52,14 @@ def test_every_rank_s_number_is_told() -> None:
 
 @pytest.mark.parametrize(("count", "folded"), [(4, False), (5, True)])
 def test_a_few_messages_with_several_numbers_stand_below_each_other(count: int, *, folded: bool) -> None:
-    """They read better so than as a template with letters; many do not."""
+    """Few messages with several differing numbers are shown separately, because they read better than a template with letters."""
     ranks = [raised(rank, f"positions is [0, 1], expected [{rank + 7}, {rank + 8}]") for rank in range(count)]
     assert len(folds(cell(*ranks))) == (1 if folded else count)
 
 
 def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
-    """It says whose it is, where it is not everybody's word for word."""
-    # Of an error that was raised in a file of the user's alone, all of the way is shown.
+    """The traceback of the first rank to fail is shown, with its rank unless all ranks have the same traceback."""
+    # An error raised only in a file of the user's (`line=None`) shows its whole traceback.
     result = cell(raised(0, "bad part 10", at_s=0.9, line=None), raised(1, "bad part 11", at_s=0.1, line=None))
     (failure,) = summarise_cell(result).failures
     assert (failure.first_rank, failure.error and failure.error.evalue) == (1, "bad part 11")
@@ -83,7 +83,7 @@ def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
     ids=["another way", "another line", "other words", "other code", "another cure"],
 )
 def test_who_failed_otherwise_stands_alone(other: RankResult) -> None:
-    """A number in the message may differ; the way there may not."""
+    """Only numbers in the message may differ within a group; traceback, line, code and hint must be equal."""
     assert folds(cell(raised(0, "bad part 10"), raised(1, "bad part 11"), other)) == [(0, 1), (2,)]
 
 
@@ -91,7 +91,7 @@ def test_who_failed_otherwise_stands_alone(other: RankResult) -> None:
     ("line", "folded"), [("----> 2 def f(x): raise it", True), ("----> 3 def g(x): raise it", False)]
 )
 def test_how_much_is_shown_around_the_line_sets_nobody_apart(line: str, *, folded: bool) -> None:
-    """Of a function on one line one rank shows the lines beside it and another does not; the line itself counts."""
+    """For a one-line function IPython shows context lines on some ranks only; the marked line alone is compared."""
     bare = ("\x1b[36mCell\x1b[39m In[1], line 2, in f(x)\n----> 2 def f(x): raise it\n",)
     around = (f"Cell In[1], line 2, in f(x)\n      1 import jax\n{line}\n      3 \n     14 y = f(1)\n",)
     result = cell(raised(0, "no", way=bare), raised(1, "no", way=around))
@@ -99,7 +99,7 @@ def test_how_much_is_shown_around_the_line_sets_nobody_apart(line: str, *, folde
 
 
 def test_numbered_lines_of_a_cause_are_no_lines_of_code() -> None:
-    """What it says counts."""
+    """Numbered lines in a cause's message are compared, because they are part of the message and not lines of code."""
     causes = [
         (f"ValueError: read\n  {count} of 40 rows are broken", "The above exception was the direct cause of")
         for count in (3, 4)
@@ -109,7 +109,7 @@ def test_numbered_lines_of_a_cause_are_no_lines_of_code() -> None:
 
 
 def test_notes_are_told_and_fold_as_the_message_does() -> None:
-    """What is added to an error is part of what it says."""
+    """A note added to an error is shown and grouped with the message, because it is part of the message."""
     ranks = [raised(rank, "no data") for rank in range(3)]
     noted = [
         replace(one, error=replace(one.error, traceback=(*one.error.traceback, f"read by host {one.rank}")))
@@ -121,7 +121,7 @@ def test_notes_are_told_and_fold_as_the_message_does() -> None:
 
 
 def test_who_was_lost_stands_before_those_that_were_stopped_for_it() -> None:
-    """Also where its number is higher: it is what happened. The exception names it first too."""
+    """A lost rank comes before the ranks stopped because of it, even if its number is higher; so it does in the exception."""
     stopped = RankError(RANK_STOPPED, "stopped because rank 2 was lost")
     ranks = [RankResult(rank, "killed", error=stopped) for rank in (0, 1)]
     result = cell(*ranks, RankResult(2, "died", error=RankError("RankDied", "rank 2 was killed by SIGKILL")))
@@ -131,7 +131,7 @@ def test_who_was_lost_stands_before_those_that_were_stopped_for_it() -> None:
 
 
 def test_the_exception_names_every_rank_that_failed() -> None:
-    """In a script its text is all that one has. Who only waited is no failure of its own."""
+    """The exception's text names every rank, because a script shows only this text. A rank that only waited is not a failure."""
     ranks = [
         raised(0, "a"),
         raised(1, "b", ename="KeyError"),
@@ -154,19 +154,19 @@ def test_the_exception_names_every_rank_that_failed() -> None:
     ids=["the guard's report", "an address", "a progress bar", "a long report"],
 )
 def test_what_cannot_be_told_apart_without_loss_is_not_folded(ename: str, text: str) -> None:
-    """Each stands as it was said."""
+    """A message that would lose information in a group is shown unchanged for each rank."""
     ranks = [raised(rank, text.format(rank + 1, rank + 1), ename=ename) for rank in range(3)]
     assert [failure.message_lines for failure in summarise_cell(cell(*ranks)).failures] == [(), (), ()]
 
 
 def test_a_short_message_hides_no_line_number() -> None:
-    """The message is taken off the traceback's end alone: elsewhere the same digits are the way."""
+    """Only the message at the traceback's end is removed; equal digits elsewhere belong to the traceback."""
     ways = [(_WAY[0], f"helper.py:{rank}, in read()") for rank in (3, 4)]
     assert folds(cell(*(raised(at, f"py:{at + 3}", way=way) for at, way in enumerate(ways)))) == [(0,), (1,)]
 
 
 def test_the_one_with_another_number_than_all_others_stands_alone() -> None:
-    """Among many that say the same it is the odd one, as in what ranks print."""
+    """A rank whose number differs from the number that all others share has a failure of its own, as with printed output."""
     ranks = [raised(rank, f"wanted 8 and got {7 if rank == 2 else 9}", at_s=rank) for rank in range(5)]
     assert folds(cell(*ranks)) == [(0, 1, 3, 4), (2,)]
 
@@ -179,13 +179,13 @@ _LINES = {2: "    jit(sum)(x)", 4: "    jit(max)(x)", 6: "    again(x)"}
 
 
 def mismatched(rank: int, line: int, *, report: str = _REPORT, frames: Sequence[str] = ()) -> RankResult:
-    """A rank that the guard has stopped at this line of the cell."""
+    """Return the result of a rank that the guard stopped at this line of the cell."""
     way = ("Traceback (most recent call last)", f"Cell In[12], line {line}\n----> {line} {_LINES[line]}", *frames)
     return raised(rank, report, way=way, ename=ORDER_MISMATCH, line=line, code=_LINES[line])
 
 
 def test_one_report_of_the_guard_is_one_card() -> None:
-    """The ranks stand on different lines, and the report names each side's: it is told once, in text and HTML."""
+    """Ranks stopped at different lines share one guard report, which names each side's line; text and HTML show it once."""
     result = cell(mismatched(0, 2), mismatched(1, 4), mismatched(2, 4))
     assert folds(result) == [(0, 1, 2)]
     first, *told = _REPORT.splitlines()
@@ -206,13 +206,13 @@ def test_one_report_of_the_guard_is_one_card() -> None:
     ids=["another text", "through a function of the user's", "a line that is not named", "a line of others"],
 )
 def test_what_a_report_does_not_say_stands_apart(other: RankResult) -> None:
-    """Another report, the way through a function, a line that the report does not name for that rank: none of it is lost."""
+    """A failure with another report, a frame in a user function or a line that the report lacks for this rank is not grouped."""
     assert folds(cell(mismatched(0, 2), mismatched(1, 4), other)) == [(0, 1), (2,)]
 
 
 @pytest.mark.parametrize("thread", ["thread prefetch", "task score #2", "a thread #1"])
 def test_a_report_that_names_a_thread_is_one_card(thread: str) -> None:
-    """The report has the thread's line, and the ranks' main threads were refused on another: it is told once."""
+    """A report that names a thread's line is shown once, although the ranks' main threads were refused at another line."""
     report = _REPORT.replace("jit(max) ", f"jit(max) in {thread} ").replace("jit(sum) ", "jit(sum) in the main thread ")
     assert folds(cell(mismatched(0, 2, report=report), *(mismatched(at, 6, report=report) for at in (1, 2)))) == [
         (0, 1, 2)
@@ -220,7 +220,7 @@ def test_a_report_that_names_a_thread_is_one_card(thread: str) -> None:
 
 
 def test_who_waited_is_told_of_by_the_line() -> None:
-    """Their report follows from another rank's error; the lines are what is told, each with its ranks."""
+    """Waiting ranks are listed by line, because their guard report only follows from another rank's error."""
     result = cell(mismatched(0, 2), mismatched(1, 4), raised(2, "no data"))
     assert [line for line in format_cell_text(result).splitlines() if "waited" in line] == [
         "  rank 0 waited at line 2:  jit(sum)(x)",
@@ -232,7 +232,7 @@ def test_who_waited_is_told_of_by_the_line() -> None:
     "text", ["x" * 50_000 + " the end", "\n".join(f"part {at}" for at in range(500))], ids=["a line", "many lines"]
 )
 def test_a_card_folds_the_middle_of_a_long_message(text: str) -> None:
-    """Its beginning, its end and the cure are in sight, and a click opens all of it."""
+    """The HTML of a long message shows its beginning, its end and the hint; a click opens the whole message."""
     html = format_cell_html(cell(raised(0, text, way=(), hint="do this")), uid="u")
     sight, fold = html.split("the whole message</summary>")
     assert len(sight) < 8_000
@@ -244,7 +244,7 @@ def test_a_card_folds_the_middle_of_a_long_message(text: str) -> None:
 
 
 def test_a_card_shows_a_message_of_a_few_lines_whole() -> None:
-    """There is no fold where nothing is left out."""
+    """A message that is shown completely has no fold."""
     html = format_cell_html(cell(raised(0, "\n".join(f"part {at}" for at in range(30)))), uid="u")
     assert "the whole message" not in html
     assert "left out" not in html
@@ -254,7 +254,7 @@ def test_a_card_shows_a_message_of_a_few_lines_whole() -> None:
     "way", [(), ("helper.py:7, in read()\n" + "    raise it\n" * 50,) * 100], ids=["short", "deep"]
 )
 def test_what_many_long_messages_store_is_bounded(way: tuple[str, ...]) -> None:
-    """64 ranks that each say much of their own; the ends of every message are there, and where all of it is."""
+    """With 64 long messages the stored text is bounded, and shows both ends of each message and where the rest is."""
     result = cell(*(raised(rank, f"{rank} {chr(97 + rank % 26) * 60_000} {rank} ends", way=way) for rank in range(64)))
     for shown in (format_cell_html(result, uid="u"), format_cell_text(result)):
         assert len(shown) < 1_000_000

@@ -1,4 +1,4 @@
-"""A result as HTML that is stored."""
+"""A cell result as HTML that is stored in the notebook."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORDS = cell(*[[out(f"said {word}\n")] for word in "abc"])
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", ["agree", "rows", "many"])
 def test_the_first_line_has_the_cells_number_as_its_tip(name: str, view: View) -> None:
-    """Other cells and `panel` call it by that number."""
+    """The first line has the cell's number as its tooltip, because other cells and `panel` refer to the cell by it."""
     result = replace(RESULTS[name], seq=12)
     assert '<div title="cell 12"' in format_cell_html(result, view=view, uid="mhnb-1", locations=PLACES)
 
@@ -42,7 +42,7 @@ def test_the_first_line_has_the_cells_number_as_its_tip(name: str, view: View) -
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
 def test_every_ranks_text_survives_a_strict_page(result: CellResult, view: View) -> None:
-    """Without style, script and input elements all that the ranks said is still there, in well-formed markup."""
+    """Without style, script and input elements the markup is well-formed and contains all output of the ranks."""
     page = StrictPage(format_cell_html(result, view=view, uid="mhnb-1", locations=PLACES))
     assert not page.unclosed
     for rank in result:
@@ -52,7 +52,7 @@ def test_every_ranks_text_survives_a_strict_page(result: CellResult, view: View)
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
 def test_markup_is_what_a_notebook_keeps(result: CellResult, view: View) -> None:
-    """No headings (they would enter the table of contents), scripts, inputs or ids; no var() in an inline style."""
+    """The markup has no headings (they would enter the table of contents), scripts, inputs, ids or `var()` in inline styles."""
     for tag, attributes in StrictPage(format_cell_html(result, view=view, uid="mhnb-1", locations=PLACES)).tags:
         assert tag not in ("h1", "h2", "h3", "h4", "h5", "h6", "script", "input", "svg", "label")
         assert not {"id", "role"} & set(attributes)
@@ -61,14 +61,14 @@ def test_markup_is_what_a_notebook_keeps(result: CellResult, view: View) -> None
 
 
 def test_agreement_is_one_block_without_a_fold() -> None:
-    """Quiet when all is well."""
+    """Equal output of all ranks is one block without a fold."""
     page = StrictPage(format_cell_html(RESULTS["agree"]))
     assert "details" not in [tag for tag, _ in page.tags]
     assert page.visible == "ranks 0-2 · 0.21 ssaid 0 1 2"
 
 
 def test_the_odd_one_out_is_seen_without_a_click() -> None:
-    """Among many blocks the odd ones and the majority are open; the rest is closed, not gone."""
+    """Among many blocks the outliers and the majority are open; the other blocks are closed, but still in the page."""
     odd = [[out(f"{LINES}odd {chr(97 + rank)}\n" * 9)] for rank in range(12)]
     page = StrictPage(format_cell_html(cell(*odd, *[[out("same\n")]] * 20)))
     assert "odd a" in page.visible
@@ -78,21 +78,21 @@ def test_the_odd_one_out_is_seen_without_a_click() -> None:
 
 
 def test_a_line_each_stands_beside_its_rank() -> None:
-    """One line a rank needs no fold."""
+    """One line per rank needs no fold."""
     page = StrictPage(format_cell_html(WORDS, locations=PLACES))
     assert "details" not in [tag for tag, _ in page.tags]
     assert "rank 1 host1said b" in page.visible
 
 
 def test_a_host_has_a_colour_and_a_name() -> None:
-    """The colour is never the only cue."""
+    """Each host has a name beside its colour, because colour must not be the only cue."""
     html = format_cell_html(WORDS, locations=PLACES)
     assert len(set(re.findall(r"border-left:3px solid (#\w+)", html))) == 3
     assert all(f"host{rank}" in html for rank in range(3))
 
 
 def test_hosts_of_several_ranks_are_named_together() -> None:
-    """As a scheduler writes them; all there are need no name."""
+    """Several hosts are named in the notation of schedulers; a block of all hosts needs no names."""
     page = StrictPage(
         format_cell_html(cell(*[[out("b" if rank in (1, 2) else "a")] for rank in range(5)]), locations=PLACES)
     )
@@ -100,20 +100,20 @@ def test_hosts_of_several_ranks_are_named_together() -> None:
 
 
 def test_own_numbers_fold_and_stay_readable_word_for_word() -> None:
-    """One line for all; each rank's own words wait for a click."""
+    """Output that differs only in the rank's own number is one line; each rank's own text opens with a click."""
     page = StrictPage(format_cell_html(RESULTS["rows"], locations=PLACES))
     assert page.visible == "ranks 0-2 · 0.21 ssaid ‹rank›each rank word for word"
     assert all(f"said {rank}" in page.text for rank in range(3))
 
 
 def test_numbers_are_a_table() -> None:
-    """A column each rank, a row each number, and a line of steps."""
+    """Numbers are a table with one column per rank, one row per number and a sparkline."""
     page = StrictPage(format_cell_html(RESULTS["numbers"], locations=PLACES))
     assert "said ‹rank› loss ‹a›rank01234a▁▅█▃▇0.252.254.251.253.25" in page.visible
 
 
 def test_many_ranks_numbers_are_summarised_and_all_there() -> None:
-    """Least, middle and greatest are seen, the values wait for a click."""
+    """Minimum, median and maximum are visible; the values open with a click."""
     page = StrictPage(format_cell_html(cell(*[[out(f"loss {rank}.5")] for rank in range(64)])))
     assert "min 0.5 (rank 0) · median 31.5 · max 63.5 (rank 63)" in page.visible
     assert "40: 40.5" not in page.visible
@@ -121,14 +121,14 @@ def test_many_ranks_numbers_are_summarised_and_all_there() -> None:
 
 
 def test_the_odd_one_tells_what_others_have() -> None:
-    """The word that differs is marked, and the majority's stands beside it."""
+    """The word that differs is marked, and the majority's word is shown beside it."""
     html = format_cell_html(RESULTS["outlier"], locations=PLACES)
     assert "said ‹rank› loss 1.25 ← 0.25 elsewhere" in StrictPage(html).visible
     assert re.search(r'<b style="[^"]*underline[^"]*">1\.25</b>', html)
 
 
 def test_a_figure_that_ranks_share_is_stored_once() -> None:
-    """Also where their words differ."""
+    """A figure that ranks share is stored once, even if their text differs."""
     figure = shown(image__png="A" * 5000)
     html = format_cell_html(cell([out("a"), figure], [out("b"), figure], [out("c"), shown(image__png="B" * 5000)]))
     assert html.count("A" * 5000) == 1
@@ -137,14 +137,14 @@ def test_a_figure_that_ranks_share_is_stored_once() -> None:
 
 
 def test_a_grid_is_a_card_for_each_rank() -> None:
-    """Side by side where there is room."""
+    """The grid shows one card per rank, side by side if there is room."""
     html = format_cell_html(RESULTS["lines"], view="grid", locations=PLACES)
     assert html.count("border-top:3px solid") == 3
     assert "display:grid" in html
 
 
 def test_who_was_left_waiting_is_no_failure_of_its_own() -> None:
-    """A guard's mismatch after another rank's error follows from it."""
+    """A guard mismatch after another rank's error is not a failure of its own, because it follows from that error."""
     page = StrictPage(
         format_cell_html(cell(failed(0, "OrderMismatch"), failed(1, at_s=0.2), failed(2, "OrderMismatch")))
     )
@@ -153,7 +153,7 @@ def test_who_was_left_waiting_is_no_failure_of_its_own() -> None:
 
 
 def test_the_cells_line_is_a_way_to_it() -> None:
-    """A button without a script of its own; its text stays where scripts are not allowed."""
+    """The cell's line is a button without a script element; its text remains where scripts are not allowed."""
     html = format_cell_html(cell(failed(0)))
     assert re.search(
         r'<button [^>]*onclick="[^"]*\(this,3,&quot;x = x.reshape\(7, -1\)&quot;\)"[^>]*>cell 12, line 3</button>', html
@@ -161,7 +161,7 @@ def test_the_cells_line_is_a_way_to_it() -> None:
 
 
 def test_the_failure_is_on_top_and_its_traceback_folds() -> None:
-    """Heading, line and message are seen; frames of JAX wait for a click, and none is lost."""
+    """Heading, line and message are visible; JAX frames open with a click, and no frame is lost."""
     page = StrictPage(format_cell_html(RESULTS["error"], locations=PLACES))
     assert page.visible.startswith("✗ ValueError on rank 1 · ranks 0,2 finishedcell 12, line 3:   x = x.reshape(7, -1)")
     assert "core.py" not in page.visible
@@ -169,30 +169,30 @@ def test_the_failure_is_on_top_and_its_traceback_folds() -> None:
 
 
 def test_equal_tracebacks_are_shown_once() -> None:
-    """Four ranks, one traceback."""
+    """Equal tracebacks of four ranks are shown once."""
     assert format_cell_html(cell(*map(failed, range(4)))).count("… 3 frames inside jax") == 1
 
 
 def opened(result: CellResult) -> list[bool]:
-    """Which tabs are open, in rank order."""
+    """Return for each tab, in rank order, whether it is open."""
     page = StrictPage(format_cell_html(result, view="tabs"))
     return ["open" in attributes for tag, attributes in page.tags if tag == "details" and "name" in attributes]
 
 
 def test_the_tab_of_the_odd_one_out_is_open() -> None:
-    """The first of them, the order stays that of the ranks; where only some spoke, it is theirs."""
+    """The first outlier's tab is open and tabs stay in rank order; if only some ranks printed, the first of those is open."""
     said = [[out("loss 9\n" if rank in (3, 4) else "loss 1\n")] for rank in range(6)]
     assert opened(cell(*said)) == [False, False, False, True, False, False]
     assert opened(cell([], [], [out("here")])) == [False, False, True]
 
 
 def test_the_tab_of_a_rank_that_failed_is_open_where_none_is_odd() -> None:
-    """It is the one that the card above is about."""
+    """Without an outlier the failed rank's tab is open, because the error above the tabs is about that rank."""
     assert opened(cell([out("a")], [out("a")], failed(2, said=[out("a")]))) == [False, False, True]
 
 
 def test_tabs_share_a_name_and_only_the_first_is_open() -> None:
-    """The name makes them exclusive; it is the caller's, unique in the notebook."""
+    """The tabs share the caller's `name`, unique in the notebook, which makes them exclusive; only the first is open."""
     page = StrictPage(format_cell_html(RESULTS["lines"], view="tabs", uid="mhnb-7"))
     tabs = [attributes for tag, attributes in page.tags if tag == "details"]
     assert [tab["name"] for tab in tabs] == ["mhnb-7"] * 3
@@ -200,7 +200,7 @@ def test_tabs_share_a_name_and_only_the_first_is_open() -> None:
 
 
 def test_a_tab_that_differs_is_marked() -> None:
-    """The odd one is found without opening each tab."""
+    """A tab that differs is marked, so that it is found without opening each tab."""
     html = format_cell_html(cell([out("a")], [out("b")], [out("a")]), view="tabs")
     assert re.findall(r"<b>(rank \d)</b>( ≠)?", html) == [("rank 0", ""), ("rank 1", " ≠"), ("rank 2", "")]
 
@@ -208,7 +208,7 @@ def test_a_tab_that_differs_is_marked() -> None:
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 @pytest.mark.parametrize("ranks", [1, 64])
 def test_what_is_stored_is_bounded(ranks: int, view: View) -> None:
-    """All blocks together stay below the limit whatever was printed, and the log file is named, with its path."""
+    """All blocks together stay below the limit whatever was printed, and the log file is named with its path."""
     page = "x" * 79 + "\n"
     html = format_cell_html(
         cell(*[[out(f"{chr(97 + rank)}\n{page * 10000}")] for rank in range(ranks)]), view=view, locations=PLACES
@@ -218,13 +218,13 @@ def test_what_is_stored_is_bounded(ranks: int, view: View) -> None:
 
 
 def test_numbers_of_many_lines_are_bounded_too() -> None:
-    """64 ranks, 1,000 lines, a number of its own in each."""
+    """HTML of 64 ranks and 1,000 lines, each with a number of its own, stays below the limit."""
     said = [[out("".join(f"step {n} loss {(n * rank) % 97}.5\n" for n in range(1000)))] for rank in range(64)]
     assert len(format_cell_html(cell(*said), locations=PLACES)) < 1.2 * MAX_CELL_NBYTES
 
 
 def test_much_text_is_not_stored_twice() -> None:
-    """Word for word only where it is little; else the log files are named."""
+    """Each rank's own text is stored only if it is short; otherwise the log files are named."""
     html = format_cell_html(
         cell(*[[out(f"rank {rank}\n" + "word\n" * MAX_VERBATIM_NBYTES)] for rank in range(2)]), locations=PLACES
     )
@@ -232,7 +232,7 @@ def test_much_text_is_not_stored_twice() -> None:
 
 
 def test_text_cannot_become_markup() -> None:
-    """Names, messages and notes are escaped too."""
+    """Host names, messages and notes are escaped as well as output."""
     result = cell(failed(0, "<b>Odd</b>", hint="<i>"), [out("<script>alert(1)</script>")], notes=("a <u> note",))
     html = format_cell_html(result, locations=RankLocations({0: "<h1>", 1: "<h1>"}))
     tags = {tag for tag, _ in StrictPage(html).tags}
@@ -240,20 +240,20 @@ def test_text_cannot_become_markup() -> None:
 
 
 def test_silence_is_empty_but_for_a_badge() -> None:
-    """Nothing to say, unless it must be told where the cell ran."""
+    """A cell without output shows nothing, unless a badge must say where the cell ran."""
     assert format_cell_html(cell([], [])) == ""
     assert "mhjax · ranks 0-1" in format_cell_html(cell([], []), badge=True)
 
 
 def test_a_lost_rank_is_named_without_a_traceback() -> None:
-    """The notes have the story."""
+    """A lost rank is named without a traceback, because the notes explain the loss."""
     page = StrictPage(format_cell_html(cell([value("1")], RankResult(1, "died"), notes=("rank 1 was killed.",))))
     assert page.visible.startswith("✗ died on rank 1 · rank 0 finished")
     assert page.visible.endswith("rank 1 was killed.")
 
 
 def test_noise_is_counted_and_can_be_read() -> None:
-    """Closed, folded, and no output of the ranks; alone it is not worth a display."""
+    """Library noise is collapsed and is not output of the ranks; alone it does not create a display."""
     ranks = [
         RankResult(rank, "ok", (out("mine\n"),), noise=f"[Gloo] Rank {rank} is connected to 1 peer ranks.\n")
         for rank in range(2)
@@ -265,7 +265,7 @@ def test_noise_is_counted_and_can_be_read() -> None:
 
 
 def test_an_odd_figure_is_seen() -> None:
-    """Beside words that are nearly the majority's; and none is stored twice, word for word included."""
+    """A differing figure is visible beside text that is nearly the majority's, and no figure is stored twice."""
     said = [[out(f"loss {int(rank == 2)}.5\n"), shown(image__png="AB"[rank == 2] * 5000)] for rank in range(4)]
     html = format_cell_html(cell(*said))
     folded = html.partition("each rank word for word")[0]
@@ -274,7 +274,7 @@ def test_an_odd_figure_is_seen() -> None:
 
 
 def test_many_lines_of_many_ranks_are_summarised_line_by_line() -> None:
-    """Steps, least, middle and greatest below each line; every value is there behind a click."""
+    """Below each line are a sparkline, minimum, median and maximum; every value opens with a click."""
     said = [[out("".join(f"step {n}: {rank + n}.5\n" for n in range(20)))] for rank in range(30)]
     page = StrictPage(format_cell_html(cell(*said)))
     assert "min 3.5 (rank 0) · median 17.5 · max 32.5 (rank 29)" in page.visible
@@ -283,13 +283,13 @@ def test_many_lines_of_many_ranks_are_summarised_line_by_line() -> None:
 
 
 def test_a_note_keeps_its_lines() -> None:
-    """What the ranks launched, a line a side: run together it could not be read."""
+    """A note keeps its line breaks, because launches, one line per side, would be unreadable in one line."""
     html = format_cell_html(cell((), (), notes=("launch 1 differs\n  rank 0  a\n  rank 1  b",)))
     assert 'white-space:pre-wrap">launch 1 differs\n  rank 0  a\n  rank 1  b</div>' in html
 
 
 def test_of_a_long_odd_line_only_what_is_near_the_difference_is_told() -> None:
-    """The rest is as in the majority's line, which stands there whole, once."""
+    """Only the text near the difference is shown, because the majority's line is shown whole, once."""
     words = " ".join(f"w{at}" for at in range(300))
     said = [[out(f"{words.replace('w150 ', 'odd ') if rank == 2 else words}\n")] for rank in range(4)]
     page = StrictPage(format_cell_html(cell(*said)))
@@ -301,7 +301,7 @@ def test_of_a_long_odd_line_only_what_is_near_the_difference_is_told() -> None:
 
 
 def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -> None:
-    """What others have there stands below, cut at the same places; a line that only others have is cut too."""
+    """The majority's text below is cut at the same places, and a line that only the other ranks have is cut too."""
     words = " ".join(f"w{at}" for at in range(300))
     odd = words.replace("w50 ", "one ").replace("w200 ", "two ")
     said = [[out(f"{odd if rank == 2 else words}\nend\n")] for rank in range(4)]
@@ -326,7 +326,7 @@ def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -
     ],
 )
 def test_a_log_is_a_link_that_lab_opens_or_a_path_to_copy(folder: str, written: str) -> None:
-    """A browser opens no file from a page of a server's: no link says that it would."""
+    """A browser opens no file from a server's page, so there is no `file:` link."""
     places = RankLocations(logs={0: "/nb/logs/rank0.log"}, notebook_dir=folder)
     much = cell([out("a line\n" * 90_000)])
     mark = "\n[... 2,000 bytes of stdout left out; the rank's log file has them ...]\n"
@@ -340,7 +340,7 @@ def test_a_log_is_a_link_that_lab_opens_or_a_path_to_copy(folder: str, written: 
 
 
 def test_a_long_list_of_hosts_is_a_number() -> None:
-    """Every 16th of 256 is a line of its own; the ranks' own list says which."""
+    """If every 16th of 256 ranks differs, the hosts are counted, because the list of ranks identifies them."""
     places = RankLocations({rank: f"host{rank}" for rank in range(256)})
     said = [[out("odd\n" if rank % 16 == 0 else "a\n")] for rank in range(256)]
     page = StrictPage(format_cell_html(cell(*said), locations=places))

@@ -1,4 +1,4 @@
-"""Lines that recur are one form and a table for each field, from which each rank's lines can be written again."""
+"""Repeated lines are one template and one table per field, from which each rank's lines can be rebuilt."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _found(texts: Sequence[Sequence[str]]) -> list[tuple[tuple[int, ...], list[o
 
 
 def _written(items: Sequence[object], at: int, rank: int) -> list[str]:
-    """A rank's lines again, without what pads them."""
+    """Rebuild a rank's lines, without their padding."""
     lines = []
     for item in items:
         if isinstance(item, RepeatedLines):
@@ -81,7 +81,7 @@ _NUMBERS = st.sampled_from(["0", "1", "2", "10", "0.5", "-1.5", "nan", "1e-5"])
     st.data(),
 )
 def test_each_ranks_lines_can_be_written_again(blocks: list[tuple[str, int]], ranks: int, data: st.DataObject) -> None:
-    """Whatever recurs: no line, no number and no rank is lost, nor takes another's place."""
+    """Whatever repeats, no line, number or rank is lost or put in another's position."""
     forms = [form for form, count in blocks for _ in range(count)]
     texts = [[form.format(*data.draw(st.tuples(_NUMBERS, _NUMBERS, _NUMBERS))) for form in forms] for _ in range(ranks)]
     for whose, items in _found(texts):
@@ -90,13 +90,13 @@ def test_each_ranks_lines_can_be_written_again(blocks: list[tuple[str, int]], ra
 
 
 def _shown(lines: Sequence[str]) -> list[str]:
-    """As a block shows them: without an empty line at the end."""
+    """Return the lines as a block shows them: without an empty last line."""
     return list(lines[:-1]) if len(lines) > 1 and not lines[-1] else list(lines)
 
 
 @given(st.lists(st.lists(_NUMBERS, min_size=4, max_size=4), min_size=3, max_size=6), st.sampled_from([2, 5, 20]))
 def test_every_value_is_in_the_tables_and_on_the_page(rows: list[list[str]], ranks: int) -> None:
-    """By rank where each has a column; of many ranks by value or by rank, after least and greatest."""
+    """Values are listed by rank if each rank has a column; for many ranks, by value or rank after minimum and maximum."""
     texts = [[f"step {step} loss {row[rank % 4]}" for step, row in enumerate(rows)] for rank in range(ranks)]
     for whose, items in _found(texts):
         for run in (item for item in items if isinstance(item, RepeatedLines)):
@@ -118,7 +118,7 @@ def test_every_value_is_in_the_tables_and_on_the_page(rows: list[list[str]], ran
 
 
 def test_six_lines_of_two_numbers_are_six_rows() -> None:
-    """The step names the row; a rank is a column; what all ranks share (acc) is told once a line."""
+    """The step names the row, each rank has a column, and a value that all ranks share (`acc`) is shown once per line."""
     assert format_cell_text(_cell(LOSSES)).splitlines()[:4] == [
         "ranks 0-3 · 0.21 s · numbers differ by rank",
         "  step ‹a› loss ‹b› acc ‹c›   × 6 lines",
@@ -132,7 +132,7 @@ def test_six_lines_of_two_numbers_are_six_rows() -> None:
 
 
 def test_lines_without_a_number_of_their_own_are_numbered() -> None:
-    """There is no step to name the rows by."""
+    """Rows are numbered if no step can name them."""
     texts = [[f"loss {rank + line}" for line in (3, 5, 8)] for rank in range(2)]
     assert format_cell_text(_cell(texts)).splitlines()[1:] == [
         "  loss ‹a›   × 3 lines",
@@ -144,28 +144,28 @@ def test_lines_without_a_number_of_their_own_are_numbered() -> None:
 
 
 def test_two_lines_stay_lines() -> None:
-    """A table would be no shorter."""
+    """Two lines stay lines, because a table would not be shorter."""
     assert not any(
         isinstance(item, RepeatedLines) for _, items in _found([lines[:2] for lines in LOSSES]) for item in items
     )
 
 
 def test_one_line_that_differs_among_many_stays_a_line() -> None:
-    """It is what one looks for, and a table of equal values would hide it."""
+    """A single differing line stays a line, because the user looks for it and a table of equal values would hide it."""
     texts = [[f"step {step} loss {rank if step == 50 else 7}" for step in range(100)] for rank in range(4)]
     ((_, items),) = _found(texts)
     assert not any(isinstance(item, RepeatedLines) for item in items)
 
 
 def test_lines_on_which_no_rank_differs_stay_outside() -> None:
-    """Before the first difference, and after the last, where they are most."""
+    """Equal lines before the first and after the last difference stay outside the table if they are the majority."""
     texts = [[f"step {step} loss {10 * rank if 3 <= step < 7 else 7}" for step in range(20)] for rank in range(4)]
     ((_, items),) = _found(texts)
     assert [item.count if isinstance(item, RepeatedLines) else 1 for item in items] == [1] * 3 + [4] + [1] * 13
 
 
 def test_the_odd_value_is_marked_in_its_column() -> None:
-    """By a sign, and the figures stay one below the other."""
+    """A sign marks the value, and the digits stay aligned."""
     texts = [[f"t {'nan' if rank == 1 and line > 1 else line + 0.1 * rank}" for line in range(4)] for rank in range(3)]
     said = format_cell_text(_cell(texts)).splitlines()
     assert "not a finite number on rank 1" in said[0]
@@ -174,6 +174,6 @@ def test_the_odd_value_is_marked_in_its_column() -> None:
 
 
 def test_an_own_number_stays_one() -> None:
-    """It is no column: every rank writes its own."""
+    """A rank's own number is not a column, because every rank prints its own."""
     texts = [[f"rank {rank} step {step} loss {10 + rank * (step + 1)}" for step in range(3)] for rank in range(3)]
     assert f"rank {RANK_PLACEHOLDER} step ‹a› loss ‹b›   × 3 lines" in format_cell_text(_cell(texts))

@@ -1,4 +1,4 @@
-"""The order in which a person reads a result."""
+"""The order in which a cell summary lists results."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from tests.support.view_samples import cell, failed, out, shown, value
 
 
 def test_the_odd_one_out_comes_first() -> None:
-    """Minorities stand above the majority."""
+    """Blocks that differ come before the majority's block."""
     seen = summarise_cell(cell([out("a")], [out("a")], [out("b")], [out("a")]))
     assert [block.ranks for block in seen.blocks] == [(2,), (0, 1, 3)]
     assert seen.difference == "rank 2 differs"
 
 
 def test_without_a_majority_ranks_are_in_order() -> None:
-    """Two against two has no odd one."""
+    """Two ranks against two have no outlier."""
     seen = summarise_cell(cell([out("b")], [out("a")], [out("a")], [out("b")]))
     assert [block.ranks for block in seen.blocks] == [(0, 3), (1, 2)]
     assert (seen.difference, seen.outliers) == ("2 different outputs", frozenset())
 
 
 def test_ranks_that_agree_have_no_verdict() -> None:
-    """One block, and nothing to say about it."""
+    """Ranks that agree are one block, and no difference is reported."""
     seen = summarise_cell(cell([out("a")], [out("a")]))
     assert (len(seen.blocks), seen.difference, seen.heading) == (1, "", "ranks 0-1 · 0.21 s")
 
 
 def test_silence_is_empty() -> None:
-    """A cell that said nothing shows nothing."""
+    """A cell without output has an empty summary."""
     assert summarise_cell(cell([], [])).is_empty
 
 
@@ -53,7 +53,7 @@ def test_silence_is_empty() -> None:
     ],
 )
 def test_silence_is_known_before_anything_is_put_in_order(ranks: list[Any], *, silent: bool) -> None:
-    """What is told to be silent has nothing to show, and nothing else is."""
+    """A result with `is_silent` set has an empty summary, and a result with content does not set it."""
     result = cell(*ranks)
     assert result.is_silent == silent
     assert summarise_cell(result).is_empty or not silent
@@ -62,26 +62,26 @@ def test_silence_is_known_before_anything_is_put_in_order(ranks: list[Any], *, s
 
 
 def test_print_on_one_rank() -> None:
-    """The usual `if rank == 0: print` is no difference to worry about."""
+    """The usual `if rank == 0: print` is reported as output of one rank, not as a difference."""
     assert summarise_cell(cell([out("a")], [], [])).difference == "only rank 0 said something"
     assert summarise_cell(cell([], [out("a")])).difference == "only rank 1 said something"
 
 
 def test_an_error_does_not_make_outputs_differ() -> None:
-    """What a failing rank printed folds with what the others printed."""
+    """Output of a failed rank is grouped with equal output of other ranks."""
     seen = summarise_cell(cell([out("a")], failed(1, said=[out("a")]), [out("a")]))
     assert [block.ranks for block in seen.blocks] == [(0, 1, 2)]
 
 
 def test_the_first_to_fail_is_on_top() -> None:
-    """Time decides, not the rank's number."""
+    """The earliest failure comes first, whatever its rank's number is."""
     seen = summarise_cell(cell(failed(0, "KeyError", at_s=0.3), failed(1, at_s=0.1), []))
     assert [failure.kind for failure in seen.failures] == ["ValueError", "KeyError"]
     assert seen.failure_heading == "ValueError on rank 1 · KeyError on rank 0 · rank 2 finished"
 
 
 def test_those_who_failed_later_stand_by_rank() -> None:
-    """Only the first one's time is news; those who were left waiting and those without a traceback come last."""
+    """Only the first failure's time matters; later ones are sorted by rank, then ranks without a traceback or left waiting."""
     late = [failed(0, "TypeError", at_s=0.9), failed(1, "KeyError", at_s=0.8), failed(2, "IndexError", at_s=0.5)]
     seen = summarise_cell(
         cell(*late, failed(3, at_s=0.1), failed(4, ORDER_MISMATCH, at_s=0.05), RankResult(5, "killed"))
@@ -91,25 +91,25 @@ def test_those_who_failed_later_stand_by_rank() -> None:
 
 
 def test_equal_tracebacks_are_one_failure() -> None:
-    """Ranks that failed alike are listed together."""
+    """Ranks that failed in the same way are listed together."""
     assert [f.ranks for f in summarise_cell(cell(failed(0), failed(1), [], failed(3))).failures] == [(0, 1, 3)]
 
 
 def test_a_lost_rank_is_a_failure_without_error() -> None:
-    """The outcome is the word where there is no exception."""
+    """A lost rank without an exception is named by its outcome."""
     seen = summarise_cell(cell(RankResult(0, "died"), RankResult(1, "killed")))
     assert seen.failure_heading == "died on rank 0 · killed on rank 1"
 
 
 def test_a_running_cell_says_for_whom_it_waits() -> None:
-    """Ranks that have ended are not waited for."""
+    """The heading names only ranks that have not ended."""
     assert summarise_cell(cell([], RankResult(1, "ok"), [], done=False, wall_s=3.2)).heading == (
         "ranks 0-2 · running 3.2 s · waiting for ranks 0,2"
     )
 
 
 def test_clipping_keeps_both_ends_and_what_is_no_text() -> None:
-    """The middle goes, with a note where the rest is; figures stay."""
+    """The middle of the text is removed, with a note where the rest is; figures stay."""
     outputs = [out("a" * 60), shown(image__png="AAAA"), out("b" * 60), value("c" * 60)]
     clipped = clip_outputs(outputs, 40, where="rank0.log")
     assert clipped[0]["text"].startswith("a" * 20 + "\n… 140 B left out, all of it is in rank0.log …")
@@ -119,20 +119,20 @@ def test_clipping_keeps_both_ends_and_what_is_no_text() -> None:
 
 
 def test_clipping_counts_what_the_rank_left_out() -> None:
-    """Its mark goes with the middle: it stands for its bytes, not for its own words."""
+    """A mark in the removed middle counts as the bytes it stands for, not as its own text."""
     mark = "\n[... 1,000 bytes of stdout left out; the rank's log file has them ...]\n"
     (clipped,) = clip_outputs([out("a" * 60 + mark + "b" * 60)], 40, where="rank0.log")
     assert clipped["text"] == "a" * 20 + "\n… 1.1 KiB left out, all of it is in rank0.log …\n" + "b" * 20
 
 
 def test_clipping_leaves_what_fits() -> None:
-    """Nothing changes below the limit."""
+    """Outputs below the limit are not changed."""
     outputs = (out("a"), value("b"))
     assert clip_outputs(outputs, 2, where="x") == outputs
 
 
 def test_what_was_not_compared_is_said() -> None:
-    """Two ranks that differ in the middle of very long text look alike: the notes say how far they were compared."""
+    """Ranks that differ in the middle of very long text look equal, so a note says how far they were compared."""
     lines = [f"line {n} of much text\n" for n in range(20_000)]
     other = [*lines[:10_000], "odd\n", *lines[10_001:]]
     told = summarise_cell(cell([out("".join(lines))], [out("".join(other))])).notes
@@ -141,7 +141,7 @@ def test_what_was_not_compared_is_said() -> None:
 
 
 def test_who_failed_in_silence_is_not_the_odd_one() -> None:
-    """The card tells of it; that it printed nothing follows."""
+    """A rank that failed without output is not an outlier, because its error already explains the missing output."""
     seen = summarise_cell(cell([out("loaded\n")], [out("loaded\n")], failed(2), [out("loaded\n")]))
     assert seen.marked_outliers == frozenset()
     assert seen.difference == "only ranks 0-1,3 said something"
@@ -150,7 +150,7 @@ def test_who_failed_in_silence_is_not_the_odd_one() -> None:
 
 
 def test_a_finished_bar_is_no_difference() -> None:
-    """Ranks are never equally fast."""
+    """Finished progress bars do not count as a difference, because ranks are never equally fast."""
     bar = "epoch: 100%|██████████| 20/20 [00:00<00:00, {}.5it/s]\n"
     assert summarise_cell(cell(*[[out(bar.format(3 + r), "stderr")] for r in range(4)])).difference == ""
     beside = [[out(bar.format(3 + r) + f"loss 0.{r + 3}\n", "stderr")] for r in range(4)]
@@ -158,7 +158,7 @@ def test_a_finished_bar_is_no_difference() -> None:
 
 
 def test_bars_drown_no_difference() -> None:
-    """Where each rank's bar stood when it printed is chance: only the line that one rank alone has is told."""
+    """The position of a progress bar at a print is arbitrary, so only the line that one rank alone has is a difference."""
     bar = "train: {}%|███       | {}/100"
 
     def said(rank: int) -> list[Output]:
@@ -170,7 +170,7 @@ def test_bars_drown_no_difference() -> None:
 
 
 def test_what_differs_is_named_by_its_kind() -> None:
-    """A table is no figure."""
+    """A differing table is reported as a display and not as a figure."""
     tables = [[shown(text__plain="<HTML>", text__html=f"<table><td>{word}</td></table>")] for word in "ab"]
     assert summarise_cell(cell(*tables)).difference == "displays differ by rank"
     drawn = [[shown(text__plain="<Figure>", image__png=word)] for word in "ab"]
@@ -178,7 +178,7 @@ def test_what_differs_is_named_by_its_kind() -> None:
 
 
 def test_numbers_of_the_others_have_no_letters_beside_the_odd_one() -> None:
-    """Those name rows of the others' table, which counts on from line to line."""
+    """Letters name rows of the others' table and count on from line to line, so an outlier's rows do not use them."""
     seen = summarise_cell(cell(*[[out("used 1 GB" if rank == 3 else f"used {700 + rank} MB")] for rank in range(4)]))
     assert seen.blocks[0].rows[0].there == "used ‹…› MB"
     two = summarise_cell(cell(*[[out("a odd\nb odd" if r == 3 else f"a {70 + r}\nb {80 + r} x")] for r in range(4)]))
@@ -186,13 +186,13 @@ def test_numbers_of_the_others_have_no_letters_beside_the_odd_one() -> None:
 
 
 def test_an_own_number_is_no_difference_beside_another_text() -> None:
-    """Rank 0 said its number as the others said theirs; only the line before differs."""
+    """A rank's own number is not a difference if only the line before it differs."""
     seen = summarise_cell(cell(*[[out(f"in {'ms' if rank == 0 else 'us'}\n{rank}\n")] for rank in range(4)]))
     assert [row.kind for row in seen.blocks[0].rows] == ["changed", "same"]
 
 
 def test_an_error_that_did_not_end_the_cell_stands_where_it_was_shown() -> None:
-    """That of a `__repr__`, which IPython shows in place of the value."""
+    """An error of a `__repr__` stays in the output, where IPython showed it in place of the value."""
     shown = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": ["ValueError: no"]}
     (block,) = summarise_cell(cell([out("a\n"), shown], [out("a\n"), shown])).blocks
     assert comparable_lines(block.output_group) == [("stdout", "a"), ("stderr", "ValueError: no")]
@@ -202,6 +202,6 @@ def test_an_error_that_did_not_end_the_cell_stands_where_it_was_shown() -> None:
 
 
 def test_characters_that_are_marks_here_are_none_in_what_is_said() -> None:
-    """Unicode has them for no text at all."""
+    """Marker characters in the output are replaced, because Unicode defines them for no text."""
     (block,) = summarise_cell(cell([out("x \ufdd0 \ufdd1 y")], [out("x \ufdd0 \ufdd1 y")])).blocks
     assert comparable_lines(block.output_group) == [("stdout", "x \ufffd \ufffd y")]

@@ -1,4 +1,4 @@
-"""A result as text."""
+"""A cell result as text."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.view_samples import HELPER, TRACEBACK, cell, failed, out, val
 
 
 def test_agreement_is_one_block() -> None:
-    """A quiet heading and what they said."""
+    """Equal output is shown once, below a short heading."""
     assert format_cell_text(cell(*[[out("a\n"), value("b")]] * 4)) == "ranks 0-3 · 0.21 s\n  a\n  b"
 
 
 def test_the_odd_one_out_stands_beside_its_name() -> None:
-    """Labels are a column of equal width."""
+    """The labels form a column of equal width."""
     assert format_cell_text(cell(*[[out("loss 1\n")], [out("loss 2\nmore\n")], [out("loss 1\n")]])) == (
         "ranks 0-2 · 0.21 s · rank 1 differs\n"
         "rank 1    │   loss 2 ← 1 elsewhere\n"
@@ -34,12 +34,12 @@ def test_the_odd_one_out_stands_beside_its_name() -> None:
 
 
 def test_silent_ranks_are_named() -> None:
-    """Nothing is hidden, silence neither."""
+    """A rank without output is named too."""
     assert format_cell_text(cell([out("a")], [])).endswith("rank 1 │ (no output)")
 
 
 def test_an_error_says_where_what_and_how_to_mend_it() -> None:
-    """Heading, the cell's line, the message, the cure, the notes."""
+    """An error shows heading, the cell's line, the message, the hint and the notes."""
     result = cell([], failed(1, hint="Make it fit."), [], notes=("The ranks are in step.",))
     assert format_cell_text(result) == (
         "ValueError on rank 1 · ranks 0,2 finished\n"
@@ -51,7 +51,7 @@ def test_an_error_says_where_what_and_how_to_mend_it() -> None:
 
 
 def test_a_traceback_is_shown_where_the_cell_does_not_say_it_all() -> None:
-    """A second frame of the user's is worth its lines; JAX's are one line."""
+    """A second user frame is shown with its lines; JAX frames are one line."""
     one = failed(0)
     assert one.error
     deep = replace(one, error=replace(one.error, traceback=(*TRACEBACK[:3], HELPER, *TRACEBACK[3:])))
@@ -62,7 +62,7 @@ def test_a_traceback_is_shown_where_the_cell_does_not_say_it_all() -> None:
 
 
 def test_colours_are_all_that_color_adds() -> None:
-    """The coloured text is the plain text once stripped."""
+    """The coloured text without its ANSI codes equals the plain text."""
     result = cell([out("a")], failed(1), [out("b")])
     colored = format_cell_text(result, color=True)
     assert "\x1b[" in colored
@@ -79,7 +79,7 @@ def test_long_text_is_cut_and_names_the_log() -> None:
 
 @pytest.mark.parametrize("count", [3_000, 30_000])
 def test_lines_that_are_left_out_are_counted(count: int) -> None:
-    """All of them, however many times they were cut."""
+    """All omitted lines are counted, however many times the text was cut."""
     shown = format_cell_text(cell([out("".join(f"line {number}\n" for number in range(count)))])).splitlines()[1:]
     (note,) = [line for line in shown if "left out" in line]
     assert int(note.split()[1]) == count - (len(shown) - 1)
@@ -87,7 +87,7 @@ def test_lines_that_are_left_out_are_counted(count: int) -> None:
 
 @pytest.mark.parametrize("length", [40_000, 300_000])
 def test_of_one_very_long_line_both_ends_are_shown(length: int) -> None:
-    """A line is cut like the lines of a long output; those around it stay."""
+    """A very long line is cut in the middle, like long output; the lines around it stay."""
     text = format_cell_text(cell([out(f"head\n<{'y' * length}>\ntail\n")]))
     assert "  head\n  <yyy" in text
     assert "yyy>\n  tail" in text
@@ -96,14 +96,14 @@ def test_of_one_very_long_line_both_ends_are_shown(length: int) -> None:
 
 
 def said_by_a_rank(*events: OutputEvent) -> RankResult:
-    """Fold events as the notebook does."""
+    """Accumulate events as the notebook does, and return the rank's result."""
     folder = OutputAccumulator()
     folder.add(events)
     return RankResult(0, "ok", folder.outputs(), omitted_nbytes=folder.omitted_nbytes)
 
 
 def test_bytes_that_never_came_are_told_where_they_are_missing() -> None:
-    """With the log that has them, and nothing after the last line."""
+    """The mark names the log that has the bytes, and nothing follows the last line."""
     result = cell(said_by_a_rank(["stdout", "a\n"], ["omitted", "stdout", 2048], ["stdout", "z\n"]))
     lines = [
         line.strip() for line in format_cell_text(result, locations=RankLocations(logs={0: "r.log"})).splitlines()[1:]
@@ -116,7 +116,7 @@ def test_bytes_that_never_came_are_told_where_they_are_missing() -> None:
 
 
 def test_where_ranks_left_out_different_amounts_the_least_is_told() -> None:
-    """They are one block, and the mark's number is no number of the user's."""
+    """The mark has the smallest amount and the ranks share a block, because the mark's number is not one of the user's."""
     ranks = [
         replace(said_by_a_rank(["stdout", "a\n"], ["omitted", "stdout", nbytes], ["stdout", "z\n"]), rank=rank)
         for rank, nbytes in enumerate((3_089_204, 2_523_274))
@@ -127,7 +127,7 @@ def test_where_ranks_left_out_different_amounts_the_least_is_told() -> None:
 
 
 def test_of_very_much_one_remark_counts_all_that_is_missing() -> None:
-    """Lines that are not shown, and bytes that never came; the last line is the end."""
+    """The note counts lines that are not shown and bytes that never arrived; the last line is the end of the output."""
     lines = [f"line {number}\n" for number in range(100_000)]
     rank = said_by_a_rank(*(["stdout", "".join(lines[at : at + 1000])] for at in range(0, len(lines), 1000)))
     assert rank.omitted_nbytes > 0
@@ -138,24 +138,24 @@ def test_of_very_much_one_remark_counts_all_that_is_missing() -> None:
     assert found is not None
     assert (head, tail) == ("  line 0", "  line 99999")
     assert int(found[2].replace(",", "")) == rank.omitted_nbytes
-    # All lines but one mark, of which the notebook has the lines before and after, the cut ones too.
+    # All lines except one mark. The notebook has the lines before and after the mark, including those that were cut.
     assert int(found[1]) == rank.stdout.count("\n") - 1 - (len(shown) + 1)
 
 
 def test_silence_is_empty_but_for_a_badge() -> None:
-    """Nothing to say, unless it must be told where the cell ran."""
+    """A cell without output shows nothing, unless a badge must say where the cell ran."""
     assert format_cell_text(cell([], [])) == ""
     assert format_cell_text(cell([], []), badge=True) == "mhjax · ranks 0-1 · 0.21 s"
 
 
 def test_own_numbers_fold() -> None:
-    """As LOOKS has it."""
+    """Output that differs only in the rank's own number is one line."""
     result = cell(*[[out(f"process {rank} of 4: local devices {rank}:0 {rank}:1\n")] for rank in range(4)])
     assert format_cell_text(result) == "ranks 0-3 · 0.21 s\n  process ‹rank› of 4: local devices ‹rank›:0 ‹rank›:1"
 
 
 def test_numbers_are_a_template_with_every_value() -> None:
-    """By rank; by value where ranks share them."""
+    """Values are listed by rank, or by value if ranks share values."""
     result = cell(*[[out(f"loss {rank}.5, acc {rank % 2}\n")] for rank in range(4)])
     assert format_cell_text(result) == (
         "ranks 0-3 · 0.21 s · numbers differ by rank\n"
@@ -166,7 +166,7 @@ def test_numbers_are_a_template_with_every_value() -> None:
 
 
 def test_the_odd_one_is_told_by_what_differs() -> None:
-    """As LOOKS has it."""
+    """An outlier's line shows the value that differs and the value elsewhere."""
     result = cell(*[[out(f"loss {0.731 if rank == 2 else 0.312}\n")] for rank in range(4)], wall_s=1.4)
     assert format_cell_text(result) == (
         "ranks 0-3 · 1.4 s · rank 2 differs\nrank 2      │ loss 0.731 ← 0.312 elsewhere\nranks 0-1,3 │ loss 0.312"
@@ -174,7 +174,7 @@ def test_the_odd_one_is_told_by_what_differs() -> None:
 
 
 def test_a_long_list_of_ranks_stands_above() -> None:
-    """It moves no line to the right: text grows by group, not by rank."""
+    """The list is above the lines and does not indent them, so text grows with the number of groups, not of ranks."""
     said = {ranks: cell(*[[out(f"{'ab'[rank % 2]}\nc\n")] for rank in range(ranks)]) for ranks in (64, 256)}
     even = ",".join(map(str, range(0, 64, 2)))
     assert format_cell_text(said[64]).splitlines()[1:4] == [f"ranks {even}", " │ a", " │ c"]
@@ -182,14 +182,14 @@ def test_a_long_list_of_ranks_stands_above() -> None:
 
 
 def test_long_equal_parts_of_the_odd_one_are_counted() -> None:
-    """They stand below, with the majority."""
+    """Equal parts are counted, because the majority's block below shows them."""
     said = "".join(f"line {word}\n" for word in "abcdef")
     text = format_cell_text(cell([out(said)], [out(said)], [out(said + "more\n")]))
     assert "rank 2    │ … 6 lines as on ranks 0-1 …\n          │ + more" in text
 
 
 def test_bars_of_several_ranks_are_one() -> None:
-    """Least, middle and furthest, then what each says."""
+    """The bar shows minimum, median and maximum, followed by each rank's text."""
     bar = "train:  {}%|████▏     | {}/100 [00:04<00:05, 9it/s]"
     text = format_cell_text(cell(*[[out(bar.format(40 + rank, 40 + rank), "stderr")] for rank in range(3)]))
     assert "  train: 40-42 % |████████            | min 40/100 (rank 0) · median 41 % · max 42/100 (rank 2)\n" in text
@@ -197,13 +197,13 @@ def test_bars_of_several_ranks_are_one() -> None:
 
 
 def test_a_number_that_is_none_is_in_the_heading() -> None:
-    """Nobody should have to read values for it."""
+    """A value that is not a finite number is in the heading, so that the user need not read the values to find it."""
     text = format_cell_text(cell([out("loss 1.5")], [out("loss nan")], [out("loss 2.5")]))
     assert text.splitlines()[0].endswith("numbers differ by rank · not a finite number on rank 1")
 
 
 def test_of_a_long_odd_line_only_what_is_near_the_difference_is_told() -> None:
-    """The rest is as in the majority's line, which stands there whole, once."""
+    """Only the text near the difference is shown, because the majority's line is shown whole, once."""
     words = " ".join(f"w{at}" for at in range(300))
     said = [[out(f"{words.replace('w150 ', 'odd ') if rank == 2 else words}\n")] for rank in range(4)]
     text = format_cell_text(cell(*said))
@@ -214,7 +214,7 @@ def test_of_a_long_odd_line_only_what_is_near_the_difference_is_told() -> None:
 
 
 def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -> None:
-    """What others have there stands below, cut at the same places; a line that only others have is cut too."""
+    """The majority's text below is cut at the same places, and a line that only the other ranks have is cut too."""
     words = " ".join(f"w{at}" for at in range(300))
     odd = words.replace("w50 ", "one ").replace("w200 ", "two ")
     said = [[out(f"{odd if rank == 2 else words}\nend\n")] for rank in range(4)]
@@ -231,7 +231,7 @@ def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -
 
 
 def test_a_long_line_that_is_the_same_among_others_that_differ_keeps_its_ends() -> None:
-    """It is not told as nothing."""
+    """An unchanged line among differing ones keeps its beginning and end instead of being shortened to nothing."""
     same = DiffRow("changed", "stdout", (DiffSpan(" ".join(f"w{at}" for at in range(100))),))
     (span,) = clip_unchanged(same)
     assert span.here.startswith("w0 w1 w2 ")
@@ -240,6 +240,6 @@ def test_a_long_line_that_is_the_same_among_others_that_differ_keeps_its_ends() 
 
 
 def test_a_number_that_is_padded_for_another_stands_in_the_line() -> None:
-    """Only the other one is told for each rank."""
+    """Only the differing number is listed per rank, not its neighbour with other padding."""
     text = format_cell_text(cell([out("x [0.1  1.5]\n")], [out("x [0.123 1.5]\n")]))
     assert text.splitlines()[1:] == ["  x [‹a›  1.5]", "    a ▁█  0: 0.1 · 1: 0.123"]

@@ -1,4 +1,4 @@
-"""Tracebacks with the library's frames folded."""
+"""Tracebacks with library frames collapsed."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from tests.support.view_samples import FRAME, HELPER, JAX_FRAME, TRACEBACK
 
 
 def test_frames_of_jax_fold_to_a_line() -> None:
-    """Hidden and visible frames of JAX are counted together; the user's stay."""
+    """Hidden and visible JAX frames are counted together; the user's frames stay."""
     parts = collapse_traceback(TRACEBACK)
     assert [part.label for part in parts] == ["", "… 3 frames inside jax", ""]
     assert "core.py" in parts[1].text
 
 
 def test_frames_of_several_libraries_fold_together() -> None:
-    """mhnb's own frames are as uninteresting as JAX's."""
+    """Frames of mhnb are collapsed with those of JAX, because neither helps the user."""
     ours = "File /v/site-packages/mhnb/rank/execution/runner.py:7, in run\n----> 7 x"
     assert collapse_traceback([JAX_FRAME, ours])[0].label == "… 2 frames inside jax and mhnb"
 
 
 @pytest.mark.parametrize("path", ["~/mhnb/train.py", "/data/jax/train.py", "/v/site-packages/flax/linen.py"])
 def test_the_users_files_are_never_folded(path: str) -> None:
-    """A folder that happens to be called mhnb or jax is the user's."""
+    """A user's file is not collapsed, even if its directory happens to be named mhnb or jax."""
     assert collapse_traceback([f"File {path}:7, in f\n----> 7 x"])[0].label == ""
 
 
 def test_the_users_frames_are_counted() -> None:
-    """One frame means that the cell's line says it all."""
+    """User frames are counted, because with a single one the cell's line is enough."""
     assert count_user_frames(TRACEBACK) == 1
     assert count_user_frames([FRAME, HELPER, JAX_FRAME]) == 2
 
@@ -53,14 +53,14 @@ def test_what_stands_above_is_not_said_again() -> None:
 
 @pytest.mark.parametrize("notes", [(), ("seen in part 3", "two\nlines")])
 def test_notes_are_said_below_the_message(notes: tuple[str, ...]) -> None:
-    """As Python prints them (PEP 678); the traceback need not say them again."""
+    """Notes follow the message as Python prints them (PEP 678), so the traceback does not repeat them."""
     error = RankError("ValueError", "cannot reshape", (*TRACEBACK, *notes))
     assert full_message(error) == "\n".join(["cannot reshape", *notes])
     assert trim_traceback(error) == trim_traceback(RankError("ValueError", "cannot reshape", TRACEBACK))
 
 
 def test_a_syntax_error_is_worth_its_caret() -> None:
-    """The line alone does not tell where in it."""
+    """A syntax error has extra information, because the line alone does not show the position of the error."""
     assert has_extra_information(RankError("SyntaxError", "'(' was never closed", ("  x = (1 +", "      ^"), line=1))
     assert not has_extra_information(RankError("ValueError", "m", TRACEBACK, line=3))
 
@@ -71,7 +71,7 @@ def _divide(number: int) -> float:
 
 @pytest.mark.parametrize("theme", ["linux", "neutral", "nocolor"])
 def test_a_real_traceback_of_ipython_is_read(theme: str) -> None:
-    """IPython's own rendering is understood in every theme."""
+    """IPython's own rendering is parsed in every theme."""
     renderer = AutoFormattedTB(mode="Context", theme_name=theme)
     with pytest.raises(ZeroDivisionError) as caught:
         _divide(0)
@@ -91,5 +91,5 @@ def test_a_real_traceback_of_ipython_is_read(theme: str) -> None:
     ],
 )
 def test_what_says_more_than_the_cells_line(line: int | None, traceback: list[str], *, more: bool) -> None:
-    """Other frames, a cause that has none, and the errors of a group are nowhere else."""
+    """Other frames, a cause without frames, and the errors of a group are shown nowhere else."""
     assert has_extra_information(RankError("ValueError", "no", tuple(traceback), line=line)) == more

@@ -1,4 +1,4 @@
-"""Figures that only a front end can draw: outputs of their own below the cell's, each different one once."""
+"""Figures that only a front end can draw: separate outputs below the cell, each different figure once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLOTLY = "application/vnd.plotly.v1+json"
 
 
 def _figure(*points: int) -> Output:
-    """As a rank's figure comes in."""
+    """Return a figure as the notebook receives it from a rank."""
     content = {"data": [{"type": "scatter", "y": list(points)}], "layout": {"title": {"text": "loss"}}}
     ((made),) = accumulate_events([["display", {PLOTLY: content}, {}, None]])
     return made
@@ -37,7 +37,7 @@ def _told(bundles: list[Mapping[str, Any]]) -> list[str]:
 
 
 def test_equal_figures_are_drawn_once() -> None:
-    """Each after a line that names its ranks."""
+    """Each figure follows a line that names its ranks."""
     bundles = build_figure_bundles(cell([_figure(1)], [_figure(2)], [_figure(1)]))
     assert _drawn(bundles) == [[1], [2]]
     assert _told(bundles) == ["ranks 0,2 · a plotly figure “loss”: scatter", "rank 1 · a plotly figure “loss”: scatter"]
@@ -45,13 +45,13 @@ def test_equal_figures_are_drawn_once() -> None:
 
 
 def test_figures_stand_in_the_order_in_which_they_were_shown() -> None:
-    """The first of every rank, then the second of every rank."""
+    """The first figure of every rank comes before the second figure of every rank."""
     result = cell([_figure(1), _figure(2)], [_figure(3), _figure(2)])
     assert _drawn(build_figure_bundles(result)) == [[1], [3], [2]]
 
 
 def test_of_many_different_figures_some_are_drawn_and_the_others_named() -> None:
-    """A browser is slow with hundreds; nobody is to think that the others are not there."""
+    """A browser is slow with hundreds of figures; a line counts the figures that are not drawn, so that none seems lost."""
     bundles = build_figure_bundles(cell(*[[_figure(rank)] for rank in range(64)]))
     assert _drawn(bundles) == [[rank] for rank in range(MAX_FIGURES)]
     assert _told(bundles)[-1].startswith("ranks 8-63 · 56 more, drawn for no more than 8 different figures: ")
@@ -59,7 +59,7 @@ def test_of_many_different_figures_some_are_drawn_and_the_others_named() -> None
 
 
 def test_a_figure_that_is_too_large_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its size is told, and the way to an image."""
+    """A figure above the limit is not stored; a line reports its size and how to show it as an image."""
     monkeypatch.setattr(live, "MAX_RICH_NBYTES", 1000)
     bundles = build_figure_bundles(cell([_figure(*range(1000))], [_figure(1)]))
     assert _drawn(bundles) == [[1]]
@@ -68,7 +68,7 @@ def test_a_figure_that_is_too_large_is_not_stored(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_figure_with_another_form_is_shown_as_that() -> None:
-    """A picture stands in the rank's block."""
+    """A figure that also has an image is shown as the image in the rank's block."""
     both: dict[str, Any] = {PLOTLY: {"data": []}, "image/png": "AAAA"}
     outputs = accumulate_events([["display", both, {}, None]])
     assert build_figure_bundles(cell(outputs)) == []
@@ -76,7 +76,7 @@ def test_a_figure_with_another_form_is_shown_as_that() -> None:
 
 
 def test_the_cells_own_output_says_where_the_figure_is() -> None:
-    """In a page as in text; text alone says why it is not drawn there."""
+    """HTML and text say where the figure is drawn; text alone also says why it is not drawn there."""
     result = cell([_figure(1)], [_figure(2)])
     page = StrictPage(format_cell_html(result))
     assert page.visible.count("a plotly figure “loss”: scatter · drawn below its cell") == 2
@@ -86,7 +86,7 @@ def test_the_cells_own_output_says_where_the_figure_is() -> None:
 
 
 def test_a_cell_shows_its_figures_below_its_own_output() -> None:
-    """In the order: what was said, then a line and a figure for each."""
+    """The cell's own output comes first, then a line and an output for each figure."""
     screen = RecordingScreen()
     CellView(screen=screen, uid="u").finish(cell([out("a\n"), _figure(1)]))
     assert [set(data) for _, data, _ in screen.acts] == [
@@ -98,7 +98,7 @@ def test_a_cell_shows_its_figures_below_its_own_output() -> None:
 
 
 def test_a_figure_that_comes_late_is_added_and_an_old_one_not_drawn_again() -> None:
-    """A thread goes on after the cell's end."""
+    """A figure that a thread shows after the cell's end is added, and earlier figures are not drawn again."""
     screen = RecordingScreen()
     view = CellView(screen=screen, uid="u")
     view.finish(cell([_figure(1)]))
@@ -112,7 +112,7 @@ def test_a_figure_that_comes_late_is_added_and_an_old_one_not_drawn_again() -> N
 
 
 def test_a_figure_that_was_cleared_is_not_seen_any_more() -> None:
-    """A thread clears the cell's output after its end."""
+    """A figure is removed if a thread clears the cell's output after the cell's end."""
     screen = RecordingScreen()
     view = CellView(screen=screen, uid="u")
     view.finish(cell([_figure(1)]))
@@ -125,20 +125,20 @@ def test_a_figure_that_was_cleared_is_not_seen_any_more() -> None:
 
 @pytest.mark.parametrize("content", [{"data": 5}, {"data": True}, {"data": [5, {"type": ["x"]}]}, [], 5, None])
 def test_what_only_has_the_name_of_a_figure_is_one_without_words(content: object) -> None:
-    """A rank may show anything; the cluster's reader takes it in."""
+    """A malformed figure is accepted and named, because a rank may display any content."""
     made = accumulate_events([["display", {PLOTLY: content}, {}, None]])
     assert "a plotly figure" in format_cell_text(cell(made))
 
 
 def test_a_quiet_cell_shows_no_figure() -> None:
-    """Nor does a terminal, which has its words."""
+    """A quiet cell shows no figure."""
     screen = RecordingScreen()
     CellView(screen=screen, quiet=True).finish(cell([_figure(1)]))
     assert screen.acts == []
 
 
 def test_a_terminal_prints_no_figure(capsys: pytest.CaptureFixture[str]) -> None:
-    """It has its words."""
+    """A terminal prints the figure's description."""
     result: CellResult = cell(RankResult(0, "ok", (_figure(1),)))
     CellView(screen=TextScreen(io.StringIO())).finish(result)
     assert capsys.readouterr().out.count("a plotly figure") == 1

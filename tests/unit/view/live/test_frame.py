@@ -1,4 +1,4 @@
-"""A running cell in small parts."""
+"""A running cell, sent in small parts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ BAR = "train:  {}%|████▏     | {}/100 [00:04<00:05, 9it/s]"
 
 
 def test_only_what_changed_is_sent() -> None:
-    """One rank printed a line: its block and the heading, not the strip and not the others."""
+    """If one rank printed a line, its block and the heading are sent, but not the strip or the other blocks."""
     before = build_frame(cell([out("a\n")], [out("b\n")], [out("c\n")], done=False, wall_s=1.0))
     after = build_frame(cell([out("a\n")], [out("b\n")], [out("c\nd\n")], done=False, wall_s=1.1))
     assert set(changed_parts(frame_parts(before), frame_parts(after))) == {"head", "block_2"}
 
 
 def test_every_frame_has_the_same_parts() -> None:
-    """What is no longer there is sent as empty."""
+    """A part that is no longer present is sent as empty."""
     few, many = (
         build_frame(cell([], done=False)),
         build_frame(cell(*[[out(chr(97 + r % 26) * r)] for r in range(300)], done=False)),
@@ -34,7 +34,7 @@ def test_every_frame_has_the_same_parts() -> None:
 
 
 def test_ranks_at_different_steps_are_one_line() -> None:
-    """Steps apart, they still say the same kind of thing."""
+    """Ranks at different steps share a block, because they print the same kind of line."""
     said = [[out("".join(f"step {n} loss {1 / (n + 1):.3f}\n" for n in range(20 + rank)))] for rank in range(4)]
     (block,) = build_frame(cell(*said, done=False)).blocks
     assert block.html.count("step") == 1
@@ -42,14 +42,14 @@ def test_ranks_at_different_steps_are_one_line() -> None:
 
 
 def test_bars_of_many_ranks_are_one_bar() -> None:
-    """While they move."""
+    """Moving progress bars are combined."""
     (block,) = build_frame(cell(*[[out(BAR.format(r, r), "stderr")] for r in range(64)], done=False)).blocks
     assert "0-63 %" in block.html
     assert "median 31 %" in block.html
 
 
 def test_the_strip_tells_state_line_time_and_memory() -> None:
-    """Of each rank; a sign beside each colour."""
+    """The strip shows these values for each rank, with a sign beside each colour."""
     card = HangReport(
         1, (1,), (2,), launch="jit(f)", lines={0: None, 1: 4, 2: 7}, age_s=3.0, progress=False,
         places=(RankLocation((1,), "launch", "jit(f)"), RankLocation((2,), "computing")), memory_nbytes={1: 2**28, 2: 2**29},
@@ -65,7 +65,7 @@ def test_the_strip_tells_state_line_time_and_memory() -> None:
 
 
 def test_the_strip_costs_by_group() -> None:
-    """256 ranks of which one has ended are two cells."""
+    """The strip has one entry per group: 256 ranks of which one has ended have two entries."""
     running = cell(*[[] for _ in range(255)], RankResult(255, "ok", wall_s=2.0), done=False)
     assert [c.label for c in build_strip(running)] == ["ranks 0-254", "rank 255"]
     parts = frame_parts(build_frame(running))
@@ -74,7 +74,7 @@ def test_the_strip_costs_by_group() -> None:
 
 @pytest.mark.parametrize("said", ["7\n", "0\n1\n2\n", "nan\n"])
 def test_equal_numbers_are_one_block(said: str) -> None:
-    """Also where nothing but numbers is printed: what is equal needs no words around it."""
+    """This also holds if only numbers are printed, because equal values need no text around them."""
     running = cell(*[[out(said)]] * 3, [out("8\n")], done=False)
     assert [block.label for block in build_frame(running).blocks] == ["rank 3", "ranks 0-2"]
     (block,) = build_frame(cell(*[[out(said)]] * 4, done=False)).blocks
@@ -82,13 +82,13 @@ def test_equal_numbers_are_one_block(said: str) -> None:
 
 
 def test_a_rank_that_failed_stands_apart() -> None:
-    """Although it said the same."""
+    """A rank that failed has its own block, even if its output is equal."""
     labels = [block.label for block in build_frame(cell([out("a")], failed(1, said=[out("a")]), done=False)).blocks]
     assert labels == ["rank 0", "rank 1"]
 
 
 def test_the_budget_allows_a_burst_and_then_a_rate() -> None:
-    """What is too much now is allowed later."""
+    """A burst is allowed up to the budget, and an amount that is too large now is allowed later."""
     budget = ByteBudget(rate_nbytes_per_s=100, burst_nbytes=1000, remaining_nbytes=1000)
     spent = budget.spend(900, 1.0)
     assert spent is not None
@@ -97,7 +97,7 @@ def test_the_budget_allows_a_burst_and_then_a_rate() -> None:
 
 
 def test_bars_at_different_places_are_one_bar() -> None:
-    """The drawn part differs too."""
+    """Bars are combined although their drawn parts differ too."""
     lines = [
         "train:  80%|████████  | 80/100 [00:04<00:01, 19.89it/s]",
         "train:  68%|██████▊   | 68/100 [00:04<00:01, 16.61it/s]",
@@ -108,7 +108,7 @@ def test_bars_at_different_places_are_one_bar() -> None:
 
 
 def test_nested_bars_are_shown_together() -> None:
-    """The outer bar stays in sight while the ranks stand at different places of the inner one; bars that ended do not."""
+    """The outer bar stays visible while ranks are at different positions of the inner bar; finished bars do not."""
     ended, outer = BAR.format(100, 100).replace("train", "before"), BAR.format(40, 40)
     said = [[out(f"{ended}\n{outer}\n{BAR.format(r, r).replace('train', 'step')}", "stderr")] for r in (10, 50)]
     (block,) = build_frame(cell(*said, done=False)).blocks
@@ -118,7 +118,7 @@ def test_nested_bars_are_shown_together() -> None:
 
 
 def test_a_cell_that_prints_does_not_hang() -> None:
-    """Ranks that are at the same line in each look are told of only when they fall silent, or wait for others."""
+    """Ranks at the same line in each sample are reported only if they print nothing or wait for others."""
     sleeping = HangReport(
         1, (), (), launch=None, lines={0: 2}, age_s=4.0, progress=False, known=True, stuck=True,
         places=(RankLocation((0,), "blocked", "sleep"),),

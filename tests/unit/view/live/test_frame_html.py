@@ -1,4 +1,4 @@
-"""A running cell as bounded HTML."""
+"""A running cell as HTML of bounded size."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from tests.support.view_samples import StrictPage, cell, failed, out, shown
     ids=["100,000 lines", "one line", "512 ranks", "512 words", "figures"],
 )
 def test_an_update_is_small_whatever_was_printed(result: CellResult) -> None:
-    """Each update is sent whole, so its size has a limit."""
+    """The size has a limit, because each update is sent whole."""
     assert len(format_live_html(result).encode()) <= MAX_LIVE_NBYTES
 
 
 def test_the_last_lines_are_shown() -> None:
-    """What came last is what one waits for."""
+    """The last lines are shown, because the user waits for the latest output."""
     page = StrictPage(format_live_html(cell([out("".join(f"step {n}\n" for n in range(9999)))], done=False)))
     assert page.visible.endswith("step 9998")
     assert "step 1\n" not in page.visible
 
 
 def test_ranks_with_the_same_last_lines_share_a_block() -> None:
-    """The one that is behind stands on top."""
+    """Ranks with the same last lines share a block, and the rank that is behind comes first."""
     page = StrictPage(format_live_html(cell([out("b\n")], [out("a\n")], [out("b\n")], done=False, wall_s=2.0)))
     assert page.visible == "ranks 0-2 · running 2.0 srank 1aranks 0,2b"
 
 
 def test_a_rank_that_raised_is_told_at_once() -> None:
-    """The others may take minutes to end."""
+    """An error is shown immediately, because the other ranks may run for minutes."""
     assert "ValueError: cannot reshape" in format_live_html(cell([], failed(1), done=False))
 
 
 def test_too_many_groups_are_counted() -> None:
-    """Ranks that find no place are named."""
+    """Ranks without room are named."""
     html = format_live_html(cell(*[[out(f"{chr(97 + rank)}\n")] for rank in range(30)], done=False))
     assert "… and ranks 24-29, shown when the cell ends" in html
 
 
 def test_what_follows_a_bar_on_another_stream_begins_a_line() -> None:
-    """A bar leaves its line open; what the same stream says goes on in it."""
+    """A bar leaves its line open, and only output of the same stream continues that line."""
     bar, said = out("train: 67%", "stderr"), out("step 40\n")
     assert tail_text([bar, said], max_lines=3, max_chars=99) == "train: 67%\nstep 40"
     assert tail_text([said, bar, shown(text__plain="fig")], max_lines=3, max_chars=99) == "step 40\ntrain: 67%\nfig"
@@ -58,6 +58,6 @@ def test_what_follows_a_bar_on_another_stream_begins_a_line() -> None:
 
 
 def test_a_tail_crosses_outputs() -> None:
-    """Streams and displays count as they come."""
+    """The tail counts streams and displays in the order of arrival."""
     outputs = [out("a\nb\n"), shown(text__plain="fig"), out("\x1b[31mc\x1b[0m\n")]
     assert tail_text(outputs, max_lines=3, max_chars=99) == "b\nfig\nc"

@@ -1,4 +1,4 @@
-"""A running cell in a terminal: as much as there is room for."""
+"""A running cell in a terminal, limited to the available height."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MANY = [out("".join(f"line {number}\n" for number in range(40)))]
 
 
 def running(*ranks: list[Output] | RankResult) -> CellResult:
-    """A cell that runs, for two seconds now."""
+    """Return a cell that has been running for two seconds."""
     return cell(*ranks, done=False, wall_s=2.0)
 
 
 def test_ranks_that_say_the_same_share_their_last_lines() -> None:
-    """As at the end of the cell, of which it is the latest part."""
+    """Ranks with equal output share a block, as at the cell's end."""
     lines = format_running_text(running(MANY, MANY), height=24).splitlines()
     assert lines[0] == "ranks 0-1 · running 2.0 s"
     assert lines[1:] == [f"  line {number}" for number in range(28, 40)]
@@ -29,7 +29,7 @@ def test_ranks_that_say_the_same_share_their_last_lines() -> None:
 
 @pytest.mark.parametrize(("height", "each"), [(30, 12), (20, 6), (8, 3), (4, 1)])
 def test_the_less_room_the_fewer_lines_of_each(height: int, each: int) -> None:
-    """Before anything is cut away."""
+    """Each block gets fewer lines before anything is cut."""
     other = [out("".join(f"other {chr(97 + number % 26)}\n" for number in range(40)))]
     lines = format_running_text(running(MANY, other), height=height).splitlines()
     assert len(lines) == 1 + 2 * each
@@ -37,7 +37,7 @@ def test_the_less_room_the_fewer_lines_of_each(height: int, each: int) -> None:
 
 
 def test_what_finds_no_room_is_cut_below_the_heading() -> None:
-    """The last lines stay: a traceback's, or the card's."""
+    """The last lines stay, because they may belong to a traceback or a hang report."""
     snapshot = running(*([out(word)] for word in "abcdefgh"))
     whole = format_running_text(snapshot, height=100).splitlines()
     assert format_running_text(snapshot, height=3).splitlines() == [whole[0], *whole[-2:]]
@@ -47,13 +47,13 @@ def test_what_finds_no_room_is_cut_below_the_heading() -> None:
 
 
 def test_nothing_said_is_one_line() -> None:
-    """Who it waits for is in it."""
+    """A cell without output is one line that names the ranks it waits for."""
     snapshot = running(RankResult(0, "ok"), [])
     assert format_running_text(snapshot, height=24) == "ranks 0-1 · running 2.0 s · waiting for rank 1"
 
 
 def test_who_failed_is_told_while_others_run() -> None:
-    """One line; all of it comes at the end."""
+    """A failure is one line while other ranks run; its details follow at the end of the cell."""
     error = RankError("ValueError", "cannot reshape\nall of this", ())
     snapshot = running(RankResult(0, "error", (), error=error), [], RankResult(2, "error", (), error=error))
     assert format_running_text(snapshot, height=24).splitlines() == [
@@ -63,7 +63,7 @@ def test_who_failed_is_told_while_others_run() -> None:
 
 
 def test_where_ranks_hang_is_below() -> None:
-    """Unless something was printed of late, and nobody waits."""
+    """The hang report is shown below, unless something was printed recently and no rank waits."""
     snapshot = replace(running([], []), where=HANG)
     assert "absent" in format_running_text(snapshot, height=40)
     alone = replace(snapshot, where=replace(HANG, waiting=(), absent=()))

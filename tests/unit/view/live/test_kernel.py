@@ -1,4 +1,4 @@
-"""The view in a real kernel: a widget while a cell runs, none in the file; late output in the right cell."""
+"""The view in a real kernel: a widget while a cell runs, no widget in the file, late output in the right cell."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ ALONE = "import sys; print([m for m in sys.modules if m == 'jax' or m.startswith
 
 
 class Listener(NotebookClient):
-    """A client that remembers every message on iopub."""
+    """A client that records every iopub message."""
 
     heard: list[tuple[str, dict[str, Any]]]
 
     def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
-        """Note a message, then treat it as usual."""
+        """Record a message, then process it as usual."""
         self.heard.append((msg["msg_type"], msg["content"]))
         return super().process_message(msg, cell, cell_index)
 
 
 @pytest.fixture(scope="module")
 def ran(own_environment: None) -> Listener:
-    """A notebook that was run once for this module."""
+    """Run a notebook once for this module."""
     cells = [
         nbformat.v4.new_code_cell(source)
         for source in (MAKE, LONG, BETWEEN, IN_A_THREAD.format(text="late after all"), ALONE)
@@ -61,7 +61,7 @@ def ran(own_environment: None) -> Listener:
 
 
 def test_a_widget_opens_and_closes_while_the_cell_runs(ran: Listener) -> None:
-    """Every comm that was opened is closed again, and the widget was sent its updates."""
+    """Every comm that was opened is closed, and the widget received its updates."""
     opened = {content["comm_id"] for kind, content in ran.heard if kind == "comm_open"}
     closed = {content["comm_id"] for kind, content in ran.heard if kind == "comm_close"}
     sent = [content["data"]["state"]["block_0"] for kind, content in ran.heard if _is_update(kind, content)]
@@ -75,19 +75,19 @@ def _is_update(kind: str, content: dict[str, Any]) -> bool:
 
 
 def test_no_widget_is_left_in_the_file(ran: Listener) -> None:
-    """The saved notebook holds HTML and text alone, and no widget state."""
+    """The saved notebook contains only HTML and text, and no widget state."""
     assert WIDGET not in nbformat.writes(ran.nb)
     assert [set(output["data"]) for output in ran.nb.cells[1].outputs] == [{"text/html", "text/plain"}]
 
 
 def test_late_output_finds_its_display(ran: Listener) -> None:
-    """A cell that ended two cells ago shows what came later."""
+    """A cell that ended two cells ago shows its later output."""
     (output,) = ran.nb.cells[1].outputs
     assert "late after all" in StrictPage(output["data"]["text/html"]).text
 
 
 def test_late_output_of_a_silent_cell_names_that_cell(own_environment: None) -> None:
-    """The new display has the ended cell as its parent, not the one that runs now; its update finds it by its id."""
+    """The new display has the ended cell as its parent, not the running one, and an update finds the display by its id."""
     manager, client = start_new_kernel()
     try:
         _run(client, MAKE)
@@ -106,7 +106,7 @@ def test_late_output_of_a_silent_cell_names_that_cell(own_environment: None) -> 
 
 
 def test_late_output_between_two_cells_comes_with_the_next(own_environment: None, tmp_path: Path) -> None:
-    """nbclient hears only what belongs to the cell that runs: what came before it is told once more, and then no more."""
+    """nbclient receives only messages of the running cell, so earlier late output is sent once more, and then not again."""
     begin, shown = tmp_path / "begin", tmp_path / "shown"
     wait = f"while not os.path.exists({str(begin)!r}): time.sleep(0.01)"
     source = f"""
@@ -137,7 +137,7 @@ def test_late_output_between_two_cells_comes_with_the_next(own_environment: None
 
 
 def _run(client: Any, code: str) -> tuple[str, list[dict[str, Any]]]:
-    """Run code; give its message id and everything that was heard until it was idle."""
+    """Run code, and return its message id and all messages until the kernel was idle."""
     sent = client.execute(code)
     heard = []
     while True:
@@ -148,5 +148,5 @@ def _run(client: Any, code: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def test_the_notebook_needs_neither_jax_nor_a_cluster(ran: Listener) -> None:
-    """A view stands alone."""
+    """A view needs neither JAX nor a cluster."""
     assert ran.nb.cells[4].outputs[0]["text"] == "[]\n"

@@ -1,4 +1,4 @@
-"""What a notebook holds of a cell that never came to its end."""
+"""What a notebook contains of a cell that never finished."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LOGS = RankLocations(logs={0: "/logs/rank0.log", 1: "/logs/rank1.log"})
 
 
 def running(wall_s: float, *said: str) -> CellResult:
-    """A cell that runs on two ranks."""
+    """Return a cell that runs on two ranks."""
     return cell(*[[out(text)] if text else [] for text in said or ("step 1\n", "step 1\n")], done=False, wall_s=wall_s)
 
 
 def show(*snapshots: CellResult, screen: RecordingScreen | None = None) -> RecordingScreen:
-    """A view that saw them."""
+    """Show the snapshots in a view, and return its screen."""
     screen = screen or RecordingScreen()
     view = CellView(screen=screen, uid="u", locations=LOGS)
     for snapshot in snapshots:
@@ -30,12 +30,12 @@ def show(*snapshots: CellResult, screen: RecordingScreen | None = None) -> Recor
 
 
 def drafts(screen: RecordingScreen) -> list[tuple[str, dict[str, str]]]:
-    """What was done with the display of the draft."""
+    """Return the actions on the draft's display."""
     return [(name, dict(data)) for name, data, display_id in screen.acts if display_id == "u-draft"]
 
 
 def test_the_widgets_place_says_where_the_output_is() -> None:
-    """In a file that was saved in the first seconds; without log files nothing is said of them."""
+    """A file saved in the first seconds names the location of the output; without log files, none are mentioned."""
     said = format_widget_text(running(6.2), locations=LOGS)
     assert said.endswith(
         "%mhjax panel 12 shows its output while it is among the last 16 of the kernel; all of it is in /logs"
@@ -44,7 +44,7 @@ def test_the_widgets_place_says_where_the_output_is() -> None:
 
 
 def test_a_cell_that_lasts_is_drafted_beside_its_widget() -> None:
-    """From when its buttons come with its last lines; then with all that was said so far, in a form that needs nothing."""
+    """The draft has the last lines once the buttons appear, and later all output so far, in a form that needs no widget."""
     first, later = "".join(f"step {i}\n" for i in range(40)), "and more\n"
     early = [running(at / 10, first, first) for at in (2, 9, 10, 11, 49)]
     screen = show(*early, running(5.1, first, first), running(10.5, first + later, first))
@@ -67,7 +67,7 @@ def test_a_cell_that_lasts_is_drafted_beside_its_widget() -> None:
 
 
 def test_who_is_ahead_is_no_odd_one() -> None:
-    """At any moment one rank has said a line more than another."""
+    """A rank that is a line ahead is not an outlier, because at any moment one rank has printed more than another."""
     screen = show(running(0.2), running(6.0, "a\nb\n", "a\n"))
     ((_, data),) = drafts(screen)
     assert "differ" not in data["text/html"] + data["text/plain"]
@@ -75,7 +75,7 @@ def test_who_is_ahead_is_no_odd_one() -> None:
 
 
 def test_it_is_renewed_now_and_then_and_only_for_something_new() -> None:
-    """The clock alone is nothing new; and the longer a cell runs, the rarer it is."""
+    """The clock alone does not renew the draft, and renewals become rarer the longer a cell runs."""
     screen = show(running(0.2), *[running(5 + at / 10) for at in range(600)])
     assert len(drafts(screen)) == 1
     text = [("".join(f"{line}\n" for line in range(at)),) * 2 for at in range(1, 900)]
@@ -84,7 +84,7 @@ def test_it_is_renewed_now_and_then_and_only_for_something_new() -> None:
 
 
 def test_the_end_of_the_cell_empties_it_before_the_widget_goes() -> None:
-    """What the file then holds of it has neither height nor text."""
+    """The emptied draft has neither height nor text in the saved file."""
     screen = RecordingScreen()
     view = CellView(screen=screen, uid="u", locations=LOGS)
     view.update(running(0.2))
@@ -97,7 +97,7 @@ def test_the_end_of_the_cell_empties_it_before_the_widget_goes() -> None:
 
 
 def test_it_is_emptied_too_where_no_result_comes() -> None:
-    """An exception of the notebook's own in the middle: the last snapshot stands in the widget's place, once."""
+    """After an exception in the notebook itself, the last snapshot replaces the widget, once."""
     screen = RecordingScreen()
     view = CellView(screen=screen, uid="u", locations=LOGS)
     view.update(running(0.2))
@@ -109,7 +109,7 @@ def test_it_is_emptied_too_where_no_result_comes() -> None:
 
 
 def test_a_cell_that_says_nothing_is_drafted_once() -> None:
-    """A file has nothing else of it, since it holds no widget."""
+    """The draft is all that a file has of a silent cell, because a file contains no widget."""
     screen = show(running(0.2, "", ""), running(1.1, "", ""), running(60.0, "", ""), running(90.0, "", ""))
     ((_, data),) = drafts(screen)
     assert "ranks 0-1 · running 1.1 s" in StrictPage(data["text/html"]).visible
@@ -118,13 +118,13 @@ def test_a_cell_that_says_nothing_is_drafted_once() -> None:
 
 
 def test_a_draft_hides_the_words_about_a_widget_that_is_gone() -> None:
-    """The first one and those of all that was said: JupyterLab would show an error above them for good."""
+    """Every draft hides the error that JupyterLab would otherwise show above it permanently."""
     for _, data in drafts(show(running(0.2), running(1.0), running(6.0))):
         assert ":has(+.jp-OutputArea-child .u-draft){display:none}" in data["text/html"]
 
 
 def test_where_it_hangs_is_kept_also_of_a_silent_one() -> None:
-    """Who restarts the kernel then finds the reason above."""
+    """The draft of a silent cell has its hang report, so that a user who restarts the kernel finds the reason."""
     screen = show(running(0.2, "", ""), running(1.0, "", ""), replace(running(9.0, "", ""), where=HANG))
     _, (_, data) = drafts(screen)
     assert "absent        · rank 2 in sleep" in data["text/plain"]
@@ -132,7 +132,7 @@ def test_where_it_hangs_is_kept_also_of_a_silent_one() -> None:
 
 
 def test_a_rank_that_failed_is_told() -> None:
-    """Though others still run."""
+    """A failed rank is shown although others still run."""
     others = running(6.0)
     screen = show(running(0.2), replace(others, ranks=(others.ranks[0], replace(failed(1), rank=1))))
     ((_, data),) = drafts(screen)
@@ -141,7 +141,7 @@ def test_a_rank_that_failed_is_told() -> None:
 
 
 def test_of_much_output_the_beginning_and_the_end_are_drafted() -> None:
-    """It is made in the thread that waits for the ranks."""
+    """The draft has a limit, because the thread that waits for the ranks builds it."""
     much: list[Output] = [out("".join(f"line {i}\n" for i in range(200_000)))]
     snapshot = cell(*[much] * 8, done=False, wall_s=6.0)
     screen = show(replace(snapshot, wall_s=0.2), snapshot)
@@ -153,7 +153,7 @@ def test_of_much_output_the_beginning_and_the_end_are_drafted() -> None:
 
 
 def test_a_widget_that_cannot_hide_it_has_none() -> None:
-    """Else all would be seen twice."""
+    """Without a widget that can hide it there is no draft, because the output would be shown twice."""
     screen = RecordingScreen()
     view = CellView(screen=screen, uid="u", locations=LOGS)
     view.update(running(0.2))

@@ -1,4 +1,4 @@
-"""One cell on the screen: when a widget opens, and that none stays."""
+"""One cell on the screen: when a widget opens, and that no widget remains."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ RUNNING = cell([out("a\n")], [], done=False, wall_s=0.2)
 
 
 def make(screen: RecordingScreen, *, view: View = "fold", quiet: bool = False, badge: bool = False) -> CellView:
-    """A view of one cell."""
+    """Return a view of one cell."""
     return CellView(view=view, quiet=quiet, badge=badge, screen=screen, uid="u")
 
 
 def test_a_short_cell_shows_its_static_form_once() -> None:
-    """No widget before 150 ms."""
+    """No widget opens before 150 ms."""
     screen = RecordingScreen()
     view = make(screen)
     view.update(cell([out("a")], done=False, wall_s=0.149))
@@ -32,7 +32,7 @@ def test_a_short_cell_shows_its_static_form_once() -> None:
 
 
 def test_a_cell_that_lasts_opens_one_widget_and_replaces_it() -> None:
-    """The widget is closed and its display holds HTML and text alone."""
+    """The widget is closed, and its display contains only HTML and text."""
     screen = RecordingScreen()
     view = make(screen)
     view.update(RUNNING)
@@ -46,7 +46,7 @@ def test_a_cell_that_lasts_opens_one_widget_and_replaces_it() -> None:
 
 
 def test_an_update_that_changes_nothing_is_not_sent() -> None:
-    """Equal HTML costs no message."""
+    """Equal HTML is not sent again."""
     screen = RecordingScreen()
     view = make(screen)
     view.update(RUNNING)
@@ -56,21 +56,21 @@ def test_an_update_that_changes_nothing_is_not_sent() -> None:
 
 @pytest.mark.parametrize("kind", ["tabs", "grid"])
 def test_tabs_are_live_from_the_start(kind: View) -> None:
-    """Who asks for tabs sees them at once."""
+    """A user who requests tabs or a grid sees them immediately."""
     screen = RecordingScreen()
     make(screen, view=kind).update(cell([], done=False, wall_s=0.0))
     assert screen.names == ["open"]
 
 
 def test_silence_shows_nothing() -> None:
-    """A cell without output leaves no display."""
+    """A cell without output creates no display."""
     screen = RecordingScreen()
     make(screen).finish(cell([], []))
     assert screen.names == []
 
 
 def test_silence_after_a_widget_replaces_the_widget() -> None:
-    """A display that was opened must not keep the widget, nor stand there empty: it says that the cell has ended, and when."""
+    """An opened display keeps no widget and does not stay empty: it shows that the cell has ended, and its duration."""
     screen = RecordingScreen()
     view = make(screen)
     view.update(RUNNING)
@@ -81,7 +81,7 @@ def test_silence_after_a_widget_replaces_the_widget() -> None:
 
 
 def test_a_badge_is_shown_for_a_silent_cell() -> None:
-    """Auto mode says where a plain cell ran."""
+    """Auto mode shows where a plain cell ran."""
     screen = RecordingScreen()
     make(screen, badge=True).finish(cell([], []))
     assert "mhjax · ranks 0-1" in screen.acts[0][1]["text/plain"]
@@ -89,7 +89,7 @@ def test_a_badge_is_shown_for_a_silent_cell() -> None:
 
 @pytest.mark.parametrize(("result", "names"), [(SAID, []), (cell([out("a")], failed(1)), ["show"])])
 def test_quiet_speaks_of_errors_alone(result: CellResult, names: list[str]) -> None:
-    """`--quiet` shows nothing unless the cell failed, and no widget."""
+    """`--quiet` opens no widget, and shows the cell only if it failed."""
     screen = RecordingScreen()
     view = make(screen, quiet=True)
     view.update(RUNNING)
@@ -98,7 +98,7 @@ def test_quiet_speaks_of_errors_alone(result: CellResult, names: list[str]) -> N
 
 
 def test_without_widgets_the_static_form_is_all() -> None:
-    """Where ipywidgets is missing the cell is shown at its end."""
+    """If ipywidgets is missing, the cell is shown at its end."""
     screen = RecordingScreen(widgets=False)
     view = make(screen)
     view.update(RUNNING)
@@ -107,7 +107,7 @@ def test_without_widgets_the_static_form_is_all() -> None:
 
 
 def test_a_terminal_gets_text_at_the_end() -> None:
-    """No display, one text."""
+    """A terminal has no displays, only one text."""
     screen = RecordingScreen(rich=False)
     view = make(screen)
     view.update(RUNNING)
@@ -117,7 +117,7 @@ def test_a_terminal_gets_text_at_the_end() -> None:
 
 
 def test_a_cell_that_lasts_is_followed_in_a_terminal() -> None:
-    """Drawn anew in one place, which is taken away before the text that stays is printed."""
+    """The text is redrawn in one region, which is removed before the final text is printed."""
     screen = RecordingScreen(terminal=True)
     view = make(screen)
     view.update(cell([out("a")], [], done=False, wall_s=0.149))
@@ -137,7 +137,7 @@ def test_a_cell_that_lasts_is_followed_in_a_terminal() -> None:
 
 
 def test_a_silent_cell_leaves_nothing_on_a_terminal() -> None:
-    """What followed it is gone, and nothing is printed."""
+    """The region is removed, and nothing is printed."""
     screen = RecordingScreen(terminal=True)
     view = make(screen)
     view.update(cell([], [], done=False, wall_s=2.0))
@@ -148,7 +148,7 @@ def test_a_silent_cell_leaves_nothing_on_a_terminal() -> None:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_cell_without_a_result_leaves_nothing_that_moves(terminal: bool) -> None:  # noqa: FBT001
-    """It was refused in the middle, say: the error tells the rest. What is saved has what was said, and no widget."""
+    """If an exception ends a cell without a result, its widget or region closes, and only its output so far is saved."""
     screen = RecordingScreen(terminal=terminal)
     with suppress(KeyboardInterrupt), make(screen) as view:
         view.update(RUNNING)
@@ -160,7 +160,7 @@ def test_a_cell_without_a_result_leaves_nothing_that_moves(terminal: bool) -> No
 
 
 def test_late_output_updates_the_display() -> None:
-    """The display that the cell made is replaced."""
+    """The display of the cell is replaced."""
     screen = RecordingScreen()
     view = make(screen)
     view.finish(SAID)
@@ -170,7 +170,7 @@ def test_late_output_updates_the_display() -> None:
 
 
 def test_a_terminal_gets_what_is_new_of_late_output() -> None:
-    """Below a line that names the cell: what stands on the screen already is not printed again."""
+    """Only new lines are printed, below a line that names the cell."""
     screen = RecordingScreen(rich=False)
     view = make(screen)
     view.finish(cell([out("a\n")], [out("a\n")]))
@@ -178,7 +178,7 @@ def test_a_terminal_gets_what_is_new_of_late_output() -> None:
     view.show_late(cell([out("a\nb\n")], [out("a\nb\n")]))
     view.show_late(cell([out("a\nb\n")], [out("a\nb\nc\n")]))
     assert screen.written[:2] == ["ranks 0-1 · 0.21 s\n  a", "cell 12 went on after its end:\n  b"]
-    # Whose the new line is would not be known without the others.
+    # Without the other lines, the new line's rank would be unknown.
     assert [line.partition("│")[0].strip() for line in screen.written[2].splitlines()[2:]] == [
         "rank 0",
         "",
@@ -192,7 +192,7 @@ def test_a_terminal_gets_what_is_new_of_late_output() -> None:
 
 
 def test_a_terminal_is_told_which_cell_speaks_late() -> None:
-    """Also where it had said nothing before."""
+    """The cell is named even if it had printed nothing before."""
     screen = RecordingScreen(rich=False)
     view = make(screen)
     view.finish(cell([], []))
@@ -201,7 +201,7 @@ def test_a_terminal_is_told_which_cell_speaks_late() -> None:
 
 
 def test_late_output_of_a_silent_cell_makes_a_display_in_it() -> None:
-    """A second late output then updates that display."""
+    """Further late output updates that display."""
     screen = RecordingScreen()
     view = make(screen)
     view.finish(cell([], []))
@@ -211,7 +211,7 @@ def test_late_output_of_a_silent_cell_makes_a_display_in_it() -> None:
 
 
 def test_late_output_that_comes_before_the_end_is_kept() -> None:
-    """The reader may be quicker than the thread that waits for the cell."""
+    """Late output before the cell's end is kept, because the reader thread may be faster than the thread that waits."""
     screen = RecordingScreen()
     view = make(screen)
     view.show_late(cell([out("a\nlate\n")], [out("b\n")]))
@@ -221,7 +221,7 @@ def test_late_output_that_comes_before_the_end_is_kept() -> None:
 
 
 def test_an_update_after_the_end_is_ignored() -> None:
-    """A snapshot that was on its way does not bring the widget back."""
+    """A snapshot that was under way does not open the widget again."""
     screen = RecordingScreen()
     view = make(screen)
     view.finish(SAID)
@@ -230,7 +230,7 @@ def test_an_update_after_the_end_is_ignored() -> None:
 
 
 def test_a_screen_that_fails_never_fails_the_cell() -> None:
-    """One complaint, then the ranks' words as plain lines."""
+    """The failure is reported once, and the ranks' output is written as plain lines."""
     screen = RecordingScreen(broken=True)
     view = make(screen)
     view.update(RUNNING)
@@ -241,7 +241,7 @@ def test_a_screen_that_fails_never_fails_the_cell() -> None:
 
 
 def test_a_renderer_that_fails_still_closes_the_widget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No widget is left behind by a view that broke."""
+    """A view that failed leaves no open widget."""
 
     def broken(*_: object, **__: object) -> str:
         raise ValueError("bug")

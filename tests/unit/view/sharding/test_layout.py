@@ -1,4 +1,4 @@
-"""The layout's card: the same content as text, SVG and HTML; readable with everything stripped, small at 4,096 devices."""
+"""The layout report has the same content as text, SVG and HTML, is readable without styles, and is small for 4,096 devices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALL = {"rows": ROWS, "cube": CUBE, "sums": SUMS, "scalar": SCALAR, "line": LINE,
 
 
 def test_the_card_as_text() -> None:
-    """Title, cost, columns, and a line a row of boxes with its host, as people are shown it everywhere."""
+    """The report has title, cost and columns, and one line per row of boxes with its host."""
     assert format_layout_text(ROWS, name="x") == (
         "x  f32[8,6]  P('data', None) on mesh (data 4, model 2)     48 B a device · 2 replicas\n"
         "            cols 0:6\n"
@@ -39,7 +39,7 @@ def test_the_card_as_text() -> None:
 
 
 def test_partial_sums_are_no_replicas() -> None:
-    """Devices that hold parts of a sum are joined by a plus, and the head says over which axis."""
+    """Devices with parts of a sum are joined by a plus, and the heading names the axis of the sum."""
     text = format_layout_text(SUMS)
     assert "partial sums over 'model'" in text
     assert "rows 0:2    0:0 + 0:1     host0" in text
@@ -47,35 +47,35 @@ def test_partial_sums_are_no_replicas() -> None:
 
 
 def test_more_dims_are_shown_place_by_place() -> None:
-    """Each place along the leading dims is a pane with its index."""
+    """Each position along the leading dims is a pane with its index."""
     lines = format_layout_text(CUBE).splitlines()
     assert lines[1:4] == ["[0:2, :, :]", "            cols 0:3  cols 3:6", "rows 0:4    0:0       0:1       host0"]
     assert lines[-1] == "rows 0:4    3:0       3:1       host3"
 
 
 def test_uneven_boxes_say_what_padding_costs() -> None:
-    """The last boxes are short or empty, and the note says how much each takes all the same."""
+    """The last boxes are short or empty, and a note states the padded size of each box."""
     lines = format_layout_text(LINE).splitlines()
     assert lines[3:] == ["[4:5]       2:0 2:1     host2", "[5:5]       3:0 3:1     host3",
                          "uneven: the compiler pads each box to 8 B"]  # fmt: skip
 
 
 def test_an_array_without_a_mesh_is_drawn() -> None:
-    """One device, no spec."""
+    """The array is on one device and has no spec."""
     assert format_layout_text(LOOSE) == (
         "f32[4]  on 1 device, without a mesh     16 B a device\n[0:4]       1:1     host1"
     )
 
 
 def test_hosts_of_several_ranks_have_their_own_label() -> None:
-    """The label comes from the cluster where it is known."""
+    """If the cluster knows the label of a host, the report uses it."""
     places = RankLocations({0: "tpu-a", 1: "tpu-a", 2: "tpu-b", 3: "tpu-b"})
     assert format_layout_text(ROWS, locations=places).splitlines()[3] == "rows 2:4    1:0 1:1     tpu-a"
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_form_says_the_same(name: str) -> None:
-    """SVG and HTML hold every device, range and host that the text has; both are well formed."""
+    """SVG and HTML contain every device, range and host of the text, and both are well-formed."""
     layout = ALL[name]
     svg = ET.fromstring(format_layout_svg(layout, name="x"))  # noqa: S314 - made here
     page = StrictPage(format_layout_html(layout, name="x"))
@@ -90,7 +90,7 @@ def test_every_form_says_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_screen_reader_has_the_whole_text(name: str) -> None:
-    """The picture has the role of one, with the text form as its description; the table has row headers and the text too."""
+    """The SVG has the role `img` and the text as its description; the HTML table has row headers and the text."""
     layout = ALL[name]
     text = format_layout_text(layout, name="x")
     svg = ET.fromstring(format_layout_svg(layout, name="x"))  # noqa: S314 - made here
@@ -102,7 +102,7 @@ def test_a_screen_reader_has_the_whole_text(name: str) -> None:
 
 
 def test_replicas_have_a_second_cue() -> None:
-    """Without its colours a card still tells replicas: a double frame and a count in HTML, a dashed frame in SVG."""
+    """Without colours, replicas have a double frame and a count in HTML and a dashed frame in SVG."""
     assert "border:3px double" in format_layout_html(ROWS)
     assert "×2" in StrictPage(format_layout_html(ROWS)).visible
     assert "stroke-dasharray" in format_layout_svg(ROWS)
@@ -112,7 +112,7 @@ def test_replicas_have_a_second_cue() -> None:
 
 
 def test_a_name_has_the_colour_of_its_host() -> None:
-    """In a box that several hosts hold, beside the other names; a name of many stands on stripes."""
+    """Names of several hosts in one box have their hosts' colours; a box of many names is striped."""
     named = format_layout_html(Layout.of((8, 6), {"data": 4, "model": 2}, "P('model')", devices_per_host=2))
     spans = re.findall(r'background:(#\w+)40;padding:2px 3px">(\d):', named)
     colors = {host: {color for color, of in spans if of == host} for host in "0123"}
@@ -124,14 +124,14 @@ def test_a_name_has_the_colour_of_its_host() -> None:
 
 
 def test_each_tile_tells_itself() -> None:
-    """Hover and keyboard give index range, bytes, owners and host."""
+    """Hover and keyboard focus show index range, bytes, owners and host."""
     titles = [attrs.get("title") for tag, attrs in StrictPage(format_layout_html(ROWS)).tags if tag == "td"]
     assert titles[0] == "[0:2, 0:6] · 48 B · 2 replicas on 0:0 0:1 (host0)"
     assert re.findall(r'<td tabindex="0"', format_layout_html(ROWS)) == ['<td tabindex="0"'] * 4
 
 
 def test_sliders_are_there_for_leading_dims() -> None:
-    """One for each, with its number of places; Lab's shortcuts leave its arrow keys alone; the panes are blocks without it."""
+    """There is one slider per leading dim, JupyterLab's shortcuts ignore its arrow keys, and its panes work without it."""
     page = StrictPage(format_layout_html(Layout.of((8, 4, 6, 2), GRID, "P('data', 'model')"), uid="mhnb-u"))
     sliders = [attrs for tag, attrs in page.tags if tag == "input"]
     assert [slider["max"] for slider in sliders] == ["3", "1"]
@@ -152,7 +152,7 @@ def test_sliders_are_there_for_leading_dims() -> None:
     ],
 )
 def test_a_card_of_4096_devices_is_small(axes: dict[str, int], spec: str, shape: tuple[int, ...]) -> None:
-    """Under 200 KB as HTML and as SVG, and every device is counted in some tile."""
+    """HTML and SVG are below 200 KB, and the text is below 160 lines."""
     layout = Layout.of(shape, MeshShape.row_major(axes, devices_per_host=1), spec)
     for drawn in (format_layout_html(layout), format_layout_svg(layout)):
         assert len(drawn.encode()) < 200_000
@@ -160,7 +160,7 @@ def test_a_card_of_4096_devices_is_small(axes: dict[str, int], spec: str, shape:
 
 
 def test_a_tree_marks_what_fell_back() -> None:
-    """An arrow in text, colour and weight in HTML, and words in both."""
+    """A replicated array has an arrow in text, colour and weight in HTML, and a remark in both."""
     rows = (
         LayoutRow("['w']", Layout.of((64, 64), GRID, "P('data', 'model')")),
         LayoutRow("['v']", Layout.of((64, 64), GRID, "P()")),
@@ -176,7 +176,7 @@ def test_a_tree_marks_what_fell_back() -> None:
 
 
 def test_a_mesh_shows_hosts_and_directions() -> None:
-    """Lines run along the last axis; the text says which axis crosses, and warns of one that should not."""
+    """Lines follow the last axis; the text names the axis that crosses hosts, and warns of one that should not."""
     assert format_mesh_text(GRID, name="grid") == (
         "grid (data 4, model 2) · 8 devices on 4 hosts\n"
         "            model →   data ↓\n"
@@ -194,7 +194,7 @@ def test_a_mesh_shows_hosts_and_directions() -> None:
 
 
 def test_a_reshard_shows_both_stills() -> None:
-    """Sums first, then before, after, and each piece with source, target and bytes."""
+    """The totals come first, then before and after, then each piece with source, target and bytes."""
     plan = plan_reshard(ROWS, Layout.of((8, 6), GRID, "P(None, 'model')"))
     text = format_reshard_text(plan, name="x")
     assert text.splitlines()[0] == (
@@ -210,7 +210,7 @@ def test_a_reshard_shows_both_stills() -> None:
 
 
 def test_a_long_table_stays_small_and_says_so() -> None:
-    """A thousand rows: under 200 KB as HTML, and where the others are."""
+    """A thousand rows stay below 200 KB as HTML, and a line says where the other rows are."""
     layout = Layout.of((64, 64), GRID, "P('data', 'model')")
     tree = LayoutTree(tuple(LayoutRow(f"['layers'][{at}]['w']", layout) for at in range(1000)))
     html = format_tree_html(tree)

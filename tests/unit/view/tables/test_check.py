@@ -1,4 +1,4 @@
-"""Whether the ranks hold the same, as HTML."""
+"""The comparison of values between ranks, as HTML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.view_samples import StrictPage
     ],
 )
 def test_the_heading_counts_what_differs(same: list[bool | None], heading: str) -> None:
-    """Of a single array there is nothing to count, and of equal ones nothing to say."""
+    """A single array is not counted, and equal arrays have no heading."""
     rows = [CheckRow(f"w{at}", "f32[2]", one, "told") for at, one in enumerate(same)]
     page = StrictPage(format_check_html(rows))
     assert page.visible.startswith(f"{heading}w")

@@ -1,4 +1,4 @@
-"""The communication report as text and HTML: LOOKS' own table, the marks, and what stays without styles."""
+"""The communication report as text and HTML: the documented table, its marks, and what remains without styles."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ jit(step)                    axis             count   bytes/device   across host
 
 
 def test_the_table_as_it_is_to_look() -> None:
-    """Rows say what one run moves, the total counts the runs."""
+    """Each row describes one run; the total includes the number of runs."""
     assert format_collectives_text([STEP]) == LOOKS
 
 
 def test_why_stands_below_its_row() -> None:
-    """Operation, line, and both shardings where they are stated."""
+    """The reason gives the operation, the line, and both shardings if they are known."""
     lines = format_collectives_text([STEP], why=True).splitlines()
     assert lines[2] == "      jit(step)/dot_general, model.py:18: P('data', None), not known → P()"
     assert len(lines) == len(LOOKS.splitlines()) + 1
 
 
 def test_why_opens_every_row_of_the_notebook() -> None:
-    """Without it they open by a click."""
+    """Without `why` the rows open with a click."""
     opened, closed = (format_collectives_html([STEP], why=why) for why in (True, False))
     assert opened.count("<details open>") == closed.count("<details>") > 0
     assert "<details>" not in opened
@@ -73,20 +73,20 @@ def test_why_opens_every_row_of_the_notebook() -> None:
 
 
 def test_nothing_launched_has_no_legend() -> None:
-    """There are no columns that it could explain."""
+    """Without columns there is nothing for a legend to explain."""
     assert "bytes/device" not in format_collectives_html([replace(STEP, rows=())])
     assert "bytes/device: what one device puts in" in format_collectives_html([STEP])
 
 
 def test_launches_are_counted() -> None:
-    """A program that a cell launched several times: per launch, and in all."""
+    """A program that a cell launched several times is shown per launch and in total."""
     text = format_collectives_text([replace(STEP, launches=10)])
     assert text.startswith("jit(step), launched 10 times ")
     assert re.search(r"of 10 launches +480\.0 KiB +240\.0 KiB$", text)
 
 
 def test_marks_are_explained_where_they_are_used() -> None:
-    """Unknown loops, branches and estimates are marked, in the totals too, each with a sentence; LOOKS' table has none."""
+    """Unknown loops, branches and estimates are marked, also in the totals, and each mark in use has a note."""
     loop, branch, cpu = replace(REDUCE, count=None), replace(REDUCE, at_most=True), replace(REDUCE, is_estimate=True)
     for row, cell, total, note in (
         (loop, " ?  ", "≥ 32.0 KiB", "?  in a loop whose length"),
@@ -102,7 +102,7 @@ def test_marks_are_explained_where_they_are_used() -> None:
 
 
 def test_what_is_not_known_is_said() -> None:
-    """No line, no mesh, part of an axis, an async pair."""
+    """A missing line, a missing mesh, part of an axis and an async pair are stated."""
     row = replace(REDUCE, source=None, axes=(), whole_axes=False, is_async=True)
     text = format_collectives_text([Report("jit(f)", (row, replace(REDUCE, whole_axes=False)))])
     assert "all-reduce (async)" in text
@@ -112,14 +112,14 @@ def test_what_is_not_known_is_said() -> None:
 
 
 def test_nothing_to_report() -> None:
-    """A program without a collective, and no program."""
+    """A program without a collective, and no program at all, have a message."""
     assert format_collectives_text([Report("jit(f)", ())]) == "jit(f)  launches no collective"
     assert format_collectives_text([]) == "no program of several ranks was launched"
     assert "no program of several ranks" in format_collectives_html([])
 
 
 def test_html_says_the_same_without_styles() -> None:
-    """With style sheets and attributes gone every cell of the text is there, the reason too, and the rings."""
+    """Without style sheets and attributes, every cell of the text remains, as do the reason and the rings."""
     html = format_collectives_html([STEP])
     plain = re.sub(r"<style>.*?</style>|<[^>]*>", " ", html)
     for cell in re.findall(r"\S+(?: \S+)*", LOOKS):
@@ -131,12 +131,12 @@ def test_html_says_the_same_without_styles() -> None:
 
 
 def test_html_is_escaped() -> None:
-    """A name of the user's is text."""
+    """A name chosen by the user is text, not markup."""
     assert "<lambda>" not in format_collectives_html([replace(STEP, name="jit(<lambda>)")])
 
 
 def test_what_was_printed_stands_below() -> None:
-    """In both forms, as text, whatever it holds."""
+    """Both forms show printed lines as text, whatever they contain."""
     report = Report("jit(f)", (), printed=("a <b>", "c"))
     assert format_collectives_text([report]).splitlines()[-2:] == ["  a <b>", "  c"]
     assert "a &lt;b&gt;\nc" in format_collectives_html([report])

@@ -1,4 +1,4 @@
-"""The hang card as text and HTML."""
+"""The hang report as text and HTML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HANG = HangReport(
 
 
 def test_a_hang_is_told_in_three_lines() -> None:
-    """Who waits where, who is absent and where those are, and what can be done."""
+    """The lines show which ranks wait where, where the absent ranks are, and what the user can do."""
     assert format_hang_text(HANG, name="demo").splitlines() == [
         "waiting 6.2 s · ranks 0-1,3 in jit(step), line 4:  loss = step(params, batch)",
         "absent        · rank 2 in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)",
@@ -32,7 +32,7 @@ def test_a_hang_is_told_in_three_lines() -> None:
 
 
 def test_equal_places_are_parted_by_what_they_are() -> None:
-    """A rank that lags stands on the same line; the number of the launch tells."""
+    """Ranks on the same line are distinguished by the launch number, because a rank that lags is on that line too."""
     waits, lags = replace(STEP, ranks=(0, 1), number=7), replace(STEP, ranks=(2,), number=6)
     made = replace(HANG, waiting=(0, 1), places=(waits, lags))
     first, second, _ = format_hang_text(made).splitlines()
@@ -41,7 +41,7 @@ def test_equal_places_are_parted_by_what_they_are() -> None:
 
 
 def test_work_is_called_work() -> None:
-    """Ranks that compile are not said to hang."""
+    """Ranks that compile are not reported as hanging."""
     compiling = RankLocation((0, 1), "compiling", "", 7, "f(x)")
     made = HangReport(5, (), (), None, {0: 7, 1: 7}, 31.0, progress=False, known=True, stuck=True, places=(compiling,))
     assert format_hang_text(made).splitlines() == [
@@ -51,7 +51,7 @@ def test_work_is_called_work() -> None:
 
 
 def test_each_absence_is_told_in_words() -> None:
-    """A rank that ended, was not asked, or says nothing has no line; it has a word."""
+    """A rank that ended, was not requested, or reports nothing has no line, but a description."""
     gone = (RankLocation((2,), "ended"), RankLocation((4,), "outside"), RankLocation((5,), "silent"))
     made = replace(HANG, absent=(2, 4), places=(STEP, *gone), waiting=(0, 1))
     lines = format_hang_text(made).splitlines()
@@ -66,7 +66,7 @@ def test_each_absence_is_told_in_words() -> None:
 
 
 def test_the_threads_that_a_rank_waits_for_stand_below_it() -> None:
-    """Each with its name and its line; equal ones are one line."""
+    """Each thread has its name and its line; equal threads share a line."""
     threads = (
         ThreadLocation("load", "sleep", "sleep", 2, "time.sleep(9)"),
         ThreadLocation("pool", "launch", "jit(f)", 3, "f(x)", count=2),
@@ -79,23 +79,23 @@ def test_the_threads_that_a_rank_waits_for_stand_below_it() -> None:
 
 
 def test_who_moves_is_named() -> None:
-    """Progress on some ranks is told as theirs."""
+    """If only some ranks make progress, the report names them."""
     assert "progress between two looks on rank 2" in format_hang_text(replace(HANG, progress=True, moved=(2,)))
 
 
 def test_a_card_that_is_not_known_says_so() -> None:
-    """Asked for in the first seconds."""
+    """A report requested in the first seconds says that there was no second sample yet."""
     assert "not been looked at twice" in format_hang_text(replace(HANG, known=False))
 
 
 def test_a_long_line_is_cut() -> None:
-    """A line of the cell does not run off the page."""
+    """A long line of the cell is cut, so that it does not run off the page."""
     made = replace(HANG, places=(replace(STEP, code="x" * 500), SLEEP))
     assert max(map(len, format_hang_text(made).splitlines())) < 200
 
 
 def test_the_card_stands_under_the_running_cell() -> None:
-    """The live view shows it once the ranks hang, with the command that shows it in a terminal."""
+    """The live view shows the report once ranks hang, with the command that shows it in a terminal."""
     snapshot = replace(cell([out("step 3\n")], [out("step 3\n")], wall_s=6.2, done=False), where=HANG)
     page = StrictPage(format_live_html(snapshot, locations=RankLocations(cluster="demo")))
     assert page.unclosed == []
@@ -104,19 +104,19 @@ def test_the_card_stands_under_the_running_cell() -> None:
 
 
 def test_a_cell_that_moves_shows_no_card() -> None:
-    """Quiet while all is well."""
+    """Nothing is shown while the ranks make progress."""
     snapshot = replace(cell([], [], wall_s=6.2, done=False), where=replace(HANG, stuck=False))
     assert "waiting" not in format_live_html(snapshot)
 
 
 def test_code_is_escaped() -> None:
-    """A cell's text is text."""
+    """The text of a cell is not markup."""
     page = format_hang_html(replace(HANG, places=(replace(STEP, code="a <b> & c"), SLEEP)))
     assert "a &lt;b&gt; &amp; c" in page
 
 
 def test_buttons_act_while_the_cell_lasts() -> None:
-    """They are offered after a second; Where shows the card of a cell that moves, and hides it again; Interrupt interrupts."""
+    """The buttons appear after a second. Where shows or hides the report of a progressing cell; Interrupt interrupts the cell."""
     screen, interrupts = RecordingScreen(), []
     view = CellView(screen=screen)
     view.interrupt = lambda: interrupts.append(True)
@@ -135,7 +135,7 @@ def test_buttons_act_while_the_cell_lasts() -> None:
 
 
 def test_show_all_gives_each_rank_a_block() -> None:
-    """Also where all say the same; fold goes back."""
+    """Ranks with equal output have a block each, until the user folds them again."""
     screen = RecordingScreen()
     view = CellView(screen=screen)
     view.update(cell(*[[out("a\n")]] * 3, wall_s=2.0, done=False))
@@ -148,7 +148,7 @@ def test_show_all_gives_each_rank_a_block() -> None:
 
 @pytest.mark.parametrize("kind", ["tabs", "grid"])
 def test_tabs_and_grid_begin_with_each_rank(kind: View) -> None:
-    """As the cell asked; fold goes to the fold, and the button back to what was asked."""
+    """The first view is the requested one; `fold` shows one block, and the button returns to the requested view."""
     screen = RecordingScreen()
     view = CellView(screen=screen, view=kind)
     view.update(cell(*[[out("a\n")]] * 3, wall_s=2.0, done=False))
@@ -159,7 +159,7 @@ def test_tabs_and_grid_begin_with_each_rank(kind: View) -> None:
 
 
 def test_a_click_after_the_end_changes_nothing() -> None:
-    """The click was under way when the cell ended."""
+    """A click that was under way when the cell ended changes nothing."""
     screen = RecordingScreen()
     view = CellView(screen=screen)
     running = replace(cell([out("a\n")], [], wall_s=0.9, done=False), where=HANG)

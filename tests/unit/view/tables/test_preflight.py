@@ -1,4 +1,4 @@
-"""The table of preflight, compared whole; as HTML it says the same."""
+"""The preflight table, compared whole; its HTML has the same content."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ host2  failed ✗  ·       ·
 
 
 def test_the_text() -> None:
-    """A row for each host, a mark where something is wrong, then each finding with its cure."""
+    """There is a row per host with a mark at each problem, then each finding with its hint."""
     assert format_preflight_text(_REPORT) == _TEXT
 
 
 def test_html_says_the_same() -> None:
-    """Without its tags the HTML holds every word of the text."""
+    """Without its tags the HTML contains every word of the text."""
     words = unescape(re.sub(r"<[^>]*>", " ", format_preflight_html(_REPORT))).split()
     assert set(_TEXT.split()) <= set(words)
 
 
 def test_the_cost_is_in_the_heading() -> None:
-    """After what was found."""
+    """The duration follows the number of findings."""
     report = replace(_REPORT, duration_s=1.25)
     heading = "preflight · 3 hosts · 1 failure, 1 warning · 1.2 s"
     assert format_preflight_text(report).splitlines()[0] == heading

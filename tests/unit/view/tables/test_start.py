@@ -1,4 +1,4 @@
-"""A start as it goes on, and its summary."""
+"""The progress of a start, and its summary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.view_samples import RecordingScreen, StrictPage
 
 @pytest.fixture(autouse=True)
 def nothing_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread would import what other tests take away."""
+    """Prevent the warm-up, because its thread would import modules that other tests remove."""
     monkeypatch.setattr(show, "warm_up", lambda: None)
     # No test may depend on how long its own lines take.
     monkeypatch.setattr(StartDisplay, "_clock", staticmethod(lambda: 0.0))
@@ -36,7 +36,7 @@ SNAPSHOT = StartSnapshot((*RANKS[:2], RankStart(2, "host2", "jax", 4713), RankSt
 
 
 def test_progress_is_one_line_with_each_phase() -> None:
-    """The furthest first; a rank without a process is named too."""
+    """The furthest phase comes first; a rank without a process is named too."""
     assert format_start_text(SNAPSHOT) == (
         "mhjax · starting 4 ranks · 1.2 s · ranks 0-1 ready · rank 2 jax · rank 3 not there yet"
     )
@@ -44,7 +44,7 @@ def test_progress_is_one_line_with_each_phase() -> None:
 
 @pytest.mark.parametrize("count", [4, 40])
 def test_progress_names_every_rank_in_html(count: int) -> None:
-    """Few ranks have a line each, many are grouped by phase."""
+    """A few ranks have a line each; many are grouped by phase."""
     snapshot = StartSnapshot(tuple(RankStart(r, f"host{r}", PHASES[r % 7]) for r in range(count)), 1.0)
     page = StrictPage(format_start_html(snapshot))
     assert not page.unclosed
@@ -52,7 +52,7 @@ def test_progress_names_every_rank_in_html(count: int) -> None:
 
 
 def test_the_summary_is_the_line_and_the_ranks() -> None:
-    """Tone and order of the line are settled."""
+    """The wording and the order of the line are fixed."""
     assert format_summary_text(SUMMARY).splitlines() == [
         "mhjax · 4 ranks × 2 CPU devices on this machine · jax 0.10.2 · guard lockstep · ready in 3.1 s        logs /l",
         "  " + "   ".join(f"host{rank} rank {rank} pid {4711 + rank} 2 devices" for rank in range(4)),
@@ -60,28 +60,28 @@ def test_the_summary_is_the_line_and_the_ranks() -> None:
 
 
 def test_what_the_look_at_the_hosts_cost_is_in_the_line() -> None:
-    """Beside what the start took; on this machine nothing is looked at, and nothing said."""
+    """The duration is beside that of the start; there is no preflight on this machine, so none is mentioned."""
     looked = format_summary_text(dataclasses.replace(SUMMARY, preflight_s=0.26)).splitlines()[0]
     assert " · guard lockstep · preflight 0.26 s · ready in 3.1 s" in looked
     assert "preflight" not in format_summary_text(SUMMARY)
 
 
 def test_who_waits_sees_which_hosts_have_reported() -> None:
-    """Ranks begin once all have: it is the other one that everybody waits for."""
+    """Ranks start once all hosts have reported, so the missing host is the one that delays them."""
     ranks = (RankStart(0, "host0"), RankStart(1, "host1", host_is_up=True), RankStart(2, "host2", "spawned"))
     text = format_start_text(StartSnapshot(ranks, 1.2))
     assert text == "mhjax · starting 3 ranks · 1.2 s · rank 2 spawned · rank 1 host up · rank 0 not there yet"
 
 
 def test_a_look_at_the_hosts_has_no_time_yet() -> None:
-    """No process of the start's own exists; the error's table says how long the look took."""
+    """The start has no process yet during preflight; the error's table reports the duration of preflight."""
     snapshot = StartSnapshot((RankStart(0, "host0"), RankStart(1, "host1")), 0.0, "looking at 2 hosts")
     assert format_start_text(snapshot) == "mhjax · starting 2 ranks · looking at 2 hosts"
     assert format_failed_start(snapshot, "failed") == "mhjax · the start of 2 ranks failed"
 
 
 def test_a_takeover_starts_nothing() -> None:
-    """The ranks are there, and live on where it fails."""
+    """The ranks already exist, and continue to run if the attach fails."""
     snapshot = StartSnapshot((RankStart(0, "host0", "ready"), RankStart(1, "host1", "spawned")), 3.0, is_attach=True)
     assert (
         format_start_text(snapshot)
@@ -92,14 +92,14 @@ def test_a_takeover_starts_nothing() -> None:
 
 
 def test_a_guard_that_is_not_there_is_in_plain_sight() -> None:
-    """Never silently off."""
+    """The guard is never off without a message."""
     summary = StartSummary(RANKS, 3.1, "0.10.2", "unavailable (no hook)")
     assert "guard: unavailable (no hook)" in format_summary_text(summary)
     assert "guard: unavailable (no hook)" in StrictPage(format_summary_html(summary)).visible
 
 
 def test_a_start_leaves_its_summary_alone() -> None:
-    """One display from the first phase to the summary."""
+    """One display shows every phase and then the summary."""
     screen = RecordingScreen()
     with StartDisplay(screen, uid="s") as shown:
         shown.update(SNAPSHOT)
@@ -110,7 +110,7 @@ def test_a_start_leaves_its_summary_alone() -> None:
 
 
 def test_a_start_that_fails_leaves_the_last_phases() -> None:
-    """No bar stays that no longer moves."""
+    """No progress bar remains that no longer moves."""
     screen = RecordingScreen()
     shown = StartDisplay(screen, uid="s")
     shown.update(SNAPSHOT)
@@ -123,7 +123,7 @@ def test_a_start_that_fails_leaves_the_last_phases() -> None:
 
 
 def test_a_terminal_follows_the_start_and_keeps_the_summary() -> None:
-    """The lines of the ranks are drawn anew in one place."""
+    """The ranks' lines are redrawn in one region."""
     screen = RecordingScreen(terminal=True)
     with StartDisplay(screen, uid="s") as shown:
         shown.update(SNAPSHOT)
@@ -135,7 +135,7 @@ def test_a_terminal_follows_the_start_and_keeps_the_summary() -> None:
 
 
 def test_a_start_that_fails_leaves_on_a_terminal_how_far_each_rank_was() -> None:
-    """As in a notebook."""
+    """The last phases remain, as in a notebook."""
     screen = RecordingScreen(terminal=True)
     shown = StartDisplay(screen, uid="s")
     shown.update(SNAPSHOT)
@@ -148,7 +148,7 @@ def test_a_start_that_fails_leaves_on_a_terminal_how_far_each_rank_was() -> None
 
 
 def test_a_file_gets_the_summary_alone() -> None:
-    """Progress would only scroll."""
+    """Progress would only add lines to the file."""
     screen = RecordingScreen(rich=False)
     with StartDisplay(screen, uid="s") as shown:
         shown.update(SNAPSHOT)
@@ -157,7 +157,7 @@ def test_a_file_gets_the_summary_alone() -> None:
 
 
 def test_a_progress_line_becomes_its_outcome() -> None:
-    """One display, with a bar that goes with the line; a file gets the outcome alone."""
+    """A bar accompanies the line on one display; a file gets only the outcome."""
     screen, terminal = RecordingScreen(), RecordingScreen(rich=False)
     for each in (screen, terminal):
         line = ProgressLine(each, uid="s")
@@ -173,7 +173,7 @@ def test_a_progress_line_becomes_its_outcome() -> None:
 
 
 def test_the_queue_of_a_scheduler_is_in_the_line() -> None:
-    """While hosts wait for it no rank has a phase to show: where they stand is shown instead."""
+    """Ranks have no phase while hosts are queued, so the position in the queue is shown."""
     standing = "Slurm job 8 is PENDING (Priority), number 2 of 2 that wait in <debug>"
     snapshot = StartSnapshot((RankStart(0, "host0"), RankStart(1, "host1")), 61.0, standing)
     assert format_start_text(snapshot) == f"mhjax · starting 2 ranks · 1 min 1 s · {standing}"
@@ -181,7 +181,7 @@ def test_the_queue_of_a_scheduler_is_in_the_line() -> None:
 
 
 def test_other_machines_are_named() -> None:
-    """The label that every view uses, and the machine's own name beside it; how they were reached is in the line."""
+    """A host has the label that every view uses and its own name; the line says how hosts were reached."""
     ranks = (RankStart(0, "host0", "ready", 7, 1, "node<7>"),)
     summary = StartSummary(ranks, 3.1, "0.10.2", "lockstep", "GPU", "by slurm")
     heading, row = format_summary_text(summary).splitlines()

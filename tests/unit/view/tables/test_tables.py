@@ -1,4 +1,4 @@
-"""The tables of status and vars."""
+"""The tables of `status` and `vars`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = (
 
 
 def test_the_status_has_a_line_a_rank() -> None:
-    """Columns line up; a rank without a process has no number."""
+    """Columns are aligned; a rank without a process has no pid."""
     assert format_status_text(STATUS) == (
         "default · dead · generation 1\n"
         "rank  host    pid  state    devices  log\n"
@@ -41,7 +41,7 @@ def test_the_status_has_a_line_a_rank() -> None:
 
 
 def test_the_status_of_machines_says_more() -> None:
-    """Memory and the last cell, where they are known."""
+    """Memory and the last cell are shown if they are known."""
     rows = (
         StatusRow(0, "host0 alpha", 24, "alive", 1, "a:r0.log", nbytes=3 << 28, last_cell="12 running"),
         StatusRow(1, "host1 beta", 24, "alive", 1, "b:r1.log", last_cell="11 ok"),
@@ -54,7 +54,7 @@ def test_the_status_of_machines_says_more() -> None:
 
 
 def test_variables_show_their_shape_and_cost() -> None:
-    """What has no shape or size has an empty place; what differs says where."""
+    """A missing shape or size is an empty cell; a difference names the rank."""
     assert format_vars_text(ROWS).splitlines() == [
         "name  kind   shape         spec             bytes/device  differs",
         "x     Array  float32[8,8]  P('data', None)          32 B",
@@ -63,7 +63,7 @@ def test_variables_show_their_shape_and_cost() -> None:
 
 
 def test_ranks_that_hold_the_same_have_no_column_of_what_differs() -> None:
-    """An empty column without a word above it would be a riddle."""
+    """The column is left out if the ranks agree, because an empty column without a heading would be unclear."""
     assert "differs" not in format_vars_text(ROWS[:1])
     assert "differs" not in format_vars_html(ROWS[:1])
     assert ">differs</th>" in format_vars_html(ROWS)
@@ -71,14 +71,14 @@ def test_ranks_that_hold_the_same_have_no_column_of_what_differs() -> None:
 
 @pytest.mark.parametrize("html", [format_status_html(STATUS), format_vars_html(ROWS), format_vars_html(())])
 def test_tables_are_well_formed(html: str) -> None:
-    """Each is HTML that survives without a style sheet."""
+    """Each table is valid HTML that is readable without a style sheet."""
     page = StrictPage(html)
     assert not page.unclosed
     assert page.visible
 
 
 def test_tables_are_shown_in_both_forms() -> None:
-    """HTML for the notebook and text for everything else."""
+    """The notebook gets HTML and everything else gets text."""
     screen = RecordingScreen()
     show_status(STATUS, screen)
     show_vars((), screen)
@@ -87,7 +87,7 @@ def test_tables_are_shown_in_both_forms() -> None:
 
 
 def test_a_short_column_is_as_wide_as_its_widest_cell() -> None:
-    """A long note beside it would else squeeze it until its words break; the long column breaks."""
+    """A long note beside a short column would otherwise break its words; the long column wraps."""
     html = format_table_html(["spec", ""], [["P()", "x" * 60], ["P('data', 'model')", ""]])
     assert html.count("white-space:nowrap") == 1
     assert "white-space:nowrap\">P('data', 'model')</td>" in html
