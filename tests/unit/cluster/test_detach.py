@@ -1,4 +1,4 @@
-"""A supervisor that is let go of at the very moment in which somebody looks whether it has ended."""
+"""A supervisor that is released while another thread checks whether it has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mhnb.launchers.ssh import SshHost
 
 
 class _LetGoMeanwhile:
-    """A process that lives; the other thread comes while it is asked."""
+    """A running process that the other thread releases during the check."""
 
     def __init__(self, host: Any) -> None:
         self.host, self.stdin, self.returncode = host, io.BytesIO(), None
@@ -27,12 +27,12 @@ class _LetGoMeanwhile:
         return True
 
     def kill(self) -> None:
-        """As ssh is let go of."""
+        """Do nothing, because releasing an ssh host kills its ssh process."""
 
 
 @pytest.mark.parametrize("kind", [LocalHost, CommandHosts, SshHost])
 def test_who_is_let_go_of_while_it_is_looked_at_has_not_ended(kind: type[Any]) -> None:
-    """It would count as lost, and the others of its cluster, which is to live on, would be killed."""
+    """A released host has not ended; otherwise it would count as lost, and the ranks of its detached cluster would be killed."""
     host: Any = object.__new__(kind)
     host._released, host._process = False, None
     host._process = _LetGoMeanwhile(host)

@@ -1,4 +1,4 @@
-"""The reader's promise: whoever waits for something gets an answer, whatever ends."""
+"""The event loop answers every waiting caller, whatever ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WAIT_S = 20.0
 
 @dataclass
 class PlayedHost:
-    """A supervisor that is there until it is told otherwise."""
+    """A supervisor that runs until the test sets `exited`."""
 
     supervisors: tuple[int, ...] = (0,)
     is_remote: bool = False
@@ -65,7 +65,7 @@ class PlayedHost:
 
 
 class Listening:
-    """Notes what it hears."""
+    """A listener that records its calls."""
 
     def __init__(self) -> None:
         self.ready, self.failed, self.told = threading.Event(), threading.Event(), threading.Event()
@@ -94,7 +94,7 @@ class Listening:
 
 
 def bring_up(link: InProcessTransport, heard: Listening) -> list[InProcessPeer]:
-    """Have two ranks report that they are ready; return their ends."""
+    """Make two ranks report that they are ready, and return their ends."""
     peers, supervisor = [link.connect(f"r{rank}") for rank in (0, 1)], link.connect("s0")
     for rank, peer in enumerate(peers):
         supervisor.send(RankSpawned(rank, 1000 + rank))
@@ -104,7 +104,7 @@ def bring_up(link: InProcessTransport, heard: Listening) -> list[InProcessPeer]:
 
 
 class BrokenLink(InProcessTransport):
-    """Fails like a defect of ours."""
+    """A transport that fails as a defect of mhnb would."""
 
     def poll_with_peers(self, timeout_s: float | None) -> list[tuple[str, Message]]:  # noqa: ARG002  # of the contract
         raise ZeroDivisionError("a defect")
@@ -112,7 +112,7 @@ class BrokenLink(InProcessTransport):
 
 @dataclass
 class Rig:
-    """A reader of two ranks that nobody plays."""
+    """An event loop for two ranks without processes."""
 
     reader: EventLoop
     machine: ClusterStateMachine
@@ -126,7 +126,7 @@ class Rig:
 
 @pytest.fixture
 def make() -> Iterator[Callable[[InProcessTransport], Rig]]:
-    """Make a reader that runs; ended at the end."""
+    """Return a function that starts an event loop; all loops are closed after the test."""
     made: list[EventLoop] = []
 
     def begin(link: InProcessTransport) -> Rig:
@@ -146,7 +146,7 @@ def make() -> Iterator[Callable[[InProcessTransport], Rig]]:
 
 
 def run_cell(reader: EventLoop, peers: Sequence[InProcessPeer], seq: int) -> CellFuture:
-    """Hand in a cell, and have every rank end it."""
+    """Submit a cell, and make every rank end it."""
     submission = reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
     for rank, peer in enumerate(peers):
         peer.send(CellEnded(rank, seq, "ok", [], [], 0, 0.1))
@@ -155,7 +155,7 @@ def run_cell(reader: EventLoop, peers: Sequence[InProcessPeer], seq: int) -> Cel
 
 @dataclass
 class LateRig:
-    """A reader whose clock stands still, and two ranks that have said something after their cell's end."""
+    """An event loop whose clock is set by the test, and two ranks with output after their cell's end."""
 
     reader: EventLoop
     heard: Listening
@@ -166,7 +166,7 @@ class LateRig:
 
 @pytest.fixture
 def late_rig() -> Iterator[LateRig]:
-    """Both ranks have spoken; nobody has been shown it."""
+    """Both ranks have sent late output that has not been shown yet."""
     link, heard, now = InProcessTransport(), Listening(), [100.0]
     machine = ClusterStateMachine(RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=now[0], start_timeout_s=60)
     reader = EventLoop(link, machine, HostMonitor(link, [PlayedHost()]), clock=lambda: now[0], listener=heard)
@@ -175,7 +175,7 @@ def late_rig() -> Iterator[LateRig]:
     run_cell(reader, peers, 1).updates.get(timeout=WAIT_S)
     for rank, peer in enumerate(peers):
         peer.send(OutputProduced(rank, 1, [["stdout", "late\n"]]))
-    # A question is answered after what was said before it.
+    # The reply to a request arrives after the output that was sent before it.
     asked = reader.request(0, "names", {})
     while not isinstance(peers[0].receive(WAIT_S), RankRequest):
         continue
@@ -188,7 +188,7 @@ def late_rig() -> Iterator[LateRig]:
 
 @pytest.mark.parametrize("until", ["a moment later", "the next cell's end", "a notice", "the end"])
 def test_late_output_of_several_ranks_is_shown_once(late_rig: LateRig, until: str) -> None:
-    """Each rank tells at a moment of its own: shown one by one they would look different. It never waits beyond what comes next."""
+    """Equal late output of several ranks is combined so that it does not look different; the next event shows it at the latest."""
     reader, heard = late_rig.reader, late_rig.heard
     if until == "a moment later":
         late_rig.now[0] += 1.0
@@ -208,7 +208,7 @@ def test_late_output_of_several_ranks_is_shown_once(late_rig: LateRig, until: st
 
 
 def test_a_cell_is_kept_before_its_submitter_hears_of_it() -> None:
-    """Who sees a result can count on the journal; the cell that is refused is not kept."""
+    """A cell is in the journal before its result is delivered, so that the caller can rely on the journal."""
     link, heard = InProcessTransport(), Listening()
     machine = ClusterStateMachine(
         RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60
@@ -232,7 +232,7 @@ def test_a_cell_is_kept_before_its_submitter_hears_of_it() -> None:
 
 
 def test_a_question_after_the_supervisors_death_is_answered(make: Callable[[InProcessTransport], Rig]) -> None:
-    """A rank goes with its supervisor, and nobody is left to tell: a question to it must not wait for ever."""
+    """A request to a rank whose supervisor has ended fails at once, because no process is left to answer it."""
     rig = make(InProcessTransport())
     rig.get_ready()
     rig.host.exited.set()
@@ -242,7 +242,7 @@ def test_a_question_after_the_supervisors_death_is_answered(make: Callable[[InPr
 
 
 def test_what_ranks_started_ends_with_a_dead_supervisor(make: Callable[[InProcessTransport], Rig]) -> None:
-    """The process groups of all its ranks are handed to the host at once, while their numbers are theirs."""
+    """The process groups of all its ranks go to the host at once, while their process ids are still valid."""
     rig = make(InProcessTransport())
     rig.get_ready()
     rig.host.exited.set()
@@ -251,14 +251,14 @@ def test_what_ranks_started_ends_with_a_dead_supervisor(make: Callable[[InProces
 
 
 def test_a_question_cannot_be_cancelled_under_the_reader(make: Callable[[InProcessTransport], Rig]) -> None:
-    """asyncio cancels the futures it wraps; the answer that comes then must not end the cluster."""
+    """asyncio cancels the futures that it wraps; an answer that arrives later must not end the cluster."""
     rig = make(InProcessTransport())
     rig.get_ready()
     assert not rig.reader.request(0, "names", {}).cancel()
 
 
 def test_who_waits_for_a_start_sees_that_it_goes_on(make: Callable[[InProcessTransport], Rig]) -> None:
-    """From the first moment and about every second, though nothing is heard of any rank."""
+    """Progress is reported from the first moment and about every second, even without a message from any rank."""
     rig = make(InProcessTransport())
     first, second = (rig.heard.progress.get(timeout=WAIT_S) for _ in range(2))
     assert first[0] == second[0] == "starting"
@@ -266,10 +266,10 @@ def test_who_waits_for_a_start_sees_that_it_goes_on(make: Callable[[InProcessTra
 
 
 def test_who_waits_for_a_cell_sees_that_it_goes_on(late_rig: LateRig) -> None:
-    """From the moment in which it lasts, and about every second, though no rank says anything of itself."""
+    """Progress is reported once a cell lasts, and about every second, even without a message from any rank."""
     submission = late_rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=True)
     seen = []
-    # The last one before the ranks would have told where they are.
+    # The second time is the last one before the ranks would have sent their locations.
     for now in (100.2, 101.3):
         late_rig.now[0] = now
         seen.append(submission.updates.get(timeout=WAIT_S))
@@ -277,7 +277,7 @@ def test_who_waits_for_a_cell_sees_that_it_goes_on(late_rig: LateRig) -> None:
 
 
 def test_the_line_of_a_start_leaves_the_queue_with_its_job() -> None:
-    """A job that has got its machines waits no more, also while none of them has reported."""
+    """The queue status ends once a job has its machines, even before any of them has reported."""
 
     @dataclass
     class Queued(PlayedHost):
@@ -304,7 +304,7 @@ def test_the_line_of_a_start_leaves_the_queue_with_its_job() -> None:
 
 
 def test_stop_while_starting_ends_the_wait_for_the_start(make: Callable[[InProcessTransport], Rig]) -> None:
-    """A thread that stops a cluster leaves none waiting until it is ready."""
+    """Stopping a cluster ends every wait until it is ready."""
     rig = make(InProcessTransport())
     rig.reader.post(StopRequested())
     rig.reader.close(WAIT_S)
@@ -315,7 +315,7 @@ def test_stop_while_starting_ends_the_wait_for_the_start(make: Callable[[InProce
 def test_a_defect_of_the_reader_takes_no_further_cell(
     make: Callable[[InProcessTransport], Rig], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is told, whoever waits for the start hears of it, and the cluster counts as stopped."""
+    """The failure is printed, reported to the caller that waits for the start, and the cluster counts as stopped."""
     rig = make(BrokenLink())
     assert rig.heard.failed.wait(WAIT_S)
     assert rig.heard.told.is_set()
@@ -325,7 +325,7 @@ def test_a_defect_of_the_reader_takes_no_further_cell(
 
 
 def test_a_view_that_fails_says_so_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
-    """Late output and notices go to anybody's code, in the reader thread."""
+    """A failing user callback for late output or notices prints its error, because it runs in the reader thread."""
     listener = ClusterListener(lambda _machine, _now: pytest.fail("nobody asked"))
     listener.show_notice = lambda text: [][len(text)]
     listener.on_notice("told")
@@ -350,7 +350,7 @@ WRONG: dict[str, tuple[str, Message | list[bytes]]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_who_sends_what_none_sends_is_cut_off(make: Callable[[InProcessTransport], Rig], what: str) -> None:
-    """It has the key, so it is told of; the loop goes on, and a cell that runs gets an end."""
+    """A peer that sends an invalid message is dropped and reported; the loop continues, and a running cell ends."""
     rig = make(InProcessTransport())
     rig.get_ready()
     peer, said = WRONG[what]
@@ -367,7 +367,7 @@ def test_who_sends_what_none_sends_is_cut_off(make: Callable[[InProcessTransport
     assert peer not in rig.link._peers
     assert rig.reader.is_alive
     if peer == "r1":
-        # Its process is ended, or who waits for it would do so for good.
+        # Its process must be killed, because a caller that waits for it would otherwise wait forever.
         supervisor = rig.link._peers["s0"]
         while (message := supervisor.receive(WAIT_S)) != SignalRank(1, 9):
             assert message is not None
@@ -381,20 +381,20 @@ def test_who_sends_what_none_sends_is_cut_off(make: Callable[[InProcessTransport
 
 @pytest.mark.parametrize("field", ["host_arrays", "ignored_refusals", "abandoned_launch", "pending_launch"])
 def test_an_end_that_cannot_be_judged_ends_the_cell(make: Callable[[InProcessTransport], Rig], field: str) -> None:
-    """Rows of a form that the guard does not know: the cluster is dead and says of whom; nobody waits for the cell."""
+    """If the guard cannot read the rows of a cell's end, the cluster is dead and names the rank, and the cell ends."""
     rig = make(InProcessTransport())
     rig.get_ready()
     submission = rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
     rows: dict[str, Any] = {field: {"abandoned_launch": [{}], "pending_launch": [{}]}.get(field, [[{}]])}
     for rank in (1, 0):
-        # The last to end is not the one to blame.
+        # The last rank to end is not the cause.
         launches = [["a", "f", [0, 1], 1, 1]]
         ended = CellEnded(rank, 1, "interrupted", [], launches, 1, 0.1, **(rows if rank else {}))
         rig.link._peers[f"r{rank}"].send(ended)
     update = submission.updates.get(timeout=WAIT_S)
     assert rig.reader.is_alive
     if isinstance(update, CellResult):
-        # It was of no meaning in this cell.
+        # The field had no meaning in this cell.
         return
     assert isinstance(update, RanksLost)
     assert "rank 1 (b)" in str(update)

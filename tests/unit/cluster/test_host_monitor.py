@@ -1,4 +1,4 @@
-"""Supervisors as the reader deals with them."""
+"""Supervisors as the event loop handles them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAIT_S = 20.0
 
 @dataclass
 class PlayedHost:
-    """A supervisor elsewhere, as far as these tests look at it."""
+    """A remote supervisor, as far as these tests need one."""
 
     supervisors: tuple[int, ...] = (0,)
     is_remote: bool = True
@@ -43,7 +43,7 @@ class PlayedHost:
 
 
 class LateLink(InProcessTransport):
-    """Its supervisors hang up one after the other, at each look."""
+    """A transport whose supervisors disconnect one after the other, one per poll."""
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         self.drop(next(iter(self._peers)))
@@ -52,7 +52,7 @@ class LateLink(InProcessTransport):
 
 @pytest.mark.parametrize("told", [StopHost(), Heartbeat(0)])
 def test_who_is_told_to_stop_is_seen_off(told: StopHost | Heartbeat) -> None:
-    """The link stays open until each has hung up; where nobody was told to end, nobody is waited for."""
+    """The transport stays open until each stopped supervisor has disconnected; without a stop there is no wait."""
     link = LateLink()
     watch = HostMonitor(link, [PlayedHost((0,)), PlayedHost((1,))])
     ends = {name: link.connect(name) for name in ("s0", "s1")}
@@ -63,14 +63,14 @@ def test_who_is_told_to_stop_is_seen_off(told: StopHost | Heartbeat) -> None:
 
 
 def test_who_does_not_hang_up_is_not_waited_for_for_ever() -> None:
-    """Its host may have lost its power in this moment."""
+    """The wait is limited, because the host may have lost its power at this moment."""
     watch = HostMonitor(InProcessTransport(), [PlayedHost()])
     watch.broadcast(StopHost())
     watch.wait_closed(time.monotonic)
 
 
 def test_hosts_are_ended_at_once() -> None:
-    """Each waits here for the other: one after the other they would not meet."""
+    """Each host waits for the other, so hosts that are ended one after the other would not meet."""
     meets = threading.Barrier(2)
     hosts = [PlayedHost((k,), meets=meets) for k in (0, 1)]
     end_hosts(hosts, RankRegistry(["host0", "host1"], ["", ""], [0, 1]))
@@ -79,7 +79,7 @@ def test_hosts_are_ended_at_once() -> None:
 
 @dataclass
 class Clock:
-    """Time as the test says."""
+    """A clock that the test sets."""
 
     now: float = 1.0
 
@@ -88,7 +88,7 @@ class Clock:
 
 
 def watch_one(timeout_s: float = 20.0) -> tuple[HostMonitor, InProcessTransport, RankRegistry, Clock]:
-    """One host elsewhere that has reported, and has been silent since."""
+    """Return the parts of one remote host that has reported and then sent nothing."""
     link, clock = InProcessTransport(), Clock()
     watch = HostMonitor(link, [PlayedHost()], timeout_s=timeout_s, real_clock=clock)
     watch.on_message(HostUp(0, 7, "alpha", None), clock.now)
@@ -98,7 +98,7 @@ def watch_one(timeout_s: float = 20.0) -> tuple[HostMonitor, InProcessTransport,
 
 @pytest.mark.parametrize(("step_s", "lost"), [(30.0, []), (2.0, [0])])
 def test_a_host_is_not_blamed_for_our_own_standstill(step_s: float, lost: list[int]) -> None:
-    """In one leap: this process was suspended, and nobody was asked. Step by step: the host says nothing."""
+    """A jump in time means that this process was suspended; small steps without a message mean that the host is lost."""
     watch, _, roster, clock = watch_one()
     end, found = clock.now + 30.0, list(watch.find_lost(roster, clock.now))
     while clock.now < end:
@@ -109,7 +109,7 @@ def test_a_host_is_not_blamed_for_our_own_standstill(step_s: float, lost: list[i
 
 @pytest.mark.parametrize(("has_ranks", "lost"), [(False, []), (True, [0])])
 def test_a_host_may_be_silent_while_it_imports_and_no_longer(has_ranks: bool, lost: list[int]) -> None:  # noqa: FBT001
-    """It has reported and imports JAX, or it has ranks already: then its imports are over."""
+    """A host that has reported may still import JAX; a host with ranks has finished its imports."""
     clock = Clock()
     watch = HostMonitor(InProcessTransport(), [PlayedHost()], real_clock=clock)
     watch.on_message(HostUp(0, 7, "alpha", None), clock.now)
@@ -123,7 +123,7 @@ def test_a_host_may_be_silent_while_it_imports_and_no_longer(has_ranks: bool, lo
 
 
 def test_a_host_that_gave_us_up_is_explained() -> None:
-    """It ended because it heard nothing of a notebook that stood still: that is said, and how to have it wait."""
+    """A host that ended because this notebook was suspended is explained, with the option that makes hosts wait."""
     watch, link, roster, clock = watch_one()
     link.connect("s0")
     list(watch.find_lost(roster, clock.now))
@@ -138,7 +138,7 @@ def test_a_host_that_gave_us_up_is_explained() -> None:
 
 
 def test_who_comes_up_while_the_others_end_is_told_too() -> None:
-    """It would look for a notebook for ever."""
+    """A host that connects during a stop is stopped too, because it would otherwise look for a notebook forever."""
     watch, link, _, clock = watch_one()
     watch.broadcast(StopHost())
     late = link.connect("s0")
@@ -153,7 +153,7 @@ def test_who_comes_up_while_the_others_end_is_told_too() -> None:
 
 
 def test_who_was_to_stay_and_could_not_be_told_is_named() -> None:
-    """Nobody would end it otherwise."""
+    """A detached host that could not be stopped is named, because nothing else would end it."""
     watch, link, _, clock = watch_one()
     end = link.connect("s0")
     watch.on_message(Heartbeat(0, outlives_notebook=True), clock.now)
@@ -170,7 +170,7 @@ def test_who_was_to_stay_and_could_not_be_told_is_named() -> None:
 
 @pytest.mark.parametrize("goes", [False, True])
 def test_it_is_kept_when_each_has_said_so_or_is_lost(goes: bool) -> None:  # noqa: FBT001
-    """Before that the owner must not go: what ends with it would take the others along."""
+    """The owner must not exit before all hosts have confirmed or are lost, because its exit would end the unconfirmed ones."""
     link = InProcessTransport()
     watch = HostMonitor(link, [PlayedHost((0,)), PlayedHost((1,))])
     ends = [link.connect(name) for name in ("s0", "s1")]
@@ -196,13 +196,13 @@ def test_it_is_kept_when_each_has_said_so_or_is_lost(goes: bool) -> None:  # noq
 
 
 def test_who_comes_when_the_others_were_told_to_stay_is_told_too() -> None:
-    """At a take-over a supervisor may come after the last rank; until it has said that it stays, the owner waits."""
+    """After an attach a supervisor may connect later than the last rank, and the owner waits until it confirms too."""
     link = InProcessTransport()
     watch = HostMonitor(link, [PlayedHost((0,)), PlayedHost((1,))])
     there = link.connect("s1")
     keeping = threading.Thread(target=watch.make_detachable, args=[lambda: True])
     keeping.start()
-    # In order: what was for s0 has gone nowhere.
+    # In rank order: the message for s0 had no recipient.
     assert there.receive(WAIT_S) == Heartbeat(1, outlives_notebook=True)
     watch.on_message(Heartbeat(1, outlives_notebook=True), 0.0)
     late = link.connect("s0")
@@ -214,5 +214,5 @@ def test_who_comes_when_the_others_were_told_to_stay_is_told_too() -> None:
 
 
 def test_where_the_reader_has_ended_nobody_waits_for_a_word() -> None:
-    """Another thread has stopped the cluster: nothing is left to be kept."""
+    """If another thread has stopped the cluster, there is nothing to detach and no wait."""
     HostMonitor(InProcessTransport(), [PlayedHost()]).make_detachable(lambda: False)

@@ -1,4 +1,4 @@
-"""Ctrl-C while a cell is waited for: an act, once there is one; never lost, never out of the middle of something."""
+"""Ctrl-C during a cell calls a callback once there is one; it is never lost and never interrupts a step halfway."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mhnb.cluster.interrupts import SigintHandler
 
 
 def press() -> None:
-    """Ctrl-C, as a terminal or a kernel's stop button sends it."""
+    """Send SIGINT, as a terminal or a kernel's stop button does."""
     os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_ctrl_c_calls_the_act_and_raises_nothing() -> None:
-    """Who hands in a cell is not broken off half way."""
+    """Submitting a cell is not interrupted halfway."""
     called: list[int] = []
     with SigintHandler() as ctrl_c:
         ctrl_c.set_callback(lambda: called.append(1))
@@ -27,7 +27,7 @@ def test_ctrl_c_calls_the_act_and_raises_nothing() -> None:
 
 
 def test_one_that_came_before_there_was_anything_to_call_is_called_then() -> None:
-    """The cell was on its way: it is interrupted as soon as it has a number."""
+    """An interrupt during submission reaches the cell as soon as the cell has a number."""
     called: list[int] = []
     with SigintHandler() as ctrl_c:
         press()
@@ -37,13 +37,13 @@ def test_one_that_came_before_there_was_anything_to_call_is_called_then() -> Non
 
 
 def test_one_that_nobody_took_is_raised_at_the_end() -> None:
-    """It is not lost."""
+    """An interrupt without a callback is raised at the end, so that it is not lost."""
     with pytest.raises(KeyboardInterrupt), SigintHandler():
         press()
 
 
 def test_an_error_inside_is_the_one_that_is_raised() -> None:
-    """Ctrl-C does not hide why the cell was refused."""
+    """Ctrl-C does not hide the reason why a cell was refused."""
 
     def hand_in() -> None:
         with SigintHandler():
@@ -55,7 +55,7 @@ def test_an_error_inside_is_the_one_that_is_raised() -> None:
 
 
 def test_afterwards_ctrl_c_is_what_it_was() -> None:
-    """A plain cell is interrupted as ever."""
+    """Later, Ctrl-C interrupts a plain cell as before."""
     before = signal.getsignal(signal.SIGINT)
     with SigintHandler():
         assert signal.getsignal(signal.SIGINT) is not before
@@ -63,7 +63,7 @@ def test_afterwards_ctrl_c_is_what_it_was() -> None:
 
 
 def test_another_thread_changes_nothing() -> None:
-    """Only the main thread hears of Ctrl-C, and only it may set the handler."""
+    """Only the main thread receives Ctrl-C, and only it may set the handler."""
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""The journal's folder: who may read it, what outlives what, what is removed, and a disk that fails."""
+"""The journal's directory: its permissions, what is kept and removed, and disk failures."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from mhnb.cluster.transfer import PushPayload
 from mhnb.core.journal import AcceptRecord, CellRecord, PushRecord, StartRecord
 
 GONE = 2**22 + 1
-"""A process id that Linux never gives."""
+"""A process id that Linux never assigns."""
 
 
 @pytest.fixture
 def told() -> list[str]:
-    """What the user heard."""
+    """Return the notifications that the user receives."""
     return []
 
 
 @pytest.fixture
 def open_journal(tmp_path: Path, told: list[str]) -> Callable[[int], ClusterJournal]:
-    """Open the journal of a generation; the clock stands at 5."""
+    """Return a function that opens the journal of a generation, with the clock fixed at 5."""
 
     def begin(generation: int) -> ClusterJournal:
         environment = {"MHNB_HOME": str(tmp_path)}
@@ -37,13 +37,13 @@ def open_journal(tmp_path: Path, told: list[str]) -> Callable[[int], ClusterJour
 
 
 def packed(*sizes: int) -> PushPayload:
-    """A push of one value, x, made of parts of these sizes."""
+    """Return a push of one value `x` with parts of these sizes."""
     parts = [memoryview(bytes([number] * size)) for number, size in enumerate(sizes)]
     return PushPayload([{"name": "x", "skeleton": 0, "buffers": [], "arrays": []}], parts)
 
 
 def test_records_are_on_disk_when_write_returns(open_journal: Callable[[int], ClusterJournal]) -> None:
-    """Each with the time, in order, for its owner alone; the next generation of the same process adds to them."""
+    """Records have the time, are in order and readable only by the owner; the process's next generation appends to them."""
     journal = open_journal(1)
     journal.write(StartRecord(1, "2 x 1"))
     journal.write(CellRecord(1, 1, "x"))
@@ -60,7 +60,7 @@ def test_records_are_on_disk_when_write_returns(open_journal: Callable[[int], Cl
 def test_an_older_process_of_the_same_number_keeps_its_journal(
     open_journal: Callable[[int], ClusterJournal], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a container each notebook may be process 1; what it left is put aside, and pruned like any other."""
+    """In a container each notebook may be process 1, so an older journal is renamed, and pruned like any other."""
     for seq in (1, 2, 3):
         monkeypatch.setattr(journaling, "_used_folders", set())
         journal = open_journal(1)
@@ -78,7 +78,7 @@ def test_an_older_process_of_the_same_number_keeps_its_journal(
 
 
 def test_a_push_comes_back_as_its_bytes(open_journal: Callable[[int], ClusterJournal], told: list[str]) -> None:
-    """All parts, empty ones too; two pushes do not mix."""
+    """All parts are restored, including empty ones, and two pushes do not mix."""
     journal = open_journal(1)
     for sizes in ((3, 0, 2), (4,)):
         journal.write_push(packed(*sizes), (1,))
@@ -101,7 +101,7 @@ def test_a_push_too_large_is_told_and_left_out(
     name: str,
     said: str,
 ) -> None:
-    """By its own size, or with all others; one that fits is kept afterwards."""
+    """A push above its own limit or the total limit is reported and skipped; a push that fits is still stored afterwards."""
     journal = open_journal(1)
     monkeypatch.setattr(journaling, name, 10)
     for size in (6, 11, 4):
@@ -115,7 +115,7 @@ def test_a_push_too_large_is_told_and_left_out(
 
 
 def test_a_push_file_that_was_changed_is_refused(open_journal: Callable[[int], ClusterJournal]) -> None:
-    """Bytes that are not those that were written are never bound."""
+    """Bytes that differ from those that were written are never bound."""
     journal = open_journal(1)
     journal.write_push(packed(4), None)
     (record,) = (record for record in journal.read()[0] if isinstance(record, PushRecord))
@@ -127,7 +127,7 @@ def test_a_push_file_that_was_changed_is_refused(open_journal: Callable[[int], C
 def test_a_full_disk_is_told_once_and_leaves_no_gap(
     open_journal: Callable[[int], ClusterJournal], told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is written after what could not be, until the next generation; the half line hides none of its lines."""
+    """After a failed write, nothing is written until the next generation, and the partial line hides none of its lines."""
     write, journal = os.write, open_journal(1)
     journal.write(CellRecord(1, 1, "x"))
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:9]))
@@ -148,7 +148,7 @@ def test_a_full_disk_is_told_once_and_leaves_no_gap(
 
 
 def old_journal(home: Path, number: int, *, owner: int = GONE, nbytes: int = 0) -> Path:
-    """The journal of a notebook that is gone."""
+    """Create the journal of a notebook that has ended."""
     folder = home / f"demo{number}.{owner}.journal"
     folder.mkdir()
     (folder / "journal.jsonl").touch()
@@ -158,7 +158,7 @@ def old_journal(home: Path, number: int, *, owner: int = GONE, nbytes: int = 0) 
 
 
 def test_the_newest_journals_stay(tmp_path: Path) -> None:
-    """Twenty of those whose notebook is gone; all of living ones, and folders that are none of ours."""
+    """Twenty journals of ended notebooks stay, and all journals of running ones and unrelated directories."""
     foreign = tmp_path / f"mine.{GONE}.journal"
     foreign.mkdir()
     living = old_journal(tmp_path, 0, owner=os.getpid())
@@ -171,7 +171,7 @@ def test_the_newest_journals_stay(tmp_path: Path) -> None:
 
 
 def test_a_notebook_whose_number_is_not_known_here_keeps_its_journal(tmp_path: Path) -> None:
-    """It is in another container, or on another machine with the same home: the file that it has open tells."""
+    """The open file shows that the notebook runs, in another container or on another machine with the same home."""
     held = JournalStore("demo", GONE, environment={"MHNB_HOME": str(tmp_path)}, is_new=False)
     os.utime(held.path, (0, 0))
     for number in range(1, 26):
@@ -185,7 +185,7 @@ def test_a_notebook_whose_number_is_not_known_here_keeps_its_journal(tmp_path: P
 
 
 def test_old_journals_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together they hold so many bytes; the newest stays however large it is."""
+    """Journals share a limit in bytes, and the newest one stays however large it is."""
     monkeypatch.setattr(journaling, "_RETAINED_NBYTES", 100)
     gone = [old_journal(tmp_path, number, nbytes=nbytes) for number, nbytes in ((1, 10), (2, 60), (3, 30))]
     prune_journals({"MHNB_HOME": str(tmp_path)})
@@ -196,7 +196,7 @@ def test_old_journals_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_closing_twice_is_no_error(tmp_path: Path) -> None:
-    """A stop that was broken off is gone on with; what comes afterwards is told as a fault, not lost in silence."""
+    """An interrupted stop may close twice, and a later write fails with an error instead of being lost silently."""
     folder = JournalStore("demo", os.getpid(), environment={"MHNB_HOME": str(tmp_path)}, is_new=True)
     folder.close()
     folder.close()

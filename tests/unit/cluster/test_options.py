@@ -1,4 +1,4 @@
-"""What a start is asked for becomes a shape: numbers, names, host files, profiles; and what does not go together is said."""
+"""Start options become a cluster spec: numbers, names, host files and profiles; options that conflict are refused."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def _shape(line: str) -> ClusterSpec:
     ],
 )
 def test_what_is_asked_for(line: str, said: str) -> None:
-    """-n counts the ranks; with names or ranks per host the hosts follow."""
+    """`-n` counts ranks; with host names or ranks per host, it determines the rest."""
     assert _shape(line).describe() == said
 
 
 def test_a_host_file_says_how_many(tmp_path: Path) -> None:
-    """The same slots on each host are the ranks per host; --per-host wins; different ones cannot be."""
+    """Equal slots on each host are the ranks per host; `--per-host` overrides them, and different slots are refused."""
     file = tmp_path / "hosts"
     file.write_text("a slots=2\nb slots=2\n")
     assert _shape(f"--hostfile {file}").describe() == "2 hosts (a, b) x 2 ranks, profile ssh"
@@ -82,7 +82,7 @@ def test_a_host_file_says_how_many(tmp_path: Path) -> None:
     ],
 )
 def test_numbers_that_cannot_be(line: str, said: str) -> None:
-    """They are refused when the shape is made, so also while a cluster of that name runs."""
+    """The numbers are refused when the spec is built, so also while a cluster of that name runs."""
     with pytest.raises(InvalidRequest, match=said):
         _shape(line)
 
@@ -102,7 +102,7 @@ def test_numbers_that_cannot_be(line: str, said: str) -> None:
     ],
 )  # fmt: skip
 def test_a_start_line_that_differs_in_a_flag(first: str, line: str, said: str) -> None:
-    """The cluster that runs has not got it: what differs is said, and what to type; never a variable's value."""
+    """The error names each option that differs and what to type, but never the value of a variable."""
     with pytest.raises(AlreadyStarted) as refused:
         _check_alike(first, line)
     head, ways = str(refused.value).splitlines()
@@ -119,7 +119,7 @@ def test_a_start_line_that_differs_in_a_flag(first: str, line: str, said: str) -
     ],
 )
 def test_the_same_start_line_goes_on(first: str, line: str) -> None:
-    """And one that says less asks for nothing else."""
+    """The same options attach to the running cluster; an option that is not given is not compared."""
     _check_alike(first, line)
 
 
@@ -131,14 +131,14 @@ def _check_alike(first: str, line: str) -> None:
 
 
 def test_a_host_file_by_hosts(tmp_path: Path) -> None:
-    """`--hosts @FILE` is `--hostfile FILE`, as for `doctor`."""
+    """`--hosts @FILE` is the same as `--hostfile FILE`, as for `doctor`."""
     file = tmp_path / "hosts"
     file.write_text("a slots=2\nb slots=2\n")
     assert _shape(f"--hosts @{file}") == _shape(f"--hosts {file}") == _shape(f"--hostfile {file}")
 
 
 def test_a_flag_of_the_login_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that `doctor` has too: a variable without a value takes the one from here, again and again where there are several."""
+    """Login flags, which `doctor` has too, are settings; a variable without a value uses the local one, and flags may repeat."""
     monkeypatch.setenv("HERE", "its value")
     line = "--hosts a --ssh-port 22 --env HERE --env A=b=c --ssh-option X=1 --ssh-option Y=2 --connect-timeout 3"
     assert _options(line) == {
@@ -154,11 +154,11 @@ def test_a_flag_of_the_login_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_doctor_and_start_name_machines_alike() -> None:
-    """`doctor` has every flag of `start` that says where, from one declaration, and one of its own."""
+    """`doctor` has every host flag of `start`, from one declaration, and one flag of its own."""
     start, doctor = argparse.ArgumentParser(), argparse.ArgumentParser()
     add_start_flags(start)
     add_doctor_flags(doctor)
-    # argparse has no other way to ask.
+    # argparse has no public way to list its options.
     assert set(doctor._option_string_actions) - set(start._option_string_actions) == {"--coordinator-port"}
     assert set(start._option_string_actions) <= set(doctor._option_string_actions)
     args = doctor.parse_args(shlex.split("--hosts a --set user=me --set port=7 --set extra=X=1 --set extra=Y=2"))
@@ -166,7 +166,7 @@ def test_doctor_and_start_name_machines_alike() -> None:
 
 
 def test_what_attach_says_where_there_is_nothing() -> None:
-    """Once, and with the line that makes one."""
+    """The error appears once, with the command that creates a detachable cluster."""
     with pytest.raises(NotStarted) as failed:
         select_cluster(None, [], [])
     assert str(failed.value) == (
@@ -175,7 +175,7 @@ def test_what_attach_says_where_there_is_nothing() -> None:
 
 
 def test_files_of_the_login_that_are_not_there() -> None:
-    """ssh itself would only warn of a key that is missing, and log in with another or be refused for it."""
+    """ssh would only warn of a missing key, and then log in with another key or be refused."""
     for line in ("--hosts a --key /no/key", "--hosts a --ssh-config /no/config"):
         with pytest.raises(InvalidRequest, match=r"/no/\w+: there is no such file on this machine"):
             _options(line)
@@ -197,7 +197,7 @@ def test_files_of_the_login_that_are_not_there() -> None:
     ],
 )
 def test_what_doctor_refuses(line: str, said: str) -> None:
-    """The flag, its value and what was expected, as for `start`; nobody is logged in to."""
+    """The error has the flag, its value and what was expected, as for `start`, and no login happens."""
     doctor = argparse.ArgumentParser()
     add_doctor_flags(doctor)
     with pytest.raises(InvalidRequest, match=re.escape(said)):
@@ -205,7 +205,7 @@ def test_what_doctor_refuses(line: str, said: str) -> None:
 
 
 def test_a_profile_says_what_the_start_does_not(tmp_path: Path) -> None:
-    """Machines, ranks per host and devices stand in a profile; the folder's name is the shape's."""
+    """A profile sets machines, ranks per host and devices, and the spec has the profile's directory as its name."""
     (tmp_path / "ipcluster_config.py").write_text(
         "c = get_config()\nc.Cluster.engine_launcher_class = 'mhnb-ssh'\nc.MhnbSsh.hosts = 'a,b'\n"
         "c.MhnbSsh.ranks_per_host = 2\nc.MhnbSsh.devices = 3\n"
@@ -238,7 +238,7 @@ def test_a_profile_says_what_the_start_does_not(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_go_together(line: str, said: str) -> None:
-    """The error names the thing and the value, and what would do."""
+    """The error names the option, its value, and an option that would work."""
     with pytest.raises(InvalidRequest) as failed:
         _shape(line)
     assert said in str(failed.value)
@@ -246,7 +246,7 @@ def test_what_does_not_go_together(line: str, said: str) -> None:
 
 @pytest.mark.parametrize("argument", INITIALIZE_ARGUMENTS)
 def test_an_argument_of_initialize_is_told_where_it_goes(argument: str) -> None:
-    """It is no option of `start`: both ways to give it are named, and both are taken as they stand."""
+    """An argument of `initialize` is not an option of `start`; the error names two ways to pass it, and both work."""
     with pytest.raises(InvalidRequest, match=r"options are .*\binit, initialize, .*profile") as failed:
         resolve_spec(2, 1, None, {argument: "a:1"})
     told = str(failed.value).splitlines()[-1]
@@ -262,7 +262,7 @@ def test_an_argument_of_initialize_is_told_where_it_goes(argument: str) -> None:
 
 @pytest.mark.parametrize("hosts", [0, -1, 1000])
 def test_a_number_that_cannot_be_stays_one(hosts: int) -> None:
-    """It is not taken for one that was not given: as a shape it is refused, by its own value."""
+    """An invalid number is not treated as missing: it is refused with its own value."""
     for count, options in ((hosts, {}), (None, {"ranks": hosts})):
         with pytest.raises(InvalidRequest, match=f"hosts={hosts}"):
             resolve_spec(count, 2, None, options)
@@ -273,7 +273,7 @@ def test_a_number_that_cannot_be_stays_one(hosts: int) -> None:
 
 
 def test_every_flag_is_a_setting(tmp_path: Path) -> None:
-    """The common settings have flags of their own, and --set reaches the others, as a list too."""
+    """Common settings have flags of their own, and `--set` accepts the others, also as a list."""
     assert _options(f"--key {__file__} --port 22 --venv v --time 1:00 --set extra=--a --set extra=b --set qos=high") == {
         "key_file": __file__, "port": "22", "venv": "v", "time": "1:00", "extra": ["--a", "b"], "qos": "high",
     }  # fmt: skip
@@ -288,7 +288,7 @@ def _fake_nvidia_smi(folder: Path, count: int) -> None:
 
 
 def test_a_rank_for_each_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves, all on one host; or one rank for all; or as many as asked for."""
+    """nvidia-smi and CUDA_VISIBLE_DEVICES give the ranks of one host, unless there is one rank per host or a number is given."""
     _fake_nvidia_smi(tmp_path, 4)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

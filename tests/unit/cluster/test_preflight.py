@@ -1,4 +1,4 @@
-"""`mhnb doctor` on this machine, its flags, and what becomes of a probe that does not answer."""
+"""`mhnb doctor` on this machine, its flags, and probes that do not answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 
 
 def test_this_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the suite runs, a start would work: exit code 0, one row, no login."""
+    """A start would work where the suite runs: exit code 0, one row, no login."""
     code, said = _doctor(capsys)
     assert code == 0, said
     assert said.startswith("preflight · 1 host · ")
@@ -36,7 +36,7 @@ def test_this_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_failure_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    """A port that is taken is named, with its holder's trace, and the exit code is 1."""
+    """A port in use is named with the error of listening there, and the exit code is 1."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         code, said = _doctor(capsys, "--coordinator-port", str(port))
@@ -45,9 +45,9 @@ def test_a_failure_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_coordinator_that_would_share_its_port(capsys: pytest.CaptureFixture[str]) -> None:
-    """Another JAX coordinator lets others have its port too, in silence, and then both lead one cluster: it counts as taken."""
+    """A port of another JAX coordinator counts as in use, because both would silently share it and lead one cluster."""
     with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as other:
-        # As gRPC listens.
+        # gRPC listens in this way.
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("::" if other.family == socket.AF_INET6 else "", 0))
         other.listen()
@@ -58,7 +58,7 @@ def test_a_coordinator_that_would_share_its_port(capsys: pytest.CaptureFixture[s
 
 
 def test_a_flag_that_xla_does_not_know(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flag of XLA's is known by its name in jaxlib; another one would abort every rank, and is found without importing JAX."""
+    """An unknown XLA flag would abort every rank; it is found by the flag names in jaxlib, without importing JAX."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_collective_timeout_seconds=300 --xla_no_such_flag=1")
     code, said = _doctor(capsys)
     assert code == 1
@@ -67,7 +67,7 @@ def test_a_flag_that_xla_does_not_know(capsys: pytest.CaptureFixture[str], monke
 
 
 def test_a_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs that could go nowhere are found."""
+    """A log directory that cannot be written is a failure."""
     monkeypatch.setenv("MHNB_HOME", "/proc/no/such")
     code, said = _doctor(capsys)
     assert code == 1
@@ -75,7 +75,7 @@ def test_a_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[str], mon
 
 
 def test_the_probe_imports_nothing_but_the_standard_library() -> None:
-    """On a Python without any package the probe tells its facts: there is no mhnb and no JAX, and it says so."""
+    """On a Python without packages the probe reports its facts, including that mhnb and JAX are missing."""
     program = f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n{PRELUDE}"
     source = Path(probe_script.__file__).read_text(encoding="utf-8")
     request = '{"do": "facts", "names": [], "is_notebooks": false}'
@@ -93,7 +93,7 @@ def _probe(tmp_path: Path, program: str) -> Probe:
 
 
 def test_a_probe_that_hangs_is_given_up(tmp_path: Path) -> None:
-    """It is ended when its time is up, and the reason is kept; it is not asked again."""
+    """The probe ends when its time is up, the reason is kept, and the probe is not used again."""
     hanging = _probe(tmp_path, "import time; time.sleep(1000)")
     assert hanging.request("facts", {"names": [], "is_notebooks": False}, timeout_s=0.2) is None
     assert isinstance(hanging.failure, HostUnreachable)
@@ -103,7 +103,7 @@ def test_a_probe_that_hangs_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_probe_that_ends_says_why(tmp_path: Path) -> None:
-    """What it said last is the reason."""
+    """The last output of the probe is the reason."""
     broken = _probe(tmp_path, "import sys; sys.exit('the disk hangs')")
     assert broken.request("time", {}, timeout_s=60) is None
     assert isinstance(broken.failure, LaunchError)
@@ -112,14 +112,14 @@ def test_a_probe_that_ends_says_why(tmp_path: Path) -> None:
 
 
 def test_what_else_is_printed_is_no_answer(tmp_path: Path) -> None:
-    """Words of a login shell's start-up files do not confuse the look."""
+    """Output of a login shell's start-up files does not disturb the preflight."""
     noisy = _probe(tmp_path, f"print('welcome to b\\n{{}}'); {PRELUDE}")
     assert isinstance(noisy.request("time", {}, timeout_s=60), float)
     noisy.close(5)
 
 
 def test_a_file_of_the_users_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A json.py in the folder where it runs does not stand in for the standard one."""
+    """A `json.py` in the working directory does not replace the standard module."""
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     monkeypatch.chdir(tmp_path)
     asked = _probe(tmp_path, PRELUDE)
@@ -128,7 +128,7 @@ def test_a_file_of_the_users_is_no_module(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_somebody_else_at_the_port_is_seen() -> None:
-    """A port at which another program answers is not taken for reached."""
+    """A port at which another program answers does not count as reached."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = {"name": "x", "address": "127.0.0.1", "port": server.getsockname()[1], "word": "secret"}
         assert probe_script.connect([place], 0.2) == {"x": "no answer"}
@@ -157,7 +157,7 @@ echo 'NVIDIA H200, GPU-bb22'
 def test_gpus_are_those_that_a_rank_would_see(
     visible: str | None, uuids: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the vendor's tool lists, as CUDA_VISIBLE_DEVICES leaves it. The tool is one made up."""
+    """GPUs are those that the vendor's tool lists and CUDA_VISIBLE_DEVICES allows. The tool is a fake."""
     (tmp_path / "nvidia-smi").write_text(_SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -169,7 +169,7 @@ def test_gpus_are_those_that_a_rank_would_see(
 
 
 def test_the_own_address_is_the_one_that_leads_to_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launcher brings the login node's environment along: an ssh that came there says nothing of this machine."""
+    """A launcher copies the login node's environment, so its SSH_CONNECTION says nothing about this machine."""
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 5 10.0.0.2 22")
     by_ssh, by_launcher = (probe_script.collect_facts([], is_notebooks=False, towards=to) for to in ("", "127.0.0.1"))
     assert parse_facts(by_ssh).address == "10.0.0.2"
@@ -177,7 +177,7 @@ def test_the_own_address_is_the_one_that_leads_to_the_notebook(monkeypatch: pyte
 
 
 def test_logs_go_where_they_would_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """On the notebook's machine to its state folder, on another to that machine's own disk, also where that cannot be written."""
+    """Logs are in the state directory on the notebook's machine, and on the local disk elsewhere, even if it is not writable."""
     monkeypatch.setenv("MHNB_HOME", "/mhnb/home")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     here, there = (probe_script.collect_facts([], is_notebooks=own)["disks"][0] for own in (True, False))
@@ -195,7 +195,7 @@ def _no_temporary() -> str:
 
 
 def test_an_endpoint_of_the_callers_is_tried() -> None:
-    """The caller says what is to be reached, and gets the ports that were free."""
+    """The caller gives the endpoints to reach, and receives the ports that were free."""
     report = run_ssh_preflight(
         (), SshOptions(), Requirements((Endpoint("hub", 0), Endpoint("coordinator", 0)), devices=2)
     )

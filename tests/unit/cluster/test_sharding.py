@@ -1,4 +1,4 @@
-"""Reports put together from what the ranks say: they must tell the same, and what goes wrong is said in the user's words."""
+"""Reports merged from the ranks' replies: replies must agree, and errors use the user's terms."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ FREE = Program("jit(add)", (0, 1), "cpu", ())
 
 
 def planned(program: Program) -> dict[str, Any]:
-    """A rank's answer about a call."""
+    """Return a rank's reply about a call."""
     return {"program": program_to_wire(program)}
 
 
 def launched(*rows: tuple[str, int, Program | str]) -> dict[str, Any]:
-    """A rank's answer about a cell."""
+    """Return a rank's reply about a cell."""
     wires = [[key, count, one if isinstance(one, str) else program_to_wire(one)] for key, count, one in rows]
     return {"gone": False, "programs": wires}
 
 
 def failed(ename: str, evalue: str, *near: str, ours: bool = False, **more: Any) -> dict[str, Any]:
-    """A rank's answer about a call that it cannot compile."""
+    """Return a rank's reply about a call that it cannot compile."""
     known = {"ename": ename, "evalue": evalue, "near": list(near), "ours": ours}
     return known | {"traced": False, "place": "", "code": "", "site": ["", "", "", {}, False]} | more
 
 
 def test_a_call_is_a_call() -> None:
-    """A call in any form is taken as it was typed."""
+    """A call in any form is accepted as it was typed."""
     for call in ("step(w, x)", "jax.jit(f)(x)", "f(*a, **k)", "(lambda v: v)(x)", "f('a  b')"):
         assert check_call(f" {call} ") == call
 
 
 def test_no_call_at_all_is_asked_for() -> None:
-    """Nothing is no Python that went wrong: the error says what is missing, and how it is written."""
+    """Empty input is not reported as invalid Python: the error says what is missing and how to write it."""
     with pytest.raises(InvalidRequest, match=r"^collectives of which call\? Write %mhjax collectives f\(x, y\)"):
         check_call("  ")
 
 
 @pytest.mark.parametrize("text", ["step", "step(w,", "x = f(x)", "f(x) + 1", "import os", "f(x); g(x)"])
 def test_what_is_no_call_is_refused(text: str) -> None:
-    """The error holds what was typed and how a call is written."""
+    """The error has the text that was typed and the form of a call."""
     with pytest.raises(InvalidRequest) as caught:
         check_call(text)
     assert repr(text) in str(caught.value)
@@ -58,7 +58,7 @@ def test_what_is_no_call_is_refused(text: str) -> None:
 
 
 def test_ranks_that_agree_are_one_report() -> None:
-    """The program is the one that all tell."""
+    """The report is the program that all ranks returned."""
     assert merge_compiled("step(x)", {0: planned(STEP), 1: planned(STEP)}) == STEP
 
 
@@ -68,7 +68,7 @@ def test_ranks_that_agree_are_one_report() -> None:
     ids=["another module", "other collectives", "other devices"],
 )
 def test_ranks_that_differ_are_shown(other: Program) -> None:
-    """Each side is shown with its ranks."""
+    """Each version is shown with its ranks."""
     with pytest.raises(ValueDiffers) as caught:
         merge_compiled("step(x)", {0: planned(STEP), 1: planned(other), 2: planned(STEP)})
     assert "ranks 0,2: jit(step) of f32[8] on 2 devices" in str(caught.value)
@@ -76,7 +76,7 @@ def test_ranks_that_differ_are_shown(other: Program) -> None:
 
 
 def test_programs_that_look_alike_are_said_to() -> None:
-    """Where each side reads the same, a line says that the difference is in what is around the collectives."""
+    """If both versions look the same, a line says that the difference lies between the collectives."""
     with pytest.raises(ValueDiffers) as caught:
         merge_compiled("step(x)", {0: planned(STEP), 1: planned(replace(STEP, digest="b"))})
     assert "their collectives are alike; what differs is in between: an operation, a constant, a branch" in str(
@@ -88,19 +88,19 @@ def test_programs_that_look_alike_are_said_to() -> None:
 
 
 def test_what_xla_calls_it_is_no_difference() -> None:
-    """Its names may differ from host to host."""
+    """XLA's names may differ between hosts, so they are not compared."""
     other = replace(STEP, collectives=(replace(SUM, name="all-reduce.7"),))
     assert merge_compiled("step(x)", {0: planned(STEP), 1: planned(other)}) == STEP
 
 
 def test_programs_of_one_rank_alone_may_name_their_own() -> None:
-    """The same program on each rank's own devices is no difference."""
+    """The same program on each rank's own devices is not a difference."""
     local = replace(STEP, ranks=(0, 0))
     assert merge_compiled("f(x)", {0: planned(local), 1: planned(replace(local, ranks=(1, 1)))}) == local
 
 
 def test_an_error_on_every_rank_is_said_once() -> None:
-    """With its name, and what is near it."""
+    """The error is reported once, with its name and similar names."""
     answer = failed("NameError", "name 'stepp' is not defined", "step")
     with pytest.raises(InvalidRequest) as caught:
         merge_compiled("stepp(x)", {0: answer, 1: answer})
@@ -108,20 +108,20 @@ def test_an_error_on_every_rank_is_said_once() -> None:
 
 
 def test_a_name_that_nothing_is_near_names_the_ways() -> None:
-    """Where to look, and how it gets there."""
+    """Without a similar name, the error says where to look and how to send a value."""
     with pytest.raises(InvalidRequest, match=r"%mhjax vars .* %mhjax push"):
         merge_compiled("f(q)", {0: failed("NameError", "name 'q' is not defined")})
 
 
 def test_an_error_on_some_ranks_names_them() -> None:
-    """The others could compile it."""
+    """The error names the failed rank, because the others could compile the call."""
     answers = {0: planned(STEP), 1: failed("TypeError", "no"), 2: planned(STEP)}
     with pytest.raises(InvalidRequest, match=r"^step\(x\) on rank 1: TypeError: no$"):
         merge_compiled("step(x)", answers)
 
 
 def test_a_program_that_fails_is_told_as_in_a_cell() -> None:
-    """It is no wrong use of the verb: the line that raised and the cure stand below, where they are known."""
+    """A failing program is not a wrong use of the command, so the error line and the hint are shown if they are known."""
     said = "Contracting dimensions are sharded and it is ambiguous how the output should be sharded."
     answer = failed("ShardingTypeError", said, traced=True, place="cell 3, line 2", code="return a @ b")
     with pytest.raises(CallFailed) as caught:
@@ -135,7 +135,7 @@ def test_a_program_that_fails_is_told_as_in_a_cell() -> None:
 
 
 def test_our_own_errors_say_it_themselves() -> None:
-    """Without a name of a class before them; an unknown form stays one."""
+    """Errors of mhnb have no class name before their text, and `UnknownForm` keeps its class."""
     with pytest.raises(InvalidRequest, match=r"^f\(x\) on every rank: 3 is int, no function$"):
         merge_compiled("f(x)", {0: failed("InvalidRequest", "3 is int, no function", ours=True)})
     with pytest.raises(UnknownForm):
@@ -143,7 +143,7 @@ def test_our_own_errors_say_it_themselves() -> None:
 
 
 def test_launches_of_all_ranks_are_one_report_each() -> None:
-    """In the order of their first launch; those that communicate, if any does; some on a few ranks only."""
+    """Programs are in the order of their first launch, and only those that communicate if any does, also on some ranks only."""
     rank_0 = launched(("a", 3, STEP), ("free:b", 1, FREE), ("c", 1, replace(STEP, name="jit(c)")))
     rank_1 = launched(("a", 3, STEP), ("free:b", 1, FREE))
     reports = merge_launched(4, {0: rank_0, 1: rank_1}, HOSTS)
@@ -155,7 +155,7 @@ def test_launches_of_all_ranks_are_one_report_each() -> None:
 
 @pytest.mark.parametrize("other", [("a", 2, STEP), ("a", 3, replace(STEP, collectives=()))], ids=["count", "program"])
 def test_launches_that_differ_are_shown(other: tuple[str, int, Program]) -> None:
-    """The same fingerprint, told in two ways."""
+    """One fingerprint has two different reports."""
     with pytest.raises(ValueDiffers) as caught:
         merge_launched(4, {0: launched(("a", 3, STEP)), 1: launched(other)}, HOSTS)
     assert "rank 0: 3 × jit(step)" in str(caught.value)
@@ -163,12 +163,12 @@ def test_launches_that_differ_are_shown(other: tuple[str, int, Program]) -> None
 
 
 def test_a_cell_that_is_past_is_said_to_be() -> None:
-    """Only the last cell is known."""
+    """Launches of the last cell only are recorded."""
     with pytest.raises(InvalidRequest, match="another cell has run since cell 4"):
         merge_launched(4, {0: launched(), 1: {"gone": True, "programs": []}}, HOSTS)
 
 
 def test_a_text_that_cannot_be_read_is_an_error() -> None:
-    """Never a shorter report."""
+    """An unreadable program is an error, never a shorter report."""
     with pytest.raises(HloError, match=r"rank 1 cannot read what it launched: jit.f.: all-shuffle"):
         merge_launched(4, {0: launched(), 1: launched(("a", 1, "jit(f): all-shuffle"))}, HOSTS)

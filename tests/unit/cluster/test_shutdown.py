@@ -1,4 +1,4 @@
-"""Ends that are seen through, small ones: a supervisor that is told twice, a look at this machine that fails, a program that hangs."""
+"""Shutdown in small cases: a second signal, a failing local preflight, a hanging program."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ WAIT_S = 60.0
 
 
 def _is_waiting(thread: threading.Thread) -> bool:
-    """Whether it waits for what was begun, and no longer begins it: a user presses later than that."""
+    """Return whether the thread waits for the work it began, because a user presses Ctrl-C after the work began."""
     frame = sys._current_frames()[thread.ident or 0]
     return {"run_uninterrupted", "wait_done"} <= {line.name for line in traceback.extract_stack(frame)}
 
 
 def test_ctrl_c_ends_the_waiting_and_not_the_work() -> None:
-    """What was begun goes on in its thread, to its end; who begins anew waits for that."""
+    """The work continues in its thread to its end, and a later call waits for it."""
     begun, may_end, done = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
@@ -61,20 +61,20 @@ def test_ctrl_c_ends_the_waiting_and_not_the_work() -> None:
 
 
 def test_what_fails_is_the_callers() -> None:
-    """Its error comes out where the end was asked for."""
+    """An error of the work is raised in the caller that requested it."""
     with pytest.raises(ZeroDivisionError):
         run_uninterrupted(lambda: print(1 / 0))
     assert not interrupts._pending, "what has been seen done is let go of"
 
 
 def test_a_program_that_does_not_answer_is_not_waited_for_for_ever() -> None:
-    """As sinfo, while slurmctld is down."""
+    """`sinfo` hangs in this way while slurmctld is down."""
     with pytest.raises(LaunchError, match=r"sleep 600: no answer within 0.2 s; try it by hand"):
         run_program(["sleep", "600"], limit_s=0.2)
 
 
 def test_a_look_that_died_before_it_read_ends_quietly(tmp_path: Path) -> None:
-    """A Python that does not start is told by its exit code, not by a broken pipe."""
+    """A Python that does not start is reported by its exit code, not by a broken pipe."""
     looking = LocalPython(["-c", "raise SystemExit(3)"], log=tmp_path / "log")
     assert looking.wait(WAIT_S)
     looking.write(b"x")
@@ -83,7 +83,7 @@ def test_a_look_that_died_before_it_read_ends_quietly(tmp_path: Path) -> None:
 
 
 def test_a_stranger_whose_socket_takes_no_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On macOS that fails where the stranger has gone again: he is dropped, and the link goes on."""
+    """On macOS `setsockopt` fails if an unknown client has closed its socket; the client is dropped, and the server continues."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
@@ -122,7 +122,7 @@ supervisor.end()
 
 
 def test_a_supervisor_that_is_told_again_while_it_ends(tmp_path: Path) -> None:
-    """Slurm and mpiexec send SIGTERM more than once: the ranks are gone, and so is every key."""
+    """Slurm and mpiexec send SIGTERM more than once; the supervisor still ends its ranks and removes every key."""
     (tmp_path / "profile" / "security").mkdir(parents=True)
     key = tmp_path / "profile" / "security" / "ipcontroller-engine.json"
     key.write_text("{}")
@@ -136,7 +136,7 @@ def test_a_supervisor_that_is_told_again_while_it_ends(tmp_path: Path) -> None:
 
 
 def test_a_supervisor_that_does_not_end_is_killed_with_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A supervisor that ignores SIGTERM, halted or not, is gone when this returns."""
+    """A supervisor that ignores SIGTERM, suspended or not, has ended when `end_supervisor` returns."""
     monkeypatch.setattr(local, "_TERM_S", 0.2)
     command = ["sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as shell:
@@ -150,7 +150,7 @@ def test_a_supervisor_that_does_not_end_is_killed_with_what_it_holds(monkeypatch
 
 
 def test_a_client_that_tries_and_gives_up_is_told_by_its_last_word(tmp_path: Path) -> None:
-    """As kubectl, which tells each try before it says why none went well: a table has room for one line."""
+    """kubectl reports each try before the reason, and a table has room for one line, so the last line is shown."""
     client = tmp_path / "client"
     client.write_text("#!/bin/sh\necho 'try 1 failed' >&2; echo 'try 2 failed' >&2; echo 'no such pod' >&2; exit 1\n")
     client.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Pull, push and vars over two real ranks: what agrees, what differs, what is missing, and how much memory it takes."""
+"""Pull, push and vars over two real ranks: equal, different and missing values, and the memory needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[PipedRanks]:
-    """Two ranks of two devices each, on a mesh (data 2, model 2); tests use names of their own."""
+    """Start two ranks of two devices each, on a mesh (data 2, model 2); each test uses its own names."""
     with PipedRanks(2, devices=2) as started:
         yield started
 
@@ -28,13 +28,13 @@ def ranks() -> Iterator[PipedRanks]:
     "axes", ["", "'data'", "'model'", "'data', 'model'", "None, 'data'", "None, ('data', 'model')"]
 )
 def test_a_global_array_is_put_together(ranks: PipedRanks, axes: str) -> None:
-    """Parts that only one rank holds, and copies that both hold, give the one array."""
+    """Parts on one rank and copies on both ranks give the one array."""
     ranks.run(f"whole = put(np.arange(32, dtype='f4').reshape(4, 8), {axes})")
     np.testing.assert_array_equal(transfer.pull(ranks, ["whole"]), np.arange(32, dtype="f4").reshape(4, 8), strict=True)
 
 
 def test_a_large_global_array_is_fetched_once_from_each_owner(ranks: PipedRanks) -> None:
-    """Each rank sends its part once, though two of its devices hold it; the first also sends what is around it."""
+    """Each rank sends its part once, though two of its devices hold it; the first rank also sends the structure around it."""
     ranks.run("large = put(np.arange(2**18, dtype='f4').reshape(512, 512), 'data')")
     before = len(ranks.asked)
     transfer.pull(ranks, ["large"])
@@ -43,7 +43,7 @@ def test_a_large_global_array_is_fetched_once_from_each_owner(ranks: PipedRanks)
 
 
 def test_equal_local_values_are_one(ranks: PipedRanks) -> None:
-    """What all ranks hold alike is pulled without a question."""
+    """A value that is equal on all ranks is pulled without choosing a rank."""
     ranks.run("alike = {'n': 3, 'a': np.arange(4), 'j': jnp.ones(2)}")
     value = transfer.pull(ranks, ["alike"])
     assert (value["n"], value["a"].tolist(), value["j"].tolist()) == (3, [0, 1, 2, 3], [1, 1])
@@ -60,7 +60,7 @@ def test_equal_local_values_are_one(ranks: PipedRanks) -> None:
     ],
 )
 def test_equal_values_with_other_pickles_are_one(ranks: PipedRanks, source: str) -> None:
-    """Order in a set or dict, sharing and memory order are no difference."""
+    """Order in a set or dict, shared references and memory order are not differences."""
     ranks.run(f"wa, ba = put(np.arange(4.), 'data'), put(np.arange(4.) + 4, 'data'); turned = {source}")
     value = transfer.pull(ranks, ["turned"])
     if isinstance(value, dict) and "w" in value:
@@ -73,7 +73,7 @@ def test_equal_values_with_other_pickles_are_one(ranks: PipedRanks, source: str)
     ids=["keys of two kinds", "itself within"],
 )
 def test_a_container_that_is_no_pytree_is_a_value_like_others(ranks: PipedRanks, source: str, shown: str) -> None:
-    """JAX cannot flatten it, and nobody has asked for that."""
+    """A pull does not flatten the container, so JAX's refusal to flatten it does not matter."""
     ranks.run(source)
     assert repr(transfer.pull(ranks, ["odd"])) == shown
 
@@ -91,7 +91,7 @@ def test_a_container_that_is_no_pytree_is_a_value_like_others(ranks: PipedRanks,
     ],
 )
 def test_a_local_value_that_differs_says_who_holds_what(ranks: PipedRanks, source: str, says: str) -> None:
-    """Values that differ are an error with each side's ranks and the two ways to have them."""
+    """Different values are an error with each side's ranks and two ways to pull them."""
     ranks.run(f"uneven = {source}")
     with pytest.raises(ValueDiffers, match=f"^uneven differs between the ranks: .*{says}") as caught:
         transfer.pull(ranks, ["uneven"])
@@ -112,7 +112,7 @@ def test_a_local_value_that_differs_says_who_holds_what(ranks: PipedRanks, sourc
     ],
 )
 def test_only_ways_that_work_are_named(ranks: PipedRanks, source: str, says: str, ways: list[str]) -> None:
-    """Where a rank has a part of an array only, neither it alone nor the list may do; what is named does."""
+    """If a rank has only part of an array, a single rank or the list may fail, so the error names only ways that work."""
     ranks.run(f"part = {source}")
     with pytest.raises(ValueDiffers, match=f"^part differs between the ranks: .*{says}") as caught:
         transfer.pull(ranks, ["part"])
@@ -122,7 +122,7 @@ def test_only_ways_that_work_are_named(ranks: PipedRanks, source: str, says: str
 
 
 def test_the_ranks_that_hold_an_array_whole_are_named() -> None:
-    """An array of ranks 0-1, and None on rank 2: what was meant comes first, then what rank 2 has."""
+    """With an array on ranks 0-1 and None on rank 2, the ranks of the array are named first, then rank 2."""
     with PipedRanks(3, devices=2) as three:
         three.run(
             """
@@ -148,7 +148,7 @@ def test_the_ranks_that_hold_an_array_whole_are_named() -> None:
     ],
 )
 def test_a_key_is_named_as_it_is_typed(ranks: PipedRanks, source: str, key: str) -> None:
-    """What the refusal says to type works as it stands, for a key in a tree too."""
+    """The command in the error works as it is written, also for a key in a tree."""
     ranks.run(f"keys = {source}")
     with pytest.raises(InvalidRequest) as caught:
         transfer.pull(ranks, ["keys"])
@@ -160,7 +160,7 @@ def test_a_key_is_named_as_it_is_typed(ranks: PipedRanks, source: str, key: str)
 
 
 def test_each_ranks_key_is_named_as_that_rank_has_it(ranks: PipedRanks) -> None:
-    """The ranks that are named with it are those that it is right for."""
+    """The key's path in the error is correct for the ranks that are named with it."""
     ranks.run("mixed_keys = [jax.random.key(0)] if rank else jax.random.key(0)")
     for rank, key in enumerate(["mixed_keys", r"mixed_keys\[0\]"]):
         with pytest.raises(InvalidRequest, match=rf"key_data\({key}\)"):
@@ -168,20 +168,20 @@ def test_each_ranks_key_is_named_as_that_rank_has_it(ranks: PipedRanks) -> None:
 
 
 def test_a_key_without_a_path_has_no_name(ranks: PipedRanks) -> None:
-    """In an object that is no pytree: nothing is made up."""
+    """A key in an object that is not a pytree has no path, and the error does not invent one."""
     ranks.run("import types; boxed = types.SimpleNamespace(k=jax.random.key(0))")
     with pytest.raises(InvalidRequest, match=r"^boxed holds PRNG keys .* raw = jax\.random\.key_data\(key\)"):
         transfer.pull(ranks, ["boxed"])
 
 
 def test_one_ranks_value_can_be_taken(ranks: PipedRanks) -> None:
-    """With one rank named, its value comes, whatever the others hold."""
+    """With one rank given, its value is pulled, whatever the others have."""
     ranks.run("own = rank * 10")
     assert transfer.pull(ranks, ["own"], ranks=[1]) == 10
 
 
 def test_each_rank_gives_its_own(ranks: PipedRanks) -> None:
-    """With `each`, a list by rank comes, arrays and all."""
+    """With `each`, the result is a list by rank, including arrays."""
     ranks.run("own = [rank, np.arange(2) + rank]")
     first, second = transfer.pull(ranks, ["own"], each=True)
     assert (first[0], first[1].tolist(), second[0], second[1].tolist()) == (0, [0, 1], 1, [1, 2])
@@ -199,7 +199,7 @@ def test_a_name_missing_on_one_rank_says_where(ranks: PipedRanks) -> None:
 
 
 def test_copies_with_other_values_are_found(ranks: PipedRanks) -> None:
-    """A replicated array that was built from different values is an error, not one rank's value."""
+    """A replicated array that was built from different values is an error, not the value of one rank."""
     ranks.run("copies = put(np.arange(4.) + rank)")
     with pytest.raises(ValueDiffers, match=r"hold different values: 0:0 0:1 ≠ 1:0 1:1"):
         transfer.pull(ranks, ["copies"])
@@ -208,7 +208,7 @@ def test_copies_with_other_values_are_found(ranks: PipedRanks) -> None:
 
 
 def test_ranks_that_disagree_about_the_global_shape_are_found(ranks: PipedRanks) -> None:
-    """Local parts of different sizes give ranks different global arrays; that is an error with both shapes."""
+    """Local parts of different sizes create different global arrays per rank; the error has both shapes."""
     ranks.run("by_rows = NamedSharding(mesh, P('data')); own = np.zeros(2 + 2 * rank)")
     ranks.run("skewed = jax.make_array_from_process_local_data(by_rows, own)")
     with pytest.raises(
@@ -218,7 +218,7 @@ def test_ranks_that_disagree_about_the_global_shape_are_found(ranks: PipedRanks)
 
 
 def test_one_rank_of_a_spread_array_is_not_enough(ranks: PipedRanks) -> None:
-    """A part that the ranks named do not hold is an error that says who does."""
+    """If the given ranks lack a part, the error names the rank that has it."""
     ranks.run("spread = put(np.arange(8.), 'data')")
     with pytest.raises(InvalidRequest, match=r"spread f32\[8\] .* rank 1 lacks \[0:4\], that is on rank 0"):
         transfer.pull(ranks, ["spread"], ranks=[1])
@@ -233,14 +233,14 @@ def test_each_of_a_spread_array_is_the_whole(ranks: PipedRanks) -> None:
 
 
 def test_each_does_not_guess_which_array_is_which(ranks: PipedRanks) -> None:
-    """Where containers differ, parts of their global arrays are not put together by position."""
+    """If containers differ, parts of their global arrays are not joined by position."""
     ranks.run("mixed = {'n': rank, 'w': put(np.arange(8.), 'data')}")
     with pytest.raises(ValueDiffers, match="pull it by itself"):
         transfer.pull(ranks, ["mixed"], each=True)
 
 
 def test_an_array_on_one_ranks_devices_is_pulled(ranks: PipedRanks) -> None:
-    """An array of which the other ranks hold only a handle comes from the one that has it."""
+    """An array on one rank's devices is pulled from that rank, because the others have only a handle."""
     ranks.run(
         """
         small = Mesh(np.array(jax.devices()[2:]), ('a',))
@@ -266,13 +266,13 @@ def test_an_array_on_one_ranks_devices_is_pulled(ranks: PipedRanks) -> None:
     ],
 )
 def test_a_pushed_value_comes_back(ranks: PipedRanks, value: Any) -> None:
-    """A value pushed is bound on every rank, equal on all, and the same when pulled."""
+    """A pushed value is bound on every rank, equal on all of them, and unchanged when pulled."""
     transfer.push(ranks, {"pushed": value})
     np.testing.assert_equal(transfer.pull(ranks, ["pushed"]), value)
 
 
 def test_a_pushed_array_is_a_writable_host_value(ranks: PipedRanks) -> None:
-    """A pushed array is NumPy's on every rank, each rank's own, and can be changed."""
+    """A pushed array is a NumPy array on every rank, separate for each rank, and writable."""
     transfer.push(ranks, {"given": np.zeros(4)})
     assert ranks.run("given += rank; answer = [type(given).__name__, given.tolist()]") == [
         ["ndarray", [0, 0, 0, 0]],
@@ -281,14 +281,14 @@ def test_a_pushed_array_is_a_writable_host_value(ranks: PipedRanks) -> None:
 
 
 def test_a_push_to_some_ranks_leaves_the_others(ranks: PipedRanks) -> None:
-    """Ranks that are not named keep what they have."""
+    """Ranks that are not given keep their value."""
     ranks.run("aimed = 'old'")
     transfer.push(ranks, {"aimed": "new"}, ranks=[1])
     assert ranks.run("answer = aimed") == ["old", "new"]
 
 
 def test_a_value_that_cannot_be_packed_sends_nothing(ranks: PipedRanks) -> None:
-    """With one bad value in a push, no rank is asked and no name is bound."""
+    """With one bad value in a push, no rank gets a request and no name is bound."""
     before = len(ranks.asked)
     with pytest.raises(InvalidRequest, match=r"^bad cannot be pushed: .*generator.* nothing was bound"):
         transfer.push(ranks, {"fine": 1, "bad": (_ for _ in ())})
@@ -296,7 +296,7 @@ def test_a_value_that_cannot_be_packed_sends_nothing(ranks: PipedRanks) -> None:
 
 
 def test_a_value_that_one_rank_cannot_make_is_bound_nowhere(ranks: PipedRanks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class that one rank lacks stops the push on all, and the error names rank and class."""
+    """A class that one rank lacks stops the push on all ranks, and the error names rank and class."""
     import sys
 
     made = type("Lacking", (), {"__module__": "__main__"})
@@ -313,7 +313,7 @@ def test_a_value_that_one_rank_cannot_make_is_bound_nowhere(ranks: PipedRanks, m
 
 @pytest.mark.parametrize("name", ["class", "a b", ""])
 def test_a_name_that_cannot_be_bound_is_refused(ranks: PipedRanks, name: str) -> None:
-    """What is no variable's name cannot be pushed to."""
+    """A string that is not a variable name cannot be a target of a push."""
     with pytest.raises(InvalidRequest, match="push"):
         transfer.push(ranks, {name: 1})
 
@@ -322,7 +322,7 @@ def test_a_name_that_cannot_be_bound_is_refused(ranks: PipedRanks, name: str) ->
 
 
 def test_variables_show_where_ranks_differ(ranks: PipedRanks) -> None:
-    """A global array is one row for all; a number that differs and a name that is missing say where."""
+    """A global array is one row for all ranks; a differing number and a missing name show their rank."""
     ranks.run("shared_array, number = put(np.zeros((4, 4), 'f4'), 'data', 'model'), rank")
     ranks.run("lonely = 1", ranks=(1,))
     rows = {row.name: row for row in requests.list_variables(ranks)}
@@ -356,7 +356,7 @@ answer = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
 @pytest.mark.parametrize("axes", ["'data'", "None, 'data'"])
 def test_a_pull_needs_little_more_than_the_value(ranks: PipedRanks, axes: str) -> None:
-    """The notebook needs the array and a few chunks, the ranks nothing: they send what they hold."""
+    """The notebook needs the array and a few chunks; the ranks need nothing more, because they send what they hold."""
     ranks.run(
         f"bulk = put(np.ones(({NBYTES} // 4096, 1024), 'f4'), {axes}); bulk.block_until_ready()\n"
         "open('/proc/self/clear_refs', 'w').write('5')"
@@ -373,7 +373,7 @@ def test_a_pull_needs_little_more_than_the_value(ranks: PipedRanks, axes: str) -
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
 def test_a_push_needs_little_more_than_the_value(ranks: PipedRanks) -> None:
-    """Each rank needs the array and a few chunks, the notebook nothing but what it holds."""
+    """Each rank needs the array and a few chunks; the notebook needs nothing more than the value it has."""
     value = np.ones(NBYTES // 8)
     ranks.run("open('/proc/self/clear_refs', 'w').write('5')")
     held = ranks.run(_PEAK)
