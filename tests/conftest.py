@@ -1,4 +1,4 @@
-"""What every test can count on: folders of its own, an environment without JAX settings, nothing left behind."""
+"""Every test has its own directories and an environment without JAX settings, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.timeouts import write_patience
 
 pytest_plugins = ["tests.support.parts"]
 
-# A stall of a loaded machine is no defect of what is tried.
+# A stall of a loaded machine is not a defect of the code under test.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
@@ -33,13 +33,13 @@ _OWN_FOLDERS = (
     "MPLCONFIGDIR",
 )
 _TOGETHER = {"hosts": "hosts", "ranks": "ranks", "browser": "ranks"}
-"""By mark, the first that fits: which tests one xdist worker runs, one after the other."""
+"""The xdist group of a test by its first matching mark; one worker runs a group's tests one after the other."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that start ranks in one xdist worker: there are more ranks than cores already.
+    """Run tests that start ranks in one xdist worker, because there are already more ranks than cores.
 
-    Those on made-up machines have another: they mostly wait, for a network that is gone, say, and the machines are there once.
+    Tests on simulated machines have another group: they mostly wait, for example for a lost network, and the machines exist only once.
     """
     for item in items:
         group = next((group for mark, group in _TOGETHER.items() if item.get_closest_marker(mark)), None)
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def own_folders() -> Iterator[Path]:
-    """A folder of this session (with xdist: of this worker), removed at its end. Short: socket paths go below it."""
+    """Return a directory of this session (with xdist: of this worker). Its path is short, because socket paths are below it."""
     folder = Path(tempfile.mkdtemp(prefix="mhnb-"))
     yield folder
     shutil.rmtree(folder)
@@ -57,7 +57,7 @@ def own_folders() -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_environment(own_folders: Path) -> Iterator[None]:
-    """Point IPython, Jupyter, matplotlib and mhnb at folders of this session; drop the user's JAX settings."""
+    """Set directories of this session for IPython, Jupyter, matplotlib and mhnb, and remove the user's JAX settings."""
     with pytest.MonkeyPatch.context() as patch:
         for name in _OWN_FOLDERS:
             folder = own_folders / name.lower()
@@ -66,25 +66,25 @@ def own_environment(own_folders: Path) -> Iterator[None]:
         write_patience(own_folders / "ipythondir")
         for name in [n for n in os.environ if n.startswith(("JAX_", "XLA_")) or n == "PYTHONHASHSEED"]:
             patch.delenv(name)
-        # A shell that starts the suite in the background has it ignore Ctrl-C, and every process that it starts.
+        # A shell that starts the suite in the background makes it and every process that it starts ignore Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        # Ranks that are made to crash leave no gigabyte behind.
+        # Ranks that crash on purpose leave no core file of a gigabyte.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         yield
 
 
 @pytest.fixture(scope="session")
 def mhnb_home(own_environment: None) -> Path:
-    """Where clusters of this session keep their logs and files; inherited by every process of theirs."""
+    """Return the directory of logs and files of this session's clusters; every process of theirs inherits it."""
     return Path(os.environ["MHNB_HOME"])
 
 
 @pytest.fixture
 def leftovers(mhnb_home: Path) -> Iterator[None]:
-    """Assert at the end that no process of a cluster and no lasting thread is left.
+    """Assert at the end that no cluster process and no thread that is not a daemon is left.
 
-    A fixture that starts a cluster for one test asks for this one, so that the look comes after its own end.
-    Clusters of wider scope were there before and may stay.
+    A fixture that starts a cluster for one test requests this one, so that the check follows its own teardown.
+    Clusters of wider scope ran before and may stay.
     """
     with no_leftovers(mhnb_home):
         yield

@@ -1,1 +1,1 @@
-"""What the tests share: fakes, harnesses and builders."""
+"""Shared by the tests: fakes, harnesses and builders."""

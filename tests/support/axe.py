@@ -1,4 +1,4 @@
-"""axe-core on a part of a page: what somebody who does not see, or not all colours, would stumble over."""
+"""axe-core on a part of a page: problems for users who cannot see it, or not all of its colours."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _RUN = """async (where) => {
 
 
 def violations(page: Page, selector: str) -> list[str]:
-    """List axe's findings inside every element that the selector names; that there is one is asserted."""
+    """List axe's findings inside every element that the selector matches, after asserting that there is one."""
     assert page.locator(selector).count() > 0, selector
     source = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
     if not page.evaluate("() => 'axe' in window"):
-        # Lab has a module loader, which would catch it.
+        # JupyterLab has a module loader, which would take the script.
         page.evaluate(f"() => {{ const define = undefined, module = undefined, exports = undefined; {source} }}")
     found: list[str] = page.evaluate(_RUN, selector)
     return found

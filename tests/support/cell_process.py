@@ -1,6 +1,6 @@
 """A rank's shell, capture and runner in a process of their own, without JAX, ipyparallel or sockets.
 
-Messages go in and out as lines on two pipes, written as on the link. Launches are played by the cells themselves:
+Messages go in and out as lines on two pipes, encoded as on the transport. The cells themselves simulate launches:
 `waiting` in the user's namespace is called where a rank waits for its launches.
 """
 
@@ -31,16 +31,16 @@ from mhnb.types import Outcome, Output
 __all__ = ["CellProcess", "Said"]
 
 LIMIT_S = 60.0
-"""No answer of a rank takes that long; a test that waits longer has failed."""
+"""No answer of a rank takes this long; a test that waits longer has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a rank answered to a cell."""
+    """A rank's answer to a cell."""
 
     ended: CellEnded
     live: list[OutputEvent]
-    """What came while the cell ran."""
+    """The output that arrived while the cell ran."""
 
     @property
     def events(self) -> list[OutputEvent]:
@@ -69,7 +69,7 @@ class Said:
 
 
 class CellProcess:
-    """The process as seen from the test."""
+    """The process as the test sees it."""
 
     def __init__(self, folder: Path, *, generation: int = 1, preload: Sequence[str] = ()) -> None:
         self.folder, self.generation, self.seq = folder, generation, 0
@@ -81,7 +81,7 @@ class CellProcess:
             [sys.executable, "-m", "tests.support.cell_process", *arguments],
             pass_fds=(command_read, answer_write),
             stdin=subprocess.DEVNULL,
-            # With it Python itself would unbuffer C's stdout, which is ours to do.
+            # With this variable Python itself would unbuffer C's stdout, which the package has to do.
             env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         )
         os.close(command_read)
@@ -105,7 +105,7 @@ class CellProcess:
         os.write(self._commands, encode(message)[0] + b"\n")
 
     def begin(self, source: str) -> int:
-        """Send a cell; return its number."""
+        """Send a cell, and return its number."""
         self.seq += 1
         self.send(RunCell(self.generation, self.seq, source))
         return self.seq
@@ -135,7 +135,7 @@ class CellProcess:
         return message
 
     def wait_for_output(self, seq: int, text: str) -> None:
-        """Wait until the running cell, or one that ended, has said `text` on stdout or stderr."""
+        """Wait until the cell, running or ended, has written `text` to stdout or stderr."""
         said = ""
         while text not in said:
             message = self.receive(lambda m: isinstance(m, OutputProduced) and m.seq == seq)
@@ -146,7 +146,7 @@ class CellProcess:
         self.process.send_signal(signal.SIGINT)
 
     def receive(self, wanted: Callable[[Message], bool]) -> Message:
-        """Return the first message of that kind; keep the others."""
+        """Return the first message that matches, and keep the others."""
         end = time.monotonic() + LIMIT_S
         while True:
             for message in self.unread:
@@ -168,7 +168,7 @@ class CellProcess:
 
 
 class PlayedLaunches:
-    """A record of launches in which the cell itself plays the launches."""
+    """A record of launches that the cell itself simulates."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.is_cell_file: Callable[[str], bool] = bool
@@ -205,7 +205,7 @@ class PlayedLaunches:
         self._names.get("waiting" if limit_s is None else "finishing", lambda: None)()
 
     def release_finished(self) -> None:
-        """Nothing was launched."""
+        """Do nothing, because nothing was launched."""
 
     def close_cell(self, seq: int, outcome: Outcome) -> LaunchReport:
         self.notify_cell_ended(seq, outcome)

@@ -1,7 +1,7 @@
 """A private JupyterLab on loopback and one page of it in Chromium.
 
-It decides how a test plays the user: open, run, interrupt, restart, save, look.
-It refuses to know what is in the notebooks, and touches none of the user's own Jupyter or IPython folders.
+It defines how a test acts as the user: open, run, interrupt, restart, save, look.
+It does not depend on what is in the notebooks, and uses none of the user's own Jupyter or IPython directories.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ OWN_DIRS = (
     "JUPYTER_RUNTIME_DIR",
 )
 SETTINGS: dict[str, dict[str, object]] = {
-    # both would ask the network
+    # both would use the network
     "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-    # else cells out of sight have no elements to look at
+    # otherwise cells that are not visible have no elements
     "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
 }
 CHROMIUM_ARGS = (
@@ -58,7 +58,7 @@ LIMIT_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One kernel message that reached the page, in the order heard."""
+    """One kernel message that reached the page, in order of arrival."""
 
     msg_type: str
     parent_id: str
@@ -66,10 +66,10 @@ class Heard:
 
 
 def wait_until(condition: Callable[[], object], what: str, *, limit_s: float = LIMIT_S) -> None:
-    """Ask until it holds.
+    """Poll until the condition is true.
 
     Raises:
-        TimeoutError: it did not within `limit_s`; `what` is in the text.
+        TimeoutError: the condition was not true within `limit_s`; the text contains `what`.
     """
     deadline = time.monotonic() + limit_s
     while not condition():
@@ -80,8 +80,8 @@ def wait_until(condition: Callable[[], object], what: str, *, limit_s: float = L
 
 @contextmanager
 def open_chromium() -> Iterator[Browser]:
-    """The system's Chromium, without a window. One at a time: Playwright's loop does not nest."""
-    from playwright.sync_api import sync_playwright  # absent where no browser test can run
+    """Open the system's Chromium without a window. Only one at a time, because Playwright's loop does not nest."""
+    from playwright.sync_api import sync_playwright  # missing if no browser test can run
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=list(CHROMIUM_ARGS))
@@ -92,7 +92,7 @@ def open_chromium() -> Iterator[Browser]:
 
 
 class Lab:
-    """A JupyterLab server with the tests' interpreter, a token, and folders of its own below `root`."""
+    """A JupyterLab server with the tests' interpreter, a token, and its own directories below `root`."""
 
     def __init__(self, root: Path, **env: str) -> None:
         self.root = root
@@ -141,7 +141,7 @@ class Lab:
             return False  # not yet
 
     def __exit__(self, *_: object) -> None:
-        self.server.terminate()  # shuts its kernels down too
+        self.server.terminate()  # also shuts its kernels down
         try:
             self.server.wait(20)
         except subprocess.TimeoutExpired:
@@ -150,7 +150,7 @@ class Lab:
 
     @contextmanager
     def page(self, browser: Browser, *, scale: float = 1) -> Iterator[LabPage]:
-        """One page with cookies of its own; `scale` is device pixels for each CSS pixel, for pictures."""
+        """Open one page with its own cookies; `scale` is device pixels per CSS pixel, for pictures."""
         page = browser.new_page(viewport={"width": 1280, "height": 900}, device_scale_factor=scale)
         page.set_default_timeout(LIMIT_S * 1000)
         try:
@@ -190,13 +190,13 @@ class LabPage:
 
     def _wait_until(self, condition: Callable[[], bool], what: str, limit_s: float) -> None:
         def holds() -> bool:
-            self.page.wait_for_timeout(20)  # Playwright delivers what it heard only inside calls of its own
+            self.page.wait_for_timeout(20)  # Playwright delivers events only inside its own calls
             return condition()
 
         wait_until(holds, what, limit_s=limit_s)
 
     def open(self, path: str, *, kernel: bool = True) -> None:
-        """Open a notebook below the root, alone in a fresh workspace, and wait for its kernel; or open it with none."""
+        """Open a notebook below the root, alone in a new workspace, and wait for its kernel unless `kernel` is False."""
         self.page.goto(f"{self.lab.url}/lab?token={self.lab.token}&reset")
         self.page.wait_for_function("window.jupyterapp !== undefined", timeout=LIMIT_S * 1000)
         preference = {} if kernel else {"shouldStart": False, "canStart": False, "autoStartDefault": False}
@@ -206,21 +206,21 @@ class LabPage:
             self.wait_idle()
 
     def command(self, name: str, **arguments: object) -> None:
-        """Execute a command of Lab's and wait for its end."""
+        """Execute a JupyterLab command and wait for its end."""
         code = "async ([n, a]) => { await jupyterapp.started; await jupyterapp.commands.execute(n, a); return null }"
         self.page.evaluate(code, [name, arguments])
 
     def begin(self, name: str) -> None:
-        """Execute a command of Lab's and go on."""
+        """Execute a JupyterLab command without waiting."""
         self.page.evaluate("n => { jupyterapp.commands.execute(n) }", name)
 
     def run_all(self, *, limit_s: float = LIMIT_S) -> None:
-        """Run every cell and wait until none is left."""
+        """Run every cell and wait until all have ended."""
         self._run("notebook:run-all-cells")
         self.wait_idle(limit_s=limit_s)
 
     def begin_cell(self, index: int) -> None:
-        """Send one cell off and go on."""
+        """Run one cell without waiting."""
         self._activate(index)
         self._run("notebook:run-cell")
 
@@ -235,7 +235,7 @@ class LabPage:
     def wait_idle(self, *, limit_s: float = LIMIT_S) -> None:
         """Wait until the kernel is idle and has ended every cell that was sent.
 
-        The prompts do not tell: after a cell that raises, Lab empties those of the cells that are still to run.
+        The prompts do not show this: after a cell that raises, JupyterLab clears those of the cells that are still to run.
         """
         status = "jupyterapp.shell.currentWidget?.context?.sessionContext?.session?.kernel?.status"
         try:
@@ -252,26 +252,26 @@ class LabPage:
         self.command("notebook:interrupt-kernel")
 
     def restart(self) -> None:
-        """Ask for a new kernel, confirm it as a user does, and wait until it is there."""
+        """Request a new kernel, confirm it as a user does, and wait until it has started."""
         self.page.evaluate("() => { window.restarted = jupyterapp.commands.execute('notebook:restart-kernel') }")
         self.page.locator(".jp-Dialog button.jp-mod-accept").click()
         self.page.evaluate("async () => { await window.restarted; return null }")
-        self.pending.clear()  # the old kernel answers no more
+        self.pending.clear()  # the old kernel does not answer any more
 
     def save(self) -> None:
-        """Write the notebook to its file."""
+        """Save the notebook to its file."""
         self.command("docmanager:save")
 
     def cell(self, index: int) -> Locator:
-        """A cell of the notebook, markdown cells counted."""
+        """Locate a cell of the notebook, counting markdown cells."""
         return self.page.locator(".jp-Notebook .jp-Cell").nth(index)
 
     def outputs(self, index: int) -> Locator:
-        """What stands under a cell, without its source."""
+        """Locate the outputs of a cell, without its source."""
         return self.cell(index).locator(".jp-OutputArea-output")
 
     def readable(self, index: int) -> str:
-        """All the text a reader can get to see under a cell: as it stands, then with each fold clicked open in turn."""
+        """Return all text that a reader can see under a cell: first as it is, then with each fold opened in turn."""
         area = self.cell(index).locator(".jp-Cell-outputArea")
         seen = [area.inner_text()]
         folds = area.locator("details:has(> summary)").all()
@@ -279,7 +279,8 @@ class LabPage:
         for fold in folds:
             self._set_open(fold, wanted=True)
             seen.append(area.inner_text())
-        # Those that were open first: of tabs that closes the other ones. Then from the inside, since what is hidden takes no click.
+        # First those that were open, because opening one of several tabs closes the others. Then from the inside,
+        # because hidden elements take no click.
         for fold, wanted in zip(folds, was_open, strict=True):
             if wanted:
                 self._set_open(fold, wanted=True)
@@ -293,7 +294,7 @@ class LabPage:
             fold.locator("> summary").click()
 
     def screenshot(self, path: Path, *, cell: int | None = None) -> None:
-        """Write what is on the page, or one cell of it as if the user worked elsewhere, as a PNG."""
+        """Save the page as a PNG, or one cell of it as if the user worked in another cell."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if cell is None:
             self.page.screenshot(path=path)
@@ -303,7 +304,7 @@ class LabPage:
 
 
 def _decode(frame: bytes) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Header, parent's header and content of a message on the page's socket to its kernel."""
+    """Return header, parent header and content of a message on the page's socket to its kernel."""
     from jupyter_server.services.kernels.connection.base import deserialize_msg_from_ws_v1
 
     _, (header, parent, _, content, *_) = deserialize_msg_from_ws_v1(frame)

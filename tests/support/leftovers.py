@@ -1,6 +1,6 @@
 """What a test must not leave behind: processes of its clusters, and threads that keep the interpreter alive.
 
-A process belongs to this suite when `MHNB_HOME` in its environment is the session's own folder; ranks, hubs and
+A process belongs to this suite if `MHNB_HOME` in its environment is the session's own directory; ranks, hubs and
 supervisors inherit it, forked ones too.
 """
 
@@ -19,15 +19,15 @@ __all__ = ["kill_new", "no_leftovers", "processes_of"]
 
 def _home_of(process: psutil.Process) -> str | None:
     try:
-        if process.status() == psutil.STATUS_ZOMBIE:  # ended; only its parent has not looked yet
+        if process.status() == psutil.STATUS_ZOMBIE:  # ended, but its parent has not waited for it yet
             return None
         return process.environ().get("MHNB_HOME")
     except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return None  # gone meanwhile, or another user's
+        return None  # ended meanwhile, or another user's
 
 
 def processes_of(home: str | Path) -> list[psutil.Process]:
-    """List the living processes, other than this one, whose MHNB_HOME is `home`."""
+    """List the running processes, other than this one, whose MHNB_HOME is `home`."""
     return [p for p in psutil.process_iter() if p.pid != os.getpid() and _home_of(p) == str(home)]
 
 
@@ -44,7 +44,7 @@ def _kill(process: psutil.Process) -> None:
 
 
 def kill_new(home: str | Path, before: Iterable[psutil.Process]) -> None:
-    """Kill the processes of `home` that were not there before: what a test left when it failed is not to fail others."""
+    """Kill the processes of `home` that are not in `before`, so that leftovers of a failed test do not fail others."""
     known = {process.pid for process in before}
     for process in processes_of(home):
         if process.pid not in known:
@@ -59,12 +59,12 @@ def _lasting_threads() -> set[threading.Thread]:
 def no_leftovers(home: str | Path, *, grace_s: float = 60.0) -> Iterator[None]:
     """Assert that the block leaves no process of `home` and no thread that is not a daemon.
 
-    What was there before may stay: a cluster that several tests share.
-    What is found is killed, so that one leak does not fail every test after it.
+    Processes from before the block may stay, such as a cluster that several tests share.
+    Leftovers are killed, so that one leak does not fail every later test.
 
     Args:
-        home: the MHNB_HOME of the clusters in question.
-        grace_s: how long something that is already ending may take.
+        home: the MHNB_HOME of the clusters to check.
+        grace_s: how long a process or thread that is already ending may take.
     """
     there, threads_before = processes_of(home), _lasting_threads()
     try:

@@ -1,4 +1,4 @@
-"""A start in a process of its own, on a machine that refuses something: by namespaces, limits or the environment."""
+"""A start in a process of its own, on a machine restricted by namespaces, limits or the environment."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ _SUM = (
     "print(m.process_allgather(jax.numpy.float32(1 + jax.process_index())).sum())"
 )
 _GIVES_UP_S = 300
-"""A start that has not given up by then waits for its own limit of 500 s."""
+"""A start that has not failed by then waits for its own limit of 500 s."""
 _OTHER_USER = 65_533
 _CAPABILITIES = "+dac_override,+dac_read_search"
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What came of a start."""
+    """The result of a start."""
 
     kind: str
-    """The class of its LaunchError; empty where it went well."""
+    """The class of its LaunchError; empty after a successful start."""
     text: str
-    """Of the error; of a cell's output where it went well."""
+    """The text of the error, or a cell's output after a successful start."""
     listens: Sequence[str] = ()
-    """The addresses at which a process of the cluster listened."""
+    """The addresses on which a process of the cluster listened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the start is to be made.
+    """The restricted machine.
 
     Args:
-        home: its MHNB_HOME, which is made.
-        namespaces: of `unshare`, such as `--net`; none needs no root.
-        prepare: shell commands in them, before Python.
-        is_other_user: run as a user who is not root, so that limits of a user hold; needs root.
+        home: its MHNB_HOME, which is created.
+        namespaces: flags of `unshare`, such as `--net`; without any, root is not needed.
+        prepare: shell commands that run in the namespaces, before Python.
+        is_other_user: run as a user who is not root, so that limits of a user apply; needs root.
     """
 
     home: Path
@@ -79,8 +79,8 @@ class Machine:
         """Start two ranks there and stop them; no process may be left.
 
         Args:
-            before: Python that the process runs before, with `resource` and `os`.
-            environment: variables beside the usual ones.
+            before: Python code that the process runs first, with `resource` and `os`.
+            environment: variables in addition to the usual ones.
         """
         self.home.mkdir(parents=True, exist_ok=True)
         words = [sys.executable, "-c", _PROGRAM % _SUM]
@@ -103,7 +103,7 @@ class Machine:
 
 
 def why_absent() -> str | None:
-    """Say why there can be no namespaces here; None when there can."""
+    """Return why namespaces are not available here; None if they are."""
     if sys.platform != "linux":
         return f"needs Linux; this is {sys.platform}"
     if os.geteuid() != 0:

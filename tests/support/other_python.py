@@ -1,7 +1,7 @@
-"""The other line of Python and JAX: 3.12+ beside 3.11, and 3.11 beside 3.12+.
+"""The other supported Python and JAX: 3.12+ beside 3.11, and 3.11 beside 3.12+.
 
-Finds an interpreter, makes its environment in `.venv-other`, and says why there is none.
-`python -m tests.support.other_python` prepares (a step of the set-up: no test reaches for the network); `--find` only looks.
+Finds an interpreter, creates its environment in `.venv-other`, and reports why there is none.
+`python -m tests.support.other_python` prepares it (a step of the set-up: no test uses the network); `--find` only searches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES = ("python3.13", "python3.12", "python3.14", "python3.11", "python3")
 
 
 def _candidates() -> Iterator[str]:
-    """Name what may be an interpreter, the likeliest first; whether it runs is for the probe."""
+    """Yield possible interpreters, the likeliest first; the probe checks whether they run."""
     if named := os.environ.get("MHNB_OTHER_PYTHON"):
         yield named
     yield from (path for name in _NAMES if (path := shutil.which(name)))
@@ -41,11 +41,11 @@ def _candidates() -> Iterator[str]:
 
 
 def _is_other(path: str) -> bool:
-    """Whether it runs and belongs to the line that this interpreter does not."""
+    """Return whether it runs and has the other Python version."""
     try:
         probe = subprocess.run([path, "-c", _PROBE], capture_output=True, text=True, check=False)
     except OSError:
-        return False  # a name that does not run is no candidate
+        return False  # a name that does not run is not a candidate
     if probe.returncode != 0:
         return False
     version = tuple(int(part) for part in probe.stdout.split()[:2])
@@ -53,17 +53,17 @@ def _is_other(path: str) -> bool:
 
 
 def find() -> str | None:
-    """Find an interpreter of the other line."""
+    """Find an interpreter of the other Python version."""
     return next((path for path in _candidates() if path and _is_other(path)), None)
 
 
 def interpreter() -> Path:
-    """Where the prepared environment's interpreter is, or would be."""
+    """Return the path of the prepared environment's interpreter, whether it exists or not."""
     return HOME / "bin" / "python"
 
 
 def _digest() -> str:
-    """What the environment was made from."""
+    """Return a digest of the files that determine the environment."""
     return hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + PINS.read_bytes() + _WANTED.encode()).hexdigest()
 
 
@@ -73,7 +73,7 @@ def _is_ready() -> bool:
 
 
 def why_absent() -> str | None:
-    """Say why the other Python cannot be used now; None when its environment is ready."""
+    """Return why the other Python cannot be used now; None if its environment is ready."""
     if _is_ready():
         return None
     if find():
@@ -82,10 +82,10 @@ def why_absent() -> str | None:
 
 
 def prepare() -> str:
-    """Make the environment unless it is there, and say in one line how things stand.
+    """Create the environment unless it exists, and return its state in one line.
 
     Raises:
-        subprocess.CalledProcessError: the environment could not be made.
+        subprocess.CalledProcessError: the environment could not be created.
     """
     if _is_ready():
         return f"other Python: {interpreter()} is ready"
@@ -105,7 +105,7 @@ def prepare() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Prepare, or with `--find` only print where an interpreter is."""
+    """Prepare the environment, or with `--find` only print the path of an interpreter."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.other_python", description=__doc__)
     parser.add_argument("--find", action="store_true", help="print an interpreter of the other line; exit 1 if none")
     if parser.parse_args(arguments).find:

@@ -1,9 +1,9 @@
-"""Parts of the system that may be absent, and what follows: a skip with the reason, or a failure where CI requires it.
+"""Optional parts of the system: a test of a missing part is skipped with the reason, or fails if CI requires the part.
 
-A test says `@pytest.mark.requires_part("browser")`.
+A test is marked with `@pytest.mark.requires_part("browser")`.
 `MHNB_REQUIRE=browser,other_python` names the parts whose tests must run and pass: a skip there is a failure, and so is
-a run in which no test of that part ran at all.
-Knows nothing of what the tests do with a part.
+a run without any test of that part.
+This module does not depend on what the tests do with a part.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CHROMIUM_APPS = (
 
 
 def chromium() -> str | None:
-    """Find the system's Chromium; `MHNB_CHROMIUM` names another."""
+    """Find the system's Chromium; `MHNB_CHROMIUM` names another one."""
     if named := os.environ.get("MHNB_CHROMIUM"):
         return named
     found = [path for name in _CHROMIUM if (path := shutil.which(name))]
@@ -90,13 +90,13 @@ PARTS: dict[str, Callable[[], str | None]] = {
     "other_python": _other_python_absent,
     "slurm": _slurm_absent,
 }
-"""Name -> a function that gives the reason why the part is absent, or None when it is there."""
+"""Name -> a function that returns the reason why the part is missing, or None if it is available."""
 
 _PASSED = pytest.StashKey[set[str]]()
 
 
 def required_parts(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """Read `MHNB_REQUIRE`."""
+    """Parse `MHNB_REQUIRE`."""
     return frozenset(name.strip() for name in environ.get("MHNB_REQUIRE", "").split(",") if name.strip())
 
 
@@ -105,7 +105,7 @@ def _parts_of(item: pytest.Item) -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to run when MHNB_REQUIRE names a part that nobody knows: it would require nothing."""
+    """Raise if MHNB_REQUIRE names an unknown part, because it would require nothing."""
     config.addinivalue_line("markers", "requires_part(name): needs a part of the system that may be absent")
     config.stash[_PASSED] = set()
     if unknown := required_parts() - set(PARTS):
@@ -114,7 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Passed:
-    """Notes the parts of which a test passed; in the main process also when workers ran it."""
+    """Records the parts of which a test passed, in the main process even if workers ran it."""
 
     def __init__(self, passed: set[str]) -> None:
         self._passed = passed
@@ -125,7 +125,7 @@ class _Passed:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose part is absent, with the reason."""
+    """Skip a test whose part is missing, with the reason."""
     for name in _parts_of(item):
         item.user_properties.append(("part", name))
         if reason := PARTS[name]():
@@ -134,7 +134,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn a skip into a failure where the part is required, whoever asked for the skip."""
+    """Turn a skip into a failure if the part is required, whatever caused the skip."""
     report = yield
     missed = required_parts().intersection(_parts_of(item))
     if report.skipped and missed and not hasattr(report, "wasxfail"):
@@ -157,6 +157,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say which required part no test stood for."""
+    """Report each required part without a passed test."""
     for name in _not_run(config):
         terminalreporter.write_line(f"ERROR MHNB_REQUIRE names {name}, and no test of it passed", red=True)

@@ -1,7 +1,7 @@
 """One rank that answers over its pipes: `python -m tests.support.piped_rank RANK COUNT PORT DEVICES`.
 
-Frames of `RankRequest` come on stdin and those of `RankReply` go to stdout, each with its length. The verb `run` is this
-program's own: it runs a cell in an IPython shell. With COUNT above 1 the ranks form a real JAX cluster.
+Frames of `RankRequest` arrive on stdin and those of `RankReply` go to stdout, each with its length. The handler `run`
+belongs to this program: it runs a cell in an IPython shell. With COUNT above 1 the ranks form a real JAX cluster.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_frames(stream: IO[bytes]) -> list[bytearray] | None:
 
 
 def write_frames(stream: IO[bytes], frames: list[Any]) -> None:
-    """Write one message: number of frames, their lengths, the frames, without joining them."""
+    """Write one message without joining its frames: the number of frames, their lengths, the frames."""
     assert len(frames) < 256
     stream.write(struct.pack("<I", len(frames)) + struct.pack(f"<{len(frames)}Q", *map(len, frames)))
     stream.writelines(frames)
@@ -75,7 +75,7 @@ def main() -> None:
     from mhnb.rank.requests.handlers import handle_request
 
     shell = InteractiveShell.instance()
-    # As in an engine, where the user's module is `__main__`.
+    # An engine too has `__main__` as the user's module.
     shell.user_ns["rank"] = rank
     _run(shell, _PREPARE)
     while (frames := read_frames(source)) is not None:

@@ -1,4 +1,4 @@
-"""Real ranks over pipes: what `exchange` and the verbs need of a cluster, without one."""
+"""Real ranks over pipes: what transfers and requests need from a cluster, without a cluster."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["PipedRanks"]
 
 
 class PipedRanks:
-    """An `Asker` over processes of `piped_rank`; a context manager.
+    """A `RankClient` over processes of `piped_rank`; a context manager.
 
     Args:
-        count: of ranks; above 1 they form a JAX cluster.
-        devices: of each.
+        count: number of ranks; above 1 they form a JAX cluster.
+        devices: number of devices per rank.
     """
 
     def __init__(self, count: int, *, devices: int) -> None:
@@ -70,7 +70,7 @@ class PipedRanks:
                 future.set_exception(EOFError("a rank ended"))
 
     def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[RankReply]:
-        """Ask one rank."""
+        """Send a request to one rank."""
         number = len(self.asked)
         self.asked.append((rank, verb))
         future = self._waiting[number] = Future()
@@ -80,14 +80,14 @@ class PipedRanks:
         return future
 
     def run(self, source: str, *, ranks: tuple[int, ...] | None = None) -> list[Any]:
-        """Run a cell on ranks; return what each bound to `answer`."""
+        """Run a cell on ranks, and return what each rank bound to `answer`."""
         text = textwrap.dedent(source)
         chosen = range(self.process_count) if ranks is None else ranks
         futures = [self.ask(rank, "run", {"source": text}) for rank in chosen]
         return [future.result(60).value for future in futures]
 
     def verbs(self) -> list[str]:
-        """The verbs asked since the last call, of rank 0."""
+        """Return the handlers requested from rank 0 since the last call."""
         seen = [verb for rank, verb in self.asked if rank == 0 and verb != "run"]
         self.asked = [(rank, "run") for rank, _ in self.asked]
         return seen

@@ -1,4 +1,4 @@
-"""The source of the package as syntax trees: what tests of the house look at. Imports and runs nothing of it."""
+"""The source of the package as syntax trees, for the policy tests. Imports and runs nothing of the package."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The top-level part: the name below `mhnb`, or `mhnb` for the `__init__` of the package."""
+        """The top-level part: the name below `mhnb`, or `mhnb` for the package's `__init__`."""
         return self.name.split(".")[1] if "." in self.name else self.name
 
     @property
     def package(self) -> str:
-        """What a relative import starts from."""
+        """The package that a relative import starts from."""
         return self.name if self.is_package else self.name.rpartition(".")[0]
 
 
 def parse_module(name: str, text: str, *, is_package: bool = False) -> Module:
-    """Make a module from text, also one made up for a test."""
+    """Parse a module from text, which may be an example in a test."""
     return Module(name, text, ast.parse(text), is_package)
 
 
 @cache
 def read_package(package: Path = PACKAGE) -> list[Module]:
-    """Read every module of the package, in the order of their names."""
+    """Parse every module of the package, in the order of their names."""
     found = []
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -55,5 +55,5 @@ def read_package(package: Path = PACKAGE) -> list[Module]:
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:
-    """Walk over every function, nested ones and methods too."""
+    """Yield every function, including nested functions and methods."""
     return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))

@@ -1,9 +1,9 @@
-"""What a site that shows notebooks leaves of an output's HTML: the public allow list of GitHub's html-pipeline.
+"""The HTML that remains of an output on a site that shows notebooks, by the public allow list of GitHub's html-pipeline.
 
-It decides what is dropped. It refuses to know our markup.
-Source: https://github.com/gjtorikian/html-pipeline, `sanitization_filter.rb`. GitHub renders notebooks by a service of its own, whose
-list is not public; users report of it that scripts, `<style>` with what is in it and inline styles are gone, and that pictures
-which are `data:` addresses are shown. So those are kept here, which the list itself does not say, and `id` is not.
+It decides what is dropped, and does not depend on the markup of mhnb.
+Source: https://github.com/gjtorikian/html-pipeline, `sanitization_filter.rb`. GitHub renders notebooks with a service of its own,
+whose list is not public. According to its users, it removes scripts, `<style>` with its content and inline styles, and shows
+pictures with `data:` addresses. So such pictures are kept here, which the list itself does not say, and `id` is not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ELEMENTS = {
     *("q", "samp", "var", "hr", "ruby", "rt", "rp", "li", "tr", "td", "th", "s", "strike", "summary", "details"),
     *("caption", "figure", "figcaption", "abbr", "bdo", "cite", "dfn", "mark", "small", "span", "time", "wbr"),
 }
-# Of those it allows on every element, the ones that our outputs and the common libraries write.
+# The attributes allowed on every element that mhnb's outputs and the common libraries write.
 _EVERYWHERE = {
     *("align", "alt", "aria-describedby", "aria-hidden", "aria-label", "aria-labelledby", "border", "cellpadding"),
     *("cellspacing", "colspan", "dir", "disabled", "headers", "height", "hreflang", "label", "lang", "name", "nowrap"),
@@ -48,12 +48,12 @@ _ATTRIBUTES = {"*": _EVERYWHERE, "a": {"href"}, "img": {"src", "longdesc"}, "div
 
 
 def _keep(tag: str, attribute: str, value: str) -> str | None:
-    """Pictures may carry their own bytes; links may not."""
+    """Return the attribute's value unless it is a link to `data:`; only pictures may contain their own bytes."""
     return None if tag != "img" and attribute == "href" and value.startswith("data:") else value
 
 
 def keep_allowed(html: str) -> str:
-    """Drop every element and attribute that is not on the list; of what is dropped the text stays, styles and scripts apart."""
+    """Drop every element and attribute that is not on the list; text of dropped elements stays, except styles and scripts."""
     return nh3.clean(
         html,
         tags=_ELEMENTS,

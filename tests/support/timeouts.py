@@ -1,6 +1,7 @@
-"""The ladder of an interrupt, given time: a loaded machine may need longer for a traceback than a user should wait.
+"""Longer timeouts for the escalation of an interrupt, because a traceback may take longer on a loaded machine.
 
-What a test of the ladder itself shows is how it ends, so it takes the rung that it is about back to its own time.
+A user should not wait that long. A test of the escalation checks how it ends, so it resets the step that it is about to
+its own timeout.
 """
 
 from __future__ import annotations
@@ -23,31 +24,31 @@ _OWN_FREE_S, _OWN_KILL_S = interrupt.INTERRUPT_DISCONNECT_S, interrupt.INTERRUPT
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave ranks that are slow to end an interrupted cell alone; the clusters of a test are driven from this process."""
+    """Give ranks that are slow to end an interrupted cell more time; a test's clusters are driven from this process."""
     monkeypatch.setattr(interrupt, "INTERRUPT_DISCONNECT_S", _FREE_S)
     monkeypatch.setattr(interrupt, "INTERRUPT_KILL_S", _KILL_S)
 
 
 @pytest.fixture
 def frees_soon(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Free ranks from a collective as soon as for a user."""
+    """Disconnect ranks from a collective as early as for a user."""
     monkeypatch.setattr(interrupt, "INTERRUPT_DISCONNECT_S", _OWN_FREE_S)
 
 
 @pytest.fixture
 def agrees_late(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give ranks time to stop before the same launch: a stalled one would be signalled in the middle of a step."""
+    """Give ranks time to stop before the same launch, because a stalled rank would be signalled in the middle of a step."""
     monkeypatch.setattr(interrupt, "INTERRUPT_AGREE_S", _AGREE_S)
 
 
 @pytest.fixture
 def kills_soon(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kill what does not end as soon as for a user."""
+    """Kill ranks that do not end as early as for a user."""
     monkeypatch.setattr(interrupt, "INTERRUPT_KILL_S", _OWN_KILL_S)
 
 
 def write_patience(ipython_dir: Path) -> None:
-    """Have kernels that are started with this folder as IPYTHONDIR leave slow ranks alone too."""
+    """Give slow ranks more time in kernels started with this directory as IPYTHONDIR, too."""
     startup = ipython_dir / "profile_default" / "startup"
     startup.mkdir(parents=True, exist_ok=True)
     (startup / "00-patience.py").write_text(_IN_KERNELS)

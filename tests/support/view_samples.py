@@ -1,4 +1,4 @@
-"""Results made by hand, a screen that records, and a reader of HTML as a strict page would show it."""
+"""Sample results, a screen that records, and a parser of HTML as a strict page would show it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ TRACEBACK = (
 
 
 def out(text: str, name: str = "stdout") -> Output:
-    """A stream."""
+    """Return output of a stream."""
     return {"output_type": "stream", "name": name, "text": text}
 
 
 def value(text: str, **data: str) -> Output:
-    """The value of a last expression."""
+    """Return the value of a last expression."""
     return {"output_type": "execute_result", "data": {"text/plain": text, **data}, "metadata": {}, "execution_count": 1}
 
 
 def shown(**data: Any) -> Output:
-    """A display; the MIME types' slashes are written as two underscores."""
+    """Return a display; the slashes of MIME types are written as two underscores."""
     types = {name.replace("__", "/").replace("svg", "svg+xml"): text for name, text in data.items()}
     return {"output_type": "display_data", "data": types, "metadata": {}}
 
@@ -43,7 +43,7 @@ def shown(**data: Any) -> Output:
 def failed(
     rank: int, ename: str = "ValueError", *, at_s: float = 0.1, said: Sequence[Output] = (), hint: str | None = None
 ) -> RankResult:
-    """A rank on which the cell raised."""
+    """Return the result of a rank on which the cell raised."""
     traceback = tuple(text.replace("ValueError", ename) for text in TRACEBACK)
     error = RankError(ename, "cannot reshape", traceback, hint=hint, line=3, code="x = x.reshape(7, -1)", at_s=at_s)
     stored: Output = {"output_type": "error", "ename": ename, "evalue": "", "traceback": list(traceback)}
@@ -57,7 +57,7 @@ def cell(
     outcome: Outcome = "ok",
     notes: tuple[str, ...] = (),
 ) -> CellResult:
-    """A cell in which rank k said the k-th."""
+    """Return the result of a cell in which rank k had the k-th output or result."""
     ranks = tuple(
         part if isinstance(part, RankResult) else RankResult(rank, outcome if done else "running", tuple(part))
         for rank, part in enumerate(said)
@@ -66,14 +66,14 @@ def cell(
 
 
 class StrictPage(HTMLParser):
-    """What is left of a page once every style, script and input element is gone."""
+    """The content of a page without its style, script and input elements."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
         self.text = ""
-        """All text, also in closed blocks."""
+        """All text, including closed blocks."""
         self.visible = ""
-        """The text that is seen without a click."""
+        """The text that is visible without a click."""
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self._dropped = 0
         self._path: list[tuple[str, bool]] = []
@@ -97,7 +97,7 @@ class StrictPage(HTMLParser):
         self._dropped -= tag in ("style", "script")
 
     def handle_data(self, data: str) -> None:
-        """Take in text."""
+        """Add text."""
         if self._dropped:
             return
         self.text += data
@@ -111,7 +111,7 @@ class StrictPage(HTMLParser):
 
 
 class RecordingBox:
-    """A live widget that remembers what it showed."""
+    """A live widget that records its frames."""
 
     hides_placeholder = True
 
@@ -122,7 +122,7 @@ class RecordingBox:
 
     @property
     def values(self) -> list[str]:
-        """What it showed, as HTML."""
+        """The frames as HTML."""
         return [frame_to_html(frame) for frame in self.frames]
 
     def show(self, frame: LiveFrame, now_s: float) -> None:  # noqa: ARG002 - it has no budget
@@ -132,12 +132,12 @@ class RecordingBox:
             self.frames.append(frame)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the widget."""
         self.closed = True
 
 
 class RecordingRegion:
-    """A place of a terminal that remembers what was drawn there."""
+    """A terminal region that records its texts."""
 
     def __init__(self, height: int) -> None:
         self.height = height
@@ -145,17 +145,17 @@ class RecordingRegion:
         self.closed = False
 
     def show(self, text: str) -> None:
-        """Draw."""
+        """Record a text."""
         assert not self.closed
         self.texts.append(text)
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the region."""
         self.closed = True
 
 
 class RecordingScreen:
-    """A screen that remembers what was done: the same surface as a notebook's, without a front end."""
+    """A screen that records its calls: the interface of a notebook's screen, without a front end."""
 
     color = False
 
@@ -176,7 +176,7 @@ class RecordingScreen:
         self.acts.append((name, data, display_id))
 
     def show(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Make a display."""
+        """Create a display."""
         self._act("show", data, display_id)
 
     def replace(self, data: Mapping[str, Any], display_id: str) -> None:
@@ -184,7 +184,7 @@ class RecordingScreen:
         self._act("replace", data, display_id)
 
     def show_late(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Make a display in an ended cell."""
+        """Create a display in an ended cell."""
         self._act("show_late", data, display_id)
 
     def replace_late(self, data: Mapping[str, Any], display_id: str) -> None:
@@ -202,21 +202,21 @@ class RecordingScreen:
         return self.boxes[-1]
 
     def open_region(self) -> Region | None:
-        """Open a place of a terminal, where this is one."""
+        """Open a region if this screen is a terminal."""
         if not self.terminal:
             return None
         self.regions.append(RecordingRegion(self.height))
         return self.regions[-1]
 
     def write(self, text: str) -> None:
-        """Print."""
+        """Record printed text."""
         self.written.append(text)
 
     def report_error(self, text: str) -> None:
-        """Print a complaint."""
+        """Record an error report."""
         self.complaints.append(text)
 
     @property
     def names(self) -> list[str]:
-        """What was done, in order."""
+        """The names of the calls, in order."""
         return [name for name, _, _ in self.acts]
