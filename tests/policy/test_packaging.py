@@ -1,4 +1,4 @@
-"""What is installed is what a checkout has: the wheel's contents, the profiles, the folders."""
+"""An installed package has what a checkout has: the wheel's contents, the profiles, the directories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.source import PACKAGE, ROOT
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel of this checkout, built without the network."""
+    """Build the wheel of this checkout without the network."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -28,7 +28,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_wheel_holds_all(wheel: zipfile.ZipFile) -> None:
-    """Every module, notebook and profile of the checkout is in the wheel, the tests are not, and typing is declared."""
+    """Every module, notebook and profile is in the wheel, the tests are not, and the package is typed."""
     names = set(wheel.namelist())
     code = {path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.py")}
     beside = {f"mhnb/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "profiles").rglob("*.py")}
@@ -39,26 +39,26 @@ def test_wheel_holds_all(wheel: zipfile.ZipFile) -> None:
 
 @pytest.mark.other_python
 def test_resources_are_found_in_an_installed_wheel(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    """Unpacked as an installer does it, the package finds its notebooks and profiles inside itself."""
+    """An unpacked wheel finds its notebooks and profiles inside the package."""
     wheel.extractall(tmp_path)
     assert notebooks_dir(package=tmp_path / "mhnb") == tmp_path / "mhnb" / "notebooks"
     assert profile_dir("local", package=tmp_path / "mhnb") == tmp_path / "mhnb" / "profiles" / "local"
 
 
 def test_resources_are_found_in_a_checkout() -> None:
-    """In a checkout the folders beside the package count, not a copy that an editable install left."""
+    """In a checkout the directories beside the package are used, not a copy from an editable install."""
     assert notebooks_dir() == ROOT / "notebooks"
     assert profile_dir("local") == ROOT / "profiles" / "local"
 
 
 def test_missing_resources_are_named(tmp_path: Path) -> None:
-    """A package without its folders says which and where it looked."""
+    """A package without its directories says which one is missing and where it looked."""
     with pytest.raises(FileNotFoundError, match="notebooks that come with mhnb are not in"):
         notebooks_dir(package=tmp_path / "mhnb")
 
 
 def test_copied_notebooks_keep_the_users_changes(tmp_path: Path) -> None:
-    """A second copy brings what is missing and does not touch what the user has changed."""
+    """A second copy adds missing files and does not change files that the user has changed."""
     folder = copy_notebooks(tmp_path / "mine")
     first, *_ = sorted(folder.glob("*.ipynb"))
     first.write_text("changed")
@@ -69,7 +69,7 @@ def test_copied_notebooks_keep_the_users_changes(tmp_path: Path) -> None:
 
 
 def test_unknown_profile_names_those_there_are() -> None:
-    """A profile that does not come with mhnb is an error that lists the others."""
+    """A profile that does not come with mhnb is an error that lists those that do."""
     with pytest.raises(InvalidRequest, match=r"profile 'nowhere' does not come with mhnb; there is .*local"):
         profile_dir("nowhere")
 
@@ -96,19 +96,19 @@ def _unknown_settings(config: Config) -> list[str]:
 @pytest.mark.other_python
 @pytest.mark.parametrize("path", SETTINGS, ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_profile_sets_what_exists(path: Path) -> None:
-    """Every setting of a profile is one that the installed ipyparallel has; a misspelt one would do nothing."""
+    """Every setting of a profile exists in the installed ipyparallel, because a misspelt setting would do nothing."""
     config = PyFileConfigLoader(path.name, path=str(path.parent)).load_config()
     assert config
     assert not _unknown_settings(config)
 
 
 def test_a_misspelt_setting_is_found() -> None:
-    """The look at the settings can fail."""
+    """The check of the settings can fail."""
     assert _unknown_settings(Config({"IPController": {"use_thread": True}})) == ["IPController.use_thread"]
 
 
 def test_local_profile_listens_on_loopback_only() -> None:
-    """Nothing of the local profile can be reached from another machine."""
+    """No port of the local profile can be reached from another machine."""
     config = PyFileConfigLoader("ipcontroller_config.py", path=str(profile_dir("local"))).load_config()
     assert config.IPController.ip == "127.0.0.1"
     assert not [name for name in config.IPController if name.endswith("_ip")]

@@ -1,4 +1,4 @@
-"""The rules of the house that no formatter holds: sizes, names, documentation, errors, words, and what is declared."""
+"""Style rules that no formatter checks: sizes, names, documentation, errors, words and declarations."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FUNCTION_LINES = 60
 PARAMETERS = 6
 
 REPORTS = ("exc_info", "exception", "format_exc", "print_exc", "print_exception", "showtraceback")
-"""Calling one of these tells somebody of the error being handled."""
+"""A call of one of these reports the error being handled."""
 
 WORDS = re.compile(
     r"(?i:\b(TODO|FIXME|XXX|HACK)\b|\bseamless|\bblazing|\beffortless|\bcutting[- ]edge|\belegant)|world[ _]size"
 )
-"""Unfinished business, words that the project avoids, and praise."""
+"""Unfinished work, words that the project avoids, and praise."""
 ADDRESSES = re.compile(r"/(?:home|root|Users)/\w|index-url|find-links|/simple[/\"]|\"resolved\":")
 """Paths of one machine, and addresses of a package index."""
 PROMISED = {
@@ -37,7 +37,7 @@ PROMISED = {
     "tornado": "ipykernel",
     "traitlets": "ipython",
 }
-"""What comes with a declared dependency because its own interface is made of it."""
+"""Packages that come with a declared dependency because its own interface is made of them."""
 THIS = Path(__file__).relative_to(ROOT).as_posix()
 
 Rule = Callable[[Module], Iterator[str]]
@@ -59,7 +59,7 @@ def is_short(module: Module) -> Iterator[str]:
 
 
 def lists_sorted_names(module: Module) -> Iterator[str]:
-    """`__all__` is sorted as plain strings, without doubles, and names only what is there."""
+    """`__all__` is sorted as plain strings, has no duplicates, and lists only names that exist."""
     listed = _all_of(module.tree)
     if listed is None:
         return
@@ -153,7 +153,7 @@ RULES: tuple[Rule, ...] = (
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_module_keeps(rule: Rule) -> None:
-    """Every module of the package keeps the rule."""
+    """Every module of the package follows the rule."""
     found = [line for module in read_package() for line in rule(module)]
     assert not found, f"{rule.__doc__}\n" + "\n".join(found)
 
@@ -177,7 +177,7 @@ def test_every_module_keeps(rule: Rule) -> None:
     ids=lambda value: value.__name__ if callable(value) else None,
 )
 def test_a_fault_is_found(rule: Rule, text: str) -> None:
-    """Each rule sees a made-up module that breaks it."""
+    """Each rule finds a sample module that breaks it."""
     assert list(rule(parse_module("mhnb.core.bad", text)))
 
 
@@ -192,7 +192,7 @@ def test_a_fault_is_found(rule: Rule, text: str) -> None:
     ],
 )
 def test_handlers_that_tell_pass(text: str) -> None:
-    """A handler that names its error or passes it on is no fault."""
+    """A handler that uses its error or raises it again follows the rule."""
     assert not list(swallows_nothing(parse_module("mhnb.link.good", text)))
 
 
@@ -200,7 +200,7 @@ def test_handlers_that_tell_pass(text: str) -> None:
 
 
 def _texts() -> Iterator[tuple[str, str]]:
-    """Every text file of the project that git knows or would add; this one holds the words and stays out."""
+    """Yield every text file that git tracks or would add, except this file, which contains the words."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     for name in listed:
@@ -219,7 +219,7 @@ def _hits(pattern: re.Pattern[str], texts: Iterable[tuple[str, str]]) -> list[st
 
 @pytest.mark.parametrize("pattern", [WORDS, ADDRESSES], ids=["words", "addresses"])
 def test_text_is_free_of(pattern: re.Pattern[str]) -> None:
-    """No file leaves business unfinished, praises itself, or names a machine's path or an index's address."""
+    """No file has unfinished work, praise, a path of one machine or the address of an index."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: which files belong to the project is unknown")
     assert not _hits(pattern, _texts())
@@ -230,7 +230,7 @@ def test_text_is_free_of(pattern: re.Pattern[str]) -> None:
     [(WORDS, "# todo later"), (WORDS, "world_size = 4"), (ADDRESSES, "--index-url x"), (ADDRESSES, "see /home/me/x")],
 )
 def test_a_word_is_found(pattern: re.Pattern[str], line: str) -> None:
-    """The search for words sees them."""
+    """The search finds each kind of word."""
     assert _hits(pattern, [("made-up", line)])
 
 
@@ -264,7 +264,7 @@ def test_what_the_readme_shows_is_there() -> None:
 
 
 def test_notebooks_hold_no_outputs() -> None:
-    """A notebook in the repository holds code and prose; its outputs are made by running it."""
+    """A notebook in the repository has code and prose only; running it creates its outputs."""
     stored = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("**/*.ipynb")}
     assert not [name for name, text in stored.items() if '"output_type"' in text]
 
@@ -286,7 +286,7 @@ def _declared() -> set[str]:
 
 
 def _imported_distributions() -> dict[str, str]:
-    """Distribution -> a module of ours that imports it directly."""
+    """Return distribution -> a module of the package that imports it directly."""
     owners = importlib.metadata.packages_distributions()
     found = {}
     for module in read_package():
@@ -299,7 +299,7 @@ def _imported_distributions() -> dict[str, str]:
 
 
 def test_each_import_is_declared() -> None:
-    """A package that mhnb imports stands in pyproject.toml, or comes with one that does by that one's own promise."""
+    """A package that mhnb imports is in pyproject.toml, or comes with a declared dependency whose interface needs it."""
     missing = {d: m for d, m in _imported_distributions().items() if PROMISED.get(d, d) not in _declared()}
     assert not missing
 
@@ -313,7 +313,7 @@ def test_each_dependency_has_its_reason() -> None:
 
 
 def test_each_dependency_is_pinned() -> None:
-    """The pins hold a version for every requirement, and nothing but names, versions and markers."""
+    """The pins have a version for every requirement, and nothing but names, versions and markers."""
     pins = [
         line for line in (ROOT / ".ci" / "constraints.txt").read_text(encoding="utf-8").splitlines() if line[:1] != "#"
     ]
@@ -328,7 +328,7 @@ def test_each_dependency_is_pinned() -> None:
 
 @pytest.mark.other_python
 def test_the_installed_jax_is_the_pinned_one() -> None:
-    """This environment holds the JAX that the pins name for its Python."""
+    """This environment has the JAX version that is pinned for its Python."""
     marker = "python_full_version < '3.12'" if sys.version_info < (3, 12) else "python_full_version >= '3.12'"
     pins = (ROOT / ".ci" / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert f"jax=={importlib.metadata.version('jax')} ; {marker}" in pins

@@ -1,4 +1,4 @@
-"""The suite's own tools: parts that may be absent, what is left behind, the folders of a session."""
+"""The suite's own tools: optional parts, leftovers, and the directories of a session."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_skips_itself(): pytest.skip("by itself")
 
 
 def _run_made_up(tmp_path: Path, required: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the made-up tests in a session of their own, with MHNB_REQUIRE set."""
+    """Run the sample tests in a session of their own, with MHNB_REQUIRE set."""
     (tmp_path / "made_up_parts.py").write_text(_MADE_UP_PARTS)
     (tmp_path / "test_made_up.py").write_text(_MADE_UP_TESTS)
     environ = {**os.environ, "MHNB_REQUIRE": required, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # this is about one plugin, ours
+    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # only one plugin is tested, the suite's own
     plugins = ["-p", "no:cacheprovider", "-p", "made_up_parts", "-p", "tests.support.parts"]
     command = [sys.executable, "-m", "pytest", "-rs", *plugins, "--rootdir", str(tmp_path), "-c", os.devnull]
     return subprocess.run(
@@ -48,7 +48,7 @@ def _run_made_up(tmp_path: Path, required: str, *arguments: str) -> subprocess.C
 
 
 def test_an_absent_part_is_skipped_with_its_reason(tmp_path: Path) -> None:
-    """Where nothing is required, the test of an absent part is skipped, the reason is shown, and the run is good."""
+    """If nothing is required, the test of a missing part is skipped with its reason, and the run passes."""
     done = _run_made_up(tmp_path, "")
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
     assert "gone: it is made up" in done.stdout
@@ -68,7 +68,7 @@ def test_an_absent_part_is_skipped_with_its_reason(tmp_path: Path) -> None:
 def test_a_required_part_that_is_not_shown_fails(
     tmp_path: Path, required: str, arguments: tuple[str, ...], said: str
 ) -> None:
-    """A required part that is absent, skipped by its test, without a test, deselected or unknown fails the run."""
+    """A required part that is missing, skipped by its test, without a test, deselected or unknown fails the run."""
     done = _run_made_up(tmp_path, required, *arguments)
     assert done.returncode != pytest.ExitCode.OK, done.stdout
     assert said in done.stdout + done.stderr
@@ -76,14 +76,14 @@ def test_a_required_part_that_is_not_shown_fails(
 
 @pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "1")], ids=["alone", "xdist"])
 def test_a_required_part_that_passes_is_enough(tmp_path: Path, workers: tuple[str, ...]) -> None:
-    """A run in which the required part's test passes is good, in one process and over workers."""
+    """A run in which the required part's test passes succeeds, in one process and with workers."""
     done = _run_made_up(tmp_path, "here", "-k", "test_here", *workers)
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system is the reason")
 def test_why_there_can_be_no_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without root, or without the packages, the reason says which."""
+    """Without root, or without the packages, the reason names what is missing."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(hostnet, "_SYSTEM_PATH", str(tmp_path))
     packages = "iproute2, nftables, openssh-client, openssh-server, util-linux"
@@ -94,7 +94,7 @@ def test_why_there_can_be_no_machines(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 @pytest.fixture
 def child(mhnb_home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that carries the session's MHNB_HOME and waits to be told to end."""
+    """Start a process with the session's MHNB_HOME that runs until its stdin ends."""
     program = "import sys; print('up', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -104,13 +104,13 @@ def child(mhnb_home: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_process_left_behind_is_found_and_ended(mhnb_home: Path) -> None:
-    """A process that outlives the block fails it, is named, and does not live on."""
+    """A process that outlives the block fails it, is named, and is killed."""
     started = []
 
     def leave() -> None:
         program = "print('up', flush=True); input()"
         started.append(subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-        # Before that it may have no environment yet.
+        # Before its first output it may have no environment yet.
         assert started[0].stdout is not None
         started[0].stdout.readline()
 
@@ -121,19 +121,19 @@ def test_a_process_left_behind_is_found_and_ended(mhnb_home: Path) -> None:
 
 
 def test_a_process_from_before_may_stay(child: subprocess.Popen[bytes], mhnb_home: Path) -> None:
-    """A cluster of wider scope, there before the block, is not its leftover."""
+    """A cluster of wider scope that ran before the block is not a leftover of the block."""
     assert child.pid in [process.pid for process in processes_of(mhnb_home)]
     with no_leftovers(mhnb_home, grace_s=0.1):
         pass
 
 
 def test_another_home_is_no_business_of_ours(child: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    """Processes of another MHNB_HOME are not seen, so that two sessions can run side by side."""
+    """Processes of another MHNB_HOME are not listed, so that two sessions can run side by side."""
     assert processes_of(tmp_path) == []
 
 
 def test_a_lasting_thread_is_found(mhnb_home: Path) -> None:
-    """A thread that is no daemon and outlives the block fails it."""
+    """A thread that is not a daemon and outlives the block fails it."""
     done = threading.Event()
     thread = threading.Thread(target=done.wait, name="lasting")
     with pytest.raises(AssertionError, match="thread 'lasting'"), no_leftovers(mhnb_home, grace_s=0.1):
@@ -143,7 +143,7 @@ def test_a_lasting_thread_is_found(mhnb_home: Path) -> None:
 
 
 def test_folders_are_the_sessions_own(own_folders: Path) -> None:
-    """IPython, Jupyter and mhnb keep their files in the session's folder, and no JAX setting of the user leaks in."""
+    """IPython, Jupyter and mhnb store their files in the session's directory, and no JAX setting of the user is visible."""
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "MHNB_HOME"):
         assert Path(os.environ[name]).parent == own_folders
     assert not [name for name in os.environ if name.startswith(("JAX_", "XLA_"))]
