@@ -188,7 +188,7 @@ def late_rig() -> Iterator[LateRig]:
 
 @pytest.mark.parametrize("until", ["a moment later", "the next cell's end", "a notice", "the end"])
 def test_late_output_of_several_ranks_is_shown_once(late_rig: LateRig, until: str) -> None:
-    """Equal late output of several ranks is combined so that it does not look different; the next event shows it at the latest."""
+    """Late output of several ranks is shown once, at the next event at the latest; single outputs would look different."""
     reader, heard = late_rig.reader, late_rig.heard
     if until == "a moment later":
         late_rig.now[0] += 1.0
