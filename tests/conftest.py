@@ -49,7 +49,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def own_folders() -> Iterator[Path]:
-    """Return a directory of this session (with xdist: of this worker). Its path is short, because socket paths are below it."""
+    """Return a directory of this session (with xdist: of this worker), removed at its end.
+
+    Its path is short, because socket paths are below it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="mhnb-"))
     yield folder
     shutil.rmtree(folder)
