@@ -22,12 +22,31 @@ from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
 from tests.integration.ranks.conftest import wait_gone
 from tests.integration.ranks.hosts import HostsCluster, Wire
-from tests.integration.ranks.test_lockstep import (
+from tests.integration.ranks.test_lockstep import (  # noqa: F401 - they are run from here too
     SETUP,
     check_sum,
     gives_up_again_and_again,
     names,
+    ready,
     run_until_said,
+    test_a_cell_saves_with_collectives_when_it_is_interrupted,
+    test_a_collective_that_leaves_a_subset_raises_at_once,
+    test_a_forked_child_does_not_launch_in_its_parents_name,
+    test_a_launch_that_some_never_make_raises_on_those_that_want_it,
+    test_a_slow_rank_is_waited_for,
+    test_a_subset_computes_on_its_own_mesh,
+    test_a_thread_that_launches_on_one_rank_only_fails_the_cell,
+    test_a_users_own_exception_while_waiting_takes_the_post_back,
+    test_an_agreed_stop_inside_a_task_of_the_cells_own_leaves_the_ranks_alive,
+    test_an_exception_on_one_rank_and_the_next_cell_is_right,
+    test_an_interrupt_while_one_rank_waits_for_another_leaves_all_clean,
+    test_launches_that_differ_raise_alike_on_every_rank,
+    test_meshes_in_another_order_are_a_ring_of_waits_and_say_so,
+    test_python_code_is_interrupted_where_nothing_is_launched,
+    test_ranks_that_wait_to_agree_are_on_the_hang_card,
+    test_the_condition_is_named,
+    test_the_launch_before_which_all_stopped_is_named,
+    test_who_catches_the_mismatch_goes_on_in_step,
     texts,
 )
 from tests.integration.ranks.test_other_programs import refusal

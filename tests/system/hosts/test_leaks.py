@@ -234,7 +234,7 @@ def test_a_kept_host_that_was_given_up(net: HostNet, begin: Begin, comes_back: b
     net[1].push_cable_in()
     # The command that the notification suggests.
     # The host may have received the stop request by then.
-    net[1].run("sh", "-c", "pkill -f mhnb.rank.[h]ost || true")
+    net[1].run("sh", "-c", "pkill -f mhnb.rank.[s]upervisor || true")
 
 
 def test_a_kept_cluster_that_has_lost_a_host_is_ended(net: HostNet, mhnb_home: Path) -> None:
