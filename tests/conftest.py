@@ -22,7 +22,7 @@ pytest_plugins = ["tests.support.parts"]
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
-_OWN_FOLDERS = (
+_DIRECTORY_VARIABLES = (
     "IPYTHONDIR",
     "JUPYTER_CONFIG_DIR",
     "JUPYTER_DATA_DIR",
@@ -32,7 +32,7 @@ _OWN_FOLDERS = (
     "MHNB_HOME",
     "MPLCONFIGDIR",
 )
-_TOGETHER = {"hosts": "hosts", "ranks": "ranks", "browser": "ranks"}
+_XDIST_GROUPS = {"hosts": "hosts", "ranks": "ranks", "browser": "ranks"}
 """The xdist group of a test by its first matching mark; one worker runs a group's tests one after the other."""
 
 
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Tests on simulated machines have another group: they mostly wait, for example for a lost network, and the machines exist only once.
     """
     for item in items:
-        group = next((group for mark, group in _TOGETHER.items() if item.get_closest_marker(mark)), None)
+        group = next((group for mark, group in _XDIST_GROUPS.items() if item.get_closest_marker(mark)), None)
         if group is not None and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group))
 
@@ -62,7 +62,7 @@ def own_folders() -> Iterator[Path]:
 def own_environment(own_folders: Path) -> Iterator[None]:
     """Set directories of this session for IPython, Jupyter, matplotlib and mhnb, and remove the user's JAX settings."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in _OWN_FOLDERS:
+        for name in _DIRECTORY_VARIABLES:
             folder = own_folders / name.lower()
             folder.mkdir()
             patch.setenv(name, str(folder))

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench.contestants import CONTESTANTS, PEERS, ROOT, Bare, Contestant, Mhnb, Place, Plain
+from tests.bench.contestants import CONTESTANTS, PEERS, ROOT, Bare, Contestant, Mhnb, Plain, Workspace
 from tests.bench.frontend import CellBroke
 from tests.bench.program import CELLS, Shape
 from tests.bench.report import Sample, format_headlines, format_table, headlines, summarise
@@ -42,7 +42,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def live(contestant: Contestant, *, cells: int, warm: int) -> dict[str, tuple[float, ...]]:
+def measure_life(contestant: Contestant, *, cells: int, warm: int) -> dict[str, tuple[float, ...]]:
     """Start, use and stop a contestant once, and return seconds by metric.
 
     Raises:
@@ -75,9 +75,9 @@ def run(arguments: argparse.Namespace) -> tuple[list[Sample], dict[str, str]]:
                 continue
             print(f"{ranks} ranks, round {round_ or 'to warm up'}: {kind.name}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory(prefix="mhnb-bench-") as directory:
-                place = Place(Shape(ranks, arguments.devices), Path(directory), arguments.peers.resolve())
+                workspace = Workspace(Shape(ranks, arguments.devices), Path(directory), arguments.peers.resolve())
                 try:
-                    seconds = live(kind(place), cells=arguments.cells, warm=arguments.warm)
+                    seconds = measure_life(kind(workspace), cells=arguments.cells, warm=arguments.warm)
                 except (CellBroke, OSError, RuntimeError) as error:
                     failures[kind.name] = f"{ranks} ranks, round {round_}: {type(error).__name__}: {error}"
                     continue

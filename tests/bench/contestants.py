@@ -19,10 +19,10 @@ from pathlib import Path
 
 import psutil
 
-from tests.bench.frontend import CellBroke, FrontEnd, end_tree, tree, wait_gone
+from tests.bench.frontend import CellBroke, FrontEnd, descendants, end_tree, wait_until_ended
 from tests.bench.program import Shape, first_psum, initialise
 
-__all__ = ["CONTESTANTS", "PEERS", "ROOT", "Bare", "Contestant", "Mhnb", "Place", "Plain"]
+__all__ = ["CONTESTANTS", "PEERS", "ROOT", "Bare", "Contestant", "Mhnb", "Workspace", "Plain"]
 
 ROOT = Path(__file__).resolve().parents[2]
 IPYKERNEL = (sys.executable, "-m", "ipykernel_launcher")
@@ -33,7 +33,7 @@ OWN_DIRS = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUN
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Workspace:
     """What one life of a contestant uses: its shape, an empty directory, and the folder where extra peers are installed."""
 
     shape: Shape
@@ -42,11 +42,11 @@ class Place:
 
     def env(self, **extra: str) -> dict[str, str]:
         """Return the environment of a contestant: the user's, minus the variables that would configure JAX or Jupyter."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(DROPPED)}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(DROPPED)}
         own = {k: str(self.directory / k.lower()) for k in OWN_DIRS}
         # Without PJRT_NPROC, correct programs deadlock if a process has two CPU devices and few cores.
         jax = {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": str(max(32, 4 * self.shape.devices)), "no_proxy": "*"}
-        return {**kept, **own, **jax, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", **extra}
+        return {**inherited, **own, **jax, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", **extra}
 
     def address(self) -> str:
         """Return a loopback address whose port was free a moment ago."""
@@ -60,13 +60,13 @@ class Contestant(ABC):
 
     name: str
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
         self.ranks: list[psutil.Process] = []
 
     def prepare(self) -> None:
         """Start what the contestant's user has running before the start; not timed."""
-        self.place.directory.mkdir(parents=True, exist_ok=True)
+        self.workspace.directory.mkdir(parents=True, exist_ok=True)
 
     @abstractmethod
     def start(self) -> dict[str, float]:
@@ -92,7 +92,7 @@ class Contestant(ABC):
         """
         started = time.perf_counter()
         self.end()
-        wait_gone(self.ranks, STOP_LIMIT_S)
+        wait_until_ended(self.ranks, STOP_LIMIT_S)
         return time.perf_counter() - started
 
     def check(self) -> None:
@@ -101,7 +101,7 @@ class Contestant(ABC):
         Raises:
             CellBroke: a rank is missing, or computed with fewer devices than it should.
         """
-        shape, files = self.place.shape, sorted(self.place.directory.glob("rank-*.json"))
+        shape, files = self.workspace.shape, sorted(self.workspace.directory.glob("rank-*.json"))
         reports = [json.loads(f.read_text()) for f in files]
         want = {"process_count": self.processes, "device_count": shape.ranks * shape.devices}
         if len(reports) != self.processes or any({k: r[k] for k in want} != want for r in reports):
@@ -111,7 +111,7 @@ class Contestant(ABC):
     @property
     def processes(self) -> int:
         """The number of JAX processes."""
-        return self.place.shape.ranks
+        return self.workspace.shape.ranks
 
 
 class InKernel(Contestant):
@@ -123,7 +123,7 @@ class InKernel(Contestant):
 
     def kernel(self, argv: tuple[str, ...] = IPYKERNEL, **env: str) -> FrontEnd:
         """Start the kernel process that runs the cells."""
-        self.front = FrontEnd(argv, self.place.directory, self.place.env(**env))
+        self.front = FrontEnd(argv, self.workspace.directory, self.workspace.env(**env))
         return self.front
 
     def local(self, code: str) -> float:
@@ -154,10 +154,10 @@ class Plain(InKernel):
 
     def start(self) -> dict[str, float]:
         """Start from no kernel at all, up to the psum."""
-        started, shape = time.perf_counter(), self.place.shape
+        started, shape = time.perf_counter(), self.workspace.shape
         self.kernel()
         count = f"import jax\njax.config.update('jax_num_cpu_devices', {shape.ranks * shape.devices})\n"
-        self.cell(count + first_psum(self.place.directory))
+        self.cell(count + first_psum(self.workspace.directory))
         took = time.perf_counter() - started
         return {"start": took, "first": took}
 
@@ -180,9 +180,9 @@ class Mhnb(InKernel):
 
     def start(self) -> dict[str, float]:
         """Run `%mhjax start`, which ends with a psum over all devices that mhnb checks itself."""
-        shape = self.place.shape
+        shape = self.workspace.shape
         start = self.local(f"%mhjax start -n {shape.ranks} --devices {shape.devices}")
-        return {"start": start, "first": start + self.cell(first_psum(self.place.directory))}
+        return {"start": start, "first": start + self.cell(first_psum(self.workspace.directory))}
 
     def end(self) -> None:
         """Run `%mhjax stop`; the kernel stays."""
@@ -202,13 +202,13 @@ class Px(InKernel):
 
     def start(self) -> dict[str, float]:
         """Start cluster and client in one cell, JAX and the psum in the next."""
-        shape = self.place.shape
+        shape = self.workspace.shape
         code = (
             f"cluster = ipp.Cluster(n={shape.ranks}, log_level=40)\n"
             "client = cluster.start_and_connect_sync(activate=True)\n"
             f"client[:].scatter('rank', range({shape.ranks}), flatten=True, block=True)"
         )
-        joined = initialise(shape, self.place.address(), "rank") + first_psum(self.place.directory)
+        joined = initialise(shape, self.workspace.address(), "rank") + first_psum(self.workspace.directory)
         took = self.local(code) + self.cell(joined)
         return {"start": took, "first": took}
 
@@ -225,23 +225,25 @@ class JupyterDistributed(InKernel):
     def prepare(self) -> None:
         """Check the installation. Nothing runs before the start, because choosing a number of processes restarts the kernel."""
         super().prepare()
-        found = importlib.util.find_spec("jupyter_distributed") or (self.place.peers / "jupyter_distributed").is_dir()
+        found = (
+            importlib.util.find_spec("jupyter_distributed") or (self.workspace.peers / "jupyter_distributed").is_dir()
+        )
         if not found:
-            wanted = "-r tests/bench/requirements.txt"
-            raise CellBroke(f"not installed: pip install --target {self.place.peers.name} --no-deps {wanted}")
+            requirement = "-r tests/bench/requirements.txt"
+            raise CellBroke(f"not installed: pip install --target {self.workspace.peers.name} --no-deps {requirement}")
 
     def start(self) -> dict[str, float]:
         """Start the kernel and its ranks, then JAX and the psum in a cell."""
-        started, shape = time.perf_counter(), self.place.shape
+        started, shape = time.perf_counter(), self.workspace.shape
         self.kernel(
             (sys.executable, "-m", "jupyter_distributed.kernel"),
             JUPYTER_DISTRIBUTED_BASE_KERNEL="python3",
             JUPYTER_DISTRIBUTED_WORLD_SIZE=str(shape.ranks),
-            JUPYTER_DISTRIBUTED_CWD=str(self.place.directory),
-            PYTHONPATH=os.pathsep.join([str(ROOT), str(self.place.peers)]),
+            JUPYTER_DISTRIBUTED_CWD=str(self.workspace.directory),
+            PYTHONPATH=os.pathsep.join([str(ROOT), str(self.workspace.peers)]),
         )
         rank = "int(__import__('os').environ['RANK'])"
-        self.cell(initialise(shape, self.place.address(), rank) + first_psum(self.place.directory))
+        self.cell(initialise(shape, self.workspace.address(), rank) + first_psum(self.workspace.directory))
         took = time.perf_counter() - started
         return {"start": took, "first": took}
 
@@ -256,19 +258,19 @@ class Bare(Contestant):
 
     name = "bare processes"
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(workspace)
         self.commands: list[subprocess.Popen[bytes]] = []
-        self.log = place.directory / "bare.log"
+        self.log = workspace.directory / "bare.log"
 
     def start(self) -> dict[str, float]:
         """Start all processes, send the program, and wait for every answer."""
-        shape, address = self.place.shape, self.place.address()
+        shape, address = self.workspace.shape, self.workspace.address()
         started = time.perf_counter()
         for _ in range(shape.ranks):
             self._spawn()
         for rank, command in enumerate(self.commands):
-            _write(command, initialise(shape, address, str(rank)) + first_psum(self.place.directory))
+            _write(command, initialise(shape, address, str(rank)) + first_psum(self.workspace.directory))
         self._wait_done(120)
         took = time.perf_counter() - started
         return {"start": took, "first": took}
@@ -285,24 +287,24 @@ class Bare(Contestant):
         argv, pipe = (sys.executable, "-m", "tests.bench.bare"), subprocess.PIPE
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                argv, stdin=pipe, stdout=pipe, stderr=log, env=self.place.env(), cwd=self.place.directory
+                argv, stdin=pipe, stdout=pipe, stderr=log, env=self.workspace.env(), cwd=self.workspace.directory
             )
         self.commands.append(process)
 
     def _wait_done(self, limit_s: float) -> None:
         """Wait for the mark of every process. Raises CellBroke if a process ends or time runs out."""
         deadline, poll = time.perf_counter() + limit_s, select.poll()
-        said = {command.stdout.fileno(): b"" for command in self.commands if command.stdout}
-        for fd in said:
+        output = {command.stdout.fileno(): b"" for command in self.commands if command.stdout}
+        for fd in output:
             poll.register(fd, select.POLLIN | select.POLLHUP)
-        while said:
+        while output:
             ready = poll.poll(max(0.0, deadline - time.perf_counter()) * 1000)
             for fd, _ in ready:
                 chunk = os.read(fd, 65536)
-                said[fd] += chunk
-                if said[fd].endswith(b"\ndone\n"):
+                output[fd] += chunk
+                if output[fd].endswith(b"\ndone\n"):
                     poll.unregister(fd)
-                    del said[fd]
+                    del output[fd]
                 elif not chunk:
                     ready = []
             if not ready:
@@ -320,7 +322,7 @@ class Bare(Contestant):
     def close(self) -> None:
         """Kill the processes that still run and close the pipes."""
         started = [psutil.Process(c.pid) for c in self.commands if c.poll() is None]
-        end_tree(started + [p for process in started for p in tree(process)])
+        end_tree(started + [p for process in started for p in descendants(process)])
         for command in self.commands:
             command.wait(STOP_LIMIT_S)
             if command.stdout:

@@ -18,7 +18,7 @@ import zmq
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
-__all__ = ["CellBroke", "FrontEnd", "end_tree", "tree", "wait_gone"]
+__all__ = ["CellBroke", "FrontEnd", "end_tree", "descendants", "wait_until_ended"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -53,7 +53,7 @@ class FrontEnd:
         sent: set[str] = set()
         while not sent or not self._idle_seen(sent, time.perf_counter() + 1.0):
             if time.perf_counter() > deadline or not self.manager.is_alive():
-                raise CellBroke(f"the kernel did not become ready; {self._last_words()}")
+                raise CellBroke(f"the kernel did not become ready; {self._end_of_log()}")
             sent.add(self.client.kernel_info())
 
     def cell(self, code: str, *, limit_s: float = 120) -> float:
@@ -71,14 +71,14 @@ class FrontEnd:
         idle = self._idle_seen({msg_id}, started + limit_s)
         took = time.perf_counter() - started
         if not idle:
-            raise CellBroke(f"{_first_line(code)} was not idle within {limit_s} s; {self._last_words()}")
+            raise CellBroke(f"{_first_line(code)} was not idle within {limit_s} s; {self._end_of_log()}")
         self._check_reply(msg_id, code)
         return took
 
     def _idle_seen(self, parents: set[str], deadline: float) -> bool:
         session, socket = self.client.session, self.client.iopub_channel.socket
-        while (left := deadline - time.perf_counter()) > 0:
-            if socket.poll(min(left, 1.0) * 1000, zmq.POLLIN):
+        while (remaining_s := deadline - time.perf_counter()) > 0:
+            if socket.poll(min(remaining_s, 1.0) * 1000, zmq.POLLIN):
                 if _is_idle(session.recv(socket)[1], parents):
                     return True
             elif not self.manager.is_alive():
@@ -91,10 +91,12 @@ class FrontEnd:
             reply = self.client.get_shell_msg(timeout=10)
         content = reply["content"]
         if content["status"] != "ok":
-            said = "\n".join([*content.get("traceback", ())[-3:], f"{content.get('ename')}: {content.get('evalue')}"])
-            raise CellBroke(f"{_first_line(code)} raised\n{_ANSI.sub('', said)[-1500:]}")
+            error_text = "\n".join(
+                [*content.get("traceback", ())[-3:], f"{content.get('ename')}: {content.get('evalue')}"]
+            )
+            raise CellBroke(f"{_first_line(code)} raised\n{_ANSI.sub('', error_text)[-1500:]}")
 
-    def _last_words(self) -> str:
+    def _end_of_log(self) -> str:
         self.log.flush()
         return "its log ends:\n" + Path(self.log.name).read_text(errors="replace")[-1500:]
 
@@ -106,7 +108,7 @@ class FrontEnd:
 
     def kill(self) -> None:
         """Kill the kernel and its descendants, in any state."""
-        below = tree(self.process)
+        below = descendants(self.process)
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
         end_tree(below)
@@ -125,7 +127,7 @@ def _is_idle(message: Mapping[str, Any], parents: set[str]) -> bool:
     )
 
 
-def tree(process: psutil.Process) -> list[psutil.Process]:
+def descendants(process: psutil.Process) -> list[psutil.Process]:
     """Return all descendants of a process, for `end_tree`."""
     try:
         return list(process.children(recursive=True))
@@ -143,12 +145,12 @@ def end_tree(processes: Sequence[psutil.Process]) -> None:
     psutil.wait_procs(processes, timeout=10)
 
 
-def wait_gone(processes: Sequence[psutil.Process], limit_s: float) -> None:
+def wait_until_ended(processes: Sequence[psutil.Process], limit_s: float) -> None:
     """Wait until none of the processes runs.
 
     Raises:
         CellBroke: a process still runs after `limit_s`.
     """
-    _, left = psutil.wait_procs(processes, timeout=limit_s)
-    if left:
-        raise CellBroke(f"processes {[p.pid for p in left]} still run {limit_s} s after the stop")
+    _, running = psutil.wait_procs(processes, timeout=limit_s)
+    if running:
+        raise CellBroke(f"processes {[p.pid for p in running]} still run {limit_s} s after the stop")

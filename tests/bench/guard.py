@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from tests.bench.contestants import Bare, Contestant, Mhnb, Place
+from tests.bench.contestants import Bare, Contestant, Mhnb, Workspace
 from tests.bench.launches import name_kinds
 from tests.bench.program import Shape
 
@@ -104,7 +104,7 @@ def measure_launches(
     shape: Shape, rows: Sequence[tuple[str, int]], turns: Turns, *, plain: bool
 ) -> Iterator[tuple[str, dict[str, Cost]]]:
     """Yield each row of the table once it is measured: its name and its costs by guard; `plain` adds processes without mhnb."""
-    with _contestants(shape) as (bare, ours, folder):
+    with _running_contestants(shape) as (bare, ours, folder):
         for row in rows:
             cells: dict[str, _Cell] = {guard: partial(_guarded, ours, guard) for guard in GUARDS}
             if plain:
@@ -125,11 +125,11 @@ def _measure_row(row: tuple[str, int], cells: Mapping[str, _Cell], turns: Turns,
 
 
 @contextmanager
-def _contestants(shape: Shape) -> Iterator[tuple[Bare, Mhnb, Path]]:
+def _running_contestants(shape: Shape) -> Iterator[tuple[Bare, Mhnb, Path]]:
     """Start bare processes and mhnb; stop both at the end, and close them in any case."""
     with tempfile.TemporaryDirectory(prefix="mhnb-bench-") as folder, ExitStack() as stack:
-        bare = Bare(Place(shape, Path(folder, "bare"), Path(folder)))
-        ours = Mhnb(Place(shape, Path(folder, "mhnb"), Path(folder)))
+        bare = Bare(Workspace(shape, Path(folder, "bare"), Path(folder)))
+        ours = Mhnb(Workspace(shape, Path(folder, "mhnb"), Path(folder)))
         contestants: tuple[Contestant, ...] = (bare, ours)
         for contestant in contestants:
             stack.callback(contestant.close)
@@ -177,8 +177,8 @@ def format_launches(name: str, costs: Mapping[str, Cost]) -> str:
 
 def _format_cell(name: str, guard: str, cost: Cost) -> str:
     bar = find_bar(name, guard)
-    said = "       " if bar is None else f"{'<=' if round(cost.ratio, 2) <= bar else '>':>2} {bar:<4g}"
-    return f"{cost.guarded * 1e6:.1f} x{cost.ratio:.2f} {said}"
+    limit_text = "       " if bar is None else f"{'<=' if round(cost.ratio, 2) <= bar else '>':>2} {bar:<4g}"
+    return f"{cost.guarded * 1e6:.1f} x{cost.ratio:.2f} {limit_text}"
 
 
 # -- a training step beside bare processes
@@ -186,7 +186,7 @@ def _format_cell(name: str, guard: str, cost: Cost) -> str:
 
 def measure_steps(shape: Shape, rounds: int) -> dict[str, float]:
     """Return the median seconds of a step, by guard; `bare` is JAX alone."""
-    with _contestants(shape) as (bare, ours, _):
+    with _running_contestants(shape) as (bare, ours, _):
         for contestant in (bare, ours):
             contestant.cell(SETUP + LOOP)
         took: dict[str, list[float]] = {name: [] for name in ("bare", *GUARDS)}

@@ -69,6 +69,6 @@ def _play(page: LabPage, at: int, sizes: list[int]) -> InPage:
     page.begin_cell(at)
     page.wait_idle(limit_s=_LIMIT_S)
     page.page.wait_for_timeout(_SETTLE_MS)
-    if "Traceback" in (said := page.cell(at).locator(".jp-Cell-outputArea").inner_text()):
-        raise RuntimeError(f"cell {at} raised in JupyterLab:\n{said[-1500:]}")
+    if "Traceback" in (output := page.cell(at).locator(".jp-Cell-outputArea").inner_text()):
+        raise RuntimeError(f"cell {at} raised in JupyterLab:\n{output[-1500:]}")
     return InPage(max(page.page.evaluate(_TAKE), default=0.0), sum(sizes))

@@ -194,7 +194,7 @@ class SmallCollective(Kind):
         return given, self.program(given)
 
 
-class SmallFree(SmallCollective):
+class SmallWithoutCollective(SmallCollective):
     """A program of all ranks without a collective, on one small array."""
 
     waits, calls = False, 500
@@ -205,7 +205,7 @@ class SmallFree(SmallCollective):
         return jax.jit(lambda x: x + 1)
 
 
-class SmallLocal(SmallFree):
+class SmallLocal(SmallWithoutCollective):
     """A program of this process only, on one small array."""
 
     def make(self) -> Any:
@@ -243,7 +243,7 @@ class TreeDonated(TreeCollective):
     donates = (0,)
 
 
-class TreeFree(Kind):
+class TreeWithoutCollective(Kind):
     """A program of all ranks without a collective, on many arrays; the next call gets the result of this one."""
 
     def compile(self) -> Any:
@@ -259,7 +259,7 @@ class TreeFree(Kind):
         return tree, tree[0]
 
 
-class TreeLocal(TreeFree):
+class TreeLocal(TreeWithoutCollective):
     """A program of this process only, on many arrays."""
 
     def make(self) -> Any:
@@ -349,10 +349,10 @@ def _big_values() -> Any:
 
 KINDS: dict[str, type[Kind]] = {
     "collective, one small argument": SmallCollective,
-    "no collective, one small argument": SmallFree,
+    "no collective, one small argument": SmallWithoutCollective,
     "collective, N leaves": TreeCollective,
     "collective, N leaves, donated": TreeDonated,
-    "no collective, N leaves": TreeFree,
+    "no collective, N leaves": TreeWithoutCollective,
     "a training step, 601 leaves": TrainingStep,
     "collective, NumPy argument of 15 MB": HostArgument,
     "making replicated data of 15 MB": Replicated,
@@ -384,38 +384,38 @@ class _Side:
     def __init__(self, row: tuple[str, int], hooks: Sequence[Hook], *, bare: bool) -> None:
         self._hooks = hooks if bare else None
         self.seconds: list[float] = []
-        with self._around():
+        with self._jax_state():
             if (*row, bare) not in _kinds:
                 _kinds[*row, bare] = KINDS[row[0]](row[1])
             self._kind = _kinds[*row, bare]
-            self._given = self._kind.make()
+            self._inputs = self._kind.make()
             # The second call compiles again, because its input is the result of the first call.
-            self._calls(3)
+            self._call_times(3)
             if bare:
-                check_bare(lambda: self._calls(1))
+                check_bare(lambda: self._call_times(1))
 
-    def take(self) -> None:
+    def measure_turn(self) -> None:
         """Measure one turn."""
-        with self._around():
+        with self._jax_state():
             # The first calls after JAX was changed or restored have cold caches.
-            self._calls(2)
+            self._call_times(2)
             calls = max(3, min(self._kind.calls, 5000 // max(1, self._kind.leaves)))
             started = time.perf_counter()
-            self._calls(calls)
+            self._call_times(calls)
             self.seconds.append((time.perf_counter() - started) / calls)
 
-    def _around(self) -> AbstractContextManager[None]:
+    def _jax_state(self) -> AbstractContextManager[None]:
         return nullcontext() if self._hooks is None else lift(self._hooks)
 
-    def _calls(self, calls: int) -> None:
-        call, given = self._kind.call, self._given
-        made: Any = None
+    def _call_times(self, calls: int) -> None:
+        call, inputs = self._kind.call, self._inputs
+        result: Any = None
         for _ in range(calls):
-            given, made = call(given)
+            inputs, result = call(inputs)
             if self._kind.waits:
-                made.block_until_ready()
-        made.block_until_ready()
-        self._given = given
+                result.block_until_ready()
+        result.block_until_ready()
+        self._inputs = inputs
 
 
 def measure(row: tuple[str, int], turns: int, path: str) -> None:
@@ -426,6 +426,6 @@ def measure(row: tuple[str, int], turns: int, path: str) -> None:
     bare, guarded = _Side(row, hooks, bare=True), _Side(row, hooks, bare=False)
     for turn in range(turns * KINDS[row[0]].often):
         for side in (bare, guarded) if turn % 2 else (guarded, bare):
-            side.take()
+            side.measure_turn()
     if jax.process_index() == 0:
         Path(path).write_text(json.dumps({"bare": bare.seconds, "guarded": guarded.seconds}))

@@ -32,43 +32,43 @@ HANG = "if jax.process_index() == 1: time.sleep(1000)\nfloat(add(x))"
 LIMIT_S = 60.0
 
 
-def timed(act: Callable[[], Cluster]) -> tuple[float, Cluster]:
+def timed(action: Callable[[], Cluster]) -> tuple[float, Cluster]:
     """Return the seconds that an action takes, and the cluster it returns."""
     began = time.perf_counter()
-    cluster = act()
+    cluster = action()
     return time.perf_counter() - began, cluster
 
 
-def explain(cluster: Cluster) -> float:
+def measure_hang_report(cluster: Cluster) -> float:
     """Return the seconds from sending a cell in which one rank blocks the others to the report that names this rank."""
     seen: list[float] = []
 
-    def look(snapshot: CellResult) -> None:
+    def on_snapshot(snapshot: CellResult) -> None:
         if not seen and snapshot.where is not None and snapshot.where.absent == (1,):
             seen.append(snapshot.wall_s)
             cluster.interrupt()
 
-    cluster.run(HANG, on_snapshot=look, timeout_s=LIMIT_S)
+    cluster.run(HANG, on_snapshot=on_snapshot, timeout_s=LIMIT_S)
     if not seen:
         raise RuntimeError("the hang was not explained")
     return seen[0]
 
 
-def kill(cluster: Cluster) -> float:
+def measure_death_notification(cluster: Cluster) -> float:
     """Return the seconds from kill -9 of an idle rank to the notification."""
-    heard = threading.Event()
-    cluster.on_notice(lambda _: heard.set())
+    notified = threading.Event()
+    cluster.on_notice(lambda _: notified.set())
     pid = cluster.ranks[1].pid
     if pid is None:
         raise RuntimeError("rank 1 has no process")
     began = time.perf_counter()
     os.kill(pid, signal.SIGKILL)
-    if not heard.wait(LIMIT_S):
+    if not notified.wait(LIMIT_S):
         raise RuntimeError("the death was not told")
     return time.perf_counter() - began
 
 
-def wait_for_reserve(cluster: Cluster) -> None:
+def wait_for_standby(cluster: Cluster) -> None:
     """Wait until the standby ranks are ready."""
     deadline = time.perf_counter() + LIMIT_S
     while cluster.spare is None or cluster.spare.cluster.state != "clean":
@@ -83,11 +83,11 @@ def measure(ranks: int) -> dict[str, float]:
     found["cold start"], cluster = timed(lambda: mhnb.start(hosts=ranks, devices=2, name="bench", spare=True))
     try:
         cluster.run(PROGRAM).check()
-        found["hang to card"] = explain(cluster)
+        found["hang to card"] = measure_hang_report(cluster)
         cluster.run("y = float(add(x))").check()
-        wait_for_reserve(cluster)
+        wait_for_standby(cluster)
         found["restart, spare"], cluster = timed(cluster.restart)
-        found["kill to notice"] = kill(cluster)
+        found["kill to notice"] = measure_death_notification(cluster)
         found["restart, replay"], cluster = timed(lambda: cluster.restart(replay=True))
     finally:
         cluster.stop()

@@ -25,7 +25,7 @@ import nbformat
 import psutil
 import zmq
 
-from tests.bench.contestants import IPYKERNEL, ROOT, Place
+from tests.bench.contestants import IPYKERNEL, ROOT, Workspace
 from tests.bench.frontend import CellBroke, FrontEnd, _is_idle
 from tests.bench.inlab import play_in_lab
 from tests.bench.program import Shape
@@ -44,7 +44,7 @@ LIMITS = {
     "memory": 50e6,
     "by_group": 2.0,
 }
-_TALKED = re.compile(rb"line (\d+) of a cell that talks too much")
+_NUMBERED_LINE = re.compile(rb"line (\d+) of a cell that talks too much")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class CountingFrontEnd(FrontEnd):
 
     def _idle_seen(self, parents: set[str], deadline: float) -> bool:
         session, socket = self.client.session, self.client.iopub_channel.socket
-        while (left := deadline - time.perf_counter()) > 0:
-            if socket.poll(min(left, 1.0) * 1000, zmq.POLLIN):
+        while (remaining_s := deadline - time.perf_counter()) > 0:
+            if socket.poll(min(remaining_s, 1.0) * 1000, zmq.POLLIN):
                 # Receive all waiting messages before decoding any, because ZeroMQ drops messages of a slow front end.
                 waiting = [socket.recv_multipart()]
                 while socket.poll(0, zmq.POLLIN):
@@ -120,18 +120,18 @@ def _node(output: dict[str, Any]) -> Any:
     return nbformat.from_dict(output)
 
 
-def _front(place: Place, argv: tuple[str, ...] = IPYKERNEL, **env: str) -> CountingFrontEnd:
-    place.directory.mkdir(parents=True, exist_ok=True)
-    return CountingFrontEnd(argv, place.directory, place.env(**env))
+def _front(workspace: Workspace, argv: tuple[str, ...] = IPYKERNEL, **env: str) -> CountingFrontEnd:
+    workspace.directory.mkdir(parents=True, exist_ok=True)
+    return CountingFrontEnd(argv, workspace.directory, workspace.env(**env))
 
 
 # -- recorded
 
 
-def recorded(place: Place, player: str, ranks: int, lines: int, *, how: str = "") -> tuple[float, Counted]:
+def play_recorded(workspace: Workspace, player: str, ranks: int, lines: int, *, how: str = "") -> tuple[float, Counted]:
     """Play recorded output in a kernel; return the seconds of the view, and the cell's cost."""
-    report = place.directory / "report.json"
-    front = _front(place)
+    report = workspace.directory / "report.json"
+    front = _front(workspace)
     try:
         front.cell(f"from tests.bench.recorded import {player}\nimport ipywidgets, anywidget")
         front.cell(f"{player}(1, 20, {str(report)!r})")  # what is loaded once is not a cost of each cell
@@ -141,7 +141,7 @@ def recorded(place: Place, player: str, ranks: int, lines: int, *, how: str = ""
     return float(json.loads(report.read_text())["view_s"]), counted
 
 
-def in_lab() -> tuple[list[str], float | None]:
+def measure_in_lab() -> tuple[list[str], float | None]:
     """Measure 64 x 1,000 lines in a real page; return the rows, and the longest task in milliseconds with mhnb's view."""
     play = "{}(64, 1000, '/dev/null'{})"
     names = ("as many lines, printed by the kernel", "mhnb, own numbers", "mhnb, a loss each", "Tab of Output widgets")
@@ -164,9 +164,9 @@ def in_lab() -> tuple[list[str], float | None]:
 # -- real ranks
 
 
-def flushed_mhnb(place: Place, ranks: int, lines: int) -> tuple[Counted, Counted]:
+def flushed_mhnb(workspace: Workspace, ranks: int, lines: int) -> tuple[Counted, Counted]:
     """Run 8 ranks of mhnb with JAX: first at full speed, then at 2 ms per line."""
-    front = _front(place)
+    front = _front(workspace)
     try:
         front.cell(f"%load_ext mhnb\n%mhjax start -n {ranks} --devices 1", limit_s=240)
         front.cell("%%mhjax\nimport jax\nme = jax.process_index()")
@@ -176,9 +176,9 @@ def flushed_mhnb(place: Place, ranks: int, lines: int) -> tuple[Counted, Counted
         front.kill()
 
 
-def flushed_px(place: Place, ranks: int, lines: int) -> Counted:
+def flushed_px(workspace: Workspace, ranks: int, lines: int) -> Counted:
     """Run engines of ipyparallel."""
-    front = _front(place)
+    front = _front(workspace)
     try:
         start = f"import ipyparallel as ipp\ncluster = ipp.Cluster(n={ranks}, log_level=40)\n"
         front.cell(start + "client = cluster.start_and_connect_sync(activate=True)", limit_s=240)
@@ -190,17 +190,17 @@ def flushed_px(place: Place, ranks: int, lines: int) -> Counted:
         front.kill()
 
 
-def flushed_distributed(place: Place, ranks: int, lines: int) -> Counted:
+def flushed_distributed(workspace: Workspace, ranks: int, lines: int) -> Counted:
     """Run the kernel of jupyter-distributed."""
-    if not (place.peers / "jupyter_distributed").is_dir():
-        raise CellBroke(f"jupyter-distributed is not installed in {place.peers}")
+    if not (workspace.peers / "jupyter_distributed").is_dir():
+        raise CellBroke(f"jupyter-distributed is not installed in {workspace.peers}")
     front = _front(
-        place,
+        workspace,
         (sys.executable, "-m", "jupyter_distributed.kernel"),
         JUPYTER_DISTRIBUTED_BASE_KERNEL="python3",
         JUPYTER_DISTRIBUTED_WORLD_SIZE=str(ranks),
-        JUPYTER_DISTRIBUTED_CWD=str(place.directory),
-        PYTHONPATH=os.pathsep.join([str(ROOT), str(place.peers)]),
+        JUPYTER_DISTRIBUTED_CWD=str(workspace.directory),
+        PYTHONPATH=os.pathsep.join([str(ROOT), str(workspace.peers)]),
     )
     try:
         front.cell("rank = int(__import__('os').environ['RANK'])", limit_s=240)
@@ -209,41 +209,41 @@ def flushed_distributed(place: Place, ranks: int, lines: int) -> Counted:
         front.kill()
 
 
-def many_lines(place: Place, ranks: int, lines: int) -> tuple[int, int]:
+def many_lines(workspace: Workspace, ranks: int, lines: int) -> tuple[int, int]:
     """Print very many lines; return the number missing in the log files, and the peak memory growth of the notebook's process."""
-    front = _front(place)
+    front = _front(workspace)
     try:
         front.cell(f"%load_ext mhnb\n%mhjax start -n {ranks} --devices 1", limit_s=240)
         front.cell("%%mhjax\nprint('warm')")
-        with _peak(psutil.Process(front.process.pid)) as grown:
+        with _sample_peak(psutil.Process(front.process.pid)) as grown:
             front.cell(
                 f"%%mhjax\nfor i in range({lines}): print('line', i, 'of a cell that talks too much')", limit_s=300
             )
-        logs = list((place.directory / "mhnb_home").rglob("rank*.log"))
+        logs = list((workspace.directory / "mhnb_home").rglob("rank*.log"))
         # Each line is counted by its number, so that a duplicate does not hide a missing line.
-        missing = sum(lines - len(set(_TALKED.findall(log.read_bytes()))) for log in logs)
+        missing = sum(lines - len(set(_NUMBERED_LINE.findall(log.read_bytes()))) for log in logs)
     finally:
         front.kill()
     return missing + lines * (ranks - len(logs)), grown[0]
 
 
 @contextmanager
-def _peak(process: psutil.Process) -> Iterator[list[int]]:
+def _sample_peak(process: psutil.Process) -> Iterator[list[int]]:
     """Sample a process's memory twenty times per second; at the end the list contains the peak growth in bytes."""
     before = process.memory_info().rss
     grown, ended = [0], threading.Event()
 
-    def look() -> None:
+    def sample() -> None:
         while not ended.wait(0.05):
             grown[0] = max(grown[0], process.memory_info().rss - before)
 
-    looking = threading.Thread(target=look)
-    looking.start()
+    sampling = threading.Thread(target=sample)
+    sampling.start()
     try:
         yield grown
     finally:
         ended.set()
-        looking.join()
+        sampling.join()
         grown[0] = max(grown[0], process.memory_info().rss - before)
 
 
@@ -261,12 +261,12 @@ def _verdict(what: str, value: float, limit: float, unit: str, scale: float = 1.
     return f"{what}: {value / scale:.3g} {unit} (target {limit / scale:g}): {'met' if value <= limit else 'MISSED'}"
 
 
-def _attempt(name: str, act: Callable[[int], Counted]) -> str:
+def _attempt(name: str, measure: Callable[[int], Counted]) -> str:
     """Measure a peer, and retry with a tenth of the lines if it never ends the cell because messages were lost."""
     rows: list[str] = []
     for lines in (2000, 200):
         try:
-            return "\n".join([*rows, _row(name if lines == 2000 else f"{name}, {lines} lines each", act(lines))])
+            return "\n".join([*rows, _row(name if lines == 2000 else f"{name}, {lines} lines each", measure(lines))])
         except CellBroke as error:
             rows.append(f"  {name:<34} not with {lines} lines: {str(error).splitlines()[0][-60:]}")
     return "\n".join(rows)
@@ -280,24 +280,24 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} when it began")
     with tempfile.TemporaryDirectory(prefix="mhnb-outputs-") as folder:
-        verdicts = _all(Path(folder), arguments)
+        verdicts = _measure_all(Path(folder), arguments)
     print("\n".join(verdicts))
     return 0
 
 
-def _all(folder: Path, arguments: argparse.Namespace) -> list[str]:
-    def place(name: str, ranks: int) -> Place:
-        return Place(Shape(ranks, 1), folder / name, arguments.peers.resolve())
+def _measure_all(folder: Path, arguments: argparse.Namespace) -> list[str]:
+    def make_workspace(name: str, ranks: int) -> Workspace:
+        return Workspace(Shape(ranks, 1), folder / name, arguments.peers.resolve())
 
-    verdicts = _sixty_four(place)
-    verdicts += _by_group(place)
+    verdicts = _measure_sixty_four_ranks(make_workspace)
+    verdicts += _measure_groups(make_workspace)
     print("8 ranks x 2,000 flushed lines, real")
-    flushed, paced = flushed_mhnb(place("mhnb8", 8), 8, 2000)
+    flushed, paced = flushed_mhnb(make_workspace("mhnb8", 8), 8, 2000)
     print(_row("mhnb", flushed))
     print(_row("mhnb, 2 ms a line", paced))
-    print(_attempt("%%px", lambda n: flushed_px(place(f"px{n}", 8), 8, n)))
-    print(_attempt("jupyter-distributed", lambda n: flushed_distributed(place(f"jd{n}", 8), 8, n)))
-    missing, grown = many_lines(place("long", 4), 4, arguments.lines)
+    print(_attempt("%%px", lambda n: flushed_px(make_workspace(f"px{n}", 8), 8, n)))
+    print(_attempt("jupyter-distributed", lambda n: flushed_distributed(make_workspace(f"jd{n}", 8), 8, n)))
+    missing, grown = many_lines(make_workspace("long", 4), 4, arguments.lines)
     lost = f"{missing} lines missing in the logs, at most {grown / 1e6:.1f} MB more in the notebook's process"
     print(f"4 ranks x {arguments.lines:,} lines, real: {lost}")
     most = max(flushed.browser_nbytes, paced.browser_nbytes)
@@ -309,16 +309,16 @@ def _all(folder: Path, arguments: argparse.Namespace) -> list[str]:
     ]
 
 
-def _sixty_four(place: Callable[[str, int], Place]) -> list[str]:
+def _measure_sixty_four_ranks(make_workspace: Callable[[str, int], Workspace]) -> list[str]:
     print("64 ranks x 1,000 lines, recorded")
-    own_s, own = recorded(place("own", 64), "play_mhnb", 64, 1000)
+    own_s, own = play_recorded(make_workspace("own", 64), "play_mhnb", 64, 1000)
     print(_row("mhnb, own numbers", own, f"   {own_s:.3f} s of view"))
-    numbers_s, numbers = recorded(place("numbers", 64), "play_mhnb", 64, 1000, how=", numbers=True")
+    numbers_s, numbers = play_recorded(make_workspace("numbers", 64), "play_mhnb", 64, 1000, how=", numbers=True")
     print(_row("mhnb, a loss each", numbers, f"   {numbers_s:.3f} s of view"))
-    tab_s, tab = recorded(place("tab", 64), "play_tab", 64, 1000)
+    tab_s, tab = play_recorded(make_workspace("tab", 64), "play_tab", 64, 1000)
     print(_row("Tab of Output widgets", tab, f"   {tab_s:.3f} s of view; nothing of it is in the notebook"))
     print("64 ranks x 1,000 lines, recorded, in JupyterLab")
-    rows, task_ms = in_lab()
+    rows, task_ms = measure_in_lab()
     print("\n".join(rows))
     shown = max(own.browser_nbytes, numbers.browser_nbytes), max(own.notebook_nbytes, numbers.notebook_nbytes)
     return [
@@ -331,16 +331,16 @@ def _sixty_four(place: Callable[[str, int], Place]) -> list[str]:
     ]
 
 
-def _by_group(place: Callable[[str, int], Place]) -> list[str]:
+def _measure_groups(make_workspace: Callable[[str, int], Workspace]) -> list[str]:
     """Compare 64 and 256 ranks with the same number of groups, and 256 ranks with more groups."""
     print("256 ranks x 200 lines, recorded")
     spent: dict[tuple[int, int], tuple[float, int]] = {}
     for ranks, groups in ((64, 4), (256, 4), (256, 64)):
-        at = place(f"groups{ranks}-{groups}", ranks)
-        view_s, counted = recorded(at, "play_mhnb", ranks, 200, how=f", groups={groups}")
+        at = make_workspace(f"groups{ranks}-{groups}", ranks)
+        view_s, counted = play_recorded(at, "play_mhnb", ranks, 200, how=f", groups={groups}")
         spent[ranks, groups] = view_s, counted.notebook_nbytes
         print(_row(f"mhnb, {ranks} ranks in {groups} groups", counted, f"   {view_s:.3f} s of view"))
-    own_s, own = recorded(place("many", 256), "play_mhnb", 256, 200)
+    own_s, own = play_recorded(make_workspace("many", 256), "play_mhnb", 256, 200)
     print(_row("mhnb, own numbers", own, f"   {own_s:.3f} s of view"))
     (few_s, few), (many_s, many) = spent[64, 4], spent[256, 4]
     return [

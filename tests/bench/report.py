@@ -81,12 +81,12 @@ def headlines(
     """
     found = []
     for ranks in sorted({key[1] for key in summaries}):
-        median = {(who, metric): s.median for (who, n, metric), s in summaries.items() if n == ranks}
-        over = _over(median, plain, (ours, *peers))
-        if len(over) == 1 + len(peers):
-            best = min(peers, key=over.__getitem__)
+        median = {(contestant, metric): s.median for (contestant, n, metric), s in summaries.items() if n == ranks}
+        cost = _cost_over_plain(median, plain, (ours, *peers))
+        if len(cost) == 1 + len(peers):
+            best = min(peers, key=cost.__getitem__)
             what = "empty cell over a plain kernel's"
-            found.append(Headline(what, ranks, over[ours], over[best], best, over[ours] / over[best], TARGET_EMPTY))
+            found.append(Headline(what, ranks, cost[ours], cost[best], best, cost[ours] / cost[best], TARGET_EMPTY))
         if (ours, "start") in median and (floor, "start") in median:
             mine, theirs = median[ours, "start"], median[floor, "start"]
             what = "start to first checked psum"
@@ -94,7 +94,7 @@ def headlines(
     return sorted(found, key=lambda h: (h.what, h.ranks))
 
 
-def _over(median: dict[tuple[str, str], float], plain: str, names: Sequence[str]) -> dict[str, float]:
+def _cost_over_plain(median: dict[tuple[str, str], float], plain: str, names: Sequence[str]) -> dict[str, float]:
     """Return the cost of an empty cell over the plain kernel's, for each measured contestant."""
     if (plain, "empty") not in median:
         return {}

@@ -66,7 +66,7 @@ def _contestants(count: int) -> dict[str, Callable[[], str]]:
         "mhnb: card as HTML": lambda: format_layout_html(read_layout(described)),
         "mhnb: card as text": lambda: format_layout_text(read_layout(described)),
         "jax: devices_indices_map": lambda: str(
-            len(NamedSharding(_fresh(mesh), sharding.spec).devices_indices_map(shape))
+            len(NamedSharding(_rotated(mesh), sharding.spec).devices_indices_map(shape))
         ),
         "jax: debug.visualize_sharding": lambda: _visualize(shape, sharding),
     }
@@ -75,18 +75,18 @@ def _contestants(count: int) -> dict[str, Callable[[], str]]:
     return found
 
 
-def _fresh(mesh: Any) -> Any:
+def _rotated(mesh: Any) -> Any:
     """Return the mesh with its devices rotated, so that JAX's cache of index maps is not used."""
     from jax.sharding import Mesh
 
     _turns[0] += 1
-    return Mesh(mesh.devices.reshape(-1)[_order(mesh.size)].reshape(mesh.devices.shape), mesh.axis_names)
+    return Mesh(mesh.devices.reshape(-1)[_rotated_order(mesh.size)].reshape(mesh.devices.shape), mesh.axis_names)
 
 
 _turns = [0]
 
 
-def _order(size: int) -> Any:
+def _rotated_order(size: int) -> Any:
     import numpy as np
 
     return np.roll(np.arange(size), _turns[0])
@@ -134,8 +134,8 @@ def _measure(count: int, rounds: int) -> None:
                 failed[name] = f"{type(error).__name__}: {str(error)[:90]}"
                 continue
             times[name].append((time.perf_counter() - begun) * 1000)
-    for name, taken in times.items():
-        print(f"{count:>7}  {name:<58} {failed.get(name) or _spread(taken):>24}  {sizes.get(name, 0) / 1000:>7.1f}")
+    for name, durations in times.items():
+        print(f"{count:>7}  {name:<58} {failed.get(name) or _spread(durations):>24}  {sizes.get(name, 0) / 1000:>7.1f}")
     _verdict(count, times, sizes)
 
 
@@ -145,9 +145,9 @@ def _spread(taken: Sequence[float]) -> str:
 
 def _verdict(count: int, times: dict[str, list[float]], sizes: dict[str, int]) -> None:
     ours = statistics.median(times["mhnb: card as HTML"])
-    for name, taken in times.items():
-        if taken and not name.startswith("mhnb") and "map" not in name:
-            print(f"{count:>7}  our card takes {ours / statistics.median(taken):.3f} of {name}")
+    for name, durations in times.items():
+        if durations and not name.startswith("mhnb") and "map" not in name:
+            print(f"{count:>7}  our card takes {ours / statistics.median(durations):.3f} of {name}")
     if count == max(COUNTS):
         layout = statistics.median(times["mhnb: boxes and owners"])
         card = max(sizes["mhnb: card as HTML"], 1) / 1000
@@ -170,16 +170,16 @@ def _measure_plan(rounds: int) -> None:
         begun = time.perf_counter()
         render_plan(PlanInput(128, 8, "data 128, model 8", arrays, "mlp"), compiler)
         print(f"   1024  {'explorer: the first answer, its helper process started':<58} {_ms(begun):>24.1f}")
-        taken = []
+        durations = []
         for turn in range(rounds):
             # Each turn uses a new width, so that the compiler's cache is not used.
             wide = list(example_arrays("mlp", ("data", "model")))
             wide[0] = type(wide[0])(wide[0].name, (1024 * (turn + 2), 1024), wide[0].spec)
             begun = time.perf_counter()
             render_plan(PlanInput(128, 8, "data 128, model 8", tuple(wide), "mlp"), compiler)
-            taken.append(_ms(begun))
-    median = statistics.median(taken)
-    print(f"   1024  {'explorer: an answer with collectives':<58} {_spread(taken):>24}")
+            durations.append(_ms(begun))
+    median = statistics.median(durations)
+    print(f"   1024  {'explorer: an answer with collectives':<58} {_spread(durations):>24}")
     print(f"   1024  explorer {median / 1000:.3f} s (target {TARGET_PLAN_S}): {_met(median / 1000 <= TARGET_PLAN_S)}")
 
 

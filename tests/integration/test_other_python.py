@@ -32,14 +32,14 @@ def test_sample_passes_on_the_other_python() -> None:
 
 @pytest.mark.ranks
 @pytest.mark.requires_part("other_python")
-def test_the_other_python_is_another_line() -> None:
+def test_other_python_has_other_versions() -> None:
     """The second environment differs from this one in its versions of Python and JAX."""
     here, there = _versions(sys.executable).split(), _versions(str(other_python.interpreter())).split()
     assert here[1] != there[1]
     assert here[2] != there[2]
 
 
-def test_a_name_that_does_not_run_is_no_candidate(tmp_path: Path) -> None:
+def test_broken_python_is_not_a_candidate(tmp_path: Path) -> None:
     """A version manager's stub that is on PATH and fails is not a candidate, and neither is a Python of this line."""
     stub = tmp_path / "python3.12"
     stub.write_text("#!/bin/sh\nexit 127\n")

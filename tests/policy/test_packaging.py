@@ -27,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(next(folder.glob("*.whl")))
 
 
-def test_wheel_holds_all(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_every_file(wheel: zipfile.ZipFile) -> None:
     """Every module, notebook and profile is in the wheel, the tests are not, and the package is typed."""
     names = set(wheel.namelist())
     code = {path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.py")}
@@ -68,13 +68,13 @@ def test_copied_notebooks_keep_the_users_changes(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {path.name for path in wanted}
 
 
-def test_unknown_profile_names_those_there_are() -> None:
+def test_unknown_profile_lists_existing_profiles() -> None:
     """A profile that does not come with mhnb is an error that lists those that do."""
     with pytest.raises(InvalidRequest, match=r"profile 'nowhere' does not come with mhnb; there is .*local"):
         profile_dir("nowhere")
 
 
-SETTINGS = sorted((ROOT / "profiles").glob("*/*_config.py"))
+PROFILE_FILES = sorted((ROOT / "profiles").glob("*/*_config.py"))
 _OWNERS = {
     "Cluster": "ipyparallel.cluster.cluster",
     "HeartMonitor": "ipyparallel.controller.heartmonitor",
@@ -94,8 +94,8 @@ def _unknown_settings(config: Config) -> list[str]:
 
 
 @pytest.mark.other_python
-@pytest.mark.parametrize("path", SETTINGS, ids=lambda p: f"{p.parent.name}-{p.stem}")
-def test_profile_sets_what_exists(path: Path) -> None:
+@pytest.mark.parametrize("path", PROFILE_FILES, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_profile_settings_exist(path: Path) -> None:
     """Every setting of a profile exists in the installed ipyparallel, because a misspelt setting would do nothing."""
     config = PyFileConfigLoader(path.name, path=str(path.parent)).load_config()
     assert config

@@ -28,7 +28,7 @@ WORDS = re.compile(
 """Unfinished work, words that the project avoids, and praise."""
 ADDRESSES = re.compile(r"/(?:home|root|Users)/\w|index-url|find-links|/simple[/\"]|\"resolved\":")
 """Paths of one machine, and addresses of a package index."""
-PROMISED = {
+PROVIDED_BY = {
     "comm": "ipywidgets",
     "jaxlib": "jax",
     "jupyter-client": "ipykernel",
@@ -38,7 +38,7 @@ PROMISED = {
     "traitlets": "ipython",
 }
 """Packages that come with a declared dependency because its own interface is made of them."""
-THIS = Path(__file__).relative_to(ROOT).as_posix()
+THIS_FILE = Path(__file__).relative_to(ROOT).as_posix()
 
 Rule = Callable[[Module], Iterator[str]]
 
@@ -60,7 +60,7 @@ def is_short(module: Module) -> Iterator[str]:
 
 def lists_sorted_names(module: Module) -> Iterator[str]:
     """`__all__` is sorted as plain strings, has no duplicates, and lists only names that exist."""
-    listed = _all_of(module.tree)
+    listed = _listed_names(module.tree)
     if listed is None:
         return
     if listed != sorted(set(listed)):
@@ -68,17 +68,17 @@ def lists_sorted_names(module: Module) -> Iterator[str]:
     if not any(
         function.name == "__getattr__" for function in module.tree.body if isinstance(function, ast.FunctionDef)
     ):
-        yield from (f"{module.name}: __all__ names {name}" for name in listed if name not in _bound(module.tree))
+        yield from (f"{module.name}: __all__ names {name}" for name in listed if name not in _bound_names(module.tree))
 
 
-def _all_of(tree: ast.Module) -> list[str] | None:
+def _listed_names(tree: ast.Module) -> list[str] | None:
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
     return None
 
 
-def _bound(tree: ast.Module) -> set[str]:
+def _bound_names(tree: ast.Module) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -112,29 +112,29 @@ def _is_overload(node: Function | ast.ClassDef) -> bool:
     return bool(names & {"overload", "override", "setter"})
 
 
-def swallows_nothing(module: Module) -> Iterator[str]:
+def handles_errors(module: Module) -> Iterator[str]:
     """No handler is bare or empty, and a broad one raises again, uses the error, or prints it."""
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.ExceptHandler) and (fault := _fault(node)):
+        if isinstance(node, ast.ExceptHandler) and (fault := _handler_fault(node)):
             yield f"{module.name}:{node.lineno}: {fault}"
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress") and _is_broad(*node.args):
             yield f"{module.name}:{node.lineno}: suppresses everything"
 
 
-def _fault(handler: ast.ExceptHandler) -> str | None:
+def _handler_fault(handler: ast.ExceptHandler) -> str | None:
     if handler.type is None:
         return "bare except"
     if all(isinstance(node, ast.Pass) or ast.unparse(node) == "..." for node in handler.body):
         return "an empty handler; contextlib.suppress(ThatError) says it, with the reason beside it"
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return "a broad handler that tells nobody" if _is_broad(*kinds) and not _tells(handler) else None
+    return "a broad handler that tells nobody" if _is_broad(*kinds) and not _reports_error(handler) else None
 
 
 def _is_broad(*kinds: ast.expr) -> bool:
     return any(ast.unparse(kind) in ("Exception", "BaseException") for kind in kinds)
 
 
-def _tells(handler: ast.ExceptHandler) -> bool:
+def _reports_error(handler: ast.ExceptHandler) -> bool:
     for node in (inner for statement in handler.body for inner in ast.walk(statement)):
         if isinstance(node, ast.Raise) or (isinstance(node, ast.Name) and node.id == handler.name):
             return True
@@ -147,12 +147,12 @@ RULES: tuple[Rule, ...] = (
     is_documented,
     is_short,
     lists_sorted_names,
-    swallows_nothing,
+    handles_errors,
 )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_every_module_keeps(rule: Rule) -> None:
+def test_every_module_follows_the_rule(rule: Rule) -> None:
     """Every module of the package follows the rule."""
     found = [line for module in read_package() for line in rule(module)]
     assert not found, f"{rule.__doc__}\n" + "\n".join(found)
@@ -168,15 +168,15 @@ def test_every_module_keeps(rule: Rule) -> None:
         (is_short, "def f(self, a, b, *, c, d, e, f, g): ..."),
         (lists_sorted_names, "__all__ = ['b', 'a']\na = b = 1"),
         (lists_sorted_names, "__all__ = ['a', 'gone']\na = 1"),
-        (swallows_nothing, "try: f()\nexcept: g()"),
-        (swallows_nothing, "try: f()\nexcept KeyError: pass"),
-        (swallows_nothing, "try: f()\nexcept Exception: g()"),
-        (swallows_nothing, "try: f()\nexcept (KeyError, BaseException) as error: g()"),
-        (swallows_nothing, "import contextlib\nwith contextlib.suppress(Exception): f()"),
+        (handles_errors, "try: f()\nexcept: g()"),
+        (handles_errors, "try: f()\nexcept KeyError: pass"),
+        (handles_errors, "try: f()\nexcept Exception: g()"),
+        (handles_errors, "try: f()\nexcept (KeyError, BaseException) as error: g()"),
+        (handles_errors, "import contextlib\nwith contextlib.suppress(Exception): f()"),
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
-def test_a_fault_is_found(rule: Rule, text: str) -> None:
+def test_rule_finds_a_fault(rule: Rule, text: str) -> None:
     """Each rule finds a sample module that breaks it."""
     assert list(rule(parse_module("mhnb.core.bad", text)))
 
@@ -191,9 +191,9 @@ def test_a_fault_is_found(rule: Rule, text: str) -> None:
         "with contextlib.suppress(KeyError): f()",
     ],
 )
-def test_handlers_that_tell_pass(text: str) -> None:
+def test_handler_that_reports_its_error_passes(text: str) -> None:
     """A handler that uses its error or raises it again follows the rule."""
-    assert not list(swallows_nothing(parse_module("mhnb.link.good", text)))
+    assert not list(handles_errors(parse_module("mhnb.link.good", text)))
 
 
 # -- the whole tree
@@ -204,7 +204,7 @@ def _texts() -> Iterator[tuple[str, str]]:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     for name in listed:
-        if name != THIS and (ROOT / name).suffix not in (".png", ".ico") and (ROOT / name).is_file():
+        if name != THIS_FILE and (ROOT / name).suffix not in (".png", ".ico") and (ROOT / name).is_file():
             yield name, (ROOT / name).read_text(encoding="utf-8")
 
 
@@ -218,7 +218,7 @@ def _hits(pattern: re.Pattern[str], texts: Iterable[tuple[str, str]]) -> list[st
 
 
 @pytest.mark.parametrize("pattern", [WORDS, ADDRESSES], ids=["words", "addresses"])
-def test_text_is_free_of(pattern: re.Pattern[str]) -> None:
+def test_files_contain_no_forbidden_text(pattern: re.Pattern[str]) -> None:
     """No file has unfinished work, praise, a path of one machine or the address of an index."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: which files belong to the project is unknown")
@@ -229,7 +229,7 @@ def test_text_is_free_of(pattern: re.Pattern[str]) -> None:
     ("pattern", "line"),
     [(WORDS, "# todo later"), (WORDS, "world_size = 4"), (ADDRESSES, "--index-url x"), (ADDRESSES, "see /home/me/x")],
 )
-def test_a_word_is_found(pattern: re.Pattern[str], line: str) -> None:
+def test_forbidden_word_is_found(pattern: re.Pattern[str], line: str) -> None:
     """The search finds each kind of word."""
     assert _hits(pattern, [("made-up", line)])
 
@@ -251,7 +251,7 @@ def test_the_glossary_is_short() -> None:
     assert "(docs/concepts.md)" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def test_what_the_readme_shows_is_there() -> None:
+def test_linked_files_exist() -> None:
     """Every local file that README or CONTRIBUTING links to exists."""
     links = [
         (name, target)
@@ -263,7 +263,7 @@ def test_what_the_readme_shows_is_there() -> None:
     assert not [f"{name}: {target}" for name, target in links if not (ROOT / target).exists()]
 
 
-def test_notebooks_hold_no_outputs() -> None:
+def test_notebooks_have_no_outputs() -> None:
     """A notebook in the repository has code and prose only; running it creates its outputs."""
     stored = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("**/*.ipynb")}
     assert not [name for name, text in stored.items() if '"output_type"' in text]
@@ -300,11 +300,11 @@ def _imported_distributions() -> dict[str, str]:
 
 def test_each_import_is_declared() -> None:
     """A package that mhnb imports is in pyproject.toml, or comes with a declared dependency whose interface needs it."""
-    missing = {d: m for d, m in _imported_distributions().items() if PROMISED.get(d, d) not in _declared()}
+    missing = {d: m for d, m in _imported_distributions().items() if PROVIDED_BY.get(d, d) not in _declared()}
     assert not missing
 
 
-def test_each_dependency_has_its_reason() -> None:
+def test_each_dependency_has_a_comment() -> None:
     """Every requirement in pyproject.toml has a comment beside it."""
     lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
     requirements = [line for line in lines if re.match(r'^  "[\w.-]+([<>=].*)?",', line) and ">=" in line]

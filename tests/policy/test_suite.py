@@ -16,11 +16,11 @@ from tests.support.leftovers import no_leftovers, processes_of
 from tests.support.source import ROOT
 from tests.system.hosts import hostnet
 
-_MADE_UP_PARTS = """
+_SAMPLE_PARTS = """
 from tests.support import parts
 parts.PARTS.update(here=lambda: None, gone=lambda: "it is made up", unused=lambda: None)
 """
-_MADE_UP_TESTS = """
+_SAMPLE_TESTS = """
 import pytest
 
 @pytest.mark.requires_part("here")
@@ -34,10 +34,10 @@ def test_skips_itself(): pytest.skip("by itself")
 """
 
 
-def _run_made_up(tmp_path: Path, required: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run_sample_tests(tmp_path: Path, required: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the sample tests in a session of their own, with MHNB_REQUIRE set."""
-    (tmp_path / "made_up_parts.py").write_text(_MADE_UP_PARTS)
-    (tmp_path / "test_made_up.py").write_text(_MADE_UP_TESTS)
+    (tmp_path / "made_up_parts.py").write_text(_SAMPLE_PARTS)
+    (tmp_path / "test_made_up.py").write_text(_SAMPLE_TESTS)
     environ = {**os.environ, "MHNB_REQUIRE": required, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # only one plugin is tested, the suite's own
     plugins = ["-p", "no:cacheprovider", "-p", "made_up_parts", "-p", "tests.support.parts"]
@@ -49,7 +49,7 @@ def _run_made_up(tmp_path: Path, required: str, *arguments: str) -> subprocess.C
 
 def test_an_absent_part_is_skipped_with_its_reason(tmp_path: Path) -> None:
     """If nothing is required, the test of a missing part is skipped with its reason, and the run passes."""
-    done = _run_made_up(tmp_path, "")
+    done = _run_sample_tests(tmp_path, "")
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
     assert "gone: it is made up" in done.stdout
     assert "1 passed, 2 skipped" in done.stdout
@@ -65,11 +65,11 @@ def test_an_absent_part_is_skipped_with_its_reason(tmp_path: Path) -> None:
         ("nobody-knows", (), "names unknown parts"),
     ],
 )
-def test_a_required_part_that_is_not_shown_fails(
+def test_required_part_without_a_passed_test_fails(
     tmp_path: Path, required: str, arguments: tuple[str, ...], said: str
 ) -> None:
     """A required part that is missing, skipped by its test, without a test, deselected or unknown fails the run."""
-    done = _run_made_up(tmp_path, required, *arguments)
+    done = _run_sample_tests(tmp_path, required, *arguments)
     assert done.returncode != pytest.ExitCode.OK, done.stdout
     assert said in done.stdout + done.stderr
 
@@ -77,12 +77,12 @@ def test_a_required_part_that_is_not_shown_fails(
 @pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "1")], ids=["alone", "xdist"])
 def test_a_required_part_that_passes_is_enough(tmp_path: Path, workers: tuple[str, ...]) -> None:
     """A run in which the required part's test passes succeeds, in one process and with workers."""
-    done = _run_made_up(tmp_path, "here", "-k", "test_here", *workers)
+    done = _run_sample_tests(tmp_path, "here", "-k", "test_here", *workers)
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system is the reason")
-def test_why_there_can_be_no_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_reason_why_hosts_are_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without root, or without the packages, the reason names what is missing."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(hostnet, "_SYSTEM_PATH", str(tmp_path))
@@ -103,7 +103,7 @@ def child(mhnb_home: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_a_process_left_behind_is_found_and_ended(mhnb_home: Path) -> None:
+def test_leftover_process_is_found_and_killed(mhnb_home: Path) -> None:
     """A process that outlives the block fails it, is named, and is killed."""
     started = []
 
@@ -127,12 +127,12 @@ def test_a_process_from_before_may_stay(child: subprocess.Popen[bytes], mhnb_hom
         pass
 
 
-def test_another_home_is_no_business_of_ours(child: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_processes_of_another_home_are_not_listed(child: subprocess.Popen[bytes], tmp_path: Path) -> None:
     """Processes of another MHNB_HOME are not listed, so that two sessions can run side by side."""
     assert processes_of(tmp_path) == []
 
 
-def test_a_lasting_thread_is_found(mhnb_home: Path) -> None:
+def test_leftover_thread_is_found(mhnb_home: Path) -> None:
     """A thread that is not a daemon and outlives the block fails it."""
     done = threading.Event()
     thread = threading.Thread(target=done.wait, name="lasting")
@@ -142,7 +142,7 @@ def test_a_lasting_thread_is_found(mhnb_home: Path) -> None:
     thread.join()
 
 
-def test_folders_are_the_sessions_own(own_folders: Path) -> None:
+def test_directories_belong_to_the_session(own_folders: Path) -> None:
     """IPython, Jupyter and mhnb store their files in the session's directory, and no JAX setting of the user is visible."""
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "MHNB_HOME"):
         assert Path(os.environ[name]).parent == own_folders

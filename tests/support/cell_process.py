@@ -28,14 +28,14 @@ from mhnb.rank.guard.launch_gate import Mismatches
 from mhnb.rank.guard.launch_recorder import LaunchReport
 from mhnb.types import Outcome, Output
 
-__all__ = ["CellProcess", "Said"]
+__all__ = ["CellProcess", "CellAnswer"]
 
-LIMIT_S = 60.0
+TIMEOUT_S = 60.0
 """No answer of a rank takes this long; a test that waits longer has failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CellAnswer:
     """A rank's answer to a cell."""
 
     ended: CellEnded
@@ -86,7 +86,7 @@ class CellProcess:
         )
         os.close(command_read)
         os.close(answer_write)
-        self._rest = b""
+        self._partial_line = b""
 
     def __enter__(self) -> CellProcess:
         return self
@@ -117,17 +117,17 @@ class CellProcess:
         assert isinstance(ended, CellEnded)
         return ended
 
-    def run(self, source: str) -> Said:
+    def run(self, source: str) -> CellAnswer:
         """Run a cell to its end."""
         return self.finish(self.begin(source))
 
-    def finish(self, seq: int) -> Said:
+    def finish(self, seq: int) -> CellAnswer:
         """Wait for the end of a cell."""
         ended = self.receive(lambda m: isinstance(m, CellEnded) and m.seq == seq)
         assert isinstance(ended, CellEnded)
         live = [m for m in self.unread if isinstance(m, OutputProduced) and m.seq == seq]
         self.unread = [m for m in self.unread if m not in live]
-        return Said(ended, [event for m in live for event in m.events])
+        return CellAnswer(ended, [event for m in live for event in m.events])
 
     def refused(self) -> CellRefused:
         message = self.receive(lambda m: isinstance(m, CellRefused))
@@ -147,27 +147,27 @@ class CellProcess:
 
     def receive(self, wanted: Callable[[Message], bool]) -> Message:
         """Return the first message that matches, and keep the others."""
-        end = time.monotonic() + LIMIT_S
+        end = time.monotonic() + TIMEOUT_S
         while True:
             for message in self.unread:
                 if wanted(message):
                     self.unread.remove(message)
                     return message
             ready, _, _ = select.select([self._answers], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"no such message within {LIMIT_S:g} s; unread: {self.unread}"
+            assert ready, f"no such message within {TIMEOUT_S:g} s; unread: {self.unread}"
             data = os.read(self._answers, 1 << 20)
-            assert data, f"the process ended: {self.process.wait()}\n{self._last_words()}"
-            *lines, self._rest = (self._rest + data).split(b"\n")
+            assert data, f"the process ended: {self.process.wait()}\n{self._read_files()}"
+            *lines, self._partial_line = (self._partial_line + data).split(b"\n")
             self.unread += [decode([line]) for line in lines]
 
-    def _last_words(self) -> str:
+    def _read_files(self) -> str:
         return "".join(path.read_text(errors="replace") for path in self.folder.iterdir() if path.is_file())
 
 
 # -- inside the process
 
 
-class PlayedLaunches:
+class SimulatedLaunches:
     """A record of launches that the cell itself simulates."""
 
     def __init__(self, names: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ async def _serve(folder: Path, generation: int, commands: int, answers: int) -> 
         while data:
             data = data[os.write(answers, data) :]
 
-    launches = PlayedLaunches(shell.user_ns)
+    launches = SimulatedLaunches(shell.user_ns)
     runner = CellRunner(shell, capture, launches, rank=0, generation=generation, send=send, clock=time.perf_counter)
     rest = bytearray()
     ended = asyncio.Event()

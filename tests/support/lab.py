@@ -29,7 +29,7 @@ from tests.support.timeouts import write_patience
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, WebSocket
 
-__all__ = ["ROOT", "Heard", "Lab", "LabPage", "open_chromium", "wait_until"]
+__all__ = ["ROOT", "KernelMessage", "Lab", "LabPage", "open_chromium", "wait_until"]
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN_DIRS = (
@@ -53,11 +53,11 @@ CHROMIUM_ARGS = (
     "--disable-background-networking",
     "--disable-component-update",
 )
-LIMIT_S = 90.0
+TIMEOUT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class KernelMessage:
     """One kernel message that reached the page, in order of arrival."""
 
     msg_type: str
@@ -65,7 +65,7 @@ class Heard:
     content: Mapping[str, Any]
 
 
-def wait_until(condition: Callable[[], object], what: str, *, limit_s: float = LIMIT_S) -> None:
+def wait_until(condition: Callable[[], object], what: str, *, limit_s: float = TIMEOUT_S) -> None:
     """Poll until the condition is true.
 
     Raises:
@@ -152,7 +152,7 @@ class Lab:
     def page(self, browser: Browser, *, scale: float = 1) -> Iterator[LabPage]:
         """Open one page with its own cookies; `scale` is device pixels per CSS pixel, for pictures."""
         page = browser.new_page(viewport={"width": 1280, "height": 900}, device_scale_factor=scale)
-        page.set_default_timeout(LIMIT_S * 1000)
+        page.set_default_timeout(TIMEOUT_S * 1000)
         try:
             yield LabPage(self, page)
         finally:
@@ -165,26 +165,26 @@ class LabPage:
     def __init__(self, lab: Lab, page: Page) -> None:
         self.lab = lab
         self.page = page
-        self.heard: list[Heard] = []
+        self.kernel_messages: list[KernelMessage] = []
         self.sent = 0
         self.pending: set[str] = set()
         page.on("websocket", self._listen)
 
     def _listen(self, channel: WebSocket) -> None:
-        channel.on("framesent", self._note_sent)
-        channel.on("framereceived", self._note_heard)
+        channel.on("framesent", self._record_sent)
+        channel.on("framereceived", self._record_received)
 
-    def _note_sent(self, frame: bytes | str) -> None:
+    def _record_sent(self, frame: bytes | str) -> None:
         if isinstance(frame, bytes):
             header, *_ = _decode(frame)
             if header["msg_type"] == "execute_request":
                 self.sent += 1
                 self.pending.add(header["msg_id"])
 
-    def _note_heard(self, frame: bytes | str) -> None:
+    def _record_received(self, frame: bytes | str) -> None:
         if isinstance(frame, bytes):
             header, parent, content = _decode(frame)
-            self.heard.append(Heard(header["msg_type"], parent.get("msg_id", ""), content))
+            self.kernel_messages.append(KernelMessage(header["msg_type"], parent.get("msg_id", ""), content))
             if content.get("execution_state") == "idle":
                 self.pending.discard(parent.get("msg_id"))
 
@@ -198,10 +198,10 @@ class LabPage:
     def open(self, path: str, *, kernel: bool = True) -> None:
         """Open a notebook below the root, alone in a new workspace, and wait for its kernel unless `kernel` is False."""
         self.page.goto(f"{self.lab.url}/lab?token={self.lab.token}&reset")
-        self.page.wait_for_function("window.jupyterapp !== undefined", timeout=LIMIT_S * 1000)
+        self.page.wait_for_function("window.jupyterapp !== undefined", timeout=TIMEOUT_S * 1000)
         preference = {} if kernel else {"shouldStart": False, "canStart": False, "autoStartDefault": False}
         self.command("docmanager:open", path=path, factory="Notebook", kernelPreference=preference)
-        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=LIMIT_S * 1000)
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=TIMEOUT_S * 1000)
         if kernel:
             self.wait_idle()
 
@@ -214,7 +214,7 @@ class LabPage:
         """Execute a JupyterLab command without waiting."""
         self.page.evaluate("n => { jupyterapp.commands.execute(n) }", name)
 
-    def run_all(self, *, limit_s: float = LIMIT_S) -> None:
+    def run_all(self, *, limit_s: float = TIMEOUT_S) -> None:
         """Run every cell and wait until all have ended."""
         self._run("notebook:run-all-cells")
         self.wait_idle(limit_s=limit_s)
@@ -232,7 +232,7 @@ class LabPage:
         self.begin(command)
         self._wait_until(lambda: self.sent > before, f"{command} sends a cell", 30)
 
-    def wait_idle(self, *, limit_s: float = LIMIT_S) -> None:
+    def wait_idle(self, *, limit_s: float = TIMEOUT_S) -> None:
         """Wait until the kernel is idle and has ended every cell that was sent.
 
         The prompts do not show this: after a cell that raises, JupyterLab clears those of the cells that are still to run.

@@ -51,7 +51,7 @@ def kill_new(home: str | Path, before: Iterable[psutil.Process]) -> None:
             _kill(process)
 
 
-def _lasting_threads() -> set[threading.Thread]:
+def _non_daemon_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.daemon}
 
 
@@ -66,19 +66,19 @@ def no_leftovers(home: str | Path, *, grace_s: float = 60.0) -> Iterator[None]:
         home: the MHNB_HOME of the clusters to check.
         grace_s: how long a process or thread that is already ending may take.
     """
-    there, threads_before = processes_of(home), _lasting_threads()
+    processes_before, threads_before = processes_of(home), _non_daemon_threads()
     try:
         yield
     except BaseException:
-        kill_new(home, there)
+        kill_new(home, processes_before)
         raise
-    before = {p.pid for p in there}
+    before = {p.pid for p in processes_before}
     new = [p for p in processes_of(home) if p.pid not in before]
-    _, left = psutil.wait_procs(new, timeout=grace_s)
-    names = [_describe(process) for process in left]
-    for process in left:
+    _, remaining = psutil.wait_procs(new, timeout=grace_s)
+    names = [_describe(process) for process in remaining]
+    for process in remaining:
         _kill(process)
-    threads = _lasting_threads() - threads_before
+    threads = _non_daemon_threads() - threads_before
     for thread in threads:
         thread.join(grace_s)
     names += [f"thread {thread.name!r}" for thread in threads if thread.is_alive()]

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.support.leftovers import no_leftovers
 from tests.support.source import ROOT
 
-__all__ = ["Machine", "Started", "why_absent"]
+__all__ = ["RestrictedMachine", "StartResult", "why_absent"]
 
 _PROGRAM = """
 import json, os, resource, sys
@@ -41,14 +41,14 @@ _SUM = (
     "import jax\nfrom jax.experimental import multihost_utils as m\n"
     "print(m.process_allgather(jax.numpy.float32(1 + jax.process_index())).sum())"
 )
-_GIVES_UP_S = 300
+_TIMEOUT_S = 300
 """A start that has not failed by then waits for its own limit of 500 s."""
 _OTHER_USER = 65_533
 _CAPABILITIES = "+dac_override,+dac_read_search"
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartResult:
     """The result of a start."""
 
     kind: str
@@ -60,7 +60,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class RestrictedMachine:
     """The restricted machine.
 
     Args:
@@ -75,7 +75,7 @@ class Machine:
     prepare: str = ""
     is_other_user: bool = False
 
-    def start(self, before: str = "", environment: Mapping[str, str] | None = None) -> Started:
+    def start(self, before: str = "", environment: Mapping[str, str] | None = None) -> StartResult:
         """Start two ranks there and stop them; no process may be left.
 
         Args:
@@ -94,12 +94,12 @@ class Machine:
         own = {"MHNB_HOME": str(self.home), "BEFORE": before, "PYTHONPATH": str(ROOT), "HOME": str(self.home)}
         with no_leftovers(self.home):
             done = subprocess.run(
-                [*enters, *inside], capture_output=True, text=True, check=False, cwd=ROOT, timeout=_GIVES_UP_S,
+                [*enters, *inside], capture_output=True, text=True, check=False, cwd=ROOT, timeout=_TIMEOUT_S,
                 env={**os.environ, **own, **(environment or {})},
             )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         told = json.loads(done.stdout.rpartition("told ")[2])
-        return Started(told["kind"], told["text"], told["listens"])
+        return StartResult(told["kind"], told["text"], told["listens"])
 
 
 def why_absent() -> str | None:

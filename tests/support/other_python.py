@@ -15,10 +15,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["HOME", "find", "interpreter", "main", "prepare", "why_absent"]
+__all__ = ["ENVIRONMENT", "find", "interpreter", "main", "prepare", "why_absent"]
 
 ROOT = Path(__file__).parents[2]
-HOME = ROOT / ".venv-other"
+ENVIRONMENT = ROOT / ".venv-other"
 PINS = ROOT / ".ci" / "constraints.txt"
 
 _SECOND_LINE = (3, 12)
@@ -59,17 +59,17 @@ def find() -> str | None:
 
 def interpreter() -> Path:
     """Return the path of the prepared environment's interpreter, whether it exists or not."""
-    return HOME / "bin" / "python"
+    return ENVIRONMENT / "bin" / "python"
 
 
-def _digest() -> str:
+def _environment_digest() -> str:
     """Return a digest of the files that determine the environment."""
     return hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + PINS.read_bytes() + _WANTED.encode()).hexdigest()
 
 
 def _is_ready() -> bool:
-    stamp = HOME / ".ready"
-    return stamp.exists() and stamp.read_text() == _digest() and interpreter().exists()
+    stamp = ENVIRONMENT / ".ready"
+    return stamp.exists() and stamp.read_text() == _environment_digest() and interpreter().exists()
 
 
 def why_absent() -> str | None:
@@ -95,13 +95,13 @@ def prepare() -> str:
     wanted = ["--quiet", "--constraint", str(PINS), "--editable", f"{ROOT}[dev]"]
     if uv := shutil.which("uv"):
         environ = {**os.environ, "UV_VENV_CLEAR": "1"}
-        subprocess.run([uv, "venv", "--quiet", "--python", found, str(HOME)], env=environ, check=True)
+        subprocess.run([uv, "venv", "--quiet", "--python", found, str(ENVIRONMENT)], env=environ, check=True)
         subprocess.run([uv, "pip", "install", "--python", str(interpreter()), *wanted], check=True)
     else:
-        subprocess.run([found, "-m", "venv", "--clear", str(HOME)], check=True)
+        subprocess.run([found, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
         subprocess.run([str(interpreter()), "-m", "pip", "install", *wanted], check=True)
-    (HOME / ".ready").write_text(_digest())
-    return f"other Python: made {HOME.name} from {found}"
+    (ENVIRONMENT / ".ready").write_text(_environment_digest())
+    return f"other Python: made {ENVIRONMENT.name} from {found}"
 
 
 def main(arguments: list[str]) -> int:
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
     try:
         print(prepare())
     except subprocess.CalledProcessError as error:
-        print(f"other Python: skipped, making {HOME.name} failed: {error}")
+        print(f"other Python: skipped, making {ENVIRONMENT.name} failed: {error}")
     return 0
 
 

@@ -110,10 +110,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_PASSED] = set()
     if unknown := required_parts() - set(PARTS):
         raise pytest.UsageError(f"MHNB_REQUIRE names unknown parts {sorted(unknown)}; known are {sorted(PARTS)}")
-    config.pluginmanager.register(_Passed(config.stash[_PASSED]), "mhnb-passed-parts")
+    config.pluginmanager.register(_PassedParts(config.stash[_PASSED]), "mhnb-passed-parts")
 
 
-class _Passed:
+class _PassedParts:
     """Records the parts of which a test passed, in the main process even if workers ran it."""
 
     def __init__(self, passed: set[str]) -> None:
@@ -144,7 +144,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-def _not_run(config: pytest.Config) -> list[str]:
+def _parts_without_passed_test(config: pytest.Config) -> list[str]:
     passed = config.stash[_PASSED]
     return sorted(required_parts() - passed)
 
@@ -152,11 +152,11 @@ def _not_run(config: pytest.Config) -> list[str]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run in which no test of a required part passed."""
     is_worker = hasattr(session.config, "workerinput")
-    if not is_worker and _not_run(session.config) and session.exitstatus == pytest.ExitCode.OK:
+    if not is_worker and _parts_without_passed_test(session.config) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Report each required part without a passed test."""
-    for name in _not_run(config):
+    for name in _parts_without_passed_test(config):
         terminalreporter.write_line(f"ERROR MHNB_REQUIRE names {name}, and no test of it passed", red=True)

@@ -79,12 +79,12 @@ def main() -> None:
     shell.user_ns["rank"] = rank
     _run(shell, _PREPARE)
     while (frames := read_frames(source)) is not None:
-        ask = decode(frames)  # type: ignore[arg-type]
-        assert isinstance(ask, RankRequest)
-        if ask.handler == "run":
-            reply = RankReply(rank, ask.request_id, ok=True, value=_run(shell, ask.arguments["source"]))
+        request = decode(frames)  # type: ignore[arg-type]
+        assert isinstance(request, RankRequest)
+        if request.handler == "run":
+            reply = RankReply(rank, request.request_id, ok=True, value=_run(shell, request.arguments["source"]))
         else:
-            reply = handle_request(ask, shell.user_ns, rank=rank, shell=shell)
+            reply = handle_request(request, shell.user_ns, rank=rank, shell=shell)
         write_frames(sink, encode(reply))
 
 

@@ -30,7 +30,7 @@ class PipedRanks:
     def __init__(self, count: int, *, devices: int) -> None:
         self.process_count = count
         self._devices = devices
-        self.asked: list[tuple[int, str]] = []
+        self.sent_requests: list[tuple[int, str]] = []
         self._waiting: dict[int, Future[RankReply]] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._threads: list[threading.Thread] = []
@@ -71,8 +71,8 @@ class PipedRanks:
 
     def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[RankReply]:
         """Send a request to one rank."""
-        number = len(self.asked)
-        self.asked.append((rank, verb))
+        number = len(self.sent_requests)
+        self.sent_requests.append((rank, verb))
         future = self._waiting[number] = Future()
         stream = self._processes[rank].stdin
         assert stream is not None
@@ -86,8 +86,8 @@ class PipedRanks:
         futures = [self.ask(rank, "run", {"source": text}) for rank in chosen]
         return [future.result(60).value for future in futures]
 
-    def verbs(self) -> list[str]:
+    def take_requested_handlers(self) -> list[str]:
         """Return the handlers requested from rank 0 since the last call."""
-        seen = [verb for rank, verb in self.asked if rank == 0 and verb != "run"]
-        self.asked = [(rank, "run") for rank, _ in self.asked]
+        seen = [verb for rank, verb in self.sent_requests if rank == 0 and verb != "run"]
+        self.sent_requests = [(rank, "run") for rank, _ in self.sent_requests]
         return seen

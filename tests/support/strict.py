@@ -38,16 +38,16 @@ _ELEMENTS = {
     *("caption", "figure", "figcaption", "abbr", "bdo", "cite", "dfn", "mark", "small", "span", "time", "wbr"),
 }
 # The attributes allowed on every element that mhnb's outputs and the common libraries write.
-_EVERYWHERE = {
+_GLOBAL_ATTRIBUTES = {
     *("align", "alt", "aria-describedby", "aria-hidden", "aria-label", "aria-labelledby", "border", "cellpadding"),
     *("cellspacing", "colspan", "dir", "disabled", "headers", "height", "hreflang", "label", "lang", "name", "nowrap"),
     *("open", "role", "rowspan", "scope", "span", "start", "summary", "tabindex", "title", "type", "valign", "value"),
     "width",
 }
-_ATTRIBUTES = {"*": _EVERYWHERE, "a": {"href"}, "img": {"src", "longdesc"}, "div": {"itemscope", "itemtype"}}
+_ATTRIBUTES = {"*": _GLOBAL_ATTRIBUTES, "a": {"href"}, "img": {"src", "longdesc"}, "div": {"itemscope", "itemtype"}}
 
 
-def _keep(tag: str, attribute: str, value: str) -> str | None:
+def _filter_attribute(tag: str, attribute: str, value: str) -> str | None:
     """Return the attribute's value unless it is a link to `data:`; only pictures may contain their own bytes."""
     return None if tag != "img" and attribute == "href" and value.startswith("data:") else value
 
@@ -58,7 +58,7 @@ def keep_allowed(html: str) -> str:
         html,
         tags=_ELEMENTS,
         attributes=_ATTRIBUTES,
-        attribute_filter=_keep,
+        attribute_filter=_filter_attribute,
         url_schemes={"http", "https", "mailto", "data"},
         clean_content_tags={"style", "script"},
         link_rel=None,

@@ -14,25 +14,25 @@ from mhnb.core.state import interrupt
 
 __all__ = ["agrees_late", "frees_soon", "kills_soon", "patience", "write_patience"]
 
-_FREE_S, _KILL_S, _AGREE_S = 20.0, 90.0, 20.0
-_IN_KERNELS = f"""from mhnb.core.state import interrupt as _interrupt
+_DISCONNECT_S, _KILL_S, _AGREE_S = 20.0, 90.0, 20.0
+_KERNEL_STARTUP = f"""from mhnb.core.state import interrupt as _interrupt
 _interrupt.INTERRUPT_KILL_S = {_KILL_S}
 del _interrupt
 """
-_OWN_FREE_S, _OWN_KILL_S = interrupt.INTERRUPT_DISCONNECT_S, interrupt.INTERRUPT_KILL_S
+_DEFAULT_DISCONNECT_S, _DEFAULT_KILL_S = interrupt.INTERRUPT_DISCONNECT_S, interrupt.INTERRUPT_KILL_S
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give ranks that are slow to end an interrupted cell more time; a test's clusters are driven from this process."""
-    monkeypatch.setattr(interrupt, "INTERRUPT_DISCONNECT_S", _FREE_S)
+    monkeypatch.setattr(interrupt, "INTERRUPT_DISCONNECT_S", _DISCONNECT_S)
     monkeypatch.setattr(interrupt, "INTERRUPT_KILL_S", _KILL_S)
 
 
 @pytest.fixture
 def frees_soon(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Disconnect ranks from a collective as early as for a user."""
-    monkeypatch.setattr(interrupt, "INTERRUPT_DISCONNECT_S", _OWN_FREE_S)
+    monkeypatch.setattr(interrupt, "INTERRUPT_DISCONNECT_S", _DEFAULT_DISCONNECT_S)
 
 
 @pytest.fixture
@@ -44,11 +44,11 @@ def agrees_late(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def kills_soon(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill ranks that do not end as early as for a user."""
-    monkeypatch.setattr(interrupt, "INTERRUPT_KILL_S", _OWN_KILL_S)
+    monkeypatch.setattr(interrupt, "INTERRUPT_KILL_S", _DEFAULT_KILL_S)
 
 
 def write_patience(ipython_dir: Path) -> None:
     """Give slow ranks more time in kernels started with this directory as IPYTHONDIR, too."""
     startup = ipython_dir / "profile_default" / "startup"
     startup.mkdir(parents=True, exist_ok=True)
-    (startup / "00-patience.py").write_text(_IN_KERNELS)
+    (startup / "00-patience.py").write_text(_KERNEL_STARTUP)

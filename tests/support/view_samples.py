@@ -75,38 +75,38 @@ class StrictPage(HTMLParser):
         self.visible = ""
         """The text that is visible without a click."""
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self._dropped = 0
-        self._path: list[tuple[str, bool]] = []
+        self._dropped_depth = 0
+        self._open_elements: list[tuple[str, bool]] = []
         self.feed(html)
         self.close()
-        self.unclosed = [tag for tag, _ in self._path]
+        self.unclosed = [tag for tag, _ in self._open_elements]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Enter an element."""
         self.tags.append((tag, dict(attrs)))
         if tag in ("style", "script"):
-            self._dropped += 1
+            self._dropped_depth += 1
         if tag not in ("img", "input", "br", "hr"):
-            self._path.append((tag, "open" in dict(attrs)))
+            self._open_elements.append((tag, "open" in dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         """Leave an element."""
-        assert self._path, f"</{tag}> closes nothing"
-        assert self._path[-1][0] == tag, f"</{tag}> closes <{self._path[-1][0]}>"
-        self._path.pop()
-        self._dropped -= tag in ("style", "script")
+        assert self._open_elements, f"</{tag}> closes nothing"
+        assert self._open_elements[-1][0] == tag, f"</{tag}> closes <{self._open_elements[-1][0]}>"
+        self._open_elements.pop()
+        self._dropped_depth -= tag in ("style", "script")
 
     def handle_data(self, data: str) -> None:
         """Add text."""
-        if self._dropped:
+        if self._dropped_depth:
             return
         self.text += data
-        if not any(self._hides(depth) for depth, (tag, _) in enumerate(self._path) if tag == "details"):
+        if not any(self._hides(depth) for depth, (tag, _) in enumerate(self._open_elements) if tag == "details"):
             self.visible += data
 
     def _hides(self, depth: int) -> bool:
-        is_open = self._path[depth][1]
-        in_summary = [tag for tag, _ in self._path[depth + 1 : depth + 2]] == ["summary"]
+        is_open = self._open_elements[depth][1]
+        in_summary = [tag for tag, _ in self._open_elements[depth + 1 : depth + 2]] == ["summary"]
         return not is_open and not in_summary
 
 
@@ -118,7 +118,7 @@ class RecordingBox:
     def __init__(self, frame: LiveFrame, act: Callable[[str], None]) -> None:
         self.frames = [frame]
         self.closed = False
-        self.act = act
+        self.press = act
 
     @property
     def values(self) -> list[str]:
@@ -165,31 +165,31 @@ class RecordingScreen:
         self.rich, self.widgets, self.broken = rich and not terminal, widgets, broken
         self.terminal, self.height = terminal, height
         self.regions: list[RecordingRegion] = []
-        self.acts: list[tuple[str, Mapping[str, Any], str]] = []
+        self.calls: list[tuple[str, Mapping[str, Any], str]] = []
         self.boxes: list[RecordingBox] = []
         self.written: list[str] = []
-        self.complaints: list[str] = []
+        self.reported_errors: list[str] = []
 
-    def _act(self, name: str, data: Mapping[str, Any], display_id: str) -> None:
+    def _record(self, name: str, data: Mapping[str, Any], display_id: str) -> None:
         if self.broken:
             raise RuntimeError("no front end")
-        self.acts.append((name, data, display_id))
+        self.calls.append((name, data, display_id))
 
     def show(self, data: Mapping[str, Any], display_id: str) -> None:
         """Create a display."""
-        self._act("show", data, display_id)
+        self._record("show", data, display_id)
 
     def replace(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display."""
-        self._act("replace", data, display_id)
+        self._record("replace", data, display_id)
 
     def show_late(self, data: Mapping[str, Any], display_id: str) -> None:
         """Create a display in an ended cell."""
-        self._act("show_late", data, display_id)
+        self._record("show_late", data, display_id)
 
     def replace_late(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display of an ended cell."""
-        self._act("replace_late", data, display_id)
+        self._record("replace_late", data, display_id)
 
     def open_live(
         self, frame: LiveFrame, text: str, display_id: str, on_button: Callable[[str], None]
@@ -197,7 +197,7 @@ class RecordingScreen:
         """Open a widget."""
         if not self.widgets:
             return None
-        self._act("open", {"text/plain": text}, display_id)
+        self._record("open", {"text/plain": text}, display_id)
         self.boxes.append(RecordingBox(frame, on_button))
         return self.boxes[-1]
 
@@ -214,9 +214,9 @@ class RecordingScreen:
 
     def report_error(self, text: str) -> None:
         """Record an error report."""
-        self.complaints.append(text)
+        self.reported_errors.append(text)
 
     @property
-    def names(self) -> list[str]:
+    def call_names(self) -> list[str]:
         """The names of the calls, in order."""
-        return [name for name, _, _ in self.acts]
+        return [name for name, _, _ in self.calls]

@@ -29,7 +29,7 @@ def compiler() -> Iterator[CompileClient]:
         yield helper
 
 
-def lay(*arrays: str, mesh: MeshShape = GRID) -> list[Layout]:
+def make_layouts(*arrays: str, mesh: MeshShape = GRID) -> list[Layout]:
     """Return the layouts of arrays written as a user writes them."""
     planned = [parse_planned(text) for text in arrays]
     return [Layout.of(array.shape, mesh, array.spec, dtype=array.dtype) for array in planned]
@@ -37,7 +37,9 @@ def lay(*arrays: str, mesh: MeshShape = GRID) -> list[Layout]:
 
 def test_a_contracted_axis_is_reduced(compiler: CompileClient) -> None:
     """x[m, k] @ w[k, n] with k over the model axis is one all-reduce of a device's rows, inside the hosts."""
-    report = compiler.compile_program("matmul", lay("x f32[64,32] P('data', 'model')", "w f32[32,16] P('model', None)"))
+    report = compiler.compile_program(
+        "matmul", make_layouts("x f32[64,32] P('data', 'model')", "w f32[32,16] P('model', None)")
+    )
     (row,) = report.rows
     assert (row.op, row.axes, row.count, row.nbytes_per_device) == ("all-reduce", ("model",), 1, 16 * 16 * 4)
     assert row.nbytes_across_hosts == 0
@@ -47,18 +49,18 @@ _CONTRACTED = ("x f32[64,32] P('data', 'model')", "w f32[32,16] P('model', None)
 
 
 @pytest.mark.parametrize(("program", "line"), [("matmul", 3), ("mlp", 3), ("attention", 5)])
-def test_a_built_in_program_is_named_as_such(compiler: CompileClient, program: str, line: int) -> None:
+def test_built_in_program_is_named_in_its_line(compiler: CompileClient, program: str, line: int) -> None:
     """A built-in program's line is reported with the program's name and never with mhnb's own file."""
     plan = make_plan(4, 2, {"data": 4, "model": 2}, example_arrays(program, ("data", "model")))
-    arrays = lay(*_CONTRACTED) if program == "matmul" else [layout for _, layout in plan.legal]
+    arrays = make_layouts(*_CONTRACTED) if program == "matmul" else [layout for _, layout in plan.legal]
     (row,) = compiler.compile_program(program, arrays).rows
     assert str(row.source) == f"built-in {program}, line {line}"
     assert "plan_compiler" not in str(row.why)
 
 
-def test_an_axis_over_hosts_crosses(compiler: CompileClient) -> None:
+def test_axis_over_hosts_crosses_hosts(compiler: CompileClient) -> None:
     """Over the data axis, which visits every host, the all-reduce crosses hosts; with two host labels fewer bytes cross."""
-    arrays = lay("x f32[64,32] P(None, 'data')", "w f32[32,16] P('data', None)")
+    arrays = make_layouts("x f32[64,32] P(None, 'data')", "w f32[32,16] P('data', None)")
     (row,) = compiler.compile_program("lambda x, w: x @ w", arrays).rows
     assert row.axes == ("data",)
     assert row.crosses
@@ -67,27 +69,27 @@ def test_an_axis_over_hosts_crosses(compiler: CompileClient) -> None:
 
 
 @pytest.mark.parametrize("program", ["mlp", "attention"])
-def test_the_blocks_reduce_over_the_model_axis(compiler: CompileClient, program: str) -> None:
+def test_built_in_blocks_reduce_over_model_axis(compiler: CompileClient, program: str) -> None:
     """With weights split by columns and then by rows there is one all-reduce, over the model axis."""
     plan = make_plan(4, 2, {"data": 4, "model": 2}, example_arrays(program, ("data", "model")))
     (row,) = compiler.compile_program(program, [layout for _, layout in plan.legal]).rows
     assert (row.op, row.axes) == ("all-reduce", ("model",))
 
 
-def test_a_function_of_a_module_is_found(compiler: CompileClient) -> None:
+def test_module_function_is_imported(compiler: CompileClient) -> None:
     """The helper imports `module:function`."""
-    (row,) = compiler.compile_program("jax.numpy:sum", lay("x f32[8] P('data')")).rows
+    (row,) = compiler.compile_program("jax.numpy:sum", make_layouts("x f32[8] P('data')")).rows
     assert row.op == "all-reduce"
 
 
 def test_a_function_is_sent_as_its_source(compiler: CompileClient) -> None:
     """A function of the notebook is sent as source text, with its decorators and helpers of JAX."""
     source = "@jax.jit\ndef step(x):\n    return jnp.sum(x * 2)\n"
-    (row,) = compiler.compile_program(source, lay("x f32[8] P('data')")).rows
+    (row,) = compiler.compile_program(source, make_layouts("x f32[8] P('data')")).rows
     assert row.op == "all-reduce"
 
 
-def test_lines_are_those_of_what_was_typed(compiler: CompileClient) -> None:
+def test_lines_refer_to_the_typed_source(compiler: CompileClient) -> None:
     """A row names the line of the function or the expression, never a file of mhnb or `<string>`."""
     layout = Layout.of((8, 8), {"x": 4}, "P('x')")
     rows = compiler.compile_program("def twice(a):\n    b = a * 2\n    return b.sum()", [layout]).rows
@@ -98,42 +100,42 @@ def test_lines_are_those_of_what_was_typed(compiler: CompileClient) -> None:
 
 def test_a_reshard_names_its_collectives(compiler: CompileClient) -> None:
     """A reshard from rows to the whole array is an all-gather over the data axis."""
-    before, after = lay("x f32[8,6] P('data')", "x f32[8,6] P()")
+    before, after = make_layouts("x f32[8,6] P('data')", "x f32[8,6] P()")
     assert [(row.op, row.axes) for row in compiler.compile_reshard(before, after).rows] == [("all-gather", ("data",))]
 
 
 @pytest.mark.parametrize("program", ["nope(", "nope", "3", "json:nothing", "lambda x: x @ x", "lambda x, y: x"])
-def test_a_program_that_fails_says_so(compiler: CompileClient, program: str) -> None:
+def test_failing_program_is_an_error(compiler: CompileClient, program: str) -> None:
     """The error has the text of any exception of the program, and the helper stays alive."""
     with pytest.raises(InvalidRequest, match=r"cannot be compiled for these arrays: \w+:"):
-        compiler.compile_program(program, lay("x f32[8,6] P('data')"))
-    assert compiler.compile_program("lambda x: x.sum()", lay("x f32[8,6] P('data')")).rows
+        compiler.compile_program(program, make_layouts("x f32[8,6] P('data')"))
+    assert compiler.compile_program("lambda x: x.sum()", make_layouts("x f32[8,6] P('data')")).rows
 
 
 def test_a_helper_that_dies_is_replaced(compiler: CompileClient) -> None:
     """A program that ends the helper is an error, and the next request starts another helper."""
     with pytest.raises(ClusterError, match="ended by itself"):
-        compiler.compile_program("__import__('os')._exit(3)", lay("x f32[8] P('data')"))
-    assert compiler.compile_program("jax.numpy:sum", lay("x f32[8] P('data')")).rows
+        compiler.compile_program("__import__('os')._exit(3)", make_layouts("x f32[8] P('data')"))
+    assert compiler.compile_program("jax.numpy:sum", make_layouts("x f32[8] P('data')")).rows
 
 
-def test_no_helper_is_left() -> None:
+def test_helper_ends_with_its_context() -> None:
     """At the end of the context the helper's process has ended."""
     with CompileClient() as helper:
-        helper.compile_program("jax.numpy:sum", lay("x f32[8] P('data')"))
+        helper.compile_program("jax.numpy:sum", make_layouts("x f32[8] P('data')"))
         assert helper._process is not None
         pid = helper._process.pid
     assert not psutil.pid_exists(pid)
 
 
-def test_more_devices_than_can_be_faked_are_refused(compiler: CompileClient) -> None:
+def test_too_many_devices_are_refused(compiler: CompileClient) -> None:
     """More devices than the limit are refused, and the error says that the layouts are still valid."""
     mesh = MeshShape.row_major({"a": 2 * MAX_DEVICES})
     with pytest.raises(InvalidRequest, match="compiled for up to 2048 fake ones"):
-        compiler.compile_program("jax.numpy:sum", lay("x f32[8192] P('a')", mesh=mesh))
+        compiler.compile_program("jax.numpy:sum", make_layouts("x f32[8192] P('a')", mesh=mesh))
 
 
-def test_the_notebooks_process_never_loads_jax() -> None:
+def test_notebook_process_does_not_import_jax() -> None:
     """A fresh process that renders a plan with collectives does not import JAX."""
     program = (
         "import sys\nfrom mhnb.magics.sharding import render_plan\nfrom mhnb.view.sharding.plan import PlanInput\n"
@@ -145,10 +147,10 @@ def test_the_notebooks_process_never_loads_jax() -> None:
     assert (done.stdout.split(), done.stderr) == (["True", "False"], "")
 
 
-def test_a_thousand_devices_are_drawn(compiler: CompileClient) -> None:
+def test_plan_of_1024_devices_is_drawn(compiler: CompileClient) -> None:
     """A plan of 128 hosts x 8 devices with collectives is legal, complete and small."""
-    wish = PlanInput(128, 8, "data 128, model 8", example_arrays("mlp", ("data", "model")), "mlp")
-    drawing = render_plan(wish, compiler)
+    plan_input = PlanInput(128, 8, "data 128, model 8", example_arrays("mlp", ("data", "model")), "mlp")
+    drawing = render_plan(plan_input, compiler)
     assert "all-reduce" in drawing.text
     assert len(drawing.html) < 200_000
     assert StrictPage(drawing.html).unclosed == []
@@ -167,7 +169,7 @@ def test_a_thousand_devices_are_drawn(compiler: CompileClient) -> None:
         (PlanInput(arrays=(PlannedArray("x", (8,), "P('z')"),), program="matmul"), "wait until every array is legal"),
     ],
 )
-def test_what_cannot_be_has_its_reason(wish: PlanInput, says: str) -> None:
+def test_invalid_plan_shows_its_reason(wish: PlanInput, says: str) -> None:
     """The reason for invalid input is in the text and the HTML, in JAX's words if it has any, without a compile request."""
     drawing = render_plan(wish)
     assert says in drawing.text
@@ -180,52 +182,52 @@ class TestExplorer:
     @staticmethod
     def explorer() -> tuple[Explorer, list[PlanInput]]:
         """Return an explorer and the list of inputs that it requests a plan for."""
-        asked: list[PlanInput] = []
-        return Explorer(PlanInput(), asked.append, lambda _: ("data", "model")), asked
+        requested: list[PlanInput] = []
+        return Explorer(PlanInput(), requested.append, lambda _: ("data", "model")), requested
 
-    def test_without_its_widgets_it_says_what_stood_there(self) -> None:
+    def test_text_form_names_the_controls(self) -> None:
         """Without widgets, as in a stored notebook, the text names the controls instead of listing the widgets."""
         text = self.explorer()[0].data["text/plain"]
         assert text == "mhjax · the controls of %mhjax plan; they need their kernel"
 
-    def test_each_control_asks_anew(self) -> None:
+    def test_each_control_requests_a_plan(self) -> None:
         """The next requested input has hosts, mesh, shape and spec as typed."""
-        explorer, asked = self.explorer()
+        explorer, requested = self.explorer()
         explorer.hosts.value = 8
-        assert asked[-1].hosts == 8
+        assert requested[-1].hosts == 8
         explorer.mesh.value = "x 16"
         name, shape, dtype, spec, _ = explorer.rows.children[0].children
         shape.value, dtype.value, spec.value = "(8, 4)", "bfloat16", "P('x')"
-        assert asked[-1].mesh == "x 16"
-        assert asked[-1].arrays[0] == PlannedArray(name.value, (8, 4), "P('x')", "bfloat16")
+        assert requested[-1].mesh == "x 16"
+        assert requested[-1].arrays[0] == PlannedArray(name.value, (8, 4), "P('x')", "bfloat16")
 
-    def test_a_known_program_brings_its_arrays(self) -> None:
+    def test_built_in_program_replaces_arrays(self) -> None:
         """A built-in program replaces the arrays, and a program of the user keeps them."""
-        explorer, asked = self.explorer()
+        explorer, requested = self.explorer()
         explorer.program.value = "attention"
-        assert [array.name for array in asked[-1].arrays] == ["x", "wq", "wk", "wv", "wo"]
+        assert [array.name for array in requested[-1].arrays] == ["x", "wq", "wk", "wv", "wo"]
         explorer.program.value = "lambda *a: a"
-        assert len(asked[-1].arrays) == 5
+        assert len(requested[-1].arrays) == 5
 
-    def test_arrays_come_and_go(self) -> None:
+    def test_arrays_can_be_added_and_removed(self) -> None:
         """A row can be added and removed."""
-        explorer, asked = self.explorer()
+        explorer, requested = self.explorer()
         explorer.add_button.click()
-        assert len(asked[-1].arrays) == 3
+        assert len(requested[-1].arrays) == 3
         explorer.rows.children[0].children[-1].click()
-        assert [array.name for array in asked[-1].arrays] == ["w", "a2"]
+        assert [array.name for array in requested[-1].arrays] == ["w", "a2"]
 
-    def test_an_answer_that_fails_says_so(self) -> None:
+    def test_failed_answer_is_shown(self) -> None:
         """If the answer fails the controls stay usable and show the error until an answer succeeds."""
-        broken = [True]
+        failures = [True]
 
         def answer(wish: PlanInput) -> None:
-            if broken:
+            if failures:
                 raise RuntimeError(f"no <{wish.hosts}>")
 
         explorer = Explorer(PlanInput(), answer, lambda _: ())
         explorer.hosts.value = 5
         assert explorer.problem.value == "<pre>RuntimeError: no &lt;5&gt;</pre>"
-        broken.clear()
+        failures.clear()
         explorer.hosts.value = 6
         assert explorer.problem.value == ""

@@ -24,11 +24,11 @@ __all__ = [
     "Answer",
     "Cell",
     "Lesson",
-    "Alike",
-    "Ran",
-    "all_alike",
+    "EqualOutputs",
+    "LessonRun",
+    "equal_outputs",
     "all_answers",
-    "all_said",
+    "expected_outputs",
     "lessons",
     "read_lesson",
     "run_lesson",
@@ -90,7 +90,7 @@ class Lesson:
 
 
 @dataclass(slots=True)
-class Ran:
+class LessonRun:
     """The outputs of a lesson's cells."""
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -124,21 +124,21 @@ def all_answers() -> dict[str, Answer]:
     return {name: answer for module in _answer_modules() for name, answer in module.ANSWERS.items()}
 
 
-def all_said() -> dict[tuple[str, str], Sequence[str]]:
+def expected_outputs() -> dict[tuple[str, str], Sequence[str]]:
     """Return the words that cells must show: `SAID` of every module, by lesson and cell id."""
     return {key: words for module in _answer_modules() for key, words in module.SAID.items()}
 
 
-Alike = tuple[str, str, tuple[str, ...]]
+EqualOutputs = tuple[str, str, tuple[str, ...]]
 """A lesson's number, a pattern with one group for whole lines, and the cells in which it must find the same text."""
 
 
-def all_alike() -> list[Alike]:
+def equal_outputs() -> list[EqualOutputs]:
     """Return what must be the same in several cells: `ALIKE` of every module that has it."""
     return [each for module in _answer_modules() for each in getattr(module, "ALIKE", [])]
 
 
-def _filled(lesson: Lesson) -> Iterator[Cell]:
+def _cells_with_answers(lesson: Lesson) -> Iterator[Cell]:
     """Yield the code cells with answers: after each exercise its wrong answers, the right one, and the original cell again."""
     known = all_answers()
     for cell in lesson.code:
@@ -146,12 +146,12 @@ def _filled(lesson: Lesson) -> Iterator[Cell]:
             yield Cell("code", "probe-state", "import mhnb\nmhnb.current().state")
         yield cell
         if cell.exercise is not None:
-            yield from _answered(cell, known[cell.exercise])
+            yield from _answer_cells(cell, known[cell.exercise])
         elif cell.id.startswith("reveal-"):
             yield Cell("code", f"try-{cell.id}", _every_guess(cell))
 
 
-def _answered(cell: Cell, answer: Answer) -> Iterator[Cell]:
+def _answer_cells(cell: Cell, answer: Answer) -> Iterator[Cell]:
     if answer.setup:
         yield Cell("code", f"setup-{cell.exercise}", answer.setup)
     for number, (source, _) in enumerate(answer.wrong):
@@ -168,7 +168,7 @@ def _every_guess(cell: Cell) -> str:
     return "\n".join([*lines, f"    mhnb.teach.predict({name!r}, guess)", f"    {reveal}"])
 
 
-def run_lesson(lesson: Lesson) -> Ran:
+def run_lesson(lesson: Lesson) -> LessonRun:
     """Run a lesson with its answers filled in, in a separate kernel.
 
     Raises:
@@ -177,11 +177,11 @@ def run_lesson(lesson: Lesson) -> Ran:
     import nbformat
     from nbclient import NotebookClient
 
-    cells = list(_filled(lesson))
+    cells = list(_cells_with_answers(lesson))
     notebook: Any = nbformat.v4.new_notebook()
     for cell in cells:
-        made: Any = nbformat.v4.new_code_cell(cell.source, metadata={"tags": list(cell.tags)})
-        notebook.cells.append(made)
+        new_cell: Any = nbformat.v4.new_code_cell(cell.source, metadata={"tags": list(cell.tags)})
+        notebook.cells.append(new_cell)
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_S,
@@ -190,7 +190,7 @@ def run_lesson(lesson: Lesson) -> Ran:
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
     )
     client.execute()
-    ran = Ran()
+    ran = LessonRun()
     for cell, done in zip(cells, notebook.cells, strict=True):
         ran.texts[cell.id] = _ANSI.sub("", "\n".join(_text(output) for output in done.outputs))
         if any(output.output_type == "error" for output in done.outputs):

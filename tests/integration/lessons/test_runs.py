@@ -10,26 +10,28 @@ import pytest
 
 from mhnb.teach.exercise import Prediction, tasks
 from tests.integration.lessons.book import (
-    Alike,
     Cell,
+    EqualOutputs,
     Lesson,
-    Ran,
-    all_alike,
+    LessonRun,
     all_answers,
-    all_said,
+    equal_outputs,
+    expected_outputs,
     lessons,
     read_lesson,
     run_lesson,
 )
 
-_NOT_ALIKE = re.compile(r"differs|different outputs|only ranks? ")
+_RANKS_DIFFER = re.compile(r"differs|different outputs|only ranks? ")
 """Words in the view for outputs that differ between ranks."""
-SAMPLE = ("02",)
+OTHER_PYTHON_LESSONS = ("02",)
 """Lessons that also run on the other line of Python and JAX."""
 
 
 def _case(path: Path) -> object:
-    return pytest.param(path, id=path.stem, marks=[pytest.mark.other_python] if path.name[:2] in SAMPLE else [])
+    return pytest.param(
+        path, id=path.stem, marks=[pytest.mark.other_python] if path.name[:2] in OTHER_PYTHON_LESSONS else []
+    )
 
 
 @pytest.mark.ranks
@@ -40,36 +42,36 @@ def test_lesson(path: Path, leftovers: None, answers_home: Path) -> None:
     lesson = read_lesson(path)
     ran = run_lesson(lesson)
     faults = [
-        *_unmeant(lesson, ran),
-        *_unsaid(lesson, ran),
-        *_unlike(lesson, ran, all_alike()),
-        *_misjudged(lesson, ran),
-        *_unrevealed(lesson, ran),
+        *_find_missing_failures(lesson, ran),
+        *_find_missing_output(lesson, ran),
+        *_find_unequal_outputs(lesson, ran, equal_outputs()),
+        *_find_wrong_judgements(lesson, ran),
+        *_find_wrong_reveals(lesson, ran),
     ]
     assert not faults, "\n".join(faults)
     assert "'clean'" in ran.texts["probe-state"]
 
 
-def _unmeant(lesson: Lesson, ran: Ran) -> list[str]:
+def _find_missing_failures(lesson: Lesson, ran: LessonRun) -> list[str]:
     return [
         f"{cell.id}: was meant to fail and did not" for cell in lesson.code if cell.raises and cell.id not in ran.failed
     ]
 
 
-def _unsaid(lesson: Lesson, ran: Ran) -> list[str]:
+def _find_missing_output(lesson: Lesson, ran: LessonRun) -> list[str]:
     return [
         f"{cell}: {words!r} is not in\n{ran.texts.get(cell, 'nothing: there is no such cell')}"
-        for (number, cell), wanted in all_said().items()
+        for (number, cell), wanted in expected_outputs().items()
         if number == lesson.number
         for words in wanted
-        if words not in _one_spaced(ran.texts.get(cell, ""))
+        if words not in _collapse_spaces(ran.texts.get(cell, ""))
     ]
 
 
-def _unlike(lesson: Lesson, ran: Ran, alike: Sequence[Alike]) -> list[str]:
+def _find_unequal_outputs(lesson: Lesson, ran: LessonRun, expected: Sequence[EqualOutputs]) -> list[str]:
     """Find texts that a restart, a replay or a checkpoint did not restore."""
     faults = []
-    for number, pattern, cells in alike:
+    for number, pattern, cells in expected:
         found = {cell: set(re.findall(pattern, ran.texts.get(cell, ""), re.MULTILINE)) for cell in cells}
         same = all(found.values()) and len(set().union(*found.values())) == 1
         if number == lesson.number and not same:
@@ -77,12 +79,12 @@ def _unlike(lesson: Lesson, ran: Ran, alike: Sequence[Alike]) -> list[str]:
     return faults
 
 
-def _one_spaced(text: str) -> str:
+def _collapse_spaces(text: str) -> str:
     """Collapse runs of spaces, because columns are padded."""
     return " ".join(text.split())
 
 
-def _misjudged(lesson: Lesson, ran: Ran) -> list[str]:
+def _find_wrong_judgements(lesson: Lesson, ran: LessonRun) -> list[str]:
     """Find answers that are judged wrongly.
 
     A wrong answer must be refused for its own reason, the right one accepted on every rank, and the stub refused.
@@ -90,26 +92,26 @@ def _misjudged(lesson: Lesson, ran: Ran) -> list[str]:
     found = []
     for name in [cell.exercise for cell in lesson.code if cell.exercise is not None]:
         for number, (_, words) in enumerate(all_answers()[name].wrong):
-            said = ran.texts[f"wrong{number}-{name}"]
-            if f"wrong{number}-{name}" not in ran.failed or words not in said:
-                found.append(f"{name}: wrong answer {number} should be refused with {words!r}, and said\n{said}")
-        said = ran.texts[f"right-{name}"]
-        if f"right · {name}" not in said or _NOT_ALIKE.search(said):
-            found.append(f"{name}: the right answer was not taken on every rank:\n{said}")
+            output = ran.texts[f"wrong{number}-{name}"]
+            if f"wrong{number}-{name}" not in ran.failed or words not in output:
+                found.append(f"{name}: wrong answer {number} should be refused with {words!r}, and said\n{output}")
+        output = ran.texts[f"right-{name}"]
+        if f"right · {name}" not in output or _RANKS_DIFFER.search(output):
+            found.append(f"{name}: the right answer was not taken on every rank:\n{output}")
         if not {"NotYet", "OrderMismatch"} & set(re.findall(r"\w+", ran.texts[f"ex-{name}"])):
             found.append(f"{name}: the stub is not told apart from an answer:\n{ran.texts[f'ex-{name}']}")
     return found
 
 
-def _unrevealed(lesson: Lesson, ran: Ran) -> list[str]:
+def _find_wrong_reveals(lesson: Lesson, ran: LessonRun) -> list[str]:
     """Find predictions without exactly one right guess, and reveals that do not report a missing guess."""
     found = []
     for name in [cell.id.removeprefix("reveal-") for cell in lesson.code if cell.id.startswith("reveal-")]:
         task = tasks()[name]
         assert isinstance(task, Prediction)
-        said = ran.texts[f"try-reveal-{name}"]
-        if said.count("and so it is") != 1 or said.count("; it is ") != len(task.choices) - 1:
-            found.append(f"{name}: one of {len(task.choices)} guesses should be right:\n{said}")
+        output = ran.texts[f"try-reveal-{name}"]
+        if output.count("and so it is") != 1 or output.count("; it is ") != len(task.choices) - 1:
+            found.append(f"{name}: one of {len(task.choices)} guesses should be right:\n{output}")
         if task.prompt not in ran.texts[f"predict-{name}"]:
             found.append(f"{name}: was not asked:\n{ran.texts[f'predict-{name}']}")
         if "no prediction was made" not in ran.texts[f"reveal-{name}"]:
@@ -120,22 +122,25 @@ def _unrevealed(lesson: Lesson, ran: Ran) -> list[str]:
 # -- the checks above can fail
 
 
-_TWO = Lesson(
+_MADE_UP_LESSON = Lesson(
     Path("01_made_up.ipynb"),
     (Cell("code", "lost", "x", ("raises-exception",)), Cell("code", "ex-my_label", "...", ("raises-exception",))),
 )
 
 
-def _good() -> Ran:
+def _good_run() -> LessonRun:
     """Return the outputs of the made-up lesson without any fault."""
     wrong = {f"wrong{number}-my_label": words for number, (_, words) in enumerate(all_answers()["my_label"].wrong)}
     texts = {"ex-my_label": "NotYet on ranks 0-3", "right-my_label": "right · my_label: yes", **wrong}
-    return Ran(texts, {"lost", "ex-my_label", *wrong})
+    return LessonRun(texts, {"lost", "ex-my_label", *wrong})
 
 
-def test_a_good_run_has_no_fault() -> None:
+def test_good_run_has_no_fault() -> None:
     """The checks find no fault in a good run."""
-    assert [*_unmeant(_TWO, _good()), *_misjudged(_TWO, _good())] == []
+    assert [
+        *_find_missing_failures(_MADE_UP_LESSON, _good_run()),
+        *_find_wrong_judgements(_MADE_UP_LESSON, _good_run()),
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -147,30 +152,30 @@ def test_a_good_run_has_no_fault() -> None:
         ("ex-my_label", "right · my_label: yes", "the stub is not told apart"),
     ],
 )
-def test_a_misjudged_answer_is_found(cell: str, text: str, fault: str) -> None:
+def test_wrong_judgement_is_found(cell: str, text: str, fault: str) -> None:
     """The checks find a wrong answer with another reason, a right one that a rank refuses, and a stub that passes."""
-    ran = _good()
+    ran = _good_run()
     ran.texts[cell] = text
-    assert fault in "\n".join(_misjudged(_TWO, ran))
+    assert fault in "\n".join(_find_wrong_judgements(_MADE_UP_LESSON, ran))
 
 
-def test_what_did_not_fail_is_found() -> None:
+def test_missing_failure_is_found() -> None:
     """The checks find a cell that should have failed and a wrong answer that passed."""
-    ran = _good()
+    ran = _good_run()
     ran.failed.clear()
-    assert "lost: was meant to fail" in "\n".join(_unmeant(_TWO, ran))
-    assert "wrong answer 0 should be refused" in "\n".join(_misjudged(_TWO, ran))
+    assert "lost: was meant to fail" in "\n".join(_find_missing_failures(_MADE_UP_LESSON, ran))
+    assert "wrong answer 0 should be refused" in "\n".join(_find_wrong_judgements(_MADE_UP_LESSON, ran))
 
 
 @pytest.mark.parametrize(
     ("after", "faults"), [("loss 0.5", 0), ("loss 0.7", 1), ("nothing", 1), ("loss 0.5, or loss 0.7", 1)]
 )
-def test_what_did_not_come_back_is_found(after: str, faults: int) -> None:
+def test_unrestored_output_is_found(after: str, faults: int) -> None:
     """The checks find a number that is different, missing or ambiguous after the restart."""
-    ran = Ran({"before": "loss 0.5", "after": after})
-    assert len(_unlike(_TWO, ran, [("01", r"loss ([0-9.]+)", ("before", "after"))])) == faults
+    ran = LessonRun({"before": "loss 0.5", "after": after})
+    assert len(_find_unequal_outputs(_MADE_UP_LESSON, ran, [("01", r"loss ([0-9.]+)", ("before", "after"))])) == faults
 
 
-def test_what_was_not_said_is_found() -> None:
+def test_missing_output_is_found() -> None:
     """The checks find a cell that does not show a required text."""
-    assert "'4 ranks × 2 CPU devices' is not in" in "\n".join(_unsaid(_TWO, _good()))
+    assert "'4 ranks × 2 CPU devices' is not in" in "\n".join(_find_missing_output(_MADE_UP_LESSON, _good_run()))

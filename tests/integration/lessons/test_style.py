@@ -41,7 +41,7 @@ def explains_each_cell(lesson: Lesson) -> Iterator[str]:
 def has_short_cells(lesson: Lesson) -> Iterator[str]:
     """A code cell has 1 to 8 lines of at most 100 characters, not counting the magic, the check and empty lines."""
     for cell in lesson.code:
-        lines = [line for line in cell.source.splitlines() if line.strip() and not _is_frame(line)]
+        lines = [line for line in cell.source.splitlines() if line.strip() and not _is_uncounted(line)]
         if len(lines) > CODE_LINES:
             yield f"{cell.id}: {len(lines)} lines"
         yield from (f"{cell.id}: a line of {len(line)} characters" for line in lines if len(line) > CODE_WIDTH)
@@ -49,7 +49,7 @@ def has_short_cells(lesson: Lesson) -> Iterator[str]:
             yield f"{cell.id}: is empty"
 
 
-def _is_frame(line: str) -> bool:
+def _is_uncounted(line: str) -> bool:
     return line.startswith(("%%mhjax", "mhnb.teach.check", "import mhnb.teach"))
 
 
@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 @pytest.mark.parametrize("path", lessons(), ids=lambda path: path.stem)
-def test_every_lesson_keeps(path: Path, rule: Rule) -> None:
+def test_every_lesson_follows_the_rule(path: Path, rule: Rule) -> None:
     """Every lesson follows the rule."""
     found = list(rule(read_lesson(path)))
     assert not found, f"{rule.__doc__}\n" + "\n".join(found)

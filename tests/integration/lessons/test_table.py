@@ -14,35 +14,35 @@ import pytest
 from tests.integration.lessons.book import NOTEBOOKS, lessons, read_lesson
 
 TABLE = NOTEBOOKS / "README.md"
-_BOX = re.compile(r"^\| (?!what \||-)(?P<box>.+?) \| (?P<cells>[^|]+) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| (?!what \||-)(?P<box>.+?) \| (?P<cells>[^|]+) \|$", re.MULTILINE)
 _CELL = re.compile(r"\[(?P<number>\d\d)\]\((?P<file>[\w.]+)\) (?P<ids>`[\w-]+`(?:, `[\w-]+`)*)")
-_LATER = re.compile(r"comes with lessons? (?P<numbers>\d\d(?:, \d\d)*)")
+_FUTURE = re.compile(r"comes with lessons? (?P<numbers>\d\d(?:, \d\d)*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row of the table."""
 
-    box: str
+    topic: str
     cells: str
 
     @property
-    def named(self) -> list[tuple[str, str, str]]:
+    def cell_refs(self) -> list[tuple[str, str, str]]:
         """Lesson number, file and id of each cell."""
         return [
             (m["number"], m["file"], i.strip("`")) for m in _CELL.finditer(self.cells) for i in m["ids"].split(", ")
         ]
 
     @property
-    def later(self) -> list[str]:
+    def future_lessons(self) -> list[str]:
         """The lessons that are still to come."""
-        found = _LATER.search(self.cells)
+        found = _FUTURE.search(self.cells)
         return found["numbers"].split(", ") if found else []
 
 
 def read_rows(text: str) -> list[Row]:
     """Parse the rows of the table."""
-    return [Row(match["box"], match["cells"].strip()) for match in _BOX.finditer(text)]
+    return [Row(match["box"], match["cells"].strip()) for match in _ROW.finditer(text)]
 
 
 def faults(rows: list[Row], known: dict[str, set[str]]) -> Iterator[str]:
@@ -54,17 +54,21 @@ def faults(rows: list[Row], known: dict[str, set[str]]) -> Iterator[str]:
     """
     numbers = {file[:2] for file in known}
     for row in rows:
-        if not row.named and not row.later:
-            yield f"{row.box}: names no cell"
-        for number, file, name in row.named:
+        if not row.cell_refs and not row.future_lessons:
+            yield f"{row.topic}: names no cell"
+        for number, file, name in row.cell_refs:
             if name not in known.get(file, set()):
-                yield f"{row.box}: {file} has no code cell {name}"
+                yield f"{row.topic}: {file} has no code cell {name}"
             if number != file[:2]:
-                yield f"{row.box}: {number} is not the number of {file}"
-        yield from (f"{row.box}: lesson {number} is there; name its cells" for number in row.later if number in numbers)
+                yield f"{row.topic}: {number} is not the number of {file}"
+        yield from (
+            f"{row.topic}: lesson {number} is there; name its cells"
+            for number in row.future_lessons
+            if number in numbers
+        )
 
 
-def test_every_box_names_cells_that_are_there() -> None:
+def test_every_row_names_existing_cells() -> None:
     """Every row names code cells of the lessons, or lessons that are still to come."""
     rows = read_rows(TABLE.read_text(encoding="utf-8"))
     known = {path.name: {cell.id for cell in read_lesson(path).code} for path in lessons()}

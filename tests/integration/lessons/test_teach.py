@@ -20,10 +20,10 @@ from tests.integration.lessons.book import all_answers, lessons, read_lesson
 WRONG_ANSWERS = 3
 
 
-def _keep(name: str, ranks: Sequence[int], **changed: object) -> None:
+def _store_answers(name: str, ranks: Sequence[int], **overrides: object) -> None:
     for rank in ranks:
         values: dict[str, object] = {"process_count": len(ranks), "right": True, "said": "", "answer": "42"}
-        write_record(name, AnswerRecord(rank, **(values | changed)))  # type: ignore[arg-type]
+        write_record(name, AnswerRecord(rank, **(values | overrides)))  # type: ignore[arg-type]
 
 
 # -- the exercises
@@ -62,7 +62,7 @@ def test_no_lesson_shows_a_solution() -> None:
         assert [line for line in own if line in text] == [], name
 
 
-def test_an_unknown_name_is_told_what_is_near() -> None:
+def test_unknown_exercise_gets_a_suggestion() -> None:
     """A misspelt exercise is an error that names the likely one, and a prediction is not an exercise."""
     with pytest.raises(InvalidRequest, match="did you mean n_devices_in_mesh"):
         mhnb.teach.check("n_devices_in_mesch", 1)
@@ -75,7 +75,7 @@ def test_an_unknown_name_is_told_what_is_near() -> None:
 # -- check, outside the ranks
 
 
-def test_an_answer_without_ranks(answers_home: Path) -> None:
+def test_answer_in_the_notebook(answers_home: Path) -> None:
     """The notebook refuses an answer to an exercise for the ranks, and judges and stores an answer to its own exercise."""
     with pytest.raises(InvalidRequest, match="begin the cell with %%mhjax"):
         mhnb.teach.check("my_positions", [0, 1])
@@ -87,7 +87,7 @@ def test_an_answer_without_ranks(answers_home: Path) -> None:
     assert [record.right for record in read_records("pull_each")] == [True]
 
 
-def test_a_wrong_number_of_answers(answers_home: Path) -> None:
+def test_wrong_number_of_answers_is_refused(answers_home: Path) -> None:
     """For a wrong number of answers the error names the answers that the exercise expects."""
     with pytest.raises(InvalidRequest, match=r"pull_each takes 1 answers \(labels\) and got 2"):
         mhnb.teach.check("pull_each", 1, 2)
@@ -97,9 +97,9 @@ def test_a_full_disk_does_not_stop_a_check(answers_home: Path, capsys: pytest.Ca
     """An answer that cannot be stored is judged anyway, with a warning to the learner."""
     (answers_home / "lessons").write_text("no folder")
     mhnb.teach.check("pull_each", ["rank 0 of 2", "rank 1 of 2"])
-    heard = capsys.readouterr()
-    assert "right · pull_each" in heard.out
-    assert "could not be kept" in heard.err
+    captured = capsys.readouterr()
+    assert "right · pull_each" in captured.out
+    assert "could not be kept" in captured.err
 
 
 def test_the_notebook_counts_its_own_devices(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +110,7 @@ def test_the_notebook_counts_its_own_devices(answers_home: Path, capsys: pytest.
     assert f"right · n_devices_in_mesh: {float(jax.device_count())} with" in capsys.readouterr().out
 
 
-def test_what_the_learner_raises_is_shown_and_kept(answers_home: Path) -> None:
+def test_error_of_the_answer_is_shown_and_stored(answers_home: Path) -> None:
     """An error in the answer itself passes through unchanged, and the answer is stored as not right."""
 
     def broken(dummy: object) -> float:
@@ -126,7 +126,7 @@ def test_what_the_learner_raises_is_shown_and_kept(answers_home: Path) -> None:
 # -- predictions
 
 
-def test_a_guess_is_kept_and_revealed(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_guess_is_stored_and_revealed(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A guess is stored without a judgement; the reveal shows the guess, the value and the reason."""
     mhnb.teach.predict("count_all", 2)
     assert "kept · count_all: 2" in capsys.readouterr().out
@@ -143,7 +143,7 @@ def test_a_guess_must_be_a_choice(answers_home: Path) -> None:
         mhnb.teach.predict("count_all", "many")
 
 
-def test_a_guess_that_cannot_be_kept_is_told(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unstored_guess_is_reported(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With a full disk the learner sees a warning on stdout, because after a click no error would be visible."""
     (answers_home / "lessons").write_text("no folder")
     mhnb.teach.predict("count_all", 8)
@@ -155,22 +155,22 @@ def test_a_guess_that_cannot_be_kept_is_told(answers_home: Path, capsys: pytest.
 def test_a_question_has_a_text_form(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where buttons are unavailable, the question is printed with its choices and what to type."""
     mhnb.teach.predict("count_all")
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     task = tasks()["count_all"]
     assert isinstance(task, Prediction)
-    assert said.strip() == format_question(task)
-    assert "mhnb.teach.predict('count_all', 2)" in said
+    assert output.strip() == format_question(task)
+    assert "mhnb.teach.predict('count_all', 2)" in output
 
 
 # -- stored answers
 
 
-def test_records_of_an_earlier_shape_are_left_out(answers_home: Path) -> None:
+def test_records_of_an_earlier_attempt_are_left_out(answers_home: Path) -> None:
     """After an attempt on four ranks and one on two, only the records of the two are read, with the notebook's own."""
-    _keep("n_devices_in_mesh", range(4), right=False)
+    _store_answers("n_devices_in_mesh", range(4), right=False)
     for path in (answers_home / "lessons" / "n_devices_in_mesh").glob("*"):
         os.utime(path, ns=(1, 1))
-    _keep("n_devices_in_mesh", range(2))
+    _store_answers("n_devices_in_mesh", range(2))
     write_record("n_devices_in_mesh", AnswerRecord(None, 1, False, "gives 8.0", "42"))
     assert [(each.rank, each.right) for each in read_records("n_devices_in_mesh")] == [
         (None, False),
@@ -179,9 +179,9 @@ def test_records_of_an_earlier_shape_are_left_out(answers_home: Path) -> None:
     ]
 
 
-def test_a_file_cut_short_is_as_if_not_answered(answers_home: Path) -> None:
+def test_truncated_record_counts_as_not_answered(answers_home: Path) -> None:
     """A record that a full disk has cut short counts as not answered, and the others are still read."""
-    _keep("my_label", range(2))
+    _store_answers("my_label", range(2))
     (answers_home / "lessons" / "my_label" / "rank0.json").write_text('{"rank": 0, "proc')
     assert [record.rank for record in read_records("my_label")] == [1]
 
@@ -203,19 +203,19 @@ def _record(rank: int | None, right: bool | None, said: str = "") -> AnswerRecor
         ([_record(None, None)], "predicted, not revealed"),
     ],
 )
-def test_what_the_ranks_said_folds(records: list[AnswerRecord], line: str) -> None:
+def test_records_are_summarised_in_one_line(records: list[AnswerRecord], line: str) -> None:
     """One line shows where an answer is right, where and why it is not, and which ranks have not answered."""
     assert summarise_records(records) == line
 
 
 def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Earlier answers of any process are listed by `progress` and printed by `recall`."""
-    _keep("my_label", range(4), answer="label = 'mine'")
+    _store_answers("my_label", range(4), answer="label = 'mine'")
     mhnb.teach.progress("01")
-    said = capsys.readouterr().out
-    assert "my_label        right on ranks 0-3" in said
-    assert "pull_each       not tried" in said
-    assert "n_devices_in_mesh" not in said
+    output = capsys.readouterr().out
+    assert "my_label        right on ranks 0-3" in output
+    assert "pull_each       not tried" in output
+    assert "n_devices_in_mesh" not in output
     mhnb.teach.recall("my_label")
     assert capsys.readouterr().out == "label = 'mine'\n"
     with pytest.raises(InvalidRequest, match="log_once was not answered yet"):
@@ -228,7 +228,7 @@ def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[s
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _SentRow:
     op: str
     times: int
     nbytes_per_device: int
@@ -241,29 +241,29 @@ BUDGET = Budget({"all-reduce": 1}, nbytes_per_device=512, nbytes_across_hosts=12
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        ([_Sent("all-gather", 1, 64)], "1 all-gather, expected none. It sends: 1 all-gather of 64 bytes"),
-        ([_Sent("all-reduce", 2, 64)], "2 all-reduce, expected at most 1"),
-        ([_Sent("all-reduce", 1, 8), _Sent("all-reduce", 1, 8)], "2 all-reduce, expected at most 1"),
-        ([_Sent("all-reduce", 1, 1024)], "sends 1024 bytes from a device, expected at most 512"),
-        ([_Sent("all-reduce", 1, 512, 129)], "sends 129 bytes from a device to other hosts, expected at most 128"),
+        ([_SentRow("all-gather", 1, 64)], "1 all-gather, expected none. It sends: 1 all-gather of 64 bytes"),
+        ([_SentRow("all-reduce", 2, 64)], "2 all-reduce, expected at most 1"),
+        ([_SentRow("all-reduce", 1, 8), _SentRow("all-reduce", 1, 8)], "2 all-reduce, expected at most 1"),
+        ([_SentRow("all-reduce", 1, 1024)], "sends 1024 bytes from a device, expected at most 512"),
+        ([_SentRow("all-reduce", 1, 512, 129)], "sends 129 bytes from a device to other hosts, expected at most 128"),
     ],
 )
-def test_what_is_over_the_budget_is_named(sent: list[_Sent], words: str) -> None:
+def test_excess_over_budget_is_named(sent: list[_SentRow], words: str) -> None:
     """The error names the collective, the count or the bytes over the budget, and all that is sent."""
-    with pytest.raises(WrongAnswer) as said:
+    with pytest.raises(WrongAnswer) as caught:
         check_budget(BUDGET, print, 1, measure=lambda *_: sent)
-    assert words in str(said.value)
+    assert words in str(caught.value)
 
 
 def test_within_the_budget() -> None:
     """Within the budget the result describes what is sent, even if it is nothing."""
-    sent = [_Sent("all-reduce", 1, 512, 128)]
+    sent = [_SentRow("all-reduce", 1, 512, 128)]
     assert check_budget(BUDGET, print, measure=lambda *_: sent) == "1 all-reduce of 512 bytes"
     assert check_budget(BUDGET, print, measure=lambda *_: []) == "nothing"
 
 
 def test_a_budget_counts_every_run() -> None:
     """A collective in a loop counts as often as it runs, with its bytes each time."""
-    twice = [_Sent("all-reduce", 2, 300)]
+    twice = [_SentRow("all-reduce", 2, 300)]
     with pytest.raises(WrongAnswer, match="sends 600 bytes from a device, expected at most 512"):
         check_budget(Budget({"all-reduce": 2}, nbytes_per_device=512), print, measure=lambda *_: twice)

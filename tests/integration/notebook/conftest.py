@@ -15,7 +15,7 @@ from traitlets.config import Config
 from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
 from mhnb.magics import completion
-from tests.integration.ranks.conftest import every_pid, wait_gone
+from tests.integration.ranks.conftest import list_pids, wait_for_exit
 from tests.support.timeouts import patience
 
 __all__ = ["patience"]
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CellOutcome:
     """The output and the outcome of one notebook cell."""
 
     out: str
@@ -53,39 +53,39 @@ class Session:
         self.shell = shell
         self._capsys = capsys
 
-    def try_(self, source: str) -> Said:
+    def try_(self, source: str) -> CellOutcome:
         """Run a cell that may fail."""
         self._capsys.readouterr()
         result = self.shell.run_cell(source, store_history=True)
-        heard = self._capsys.readouterr()
+        captured = self._capsys.readouterr()
         error = result.error_before_exec or result.error_in_exec
-        return Said(_ANSI.sub("", heard.out), _ANSI.sub("", heard.err), error, result.result)
+        return CellOutcome(_ANSI.sub("", captured.out), _ANSI.sub("", captured.err), error, result.result)
 
-    def run(self, source: str) -> Said:
+    def run(self, source: str) -> CellOutcome:
         """Run a cell that must succeed."""
-        said = self.try_(source)
-        assert said.error is None, said.text
-        return said
+        outcome = self.try_(source)
+        assert outcome.error is None, outcome.text
+        return outcome
 
-    def refuse(self, source: str) -> str:
+    def expect_usage_error(self, source: str) -> str:
         """Run a cell that must raise a UsageError before it reaches any rank; return the text of the error."""
         before = manager.current().run("0").seq if manager.all_clusters() else 0
-        said = self.try_(source)
-        assert type(said.error).__name__ == "UsageError", said.text
-        assert "Traceback" not in said.text
+        outcome = self.try_(source)
+        assert type(outcome.error).__name__ == "UsageError", outcome.text
+        assert "Traceback" not in outcome.text
         if before:
             assert manager.current().run("0").seq == before + 1
-        return str(said.error)
+        return str(outcome.error)
 
 
 @pytest.fixture(autouse=True)
-def hears_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def wait_for_slow_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait up to 30 s for a rank's answer to Tab and `?`, because the usual half second is too short on a loaded machine."""
     monkeypatch.setattr(completion, "_ANSWER_TIMEOUT_S", 30.0)
 
 
 @contextmanager
-def no_cluster_in_sight() -> Iterator[None]:
+def hidden_clusters() -> Iterator[None]:
     """Hide the clusters that are running, so that `%mhjax` finds only those started inside the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manager, "_clusters", {})
@@ -97,7 +97,7 @@ def no_cluster_in_sight() -> Iterator[None]:
 def one_shell(own_environment: None) -> Iterator[InteractiveShell]:
     """Create an IPython shell with the magics, as a script would. Clusters of other test folders are hidden from it."""
     config = Config({"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}})
-    with no_cluster_in_sight():
+    with hidden_clusters():
         shell = InteractiveShell.instance(config=config)
         shell.run_cell("%load_ext mhnb")
         yield shell
@@ -112,7 +112,7 @@ def idle(one_shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Ses
     return Session(capsys, one_shell)
 
 
-_ENTER = "import jax\nme = jax.process_index()"
+_SET_RANK_NUMBER = "import jax\nme = jax.process_index()"
 
 
 @pytest.fixture(scope="package")
@@ -120,13 +120,13 @@ def one_cluster(one_shell: InteractiveShell) -> Iterator[Cluster]:
     """A cluster of 2 hosts x 2 devices, started by the magic."""
     assert one_shell.run_cell("%mhjax start -n 2 --devices 2").success
     cluster = manager.current()
-    cluster.run(_ENTER).check()
+    cluster.run(_SET_RANK_NUMBER).check()
     yield cluster
     # If a test spoiled the cluster, this is its replacement.
     last = manager.by_name(cluster.name)
-    pids = every_pid(last)
+    pids = list_pids(last)
     last.stop()
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def cluster(one_cluster: Cluster) -> Iterator[Cluster]:
     if now.state != "clean":
         # The test that spoiled the cluster has failed already. Other tests should not fail because of it.
         now = now.restart()
-        now.run(_ENTER).check()
+        now.run(_SET_RANK_NUMBER).check()
     now.run("0").check()
     yield now
     assert now.state == "clean", now.reason

@@ -10,56 +10,54 @@ from mhnb.core.cell_request import route_cell
 from tests.integration.notebook.conftest import Session
 
 
-def test_a_name_of_the_ranks_says_so(nb: Session) -> None:
+def test_name_error_hints_at_the_ranks(nb: Session) -> None:
     """A NameError in a plain cell keeps its text; a hint names `%%mhjax` and `%mhjax pull`, and the pull works."""
     nb.run("%%mhjax\nover_there = 7")
-    said = nb.try_("1 + over_there")
-    assert isinstance(said.error, NameError)
-    assert "NameError: name 'over_there' is not defined" in said.text
-    assert "'over_there' lives on the ranks" in said.out
-    assert "%%mhjax" in said.out
-    assert "%mhjax pull over_there" in said.out
+    outcome = nb.try_("1 + over_there")
+    assert isinstance(outcome.error, NameError)
+    assert "NameError: name 'over_there' is not defined" in outcome.text
+    assert "'over_there' lives on the ranks" in outcome.out
+    assert "%%mhjax" in outcome.out
+    assert "%mhjax pull over_there" in outcome.out
     nb.run("%mhjax pull over_there")
     assert nb.run("1 + over_there").value == 8
 
 
-def test_a_name_that_one_rank_has_says_so_too(nb: Session) -> None:
+def test_name_on_one_rank_is_hinted_at(nb: Session) -> None:
     """The hint appears even if rank 0 lacks the name and only rank 1 has it."""
     nb.run("%%mhjax\nimport jax\nif jax.process_index() == 1:\n    only_there = 7")
     assert "'only_there' lives on the ranks" in nb.try_("only_there").out
 
 
-def test_a_module_of_the_ranks_is_not_to_be_pulled(nb: Session) -> None:
+def test_hint_for_module_does_not_offer_pull(nb: Session) -> None:
     """For a module the hint names only `%%mhjax`, because code cannot be pulled."""
     nb.run("%%mhjax\nimport fractions as over_there_only")
-    said = nb.try_("over_there_only.Fraction(1)").out
-    assert "'over_there_only' lives on the ranks: use it in a %%mhjax cell\n" in said
-    assert "pull" not in said
+    output = nb.try_("over_there_only.Fraction(1)").out
+    assert "'over_there_only' lives on the ranks: use it in a %%mhjax cell\n" in output
+    assert "pull" not in output
 
 
-def test_a_name_that_nobody_has_is_a_plain_error(nb: Session) -> None:
+def test_undefined_name_has_no_hint(nb: Session) -> None:
     """A name that neither side defines raises a plain NameError without a hint."""
     assert "ranks" not in nb.try_("nobody_has_this").text
 
 
 @pytest.mark.parametrize("asked", ["%debug", "%pdb on"])
-def test_a_debugger_does_not_open_where_only_our_frames_are(
-    nb: Session, monkeypatch: pytest.MonkeyPatch, asked: str
-) -> None:
+def test_debugger_stays_closed_after_rank_error(nb: Session, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     """After a rank's error the debugger stays closed and mhnb explains why; an error of the notebook itself still opens it."""
-    opened: list[bool] = []
-    monkeypatch.setattr(nb.shell.InteractiveTB, "debugger", lambda force=False: opened.append(force))
+    debugger_calls: list[bool] = []
+    monkeypatch.setattr(nb.shell.InteractiveTB, "debugger", lambda force=False: debugger_calls.append(force))
     cells = ["%%mhjax\nimport jax\n1 / jax.process_index()", "%debug"]
-    said = [nb.try_(cell).out for cell in (cells if asked == "%debug" else [asked, *cells[:1], "%pdb off"])]
-    assert "the error was raised on rank 0, and ranks have no keyboard" in "".join(said)
-    assert not opened
+    output = [nb.try_(cell).out for cell in (cells if asked == "%debug" else [asked, *cells[:1], "%pdb off"])]
+    assert "the error was raised on rank 0, and ranks have no keyboard" in "".join(output)
+    assert not debugger_calls
     for cell in ("1 / 0", "import mhnb; mhnb.current().run('1 / 0').check()"):
         nb.try_(cell)
         nb.try_("%debug")
-    assert opened == [True, True]
+    assert debugger_calls == [True, True]
 
 
-def test_question_mark_asks_a_rank(nb: Session) -> None:
+def test_question_mark_describes_rank_value(nb: Session) -> None:
     """`name?` describes a name that only the ranks have. An array is described without reading its values."""
     nb.run('%%mhjax\nimport jax.numpy as jnp\nasked = jnp.zeros((2, 3))\ndef helper():\n    "Says what it does."')
     assert "jax.Array" in nb.run("asked?").out
@@ -79,7 +77,7 @@ def test_question_mark_shows_colours_in_a_page(nb: Session, monkeypatch: pytest.
     assert "\x1b" not in page["text/html"]
 
 
-def test_question_mark_prefers_the_notebooks_own(nb: Session) -> None:
+def test_question_mark_prefers_notebook_variable(nb: Session) -> None:
     """In a plain cell `name?` describes the notebook's own variable."""
     nb.run("%%mhjax\ntwice = 'of the ranks'")
     nb.run("twice = 1.5")
@@ -87,7 +85,7 @@ def test_question_mark_prefers_the_notebooks_own(nb: Session) -> None:
     assert "not found" in nb.try_("nobody_has_this?").text
 
 
-def test_auto_mode_ends_a_cell_where_plain_ipython_does(nb: Session) -> None:
+def test_auto_mode_keeps_cell_completeness_check(nb: Session) -> None:
     """In auto mode a terminal finds the end of a cell as plain IPython does, and `exit` and `quit()` stay in the notebook.
 
     A terminal asks after each line: a complete line runs at once.
@@ -103,8 +101,8 @@ def test_auto_mode_ends_a_cell_where_plain_ipython_does(nb: Session) -> None:
 
 def test_auto_sends_plain_cells(nb: Session) -> None:
     """In auto mode a plain cell runs on every rank, and its output has a heading even if the cell prints nothing."""
-    said = nb.run("%mhjax auto on").out
-    assert "%%local" in said
+    output = nb.run("%mhjax auto on").out
+    assert "%%local" in output
     assert nb.run("autoed = 1 + me").out.startswith("mhjax · ranks 0-1 · ")
     assert nb.run("autoed").out.splitlines()[1:] == ["rank 0 │ 1", "rank 1 │ 2"]
     assert nb.run("%mhjax auto off").out == "mhjax auto off · plain cells stay here\n"
@@ -114,15 +112,15 @@ def test_auto_sends_plain_cells(nb: Session) -> None:
 def test_auto_sends_a_cell_magic_with_its_cell(nb: Session) -> None:
     """In auto mode `%%time` is sent to the ranks with its cell and measures there."""
     nb.run("%mhjax auto on")
-    said = nb.run("%%time\ntimed = 3").out
-    assert said.startswith("mhjax · ranks 0-1 · ")
-    assert "Wall time" in said
+    output = nb.run("%%time\ntimed = 3").out
+    assert output.startswith("mhjax · ranks 0-1 · ")
+    assert "Wall time" in output
     assert "3" in nb.run("timed").out
 
 
 @pytest.mark.parametrize("cell", ["%%local\nhere_alone = 'x'", "\n%%local\nhere_alone = 'x'"])
 @pytest.mark.parametrize("switch", ["on", "off"])
-def test_local_stays_here(nb: Session, switch: str, cell: str) -> None:
+def test_local_cell_runs_in_notebook(nb: Session, switch: str, cell: str) -> None:
     """`%%local` runs a cell in the notebook, with and without auto mode, and its value is the value of the cell."""
     nb.run(f"%mhjax auto {switch}")
     nb.run(cell)
@@ -134,20 +132,20 @@ def test_local_stays_here(nb: Session, switch: str, cell: str) -> None:
 def test_a_local_cell_that_fails_stops_run_all(nb: Session, switch: str) -> None:
     """The error of a failing `%%local` cell is the cell's error, so that Run All stops, and is shown once."""
     nb.run(f"%mhjax auto {switch}")
-    said = nb.try_("%%local\n1 / 0")
-    assert isinstance(said.error, ZeroDivisionError)
-    assert said.text.count("Traceback (most recent call last)") == 1
+    outcome = nb.try_("%%local\n1 / 0")
+    assert isinstance(outcome.error, ZeroDivisionError)
+    assert outcome.text.count("Traceback (most recent call last)") == 1
 
 
 @pytest.mark.parametrize("switch", ["on", "off"])
-def test_local_takes_no_arguments(nb: Session, switch: str) -> None:
+def test_local_with_arguments_is_refused(nb: Session, switch: str) -> None:
     """`%%local` with an argument is refused, and the cell does not run."""
     nb.run(f"%mhjax auto {switch}")
-    nb.refuse("%%local --ranks 1\nran_anyway = 1")
+    nb.expect_usage_error("%%local --ranks 1\nran_anyway = 1")
     assert isinstance(nb.try_("%%local\nran_anyway").error, NameError)
 
 
-def test_auto_keeps_the_magics_here(nb: Session) -> None:
+def test_auto_runs_mhjax_lines_in_notebook(nb: Session) -> None:
     """In auto mode `%mhjax` lines, `%load_ext mhnb` and comments never reach a rank; `%%mhjax` cells keep their flags."""
     nb.run("%mhjax auto on")
     assert "alive" in nb.run("# how are they?\n%mhjax status").out
@@ -161,14 +159,14 @@ def test_auto_keeps_the_magics_here(nb: Session) -> None:
 def test_auto_refuses_a_mixed_cell(nb: Session, cluster: Cluster) -> None:
     """In auto mode a cell that mixes a `%mhjax` line with code is refused, and nothing runs on either side."""
     nb.run("%mhjax auto on")
-    assert "mixes '%mhjax status' with code" in nb.refuse("%mhjax status\nmixed = 1")
+    assert "mixes '%mhjax status' with code" in nb.expect_usage_error("%mhjax status\nmixed = 1")
     assert "False" in nb.run("'mixed' in globals()").out
     assert isinstance(nb.try_("%%local\nmixed").error, NameError)
 
 
-def test_auto_shows_an_error_of_the_ranks(nb: Session) -> None:
+def test_auto_cell_shows_rank_error(nb: Session) -> None:
     """A plain cell that fails in auto mode raises CellFailed and shows its own line, as a `%%mhjax` cell does."""
     nb.run("%mhjax auto on")
-    said = nb.try_("x = 1\nx / 0")
-    assert type(said.error).__name__ == "CellFailed"
-    assert "line 2:   x / 0" in said.out
+    outcome = nb.try_("x = 1\nx / 0")
+    assert type(outcome.error).__name__ == "CellFailed"
+    assert "line 2:   x / 0" in outcome.out

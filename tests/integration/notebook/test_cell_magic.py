@@ -20,30 +20,30 @@ def test_a_cell_runs_on_every_rank(nb: Session) -> None:
     assert nb.run("%%mhjax\n10 + me").out.splitlines()[1:] == ["rank 0 │ 10", "rank 1 │ 11"]
 
 
-def test_a_cell_returns_nothing_here(nb: Session) -> None:
+def test_cell_has_no_value_in_notebook(nb: Session) -> None:
     """A `%%mhjax` cell has no Out value in the notebook, because the values stay on the ranks."""
     assert nb.run("%%mhjax\n1").value is None
 
 
-def test_ranks_chooses(nb: Session) -> None:
+def test_ranks_flag_limits_cell(nb: Session) -> None:
     """`--ranks` runs the cell on the given ranks only, and the heading names them."""
-    said = nb.run("%%mhjax --ranks 1\nprint(me)")
-    assert said.out.startswith("rank 1 of 2")
-    assert said.out.splitlines()[1:] == ["  1"]
+    outcome = nb.run("%%mhjax --ranks 1\nprint(me)")
+    assert outcome.out.startswith("rank 1 of 2")
+    assert outcome.out.splitlines()[1:] == ["  1"]
 
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
-def test_guard_takes_its_choices(nb: Session, guard: str) -> None:
+def test_guard_choices_are_accepted(nb: Session, guard: str) -> None:
     """With each choice of `--guard` a cell runs if the ranks agree."""
     assert "2" in nb.run(f"%%mhjax --guard {guard}\n1 + 1").out
 
 
-def test_timeout_interrupts(nb: Session) -> None:
+def test_timeout_ends_cell(nb: Session) -> None:
     """`--timeout` ends the cell on every rank with CellTimeout, and the cluster stays clean."""
-    said = nb.try_("%%mhjax --timeout 2\nimport time\ntime.sleep(60)")
-    assert isinstance(said.error, CellTimeout)
-    assert "--timeout ended it" in said.out
-    assert "time.sleep(60)" in said.out
+    outcome = nb.try_("%%mhjax --timeout 2\nimport time\ntime.sleep(60)")
+    assert isinstance(outcome.error, CellTimeout)
+    assert "--timeout ended it" in outcome.out
+    assert "time.sleep(60)" in outcome.out
 
 
 def test_out_binds_the_result(nb: Session) -> None:
@@ -52,28 +52,28 @@ def test_out_binds_the_result(nb: Session) -> None:
     assert nb.run("[rank.text for rank in r]").value == ["0", "1"]
 
 
-def test_out_binds_also_when_the_cell_failed(nb: Session) -> None:
+def test_out_binds_result_of_failed_cell(nb: Session) -> None:
     """`--out` binds the result of a failed cell too, so that the user can inspect the failure."""
-    said = nb.try_("%%mhjax --out failed\n1 / 0 if me else 2")
+    outcome = nb.try_("%%mhjax --out failed\n1 / 0 if me else 2")
     result = nb.run("failed").value
-    assert isinstance(said.error, CellFailed)
+    assert isinstance(outcome.error, CellFailed)
     assert isinstance(result, CellResult)
-    assert said.error.result is result
+    assert outcome.error.result is result
     assert [getattr(rank.error, "ename", None) for rank in result] == [None, "ZeroDivisionError"]
 
 
-def test_out_is_not_bound_when_nothing_ran(nb: Session) -> None:
+def test_refused_cell_leaves_out_unchanged(nb: Session) -> None:
     """A refused cell leaves the variable of `--out` unchanged."""
     nb.run("kept = 'before'")
-    nb.refuse("%%mhjax --out kept --ranks 9\n1")
+    nb.expect_usage_error("%%mhjax --out kept --ranks 9\n1")
     assert nb.run("kept").value == "before"
 
 
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
-def test_view_takes_its_choices(nb: Session, view: str) -> None:
+def test_view_choices_are_accepted(nb: Session, view: str) -> None:
     """Every choice of `--view` is accepted; a terminal has only one layout."""
-    said = nb.run(f"%%mhjax --view {view}\nf'value {{me}}'")
-    assert "value ‹rank›" in said.out
+    outcome = nb.run(f"%%mhjax --view {view}\nf'value {{me}}'")
+    assert "value ‹rank›" in outcome.out
 
 
 def test_quiet_shows_nothing(nb: Session) -> None:
@@ -83,21 +83,21 @@ def test_quiet_shows_nothing(nb: Session) -> None:
 
 def test_quiet_shows_a_failure(nb: Session) -> None:
     """With `--quiet` a failed cell still shows its error and its output."""
-    said = nb.try_("%%mhjax --quiet\nprint('before'); 1 / 0")
-    assert "ZeroDivisionError: division by zero" in said.out
-    assert "before" in said.out
+    outcome = nb.try_("%%mhjax --quiet\nprint('before'); 1 / 0")
+    assert "ZeroDivisionError: division by zero" in outcome.out
+    assert "before" in outcome.out
 
 
 def test_a_failure_is_one_short_block(nb: Session) -> None:
     """A failure is shown as the cell's own line, the message and one last error line, without frames of mhnb or IPython."""
-    said = nb.try_("%%mhjax\nx = 1\nx / 0")
-    assert said.out.splitlines() == [
+    outcome = nb.try_("%%mhjax\nx = 1\nx / 0")
+    assert outcome.out.splitlines() == [
         "ZeroDivisionError on ranks 0-1",
-        f"  cell {getattr(said.error, 'result').seq}, line 2:   x / 0",  # noqa: B009  # typed as any error
+        f"  cell {getattr(outcome.error, 'result').seq}, line 2:   x / 0",  # noqa: B009  # typed as any error
         "  ZeroDivisionError: division by zero",
         "CellFailed: ZeroDivisionError on ranks 0-1",
     ]
-    assert said.err == ""
+    assert outcome.err == ""
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,15 @@ def test_a_failure_is_one_short_block(nb: Session) -> None:
         ("stop", "stop is a verb, and takes one %, in a cell of its own: %mhjax stop"),
     ],
 )
-def test_a_bad_flag_sends_nothing(nb: Session, line: str, said: str) -> None:
+def test_bad_flag_is_refused(nb: Session, line: str, said: str) -> None:
     """A bad flag raises a one-line UsageError that names the flag, its value and the accepted values."""
-    text = nb.refuse(f"%%mhjax {line}\nprint('ran')")
+    text = nb.expect_usage_error(f"%%mhjax {line}\nprint('ran')")
     assert said in text
     assert text.startswith("%%mhjax ")
 
 
 @pytest.mark.parametrize("cell", ["%%mhjax --help", "%%mhjax -h\n1 / 0"])
-def test_help_is_the_manual(idle: Session, cell: str) -> None:
+def test_help_shows_manual(idle: Session, cell: str) -> None:
     """`--help` prints the manual and runs nothing."""
     assert "%mhjax auto on|off" in idle.run(cell).out
 
@@ -148,19 +148,19 @@ def test_help_is_the_manual(idle: Session, cell: str) -> None:
         ),
     ],
 )
-def test_a_cell_without_code_says_where_it_goes(nb: Session, line: str, said: str, body: str, auto: str) -> None:
+def test_empty_cell_is_refused_with_example(nb: Session, line: str, said: str, body: str, auto: str) -> None:
     """An empty cell is refused with an example of what to type; the line magic is named only if a command was typed."""
     nb.run(f"%mhjax auto {auto}")
-    assert nb.refuse(f"%%mhjax{line}{body}") == said
+    assert nb.expect_usage_error(f"%%mhjax{line}{body}") == said
 
 
-def test_a_terminal_waits_for_the_code(idle: Session) -> None:
+def test_terminal_continues_cell_after_magic_line(idle: Session) -> None:
     """In a terminal a cell continues after `%%mhjax` and Enter, and a blank line ends it."""
     assert idle.shell.check_complete("%%mhjax\n")[0] == "incomplete"
     assert idle.shell.check_complete("%%mhjax\n1 + 1\n\n")[0] == "complete"
 
 
-def test_the_manual_has_every_flag_and_verb(idle: Session) -> None:
+def test_manual_lists_every_flag_and_command(idle: Session) -> None:
     """`%%mhjax?` lists every flag and command that the parsers accept."""
     manual = idle.run("%%mhjax?").out
     assert all(manual.count(f"  {flag}") == 1 for flag in FLAGS)
@@ -170,11 +170,11 @@ def test_the_manual_has_every_flag_and_verb(idle: Session) -> None:
     assert idle.run("%mhjax?").out == manual
 
 
-def test_a_name_of_the_notebook_is_missing_on_the_ranks(nb: Session) -> None:
+def test_name_error_on_ranks_hints_at_push(nb: Session) -> None:
     """For a NameError on the ranks about a name of the notebook the hint is `%mhjax push`, and the cell works after it."""
     nb.run("only_here = 5")
-    said = nb.try_("%%mhjax\nonly_here + 1")
-    assert "→ 'only_here' lives in this notebook, not on the ranks: %mhjax push only_here" in said.out
+    outcome = nb.try_("%%mhjax\nonly_here + 1")
+    assert "→ 'only_here' lives in this notebook, not on the ranks: %mhjax push only_here" in outcome.out
     nb.run("%mhjax push only_here")
     assert "6" in nb.run("%%mhjax\nonly_here + 1").out
 
@@ -186,15 +186,15 @@ def test_a_name_of_the_notebook_is_missing_on_the_ranks(nb: Session) -> None:
         ("def made_here(): ...", "made_here", "run the cell that defines it with %%mhjax too"),
     ],
 )
-def test_what_cannot_be_pushed_has_another_way(nb: Session, here: str, name: str, way: str) -> None:
+def test_unpushable_name_has_another_hint(nb: Session, here: str, name: str, way: str) -> None:
     """For a module the hint is an import, for a function its definition on the ranks, and never a push that would fail."""
     nb.run(here)
-    said = nb.try_(f"%%mhjax\n{name}")
-    assert way in said.out
-    assert "push" not in said.out
+    outcome = nb.try_(f"%%mhjax\n{name}")
+    assert way in outcome.out
+    assert "push" not in outcome.out
 
 
-def test_a_name_that_nobody_has_gets_no_hint(nb: Session) -> None:
+def test_undefined_name_gets_no_hint(nb: Session) -> None:
     """A name that neither side defines gets no hint."""
     assert "→" not in nb.try_("%%mhjax\nnobody_has_this").out
 
@@ -202,10 +202,10 @@ def test_a_name_that_nobody_has_gets_no_hint(nb: Session) -> None:
 def test_split_and_accept(nb: Session, cluster: Cluster) -> None:
     """If outcomes differ under `--guard off` the cluster is split: the next cell is refused, and `%mhjax accept` cleans it."""
     nb.try_("%%mhjax --guard off\nassert me == 0")
-    said = nb.try_("%%mhjax\nprint('ran')")
-    assert type(said.error).__name__ == "NotClean"
-    assert "%mhjax accept" in said.text
-    assert "ran\n" not in said.text
+    outcome = nb.try_("%%mhjax\nprint('ran')")
+    assert type(outcome.error).__name__ == "NotClean"
+    assert "%mhjax accept" in outcome.text
+    assert "ran\n" not in outcome.text
     assert nb.run("%mhjax accept").out == "mhjax · split accepted, clean now\n"
     assert nb.run("%mhjax accept").out == "mhjax · clean: nothing to accept\n"
     assert cluster.state == manager.current().state == "clean"

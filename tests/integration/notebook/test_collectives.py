@@ -32,7 +32,7 @@ def ready(nb: Session) -> Session:
     return nb
 
 
-def test_a_call_that_is_not_made(ready: Session, cluster: Cluster) -> None:
+def test_call_is_analysed_without_running(ready: Session, cluster: Cluster) -> None:
     """`%mhjax collectives` shows one table for all ranks and runs no cell."""
     before = cluster.run("0").seq
     assert re.fullmatch(TABLE, ready.run("%mhjax collectives total(batch)").out)
@@ -45,32 +45,32 @@ def test_quotes_and_keywords_reach_the_ranks(ready: Session) -> None:
 
 
 @pytest.mark.parametrize("asked", ["--why total(batch)", "total(batch) --why"])
-def test_why(ready: Session, asked: str) -> None:
+def test_why_adds_operation_and_line(ready: Session, asked: str) -> None:
     """`--why`, before or after the call, adds the operation and its line to each row; an unstated sharding is "not known"."""
     lines = ready.run(f"%mhjax collectives {asked}").out.splitlines()
     assert re.fullmatch(r" +jit\(total\)/.*reduce_sum, cell \d+, line 6: .* → not known", lines[2])
 
 
-def test_what_a_cell_launched(ready: Session) -> None:
+def test_cell_report_counts_launches(ready: Session) -> None:
     """`--collectives` shows the same row as before the launch, with the number of launches, after the cell's own output."""
-    said = ready.run("%%mhjax --collectives\nfor _ in range(3): sums = total(batch)\nprint('done')").out
-    before, _, table = said.partition("jit(total), launched 3 times")
+    output = ready.run("%%mhjax --collectives\nfor _ in range(3): sums = total(batch)\nprint('done')").out
+    before, _, table = output.partition("jit(total), launched 3 times")
     assert "done" in before
     assert re.search(r"all-reduce +f32\[16\] +data \(hosts\) +1 +64 B +32 B +cell \d+, line 6\n", table)
     assert re.search(r"of 3 launches +192 B +96 B\n", table)
 
 
-def test_a_cell_that_launched_nothing(ready: Session) -> None:
+def test_cell_without_launches_is_reported(ready: Session) -> None:
     """`--collectives` reports if a cell launched no program of several ranks."""
     assert ready.run("%%mhjax --collectives\n1").out.endswith("no program of several ranks was launched\n")
 
 
-def test_a_cell_that_failed_tells_what_it_launched(ready: Session) -> None:
+def test_failed_cell_still_reports_launches(ready: Session) -> None:
     """A failed cell shows both its error and the report of its collectives."""
-    said = ready.try_("%%mhjax --collectives --quiet\nsums = total(batch)\n1 / 0")
-    assert type(said.error).__name__ == "CellFailed"
-    assert "ZeroDivisionError" in said.out
-    assert "all-reduce" in said.out
+    outcome = ready.try_("%%mhjax --collectives --quiet\nsums = total(batch)\n1 / 0")
+    assert type(outcome.error).__name__ == "CellFailed"
+    assert "ZeroDivisionError" in outcome.out
+    assert "all-reduce" in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_a_cell_that_failed_tells_what_it_launched(ready: Session) -> None:
 )
 def test_bad_input_is_one_usage_error(ready: Session, typed: str, said: str) -> None:
     """Each bad input raises a UsageError that names the input and the next step, and launches nothing."""
-    assert said in ready.refuse(f"%mhjax collectives {typed}")
+    assert said in ready.expect_usage_error(f"%mhjax collectives {typed}")
 
 
-def test_a_plain_function_is_told_as_if_jitted(ready: Session) -> None:
+def test_plain_function_is_analysed_as_jitted(ready: Session) -> None:
     """A plain function is analysed as if jitted, with a note, because JAX would launch its operations one by one."""
     out = ready.run("%mhjax collectives (lambda a: a.sum(0))(batch)").out
     assert "this call, line 1" in out
@@ -100,7 +100,7 @@ def test_a_plain_function_is_told_as_if_jitted(ready: Session) -> None:
     assert "not jitted" not in ready.run("%mhjax collectives total(batch)").out
 
 
-def test_what_a_function_prints_while_it_is_traced(ready: Session) -> None:
+def test_tracing_output_is_below_report(ready: Session) -> None:
     """Output printed during tracing is shown below the report, once if all ranks printed the same, not with the previous cell."""
     ready.run("%%mhjax\nimport sys\n@jax.jit\ndef loud(a):\n    print('shape', a.shape)\n    return a.sum(0)\n")
     out = ready.run("%mhjax collectives loud(batch)").out

@@ -21,29 +21,29 @@ from mhnb.magics.commands import COMMANDS
 from tests.integration.notebook.conftest import Session
 
 
-def test_start_twice_is_one_line(nb: Session, cluster: Cluster) -> None:
+def test_second_start_continues_with_one_line(nb: Session, cluster: Cluster) -> None:
     """A second start with the same spec continues with the running cluster and prints one line, so that Run All works twice."""
-    said = nb.run("%mhjax start -n 2 --devices 2")
-    assert said.out == "mhjax · 2 hosts x 2 devices run already (clean); going on\n"
+    outcome = nb.run("%mhjax start -n 2 --devices 2")
+    assert outcome.out == "mhjax · 2 hosts x 2 devices run already (clean); going on\n"
     assert manager.current() is cluster
 
 
 @pytest.mark.parametrize("flags", ["-n 1 --devices 2", "-n 2 --devices 1", "-n 2 --devices 2 --no-init"])
-def test_another_shape_names_the_ways_out(nb: Session, cluster: Cluster, flags: str) -> None:
+def test_start_with_other_spec_names_alternatives(nb: Session, cluster: Cluster, flags: str) -> None:
     """A start with another spec fails; the error names both specs, `restart` and `stop`, and the cluster keeps running."""
-    said = nb.try_(f"%mhjax start {flags}")
-    assert type(said.error).__name__ == "AlreadyStarted"
-    assert all(word in said.text for word in ("%mhjax restart", "%mhjax stop", "--name"))
-    ran, asked = str(said.error).partition(", and ")[::2]
+    outcome = nb.try_(f"%mhjax start {flags}")
+    assert type(outcome.error).__name__ == "AlreadyStarted"
+    assert all(word in outcome.text for word in ("%mhjax restart", "%mhjax stop", "--name"))
+    ran, requested = str(outcome.error).partition(", and ")[::2]
     assert "2 hosts x 2 devices" in ran
-    assert not asked.startswith("2 hosts x 2 devices was")
+    assert not requested.startswith("2 hosts x 2 devices was")
     assert manager.current() is cluster
 
 
-def test_a_start_without_flags_beside_another_shape_says_what_it_asked_for(nb: Session) -> None:
+def test_start_without_flags_explains_requested_spec(nb: Session) -> None:
     """If a start without flags conflicts with the running cluster, the error explains where the requested spec comes from."""
-    said = str(nb.try_("%mhjax start").error)
-    assert "and 4 hosts x 2 devices was asked for (a start that names no shape asks for that, too)\n" in said
+    error = str(nb.try_("%mhjax start").error)
+    assert "and 4 hosts x 2 devices was asked for (a start that names no shape asks for that, too)\n" in error
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_start_without_flags_beside_another_shape_says_what_it_asked_for(nb: S
         ("--keep", "keep is False, and True was asked for"),
     ],
 )
-def test_another_flag_is_not_ignored(nb: Session, cluster: Cluster, flag: str, said: str) -> None:
+def test_start_with_other_flag_is_refused(nb: Session, cluster: Cluster, flag: str, said: str) -> None:
     """A flag that differs from the running cluster is an error with the difference and the alternatives; nothing is lost."""
     refused = nb.try_(f"%mhjax start -n 2 --devices 2 {flag}")
     assert type(refused.error).__name__ == "AlreadyStarted"
@@ -64,11 +64,11 @@ def test_another_flag_is_not_ignored(nb: Session, cluster: Cluster, flag: str, s
 @pytest.mark.parametrize(
     "flags", ["-n 2 --devices 2 --per-host 0", "-n 2 --devices 0", "-n 2 --devices 2 --per-host -1"]
 )
-def test_a_number_that_cannot_be_while_a_cluster_runs(nb: Session, cluster: Cluster, flags: str) -> None:
+def test_invalid_count_is_refused_while_cluster_runs(nb: Session, cluster: Cluster, flags: str) -> None:
     """While a cluster runs, an invalid count is refused as invalid and not as another spec."""
-    said = nb.refuse(f"%mhjax start {flags}")
-    assert "give" in said
-    assert "from 1" in said
+    error = nb.expect_usage_error(f"%mhjax start {flags}")
+    assert "give" in error
+    assert "from 1" in error
     assert manager.current() is cluster
 
 
@@ -76,18 +76,18 @@ def test_a_number_that_cannot_be_while_a_cluster_runs(nb: Session, cluster: Clus
     ("line", "said"),
     [("-n 0", "from 1 to"), ("-n 1000", "from 1 to"), ("-n x", "expected a whole number, as 4, and got 'x'")],
 )
-def test_a_start_that_cannot_be(nb: Session, line: str, said: str) -> None:
+def test_start_with_invalid_count_is_refused(nb: Session, line: str, said: str) -> None:
     """A start with an invalid count is a usage error."""
-    assert said in nb.refuse(f"%mhjax start {line} --name other")
+    assert said in nb.expect_usage_error(f"%mhjax start {line} --name other")
 
 
 def test_status_shows_each_process(nb: Session, cluster: Cluster) -> None:
     """`%mhjax status` shows the state of the cluster, and each rank with its process id and log."""
-    said = nb.run("%mhjax status").out
-    assert said.startswith("default · clean · generation ")
+    output = nb.run("%mhjax status").out
+    assert output.startswith("default · clean · generation ")
     for rank in cluster.ranks:
-        assert f"host{rank.rank}  {rank.pid}  alive" in said
-        assert str(rank.log_path) in said
+        assert f"host{rank.rank}  {rank.pid}  alive" in output
+        assert str(rank.log_path) in output
 
 
 def test_status_warns_of_a_backend_in_the_notebook() -> None:
@@ -107,15 +107,15 @@ def test_status_warns_of_a_backend_in_the_notebook() -> None:
     assert "this notebook's own process has initialised JAX too" in after
 
 
-def test_vars_lists_what_the_ranks_hold(nb: Session) -> None:
+def test_vars_lists_rank_variables(nb: Session) -> None:
     """`%mhjax vars` lists name, kind and shape of each variable, and where the ranks differ."""
     nb.run("%%mhjax\nimport jax.numpy as jnp\nlisted = jnp.arange(6.0)\nuneven = me")
-    said = nb.run("%mhjax vars").out
-    assert any(line.split() == ["listed", "local", "Array", "f32[6]", "24", "B"] for line in said.splitlines())
-    assert any(line.startswith("uneven") and "on rank 1" in line for line in said.splitlines())
+    output = nb.run("%mhjax vars").out
+    assert any(line.split() == ["listed", "local", "Array", "f32[6]", "24", "B"] for line in output.splitlines())
+    assert any(line.startswith("uneven") and "on rank 1" in line for line in output.splitlines())
 
 
-def test_pull_binds_here(nb: Session) -> None:
+def test_pull_binds_in_notebook(nb: Session) -> None:
     """`%mhjax pull` binds several names at once, each under its own name."""
     nb.run("%%mhjax\nimport numpy as np\npulled, text = np.arange(3), 'word'")
     assert nb.run("%mhjax pull pulled text").out == "pulled · int64[3], 24 B\ntext · str\n"
@@ -132,24 +132,24 @@ def test_pull_binds_here(nb: Session) -> None:
         ("def fetch():\n    return get_ipython().run_line_magic('mhjax', 'pull text')\nfetch()", "word"),
     ):
         assert nb.run(code).value == value
-    for shown_alone in ("%time %mhjax pull text", "%%time\n%mhjax pull text", "%mhjax pull text"):
-        assert nb.run(shown_alone).value is None
+    for statement in ("%time %mhjax pull text", "%%time\n%mhjax pull text", "%mhjax pull text"):
+        assert nb.run(statement).value is None
     assert nb.run("text").value == "word"
 
 
-def test_pull_of_a_missing_name_says_where(nb: Session) -> None:
+def test_pull_of_missing_name_names_ranks(nb: Session) -> None:
     """A pull of a name that some ranks lack is an error that names these ranks and the others."""
     nb.run("%%mhjax --ranks 0\nhalf = 1")
     assert "half is missing on rank 1, not on rank 0" in nb.try_("%mhjax pull half").text
     assert "nowhere does not exist on ranks 0-1" in nb.try_("%mhjax pull nowhere").text
 
 
-def test_pull_of_a_value_that_differs_offers_both_ways(nb: Session) -> None:
+def test_pull_of_differing_value_offers_flags(nb: Session) -> None:
     """A pull of a value that differs shows it per rank and offers `--ranks` and `--each`, which both work."""
-    said = nb.try_("%mhjax pull me").text
-    assert "0 on rank 0, 1 on rank 1" in said
-    assert "Traceback" not in said
-    assert "--ranks 1" in said
+    output = nb.try_("%mhjax pull me").text
+    assert "0 on rank 0, 1 on rank 1" in output
+    assert "Traceback" not in output
+    assert "--ranks 1" in output
     nb.run("%mhjax pull me --ranks 1")
     assert nb.run("me").value == 1
     nb.run("%mhjax pull me --each")
@@ -168,11 +168,11 @@ def test_push_binds_on_the_ranks(nb: Session) -> None:
 def test_push_of_an_undefined_name_is_refused(nb: Session) -> None:
     """If one name is undefined nothing is pushed, not even the names that exist."""
     nb.run("defined_here = 1")
-    assert "this notebook has no undefined_here" in nb.refuse("%mhjax push defined_here undefined_here")
+    assert "this notebook has no undefined_here" in nb.expect_usage_error("%mhjax push defined_here undefined_here")
     assert "False" in nb.run("%%mhjax\n'defined_here' in globals()").out
 
 
-def test_interrupt_ends_the_cell_that_runs(nb: Session, cluster: Cluster) -> None:
+def test_interrupt_ends_running_cell(nb: Session, cluster: Cluster) -> None:
     """`%mhjax interrupt` ends a cell of another thread, as from a second front end; without a running cell it reports that."""
     assert nb.run("%mhjax interrupt").out == "mhjax · no cell runs: nothing to interrupt\n"
     submission = cluster.submit("import time\nprint('in it', flush=True)\nwhile True: time.sleep(0.01)", live=True)
@@ -183,7 +183,7 @@ def test_interrupt_ends_the_cell_that_runs(nb: Session, cluster: Cluster) -> Non
         cluster.follow(submission).check()
 
 
-def test_an_interrupt_while_the_view_draws_reaches_the_ranks(nb: Session, cluster: Cluster) -> None:
+def test_interrupt_during_drawing_reaches_ranks(nb: Session, cluster: Cluster) -> None:
     """Ctrl-C while the view draws ends the cell on all ranks, so that no rank continues unwatched."""
     submission = cluster.submit("import time\nprint('in it', flush=True)\nwhile True: time.sleep(0.01)", live=True)
 
@@ -194,13 +194,11 @@ def test_an_interrupt_while_the_view_draws_reaches_the_ranks(nb: Session, cluste
         cluster.follow(submission, draw).check()
 
 
-def test_an_interrupt_of_a_cell_that_waits_leaves_the_one_that_runs(
-    nb: Session, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_interrupt_of_queued_cell_spares_running_cell(nb: Session, cluster: Cluster, tmp_path: Path) -> None:
     """Ctrl-C cancels the cell that its user waits for, not the running cell of another thread."""
     flag = tmp_path / "interrupted"
-    waits = f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)\nran = 'to its end'"
-    running = cluster.submit(waits)
+    waiting_source = f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)\nran = 'to its end'"
+    running = cluster.submit(waiting_source)
 
     def press() -> None:
         while len(cluster._event_loop._submissions) < 2:
@@ -257,32 +255,34 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("restart --replay --to x", "expected a whole number"),
     ],
 )
-def test_a_bad_verb_or_flag_changes_nothing(nb: Session, line: str, said: str) -> None:
+def test_bad_command_or_flag_is_refused(nb: Session, line: str, said: str) -> None:
     """A bad command or flag raises a one-line UsageError with what is accepted, and sends nothing to the ranks."""
     nb.run("x = 1")
-    assert said in nb.refuse(f"%mhjax {line}")
+    assert said in nb.expect_usage_error(f"%mhjax {line}")
 
 
 @pytest.mark.parametrize("verb", sorted(COMMANDS))
-def test_each_verb_has_help(idle: Session, verb: str) -> None:
+def test_each_command_has_help(idle: Session, verb: str) -> None:
     """`--help` prints the flags of a command and runs nothing."""
-    said = idle.run(f"%mhjax {verb} --help").out
-    assert said.startswith(f"%mhjax {verb} [-h]")
-    assert "--help" in said
+    output = idle.run(f"%mhjax {verb} --help").out
+    assert output.startswith(f"%mhjax {verb} [-h]")
+    assert "--help" in output
 
 
-def test_help_without_a_verb_lists_the_verbs(idle: Session) -> None:
+def test_help_lists_commands(idle: Session) -> None:
     """`%mhjax --help` and `%mhjax help` list the commands, because new users do not know them."""
     for line in ("%mhjax --help", "%mhjax help"):
         assert "where VERB is one of accept, " in idle.run(line).out
 
 
-def test_where_between_cells(nb: Session) -> None:
+def test_where_without_running_cell(nb: Session) -> None:
     """Between cells `%mhjax where` reports that no cell runs."""
     assert nb.run("%mhjax where").out == "mhjax · no cell runs\n"
 
 
-def test_where_from_a_thread(nb: Session, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_prints_hang_report(
+    nb: Session, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """While another thread of a script runs a cell, `%mhjax where` prints the hang report."""
     flag = tmp_path / "go"
     source = f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.1)"
@@ -290,35 +290,35 @@ def test_where_from_a_thread(nb: Session, cluster: Cluster, tmp_path: Path, caps
     thread.start()
     try:
         end = time.monotonic() + 30
-        while (card := cluster.where()) is None or not card.known:
+        while (report := cluster.where()) is None or not report.known:
             assert time.monotonic() < end
             time.sleep(0.05)
-        while "ranks 0-1 in sleep" not in (said := nb.run("%mhjax where").out):
-            assert time.monotonic() < end, said
+        while "ranks 0-1 in sleep" not in (output := nb.run("%mhjax where").out):
+            assert time.monotonic() < end, output
     finally:
         flag.touch()
         thread.join()
-    assert "ranks 0-1 in sleep, line 2:  while not os.path.exists" in said
-    assert "mhnb where default" in said
+    assert "ranks 0-1 in sleep, line 2:  while not os.path.exists" in output
+    assert "mhnb where default" in output
 
 
 @pytest.mark.requires_part("mpi")
-def test_doctor_takes_the_flags_of_a_start(idle: Session) -> None:
+def test_doctor_accepts_start_flags(idle: Session) -> None:
     """`%mhjax doctor` accepts the flags of `start`, to check the same hosts; here, those where mpiexec would start the ranks."""
-    said = idle.run("%mhjax doctor --profile mpi -n 2 --devices 1 --set extra=--allow-run-as-root")
-    assert "preflight · 1 host · all well" in str(said)
-    assert "there is no such profile" in idle.refuse("%mhjax doctor --profile nowhere")
+    outcome = idle.run("%mhjax doctor --profile mpi -n 2 --devices 1 --set extra=--allow-run-as-root")
+    assert "preflight · 1 host · all well" in str(outcome)
+    assert "there is no such profile" in idle.expect_usage_error("%mhjax doctor --profile nowhere")
 
 
 def test_doctor_needs_no_cluster(idle: Session) -> None:
     """Without a cluster `%mhjax doctor` checks this machine and shows a table; a failed check is a result, not an error."""
-    said = idle.run("%mhjax doctor --devices 2")
-    assert said.out.startswith("preflight · 1 host · ")
-    assert "this machine" in said.out
-    assert "'a+b' is not a machine's name" in idle.refuse("%mhjax doctor --hosts a+b")
+    outcome = idle.run("%mhjax doctor --devices 2")
+    assert outcome.out.startswith("preflight · 1 host · ")
+    assert "this machine" in outcome.out
+    assert "'a+b' is not a machine's name" in idle.expect_usage_error("%mhjax doctor --hosts a+b")
 
 
-def test_panel_shows_a_result_again(nb: Session) -> None:
+def test_panel_shows_earlier_result(nb: Session) -> None:
     """`%mhjax panel` shows the last result or an earlier one by its number; in a terminal as text."""
     nb.run("%%mhjax\nprint('first', 'ab'[me])")
     nb.run("%%mhjax --out second\nprint('second')")
@@ -337,9 +337,9 @@ def test_panel_shows_a_result_again(nb: Session) -> None:
         ("--view x", "choose"),
     ],
 )
-def test_panel_refuses_what_is_not_there(nb: Session, line: str, says: str) -> None:
+def test_panel_refuses_bad_arguments(nb: Session, line: str, says: str) -> None:
     """`%mhjax panel` refuses a bad argument or an unavailable result and names the alternatives."""
     nb.run("%%mhjax\nprint('said')")
-    said = nb.try_(f"%mhjax panel {line}")
-    assert type(said.error).__name__ == "UsageError"
-    assert says in str(said.error)
+    outcome = nb.try_(f"%mhjax panel {line}")
+    assert type(outcome.error).__name__ == "UsageError"
+    assert says in str(outcome.error)

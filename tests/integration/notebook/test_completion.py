@@ -31,7 +31,7 @@ def complete(session: Session, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("start", ["", "-", "--"])
-def test_flags_of_a_cell(typing: Session, start: str) -> None:
+def test_cell_line_offers_all_flags(typing: Session, start: str) -> None:
     """Tab after `%%mhjax` offers all flags and nothing else: no file, no variable, no magic."""
     assert sorted(complete(typing, f"%%mhjax {start}")) == sorted(f"%%mhjax {flag}" for flag in FLAGS)
 
@@ -64,12 +64,12 @@ def test_flags_of_a_cell(typing: Session, start: str) -> None:
         ("\n%%mhjax --gu", ["\n%%mhjax --guard"]),
     ],
 )
-def test_a_magic_line_goes_on(typing: Session, text: str, becomes: list[str]) -> None:
+def test_magic_line_is_completed(typing: Session, text: str, becomes: list[str]) -> None:
     """Tab completes flags, choices, commands and names, each at its position in a magic line."""
     assert complete(typing, text) == becomes
 
 
-def test_every_verb(typing: Session) -> None:
+def test_all_commands_are_offered(typing: Session) -> None:
     """Tab after `%mhjax` and a space offers only the commands."""
     assert complete(typing, "%mhjax ") == [f"%mhjax {verb}" for verb in sorted(COMMANDS)]
 
@@ -80,24 +80,24 @@ def test_a_flag_is_offered_once(typing: Session) -> None:
 
 
 @pytest.mark.parametrize("head", ["%%mhjax\n", "%%mhjax --ranks 0\nimport os\n", "\n%%mhjax\n"])
-def test_names_of_the_ranks(typing: Session, head: str) -> None:
+def test_rank_names_are_completed(typing: Session, head: str) -> None:
     """In a `%%mhjax` cell rank 0 provides the names, and the notebook's own names are left out."""
     assert complete(typing, f"{head}rank_") == [f"{head}rank_array", f"{head}rank_word"]
     assert complete(typing, f"{head}torank_") == [f"{head}torank_typed"]
 
 
-def test_attributes_on_the_ranks(typing: Session) -> None:
+def test_rank_attributes_are_completed(typing: Session) -> None:
     """Attributes come from the rank's own object, also in the middle of an expression."""
     assert complete(typing, "%%mhjax\ny = rank_array.resh") == ["%%mhjax\ny = rank_array.reshape"]
     assert "%%mhjax\n(1, rank_word.upper" in complete(typing, "%%mhjax\n(1, rank_word.up")
 
 
-def test_a_plain_cell_is_the_notebooks(typing: Session) -> None:
+def test_plain_cell_completes_notebook_names(typing: Session) -> None:
     """Without auto mode a plain cell completes names of the notebook, and no rank receives a request."""
     assert complete(typing, "torank_") == ["torank_here"]
 
 
-def test_auto_mode_asks_the_ranks(typing: Session) -> None:
+def test_auto_mode_completes_rank_names(typing: Session) -> None:
     """In auto mode plain cells complete names of the ranks; `%%local` cells and `%mhjax` lines complete as usual."""
     typing.run("%mhjax auto on")
     assert complete(typing, "torank_") == ["torank_typed"]
@@ -108,21 +108,21 @@ def test_auto_mode_asks_the_ranks(typing: Session) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*is pending deprecation:PendingDeprecationWarning")  # IPython 9 itself raises it
-def test_the_older_interface(typing: Session) -> None:
+def test_shell_complete_returns_the_same(typing: Session) -> None:
     """`shell.complete`, which some front ends call, returns the same completions."""
     assert typing.shell.complete("", "%%mhjax --gu", 12) == ("--gu", ["--guard"])
     typing.run("%mhjax auto on")
     assert typing.shell.complete("", "x = torank_", 11) == ("torank_", ["torank_typed"])
 
 
-def test_a_rank_that_is_busy_holds_nobody_up(typing: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_rank_does_not_delay_completion(typing: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a cell runs, completion sends no request to the rank and offers the names of the notebook."""
     cluster, flag = manager.current(), tmp_path / "completed"
     submission = cluster.submit(f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)")
-    asked: list[object] = []
+    requests: list[object] = []
     with monkeypatch.context() as patch:
-        patch.setattr(cluster, "ask", lambda *words, **_: asked.append(words))
+        patch.setattr(cluster, "ask", lambda *words, **_: requests.append(words))
         assert complete(typing, "%%mhjax\ntorank_") == ["%%mhjax\ntorank_here"]
-    assert asked == []
+    assert requests == []
     flag.touch()
     assert cluster.follow(submission).ok

@@ -37,13 +37,13 @@ from IPython.display import HTML, SVG, display
 display(SVG('<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"><circle cx="20" cy="15" r="9"/></svg>'))
 HTML(f'<table><tr><th>part</th></tr><tr><td>of <i>rank</i> {me}</td></tr></table>')
 """
-LAYOUT = """%%mhjax
+LAYOUT_SETUP = """%%mhjax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ('data', 'model'))
 x = jax.device_put(np.zeros((8, 6), np.float32), NamedSharding(mesh, P('data')))
 """
-CARD = "%mhjax layout x"
-SOURCES = (START, OWN, ODD, NUMBERS, LONG, TABS, GRID, ERROR, PICTURES, DRAWING, LAYOUT, CARD)
+LAYOUT_COMMAND = "%mhjax layout x"
+SOURCES = (START, OWN, ODD, NUMBERS, LONG, TABS, GRID, ERROR, PICTURES, DRAWING, LAYOUT_SETUP, LAYOUT_COMMAND)
 
 WORDS = {
     OWN: [f"{words} {rank}" for rank in range(4) for words in ("process", "    and after a gap")],
@@ -55,12 +55,12 @@ WORDS = {
     ERROR: ["✗ ValueError on rank 2", "cell 7, line 3", "raise ValueError('only <here>')", "ValueError: only <here>"],
     PICTURES: ["rank 1", "ranks 0,2-3"],
     DRAWING: [f"of rank {rank}" for rank in range(4)],
-    CARD: ["P('data') on mesh (data 4, model 2)", "host0", "host3", "0:0", "3:1", "48 B a device"],
+    LAYOUT_COMMAND: ["P('data') on mesh (data 4, model 2)", "host0", "host3", "0:0", "3:1", "48 B a device"],
 }
 NAMES = ("own", "odd", "numbers", "long", "tabs", "grid", "error", "pictures", "drawing", "card")
-DRAWN = {PICTURES: 2, DRAWING: 1}
+PICTURE_COUNTS = {PICTURES: 2, DRAWING: 1}
 """The number of pictures that are visible without a click."""
-TOLD = WORDS | {
+TEXT_WORDS = WORDS | {
     OWN: ["process ‹rank› of 4", "    and after a gap ‹rank›"],
     ODD: ["rank 2      │ loss 0.731 ← 0.312 elsewhere", "ranks 0-1,3 │ loss 0.312"],
     ERROR: [words.removeprefix("✗ ") for words in WORDS[ERROR]],
@@ -92,31 +92,31 @@ def stored(own_environment: None, mhnb_home: Path) -> Stored:
     notebook = nbformat.v4.new_notebook(cells=cells)
     before = {process.pid for process in processes_of(mhnb_home)}
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    ours = [process for process in processes_of(mhnb_home) if process.pid not in before]
-    assert psutil.wait_procs(ours, timeout=60)[1] == []
+    started = [process for process in processes_of(mhnb_home) if process.pid not in before]
+    assert psutil.wait_procs(started, timeout=60)[1] == []
     return Stored(nbformat.reads(nbformat.writes(notebook), as_version=4))
 
 
 @pytest.mark.parametrize("source", WORDS, ids=NAMES)
-def test_a_strict_site_shows_all_that_the_ranks_said(stored: Stored, source: str) -> None:
+def test_strict_site_shows_all_output(stored: Stored, source: str) -> None:
     """A site that strips styles and scripts shows every word and picture, and shows nothing of what it removed as text."""
-    kept = keep_allowed(stored.form(source, "text/html"))
-    page = StrictPage(kept)
+    allowed_html = keep_allowed(stored.form(source, "text/html"))
+    page = StrictPage(allowed_html)
     assert [words for words in WORDS[source] if words not in page.text.replace("\N{NO-BREAK SPACE}", " ")] == []
     assert not re.search(r"[{}]|font-family|var\(|mhnb", page.text)
-    assert not re.search(r"<(style|script|button|input)| (style|class|id|onclick)=", kept)
+    assert not re.search(r"<(style|script|button|input)| (style|class|id|onclick)=", allowed_html)
     pictures = [of for tag, of in page.tags if tag == "img" and str(of["src"]).startswith("data:image")]
-    assert len(pictures) >= DRAWN.get(source, 0)
+    assert len(pictures) >= PICTURE_COUNTS.get(source, 0)
 
 
 @pytest.mark.parametrize("source", WORDS, ids=NAMES)
-def test_the_text_has_it_all_too(stored: Stored, source: str) -> None:
+def test_text_form_is_complete(stored: Stored, source: str) -> None:
     """The text form has the same content, for viewers that show no HTML, such as VS Code in an untrusted folder."""
     text = stored.form(source, "text/plain")
-    assert [words for words in TOLD[source] if words not in text] == []
+    assert [words for words in TEXT_WORDS[source] if words not in text] == []
 
 
-def test_as_markdown_it_is_read_whole(stored: Stored) -> None:
+def test_markdown_export_is_complete(stored: Stored) -> None:
     """nbconvert puts mhnb's HTML into Markdown, and a site that renders it shows every word, with or without blank lines."""
     markdown, _ = MarkdownExporter().from_notebook_node(stored.notebook)
     render = mistune.create_markdown(escape=False)
@@ -138,7 +138,7 @@ def strict_page(stored: Stored) -> Iterator[Page]:
 
 @pytest.mark.browser
 @pytest.mark.requires_part("browser")
-def test_nothing_that_opens_is_empty_there(strict_page: Page) -> None:
+def test_blocks_that_open_have_content(strict_page: Page) -> None:
     """Each block that opens contains words or a picture of its rank besides its label."""
     empty = """all => all.filter(e => !e.querySelector('img')
       && e.textContent.length <= e.querySelector('summary').textContent.length).map(e => e.textContent)"""
@@ -148,7 +148,7 @@ def test_nothing_that_opens_is_empty_there(strict_page: Page) -> None:
 
 @pytest.mark.browser
 @pytest.mark.requires_part("browser")
-def test_a_label_stands_apart_from_what_it_names(strict_page: Page) -> None:
+def test_labels_are_on_their_own_lines(strict_page: Page) -> None:
     """Without styles blocks are still separate lines, so that no rank's name runs into another rank's text."""
     assert strict_page.locator("section").nth(SOURCES.index(GRID)).inner_text().splitlines()[1:] == [
         line for rank, letter in enumerate("abcd") for line in (f"rank {rank} host{rank}", f"card {letter}")
@@ -160,10 +160,10 @@ def test_a_label_stands_apart_from_what_it_names(strict_page: Page) -> None:
 
 @pytest.mark.browser
 @pytest.mark.requires_part("browser")
-def test_pictures_are_drawn_there(strict_page: Page) -> None:
+def test_pictures_are_drawn(strict_page: Page) -> None:
     """Pictures are drawn from the bytes in the notebook."""
     sections = strict_page.locator("section")
-    for source, count in DRAWN.items():
+    for source, count in PICTURE_COUNTS.items():
         pictures = sections.nth(SOURCES.index(source)).locator("img:visible")
         assert pictures.count() == count
         assert min(pictures.evaluate_all("all => all.map(e => e.naturalWidth)")) >= 40
@@ -171,7 +171,7 @@ def test_pictures_are_drawn_there(strict_page: Page) -> None:
 
 @pytest.mark.browser
 @pytest.mark.requires_part("browser")
-def test_tabs_open_there_one_by_one(strict_page: Page) -> None:
+def test_tabs_open_by_click(strict_page: Page) -> None:
     """A click on a rank's name opens its tab."""
     tabs = strict_page.locator("section").nth(SOURCES.index(TABS))
     for rank, letter in enumerate("abcd"):

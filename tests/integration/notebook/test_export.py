@@ -9,22 +9,22 @@ import pytest
 
 from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
-from tests.integration.notebook.conftest import Session, no_cluster_in_sight
-from tests.integration.ranks.conftest import every_pid, wait_gone
+from tests.integration.notebook.conftest import Session, hidden_clusters
+from tests.integration.ranks.conftest import list_pids, wait_for_exit
 
 
 @pytest.fixture
 def own(idle: Session) -> Iterator[Cluster]:
     """A cluster of one rank with a new journal that no other test has written to."""
-    with no_cluster_in_sight():
+    with hidden_clusters():
         cluster = manager.start(1, 1, name="export")
-        pids = every_pid(cluster)
+        pids = list_pids(cluster)
         yield cluster
         cluster.stop()
-        assert wait_gone(pids) == []
+        assert wait_for_exit(pids) == []
 
 
-def test_export(idle: Session, own: Cluster, tmp_path: Path) -> None:
+def test_export_writes_script(idle: Session, own: Cluster, tmp_path: Path) -> None:
     """The script has the cells in order and reports failed ones; cells that cannot be exported are refused or left out.
 
     The refusal names the cell or variable; `--without` leaves it out.
@@ -33,18 +33,18 @@ def test_export(idle: Session, own: Cluster, tmp_path: Path) -> None:
     idle.run("%%mhjax\nexported = 7")
     idle.run("small = {'rate': 0.5}\n%mhjax push small")
     idle.try_("%%mhjax\nexported / 0")
-    said = idle.run(f"%mhjax export {script} --sbatch").out
-    assert "left out · cell 2: raised ZeroDivisionError on rank 0" in said
+    output = idle.run(f"%mhjax export {script} --sbatch").out
+    assert "left out · cell 2: raised ZeroDivisionError on rank 0" in output
     text = script.read_text()
     assert text.index("exported = 7") < text.index("small = {'rate': 0.5}")
     assert "exported / 0" not in text
     assert "srun" in (tmp_path / "train.sbatch").read_text()
     idle.run("%%mhjax\n!true")
     other = tmp_path / "other.py"
-    assert "cell 3, line 1: !true: a shell command" in idle.refuse(f"%mhjax export {other}")
+    assert "cell 3, line 1: !true: a shell command" in idle.expect_usage_error(f"%mhjax export {other}")
     assert not other.exists()
     assert "left out · cell 3: as asked" in idle.run(f"%mhjax export {other} --without 3").out
     idle.run("large = list(range(5000))\n%mhjax push large")
-    assert "push large: its value is too large" in idle.refuse(f"%mhjax export {other} --without 3")
+    assert "push large: its value is too large" in idle.expect_usage_error(f"%mhjax export {other} --without 3")
     assert "left out · push large: as asked" in idle.run(f"%mhjax export {other} --without 3,large").out
-    assert "give the name of a Python file" in idle.refuse("%mhjax export train.txt")
+    assert "give the name of a Python file" in idle.expect_usage_error("%mhjax export train.txt")

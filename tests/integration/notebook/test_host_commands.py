@@ -17,19 +17,19 @@ def test_simulated_hosts_have_the_folder_already(nb: Session, tmp_path: Path, mo
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "only_here.py").write_text("x = 7")
     nb.run(f"%%mhjax\nimport os; before = os.getcwd(); os.chdir({str(tmp_path)!r})")
-    said = nb.run(f"%mhjax sync {tmp_path / 'mine'}").out
-    assert said.splitlines()[0] == f"mhjax · sync · {tmp_path / 'mine'}, 1 file"
-    assert said.splitlines()[1].endswith(f"{tmp_path / 'mine'}: all there already")
+    output = nb.run(f"%mhjax sync {tmp_path / 'mine'}").out
+    assert output.splitlines()[0] == f"mhjax · sync · {tmp_path / 'mine'}, 1 file"
+    assert output.splitlines()[1].endswith(f"{tmp_path / 'mine'}: all there already")
     assert "7" in nb.run("%%mhjax\nfrom mine.only_here import x; x").out
     nb.run("%%mhjax\nos.chdir(before)")
 
 
 @pytest.mark.parametrize("line", ["pip", "pip jax"])
-def test_what_pip_is_asked_must_be_one_of_its_verbs(nb: Session, line: str) -> None:
+def test_unknown_pip_command_is_refused(nb: Session, line: str) -> None:
     """`%mhjax pip` without a known pip command is refused, and the error lists the known ones."""
-    assert "check, download, freeze, install, list, show, uninstall" in nb.refuse(f"%mhjax {line}")
+    assert "check, download, freeze, install, list, show, uninstall" in nb.expect_usage_error(f"%mhjax {line}")
 
 
-def test_a_folder_that_is_not_there(nb: Session) -> None:
+def test_missing_folder_is_refused(nb: Session) -> None:
     """`%mhjax sync` of a folder that does not exist is refused with its name."""
-    assert "is not there; name a folder of this machine" in nb.refuse("%mhjax sync no/such/folder")
+    assert "is not there; name a folder of this machine" in nb.expect_usage_error("%mhjax sync no/such/folder")

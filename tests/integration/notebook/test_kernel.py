@@ -13,13 +13,13 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 
-from tests.integration.ranks.conftest import wait_gone
+from tests.integration.ranks.conftest import wait_for_exit
 from tests.support.leftovers import processes_of
 
-STUCK = "%%mhjax\nprint('in the cell', flush=True)\nimport time\nwhile True: time.sleep(0.01)"
+ENDLESS_CELL = "%%mhjax\nprint('in the cell', flush=True)\nimport time\nwhile True: time.sleep(0.01)"
 
 
-class Front:
+class FrontEnd:
     """A front end with one kernel."""
 
     def __init__(self) -> None:
@@ -82,10 +82,10 @@ def _text(message: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def front(mhnb_home: Path) -> Iterator[Front]:
+def front(mhnb_home: Path) -> Iterator[FrontEnd]:
     """A kernel with a cluster of 2 x 2 and a few names on either side. Both have ended before the next module starts."""
     before = {process.pid for process in processes_of(mhnb_home)}
-    front = Front()
+    front = FrontEnd()
     front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 2")
     # A loaded machine may need longer for an answer than a user should wait.
     front.run("import mhnb.magics.completion; mhnb.magics.completion._ANSWER_TIMEOUT_S = 30.0")
@@ -94,18 +94,18 @@ def front(mhnb_home: Path) -> Iterator[Front]:
     yield front
     pids = [process.pid for process in processes_of(mhnb_home) if process.pid not in before]
     front.close()
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
 
 
 @pytest.fixture
-def auto(front: Front) -> Iterator[Front]:
+def auto(front: FrontEnd) -> Iterator[FrontEnd]:
     """The same kernel with auto mode on."""
     front.run("%mhjax auto on")
     yield front
     front.run("%mhjax auto off")
 
 
-def test_tab(front: Front) -> None:
+def test_tab_completes_magics_and_names(front: FrontEnd) -> None:
     """Tab completes flags, choices, commands, and names and attributes of the ranks, as JupyterLab inserts them."""
     assert front.complete("%%mhjax --gu") == ["%%mhjax --guard"]
     assert front.complete("%%mhjax --view t") == ["%%mhjax --view tabs"]
@@ -116,20 +116,20 @@ def test_tab(front: Front) -> None:
     assert front.complete("alone_") == ["alone_here"]
 
 
-def test_tab_in_auto_mode(auto: Front) -> None:
+def test_tab_in_auto_mode(auto: FrontEnd) -> None:
     """In auto mode a plain cell completes the names of the ranks."""
     assert auto.complete("rank_") == ["rank_array"]
     assert auto.complete("x = rank_array.resh") == ["x = rank_array.reshape"]
     assert auto.complete("%%local\nalone_") == ["%%local\nalone_here"]
 
 
-def test_shift_tab_asks_a_rank(front: Front) -> None:
+def test_shift_tab_describes_rank_value(front: FrontEnd) -> None:
     """Shift-Tab finds a name that only the ranks have; an array is described without reading its values."""
     assert "f32[2,3]" in front.inspect("rank_array", 10)
     assert front.inspect("nobody_has_this", 4) == ""
 
 
-def test_shift_tab_knows_whose_cell_it_is(front: Front) -> None:
+def test_shift_tab_depends_on_the_cell(front: FrontEnd) -> None:
     """For a name of both sides Shift-Tab describes the notebook's in a plain cell, and the ranks' in a `%%mhjax` cell."""
     assert "float" in front.inspect("both", 4)
     assert "of the ranks" in front.inspect("%%mhjax\nboth", 12)
@@ -139,13 +139,13 @@ def test_shift_tab_knows_whose_cell_it_is(front: Front) -> None:
     assert front.inspect("%%mhjax\nhere", 12) == ""
 
 
-def test_shift_tab_in_auto_mode(auto: Front) -> None:
+def test_shift_tab_in_auto_mode(auto: FrontEnd) -> None:
     """In auto mode Shift-Tab describes the ranks' value in a plain cell, and the notebook's in a `%%local` cell."""
     assert "of the ranks" in auto.inspect("both", 4)
     assert "float" in auto.inspect("%%local\nboth", 12)
 
 
-def test_question_mark_opens_the_pager(front: Front) -> None:
+def test_question_mark_opens_the_pager(front: FrontEnd) -> None:
     """`name?` sends a rank's description to the front end's pager."""
     reply, _ = front.run("rank_array?")
     (payload,) = reply["payload"]
@@ -153,16 +153,16 @@ def test_question_mark_opens_the_pager(front: Front) -> None:
     assert "f32[2,3]" in payload["data"]["text/plain"]
 
 
-def test_a_name_of_the_ranks_in_a_plain_cell(front: Front) -> None:
+def test_plain_cell_gets_hint_for_rank_name(front: FrontEnd) -> None:
     """The front end receives the NameError as the cell's error, and a hint that names `%mhjax pull`."""
     reply, shown = front.run("rank_array")
     assert (reply["status"], reply["ename"]) == ("error", "NameError")
     assert "%mhjax pull rank_array" in shown
 
 
-def test_the_stop_button(front: Front) -> None:
+def test_stop_button_interrupts_ranks(front: FrontEnd) -> None:
     """An interrupt of the kernel interrupts the ranks: the cell ends, and the next one runs."""
-    sent = front.begin(STUCK, until="in the cell")
+    sent = front.begin(ENDLESS_CELL, until="in the cell")
     front.manager.interrupt_kernel()
     while (reply := front.client.get_shell_msg(timeout=100))["parent_header"]["msg_id"] != sent:
         pass
@@ -171,7 +171,7 @@ def test_the_stop_button(front: Front) -> None:
     assert "  3" in front.run("%%mhjax\n1 + 2")[1]
 
 
-LATE = """%%mhjax --guard parity
+WAITS_FOR_RANK_1 = """%%mhjax --guard parity
 import os, time
 from jax.experimental import multihost_utils
 if jax.process_index() == 1:
@@ -179,11 +179,11 @@ if jax.process_index() == 1:
 multihost_utils.sync_global_devices("here")"""
 
 
-def test_the_hang_card_under_a_cell_that_hangs(front: Front, tmp_path: Path) -> None:
+def test_hang_report_is_shown_while_cell_blocks(front: FrontEnd, tmp_path: Path) -> None:
     """While a cell blocks, the live view shows which ranks wait and which are absent; the stored output has no hang report."""
     front.run("%%mhjax\nimport jax")
     flag = tmp_path / "go"
-    sent = front.begin(LATE.format(flag=str(flag)), until="rank 0 in sync_global_devices, line 5:")
+    sent = front.begin(WAITS_FOR_RANK_1.format(flag=str(flag)), until="rank 0 in sync_global_devices, line 5:")
     flag.touch()
     replaced = ""
     while (message := front.client.get_iopub_msg(timeout=60))["content"].get("execution_state") != "idle":
@@ -195,7 +195,7 @@ def test_the_hang_card_under_a_cell_that_hangs(front: Front, tmp_path: Path) -> 
     assert reply["content"]["status"] == "ok"
 
 
-def test_buttons_work_while_the_cell_blocks(front: Front) -> None:
+def test_buttons_work_while_the_cell_blocks(front: FrontEnd) -> None:
     """A click that arrives through a subshell, as from JupyterLab, takes effect while the main thread runs the cell."""
     sent = str(front.client.execute("%%mhjax\nimport time\nwhile True: time.sleep(0.01)"))
     widget = ""
@@ -216,42 +216,42 @@ def test_buttons_work_while_the_cell_blocks(front: Front) -> None:
 
 
 @pytest.fixture
-def own_front(leftovers: None) -> Iterator[Front]:
+def own_front(leftovers: None) -> Iterator[FrontEnd]:
     """A kernel for a single test."""
-    front = Front()
+    front = FrontEnd()
     yield front
     front.close()
 
 
-def _pid(front: Front) -> int:
+def _pid(front: FrontEnd) -> int:
     return int(front.manager.provisioner.pid)  # type: ignore[union-attr]
 
 
-def _begin_a_cell(front: Front, home: Any) -> list[int]:
+def _start_endless_cell(front: FrontEnd, home: Any) -> list[int]:
     """Start a cluster and a cell that does not end; return the ids of all processes of the cluster."""
     before = {process.pid for process in processes_of(home)} | {_pid(front)}
     _, shown = front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
     assert "ready in" in shown
-    front.begin(STUCK, until="in the cell")
+    front.begin(ENDLESS_CELL, until="in the cell")
     return [process.pid for process in processes_of(home) if process.pid not in before]
 
 
-def test_a_kernel_that_ends_during_a_cell_takes_its_ranks_along(own_front: Front, mhnb_home: Any) -> None:
+def test_kernel_end_during_cell_ends_its_cluster(own_front: FrontEnd, mhnb_home: Any) -> None:
     """After kill -9 or a kernel restart all processes of the cluster end within 10 s, and the next kernel can start one."""
-    pids = _begin_a_cell(own_front, mhnb_home)
+    pids = _start_endless_cell(own_front, mhnb_home)
     assert len(pids) >= 4  # the supervisor, the hub, which has a helper, and two ranks
     os.kill(_pid(own_front), signal.SIGKILL)
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
     own_front.manager.restart_kernel(now=True)
     own_front.client.wait_for_ready(timeout=60)
-    pids = _begin_a_cell(own_front, mhnb_home)
+    pids = _start_endless_cell(own_front, mhnb_home)
     own_front.manager.restart_kernel(now=True)
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
     own_front.client.wait_for_ready(timeout=60)
     assert own_front.run("print('as new')")[1] == "as new\n"
 
 
-def test_a_replay_shows_one_line_that_moves(own_front: Front) -> None:
+def test_replay_updates_one_line(own_front: FrontEnd) -> None:
     """In a front end that can replace outputs, a replay uses one display from its first cell to its result."""
     own_front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
     for source in ("x = 1", "x += 1"):
@@ -265,7 +265,7 @@ def test_a_replay_shows_one_line_that_moves(own_front: Front) -> None:
     assert _text(line[2]).startswith("mhjax · replayed cells 1-2 · ")
 
 
-def test_a_kept_panel_stands_beside_what_is_stored(front: Front) -> None:
+def test_kept_panel_is_beside_stored_output(front: FrontEnd) -> None:
     """Until `--panel close`, `--panel keep` leaves a widget with a text for later, and the stored output in another display."""
     front.run("%mhjax start -n 2 --devices 2 --panel keep")
     kept, _ = _displays(front, "%%mhjax\nprint('kept')")
@@ -276,7 +276,7 @@ def test_a_kept_panel_stands_beside_what_is_stored(front: Front) -> None:
     assert _displays(front, "%%mhjax\nprint('not kept')")[0] == [{"text/html", "text/plain"}]
 
 
-def test_only_a_cell_that_puts_out_nothing_is_answered_without_a_pause(front: Front) -> None:
+def test_only_silent_cells_skip_the_kernel_pause(front: FrontEnd) -> None:
     """Only a cell without output is answered without ipykernel's pause, which lets output arrive before the reply.
 
     The pauses are counted by the cell that follows.
@@ -308,7 +308,7 @@ ipykernel.kernelbase.time = SimpleNamespace(**{**vars(time), "sleep": slept.appe
 """
 
 
-def test_a_panel_answers_what_is_asked_of_it(front: Front) -> None:
+def test_panel_sends_requested_outputs(front: FrontEnd) -> None:
     """When the user selects a rank, the browser requests its outputs from the panel and receives them as HTML."""
     front.run("%%mhjax\nprint('said by', 'ab'[jax.process_index()] if 'jax' in globals() else 'nobody')")
     shown, opened = _displays(front, "%mhjax panel")
@@ -328,7 +328,7 @@ def test_a_panel_answers_what_is_asked_of_it(front: Front) -> None:
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def _displays(front: Front, code: str) -> tuple[list[set[str]], list[Any]]:
+def _displays(front: FrontEnd, code: str) -> tuple[list[set[str]], list[Any]]:
     """Return the MIME types of each display of a cell, and the comms that the cell opened."""
     messages: list[Any] = []
     front.client.execute_interactive(code, timeout=60, output_hook=messages.append)

@@ -11,13 +11,13 @@ from mhnb.cli.main import main
 from mhnb.cluster import manager
 from mhnb.magics import lifecycle
 from mhnb.types import DeviceRef
-from tests.integration.notebook.conftest import Session, no_cluster_in_sight
-from tests.integration.ranks.conftest import every_pid, wait_gone
+from tests.integration.notebook.conftest import Session, hidden_clusters
+from tests.integration.ranks.conftest import list_pids, wait_for_exit
 
-NEED_A_CLUSTER = ("interrupt", "accept", "vars", "pull x", "auto on")
+COMMANDS_THAT_NEED_A_CLUSTER = ("interrupt", "accept", "vars", "pull x", "auto on")
 
 
-def all_name_start(idle: Session) -> None:
+def assert_all_name_start(idle: Session) -> None:
     """Check that without a cluster every command says in one line how to start one."""
     assert idle.run("%mhjax list").out == "mhjax · no cluster; %mhjax start starts one\n"
     cell = idle.try_("%%mhjax\n1")
@@ -25,53 +25,53 @@ def all_name_start(idle: Session) -> None:
     assert "%mhjax start" in cell.text
     assert "Traceback" not in cell.text
     assert idle.run("%mhjax stop").out == "mhjax · no cluster of this notebook runs; nothing to stop\n"
-    for verb in NEED_A_CLUSTER:
-        assert "%mhjax start" in idle.refuse(f"%mhjax {verb}")
+    for verb in COMMANDS_THAT_NEED_A_CLUSTER:
+        assert "%mhjax start" in idle.expect_usage_error(f"%mhjax {verb}")
 
 
 @pytest.fixture
-def alone(leftovers: None, idle: Session) -> Iterator[Session]:
+def fresh_session(leftovers: None, idle: Session) -> Iterator[Session]:
     """A session whose shell has no cluster. Clusters that the test starts are stopped at its end."""
-    with no_cluster_in_sight():
+    with hidden_clusters():
         yield idle
         lifecycle.stop_all()
 
 
-def test_a_life(alone: Session) -> None:
+def test_cluster_lifecycle(alone: Session) -> None:
     """Before start, after start, restart and stop the commands report what is running, and no process remains."""
-    all_name_start(alone)
-    assert "%mhjax start" in alone.refuse("%mhjax status")
+    assert_all_name_start(alone)
+    assert "%mhjax start" in alone.expect_usage_error("%mhjax status")
     assert "mhjax · 2 ranks × 1 CPU device on this machine" in alone.run("%mhjax start -n 2 --devices 1").out
     first = manager.current()
-    pids = every_pid(first)
+    pids = list_pids(first)
     alone.run("%%mhjax\nold = 1")
-    said = alone.run("%mhjax restart").out
-    assert "ready in" in said
-    assert "before any other cell, %mhjax restart --replay brings it back" in said
+    output = alone.run("%mhjax restart").out
+    assert "ready in" in output
+    assert "before any other cell, %mhjax restart --replay brings it back" in output
     assert "before any other cell" not in alone.run("%mhjax start -n 2 --devices 1").out
     second = manager.current()
     assert (second.generation, second.state) == (first.generation + 1, "clean")
     assert "NameError" in alone.try_("%%mhjax\nold").out
-    pids += every_pid(second)
+    pids += list_pids(second)
     assert alone.run("%mhjax stop").out == "mhjax · default: 2 ranks stopped\n"
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
     assert {rank.state for rank in second.ranks} == {"stopped"}
     assert "alive" not in alone.run("%mhjax status").out
-    all_name_start(alone)
+    assert_all_name_start(alone)
 
 
-def test_one_that_was_let_go_is_not_stopped_by_its_name(alone: Session, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stop_leaves_detached_cluster_running(alone: Session, capsys: pytest.CaptureFixture[str]) -> None:
     """`%mhjax stop NAME` leaves a detached cluster running and names the command that attaches to it."""
     alone.run("%mhjax start -n 1 --devices 1 --keep --name left")
-    pids = every_pid(manager.current())
+    pids = list_pids(manager.current())
     manager.current().leave()
     try:
-        said = alone.run("%mhjax stop left").out
-        assert said == "mhjax · left: this notebook has let go of the cluster; %mhjax attach left takes it back\n"
-        rest = "nothing to stop; %mhjax list shows those of others, or that were left\n"
-        assert alone.run("%mhjax stop").out.endswith(rest)
-        nobodys = "left  1 rank  on 1 host x 1 device  kept, and nobody drives it: %mhjax attach left\n"
-        assert alone.run("%mhjax list").out == nobodys
+        output = alone.run("%mhjax stop left").out
+        assert output == "mhjax · left: this notebook has let go of the cluster; %mhjax attach left takes it back\n"
+        ending = "nothing to stop; %mhjax list shows those of others, or that were left\n"
+        assert alone.run("%mhjax stop").out.endswith(ending)
+        detached_line = "left  1 rank  on 1 host x 1 device  kept, and nobody drives it: %mhjax attach left\n"
+        assert alone.run("%mhjax list").out == detached_line
         assert main(["where", "left"]) == 0
         assert "nobody looks at the ranks" in capsys.readouterr().out
         assert "ready in" in alone.run("%mhjax attach left").out
@@ -80,22 +80,22 @@ def test_one_that_was_let_go_is_not_stopped_by_its_name(alone: Session, capsys: 
     finally:
         # If the test has failed, nothing else would stop the cluster.
         main(["stop", "left"])
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
 
 
-def test_a_replay_in_the_notebook(alone: Session) -> None:
+def test_replay_summary(alone: Session) -> None:
     """A replay shows the start's summary, then one line about the cells that ran again and those left out."""
-    said = alone.run("%mhjax start -n 2 --devices 1 --spare").out
-    assert "2 more ranks start in reserve" in said
+    output = alone.run("%mhjax start -n 2 --devices 1 --spare").out
+    assert "2 more ranks start in reserve" in output
     alone.run("%%mhjax\nimport os\nx = 1\nran = False\nprint('pid', os.getpid())")
     alone.run("here = 7\n%mhjax push here")
     alone.try_("%%mhjax --guard off\nimport jax\nassert not jax.process_index()")
     alone.run("%mhjax accept")
     alone.run("%%mhjax\nx += here")
-    said = alone.run("%mhjax restart --replay").out
-    assert "ready in" in said
-    assert "mhjax · replayed cells 1,3 and 1 push · " in said
-    assert said.endswith("\n  left out · cell 2: split, accepted then\n")
+    output = alone.run("%mhjax restart --replay").out
+    assert "ready in" in output
+    assert "mhjax · replayed cells 1,3 and 1 push · " in output
+    assert output.endswith("\n  left out · cell 2: split, accepted then\n")
     # A cell number refers to the cell of the current cluster.
     assert str(manager.current().ranks[1].pid) in alone.run("%mhjax panel 1").out
     assert "  8\n" in alone.run("%%mhjax\nx").out
@@ -103,7 +103,7 @@ def test_a_replay_in_the_notebook(alone: Session) -> None:
     assert "  1\n" in alone.run("%%mhjax\nx").out
 
 
-def test_a_replay_that_stops_in_the_notebook(alone: Session, tmp_path: Path) -> None:
+def test_stopped_replay_is_a_short_error(alone: Session, tmp_path: Path) -> None:
     """A replay that stops raises one short error of mhnb without frames, and the earlier cells have run."""
     once = tmp_path / "once"
     once.touch()
@@ -111,77 +111,79 @@ def test_a_replay_that_stops_in_the_notebook(alone: Session, tmp_path: Path) -> 
     alone.run("%%mhjax\nx = 1")
     alone.run(f"%%mhjax\nfile = open({str(once)!r})")
     once.unlink()
-    said = alone.try_("%mhjax restart --replay")
-    assert type(said.error).__name__ == "ReplayStopped"
-    assert "mhjax · replay stopped\n" in said.out
-    assert "ranks 0-1: before it finished, now it raised FileNotFoundError" in said.text
-    assert "Traceback" not in said.text
+    outcome = alone.try_("%mhjax restart --replay")
+    assert type(outcome.error).__name__ == "ReplayStopped"
+    assert "mhjax · replay stopped\n" in outcome.out
+    assert "ranks 0-1: before it finished, now it raised FileNotFoundError" in outcome.text
+    assert "Traceback" not in outcome.text
     assert "  1\n" in alone.run("%%mhjax\nx").out
 
 
-def test_a_start_that_goes_on_is_where_cells_go(alone: Session) -> None:
+def test_repeated_start_selects_cluster(alone: Session) -> None:
     """A start of a running cluster selects it for the cells below, so that Run All works with two clusters."""
     for count, name in ((1, "small"), (2, "large")):
         alone.run(f"%mhjax start -n {count} --devices 1 --name {name}")
     assert "ranks 0-1" in alone.run("%%mhjax\n'here'").out
     assert alone.run("%mhjax start -n 1 --devices 1 --name small").out.startswith("mhjax · small: 1 host")
     assert "rank 0" in alone.run("%%mhjax\n'here'").out
-    said = alone.try_("%mhjax attach large")
-    assert "drives cluster 'large' already; cells go to it after the line that started it" in said.text
+    outcome = alone.try_("%mhjax attach large")
+    assert "drives cluster 'large' already; cells go to it after the line that started it" in outcome.text
     listed = alone.run("%mhjax list").out.splitlines()
     assert [(line.split()[0], line.endswith("cells go here")) for line in listed] == [("small", True), ("large", False)]
 
 
-def test_a_restart_that_is_interrupted_names_the_way_back(alone: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_restart_names_replay(alone: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interrupted restart no rank runs, but the journal remains: the error and the next cell name `--replay`."""
     alone.run("%mhjax start -n 1 --devices 1")
     alone.run("%%mhjax\nx = 41")
 
-    def broken_off(*_: object, **__: object) -> None:
+    def raise_interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(manager, "Cluster", broken_off)
-        said = alone.try_("%mhjax restart")
-    assert "was interrupted; no rank runs any more, and %mhjax restart --replay brings back what they held" in said.text
+        patch.setattr(manager, "Cluster", raise_interrupt)
+        outcome = alone.try_("%mhjax restart")
+    assert (
+        "was interrupted; no rank runs any more, and %mhjax restart --replay brings back what they held" in outcome.text
+    )
     refused = alone.try_("%%mhjax\nx")
     assert "%mhjax restart --replay brings back what the last one held" in refused.text
     alone.run("%mhjax restart --replay")
     assert "  41\n" in alone.run("%%mhjax\nx").out
 
 
-def test_a_plain_cell_of_auto_mode_without_a_cluster_names_the_switch(alone: Session) -> None:
+def test_auto_cell_without_cluster_names_auto_off(alone: Session) -> None:
     """If the cluster was stopped in auto mode, the error of a plain cell names `%mhjax auto off` and `%%local`, which work."""
     alone.run("%mhjax start -n 1 --devices 1")
     alone.run("%mhjax auto on")
     alone.run("%mhjax stop")
-    said = alone.try_("here = 1")
-    assert type(said.error).__name__ == "NotStarted"
-    assert "%mhjax start" in said.text
-    assert "%mhjax auto off" in said.text
-    assert "%%local" in said.text
-    assert "Traceback" not in said.text
+    outcome = alone.try_("here = 1")
+    assert type(outcome.error).__name__ == "NotStarted"
+    assert "%mhjax start" in outcome.text
+    assert "%mhjax auto off" in outcome.text
+    assert "%%local" in outcome.text
+    assert "Traceback" not in outcome.text
     assert "auto off" not in alone.try_("%%mhjax\n1").text
     alone.run("%%local\nhere = 2")
     alone.run("%mhjax auto off")
     assert alone.run("here").value == 2
 
 
-def test_a_plain_cell_of_auto_mode_on_a_dead_cluster_names_the_switch(alone: Session) -> None:
+def test_auto_cell_on_dead_cluster_names_auto_off(alone: Session) -> None:
     """The same on a dead cluster: the error names `%mhjax auto off` as well as `%mhjax restart`."""
     alone.run("%mhjax start -n 1 --devices 1")
     alone.run("%mhjax auto on")
     died = alone.try_("import os; os._exit(3)")
     assert died.error is not None
-    said = alone.try_("1 + 1")
-    assert getattr(said.error, "state", None) == "dead"
-    assert "%mhjax restart" in said.text
-    assert "%mhjax auto off" in said.text
+    outcome = alone.try_("1 + 1")
+    assert getattr(outcome.error, "state", None) == "dead"
+    assert "%mhjax restart" in outcome.text
+    assert "%mhjax auto off" in outcome.text
     alone.run("%mhjax auto off")
     assert alone.run("1 + 1").value == 2
 
 
-def test_a_second_load_changes_nothing_and_unload_takes_all_back(alone: Session) -> None:
+def test_second_load_changes_nothing_and_unload_restores(alone: Session) -> None:
     """A second load installs no hook twice, unload restores the shell, and another load brings the magics back."""
     shell = alone.shell
     hooks = (list(shell.input_transformers_cleanup), list(shell.Completer.custom_matchers))
@@ -196,19 +198,19 @@ def test_a_second_load_changes_nothing_and_unload_takes_all_back(alone: Session)
 
 
 @pytest.mark.parametrize("hosts", [2, 4])
-def test_no_init_leaves_it_to_a_cell(alone: Session, hosts: int) -> None:
+def test_no_init_lets_a_cell_initialise_jax(alone: Session, hosts: int) -> None:
     """With `--no-init` a cell calls `jax.distributed.initialize()` without arguments, as in every guide, and without warnings.
 
     From then on the devices are known.
     """
-    said = alone.run(f"%mhjax start -n {hosts} --devices 2 --no-init").out
-    assert f"{hosts} ranks × 2 CPU devices" in said
-    assert "jax.distributed.initialize()" in said
+    output = alone.run(f"%mhjax start -n {hosts} --devices 2 --no-init").out
+    assert f"{hosts} ranks × 2 CPU devices" in output
+    assert "jax.distributed.initialize()" in output
     cluster = manager.current()
     assert cluster.devices == ()
     assert "JAX is not initialised" in alone.run("%mhjax status").out
-    said = alone.run("%%mhjax\nimport jax\njax.distributed.initialize()\njax.device_count()").out
-    assert said.splitlines()[1:] == [f"  {2 * hosts}"]
+    output = alone.run("%%mhjax\nimport jax\njax.distributed.initialize()\njax.device_count()").out
+    assert output.splitlines()[1:] == [f"  {2 * hosts}"]
     assert cluster.devices == tuple(DeviceRef(rank, ordinal) for rank in range(hosts) for ordinal in range(2))
     assert "JAX is not initialised" not in alone.run("%mhjax status").out
     assert "nothing to do" in alone.run("%%mhjax\njax.distributed.initialize()").out

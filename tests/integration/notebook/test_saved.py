@@ -15,7 +15,7 @@ from nbclient.exceptions import CellExecutionError
 
 from tests.support.leftovers import processes_of
 from tests.support.view_samples import StrictPage
-from tests.unit.view.live.test_kernel import WIDGET, Listener
+from tests.unit.view.live.test_kernel import WIDGET, RecordingClient
 
 START = "%load_ext mhnb\n%mhjax start -n 2 --devices 2"
 VALUE = "%%mhjax\nimport jax, threading, time\nme = jax.process_index()\nf'value {me}'"
@@ -32,9 +32,9 @@ def late(result, show=view.show_late):
         if "late word" in rank.stdout: shown[rank.rank].set()
 view.show_late = late
 """
-HEARD = "mhnb.current().run('go.set()').check()\nassert all(event.wait(30) for event in shown)"
+SHOW_LATE_OUTPUT = "mhnb.current().run('go.set()').check()\nassert all(event.wait(30) for event in shown)"
 """One cell, because nbclient drops messages that arrive between two cells."""
-SOURCES = (START, VALUE, FAILS, LONG, LATE, WATCH, HEARD)
+SOURCES = (START, VALUE, FAILS, LONG, LATE, WATCH, SHOW_LATE_OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Run:
 
     cells: dict[str, Any]
     """Cells by source."""
-    heard: list[tuple[str, dict[str, Any]]]
+    messages: list[tuple[str, dict[str, Any]]]
     saved: str
 
     def text(self, source: str) -> str:
@@ -60,12 +60,12 @@ def _plain(output: Any) -> str:
     return str(output.get("text") or output.get("data", {}).get("text/plain") or "\n".join(output.get("traceback", [])))
 
 
-def _run_all(client: Listener) -> Run:
-    client.heard = []
+def _run_all(client: RecordingClient) -> Run:
+    client.recorded = []
     cells: dict[str, Any] = {}
     for index, cell in enumerate(client.nb.cells):
         cells[cell.source] = client.execute_cell(cell, index).copy()
-    return Run(cells, client.heard, nbformat.writes(client.nb))
+    return Run(cells, client.recorded, nbformat.writes(client.nb))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def runs(own_environment: None, mhnb_home: Any) -> Iterator[tuple[Run, Run]]:
     """Run All twice in one kernel. Afterwards the kernel and every process of the cluster have ended."""
     cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
     cells[SOURCES.index(FAILS)].metadata["tags"] = ["raises-exception"]
-    client = Listener(nbformat.v4.new_notebook(cells=cells), timeout=60, kernel_name="python3")
+    client = RecordingClient(nbformat.v4.new_notebook(cells=cells), timeout=60, kernel_name="python3")
     before = {process.pid for process in processes_of(mhnb_home)}
     with client.setup_kernel():
         yield _run_all(client), _run_all(client)
@@ -99,7 +99,7 @@ def test_every_ranks_value_is_in_the_file(ran: Run) -> None:
     assert all(f"value {rank}" in ran.page(VALUE) for rank in range(2))
 
 
-def test_a_tagged_error_lets_run_all_go_on(ran: Run) -> None:
+def test_tagged_error_does_not_stop_run_all(ran: Run) -> None:
     """A cell tagged `raises-exception` stores the ranks' output and one short error, and the next cells run."""
     *_, error = ran.cells[FAILS].outputs
     assert (error["output_type"], error["ename"]) == ("error", "CellFailed")
@@ -117,11 +117,11 @@ def test_an_untagged_error_stops_run_all(own_environment: None) -> None:
     assert cells[2].outputs == []
 
 
-def test_a_widget_while_a_long_cell_runs(ran: Run) -> None:
+def test_long_cell_opens_and_closes_widget(ran: Run) -> None:
     """During a long cell a comm opens and receives its steps, and each opened comm is closed."""
-    opened = [content["comm_id"] for kind, content in ran.heard if kind == "comm_open"]
-    closed = [content["comm_id"] for kind, content in ran.heard if kind == "comm_close"]
-    sent = [content["data"].get("state", {}).get("block_0", "") for kind, content in ran.heard if kind == "comm_msg"]
+    opened = [content["comm_id"] for kind, content in ran.messages if kind == "comm_open"]
+    closed = [content["comm_id"] for kind, content in ran.messages if kind == "comm_close"]
+    sent = [content["data"].get("state", {}).get("block_0", "") for kind, content in ran.messages if kind == "comm_msg"]
     assert opened
     assert sorted(opened) == sorted(closed)
     # The ranks' pace decides which steps are sent.
@@ -136,7 +136,7 @@ def test_no_widget_in_the_file(ran: Run) -> None:
     assert kinds == {"text/html", "text/plain"}
 
 
-def test_all_of_a_long_cell_is_in_the_file(ran: Run) -> None:
+def test_long_cell_output_is_complete_in_the_file(ran: Run) -> None:
     """The file has every step of every rank, as text and as HTML."""
     for rank in range(2):
         for step in range(12):
@@ -144,7 +144,7 @@ def test_all_of_a_long_cell_is_in_the_file(ran: Run) -> None:
             assert f"rank {rank} step {step}" in ran.page(LONG)
 
 
-def test_late_output_lands_under_its_own_cell(runs: tuple[Run, Run]) -> None:
+def test_late_output_is_stored_with_its_cell(runs: tuple[Run, Run]) -> None:
     """Output that a thread prints two cells later is stored in the cell that started the thread, and in no other."""
     last = nbformat.reads(runs[1].saved, as_version=4).cells
     holding = [cell.source for cell in last if "late word" in str(cell.outputs)]

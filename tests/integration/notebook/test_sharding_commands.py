@@ -50,14 +50,14 @@ def test_a_pytree_is_a_table(laid: Session, tmp_path: Path) -> None:
     assert file.read_text().splitlines()[2].startswith("['v'],64x64,float32,P(),16384")
 
 
-def test_a_mesh_is_a_map(laid: Session) -> None:
+def test_mesh_is_shown_by_host(laid: Session) -> None:
     """A mesh is shown as its devices by host, with the axis that crosses hosts."""
     out = laid.run("%mhjax layout laid_mesh").out
     assert out.splitlines()[0] == "laid_mesh (data 2, model 2) · 4 devices on 2 hosts"
     assert "data crosses 2 hosts · model stays inside a host" in out
 
 
-def test_a_reshard_is_told(laid: Session) -> None:
+def test_reshard_is_described(laid: Session) -> None:
     """`--to` shows both layouts and how much would move, and moves nothing; quotes around the spec are optional."""
     quoted = laid.run("""%mhjax layout row --to "P(None, 'model')" """).out
     assert quoted.startswith("row  f32[4,6]  P('data') → P(None, 'model')     96 B move · 96 B of it across hosts")
@@ -65,17 +65,17 @@ def test_a_reshard_is_told(laid: Session) -> None:
     assert laid.run("%mhjax layout row --to P(None, 'model')").out == quoted
 
 
-def test_ranks_that_differ_are_shown_apart(laid: Session) -> None:
+def test_differing_ranks_are_shown_separately(laid: Session) -> None:
     """If the ranks differ, the heading names them and each view is drawn; `--to` and `--csv` need a single layout."""
     laid.run("%%mhjax\nodd = row if jax.process_index() == 0 else 'nothing'")
     out = laid.run("%mhjax layout odd").out
     assert out.startswith("the ranks differ about odd: rank 1 against rank 0")
     assert "odd on rank 0  f32[4,6]" in out
     assert "rank 1: layout needs a jax.Array" in out
-    assert "--to: the ranks differ about odd" in laid.refuse("%mhjax layout odd --to P()")
+    assert "--to: the ranks differ about odd" in laid.expect_usage_error("%mhjax layout odd --to P()")
 
 
-def test_own_arrays_are_told_as_such(laid: Session) -> None:
+def test_local_arrays_have_a_note(laid: Session) -> None:
     """Arrays that are local to each rank are shown as one view with a note."""
     laid.run("%%mhjax\nimport jax.numpy as jnp\nlone = jnp.zeros(4) + jax.process_index()")
     out = laid.run("%mhjax layout lone").out
@@ -99,7 +99,7 @@ def test_own_arrays_are_told_as_such(laid: Session) -> None:
 )
 def test_bad_lines_are_usage_errors(laid: Session, line: str, says: str) -> None:
     """A bad line is a UsageError that says what is wrong, and no rank runs anything."""
-    assert says in laid.refuse(f"%mhjax {line}")
+    assert says in laid.expect_usage_error(f"%mhjax {line}")
 
 
 def test_a_plan_needs_no_cluster(idle: Session) -> None:
@@ -120,13 +120,13 @@ def test_a_front_end_gets_controls(idle: Session, monkeypatch: pytest.MonkeyPatc
     screen = RecordingScreen()
     monkeypatch.setattr("mhnb.magics.sharding.detect_screen", lambda: screen)
     idle.run(f"%mhjax plan {flags}")
-    assert ([act[0] for act in screen.acts], screen.written) == (["show", "show"], [])
-    assert "application/vnd.jupyter.widget-view+json" in str(screen.acts[0])
+    assert ([act[0] for act in screen.calls], screen.written) == (["show", "show"], [])
+    assert "application/vnd.jupyter.widget-view+json" in str(screen.calls[0])
     idle.run(f"%mhjax plan --text {flags}")
-    assert (len(screen.acts), len(screen.written)) == (2, 1)
+    assert (len(screen.calls), len(screen.written)) == (2, 1)
 
 
-def test_a_plan_takes_a_function_of_the_notebook(idle: Session) -> None:
+def test_plan_accepts_notebook_function(idle: Session) -> None:
     """`%mhjax plan` accepts a function by name, wrapped as by `jax.jit` or not, and compiles it only in the helper process."""
     idle.run("from functools import wraps\ndef wrapped(function):\n    return wraps(function)(lambda *a: None)")
     idle.run("def add_up(a):\n    return a.sum()\nwrapped_up = wrapped(add_up)")
@@ -135,11 +135,11 @@ def test_a_plan_takes_a_function_of_the_notebook(idle: Session) -> None:
         assert "jit(add_up)" in idle.run(line).out
 
 
-def test_a_difference_in_html_shows_the_expression_as_typed() -> None:
+def test_html_heading_escapes_expression() -> None:
     """The heading escapes what the user typed, because it can contain HTML."""
     screen = RecordingScreen()
     layout = Layout.of((4,), {"x": 2}, "P('x')")
     show_views("p['<b>']", [LayoutView((0,), layout), LayoutView((1,), "nothing")], screen=screen)
-    html = screen.acts[0][1]["text/html"]
+    html = screen.calls[0][1]["text/html"]
     assert "the ranks differ about p[&#x27;&lt;b&gt;&#x27;]: rank 1 against rank 0" in html
     assert "<b>'" not in html

@@ -35,7 +35,7 @@ print("went on")
 """
 
 
-def test_a_terminal_gets_text(leftovers: None, mhnb_home: str) -> None:
+def test_terminal_output_is_text(leftovers: None, mhnb_home: str) -> None:
     """Lines that differ only in the rank are shown once and errors are short, without widgets or HTML; no process remains."""
     command = [
         sys.executable,
@@ -67,28 +67,33 @@ class Terminal:
     LIMIT_S = 90.0
 
     def __init__(self) -> None:
-        self._ours, its = os.openpty()
-        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+        self._controller, terminal = os.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
         # A program in between makes the terminal the controlling one, which Ctrl-C needs.
-        command = [sys.executable, "-c", _TAKES_TERMINAL, sys.executable, "-m", "IPython", "--simple-prompt"]
+        command = [sys.executable, "-c", _CLAIM_TERMINAL, sys.executable, "-m", "IPython", "--simple-prompt"]
         command += ["--no-banner", "--no-confirm-exit", "--colors=nocolor"]
         self.process = subprocess.Popen(
-            command, stdin=its, stdout=its, stderr=its, env=os.environ | {"TERM": "xterm"}, start_new_session=True
+            command,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            env=os.environ | {"TERM": "xterm"},
+            start_new_session=True,
         )
-        os.close(its)
+        os.close(terminal)
         self._read = ""
 
     def press(self, text: str) -> None:
         """Press keys."""
-        os.write(self._ours, text.encode())
+        os.write(self._controller, text.encode())
 
     def read_until(self, text: str) -> str:
         """Return what is shown up to and including a text."""
         end = time.monotonic() + self.LIMIT_S
         while text not in self._read:
-            ready, _, _ = select.select([self._ours], [], [], max(0.0, end - time.monotonic()))
+            ready, _, _ = select.select([self._controller], [], [], max(0.0, end - time.monotonic()))
             assert ready, f"no {text!r} after {self._read[-2000:]!r}"
-            self._read += os.read(self._ours, 1 << 16).decode(errors="replace")
+            self._read += os.read(self._controller, 1 << 16).decode(errors="replace")
         shown, _, self._read = self._read.partition(text)
         return shown + text
 
@@ -98,15 +103,15 @@ class Terminal:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.process.terminate()
         self.process.wait(timeout=60)
-        os.close(self._ours)
+        os.close(self._controller)
 
 
-_TAKES_TERMINAL = """
+_CLAIM_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-SAVES = """\
+CATCHES_INTERRUPT = """\
 %%mhjax
 import time
 print("on", flush=True)
@@ -119,7 +124,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_terminal_is_followed_live(leftovers: None, mhnb_home: str) -> None:
+def test_terminal_shows_live_output(leftovers: None, mhnb_home: str) -> None:
     """A terminal shows the phases of a start and the output of a running cell, and Ctrl-C reaches both.
 
     The text that stays has each line once.
@@ -132,21 +137,21 @@ def test_a_terminal_is_followed_live(leftovers: None, mhnb_home: str) -> None:
         terminal.press("%mhjax start -n 2 --devices 1\n")
         terminal.read_until("starting 2 ranks · ")
         terminal.press("\x03")
-        told = terminal.read_until("In [3]: ")
-        assert "KeyboardInterrupt: %mhjax start was interrupted; every process that it had started was ended" in told
-        assert "Traceback" not in told
+        output = terminal.read_until("In [3]: ")
+        assert "KeyboardInterrupt: %mhjax start was interrupted; every process that it had started was ended" in output
+        assert "Traceback" not in output
         terminal.press("%mhjax start -n 2 --devices 1\n")
         terminal.read_until("ranks 0-1 ready")
         assert "mhjax · 2 ranks × 1 CPU device on this machine" in terminal.read_until("In [4]: ")
-        terminal.press(SAVES)
+        terminal.press(CATCHES_INTERRUPT)
         terminal.read_until("ranks 0-1 · running ")
         terminal.read_until("on\r")
         terminal.press("\x03")
         ended = terminal.read_until("In [5]: ")
         # The cursor is shown again before the final text.
-        left = ended.rpartition("\x1b[?25h")[2]
-        assert left.count("saved") == left.count("  on") == 1
-        assert "CellInterrupted: Ctrl-C came, but cell 1 ended well on ranks 0-1" in left
+        final_text = ended.rpartition("\x1b[?25h")[2]
+        assert final_text.count("saved") == final_text.count("  on") == 1
+        assert "CellInterrupted: Ctrl-C came, but cell 1 ended well on ranks 0-1" in final_text
         terminal.press("exit\n")
         assert terminal.process.wait(timeout=60) == 0
     ended_ranks = [process for process in processes_of(mhnb_home) if process.pid not in before]

@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.ranks)
 
 
-def every_pid(cluster: Cluster) -> list[int]:
+def list_pids(cluster: Cluster) -> list[int]:
     """Return the pids of the supervisor, the hub and the ranks."""
     pids = [cluster.supervisor_pid, cluster.hub_pid, *(rank.pid for rank in cluster.ranks)]
     return [pid for pid in pids if pid is not None]
@@ -36,41 +36,41 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def _find(pid: int) -> psutil.Process | None:
+def _find_process(pid: int) -> psutil.Process | None:
     try:
         return psutil.Process(pid)
     except psutil.NoSuchProcess:
         return None
 
 
-def wait_gone(pids: list[int], timeout_s: float = 60.0) -> list[int]:
+def wait_for_exit(pids: list[int], timeout_s: float = 60.0) -> list[int]:
     """Wait until processes have ended; return the pids of those that have not."""
-    there = [process for pid in pids if is_running(pid) and (process := _find(pid)) is not None]
-    _, left = psutil.wait_procs(there, timeout=timeout_s)
-    return [process.pid for process in left if is_running(process.pid)]
+    processes = [process for pid in pids if is_running(pid) and (process := _find_process(pid)) is not None]
+    _, alive = psutil.wait_procs(processes, timeout=timeout_s)
+    return [process.pid for process in alive if is_running(process.pid)]
 
 
 @pytest.fixture(scope="session")
-def ever_shared() -> Iterator[list[Cluster]]:
+def shared_clusters() -> Iterator[list[Cluster]]:
     """The shared cluster, as the last item; a test did not leave the earlier ones clean."""
-    made = [manager.start(4, 2, name="shared")]
-    made[0].run("import jax").check()
-    yield made
-    pids = every_pid(made[-1])
-    made[-1].stop()
-    assert wait_gone(pids) == []
+    clusters = [manager.start(4, 2, name="shared")]
+    clusters[0].run("import jax").check()
+    yield clusters
+    pids = list_pids(clusters[-1])
+    clusters[-1].stop()
+    assert wait_for_exit(pids) == []
 
 
 @pytest.fixture
-def shared(ever_shared: list[Cluster]) -> Cluster:
+def shared(shared_clusters: list[Cluster]) -> Cluster:
     """One cluster of 4 ranks with 2 devices each, for tests that leave it clean.
 
     A test that does not leave it clean fails for that reason, and the next test gets a restarted cluster.
     """
-    if ever_shared[-1].state != "clean":
-        ever_shared.append(ever_shared[-1].restart())
-        ever_shared[-1].run("import jax").check()
-    return ever_shared[-1]
+    if shared_clusters[-1].state != "clean":
+        shared_clusters.append(shared_clusters[-1].restart())
+        shared_clusters[-1].run("import jax").check()
+    return shared_clusters[-1]
 
 
 @pytest.fixture
@@ -95,10 +95,10 @@ def fresh(leftovers: None) -> Iterator[Callable[..., Cluster]]:
     def begin(hosts: int | None = 2, devices: int | None = 2, **options: Any) -> Cluster:
         cluster = manager.start(hosts, devices, **({"name": f"fresh{len(started)}"} | options))
         started.append(cluster)
-        pids.extend(every_pid(cluster))
+        pids.extend(list_pids(cluster))
         return cluster
 
     yield begin
     for cluster in started:
         cluster.stop()
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from mhnb.types import Outcome
 
-__all__ = ["FAMILIES", "PIECES", "HostileCell", "Piece", "make_cell"]
+__all__ = ["FAMILIES", "PIECES", "HostileCell", "Piece", "draw_hostile_cell"]
 
 Family: TypeAlias = Literal["outputs", "errors", "threads", "signals", "closes", "patches"]
 FAMILIES: tuple[Family, ...] = ("outputs", "errors", "threads", "signals", "closes", "patches")
@@ -28,13 +28,13 @@ class Piece:
     code: str
     raises: str = ""
     """Class name of the error that it raises; empty if it succeeds."""
-    ends: tuple[Outcome, ...] = ("ok",)
+    allowed_outcomes: tuple[Outcome, ...] = ("ok",)
     """How the cell may end on a rank that runs the piece."""
     timeout_s: float | None = None
     """The cell's timeout, for a piece that does not end by itself."""
     undo: str = ""
     """Code for the next cell that reverts what the user sees of the piece, as the user would have to."""
-    spoils: bool = False
+    may_break_later_pieces: bool = False
     """Whether later pieces of the same cell may fail because of this one."""
 
 
@@ -48,14 +48,14 @@ class HostileCell:
     families: frozenset[Family]
     raises: tuple[str, ...]
     """Class name of the error on each rank; empty if the rank succeeds."""
-    ends: tuple[tuple[Outcome, ...], ...]
+    allowed_outcomes: tuple[tuple[Outcome, ...], ...]
     """How the cell may end on each rank."""
     timeout_s: float | None
     undo: str
 
 
 def _raising(name: str, code: str, error: str) -> Piece:
-    return Piece(name, "errors", code, raises=error, ends=("error",))
+    return Piece(name, "errors", code, raises=error, allowed_outcomes=("error",))
 
 
 _HUNG: tuple[Outcome, ...] = ("interrupted",)
@@ -332,7 +332,7 @@ PIECES: tuple[Piece, ...] = (
         "_ = signal.setitimer(signal.ITIMER_REAL, 0.01)\n"
         "time.sleep(60)",
         raises="TimeoutError",
-        ends=("error",),
+        allowed_outcomes=("error",),
     ),
     Piece(
         "a child's end",
@@ -354,16 +354,18 @@ PIECES: tuple[Piece, ...] = (
         "signals",
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)",
         raises="KeyboardInterrupt",
-        ends=("error", "interrupted"),
+        allowed_outcomes=("error", "interrupted"),
     ),
-    Piece("sleeps too long", "signals", "import time; time.sleep(600)", raises="*", ends=_HUNG, timeout_s=1.0),
-    Piece("spins", "signals", "while True: pass", raises="*", ends=_HUNG, timeout_s=1.0),
+    Piece(
+        "sleeps too long", "signals", "import time; time.sleep(600)", raises="*", allowed_outcomes=_HUNG, timeout_s=1.0
+    ),
+    Piece("spins", "signals", "while True: pass", raises="*", allowed_outcomes=_HUNG, timeout_s=1.0),
     Piece(
         "waits for a thread",
         "signals",
         "import threading\nt = threading.Thread(target=threading.Event().wait, daemon=True); t.start(); t.join()",
         raises="*",
-        ends=_HUNG,
+        allowed_outcomes=_HUNG,
         timeout_s=1.0,
     ),
     Piece(
@@ -371,7 +373,7 @@ PIECES: tuple[Piece, ...] = (
         "signals",
         "import asyncio\nawait asyncio.Event().wait()",
         raises="*",
-        ends=_HUNG,
+        allowed_outcomes=_HUNG,
         timeout_s=1.0,
     ),
     Piece(
@@ -379,7 +381,7 @@ PIECES: tuple[Piece, ...] = (
         "signals",
         "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: print('saved $tag')\nraise ValueError('after')",
         raises="*",
-        ends=("interrupted", "error"),
+        allowed_outcomes=("interrupted", "error"),
         timeout_s=1.0,
     ),
     # -- closes
@@ -428,9 +430,9 @@ PIECES: tuple[Piece, ...] = (
         "import os\nkept_ = dict(os.environ); os.environ.clear()",
         undo="import os; os.environ.update(kept_)",
     ),
-    Piece("the loop stopped", "closes", "import asyncio; asyncio.get_event_loop().stop()", spoils=True),
-    Piece("its own process", "closes", "import os; os.kill(os.getpid(), 9)", raises="*", ends=("died",)),
-    Piece("exits at once", "closes", "import os; os._exit($n % 200)", raises="*", ends=("died",)),
+    Piece("the loop stopped", "closes", "import asyncio; asyncio.get_event_loop().stop()", may_break_later_pieces=True),
+    Piece("its own process", "closes", "import os; os.kill(os.getpid(), 9)", raises="*", allowed_outcomes=("died",)),
+    Piece("exits at once", "closes", "import os; os._exit($n % 200)", raises="*", allowed_outcomes=("died",)),
     # -- patches
     Piece(
         "os.getpid", "patches", "import os; os.getpid = lambda: -1", undo="import os, posix; os.getpid = posix.getpid"
@@ -446,7 +448,7 @@ PIECES: tuple[Piece, ...] = (
         "patches",
         "import builtins\nopen_, builtins.open = builtins.open, None",
         undo="import builtins; builtins.open = open_",
-        spoils=True,
+        may_break_later_pieces=True,
     ),
     Piece(
         "builtins.print",
@@ -464,7 +466,7 @@ PIECES: tuple[Piece, ...] = (
         "patches",
         "import json\ndumps_, json.dumps = json.dumps, None",
         undo="import json; json.dumps = dumps_",
-        spoils=True,
+        may_break_later_pieces=True,
     ),
     Piece(
         "sys.displayhook",
@@ -479,14 +481,14 @@ PIECES: tuple[Piece, ...] = (
         "patches",
         "import sys\nlimit_ = sys.getrecursionlimit(); sys.setrecursionlimit(limit_ // 4)",
         undo="import sys; sys.setrecursionlimit(limit_)",
-        spoils=True,
+        may_break_later_pieces=True,
     ),
     Piece(
         "warnings as errors",
         "patches",
         "import warnings; warnings.simplefilter('error')",
         undo="import warnings; warnings.resetwarnings()",
-        spoils=True,
+        may_break_later_pieces=True,
     ),
     Piece("no collection", "patches", "import gc; gc.disable()", undo="import gc; gc.enable()"),
     Piece(
@@ -512,26 +514,26 @@ PIECES: tuple[Piece, ...] = (
         "patches",
         "str_ = str; list = dict = type = None",
         undo="del list, dict, type",
-        spoils=True,
+        may_break_later_pieces=True,
     ),
     Piece(
         "threading.Thread",
         "patches",
         "import threading\nthread_, threading.Thread = threading.Thread, None",
         undo="import threading; threading.Thread = thread_",
-        spoils=True,
+        may_break_later_pieces=True,
     ),
     Piece(
         "signal.signal",
         "patches",
         "import signal\nsignal_, signal.signal = signal.signal, None",
         undo="import signal; signal.signal = signal_",
-        spoils=True,
+        may_break_later_pieces=True,
     ),
 )
 
 
-def make_cell(rng: random.Random, tag: str, ranks: int = 2) -> HostileCell:
+def draw_hostile_cell(rng: random.Random, tag: str, ranks: int = 2) -> HostileCell:
     """Draw a cell. It prints `begin TAG` first."""
     lasting = sorted(rng.sample([piece for piece in PIECES if not piece.raises], rng.randrange(3)), key=_order)
     ending = rng.choice([piece for piece in PIECES if piece.raises]) if not lasting or rng.random() < 0.5 else None
@@ -541,18 +543,18 @@ def make_cell(rng: random.Random, tag: str, ranks: int = 2) -> HostileCell:
     chosen = [*lasting, ending] if ending else lasting
     raises, ends = [""] * ranks, [_OK] * ranks
     lines, undo = [f"print('begin {tag}')"], list[str]()
-    spoilt = False
+    is_broken = False
     for piece in chosen:
-        only = rng.randrange(ranks) if rng.random() < 0.3 else None
-        lines.append(_on_rank(_fill(piece, tag, rng), only))
+        only_rank = rng.randrange(ranks) if rng.random() < 0.3 else None
+        lines.append(_on_rank(_fill(piece, tag, rng), only_rank))
         for rank in range(ranks):
-            if only in (None, rank):
-                raises[rank], ends[rank] = piece.raises, piece.ends
-            if spoilt:
+            if only_rank in (None, rank):
+                raises[rank], ends[rank] = piece.raises, piece.allowed_outcomes
+            if is_broken:
                 raises[rank], ends[rank] = "*", (*ends[rank], "ok", "error")
         if piece.undo:
-            undo.insert(0, _on_rank(piece.undo, only))
-        spoilt = spoilt or piece.spoils
+            undo.insert(0, _on_rank(piece.undo, only_rank))
+        is_broken = is_broken or piece.may_break_later_pieces
     return HostileCell(
         tag,
         "\n".join(lines),

@@ -20,10 +20,10 @@ from mhnb.core.messages import HostSpec
 from mhnb.launchers.local import LocalHost
 from mhnb.transport.addresses import find_free_port
 
-__all__ = ["HostsCluster", "Wire"]
+__all__ = ["MultiHostCluster", "CuttableProxy"]
 
 
-class HostsCluster(Cluster):
+class MultiHostCluster(Cluster):
     """A cluster on several hosts.
 
     Args:
@@ -41,29 +41,31 @@ class HostsCluster(Cluster):
         way: Callable[[int, str], str] = lambda _host, url: url,
         **options: Any,
     ) -> None:
-        self._ranks_of, self._way = hosts, way
+        self._ranks_by_host, self._route = hosts, way
         super().__init__(ClusterSpec(sum(map(len, hosts)), devices, True, {}), StartOptions(name=name, **options))
 
     def _launch(self) -> None:
-        ground = self._resources
-        place = GenerationLocation(ground.transport.url, ground.key, self.generation, self.cwd, str(ground.run_dir))
-        spec = local_spec(self.shape, self.options, place, os.environ, f"127.0.0.1:{find_free_port()}")
+        resources = self._resources
+        location = GenerationLocation(
+            resources.transport.url, resources.key, self.generation, self.cwd, str(resources.run_dir)
+        )
+        spec = local_spec(self.shape, self.options, location, os.environ, f"127.0.0.1:{find_free_port()}")
         url = f"tcp:127.0.0.1:{find_free_port()}"
-        self._start(replace(spec, ranks=list(self._ranks_of[0]), board_url=url))
-        for number, ranks in enumerate(self._ranks_of[1:], start=1):
+        self._start(replace(spec, ranks=list(self._ranks_by_host[0]), board_url=url))
+        for number, ranks in enumerate(self._ranks_by_host[1:], start=1):
             folder = Path(spec.run_dir, f"host{number}")
             (folder / "log").mkdir(parents=True)
             (folder / "profile").symlink_to(Path(spec.run_dir, "profile"))
-            theirs = replace(
+            host_spec = replace(
                 spec,
                 supervisor=number,
                 ranks=list(ranks),
                 run_dir=str(folder),
                 starts_hub=False,
                 has_shared_board=False,
-                board_url=self._way(number, url),
+                board_url=self._route(number, url),
             )
-            self._start(theirs)
+            self._start(host_spec)
 
     def _start(self, spec: HostSpec) -> None:
         assert spec.supervisor is not None
@@ -79,15 +81,15 @@ class HostsCluster(Cluster):
         return [pid for pid in found if pid is not None]
 
 
-class Wire:
+class CuttableProxy:
     """A TCP proxy that can be cut: it listens at `url` and forwards data in both directions."""
 
-    def __init__(self, beyond: str) -> None:
-        address, _, port = beyond.removeprefix("tcp:").rpartition(":")
-        self._beyond = address, int(port)
+    def __init__(self, target: str) -> None:
+        address, _, port = target.removeprefix("tcp:").rpartition(":")
+        self._target = address, int(port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"tcp:127.0.0.1:{self._listener.getsockname()[1]}"
-        self._ends: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -97,19 +99,19 @@ class Wire:
             except OSError:
                 return
             try:
-                far = socket.create_connection(self._beyond)
+                far = socket.create_connection(self._target)
             except ConnectionRefusedError:
                 # The host of the board is still starting, so the rank tries again.
                 near.close()
                 continue
-            self._ends += [near, far]
+            self._sockets += [near, far]
             for one, other in ((near, far), (far, near)):
-                threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
+                threading.Thread(target=_forward, args=(one, other), daemon=True).start()
 
     def cut(self) -> None:
         """Close every connection, and accept no new one."""
         self._listener.close()
-        for end in self._ends:
+        for end in self._sockets:
             try:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError as error:
@@ -118,11 +120,11 @@ class Wire:
             end.close()
 
 
-def _pass_on(one: socket.socket, other: socket.socket) -> None:
+def _forward(source: socket.socket, destination: socket.socket) -> None:
     try:
-        while data := one.recv(1 << 16):
-            other.sendall(data)
-        other.shutdown(socket.SHUT_WR)
+        while data := source.recv(1 << 16):
+            destination.sendall(data)
+        destination.shutdown(socket.SHUT_WR)
     except OSError as error:
         # The connection was cut, or the other end has closed it.
         print(f"wire: {error}")

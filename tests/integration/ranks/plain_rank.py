@@ -15,25 +15,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PROGRAMS", "cells_of", "main"]
+__all__ = ["PROGRAMS", "read_cells", "main"]
 
 PROGRAMS = Path(__file__).with_name("programs")
 
 
-def cells_of(program: str) -> list[str]:
+def read_cells(program: str) -> list[str]:
     """Return the cells of a program, without the text before the first `# %%`, which describes the file."""
     return re.split(r"^# %%\n", (PROGRAMS / f"{program}.py").read_text(), flags=re.MULTILINE)[1:]
 
 
 def run_cell(source: str, scope: dict[str, Any]) -> str | None:
     """Run a cell and return the repr of its last expression, or None if it has none or its value is None."""
-    tree, kept = ast.parse(source), ast.parse("_ = None")
-    last, assignment = tree.body[-1], kept.body[0]
+    tree, assignment_tree = ast.parse(source), ast.parse("_ = None")
+    last, assignment = tree.body[-1], assignment_tree.body[0]
     if isinstance(last, ast.Expr) and isinstance(assignment, ast.Assign):
         assignment.value = last.value
         tree.body.pop()
     exec(compile(tree, "<cell>", "exec"), scope)
-    exec(compile(kept, "<cell>", "exec"), scope)
+    exec(compile(assignment_tree, "<cell>", "exec"), scope)
     return None if scope["_"] is None else repr(scope["_"])
 
 
@@ -42,14 +42,14 @@ def run_program(program: str) -> list[dict[str, str | None]]:
     import jax
 
     scope: dict[str, Any] = {"__name__": "__main__"}
-    said: list[dict[str, str | None]] = []
-    for source in cells_of(program):
+    results: list[dict[str, str | None]] = []
+    for source in read_cells(program):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             text = run_cell(source, scope)
             # Compiled code may print at any time. Wait for it, so that its output belongs to its cell, as on a cluster.
             jax.effects_barrier()
-        said.append({"stdout": out.getvalue(), "text": text})
-    return said
+        results.append({"stdout": out.getvalue(), "text": text})
+    return results
 
 
 def main(rank: str, count: str, port: str, folder: str, *programs: str) -> None:
@@ -57,8 +57,8 @@ def main(rank: str, count: str, port: str, folder: str, *programs: str) -> None:
     import jax
 
     jax.distributed.initialize(f"127.0.0.1:{port}", int(count), int(rank), cluster_detection_method="deactivate")
-    said = {program: run_program(program) for program in programs}
-    Path(folder, f"{rank}.json").write_text(json.dumps(said))
+    results = {program: run_program(program) for program in programs}
+    Path(folder, f"{rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -25,12 +25,12 @@ from mhnb.core.journal import CellRecord
 from mhnb.core.messages import PROTOCOL_VERSION
 from mhnb.core.replay import plan_replay
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotClean, NotDriver, NotStarted
-from tests.integration.notebook.conftest import no_cluster_in_sight
-from tests.integration.ranks.conftest import every_pid, wait_gone
+from tests.integration.notebook.conftest import hidden_clusters
+from tests.integration.ranks.conftest import list_pids, wait_for_exit
 from tests.support.source import ROOT
 from tests.system.hosts.hostnet import wait_until
 
-OWNER = """
+OWNER_SCRIPT = """
 import os, sys
 import mhnb
 cluster = mhnb.start(2, 1, name="kept", keep=True)
@@ -42,9 +42,9 @@ SUM = "import jax, jax.numpy as jnp\nfrom jax.experimental import multihost_util
 
 
 @contextmanager
-def notebook(before: str = "", then: str = "sys.stdin.read()") -> Iterator[subprocess.Popen[str]]:
+def run_notebook(before: str = "", then: str = "sys.stdin.read()") -> Iterator[subprocess.Popen[str]]:
     """Run a process that owns a detachable cluster, as another notebook would; kill the process at the end."""
-    code = OWNER.format(before=before, then=then)
+    code = OWNER_SCRIPT.format(before=before, then=then)
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as owner:
         try:
@@ -58,27 +58,27 @@ def notebook(before: str = "", then: str = "sys.stdin.read()") -> Iterator[subpr
 @pytest.fixture
 def attach(leftovers: None) -> Iterator[Callable[..., Cluster]]:
     """Attach to a cluster; everything that remains of it is ended afterwards."""
-    taken: list[Cluster] = []
+    attached: list[Cluster] = []
 
-    def take(name: str | None = "kept") -> Cluster:
-        taken.append(manager.attach(name))
-        return taken[-1]
+    def attach_cluster(name: str | None = "kept") -> Cluster:
+        attached.append(manager.attach(name))
+        return attached[-1]
 
-    yield take
+    yield attach_cluster
     # Also end what a failed test has not ended, because the next tests would meet it.
-    for cluster in [*taken, *(cluster for cluster in manager.all_clusters() if cluster.name == "kept")]:
-        pids = every_pid(cluster)
+    for cluster in [*attached, *(cluster for cluster in manager.all_clusters() if cluster.name == "kept")]:
+        pids = list_pids(cluster)
         cluster.stop()
-        assert wait_gone(pids) == []
-    for berth in list_cluster_records(os.environ):
-        for pid in berth.local_supervisors.values():
+        assert wait_for_exit(pids) == []
+    for record in list_cluster_records(os.environ):
+        for pid in record.local_supervisors.values():
             os.kill(pid, signal.SIGTERM)
-        assert wait_gone([*berth.local_supervisors.values()]) == []
+        assert wait_for_exit([*record.local_supervisors.values()]) == []
 
 
-def test_a_killed_notebooks_cluster_goes_on(attach: Callable[..., Cluster]) -> None:
+def test_cluster_of_killed_notebook_can_be_attached(attach: Callable[..., Cluster]) -> None:
     """A cluster whose notebook was killed keeps its variables, cell numbers, guard and journal."""
-    with notebook("cluster.run('x = 41').check(); cluster.run('1/0')") as owner:
+    with run_notebook("cluster.run('x = 41').check(); cluster.run('1/0')") as owner:
         owner.kill()
         owner.wait()
         cluster = attach()
@@ -95,9 +95,9 @@ def test_a_killed_notebooks_cluster_goes_on(attach: Callable[..., Cluster]) -> N
         fresh.stop()
 
 
-def test_only_one_notebook_drives(attach: Callable[..., Cluster]) -> None:
+def test_only_one_notebook_owns_a_cluster(attach: Callable[..., Cluster]) -> None:
     """A second notebook is refused with the owner's pid, and can attach once the owner has ended."""
-    with notebook() as owner:
+    with run_notebook() as owner:
         with pytest.raises(NotDriver, match=f"driven by the notebook with pid {owner.pid}") as refused:
             attach()
         assert refused.value.driver == str(owner.pid)
@@ -110,10 +110,10 @@ def test_only_one_notebook_drives(attach: Callable[..., Cluster]) -> None:
             manager.attach("kept")
 
 
-def test_a_cell_that_ran_meanwhile_is_judged(attach: Callable[..., Cluster]) -> None:
+def test_cell_that_ran_while_detached_is_checked(attach: Callable[..., Cluster]) -> None:
     """Attaching taints the cluster if the launches of a cell differed after its notebook was killed."""
-    before = f"cluster.run({SUM!r}).check(); going = cluster.submit({_LATE!r}, guard='parity')"
-    with notebook(before) as owner:
+    before = f"cluster.run({SUM!r}).check(); going = cluster.submit({_DIFFERING_CELL!r}, guard='parity')"
+    with run_notebook(before) as owner:
         owner.kill()
         owner.wait()
         Path(os.environ["MHNB_HOME"], "go").touch()
@@ -126,7 +126,7 @@ def test_a_cell_that_ran_meanwhile_is_judged(attach: Callable[..., Cluster]) -> 
         assert cluster.run("1").seq == 3
 
 
-_LATE = """
+_DIFFERING_CELL = """
 import os, time, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 mesh = Mesh(np.array(jax.devices()), ('d',))
@@ -136,12 +136,12 @@ print(float(jax.jit((jnp.max, jnp.sum)[jax.process_index()])(x)))
 """
 
 
-def until(go: Path, rest: str) -> str:
+def make_waiting_cell(go: Path, rest: str) -> str:
     """Return a cell that runs `rest` once the file `go` exists."""
     return f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n{rest}"
 
 
-def attach_after(owner: subprocess.Popen[str], go: Path, attach: Callable[..., Cluster]) -> Cluster:
+def kill_owner_and_attach(owner: subprocess.Popen[str], go: Path, attach: Callable[..., Cluster]) -> Cluster:
     """Kill a notebook during a cell, let the cell end, and attach to the cluster."""
     owner.kill()
     owner.wait()
@@ -149,7 +149,7 @@ def attach_after(owner: subprocess.Popen[str], go: Path, attach: Callable[..., C
     return attach()
 
 
-def test_a_cell_that_ended_unseen_is_told_of_and_comes_back(
+def test_cell_that_ended_detached_is_reported_and_replayed(
     attach: Callable[..., Cluster], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A cell that ended without its notebook is reported and is in the journal like any other.
@@ -157,8 +157,10 @@ def test_a_cell_that_ended_unseen_is_told_of_and_comes_back(
     A replay without it would silently give other values.
     """
     go = tmp_path / "go"
-    with notebook(f"cluster.run('x = 5').check(); going = cluster.submit({until(go, 'x = 10')!r})") as owner:
-        cluster = attach_after(owner, go, attach)
+    with run_notebook(
+        f"cluster.run('x = 5').check(); going = cluster.submit({make_waiting_cell(go, 'x = 10')!r})"
+    ) as owner:
+        cluster = kill_owner_and_attach(owner, go, attach)
         assert cluster.state == "clean"
         assert "cell 2 ended after its notebook: ranks 0-1 ok; what it printed is in" in capfd.readouterr().err
         assert [rank.last_cell for rank in cluster.ranks] == ["2 ok"] * 2
@@ -169,7 +171,7 @@ def test_a_cell_that_ended_unseen_is_told_of_and_comes_back(
         fresh.stop()
 
 
-def test_a_cell_that_ended_unseen_without_the_guard_is_split(
+def test_unguarded_cell_that_ended_detached_gives_split(
     attach: Callable[..., Cluster], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """An unguarded cell that ended without its notebook gives `split`, and its errors are reported.
@@ -177,16 +179,16 @@ def test_a_cell_that_ended_unseen_without_the_guard_is_split(
     No record of launches shows that the ranks are in sync.
     """
     go = tmp_path / "go"
-    cell = until(go, "import jax\nif jax.process_index(): 1/0")
-    with notebook(f"going = cluster.submit({cell!r}, guard='off')") as owner:
-        cluster = attach_after(owner, go, attach)
+    cell = make_waiting_cell(go, "import jax\nif jax.process_index(): 1/0")
+    with run_notebook(f"going = cluster.submit({cell!r}, guard='off')") as owner:
+        cluster = kill_owner_and_attach(owner, go, attach)
         assert cluster.state == "split"
         assert "rank 0 ok, rank 1 ZeroDivisionError" in capfd.readouterr().err
         (record,) = (each for each in cluster.journal.read()[0] if isinstance(each, CellRecord))
         assert (record.state, record.errors, record.launches) == ("split", {1: "ZeroDivisionError"}, None)
 
 
-def test_a_cell_that_still_runs_is_waited_for(
+def test_attach_waits_for_running_cell(
     attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Attaching waits for a running cell and reports what it waits for, and giving up changes nothing.
@@ -202,7 +204,7 @@ def test_a_cell_that_still_runs_is_waited_for(
             raise KeyboardInterrupt
 
     go = tmp_path / "go"
-    with notebook(f"going = cluster.submit({until(go, 'x = 10')!r})") as owner:
+    with run_notebook(f"going = cluster.submit({make_waiting_cell(go, 'x = 10')!r})") as owner:
         owner.kill()
         owner.wait()
         with pytest.raises(KeyboardInterrupt):
@@ -213,7 +215,7 @@ def test_a_cell_that_still_runs_is_waited_for(
         assert attach().run("print(x)").check()[1].stdout == "10\n"
 
 
-def kill_a_rank_of(owner: subprocess.Popen[str]) -> None:
+def kill_owner_and_noted_process(owner: subprocess.Popen[str]) -> None:
     """Kill a notebook that wrote the pid of a rank or of the hub to a file, and then kill that process."""
     owner.kill()
     owner.wait()
@@ -225,12 +227,12 @@ NOTE_PID = (
 )
 
 
-def test_a_rank_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> None:
+def test_rank_that_died_while_detached_is_reported(attach: Callable[..., Cluster]) -> None:
     """A rank that died without a notebook makes the cluster dead, and a replay restores its variables."""
-    with notebook(NOTE_PID) as owner:
-        kill_a_rank_of(owner)
+    with run_notebook(NOTE_PID) as owner:
+        kill_owner_and_noted_process(owner)
         cluster = attach()
-        pids = every_pid(cluster)
+        pids = list_pids(cluster)
         assert cluster.state == "dead"
         assert re.match(
             r"rank 1 \(host1.*\), before this notebook took the cluster over, was killed by SIGKILL", cluster.reason
@@ -238,22 +240,22 @@ def test_a_rank_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> 
         with pytest.raises(NotClean, match="nothing was sent · %mhjax restart --replay gives fresh processes"):
             cluster.run("1")
         fresh = cluster.restart(replay=True)
-        assert wait_gone(pids) == []
+        assert wait_for_exit(pids) == []
         assert fresh.run("print(x)").check()[1].stdout == "41\n"
         assert (fresh.options.keep, fresh.state) == (True, "clean")
 
 
-def test_a_hub_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> None:
+def test_hub_that_died_while_detached_is_reported(attach: Callable[..., Cluster]) -> None:
     """A hub that died without a notebook makes the cluster dead, and a replay restores the variables.
 
     This holds whether the ranks or their supervisor report first.
     """
-    noted = (
+    hub_pid_code = (
         "cluster.run('x = 41').check(); "
         "print(cluster._state_machine.registry.hub_pid, file=open(os.environ['MHNB_HOME'] + '/pid', 'w'))"
     )
-    with notebook(noted) as owner:
-        kill_a_rank_of(owner)
+    with run_notebook(hub_pid_code) as owner:
+        kill_owner_and_noted_process(owner)
         cluster = attach()
         wait_until(lambda: cluster.state == "dead", "the cluster is known to be dead")
         assert "the hub (ipyparallel's controller" in cluster.reason
@@ -261,21 +263,21 @@ def test_a_hub_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> N
         assert fresh.run("print(x)").check()[1].stdout == "41\n"
 
 
-def test_the_same_start_line_again_gives_fresh_ranks_where_one_died(attach: Callable[..., Cluster]) -> None:
+def test_same_start_after_a_death_starts_new_ranks(attach: Callable[..., Cluster]) -> None:
     """The same `start` after a rank died starts new ranks, and a note says how to restore the variables."""
-    with notebook(NOTE_PID) as owner:
-        kill_a_rank_of(owner)
+    with run_notebook(NOTE_PID) as owner:
+        kill_owner_and_noted_process(owner)
         fresh = manager.start(2, 1, name="kept", keep=True)
         assert fresh.run("print('x' in globals())").check()[0].stdout == "False\n"
         assert any("%mhjax restart --replay brings it back" in note for note in fresh.notes)
 
 
-def test_the_same_start_line_again_takes_it_over(attach: Callable[..., Cluster]) -> None:
+def test_same_start_attaches_to_detached_cluster(attach: Callable[..., Cluster]) -> None:
     """The same `start` attaches to the detached cluster, and another spec is refused with a fix.
 
     A notebook whose kernel was restarted runs its first cell again.
     """
-    with notebook("cluster.run('x = 41').check()") as owner:
+    with run_notebook("cluster.run('x = 41').check()") as owner:
         owner.kill()
         owner.wait()
         with pytest.raises(AlreadyStarted, match="mhnb stop kept"):
@@ -287,47 +289,49 @@ def test_the_same_start_line_again_takes_it_over(attach: Callable[..., Cluster])
             cluster.stop()
 
 
-def test_ranks_of_another_version_are_told_of(attach: Callable[..., Cluster]) -> None:
+def test_cluster_of_another_version_is_refused(attach: Callable[..., Cluster]) -> None:
     """A cluster of another version is refused with a fix, because its messages differ; an unknown field is accepted."""
-    with notebook() as owner:
+    with run_notebook() as owner:
         owner.kill()
         owner.wait()
-        (berth,) = list_cluster_records(os.environ)
-        note = berth.run_dir / "attach.json"
-        ours = note.read_text()
-        note.write_text(ours.replace(f'"protocol": {PROTOCOL_VERSION}', '"protocol": 1').replace("{", '{"new": 1, ', 1))
+        (record,) = list_cluster_records(os.environ)
+        record_path = record.run_dir / "attach.json"
+        original_text = record_path.read_text()
+        record_path.write_text(
+            original_text.replace(f'"protocol": {PROTOCOL_VERSION}', '"protocol": 1').replace("{", '{"new": 1, ', 1)
+        )
         with pytest.raises(NotStarted, match=rf"another version of mhnb.*\n.*mhnb stop kept\.{owner.pid}"):
             attach()
         with pytest.raises(AlreadyStarted, match="another version of mhnb"):
             manager.start(2, 1, name="kept", keep=True)
-        note.write_text(ours)
+        record_path.write_text(original_text)
         assert attach().run("1").ok
 
 
-def test_a_start_beside_a_kept_cluster_tells_of_it(attach: Callable[..., Cluster]) -> None:
+def test_start_mentions_detached_cluster_of_same_name(attach: Callable[..., Cluster]) -> None:
     """A `start` without `--keep` starts another cluster, and a note says how to attach to the detached one of that name."""
-    with notebook() as owner:
-        beside = manager.start(1, 1, name="kept")
-        assert beside.notes == ()
-        beside.stop()
+    with run_notebook() as owner:
+        other = manager.start(1, 1, name="kept")
+        assert other.notes == ()
+        other.stop()
         owner.kill()
         owner.wait()
-        beside = manager.start(1, 1, name="kept")
+        other = manager.start(1, 1, name="kept")
         try:
-            assert f"%mhjax stop, then %mhjax attach kept.{owner.pid}, has that instead" in beside.notes[0]
+            assert f"%mhjax stop, then %mhjax attach kept.{owner.pid}, has that instead" in other.notes[0]
         finally:
-            beside.stop()
+            other.stop()
         assert attach(f"kept.{owner.pid}").process_count == 2
 
 
-def test_what_is_said_of_kept_ones_that_nobody_drives(
+def test_messages_say_how_to_attach_to_detached_clusters(
     attach: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A shell and a notebook without a cluster learn how to attach to a detached cluster.
 
     If several clusters have one name, each is listed with its full name.
     """
-    with notebook() as first, notebook() as second:
+    with run_notebook() as first, run_notebook() as second:
         for owner in (first, second):
             assert main(["where", f"kept.{owner.pid}"]) == 0
             assert capsys.readouterr().out == f"kept.{owner.pid}: no cell runs, or none for longer than 2 s\n"
@@ -335,17 +339,17 @@ def test_what_is_said_of_kept_ones_that_nobody_drives(
             owner.wait()
         names = [f"kept.{owner.pid}" for owner in (first, second)]
         assert main(["where", names[0]]) == 0
-        said = f"{names[0]}: no notebook drives it, and nobody looks at the ranks; %mhjax attach {names[0]} takes it over\n"
-        assert capsys.readouterr().out == said
-        with no_cluster_in_sight():
+        expected = f"{names[0]}: no notebook drives it, and nobody looks at the ranks; %mhjax attach {names[0]} takes it over\n"
+        assert capsys.readouterr().out == expected
+        with hidden_clusters():
             with pytest.raises(NotStarted, match="%mhjax attach kept takes over the kept one that nobody drives"):
                 manager.current()
             with pytest.raises(NotStarted, match=r"'kept' here; .* runs on this machine: %mhjax attach kept takes it"):
                 manager.by_name("kept")
         for name in ("kept", None):
-            with pytest.raises(NotStarted, match="which one") as several:
+            with pytest.raises(NotStarted, match="which one") as refusal:
                 attach(name)
-            assert all(full in str(several.value) for full in names)
+            assert all(full in str(refusal.value) for full in names)
         with pytest.raises(NotStarted, match="no kept cluster 'other' on this machine; there are kept"):
             attach("other")
         # A shell ends a cluster by its full name, and ends nothing by a name that two clusters have.
@@ -356,21 +360,21 @@ def test_what_is_said_of_kept_ones_that_nobody_drives(
         assert attach().state == "clean"
 
 
-def test_a_notebook_takes_back_what_it_has_left(attach: Callable[..., Cluster]) -> None:
+def test_notebook_can_attach_again_after_detaching(attach: Callable[..., Cluster]) -> None:
     """A process can detach and attach repeatedly, and keeps variables, state, cell numbers, guard and journal."""
-    left = manager.start(2, 1, name="kept", keep=True)
-    left.run("x = 41").check()
-    left.run("import jax\nif jax.process_index() == 1: 1/0", guard="off")
-    assert left.state == "split"
-    left.leave()
-    left.leave()
-    assert (left.state, left in manager.all_clusters()) == ("stopped", False)
-    for refused in (lambda: left.run("1"), left.restart):
+    detached = manager.start(2, 1, name="kept", keep=True)
+    detached.run("x = 41").check()
+    detached.run("import jax\nif jax.process_index() == 1: 1/0", guard="off")
+    assert detached.state == "split"
+    detached.leave()
+    detached.leave()
+    assert (detached.state, detached in manager.all_clusters()) == ("stopped", False)
+    for refused in (lambda: detached.run("1"), detached.restart):
         with pytest.raises(NotStarted, match="let go of the cluster; %mhjax attach kept"):
             refused()
     cluster = attach()
     assert manager.current() is cluster
-    assert (cluster.state, cluster.generation) == ("split", left.generation)
+    assert (cluster.state, cluster.generation) == ("split", detached.generation)
     cluster.accept()
     cluster.leave()
     cluster = attach()
@@ -385,85 +389,85 @@ def test_a_notebook_takes_back_what_it_has_left(attach: Callable[..., Cluster]) 
     fresh.stop()
 
 
-def test_what_was_attached_between_is_not_mixed_with_ones_own(attach: Callable[..., Cluster]) -> None:
+def test_replay_excludes_cells_of_other_notebooks(attach: Callable[..., Cluster]) -> None:
     """A replay uses the cells of one history only, because each notebook's journal numbers its starts separately."""
     manager.start(1, 1, name="kept").restart().restart().restart().stop()
-    with notebook("cluster.run('x = 1').check()") as owner:
+    with run_notebook("cluster.run('x = 1').check()") as owner:
         owner.kill()
         owner.wait()
         attach().stop()
-    mine = manager.start(2, 1, name="kept")
-    assert plan_replay(mine.journal.read()[0], mine.generation).steps == ()
-    mine.run("x = 41").check()
-    fresh = mine.restart(replay=True)
+    own = manager.start(2, 1, name="kept")
+    assert plan_replay(own.journal.read()[0], own.generation).steps == ()
+    own.run("x = 41").check()
+    fresh = own.restart(replay=True)
     assert fresh.run("print(x)").check()[0].stdout == "41\n"
     fresh.stop()
 
 
-def test_one_that_was_left_has_its_own_past(attach: Callable[..., Cluster]) -> None:
+def test_detached_cluster_keeps_its_own_history(attach: Callable[..., Cluster]) -> None:
     """A detached cluster replays its own cells, although another cluster of that name wrote to the same journal.
 
     The other cluster ran at the same time and had its own folder.
     """
-    left = manager.start(2, 1, name="kept", keep=True)
-    left.run("x = 41").check()
-    left.leave()
-    beside = manager.start(2, 1, name="kept")
-    beside.run("x = 1").check()
-    beside.stop()
+    detached = manager.start(2, 1, name="kept", keep=True)
+    detached.run("x = 41").check()
+    detached.leave()
+    other = manager.start(2, 1, name="kept")
+    other.run("x = 1").check()
+    other.stop()
     fresh = attach().restart(replay=True)
-    assert len({left.generation, beside.generation, fresh.generation}) == 3
+    assert len({detached.generation, other.generation, fresh.generation}) == 3
     assert fresh.run("print(x)").check()[0].stdout == "41\n"
     fresh.stop()
 
 
-def test_ctrl_c_while_it_is_left_does_not_lose_it(
+def test_ctrl_c_during_detach_does_not_lose_cluster(
     attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while a notebook detaches does not stop the detaching, and the notebook can attach again."""
-    left = manager.start(2, 1, name="kept", keep=True)
-    left.run("x = 41").check()
-    release = left.launched[0].release
+    detached = manager.start(2, 1, name="kept", keep=True)
+    detached.run("x = 41").check()
+    release = detached.launched[0].release
 
-    def press() -> None:
+    def interrupt_and_release() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         release()
 
-    monkeypatch.setattr(left.launched[0], "release", press)
+    monkeypatch.setattr(detached.launched[0], "release", interrupt_and_release)
     with pytest.raises(KeyboardInterrupt):
-        left.leave()
+        detached.leave()
     cluster = attach()
-    assert left.left
+    assert detached.left
     assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
 
 
-def test_ctrl_c_while_it_is_taken_over_leaves_it(
+def test_ctrl_c_during_attach_leaves_cluster_detached(
     attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C during an attach leaves the cluster detached.
 
     It comes when no notebook owns the cluster yet, but its ranks could already receive messages.
     """
-    left = manager.start(2, 1, name="kept", keep=True)
-    left.run("x = 41").check()
-    left.leave()
+    detached = manager.start(2, 1, name="kept", keep=True)
+    detached.run("x = 41").check()
+    detached.leave()
     start = EventLoop.start
 
-    def press(self: EventLoop) -> None:
+    def start_and_interrupt(self: EventLoop) -> None:
         start(self)
         os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(EventLoop, "start", press)
+        patch.setattr(EventLoop, "start", start_and_interrupt)
         with pytest.raises(KeyboardInterrupt):
             attach()
     assert attach().run("print(x + 1)").check()[1].stdout == "42\n"
 
 
-def test_a_cell_that_awaits_is_not_taken_for_ended(attach: Callable[..., Cluster]) -> None:
+def test_awaiting_cell_is_not_mistaken_for_ended(attach: Callable[..., Cluster]) -> None:
     """A rank whose cell awaits counts as busy until the cell has ended, although it could answer in between."""
-    before = f"cluster.run('x = 41').check(); going = cluster.submit({_AWAITS!r})"
-    with notebook(before) as owner:
+    before = f"cluster.run('x = 41').check(); going = cluster.submit({_AWAITING_CELL!r})"
+    with run_notebook(before) as owner:
         home = Path(os.environ["MHNB_HOME"])
         while not all((home / f"awaits{rank}").exists() for rank in range(2)):
             assert owner.poll() is None
@@ -476,7 +480,7 @@ def test_a_cell_that_awaits_is_not_taken_for_ended(attach: Callable[..., Cluster
         assert cluster.run("print(x)").check()[1].stdout == "42\n"
 
 
-_AWAITS = """
+_AWAITING_CELL = """
 import asyncio, jax, os
 from pathlib import Path
 home = Path(os.environ["MHNB_HOME"])
@@ -488,7 +492,7 @@ x += 1
 """
 
 
-def test_what_is_not_kept_cannot_be_left(fresh: Callable[..., Cluster]) -> None:
+def test_cluster_without_keep_cannot_be_detached(fresh: Callable[..., Cluster]) -> None:
     """Detaching without `--keep` is refused because it would end the cluster, and the cluster goes on."""
     cluster = fresh(1, 1)
     with pytest.raises(InvalidRequest, match="without --keep and would end"):
@@ -496,39 +500,39 @@ def test_what_is_not_kept_cannot_be_left(fresh: Callable[..., Cluster]) -> None:
     assert cluster.run("1").ok
 
 
-def test_a_name_that_nobody_has(leftovers: None) -> None:
+def test_unknown_cluster_name_is_refused(leftovers: None) -> None:
     """The error for an unknown name says which clusters exist, and how a cluster can outlive its notebook."""
     with pytest.raises(NotStarted, match=r"no kept cluster 'nothing'.*--keep"):
         manager.attach("nothing")
 
 
-def test_what_is_kept_under_another_home_is_nobodys_stray(attach: Callable[..., Cluster], tmp_path: Path) -> None:
+def test_cluster_with_another_home_is_not_orphan(attach: Callable[..., Cluster], tmp_path: Path) -> None:
     """A detached cluster is not an orphan for a shell with another MHNB_HOME or without one.
 
     That shell does not know the cluster's record, but the supervisor's own environment leads to it.
     """
-    with notebook() as owner:
+    with run_notebook() as owner:
         owner.kill()
         owner.wait()
-        (berth,) = list_cluster_records(os.environ)
+        (record,) = list_cluster_records(os.environ)
         found = find_orphans(os.environ | {"MHNB_HOME": str(tmp_path / "elsewhere")})
-        assert berth.local_supervisors[0] not in [stray.pid for stray in found]
+        assert record.local_supervisors[0] not in [orphan.pid for orphan in found]
         attach()
 
 
-def test_reap_ends_only_what_was_left(attach: Callable[..., Cluster]) -> None:
+def test_cleanup_ends_only_orphans(attach: Callable[..., Cluster]) -> None:
     """A detached cluster is not an orphan; a supervisor that has lost its notebook without `keep` is one."""
-    with notebook() as owner:
+    with run_notebook() as owner:
         owner.kill()
         owner.wait()
-        (berth,) = list_cluster_records(os.environ)
+        (cluster_record,) = list_cluster_records(os.environ)
         # Check only this cluster, because another test worker may have left orphans on this machine.
-        ours = berth.local_supervisors[0]
-        assert ours not in [stray.pid for stray in find_orphans(os.environ)]
-        record = berth.run_dir / "cluster.json"
-        record.write_text(record.read_text().replace('"keep": true', '"keep": false'))
-        (stray,) = [stray for stray in find_orphans(os.environ) if stray.pid == ours]
+        supervisor_pid = cluster_record.local_supervisors[0]
+        assert supervisor_pid not in [orphan.pid for orphan in find_orphans(os.environ)]
+        owner_path = cluster_record.run_dir / "cluster.json"
+        owner_path.write_text(owner_path.read_text().replace('"keep": true', '"keep": false'))
+        (stray,) = [stray for stray in find_orphans(os.environ) if stray.pid == supervisor_pid]
         assert stray.process_count >= 4
         end_orphan(stray)
-        assert wait_gone([ours]) == []
-        assert ours not in [stray.pid for stray in find_orphans(os.environ)]
+        assert wait_for_exit([supervisor_pid]) == []
+        assert supervisor_pid not in [stray.pid for stray in find_orphans(os.environ)]

@@ -20,10 +20,10 @@ def test_a_sum_stays_within_its_budget(cluster: Cluster) -> None:
     assert [rank.text for rank in result.check()] == ["'1 all-reduce of 4 bytes'"] * 4
 
 
-def test_what_is_too_much_is_named_on_every_rank(cluster: Cluster) -> None:
+def test_exceeded_budget_is_reported_on_every_rank(cluster: Cluster) -> None:
     """Every rank reports a gather that the budget does not allow."""
     gather = "jax.jit(lambda a: a, out_shardings=NamedSharding(mesh, P()))"
     result = cluster.run(PROGRAM.format(f'check_budget(Budget({{"all-reduce": 1}}), {gather}, x)'))
-    said = [rank.error.evalue for rank in result if rank.error is not None]
-    assert len(said) == 4
-    assert all("1 all-gather, expected none" in text for text in said)
+    messages = [rank.error.evalue for rank in result if rank.error is not None]
+    assert len(messages) == 4
+    assert all("1 all-gather, expected none" in text for text in messages)

@@ -38,7 +38,7 @@ def ready(cluster: Cluster) -> Iterator[Cluster]:
         cluster.accept()
 
 
-def check_silent(result: CellResult) -> None:
+def check_no_alarm(result: CellResult) -> None:
     """Check that a cell succeeded, left the cluster clean and has no notes."""
     result.check()
     assert (result.state, result.notes) == ("clean", ())
@@ -50,14 +50,14 @@ def is_refused(result: CellResult) -> bool:
     return [name for name, _ in errors] == ["OrderMismatch"] and result.state == "clean"
 
 
-def check_told(result: CellResult) -> None:
+def check_reported(result: CellResult) -> None:
     """Check that a cell was refused before the launch, or tainted after it."""
     assert is_refused(result) or result.state == "tainted", (result.state, result.notes, result.summary())
 
 
 PSUM = "jax.pmap(lambda a: lax.psum(a, 'i'), 'i')"
 SHARD_MAP = "jax.jit(jax.shard_map(lambda a: {}, mesh=mesh, in_specs=P('x'), out_specs=P({})))"
-WAYS = {
+LAUNCH_WAYS = {
     # The programs; the step that only one rank makes; the collective of that step's output.
     "eagerly": ("", "{0} = {0} * 2", "add({0})"),
     "eagerly in place": ("", "{0} *= 2", "add({0})"),
@@ -109,44 +109,47 @@ WAYS = {
         "add({0})",
     ),
 }
-OFTEN = ("eagerly", "by jit", "by a compiled program", "by pmap")
+REPEATED_WAYS = ("eagerly", "by jit", "by a compiled program", "by pmap")
 """The cases that are also tried after a thousand launches."""
 
 
-def alike(way: str, launches: int) -> str:
+def make_equal_launches(way: str, launches: int) -> str:
     """Return the programs of a case, and that many launches of each, the same on all ranks."""
-    programs, step, take = WAYS[way]
-    again = f"\nfor _ in range({launches}):\n    v = w\n    {step.format('v')}\n    y = {take.format('v')}"
-    return programs + (again if launches else "")
+    programs, step, collect = LAUNCH_WAYS[way]
+    loop = f"\nfor _ in range({launches}):\n    v = w\n    {step.format('v')}\n    y = {collect.format('v')}"
+    return programs + (loop if launches else "")
 
 
 @pytest.mark.parametrize(
-    ("way", "launches"), [(way, n) for way in WAYS for n in (0, 1, 3, 1000) if n in (0, 3) or way in OFTEN]
+    ("way", "launches"),
+    [(way, n) for way in LAUNCH_WAYS for n in (0, 1, 3, 1000) if n in (0, 3) or way in REPEATED_WAYS],
 )
-def test_what_one_rank_changes_alone_meets_no_other(ready: Cluster, way: str, launches: int) -> None:
+def test_change_on_one_rank_is_refused(ready: Cluster, way: str, launches: int) -> None:
     """A step that only one rank makes is refused at the collective, after any number of equal launches.
 
     Each way of launching is tried.
     """
-    _, step, take = WAYS[way]
-    check_silent(ready.run(alike(way, launches)))
-    check_silent(ready.run(f"if rank == 0: {step.format('w')}"))
-    assert is_refused(ready.run(take.format("w")))
+    _, step, collective = LAUNCH_WAYS[way]
+    check_no_alarm(ready.run(make_equal_launches(way, launches)))
+    check_no_alarm(ready.run(f"if rank == 0: {step.format('w')}"))
+    assert is_refused(ready.run(collective.format("w")))
     assert {rank.text for rank in ready.run("float(add(x))").check()} == {"28.0"}
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_nor_in_the_midst_of_a_loop(ready: Cluster, way: str) -> None:
+@pytest.mark.parametrize("way", LAUNCH_WAYS)
+def test_difference_inside_a_loop_is_refused(ready: Cluster, way: str) -> None:
     """One iteration of ten that differs is refused, on one line, for programs that all ranks have launched."""
-    _, step, take = WAYS[way]
-    check_silent(ready.run(alike(way, 2)))
-    loop = f"for n in range(10):\n    v = w\n    if n != 7 or rank: {step.format('v')}\n    y = {take.format('v')}"
+    _, step, collective = LAUNCH_WAYS[way]
+    check_no_alarm(ready.run(make_equal_launches(way, 2)))
+    loop = (
+        f"for n in range(10):\n    v = w\n    if n != 7 or rank: {step.format('v')}\n    y = {collective.format('v')}"
+    )
     assert is_refused(ready.run(loop))
 
 
-FRESH = "a constant of a fresh lambda"
+NEW_LAMBDA = "a constant of a fresh lambda"
 """The case in which each launch is compiled."""
-GIVEN = {
+ARGUMENT_CASES = {
     # How `f` is made; the call that all ranks make; the call that rank 1 makes.
     "a number": ("f = jax.jit(lambda a, k: (a * k).sum())", "f(x, 2.0)", "f(x, 3.0)"),
     "a NumPy array": (
@@ -198,22 +201,22 @@ GIVEN = {
         "f(x, jnp.float32(2))",
         "f(x, jnp.float32(3))",
     ),
-    FRESH: ("def f(k): return add(jax.jit(lambda a: a * k)(x))", "f(2)", "f(3)"),
+    NEW_LAMBDA: ("def f(k): return add(jax.jit(lambda a: a * k)(x))", "f(2)", "f(3)"),
     "an index": ("def f(k): return add(x[k] * x)", "f(2)", "f(3)"),
 }
 
 
 @pytest.mark.parametrize(
-    ("given", "launches"), [(given, n) for given in GIVEN for n in (3, 100) if n == 3 or given != FRESH]
+    ("given", "launches"), [(given, n) for given in ARGUMENT_CASES for n in (3, 100) if n == 3 or given != NEW_LAMBDA]
 )
-def test_what_a_program_is_given_by_the_rank_is_told(ready: Cluster, given: str, launches: int) -> None:
+def test_differing_argument_is_reported(ready: Cluster, given: str, launches: int) -> None:
     """An argument that differs on one rank is reported after many launches with equal arguments."""
-    make, good, bad = GIVEN[given]
-    check_silent(ready.run(f"{make}\nfor _ in range({launches}): y = {good}"))
-    check_told(ready.run(f"y = {bad} if rank == 1 else {good}"))
+    make, good, bad = ARGUMENT_CASES[given]
+    check_no_alarm(ready.run(f"{make}\nfor _ in range({launches}): y = {good}"))
+    check_reported(ready.run(f"y = {bad} if rank == 1 else {good}"))
 
 
-APART = {
+DIVERGENCES = {
     # What all ranks do; what they do differently; the collective in which they meet.
     "two launches in another order": (
         "a, b = x * 1, x * 10\nfor _ in range(50): y = add(a), add(b)",
@@ -305,21 +308,21 @@ for n in range(3):
 }
 
 
-@pytest.mark.parametrize(("warm", "fault", "take"), APART.values(), ids=APART.keys())
-def test_ranks_that_went_apart_are_told_before_they_meet(ready: Cluster, warm: str, fault: str, take: str) -> None:
+@pytest.mark.parametrize(("warm", "fault", "take"), DIVERGENCES.values(), ids=DIVERGENCES.keys())
+def test_divergence_is_refused_before_the_collective(ready: Cluster, warm: str, fault: str, take: str) -> None:
     """Ranks that diverged are refused before the collective, although the programs are equal and were launched before."""
-    check_silent(ready.run(warm))
-    check_silent(ready.run(fault))
+    check_no_alarm(ready.run(warm))
+    check_no_alarm(ready.run(fault))
     assert is_refused(ready.run(take))
 
 
-STILL_COMPUTED = """
+UNFINISHED_ARGUMENTS = """
 slow = jax.jit(lambda s: lax.fori_loop(0, 150, lambda n, p: jnp.tanh(p @ p), jnp.full((300, 300), s)).sum() * 0 + s)
 f = jax.jit(lambda a, k: (a * k).sum())
 g = jax.jit(lambda a, k: ((a * k).sum(), k + 1), donate_argnums=1)
 y = slow(1.0), f(x, slow(2.0)), g(x, slow(2.0)), add(scale(x, slow(2.0)))
 """
-TAKES = {
+ARGUMENT_USES = {
     "kept": "k = slow({}); y = f(x, k)",
     "dropped": "y = f(x, slow({}))",
     "taken for good": "y, k = g(x, slow({}))",
@@ -327,15 +330,15 @@ TAKES = {
 }
 
 
-@pytest.mark.parametrize("take", TAKES.values(), ids=TAKES.keys())
-def test_a_number_by_the_rank_that_is_still_computed_is_told(ready: Cluster, take: str) -> None:
+@pytest.mark.parametrize("take", ARGUMENT_USES.values(), ids=ARGUMENT_USES.keys())
+def test_differing_unfinished_argument_is_reported(ready: Cluster, take: str) -> None:
     """An argument that differs and is still being computed is reported, at the latest at the end of the cell."""
-    check_silent(ready.run(STILL_COMPUTED))
-    check_silent(ready.run(take.format("2.0")))
-    check_told(ready.run(take.format("2.0 + (rank == 1)")))
+    check_no_alarm(ready.run(UNFINISHED_ARGUMENTS))
+    check_no_alarm(ready.run(take.format("2.0")))
+    check_reported(ready.run(take.format("2.0 + (rank == 1)")))
 
 
-UNGUARDED = {
+UNGUARDED_CASES = {
     # The arrays; the programs, made in a cell without agreement; a call of them; the step that only one rank makes; the
     # collective.
     "jit": ("", "f, g = double, add", "y = g(f(w))", "w = f(w)", "y = g(w)"),
@@ -357,7 +360,7 @@ UNGUARDED = {
 }
 
 
-CALLED = """
+PYTHON_CALLS = """
 import sys, threading
 called = []
 def note(frame, event, _):
@@ -385,26 +388,26 @@ def test_off_and_parity_launch_from_cpp(ready: Cluster, guard: str, act: str, is
 
     A launch in a thread is recorded first, because the thread may outlive its cell.
     """
-    result = ready.run(f"{CALLED}{act}\nprint(called == [])", guard=guard).check()
+    result = ready.run(f"{PYTHON_CALLS}{act}\nprint(called == [])", guard=guard).check()
     assert {rank.stdout for rank in result} == {f"{is_direct}\n"}
 
 
 @pytest.mark.parametrize("guard", ["off", "parity"])
-@pytest.mark.parametrize("case", UNGUARDED.values(), ids=UNGUARDED.keys())
-def test_what_a_cell_without_agreement_launched_is_agreed_on_in_the_next(
+@pytest.mark.parametrize("case", UNGUARDED_CASES.values(), ids=UNGUARDED_CASES.keys())
+def test_programs_of_unguarded_cell_are_guarded_in_the_next(
     ready: Cluster, case: tuple[str, str, str, str, str], guard: str
 ) -> None:
     """Neither JAX's caches nor a program compiled in a cell without agreement bypass the agreement of the next cell."""
-    arrays, programs, call, fault, take = case
-    check_silent(ready.run(arrays))
+    arrays, programs, call, fault, collective = case
+    check_no_alarm(ready.run(arrays))
     ready.run(f"{programs}\nfor _ in range(100): {call}\ndel y", guard=guard).check()
-    check_silent(ready.run(call))
-    check_silent(ready.run(f"if rank == 0: {fault}"))
-    assert is_refused(ready.run(take))
+    check_no_alarm(ready.run(call))
+    check_no_alarm(ready.run(f"if rank == 0: {fault}"))
+    assert is_refused(ready.run(collective))
 
 
 @pytest.mark.parametrize("guard", ["off", "parity"])
-def test_a_thread_that_such_a_cell_has_started_agrees_too(ready: Cluster, guard: str) -> None:
+def test_thread_of_unguarded_cell_is_guarded_in_the_next(ready: Cluster, guard: str) -> None:
     """A thread that a cell without agreement started agrees on its launches while a lockstep cell runs."""
     thread = """
 go = threading.Event()
@@ -415,7 +418,7 @@ t = threading.Thread(target=work, daemon=True); t.start()"""
     assert is_refused(ready.run("go.set(); t.join()"))
 
 
-ALIKE = {
+EQUAL_WORK = {
     "a thousand launches": (
         "for _ in range(1000): y = add(x)\nassert float(y) == 28",
         "y = x\nfor _ in range(300): y = scale(y, 1.0)\nassert float(add(y)) == 28",
@@ -509,21 +512,21 @@ def prefetch(count):
         "p = x * 0\nfor b in prefetch(20): p = p + b; y = add(p)\nassert float(y) == 8 * 190",
     ),
     "numbers that are still computed": (
-        STILL_COMPUTED,
-        *(take.format("2.0") + "\nassert float(y) == 56" for take in TAKES.values()),
+        UNFINISHED_ARGUMENTS,
+        *(take.format("2.0") + "\nassert float(y) == 56" for take in ARGUMENT_USES.values()),
     ),
 }
 
 
-@pytest.mark.parametrize("cells", ALIKE.values(), ids=ALIKE.keys())
-def test_what_all_ranks_do_alike_raises_no_alarm(ready: Cluster, cells: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("cells", EQUAL_WORK.values(), ids=EQUAL_WORK.keys())
+def test_equal_work_raises_no_alarm(ready: Cluster, cells: tuple[str, ...]) -> None:
     """Equal work on all ranks gives the right numbers and no notes, also when the notebook is run again."""
     for _ in range(2):
         for cell in cells:
-            check_silent(ready.run(cell))
+            check_no_alarm(ready.run(cell))
 
 
-def test_a_known_call_follows_the_mesh_of_its_context(ready: Cluster) -> None:
+def test_cached_call_follows_the_mesh_of_its_context(ready: Cluster) -> None:
     """The same function and arguments give another program under another `jax.set_mesh`."""
     code = """
 found = []
@@ -536,7 +539,7 @@ found"""
     assert {rank.text for rank in ready.run(code).check()} == {"[True, True, True]"}
 
 
-FROM_CPP = {
+CPP_LAUNCHES = {
     "a value that a program passes on": "for step in range(3):\n    y = copy(np.full(8, rank * step, np.float32))\n    dot(x, y)",
     "a key": "for n in range(3): dot(x, draw(jax.random.key(n)))\ndot(x, draw(jax.random.key(rank)))",
     "a number": "for n in range(3): dot(x, scaled(x, 2.0))\ndot(x, scaled(x, 2.0 + rank))",
@@ -546,7 +549,7 @@ FROM_CPP = {
 }
 
 
-def test_what_cpp_launched_is_known_by_what_it_was_given(fresh: Callable[..., Cluster]) -> None:
+def test_outputs_of_cpp_launches_are_compared(fresh: Callable[..., Cluster]) -> None:
     """Outputs of programs that C++ launches are tagged after the launch, and compared before a sum.
 
     With one device per rank, C++ launches programs without a collective.
@@ -560,16 +563,16 @@ copy = jax.jit(lambda v: v, out_shardings=whole)
 draw = jax.jit(lambda k: jax.random.normal(k, (8,)), out_shardings=whole)
 double, scaled = jax.jit(lambda a: a * 2), jax.jit(lambda a, by: a * by)
 both = jax.jit(lambda a: (a + 1, a + 2))""").check()
-    for name, code in FROM_CPP.items():
+    for name, code in CPP_LAUNCHES.items():
         result = cluster.run(code)
         assert [rank.error and rank.error.ename for rank in result] == ["OrderMismatch"] * 2, name
         assert result.state == "clean", name
-    alike = cluster.run("""
+    equal = cluster.run("""
 for n in range(4):
     y, z = both(scaled(x, by=2.0))
     value = float(dot(double(y), copy(np.full(8, n, np.float32)))) + float(dot(x, z)) + float(dot(x, draw(jax.random.key(n))))
 """).check()
-    assert (alike.state, alike.notes) == ("clean", ())
+    assert (equal.state, equal.notes) == ("clean", ())
     cluster.run("y = x * (1 + rank)", guard="off").check()
     (note,) = cluster.run("z = double(double(y) + 1)\nfloat(dot(x, z))").check().notes
     assert note.startswith("1 array was not compared")

@@ -13,7 +13,7 @@ import pytest
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.journal import CellRecord
 from tests.integration.ranks.test_lockstep import SETUP as LOCKSTEP
-from tests.integration.ranks.test_lockstep import run_until_said
+from tests.integration.ranks.test_lockstep import interrupt_once_printed
 
 Fresh = Callable[..., Cluster]
 
@@ -56,7 +56,7 @@ def test_local_programs_have_finished_when_the_cell_ends(ready: Cluster) -> None
     assert {rank.text for rank in ready.run("made.is_ready()").check()} == {"True"}
 
 
-def test_what_a_local_callback_says_belongs_to_its_cell(ready: Cluster) -> None:
+def test_output_of_local_callback_belongs_to_its_cell(ready: Cluster) -> None:
     """A callback of two seconds whose result is not read has printed before the reply comes."""
     result = ready.run("made = told(steps(m, 20)); print('dispatched')").check()
     assert all("told\n" in rank.stdout for rank in result)
@@ -64,26 +64,26 @@ def test_what_a_local_callback_says_belongs_to_its_cell(ready: Cluster) -> None:
     assert ready.run("'next'").check()[0].stdout == ""
 
 
-def test_time_measures_to_the_end(ready: Cluster) -> None:
+def test_time_includes_launched_work(ready: Cluster) -> None:
     """`%%time` prints the time when the timed work has finished, not when it was dispatched."""
     for result in (ready.run("%%time\nmade = told(steps(m, 20))"), ready.run("%time made = told(steps(m, 20))")):
         assert all(rank.stdout.index("told") < rank.stdout.index("Wall time") for rank in result.check())
 
 
-def test_time_begins_when_what_came_before_has_finished(ready: Cluster) -> None:
+def test_time_excludes_earlier_launches(ready: Cluster) -> None:
     """`%time` does not include work that the cell launched before it."""
     result = ready.run("made = told(steps(m, 20))\n%time next = 1").check()
     assert all(rank.stdout.index("told") < rank.stdout.index("Wall time") for rank in result)
     assert all(re.search(r"Wall time: [\d.]+ (ns|μs|us|µs|ms)", rank.stdout) for rank in result)
 
 
-def test_time_of_a_local_program_without_callbacks(ready: Cluster) -> None:
+def test_time_includes_program_without_callbacks(ready: Cluster) -> None:
     """`%time` also waits for a program that shows its end only by its array, which is ready right afterwards."""
     result = ready.run("%time made = steps(m, 300)\nmade.is_ready()").check()
     assert {rank.text for rank in result} == {"True"}
 
 
-def test_an_error_that_comes_late_is_the_cells(ready: Cluster) -> None:
+def test_deferred_error_fails_the_cell_that_launched(ready: Cluster) -> None:
     """A deferred error fails only the cell that launched the program, on the ranks that launched it."""
     result = ready.run("if jax.process_index() == 1: made = refused(steps(m, 20))")
     assert [rank.error is not None for rank in result] == [False, True, False, False]
@@ -92,11 +92,11 @@ def test_an_error_that_comes_late_is_the_cells(ready: Cluster) -> None:
     assert ready.run("'next'").ok
 
 
-def test_an_interrupted_cell_leaves_local_work_behind(ready: Cluster) -> None:
+def test_interrupted_cell_does_not_wait_for_local_work(ready: Cluster) -> None:
     """Local work that cannot be stopped goes on; the interrupted cell ends, and no later cell waits for the work."""
     # Compile before, so that the interrupt comes while the cell waits.
     ready.run("slow, quick = (steps.lower(m, count).compile() for count in (10000, 1))").check()
-    result = run_until_said(ready, "made = (slow if jax.process_index() == 1 else quick)(m)\nprint('on')", "on")
+    result = interrupt_once_printed(ready, "made = (slow if jax.process_index() == 1 else quick)(m)\nprint('on')", "on")
     assert result[1].error is not None
     assert ready.state == "clean"
     # The next cell is not delayed, and reports only its own results.
@@ -114,35 +114,33 @@ def test_a_cell_with_many_arrays_ends(ready: Cluster) -> None:
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_a_signal_that_is_not_for_this_cell_is_none(fresh: Fresh, hosts: int) -> None:
+def test_sigint_for_an_earlier_cell_is_ignored(fresh: Fresh, hosts: int) -> None:
     """A SIGINT names no cell: one for an earlier cell does not stop this cell, and one for this cell does."""
     cluster = fresh(hosts, 1)
-    late = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(0.1)\n'went on'"
-    assert {rank.text for rank in cluster.run(late).check()} == {"'went on'"}
+    self_signal = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(0.1)\n'went on'"
+    assert {rank.text for rank in cluster.run(self_signal).check()} == {"'went on'"}
     assert cluster.run("import time\ntime.sleep(1000)", timeout_s=0.5).how == "timeout"
-    assert {rank.text for rank in cluster.run(late).check()} == {"'went on'"}
+    assert {rank.text for rank in cluster.run(self_signal).check()} == {"'went on'"}
 
 
-def test_ctrl_c_between_the_sending_and_the_waiting_is_the_cells(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_between_submit_and_wait_interrupts_the_cell(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C after a cell was sent and before the caller waits interrupts the cell, and its end is waited for."""
-    reader = cluster._event_loop
-    submit = reader.submit
+    event_loop = cluster._event_loop
+    submit = event_loop.submit
 
-    def submit_and_stop(*args: Any, **kwargs: Any) -> Any:
+    def submit_and_interrupt(*args: Any, **kwargs: Any) -> Any:
         submission = submit(*args, **kwargs)
         signal.raise_signal(signal.SIGINT)
         return submission
 
     with monkeypatch.context() as patched:
-        patched.setattr(reader, "submit", submit_and_stop)
+        patched.setattr(event_loop, "submit", submit_and_interrupt)
         result = cluster.run("import time\ntime.sleep(1000)")
     assert (result.how, result.done, cluster.state) == ("interrupted", True, "clean")
     assert cluster.run("'next'").check()[0].text == "'next'"
 
 
-def test_a_long_loop_of_two_programs_is_recorded_whole(fresh: Fresh) -> None:
+def test_long_loop_is_recorded_completely(fresh: Fresh) -> None:
     """A loop is sent to the notebook as one iteration and a count, but every launch is compared and recorded."""
     cluster = fresh(4, 2)
     cluster.run(LOCKSTEP).check()
@@ -166,7 +164,7 @@ def test_a_long_loop_of_two_programs_is_recorded_whole(fresh: Fresh) -> None:
         ),
     ],
 )
-def test_the_loop_of_a_rank_goes_on(cluster: Cluster, source: str, undo: str) -> None:
+def test_event_loop_survives_cells_that_break_it(cluster: Cluster, source: str, undo: str) -> None:
     """A cell that stops the event loop, cancels its tasks or replaces its clock ends, and the next cell runs and awaits."""
     cluster.run(source).check()
     assert [rank.stdout for rank in cluster.run("print('alive')")] == ["alive\n"] * 4
@@ -175,7 +173,7 @@ def test_the_loop_of_a_rank_goes_on(cluster: Cluster, source: str, undo: str) ->
     cluster.run(undo).check()
 
 
-OWN = {
+SELF_RAISED_ENDS = {
     "a task": ("asyncio.create_task(fail(KeyboardInterrupt))\nawait asyncio.sleep(0.1)", ""),
     "a task's exit": ("asyncio.create_task(fail(SystemExit(3)))\nawait asyncio.sleep(0.1)", ""),
     "a callback": ("asyncio.get_running_loop().call_soon(throw)\nawait asyncio.sleep(0.1)", ""),
@@ -188,8 +186,8 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize(("code", "raised"), OWN.values(), ids=OWN.keys())
-def test_what_ends_a_program_elsewhere_is_the_cells_own_here(cluster: Cluster, code: str, raised: str) -> None:
+@pytest.mark.parametrize(("code", "raised"), SELF_RAISED_ENDS.values(), ids=SELF_RAISED_ENDS.keys())
+def test_own_interrupt_or_exit_ends_no_rank(cluster: Cluster, code: str, raised: str) -> None:
     """Code that raises an interrupt or an exit, or stops the loop, is not interrupted by the user and ends no rank."""
     cluster.run(
         "import _thread, asyncio, os, signal, time\nasync def fail(error): raise error\ndef throw(): raise KeyboardInterrupt"

@@ -41,7 +41,7 @@ def test_equal_outputs_make_one_group(cluster: Cluster) -> None:
     assert [g.ranks for g in result.groups] == [(0, 1, 3), (2,)]
 
 
-def test_variables_last_and_seq_is_the_execution_count(cluster: Cluster) -> None:
+def test_variables_persist_and_seq_is_the_execution_count(cluster: Cluster) -> None:
     """Variables persist between cells, and every rank counts the cells in the same way."""
     first = run(cluster, "kept = 41")
     second = run(cluster, "kept += 1; kept")
@@ -88,7 +88,7 @@ def test_c_prints_subprocesses_and_threads(cluster: Cluster) -> None:
         assert rank.stderr == "on stderr\n"
 
 
-def test_a_drawn_sharding_has_lines(cluster: Cluster) -> None:
+def test_drawing_of_a_sharding_has_lines(cluster: Cluster) -> None:
     """JAX's drawing of a sharding has lines between shards, for plain text and for sites that drop styles."""
     code = """
     import jax, numpy as np
@@ -128,7 +128,7 @@ def test_matplotlib_inline(cluster: Cluster) -> None:
     assert all(any("image/png" in o.get("data", {}) for o in r.outputs) for r in result)
 
 
-def test_an_error_has_the_cells_line_and_a_rich_traceback(cluster: Cluster) -> None:
+def test_error_has_line_of_cell_and_rich_traceback(cluster: Cluster) -> None:
     """The first rank to fail is shown first, with its line of the cell; the values of the other ranks are kept."""
     result = cluster.run("x = 1\nif jax.process_index() == 2:\n    1 / 0\nx")
     assert not result.ok
@@ -142,14 +142,14 @@ def test_an_error_has_the_cells_line_and_a_rich_traceback(cluster: Cluster) -> N
         result.check()
 
 
-def test_a_syntax_error_fails_everywhere_and_leaves_clean(cluster: Cluster) -> None:
+def test_syntax_error_fails_everywhere_and_state_stays_clean(cluster: Cluster) -> None:
     """A syntax error fails on every rank and leaves the cluster clean, because nothing ran."""
     result = cluster.run("def f(:")
     assert {r.error.ename for r in result if r.error} == {"SyntaxError"}
 
 
 @pytest.mark.parametrize("code", ["input('? ')", "breakpoint()", "%debug", "import getpass; getpass.getpass()"])
-def test_what_needs_a_keyboard_raises_at_once(cluster: Cluster, code: str) -> None:
+def test_keyboard_input_raises_at_once(cluster: Cluster, code: str) -> None:
     """Code that needs a keyboard raises at once instead of waiting forever, because a rank has no keyboard."""
     result = cluster.run(code, timeout_s=30)
     assert result.how == ""
@@ -182,14 +182,14 @@ def test_bad_flags_send_nothing(cluster: Cluster, flags: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("source", [b"1", 1, None], ids=str)
-def test_a_cell_that_is_no_text_is_refused(cluster: Cluster, source: Any) -> None:
+def test_cell_that_is_not_text_is_refused(cluster: Cluster, source: Any) -> None:
     """A cell that is not text is refused, because it would end the event loop or leave a rank without an answer."""
     with pytest.raises(InvalidRequest, match="text"):
         cluster.run(source)
     assert run(cluster, "1").ok
 
 
-def test_two_threads_give_one_order_everywhere(cluster: Cluster) -> None:
+def test_cells_of_two_threads_have_one_order_on_all_ranks(cluster: Cluster) -> None:
     """300 cells from two threads reach every rank in the same order."""
     run(cluster, "seen = []")
 
@@ -210,15 +210,15 @@ def test_two_threads_give_one_order_everywhere(cluster: Cluster) -> None:
 @pytest.mark.other_python
 def test_late_output_belongs_to_the_cell_that_started_it(cluster: Cluster) -> None:
     """Output that a thread prints after its cell ended is shown under that cell."""
-    heard: list[CellResult] = []
+    results: list[CellResult] = []
     arrived = threading.Event()
 
-    def hear(result: CellResult) -> None:
-        heard.append(result)
+    def on_result(result: CellResult) -> None:
+        results.append(result)
         if all("late" in r.stdout for r in result):
             arrived.set()
 
-    cluster.on_late(hear)
+    cluster.on_late(on_result)
     code = """
     import threading
     go = threading.Event()
@@ -227,10 +227,10 @@ def test_late_output_belongs_to_the_cell_that_started_it(cluster: Cluster) -> No
     first = run(cluster, code)
     run(cluster, "go.set()")
     assert arrived.wait(100)
-    assert heard[-1].seq == first.seq
+    assert results[-1].seq == first.seq
 
 
-def test_a_long_cell_is_seen_while_it_runs(cluster: Cluster) -> None:
+def test_running_cell_gives_snapshots(cluster: Cluster) -> None:
     """Snapshots show what a cell printed before its end."""
     snapshots: list[CellResult] = []
     code = "import time\nfor i in range(10):\n    print(i)\n    time.sleep(0.1)"
@@ -240,7 +240,7 @@ def test_a_long_cell_is_seen_while_it_runs(cluster: Cluster) -> None:
     assert all(not s.done for s in snapshots)
 
 
-def test_100_000_lines_are_bounded_here_and_whole_in_the_log(cluster: Cluster) -> None:
+def test_long_output_is_truncated_here_and_complete_in_log(cluster: Cluster) -> None:
     """The notebook has the head and tail of a long output and says what is missing; the log file has every line."""
     result = run(cluster, "for i in range(100_000):\n    print('line', i, 'of a cell that talks too much')")
     for rank in result:
@@ -253,7 +253,7 @@ def test_100_000_lines_are_bounded_here_and_whole_in_the_log(cluster: Cluster) -
 
 
 @pytest.mark.other_python
-def test_an_interrupt_ends_python_code_and_leaves_clean(cluster: Cluster) -> None:
+def test_interrupt_ends_python_code_and_state_stays_clean(cluster: Cluster) -> None:
     """Ctrl-C raises `KeyboardInterrupt` on every rank, and the next cell runs."""
     submission = cluster.submit("import time\nprint('on')\nwhile True: time.sleep(0.01)", live=True)
     result = cluster.follow(submission, lambda _snapshot: cluster.interrupt())
@@ -264,7 +264,7 @@ def test_an_interrupt_ends_python_code_and_leaves_clean(cluster: Cluster) -> Non
 
 
 @pytest.mark.usefixtures("kills_soon")
-def test_what_a_cell_does_about_its_interrupt_is_not_interrupted(cluster: Cluster) -> None:
+def test_interrupt_handler_of_a_cell_is_not_interrupted(cluster: Cluster) -> None:
     """A cell that handles `KeyboardInterrupt` may save for longer than it takes to kill a rank that does not stop."""
     source = """
         import time
@@ -281,7 +281,7 @@ def test_what_a_cell_does_about_its_interrupt_is_not_interrupted(cluster: Cluste
     assert {rank.text for rank in run(cluster, "saved")} == {"600"}
 
 
-def test_a_second_interrupt_ends_that_too(cluster: Cluster) -> None:
+def test_second_interrupt_ends_the_handler(cluster: Cluster) -> None:
     """A second interrupt ends the handler once every rank is in it and the cell reports that."""
     source = """
         import time
@@ -295,18 +295,22 @@ def test_a_second_interrupt_ends_that_too(cluster: Cluster) -> None:
     assert result.state == "clean"
 
 
-def run_and_interrupt(cluster: Cluster, source: str, again: Callable[[CellResult], bool]) -> CellResult:
-    """Interrupt a cell once it has printed `on` on every rank, and once more when `again` returns true."""
-    asked: list[float] = []
+def run_and_interrupt(cluster: Cluster, source: str, is_second_due: Callable[[CellResult], bool]) -> CellResult:
+    """Interrupt a cell once it has printed `on` on every rank, and once more when `is_second_due` returns true."""
+    interrupt_times: list[float] = []
 
-    def look(snapshot: CellResult) -> None:
-        first = not asked and all("on\n" in rank.stdout for rank in snapshot)
-        second = len(asked) == 1 and snapshot.wall_s > asked[0] + SECOND_INTERRUPT_AFTER_S and again(snapshot)
+    def interrupt_if_due(snapshot: CellResult) -> None:
+        first = not interrupt_times and all("on\n" in rank.stdout for rank in snapshot)
+        second = (
+            len(interrupt_times) == 1
+            and snapshot.wall_s > interrupt_times[0] + SECOND_INTERRUPT_AFTER_S
+            and is_second_due(snapshot)
+        )
         if first or second:
-            asked.append(snapshot.wall_s)
+            interrupt_times.append(snapshot.wall_s)
             cluster.interrupt()
 
-    return cluster.run(textwrap.dedent(source), on_snapshot=look, timeout_s=100)
+    return cluster.run(textwrap.dedent(source), on_snapshot=interrupt_if_due, timeout_s=100)
 
 
 def test_a_timeout_ends_the_cell(cluster: Cluster) -> None:
@@ -341,12 +345,12 @@ def test_printing_a_global_array_never_fails(cluster: Cluster) -> None:
     """
     run(cluster, PSUM)
     assert all("f32[8] on mesh (x " in str(r.text) for r in run(cluster, "ones"))
-    alone = cluster.run("print(ones)\nones", ranks="1").check()
-    assert "shape=(8,)" in alone[1].stdout
-    assert "spec P('x')" in str(alone[1].text)
+    one_rank = cluster.run("print(ones)\nones", ranks="1").check()
+    assert "shape=(8,)" in one_rank[1].stdout
+    assert "spec P('x')" in str(one_rank[1].text)
 
 
-def test_pasted_initialize_returns_with_a_note_and_others_raise(cluster: Cluster) -> None:
+def test_pasted_initialize_gives_a_note_and_others_raise(cluster: Cluster) -> None:
     """A pasted `initialize()` returns with a note, because every guide begins with it; other arguments raise."""
     result = run(cluster, "import jax\njax.distributed.initialize()")
     assert all("initialised already" in r.stderr for r in result)
@@ -372,7 +376,7 @@ def test_different_launches_taint_and_are_refused(fresh: Fresh, frees_soon: None
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_killed_in_a_cell_is_blamed_by_name(fresh: Fresh, victim: int) -> None:
+def test_rank_killed_in_a_cell_is_named(fresh: Fresh, victim: int) -> None:
     """The first rank to die, by `kill -9`, is named with its signal, and the others are stopped with it."""
     cluster = fresh(2, 1)
     pid = cluster.ranks[victim].pid
@@ -393,44 +397,44 @@ def test_a_rank_killed_in_a_cell_is_blamed_by_name(fresh: Fresh, victim: int) ->
         cluster.run("1")
 
 
-def listen(cluster: Cluster) -> tuple[list[str], threading.Event]:
+def collect_notices(cluster: Cluster) -> tuple[list[str], threading.Event]:
     """Collect notices between cells; return their texts, and an event that is set when one arrives."""
-    told: list[str] = []
-    heard = threading.Event()
+    texts: list[str] = []
+    received = threading.Event()
 
-    def hear(text: str) -> None:
-        told.append(text)
-        heard.set()
+    def record(text: str) -> None:
+        texts.append(text)
+        received.set()
 
-    cluster.on_notice(hear)
-    return told, heard
+    cluster.on_notice(record)
+    return texts, received
 
 
 @pytest.mark.parametrize("who", ["rank", "hub", "supervisor"])
-def test_a_death_between_cells_is_told(fresh: Fresh, who: str) -> None:
+def test_death_between_cells_is_reported(fresh: Fresh, who: str) -> None:
     """A process that dies between cells is reported to the user, although no cell is waited for."""
     cluster = fresh(2, 1)
-    told, heard = listen(cluster)
+    texts, received = collect_notices(cluster)
     pid = {"rank": cluster.ranks[1].pid, "hub": cluster.hub_pid, "supervisor": cluster.supervisor_pid}[who]
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    assert heard.wait(100)
-    assert who in told[0]
+    assert received.wait(100)
+    assert who in texts[0]
     assert cluster.state == "dead"
 
 
-def test_a_hub_that_ends_by_itself_says_why(fresh: Fresh) -> None:
+def test_hub_that_ends_by_itself_is_reported_with_reason(fresh: Fresh) -> None:
     """The message about a hub that ended by itself contains its last line; a killed hub writes no reason."""
     cluster = fresh(2, 1)
-    told, heard = listen(cluster)
+    texts, received = collect_notices(cluster)
     assert cluster.hub_pid is not None
     os.kill(cluster.hub_pid, signal.SIGTERM)
-    assert heard.wait(100)
-    assert f"pid {cluster.hub_pid}) ended by itself with exit code 0 (" in told[0]
-    assert "terminating children" in told[0]
+    assert received.wait(100)
+    assert f"pid {cluster.hub_pid}) ended by itself with exit code 0 (" in texts[0]
+    assert "terminating children" in texts[0]
 
 
-def test_a_rank_that_aborts_leaves_its_last_words(fresh: Fresh) -> None:
+def test_last_output_of_aborted_rank_is_reported(fresh: Fresh) -> None:
     """What C code wrote before a rank aborted is in the notebook's message and in the log."""
     cluster = fresh(2, 1)
     code = "import os, jax\nif jax.process_index() == 0:\n    os.write(2, b'the last words\\n'); os.abort()\nimport time; time.sleep(1000)"
@@ -440,26 +444,26 @@ def test_a_rank_that_aborts_leaves_its_last_words(fresh: Fresh) -> None:
 
 
 @pytest.mark.parametrize("idle", [False, True], ids=["in a cell", "idle"])
-def test_what_an_earlier_cell_said_is_no_last_line(fresh: Fresh, idle: bool) -> None:  # noqa: FBT001
+def test_output_of_earlier_cell_is_not_quoted(fresh: Fresh, idle: bool) -> None:  # noqa: FBT001
     """The report of a death does not quote what Python or C code printed in an earlier cell.
 
     For a death between cells, only output of the last cell counts.
     """
     cluster = fresh(2, 1)
-    heard, noticed = listen(cluster)
+    texts, received = collect_notices(cluster)
     cluster.run("print('earlier')\nimport ctypes, os, signal; ctypes.CDLL(None).puts(b'earlier in C')").check()
     if idle:
         cluster.run("1").check()
         pid = cluster.ranks[0].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        assert noticed.wait(60)
+        assert received.wait(60)
     else:
         code = "import time, jax\nif jax.process_index() == 0: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
-        heard += cluster.run(code, timeout_s=100).notes
-    assert heard[0].startswith("rank 0 ")
-    assert "SIGKILL" in heard[0]
-    assert "last line" not in heard[0]
+        texts += cluster.run(code, timeout_s=100).notes
+    assert texts[0].startswith("rank 0 ")
+    assert "SIGKILL" in texts[0]
+    assert "last line" not in texts[0]
     assert "earlier" in cluster.ranks[0].log_path.read_text()
 
 
@@ -473,7 +477,7 @@ DEATHS = {
 
 @pytest.mark.parametrize("idle", [False, True], ids=["in a cell", "idle"])
 @pytest.mark.parametrize(("act", "told"), DEATHS.values(), ids=DEATHS.keys())
-def test_a_rank_that_dies_is_named_with_how(
+def test_dead_rank_is_reported_with_cause(
     fresh: Fresh,
     tmp_path: Path,
     act: str,
@@ -485,7 +489,7 @@ def test_a_rank_that_dies_is_named_with_how(
     The report is in the notes of the cell, or in a notice between cells.
     """
     cluster, flag = fresh(2, 1), tmp_path / "die"
-    heard, noticed = listen(cluster)
+    texts, received = collect_notices(cluster)
     define = f"""
 import ctypes, jax, os, signal, threading, time
 def die():
@@ -495,20 +499,20 @@ def die():
     if idle:
         cluster.run(f"{define}if jax.process_index() == 0: threading.Thread(target=die).start()").check()
         flag.touch()
-        assert noticed.wait(60)
+        assert received.wait(60)
     else:
         flag.touch()
         result = cluster.run(f"{define}if jax.process_index() == 0: die()\ntime.sleep(1000)", timeout_s=100)
         assert [rank.outcome for rank in result] == ["died", "killed"]
         assert result.how == ""
-        heard += result.notes
-    assert heard[0].startswith("rank 0 ")
-    assert told in heard[0]
+        texts += result.notes
+    assert texts[0].startswith("rank 0 ")
+    assert told in texts[0]
     assert cluster.state == "dead"
 
 
 @pytest.mark.parametrize("code", ["1", "import asyncio\nawait asyncio.sleep(0)"], ids=["plain", "awaits"])
-def test_a_defect_of_ours_ends_the_rank_in_plain_sight(fresh: Fresh, code: str) -> None:
+def test_internal_error_ends_the_rank_and_is_logged(fresh: Fresh, code: str) -> None:
     """A rank in which mhnb itself fails ends and its last output says why, so that no notebook waits for its answer."""
     cluster = fresh(2, 1)
     breaks = "import jax\nif jax.process_index() == 1: get_ipython().capture.end = None\n"

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from mhnb.cli.cleanup import _find_orphan_reason, end_orphan, find_orphans
-from tests.integration.ranks.conftest import wait_gone
+from tests.integration.ranks.conftest import wait_for_exit
 
 NOTEBOOK = """
 import sys, mhnb
@@ -55,29 +55,29 @@ def read_pids(notebook: subprocess.Popen[str]) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 @pytest.mark.parametrize("also_hub", [False, True])
-def test_what_cells_started_is_found_when_all_were_killed_at_once(
+def test_processes_of_cells_are_found_after_all_were_killed(
     notebook: subprocess.Popen[str],
     also_hub: bool,  # noqa: FBT001
 ) -> None:
     """The ranks end with their supervisor; their subprocesses, also in sessions of their own, are found and ended."""
     supervisor, hub, *rest = read_pids(notebook)
     ranks, started = rest[:2], rest[2:]
-    assert not {stray.pid for stray in find_orphans(os.environ)} & set(started)
+    assert not {orphan.pid for orphan in find_orphans(os.environ)} & set(started)
     for pid in [notebook.pid, supervisor, *([hub] if also_hub else [])]:
         os.kill(pid, signal.SIGKILL)
     notebook.wait()
-    assert wait_gone([supervisor, hub, *ranks]) == []
+    assert wait_for_exit([supervisor, hub, *ranks]) == []
     assert all(map(psutil.pid_exists, started))
-    strays = [stray for stray in find_orphans(os.environ) if stray.pid in started]
-    assert {stray.pid for stray in strays} == set(started)
-    assert {stray.kind for stray in strays} == {"sleep, process"}
-    for stray in strays:
+    orphans = [stray for stray in find_orphans(os.environ) if stray.pid in started]
+    assert {stray.pid for stray in orphans} == set(started)
+    assert {stray.kind for stray in orphans} == {"sleep, process"}
+    for stray in orphans:
         end_orphan(stray)
-    assert wait_gone(started) == []
+    assert wait_for_exit(started) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the environment that a process was started with")
-def test_what_a_living_notebook_has_left_running_is_no_stray(notebook: subprocess.Popen[str]) -> None:
+def test_processes_of_live_notebook_are_not_orphans(notebook: subprocess.Popen[str]) -> None:
     """A cell's server in its own session outlives a stop, as the user intended, until the notebook has ended too."""
     assert notebook.stdin is not None
     assert notebook.stdout is not None
@@ -86,37 +86,35 @@ def test_what_a_living_notebook_has_left_running_is_no_stray(notebook: subproces
     notebook.stdin.write("stop\n")
     notebook.stdin.flush()
     assert notebook.stdout.readline() == "stopped\n"
-    assert wait_gone([supervisor, *rest[:3]]) == []
+    assert wait_for_exit([supervisor, *rest[:3]]) == []
     assert all(map(psutil.pid_exists, own_sessions))
-    assert not {stray.pid for stray in find_orphans(os.environ)} & set(own_sessions)
+    assert not {orphan.pid for orphan in find_orphans(os.environ)} & set(own_sessions)
     notebook.kill()
     notebook.wait()
-    strays = [stray for stray in find_orphans(os.environ) if stray.pid in own_sessions]
-    for stray in strays:
+    orphans = [stray for stray in find_orphans(os.environ) if stray.pid in own_sessions]
+    for stray in orphans:
         end_orphan(stray)
-    assert {stray.pid for stray in strays} == set(own_sessions)
-    assert wait_gone(own_sessions) == []
+    assert {stray.pid for stray in orphans} == set(own_sessions)
+    assert wait_for_exit(own_sessions) == []
 
 
-def test_a_halted_supervisor_whose_notebook_was_killed_is_ended_with_all_it_holds(
-    notebook: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_stopped_supervisor_of_killed_notebook_is_ended(notebook: subprocess.Popen[str], tmp_path: Path) -> None:
     """A stopped supervisor is found by its record and resumed only to end, with its ranks and their process groups."""
-    supervisor, *held = read_pids(notebook)
-    started = held[3:]
+    supervisor, *other_pids = read_pids(notebook)
+    started = other_pids[3:]
     os.kill(supervisor, signal.SIGSTOP)
     notebook.kill()
     notebook.wait()
     environment = os.environ | {"MHNB_HOME": str(tmp_path)}
-    (stray,) = [stray for stray in find_orphans(environment) if stray.pid == supervisor]
-    end_orphan(stray)
-    assert wait_gone([supervisor, *held[:3]]) == []
-    for left in [stray for stray in find_orphans(environment) if stray.pid in started]:
-        end_orphan(left)
-    assert wait_gone(started) == []
+    (orphan,) = [stray for stray in find_orphans(environment) if stray.pid == supervisor]
+    end_orphan(orphan)
+    assert wait_for_exit([supervisor, *other_pids[:3]]) == []
+    for remaining in [stray for stray in find_orphans(environment) if stray.pid in started]:
+        end_orphan(remaining)
+    assert wait_for_exit(started) == []
 
 
-def test_what_ends_while_it_is_judged_is_no_stray() -> None:
+def test_process_that_ends_during_check_is_not_orphan() -> None:
     """A process that ends during the check is not an orphan.
 
     Other clusters of this user may end at any moment, also between listing the processes and checking one of them.
@@ -124,5 +122,5 @@ def test_what_ends_while_it_is_judged_is_no_stray() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
         process = psutil.Process(started.pid)
         started.communicate(b"\n")
-    ours = {"name": "x", "owner": started.pid, "supervisor": started.pid, "keep": False, "ranks": []}
-    assert [_find_orphan_reason(process, record, ()) for record in (None, ours)] == [None, None]
+    own_record = {"name": "x", "owner": started.pid, "supervisor": started.pid, "keep": False, "ranks": []}
+    assert [_find_orphan_reason(process, record, ()) for record in (None, own_record)] == [None, None]

@@ -41,7 +41,7 @@ def ready(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def hosts(cluster: Cluster) -> dict[int, str]:
+def hosts_by_rank(cluster: Cluster) -> dict[int, str]:
     """Return the host of each rank."""
     return {rank.rank: rank.host for rank in cluster.ranks}
 
@@ -52,35 +52,35 @@ def without_reasons(report: Report) -> Report:
 
 
 @pytest.mark.other_python
-def test_before_and_after_agree(ready: Cluster) -> None:
+def test_reports_before_and_after_launch_agree(ready: Cluster) -> None:
     """The report of a call that is not made equals that of the same call when it is made; launches are counted."""
-    before = [request_collectives(ready, call, hosts(ready)) for call in ("step(up, down, x)", "ring(x)")]
+    before = [request_collectives(ready, call, hosts_by_rank(ready)) for call in ("step(up, down, x)", "ring(x)")]
     result = ready.run("for _ in range(3): new = step(up, down, x)\ny = ring(x)").check()
-    after = request_launched(ready, result.seq, range(4), hosts(ready))
+    after = request_launched(ready, result.seq, range(4), hosts_by_rank(ready))
     assert [without_reasons(report) for report in after] == [without_reasons(report) for report in before]
     assert [report.launches for report in after] == [3, 1]
 
 
 @pytest.mark.other_python
-def test_what_is_worked_out_by_hand(ready: Cluster) -> None:
+def test_report_matches_hand_calculation(ready: Cluster) -> None:
     """The report has the traffic that was calculated by hand.
 
     Gradients of f32[64,128] and f32[128,64] per device over `data`, a sum of f32[32,64] over `model`, and a ring of three steps.
     """
-    report = request_collectives(ready, "step(up, down, x)", hosts(ready))
+    report = request_collectives(ready, "step(up, down, x)", hosts_by_rank(ready))
     assert {row.axes for row in report.rows} == {("data",), ("model",)}
     over_data = [row for row in report.rows if row.axes == ("data",)]
     assert sum(row.times * row.nbytes_per_device for row in over_data) == 2 * 4 * 64 * 128
     assert report.nbytes_across_hosts == 2 * 4 * 64 * 128 * 3 // 4
     assert not any(row.crosses for row in report.rows if row.axes == ("model",))
     assert {row.source.file for row in report.rows if row.source} >= {f"<cell {ready.run('0').seq - 1}>"}
-    (turn,) = request_collectives(ready, "ring(x)", hosts(ready)).rows
+    (turn,) = request_collectives(ready, "ring(x)", hosts_by_rank(ready)).rows
     assert (turn.op, turn.axes, turn.count, turn.nbytes_per_device) == ("collective-permute", ("data",), 3, 4 * 32 * 64)
     assert turn.why is not None
     assert turn.why.written
 
 
-def test_what_was_compiled_before(ready: Cluster) -> None:
+def test_ahead_of_time_program_is_reported(ready: Cluster) -> None:
     """An ahead-of-time program has no lowered module, so the mesh of its shardings names the axes.
 
     The mesh may have any order of devices.
@@ -91,26 +91,26 @@ given = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(turned,
 compiled = jax.jit(lambda a: a.sum(1), out_shardings=NamedSharding(turned, P())).lower(given).compile()
 """
     ready.run(code).check()
-    rows = request_collectives(ready, "compiled(given)", hosts(ready)).rows
+    rows = request_collectives(ready, "compiled(given)", hosts_by_rank(ready)).rows
     assert [row.axes for row in rows if row.op == "all-reduce"] == [("data",)]
     assert all(row.why is not None and row.why.after is None for row in rows)
 
 
-def test_asking_launches_nothing(ready: Cluster) -> None:
+def test_report_launches_nothing(ready: Cluster) -> None:
     """No rank launches anything for a report, and an argument that needs a launch is not computed."""
-    request_collectives(ready, "step(up, down, x)", hosts(ready))
+    request_collectives(ready, "step(up, down, x)", hosts_by_rank(ready))
     for call in ("step(up + 1, down, x)", "ring(x[:64])", "ring(jax.device_put(x, NamedSharding(mesh, P())))"):
         with pytest.raises(InvalidRequest, match=r"on every rank: .* would be launched: .*bind it to a name"):
-            request_collectives(ready, call, hosts(ready))
+            request_collectives(ready, call, hosts_by_rank(ready))
     seq = ready.run("0").check().seq
-    assert request_launched(ready, seq, range(4), hosts(ready)) == ()
+    assert request_launched(ready, seq, range(4), hosts_by_rank(ready)) == ()
 
 
-def test_ranks_that_would_differ_are_shown(ready: Cluster) -> None:
+def test_ranks_with_different_programs_are_reported(ready: Cluster) -> None:
     """A rank with another shape is reported, because it has another program although its collectives are the same."""
     ready.run("part = jax.ShapeDtypeStruct((128 + 64 * (rank == 3), 64), jnp.float32, sharding=x.sharding)").check()
     with pytest.raises(ValueDiffers) as caught:
-        request_collectives(ready, "ring(part)", hosts(ready))
+        request_collectives(ready, "ring(part)", hosts_by_rank(ready))
     assert "ranks 0-2: jit(ring) of f32[128,64] on 8 devices" in str(caught.value)
     assert "rank 3: jit(ring) of f32[192,64] on 8 devices" in str(caught.value)
 
@@ -130,48 +130,50 @@ def test_ranks_that_would_differ_are_shown(ready: Cluster) -> None:
         ("jax.device_put(x, device=x.sharding)", "%mhjax layout NAME --to SPEC tells what a move of an array"),
     ],
 )
-def test_what_cannot_be_compiled_is_said(ready: Cluster, call: str, said: str) -> None:
+def test_call_that_cannot_be_compiled_is_refused(ready: Cluster, call: str, said: str) -> None:
     """A call that cannot be compiled gives one user error for all ranks, and the cluster stays clean."""
     with pytest.raises((InvalidRequest, CallFailed)) as caught:
-        request_collectives(ready, call, hosts(ready))
+        request_collectives(ready, call, hosts_by_rank(ready))
     assert said in str(caught.value)
     assert " on every rank: " in str(caught.value)
     assert ready.state == "clean"
 
 
-def test_a_program_that_does_not_compile_names_its_line_and_the_cure(ready: Cluster) -> None:
+def test_compile_error_has_line_and_hint(ready: Cluster) -> None:
     """A program that does not compile gives the line and the hint that the same call in a cell gives.
 
     An unknown name is an invalid request, because the user mistyped it.
     """
-    made = ready.run("""explicit = jax.make_mesh((8,), ('e',), axis_types=(AxisType.Explicit,))
+    defined = ready.run("""explicit = jax.make_mesh((8,), ('e',), axis_types=(AxisType.Explicit,))
 def spread(*spec): return jax.device_put(np.ones((8, 8), np.float32), NamedSharding(explicit, P(*spec)))
 left, right = spread(None, 'e'), spread('e', None)
 @jax.jit
 def dot(a, b):
     return a @ b + 1""").check()
     with pytest.raises(CallFailed) as caught:
-        request_collectives(ready, "dot(left, right)", hosts(ready))
-    told = str(caught.value)
+        request_collectives(ready, "dot(left, right)", hosts_by_rank(ready))
+    message = str(caught.value)
     assert caught.value.ename == "ShardingTypeError"
-    assert told.startswith("dot(left, right) on every rank: ShardingTypeError: ")
-    assert f"\n  cell {made.seq}, line 6:  return a @ b + 1\n  → The dimension that a and b are summed over" in told
+    assert message.startswith("dot(left, right) on every rank: ShardingTypeError: ")
+    assert (
+        f"\n  cell {defined.seq}, line 6:  return a @ b + 1\n  → The dimension that a and b are summed over" in message
+    )
     with pytest.raises(CallFailed, match=r"\n  → The dimension that a and b are summed over"):
-        request_collectives(ready, "jnp.matmul(left, right)", hosts(ready))
+        request_collectives(ready, "jnp.matmul(left, right)", hosts_by_rank(ready))
     with pytest.raises(InvalidRequest, match="on every rank: NameError"):
-        request_collectives(ready, "doot(left, right)", hosts(ready))
+        request_collectives(ready, "doot(left, right)", hosts_by_rank(ready))
     assert ready.state == "clean"
 
 
-def test_past_cells_are_not_known(ready: Cluster) -> None:
+def test_earlier_cells_cannot_be_requested(ready: Cluster) -> None:
     """A report can be requested only for the cell that ended last."""
     seq = ready.run("y = ring(x)").check().seq
     ready.run("0").check()
     with pytest.raises(InvalidRequest, match=f"another cell has run since cell {seq}"):
-        request_launched(ready, seq, range(4), hosts(ready))
+        request_launched(ready, seq, range(4), hosts_by_rank(ready))
 
 
-def test_some_ranks_alone(ready: Cluster) -> None:
+def test_program_of_two_ranks_is_reported_by_them(ready: Cluster) -> None:
     """A program of two ranks is reported by those ranks, and their devices are the positions."""
     code = """
 few = Mesh(np.array(jax.devices()[2:6]).reshape(2, 2), ('r', 'c'), axis_types=(AxisType.Auto,) * 2)
@@ -179,7 +181,7 @@ small = jax.make_array_from_callback((8, 4), NamedSharding(few, P('r', 'c')), la
 jax.jit(lambda a: a.sum(0), out_shardings=NamedSharding(few, P('c')))(small).block_until_ready();
 """
     result = ready.run(code, ranks="1-2").check()
-    (report,) = request_launched(ready, result.seq, (1, 2), hosts(ready))
+    (report,) = request_launched(ready, result.seq, (1, 2), hosts_by_rank(ready))
     (row,) = report.rows
     assert (row.axes, row.groups, row.crosses) == (("r",), ((0, 2), (1, 3)), True)
 
@@ -211,13 +213,13 @@ json.dumps(found)
     assert text is not None
     found = json.loads(text.strip("'"))
     assert len(found) == 1 + 3 + 3 + 7
-    for axes, told, whole, size, across, share in found:
-        assert (axes, whole) == (told, True)
+    for axes, reported_axes, whole, size, across, share in found:
+        assert (axes, whole) == (reported_axes, True)
         assert size in (2, 4, 8)
         assert across == pytest.approx(share, abs=0.02)
 
 
-def test_a_method_that_is_jitted(ready: Cluster) -> None:
+def test_jitted_method_gets_its_object(ready: Cluster) -> None:
     """The object on which a jitted method is called is its first argument, as in a call."""
     code = """
 from functools import partial
@@ -229,40 +231,40 @@ model = Model()
 """
     ready.run(code).check()
     for call in ("model.total(x)", "model.total(x, times=2)", "Model.total(model, x)"):
-        (row,) = request_collectives(ready, call, hosts(ready)).rows
+        (row,) = request_collectives(ready, call, hosts_by_rank(ready)).rows
         assert (row.op, row.axes, row.nbytes_per_device) == ("all-reduce", ("data",), 4 * 64), call
 
 
-def test_a_method_of_an_array(ready: Cluster) -> None:
+def test_array_of_a_method_call_is_an_argument(ready: Cluster) -> None:
     """The array of `x.sum()` is an argument of the call, not a constant that JAX would refuse."""
     for call in ("x.sum()", "x.sum(axis=0)", "x.T.dot(x)"):
         if call.startswith("x.T"):
             # Only a launch could compute its function.
             with pytest.raises(InvalidRequest, match=r"on every rank: .* would be launched: "):
-                request_collectives(ready, call, hosts(ready))
+                request_collectives(ready, call, hosts_by_rank(ready))
         else:
-            (row,) = request_collectives(ready, call, hosts(ready)).rows
+            (row,) = request_collectives(ready, call, hosts_by_rank(ready)).rows
             assert (row.op, row.axes, str(row.source)) == ("all-reduce", ("data",), "this call, line 1")
 
 
-def test_python_values_of_a_plain_function_may_decide(ready: Cluster) -> None:
+def test_plain_function_may_branch_on_python_values(ready: Cluster) -> None:
     """A function that is not jitted is lowered over its arrays; its other arguments may choose an axis or a branch."""
     ready.run("def pick(x, how, axis=None): return x.sum(axis) if how == 'sum' else x").check()
     for call in ("jnp.sum(x, axis=0)", "pick(x, 'sum', 0)", "pick(x, axis=0, how='sum')"):
-        (row,) = request_collectives(ready, call, hosts(ready)).rows
+        (row,) = request_collectives(ready, call, hosts_by_rank(ready)).rows
         assert (row.op, row.nbytes_per_device) == ("all-reduce", 4 * 64), call
-    assert request_collectives(ready, "pick(x, 'no')", hosts(ready)).rows == ()
+    assert request_collectives(ready, "pick(x, 'no')", hosts_by_rank(ready)).rows == ()
 
 
-def test_what_a_report_has_traced_first_is_the_cells_once_it_is_launched(ready: Cluster) -> None:
+def test_launch_has_its_own_line_after_a_report_traced_it(ready: Cluster) -> None:
     """The line of a launch is reported for a program that a report in mhnb traced first.
 
     JAX remembers where a function of its own was traced.
     """
     ready.run("total = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))").check()
-    (before,) = {str(row.source) for row in request_collectives(ready, "total(up)", hosts(ready)).rows}
+    (before,) = {str(row.source) for row in request_collectives(ready, "total(up)", hosts_by_rank(ready)).rows}
     assert before == "this call, line 1"
     result = ready.run("y = 1\ns = total(up)").check()
-    (after,) = request_launched(ready, result.seq, range(4), hosts(ready))
+    (after,) = request_launched(ready, result.seq, range(4), hosts_by_rank(ready))
     assert {str(row.source) for row in after.rows} == {f"cell {result.seq}, line 2"}
     assert all("are not kept after a launch" in str(row.why) for row in after.rows)

@@ -12,7 +12,7 @@ from tests.integration.ranks.test_lockstep import SETUP
 
 Fresh = Callable[..., Cluster]
 
-STUCK = {
+BLOCKED_CASES = {
     "one device, inline": (1, "off", "if rank == 0: y = float(add(x))"),
     "two devices, the queue full": (2, "off", "if rank == 0:\n    for _ in range(5): y = add(x)\n    float(y)"),
     "all but one": (1, "parity", "if rank != 1: y = float(add(x))\nelse: time.sleep(1000)"),
@@ -21,8 +21,8 @@ STUCK = {
 
 
 @pytest.mark.other_python
-@pytest.mark.parametrize(("devices", "guard", "code"), STUCK.values(), ids=STUCK.keys())
-def test_a_rank_stuck_in_a_collective_is_freed_and_keeps_its_variables(
+@pytest.mark.parametrize(("devices", "guard", "code"), BLOCKED_CASES.values(), ids=BLOCKED_CASES.keys())
+def test_rank_blocked_in_collective_keeps_its_variables(
     fresh: Fresh, frees_soon: None, devices: int, guard: str, code: str
 ) -> None:
     """A disconnected cluster is tainted, not dead, and its variables can be pulled.
@@ -49,12 +49,12 @@ def test_a_rank_stuck_in_a_collective_is_freed_and_keeps_its_variables(
     assert [rank.outcome for rank in after] == ["error"] * 4
     assert all(rank.error is not None and "Gloo" in rank.error.evalue for rank in after)
     assert after.state == "tainted"
-    again = cluster.restart(replay=True)
-    assert {rank.text for rank in again.run("float(add(x)), kept - rank")} == {"(28.0, 41)"}
-    again.stop()
+    restarted = cluster.restart(replay=True)
+    assert {rank.text for rank in restarted.run("float(add(x)), kept - rank")} == {"(28.0, 41)"}
+    restarted.stop()
 
 
-ALONE = {
+ONE_RANK_CASES = {
     "an effect whose result is kept": (2, "off", "if rank == 0: y = told(x)"),
     "an effect whose result is dropped": (2, "off", "if rank == 0: told(x)"),
     "a thread": (
@@ -63,7 +63,7 @@ ALONE = {
         "thread = threading.Thread(target=add, args=(x,))\nif rank == 0: thread.start(); thread.join()",
     ),
 }
-TOLD = """
+PRINTING_PROGRAM = """
 def tell(v):
     total = v.sum()
     jax.debug.print("{}", total)
@@ -72,13 +72,13 @@ told = jax.jit(tell, out_shardings=whole)
 """
 
 
-@pytest.mark.parametrize(("devices", "guard", "code"), ALONE.values(), ids=ALONE.keys())
-def test_what_one_rank_launches_alone_does_not_leave_a_clean_state(
+@pytest.mark.parametrize(("devices", "guard", "code"), ONE_RANK_CASES.values(), ids=ONE_RANK_CASES.keys())
+def test_collective_launched_by_one_rank_taints(
     fresh: Fresh, frees_soon: None, devices: int, guard: str, code: str
 ) -> None:
     """The end of a cell does not wait for effects that never come, such as a program's print, and no rank is killed."""
     cluster = fresh(2, devices)
-    cluster.run(f"{SETUP}{TOLD}").check()
+    cluster.run(f"{SETUP}{PRINTING_PROGRAM}").check()
     # From the second call on, C++ launches it.
     cluster.run("float(add(x))", guard=guard).check()
     result = cluster.run(code, guard=guard, timeout_s=3)
@@ -87,7 +87,7 @@ def test_what_one_rank_launches_alone_does_not_leave_a_clean_state(
 
 
 @pytest.mark.other_python
-def test_what_no_signal_and_no_closed_connection_ends_is_killed(fresh: Fresh, kills_soon: None) -> None:
+def test_rank_that_cannot_be_interrupted_is_killed(fresh: Fresh, kills_soon: None) -> None:
     """A rank whose native code holds the interpreter is killed as the last step, and a replay restores its variables."""
     cluster = fresh(2, 1)
     cluster.run("kept = 5").check()
@@ -100,13 +100,13 @@ def test_what_no_signal_and_no_closed_connection_ends_is_killed(fresh: Fresh, ki
     assert "did not end after the interrupt and was killed" in result[1].error.evalue
     with pytest.raises(CellTimeout):
         result.check()
-    again = cluster.restart(replay=True)
-    assert {rank.text for rank in again.run("kept")} == {"5"}
-    again.stop()
+    restarted = cluster.restart(replay=True)
+    assert {rank.text for rank in restarted.run("kept")} == {"5"}
+    restarted.stop()
 
 
 @pytest.mark.parametrize("guard", [pytest.param("lockstep", marks=pytest.mark.other_python), "parity", "off"])
-def test_after_accept_a_collective_that_was_left_meets_nothing(fresh: Fresh, guard: str) -> None:
+def test_abandoned_collective_is_not_matched_after_accept(fresh: Fresh, guard: str) -> None:
     """After `accept`, the next sum is not matched with a sum that rank 0 abandoned, and no rank waits for rank 0.
 
     This holds under any guard.
@@ -114,8 +114,8 @@ def test_after_accept_a_collective_that_was_left_meets_nothing(fresh: Fresh, gua
     cluster = fresh(2, 2)
     cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4")).check()
     cluster.run("more = x * 100").check()
-    left = cluster.run("if rank == 0: y = add(more)", guard="parity", timeout_s=3)
-    assert (left.state, left[0].outcome) == ("tainted", "interrupted")
+    abandoned = cluster.run("if rank == 0: y = add(more)", guard="parity", timeout_s=3)
+    assert (abandoned.state, abandoned[0].outcome) == ("tainted", "interrupted")
     cluster.accept()
     result = cluster.run("y = float(add(x))", guard=guard, timeout_s=100)
     assert (result.how, result.state) == ("", "tainted")
@@ -125,22 +125,22 @@ def test_after_accept_a_collective_that_was_left_meets_nothing(fresh: Fresh, gua
     assert "%mhjax restart --replay" in first
     assert "rank 0   refused it: a collective that it left in an earlier cell still waits" in second
     assert "the cluster is clean" not in second
-    lifted = [note for note in result.notes if f"guard lockstep instead of {guard}: rank 0 left" in note]
-    assert len(lifted) == (guard != "lockstep")
+    raised_guard_notes = [note for note in result.notes if f"guard lockstep instead of {guard}: rank 0 left" in note]
+    assert len(raised_guard_notes) == (guard != "lockstep")
     cluster.accept()
     assert {rank.text for rank in cluster.run("1 + 1", guard=guard)} == {"2"}
-    again = cluster.restart(replay=True)
-    assert {rank.text for rank in again.run("float(add(x))")} == {"6.0"}
-    again.stop()
+    restarted = cluster.restart(replay=True)
+    assert {rank.text for rank in restarted.run("float(add(x))")} == {"6.0"}
+    restarted.stop()
 
 
-HANGS = {
+HANGING_LAUNCHES = {
     "a sum under cond on one device": "half(x).block_until_ready()",
     "dispatched, and not looked at": "y = half(x); del y",
     "in a thread of the cell's": "thread = threading.Thread(target=half, args=(x,)); thread.start(); thread.join()",
     "a callback that never returns": "asleep(x).block_until_ready()",
 }
-HALF = """
+HANGING_PROGRAMS = """
 import threading
 half = jax.jit(jax.shard_map(
     lambda v: jax.lax.cond(jax.lax.axis_index("x") == 0, lambda v: v, lambda v: v + jax.lax.psum(v, "x"), v),
@@ -153,27 +153,25 @@ asleep = jax.jit(jax.shard_map(slow, mesh=mesh, in_specs=P("x"), out_specs=P(), 
 """
 
 
-@pytest.mark.parametrize("code", HANGS.values(), ids=HANGS.keys())
-def test_a_launch_that_hangs_by_itself_is_not_left_behind_a_clean_state(
-    fresh: Fresh, frees_soon: None, code: str
-) -> None:
+@pytest.mark.parametrize("code", HANGING_LAUNCHES.values(), ids=HANGING_LAUNCHES.keys())
+def test_agreed_launch_that_hangs_taints(fresh: Fresh, frees_soon: None, code: str) -> None:
     """A launch that all ranks agreed on and that never ends is disconnected, and the state is tainted.
 
     The next cell is refused at once.
     """
     cluster = fresh(2, 2)
-    cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4") + HALF).check()
+    cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4") + HANGING_PROGRAMS).check()
     result = cluster.run(code, timeout_s=3)
     assert (result.how, result.state) == ("timeout", "tainted"), result.notes
     assert "sat in a collective that no signal ends" in cluster.reason
     with pytest.raises(NotClean, match="restart --replay"):
         cluster.run("float(add(x))")
-    again = cluster.restart(replay=True)
-    assert {rank.text for rank in again.run("float(add(x))")} == {"6.0"}
-    again.stop()
+    restarted = cluster.restart(replay=True)
+    assert {rank.text for rank in restarted.run("float(add(x))")} == {"6.0"}
+    restarted.stop()
 
 
-def test_who_waits_for_a_launch_of_an_earlier_cell_in_vain_taints(fresh: Fresh) -> None:
+def test_interrupted_wait_for_an_earlier_launch_taints(fresh: Fresh) -> None:
     """A launch that computes forever is not disconnected, because it may end.
 
     A cell that was interrupted while it waited for the launch reports it as abandoned.

@@ -10,25 +10,25 @@ import pytest
 from mhnb.cluster.cluster import Cluster
 from mhnb.errors import LaunchError
 
-_SMI = "#!/bin/sh\nprintf '0, GPU-a\\n1, GPU-b\\n2, GPU-c\\n3, GPU-d\\n'\n"
+_FAKE_NVIDIA_SMI = "#!/bin/sh\nprintf '0, GPU-a\\n1, GPU-b\\n2, GPU-c\\n3, GPU-d\\n'\n"
 
 
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make nvidia-smi report four GPUs; JAX computes on the CPU."""
-    (tmp_path / "nvidia-smi").write_text(_SMI)
+    (tmp_path / "nvidia-smi").write_text(_FAKE_NVIDIA_SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
 
 
 @pytest.mark.usefixtures("gpus")
-def test_each_rank_sees_its_own(fresh: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_sees_its_own_gpu(fresh: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of three ranks on one host sees one of the three allowed GPUs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,0,1")
     cluster = fresh(None, None, profile="gpu")
-    said = cluster.run("import os; os.environ['CUDA_VISIBLE_DEVICES']").check()
-    assert [rank.text for rank in said] == ["'GPU-d'", "'GPU-a'", "'GPU-b'"]
+    result = cluster.run("import os; os.environ['CUDA_VISIBLE_DEVICES']").check()
+    assert [rank.text for rank in result] == ["'GPU-d'", "'GPU-a'", "'GPU-b'"]
     assert {rank.host for rank in cluster.ranks} == {"host0"}
 
 
@@ -43,7 +43,7 @@ def test_two_ranks_with_one_gpu_are_refused(fresh: Callable[..., Cluster]) -> No
 
 
 @pytest.mark.usefixtures("gpus")
-def test_gpus_that_cannot_be_shared_out(fresh: Callable[..., Cluster]) -> None:
+def test_uneven_gpu_count_is_refused(fresh: Callable[..., Cluster]) -> None:
     """The error contains the supervisor's message."""
     with pytest.raises(LaunchError, match="has 4 GPUs for 3 ranks"):
         fresh(None, None, profile="gpu", ranks=3)

@@ -21,12 +21,12 @@ hooks = find_hooks()
 now = lambda: [vars(hook.owner)[hook.name] for hook in hooks]
 wrapped = [hook.wrapped for hook in hooks]
 """
-GIVE_BACK = f"""
+REMOVE_BENCHMARK = f"""
 launches._kinds.clear()
 for name in [name for name in sys.modules if name.partition('.')[0] == 'tests']: del sys.modules[name]
 sys.path.remove({str(ROOT)!r})
 """
-LEAVES = {"a training step, 601 leaves": 13}
+LEAF_COUNTS = {"a training step, 601 leaves": 13}
 
 
 @pytest.fixture
@@ -34,25 +34,25 @@ def ready(cluster: Cluster) -> Iterator[Cluster]:
     """The shared cluster with the benchmark imported; its modules are removed afterwards."""
     cluster.run(SETUP).check()
     yield cluster
-    cluster.run(GIVE_BACK).check()
+    cluster.run(REMOVE_BENCHMARK).check()
 
 
-FIRST = next(iter(KINDS))
+FIRST_KIND = next(iter(KINDS))
 
 
 @pytest.mark.parametrize(
-    ("kind", "guard"), [*((kind, "lockstep") for kind in KINDS), (FIRST, "off"), (FIRST, "parity")]
+    ("kind", "guard"), [*((kind, "lockstep") for kind in KINDS), (FIRST_KIND, "off"), (FIRST_KIND, "parity")]
 )
 def test_each_kind_is_called_bare_and_guarded(ready: Cluster, kind: str, guard: str, tmp_path: Path) -> None:
     """Both sides make the same number of calls, a bare call runs no line of mhnb, and the cluster stays clean."""
-    row = (kind, LEAVES.get(kind, 3))
+    row = (kind, LEAF_COUNTS.get(kind, 3))
     result = ready.run(f"measure({row!r}, 2, {str(tmp_path / 'took.json')!r})", guard=guard).check()
-    took = json.loads((tmp_path / "took.json").read_text())
-    assert len(took["bare"]) == len(took["guarded"]) == 2 * KINDS[kind].often
+    durations = json.loads((tmp_path / "took.json").read_text())
+    assert len(durations["bare"]) == len(durations["guarded"]) == 2 * KINDS[kind].often
     assert result.state == "clean"
 
 
-def test_a_guarded_call_is_not_taken_for_a_bare_one(ready: Cluster) -> None:
+def test_guarded_call_is_not_mistaken_for_bare(ready: Cluster) -> None:
     """The check that a call is bare finds lines of mhnb in a launch under lockstep."""
     ready.run("kind = KINDS['collective, one small argument'](1); given = kind.make()").check()
     result = ready.run("check_bare(lambda: kind.call(given))")
@@ -60,7 +60,7 @@ def test_a_guarded_call_is_not_taken_for_a_bare_one(ready: Cluster) -> None:
     assert all(rank.error and "the bare call is not bare: it ran" in rank.error.evalue for rank in result)
 
 
-def test_jax_is_as_it_was_afterwards(ready: Cluster) -> None:
+def test_lifted_hooks_are_restored(ready: Cluster) -> None:
     """JAX has no hook of mhnb while the hooks are lifted, and all of them afterwards, even if the block raised."""
     ready.run("with lift(hooks): inside = find_hooks()").check()
     assert {rank.text for rank in ready.run("len(hooks) > 5, inside, now() == wrapped").check()} == {"(True, [], True)"}

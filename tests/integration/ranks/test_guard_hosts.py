@@ -20,63 +20,63 @@ import pytest
 
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
-from tests.integration.ranks.conftest import wait_gone
-from tests.integration.ranks.hosts import HostsCluster, Wire
+from tests.integration.ranks.conftest import wait_for_exit
+from tests.integration.ranks.hosts import CuttableProxy, MultiHostCluster
 from tests.integration.ranks.test_lockstep import (  # noqa: F401 - they are run from here too
     SETUP,
+    check_repeated_withdrawals,
     check_sum,
-    gives_up_again_and_again,
+    interrupt_once_printed,
     names,
     ready,
-    run_until_said,
-    test_a_cell_saves_with_collectives_when_it_is_interrupted,
-    test_a_collective_that_leaves_a_subset_raises_at_once,
-    test_a_forked_child_does_not_launch_in_its_parents_name,
-    test_a_launch_that_some_never_make_raises_on_those_that_want_it,
-    test_a_slow_rank_is_waited_for,
-    test_a_subset_computes_on_its_own_mesh,
-    test_a_thread_that_launches_on_one_rank_only_fails_the_cell,
-    test_a_users_own_exception_while_waiting_takes_the_post_back,
-    test_an_agreed_stop_inside_a_task_of_the_cells_own_leaves_the_ranks_alive,
-    test_an_exception_on_one_rank_and_the_next_cell_is_right,
-    test_an_interrupt_while_one_rank_waits_for_another_leaves_all_clean,
-    test_launches_that_differ_raise_alike_on_every_rank,
-    test_meshes_in_another_order_are_a_ring_of_waits_and_say_so,
-    test_python_code_is_interrupted_where_nothing_is_launched,
-    test_ranks_that_wait_to_agree_are_on_the_hang_card,
-    test_the_condition_is_named,
-    test_the_launch_before_which_all_stopped_is_named,
-    test_who_catches_the_mismatch_goes_on_in_step,
+    test_agreed_stop_in_a_task_leaves_the_ranks_alive,
+    test_code_that_catches_a_mismatch_stays_in_step,
+    test_collective_beyond_a_subset_raises_at_once,
+    test_different_launches_raise_the_same_error,
+    test_exception_while_waiting_withdraws_the_proposal,
+    test_forked_child_cannot_launch,
+    test_hang_report_covers_ranks_that_wait_to_agree,
+    test_interrupt_withdraws_a_waiting_proposal,
+    test_interrupted_cell_may_save_with_collectives,
+    test_launch_that_some_ranks_never_make_raises,
+    test_meshes_in_another_order_report_a_deadlock,
+    test_message_names_the_condition,
+    test_next_cell_is_right_after_one_rank_raised,
+    test_note_names_the_launch_before_the_stop,
+    test_python_code_without_launches_is_interrupted,
+    test_ranks_wait_for_a_slow_rank,
+    test_subset_computes_on_its_own_mesh,
+    test_thread_launch_on_one_rank_fails_the_cell,
     texts,
 )
-from tests.integration.ranks.test_other_programs import refusal
+from tests.integration.ranks.test_other_programs import common_refusal
 
 HOSTS = [[0], [1, 2], [3]]
 
 
 @pytest.fixture(scope="module")
-def far() -> Iterator[HostsCluster]:
+def three_hosts() -> Iterator[MultiHostCluster]:
     """One cluster on three hosts for tests that leave it clean."""
-    cluster = HostsCluster(HOSTS, 2, "far")
+    cluster = MultiHostCluster(HOSTS, 2, "far")
     cluster.wait_ready()
     pids = cluster.pids
     yield cluster
     cluster.stop()
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
 
 
 @pytest.fixture
-def cluster(far: HostsCluster) -> Iterator[Cluster]:
+def cluster(three_hosts: MultiHostCluster) -> Iterator[Cluster]:
     """The cluster on three hosts, clean before and after."""
-    assert far.state == "clean", far.reason
-    far.run("0").check()
-    yield far
-    assert far.state == "clean", far.reason
+    assert three_hosts.state == "clean", three_hosts.reason
+    three_hosts.run("0").check()
+    yield three_hosts
+    assert three_hosts.state == "clean", three_hosts.reason
 
 
-def test_what_differs_is_said_across_hosts(ready: Cluster) -> None:
+def test_differing_programs_are_described_across_hosts(ready: Cluster) -> None:  # noqa: F811
     """Each rank reports how programs of one name differ, also those that other hosts have compiled."""
-    text = refusal(
+    text = common_refusal(
         ready.run(
             "f = jax.jit(lambda v, k: (v * k).sum(), static_argnums=1)\nsteps = 3 + (jax.process_index() == 3)\nf(x, steps)"
         )
@@ -85,14 +85,14 @@ def test_what_differs_is_said_across_hosts(ready: Cluster) -> None:
     assert text.rstrip().endswith("compiled where steps = 4")
 
 
-def test_the_guard_is_there_on_every_host(ready: Cluster) -> None:
+def test_all_hosts_use_one_board(ready: Cluster) -> None:  # noqa: F811
     """All hosts use one board: rank 0 directly, and the other ranks through the agreement server."""
     assert ready.guard == "lockstep"
     kinds = ready.run("import mhnb.rank.jax_private as hooks; type(hooks._recorder.gate._backend).__name__").check()
     assert [rank.text for rank in kinds] == ["'LocalAgreement'", *["'RemoteAgreement'"] * 3]
 
 
-SUB = """
+SUBMESH_TOTAL = """
 def total(members, f=lambda a: a.sum()):
     sub = Mesh(np.array([d for d in jax.devices() if d.process_index in members]), ('y',))
     n = 2 * len(members)
@@ -101,9 +101,9 @@ def total(members, f=lambda a: a.sum()):
 """
 
 
-def test_a_mesh_on_one_far_host_alone_is_agreed_on_there(ready: Cluster) -> None:
+def test_mesh_on_one_remote_host_is_agreed_on_there(ready: Cluster) -> None:  # noqa: F811
     """Ranks of a second host agree on their launches while the ranks of other hosts do other things."""
-    ready.run(SUB).check()
+    ready.run(SUBMESH_TOTAL).check()
     result = ready.run(
         "got = [total((1, 2)) for _ in range(3)] if rank in (1, 2) else None\ngot, float(add(x))"
     ).check()
@@ -123,10 +123,11 @@ def test_a_mesh_on_one_far_host_alone_is_agreed_on_there(ready: Cluster) -> None
     check_sum(ready)
 
 
-def test_meshes_of_two_hosts_each_go_on_by_themselves(ready: Cluster) -> None:
+def test_disjoint_meshes_are_independent(ready: Cluster) -> None:  # noqa: F811
     """Ranks 0 and 3 launch independently of ranks 1 and 2, because no order is needed between the two pairs."""
     code = (
-        SUB + "pair = (0, 3) if rank in (0, 3) else (1, 2)\nsum(total(pair) for _ in range(4 if rank in (0, 3) else 9))"
+        SUBMESH_TOTAL
+        + "pair = (0, 3) if rank in (0, 3) else (1, 2)\nsum(total(pair) for _ in range(4 if rank in (0, 3) else 9))"
     )
     result = ready.run(code).check()
     assert [rank.text for rank in result] == ["24.0", "54.0", "54.0", "24.0"]
@@ -134,24 +135,24 @@ def test_meshes_of_two_hosts_each_go_on_by_themselves(ready: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("agrees_late")
-def test_an_interrupt_stops_the_ranks_of_all_hosts_before_the_same_launch(ready: Cluster) -> None:
+def test_interrupt_stops_all_hosts_before_the_same_launch(ready: Cluster) -> None:  # noqa: F811
     """An interrupt leaves the cluster clean, with the same number of steps on every rank, each time."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
     for _ in range(8):
-        result = run_until_said(ready, loop, "on")
+        result = interrupt_once_printed(ready, loop, "on")
         assert (result.how, result.state) == ("interrupted", "clean")
         assert {rank.outcome for rank in result} == {"interrupted"}
         assert len({rank.text for rank in ready.run("step").check()}) == 1
     check_sum(ready)
 
 
-def test_who_gives_up_again_and_again_on_a_far_host_is_held(ready: Cluster, tmp_path: Path) -> None:
+def test_remote_rank_that_withdraws_repeatedly_stays_in_order(ready: Cluster, tmp_path: Path) -> None:  # noqa: F811
     """A fifth attempt is not mistaken for the first, although the board has four slots for rank 3's proposals too."""
-    gives_up_again_and_again(ready, tmp_path, quitter=3)
+    check_repeated_withdrawals(ready, tmp_path, quitter=3)
 
 
-def test_a_bell_on_a_far_host_that_rings_again_and_again_does_not_break_the_agreement(
-    ready: Cluster,
+def test_repeated_alarm_on_a_remote_host_keeps_the_agreement(
+    ready: Cluster,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     """Every exception withdraws the proposal and waits for the answer; later launches are agreed on."""
@@ -181,7 +182,7 @@ got"""
     check_sum(ready)
 
 
-def test_a_thread_of_a_far_rank_that_outlives_its_cell_is_nobodys_mismatch(ready: Cluster) -> None:
+def test_remote_thread_that_outlives_its_cell_is_harmless(ready: Cluster) -> None:  # noqa: F811
     """A thread's proposal ends with the cell, and the launches of the next cell are agreed on."""
     code = """
 caught = []
@@ -199,7 +200,7 @@ if rank == 2:
     check_sum(ready)
 
 
-WAITS = """
+WAITING_CELL = """
 import os
 if rank == 0:
     import mhnb.rank.jax_private as hooks
@@ -211,12 +212,12 @@ y = float(add(x))"""
 
 
 @pytest.fixture
-def pair(leftovers: None) -> Iterator[Callable[..., HostsCluster]]:
+def two_hosts(leftovers: None) -> Iterator[Callable[..., MultiHostCluster]]:
     """Start a cluster of two hosts with one rank each, for one test only."""
-    started: list[HostsCluster] = []
+    started: list[MultiHostCluster] = []
 
-    def begin(**options: Any) -> HostsCluster:
-        started.append(HostsCluster([[0], [1]], 1, "pair", **options))
+    def begin(**options: Any) -> MultiHostCluster:
+        started.append(MultiHostCluster([[0], [1]], 1, "pair", **options))
         started[-1].wait_ready()
         started[-1].run(SETUP).check()
         return started[-1]
@@ -225,70 +226,72 @@ def pair(leftovers: None) -> Iterator[Callable[..., HostsCluster]]:
     for cluster in started:
         pids = cluster.pids
         cluster.stop()
-        assert wait_gone(pids) == []
+        assert wait_for_exit(pids) == []
 
 
-def run_and_break(cluster: HostsCluster, act: Callable[[], None], *, is_lost: bool = True) -> CellResult:
+def run_and_break(cluster: MultiHostCluster, act: Callable[[], None], *, is_lost: bool = True) -> CellResult:
     """Run a cell in which rank 1 waits for rank 0, and call `act` meanwhile."""
-    done, flag = threading.Event(), Path(tempfile.mkdtemp()) / "acted"
+    is_broken, flag = threading.Event(), Path(tempfile.mkdtemp()) / "acted"
 
-    def look(snapshot: CellResult) -> None:
-        if not done.is_set() and "on" in snapshot[1].stdout:
-            done.set()
+    def break_when_waiting(snapshot: CellResult) -> None:
+        if not is_broken.is_set() and "on" in snapshot[1].stdout:
+            is_broken.set()
             act()
             flag.touch()
 
-    result = cluster.run(f"flag, is_lost = {str(flag)!r}, {is_lost}{WAITS}", on_snapshot=look, timeout_s=60)
+    result = cluster.run(
+        f"flag, is_lost = {str(flag)!r}, {is_lost}{WAITING_CELL}", on_snapshot=break_when_waiting, timeout_s=60
+    )
     shutil.rmtree(flag.parent)
-    assert done.is_set()
+    assert is_broken.is_set()
     assert result.how == "", "no time limit was needed"
     return result
 
 
-def check_lost(cluster: HostsCluster, result: CellResult) -> None:
+def check_lost(cluster: MultiHostCluster, result: CellResult) -> None:
     """Check that rank 1 cannot be reached, and that neither rank launches, now or later."""
     assert names(result) == ["OrderMismatch", "RanksLost"]
-    told = [rank.error.evalue for rank in result if rank.error is not None]
-    assert "rank 1   was lost before it: it died, or its connection did" in told[0]
-    assert "nothing was launched on rank 1" in told[1]
-    assert "%mhjax restart --replay" in told[1]
-    again = cluster.run("y = float(add(x))", timeout_s=60)
-    assert names(again) == ["OrderMismatch", "RanksLost"]
-    assert again.how == ""
+    messages = [rank.error.evalue for rank in result if rank.error is not None]
+    assert "rank 1   was lost before it: it died, or its connection did" in messages[0]
+    assert "nothing was launched on rank 1" in messages[1]
+    assert "%mhjax restart --replay" in messages[1]
+    next_result = cluster.run("y = float(add(x))", timeout_s=60)
+    assert names(next_result) == ["OrderMismatch", "RanksLost"]
+    assert next_result.how == ""
 
 
-def test_a_connection_that_is_cut_ends_every_wait(pair: Callable[..., HostsCluster]) -> None:
+def test_cut_connection_ends_every_wait(two_hosts: Callable[..., MultiHostCluster]) -> None:
     """A rank whose connection is cut does not launch and reports why; the others do not wait for it, now or later."""
-    wires: list[Wire] = []
+    proxies: list[CuttableProxy] = []
 
-    def way(_host: int, url: str) -> str:
-        wires.append(Wire(url))
-        return wires[-1].url
+    def route(_host: int, url: str) -> str:
+        proxies.append(CuttableProxy(url))
+        return proxies[-1].url
 
-    cluster = pair(way=way)
-    check_lost(cluster, run_and_break(cluster, wires[0].cut))
+    cluster = two_hosts(way=route)
+    check_lost(cluster, run_and_break(cluster, proxies[0].cut))
 
 
-def test_a_delegate_that_dies_ends_every_wait(pair: Callable[..., HostsCluster]) -> None:
+def test_dead_agreement_server_ends_every_wait(two_hosts: Callable[..., MultiHostCluster]) -> None:
     """If the agreement server dies, its supervisor marks the ranks of other hosts as lost on the board.
 
     All processes are started without fork here, as on macOS.
     """
-    cluster = pair(fork=False)
-    delegates = [
+    cluster = two_hosts(fork=False)
+    servers = [
         process
         for process in psutil.Process(cluster.supervisor_pid).children()
         if "mhnb.rank.guard.agreement_server" in process.cmdline()
     ]
-    (delegate,) = delegates
-    check_lost(cluster, run_and_break(cluster, delegate.kill))
+    (server,) = servers
+    check_lost(cluster, run_and_break(cluster, server.kill))
 
 
-def test_a_far_rank_that_is_killed_while_it_waits_is_the_end_of_the_cluster_and_of_no_patience(
-    pair: Callable[..., HostsCluster],
+def test_killed_remote_rank_ends_the_cluster_at_once(
+    two_hosts: Callable[..., MultiHostCluster],
 ) -> None:
     """A remote rank that is killed while it waits ends the cluster at once, as on one machine."""
-    cluster = pair()
+    cluster = two_hosts()
     pid = cluster.ranks[1].pid
     assert pid is not None
     result = run_and_break(cluster, lambda: os.kill(pid, signal.SIGKILL), is_lost=False)

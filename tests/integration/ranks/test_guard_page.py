@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.output.results import CellResult
-from tests.integration.ranks.test_lockstep import run_until_said
+from tests.integration.ranks.test_lockstep import interrupt_once_printed
 from tests.support.source import ROOT
 
 PAGE = (ROOT / "docs" / "explanation" / "guard.md").read_text(encoding="utf-8")
@@ -74,10 +74,10 @@ def errors(result: CellResult) -> set[str]:
 def test_a_program_gets_the_verdict_of_the_page(ready: Cluster, shown: Program) -> None:
     """The last cell of a program gets the page's verdict, and the cells before it succeed."""
     *before, (code, flags) = shown.cells
-    for earlier, given in before:
-        assert ready.run(earlier, **given).check().state == "clean"
+    for earlier, earlier_flags in before:
+        assert ready.run(earlier, **earlier_flags).check().state == "clean"
     if shown.verdict == "interrupted":
-        result = run_until_said(ready, f"print('running', flush=True)\n{code}", "running")
+        result = interrupt_once_printed(ready, f"print('running', flush=True)\n{code}", "running")
         assert ({rank.outcome for rank in result}, result.state) == ({"interrupted"}, "clean")
         return
     result = ready.run(code, **flags)
@@ -97,6 +97,8 @@ def test_the_page_has_each_verdict() -> None:
 
 def test_the_first_cell_raises_the_text_below_it(ready: Cluster) -> None:
     """The first cell of the page raises the text that the page shows below it."""
-    (cell, said), *_ = re.findall(r"^```\n%%mhjax\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    (told,) = {rank.error.evalue for rank in ready.run(cell) if rank.error is not None}
-    assert re.sub(r"of cell \d+", "of cell 3", told).startswith(said.rstrip("\n"))
+    (cell, shown_text), *_ = re.findall(
+        r"^```\n%%mhjax\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+    )
+    (error_text,) = {rank.error.evalue for rank in ready.run(cell) if rank.error is not None}
+    assert re.sub(r"of cell \d+", "of cell 3", error_text).startswith(shown_text.rstrip("\n"))

@@ -12,7 +12,7 @@ from mhnb.transport.addresses import find_free_port
 
 Fresh = Callable[..., Cluster]
 
-STAYS = "mhnb: jax.distributed.shutdown() has nothing to do: the ranks stay connected until the cluster ends (%mhjax stop)\n"
+SHUTDOWN_NOTE = "mhnb: jax.distributed.shutdown() has nothing to do: the ranks stay connected until the cluster ends (%mhjax stop)\n"
 
 SUM = """
 import jax, jax.numpy as jnp
@@ -21,7 +21,7 @@ mesh = jax.make_mesh((jax.device_count(),), ("all",))
 add = jax.shard_map(lambda x: jax.lax.psum(x, "all"), mesh=mesh, in_specs=P("all"), out_specs=P())
 int(jax.jit(add)(jax.device_put(jnp.arange(jax.device_count()), NamedSharding(mesh, P("all"))))[0])
 """
-MEET = """
+BARRIER_CELL = """
 from jax.experimental import multihost_utils
 multihost_utils.sync_global_devices("met")
 client = jax._src.distributed.global_state.client
@@ -42,10 +42,10 @@ def test_a_pasted_shutdown_leaves_the_ranks_connected(fresh: Fresh) -> None:
     cluster.run("import jax\njax.distributed.initialize()").check()
     for turn in (0, 1):
         ended = cluster.run("jax.distributed.shutdown()\njax.distributed.is_initialized()").check()
-        assert [(rank.stderr, rank.text) for rank in ended] == [(STAYS, "True")] * 2
+        assert [(rank.stderr, rank.text) for rank in ended] == [(SHUTDOWN_NOTE, "True")] * 2
         assert [group.ranks for group in ended.groups] == [(0, 1)]
         assert {rank.text for rank in cluster.run(SUM).check()} == {"6"}
-        assert {rank.text for rank in cluster.run(MEET.replace("met", f"met{turn}")).check()} == {"[0, 1]"}
+        assert {rank.text for rank in cluster.run(BARRIER_CELL.replace("met", f"met{turn}")).check()} == {"[0, 1]"}
         begun = cluster.run("jax.distributed.initialize()").check()
         assert all("initialised already" in rank.stderr for rank in begun)
     refused = cluster.run("jax.distributed.initialize('10.0.0.1:1', num_processes=7, process_id=1)")
@@ -53,38 +53,38 @@ def test_a_pasted_shutdown_leaves_the_ranks_connected(fresh: Fresh) -> None:
     assert cluster.state == "clean"
 
 
-def test_the_note_comes_once_a_cell(cluster: Cluster) -> None:
+def test_shutdown_note_appears_once_per_cell(cluster: Cluster) -> None:
     """The note appears once per cell, however often and under whatever name the line runs."""
-    often = "from jax.distributed import shutdown\nfor _ in range(3): shutdown(), jax.distributed.shutdown()"
+    repeated_calls = "from jax.distributed import shutdown\nfor _ in range(3): shutdown(), jax.distributed.shutdown()"
     for _ in range(2):
-        assert {rank.stderr for rank in cluster.run(often).check()} == {STAYS}
+        assert {rank.stderr for rank in cluster.run(repeated_calls).check()} == {SHUTDOWN_NOTE}
 
 
-def test_one_rank_that_shuts_down_loses_nobody(cluster: Cluster) -> None:
+def test_shutdown_on_one_rank_ends_no_rank(cluster: Cluster) -> None:
     """`shutdown()` on one rank ends no other rank.
 
     If it closed the connection, it would wait for the others for minutes, and then they would be ended.
     """
-    alone = cluster.run("jax.distributed.shutdown()", ranks=[1]).check()
-    assert alone[1].stderr == STAYS
+    one_rank = cluster.run("jax.distributed.shutdown()", ranks=[1]).check()
+    assert one_rank[1].stderr == SHUTDOWN_NOTE
     assert {rank.text for rank in cluster.run(SUM).check()} == {"28"}
 
 
-def test_a_replay_goes_over_a_shutdown(fresh: Fresh) -> None:
+def test_replay_continues_after_a_shutdown(fresh: Fresh) -> None:
     """A replay also restores the cells after a shutdown."""
     cluster = fresh(2, 1)
-    for cell in (SUM, "jax.distributed.shutdown()", MEET, "x = 3"):
+    for cell in (SUM, "jax.distributed.shutdown()", BARRIER_CELL, "x = 3"):
         cluster.run(cell).check()
     second = cluster.restart(replay=True)
     try:
         assert second.state == "clean"
         assert {rank.text for rank in second.run("x").check()} == {"3"}
-        assert {rank.text for rank in second.run(MEET.replace("met", "again")).check()} == {"[0, 1]"}
+        assert {rank.text for rank in second.run(BARRIER_CELL.replace("met", "again")).check()} == {"[0, 1]"}
     finally:
         second.stop()
 
 
-def test_a_forked_child_cannot_close_what_is_its_ranks(cluster: Cluster) -> None:
+def test_forked_child_cannot_disconnect_its_rank(cluster: Cluster) -> None:
     """A forked child cannot close its rank's connection.
 
     JAX would hang there, because the threads of the connection do not exist in the child.
@@ -101,7 +101,7 @@ os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert {rank.text for rank in cluster.run(SUM).check()} == {"28"}
 
 
-def test_a_subprocess_has_a_jax_of_its_own(cluster: Cluster) -> None:
+def test_subprocess_has_its_own_jax(cluster: Cluster) -> None:
     """A subprocess connects and disconnects as usual, and its rank stays connected."""
     ports = [find_free_port() for _ in range(4)]
     own = """
@@ -120,7 +120,7 @@ print(done.stdout, done.returncode, "mhnb:" in done.stderr, jax.distributed.is_i
     assert {rank.stdout for rank in cluster.run(code).check()} == {"True False\n 0 False True\n"}
 
 
-def test_without_init_the_ranks_are_parted_by_hand(fresh: Fresh) -> None:
+def test_without_init_a_cell_can_disconnect_the_ranks(fresh: Fresh) -> None:
     """With `init=False` a cell may connect and disconnect the ranks as long as nothing has used JAX; later errors say why."""
     cluster = fresh(2, 1, init=False)
     for _ in range(2):
@@ -130,6 +130,6 @@ def test_without_init_the_ranks_are_parted_by_hand(fresh: Fresh) -> None:
         assert {(rank.stderr, rank.text) for rank in ended} == {("", "False")}
     cluster.run("jax.distributed.initialize()\nimport jax.experimental.multihost_utils as helpers").check()
     cluster.run("jax.devices()\njax.distributed.shutdown()").check()
-    for lost in ("helpers.sync_global_devices('met')", "jax.distributed.initialize()"):
-        errors = [rank.error for rank in cluster.run(lost)]
+    for later_code in ("helpers.sync_global_devices('met')", "jax.distributed.initialize()"):
+        errors = [rank.error for rank in cluster.run(later_code)]
         assert all(error is not None and "--no-init" in str(error.hint) for error in errors)

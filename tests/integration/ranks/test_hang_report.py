@@ -45,13 +45,13 @@ float(add(x)), shift(x).block_until_ready()
 """
 
 
-def in_thread(act: Callable[[], CellResult]) -> Future[CellResult]:
+def run_in_thread(function: Callable[[], CellResult]) -> Future[CellResult]:
     """Run a function in a thread; return a future of its result."""
     future: Future[CellResult] = Future()
 
     def run() -> None:
         try:
-            future.set_result(act())
+            future.set_result(function())
         except BaseException as error:  # noqa: BLE001 - the test that asks for the result gets it
             future.set_exception(error)
 
@@ -59,31 +59,31 @@ def in_thread(act: Callable[[], CellResult]) -> Future[CellResult]:
     return future
 
 
-def wait_for_card(cluster: Cluster, wanted: Callable[[HangReport], bool], limit_s: float) -> HangReport:
+def wait_for_report(cluster: Cluster, condition: Callable[[HangReport], bool], limit_s: float) -> HangReport:
     """Poll the hang report until it meets the condition."""
-    end = time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s
     while True:
-        card = cluster.where()
-        if card is not None and wanted(card):
-            return card
-        assert time.monotonic() < end, f"no such card within {limit_s:g} s; the last was {card}"
+        report = cluster.where()
+        if report is not None and condition(report):
+            return report
+        assert time.monotonic() < deadline, f"no such card within {limit_s:g} s; the last was {report}"
         time.sleep(0.05)
 
 
-def _has_settled(card: HangReport) -> bool:
+def _has_settled(report: HangReport) -> bool:
     """Check that ranks wait and no rank makes progress any more: on a slow machine they arrive one after another."""
-    return card.stuck and not card.progress
+    return report.stuck and not report.progress
 
 
-def _compiles(card: HangReport) -> bool:
+def _compiles(report: HangReport) -> bool:
     """Check that every rank has been sampled and is compiling."""
-    return card.known and {place.activity for place in card.places} == {"compiling"}
+    return report.known and {place.activity for place in report.places} == {"compiling"}
 
 
 @contextmanager
 def running(cluster: Cluster, source: str, flag: Path, **flags: Any) -> Iterator[Future[CellResult]]:
     """Run a cell that lasts until the file `flag` exists, and check that it then succeeds."""
-    future = in_thread(lambda: cluster.run(textwrap.dedent(source), guard="parity", **flags))
+    future = run_in_thread(lambda: cluster.run(textwrap.dedent(source), guard="parity", **flags))
     try:
         yield future
     finally:
@@ -115,25 +115,25 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_who_waits_and_who_is_absent(prepared: Cluster, flag: Path, case: str) -> None:
+def test_report_names_waiting_and_missing_ranks(prepared: Cluster, flag: Path, case: str) -> None:
     """While one rank is missing, the report names the waiting ranks, their launch and line, and where the missing rank is."""
-    act, launch = CASES[case]
-    with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\n{act}", flag):
-        card = wait_for_card(prepared, _has_settled, 30)
-        text = format_hang_text(card, name="shared")
+    code, launch = CASES[case]
+    with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\n{code}", flag):
+        report = wait_for_report(prepared, _has_settled, 30)
+        text = format_hang_text(report, name="shared")
     # In a ring only the ranks that send to the late rank, or receive from it, have to wait.
     waiting = (0, 2) if case == "ppermute" else (0, 2, 3)
-    assert card.waiting == waiting, text
-    assert card.absent == (LATE,), text
-    assert card.launch == launch, text
-    assert card.lines == {LATE: 2, 3: None if case == "ppermute" else 3} | dict.fromkeys(waiting, 3), text
-    assert card.age_s > 0, text
-    assert f"{describe_ranks(waiting)} in {launch}, line 3:  {act}" in text
+    assert report.waiting == waiting, text
+    assert report.absent == (LATE,), text
+    assert report.launch == launch, text
+    assert report.lines == {LATE: 2, 3: None if case == "ppermute" else 3} | dict.fromkeys(waiting, 3), text
+    assert report.age_s > 0, text
+    assert f"{describe_ranks(waiting)} in {launch}, line 3:  {code}" in text
     assert re.search(rf"absent +· rank {LATE} in sleep, cell \d+:\d+ come_late ← line 2:  come_late", text), text
     assert prepared.where() is None
 
 
-def test_a_python_lock(prepared: Cluster, flag: Path) -> None:
+def test_ranks_that_wait_for_a_lock_are_reported(prepared: Cluster, flag: Path) -> None:
     """Ranks that wait for a lock are reported as waiting, with the line; ranks that do not wait for it are missing."""
     source = f"""
     lock.acquire()
@@ -145,13 +145,13 @@ def test_a_python_lock(prepared: Cluster, flag: Path) -> None:
             pass
     """
     with running(prepared, source, flag):
-        card = wait_for_card(prepared, _has_settled, WAIT_S)
-    assert (card.waiting, card.absent) == ((0, 2, 3), (LATE,))
-    assert [place.activity for place in card.places] == ["lock", "sleep"]
-    assert card.lines[0] == 6
+        report = wait_for_report(prepared, _has_settled, WAIT_S)
+    assert (report.waiting, report.absent) == ((0, 2, 3), (LATE,))
+    assert [place.activity for place in report.places] == ["lock", "sleep"]
+    assert report.lines[0] == 6
 
 
-def test_a_lock_on_one_rank_while_the_others_wait_in_a_launch(prepared: Cluster, flag: Path) -> None:
+def test_rank_in_a_lock_is_missing_from_the_launch(prepared: Cluster, flag: Path) -> None:
     """A rank that hangs in a lock is missing from the launch that the other ranks wait in."""
     source = f"""
     if me == {LATE}:
@@ -162,12 +162,12 @@ def test_a_lock_on_one_rank_while_the_others_wait_in_a_launch(prepared: Cluster,
     float(add(x))
     """
     with running(prepared, source, flag):
-        card = wait_for_card(prepared, _has_settled, WAIT_S)
-    assert (card.waiting, card.absent) == ((0, 2, 3), (LATE,))
-    assert (card.places[1].activity, card.places[1].what, card.lines[LATE]) == ("lock", "acquire", 5)
+        report = wait_for_report(prepared, _has_settled, WAIT_S)
+    assert (report.waiting, report.absent) == ((0, 2, 3), (LATE,))
+    assert (report.places[1].activity, report.places[1].what, report.lines[LATE]) == ("lock", "acquire", 5)
 
 
-def test_a_rank_that_lags_with_the_same_stack(prepared: Cluster, flag: Path) -> None:
+def test_rank_with_fewer_launches_is_missing(prepared: Cluster, flag: Path) -> None:
     """A rank that has reached fewer launches is missing, even if it is on the same line as the waiting ranks."""
     source = f"""
     for step in range(2):
@@ -175,24 +175,24 @@ def test_a_rank_that_lags_with_the_same_stack(prepared: Cluster, flag: Path) -> 
         if me == {LATE}: come_late({str(flag)!r})
     """
     with running(prepared, source, flag):
-        card = wait_for_card(prepared, _has_settled, WAIT_S)
-    assert (card.waiting, card.absent) == ((0, 2, 3), (LATE,))
+        report = wait_for_report(prepared, _has_settled, WAIT_S)
+    assert (report.waiting, report.absent) == ((0, 2, 3), (LATE,))
 
 
-def test_a_rank_that_ended_the_cell_is_absent(fresh: Callable[..., Cluster], frees_soon: None) -> None:
+def test_rank_that_ended_the_cell_is_missing(fresh: Callable[..., Cluster], frees_soon: None) -> None:
     """Ranks that ended the cell without a psum are missing from it, and the report says that they ended the cell."""
     cluster = fresh(3, 1)
     cluster.run(PREPARE).check()
-    future = in_thread(lambda: cluster.run("if me != 1:\n    float(add(x))", guard="parity"))
-    card = wait_for_card(cluster, _has_settled, WAIT_S)
-    assert (card.waiting, card.absent, card.lines[1]) == ((0, 2), (1,), None)
-    assert "rank 1 ended the cell" in format_hang_text(card)
+    future = run_in_thread(lambda: cluster.run("if me != 1:\n    float(add(x))", guard="parity"))
+    report = wait_for_report(cluster, _has_settled, WAIT_S)
+    assert (report.waiting, report.absent, report.lines[1]) == ((0, 2), (1,), None)
+    assert "rank 1 ended the cell" in format_hang_text(report)
     cluster.interrupt()
     assert not future.result(60).ok
     assert cluster.where() is None
 
 
-COMPILE = """
+COMPILING = """
 def big(x, k):
     for i in range(60):
         x = jnp.sin(x) @ x + jnp.cos(x) * (i + k)
@@ -205,15 +205,15 @@ def compile_until(flag, k=0):
 """Compiles a new program each time, for as long as a test needs, however fast the machine is."""
 
 
-def test_a_long_compile_is_called_compiling(prepared: Cluster, flag: Path) -> None:
+def test_long_compilation_is_reported_as_compiling(prepared: Cluster, flag: Path) -> None:
     """Ranks that compile are reported as compiling, neither as waiting nor as missing."""
-    with running(prepared, f"{COMPILE}compile_until({str(flag)!r})", flag):
-        card = wait_for_card(prepared, _compiles, WAIT_S)
-    assert (card.waiting, card.absent, card.launch) == ((), (), None)
-    assert re.search(r"running .* compiling.* line 8:  jax.jit\(lambda x: big\(x, k\)\)", format_hang_text(card))
+    with running(prepared, f"{COMPILING}compile_until({str(flag)!r})", flag):
+        report = wait_for_report(prepared, _compiles, WAIT_S)
+    assert (report.waiting, report.absent, report.launch) == ((), (), None)
+    assert re.search(r"running .* compiling.* line 8:  jax.jit\(lambda x: big\(x, k\)\)", format_hang_text(report))
 
 
-def test_a_slow_trace_is_called_compiling(prepared: Cluster, flag: Path) -> None:
+def test_slow_trace_is_reported_as_compiling(prepared: Cluster, flag: Path) -> None:
     """A rank that traces a program is compiling, although the innermost frame is the user's function."""
     source = f"""
     def slow(x):
@@ -222,20 +222,20 @@ def test_a_slow_trace_is_called_compiling(prepared: Cluster, flag: Path) -> None
     jax.jit(slow).lower(1.0).compile()
     """
     with running(prepared, source, flag):
-        wait_for_card(prepared, _compiles, WAIT_S)
+        wait_for_report(prepared, _compiles, WAIT_S)
 
 
-def test_a_compile_while_others_wait(prepared: Cluster, flag: Path) -> None:
+def test_compiling_rank_is_missing_from_the_launch(prepared: Cluster, flag: Path) -> None:
     """A rank for which XLA compiles is missing from the launch of the other ranks, and is reported as compiling."""
-    source = f"{COMPILE}if me == {LATE}: compile_until({str(flag)!r})\nfloat(add(x))"
+    source = f"{COMPILING}if me == {LATE}: compile_until({str(flag)!r})\nfloat(add(x))"
     with running(prepared, source, flag):
         # On a loaded machine the ranks reach it one after another.
-        card = wait_for_card(prepared, lambda card: card.stuck and card.waiting == (0, 2, 3), WAIT_S)
-    assert card.absent == (LATE,)
-    assert {place.ranks: place.activity for place in card.places}[LATE,] == "compiling"
+        report = wait_for_report(prepared, lambda card: card.stuck and card.waiting == (0, 2, 3), WAIT_S)
+    assert report.absent == (LATE,)
+    assert {place.ranks: place.activity for place in report.places}[LATE,] == "compiling"
 
 
-COMPUTES = {
+LONG_COMPUTATIONS = {
     "python": "while not os.path.exists({flag!r}): sum(range(100_000))",
     "numpy": "a = np.ones((1500, 1500))\nwhile not os.path.exists({flag!r}): a @ a",
     "local_jit": "f = jax.jit(lambda a: jax.lax.fori_loop(0, 50, lambda i, a: a @ a / 1e3, a))\n"
@@ -243,13 +243,13 @@ COMPUTES = {
 }
 
 
-@pytest.mark.parametrize("case", COMPUTES)
-def test_slow_compute_is_called_computing(prepared: Cluster, flag: Path, case: str) -> None:
+@pytest.mark.parametrize("case", LONG_COMPUTATIONS)
+def test_slow_computation_is_reported_as_computing(prepared: Cluster, flag: Path, case: str) -> None:
     """Ranks that compute are never reported as waiting, however long the computation takes."""
-    with running(prepared, COMPUTES[case].format(flag=str(flag)), flag):
-        card = wait_for_card(prepared, lambda card: card.known, WAIT_S)
-    assert (card.waiting, card.absent) == ((), ())
-    assert {place.activity for place in card.places} <= {"computing", "silent"}, card
+    with running(prepared, LONG_COMPUTATIONS[case].format(flag=str(flag)), flag):
+        report = wait_for_report(prepared, lambda card: card.known, WAIT_S)
+    assert (report.waiting, report.absent) == ((), ())
+    assert {place.activity for place in report.places} <= {"computing", "silent"}, report
 
 
 SPIN = """
@@ -262,46 +262,46 @@ SPIN_S = 10.0
 """Duration of the program under test; a short run just before gives its number of iterations."""
 
 
-def _computes(card: HangReport) -> bool:
-    return card.known and not card.waiting and "" not in {place.what for place in card.places}
+def _computes(report: HangReport) -> bool:
+    return report.known and not report.waiting and "" not in {place.what for place in report.places}
 
 
-def test_slow_compute_in_a_program_of_all_ranks(prepared: Cluster, flag: Path) -> None:
+def test_slow_program_of_all_ranks_is_computing(prepared: Cluster, flag: Path) -> None:
     """A long program of all ranks is computing, because all ranks have reached it and use their processors."""
     prepared.run(SPIN).check()
     took_s = prepared.run("began = time.monotonic(); _ = float(slow(x, 20_000_000)); print(time.monotonic() - began)")
-    turns = int(20_000_000 * SPIN_S / float(took_s.check()[0].stdout))
-    with running(prepared, f"float(slow(x, {turns}))", flag):
+    iterations = int(20_000_000 * SPIN_S / float(took_s.check()[0].stdout))
+    with running(prepared, f"float(slow(x, {iterations}))", flag):
         # On a loaded machine a rank that computes may at first have no time to report where it is, or no time to
         # compute.
-        card = wait_for_card(prepared, _computes, WAIT_S)
-    assert (card.waiting, card.absent) == ((), ())
-    assert [(place.activity, place.what) for place in card.places] == [("computing", "jit(<lambda>)")]
+        report = wait_for_report(prepared, _computes, WAIT_S)
+    assert (report.waiting, report.absent) == ((), ())
+    assert [(place.activity, place.what) for place in report.places] == [("computing", "jit(<lambda>)")]
 
 
-def test_a_terminal_sees_it_too(prepared: Cluster, flag: Path) -> None:
+def test_where_command_prints_the_report(prepared: Cluster, flag: Path) -> None:
     """`mhnb where NAME` prints the hang report while the cell hangs, and says so if no cell runs."""
 
-    def ask(name: str) -> subprocess.CompletedProcess[str]:
+    def run_where(name: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "mhnb", "where", name]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\nfloat(add(x))", flag):
-        wait_for_card(prepared, _has_settled, 30)
+        wait_for_report(prepared, _has_settled, 30)
         # The file is written once per second, and may be that much behind.
-        end = time.monotonic() + WAIT_S
-        while "waiting" not in (seen := ask("shared")).stdout:
-            assert time.monotonic() < end, seen.stdout
-    assert seen.returncode == 0
-    assert "waiting" in seen.stdout
-    assert "ranks 0,2-3 in jit(<lambda>), line 3:  float(add(x))" in seen.stdout
-    assert ask("nobody").returncode == 1
-    end = time.monotonic() + WAIT_S
-    while "no cell runs" not in (said := ask("shared").stdout):
-        assert time.monotonic() < end, said
+        deadline = time.monotonic() + WAIT_S
+        while "waiting" not in (completed := run_where("shared")).stdout:
+            assert time.monotonic() < deadline, completed.stdout
+    assert completed.returncode == 0
+    assert "waiting" in completed.stdout
+    assert "ranks 0,2-3 in jit(<lambda>), line 3:  float(add(x))" in completed.stdout
+    assert run_where("nobody").returncode == 1
+    deadline = time.monotonic() + WAIT_S
+    while "no cell runs" not in (output := run_where("shared").stdout):
+        assert time.monotonic() < deadline, output
 
 
-def test_no_card_without_a_cell(cluster: Cluster) -> None:
+def test_no_report_between_cells(cluster: Cluster) -> None:
     """There is no hang report between cells, and none remains after a short cell."""
     assert cluster.where() is None
     cluster.run("1").check()

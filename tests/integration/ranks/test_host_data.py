@@ -86,7 +86,7 @@ again = {k: half_of(own[k]) for k in names}
 
 @pytest.mark.other_python
 @pytest.mark.parametrize("use", SWAPPED.values(), ids=SWAPPED.keys())
-def test_sharded_host_data_in_a_rank_s_own_order_is_refused(ready: Cluster, use: str) -> None:
+def test_sharded_host_data_in_different_orders_is_refused(ready: Cluster, use: str) -> None:
     """Sharded host data that each rank uses in its own order is refused.
 
     Each case used to give a wrong number on every rank, for example because each rank lists files in its own order.
@@ -96,7 +96,7 @@ def test_sharded_host_data_in_a_rank_s_own_order_is_refused(ready: Cluster, use:
     assert "The program is the same, the arrays are not" in text
 
 
-NO_ALARM = {
+ACCEPTED = {
     "in one order": (
         TABLES,
         "for k in ('b', 'a'): y = float(add(data[k])) + float(add(shared[k])) + float(add(local[k]))",
@@ -185,15 +185,15 @@ made = [jax.device_put(np.ones(8, kind), s) for kind in kinds for s in (rows, wh
 
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
-@pytest.mark.parametrize(("make", "use"), NO_ALARM.values(), ids=NO_ALARM.keys())
-def test_host_data_that_is_used_alike_raises_no_alarm(ready: Cluster, make: str, use: str, guard: str) -> None:
+@pytest.mark.parametrize(("make", "use"), ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_host_data_used_in_the_same_way_is_accepted(ready: Cluster, make: str, use: str, guard: str) -> None:
     """Host data that all ranks use in the same way is accepted, whatever each rank's shard holds and whichever thread made it."""
     ready.run(make, guard=guard).check()
     result = ready.run(use, guard=guard).check()
     assert (result.state, result.notes) == ("clean", ())
 
 
-def test_what_was_made_in_another_order_names_the_cure(ready: Cluster) -> None:
+def test_note_says_how_to_make_arrays_in_one_order(ready: Cluster) -> None:
     """Arrays made in another order on some ranks are refused, and the note says how to make them.
 
     They are made in the order of a listing and used by name, which cannot be distinguished from a mistake.
@@ -205,7 +205,7 @@ def test_what_was_made_in_another_order_names_the_cure(ready: Cluster) -> None:
     assert notes[1] == "Sort what you list; make each array on the same line, as often on every rank. · clean"
 
 
-def test_a_rank_that_makes_its_part_again_is_let_in_and_said(ready: Cluster) -> None:
+def test_shard_made_again_on_one_rank_is_noted(ready: Cluster) -> None:
     """A rank that failed to load its shard can make it again with `--ranks`.
 
     That shard is not compared, and each cell that uses it says so in a note.
@@ -230,7 +230,7 @@ p, _ = step(init(jax.random.key(0)), x)
 
 @pytest.mark.other_python
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
-def test_parameters_of_a_seed_of_the_rank_s_own_are_never_trained_on_silently(ready: Cluster, guard: str) -> None:
+def test_parameters_from_different_seeds_are_reported(ready: Cluster, guard: str) -> None:
     """Parameters from a seed that differs between the ranks are never trained on silently.
 
     The first step donates them while they are still computed. So lockstep waits for them, in every cell and not only in the first.
@@ -251,7 +251,7 @@ def test_parameters_of_a_seed_of_the_rank_s_own_are_never_trained_on_silently(re
     assert (equal.state, equal.notes) == ("clean", ())
 
 
-def test_what_is_looked_at_and_then_donated_is_compared(ready: Cluster) -> None:
+def test_input_read_and_then_donated_is_compared(ready: Cluster) -> None:
     """An array that a first launch reads and a second one donates is compared.
 
     The second launch takes it before it can be hashed at the end of the cell.
@@ -264,7 +264,7 @@ def test_what_is_looked_at_and_then_donated_is_compared(ready: Cluster) -> None:
     assert equal.notes == ()
 
 
-def test_many_values_that_are_still_computed_are_compared(ready: Cluster) -> None:
+def test_many_pending_inputs_are_compared(ready: Cluster) -> None:
     """If a launch has more pending inputs than the guard keeps, it waits for the rest."""
     ready.run("many = jax.jit(lambda x, *p: sum(e.mean() for e in p) * x.sum())\n" + DONATED).check()
     code = "p = init(jax.random.key({}))\ny = many(x, *(p * n for n in range(300)))"
@@ -272,7 +272,7 @@ def test_many_values_that_are_still_computed_are_compared(ready: Cluster) -> Non
     assert ready.run(code.format("3")).check().notes == ()
 
 
-def test_copies_of_any_size_are_compared(fresh: Callable[..., Cluster]) -> None:
+def test_replicas_of_any_size_are_compared(fresh: Callable[..., Cluster]) -> None:
     """Replicas of any size are compared.
 
     No host array is too large to be hashed, because it is copied to each device anyway.
@@ -283,14 +283,14 @@ def test_copies_of_any_size_are_compared(fresh: Callable[..., Cluster]) -> None:
     assert cluster.run(make.format("2")).check().notes == ()
     assert cluster.run(make.format("rank")).state == "tainted"
     cluster.accept()
-    given = "y = jax.jit(lambda w, a: w.mean() * a.sum())(np.full(5 * 2**20, {}, np.float32), x)"
-    assert cluster.run(given.format("2")).check().notes == ()
-    assert set(names(cluster.run(given.format("rank")))) == {"OrderMismatch"}
+    launch = "y = jax.jit(lambda w, a: w.mean() * a.sum())(np.full(5 * 2**20, {}, np.float32), x)"
+    assert cluster.run(launch.format("2")).check().notes == ()
+    assert set(names(cluster.run(launch.format("rank")))) == {"OrderMismatch"}
     cluster.run("two = [lay(np.full(5 * 2**20, n, np.float32), whole) for n in range(2)]").check()
     assert set(names(cluster.run("y = jax.jit(lambda w, a: w.mean() * a.sum())(two[rank], x)"))) == {"OrderMismatch"}
 
 
-MADE = {
+REPLICAS = {
     "keys by a callback": "w = jax.make_array_from_callback((), whole, lambda i: jax.random.key({n}))",
     "keys of each device": (
         "parts = [jax.device_put(jax.random.key({n}), d) for d in jax.local_devices()]\n"
@@ -329,8 +329,8 @@ product = jax.jit(lambda w, a: number(w).astype(jnp.float32).sum() * a.sum())
 
 
 @pytest.mark.other_python
-@pytest.mark.parametrize("make", MADE.values(), ids=MADE.keys())
-def test_replicas_are_noted_whichever_way_they_are_made(ready: Cluster, make: str) -> None:
+@pytest.mark.parametrize("make", REPLICAS.values(), ids=REPLICAS.keys())
+def test_replicas_are_compared_however_they_are_made(ready: Cluster, make: str) -> None:
     """For each public way to make replicas, different values are tainted or refused, and equal values raise no note."""
     use = "\ny = product(w, x)"
     ready.run(PRODUCT).check()
@@ -346,7 +346,7 @@ def test_replicas_are_noted_whichever_way_they_are_made(ready: Cluster, make: st
         ready.accept()
 
 
-LOOKS = {
+LOCAL_RESULTS = {
     "logits of the rank's own examples": "mine = np.full((2, 4), rank, np.float32)\nlogits = mine @ W\nlogits",
     "kept in a variable": "mine = np.full((2, 4), rank, np.float32)\nlogits = jax.jit(lambda a, w: a @ w)(mine, W)",
     "a mask of the rank's own": "jnp.where(np.arange(4) == rank, W, 0)",
@@ -356,22 +356,22 @@ LOOKS = {
 
 @pytest.mark.other_python
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
-@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS.keys())
-def test_what_a_rank_computes_of_its_own_examples_is_its_own(ready: Cluster, look: str, guard: str) -> None:
+@pytest.mark.parametrize("look", LOCAL_RESULTS.values(), ids=LOCAL_RESULTS.keys())
+def test_results_from_a_ranks_own_examples_may_differ(ready: Cluster, look: str, guard: str) -> None:
     """What a rank computes from its own examples may differ, stored or displayed, because it reaches no other rank."""
     ready.run("W = jax.device_put(np.eye(4, dtype=np.float32), whole)").check()
     result = ready.run(look, guard=guard).check()
     assert (result.state, result.notes) == ("clean", ())
 
 
-def test_weights_that_each_rank_trained_alone_never_meet(ready: Cluster) -> None:
+def test_weights_trained_separately_are_refused(ready: Cluster) -> None:
     """Weights that each rank trained by itself are refused at their first collective."""
     ready.run("W = jax.device_put(np.eye(4, dtype=np.float32), whole)").check()
     ready.run("mine = np.full((2, 4), rank, np.float32)\nW = W - 0.1 * (mine.T @ (mine @ W))").check()
     check_refused(ready, "y = jax.jit(lambda w, a: w.sum() * a.sum())(W, x)")
 
 
-def test_an_array_made_without_a_guard_hides_no_other_of_its_launch(ready: Cluster) -> None:
+def test_unguarded_array_hides_no_other_input(ready: Cluster) -> None:
     """An array made without a guard is not compared, each cell that uses it says so, and the other inputs are compared."""
     ready.run("y, w = x * 2, x * 3").check()
     ready.run("y = y * 1", guard="off").check()
@@ -384,22 +384,22 @@ def test_an_array_made_without_a_guard_hides_no_other_of_its_launch(ready: Clust
     check_refused(ready, "float(prod(w, y))")
 
 
-GAPS = {
+DIFFERENCES = {
     "they differ in the sign of zero": "np.array([0.0, 1.0], np.float32) * (-1 if rank % 2 else 1) * np.array([1, 0], np.float32)",
     "that differ in the last digits": "np.array([1.0, 2.0], np.float32) + np.float32(1e-7) * (rank % 2)",
     "for example, the values 0 and 1": "np.full(2, rank % 2, np.float32)",
 }
 
 
-@pytest.mark.parametrize("words", GAPS)
-def test_how_far_replicas_differ_is_said(ready: Cluster, words: str) -> None:
+@pytest.mark.parametrize("words", DIFFERENCES)
+def test_message_says_how_far_replicas_differ(ready: Cluster, words: str) -> None:
     """The message says how far replicas differ: a last digit from another order of summation is not a wrong seed."""
-    assert ready.run(f"w = lay({GAPS[words]}, whole)").state == "tainted"
+    assert ready.run(f"w = lay({DIFFERENCES[words]}, whole)").state == "tainted"
     assert words in ready.reason
     ready.accept()
 
 
-def test_replicas_that_no_launch_took_do_not_taint_a_cell_that_was_refused(ready: Cluster) -> None:
+def test_unused_replicas_do_not_taint_a_refused_cell(ready: Cluster) -> None:
     """Different replicas do not taint a refused cell if no launch took them.
 
     Its error says that the cluster is clean. This is true, because the replicas are refused wherever they are used.
@@ -411,7 +411,7 @@ def test_replicas_that_no_launch_took_do_not_taint_a_cell_that_was_refused(ready
     assert "cluster is clean" in check_refused(ready, "prod(w.sum(), x)")
 
 
-def test_a_cell_that_was_refused_after_a_launch_took_such_replicas_says_tainted_alone(ready: Cluster) -> None:
+def test_refused_cell_that_launched_replicas_is_tainted(ready: Cluster) -> None:
     """A refused cell is tainted if a launch took different replicas before.
 
     Its error does not call the cluster clean: the state in the error is the state that the cell leaves.
@@ -423,7 +423,7 @@ def test_a_cell_that_was_refused_after_a_launch_took_such_replicas_says_tainted_
     ready.accept()
 
 
-def test_a_way_of_making_arrays_that_the_guard_does_not_see_is_named(ready: Cluster) -> None:
+def test_unobserved_array_function_is_named(ready: Cluster) -> None:
     """The start tries each way to make arrays, and names one that the guard cannot observe because JAX moved it."""
     code = """
 import mhnb.rank.bootstrap
@@ -440,7 +440,7 @@ seen, unseen"""
     assert {rank.text for rank in result} == {"([], ['make_array_from_single_device_arrays'])"}
 
 
-def test_what_the_guard_does_not_see_is_said_at_the_start(ready: Cluster) -> None:
+def test_guard_status_lists_unobserved_functions(ready: Cluster) -> None:
     """The guard's status lists the functions that it cannot observe, just as it says `unavailable` if it observes none."""
     entry = ready._state_machine.registry.entries[-1]
     before = entry.facts["guard"]

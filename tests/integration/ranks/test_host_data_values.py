@@ -9,7 +9,7 @@ import pytest
 from mhnb.cluster.cluster import Cluster
 from tests.integration.ranks.test_lockstep import SETUP, texts
 
-DIFFER = {
+DIFFERENT_REPLICAS = {
     "a callback": "w = jax.make_array_from_callback((8,), whole, lambda i: np.full(8, rank % 2, np.float32)[i])",
     "local data": "w = jax.make_array_from_process_local_data(whole, np.full(8, rank % 2, np.float32))",
     "single-device arrays": """shards = [jax.device_put(np.full(2, rank % 2, np.float32), d) for d in jax.local_devices()]
@@ -26,9 +26,9 @@ w = jax.make_array_from_callback(big.shape, whole, lambda i: big[i])""",
 }
 
 IN_A_THREAD, BEFORE_A_REFUSAL = "a number in a thread", "a number before a launch that is refused"
-IN_LOCKSTEP = (IN_A_THREAD, BEFORE_A_REFUSAL)
+LOCKSTEP_ONLY = (IN_A_THREAD, BEFORE_A_REFUSAL)
 """Under parity the guard does not know which launches of two threads match, and nothing is refused."""
-GIVEN = {
+DIFFERENT_INPUTS = {
     "a NumPy argument, on one line": "f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)\ny = f(x, np.float32(rank % 2))",
     "a Python argument, on one line": "f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)\ny = f(x, rank % 2)",
     "a random key, on one line": """key = jax.random.key(rank % 2)
@@ -71,7 +71,7 @@ def work():
 t = threading.Thread(target=work); t.start(); t.join()""",
 }
 
-EQUAL = {
+LEGAL = {
     "numbers for what one rank launches alone": """f = jax.jit(lambda a, s: a * s)
 if rank % 2: f(x, 3.0)
 else:
@@ -115,8 +115,8 @@ def ready(cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.mark.other_python
-@pytest.mark.parametrize("code", DIFFER.values(), ids=DIFFER.keys())
-def test_replicas_made_of_different_values_taint_and_are_named(ready: Cluster, code: str) -> None:
+@pytest.mark.parametrize("code", DIFFERENT_REPLICAS.values(), ids=DIFFERENT_REPLICAS.keys())
+def test_different_replicas_taint_and_are_located(ready: Cluster, code: str) -> None:
     """Replicas made from different values taint the cluster, and the reason names the line and the ranks.
 
     JAX raises no error, and each rank reads its own value.
@@ -138,17 +138,17 @@ def test_replicas_made_of_different_values_taint_and_are_named(ready: Cluster, c
     ("name", "guard"),
     [
         (name, guard)
-        for name in GIVEN
+        for name in DIFFERENT_INPUTS
         for guard in ("lockstep", "parity")
-        if guard == "lockstep" or name not in IN_LOCKSTEP
+        if guard == "lockstep" or name not in LOCKSTEP_ONLY
     ],
 )
-def test_what_a_launch_is_given_on_different_lines_is_compared_too(ready: Cluster, name: str, guard: str) -> None:
+def test_inputs_on_different_lines_are_compared(ready: Cluster, name: str, guard: str) -> None:
     """Inputs of a launch are compared even if the ranks make the launch on different lines.
 
     Lockstep refuses the launch, and nothing is tainted. Parity makes the launch, and reports it at the end of the cell.
     """
-    code = GIVEN[name]
+    code = DIFFERENT_INPUTS[name]
     result = ready.run(code, guard=guard)
     lines = [n for n, text in enumerate(code.splitlines(), 1) if "f(x, " in text]
     if guard == "lockstep":
@@ -164,7 +164,7 @@ def test_what_a_launch_is_given_on_different_lines_is_compared_too(ready: Cluste
     assert all(f" on line {line}" in ready.reason for line in lines)
 
 
-def test_what_each_rank_gave_is_said(ready: Cluster) -> None:
+def test_notes_describe_different_inputs(ready: Cluster) -> None:
     """The note gives a number's value, or how far larger arrays differ, and the input's position in the launch."""
     ready.run("f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)").check()
     assert ready.run("y = f(x, 0.5 * (rank % 2))").notes == (
@@ -180,15 +180,15 @@ def test_what_each_rank_gave_is_said(ready: Cluster) -> None:
 
 @pytest.mark.other_python
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
-@pytest.mark.parametrize("code", EQUAL.values(), ids=EQUAL.keys())
-def test_what_is_legal_raises_no_alarm(ready: Cluster, code: str, guard: str) -> None:
+@pytest.mark.parametrize("code", LEGAL.values(), ids=LEGAL.keys())
+def test_legal_differences_raise_no_alarm(ready: Cluster, code: str, guard: str) -> None:
     """Legal differences raise no alarm, because only replicas of each other are compared."""
     result = ready.run(code, guard=guard).check()
     assert (result.state, [note for note in result.notes if "array" in note]) == ("clean", [])
 
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
-def test_what_a_thread_gives_on_one_line_is_compared_by_the_line(ready: Cluster, guard: str) -> None:
+def test_inputs_from_a_thread_are_compared_by_line(ready: Cluster, guard: str) -> None:
     """Inputs that a thread passes on one line are compared by line, because parity does not count a thread's launches."""
     ready.run("f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)").check()
     code = "t = threading.Thread(target=lambda: float(f(x, rank % 2)))\nt.start(); t.join()"
@@ -196,7 +196,7 @@ def test_what_a_thread_gives_on_one_line_is_compared_by_the_line(ready: Cluster,
     assert guard == "lockstep" or "the ranks gave one launch different values" in ready.reason
 
 
-def test_different_local_sizes_are_told(ready: Cluster) -> None:
+def test_different_local_sizes_taint_the_cluster(ready: Cluster) -> None:
     """Different local sizes taint the cluster, because the ranks hold global arrays of different shapes.
 
     Only lockstep refuses a launch of them.
@@ -209,10 +209,10 @@ def test_different_local_sizes_are_told(ready: Cluster) -> None:
 
 def test_without_a_guard_nothing_is_compared(ready: Cluster) -> None:
     """With `--guard off` nothing is compared, so it costs nothing."""
-    assert ready.run(DIFFER["a callback"], guard="off").state == "clean"
+    assert ready.run(DIFFERENT_REPLICAS["a callback"], guard="off").state == "clean"
 
 
-ALONE = """import jax, jax.numpy as jnp, numpy as np
+ONE_DEVICE_SETUP = """import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 rows, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
@@ -222,13 +222,13 @@ normal = jax.jit(lambda key: jax.random.normal(key, (8,)), out_shardings=rows)""
 
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
-def test_one_device_a_rank(fresh: Callable[..., Cluster], guard: str) -> None:
+def test_one_device_per_rank(fresh: Callable[..., Cluster], guard: str) -> None:
     """With one device per rank, local arrays become replicas that work as without a guard, and are compared.
 
     JAX itself cannot list the shards of these replicas.
     """
     cluster = fresh(2, 1, guard=guard)
-    cluster.run(ALONE).check()
+    cluster.run(ONE_DEVICE_SETUP).check()
     for code in (
         "x[1]",
         "x[1:3]",
@@ -254,20 +254,20 @@ def test_one_device_a_rank(fresh: Callable[..., Cluster], guard: str) -> None:
     assert guard == "parity" or (result[0].error and result[0].error.ename) == "OrderMismatch"
 
 
-def test_what_cannot_be_recorded_is_told_and_stops_nothing(fresh: Callable[..., Cluster]) -> None:
+def test_failed_inspection_is_reported_and_stops_nothing(fresh: Callable[..., Cluster]) -> None:
     """If the guard fails to inspect an array that JAX made, the program goes on, and each such cell reports it."""
     cluster = fresh(2, 1)
-    cluster.run(ALONE).check()
+    cluster.run(ONE_DEVICE_SETUP).check()
     cluster.run(
         "import mhnb.rank.guard.host_data as made\nmade.find_shared_boxes = lambda sharding, shape: 1 / 0"
     ).check()
-    (told,) = cluster.run("y = 1\ncopy + np.ones(8, np.float32)").check().notes
-    assert told.startswith("line 2 makes an array that cannot be compared with the other ranks' (ZeroDivisionError")
-    told, *_ = cluster.run("copy + np.ones(8, np.float32)").check().notes
-    assert told.startswith("line 1 makes an array that cannot be compared with the other ranks'")
+    (note,) = cluster.run("y = 1\ncopy + np.ones(8, np.float32)").check().notes
+    assert note.startswith("line 2 makes an array that cannot be compared with the other ranks' (ZeroDivisionError")
+    note, *_ = cluster.run("copy + np.ones(8, np.float32)").check().notes
+    assert note.startswith("line 1 makes an array that cannot be compared with the other ranks'")
 
 
-def test_an_array_whose_computation_fails_later_is_no_defect(fresh: Callable[..., Cluster]) -> None:
+def test_failed_computation_fails_only_the_cell(fresh: Callable[..., Cluster]) -> None:
     """If an array's computation fails before it is hashed at the end of the cell, the cell fails and the ranks live."""
     cluster = fresh(2, 1)
     result = cluster.run(
@@ -296,7 +296,7 @@ float(total(w))"""
 
 @pytest.mark.other_python
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
-def test_boxes_that_some_ranks_share_are_compared_where_they_are_used(ready: Cluster, guard: str) -> None:
+def test_shared_boxes_are_compared_where_used(ready: Cluster, guard: str) -> None:
     """Boxes that only some ranks share are compared where a launch uses them, whichever cell made them.
 
     Otherwise each rank would read its own sum of what should be one array.
@@ -315,7 +315,7 @@ def test_boxes_that_some_ranks_share_are_compared_where_they_are_used(ready: Clu
 @pytest.mark.parametrize(
     "step", ["y = w * 2", "y = jax.jit(lambda a, b: a - b)(w + 1, lay(3))", "for _ in range(4): w, y = w + 1, w"]
 )
-def test_what_came_of_boxes_that_some_ranks_share_is_compared_too(ready: Cluster, step: str, guard: str) -> None:
+def test_results_of_shared_boxes_are_compared(ready: Cluster, step: str, guard: str) -> None:
     """Results of boxes that only some ranks share are compared, too, because their numbers would be as wrong.
 
     The results come from programs without a collective. Equal values are equal, whatever their type was.
@@ -329,7 +329,7 @@ def test_what_came_of_boxes_that_some_ranks_share_is_compared_too(ready: Cluster
     assert "the ranks gave one launch different values, f32[8]\n  box [0:2]: rank 0 put in " in ready.reason
 
 
-def test_those_that_the_rank_chooses_are_refused(ready: Cluster) -> None:
+def test_shared_boxes_chosen_by_rank_are_refused(ready: Cluster) -> None:
     """Arrays with shared boxes are refused if each rank chooses its own.
 
     No rank knows the boxes that it does not hold, so it may have chosen another array.

@@ -20,16 +20,16 @@ from mhnb.core.output.results import CellResult, RankResult
 from mhnb.errors import NotClean
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
-from tests.integration.ranks.hostile import FAMILIES, PIECES, HostileCell, make_cell
+from tests.integration.ranks.hostile import FAMILIES, PIECES, HostileCell, draw_hostile_cell
 from tests.support.source import PACKAGE
 
 CELLS = int(os.environ.get("MHNB_HOSTILE_CELLS", "300"))
 SEED = int(os.environ.get("MHNB_HOSTILE_SEED", "20261125"))
-END_S = 120.0
+END_TIMEOUT_S = 120.0
 """Far more than any of the cells needs; a cell that has not ended by then never ends."""
 ERASERS = {"clear_output", "escape sequences"}
 """Pieces that may erase output that was shown before them."""
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """Most bytes that one rank may put into a notebook with one cell."""
 
 Fresh = Callable[..., Cluster]
@@ -42,31 +42,31 @@ _total = jax.jit(lambda a: a.sum())
 """
 
 
-def test_every_family_is_drawn() -> None:
+def test_seed_draws_every_family() -> None:
     """With the suite's seed, 1000 cells use every piece, and the first `CELLS` of them use every family."""
     rng = random.Random(SEED)  # noqa: S311  # reproducible from its seed; nothing here is secret
-    cells = [make_cell(rng, f"c{i}") for i in range(1000)]
+    cells = [draw_hostile_cell(rng, f"c{i}") for i in range(1000)]
     assert {name for cell in cells for name in cell.pieces} == {piece.name for piece in PIECES}
     assert {family for cell in cells[:CELLS] for family in cell.families} == set(FAMILIES)
 
 
 @pytest.mark.timeout(3600)
-def test_hostile_cells_end_and_leave_the_next_right(fresh: Fresh, kills_soon: None) -> None:
+def test_hostile_cells_end_and_do_not_break_the_next(fresh: Fresh, kills_soon: None) -> None:
     """A hostile cell ends as its own code says, is reported on each rank, and the next cell is right."""
     rng = random.Random(SEED)  # noqa: S311  # reproducible from its seed; nothing here is secret
     faults: list[str] = []
-    cluster = begin(fresh)
+    cluster = start_cluster(fresh)
     for index in range(CELLS):
-        cell = make_cell(rng, f"c{index}")
+        cell = draw_hostile_cell(rng, f"c{index}")
         found = list(try_cell(cluster, cell))
         faults += [f"seed {SEED} {cell.tag} {cell.pieces}: {fault}\n{cell.source}" for fault in found]
         if cluster.state != "clean" or found:
             cluster.stop()
-            cluster = begin(fresh)
+            cluster = start_cluster(fresh)
     assert not faults, "\n\n".join(faults)
 
 
-def begin(fresh: Fresh) -> Cluster:
+def start_cluster(fresh: Fresh) -> Cluster:
     """Start two ranks with the names that every cell may use."""
     cluster = fresh(2, 1)
     cluster.run(SETUP).check()
@@ -78,7 +78,7 @@ def run_to_end(cluster: Cluster, source: str, timeout_s: float | None = None) ->
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(cluster.run, source, timeout_s=timeout_s)
         try:
-            return future.result(END_S)
+            return future.result(END_TIMEOUT_S)
         except WaitTimeout:
             cluster.stop()  # ends the wait in the thread too
             return None
@@ -93,8 +93,8 @@ def try_cell(cluster: Cluster, cell: HostileCell) -> Iterator[str]:
         yield f"did not end: {cluster.state} {cluster.reason}"
         return
     for rank in result:
-        yield from judge_rank(rank, cell)
-    yield from judge_views(result)
+        yield from check_rank(rank, cell)
+    yield from check_views(result)
     died = any(rank.outcome == "died" for rank in result)
     if died != (result.state == "dead") or (not died and result.state != "clean"):
         yield f"state {result.state}: {result.notes}"
@@ -105,13 +105,13 @@ def try_cell(cluster: Cluster, cell: HostileCell) -> Iterator[str]:
         if undone is None or not undone.ok:
             yield f"undo: {cluster.state} {cluster.reason} {undone and [rank.error for rank in undone]}"
             return
-    yield from judge_next(cluster, cell)
+    yield from check_next_cell(cluster, cell)
 
 
-def judge_rank(rank: RankResult, cell: HostileCell) -> Iterator[str]:
+def check_rank(rank: RankResult, cell: HostileCell) -> Iterator[str]:
     """Compare what a rank reports with what the cell's code does on it; yield every fault."""
-    raises, ends = cell.raises[rank.rank], cell.ends[rank.rank]
-    others_die = any("died" in other for other in cell.ends)
+    raises, ends = cell.raises[rank.rank], cell.allowed_outcomes[rank.rank]
+    others_die = any("died" in other for other in cell.allowed_outcomes)
     if rank.outcome not in ends and not (others_die and rank.outcome in ("killed", "interrupted")):
         yield f"rank {rank.rank} ended {rank.outcome}, expected {ends}: {rank.error}"
     if rank.outcome == "error":
@@ -127,11 +127,11 @@ def judge_rank(rank: RankResult, cell: HostileCell) -> Iterator[str]:
     if rank.outcome in ("ok", "error") and f"begin {cell.tag}" not in rank.stdout and not ERASERS & set(cell.pieces):
         yield f"rank {rank.rank} lost the first line: {rank.stdout[:200]!r}"
     size = len(json.dumps([rank.outputs, rank.error and (rank.error.ename, rank.error.evalue, rank.error.traceback)]))
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         yield f"rank {rank.rank} put {size} bytes into the notebook"
 
 
-def judge_views(result: CellResult) -> Iterator[str]:
+def check_views(result: CellResult) -> Iterator[str]:
     """Render the result in each view, which must name every rank's error; yield every fault."""
     ways: dict[str, Callable[[], str]] = {
         "fold": lambda: format_cell_html(result, view="fold", uid="u"),
@@ -152,7 +152,7 @@ def judge_views(result: CellResult) -> Iterator[str]:
                 yield f"the view {name} does not name {rank.failure.ename}"
 
 
-def judge_next(cluster: Cluster, cell: HostileCell) -> Iterator[str]:
+def check_next_cell(cluster: Cluster, cell: HostileCell) -> Iterator[str]:
     """Run an ordinary cell that prints, shows a value and launches a collective; yield every fault."""
     code = f"print('next {cell.tag}')\nint(_total(jax.device_put(np.arange(4, dtype=np.int32), _rows)))"
     result = run_to_end(cluster, code)

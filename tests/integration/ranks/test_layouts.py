@@ -34,28 +34,28 @@ def ranks(cluster: Cluster) -> Cluster:
 
 
 @pytest.mark.other_python
-def test_a_global_array_is_shown_by_its_sharding(ranks: Cluster) -> None:
+def test_global_array_is_shown_by_its_sharding(ranks: Cluster) -> None:
     """A global array is displayed with its type, mesh, spec and size in one line that is the same on every rank."""
     result = ranks.run("x")
     assert [rank.text for rank in result] == [LINE] * 4
     assert len(result.groups) == 1
 
 
-def test_a_local_array_keeps_its_own_text(ranks: Cluster) -> None:
+def test_local_array_is_shown_with_its_values(ranks: Cluster) -> None:
     """An array that is local to one rank is displayed with its values, as in JAX."""
     assert [rank.text for rank in ranks.run("own")] == [
         f"Array([{k}, {k + 1}, {k + 2}], dtype=int32)" for k in range(4)
     ]
 
 
-def test_a_pytree_shows_each_array_within(ranks: Cluster) -> None:
+def test_pytree_shows_the_sharding_of_each_array(ranks: Cluster) -> None:
     """Containers keep their form, and every global array in them is displayed by its sharding."""
     text = ranks.run("{'x': x, 'n': [1, b]}")[0].text
     assert text == f"{{'x': {LINE},\n 'n': [1, i8[4] on mesh (data 4, model 2) spec P() · 4 B, 4 B a device]}}"
 
 
 @pytest.mark.other_python
-def test_a_deleted_or_typed_array_never_fails_the_cell(ranks: Cluster) -> None:
+def test_deleted_array_or_key_never_fails_the_cell(ranks: Cluster) -> None:
     """Deleted arrays and PRNG keys are displayed, and never fail the cell."""
     ranks.run(
         "gone = put((8, 8), 'data'); gone.delete()\nkeys = jax.random.wrap_key_data(put((8, 2), 'data', dtype='u4'))"
@@ -66,10 +66,10 @@ def test_a_deleted_or_typed_array_never_fails_the_cell(ranks: Cluster) -> None:
     assert "key<fry>[8] on mesh" in str(ranks.run("keys")[0].text)
 
 
-def test_layout_works_inside_a_rank_alone(ranks: Cluster) -> None:
+def test_layout_on_one_rank_launches_nothing(ranks: Cluster) -> None:
     """`mhnb.layout(x)` on one rank shows what all ranks hold; it launches nothing, because otherwise it would hang."""
-    said = ranks.run("import mhnb\nmhnb.layout(w)", ranks="2").check()
-    assert str(said[2].text).splitlines() == [
+    result = ranks.run("import mhnb\nmhnb.layout(w)", ranks="2").check()
+    assert str(result[2].text).splitlines() == [
         "f32[8,6]  P('data') on mesh (data 4, model 2)     48 B a device · 2 replicas",
         "            cols 0:6",
         "rows 0:2    0:0 0:1     host0",
@@ -79,7 +79,7 @@ def test_layout_works_inside_a_rank_alone(ranks: Cluster) -> None:
     ]
 
 
-def test_expect_draws_both(ranks: Cluster) -> None:
+def test_expect_draws_found_and_expected(ranks: Cluster) -> None:
     """`mhnb.expect` accepts another spelling of the same spec, and draws the found and the expected layout if they differ."""
     ranks.run("import mhnb\nmhnb.expect(w, P('data', None))").check()
     error = ranks.run("mhnb.expect(w, P(None, 'model'))")[1].error
@@ -89,7 +89,7 @@ def test_expect_draws_both(ranks: Cluster) -> None:
     assert "rows 2:4    1:0 1:1     host1" in error.evalue
 
 
-def test_the_ranks_are_asked_between_cells(ranks: Cluster) -> None:
+def test_layout_request_between_cells(ranks: Cluster) -> None:
     """A layout request returns one view if all ranks agree, for an array, a tree or a mesh.
 
     Arrays that are local to each rank count as the same.
@@ -107,7 +107,7 @@ def test_the_ranks_are_asked_between_cells(ranks: Cluster) -> None:
     assert mesh.view == MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
 
 
-def test_a_difference_is_shown(ranks: Cluster) -> None:
+def test_rank_that_differs_gets_its_own_view(ranks: Cluster) -> None:
     """A rank whose value differs or is missing gets a view of its own."""
     ranks.run("y = put((8, 8), 'data')")
     ranks.run("y = 3", ranks="2")
@@ -119,19 +119,19 @@ def test_a_difference_is_shown(ranks: Cluster) -> None:
 
 
 @pytest.mark.parametrize("expression", ["x + 1", "x.T", "x[0]", "put((8,))", "x.sum()", "[a for a in [x]]"])
-def test_what_may_compute_is_refused(ranks: Cluster, expression: str) -> None:
+def test_expression_that_may_compute_is_refused(ranks: Cluster, expression: str) -> None:
     """An expression that is more than a look-up is refused with advice, because nothing is run between cells."""
     with pytest.raises(InvalidRequest, match="bind it to a name in a %%mhjax cell"):
         request_layout(ranks, expression)
 
 
-def test_a_missing_name_is_said_once(ranks: Cluster) -> None:
+def test_missing_name_is_an_error(ranks: Cluster) -> None:
     """A name that no rank has raises an error instead of a drawing."""
     with pytest.raises(InvalidRequest, match=r"layout nowhere: there is no 'nowhere'; %mhjax vars lists"):
         request_layout(ranks, "nowhere")
 
 
-def test_a_sub_mesh_is_read_where_it_is(ranks: Cluster) -> None:
+def test_sub_mesh_array_is_shown_on_its_ranks(ranks: Cluster) -> None:
     """An array over reordered devices of two ranks is shown there as JAX places it, and is missing on other ranks."""
     ranks.run(
         "if jax.process_index() in (1, 2):\n"
@@ -149,7 +149,7 @@ def test_a_sub_mesh_is_read_where_it_is(ranks: Cluster) -> None:
     assert ranks.run("said", ranks="1,2")[1].text == repr(boxes)
 
 
-def test_a_replicated_value_is_shown_with_its_numbers(cluster: Cluster) -> None:
+def test_replicated_value_is_shown_with_its_numbers(cluster: Cluster) -> None:
     """A replicated value such as a loss is displayed with its numbers, because every rank has it and users look at it.
 
     As the last expression it comes with its layout, and in a container without it.
@@ -159,13 +159,13 @@ def test_a_replicated_value_is_shown_with_its_numbers(cluster: Cluster) -> None:
         "mesh = jax.make_mesh((jax.device_count(),), ('d',))\n"
         "loss = jax.jit(lambda: jnp.float32(1.5), out_shardings=NamedSharding(mesh, P()))()"
     ).check()
-    alone = cluster.run("loss").check()
-    assert {str(rank.text).splitlines()[0] for rank in alone} == {"Array(1.5, dtype=float32)"}
-    assert all("on mesh (d 8) spec P()" in str(rank.text) for rank in alone)
+    result = cluster.run("loss").check()
+    assert {str(rank.text).splitlines()[0] for rank in result} == {"Array(1.5, dtype=float32)"}
+    assert all("on mesh (d 8) spec P()" in str(rank.text) for rank in result)
     assert {rank.text for rank in cluster.run("{'loss': loss}").check()} == {"{'loss': Array(1.5, dtype=float32)}"}
 
 
-def test_what_is_deleted_is_said_to_be(ranks: Cluster) -> None:
+def test_deleted_array_is_marked_as_deleted(ranks: Cluster) -> None:
     """A deleted array has a layout but no bytes: it is marked as deleted, and a tree does not count its bytes."""
     ranks.run("gone = put((8, 8), 'data'); both = {'gone': gone, 'x': x}; gone.delete()").check()
     (view,) = request_layout(ranks, "gone")
@@ -182,7 +182,7 @@ def test_what_is_deleted_is_said_to_be(ranks: Cluster) -> None:
     ]
 
 
-def test_expect_says_what_it_takes(ranks: Cluster) -> None:
+def test_expect_says_what_it_accepts(ranks: Cluster) -> None:
     """`mhnb.expect` accepts one array; for a pytree or a NumPy array its error says so."""
     for value, kind in (("{'x': x}", "dict"), ("np.ones(3)", "ndarray")):
         error = ranks.run(f"import mhnb\nmhnb.expect({value}, P())")[0].error
@@ -206,7 +206,7 @@ x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("data")), lambda in
 
 
 @pytest.mark.timeout(240)
-def test_ranks_know_that_they_share_a_host(fresh: Callable[..., Cluster]) -> None:
+def test_ranks_on_shared_hosts_report_like_the_notebook(fresh: Callable[..., Cluster]) -> None:
     """With two ranks on each of two hosts, a rank reports the same hosts and inter-host bytes as the notebook."""
     cluster = fresh(2, 1, ranks_per_host=2)
     cluster.run(SHARED_HOSTS).check()
@@ -219,8 +219,8 @@ def test_ranks_know_that_they_share_a_host(fresh: Callable[..., Cluster]) -> Non
     moved = str(cluster.run("mhnb.reshard(x, to=P())")[3].text)
     # Of the 24 B that each device lacks, one host has 8 B and the other 16 B.
     assert "96 B move · 64 B of it across hosts" in moved
-    told = cluster.run("row.nbytes_per_device, row.nbytes_across_hosts")[3].text
+    reported = cluster.run("row.nbytes_per_device, row.nbytes_across_hosts")[3].text
     (report,) = request_collectives(cluster, "(lambda x: x.sum())(x)", {r.rank: r.host for r in cluster.ranks}).rows
-    assert told == repr((report.nbytes_per_device, report.nbytes_across_hosts)) == "(4, 2)"
+    assert reported == repr((report.nbytes_per_device, report.nbytes_across_hosts)) == "(4, 2)"
     planned = str(cluster.run("mhnb.layout((8,), {'a': 4}, 'P(\"a\")', devices_per_host=1)")[3].text)
     assert [line.split()[-1] for line in planned.splitlines()[1:]] == ["host0", "host1", "host2", "host3"]

@@ -58,7 +58,7 @@ def names(result: CellResult) -> list[str]:
     return [rank.error.ename if rank.error else "" for rank in result]
 
 
-ALIKE = {
+DIFFERENT = {
     "swapped collectives of equal size": "got = [float(f(x)) for f in ([add, top] if rank % 2 else [top, add])]",
     "the order of a set": """
 class Step:
@@ -82,8 +82,8 @@ got = [float(step(x)) for step in (steps if rank % 2 else steps[::-1])]""",
 
 
 @pytest.mark.other_python
-@pytest.mark.parametrize("code", ALIKE.values(), ids=ALIKE.keys())
-def test_launches_that_differ_raise_alike_on_every_rank(ready: Cluster, code: str) -> None:
+@pytest.mark.parametrize("code", DIFFERENT.values(), ids=DIFFERENT.keys())
+def test_different_launches_raise_the_same_error(ready: Cluster, code: str) -> None:
     """If launches differ, no rank launches, and every rank raises the same error, with the line."""
     result = ready.run(code)
     assert names(result) == ["OrderMismatch"] * 4
@@ -95,7 +95,7 @@ def test_launches_that_differ_raise_alike_on_every_rank(ready: Cluster, code: st
     check_sum(ready)
 
 
-SOME = {
+ON_SOME_RANKS = {
     "a collective under a condition on the rank": ("if rank == 0:\n    total = add(x)", (0,)),
     "one extra collective that nobody fetches": ("y = add(x)\nif rank == 1: extra = add(x)", (1,)),
     "a loop of another length": ("for _ in range(3 + (rank == 2)): y = add(x)", (2,)),
@@ -110,10 +110,8 @@ SOME = {
 
 
 @pytest.mark.other_python
-@pytest.mark.parametrize(("code", "wanting"), SOME.values(), ids=SOME.keys())
-def test_a_launch_that_some_never_make_raises_on_those_that_want_it(
-    ready: Cluster, code: str, wanting: tuple[int, ...]
-) -> None:
+@pytest.mark.parametrize(("code", "wanting"), ON_SOME_RANKS.values(), ids=ON_SOME_RANKS.keys())
+def test_launch_that_some_ranks_never_make_raises(ready: Cluster, code: str, wanting: tuple[int, ...]) -> None:
     """A launch that some ranks never make raises on the ranks that make it.
 
     No timeout decides this: the other ranks have ended the cell.
@@ -127,7 +125,7 @@ def test_a_launch_that_some_never_make_raises_on_those_that_want_it(
 
 
 @pytest.mark.other_python
-def test_the_condition_is_named(ready: Cluster) -> None:
+def test_message_names_the_condition(ready: Cluster) -> None:
     """The message names the condition around the call, because the mistake is in the cell itself."""
     result = ready.run("if jax.process_index() == 0:\n    total = add(x)")
     (text,) = texts(result)
@@ -135,7 +133,7 @@ def test_the_condition_is_named(ready: Cluster) -> None:
     assert "The call stands under `if jax.process_index() == 0`. Let every rank compute, and one print." in text
 
 
-def test_an_exception_on_one_rank_and_the_next_cell_is_right(ready: Cluster) -> None:
+def test_next_cell_is_right_after_one_rank_raised(ready: Cluster) -> None:
     """After an exception on one rank the other ranks do not wait for it, and the next cell's launch does not match theirs."""
     result = ready.run("if rank == 2: raise ValueError('no')\ny = float(top(x))")
     assert names(result) == ["OrderMismatch", "OrderMismatch", "ValueError", "OrderMismatch"]
@@ -144,7 +142,7 @@ def test_an_exception_on_one_rank_and_the_next_cell_is_right(ready: Cluster) -> 
     check_sum(ready)
 
 
-def test_a_thread_that_launches_for_ranks_outside_the_cell_fails_it(ready: Cluster) -> None:
+def test_thread_launch_beyond_the_cell_fails_it(ready: Cluster) -> None:
     """A thread that launches for ranks outside the cell fails the cell, although no code reads the thread's result."""
     code = "from concurrent.futures import ThreadPoolExecutor as Pool\nwith Pool() as pool: pool.submit(lambda: add(x))"
     result = ready.run(code, ranks="0,1")
@@ -152,14 +150,14 @@ def test_a_thread_that_launches_for_ranks_outside_the_cell_fails_it(ready: Clust
     check_sum(ready)
 
 
-def test_a_thread_that_launches_on_one_rank_only_fails_the_cell(ready: Cluster) -> None:
+def test_thread_launch_on_one_rank_fails_the_cell(ready: Cluster) -> None:
     """A thread that launches on one rank only fails the cell: its error is not lost with the thread."""
     result = ready.run("if rank == 1:\n    t = threading.Thread(target=lambda: add(x)); t.start(); t.join()")
     assert names(result) == ["", "OrderMismatch", "", ""]
     check_sum(ready)
 
 
-def test_a_collective_that_leaves_a_subset_raises_at_once(ready: Cluster) -> None:
+def test_collective_beyond_a_subset_raises_at_once(ready: Cluster) -> None:
     """A collective of a mesh over all ranks raises at once in a `--ranks 0,1` cell."""
     result = ready.run("y = add(x)", ranks="0,1")
     assert names(result) == ["OrderMismatch", "OrderMismatch"]
@@ -168,7 +166,7 @@ def test_a_collective_that_leaves_a_subset_raises_at_once(ready: Cluster) -> Non
     check_sum(ready)
 
 
-def test_a_subset_computes_on_its_own_mesh(ready: Cluster) -> None:
+def test_subset_computes_on_its_own_mesh(ready: Cluster) -> None:
     """Ranks of a `--ranks` cell compute on a mesh of their own without an alarm, which is the purpose of `--ranks`."""
     code = """
 sub = Mesh(np.array([d for d in jax.devices() if d.process_index in (1, 3)]), ('y',))
@@ -179,7 +177,7 @@ float(jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(sub, P()))(mine))""
     check_sum(ready)
 
 
-def test_meshes_in_another_order_are_a_ring_of_waits_and_say_so(ready: Cluster) -> None:
+def test_meshes_in_another_order_report_a_deadlock(ready: Cluster) -> None:
     """Ranks 0 and 1 use two shared meshes in different orders: neither could ever continue, so both report the deadlock."""
     code = """
 def total(members):
@@ -192,15 +190,15 @@ got = [total(m) for m in ([(0, 1), (0, 1, 2)] if rank == 0 else [(0, 1, 2), (0, 
     result = ready.run(code, timeout_s=60)
     assert names(result)[:2] == ["OrderMismatch", "OrderMismatch"]
     assert result.how == "", "no time limit was needed"
-    told = {rank.error.evalue for rank in result if rank.rank < 2 and rank.error is not None}
-    (text,) = told
+    errors = {rank.error.evalue for rank in result if rank.rank < 2 and rank.error is not None}
+    (text,) = errors
     assert "the ranks wait for each other" in text
     assert "waits for rank 1" in text
     assert "waits for rank 0" in text
     check_sum(ready)
 
 
-def test_who_catches_the_mismatch_goes_on_in_step(ready: Cluster) -> None:
+def test_code_that_catches_a_mismatch_stays_in_step(ready: Cluster) -> None:
     """Code that catches the mismatch stays in step with the other ranks.
 
     It is an ordinary exception: all ranks get it at the same place, and the next launch is agreed on again.
@@ -232,30 +230,28 @@ _CAUGHT = "if rank == 0:\n    try: s = add(x)\n    except Exception: s = -1"
     ],
     ids=["plain", "awaits", "subset"],
 )
-def test_a_mismatch_that_the_code_catches_is_told(
-    ready: Cluster, code: str, ranks: str | None, guard: str, wanting: str
-) -> None:
+def test_caught_mismatch_is_noted(ready: Cluster, code: str, ranks: str | None, guard: str, wanting: str) -> None:
     """A cell that catches a mismatch ends as its code does.
 
     One note names the ranks, the launch that no other rank made, and its line.
     """
     result = ready.run(code, ranks=ranks, guard=guard).check()
     line = 1 + code[: code.index("add(x)")].count("\n")
-    told = f"{wanting} caught an OrderMismatch: jit(add) f32[8] → f32[], line {line}, was not launched · clean"
-    assert result.notes == (told,)
+    note = f"{wanting} caught an OrderMismatch: jit(add) f32[8] → f32[], line {line}, was not launched · clean"
+    assert result.notes == (note,)
     assert ready.run("s = None").check().notes == (), "of its cell alone"
     check_sum(ready)
 
 
-def test_a_caught_mismatch_is_told_also_where_another_error_hides_it(ready: Cluster) -> None:
+def test_caught_mismatch_behind_another_error_is_noted(ready: Cluster) -> None:
     """A caught mismatch is noted if another error hides it, because the cell's own error does not show its cause.
 
     If the error shows the mismatch, there is no note.
     """
     hidden = ready.run("if rank == 0:\n    try: add(x)\n    except Exception: raise ValueError('no sum') from None")
     assert names(hidden) == ["ValueError", "", "", ""]
-    told = "rank 0 caught an OrderMismatch: jit(add) f32[8] → f32[], line 2, was not launched · clean"
-    assert told in hidden.notes
+    expected = "rank 0 caught an OrderMismatch: jit(add) f32[8] → f32[], line 2, was not launched · clean"
+    assert expected in hidden.notes
     shown = ready.run("if rank == 0:\n    try: add(x)\n    except Exception: raise ValueError('no sum')")
     assert names(shown) == ["ValueError", "", "", ""]
     assert shown[0].error is not None
@@ -265,7 +261,7 @@ def test_a_caught_mismatch_is_told_also_where_another_error_hides_it(ready: Clus
 
 
 _LONE = "class Lone:\n    def __repr__(self): return str(add(x)) if rank == 0 else 'fine'"
-_SHOWN = {
+_SWALLOWED = {
     "a repr": f"{_LONE}\nLone()",
     "display": f"{_LONE}\ndisplay(Lone())\nprint('went on')",
     "a repr, then another error": f"{_LONE}\nclass Bad:\n    def __repr__(self): return 1 / 0\ndisplay(Lone(), Bad())",
@@ -275,10 +271,8 @@ _SHOWN = {
 }
 
 
-@pytest.mark.parametrize("code", _SHOWN.values(), ids=_SHOWN)
-def test_a_mismatch_that_ipython_shows_and_passes_over_fails_the_cell(
-    ready: Cluster, tmp_path: Path, code: str
-) -> None:
+@pytest.mark.parametrize("code", _SWALLOWED.values(), ids=_SWALLOWED)
+def test_mismatch_swallowed_by_ipython_fails_the_cell(ready: Cluster, tmp_path: Path, code: str) -> None:
     """A mismatch that IPython shows and passes over fails the cell, because no cell with a mismatch may succeed.
 
     IPython only shows what a `__repr__` raises, and the error of a script.
@@ -296,7 +290,7 @@ def test_a_mismatch_that_ipython_shows_and_passes_over_fails_the_cell(
     check_sum(ready)
 
 
-def test_another_error_of_a_repr_is_only_shown(ready: Cluster) -> None:
+def test_other_error_of_a_repr_is_only_shown(ready: Cluster) -> None:
     """Another error of a `__repr__` is only shown, as in IPython: the cell goes on and succeeds."""
     result = ready.run("class Shy:\n    def __repr__(self): raise KeyError('no')\nShy()").check()
     assert [rank.failure for rank in result] == [None] * 4
@@ -304,7 +298,7 @@ def test_another_error_of_a_repr_is_only_shown(ready: Cluster) -> None:
     check_sum(ready)
 
 
-def test_a_mismatch_of_an_earlier_cell_that_is_shown_again_fails_nothing(ready: Cluster) -> None:
+def test_earlier_mismatch_shown_again_fails_nothing(ready: Cluster) -> None:
     """`%tb` shows the last traceback; a mismatch of an earlier cell in it fails nothing."""
     ready.run("if rank == 0: add(x)")
     result = ready.run("%tb")
@@ -315,11 +309,11 @@ def test_a_mismatch_of_an_earlier_cell_that_is_shown_again_fails_nothing(ready: 
 
 
 @pytest.mark.usefixtures("agrees_late")
-def test_an_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> None:
+def test_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> None:
     """An interrupt stops all ranks before the same launch: 50 times the state is clean and the step counts are equal."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
     for _ in range(50):
-        result = run_until_said(ready, loop, "on")
+        result = interrupt_once_printed(ready, loop, "on")
         assert (result.how, result.state) == ("interrupted", "clean")
         assert {rank.outcome for rank in result} == {"interrupted"}
         steps = {rank.text for rank in ready.run("step").check()}
@@ -329,16 +323,16 @@ def test_an_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> 
 
 @pytest.mark.other_python
 @pytest.mark.usefixtures("agrees_late")
-def test_the_launch_before_which_all_stopped_is_named(ready: Cluster) -> None:
+def test_note_names_the_launch_before_the_stop(ready: Cluster) -> None:
     """The note names the launch before which all ranks stopped: `Interrupted before launch 812 on every rank · clean`."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
-    result = run_until_said(ready, loop, "on")
+    result = interrupt_once_printed(ready, loop, "on")
     step = int(ready.run("step").check()[0].text or "")
     assert result.notes[0] == f"Interrupted before launch {step + 1} on every rank · clean"
 
 
 @pytest.mark.usefixtures("agrees_late")
-def test_a_cell_saves_with_collectives_when_it_is_interrupted(ready: Cluster) -> None:
+def test_interrupted_cell_may_save_with_collectives(ready: Cluster) -> None:
     """An interrupted cell may still launch collectives, for example to save its state.
 
     Every rank was interrupted before the same launch, so later launches are made, and the note counts none of them.
@@ -351,10 +345,10 @@ try:
 except KeyboardInterrupt:
     saved = [float(add(x)) for _ in range(5)]
     raise"""
-    result = run_until_said(ready, code, "on")
+    result = interrupt_once_printed(ready, code, "on")
     assert ({rank.outcome for rank in result}, result.state) == ({"interrupted"}, "clean")
-    told = ready.run("step, saved").check()
-    (only,) = {rank.text for rank in told}
+    state = ready.run("step, saved").check()
+    (only,) = {rank.text for rank in state}
     assert only is not None
     assert only.endswith(", [28.0, 28.0, 28.0, 28.0, 28.0])")
     assert result.notes[0] == f"Interrupted before launch {int(only[1:].partition(',')[0]) + 1} on every rank · clean"
@@ -362,7 +356,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.usefixtures("agrees_late")
-def test_what_handles_an_interrupt_is_waited_for(ready: Cluster) -> None:
+def test_cell_that_handles_an_interrupt_runs_to_its_end(ready: Cluster) -> None:
     """A cell that handles an interrupt goes on to its end like any other cell.
 
     It waits for what it launched, and its time limit is not shorter than that of other cells.
@@ -377,14 +371,14 @@ try:
 except KeyboardInterrupt:
     saved = slow(x)"""
     try:
-        result = run_until_said(ready, code, "on")
+        result = interrupt_once_printed(ready, code, "on")
     finally:
         ready.run("runner._STOPPED_WAIT_S = before")
     assert ({rank.outcome for rank in result}, result.state, result.notes) == ({"ok"}, "clean", ())
     check_sum(ready)
 
 
-_APART = {
+_STOPPED_SEPARATELY = {
     "alone, twice": """
     try:
         while True: step += 1; tell(20); time.sleep(0.005 + 0.003 * rank)
@@ -413,8 +407,8 @@ _APART = {
 }
 
 
-@pytest.mark.parametrize("code", _APART.values(), ids=_APART)
-def test_ranks_that_were_stopped_apart_save_nothing_together(ready: Cluster, code: str) -> None:
+@pytest.mark.parametrize("code", _STOPPED_SEPARATELY.values(), ids=_STOPPED_SEPARATELY)
+def test_ranks_stopped_at_different_steps_cannot_save(ready: Cluster, code: str) -> None:
     """Ranks that were stopped at different steps launch no collective to save.
 
     Whatever they agreed on before or since, one program over all ranks would mix their steps without an error.
@@ -432,7 +426,7 @@ def run():
     global step
 {code}
 run()"""
-    result = run_until_said(ready, whole, "on")
+    result = interrupt_once_printed(ready, whole, "on")
     assert (result.how, result.state) == ("interrupted", "clean")
     assert all(rank.error is not None and "launched to handle" in rank.error.evalue for rank in result)
     assert len({rank.text for rank in ready.run("step").check()}) > 1
@@ -447,30 +441,28 @@ float(slow(x))"""
 
 
 @pytest.mark.usefixtures("agrees_late")
-def test_an_interrupt_of_a_loop_that_runs_ahead_leaves_clean(ready: Cluster) -> None:
+def test_interrupt_of_a_loop_that_runs_ahead_is_clean(ready: Cluster) -> None:
     """An interrupt of a loop that runs ahead leaves the cluster clean.
 
     Launches that all ranks made end by themselves; a cell that does not wait for them abandons nothing.
     """
     code = f"{_SLOW}\nprint('on', flush=True)\nwhile True: y = slow(x)"
-    result = run_until_said(ready, code, "on")
+    result = interrupt_once_printed(ready, code, "on")
     assert (result.how, result.state) == ("interrupted", "clean"), result.notes
     assert result.notes[0].startswith("Interrupted before launch ")
     check_sum(ready)
 
 
 @pytest.mark.parametrize("code", ["while True: pass", "time.sleep(1000)", "threading.Event().wait()"])
-def test_python_code_is_interrupted_where_nothing_is_launched(ready: Cluster, code: str) -> None:
+def test_python_code_without_launches_is_interrupted(ready: Cluster, code: str) -> None:
     """Python code that launches nothing is interrupted by a signal, after the agreement had its chance."""
-    result = run_until_said(ready, f"print('on', flush=True)\n{code}", "on")
+    result = interrupt_once_printed(ready, f"print('on', flush=True)\n{code}", "on")
     assert (result.how, result.state) == ("interrupted", "clean")
     check_sum(ready)
 
 
 @pytest.mark.parametrize("handled", [False, True])
-def test_what_an_interrupted_loop_without_collectives_made_is_launched_on_by_none(
-    ready: Cluster, *, handled: bool
-) -> None:
+def test_arrays_from_an_interrupted_loop_are_refused(ready: Cluster, *, handled: bool) -> None:
     """Arrays from an interrupted loop without collectives are refused, also if the code handled the interrupt.
 
     Each rank's shards are from a step of its own, and a sum over them would belong to no step.
@@ -485,31 +477,31 @@ try:
 except KeyboardInterrupt:
     if not handled: raise"""
     ready.run(f"handled = {handled}").check()
-    result = run_until_said(ready, loop, "on")
+    result = interrupt_once_printed(ready, loop, "on")
     assert (result.ok, result.how, result.state) == (handled, "interrupted", "clean")
     assert names(ready.run("float(add(z))")) == ["OrderMismatch"] * 4
     check_sum(ready)
 
 
-def test_an_interrupt_while_one_rank_waits_for_another_leaves_all_clean(ready: Cluster) -> None:
+def test_interrupt_withdraws_a_waiting_proposal(ready: Cluster) -> None:
     """An interrupt while rank 0 waits to launch and rank 1 only computes withdraws the proposal: no rank launches."""
     code = "print('on', flush=True)\nif rank == 0: y = float(add(x))\nelse:\n    while True: pass"
-    result = run_until_said(ready, code, "on")
+    result = interrupt_once_printed(ready, code, "on")
     assert {rank.outcome for rank in result} == {"interrupted"}
     assert result.state == "clean"
     check_sum(ready)
 
 
-def test_who_waited_for_others_is_told_where_it_was_interrupted(ready: Cluster) -> None:
+def test_note_names_where_a_waiting_rank_was_interrupted(ready: Cluster) -> None:
     """The note names the launch before which a waiting rank was interrupted.
 
     That rank was before a launch in lockstep; the other ranks may be anywhere.
     """
-    asked = threading.Event()
+    requested = threading.Event()
 
     def interrupt(snapshot: CellResult) -> None:
-        if not asked.is_set() and snapshot.where is not None and 0 in snapshot.where.waiting:
-            asked.set()
+        if not requested.is_set() and snapshot.where is not None and 0 in snapshot.where.waiting:
+            requested.set()
             ready.interrupt()
 
     result = ready.run("add(x)\nif rank == 0: add(x)\nelse: time.sleep(1000)", on_snapshot=interrupt, timeout_s=100)
@@ -518,21 +510,21 @@ def test_who_waited_for_others_is_told_where_it_was_interrupted(ready: Cluster) 
     assert ready.run("time.sleep(0)").notes == ()
 
 
-def test_a_slow_rank_is_waited_for(ready: Cluster) -> None:
+def test_ranks_wait_for_a_slow_rank(ready: Cluster) -> None:
     """There is no timeout: the other ranks wait for a rank that is three seconds late, as if it compiled."""
     result = ready.run("if rank == 3: time.sleep(3)\nfloat(add(x))").check()
     assert {rank.text for rank in result} == {"28.0"}
     assert result.notes == ()
 
 
-def test_rank_local_programs_are_nobody_elses_business(ready: Cluster) -> None:
+def test_rank_local_programs_need_no_agreement(ready: Cluster) -> None:
     """Programs on a rank's own device need no agreement, in any number and order."""
     code = "for n in range(1 + rank): jax.jit(lambda a: a * (n + rank))(np.ones(3)).block_until_ready()\nfloat(add(x))"
     result = ready.run(code).check()
     assert {rank.text for rank in result} == {"28.0"}
 
 
-def test_programs_that_were_serialised_meet(ready: Cluster) -> None:
+def test_equal_serialised_programs_match(ready: Cluster) -> None:
     """A serialised program matches itself, whatever line it was compiled on."""
     code = """
 from jax.experimental import serialize_executable as se
@@ -544,7 +536,7 @@ float(step(x))"""
     assert {rank.text for rank in ready.run(code).check()} == {"28.0"}
 
 
-SERIALISED_APART = {
+DIFFERENT_SERIALISED = {
     "weights": "make = lambda n: jax.jit(lambda a: (a * weights[n]).sum(), out_shardings=whole).lower(x)",
     "a custom call": """
 from jax.scipy.linalg import solve_triangular
@@ -554,8 +546,8 @@ make = lambda n: jax.jit(lambda a, m: a.sum() + solve_triangular(m, jnp.ones(4),
 }
 
 
-@pytest.mark.parametrize("make", SERIALISED_APART.values(), ids=SERIALISED_APART.keys())
-def test_programs_that_were_serialised_are_told_apart_by_all_that_they_compute(ready: Cluster, make: str) -> None:
+@pytest.mark.parametrize("make", DIFFERENT_SERIALISED.values(), ids=DIFFERENT_SERIALISED.keys())
+def test_different_serialised_programs_are_refused(ready: Cluster, make: str) -> None:
     """Serialised programs are distinguished by constants that XLA's text leaves out, and by the arguments of a custom call."""
     ready.run(
         "from jax.experimental import serialize_executable as se\n"
@@ -570,7 +562,7 @@ def test_programs_that_were_serialised_are_told_apart_by_all_that_they_compute(r
     check_sum(ready)
 
 
-def test_a_users_signal_in_the_middle_of_a_launch_is_heard_after_it(ready: Cluster) -> None:
+def test_signal_during_a_launch_is_handled_after_it(ready: Cluster) -> None:
     """A user's signal handler that is due in the middle of a launch runs after it.
 
     It raises on one rank, which has agreed on the launch: the other ranks are not left alone in it, nor matched with the next one.
@@ -597,7 +589,7 @@ finally:
     check_sum(ready)
 
 
-MIXED = {
+DIFFERENT_LOCAL = {
     "one line": "y = jax.jit((lambda a: a * 2) if rank == 1 else (lambda a: a * 3))(x)",
     "two branches": "if rank == 1: y = jax.jit(lambda a: a * 2)(x)\nelse: y = jax.jit(lambda a: a * 3)(x)",
     "a loop left early": "y, step = x, jax.jit(lambda a: a * 2)\nfor _ in range(3 + (rank == 1)): y = step(y)",
@@ -605,10 +597,8 @@ MIXED = {
 
 
 @pytest.mark.other_python
-@pytest.mark.parametrize("code", MIXED.values(), ids=MIXED.keys())
-def test_different_programs_without_a_collective_matter_where_one_takes_what_they_made(
-    ready: Cluster, code: str
-) -> None:
+@pytest.mark.parametrize("code", DIFFERENT_LOCAL.values(), ids=DIFFERENT_LOCAL.keys())
+def test_outputs_of_different_local_programs_are_refused(ready: Cluster, code: str) -> None:
     """Outputs of different programs without a collective are refused where a launch takes them.
 
     No rank waits in these programs, so none is stopped; but one array has shards of different programs.
@@ -619,7 +609,7 @@ def test_different_programs_without_a_collective_matter_where_one_takes_what_the
 
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
-def test_programs_without_a_collective_that_differ_in_nothing_are_not_told(ready: Cluster, guard: str) -> None:
+def test_harmless_local_differences_are_not_reported(ready: Cluster, guard: str) -> None:
     """Harmless differences between programs without a collective are not reported.
 
     These are another order, a rank that displays or keeps a value, a thread that runs ahead, and a loop that measures.
@@ -646,7 +636,7 @@ w = w * 2"""
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("look", ["jnp.linalg.norm(w, 2)", "jax.lax.top_k(w[0], 2)", "jnp.linalg.inv(w)", "said(w)"])
-def test_one_rank_looks_at_a_copy_by_what_xla_leaves_to_a_library(ready: Cluster, look: str, guard: str) -> None:
+def test_one_rank_may_inspect_a_replica_by_library_calls(ready: Cluster, look: str, guard: str) -> None:
     """One rank may inspect a replica with operations that XLA leaves to a library.
 
     Linear algebra, the greatest elements and a print from inside a program reach no other device.
@@ -663,19 +653,19 @@ if rank == 1: print({look})"""
 
 
 @pytest.mark.parametrize("guard", ["parity", "off"])
-def test_without_lockstep_nothing_is_agreed(ready: Cluster, guard: str) -> None:
+def test_equal_launches_succeed_without_lockstep(ready: Cluster, guard: str) -> None:
     """Under parity or without a guard, which the user chooses, a cell of equal launches runs as before."""
     assert {rank.text for rank in ready.run("float(add(x))", guard=guard).check()} == {"28.0"}
     check_sum(ready)
 
 
-def run_until_said(cluster: Cluster, code: str, word: str) -> CellResult:
+def interrupt_once_printed(cluster: Cluster, code: str, word: str) -> CellResult:
     """Run a cell, and interrupt it once every rank has printed a word."""
-    asked = threading.Event()
+    requested = threading.Event()
 
     def interrupt(snapshot: CellResult) -> None:
-        if not asked.is_set() and all(word in rank.stdout for rank in snapshot):
-            asked.set()
+        if not requested.is_set() and all(word in rank.stdout for rank in snapshot):
+            requested.set()
             cluster.interrupt()
 
     show: Callable[[CellResult], None] = interrupt
@@ -697,9 +687,9 @@ params = {'w': good, 'b': bad, 'rate': 0.1}""",
         guard="off",
     ).check()
     ready.run("count, long = rank % 2, 'x' * (100 + rank)").check()
-    told = {row.name: row.text for row in ready.check("count", "long")}
-    assert told["count"].endswith("ranks 0,2 hold 0, ranks 1,3 hold 1")
-    assert "xx" not in told["long"]
+    texts_by_name = {row.name: row.text for row in ready.check("count", "long")}
+    assert texts_by_name["count"].endswith("ranks 0,2 hold 0, ranks 1,3 hold 1")
+    assert "xx" not in texts_by_name["long"]
     rows = {row.name: row for row in ready.check("good", "bad", "params", "x")}
     assert [name for name, row in rows.items() if not row.same] == ["bad", "params['b']"]
     assert rows["good"].text == "1 box held by ranks 0-3: equal"
@@ -708,7 +698,7 @@ params = {'w': good, 'b': bad, 'rate': 0.1}""",
     assert rows["x"].text == "each rank holds boxes of its own: nothing to compare"
 
 
-def test_check_names_what_is_missing_and_shapes_that_differ(ready: Cluster) -> None:
+def test_check_reports_missing_names_and_shapes(ready: Cluster) -> None:
     """`check` reports a name that a rank lacks, and shapes that differ.
 
     Different local sizes make global arrays of different shapes, without an error from JAX.
@@ -725,7 +715,7 @@ def test_check_names_what_is_missing_and_shapes_that_differ(ready: Cluster) -> N
     assert "ranks 0,2 hold f32[8], ranks 1,3 hold f32[16]" in row.text
 
 
-def test_an_array_of_different_local_sizes_is_launched_by_nobody(ready: Cluster) -> None:
+def test_array_of_different_local_sizes_is_refused(ready: Cluster) -> None:
     """No rank launches on an array of different local sizes, because the next program over it differs between the ranks."""
     result = ready.run(
         "uneven = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))\n"
@@ -735,7 +725,7 @@ def test_an_array_of_different_local_sizes_is_launched_by_nobody(ready: Cluster)
     check_sum(ready)
 
 
-def test_device_put_of_different_values_is_an_error_on_every_rank(ready: Cluster) -> None:
+def test_device_put_of_different_values_raises_on_every_rank(ready: Cluster) -> None:
     """JAX itself rejects a `device_put` of different values on every rank, and the ranks stay in step."""
     result = ready.run("y = jax.device_put(np.full(8, rank, np.float32), rows)")
     assert all(names(result))
@@ -743,20 +733,20 @@ def test_device_put_of_different_values_is_an_error_on_every_rank(ready: Cluster
     check_sum(ready)
 
 
-def test_ranks_that_wait_to_agree_are_on_the_hang_card(ready: Cluster) -> None:
+def test_hang_report_covers_ranks_that_wait_to_agree(ready: Cluster) -> None:
     """The hang report covers ranks that wait to agree.
 
     Under lockstep nothing is launched yet, but the report names the waiting ranks, the launch, and the missing rank.
     """
     seen: list[HangReport] = []
 
-    def look(snapshot: CellResult) -> None:
-        card = snapshot.where
-        if card is not None and card.stuck and not card.progress and not seen:
-            seen.append(card)
+    def on_snapshot(snapshot: CellResult) -> None:
+        report = snapshot.where
+        if report is not None and report.stuck and not report.progress and not seen:
+            seen.append(report)
             ready.interrupt()
 
-    result = ready.run("if rank == 2: time.sleep(1000)\nloss = float(add(x))", on_snapshot=look, timeout_s=60)
+    result = ready.run("if rank == 2: time.sleep(1000)\nloss = float(add(x))", on_snapshot=on_snapshot, timeout_s=60)
     assert (result.how, result.state) == ("interrupted", "clean")
     (card,) = seen
     assert (card.waiting, card.absent, card.launch) == ((0, 1, 3), (2,), "jit(add)")
@@ -764,7 +754,7 @@ def test_ranks_that_wait_to_agree_are_on_the_hang_card(ready: Cluster) -> None:
     check_sum(ready)
 
 
-def test_a_users_own_exception_while_waiting_takes_the_post_back(ready: Cluster, tmp_path: Path) -> None:
+def test_exception_while_waiting_withdraws_the_proposal(ready: Cluster, tmp_path: Path) -> None:
     """An exception from a user's signal handler during the wait withdraws the proposal.
 
     The rank that arrives late must not launch alone.
@@ -786,7 +776,7 @@ y = float(add(x))"""
     check_sum(ready)
 
 
-def gives_up_again_and_again(cluster: Cluster, tmp_path: Path, quitter: int) -> None:
+def check_repeated_withdrawals(cluster: Cluster, tmp_path: Path, quitter: int) -> None:
     """Interrupt one rank's wait five times; only then the other ranks arrive, and must not match an older attempt."""
     code = (
         f"flag, quitter = {str(tmp_path / 'done')!r}, {quitter}"
@@ -818,16 +808,16 @@ else:
     check_sum(cluster)
 
 
-def test_who_gives_up_again_and_again_is_held_before_a_post_is_overwritten(ready: Cluster, tmp_path: Path) -> None:
+def test_repeated_withdrawals_are_refused_in_time(ready: Cluster, tmp_path: Path) -> None:
     """A rank that gives up repeatedly is refused before one of its proposals is overwritten.
 
     The board has four places for each rank, and a fifth attempt must not pass for the first.
     """
-    gives_up_again_and_again(ready, tmp_path, quitter=0)
+    check_repeated_withdrawals(ready, tmp_path, quitter=0)
 
 
 @pytest.mark.usefixtures("agrees_late")
-def test_an_agreed_stop_inside_a_task_of_the_cells_own_leaves_the_ranks_alive(ready: Cluster) -> None:
+def test_agreed_stop_in_a_task_leaves_the_ranks_alive(ready: Cluster) -> None:
     """An agreed stop inside an asyncio task of the cell leaves the ranks alive.
 
     A KeyboardInterrupt out of a child task would end the event loop, and the rank.
@@ -843,14 +833,14 @@ async def train():
 async def monitor():
     while True: await asyncio.sleep(0.01)
 await asyncio.gather(train(), monitor())"""
-    result = run_until_said(ready, code, "on")
+    result = interrupt_once_printed(ready, code, "on")
     assert {rank.outcome for rank in result} == {"interrupted"}
     assert result.state == "clean"
     assert len({rank.text for rank in ready.run("step").check()}) == 1
     check_sum(ready)
 
 
-def test_a_forked_child_does_not_launch_in_its_parents_name(ready: Cluster) -> None:
+def test_forked_child_cannot_launch(ready: Cluster) -> None:
     """A forked child cannot launch for its parent, although it inherits the rank's memory with the shared board."""
     code = """
 import os, warnings
@@ -868,7 +858,7 @@ os.read(read, 200).decode(), float(add(x))"""
 
 
 @pytest.mark.parametrize("guard", ["parity", "off"])
-def test_a_subset_is_held_under_every_guard(ready: Cluster, guard: str) -> None:
+def test_subset_is_checked_under_every_guard(ready: Cluster, guard: str) -> None:
     """A `--ranks` cell is checked under every guard: no agreement is needed to know which ranks do not run it."""
     result = ready.run("y = add(x)", ranks="0,1", guard=guard)
     assert names(result) == ["OrderMismatch", "OrderMismatch"]
@@ -877,7 +867,7 @@ def test_a_subset_is_held_under_every_guard(ready: Cluster, guard: str) -> None:
     check_sum(ready)
 
 
-def test_check_compares_keys_and_says_what_it_cannot_compare(ready: Cluster) -> None:
+def test_check_reports_keys_and_uncomparable_values(ready: Cluster) -> None:
     """`check` compares PRNG keys, and reports what it cannot compare.
 
     A seed that differs between the ranks is what users look for. Code, locks and donated arrays are neither equal nor different.
@@ -915,7 +905,7 @@ loaded = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P('x'), out_specs=P(), 
 """
 
 
-def test_a_collective_that_failed_in_a_callback_on_one_rank_is_met_by_no_other(fresh: Callable[..., Cluster]) -> None:
+def test_failed_collective_does_not_match_a_later_one(fresh: Callable[..., Cluster]) -> None:
     """A collective that failed in a callback on one rank is not matched with a later one.
 
     All ranks launched it, and the other ranks wait for it forever. What rank 0 launched next used to match it, and was silently wrong.

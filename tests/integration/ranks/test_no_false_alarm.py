@@ -139,7 +139,7 @@ def ready(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def check(result: CellResult) -> CellResult:
+def check_no_alarm(result: CellResult) -> CellResult:
     """Check that the cell succeeded without a note and left the cluster clean."""
     result.check()
     assert (result.state, result.notes) == ("clean", ())
@@ -147,17 +147,17 @@ def check(result: CellResult) -> CellResult:
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_a_correct_program_raises_no_alarm(ready: Cluster, program: str) -> None:
+def test_correct_program_raises_no_alarm(ready: Cluster, program: str) -> None:
     """A correct program raises no alarm, whatever the ranks do differently that does not matter."""
-    check(ready.run(program))
+    check_no_alarm(ready.run(program))
 
 
-def test_an_optax_training_run_raises_no_alarm(ready: Cluster) -> None:
+def test_optax_training_run_raises_no_alarm(ready: Cluster) -> None:
     """An optax training run raises no alarm, and its loss falls."""
-    assert {rank.text for rank in check(ready.run(TRAINING))} == {"True"}
+    assert {rank.text for rank in check_no_alarm(ready.run(TRAINING))} == {"True"}
 
 
 def test_saving_and_restoring_with_orbax_raises_no_alarm(ready: Cluster, tmp_path: Path) -> None:
     """Saving and restoring with Orbax raises no alarm, although it has barriers, threads and launches of its own."""
-    result = check(ready.run(CHECKPOINT.format(folder=str(tmp_path / "saved"))))
+    result = check_no_alarm(ready.run(CHECKPOINT.format(folder=str(tmp_path / "saved"))))
     assert {rank.text for rank in result} == {"True"}

@@ -38,7 +38,7 @@ def ready(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def refusal(result: CellResult) -> str:
+def common_refusal(result: CellResult) -> str:
     """Return the one message that all ranks raise."""
     assert {rank.error.ename for rank in result if rank.error} == {"OrderMismatch"}
     texts = {rank.error.evalue for rank in result if rank.error}
@@ -53,7 +53,7 @@ def test_callbacks_in_another_order_are_refused(ready: Cluster, pair: str) -> No
     result = ready.run(
         f"{CALLED_BACK}\n{pair}\nfor f in ([one, two] if rank % 2 else [two, one]): print(float(shape(f)(x)))"
     )
-    refusal(result)
+    common_refusal(result)
 
 
 DIFFERENCES = {
@@ -71,12 +71,12 @@ DIFFERENCES = {
 
 
 @pytest.mark.parametrize(("code", "one", "other", "told"), DIFFERENCES.values(), ids=DIFFERENCES.keys())
-def test_what_differs_is_said(ready: Cluster, code: str, one: str, other: str, told: str) -> None:
+def test_message_shows_what_differs(ready: Cluster, code: str, one: str, other: str, told: str) -> None:
     """For two programs with one name and shape, the message shows on each side what they do differently."""
     cell = "\n".join(
         f"if rank {test}:\n    exec({code.format(value)!r})" for test, value in (("== 0", one), ("> 0", other))
     )
-    text = refusal(ready.run(cell))
+    text = common_refusal(ready.run(cell))
     head, _, rest = text.partition("differ first in:\n")
     assert "(program " in head
     zero, others = rest.splitlines()[:2]
@@ -97,8 +97,8 @@ f(
 """
 
 
-def test_the_names_of_the_call_are_told_by_value(ready: Cluster) -> None:
+def test_message_gives_values_of_call_variables(ready: Cluster) -> None:
     """The message names a plain variable on the lines of the call, with the value that each side has."""
-    text = refusal(ready.run(CALL))
+    text = common_refusal(ready.run(CALL))
     assert "compiled where steps = 3\n" in text
     assert text.rstrip().endswith("compiled where steps = 4")

@@ -21,7 +21,7 @@ float(jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(mesh, P()))(x))
 
 
 @pytest.mark.parametrize("bar", ["auto import tqdm", "notebook import tqdm", "notebook import tqdm_notebook as tqdm"])
-def test_tqdm_draws_text_and_ranks_bars_are_one(cluster: Cluster, bar: str) -> None:
+def test_tqdm_bars_of_all_ranks_are_one_text_bar(cluster: Cluster, bar: str) -> None:
     """tqdm draws text instead of a widget, which no browser could reach, and the bars of four ranks are shown as one."""
     result = cluster.run(f"from tqdm.{bar}\nfor _ in tqdm(range(8), desc='train'): pass")
     result.check()
@@ -30,7 +30,7 @@ def test_tqdm_draws_text_and_ranks_bars_are_one(cluster: Cluster, bar: str) -> N
     assert text.count("train") == 1
 
 
-def test_a_widget_made_on_a_rank_says_why_it_is_text(cluster: Cluster) -> None:
+def test_widget_on_a_rank_says_why_it_is_text(cluster: Cluster) -> None:
     """A widget made on a rank is shown as text, with one line that explains why."""
     result = cluster.run("import ipywidgets\nipywidgets.IntSlider(value=3)")
     first, why = (result[0].text or "").splitlines()
@@ -38,7 +38,7 @@ def test_a_widget_made_on_a_rank_says_why_it_is_text(cluster: Cluster) -> None:
     assert "lives there" in why
 
 
-def test_a_plotly_figure_comes_as_its_data(cluster: Cluster) -> None:
+def test_plotly_figure_is_sent_as_data(cluster: Cluster) -> None:
     """A plotly figure is sent as its data, which a front end draws, and not with plotly's whole script of 5 MB per rank."""
     result = cluster.run("import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1, 2], name='load'))")
     result.check()
@@ -51,7 +51,7 @@ def test_a_plotly_figure_comes_as_its_data(cluster: Cluster) -> None:
     assert format_cell_text(result).count("a plotly figure: bar") == 1
 
 
-def test_gloo_is_noise_and_not_output(cluster: Cluster) -> None:
+def test_gloo_output_is_noise(cluster: Cluster) -> None:
     """Gloo's greeting at the first collective of a set of devices is noise, and is in no stream."""
     cluster.run("jax.clear_caches()").check()
     result = cluster.run(PSUM)
@@ -61,14 +61,14 @@ def test_gloo_is_noise_and_not_output(cluster: Cluster) -> None:
     assert all("[Gloo]" in rank.noise for rank in noisy)
 
 
-def test_a_picture_given_as_bytes_is_shown(cluster: Cluster) -> None:
+def test_image_given_as_bytes_is_shown(cluster: Cluster) -> None:
     """An image that Pillow gives as bytes is sent as base64, as a notebook stores it, and the ranks live on."""
     result = cluster.run("from PIL import Image\nImage.new('RGB', (4, 2))")
     result.check()
     assert {rank.outputs[0]["data"]["image/png"][:6] for rank in result} == {"iVBORw"}
 
 
-def test_noise_of_c_code_comes_apart(cluster: Cluster) -> None:
+def test_noise_of_c_code_is_separated(cluster: Cluster) -> None:
     """Noise that C++ code writes to the descriptor between the user's lines is separated from them."""
     line = "[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3"
     result = cluster.run(f"import os\nprint('mine', flush=True)\n_ = os.write(1, b'{line}\\n')")
@@ -76,31 +76,31 @@ def test_noise_of_c_code_comes_apart(cluster: Cluster) -> None:
     assert [rank.noise for rank in result] == [line + "\n"] * 4
 
 
-def test_a_running_cell_tells_lines_and_memory(cluster: Cluster, tmp_path: Path) -> None:
+def test_running_cell_reports_lines_and_memory(cluster: Cluster, tmp_path: Path) -> None:
     """After about two seconds each rank has reported its line and memory."""
     flag, seen = tmp_path / "seen", []
 
-    def look(snapshot: CellResult) -> None:
+    def on_snapshot(snapshot: CellResult) -> None:
         if snapshot.where is not None and len(snapshot.where.memory_nbytes) == 4:
             seen.append(snapshot.where)
             flag.touch()
 
     code = f"import os, time\nwhile not os.path.exists({str(flag)!r}):\n    time.sleep(0.1)"
-    cluster.run(code, on_snapshot=look, timeout_s=60).check()
-    card = seen[0]
-    assert all(card.memory_nbytes[rank] > 10_000_000 for rank in range(4))
-    assert set(card.lines.values()) <= {2, 3}
+    cluster.run(code, on_snapshot=on_snapshot, timeout_s=60).check()
+    report = seen[0]
+    assert all(report.memory_nbytes[rank] > 10_000_000 for rank in range(4))
+    assert set(report.lines.values()) <= {2, 3}
 
 
-def test_a_first_line_is_told_soon(cluster: Cluster) -> None:
+def test_first_line_arrives_before_the_cell_ends(cluster: Cluster) -> None:
     """A snapshot with the first line comes long before the cell ends, and at most about ten come per second."""
     seen: list[CellResult] = []
     code = "import time\ntime.sleep(0.5)\nfor n in range(200):\n    print('line', n, flush=True)\n    time.sleep(0.01)"
     result = cluster.run(code, on_snapshot=seen.append)
     result.check()
-    said = [snapshot for snapshot in seen if "line 0" in snapshot.ranks[0].stdout]
-    assert said
-    assert said[0].wall_s < result.wall_s
+    with_line = [snapshot for snapshot in seen if "line 0" in snapshot.ranks[0].stdout]
+    assert with_line
+    assert with_line[0].wall_s < result.wall_s
     assert len(seen) <= 11 * result.wall_s + 3
 
 
@@ -116,13 +116,13 @@ def test_a_first_line_is_told_soon(cluster: Cluster) -> None:
         ),
     ],
 )
-def test_a_figure_is_a_picture_whatever_backend_is_asked_for(cluster: Cluster, source: str, asked: str) -> None:
+def test_figure_is_a_picture_with_any_backend(cluster: Cluster, source: str, asked: str) -> None:
     """Whatever backend is requested, one sentence says that a rank has no browser, and one picture is shown."""
     result = cluster.run(f"{source}\nplt.plot([1, 2])\nplt.show()")
     cluster.run("%matplotlib inline").check()
-    said = result.check()[0]
-    assert said.stderr == f"mhnb: {asked} needs a browser or a screen, which a rank does not have; inline is used\n"
-    assert ["image/png" in output["data"] for output in said.outputs if "data" in output] == [True]
+    first = result.check()[0]
+    assert first.stderr == f"mhnb: {asked} needs a browser or a screen, which a rank does not have; inline is used\n"
+    assert ["image/png" in output["data"] for output in first.outputs if "data" in output] == [True]
 
 
 @pytest.mark.parametrize(
@@ -139,14 +139,14 @@ with Live(Text("a\\nb\\nc"), auto_refresh=False) as live:
     live.update(Text("A\\nB\\nC"), refresh=True)""",
     ],
 )
-def test_what_is_drawn_over_is_shown_once(cluster: Cluster, source: str) -> None:
+def test_overwritten_lines_are_shown_once(cluster: Cluster, source: str) -> None:
     """Lines that are overwritten by moving the cursor up end as in a terminal, and ranks with equal output are one block."""
     result = cluster.run(source).check()
     assert [rank.stdout for rank in result] == ["A\nB\nC\n"] * 4
     assert len(result.groups) == 1
 
 
-def test_a_table_that_grows_is_one_table(cluster: Cluster) -> None:
+def test_growing_table_is_one_block(cluster: Cluster) -> None:
     """A table whose rows a rich thread draws at different moments on each rank ends as one block."""
     result = cluster.run("""
 from rich.live import Live
@@ -180,7 +180,7 @@ get_ipython().set_custom_exc((), None)
         "get_ipython().set_custom_exc((KeyError,), lambda *a, **k: print('seen'))",
     ],
 )
-def test_the_card_has_the_error_whoever_prints_it(cluster: Cluster, handler: str) -> None:
+def test_result_has_the_error_with_any_handler(cluster: Cluster, handler: str) -> None:
     """Another traceback handler prints as in IPython, and the result still has the error's name, rank, line and text."""
     cluster.run(handler).check()
     result = cluster.run('d = {"a": 1}\nif jax.process_index() == 0:\n    d["missing"]')
@@ -193,7 +193,7 @@ def test_the_card_has_the_error_whoever_prints_it(cluster: Cluster, handler: str
     assert result[0].stdout.strip() or result[0].stderr.strip()
 
 
-def test_a_note_is_about_the_cell_that_it_names(cluster: Cluster) -> None:
+def test_note_names_the_unfinished_cell(cluster: Cluster) -> None:
     """The cell after one that raised on some ranks has one short note, which names that cell and repeats no outcome."""
     first = cluster.run("if jax.process_index() == 1: raise ValueError('only here')")
     assert first.notes == ("the ranks are in step; variables that this cell sets may differ",)

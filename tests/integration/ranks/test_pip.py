@@ -29,19 +29,19 @@ def with_pip(cluster: Cluster) -> Iterator[Cluster]:
     cluster.run("sys.path.pop(); os.environ['PYTHONPATH'] = before; del before").check()
 
 
-def test_it_runs_once_where_ranks_share_an_environment(with_pip: Cluster) -> None:
+def test_pip_runs_once_in_a_shared_environment(with_pip: Cluster) -> None:
     """pip runs once if ranks share an environment, as on simulated hosts, and the answer to a query is shown in full."""
     (run,) = run_pip(with_pip, ["list"])
     assert (run.host, run.python, run.exit_code) == ("host0", sys.executable, 0)
     assert "jax" in format_pip_output(["list"], [run])
 
 
-def test_a_package_that_there_is_not(with_pip: Cluster) -> None:
+def test_unknown_package_shows_the_message_of_pip(with_pip: Cluster) -> None:
     """pip's own message about an unknown package is shown in full, and the cluster stays usable."""
-    words = ["install", "--no-index", "no-such-package-at-all"]
-    (run,) = run_pip(with_pip, words)
+    arguments = ["install", "--no-index", "no-such-package-at-all"]
+    (run,) = run_pip(with_pip, arguments)
     assert run.exit_code != 0
-    said = format_pip_output(words, [run])
-    assert "no-such-package-at-all" in said
-    assert "restart" not in said
+    output = format_pip_output(arguments, [run])
+    assert "no-such-package-at-all" in output
+    assert "restart" not in output
     assert with_pip.run("print(1)").check()[0].stdout == "1\n"

@@ -190,7 +190,7 @@ def hints(result: CellResult) -> list[str | None]:
 
 @pytest.mark.other_python
 @pytest.mark.parametrize("pitfall", PITFALLS)
-def test_a_known_mistake_finds_its_cure(ranks: Cluster, pitfall: Pitfall) -> None:
+def test_known_mistake_gets_its_hint(ranks: Cluster, pitfall: Pitfall) -> None:
     """The real error of the installed JAX gets the hint of its row, on every rank and in the user's own names."""
     result = ranks.run(pitfall.code)
     assert {rank.error.ename for rank in result if rank.error} == {pitfall.ename}
@@ -224,7 +224,7 @@ ORDINARY = [
 
 @pytest.mark.other_python
 @pytest.mark.parametrize(("ename", "code"), ORDINARY, ids=[code[:40] for _, code in ORDINARY])
-def test_any_other_mistake_finds_no_hint(ranks: Cluster, ename: str, code: str) -> None:
+def test_other_mistake_gets_no_hint(ranks: Cluster, ename: str, code: str) -> None:
     """An error that is not in the table gets no hint, even if JAX raised it or its words are those of a row."""
     result = ranks.run(code)
     assert {rank.error.ename for rank in result if rank.error} == {ename}
@@ -260,7 +260,7 @@ _POOL = "with mp.get_context('{}').Pool(1) as pool:\n    pool.apply_async(square
         ),
     ],
 )
-def test_what_a_cell_cannot_do_as_a_script_does(ranks: Cluster, code: str, ename: str, says: str | None) -> None:
+def test_script_only_code_gets_a_hint(ranks: Cluster, code: str, ename: str, says: str | None) -> None:
     """Code that a script can run and a cell cannot gets a hint that says what to write instead.
 
     This covers event loops, processes, packages and debuggers. The error names the user's line.
@@ -274,7 +274,7 @@ def test_what_a_cell_cannot_do_as_a_script_does(ranks: Cluster, code: str, ename
         assert {rank.stderr for rank in result} == {""}
 
 
-def test_a_repr_needs_no_hint(ranks: Cluster) -> None:
+def test_printing_a_global_array_is_not_an_error(ranks: Cluster) -> None:
     """Row 2: printing a global array is not an error."""
     assert ranks.run("print(params)").ok
 
@@ -288,7 +288,7 @@ def test_sync_points_are_named_by_rank(ranks: Cluster) -> None:
         assert f"'after step {rank}'" in hint
 
 
-def test_the_hint_stands_beside_the_traceback(ranks: Cluster) -> None:
+def test_hint_is_shown_with_the_traceback(ranks: Cluster) -> None:
     """The text and the HTML of a failed cell contain the hint."""
     from mhnb.view.cell.html import format_cell_html
     from mhnb.view.cell.text import format_cell_text
@@ -298,9 +298,9 @@ def test_the_hint_stands_beside_the_traceback(ranks: Cluster) -> None:
     assert "%mhjax pull params" in format_cell_html(result)
 
 
-def test_the_cures_work(ranks: Cluster) -> None:
+def test_one_line_fixes_work(ranks: Cluster) -> None:
     """The one-line fixes that hints suggest run."""
-    cures = """
+    fixes = """
 whole = NamedSharding(mesh, P())
 assert np.asarray(jax.device_put(params, whole)).sum() == 28
 assert len(list(jax.device_put(weights, whole))) == 8
@@ -312,11 +312,11 @@ jax.jit(abs, in_shardings=rows)(jax.device_put(batch, rows))
 multihost_utils.process_allgather(params, tiled=True)
 params.sharding.devices_indices_map(params.shape)
 """
-    ranks.run(cures).check()
+    ranks.run(fixes).check()
 
 
 @pytest.mark.timeout(180)
-def test_a_collective_on_one_rank_alone(fresh: Fresh) -> None:
+def test_collective_on_one_rank_gets_a_hint(fresh: Fresh) -> None:
     """Row 10: the first use of some devices by only one of their ranks fails after half a minute, and the hint says why."""
     cluster = fresh(2, 2)
     cluster.run(TOOLS).check()
@@ -329,7 +329,7 @@ def test_a_collective_on_one_rank_alone(fresh: Fresh) -> None:
 
 
 @pytest.mark.other_python
-def test_different_shapes_per_rank(fresh: Fresh) -> None:
+def test_different_shapes_per_rank_get_a_hint(fresh: Fresh) -> None:
     """Row 13: native code aborts a rank, and the hint is found in the rank's last output."""
     cluster = fresh(2, 1)
     cluster.run(TOOLS).check()
@@ -345,7 +345,7 @@ total(4 + 1000 * me)
     assert any(hint is not None and "pad to an agreed size" in hint for hint in hints(result))
 
 
-def test_a_rank_that_dies_in_a_collective_is_the_cause(fresh: Fresh) -> None:
+def test_rank_that_died_in_a_collective_is_named(fresh: Fresh) -> None:
     """Row 9: the rank that died first is named with its signal and last output; the rank that it left waiting is not blamed."""
     cluster = fresh(2, 1)
     cluster.run(TOOLS).check()
@@ -360,7 +360,7 @@ def test_a_rank_that_dies_in_a_collective_is_the_cause(fresh: Fresh) -> None:
 # -- errors that a cluster of mhnb cannot have: plain processes raise them
 
 
-def _plain(*codes: str, devices: tuple[int, ...] = (1, 1, 1)) -> list[str]:
+def _run_plain(*codes: str, devices: tuple[int, ...] = (1, 1, 1)) -> list[str]:
     """Run programs side by side, each with its number of devices; return the output of each."""
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_PREEMPTION_SERVICE": "0", "no_proxy": "127.0.0.1"}
     processes = [
@@ -380,26 +380,26 @@ def _plain(*codes: str, devices: tuple[int, ...] = (1, 1, 1)) -> list[str]:
             process.kill()
 
 
-def _raised(said: str) -> tuple[str, str]:
-    ename, _, evalue = said.strip().splitlines()[-1].partition(": ")
+def _parse_error(output: str) -> tuple[str, str]:
+    ename, _, evalue = output.strip().splitlines()[-1].partition(": ")
     return ename.rpartition(".")[2], evalue
 
 
 @pytest.mark.other_python
-def test_initialize_without_a_cluster() -> None:
+def test_initialize_without_arguments_gets_a_hint() -> None:
     """Row 6: `initialize` outside mhnb without arguments gets a hint."""
-    (said,) = _plain("import jax; jax.distributed.initialize()")
-    hint = find_hint(*_raised(said))
+    (output,) = _run_plain("import jax; jax.distributed.initialize()")
+    hint = find_hint(*_parse_error(output))
     assert hint is not None
     assert "all three arguments" in hint
 
 
 @pytest.mark.other_python
-def test_a_missing_rank_aborts_the_others() -> None:
+def test_missing_rank_aborts_the_others() -> None:
     """Row 7: the process that waits in vain is aborted, and its last output gets the hint."""
     start = f"import jax; jax.distributed.initialize('127.0.0.1:{find_free_port()}', 2, 0, initialization_timeout=1)"
-    (said,) = _plain(start)
-    hint = find_hint("RankDied", said)
+    (output,) = _run_plain(start)
+    hint = find_hint("RankDied", output)
     assert hint is not None
     assert "did not reach the coordinator" in hint
 
@@ -411,28 +411,28 @@ def meet(): socket.create_connection(("127.0.0.1", {gate})).recv(1)
 """
 
 
-def _open_when_all_came(gate: socket.socket, count: int) -> None:
-    came = [gate.accept()[0] for _ in range(count)]
-    for connection in came:
+def _release_when_all_connected(gate: socket.socket, count: int) -> None:
+    connections = [gate.accept()[0] for _ in range(count)]
+    for connection in connections:
         connection.close()
 
 
 @pytest.mark.other_python
-def test_a_process_id_twice() -> None:
+def test_duplicate_process_id_gets_a_hint() -> None:
     """Row 8: the second process with an id ends those that are connected, and their last output gets the hint."""
     with socket.create_server(("127.0.0.1", 0)) as gate, ThreadPoolExecutor() as pool:
         gate.settimeout(60)
-        keeper = pool.submit(_open_when_all_came, gate, 3)
-        place = {"port": find_free_port(), "gate": gate.getsockname()[1]}
+        releaser = pool.submit(_release_when_all_connected, gate, 3)
+        addresses = {"port": find_free_port(), "gate": gate.getsockname()[1]}
         # The third process connects once the other two are connected.
-        said = _plain(
-            _JOIN.format(rank=0, **place) + "join(30); meet(); time.sleep(60)",
-            _JOIN.format(rank=1, **place) + "join(30); meet(); time.sleep(60)",
-            _JOIN.format(rank=1, **place) + "meet(); join(1)",
+        outputs = _run_plain(
+            _JOIN.format(rank=0, **addresses) + "join(30); meet(); time.sleep(60)",
+            _JOIN.format(rank=1, **addresses) + "join(30); meet(); time.sleep(60)",
+            _JOIN.format(rank=1, **addresses) + "meet(); join(1)",
         )
-        keeper.result()
+        releaser.result()
     # As a rank's supervisor and its notebook read the lines.
-    last = drop_stack_frames(split_library_noise(said[1])[0].splitlines())[-12:]
+    last = drop_stack_frames(split_library_noise(outputs[1])[0].splitlines())[-12:]
     hint = find_hint("RankDied", "\n".join(last))
     assert hint is not None
     assert "the same process_id" in hint
@@ -443,7 +443,7 @@ def test_a_process_id_twice() -> None:
 
 
 @pytest.mark.other_python
-def test_unequal_numbers_of_devices() -> None:
+def test_unequal_numbers_of_devices_get_a_hint() -> None:
     """Row 22: `process_allgather` gets a hint if the ranks have different numbers of devices."""
     code = """
 import sys, jax, numpy as np
@@ -458,15 +458,15 @@ except ValueError as error:
     print(); print(frame.f_globals["__name__"], frame.f_code.co_qualname, error, sep="|")
 """
     port = find_free_port()
-    for said in _plain(code.format(port, 0), code.format(port, 1), devices=(1, 2)):
-        module, function, evalue = said.strip().splitlines()[-1].split("|")
+    for output in _run_plain(code.format(port, 0), code.format(port, 1), devices=(1, 2)):
+        module, function, evalue = output.strip().splitlines()[-1].split("|")
         hint = find_hint("ValueError", evalue, site=ErrorSite(module, function))
         assert hint is not None
         assert "each the same number" in hint
         assert find_hint("ValueError", evalue) is None
 
 
-class Cured(NamedTuple):
+class Fix(NamedTuple):
     """A line that fails, and the same line with the hint's suggestion in place of `{}`."""
 
     fails: str
@@ -478,57 +478,57 @@ class Cured(NamedTuple):
 
 
 SHARD = "jax.shard_map(abs, mesh=mesh, in_specs=P('x'), out_specs=P('x'))"
-CURED = [
-    Cured("params + turned", "params + {}"),
-    Cured("weights + turned", "weights + {}"),
-    Cured("weights @ turned", "weights @ {}"),
-    Cured("params * 2 + turned * 1", "params * 2 + {}"),
-    Cured("add(params, turned)", "add(params, {})"),
-    Cured("params + quarter", "params + {}"),
-    Cured("add(params, quarter)", "add(params, {})"),
-    Cured("params + pair", "params + {}"),
-    Cured("local + params", "{} + params"),
-    Cured("weights + local", "weights + {}"),
-    Cured("params + hosted", "params + {}"),
-    Cured("hosted + params", "{} + params"),
-    Cured("by_row + weights", "by_row + {}"),
-    Cured("weights + by_row", "weights + {}"),
-    Cured("by_row + line", "by_row + {}"),
-    Cured("by_row + by_column", "by_row + {}"),
-    Cured("by_row + by_other", "by_row + {}"),
-    Cured("by_column @ by_row", "{}", "jnp.matmul"),
-    Cured("by_row[0]", "{}", "by_row.at"),
-    Cured("by_row.at[0].set(1.0)", "{}", "by_row.at"),
-    Cured("jax.sharding.reshard(by_other, by_row.sharding)", "jax.sharding.reshard({}, by_row.sharding)", sharding="by_row.sharding"),
-    Cured(f"{SHARD}(turned)", f"{SHARD}({{}})"),
-    Cured(f"{SHARD}(quarter)", f"{SHARD}({{}})"),
-    Cured("jax.device_put(quarter, rows)", "add(params, {})"),
-    Cured("jax.device_put(local, rows)", "add(params, {})"),
-    Cured("jax.device_put(pair, rows)", "add(params, {})"),
-    Cured("jax.jit(abs, in_shardings=whole)(params)", "jax.jit(abs, in_shardings=whole)({})", sharding="whole"),
-    Cured("jax.jit(abs, in_shardings=rows)(batch)", "jax.jit(abs, in_shardings=rows)({})"),
-    Cured("np.asarray(params)", "np.asarray({})"),
-    Cured("np.asarray(by_row)", "np.asarray({})"),
-    Cured("list(weights)", "list({})"),
-    Cured("list(weights)", "{}", "weights[i"),
-    Cured("list(by_row)", "list({})"),
-    Cured("list(by_row)", "{}", "by_row.at"),
-    Cured("multihost_utils.process_allgather(params)", "multihost_utils.{}", "process_allgather("),
-    Cured("jax.device_put(batch + me, rows)", "{}", "jax.make_array_from_process"),
-    Cured("jax.device_put(thirds, rows)", "jax.device_put({}, rows)", "thirds.astype"),
-    Cured("jax.device_put(holes, rows)", "{}", "jax.make_array_from_callback"),
-    Cured("jax.device_put(batch, P('x'))", "with {}: jax.device_put(batch, P('x'))", "jax.set_mesh"),
-    Cured("jax.jit(abs, out_shardings=P('x'))(params)", "with {}: jax.jit(abs, out_shardings=P('x'))(params)", "jax.set_mesh"),
-    Cured("jax.jit(abs, out_shardings=P('x'))(params)", "spec = P('x'); jax.jit(abs, out_shardings={})(params)", "NamedSharding("),
-    Cured("jax.shard_map(abs, in_specs=P('x'), out_specs=P('x'))(params)",
+FIXES = [
+    Fix("params + turned", "params + {}"),
+    Fix("weights + turned", "weights + {}"),
+    Fix("weights @ turned", "weights @ {}"),
+    Fix("params * 2 + turned * 1", "params * 2 + {}"),
+    Fix("add(params, turned)", "add(params, {})"),
+    Fix("params + quarter", "params + {}"),
+    Fix("add(params, quarter)", "add(params, {})"),
+    Fix("params + pair", "params + {}"),
+    Fix("local + params", "{} + params"),
+    Fix("weights + local", "weights + {}"),
+    Fix("params + hosted", "params + {}"),
+    Fix("hosted + params", "{} + params"),
+    Fix("by_row + weights", "by_row + {}"),
+    Fix("weights + by_row", "weights + {}"),
+    Fix("by_row + line", "by_row + {}"),
+    Fix("by_row + by_column", "by_row + {}"),
+    Fix("by_row + by_other", "by_row + {}"),
+    Fix("by_column @ by_row", "{}", "jnp.matmul"),
+    Fix("by_row[0]", "{}", "by_row.at"),
+    Fix("by_row.at[0].set(1.0)", "{}", "by_row.at"),
+    Fix("jax.sharding.reshard(by_other, by_row.sharding)", "jax.sharding.reshard({}, by_row.sharding)", sharding="by_row.sharding"),
+    Fix(f"{SHARD}(turned)", f"{SHARD}({{}})"),
+    Fix(f"{SHARD}(quarter)", f"{SHARD}({{}})"),
+    Fix("jax.device_put(quarter, rows)", "add(params, {})"),
+    Fix("jax.device_put(local, rows)", "add(params, {})"),
+    Fix("jax.device_put(pair, rows)", "add(params, {})"),
+    Fix("jax.jit(abs, in_shardings=whole)(params)", "jax.jit(abs, in_shardings=whole)({})", sharding="whole"),
+    Fix("jax.jit(abs, in_shardings=rows)(batch)", "jax.jit(abs, in_shardings=rows)({})"),
+    Fix("np.asarray(params)", "np.asarray({})"),
+    Fix("np.asarray(by_row)", "np.asarray({})"),
+    Fix("list(weights)", "list({})"),
+    Fix("list(weights)", "{}", "weights[i"),
+    Fix("list(by_row)", "list({})"),
+    Fix("list(by_row)", "{}", "by_row.at"),
+    Fix("multihost_utils.process_allgather(params)", "multihost_utils.{}", "process_allgather("),
+    Fix("jax.device_put(batch + me, rows)", "{}", "jax.make_array_from_process"),
+    Fix("jax.device_put(thirds, rows)", "jax.device_put({}, rows)", "thirds.astype"),
+    Fix("jax.device_put(holes, rows)", "{}", "jax.make_array_from_callback"),
+    Fix("jax.device_put(batch, P('x'))", "with {}: jax.device_put(batch, P('x'))", "jax.set_mesh"),
+    Fix("jax.jit(abs, out_shardings=P('x'))(params)", "with {}: jax.jit(abs, out_shardings=P('x'))(params)", "jax.set_mesh"),
+    Fix("jax.jit(abs, out_shardings=P('x'))(params)", "spec = P('x'); jax.jit(abs, out_shardings={})(params)", "NamedSharding("),
+    Fix("jax.shard_map(abs, in_specs=P('x'), out_specs=P('x'))(params)",
           "with {}: jax.shard_map(abs, in_specs=P('x'), out_specs=P('x'))(params)", "jax.set_mesh"),
-    Cured("jax.debug.visualize_array_sharding(jnp.float32(3))", "x = params; {}", "x.sharding.dev"),
-    Cured("jax.jit(abs, in_shardings=rows)(batch)", "jax.jit(abs, in_shardings=rows)({})", "jax.make_array_from_process"),
-    Cured("by_row + local", "by_row + {}"),
-    Cured("by_row + quarter", "by_row + {}"),
-    Cured("line + by_other", "line + {}"),
-    Cured("product(params, turned)", "product(params, {})"),
-    Cured("jax.jit(lambda a: jax.lax.with_sharding_constraint(a, rows))(turned)",
+    Fix("jax.debug.visualize_array_sharding(jnp.float32(3))", "x = params; {}", "x.sharding.dev"),
+    Fix("jax.jit(abs, in_shardings=rows)(batch)", "jax.jit(abs, in_shardings=rows)({})", "jax.make_array_from_process"),
+    Fix("by_row + local", "by_row + {}"),
+    Fix("by_row + quarter", "by_row + {}"),
+    Fix("line + by_other", "line + {}"),
+    Fix("product(params, turned)", "product(params, {})"),
+    Fix("jax.jit(lambda a: jax.lax.with_sharding_constraint(a, rows))(turned)",
           "jax.jit(lambda a: jax.lax.with_sharding_constraint(a, rows))({})"),
 ]  # fmt: skip
 
@@ -546,17 +546,17 @@ def suggestion(hint: str, begins: str) -> str:
     raise AssertionError(hint)
 
 
-@pytest.mark.parametrize("cured", CURED, ids=[f"{cured.fails} by {cured.begins}" for cured in CURED])
-def test_a_cure_about_shardings_works(ranks: Cluster, cured: Cured) -> None:
+@pytest.mark.parametrize("cured", FIXES, ids=[f"{cured.fails} by {cured.begins}" for cured in FIXES])
+def test_suggested_sharding_fix_works(ranks: Cluster, cured: Fix) -> None:
     """The line that a hint suggests, in place of what failed, makes the cell succeed on every rank."""
-    said = hints(ranks.run(cured.fails))
-    assert len(set(said)) == 1
-    assert said[0] is not None
-    line = suggestion(said[0], cured.begins).replace("P(...)", "P()")
+    found = hints(ranks.run(cured.fails))
+    assert len(set(found)) == 1
+    assert found[0] is not None
+    line = suggestion(found[0], cured.begins).replace("P(...)", "P()")
     stand_ins = (
         f"i, value, part, values, sharding = 0, 1.0, batch[:2], np.arange(8, dtype=np.float32), {cured.sharding}\n"
     )
-    assert ranks.run(stand_ins + cured.works.format(line)).check().state == "clean", said[0]
+    assert ranks.run(stand_ins + cured.works.format(line)).check().state == "clean", found[0]
 
 
 def test_values_in_a_message_are_shortened(ranks: Cluster) -> None:
@@ -569,7 +569,7 @@ def test_values_in_a_message_are_shortened(ranks: Cluster) -> None:
     assert "same seed" in (error.hint or "")
 
 
-def test_values_in_a_users_own_message_stay(ranks: Cluster) -> None:
+def test_values_in_a_users_own_message_are_not_cut(ranks: Cluster) -> None:
     """A message from the user's own code is not cut."""
     result = ranks.run("raise ValueError(str(list(range(1000))))")
     assert {rank.error.evalue for rank in result if rank.error} == {str(list(range(1000)))}

@@ -20,11 +20,11 @@ from tests.integration.ranks import plain_rank
 RANKS, DEVICES = 4, 2
 PROGRAMS = sorted(path.stem for path in plain_rank.PROGRAMS.glob("[!_]*.py") if path.stem != "conftest")
 SMALL = ("first_steps", "host_utils")
-Said = dict[str, list[list[dict[str, str | None]]]]
+Outputs = dict[str, list[list[dict[str, str | None]]]]
 """Outputs by program, rank and cell."""
 
 
-def _wanted(session: pytest.Session) -> list[str]:
+def _selected_programs(session: pytest.Session) -> list[str]:
     """Return the programs that this run's tests need; with `-k` or `-m` no other program is run."""
     specs = [getattr(item, "callspec", None) for item in session.items]
     found = {spec.params.get("program") for spec in specs if spec is not None}
@@ -40,9 +40,9 @@ def _spawn(rank: int, port: int, folder: Path, programs: list[str]) -> subproces
 
 
 @pytest.fixture(scope="module")
-def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Said:
+def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outputs:
     """Outputs of plain processes; one set of processes runs all programs."""
-    folder, programs, port = tmp_path_factory.mktemp("plain"), _wanted(request.session), find_free_port()
+    folder, programs, port = tmp_path_factory.mktemp("plain"), _selected_programs(request.session), find_free_port()
     with contextlib.ExitStack() as stack:
         processes = [_spawn(rank, port, folder, programs) for rank in range(RANKS)]
         for process in processes:
@@ -59,7 +59,7 @@ _GLOBAL = re.compile(
 )
 
 
-def _shown(text: str | None) -> str | None:
+def _normalize_array(text: str | None) -> str | None:
     """Reduce the text of a global array to type and shape, because mhnb's text for a last value differs from JAX's."""
     if text is None:
         return None
@@ -73,7 +73,7 @@ def _shown(text: str | None) -> str | None:
     return f"global {found['dtype'] or found['ours']}[{','.join(numbers)}]"
 
 
-def _normal(source: str, text: str) -> str:
+def _sort_debug_prints(source: str, text: str) -> str:
     """Sort what a cell prints from inside a program: two devices of one rank print in no order, in plain processes too."""
     return "".join(sorted(text.splitlines(keepends=True))) if "jax.debug.print" in source else text
 
@@ -83,12 +83,15 @@ def _normal(source: str, text: str) -> str:
     "program",
     [pytest.param(name, marks=[pytest.mark.other_python] if name in SMALL else []) for name in PROGRAMS],
 )
-def test_a_program_says_what_plain_processes_say(program: str, cluster: Cluster, plain: Said) -> None:
+def test_program_output_equals_plain_processes(program: str, cluster: Cluster, plain: Outputs) -> None:
     """For every cell and rank, stdout and the last expression are the same, and the cluster stays clean throughout."""
-    for number, source in enumerate(plain_rank.cells_of(program)):
+    for number, source in enumerate(plain_rank.read_cells(program)):
         result = cluster.run(source, timeout_s=60)
         assert (result.ok, result.state) == (True, "clean"), (number, result.notes, result.summary())
         for rank in result:
             expected = plain[program][rank.rank][number]
-            assert _normal(source, rank.stdout) == _normal(source, expected["stdout"] or ""), (number, rank.rank)
-            assert _shown(rank.text) == _shown(expected["text"]), (number, rank.rank)
+            assert _sort_debug_prints(source, rank.stdout) == _sort_debug_prints(source, expected["stdout"] or ""), (
+                number,
+                rank.rank,
+            )
+            assert _normalize_array(rank.text) == _normalize_array(expected["text"]), (number, rank.rank)

@@ -35,12 +35,12 @@ def ready(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def told(result: CellResult) -> list[str]:
+def mismatch_texts(result: CellResult) -> list[str]:
     """Return the mismatch message of each rank; an empty string if it has none."""
     return [rank.error.evalue if rank.error and rank.error.ename == "OrderMismatch" else "" for rank in result]
 
 
-APART = {
+DIFFERENT_PROVENANCE = {
     "one rank alone": "if rank == 1: x = x * 2",
     "another number": "x = scale(x, 1.0) if rank == 1 else x",
     "an output of another place": "x, y = pair(x)\nif rank == 1: x = y",
@@ -65,8 +65,8 @@ x = draw(x)""",
 
 
 @pytest.mark.other_python
-@pytest.mark.parametrize("code", APART.values(), ids=APART.keys())
-def test_no_collective_is_launched_on_arrays_that_do_not_belong_together(ready: Cluster, code: str) -> None:
+@pytest.mark.parametrize("code", DIFFERENT_PROVENANCE.values(), ids=DIFFERENT_PROVENANCE.keys())
+def test_arrays_of_different_provenance_are_refused(ready: Cluster, code: str) -> None:
     """No collective is launched on arrays whose provenance differs between the ranks.
 
     Each case used to give a wrong number on every rank silently; the cluster is clean before and after.
@@ -74,10 +74,10 @@ def test_no_collective_is_launched_on_arrays_that_do_not_belong_together(ready: 
     ready.run(code).check()
     assert ready.state == "clean"
     result = ready.run("float(add(x))")
-    words = told(result)
-    assert all(words)
+    messages = mismatch_texts(result)
+    assert all(messages)
     assert result.state == "clean"
-    (text,) = set(words)
+    (text,) = set(messages)
     assert "\n  ranks 0,2-3   jit(<lambda>) f32[8@x] → f32[] of arrays A   line 1:  float(add(x))\n" in text
     assert "\n  rank 1        jit(<lambda>) f32[8@x] → f32[] of arrays B   line 1:  float(add(x))\n" in text
     assert re.match(
@@ -85,7 +85,7 @@ def test_no_collective_is_launched_on_arrays_that_do_not_belong_together(ready: 
     )
 
 
-TAKEN = {
+DIFFERENT_INPUTS = {
     "a number that went through a program": (
         """both = jax.jit(lambda a, n: (a + 1, n))
 if rank == 1: _, w = both(x, 1.0)
@@ -145,25 +145,25 @@ if rank == 1: w = jax.pmap(lambda p: p * 2)(w)""",
 
 
 @pytest.mark.other_python
-@pytest.mark.parametrize(("make", "take"), TAKEN.values(), ids=TAKEN.keys())
-def test_nor_on_what_one_rank_made_otherwise_on_a_line_of_its_own(ready: Cluster, make: str, take: str) -> None:
+@pytest.mark.parametrize(("make", "take"), DIFFERENT_INPUTS.values(), ids=DIFFERENT_INPUTS.keys())
+def test_inputs_made_differently_on_one_rank_are_refused(ready: Cluster, make: str, take: str) -> None:
     """A collective is refused on inputs that one rank made differently on a line of its own.
 
     The program is the same, and so is every shape: only what went into the arrays differs.
     """
     ready.run(make).check()
     assert ready.state == "clean"
-    assert all(told(ready.run(take)))
+    assert all(mismatch_texts(ready.run(take)))
     assert ready.state == "clean"
 
 
-def test_an_array_is_what_it_was_with_its_devices_in_another_order(ready: Cluster) -> None:
+def test_reordered_devices_keep_the_provenance(ready: Cluster) -> None:
     """An array keeps its provenance when it is moved to its devices in another order.
 
     The move is a launch of its own, which is refused if the ranks chose different arrays.
     """
     ready.run("turned = NamedSharding(jax.sharding.Mesh(mesh.devices[::-1], 'x'), P('x'))").check()
-    assert all(told(ready.run("w = jax.device_put(several[1] if rank == 1 else several[2], turned)")))
+    assert all(mismatch_texts(ready.run("w = jax.device_put(several[1] if rank == 1 else several[2], turned)")))
     assert ready.run("w = jax.device_put(several[2], turned)\ny = jax.jit(lambda w: w.sum())(w)").check().notes == ()
 
 
@@ -174,7 +174,7 @@ NOT_COMPARED = (
 
 
 @pytest.mark.parametrize("guard", ["off", "parity"])
-def test_what_was_made_without_tags_hides_nothing_else(ready: Cluster, guard: str) -> None:
+def test_untagged_array_hides_no_other_input(ready: Cluster, guard: str) -> None:
     """An array that every rank made without provenance tags hides nothing else.
 
     It counts as equal on every rank, the arrays beside it are compared as usual, and a note names it as not compared.
@@ -184,12 +184,12 @@ def test_what_was_made_without_tags_hides_nothing_else(ready: Cluster, guard: st
     assert ({rank.text for rank in result}, result.notes) == ({"28.0"}, (NOT_COMPARED,))
     ready.run("w = x * 3\nif rank == 1: w = w * 2").check()
     result = ready.run("jax.jit(lambda a, b: (a * b).sum())(free, w)")
-    assert all(told(result))
+    assert all(mismatch_texts(result))
     assert result.notes[0].startswith("array 2 of the launch, f32[8], is from jit(")
 
 
 @pytest.mark.parametrize("guard", ["off", "parity"])
-def test_what_was_made_without_tags_on_some_ranks_only_is_refused(ready: Cluster, guard: str) -> None:
+def test_array_untagged_on_some_ranks_is_refused(ready: Cluster, guard: str) -> None:
     """An array that only some ranks made without provenance tags is refused.
 
     It cannot be compared with the array of the other ranks. The note says where it was made, and how to make it.
@@ -197,7 +197,7 @@ def test_what_was_made_without_tags_on_some_ranks_only_is_refused(ready: Cluster
     ready.run("free = x * 1.0", guard=guard, ranks=[1]).check()
     ready.run("free = x * 1.0", ranks=[0, 2, 3]).check()
     result = ready.run("float(add(free))")
-    assert all(told(result))
+    assert all(mismatch_texts(result))
     assert result.state == "clean"
     assert result.notes[0].startswith("array 1 of the launch, f32[8], is from jit(multiply) f32[8@x], f32[] → f32[8@x]")
     assert f", {UNKNOWN} on rank 1 · clean" in result.notes[0]
@@ -206,28 +206,30 @@ def test_what_was_made_without_tags_on_some_ranks_only_is_refused(ready: Cluster
     assert {rank.text for rank in ready.run("float(add(free))").check()} == {"28.0"}
 
 
-def test_what_is_made_of_an_unknown_array_is_known_by_the_steps_from_there(ready: Cluster) -> None:
+def test_provenance_continues_after_an_unknown_array(ready: Cluster) -> None:
     """Results of an array of unknown provenance are compared by the steps after it: a step on one rank alone is refused."""
     ready.run("free = x * 1.0", guard="off").check()
     assert {rank.text for rank in ready.run("w = free * 2.0\nfloat(add(w))").check()} == {"56.0"}
     ready.run("if rank == 1: w = w * 2").check()
-    assert all(told(ready.run("float(add(w))")))
+    assert all(mismatch_texts(ready.run("float(add(w))")))
 
 
-COPIES = {
+REPLICAS = {
     "put on devices": "jax.device_put(np.full(8, n, np.float32), whole)",
     "of each rank's own": "jax.make_array_from_process_local_data(whole, np.full(8, n, np.float32))",
     "by a callback": "jax.make_array_from_callback((8,), whole, lambda i: np.full(8, n, np.float32))",
 }
 
 
-@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES.keys())
-def test_copies_of_host_data_are_chosen_alike_by_all_ranks(ready: Cluster, make: str) -> None:
+@pytest.mark.parametrize("make", REPLICAS.values(), ids=REPLICAS.keys())
+def test_chosen_replicas_of_host_data_must_be_equal(ready: Cluster, make: str) -> None:
     """Ranks may choose different replicas of host data only if these are equal, because replicas are known by content."""
-    made = ready.run(f"models = [{make} for n in (2, 3, 2)]\ndot = jax.jit(lambda w, a: (w * a).sum())").check()
+    defining_cell = ready.run(
+        f"models = [{make} for n in (2, 3, 2)]\ndot = jax.jit(lambda w, a: (w * a).sum())"
+    ).check()
     result = ready.run("float(dot(models[1 if rank == 1 else 0], x))")
-    assert all("of arrays B" in words for words in told(result))
-    where = f"host data (cell {made.seq}, line 1)"
+    assert all("of arrays B" in words for words in mismatch_texts(result))
+    where = f"host data (cell {defining_cell.seq}, line 1)"
     assert result.notes[:2] == (
         (
             f"array 1 of the launch, f32[8], is from {where} on ranks 0,2-3, from {where} once more on rank 1;"
@@ -239,48 +241,48 @@ def test_copies_of_host_data_are_chosen_alike_by_all_ranks(ready: Cluster, make:
     assert {rank.text for rank in result} == {"56.0"}
 
 
-def test_who_made_the_arrays_is_said_beside_it(ready: Cluster) -> None:
+def test_note_names_what_made_the_arrays(ready: Cluster) -> None:
     """The note names the cell and line that made each array, and the program if there was one.
 
     It appears only for a mismatch of its own cell.
     """
-    made = ready.run("pass\nif rank == 1: x = x * 2").check()
+    defining_cell = ready.run("pass\nif rank == 1: x = x * 2").check()
     assert ready.run("float(add(x))").notes == (
         (
-            f"array 1 of the launch, f32[8], is from sharded host data (cell {made.seq - 1}, line 8) on ranks 0,2-3, from"
-            f" jit(multiply) f32[8@x], i32[] → f32[8@x] (cell {made.seq}, line 2) on rank 1 · clean"
+            f"array 1 of the launch, f32[8], is from sharded host data (cell {defining_cell.seq - 1}, line 8) on ranks 0,2-3, from"
+            f" jit(multiply) f32[8@x], i32[] → f32[8@x] (cell {defining_cell.seq}, line 2) on rank 1 · clean"
         ),
         (
-            f"What a rank changed alone differs until %mhjax restart --replay --to {made.seq - 1}, which stops before"
-            f" cell {made.seq} · clean"
+            f"What a rank changed alone differs until %mhjax restart --replay --to {defining_cell.seq - 1}, which stops before"
+            f" cell {defining_cell.seq} · clean"
         ),
     )
     assert all(note.startswith("rank") for note in ready.run("if rank == 1: raise ValueError\nadd(several[0])").notes)
 
 
 @pytest.mark.usefixtures("ready")
-def test_a_rank_that_raised_before_its_step_is_a_step_behind(cluster: Cluster) -> None:
+def test_rank_that_raised_is_a_step_behind(cluster: Cluster) -> None:
     """A rank that raised before its step is a step behind, and the next collective is refused.
 
     The note after the cell says that variables may differ; this is where they do.
     """
     cluster.run("if rank == 1: raise ValueError('mine')\nx = x * 2")
     assert cluster.state == "clean"
-    assert all(told(cluster.run("add(x)")))
+    assert all(mismatch_texts(cluster.run("add(x)")))
     # The rank makes up for that step, and all ranks have the same again.
     cluster.run("x = x * 2", ranks=[1]).check()
     assert {rank.text for rank in cluster.run("float(add(x))").check()} == {"56.0"}
 
 
-def test_a_thread_is_held_to_it_too(ready: Cluster) -> None:
+def test_launch_in_a_thread_is_compared(ready: Cluster) -> None:
     """A launch in a thread is compared, too, whatever catches its error."""
     result = ready.run(
         "thread = threading.Thread(target=lambda: add(several[rank % 2 + 1]))\nthread.start()\nthread.join()"
     )
-    assert all("of arrays B" in words for words in told(result))
+    assert all("of arrays B" in words for words in mismatch_texts(result))
 
 
-TOGETHER = {
+SAME_PROVENANCE = {
     "numbers of a rank's own for what it prints": [
         (
             """
@@ -379,7 +381,7 @@ x = jax.jit(lambda a: a)(best['w']) if rank == 2 else best['w']""",
 }
 
 
-READY = """
+PENDING_SETUP = """
 heavy = jax.jit(lambda b: jax.lax.fori_loop(0, 40, lambda n, v: jnp.tanh(v @ v), b).sum() * 0 + 2)
 big = jnp.ones((500, 500), jnp.float32)
 heavy(big).block_until_ready()
@@ -408,19 +410,17 @@ total""",
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("code", PENDING.values(), ids=PENDING.keys())
-def test_what_is_still_computed_on_one_rank_and_ready_on_another_is_the_same(
-    ready: Cluster, code: str, guard: str
-) -> None:
+def test_pending_and_ready_arrays_are_the_same(ready: Cluster, code: str, guard: str) -> None:
     """An array that is pending on one rank and ready on another is the same: it is known by content and not by time."""
-    ready.run(READY).check()
+    ready.run(PENDING_SETUP).check()
     result = ready.run(code, guard=guard).check()
     assert {rank.text for rank in result} == {"56.0"}
     assert (result.state, result.notes) == ("clean", ())
 
 
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
-@pytest.mark.parametrize("cells", TOGETHER.values(), ids=TOGETHER.keys())
-def test_arrays_that_came_about_by_the_same_steps_belong_together(
+@pytest.mark.parametrize("cells", SAME_PROVENANCE.values(), ids=SAME_PROVENANCE.keys())
+def test_arrays_of_the_same_provenance_are_accepted(
     ready: Cluster, cells: list[tuple[str, list[int] | None]], guard: str
 ) -> None:
     """Arrays with the same provenance are accepted, whatever else a rank does and whenever it does it."""
@@ -431,7 +431,7 @@ def test_arrays_that_came_about_by_the_same_steps_belong_together(
     assert result.notes == ()
 
 
-def test_what_differs_on_purpose_is_made_without_tags_on_every_rank(ready: Cluster) -> None:
+def test_intended_difference_is_accepted_without_a_guard(ready: Cluster) -> None:
     """Shards that differ on purpose are accepted if every rank makes them in a separate cell with `--guard off`.
 
     This also works for results of a launch.
@@ -442,21 +442,21 @@ def test_what_differs_on_purpose_is_made_without_tags_on_every_rank(ready: Clust
     assert float(ready.pull("x").sum()) == 33.0
     # Arrays from other cells are compared as usual.
     ready.run("w = x * 1.0\nif rank == 0: w = w * 2").check()
-    assert "of arrays A" in told(ready.run("add(w)"))[2]
+    assert "of arrays A" in mismatch_texts(ready.run("add(w)"))[2]
 
 
-def test_an_array_whose_shards_do_not_belong_together_is_not_pulled(ready: Cluster) -> None:
+def test_pull_refuses_shards_of_different_provenance(ready: Cluster) -> None:
     """`pull` refuses an array whose shards have different provenance, because it would combine two steps.
 
     Equal replicas are the same array, whichever rank made them.
     """
-    made = ready.run("total = add(x)\nif rank == 1: x, total, mine = x * 2, total + 0, x * 3").check()
+    defining_cell = ready.run("total = add(x)\nif rank == 1: x, total, mine = x * 2, total + 0, x * 3").check()
     with pytest.raises(ValueDiffers) as caught:
         ready.pull("x")
     assert str(caught.value) == (
         "x is one array whose shards do not belong together: it comes from sharded host data"
-        f" (cell {made.seq - 1}, line 8) on ranks 0,2-3, from jit(multiply)"
-        f" f32[8@x], i32[] → f32[8@x] (cell {made.seq}, line 2) on rank 1. Make it by the same steps on every rank;"
+        f" (cell {defining_cell.seq - 1}, line 8) on ranks 0,2-3, from jit(multiply)"
+        f" f32[8@x], i32[] → f32[8@x] (cell {defining_cell.seq}, line 2) on rank 1. Make it by the same steps on every rank;"
         " what a rank holds of it is in x.addressable_shards there"
     )
     assert vars(caught.value)["groups"] == ((0, 2, 3), (1,))
@@ -464,13 +464,13 @@ def test_an_array_whose_shards_do_not_belong_together_is_not_pulled(ready: Clust
     assert ready.pull("several")[2].shape == (8,)
 
 
-def test_check_tells_of_shards_that_do_not_belong_together(ready: Cluster) -> None:
+def test_check_reports_shards_of_different_provenance(ready: Cluster) -> None:
     """`check` compares the provenance of shards if there are no replicas to compare."""
     ready.run("tree = {'w': x * 2 if rank == 1 else x, 'v': several[1]}").check()
-    same, odd = ready.check("tree")
+    same, different = ready.check("tree")
     assert (same.name, same.same) == ("tree['v']", True)
-    assert (odd.name, odd.same) == ("tree['w']", False)
+    assert (different.name, different.same) == ("tree['w']", False)
     assert re.match(
         r"the shards do not belong together: from sharded host data \(cell \d+, line 8\) on ranks 0,2-3, from jit\(multiply\) ",
-        odd.text,
+        different.text,
     )

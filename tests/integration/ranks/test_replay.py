@@ -67,7 +67,7 @@ def interrupt_in_cell(cluster: Cluster, folder: Path) -> None:
     assert result[0].how == "interrupted"
 
 
-def test_a_replay_brings_everything_back(begin: Fresh, tmp_path: Path) -> None:
+def test_replay_restores_everything(begin: Fresh, tmp_path: Path) -> None:
     """A replay restores variables, pushed values, a global array, cells of some ranks, and errors that must be raised again.
 
     The interrupted cell is left out.
@@ -90,15 +90,15 @@ def test_a_replay_brings_everything_back(begin: Fresh, tmp_path: Path) -> None:
         (r.seq, r.outcomes, r.launches) for r in before if r.seq != 3
     ]
     assert any(record.launches for record in before)
-    said = after.run("total, str(batch)[:4], rate, 'only' in dir(), 'rest' in dir()")
-    assert (said.seq, said[0].text, said[1].text) == (
+    result = after.run("total, str(batch)[:4], rate, 'only' in dir(), 'rest' in dir()")
+    assert (result.seq, result[0].text, result[1].text) == (
         6,
         "(28.0, 'repl', 0.5, False, True)",
         "(28.0, '[[0 ', 0.5, True, False)",
     )
 
 
-def test_a_second_replay_holds_no_cell_twice(begin: Fresh) -> None:
+def test_second_replay_runs_no_cell_twice(begin: Fresh) -> None:
     """A second replay runs no cell twice: cells keep their numbers, new cells follow, and a counter ran once per generation."""
     cluster = begin()
     cluster.run("count = 1").check()
@@ -114,7 +114,7 @@ def test_a_second_replay_holds_no_cell_twice(begin: Fresh) -> None:
     assert plain.restart(replay=True).replayed.cells == (1,)  # type: ignore[union-attr]
 
 
-def test_to_goes_back_to_a_cell(begin: Fresh) -> None:
+def test_to_replays_up_to_a_cell(begin: Fresh) -> None:
     """`to` replays no later cell.
 
     A missing cell number is refused before anything is stopped, and so is `to` without `replay`.
@@ -131,8 +131,8 @@ def test_to_goes_back_to_a_cell(begin: Fresh) -> None:
     after = cluster.restart()
     replay.replay(after, 2, lambda step: steps.append(f"{step.what} {step.done}/{len(step.plan.steps)}"))
     assert steps == ["cell 1 0/2", "cell 2 1/2"]
-    said = after.run("x")
-    assert (said.seq, said[0].text) == (3, "2")
+    result = after.run("x")
+    assert (result.seq, result[0].text) == (3, "2")
     after.run("x = 7").check()
     # Called on an earlier cluster object, it replays the cells of the cluster that runs now.
     assert cluster.restart(replay=True, to=4).run("x")[0].text == "7"
@@ -184,7 +184,7 @@ def test_other_launches_stop_the_replay(begin: Fresh, tmp_path: Path) -> None:
     assert mhnb.current().run("float(y)")[0].text == "7.0"
 
 
-def test_a_replay_that_stopped_can_begin_anew(begin: Fresh, tmp_path: Path) -> None:
+def test_stopped_replay_can_start_again(begin: Fresh, tmp_path: Path) -> None:
     """A replay that stopped can start again: once the cause is fixed outside, all cells run.
 
     A partial replay does not replace the journal of what the user had.
@@ -202,7 +202,7 @@ def test_a_replay_that_stopped_can_begin_anew(begin: Fresh, tmp_path: Path) -> N
     assert after.run("x, data")[0].text == "(3, 'here')"
 
 
-def test_a_push_that_was_not_kept_is_told_twice(
+def test_push_too_large_for_the_journal_is_reported_twice(
     begin: Fresh, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A push that the journal did not keep is reported when it is made, and in the list of what a replay left out.
@@ -219,7 +219,7 @@ def test_a_push_that_was_not_kept_is_told_twice(
         cluster.restart(replay=True)
 
 
-def test_split_is_left_out_also_when_it_was_accepted(begin: Fresh) -> None:
+def test_accepted_split_cell_is_not_replayed(begin: Fresh) -> None:
     """A cell that ended as `split` is left out even if it was accepted.
 
     The journal and the list contain the accept; later cells run again.
@@ -234,19 +234,19 @@ def test_split_is_left_out_also_when_it_was_accepted(begin: Fresh) -> None:
     assert after.run("x")[0].text == "1"
 
 
-def test_a_name_that_only_a_cell_that_is_left_out_has_set_is_told_with_that_cell(begin: Fresh) -> None:
+def test_missing_name_is_traced_to_the_cell_left_out(begin: Fresh) -> None:
     """The error about a name that only a left-out cell set names that cell, because the list of left-out cells has no names."""
     cluster = begin()
     cluster.run("import jax").check()
     cluster.run("import time as clock\nassert not jax.process_index()", guard="off")
     cluster.accept()
     cluster.run("clock").check()
-    told = r"now NameError: name 'clock' is not defined\n  `clock` was set by cell 2, which was left out \(split, accepted then\)\n"
-    with pytest.raises(ReplayStopped, match=told):
+    pattern = r"now NameError: name 'clock' is not defined\n  `clock` was set by cell 2, which was left out \(split, accepted then\)\n"
+    with pytest.raises(ReplayStopped, match=pattern):
         cluster.restart(replay=True)
 
 
-def test_a_dead_cluster_comes_back(begin: Fresh) -> None:
+def test_dead_cluster_is_restored(begin: Fresh) -> None:
     """A dead cluster is restored without the cell that killed it, and the note names the command and its cost."""
     cluster = begin()
     cluster.run("x = 1").check()
@@ -260,7 +260,7 @@ def test_a_dead_cluster_comes_back(begin: Fresh) -> None:
 
 
 @pytest.mark.parametrize("hosts", [2, 1])
-def test_the_same_start_again_after_a_death_names_the_replay(begin: Fresh, hosts: int) -> None:
+def test_start_after_a_death_names_the_replay(begin: Fresh, hosts: int) -> None:
     """A start after a death names the replay: its processes are new, but the earlier cells are not lost.
 
     With another number of ranks the cells could not be run again.
@@ -271,13 +271,13 @@ def test_the_same_start_again_after_a_death_names_the_replay(begin: Fresh, hosts
     cluster.run("x = 1").check()
     cluster.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     fresh = mhnb.start(hosts, 1, name=cluster.name)
-    told = " ".join(fresh.notes)
-    assert ("%mhjax restart --replay" in told) == (hosts == 2)
+    notes = " ".join(fresh.notes)
+    assert ("%mhjax restart --replay" in notes) == (hosts == 2)
     if hosts == 2:
         assert fresh.restart(replay=True).run("x")[0].text == "1"
 
 
-def test_ctrl_c_breaks_a_replay_off(begin: Fresh, tmp_path: Path) -> None:
+def test_ctrl_c_interrupts_a_replay(begin: Fresh, tmp_path: Path) -> None:
     """Ctrl-C interrupts the replayed cell, the error says so, and the next replay starts from the first cell."""
     cluster = begin()
     flag = tmp_path / "go"
@@ -287,13 +287,13 @@ def test_ctrl_c_breaks_a_replay_off(begin: Fresh, tmp_path: Path) -> None:
     flag.unlink()
     after = cluster.restart()
 
-    def press(step: ReplayStep) -> None:
+    def interrupt_cell_2(step: ReplayStep) -> None:
         if step.what == "cell 2":
             # As the stop button does it, and as soon as that cell runs.
             threading.Thread(target=_interrupt_when_running, args=(after,)).start()
 
     with pytest.raises(ReplayStopped, match="the replay was interrupted in cell 2"):
-        replay.replay(after, None, press)
+        replay.replay(after, None, interrupt_cell_2)
     flag.touch()
     assert after.restart(replay=True).run("x")[0].text == "2"
 
@@ -304,7 +304,7 @@ def _interrupt_when_running(cluster: Cluster) -> None:
     cluster.interrupt()
 
 
-def test_the_journal_survives_kill_9(leftovers: None) -> None:
+def test_journal_survives_kill_9(leftovers: None) -> None:
     """After kill -9 the journal has everything that ended before, complete, but not the cell that ran."""
     program = """
         import mhnb, numpy
@@ -327,7 +327,7 @@ def test_the_journal_survives_kill_9(leftovers: None) -> None:
     assert (path.parent / records[2].file).stat().st_size == sum(records[2].sizes)  # type: ignore[union-attr]
 
 
-def test_a_replay_to_before_the_cell_that_set_arrays_apart_mends_them(begin: Fresh) -> None:
+def test_replay_before_the_diverging_cell_restores_arrays(begin: Fresh) -> None:
     """A replay that stops before the cell that made arrays differ restores them.
 
     A replay of all cells makes them differ again; the note of the mismatch names the replay that does not.

@@ -34,7 +34,7 @@ if __name__ == "__main__":
     sys.exit({"0": 0, "3": 3, "word": "0"}[sys.argv[1]])
 sys.argv
 """
-PARTING = """\
+DISTRIBUTED_SCRIPT = """\
 import jax
 from jax.experimental import multihost_utils
 
@@ -59,9 +59,7 @@ if __name__ == "__main__":
         ("other", 1, "launch 2 of lib/script.py differs"),
     ],
 )
-def test_a_script_is_run_as_python_would(
-    tmp_path: Path, leftovers: None, argument: str, status: int, told: str
-) -> None:
+def test_script_runs_as_under_python(tmp_path: Path, leftovers: None, argument: str, status: int, told: str) -> None:
     """A script has its arguments, name, folder and exit status as under Python, and an error names the script's own line."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "script.py").write_text(SCRIPT)
@@ -78,12 +76,12 @@ def test_a_script_is_run_as_python_would(
     assert done.stderr == ("" if status == 0 else "lib/script.py: failed on ranks 0-1\n")
 
 
-def test_a_script_that_connects_and_parts_its_processes_runs(tmp_path: Path, leftovers: None) -> None:
+def test_script_with_initialize_and_shutdown_runs(tmp_path: Path, leftovers: None) -> None:
     """A script may begin with `initialize` and end with `shutdown`, as outside mhnb.
 
     What it does between them is done, and it succeeds.
     """
-    (tmp_path / "train.py").write_text(PARTING)
+    (tmp_path / "train.py").write_text(DISTRIBUTED_SCRIPT)
     command = [sys.executable, "-m", "mhnb", "run", "train.py", "-n", "2", "--devices", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
@@ -91,7 +89,7 @@ def test_a_script_that_connects_and_parts_its_processes_runs(tmp_path: Path, lef
     assert done.stdout.count("jax.distributed.shutdown() has nothing to do") == 1
 
 
-def ended(*words: str | None) -> CellResult:
+def result_of_exits(*words: str | None) -> CellResult:
     """Return a result of ranks that ended by `sys.exit` with these words; None for a rank that ran to its end."""
     ranks = [
         RankResult(rank, "ok")
@@ -120,26 +118,28 @@ def ended(*words: str | None) -> CellResult:
         (("{[1]: 2}",), 1),
     ],
 )
-def test_the_status_of_a_shell(words: tuple[str | None, ...], status: int) -> None:
+def test_exit_status_is_that_of_one_process(words: tuple[str | None, ...], status: int) -> None:
     """The exit status is that of one process: a number, or 1 with a message."""
-    assert exit_status(ended(*words)) == status
+    assert exit_status(result_of_exits(*words)) == status
 
 
-def test_ctrl_c_has_a_status_of_its_own() -> None:
+def test_interrupted_script_has_its_own_status() -> None:
     """An interrupted script exits with 130, which ends a shell's loop, unless it has a status of its own."""
     stopped = RankResult(0, "interrupted", error=RankError("KeyboardInterrupt", "", ()))
-    assert exit_status(replace(ended(None), ranks=(stopped,), how="interrupted")) == 130
-    assert exit_status(replace(ended("3"), how="interrupted")) == 3
+    assert exit_status(replace(result_of_exits(None), ranks=(stopped,), how="interrupted")) == 130
+    assert exit_status(replace(result_of_exits("3"), how="interrupted")) == 3
 
 
-def test_what_a_tainted_cluster_has_to_say_is_said() -> None:
+def test_notes_of_a_tainted_cluster_are_shown() -> None:
     """A tainted cluster's notes are shown even if every rank ended by `sys.exit(0)`.
 
     There is no note if only some ranks called `sys.exit(0)`.
     """
-    tainted = replace(ended("0", "0"), state="tainted", notes=("later values could be wrong",))
+    tainted = replace(result_of_exits("0", "0"), state="tainted", notes=("later values could be wrong",))
     assert to_script_result(tainted, "a.py").notes == ("later values could be wrong",)
-    assert to_script_result(replace(ended("0", None), notes=("rank 0 raised SystemExit",)), "a.py").notes == ()
+    assert (
+        to_script_result(replace(result_of_exits("0", None), notes=("rank 0 raised SystemExit",)), "a.py").notes == ()
+    )
 
 
 def test_errors_name_the_script() -> None:

@@ -13,7 +13,7 @@ import pytest
 from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
 from mhnb.errors import RanksLost
-from tests.integration.ranks.conftest import every_pid, wait_gone
+from tests.integration.ranks.conftest import list_pids, wait_for_exit
 
 FIND_CHANNEL = """
 import gc
@@ -30,7 +30,7 @@ def begin() -> Callable[..., Cluster]:
 
 
 @pytest.mark.parametrize("profile", ["local", "split"])
-def test_a_cluster_leaves_nothing_that_others_can_read(
+def test_other_users_can_read_no_file(
     begin: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
     """Other users can read no file of a cluster, while it runs and after it, with a umask of 0.
@@ -47,16 +47,16 @@ def test_a_cluster_leaves_nothing_that_others_can_read(
         )
         cluster.push(v=1)
         cluster.run("1 / 0")
-        running = loose(home)
+        running = list_readable(home)
         cluster.stop()
     finally:
         os.umask(before)
     assert running == {}
-    assert loose(home) == {}
+    assert list_readable(home) == {}
     assert stat.S_IMODE(made.stat().st_mode) == 0o666
 
 
-def loose(home: Path) -> dict[str, str]:
+def list_readable(home: Path) -> dict[str, str]:
     """Return the paths that other users could read or enter, with their modes."""
     found = {path: path.lstat().st_mode for path in (home, *home.rglob("*")) if not path.is_symlink()}
     assert len(found) > 20
@@ -75,7 +75,7 @@ def test_no_process_shows_a_key(begin: Callable[..., Cluster]) -> None:
         shown = cluster.run(
             "import os, subprocess\nprint(subprocess.check_output(['env'], text=True), dict(os.environ))"
         )
-        for pid in every_pid(cluster):
+        for pid in list_pids(cluster):
             process = psutil.Process(pid)
             for each in (process, *process.children(recursive=True)):
                 assert key not in " ".join(each.cmdline())
@@ -95,7 +95,7 @@ def test_no_process_shows_a_key(begin: Callable[..., Cluster]) -> None:
         "own.send(CellEnded(1, 1, 'ok', [], [], 1, 0.0, host_arrays=[[{}]], abandoned_launch=[{}]))",
     ],
 )
-def test_a_cell_that_writes_to_the_link_costs_its_cluster_alone(
+def test_garbage_from_a_cell_ends_only_its_cluster(
     begin: Callable[..., Cluster], capsys: pytest.CaptureFixture[str], said: str
 ) -> None:
     """A cell that writes to the control connection ends only its own cluster.
@@ -108,14 +108,14 @@ def test_a_cell_that_writes_to_the_link_costs_its_cluster_alone(
         f"if own._peer == b'r1':\n    {said}\n    import time; time.sleep(600)"
     )
     try:
-        told = " ".join(cluster.run(cell).notes)
+        message = " ".join(cluster.run(cell).notes)
     except RanksLost as error:
-        told = str(error)
-    assert "rank 1" in told
+        message = str(error)
+    assert "rank 1" in message
     assert "rank 1 (host1) sent a message that cannot be" in capsys.readouterr().err
     assert cluster.state == "dead"
-    pids = every_pid(cluster)
+    pids = list_pids(cluster)
     fresh = cluster.restart()
     assert [rank.stdout for rank in fresh.run("print('whole')")] == ["whole\n"] * 2
     fresh.stop()
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []

@@ -33,13 +33,13 @@ from mhnb.errors import (
 from mhnb.system.run_dir import read_running_clusters
 from mhnb.transport.addresses import find_free_port
 from mhnb.types import PHASES, DeviceRef
-from tests.integration.ranks.conftest import every_pid, is_running, wait_gone
+from tests.integration.ranks.conftest import is_running, list_pids, wait_for_exit
 
 Fresh = Callable[..., Cluster]
 
 
 @pytest.mark.other_python
-def test_every_rank_is_what_jax_says_it_is(cluster: Cluster) -> None:
+def test_rank_numbers_match_jax(cluster: Cluster) -> None:
     """On each rank, JAX's process index and the engine id are the rank's number, and the process count is right."""
     result = cluster.run(
         "import jax; print(jax.process_index(), jax.process_count(), get_ipython().kernel.engine_id)"
@@ -47,7 +47,7 @@ def test_every_rank_is_what_jax_says_it_is(cluster: Cluster) -> None:
     assert [r.stdout for r in result] == [f"{rank} 4 {rank}\n" for rank in range(4)]
 
 
-def test_devices_are_known_by_rank_and_ordinal(cluster: Cluster) -> None:
+def test_devices_have_a_rank_and_a_local_index(cluster: Cluster) -> None:
     """A cluster of 4 x 2 has its devices by rank and local index, and JAX on each rank counts the same."""
     assert cluster.devices == tuple(DeviceRef(rank, ordinal) for rank in range(4) for ordinal in range(2))
     result = cluster.run("jax.device_count(), jax.local_device_count()").check()
@@ -61,7 +61,7 @@ def test_ranks_are_processes_with_logs(cluster: Cluster) -> None:
     assert [rank.host for rank in cluster.ranks] == ["host0", "host1", "host2", "host3"]
 
 
-def test_the_environment_of_ranks(cluster: Cluster) -> None:
+def test_environment_of_ranks(cluster: Cluster) -> None:
     """Ranks have one hash seed, CPU only, a pool for many devices, and the notebook's folder."""
     code = """
     import os, signal
@@ -73,22 +73,22 @@ def test_the_environment_of_ranks(cluster: Cluster) -> None:
     assert result[0].stdout.startswith(f"['0', 'cpu', '32'] {Path.cwd()}")
 
 
-_ASKS_FOR_PREEMPTION = (
+_QUERY_PREEMPTION = (
     "from jax.experimental import multihost_utils as m; print([m.reached_preemption_sync_point(s) for s in range(3)])"
 )
 
 
-def test_ranks_answer_that_no_host_is_preempted(cluster: Cluster) -> None:
+def test_preemption_service_is_on(cluster: Cluster) -> None:
     """JAX's preemption service is on, because training loops query it at every step, and it reports no preemption."""
-    assert cluster.run(_ASKS_FOR_PREEMPTION).check()[0].stdout == "[False, False, False]\n"
+    assert cluster.run(_QUERY_PREEMPTION).check()[0].stdout == "[False, False, False]\n"
 
 
 @pytest.mark.parametrize("init", [True, False])
 def test_sigterm_ends_a_rank(fresh: Callable[..., Cluster], init: bool) -> None:  # noqa: FBT001
     """The preemption service takes over SIGTERM; the rank takes it back, also after an `initialize` in a cell."""
     cluster = fresh(2, 1, init=init)
-    said = cluster.run(f"import jax; jax.distributed.initialize()\n{_ASKS_FOR_PREEMPTION}").check()
-    assert said[0].stdout == "[False, False, False]\n"
+    queried = cluster.run(f"import jax; jax.distributed.initialize()\n{_QUERY_PREEMPTION}").check()
+    assert queried[0].stdout == "[False, False, False]\n"
     result = cluster.run(
         "import os, signal, threading; os.kill(os.getpid(), signal.SIGTERM); threading.Event().wait()", ranks=[1]
     )
@@ -98,7 +98,7 @@ def test_sigterm_ends_a_rank(fresh: Callable[..., Cluster], init: bool) -> None:
 def test_no_key_is_in_a_ranks_environment_or_arguments(cluster: Cluster) -> None:
     """What a rank's subprocesses inherit contains no key of the cluster."""
     key = cluster._resources.key.hex()
-    for pid in every_pid(cluster):
+    for pid in list_pids(cluster):
         process = psutil.Process(pid)
         assert key not in " ".join(process.cmdline())
         assert key not in "".join(process.environ().values())
@@ -108,7 +108,7 @@ def test_everything_listens_on_loopback_only(cluster: Cluster) -> None:
     """Nothing listens on another interface than loopback, because coordinator and controller have no real password."""
     listening = [
         connection
-        for pid in every_pid(cluster)
+        for pid in list_pids(cluster)
         for connection in psutil.Process(pid).net_connections(kind="tcp")
         if connection.status == psutil.CONN_LISTEN
     ]
@@ -116,7 +116,7 @@ def test_everything_listens_on_loopback_only(cluster: Cluster) -> None:
     assert {connection.laddr.ip for connection in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
-def test_modules_beside_the_notebook_import(fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_in_the_notebook_folder_import(fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks run where the notebook runs; a file there that hides a standard module does so only for the user's code."""
     (tmp_path / "beside.py").write_text("value = 42")
     monkeypatch.chdir(tmp_path)
@@ -135,7 +135,7 @@ def test_progress_names_every_phase(fresh: Fresh) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux alone")
-def test_what_of_mhnb_ranks_import_at_the_start_is_imported_once(fresh: Fresh) -> None:
+def test_mhnb_modules_are_imported_before_the_fork(fresh: Fresh) -> None:
     """The mhnb modules that ranks need at the start are imported before the ranks are forked.
 
     A module that is missing there costs every rank its import. Installed packages are found as usual.
@@ -144,25 +144,25 @@ def test_what_of_mhnb_ranks_import_at_the_start_is_imported_once(fresh: Fresh) -
     before = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     cell = "import sys, importlib.metadata as m\nprint(*sys.modules)\n'mhnb' in {d.name for d in m.distributions()}"
     rank = fresh(1, 1).run(cell).check()[0]
-    late = {name for name in set(rank.stdout.split()) - set(before) if name.startswith("mhnb.")}
+    imported_later = {name for name in set(rank.stdout.split()) - set(before) if name.startswith("mhnb.")}
     # The controller is forked before all others.
-    assert late <= {"mhnb.rank.controller"}
+    assert imported_later <= {"mhnb.rank.controller"}
     assert rank.text == "True"
 
 
-def test_start_again_goes_on(cluster: Cluster) -> None:
+def test_repeated_start_returns_the_cluster(cluster: Cluster) -> None:
     """A start with the same name and size returns the running cluster, so Run All works twice."""
     assert manager.start(4, 2, name="shared") is cluster
 
 
-def test_another_shape_is_refused_and_names_the_ways_out(cluster: Cluster) -> None:
+def test_start_with_another_size_is_refused(cluster: Cluster) -> None:
     """A start with another size loses nothing, and its error names `restart` and `stop`."""
     with pytest.raises(AlreadyStarted, match=r"restart.*stop"):
         manager.start(2, 2, name="shared")
 
 
 @pytest.mark.parametrize(("hosts", "devices"), [(0, 2), (1000, 2), (4, 0)])
-def test_counts_that_cannot_be_start_nothing(hosts: int, devices: int) -> None:
+def test_invalid_counts_start_nothing(hosts: int, devices: int) -> None:
     """Invalid counts are refused before any process starts."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with pytest.raises(InvalidRequest):
@@ -171,7 +171,7 @@ def test_counts_that_cannot_be_start_nothing(hosts: int, devices: int) -> None:
 
 
 @pytest.mark.parametrize("argument", ["coordinator_address", "coordinator_bind_address"])
-def test_a_taken_coordinator_port_is_refused(argument: str) -> None:
+def test_coordinator_port_in_use_is_refused(argument: str) -> None:
     """A coordinator port that is in use is refused, because JAX would crash or share it silently."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -182,7 +182,7 @@ def test_a_taken_coordinator_port_is_refused(argument: str) -> None:
             manager.start(2, 1, name="taken", initialize={"coordinator_address": free, argument: address})
 
 
-def test_a_coordinator_on_an_unknown_host_is_refused() -> None:
+def test_coordinator_on_an_unknown_host_is_refused() -> None:
     """A coordinator on an unknown host is refused, with the value and what to give instead."""
     with pytest.raises(PreflightFailed, match=r"coordinator_address nowhere.invalid:5555: this machine knows no host"):
         manager.start(2, 1, name="nowhere", initialize={"coordinator_address": "nowhere.invalid:5555"})
@@ -200,19 +200,19 @@ def failed_start(**options: object) -> tuple[MhnbError, list[int]]:
     """Make a start fail; return the error and every pid that was seen."""
     pids: set[int] = set()
 
-    def look(report: StartProgress) -> None:
+    def on_progress(report: StartProgress) -> None:
         pids.update(info.pid for info in report.ranks if info.pid)
         if spoil := options.get("spoil"):
             spoil(report)  # type: ignore[operator]
 
     arguments = {key: value for key, value in options.items() if key != "spoil"}
     with pytest.raises(MhnbError) as caught:
-        manager.start(2, 1, name="failing", on_progress=look, **arguments)  # type: ignore[arg-type]
+        manager.start(2, 1, name="failing", on_progress=on_progress, **arguments)  # type: ignore[arg-type]
     return caught.value, sorted(pids)
 
 
 @pytest.mark.usefixtures("leftovers")
-def test_a_flag_that_cannot_be_read_is_named_and_the_log_stays(monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
+def test_invalid_xla_flag_is_named_and_its_log_stays(monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
     """An invalid value of an XLA flag is named, although XLA explains all its flags below it.
 
     A user who starts again still finds the log that the first error names.
@@ -221,13 +221,13 @@ def test_a_flag_that_cannot_be_read_is_named_and_the_log_stays(monkeypatch: pyte
     error, _ = failed_start()
     assert "Couldn't interpret value abc for flag xla_cpu_collective_timeout_seconds" in str(error)
     log = Path(str(error).partition(" log ")[2].partition(" ")[0])
-    said = log.read_text()
+    text = log.read_text()
     monkeypatch.delenv("XLA_FLAGS")
     fresh(1, 1, name="failing")
-    assert log.read_text() == said
+    assert log.read_text() == text
 
 
-def test_a_number_of_devices_in_the_flags_is_told_to_be_another(monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
+def test_device_count_in_xla_flags_is_overridden(monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
     """The start's own number of devices overrides the one in `XLA_FLAGS`, and a note says so."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     (note,) = fresh(1, 2).notes
@@ -235,17 +235,17 @@ def test_a_number_of_devices_in_the_flags_is_told_to_be_another(monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("leftovers")
-def test_a_rank_that_dies_while_starting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_that_dies_while_starting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """If an unknown XLA flag aborts JAX, the error has rank, phase, cause and JAX's own words, and nothing is left."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_there_is_no_such_flag=1")
     error, pids = failed_start()
     assert isinstance(error, EnginesMissing)
     assert "there_is_no_such_flag" in str(error)
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
 
 
 @pytest.mark.usefixtures("leftovers")
-def test_a_rank_killed_while_starting_is_named() -> None:
+def test_rank_killed_while_starting_is_named() -> None:
     """A rank killed by kill -9 during the start is a failed start with the signal's name."""
     killed: list[int] = []
 
@@ -258,12 +258,12 @@ def test_a_rank_killed_while_starting_is_named() -> None:
     error, pids = failed_start(spoil=kill)
     assert isinstance(error, EnginesMissing)
     assert (error.parts["rank"], "SIGKILL" in str(error)) == (1, True)
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
 
 
 @pytest.mark.usefixtures("leftovers")
 @pytest.mark.parametrize("phase", ["spawned", "jax"])
-def test_a_rank_that_sleeps_while_starting_is_named(phase: str) -> None:
+def test_rank_suspended_while_starting_is_named(phase: str) -> None:
     """A suspended process reaches no further phase; the other ranks wait for it in the same phase, and are not named."""
     stopped: list[int] = []
 
@@ -275,22 +275,22 @@ def test_a_rank_that_sleeps_while_starting_is_named(phase: str) -> None:
 
     error, pids = failed_start(spoil=freeze, start_timeout_s=8.0)
     assert isinstance(error, LaunchError)
-    told = str(error).splitlines()[0]
-    assert "8 s" in told
-    assert f"rank 1 (host1, pid {stopped[0]}) stands still after phase" in told
-    assert "rank 0" not in told
+    first_line = str(error).splitlines()[0]
+    assert "8 s" in first_line
+    assert f"rank 1 (host1, pid {stopped[0]}) stands still after phase" in first_line
+    assert "rank 0" not in first_line
     assert error.parts["rank"] == 1
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
 
 
 @pytest.mark.parametrize("fork", [True, False], ids=["forked", "afresh"])
-def test_a_killed_supervisor_leaves_nothing(fresh: Fresh, fork: bool) -> None:  # noqa: FBT001
+def test_killed_supervisor_leaves_nothing(fresh: Fresh, fork: bool) -> None:  # noqa: FBT001
     """If the supervisor is killed, ranks, controller and what a cell started end with it, also if ranks are not forked."""
     cluster = fresh(1, 1, fork=fork)
-    pids = every_pid(cluster)
+    pids = list_pids(cluster)
     result = cluster.run("import subprocess\nprint(subprocess.Popen(['sleep', '600']).pid)").check()
     os.kill(cluster.supervisor_pid, signal.SIGKILL)
-    assert wait_gone([*pids, int(result[0].stdout)]) == []
+    assert wait_for_exit([*pids, int(result[0].stdout)]) == []
 
 
 @pytest.mark.usefixtures("leftovers")
@@ -299,62 +299,62 @@ def test_a_killed_supervisor_leaves_nothing(fresh: Fresh, fork: bool) -> None:  
     [{"guard": "none"}, {"initialize": {"initialization_timeout": object()}}],
     ids=["a word", "a value"],  # the same in every xdist worker
 )
-def test_options_that_cannot_be_start_nothing(wrong: dict[str, Any]) -> None:
+def test_invalid_options_start_nothing(wrong: dict[str, Any]) -> None:
     """Invalid options are refused before any process starts."""
     with pytest.raises(InvalidRequest):
         manager.start(1, 1, name="bad", **wrong)
 
 
-def test_a_cluster_can_be_found_while_it_starts(mhnb_home: Path) -> None:
+def test_cluster_can_be_found_while_it_starts(mhnb_home: Path) -> None:
     """`mhnb stop` must find a starting cluster: with `--keep` it outlives a notebook that is killed at this moment."""
     found: list[str] = []
 
-    def look(_report: StartProgress) -> None:
+    def on_progress(_report: StartProgress) -> None:
         found.extend(record["name"] for record in read_running_clusters({"MHNB_HOME": str(mhnb_home)}))
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        manager.start(1, 1, name="early", on_progress=look)
+        manager.start(1, 1, name="early", on_progress=on_progress)
     assert "early" in found
 
 
 @pytest.mark.other_python
-def test_stop_ends_stuck_ranks_too(fresh: Fresh) -> None:
+def test_stop_ends_stuck_ranks(fresh: Fresh) -> None:
     """A stop ends a rank in a C-level wait and one that ignores signals with the rest."""
     cluster = fresh(2, 1)
-    pids = every_pid(cluster)
+    pids = list_pids(cluster)
     cluster.submit(
         "import signal, ctypes\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nctypes.CDLL(None).sleep(1000)"
     )
     cluster.stop()
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
     with pytest.raises(NotStarted):
         cluster.run("1")
 
 
-def test_what_a_rank_started_ends_with_it(fresh: Fresh) -> None:
+def test_stop_ends_child_processes_of_a_rank(fresh: Fresh) -> None:
     """A stop ends a rank's own child processes, because they are in its process group."""
     cluster = fresh(1, 1)
     code = "import subprocess; p = subprocess.Popen(['sleep', '1000']); p.pid"
     child = int(cluster.run(code).check()[0].text or 0)
     assert is_running(child)
     cluster.stop()
-    assert wait_gone([child]) == []
+    assert wait_for_exit([child]) == []
 
 
-def test_ranks_started_afresh_do_the_same(fresh: Fresh) -> None:
+def test_ranks_that_are_not_forked_work_the_same(fresh: Fresh) -> None:
     """Where a fork is not safe (macOS), each rank is a new interpreter, and starts and ends like a forked rank."""
     cluster = fresh(2, 1, fork=False)
-    pids = every_pid(cluster)
+    pids = list_pids(cluster)
     code = "import jax; (jax.process_index(), jax.device_count(), hash('a'))"
     result = cluster.run(code).check()
     assert [str(r.text).split(",")[:2] for r in result] == [["(0", " 2"], ["(1", " 2"]]
     assert len({str(r.text).split(",")[2] for r in result}) == 1
     cluster.stop()
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
 
 
-def test_a_new_set_of_devices_prints_nothing(cluster: Cluster) -> None:
+def test_new_set_of_devices_prints_nothing(cluster: Cluster) -> None:
     """Gloo announces each new set of devices on every rank; the log has this, and the cell does not."""
     code = """
     import jax, jax.numpy as jnp, numpy as np
@@ -368,29 +368,29 @@ def test_a_new_set_of_devices_prints_nothing(cluster: Cluster) -> None:
     assert "[Gloo]" in cluster.ranks[0].log_path.read_text()
 
 
-def test_restart_gives_fresh_processes_of_the_next_generation(fresh: Fresh) -> None:
+def test_restart_gives_new_processes_and_next_generation(fresh: Fresh) -> None:
     """A restart gives the same size, no variables, and another process for each rank."""
     cluster = fresh(2, 1)
     cluster.run("x = 1").check()
-    pids = every_pid(cluster)
+    pids = list_pids(cluster)
     again = manager.restart(cluster)
     try:
         assert again.generation == cluster.generation + 1
-        assert not set(pids) & set(every_pid(again))
+        assert not set(pids) & set(list_pids(again))
         assert again.run("x")[0].error is not None
-        assert wait_gone(pids) == []
+        assert wait_for_exit(pids) == []
     finally:
         again.stop()
 
 
-def test_restart_of_a_cluster_that_was_restarted_ends_its_successor(fresh: Fresh) -> None:
+def test_restart_through_an_old_object_ends_the_successor(fresh: Fresh) -> None:
     """An old cluster object still refers to the cluster of that name: there are never two of them in one folder."""
     old = fresh(1, 1)
     second = old.restart()
-    pids = every_pid(second)
+    pids = list_pids(second)
     third = old.restart()
     try:
-        assert wait_gone(pids) == []
+        assert wait_for_exit(pids) == []
         assert third.generation == second.generation + 1
         assert third.run("1").ok
     finally:
@@ -423,14 +423,14 @@ def test_ranks_end_when_the_owner_is_killed(then: str) -> None:
         assert all(map(is_running, pids))
         owner.kill()
         owner.wait()
-    assert wait_gone(pids) == []
+    assert wait_for_exit(pids) == []
 
 
 def test_ranks_end_when_the_owner_exits() -> None:
     """A script that exits without a stop leaves nothing either."""
     code = OWNER.format(options={}, then="")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert wait_gone([int(word) for word in done.stdout.split()]) == []
+    assert wait_for_exit([int(word) for word in done.stdout.split()]) == []
 
 
 @pytest.mark.parametrize("named", ["owned", "owned.PID"])
@@ -440,15 +440,15 @@ def test_keep_outlives_the_owner_and_stop_ends_it(leftovers: None, named: str) -
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     pids = [int(word) for word in done.stdout.split()]
     assert all(map(is_running, pids))
-    (berth,) = list_cluster_records(os.environ)
-    name = named if named == berth.name else berth.full_name
+    (record,) = list_cluster_records(os.environ)
+    name = named if named == record.name else record.full_name
     stop = subprocess.run([sys.executable, "-m", "mhnb", "stop", name], capture_output=True, text=True, check=True)
     assert stop.stdout == f"{name}: 2 ranks stopped\n"
     # A user who starts again at once must not find the old cluster ending.
     assert not any(map(is_running, pids))
 
 
-def test_two_notebooks_with_one_name_are_told_apart(leftovers: None) -> None:
+def test_stop_of_an_ambiguous_name_ends_nothing(leftovers: None) -> None:
     """If several notebooks use one name, `mhnb stop NAME` ends none and lists their full names; `--all` ends the rest."""
     code = OWNER.format(options={}, then="sys.stdin.read()")
     owners = [
@@ -465,10 +465,10 @@ def test_two_notebooks_with_one_name_are_told_apart(leftovers: None) -> None:
         return done.returncode, done.stdout, done.stderr
 
     names = [f"owned.{owner.pid}" for owner in owners]
-    code_, said, told = stop("owned")
-    assert (code_, said) == (1, "")
-    assert "3 clusters of that name run" in told
-    assert all(name in told for name in names)
+    code_, output, error = stop("owned")
+    assert (code_, output) == (1, "")
+    assert "3 clusters of that name run" in error
+    assert all(name in error for name in names)
     assert all(map(is_running, chain(*pids)))
     assert stop(names[0]) == (0, f"{names[0]}: 2 ranks stopped\n", "")
     assert [any(map(is_running, each)) for each in pids] == [False, True, True]
@@ -496,7 +496,7 @@ sys.meta_path.insert(0, Finder())
 """Runs in the ranks' Python before their own code: simulates an unknown version of JAX."""
 
 
-def test_a_jax_that_does_not_fit_is_said_and_judged_without_a_record(
+def test_jax_without_the_hooks_runs_without_a_guard(
     fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a JAX that does not fit, the cluster starts and computes without a guard.
@@ -531,21 +531,19 @@ def test_two_threads_that_start_one_name_share_one_cluster(fresh: Fresh) -> None
         ({"ranks_per_host": 0}, "ranks_per_host=0"),
     ],
 )
-def test_a_wrong_argument_is_told_also_where_the_cluster_runs(
-    cluster: Cluster, wrong: dict[str, Any], told: str
-) -> None:
+def test_invalid_argument_is_refused_for_a_running_cluster(cluster: Cluster, wrong: dict[str, Any], told: str) -> None:
     """A repeated start returns the running cluster, but refuses an invalid argument."""
     with pytest.raises(InvalidRequest, match=told):
         manager.start(4, 2, name="shared", **wrong)
 
 
-def test_a_rank_starts_no_cluster(cluster: Cluster) -> None:
+def test_rank_cannot_start_a_cluster(cluster: Cluster) -> None:
     """`mhnb.start()` in a `%%mhjax` cell is refused, because it would start one cluster on each rank."""
     result = cluster.run("import mhnb\nmhnb.start()")
     assert {rank.error.ename for rank in result if rank.error is not None} == {"InvalidRequest"}
     assert "this process is a rank of a cluster" in str(result[0].error)
     loaded = cluster.run("%load_ext mhnb")
     assert "put the line into a plain cell" in str(loaded[1].error)
-    told = cluster.run("%mhjax status")[0].error
-    assert told is not None
-    assert "belong to the notebook" in str(told.hint)
+    error = cluster.run("%mhjax status")[0].error
+    assert error is not None
+    assert "belong to the notebook" in str(error.hint)

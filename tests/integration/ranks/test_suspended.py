@@ -19,58 +19,58 @@ NAP = "import os, signal, time\nprint('begun', flush=True)\ntime.sleep(600)"
 
 
 @pytest.fixture
-def halted(fresh: Fresh) -> tuple[Cluster, queue.SimpleQueue[str]]:
+def suspended(fresh: Fresh) -> tuple[Cluster, queue.SimpleQueue[str]]:
     """Two ranks whose supervisor is suspended, and the notifications of the user since then."""
     cluster = fresh(2, 1)
-    told = heard(cluster)
+    notifications = collect_notifications(cluster)
     os.kill(cluster.supervisor_pid, signal.SIGSTOP)
-    said = told.get(timeout=60)
-    assert f"pid {cluster.supervisor_pid}) is halted" in said
-    assert f"kill -CONT {cluster.supervisor_pid}" in said
-    return cluster, told
+    notification = notifications.get(timeout=60)
+    assert f"pid {cluster.supervisor_pid}) is halted" in notification
+    assert f"kill -CONT {cluster.supervisor_pid}" in notification
+    return cluster, notifications
 
 
-def heard(cluster: Cluster) -> queue.SimpleQueue[str]:
+def collect_notifications(cluster: Cluster) -> queue.SimpleQueue[str]:
     """Collect the notifications that the user gets between the ends of cells."""
-    told: queue.SimpleQueue[str] = queue.SimpleQueue()
-    cluster.on_notice(told.put)
-    return told
+    notifications: queue.SimpleQueue[str] = queue.SimpleQueue()
+    cluster.on_notice(notifications.put)
+    return notifications
 
 
-def once_begun(act: Callable[[], None]) -> Callable[[CellResult], None]:
+def once_all_have_printed(callback: Callable[[], None]) -> Callable[[CellResult], None]:
     """Call a function as soon as every rank has printed something."""
-    done: list[bool] = []
+    was_called: list[bool] = []
 
     def show(snapshot: CellResult) -> None:
-        if not done and all(rank.stdout for rank in snapshot):
-            done.append(True)
-            act()
+        if not was_called and all(rank.stdout for rank in snapshot):
+            was_called.append(True)
+            callback()
 
     return show
 
 
-def test_an_interrupt_needs_no_supervisor(halted: tuple[Cluster, queue.SimpleQueue[str]]) -> None:
+def test_interrupt_works_without_the_supervisor(suspended: tuple[Cluster, queue.SimpleQueue[str]]) -> None:
     """An interrupt works while the supervisor is suspended.
 
     The notebook asks and signals the ranks itself, and a supervisor that resumes confuses nothing.
     """
-    cluster, told = halted
-    stopped = cluster.run(NAP, on_snapshot=once_begun(cluster.interrupt))
+    cluster, notifications = suspended
+    stopped = cluster.run(NAP, on_snapshot=once_all_have_printed(cluster.interrupt))
     assert (stopped.how, stopped.state) == ("interrupted", "clean")
     assert {rank.outcome for rank in stopped} == {"interrupted"}
     os.kill(cluster.supervisor_pid, signal.SIGCONT)
-    assert "goes on" in told.get(timeout=60)
+    assert "goes on" in notifications.get(timeout=60)
     assert {rank.text for rank in cluster.run("1 + 1")} == {"2"}
-    again = cluster.run(NAP, on_snapshot=once_begun(cluster.interrupt))
+    again = cluster.run(NAP, on_snapshot=once_all_have_printed(cluster.interrupt))
     assert (again.how, again.state) == ("interrupted", "clean")
 
 
-def test_the_last_rung_needs_no_supervisor(
-    halted: tuple[Cluster, queue.SimpleQueue[str]],
+def test_stuck_rank_is_killed_without_the_supervisor(
+    suspended: tuple[Cluster, queue.SimpleQueue[str]],
     kills_soon: None,
 ) -> None:
     """A rank that no signal reaches is killed after the usual time, and is named as the one that did not end."""
-    cluster, _ = halted
+    cluster, _ = suspended
     code = (
         "import collections, itertools, jax\nif jax.process_index(): collections.deque(itertools.repeat(0), maxlen=0)"
     )
@@ -80,37 +80,37 @@ def test_the_last_rung_needs_no_supervisor(
     assert "rank 1 did not end after the interrupt" in result[1].error.evalue
 
 
-def test_the_death_of_a_rank_is_seen_without_its_supervisor(halted: tuple[Cluster, queue.SimpleQueue[str]]) -> None:
+def test_rank_death_is_reported_without_the_supervisor(suspended: tuple[Cluster, queue.SimpleQueue[str]]) -> None:
     """The death of a rank is reported with its signal while the supervisor is suspended.
 
     When the supervisor resumes and reports it too, nothing changes.
     """
-    cluster, told = halted
+    cluster, notifications = suspended
     result = cluster.run(f"{NAP.replace('600', '0')}\nimport jax\nif jax.process_index(): os.abort()\ntime.sleep(600)")
     assert (result.state, result[0].outcome, result[1].outcome) == ("dead", "killed", "died")
     assert "rank 1 was killed by SIGABRT" in str(result[1].error and result[1].error.evalue)
     reason = cluster.reason
     os.kill(cluster.supervisor_pid, signal.SIGCONT)
-    assert "goes on" in told.get(timeout=60)
+    assert "goes on" in notifications.get(timeout=60)
     assert not is_stopped(cluster.supervisor_pid)
     assert cluster.reason == reason
-    assert told.empty()
+    assert notifications.empty()
 
 
-def test_the_death_of_the_hub_in_a_cell_is_told_at_once(fresh: Fresh) -> None:
+def test_controller_death_in_a_cell_is_reported_at_once(fresh: Fresh) -> None:
     """If the controller dies in a cell, the user is notified at once; the cell runs to its end, and then the cluster is dead."""
     cluster = fresh(2, 1)
-    told, said = heard(cluster), list[str]()
+    notifications, received = collect_notifications(cluster), list[str]()
 
-    def kill_hub() -> None:
+    def kill_controller() -> None:
         assert cluster.hub_pid is not None
         os.kill(cluster.hub_pid, signal.SIGKILL)
-        said.append(told.get(timeout=60))
+        received.append(notifications.get(timeout=60))
         assert cluster.state == "running"
         cluster.interrupt()
 
-    result = cluster.run(NAP, on_snapshot=once_begun(kill_hub))
-    assert f"the hub (ipyparallel's controller, pid {cluster.hub_pid}) was killed by SIGKILL" in said[0]
-    assert "cell 1 goes on to its end" in said[0]
+    result = cluster.run(NAP, on_snapshot=once_all_have_printed(kill_controller))
+    assert f"the hub (ipyparallel's controller, pid {cluster.hub_pid}) was killed by SIGKILL" in received[0]
+    assert "cell 1 goes on to its end" in received[0]
     assert {rank.outcome for rank in result} == {"interrupted"}
     assert result.state == "dead"

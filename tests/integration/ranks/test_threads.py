@@ -21,7 +21,7 @@ def ready(cluster: Cluster) -> Cluster:
     return cluster
 
 
-BESIDE = """
+TWO_THREADS = """
 from mhnb.rank.jax_private import current_recorder as launches
 gate = threading.Event()
 def loader():
@@ -41,9 +41,9 @@ finally:
     ("name", "said"),
     [(", name='prefetch'", "thread prefetch"), (", name='io-' + str(rank)", "thread io #1"), ("", "thread loader #1")],
 )
-def test_a_mismatch_names_the_thread(ready: Cluster, name: str, said: str) -> None:
+def test_mismatch_names_the_thread(ready: Cluster, name: str, said: str) -> None:
     """Every rank names the thread in the same words, and the thread's traceback has only the cell's own frames."""
-    result = ready.run(BESIDE.format(name=name))
+    result = ready.run(TWO_THREADS.format(name=name))
     assert names(result) == ["OrderMismatch"] * 4
     (text,) = texts(result)
     assert f"in {said} " in text
@@ -60,17 +60,17 @@ def test_a_mismatch_names_the_thread(ready: Cluster, name: str, said: str) -> No
     check_sum(ready)
 
 
-def test_a_mismatch_of_a_thread_is_one_card(ready: Cluster) -> None:
+def test_mismatch_in_a_thread_is_reported_once(ready: Cluster) -> None:
     """A mismatch in a thread is reported once.
 
     The report has the thread's line; the line on which the main thread was refused adds nothing.
     """
-    result = ready.run(BESIDE.format(name=", name='prefetch'"))
+    result = ready.run(TWO_THREADS.format(name=", name='prefetch'"))
     assert [failure.ranks for failure in find_failures(result)] == [(0, 1, 2, 3)]
     check_sum(ready)
 
 
-def test_an_error_in_a_thread_is_folded_as_the_cells_own(ready: Cluster) -> None:
+def test_thread_error_hides_library_frames(ready: Cluster) -> None:
     """The traceback of a thread's error counts the frames inside libraries instead of showing them."""
     code = (
         "def work(): jnp.ones(3) + jnp.ones(4)\nthread = threading.Thread(target=work); thread.start(); thread.join()"
@@ -85,7 +85,7 @@ def test_an_error_in_a_thread_is_folded_as_the_cells_own(ready: Cluster) -> None
         assert "site-packages" not in output["text"]
 
 
-def test_an_error_in_a_finalizer_is_folded_as_the_cells_own(ready: Cluster) -> None:
+def test_finalizer_error_hides_library_frames(ready: Cluster) -> None:
     """The error of a finalizer is printed the same on all ranks, without addresses and frames of libraries."""
     result = ready.run("class Left:\n    def __del__(self): jnp.ones(3) + jnp.ones(4)\nLeft()\nNone").check()
     (text,) = {rank.stderr for rank in result}
@@ -192,7 +192,7 @@ def test_threads_that_launch_in_one_order_are_not_refused(ready: Cluster, code: 
     assert (result.state, result.notes) == ("clean", ())
 
 
-def test_a_thread_of_a_cell_that_failed_launches_nothing_in_the_next(ready: Cluster) -> None:
+def test_thread_of_a_failed_cell_launches_nothing_later(ready: Cluster) -> None:
     """A thread of a failed cell launches nothing in the next cell, because it may come later on one rank than on others."""
     begun = ready.run(
         "def late():\n    one.wait()\n    try: add(x)\n    finally: two.set()\n"
@@ -204,7 +204,7 @@ def test_a_thread_of_a_cell_that_failed_launches_nothing_in_the_next(ready: Clus
     ready.run("thread.join()").check()
 
 
-def test_a_launch_from_a_signal_handler_inside_a_launch_is_refused(ready: Cluster) -> None:
+def test_launch_in_a_signal_handler_is_refused(ready: Cluster) -> None:
     """A launch from a signal handler in the middle of an agreement is refused.
 
     The handler runs while the rank waits for the other ranks. The launch around it is made, and the cell goes on.
@@ -225,12 +225,12 @@ try: y = float(top(x))
 finally: LocalAgreement.wait = wait; signal.signal(signal.SIGUSR1, before)
 len(said), y"""
     assert {rank.text for rank in ready.run(code).check()} == {"(1, 7.0)"}
-    said = ready.run("said[0]").check()[0].text or ""
-    assert "was not launched: a signal handler or a finalizer" in said
+    refusal = ready.run("said[0]").check()[0].text or ""
+    assert "was not launched: a signal handler or a finalizer" in refusal
     check_sum(ready)
 
 
-def test_a_handlers_refused_launch_takes_the_one_around_it_back(ready: Cluster, tmp_path: Path) -> None:
+def test_uncaught_refusal_withdraws_the_outer_launch(ready: Cluster, tmp_path: Path) -> None:
     """If a handler does not catch the refusal, the launch around it is withdrawn.
 
     The other ranks are notified, and do not wait.
@@ -258,7 +258,7 @@ finally:
     check_sum(ready)
 
 
-def test_a_launch_from_a_finalizer_inside_a_launch_is_refused(ready: Cluster) -> None:
+def test_launch_in_a_finalizer_is_refused(ready: Cluster) -> None:
     """A launch from a finalizer that the collector runs in the middle of an agreement is refused.
 
     The launch around it is made, and the next one too.
@@ -284,7 +284,7 @@ len(said), y"""
     check_sum(ready)
 
 
-def test_an_output_that_the_cell_drops_is_freed_before_the_cell_ends(ready: Cluster) -> None:
+def test_dropped_output_is_released_before_the_cell_ends(ready: Cluster) -> None:
     """An output that the cell drops is freed as JAX frees it, without another launch that would release it."""
     code = """
 big = jax.jit(lambda a: jnp.broadcast_to(a.sum(), (8, 1024)), out_shardings=rows)(x)
@@ -296,7 +296,7 @@ freed.wait(60)"""
     assert {rank.text for rank in ready.run(code).check()} == {"True"}
 
 
-def test_a_cell_waits_for_a_launch_whose_outputs_it_has_dropped(ready: Cluster) -> None:
+def test_cell_waits_for_a_launch_with_dropped_outputs(ready: Cluster) -> None:
     """The end of a launch whose outputs the cell dropped is still known from the smallest of them."""
     ready.run("""
 @jax.jit
@@ -310,7 +310,7 @@ slow(x)""").check()
 
 
 @pytest.mark.parametrize("call", ["twice(y, y)", "nested({'a': y, 'b': [y]})"])
-def test_an_array_that_is_donated_and_given_again_is_refused(ready: Cluster, call: str) -> None:
+def test_array_donated_and_passed_again_is_refused(ready: Cluster, call: str) -> None:
     """An array that is donated and passed again in one call is refused with the cause, and still exists.
 
     JAX ends the process with SIGSEGV.
@@ -328,7 +328,7 @@ def test_an_array_that_is_donated_and_given_again_is_refused(ready: Cluster, cal
     assert {rank.text for rank in ready.run("float(add(twice(y, y.copy())))").check()} == {"56.0"}
 
 
-def test_the_line_of_the_call_is_told_with_the_line_of_the_launch(ready: Cluster) -> None:
+def test_message_names_the_line_of_the_call(ready: Cluster) -> None:
     """The message names the line of the call, because the condition that keeps the other ranks away is around the call."""
     result = ready.run("def mean(v): return float(add(v))\nif jax.process_index() == 0:\n    print(mean(x))")
     (text,) = texts(result)
@@ -344,7 +344,7 @@ def test_the_line_of_the_call_is_told_with_the_line_of_the_launch(ready: Cluster
         "!true\nif rank == 0: add(x)",
     ],
 )
-def test_the_condition_is_found_wherever_it_stands(ready: Cluster, code: str) -> None:
+def test_condition_is_found_anywhere(ready: Cluster, code: str) -> None:
     """The condition is found in an expression, in a function between the call and the launch, and in a cell with a magic."""
     (text,) = texts(ready.run(code))
     assert "The call stands under `if rank == 0`" in text

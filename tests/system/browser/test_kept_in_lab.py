@@ -58,7 +58,7 @@ CellView(locations=locations).finish(cell([out("a line\\n" * 90_000)]))
 RUNNING = "view = CellView()\nfor wall_s in (0.2, 1.1):\n    view.update(cell([], [], done=False, wall_s=wall_s))"
 PLAN = "%load_ext mhnb\n%mhjax plan --hosts 4"
 SOURCES = (SET_UP, PANEL, FIGURES, PLOTLY, LOG, RUNNING, PLAN)
-LEFT = "mhjax · panel over cell 12 · ranks 0-3 · 0.21 s · "
+PANEL_TEXT = "mhjax · panel over cell 12 · ranks 0-3 · 0.21 s · "
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +96,19 @@ def _trust(lab: Lab, name: str) -> None:
         assert reply.status in (200, 201, 204)
 
 
-def test_a_panel_that_lives_has_no_words_about_its_end(kept: Kept) -> None:
+def test_live_panel_has_no_closing_text(kept: Kept) -> None:
     """A live panel shows no text about its end, and has one heading with the ranks and the duration."""
     area = kept.live.cell(SOURCES.index(PANEL)).locator(".jp-Cell-outputArea")
-    assert LEFT not in area.inner_text()
+    assert PANEL_TEXT not in area.inner_text()
     assert area.inner_text().count("ranks 0-3 ·") == 1
 
 
-def test_a_panel_without_its_kernel_is_words(kept: Kept) -> None:
+def test_panel_without_kernel_is_text(kept: Kept) -> None:
     """Without its kernel a panel is a text with the command to reopen it; all output is a click away, without a widget error."""
     with kept.later.page(kept.browser) as page:
         page.open("later.ipynb", kernel=False)
         area = page.cell(SOURCES.index(PANEL)).locator(".jp-Cell-outputArea")
-        area.get_by_text(LEFT).wait_for(timeout=60_000)
+        area.get_by_text(PANEL_TEXT).wait_for(timeout=60_000)
         assert "%mhjax panel brings it back" in area.inner_text()
         assert "widget" not in area.inner_text()
         assert "loss 0.7 ← 0.3 elsewhere" in page.readable(SOURCES.index(PANEL))
@@ -121,7 +121,7 @@ def test_a_panel_without_its_kernel_is_words(kept: Kept) -> None:
         (PLAN, ".mhnb-plan", "plan · 4 hosts × 2 devices"),
     ],
 )
-def test_no_widget_is_missed_above_what_stays(kept: Kept, source: str, living: str, left: str) -> None:
+def test_saved_widgets_leave_no_error(kept: Kept, source: str, living: str, left: str) -> None:
     """A cell saved while it ran, and the controls of plan, are visible live and leave no widget error without the kernel."""
     assert kept.live.cell(SOURCES.index(source)).locator(living).is_visible()
     with kept.later.page(kept.browser) as page:
@@ -133,32 +133,32 @@ def test_no_widget_is_missed_above_what_stays(kept: Kept, source: str, living: s
         assert "widget" not in area.inner_text()
 
 
-def test_figures_are_drawn_below_their_cell(kept: Kept) -> None:
+def test_figures_are_drawn_per_rank_group(kept: Kept) -> None:
     """Two different figures of four ranks are drawn, each after the names of its ranks, live and from the file alone."""
-    _figures(kept.live)
+    _assert_figures_drawn(kept.live)
     with kept.later.page(kept.browser) as page:
         page.open("later.ipynb", kernel=False)
-        _figures(page)
+        _assert_figures_drawn(page)
 
 
-def _figures(page: LabPage) -> None:
+def _assert_figures_drawn(page: LabPage) -> None:
     area = page.cell(SOURCES.index(FIGURES)).locator(".jp-Cell-outputArea")
     area.locator(".vega-embed").nth(1).wait_for(timeout=60_000)
     assert area.locator(".vega-embed").count() == 2
     lines = area.inner_text().splitlines()
-    first, second = (lines.index(f"{who} · a Vega-Lite figure “loss”") for who in ("ranks 0-1", "ranks 2-3"))
+    first, second = (lines.index(f"{ranks} · a Vega-Lite figure “loss”") for ranks in ("ranks 0-1", "ranks 2-3"))
     assert first < second
 
 
 def test_a_plotly_figure_of_all_ranks_is_drawn_once(kept: Kept) -> None:
     """The extension of plotly draws one figure for all ranks, live and from the file alone."""
-    _plotly(kept.live)
+    _assert_plotly_drawn(kept.live)
     with kept.later.page(kept.browser) as page:
         page.open("later.ipynb", kernel=False)
-        _plotly(page)
+        _assert_plotly_drawn(page)
 
 
-def _plotly(page: LabPage) -> None:
+def _assert_plotly_drawn(page: LabPage) -> None:
     area = page.cell(SOURCES.index(PLOTLY)).locator(".jp-Cell-outputArea")
     # The extension may have saved a picture of the figure, and shows it until the pointer is over it.
     area.locator(".jp-RenderedPlotly :is(.bars, .plot-img)").first.wait_for(state="attached", timeout=60_000)
@@ -175,9 +175,9 @@ def test_a_log_opens_in_lab(kept: Kept) -> None:
     page.wait_for_function("() => jupyterapp.shell.currentWidget?.content?.widgets?.length > 1")
 
 
-def test_what_is_kept_is_in_the_file(kept: Kept) -> None:
+def test_file_has_each_figure_once(kept: Kept) -> None:
     """The file has the data of each different figure once; JupyterLab itself adds a picture of what it drew."""
     cells = json.loads((kept.later.root / "later.ipynb").read_text())["cells"]
-    said, *shown = [set(output["data"]) for output in cells[SOURCES.index(FIGURES)]["outputs"]]
-    assert said == {"text/html", "text/plain"}
+    html_and_text, *shown = [set(output["data"]) for output in cells[SOURCES.index(FIGURES)]["outputs"]]
+    assert html_and_text == {"text/html", "text/plain"}
     assert ["application/vnd.vegalite.v5+json" in data for data in shown] == [False, True, False, True]

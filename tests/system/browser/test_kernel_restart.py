@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 START = "%load_ext mhnb\n%mhjax start -n 2 --devices 1"
-STUCK = """\
+BLOCKING_CELL = """\
 %%mhjax
 import os, time, jax
 from pathlib import Path
@@ -37,28 +37,28 @@ def notebook(*sources: str) -> str:
     return json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5})
 
 
-def pids(root: Path) -> list[int]:
+def blocked_pids(root: Path) -> list[int]:
     """Return the process ids of the ranks that have reached the blocking cell."""
     return [int(text) for path in root.glob("stuck-*") if (text := path.read_text())]
 
 
-def test_the_kernel_is_restarted_during_a_cell(leftovers: None, mhnb_home: Path, tmp_path: Path) -> None:
+def test_kernel_restart_during_a_cell(leftovers: None, mhnb_home: Path, tmp_path: Path) -> None:
     """All processes of the cluster end within 10 s, the notebook keeps the ranks' output, and a new start works."""
-    (tmp_path / "nb.ipynb").write_text(notebook(START, STUCK))
+    (tmp_path / "nb.ipynb").write_text(notebook(START, BLOCKING_CELL))
     with open_chromium() as browser, Lab(tmp_path) as lab, lab.page(browser) as page:
         page.open("nb.ipynb")
         page.begin_cell(0)
         page.begin_cell(1)
-        wait_until(lambda: len(pids(tmp_path)) == 2, "both ranks are in the cell")
-        ranks = [psutil.Process(pid) for pid in pids(tmp_path)]
+        wait_until(lambda: len(blocked_pids(tmp_path)) == 2, "both ranks are in the cell")
+        ranks = [psutil.Process(pid) for pid in blocked_pids(tmp_path)]
         others = [p for p in cluster_processes(mhnb_home, ranks) if p not in ranks]
         draft = page.cell(1).locator(DRAFT)
         drafted = page.cell(1).locator(f"{DRAFT}:has-text('said before the kernel went')")
         wait_until(drafted.count, "the cell is drafted")
         assert not draft.is_visible()
         page.restart()
-        _, left = psutil.wait_procs([*ranks, *others], timeout=60)
-        assert left == []
+        _, alive = psutil.wait_procs([*ranks, *others], timeout=60)
+        assert alive == []
         wait_until(draft.is_visible, "the draft shows, since the widget hears nothing any more")
         assert "no word from the kernel" in page.cell(1).inner_text()
         page.save()
@@ -74,5 +74,5 @@ def test_the_kernel_is_restarted_during_a_cell(leftovers: None, mhnb_home: Path,
 def cluster_processes(home: Path, ranks: list[psutil.Process]) -> list[psutil.Process]:
     """Return the ranks and the processes between them and the kernel: the supervisor and its hub."""
     supervisors = {parent for rank in ranks if (parent := rank.parent()) is not None}
-    family = {p for s in supervisors for p in (s, *s.children(recursive=True))}
-    return [p for p in processes_of(home) if p in family]
+    cluster_family = {p for s in supervisors for p in (s, *s.children(recursive=True))}
+    return [p for p in processes_of(home) if p in cluster_family]

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from tests.support.axe import violations
-from tests.support.lab import Heard, Lab, LabPage, open_chromium, wait_until
+from tests.support.lab import KernelMessage, Lab, LabPage, open_chromium, wait_until
 from tests.support.leftovers import no_leftovers
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ CellView().finish(cell(*[[out(f"rank {r} loss {1 / (1 + r % 9):.3f}\\n" if r != 
 SOURCES = (START, OWN, ODD, NUMBERS, TABS, GRID, ERROR, LONG, MANY, PANEL, *RICH, *BLOCKING)
 ENDING = len(SOURCES) - len(BLOCKING)
 """How many of them end by themselves."""
-EACH = {OWN: "process {} of 4", NUMBERS: "0.{}", LONG: "rank {} at step 24"}
+TEXT_PER_RANK = {OWN: "process {} of 4", NUMBERS: "0.{}", LONG: "rank {} at step 24"}
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RunNotebook:
     """A notebook that was run in a page that is still open."""
 
     browser: Browser
@@ -68,7 +68,7 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunNotebook]:
     """Run every cell that ends by itself, and save."""
     root = tmp_path_factory.mktemp("outputs")
     cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
@@ -83,10 +83,10 @@ def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
             page.wait_idle(limit_s=150)
         page.save()
         shutil.copy(saved, root / "kept.ipynb")
-        yield Ran(browser, lab, page, root / "kept.ipynb")
+        yield RunNotebook(browser, lab, page, root / "kept.ipynb")
 
 
-def test_ranks_own_numbers_are_one_line(ran: Ran) -> None:
+def test_rank_numbers_fold_to_one_line(ran: RunNotebook) -> None:
     """Four ranks are one line, and each rank's own text is a click away."""
     text = ran.area(OWN).inner_text()
     assert "process ‹rank› of 4: local device ‹rank›:0" in text
@@ -95,21 +95,21 @@ def test_ranks_own_numbers_are_one_line(ran: Ran) -> None:
     assert all(f"process {rank} of 4: local device {rank}:0" in seen for rank in range(4))
 
 
-def test_the_odd_rank_tells_how_it_differs(ran: Ran) -> None:
+def test_differing_rank_is_shown_first(ran: RunNotebook) -> None:
     """The rank that differs is at the top, with the majority's value beside its own."""
     lines = ran.area(ODD).inner_text().splitlines()
     assert "rank 2 differs" in lines[0]
     assert "loss 0.731 ← 0.312 elsewhere" in lines[lines.index("rank 2 host2 ≠") + 1]
 
 
-def test_numbers_are_a_table(ran: Ran) -> None:
+def test_numbers_are_a_table(ran: RunNotebook) -> None:
     """Every rank's value is visible without a click."""
     text = ran.area(NUMBERS).inner_text()
     assert "loss ‹a› step 7" in text
     assert all(value in text for value in ("0.125", "0.375", "0.625", "0.875"))
 
 
-def test_a_tab_opens_by_keyboard(ran: Ran) -> None:
+def test_a_tab_opens_by_keyboard(ran: RunNotebook) -> None:
     """Enter on a tab's name opens it without any script of mhnb."""
     area = ran.area(TABS)
     assert area.get_by_text("word c").is_hidden()
@@ -119,49 +119,51 @@ def test_a_tab_opens_by_keyboard(ran: Ran) -> None:
     assert area.get_by_text("word a").is_hidden()
 
 
-def test_a_grid_stands_side_by_side(ran: Ran) -> None:
+def test_grid_cards_are_side_by_side(ran: RunNotebook) -> None:
     """A grid has four cards, at least two of them on one line."""
     boxes = [box for rank in range(4) if (box := ran.area(GRID).get_by_text(f"card {'abcd'[rank]}").bounding_box())]
     assert len(boxes) == 4
     assert len({box["y"] for box in boxes}) < 4
 
 
-def test_the_error_card_leads_to_the_line(ran: Ran) -> None:
+def test_error_links_to_its_line(ran: RunNotebook) -> None:
     """A click on the line number puts the cursor on the line that raised."""
     card = ran.area(ERROR)
     assert card.inner_text().splitlines()[0] == "✗ ValueError on rank 2 · ranks 0-1,3 finished"
     card.get_by_role("button", name="line 3").click()
-    at = "() => getSelection().anchorNode?.parentElement.closest('.cm-line')?.textContent"
-    assert ran.page.page.evaluate(at) == "    raise ValueError('only here')"
+    cursor_line = "() => getSelection().anchorNode?.parentElement.closest('.cm-line')?.textContent"
+    assert ran.page.page.evaluate(cursor_line) == "    raise ValueError('only here')"
 
 
-def test_a_long_cell_was_seen_while_it_ran(ran: Ran) -> None:
+def test_long_cell_updates_its_widget(ran: RunNotebook) -> None:
     """The widget opens, receives updates at most ten times a second, and closes."""
-    heard = _messages_of(ran.page.heard, "at step")
+    messages = _messages_of(ran.page.kernel_messages, "at step")
     states = [
-        m.content["data"]["state"] for m in heard if m.msg_type == "comm_msg" and "state" in m.content.get("data", {})
+        m.content["data"]["state"]
+        for m in messages
+        if m.msg_type == "comm_msg" and "state" in m.content.get("data", {})
     ]
-    assert [m.msg_type for m in heard].count("comm_open") >= 1
+    assert [m.msg_type for m in messages].count("comm_open") >= 1
     assert any("at step" in state.get("block_0", "") for state in states)
     assert len(states) < 90
     assert all(len(json.dumps(state)) < 20_000 for state in states)
 
 
-def _messages_of(heard: list[Heard], text: str) -> list[Heard]:
-    first = next(i for i, m in enumerate(heard) if m.msg_type == "execute_input" and text in m.content["code"])
-    same = [i for i, m in enumerate(heard) if m.parent_id == heard[first].parent_id]
-    idle = next(i for i in same if heard[i].content.get("execution_state") == "idle")
-    return heard[first:idle]
+def _messages_of(messages: list[KernelMessage], text: str) -> list[KernelMessage]:
+    first = next(i for i, m in enumerate(messages) if m.msg_type == "execute_input" and text in m.content["code"])
+    of_cell = [i for i, m in enumerate(messages) if m.parent_id == messages[first].parent_id]
+    idle = next(i for i in of_cell if messages[i].content.get("execution_state") == "idle")
+    return messages[first:idle]
 
 
-def test_sixty_four_ranks_fit_a_screen(ran: Ran) -> None:
+def test_sixty_four_ranks_fit_a_screen(ran: RunNotebook) -> None:
     """64 ranks are one template and a line of steps, and the rank with a value that is not a number is named."""
     area = ran.area(MANY)
     assert "not a finite number on rank 40" in area.inner_text()
     assert (area.bounding_box() or {"height": 999})["height"] < 200
 
 
-def test_the_panel_is_worked_by_keyboard(ran: Ran) -> None:
+def test_panel_works_with_the_keyboard(ran: RunNotebook) -> None:
     """Layouts and tabs use a roving tab index: arrow keys move, and each group is one tab stop."""
     page, panel = ran.page.page, ran.area(PANEL).locator(".mhnb-panel")
     panel.get_by_role("radio", name="Fold").click()
@@ -179,7 +181,7 @@ def test_the_panel_is_worked_by_keyboard(ran: Ran) -> None:
     body.get_by_text("loss 0.312").wait_for()
 
 
-def test_the_panel_finds_the_next_difference(ran: Ran) -> None:
+def test_the_panel_finds_the_next_difference(ran: RunNotebook) -> None:
     """The button and the key n inside the panel both go to the next difference."""
     panel = ran.area(PANEL).locator(".mhnb-panel")
     panel.get_by_role("radio", name="Tabs").click()
@@ -193,7 +195,7 @@ def test_the_panel_finds_the_next_difference(ran: Ran) -> None:
     assert ran.page.page.evaluate("() => document.activeElement.classList.contains('mhnb-odd')")
 
 
-def test_the_panel_filters_and_searches(ran: Ran) -> None:
+def test_the_panel_filters_and_searches(ran: RunNotebook) -> None:
     """The panel filters ranks, then counts and marks search hits. Keys typed there do not reach JupyterLab."""
     cells = ran.page.page.locator(".jp-Notebook .jp-Cell").count()
     panel = ran.area(PANEL).locator(".mhnb-panel")
@@ -210,7 +212,7 @@ def test_the_panel_filters_and_searches(ran: Ran) -> None:
     assert ran.page.page.locator(".jp-Notebook .jp-Cell").count() == cells
 
 
-def test_copy_takes_what_a_rank_said(ran: Ran) -> None:
+def test_copy_copies_the_open_tab(ran: RunNotebook) -> None:
     """Copy puts the text of the open tab on the clipboard, and nothing of another rank."""
     page, panel = ran.page.page, ran.area(PANEL).locator(".mhnb-panel")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -222,7 +224,7 @@ def test_copy_takes_what_a_rank_said(ran: Ran) -> None:
     assert page.evaluate("() => navigator.clipboard.readText()").strip() == "loss 0.731"
 
 
-def test_a_formula_of_a_rank_is_typeset(ran: Ran) -> None:
+def test_a_formula_of_a_rank_is_typeset(ran: RunNotebook) -> None:
     """JupyterLab typesets each rank's formula, also if the output replaced a live view."""
     formulas = ran.area(FORMULAS).locator("mjx-container:visible")
     formulas.nth(3).wait_for(timeout=60_000)
@@ -233,7 +235,7 @@ def test_a_formula_of_a_rank_is_typeset(ran: Ran) -> None:
 @pytest.mark.parametrize(
     ("source", "size", "count"), [(PICTURES, (40, 20), 2), (DRAWINGS, (40, 30), 1)], ids=["png", "svg"]
 )
-def test_a_picture_of_a_rank_is_drawn(ran: Ran, source: str, size: tuple[int, int], count: int) -> None:
+def test_a_picture_of_a_rank_is_drawn(ran: RunNotebook, source: str, size: tuple[int, int], count: int) -> None:
     """A picture is drawn in its own size, and equal ones once."""
     sizes = "all => all.map(e => [e.naturalWidth, e.naturalHeight])"
     # A picture that was just redrawn has no size before it is decoded.
@@ -242,13 +244,13 @@ def test_a_picture_of_a_rank_is_drawn(ran: Ran, source: str, size: tuple[int, in
     )
 
 
-def test_html_of_a_rank_is_drawn(ran: Ran) -> None:
+def test_html_of_a_rank_is_drawn(ran: RunNotebook) -> None:
     """HTML is drawn as HTML, for every rank."""
     cells = ran.area(DRAWINGS).locator("td:has(i)")
     assert set(cells.evaluate_all("all => all.map(e => e.textContent)")) == {f"of rank {rank}" for rank in range(4)}
 
 
-def test_a_widget_of_a_rank_says_why_it_is_text(ran: Ran) -> None:
+def test_widget_of_a_rank_is_text_with_a_reason(ran: RunNotebook) -> None:
     """A widget is shown as its text with one line about the reason, once for all ranks, and not as a broken widget."""
     text = ran.area(WIDGET).inner_text()
     assert text.count("IntSlider(value=3)") == 1
@@ -256,7 +258,7 @@ def test_a_widget_of_a_rank_says_why_it_is_text(ran: Ran) -> None:
     assert ran.area(WIDGET).locator(".jupyter-widgets").count() == 0
 
 
-def test_bars_of_the_ranks_are_one_line_of_text(ran: Ran) -> None:
+def test_progress_bars_are_one_line_of_text(ran: RunNotebook) -> None:
     """`tqdm.auto` draws text on ranks, and four bars are shown as one line."""
     text = ran.area(BARS).inner_text()
     assert text.count("train: 100 %") == text.count("train") == 1
@@ -264,7 +266,7 @@ def test_bars_of_the_ranks_are_one_line_of_text(ran: Ran) -> None:
     assert ran.area(BARS).locator(".jupyter-widgets, progress").count() == 0
 
 
-def test_high_contrast_leaves_a_second_cue(ran: Ran) -> None:
+def test_forced_colours_leave_a_second_cue(ran: RunNotebook) -> None:
     """Where the system removes all colours, borders, signs, underlines and weight still carry their meaning."""
     page, panel = ran.page.page, ran.area(PANEL).locator(".mhnb-panel")
     panel.get_by_role("radio", name="Tabs").click()
@@ -290,7 +292,7 @@ def test_high_contrast_leaves_a_second_cue(ran: Ran) -> None:
         page.emulate_media(forced_colors="none")
 
 
-def test_reduced_motion_stops_what_moves(ran: Ran) -> None:
+def test_reduced_motion_stops_animations(ran: RunNotebook) -> None:
     """Nothing moves in mhnb's outputs for users who asked for reduced motion, even if a style sheet of the page animates."""
     page = ran.page.page
     page.evaluate("""() => { const sheet = document.createElement('style'); sheet.id = 'moving';
@@ -308,7 +310,7 @@ def test_reduced_motion_stops_what_moves(ran: Ran) -> None:
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_nothing_is_hard_to_read(ran: Ran, theme: str) -> None:
+def test_outputs_are_accessible(ran: RunNotebook, theme: str) -> None:
     """axe finds no fault in any output, in either theme."""
     ran.page.command("apputils:change-theme", theme=theme)
     ran.page.page.wait_for_function("t => document.body.dataset.jpThemeName === t", arg=theme)
@@ -318,7 +320,7 @@ def test_nothing_is_hard_to_read(ran: Ran, theme: str) -> None:
         ran.page.command("apputils:change-theme", theme="JupyterLab Light")
 
 
-def test_a_button_interrupts_a_cell_that_blocks(ran: Ran) -> None:
+def test_button_interrupts_a_blocking_cell(ran: RunNotebook) -> None:
     """The Interrupt button ends a blocked cell without the stop button, and the list of ranks was shown."""
     index = SOURCES.index(BLOCKED)
     ran.page.begin_cell(index)
@@ -335,7 +337,7 @@ def test_a_button_interrupts_a_cell_that_blocks(ran: Ran) -> None:
 
 
 @pytest.fixture
-def running(ran: Ran, request: pytest.FixtureRequest) -> Iterator[Any]:
+def running(ran: RunNotebook, request: pytest.FixtureRequest) -> Iterator[Any]:
     """The live view of a cell that blocks. The widget hides its draft, which has the same text."""
     ran.page.begin_cell(SOURCES.index(request.param))
     area = ran.area(request.param).locator(".mhnb-panel")
@@ -363,7 +365,7 @@ def test_show_all_shows_each_rank_while_a_cell_blocks(running: Any) -> None:
 
 
 @pytest.mark.parametrize("running", [BLOCKING[1]], indirect=True)
-def test_tabs_are_tabs_while_the_cell_runs(running: Any) -> None:
+def test_tabs_work_while_the_cell_runs(running: Any) -> None:
     """Tabs show one rank at a time, the keyboard selects it, and Show all removes the tabs."""
     tab = running.get_by_role("tab", name="rank 3")
     tab.wait_for(timeout=60_000)
@@ -380,7 +382,7 @@ def test_tabs_are_tabs_while_the_cell_runs(running: Any) -> None:
 
 
 @pytest.mark.parametrize("running", [BLOCKING[2]], indirect=True)
-def test_a_grid_is_a_grid_while_the_cell_runs(running: Any) -> None:
+def test_grid_is_shown_while_the_cell_runs(running: Any) -> None:
     """The cards of a grid are side by side."""
     cards = running.locator(".mhnb-card")
     cards.nth(3).wait_for(timeout=60_000)
@@ -389,30 +391,30 @@ def test_a_grid_is_a_grid_while_the_cell_runs(running: Any) -> None:
     assert violations(running.page, ".mhnb-panel") == []
 
 
-def _readable(page: LabPage) -> None:
-    for source, words in EACH.items():
+def _assert_readable(page: LabPage) -> None:
+    for source, words in TEXT_PER_RANK.items():
         seen = page.readable(SOURCES.index(source))
         values = ("125", "375", "625", "875") if source == NUMBERS else range(4)
         assert [value for value in values if words.format(value) not in seen] == []
     assert "only here" in page.readable(SOURCES.index(ERROR))
 
 
-def test_reopened_without_a_kernel(ran: Ran) -> None:
+def test_reopened_without_a_kernel(ran: RunNotebook) -> None:
     """Without a kernel every rank's output is there, and no widget is broken except the panel's."""
     with ran.lab.page(ran.browser) as page:
         page.open(ran.saved.name, kernel=False)
-        _readable(page)
+        _assert_readable(page)
 
 
-def test_reopened_where_it_is_not_trusted(ran: Ran, tmp_path: Path) -> None:
+def test_reopened_untrusted(ran: RunNotebook, tmp_path: Path) -> None:
     """A JupyterLab that does not trust the file removes styles, names and scripts, and all text stays."""
     shutil.copy(ran.saved, tmp_path / "theirs.ipynb")
     with Lab(tmp_path) as lab, lab.page(ran.browser) as page:
         page.open("theirs.ipynb", kernel=False)
-        _readable(page)
+        _assert_readable(page)
 
 
-def test_pictures(ran: Ran, tmp_path: Path) -> None:
+def test_outputs_can_be_saved_as_pictures(ran: RunNotebook, tmp_path: Path) -> None:
     """Each output can be saved as a picture for inspection."""
     for index in range(1, ENDING):
         ran.page.screenshot(tmp_path / f"{index}.png", cell=index)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.mark.timeout(240)]
 
 PLAN = "%load_ext mhnb\n%mhjax plan --hosts 4"
-CARD = (
+LAYOUT = (
     'import mhnb\nmhnb.layout((8, 4, 6), {"data": 4, "model": 2}, "P(\'data\', None, \'model\')", devices_per_host=2)'
 )
 TABLE = """\
@@ -33,7 +33,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
     """A notebook with an explorer, a layout and a table, all run."""
     root = tmp_path_factory.mktemp("lab")
     empty: dict[str, object] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
-    cells = [{**empty, "id": f"cell-{at}", "source": source} for at, source in enumerate((PLAN, CARD, TABLE))]
+    cells = [{**empty, "id": f"cell-{at}", "source": source} for at, source in enumerate((PLAN, LAYOUT, TABLE))]
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     (root / "nb.ipynb").write_text(json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
     with open_chromium() as browser, Lab(root) as lab, lab.page(browser) as opened:
@@ -86,7 +86,7 @@ def test_the_explorer_answers_each_change(page: LabPage) -> None:
     assert "mesh (data 128, model 8) on 1024 of 1024" in "".join(stored[1]["data"]["text/html"])
 
 
-def test_a_slider_shows_another_place(page: LabPage) -> None:
+def test_slider_selects_a_pane(page: LabPage) -> None:
     """Arrow keys move the slider and JupyterLab does not intercept them; one pane is open at a time."""
     output = page.outputs(1)
     panes, slider = output.locator("details.pane"), output.locator("input[type=range]")
@@ -99,15 +99,15 @@ def test_a_slider_shows_another_place(page: LabPage) -> None:
     assert slider.input_value() == "2"
 
 
-def test_the_keyboard_reaches_a_tile_and_its_words(page: LabPage) -> None:
+def test_focused_tile_shows_its_details(page: LabPage) -> None:
     """A tile can get the focus and then shows its index range, bytes and owners."""
     panes = page.outputs(1).locator("details.pane")
     opened = next(pane for pane in panes.all() if pane.get_attribute("open") is not None)
     tile = opened.locator("td[tabindex]").first
     tile.focus()
-    said = tile.evaluate("e => getComputedStyle(e, '::after').content")
-    assert "· 96 B ·" in said
-    assert said.strip('"') == tile.get_attribute("title")
+    tooltip = tile.evaluate("e => getComputedStyle(e, '::after').content")
+    assert "· 96 B ·" in tooltip
+    assert tooltip.strip('"') == tile.get_attribute("title")
 
 
 def test_a_heading_sorts_the_table(page: LabPage) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser")]
 
-TWO = cell(*[[out(f"said by rank {rank}\n")] for rank in range(3)])
+THREE_RANKS = cell(*[[out(f"said by rank {rank}\n")] for rank in range(3)])
 
 
 OUTPUTS = {
@@ -32,8 +32,8 @@ OUTPUTS = {
     "odd": format_cell_html(cell(*[[out(f"a\nloss {int(rank == 2)}.5\n")] for rank in range(4)]), uid="mhnb-o"),
     "error": format_cell_html(cell(failed(0), [out("x\n", "stderr")], failed(2, "OrderMismatch"))),
     "figures": format_cell_html(cell(*[[shown(image__png="A" * 900 + str(rank % 2) * 4)] for rank in range(4)])),
-    "tabs": format_cell_html(TWO, view="tabs", uid="mhnb-t"),
-    "grid": format_cell_html(TWO, view="grid"),
+    "tabs": format_cell_html(THREE_RANKS, view="tabs", uid="mhnb-t"),
+    "grid": format_cell_html(THREE_RANKS, view="grid"),
 }
 
 
@@ -56,7 +56,7 @@ def page(browser: Browser) -> Page:
 
 def test_a_click_changes_the_tab(page: Page) -> None:
     """One tab is open at a time in a single row of tabs, and two cells do not affect each other."""
-    first, second = (format_cell_html(TWO, view="tabs", uid=uid) for uid in ("mhnb-a", "mhnb-b"))
+    first, second = (format_cell_html(THREE_RANKS, view="tabs", uid=uid) for uid in ("mhnb-a", "mhnb-b"))
     page.set_content(f"<div id='a'>{first}</div><div id='b'>{second}</div>")
     page.locator("#a summary").nth(2).click()
     assert [page.locator("#a pre").nth(rank).is_visible() for rank in range(3)] == [False, False, True]
@@ -67,14 +67,14 @@ def test_a_click_changes_the_tab(page: Page) -> None:
 
 def test_without_its_style_sheet_the_tabs_are_a_list(page: Page) -> None:
     """In an untrusted notebook without <style> and name the tabs become a list whose blocks open one by one."""
-    html = format_cell_html(TWO, view="tabs", uid="mhnb-a")
+    html = format_cell_html(THREE_RANKS, view="tabs", uid="mhnb-a")
     head, _, tail = html.partition("<style>")
     page.set_content(head + tail.partition("</style>")[2].replace(' name="mhnb-a"', ""))
     page.locator("summary").nth(1).click()
     assert [page.locator("pre").nth(rank).is_visible() for rank in range(3)] == [True, True, False]
 
 
-def test_one_long_word_pushes_nothing_out_of_sight(page: Page) -> None:
+def test_long_word_keeps_next_column_visible(page: Page) -> None:
     """In a narrow window the column after a long word is readable without scrolling, and its row stays low."""
     rows = (
         VarTableRow("x", "Array", (8, 8), "f32", "P('data')", 32),
@@ -82,10 +82,10 @@ def test_one_long_word_pushes_nothing_out_of_sight(page: Page) -> None:
     )
     page.set_viewport_size({"width": 620, "height": 500})
     page.set_content(f"<!doctype html><body style='font:13px sans-serif'>{format_vars_html(rows)}")
-    told = page.get_by_text("missing on ranks 0-1,3").bounding_box()
-    assert told is not None
-    assert told["x"] + told["width"] <= 620
-    assert told["height"] < 8 * 18
+    cell_box = page.get_by_text("missing on ranks 0-1,3").bounding_box()
+    assert cell_box is not None
+    assert cell_box["x"] + cell_box["width"] <= 620
+    assert cell_box["height"] < 8 * 18
 
 
 def _untrusted(html: str) -> str:
@@ -95,7 +95,7 @@ def _untrusted(html: str) -> str:
     return kept.replace("<input", "<input disabled")
 
 
-def test_an_untrusted_layout_is_read_place_by_place(page: Page) -> None:
+def test_untrusted_layout_opens_slice_by_slice(page: Page) -> None:
     """Each slice along a leading dim opens by a click and shows its colours, ranges, devices and hosts."""
     layout = Layout.of((8, 4, 6), {"data": 4, "model": 2}, "P('data', None, 'model')", devices_per_host=2)
     page.set_content(_untrusted(format_layout_html(layout, name="x", uid="mhnb-a")))
@@ -109,21 +109,23 @@ def test_an_untrusted_layout_is_read_place_by_place(page: Page) -> None:
 
 
 @pytest.mark.parametrize("theme", ["#ffffff", "#111111"])
-def test_a_tile_is_read_in_both_themes(page: Page, theme: str) -> None:
+def test_tile_has_contrast_in_both_themes(page: Page, theme: str) -> None:
     """A tile sets no text colour, and the theme's own has a contrast of at least 4.5 to 1 over the tile's tint."""
     ink = "#111111" if theme == "#ffffff" else "#ffffff"
     layout = Layout.of((8, 8), {"data": 8}, "P('data')", devices_per_host=1)
     page.set_content(f'<body style="background:{theme};color:{ink}">{format_layout_html(layout)}</body>')
     tints = page.locator("td[title]").evaluate_all("all => all.map(e => getComputedStyle(e).backgroundColor)")
     assert len(set(tints)) == 8
-    ground, letters = (_rgb(f"rgb({int(c[1:3], 16)}, {int(c[3:5], 16)}, {int(c[5:], 16)})")[:3] for c in (theme, ink))
+    background, letters = (
+        _rgb(f"rgb({int(c[1:3], 16)}, {int(c[3:5], 16)}, {int(c[5:], 16)})")[:3] for c in (theme, ink)
+    )
     for tint in tints:
         *color, alpha = _rgb(tint)
-        seen = [alpha * over + (1 - alpha) * under for over, under in zip(color, ground, strict=True)]
+        seen = [alpha * over + (1 - alpha) * under for over, under in zip(color, background, strict=True)]
         assert _contrast(seen, letters) >= 4.5
 
 
-def test_an_error_is_read_in_a_dark_editor(page: Page) -> None:
+def test_error_has_contrast_in_dark_editor(page: Page) -> None:
     """VS Code lacks JupyterLab's variables, so on its dark background the error uses another red."""
     page.set_content(f'<body class="vscode-dark" style="background:#1f1f1f;color:#ccc">{OUTPUTS["error"]}</body>')
     letters = _rgb(page.locator(".mhnb-bad").first.evaluate("e => getComputedStyle(e).color"))
@@ -185,7 +187,7 @@ PANEL = """async (source) => {
 }"""
 
 
-def test_a_late_answer_leaves_the_fold_alone(browser: Browser) -> None:
+def test_late_answer_does_not_change_the_fold(browser: Browser) -> None:
     """An answer for tabs or a grid that arrives after the return to the fold changes neither open blocks nor the focus."""
     page = browser.new_page()
     page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
@@ -200,7 +202,7 @@ def test_a_late_answer_leaves_the_fold_alone(browser: Browser) -> None:
     page.close()
 
 
-def test_the_panel_opens_the_tab_of_the_odd_one_until_somebody_picks_one(browser: Browser) -> None:
+def test_panel_opens_differing_tab_until_one_is_selected(browser: Browser) -> None:
     """The tab of the differing rank opens, also for later results, until the user selects a tab, which then stays."""
     page = browser.new_page()
     page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
@@ -215,7 +217,7 @@ def test_the_panel_opens_the_tab_of_the_odd_one_until_somebody_picks_one(browser
     page.close()
 
 
-def test_a_filter_of_ranks_shows_cards_and_says_so(browser: Browser) -> None:
+def test_rank_filter_shows_matching_cards(browser: Browser) -> None:
     """A filter of ranks switches from fold to cards, because the fold has all ranks; without a match there is a message."""
     page = browser.new_page()
     page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
@@ -236,7 +238,7 @@ def test_a_filter_of_ranks_shows_cards_and_says_so(browser: Browser) -> None:
     page.close()
 
 
-def test_a_panel_over_a_running_cell_notices_that_the_kernel_is_gone(browser: Browser) -> None:
+def test_panel_reports_silent_kernel(browser: Browser) -> None:
     """A panel over a running cell reports a silent kernel, because its clock stops; over a finished cell it does not."""
     page = browser.new_page()
     page.clock.install()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.lab import ROOT, Heard, Lab, LabPage, open_chromium
+from tests.support.lab import ROOT, KernelMessage, Lab, LabPage, open_chromium
 from tests.support.leftovers import no_leftovers
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class TourRun:
     """The tour after Run All: the live page and the saved file."""
 
     browser: Browser
@@ -65,7 +65,7 @@ def with_long_cell(notebook: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TourRun]:
     """Run the whole tour once in a JupyterLab, save it, and keep the page open."""
     root = tmp_path_factory.mktemp("lab")
     saved = root / TOUR.name
@@ -74,21 +74,21 @@ def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         page.open(saved.name)
         page.run_all(limit_s=150)
         page.save()
-        yield Ran(browser, lab, page, saved)
+        yield TourRun(browser, lab, page, saved)
 
 
-def named_by_rank(words: str) -> list[str]:
+def text_per_rank(words: str) -> list[str]:
     """Return what the tour's cells print with each rank's own number."""
     return [f"{words} {rank}" for rank in RANKS]
 
 
-def test_every_rank_is_visible(ran: Ran) -> None:
+def test_every_rank_is_visible(ran: TourRun) -> None:
     """The output of each of the four ranks is readable below the cell that lists the devices."""
     seen = ran.page.readable(ran.index("jax.local_devices()"))
-    assert [words for words in named_by_rank("process index") if f"{words} of 4" not in seen] == []
+    assert [words for words in text_per_rank("process index") if f"{words} of 4" not in seen] == []
 
 
-def test_equal_answers_are_right_everywhere(ran: Ran) -> None:
+def test_sum_is_equal_on_every_rank(ran: TourRun) -> None:
     """The sum over all devices is shown as 2016 for ranks 0 to 3, also after the cell in which rank 2 raised."""
     for text in ("def total(shard)", "psum again"):
         seen = ran.page.readable(ran.index(text))
@@ -96,53 +96,53 @@ def test_equal_answers_are_right_everywhere(ran: Ran) -> None:
         assert "0-3" in seen
 
 
-def test_the_layout_and_the_collectives_are_drawn(ran: Ran) -> None:
+def test_the_layout_and_the_collectives_are_drawn(ran: TourRun) -> None:
     """The layout shows each device with its host, and the report shows one all-reduce with its bytes in and across hosts."""
-    card = ran.page.cell(ran.index("%mhjax layout x")).locator(".jp-Cell-outputArea").inner_text()
-    assert [word for word in ("0:0", "3:1", "host0", "host3", "32 B a device") if word not in card] == []
+    layout = ran.page.cell(ran.index("%mhjax layout x")).locator(".jp-Cell-outputArea").inner_text()
+    assert [word for word in ("0:0", "3:1", "host0", "host3", "32 B a device") if word not in layout] == []
     report = ran.page.cell(ran.index("%mhjax collectives add(x)")).locator(".jp-Cell-outputArea").inner_text()
     assert [word for word in ("all-reduce", "data, model (hosts)", "4 B", "3 B", "line 2") if word not in report] == []
 
 
-def test_the_failing_rank_is_named_without_a_click(ran: Ran) -> None:
+def test_the_failing_rank_is_named_without_a_click(ran: TourRun) -> None:
     """The cell that raises only on rank 2 names the rank and the error without a click."""
     seen = ran.page.cell(ran.index("reshape(7, -1)")).locator(".jp-Cell-outputArea").inner_text()
     assert "rank 2" in seen
     assert "ValueError" in seen
 
 
-def test_a_widget_was_open_while_the_long_cell_ran(ran: Ran) -> None:
+def test_a_widget_was_open_while_the_long_cell_ran(ran: TourRun) -> None:
     """A comm_open reached the page between the start of the long cell and its end."""
-    during = messages_of_cell(ran.page.heard, "long cell on rank")
+    during = messages_of_cell(ran.page.kernel_messages, "long cell on rank")
     assert "comm_open" in [message.msg_type for message in during]
 
 
-def messages_of_cell(heard: list[Heard], text: str) -> list[Heard]:
+def messages_of_cell(messages: list[KernelMessage], text: str) -> list[KernelMessage]:
     """Return the messages from a cell's execute_input to its idle."""
-    first = next(i for i, m in enumerate(heard) if m.msg_type == "execute_input" and text in m.content["code"])
-    same = [i for i, m in enumerate(heard) if m.parent_id == heard[first].parent_id]
-    idle = next(i for i in same if heard[i].content.get("execution_state") == "idle")
-    return heard[first:idle]
+    first = next(i for i, m in enumerate(messages) if m.msg_type == "execute_input" and text in m.content["code"])
+    of_cell = [i for i, m in enumerate(messages) if m.parent_id == messages[first].parent_id]
+    idle = next(i for i in of_cell if messages[i].content.get("execution_state") == "idle")
+    return messages[first:idle]
 
 
-def test_no_widget_is_in_the_saved_file(ran: Ran) -> None:
+def test_no_widget_is_in_the_saved_file(ran: TourRun) -> None:
     """The saved notebook has every rank's text, and no widget view or widget state."""
     text = ran.saved.read_text()
     assert WIDGET not in text
     assert "widgets" not in json.loads(text)["metadata"]
-    assert [words for words in named_by_rank("long cell on rank") if words not in text] == []
+    assert [words for words in text_per_rank("long cell on rank") if words not in text] == []
 
 
-def assert_readable(page: LabPage, ran: Ran) -> None:
+def assert_readable(page: LabPage, ran: TourRun) -> None:
     """Check what every reader of the saved file must find."""
     seen = page.readable(ran.index("jax.local_devices()")) + page.readable(ran.index("long cell on rank"))
-    wanted = named_by_rank("process index") + named_by_rank("long cell on rank")
+    wanted = text_per_rank("process index") + text_per_rank("long cell on rank")
     assert [words for words in wanted if words not in seen] == []
     whole = page.page.locator(".jp-Notebook").inner_text()
     assert [text for text in ("model not found", "Loading widget", "Error displaying widget") if text in whole] == []
 
 
-def test_reopened_without_a_kernel(ran: Ran) -> None:
+def test_reopened_without_a_kernel(ran: TourRun) -> None:
     """The saved tour, opened again with no kernel in the same JupyterLab, shows every rank's output."""
     again = ran.saved.with_name("again.ipynb")
     shutil.copy(ran.saved, again)
@@ -151,7 +151,7 @@ def test_reopened_without_a_kernel(ran: Ran) -> None:
         assert_readable(page, ran)
 
 
-def test_reopened_where_it_is_not_trusted(ran: Ran, tmp_path: Path) -> None:
+def test_reopened_untrusted(ran: TourRun, tmp_path: Path) -> None:
     """The saved tour, opened in another JupyterLab that does not trust it, shows every rank's output."""
     shutil.copy(ran.saved, tmp_path / "theirs.ipynb")
     with Lab(tmp_path) as lab, lab.page(ran.browser) as page:
@@ -159,7 +159,7 @@ def test_reopened_where_it_is_not_trusted(ran: Ran, tmp_path: Path) -> None:
         assert_readable(page, ran)
 
 
-def test_picture_of_a_cell(ran: Ran, tmp_path: Path) -> None:
+def test_picture_of_a_cell(ran: TourRun, tmp_path: Path) -> None:
     """A screenshot of a cell of the running tour is a real picture; MHNB_WRITE_PICTURES=1 saves it for the README."""
     from PIL import Image
 

@@ -11,7 +11,7 @@ from typing import Any
 from mhnb.cluster.cluster import Cluster
 from tests.support.source import ROOT
 
-__all__ = ["Begin", "check_nothing_secret", "check_sum", "keys_of", "leave_kept"]
+__all__ = ["Begin", "check_no_key_is_visible", "check_sum", "secret_keys", "start_and_kill_notebook"]
 
 Begin = Callable[..., Cluster]
 
@@ -24,27 +24,27 @@ _SUM = (
 def check_sum(cluster: Cluster) -> None:
     """Check that a collective over all ranks gives the right result on each rank."""
     count = cluster.process_count
-    said = cluster.run(_SUM).check()
-    assert {rank.stdout for rank in said} == {f"{count * (count - 1) / 2}\n"}
+    result = cluster.run(_SUM).check()
+    assert {rank.stdout for rank in result} == {f"{count * (count - 1) / 2}\n"}
 
 
-def leave_kept(options: dict[str, Any]) -> None:
+def start_and_kill_notebook(options: dict[str, Any]) -> None:
     """Run another notebook that starts the detachable cluster `kept`, sets x, and is killed."""
     program = (
         f"import mhnb, os\ncluster = mhnb.start(name='kept', keep=True, **{options!r})\n"
         "cluster.run('x = 41').check()\nprint('ready', flush=True)\nos.kill(os.getpid(), 9)"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert told.stdout == "ready\n", told.stderr
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert completed.stdout == "ready\n", completed.stderr
 
 
-def keys_of(cluster: Cluster) -> dict[str, str]:
+def secret_keys(cluster: Cluster) -> dict[str, str]:
     """Return the cluster's secret keys."""
     hub = json.loads((cluster.log_dir.parent / "profile/security/ipcontroller-client.json").read_text())
     return {"link": cluster._resources.key.hex(), "hub": hub["key"], "curve": hub["curve_serverkey"]}
 
 
-_LOOK = """
+_READ_PROCESSES = """
 import glob, os
 print(dict(os.environ))
 for at in glob.glob("/proc/[0-9]*"):
@@ -55,12 +55,12 @@ for at in glob.glob("/proc/[0-9]*"):
     except OSError:
         continue
 """
-_TELL = "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {look!r}], capture_output=True, text=True).stdout)"
+_RUN_PROGRAM = "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {look!r}], capture_output=True, text=True).stdout)"
 
 
-def check_nothing_secret(cluster: Cluster) -> None:
+def check_no_key_is_visible(cluster: Cluster) -> None:
     """Check that a program started by a cell finds no key in its environment, nor in `/proc` of mhnb's processes on that host."""
-    keys = [key for key in keys_of(cluster).values() if key]
-    for rank in cluster.run(_TELL.format(look=_LOOK)).check():
+    keys = [key for key in secret_keys(cluster).values() if key]
+    for rank in cluster.run(_RUN_PROGRAM.format(look=_READ_PROCESSES)).check():
         assert "mhnb.rank.supervisor" in rank.stdout
         assert [key for key in keys if key in rank.stdout] == []

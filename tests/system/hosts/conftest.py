@@ -40,21 +40,21 @@ def net(made_up_net: HostNet, mhnb_home: Path) -> Iterator[HostNet]:
     before = processes_of(mhnb_home)
     yield made_up_net
     try:
-        wait_until(lambda: not _left(made_up_net), "every machine is without a process of the test")
+        wait_until(lambda: not _remaining_processes(made_up_net), "every machine is without a process of the test")
     except AssertionError as error:
-        left = _left(made_up_net)
+        remaining = _remaining_processes(made_up_net)
         # One leak must not fail every later test. First kill the logins from this machine: gcloud logs in again when a
         # machine ends the login.
         kill_new(mhnb_home, before)
         for host in made_up_net:
-            if host.name in left:
+            if host.name in remaining:
                 host.kill_all()
-        raise AssertionError(f"{error}: {left}") from None
+        raise AssertionError(f"{error}: {remaining}") from None
     finally:
         made_up_net.restore()
 
 
-def _left(net: HostNet) -> dict[str, dict[int, str]]:
+def _remaining_processes(net: HostNet) -> dict[str, dict[int, str]]:
     return {host.name: pids for host in net if (pids := host.pids())}
 
 

@@ -12,24 +12,32 @@ import pytest
 from mhnb.cli.main import main
 from tests.system.hosts.hostnet import Host, HostNet
 
-__all__ = ["ask_doctor", "closed", "covered", "jax_metadata", "loopback_hosts", "make_python", "without"]
+__all__ = [
+    "run_doctor",
+    "blocked_ports",
+    "replaced_file",
+    "jax_metadata",
+    "loopback_hosts",
+    "make_python",
+    "emptied_folder",
+]
 
 
-def ask_doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
+def run_doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
     """Run `mhnb doctor`; return its exit code and its lines, the first without the time that the preflight checks took."""
     code = main(["doctor", *words])
-    said = capsys.readouterr()
-    assert said.out, said.err
-    lines = said.out.splitlines()
+    captured = capsys.readouterr()
+    assert captured.out, captured.err
+    lines = captured.out.splitlines()
     heading, _, cost = lines[0].rpartition(" · ")
     assert cost.endswith("s"), lines[0]
     return code, [heading, *lines[1:]]
 
 
 @contextmanager
-def covered(host: Host, path: Path | str, text: str) -> Iterator[None]:
+def replaced_file(host: Host, path: Path | str, text: str) -> Iterator[None]:
     """Replace the text of a file on this machine only."""
-    host.cover(path, text)
+    host.replace_file(path, text)
     try:
         yield
     finally:
@@ -37,7 +45,7 @@ def covered(host: Host, path: Path | str, text: str) -> Iterator[None]:
 
 
 @contextmanager
-def without(host: Host, folder: Path) -> Iterator[None]:
+def emptied_folder(host: Host, folder: Path) -> Iterator[None]:
     """Make a folder empty on this machine only."""
     host.mount_disk(folder, nbytes=4096)
     try:
@@ -47,9 +55,9 @@ def without(host: Host, folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def closed(host: Host, ports: int | str) -> Iterator[None]:
+def blocked_ports(host: Host, ports: int | str) -> Iterator[None]:
     """Block connections from outside to these ports by a firewall on this machine."""
-    host.block(ports, "reject")
+    host.block_port(ports, "reject")
     try:
         yield
     finally:

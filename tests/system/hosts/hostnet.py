@@ -37,10 +37,10 @@ _TOOLS = {
     "tc": "iproute2",
     "unshare": "util-linux",
 }
-_ALONE = ("setpriv", "--pdeathsig", "KILL")
+_DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 """Ends every machine when its test session is killed."""
 _NAMESPACES = ("unshare", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child")
-_TRY = "ip link add mhb type bridge; ip link add mhv type veth peer name mhw; nft add table netdev mht"
+_TRIAL_COMMANDS = "ip link add mhb type bridge; ip link add mhv type veth peer name mhw; nft add table netdev mht"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SSHD_CONFIG = """\
 Port 22
@@ -80,12 +80,12 @@ def why_absent() -> str | None:
     if not Path("/dev/net/tun").exists():
         return "no /dev/net/tun, for a cable with a delay"
     tried = subprocess.run(
-        ["unshare", "--net", "--mount", "sh", "-ec", _TRY], capture_output=True, text=True, check=False
+        ["unshare", "--net", "--mount", "sh", "-ec", _TRIAL_COMMANDS], capture_output=True, text=True, check=False
     )
     return None if tried.returncode == 0 else f"no namespaces, bridges or packet filters here: {tried.stderr.strip()}"
 
 
-def _do(*words: str | Path, check: bool = True, stdin: str | None = None) -> str:
+def _run(*words: str | Path, check: bool = True, stdin: str | None = None) -> str:
     done = subprocess.run(
         [str(word) for word in words], input=stdin, capture_output=True, text=True, check=False,
         env=os.environ | {"PATH": _SYSTEM_PATH},
@@ -95,10 +95,10 @@ def _do(*words: str | Path, check: bool = True, stdin: str | None = None) -> str
     return done.stdout
 
 
-def wait_until(true: Callable[[], object], what: str, *, timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, *, timeout_s: float = 60.0) -> None:
     """Poll until the condition is true, for conditions that send no signal of their own."""
     end = time.monotonic() + timeout_s
-    while not true():
+    while not condition():
         assert time.monotonic() < end, f"{what}: not within {timeout_s:g} s"
         time.sleep(0.01)
 
@@ -119,15 +119,15 @@ class Host:
 
     # -- start and state
 
-    def plug_in(self) -> None:
+    def create_network(self) -> None:
         """Create its network: a cable to the bridge, and the machine's end of it with its address."""
-        _do("ip", "netns", "add", self.netns)
-        _do("ip", "link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", self.netns)
-        _do("ip", "link", "set", self._cable, "master", self._net.bridge, "up")
-        _do("ip", "-n", self.netns, "addr", "add", f"{self.address}/24", "dev", "eth0")
-        _do("ip", "-n", self.netns, "link", "set", "eth0", "up")
-        _do("ip", "-n", self.netns, "link", "set", "lo", "up")
-        _do("ip", "-n", self.netns, "route", "add", "default", "via", self._net.gateway)
+        _run("ip", "netns", "add", self.netns)
+        _run("ip", "link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", self.netns)
+        _run("ip", "link", "set", self._cable, "master", self._net.bridge, "up")
+        _run("ip", "-n", self.netns, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        _run("ip", "-n", self.netns, "link", "set", "eth0", "up")
+        _run("ip", "-n", self.netns, "link", "set", "lo", "up")
+        _run("ip", "-n", self.netns, "route", "add", "default", "via", self._net.gateway)
 
     def switch_on(self) -> None:
         """Start the machine's processes."""
@@ -135,7 +135,7 @@ class Host:
         init = [sys.executable, "-I", str(_HERE / "init.py"), self.name, str(self._net.folder)]
         with log.open("ab") as out:
             self._outer = subprocess.Popen(
-                [*_ALONE, "ip", "netns", "exec", self.netns, *_NAMESPACES, *init],
+                [*_DIE_WITH_PARENT, "ip", "netns", "exec", self.netns, *_NAMESPACES, *init],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -171,12 +171,12 @@ class Host:
 
     def run(self, *words: str | Path, stdin: str | None = None) -> str:
         """Run a command on the machine without the network; return its output."""
-        return _do("nsenter", "-t", str(self._init), "-m", "-u", "-i", "-n", "-p", *words, stdin=stdin)
+        return _run("nsenter", "-t", str(self._init), "-m", "-u", "-i", "-n", "-p", *words, stdin=stdin)
 
     def pids(self) -> dict[int, str]:
         """Return the command line of each process except process 1 and the listening sshd, by process id on this machine."""
         found = {}
-        for pid in _do("ip", "netns", "pids", self.netns, check=False).split():
+        for pid in _run("ip", "netns", "pids", self.netns, check=False).split():
             words = _command(int(pid))
             if words and "unshare" not in words and str(_HERE / "init.py") not in words and "[listener]" not in words:
                 found[int(pid)] = words
@@ -184,12 +184,12 @@ class Host:
 
     # -- faults
 
-    def cover(self, path: str | Path, text: str, *, executable: bool = False) -> None:
+    def replace_file(self, path: str | Path, text: str, *, executable: bool = False) -> None:
         """Replace the text of a file of the shared disk on this machine only."""
         self._altered = True
-        stand_in = self._net.new_file(text)
-        stand_in.chmod(0o755 if executable else 0o644)
-        self.run("mount", "--bind", stand_in, path)
+        replacement = self._net.new_file(text)
+        replacement.chmod(0o755 if executable else 0o644)
+        self.run("mount", "--bind", replacement, path)
 
     def mount_disk(self, folder: str | Path, *, nbytes: int) -> None:
         """Mount a separate disk of that size on the folder."""
@@ -202,7 +202,7 @@ class Host:
         self._altered = True
         os.kill(self._init, signal.SIGKILL)
         self._outer.wait()
-        wait_until(lambda: not _do("ip", "netns", "pids", self.netns, check=False).split(), f"{self.name} is dead")
+        wait_until(lambda: not _run("ip", "netns", "pids", self.netns, check=False).split(), f"{self.name} is dead")
 
     def kill_programs(self) -> None:
         """Kill the processes except process 1 and the listening sshd; the machine stays on."""
@@ -211,18 +211,18 @@ class Host:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def draw_cable(self) -> None:
+    def unplug_cable(self) -> None:
         """Partition the machine: packets are dropped, and neither end is notified."""
         self._faulty = True
-        _do("ip", "link", "set", self._cable, "down")
+        _run("ip", "link", "set", self._cable, "down")
 
-    def push_cable_in(self) -> None:
+    def plug_cable_in(self) -> None:
         """End the partition."""
-        _do("ip", "link", "set", self._cable, "up")
+        _run("ip", "link", "set", self._cable, "up")
 
     def cut_power(self) -> None:
         """Cut the power: to other machines it is silent at once, and all its processes are dead."""
-        self.draw_cable()
+        self.unplug_cable()
         self.kill_all()
 
     def restart(self) -> None:
@@ -234,7 +234,7 @@ class Host:
         self.wait_for_sshd()
         self._altered = False
 
-    def lose(self, percent: float, *, each_way: bool = True) -> None:
+    def drop_packets(self, percent: float, *, each_way: bool = True) -> None:
         """Drop that share of packets at random: of those that it sends and, with `each_way`, of those that it receives."""
         self._faulty = True
         ends: list[tuple[str, tuple[str, ...]]] = [(self._cable, ())]
@@ -243,24 +243,24 @@ class Host:
         for device, where in ends:
             rule = "drop" if percent >= 100 else f"numgen random mod 10000 < {round(percent * 100)} drop"
             hook = f'type filter hook ingress device "{device}" priority 0;'
-            _do(*where, "nft", "-f", "-", stdin=f"table netdev {self._table} {{ chain c {{ {hook} {rule}\n }}\n }}\n")
+            _run(*where, "nft", "-f", "-", stdin=f"table netdev {self._table} {{ chain c {{ {hook} {rule}\n }}\n }}\n")
 
-    def block(self, port: int | str, verdict: str = "drop") -> None:
+    def block_port(self, port: int | str, verdict: str = "drop") -> None:
         """Block connections from outside to a TCP port or range, such as `1024-65535`. `reject` answers, `drop` is silent."""
         self._faulty = True
         rule = f'iifname "eth0" tcp dport {port} tcp flags & (syn | ack) == syn {verdict}'
         hook = "type filter hook input priority 0;"
         table = f"table inet {self._table} {{ chain c {{ {hook} {rule}\n }}\n }}\n"
-        _do("ip", "netns", "exec", self.netns, "nft", "-f", "-", stdin=table)
+        _run("ip", "netns", "exec", self.netns, "nft", "-f", "-", stdin=table)
 
-    def limit(self, mbit_per_s: float) -> None:
+    def limit_bandwidth(self, mbit_per_s: float) -> None:
         """Limit the bandwidth of its cable, in both directions."""
         self._faulty = True
         shape = ("root", "tbf", "rate", f"{mbit_per_s}mbit", "burst", "32kbit", "latency", "400ms")
-        _do("tc", "-n", self.netns, "qdisc", "add", "dev", "eth0", *shape)
-        _do("tc", "qdisc", "add", "dev", self._cable, *shape)
+        _run("tc", "-n", self.netns, "qdisc", "add", "dev", "eth0", *shape)
+        _run("tc", "qdisc", "add", "dev", self._cable, *shape)
 
-    def delay(self, ms: float) -> None:
+    def delay_packets(self, ms: float) -> None:
         """Delay packets on its cable by that many milliseconds in each direction."""
         assert self._relay is None, f"{self.name} has a delay already"
         self._faulty = True
@@ -270,11 +270,11 @@ class Host:
         self._relay = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._relay.stdout is not None
         assert self._relay.stdout.readline() == "ready\n"
-        _do("ip", "link", "add", bridge, "type", "bridge", "forward_delay", "0")
+        _run("ip", "link", "add", bridge, "type", "bridge", "forward_delay", "0")
         for tap, master in zip(taps, (bridge, self._net.bridge), strict=True):
-            _do("ip", "link", "set", tap, "master", master, "up")
-        _do("ip", "link", "set", bridge, "up")
-        _do("ip", "link", "set", self._cable, "master", bridge)
+            _run("ip", "link", "set", tap, "master", master, "up")
+        _run("ip", "link", "set", bridge, "up")
+        _run("ip", "link", "set", self._cable, "master", bridge)
 
     def heal(self) -> None:
         """Remove all network faults."""
@@ -282,17 +282,17 @@ class Host:
             return
         self._faulty = False
         if self._relay is not None:
-            _do("ip", "link", "set", self._cable, "master", self._net.bridge)
+            _run("ip", "link", "set", self._cable, "master", self._net.bridge)
             self._relay.kill()
             self._relay.communicate()
             self._relay = None
-            _do("ip", "link", "del", f"mhd{self._net.number}.{self._at}", check=False)
+            _run("ip", "link", "del", f"mhd{self._net.number}.{self._at}", check=False)
         inside = ("ip", "netns", "exec", self.netns)
         for where, family in (((), "netdev"), (inside, "netdev"), (inside, "inet")):
-            _do(*where, "nft", "delete", "table", family, self._table, check=False)
-        _do("tc", "-n", self.netns, "qdisc", "del", "dev", "eth0", "root", check=False)
-        _do("tc", "qdisc", "del", "dev", self._cable, "root", check=False)
-        self.push_cable_in()
+            _run(*where, "nft", "delete", "table", family, self._table, check=False)
+        _run("tc", "-n", self.netns, "qdisc", "del", "dev", "eth0", "root", check=False)
+        _run("tc", "qdisc", "del", "dev", self._cable, "root", check=False)
+        self.plug_cable_in()
 
     def restore(self) -> None:
         """Restore the machine after a test."""
@@ -319,7 +319,7 @@ class HostNet:
     """Four simulated machines and the bridge between them; the machine that runs the tests is on it as `head`."""
 
     def __init__(self) -> None:
-        self.number, self._lock = _take_number()
+        self.number, self._lock = _reserve_number()
         self.prefix = f"10.77.{self.number}"
         self.gateway = f"{self.prefix}.254"
         """This machine's address on the bridge, and a name for it in every /etc/hosts: `head`."""
@@ -350,11 +350,11 @@ class HostNet:
         try:
             self._wipe()
             self._write_files()
-            _do("ip", "link", "add", self.bridge, "type", "bridge", "forward_delay", "0")
-            _do("ip", "addr", "add", f"{self.gateway}/24", "dev", self.bridge)
-            _do("ip", "link", "set", self.bridge, "up")
+            _run("ip", "link", "add", self.bridge, "type", "bridge", "forward_delay", "0")
+            _run("ip", "addr", "add", f"{self.gateway}/24", "dev", self.bridge)
+            _run("ip", "link", "set", self.bridge, "up")
             for host in self.hosts:
-                host.plug_in()
+                host.create_network()
                 host.switch_on()
             for host in self.hosts:
                 host.wait_for_sshd()
@@ -391,7 +391,7 @@ class HostNet:
         Path("/run/sshd").mkdir(exist_ok=True)
         (self.folder / "log").mkdir(parents=True)
         for name in ("id_ed25519", "hostkey"):
-            _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "made up for a test", "-f", self.folder / name)
+            _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "made up for a test", "-f", self.folder / name)
         key = " ".join((self.folder / "hostkey.pub").read_text().split()[:2])
         known = "".join(f"{host.name},{host.address} {key}\n" for host in self.hosts)
         per_host = "".join(f"Host {host.name}\n  HostName {host.address}\n" for host in self.hosts)
@@ -410,19 +410,19 @@ class HostNet:
     def _wipe(self) -> None:
         """Remove what an earlier, killed session with this number left, or what this session leaves at its end."""
         for host in self.hosts:
-            for pid in _do("ip", "netns", "pids", host.netns, check=False).split():
+            for pid in _run("ip", "netns", "pids", host.netns, check=False).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
             if Path(f"/run/netns/{host.netns}").exists():
-                _do("ip", "netns", "del", host.netns)
-        devices = [line.split(":")[1].strip().split("@")[0] for line in _do("ip", "-o", "link").splitlines()]
+                _run("ip", "netns", "del", host.netns)
+        devices = [line.split(":")[1].strip().split("@")[0] for line in _run("ip", "-o", "link").splitlines()]
         for device in devices:
             if device == self.bridge or device.startswith((f"mhv{self.number}.", f"mhd{self.number}.")):
-                _do("ip", "link", "del", device, check=False)
+                _run("ip", "link", "del", device, check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _take_number() -> tuple[int, IO[str]]:
+def _reserve_number() -> tuple[int, IO[str]]:
     """Reserve a number that no other session uses, until the file is closed."""
     for number in range(1, 100):
         lock = Path(f"/run/mhnb-hosts-{number}.lock").open("w")  # noqa: SIM115  # held as long as the net

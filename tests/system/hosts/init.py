@@ -34,9 +34,9 @@ def main(name: str, folder: Path) -> None:
     # folder would let that session take this one's processes for ended, and remove their keys.
     own = Path(tempfile.gettempdir()) / f"mhnb-{os.getuid()}-{name}"
     own.mkdir(mode=0o700, exist_ok=True)
-    kept = folder / "own" / name
-    kept.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _mount("--bind", str(kept), str(own))
+    own_copy = folder / "own" / name
+    own_copy.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _mount("--bind", str(own_copy), str(own))
     # The start-up files of the user who runs the tests may print, or take a second.
     for each in (".bashrc", ".profile", ".bash_profile"):
         if (Path.home() / each).exists():

@@ -87,7 +87,7 @@ class _Api(tornado.web.RequestHandler):
         })  # fmt: skip
 
 
-_KINDS: dict[str, dict[str, Any]] = {
+_API_RESOURCES: dict[str, dict[str, Any]] = {
     "/version": {"major": "1", "minor": "32", "gitVersion": "v1.32.0-made-up"},
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
     "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
@@ -100,13 +100,13 @@ _KINDS: dict[str, dict[str, Any]] = {
 """The API resources, which kubectl requests before it requests a pod."""
 
 
-class _Kinds(tornado.web.RequestHandler):
+class _ApiResources(tornado.web.RequestHandler):
     def data_received(self, chunk: bytes) -> None:
         """Ignore the body, because no client sends one."""
 
     def get(self) -> None:
         """Return the API resources."""
-        self.finish(_KINDS[self.request.path])
+        self.finish(_API_RESOURCES[self.request.path])
 
 
 class _Exec(tornado.websocket.WebSocketHandler):
@@ -138,7 +138,7 @@ class _Exec(tornado.websocket.WebSocketHandler):
         self.process.stdin.close()
 
     async def _serve(self, process: asyncio.subprocess.Process) -> None:
-        await asyncio.gather(self._carry(process.stdout, _STDOUT), self._carry(process.stderr, _STDERR))
+        await asyncio.gather(self._forward(process.stdout, _STDOUT), self._forward(process.stderr, _STDERR))
         code = await process.wait()
         status: dict[str, Any] = {"status": "Success"}
         if code != 0:
@@ -147,7 +147,7 @@ class _Exec(tornado.websocket.WebSocketHandler):
         await self.write_message(_STATUS + json.dumps(status).encode(), binary=True)
         self.close(1000)
 
-    async def _carry(self, stream: Any, channel: bytes) -> None:
+    async def _forward(self, stream: Any, channel: bytes) -> None:
         while data := await stream.read(32768):
             await self.write_message(channel + data, binary=True)
 
@@ -167,7 +167,7 @@ class _Exec(tornado.websocket.WebSocketHandler):
 async def _main(pods: dict[str, list[str]]) -> None:
     place = r"/api/v1/namespaces/default/pods/([^/]+)"
     routes: list[Any] = [(place, _Api, {"pods": pods}), (f"{place}/exec", _Exec, {"pods": pods})]
-    routes += [(path, _Kinds) for path in _KINDS]
+    routes += [(path, _ApiResources) for path in _API_RESOURCES]
     (listening,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
     server = tornado.httpserver.HTTPServer(tornado.web.Application(routes))
     server.add_sockets([listening])

@@ -90,7 +90,7 @@ class Slurm:
             for host in self._net:
                 self._start_node(host)
             wait_until(
-                lambda: self.ask("sinfo", "-h", "-N", "-p", "debug", "-o", "%T").split() == ["idle"] * 4, self._logs()
+                lambda: self.run("sinfo", "-h", "-N", "-p", "debug", "-o", "%T").split() == ["idle"] * 4, self._logs()
             )
         except BaseException:
             self.__exit__()
@@ -110,14 +110,14 @@ class Slurm:
                 daemon.kill()
             daemon.wait()
 
-    def ask(self, *words: str) -> str:
+    def run(self, *words: str) -> str:
         """Run a command of Slurm; return its output."""
         done = subprocess.run(words, env=os.environ | self.environment, capture_output=True, text=True, check=False)
         return done.stdout
 
     def jobs(self) -> list[str]:
         """Return the pending and running jobs, as `number state name`."""
-        return self.ask("squeue", "-h", "-o", "%i %T %j").splitlines()
+        return self.run("squeue", "-h", "-o", "%i %T %j").splitlines()
 
     def _logs(self) -> str:
         return f"every node is idle; {self.folder}/*.log"
@@ -160,4 +160,4 @@ class Slurm:
 
 if __name__ == "__main__":
     with HostNet() as net, Slurm(net) as slurm:
-        print(slurm.ask("sinfo"), slurm.ask(*sys.argv[1:]))
+        print(slurm.run("sinfo"), slurm.run(*sys.argv[1:]))

@@ -22,7 +22,7 @@ from mhnb.core.launch.hosts import parse_hosts
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.preflight_facts import Endpoint, Requirements
 from mhnb.errors import PreflightFailed
-from tests.system.hosts.faults import ask_doctor, jax_metadata
+from tests.system.hosts.faults import jax_metadata, run_doctor
 from tests.system.hosts.hostnet import NAMES, Host, HostNet, wait_until
 
 _PORT = 24_111
@@ -54,7 +54,7 @@ class Doctor:
 
     def __call__(self, *words: str, hosts: str = _HOSTS, config: Path | None = None) -> tuple[int, list[str]]:
         """Run `mhnb doctor`; return its exit code and its lines."""
-        how = [
+        options = [
             "--ssh-config",
             str(config or self._net.ssh_config),
             "--python",
@@ -62,9 +62,9 @@ class Doctor:
             "--connect-timeout",
             "5",
         ]
-        return ask_doctor(self._capsys, "--hosts", hosts, *how, "--env", f"TMPDIR={self.home}", *words)
+        return run_doctor(self._capsys, "--hosts", hosts, *options, "--env", f"TMPDIR={self.home}", *words)
 
-    def finds(self, *words: str, config: Path | None = None) -> str:
+    def find_failure(self, *words: str, config: Path | None = None) -> str:
         """Run `mhnb doctor` and check that it finds one failure; return that failure with its fix."""
         code, lines = self(*words, config=config)
         assert (code, lines[0]) == (1, "preflight · 4 hosts · 1 failure"), "\n".join(lines)
@@ -77,7 +77,7 @@ def doctor(net: HostNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     return Doctor(net, tmp_path, capsys)
 
 
-def test_four_good_machines(doctor: Doctor, net: HostNet) -> None:
+def test_machines_without_faults_pass(doctor: Doctor, net: HostNet) -> None:
     """Without a fault nothing is reported, each row has the machine's own address, and the exit code is 0."""
     code, lines = doctor("--devices", "2", "--coordinator-port", str(_PORT), "--address", "head")
     assert code == 0
@@ -92,7 +92,7 @@ def test_four_good_machines(doctor: Doctor, net: HostNet) -> None:
     assert len(lines) == 6
 
 
-def test_the_start_gets_what_was_tried(doctor: Doctor, net: HostNet) -> None:
+def test_report_has_addresses_and_ports_for_the_start(doctor: Doctor, net: HostNet) -> None:
     """The report contains each machine's real address, and a port for the coordinator that is free and reachable."""
     report = raise_if_failed(run_ssh_preflight(parse_hosts(_HOSTS), doctor.options, Requirements(devices=2)))
     assert report.addresses == tuple(host.address for host in net)
@@ -102,12 +102,12 @@ def test_the_start_gets_what_was_tried(doctor: Doctor, net: HostNet) -> None:
     net[0].run(sys.executable, "-c", program)
 
 
-def test_the_start_is_refused_with_the_table(doctor: Doctor, net: HostNet) -> None:
+def test_refused_start_has_the_table(doctor: Doctor, net: HostNet) -> None:
     """The error contains the table and its findings, has the report, and can be pickled."""
-    net[0].block(_PORT)
-    wanted = Requirements((Endpoint("coordinator", 0, _PORT),), devices=2)
+    net[0].block_port(_PORT)
+    requirements = Requirements((Endpoint("coordinator", 0, _PORT),), devices=2)
     with pytest.raises(PreflightFailed) as refused:
-        raise_if_failed(run_ssh_preflight(parse_hosts(_HOSTS), doctor.options, wanted))
+        raise_if_failed(run_ssh_preflight(parse_hosts(_HOSTS), doctor.options, requirements))
     error = pickle.loads(pickle.dumps(refused.value))  # noqa: S301
     assert str(error).startswith("preflight · 4 hosts · 1 failure · ")
     assert "beta, gamma and delta cannot reach JAX's coordinator on alpha" in str(error)
@@ -117,22 +117,22 @@ def test_the_start_is_refused_with_the_table(doctor: Doctor, net: HostNet) -> No
 # -- logins
 
 
-def test_the_python_of_here_is_looked_for_there(doctor: Doctor, net: HostNet) -> None:
+def test_default_python_is_the_notebooks_own(doctor: Doctor, net: HostNet) -> None:
     """Without `--python` the notebook's own interpreter is used, which machines that share a disk have."""
     report = run_ssh_preflight(parse_hosts("alpha,beta"), replace(doctor.options, python=None), Requirements(devices=2))
     assert report.ok, report.findings
 
 
-def test_a_login_that_is_refused(doctor: Doctor, net: HostNet) -> None:
+def test_refused_login_is_reported(doctor: Doctor, net: HostNet) -> None:
     """A machine that refuses the key is named with ssh's message; the other machines are still checked."""
-    net[1].cover(net.folder / "authorized_keys", "")
-    said = doctor.finds()
-    assert said.startswith("✗ beta: refused the login: root@")
-    assert "Permission denied (publickey)" in said
-    assert f"by hand: ssh -F {net.ssh_config} beta" in said
+    net[1].replace_file(net.folder / "authorized_keys", "")
+    finding = doctor.find_failure()
+    assert finding.startswith("✗ beta: refused the login: root@")
+    assert "Permission denied (publickey)" in finding
+    assert f"by hand: ssh -F {net.ssh_config} beta" in finding
 
 
-def test_a_host_key_that_has_changed(doctor: Doctor, net: HostNet, tmp_path: Path) -> None:
+def test_changed_host_key_is_reported(doctor: Doctor, net: HostNet, tmp_path: Path) -> None:
     """The error for a changed host key names the machine, and the command that removes the known key."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
     other = " ".join((tmp_path / "other.pub").read_text().split()[:2])
@@ -141,62 +141,64 @@ def test_a_host_key_that_has_changed(doctor: Doctor, net: HostNet, tmp_path: Pat
     text = net.ssh_config.read_text().replace(
         str(net.folder / "known_hosts"), str(net.new_file("\n".join(known) + "\n"))
     )
-    said = doctor.finds(config=net.new_file(text))
-    assert said.startswith("✗ beta: has another host key than the one you know: Host key for ")
-    assert "ssh-keygen -R beta" in said
+    finding = doctor.find_failure(config=net.new_file(text))
+    assert finding.startswith("✗ beta: has another host key than the one you know: Host key for ")
+    assert "ssh-keygen -R beta" in finding
 
 
-@pytest.mark.parametrize("fault", [Host.cut_power, Host.draw_cable], ids=lambda fault: fault.__name__)
-def test_a_machine_that_is_off(doctor: Doctor, net: HostNet, fault: Callable[[Host], None]) -> None:
+@pytest.mark.parametrize("fault", [Host.cut_power, Host.unplug_cable], ids=lambda fault: fault.__name__)
+def test_machine_that_is_off_is_reported(doctor: Doctor, net: HostNet, fault: Callable[[Host], None]) -> None:
     """A machine that does not answer within the login's time limit is reported, and no other machine is."""
     fault(net[2])
-    assert doctor.finds().startswith("✗ gamma: does not answer: ssh: connect to host")
+    assert doctor.find_failure().startswith("✗ gamma: does not answer: ssh: connect to host")
 
 
-def test_a_machine_without_python(doctor: Doctor, net: HostNet) -> None:
+def test_missing_python_is_reported(doctor: Doctor, net: HostNet) -> None:
     """If the login succeeds but the interpreter is missing, the error says so."""
     net[1].mount_disk(doctor.bin, nbytes=4096)
-    assert doctor.finds().startswith(f"✗ beta: has no such Python: no python: {doctor.python}\n  install it on beta")
+    assert doctor.find_failure().startswith(
+        f"✗ beta: has no such Python: no python: {doctor.python}\n  install it on beta"
+    )
 
 
 # -- software and disk
 
 
-def test_another_jax(doctor: Doctor, net: HostNet) -> None:
+def test_different_jax_version_is_reported(doctor: Doctor, net: HostNet) -> None:
     """A machine with another version of JAX is reported, because JAX itself would not notice."""
     version = importlib.metadata.version("jax")
-    net[3].cover(*jax_metadata("0.99.1"))
-    said = doctor.finds()
-    assert said.startswith(f"✗ delta has jax 0.99.1, and {version} is elsewhere: JAX does not notice")
-    assert f"on delta: {sys.executable} -m pip install 'jax=={version}'" in said
+    net[3].replace_file(*jax_metadata("0.99.1"))
+    finding = doctor.find_failure()
+    assert finding.startswith(f"✗ delta has jax 0.99.1, and {version} is elsewhere: JAX does not notice")
+    assert f"on delta: {sys.executable} -m pip install 'jax=={version}'" in finding
 
 
-def test_a_python_without_packages(doctor: Doctor, net: HostNet) -> None:
+def test_missing_packages_are_reported(doctor: Doctor, net: HostNet) -> None:
     """If a machine's Python has neither JAX nor mhnb, both are reported, with the command that installs them."""
-    net[1].cover(doctor.python, f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', executable=True)
+    net[1].replace_file(doctor.python, f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', executable=True)
     code, lines = doctor()
     assert code == 1
-    said = "\n".join(lines)
-    assert "✗ beta has no jax for its Python" in said
-    assert "✗ beta has no mhnb for its Python" in said
+    output = "\n".join(lines)
+    assert "✗ beta has no jax for its Python" in output
+    assert "✗ beta has no mhnb for its Python" in output
 
 
-def test_a_full_disk(doctor: Doctor, net: HostNet) -> None:
+def test_full_disk_is_reported(doctor: Doctor, net: HostNet) -> None:
     """A machine that cannot write a megabyte into the log folder is reported."""
     net[2].mount_disk(doctor.home, nbytes=65536)
-    said = doctor.finds()
-    assert said.startswith(f"✗ gamma cannot write logs to {doctor.home}: No space left on device\n")
-    assert "TMPDIR" in said
+    finding = doctor.find_failure()
+    assert finding.startswith(f"✗ gamma cannot write logs to {doctor.home}: No space left on device\n")
+    assert "TMPDIR" in finding
 
 
-def test_a_clock_that_is_off(doctor: Doctor, net: HostNet) -> None:
+def test_clock_difference_is_a_warning(doctor: Doctor, net: HostNet) -> None:
     """A clock that is an hour ahead gives a warning.
 
     The clock of one machine cannot be changed separately here, so its Python gets another time (libfaketime).
     """
     if (faketime := shutil.which("faketime")) is None:
         pytest.skip("faketime is not installed")
-    net[1].cover(doctor.python, f'#!/bin/sh\nexec {faketime} -f +1h {sys.executable} "$@"\n', executable=True)
+    net[1].replace_file(doctor.python, f'#!/bin/sh\nexec {faketime} -f +1h {sys.executable} "$@"\n', executable=True)
     code, lines = doctor()
     assert (code, lines[0]) == (0, "preflight · 4 hosts · 1 warning")
     # Within a second of an hour, if nothing stalls.
@@ -206,9 +208,9 @@ def test_a_clock_that_is_off(doctor: Doctor, net: HostNet) -> None:
 # -- names and ports
 
 
-def test_a_name_on_loopback(doctor: Doctor, net: HostNet) -> None:
+def test_host_name_on_loopback_is_a_warning(doctor: Doctor, net: HostNet) -> None:
     """A host name on loopback, as Debian installs it, gives a warning with the address that is used instead."""
-    net[1].cover("/etc/hosts", net.hosts_file(own=("beta", "127.0.1.1")))
+    net[1].replace_file("/etc/hosts", net.hosts_file(own=("beta", "127.0.1.1")))
     code, lines = doctor()
     assert (code, lines[0]) == (0, "preflight · 4 hosts · 1 warning")
     assert lines[6:] == [
@@ -217,53 +219,55 @@ def test_a_name_on_loopback(doctor: Doctor, net: HostNet) -> None:
     ]
 
 
-def test_a_name_for_this_machine_that_is_unknown(doctor: Doctor, net: HostNet) -> None:
+def test_unresolvable_notebook_name_is_reported(doctor: Doctor, net: HostNet) -> None:
     """A host that cannot resolve this machine's name is reported, with an address to use instead."""
-    net[2].cover("/etc/resolv.conf", "")
-    net[2].cover("/etc/hosts", net.hosts_file(without=["head"]))
-    said = doctor.finds("--address", "head")
-    assert said.startswith("✗ gamma cannot resolve 'head', the name that was given for this machine: ")
-    assert f"give an address instead ({net.gateway})" in said
+    net[2].replace_file("/etc/resolv.conf", "")
+    net[2].replace_file("/etc/hosts", net.hosts_file(without=["head"]))
+    finding = doctor.find_failure("--address", "head")
+    assert finding.startswith("✗ gamma cannot resolve 'head', the name that was given for this machine: ")
+    assert f"give an address instead ({net.gateway})" in finding
 
 
-def test_an_address_that_is_not_this_machine(doctor: Doctor, net: HostNet) -> None:
+def test_wrong_notebook_address_is_reported(doctor: Doctor, net: HostNet) -> None:
     """The given address is the one that is tried; if it leads elsewhere, the fix names the address of the login."""
     code, lines = doctor("--address", net[2].address)
     assert (code, lines[0]) == (1, "preflight · 4 hosts · 2 failures")
-    for what, line, cure in zip(("this notebook", "ipyparallel's hub"), lines[6::2], lines[7::2], strict=True):
+    for service, line, fix in zip(("this notebook", "ipyparallel's hub"), lines[6::2], lines[7::2], strict=True):
         assert line.startswith(
-            f"✗ alpha, beta, gamma and delta cannot reach {what} on this machine at {net[2].address}:"
+            f"✗ alpha, beta, gamma and delta cannot reach {service} on this machine at {net[2].address}:"
         )
-        assert f"the login came from {net.gateway}" in cure
+        assert f"the login came from {net.gateway}" in fix
 
 
 @pytest.mark.parametrize(("verdict", "why"), [("drop", "no answer"), ("reject", "connection refused")])
-def test_a_port_behind_a_firewall(doctor: Doctor, net: HostNet, verdict: str, why: str) -> None:
+def test_blocked_coordinator_port_is_reported(doctor: Doctor, net: HostNet, verdict: str, why: str) -> None:
     """For a silent and for a rejecting firewall, the report says which hosts cannot reach which port, and what to open."""
-    net[0].block(_PORT, verdict)
-    said = doctor.finds("--coordinator-port", str(_PORT))
-    assert said.startswith(
+    net[0].block_port(_PORT, verdict)
+    finding = doctor.find_failure("--coordinator-port", str(_PORT))
+    assert finding.startswith(
         f"✗ beta, gamma and delta cannot reach JAX's coordinator on alpha at {net[0].address}:{_PORT}: {why} (a firewall that {verdict}s"
     )
-    assert f"let TCP port {_PORT} of alpha through its firewall" in said
+    assert f"let TCP port {_PORT} of alpha through its firewall" in finding
 
 
-def test_hosts_that_let_nobody_in(doctor: Doctor, net: HostNet) -> None:
+def test_host_that_accepts_only_ssh_is_reported(doctor: Doctor, net: HostNet) -> None:
     """A machine that accepts only ssh is reported, because CPU collectives could not connect to it."""
-    net[1].block("1024-65535")
-    said = doctor.finds()
-    assert said.startswith("✗ beta cannot be reached from any other host: no answer. CPU collectives connect any two")
+    net[1].block_port("1024-65535")
+    finding = doctor.find_failure()
+    assert finding.startswith(
+        "✗ beta cannot be reached from any other host: no answer. CPU collectives connect any two"
+    )
 
 
 @pytest.fixture
 def holder(net: HostNet) -> Iterator[None]:
     """Run a program on the first machine that listens on the coordinator's port."""
-    net[0].run(sys.executable, "-c", _HOLDER, str(_PORT))
+    net[0].run(sys.executable, "-c", _LISTENER, str(_PORT))
     yield
     net[0].kill_programs()
 
 
-_HOLDER = """
+_LISTENER = """
 import os, socket, signal, sys
 server = socket.create_server(("", int(sys.argv[1])))
 if os.fork() == 0:
@@ -275,35 +279,35 @@ if os.fork() == 0:
 """
 
 
-def test_a_port_that_somebody_holds(doctor: Doctor, net: HostNet, holder: None) -> None:
+def test_used_coordinator_port_is_reported(doctor: Doctor, net: HostNet, holder: None) -> None:
     """A used port is reported once, with its machine and a command that finds the process."""
-    said = doctor.finds("--coordinator-port", str(_PORT))
-    assert said.startswith(
+    finding = doctor.find_failure("--coordinator-port", str(_PORT))
+    assert finding.startswith(
         f"✗ alpha cannot listen at {net[0].address}:{_PORT} for JAX's coordinator: Address already in use\n"
     )
-    assert f"(alpha: ss -ltnp 'sport = :{_PORT}')" in said
+    assert f"(alpha: ss -ltnp 'sport = :{_PORT}')" in finding
 
 
-def test_a_port_of_this_machine_that_is_taken(doctor: Doctor, net: HostNet) -> None:
+def test_used_notebook_port_refuses_the_start(doctor: Doctor, net: HostNet) -> None:
     """A start is refused if another process of this machine uses the notebook's port."""
     with socket.create_server((net.gateway, 0)) as server:
-        wanted = Requirements((Endpoint("link", None, server.getsockname()[1]),), devices=2)
+        requirements = Requirements((Endpoint("link", None, server.getsockname()[1]),), devices=2)
         with pytest.raises(
             PreflightFailed, match=r"this machine cannot listen at .* for this notebook: Address already"
         ):
-            raise_if_failed(run_ssh_preflight(parse_hosts(_HOSTS), doctor.options, wanted))
+            raise_if_failed(run_ssh_preflight(parse_hosts(_HOSTS), doctor.options, requirements))
 
 
-def test_one_machine_under_two_names(doctor: Doctor, net: HostNet) -> None:
+def test_machine_with_two_names_is_reported(doctor: Doctor, net: HostNet) -> None:
     """Two names of the same machine are reported."""
     code, lines = doctor(hosts=f"alpha,beta,{net[0].address}")
     assert code == 1
     assert f"✗ alpha and {net[0].address} are the same machine (alpha, {net[0].address})" in lines
 
 
-def test_ctrl_c_ends_the_look(doctor: Doctor, net: HostNet) -> None:
+def test_ctrl_c_ends_doctor_and_its_ssh(doctor: Doctor, net: HostNet) -> None:
     """Ctrl-C while a machine does not answer ends `mhnb doctor` and every ssh of it."""
-    net[1].draw_cable()
+    net[1].unplug_cable()
     words = [
         "--hosts",
         _HOSTS,
@@ -317,15 +321,17 @@ def test_ctrl_c_ends_the_look(doctor: Doctor, net: HostNet) -> None:
     with subprocess.Popen([sys.executable, "-m", "mhnb", "doctor", *words], stderr=subprocess.PIPE) as command:
         try:
             # The probes of the machines that answer wait for the one that does not.
-            wait_until(lambda: len(_sshs(command.pid)) == 4 and len(net[0].pids()) > 1, "the look is on its way")
-            sshs = _sshs(command.pid)
+            wait_until(
+                lambda: len(_ssh_children(command.pid)) == 4 and len(net[0].pids()) > 1, "the look is on its way"
+            )
+            sshs = _ssh_children(command.pid)
             command.send_signal(signal.SIGINT)
-            _, said = command.communicate(timeout=60)
+            _, stderr = command.communicate(timeout=60)
         finally:
             command.kill()
-    assert b"KeyboardInterrupt" in said
+    assert b"KeyboardInterrupt" in stderr
     assert psutil.wait_procs(sshs, timeout=60)[1] == []
 
 
-def _sshs(pid: int) -> list[psutil.Process]:
+def _ssh_children(pid: int) -> list[psutil.Process]:
     return [child for child in psutil.Process(pid).children() if child.name() == "ssh"]

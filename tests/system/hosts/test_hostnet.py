@@ -34,11 +34,11 @@ def _round_trip_s(net: HostNet, host: Host) -> float | None:
         return None
 
 
-def test_each_machine_is_one_of_its_own(net: HostNet) -> None:
+def test_machines_are_separate(net: HostNet) -> None:
     """Over ssh each machine has its own name and address, and does not see the processes of this machine."""
     for host in net:
-        said = _ssh(net, host, "hostname; hostname -i; test -e /proc/" + str(os.getpid()) + " || echo alone").stdout
-        assert said.split() == [host.name, host.address, "alone"]
+        output = _ssh(net, host, "hostname; hostname -i; test -e /proc/" + str(os.getpid()) + " || echo alone").stdout
+        assert output.split() == [host.name, host.address, "alone"]
 
 
 def test_machines_reach_each_other_by_name(net: HostNet) -> None:
@@ -47,8 +47,8 @@ def test_machines_reach_each_other_by_name(net: HostNet) -> None:
     assert net[0].run(sys.executable, "-c", program) == "b'SSH'\n"
 
 
-@pytest.mark.parametrize("fault", [Host.draw_cable, Host.cut_power, Host.kill_all], ids=lambda f: f.__name__)
-def test_a_machine_that_is_gone_comes_back(net: HostNet, fault: Callable[[Host], None]) -> None:
+@pytest.mark.parametrize("fault", [Host.unplug_cable, Host.cut_power, Host.kill_all], ids=lambda f: f.__name__)
+def test_machine_answers_again_after_a_fault(net: HostNet, fault: Callable[[Host], None]) -> None:
     """While one machine is down the others continue, and it answers again when it is restored."""
     fault(net[1])
     assert _round_trip_s(net, net[1]) is None
@@ -57,16 +57,16 @@ def test_a_machine_that_is_gone_comes_back(net: HostNet, fault: Callable[[Host],
     wait_until(lambda: _round_trip_s(net, net[1]) is not None, "it is back")
 
 
-def test_a_machine_without_power_is_silent(net: HostNet) -> None:
+def test_connection_is_silent_after_a_power_cut(net: HostNet) -> None:
     """A connection to a machine that lost its power stays silent; after `kill_all` it is closed."""
-    for fault, told in ((Host.cut_power, None), (Host.kill_all, b"")):
+    for fault, expected in ((Host.cut_power, None), (Host.kill_all, b"")):
         with closing(socket.create_connection((net[3].address, 22), 5)) as link:
             assert link.recv(3) == b"SSH"
             link.recv(1000)
             fault(net[3])
             link.settimeout(1)
             got = _receive(link)
-        assert got == told
+        assert got == expected
         net[3].restore()
 
 
@@ -77,38 +77,38 @@ def _receive(link: socket.socket) -> bytes | None:
         return None
 
 
-def test_a_long_cable_takes_its_time(net: HostNet) -> None:
+def test_delay_slows_connections(net: HostNet) -> None:
     """With a delay of 100 ms in each direction a connection takes at least 200 ms, and less after `heal`."""
-    net[1].delay(100)
+    net[1].delay_packets(100)
     wait_until(lambda: (_round_trip_s(net, net[1]) or 0) >= 0.2, "200 ms for there and back")
     net[1].heal()
     wait_until(lambda: (_round_trip_s(net, net[1]) or 1) < 0.2, "the cable is short again")
 
 
-def test_a_slow_cable_carries_slowly(net: HostNet) -> None:
+def test_bandwidth_limit_slows_transfers(net: HostNet) -> None:
     """At 1 Mbit/s, 300 kB take more than two seconds."""
-    net[1].limit(1)
+    net[1].limit_bandwidth(1)
     began = time.monotonic()
     words = ["ssh", "-F", str(net.ssh_config), net[1].name, "head -c 300000 /dev/urandom"]
     assert len(subprocess.run(words, capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout) == 300_000
     assert time.monotonic() - began > 2
 
 
-def test_packets_are_lost(net: HostNet) -> None:
+def test_packets_are_dropped_at_the_given_rate(net: HostNet) -> None:
     """At 100 % loss no packet arrives; at 20 % a connection is still made."""
-    net[1].lose(100)
+    net[1].drop_packets(100)
     assert _round_trip_s(net, net[1]) is None
     net[1].heal()
-    net[1].lose(20)
+    net[1].drop_packets(20)
     wait_until(lambda: _round_trip_s(net, net[1]) is not None, "a connection at 20 % loss")
 
 
 @pytest.mark.parametrize(("verdict", "error"), [("drop", TimeoutError), ("reject", ConnectionRefusedError)])
-def test_a_firewall_closes_one_port(net: HostNet, verdict: str, error: type[OSError]) -> None:
+def test_firewall_blocks_one_port(net: HostNet, verdict: str, error: type[OSError]) -> None:
     """A blocked port does not answer, or refuses; other ports do answer."""
     net[1].run(sys.executable, "-c", _LISTENER)
     with socket.create_connection((net[1].address, 7001), 5):
-        net[1].block(7001, verdict)
+        net[1].block_port(7001, verdict)
     with pytest.raises(error):
         socket.create_connection((net[1].address, 7001), 1)
     assert _round_trip_s(net, net[1]) is not None
@@ -127,16 +127,16 @@ if os.fork() == 0:
 """
 
 
-def test_a_covered_file_is_covered_there_alone(net: HostNet) -> None:
+def test_file_is_replaced_on_one_machine_only(net: HostNet) -> None:
     """A replaced file has other text on one machine only, until the machine is restored."""
-    net[1].cover("/etc/hosts", "127.0.1.1 beta\n")
+    net[1].replace_file("/etc/hosts", "127.0.1.1 beta\n")
     assert _ssh(net, net[1], "cat /etc/hosts").stdout == "127.0.1.1 beta\n"
     assert "127.0.1.1" not in _ssh(net, net[2], "cat /etc/hosts").stdout
     net[1].restore()
     assert "127.0.1.1" not in _ssh(net, net[1], "cat /etc/hosts").stdout
 
 
-def test_a_full_disk_is_full(net: HostNet, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_small_disk_can_be_filled(net: HostNet, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A machine with a disk of 64 kB cannot write 100 kB."""
     folder = tmp_path_factory.mktemp("disk")
     net[1].mount_disk(folder, nbytes=65536)
@@ -154,11 +154,11 @@ with HostNet() as net:
 """
 
 
-def _are_gone(pids: list[str]) -> bool:
+def _have_ended(pids: list[str]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_a_killed_session_leaves_no_machine(net: HostNet) -> None:
+def test_killed_session_leaves_no_machine(net: HostNet) -> None:
     """A concurrent session uses another number; its machines end when it is killed, and the next session removes the rest."""
     numbers = []
     for kill in (True, False):
@@ -175,7 +175,7 @@ def test_a_killed_session_leaves_no_machine(net: HostNet) -> None:
             assert len(inits) == len(net.hosts)
             session.communicate()
             guard.cancel()
-        wait_until(partial(_are_gone, inits), "the machines end")
+        wait_until(partial(_have_ended, inits), "the machines end")
     assert numbers[0] != str(net.number)
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
     assert f"mhb{numbers[1]}:" not in links

@@ -68,7 +68,7 @@ def _ipcluster(folder: Path, *words: str) -> Iterator[ipyparallel.Client]:
             process.kill()
 
 
-def _check(client: ipyparallel.Client, count: int) -> list[str]:
+def _check_engines(client: ipyparallel.Client, count: int) -> list[str]:
     """Check that each engine is the rank of its number and that a collective includes all ranks; return their host names."""
     client.wait_for_engines(count, timeout=_START_S)
     assert client.ids == list(range(count))
@@ -83,11 +83,11 @@ def _check(client: ipyparallel.Client, count: int) -> list[str]:
 
 
 @pytest.mark.ranks
-def test_local(tmp_path: Path, mhnb_home: Path) -> None:
+def test_local_profile(tmp_path: Path, mhnb_home: Path) -> None:
     """With simulated hosts each engine id is the rank, and no process is left when ipcluster ends."""
     shutil.copytree(profile_dir("local"), tmp_path / "own")
     with no_leftovers(mhnb_home), _ipcluster(tmp_path / "own", "-n", "2") as client:
-        _check(client, 2)
+        _check_engines(client, 2)
         # The hub's key is not in the environment of any process.
         environments = [str(_environment(process)) for process in psutil.process_iter()]
         assert not [text for text in environments if "IPP_CONNECTION_INFO" in text and str(tmp_path) in text]
@@ -102,7 +102,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 
 @pytest.mark.requires_part("hosts")
 @pytest.mark.hosts
-def test_ssh(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
+def test_ssh_profile(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
     """Machines over ssh work with the profile's own settings alone."""
     folder = tmp_path / "own"
     shutil.copytree(profile_dir("ssh"), folder)
@@ -112,7 +112,7 @@ def test_ssh(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
             f"c.MhnbSsh.devices = 1\nc.MhnbSsh.environment = {{'PYTHONPATH': {os.environ.get('PYTHONPATH', '')!r}}}\n"
         )
     with no_leftovers(mhnb_home), _ipcluster(folder) as client:
-        assert _check(client, 2) == ["alpha", "beta"]
+        assert _check_engines(client, 2) == ["alpha", "beta"]
 
 
 def _own_profile(kind: str, folder: Path, **settings: object) -> Path:
@@ -123,36 +123,40 @@ def _own_profile(kind: str, folder: Path, **settings: object) -> Path:
     return folder
 
 
-def _left(net: HostNet) -> list[str]:
+def _remaining_processes(net: HostNet) -> list[str]:
     return [words for host in net for words in host.pids().values() if "slurmd" not in words]
 
 
 @pytest.mark.requires_part("slurm")
-def test_slurm(tmp_path: Path, made_up_net: HostNet, mhnb_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_profile(tmp_path: Path, made_up_net: HostNet, mhnb_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With Slurm each rank is a task of one job, and no job or process is left when ipcluster ends."""
     with Slurm(made_up_net) as slurm:
         for name, value in slurm.environment.items():
             monkeypatch.setenv(name, value)
         folder = _own_profile("slurm", tmp_path / "own", devices=1, nodes=2, partition="short")
         with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2") as client:
-            assert set(_check(client, 2)) < {host.name for host in made_up_net}
-            assert slurm.ask("squeue", "-h", "-o", "%P %D %T").split() == ["short", "2", "RUNNING"]
+            assert set(_check_engines(client, 2)) < {host.name for host in made_up_net}
+            assert slurm.run("squeue", "-h", "-o", "%P %D %T").split() == ["short", "2", "RUNNING"]
         wait_until(lambda: not slurm.jobs(), "no job is left", timeout_s=30)
-        wait_until(lambda: not _left(made_up_net), f"no process is left: {_left(made_up_net)}", timeout_s=30)
+        wait_until(
+            lambda: not _remaining_processes(made_up_net),
+            f"no process is left: {_remaining_processes(made_up_net)}",
+            timeout_s=30,
+        )
 
 
 @pytest.mark.requires_part("mpi")
-def test_mpi(tmp_path: Path, mhnb_home: Path) -> None:
+def test_mpi_profile(tmp_path: Path, mhnb_home: Path) -> None:
     """With mpiexec each engine id is the process's number and the rank."""
     extra = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     folder = _own_profile("mpi", tmp_path / "own", devices=1, extra=extra)
     with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2") as client:
-        _check(client, 2)
+        _check_engines(client, 2)
         numbers = client[:].apply_sync(lambda: __import__("os").environ["OMPI_COMM_WORLD_RANK"])
         assert numbers == ["0", "1"]
 
 
-def test_kubernetes(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
+def test_kubernetes_profile(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
     """Ranks run in pods, in the order of the pods' numbers; the API server is a fake."""
     if reason := kube.why_absent():
         pytest.skip(reason)
@@ -166,10 +170,10 @@ def test_kubernetes(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
             environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
         )
         with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2", f"--ip={net.gateway}") as client:
-            assert _check(client, 2) == [host.name for host in list(net)[:2]]
+            assert _check_engines(client, 2) == [host.name for host in list(net)[:2]]
 
 
-def test_tpu(tmp_path: Path, net: HostNet, mhnb_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tpu_profile(tmp_path: Path, net: HostNet, mhnb_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks run on the workers of a TPU VM, with one gcloud each; the API is a fake, and no TPU was available."""
     if reason := tpu.why_absent():
         pytest.skip(reason)
@@ -184,15 +188,15 @@ def test_tpu(tmp_path: Path, net: HostNet, mhnb_home: Path, monkeypatch: pytest.
             tpu=tpu.TPU,
             zone=tpu.ZONE,
             project=tpu.PROJECT,
-            extra=tpu.login_words(net),
+            extra=tpu.login_options(net),
             environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
         )
         with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2", f"--ip={net.gateway}") as client:
-            assert _check(client, 2) == [host.name for host in list(net)[:2]]
+            assert _check_engines(client, 2) == [host.name for host in list(net)[:2]]
 
 
 @pytest.mark.ranks
-def test_engines_that_are_told_to_end_while_they_start(tmp_path: Path, mhnb_home: Path) -> None:
+def test_sigterm_ends_engines_that_wait_for_a_hub(tmp_path: Path, mhnb_home: Path) -> None:
     """SIGTERM ends engines at once while they wait for a hub that has ended."""
     folder = tmp_path / "own"
     shutil.copytree(profile_dir("local"), folder)
@@ -206,7 +210,7 @@ def test_engines_that_are_told_to_end_while_they_start(tmp_path: Path, mhnb_home
         assert engines.stdout is not None
         assert engines.stdout.readline().startswith("mhnb: ")
         engines.terminate()
-        _, said = engines.communicate(timeout=_START_S)
+        _, stderr = engines.communicate(timeout=_START_S)
         assert engines.returncode == 1
         # Not the rank's own end, which would come in a minute.
-        assert "did not start" not in said
+        assert "did not start" not in stderr

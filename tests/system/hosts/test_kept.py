@@ -13,18 +13,18 @@ import psutil
 from mhnb.cluster.attach import describe_other_clusters, list_cluster_records
 from tests.support.leftovers import no_leftovers, processes_of
 from tests.support.source import ROOT
-from tests.system.hosts.cluster import leave_kept
+from tests.system.hosts.cluster import start_and_kill_notebook
 from tests.system.hosts.hostnet import HostNet, wait_until
 
 _LIMIT_S = 5.0
 """Time after which a silent host is lost; a cluster without ranks ends after twice that time."""
 
 
-def _on_machines(net: HostNet, count: int = 2, **options: Any) -> dict[str, Any]:
+def _start_options(net: HostNet, count: int = 2, **options: Any) -> dict[str, Any]:
     names = [host.name for host in list(net)[:count]]
     environment = {"PYTHONPATH": str(ROOT)}
-    asked = {"hosts": names, "devices": 1, "config_file": str(net.ssh_config), "environment": environment}
-    return asked | {"host_timeout_s": _LIMIT_S} | options
+    defaults = {"hosts": names, "devices": 1, "config_file": str(net.ssh_config), "environment": environment}
+    return defaults | {"host_timeout_s": _LIMIT_S} | options
 
 
 def _supervisor_on(net: HostNet, at: int) -> psutil.Process:
@@ -34,22 +34,22 @@ def _supervisor_on(net: HostNet, at: int) -> psutil.Process:
     return psutil.Process(pid)
 
 
-def test_what_nobody_drives_and_has_no_rank_left_ends(net: HostNet, mhnb_home: Path) -> None:
+def test_detached_cluster_without_ranks_ends(net: HostNet, mhnb_home: Path) -> None:
     """A cluster without a notebook and without ranks ends by itself, on the hosts and here, and its keys are removed."""
     with no_leftovers(mhnb_home):
-        leave_kept(_on_machines(net))
-        (berth,) = list_cluster_records(os.environ)
+        start_and_kill_notebook(_start_options(net))
+        (record,) = list_cluster_records(os.environ)
         listed = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
         # Other clusters, which tests share, are listed as well.
-        said = "kept  2 ranks  on 2 hosts (alpha, beta) x 1 device, profile ssh"
+        description = "kept  2 ranks  on 2 hosts (alpha, beta) x 1 device, profile ssh"
         assert [
             line
             for line in listed.stdout.splitlines()
-            if line.startswith(f"{said}  kept, and nobody drives it: %mhjax attach kept  supervisor ")
+            if line.startswith(f"{description}  kept, and nobody drives it: %mhjax attach kept  supervisor ")
         ], listed.stdout
         others = describe_other_clusters(os.environ)
-        assert [line for line in others if line.startswith(f"{said}  kept, and nobody")], others
-        hub = psutil.Process(*berth.local_supervisors.values())
+        assert [line for line in others if line.startswith(f"{description}  kept, and nobody")], others
+        hub = psutil.Process(*record.local_supervisors.values())
         _supervisor_on(net, 0).kill()
         for rank in _supervisor_on(net, 1).children():
             rank.kill()
@@ -60,4 +60,4 @@ def test_what_nobody_drives_and_has_no_rank_left_ends(net: HostNet, mhnb_home: P
         )
         wait_until(lambda: not any(host.pids() for host in net), "those of the machines end", timeout_s=60)
         assert list_cluster_records(os.environ) == []
-        assert not list(berth.run_dir.glob("profile/security/*.json"))
+        assert not list(record.run_dir.glob("profile/security/*.json"))

@@ -25,7 +25,7 @@ from mhnb.cluster.status import StartProgress
 from mhnb.errors import LaunchError
 from tests.support.leftovers import no_leftovers
 from tests.support.source import ROOT
-from tests.system.hosts.cluster import Begin, leave_kept
+from tests.system.hosts.cluster import Begin, start_and_kill_notebook
 from tests.system.hosts.hostnet import HostNet, wait_until
 
 STAGGER = 'test "$(hostname)" = alpha || sleep 1'
@@ -33,22 +33,22 @@ STAGGER = 'test "$(hostname)" = alpha || sleep 1'
 
 
 @pytest.fixture(autouse=True)
-def nothing_here(mhnb_home: Path) -> Iterator[None]:
+def no_local_leftovers(mhnb_home: Path) -> Iterator[None]:
     """Check that no process of the test is left on this machine either."""
     with no_leftovers(mhnb_home):
         yield
 
 
-def give_up(report: StartProgress) -> None:
+def interrupt_start(report: StartProgress) -> None:
     """Raise KeyboardInterrupt, as Ctrl-C does during a start, once a host is up."""
     if any(rank.host_is_up for rank in report.ranks):
         raise KeyboardInterrupt
 
 
-def test_a_kept_start_that_is_broken_off_while_hosts_come_up(net: HostNet, begin: Begin) -> None:
+def test_interrupted_detachable_start_leaves_no_process(net: HostNet, begin: Begin) -> None:
     """Hosts that report after the start was interrupted end as well, even if the cluster was started as detachable."""
     with pytest.raises(KeyboardInterrupt):
-        begin(3, 1, keep=True, setup=STAGGER, on_progress=give_up)
+        begin(3, 1, keep=True, setup=STAGGER, on_progress=interrupt_start)
 
 
 _NOTEBOOK = """
@@ -67,24 +67,24 @@ for line in sys.stdin:
 """
 
 
-def _held() -> tuple[int, set[str]]:
+def _count_resources() -> tuple[int, set[str]]:
     """Return how many descriptors this process holds, and which threads of mhnb run."""
     gc.collect()
-    ours = {thread.name for thread in threading.enumerate() if thread.name.startswith("mhnb-")}
-    return len(list(Path("/proc/self/fd").iterdir())), ours
+    threads = {thread.name for thread in threading.enumerate() if thread.name.startswith("mhnb-")}
+    return len(list(Path("/proc/self/fd").iterdir())), threads
 
 
-def test_starts_that_are_broken_off_leave_no_descriptor_and_no_thread(net: HostNet, begin: Begin) -> None:
+def test_interrupted_starts_release_their_resources(net: HostNet, begin: Begin) -> None:
     """Interrupted starts release their sockets, pipes, logs and locks, each time."""
     with pytest.raises(KeyboardInterrupt):
-        begin(1, 1, keep=True, on_progress=give_up)
+        begin(1, 1, keep=True, on_progress=interrupt_start)
     # Modules that the first start imported may hold descriptors for good; a thread may be about to end.
     wait_for_pending_shutdowns()
-    before = _held()
+    before = _count_resources()
     with pytest.raises(KeyboardInterrupt):
-        begin(1, 1, keep=True, on_progress=give_up)
+        begin(1, 1, keep=True, on_progress=interrupt_start)
     # Resources of an earlier test may be released meanwhile too.
-    wait_until(lambda: _held()[0] <= before[0] and _held()[1] <= before[1], "all is given back")
+    wait_until(lambda: _count_resources()[0] <= before[0] and _count_resources()[1] <= before[1], "all is given back")
 
 
 class Notebook:
@@ -102,14 +102,14 @@ class Notebook:
     def read_to(self, word: str) -> str:
         """Wait until it prints that line; return the output before it."""
         assert self.process.stdout is not None
-        said = ""
+        output = ""
         for line in self.process.stdout:
             if line == f"{word}\n":
-                return said
-            said += line
-        raise AssertionError(f"it ended before it said {word!r}: {said}")
+                return output
+            output += line
+        raise AssertionError(f"it ended before it said {word!r}: {output}")
 
-    def do(self, line: str) -> str:
+    def execute(self, line: str) -> str:
         """Execute a line in it; return its output."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
@@ -127,7 +127,7 @@ class Notebook:
         self.process.communicate()
 
 
-def test_a_notebook_that_is_killed_while_hosts_come_up(net: HostNet, own_environment: None) -> None:
+def test_notebook_killed_during_start_leaves_no_process(net: HostNet, own_environment: None) -> None:
     """Hosts end if the notebook is killed during the start, even with `keep`, because no notebook could attach to them."""
     notebook = Notebook(net, 3, keep=True, setup=STAGGER)
     notebook.read_to("a host is up")
@@ -135,7 +135,7 @@ def test_a_notebook_that_is_killed_while_hosts_come_up(net: HostNet, own_environ
     wait_until(lambda: not any(host.pids() for host in net), "every host is without a process", timeout_s=60)
 
 
-def test_a_notebook_that_stands_still(net: HostNet, own_environment: None) -> None:
+def test_suspended_notebook_continues_or_reports_the_loss(net: HostNet, own_environment: None) -> None:
     """After a short suspension a notebook continues; after a long one its hosts have ended, and it reports the reason and fix."""
     notebook = Notebook(net, host_timeout_s=8)
     try:
@@ -143,41 +143,41 @@ def test_a_notebook_that_stands_still(net: HostNet, own_environment: None) -> No
         notebook.send(signal.SIGSTOP)
         time.sleep(10)  # the fault itself: longer than a host may be silent, shorter than a notebook may
         notebook.send(signal.SIGCONT)
-        assert notebook.do("print(cluster.run('1 + 1').check()[1].text, cluster.state)") == "2 clean\n"
+        assert notebook.execute("print(cluster.run('1 + 1').check()[1].text, cluster.state)") == "2 clean\n"
         notebook.send(signal.SIGSTOP)
         wait_until(lambda: not any(host.pids() for host in net), "the hosts have given it up", timeout_s=60)
         notebook.send(signal.SIGCONT)
-        said = notebook.do("wait('dead'); time.sleep(1); print(cluster.reason)")
-        assert "host0 (alpha) is lost" in said or "host1 (beta) is lost" in said
-        assert "this notebook stood still for" in said
+        output = notebook.execute("wait('dead'); time.sleep(1); print(cluster.reason)")
+        assert "host0 (alpha) is lost" in output or "host1 (beta) is lost" in output
+        assert "this notebook stood still for" in output
         assert (
-            "hosts that hear nothing of it for 16 s end their ranks; those of %mhjax start --keep wait for it" in said
+            "hosts that hear nothing of it for 16 s end their ranks; those of %mhjax start --keep wait for it" in output
         )
-        assert "restart --replay" in said
-        said = notebook.do("cluster = cluster.restart(); print(cluster.run('1 + 1').check()[1].text)")
-        assert said.endswith("2\n")
-        notebook.do("cluster.stop()")
+        assert "restart --replay" in output
+        output = notebook.execute("cluster = cluster.restart(); print(cluster.run('1 + 1').check()[1].text)")
+        assert output.endswith("2\n")
+        notebook.execute("cluster.stop()")
         wait_until(lambda: not any(host.pids() for host in net), "every host is without a process")
     finally:
         notebook.close()
 
 
-def test_a_notebook_that_stands_still_for_long_finds_what_it_kept(net: HostNet, own_environment: None) -> None:
+def test_detachable_hosts_wait_for_suspended_notebook(net: HostNet, own_environment: None) -> None:
     """With `--keep` the hosts wait for a suspended notebook without a limit; a stop ends them."""
     notebook = Notebook(net, host_timeout_s=5, keep=True)
     try:
         notebook.read_to("ready")
-        notebook.do("cluster.run('x = 20').check()")
+        notebook.execute("cluster.run('x = 20').check()")
         notebook.send(signal.SIGSTOP)
         time.sleep(14)  # the fault itself: longer than a host would wait for a notebook that has not said keep
         notebook.send(signal.SIGCONT)
-        assert notebook.do("print(cluster.run('x + 1').check()[1].text, cluster.state)") == "21 clean\n"
-        notebook.do("cluster.stop()")
+        assert notebook.execute("print(cluster.run('x + 1').check()[1].text, cluster.state)") == "21 clean\n"
+        notebook.execute("cluster.stop()")
     finally:
         notebook.close()
 
 
-_IMPATIENT = """
+_SECOND_INTERRUPT = """
 import os, signal, sys, threading, mhnb
 came = threading.Event()
 def press():
@@ -199,11 +199,11 @@ sys.stdin.read()
 """
 
 
-def test_ctrl_c_twice_while_hosts_come_up(net: HostNet, own_environment: None) -> None:
+def test_second_ctrl_c_during_start_leaves_no_process(net: HostNet, own_environment: None) -> None:
     """A second Ctrl-C ends the waiting but not the shutdown: the hosts' processes end, and the notebook continues."""
     names = [host.name for host in list(net)[:3]]
     options = {"config_file": str(net.ssh_config), "environment": {"PYTHONPATH": str(ROOT)}, "setup": STAGGER}
-    words = [sys.executable, "-c", _IMPATIENT.format(names=names, options=options)]
+    words = [sys.executable, "-c", _SECOND_INTERRUPT.format(names=names, options=options)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as notebook:
         assert notebook.stdout is not None
         assert notebook.stdout.readline() == "given up True\n"
@@ -217,41 +217,41 @@ def test_ctrl_c_twice_while_hosts_come_up(net: HostNet, own_environment: None) -
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_a_kept_host_that_was_given_up(net: HostNet, begin: Begin, comes_back: bool) -> None:  # noqa: FBT001
+def test_stop_after_a_detachable_host_was_lost(net: HostNet, begin: Begin, comes_back: bool) -> None:  # noqa: FBT001
     """A detachable host outlives a lost connection. A stop ends it if it can be reached again, else it names the host."""
     cluster = begin(2, 1, keep=True, host_timeout_s=5)
-    told: list[str] = []
-    cluster.on_notice(told.append)
-    net[1].draw_cable()
+    notifications: list[str] = []
+    cluster.on_notice(notifications.append)
+    net[1].unplug_cable()
     wait_until(lambda: cluster.state == "dead", "the host is given up", timeout_s=60)
     assert "host1 (beta) is lost: it has not answered for" in cluster.reason
     if comes_back:
-        net[1].push_cable_in()
+        net[1].plug_cable_in()
         cluster.stop()
         return
     cluster.stop()
-    assert told[-1].startswith("host1 (beta) could not be told to end")
-    net[1].push_cable_in()
+    assert notifications[-1].startswith("host1 (beta) could not be told to end")
+    net[1].plug_cable_in()
     # The command that the notification suggests.
     # The host may have received the stop request by then.
     net[1].run("sh", "-c", "pkill -f mhnb.rank.[s]upervisor || true")
 
 
-def test_a_kept_cluster_that_has_lost_a_host_is_ended(net: HostNet, mhnb_home: Path) -> None:
+def test_stop_detached_names_unreachable_hosts(net: HostNet, mhnb_home: Path) -> None:
     """A failed attach leaves the cluster free for the next one; a stop from a shell ends the rest and names unreachable hosts."""
     names = [host.name for host in list(net)[:2]]
-    reach = {"config_file": str(net.ssh_config), "environment": {"PYTHONPATH": str(ROOT)}}
-    leave_kept({"hosts": names, "devices": 1} | reach)
+    ssh_options = {"config_file": str(net.ssh_config), "environment": {"PYTHONPATH": str(ROOT)}}
+    start_and_kill_notebook({"hosts": names, "devices": 1} | ssh_options)
     net[1].cut_power()
-    (berth,) = list_cluster_records(os.environ)
+    (record,) = list_cluster_records(os.environ)
     with pytest.raises(LaunchError, match=r"has ended; mhnb stop kept\.\d+ ends the rest"):
         Cluster(
-            berth.shape,
-            berth.options,
-            origin_pid=berth.origin_pid,
-            record=replace(berth, local_supervisors={2: 2**22 + 1}),
+            record.shape,
+            record.options,
+            origin_pid=record.origin_pid,
+            record=replace(record, local_supervisors={2: 2**22 + 1}),
         )
-    assert not OwnerLock.is_held(berth.run_dir)
-    assert stop_detached(berth, wait_s=20) == ("host1 (beta)",)
+    assert not OwnerLock.is_held(record.run_dir)
+    assert stop_detached(record, wait_s=20) == ("host1 (beta)",)
     wait_until(lambda: not any(host.pids() for host in net), "every host is without a process", timeout_s=60)
-    assert not list(berth.run_dir.rglob("attach.json*"))
+    assert not list(record.run_dir.rglob("attach.json*"))

@@ -22,33 +22,33 @@ from mhnb.rank.guard.remote_agreement import RemoteAgreement
 from mhnb.rank.guard.shared_board import InterruptFlag, create_interrupt_flag
 from mhnb.transport.client import TransportClient, connect
 from tests.support.source import ROOT
-from tests.system.hosts.cluster import Begin, check_sum, keys_of
+from tests.system.hosts.cluster import Begin, check_sum, secret_keys
 from tests.system.hosts.hostnet import Host, HostNet, wait_until
-from tests.system.hosts.outsider import Port, annoy, find_ports, hold_open
+from tests.system.hosts.outsider import Port, find_ports, hold_open, send_noise
 
 WAITING = "import os, time\nwhile not os.path.exists({path!r}): time.sleep(0.05)\nprint('whole')"
 """A cell that runs until the test creates a file."""
 
 
-def of(ports: list[Port], *processes: str) -> list[Port]:
+def select_reachable(ports: list[Port], *processes: str) -> list[Port]:
     """Return the ports of these processes that are reachable from the network."""
     return [port for port in ports if port.process in processes and not port.address.startswith("127.")]
 
 
 @pytest.mark.parametrize("encrypt", [True, False])
-def test_an_outsider_changes_nothing(net: HostNet, begin: Begin, tmp_path: Path, encrypt: bool) -> None:  # noqa: FBT001
+def test_noise_on_ports_does_not_affect_cells(net: HostNet, begin: Begin, tmp_path: Path, encrypt: bool) -> None:  # noqa: FBT001
     """Scans, noise and open connections on mhnb's ports do not change the running cell or later ones."""
     cluster = begin(2, 1, encrypt=encrypt)
     ports = find_ports(net, cluster)
-    ours = of(ports, "notebook", "hub", "delegate")
-    assert {port.process for port in ours} == {"notebook", "hub", "delegate"}
-    going = cluster.submit(WAITING.format(path=str(tmp_path / "end")))
-    for port in ours:
-        annoy(port)
+    own_ports = select_reachable(ports, "notebook", "hub", "delegate")
+    assert {port.process for port in own_ports} == {"notebook", "hub", "delegate"}
+    cell = cluster.submit(WAITING.format(path=str(tmp_path / "end")))
+    for port in own_ports:
+        send_noise(port)
     wait_until(lambda: cluster.refused_messages > 0, "what was shouted is counted")
-    with hold_open(ours, each=80):
+    with hold_open(own_ports, count=80):
         (tmp_path / "end").touch()
-        result = cluster.follow(going)
+        result = cluster.follow(cell)
         assert [rank.stdout for rank in result] == ["whole\n"] * 2
         check_sum(cluster)
     check_sum(cluster)
@@ -57,27 +57,29 @@ def test_an_outsider_changes_nothing(net: HostNet, begin: Begin, tmp_path: Path,
 
 def test_every_port_is_bound_to_one_address(net: HostNet, begin: Begin) -> None:
     """No port listens on all interfaces: not the notebook's, the hub's, the agreement server's, JAX's coordinator's or gloo's."""
-    own = {"127.0.0.1", net.gateway, *(host.address for host in net)}
+    addresses = {"127.0.0.1", net.gateway, *(host.address for host in net)}
     for port in find_ports(net, begin(2, 1)):
-        assert port.address.removeprefix("::ffff:") in own, port
+        assert port.address.removeprefix("::ffff:") in addresses, port
 
 
-def test_a_wrong_key_is_not_let_in(net: HostNet, begin: Begin, tmp_path: Path) -> None:
+def test_peer_with_wrong_key_is_refused(net: HostNet, begin: Begin, tmp_path: Path) -> None:
     """A peer that names a rank but signs with another key ends no cell, kills no rank, and is counted."""
     cluster = begin(2, 1)
     url, wrong = cluster._resources.transport.url, b"w" * 32
-    going = cluster.submit(WAITING.format(path=str(tmp_path / "end")))
+    cell = cluster.submit(WAITING.format(path=str(tmp_path / "end")))
     before = cluster.refused_messages
     stranger = TransportClient(url, wrong, "r1")
     stranger.send(CellEnded(1, 1, "ok", [["stdout", "forged\n"]], [], 0, 0.0))
     other = TransportClient(url, wrong, "s1")
     other.send(RankExited(1, None, 9, []))
-    (board,) = of(find_ports(net, cluster), "delegate")
+    (agreement_port,) = select_reachable(find_ports(net, cluster), "delegate")
     create_interrupt_flag(tmp_path, 7)
     with pytest.raises(HostUnreachable, match="did not let rank 1"):
-        RemoteAgreement(connect(f"tcp:{board.address}:{board.port}"), wrong, 1, InterruptFlag(tmp_path, 7))
+        RemoteAgreement(
+            connect(f"tcp:{agreement_port.address}:{agreement_port.port}"), wrong, 1, InterruptFlag(tmp_path, 7)
+        )
     (tmp_path / "end").touch()
-    assert [rank.stdout for rank in cluster.follow(going)] == ["whole\n"] * 2
+    assert [rank.stdout for rank in cluster.follow(cell)] == ["whole\n"] * 2
     assert cluster.refused_messages >= before + 2
     check_sum(cluster)
     stranger.close()
@@ -85,7 +87,7 @@ def test_a_wrong_key_is_not_let_in(net: HostNet, begin: Begin, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("encrypt", [True, False])
-def test_the_hub_answers_nobody_without_its_keys(begin: Begin, encrypt: bool) -> None:  # noqa: FBT001
+def test_hub_answers_only_clients_with_its_keys(begin: Begin, encrypt: bool) -> None:  # noqa: FBT001
     """The hub answers clients with its curve key if encrypted, else with its signing key; ipyparallel never uses both."""
     cluster = begin(2, 1, encrypt=encrypt)
     hub = json.loads((cluster.log_dir.parent / "profile/security/ipcontroller-client.json").read_text())
@@ -93,9 +95,9 @@ def test_the_hub_answers_nobody_without_its_keys(begin: Begin, encrypt: bool) ->
     context = zmq.Context()
     try:
         wrong = {"curve_serverkey": zmq.curve_keypair()[0].decode()} if encrypt else {"key": "wrong"}
-        stranger = ask_hub(context, hub | wrong)
-        plain = ask_hub(context, hub | {"curve_serverkey": None, "key": "wrong"})
-        friend = ask_hub(context, hub)
+        stranger = request_connection(context, hub | wrong)
+        plain = request_connection(context, hub | {"curve_serverkey": None, "key": "wrong"})
+        friend = request_connection(context, hub)
         assert friend.poll(20_000)
         # The friend's request was sent last, so earlier requests would have been answered by now.
         assert not stranger.poll(0)
@@ -104,45 +106,47 @@ def test_the_hub_answers_nobody_without_its_keys(begin: Begin, encrypt: bool) ->
         context.destroy(linger=0)
 
 
-def ask_hub(context: zmq.Context[zmq.Socket[bytes]], hub: dict[str, Any]) -> zmq.Socket[bytes]:
+def request_connection(context: zmq.Context[zmq.Socket[bytes]], hub: dict[str, Any]) -> zmq.Socket[bytes]:
     """Send the hub a connection request, as ipyparallel's client does; return the socket for the reply."""
-    asking = context.socket(zmq.DEALER)
+    client = context.socket(zmq.DEALER)
     if hub.get("curve_serverkey"):
-        asking.curve_serverkey = hub["curve_serverkey"].encode()
-        asking.curve_publickey, asking.curve_secretkey = zmq.curve_keypair()
-    asking.connect(f"{hub['interface']}:{hub['registration']}")
-    asking.sndtimeo = 10_000
+        client.curve_serverkey = hub["curve_serverkey"].encode()
+        client.curve_publickey, client.curve_secretkey = zmq.curve_keypair()
+    client.connect(f"{hub['interface']}:{hub['registration']}")
+    client.sndtimeo = 10_000
     # A socket whose handshake is refused may lose its route to the hub between two frames, and could then never send
     # the rest.
     with suppress(zmq.Again):
-        Session(key=hub["key"].encode()).send(asking, "connection_request")
-    return asking
+        Session(key=hub["key"].encode()).send(client, "connection_request")
+    return client
 
 
 def _files(net: HostNet, cluster: Cluster) -> list[tuple[Host, str, str]]:
     """Return machine, mode and path of the cluster's files, the notebook's first."""
     places = [(net[0], cluster.log_dir.parent), *((host, f"/tmp/mhnb-*-{host.name}") for host in list(net)[:2])]
-    look = f"-newer {net.ssh_config} -type f -printf '%m %p\\n'"
+    find_options = f"-newer {net.ssh_config} -type f -printf '%m %p\\n'"
     return [
         (host, mode, path)
         for host, place in places
-        for mode, path in (line.split(" ", 1) for line in host.run("sh", "-c", f"find {place} {look}").splitlines())
+        for mode, path in (
+            line.split(" ", 1) for line in host.run("sh", "-c", f"find {place} {find_options}").splitlines()
+        )
     ]
 
 
-def test_keys_are_their_owners_and_go_with_the_cluster(net: HostNet, begin: Begin) -> None:
+def test_key_files_are_private_and_removed_on_stop(net: HostNet, begin: Begin) -> None:
     """Key files have mode 0600 in folders of mode 0700; after a stop, no file on any machine contains a key."""
     cluster = begin(2, 1)
-    keys = keys_of(cluster)
-    held = [mode for _, mode, path in _files(net, cluster) if "/security/" in path]
-    assert held == ["600"] * 4
+    keys = secret_keys(cluster)
+    modes = [mode for _, mode, path in _files(net, cluster) if "/security/" in path]
+    assert modes == ["600"] * 4
     for host in list(net)[:2]:
         folders = host.run("sh", "-c", f"stat -c %a /tmp/mhnb-*-{host.name} /tmp/mhnb-*-{host.name}/*")
         assert set(folders.split()) == {"700"}
     cluster.stop()
-    left = _files(net, cluster)
-    assert {host.name for host, *_ in left} == {host.name for host in list(net)[:2]}
-    for host, _, path in left:
+    remaining = _files(net, cluster)
+    assert {host.name for host, *_ in remaining} == {host.name for host in list(net)[:2]}
+    for host, _, path in remaining:
         text = host.run("cat", path)
         assert not any(key in text for key in keys.values() if key), path
 
@@ -153,19 +157,20 @@ IMPOSTOR = (
 
 
 @pytest.mark.timeout(300)
-def test_what_an_outsider_can_do_at_the_ports_of_jax(net: HostNet, begin: Begin) -> None:
+def test_impostor_rank_ends_the_cluster(net: HostNet, begin: Begin) -> None:
     """Noise on the ports of JAX and gloo has no effect, but a process that claims to be a rank ends the cluster.
 
     JAX requires no key. This test records the risk: it costs a restart, but gives no wrong number. README, "Security", has the
     firewall rule.
     """
     cluster = begin(2, 1)
-    theirs = [
-        replace(port, address=port.address.removeprefix("::ffff:")) for port in of(find_ports(net, cluster), "rank")
+    jax_ports = [
+        replace(port, address=port.address.removeprefix("::ffff:"))
+        for port in select_reachable(find_ports(net, cluster), "rank")
     ]
-    for port in theirs:
-        annoy(port)
-    with hold_open(theirs, each=40):
+    for port in jax_ports:
+        send_noise(port)
+    with hold_open(jax_ports, count=40):
         check_sum(cluster)
     check_sum(cluster)
     coordinator = cluster.run(
@@ -180,7 +185,7 @@ def test_what_an_outsider_can_do_at_the_ports_of_jax(net: HostNet, begin: Begin)
     fresh.stop()
 
 
-_KNOCK = """
+_TRY_PORTS = """
 import json, socket, sys
 from concurrent.futures import ThreadPoolExecutor
 def knock(at):
@@ -195,37 +200,37 @@ with ThreadPoolExecutor(len(ports)) as pool:
 """
 
 
-def knock(host: Host, ports: list[Port]) -> list[str]:
+def try_ports(host: Host, ports: list[Port]) -> list[str]:
     """Try every port from a machine; return each distinct result once."""
     places = json.dumps([[port.address.removeprefix("::ffff:"), port.port] for port in ports])
-    return list(json.loads(host.run(sys.executable, "-c", _KNOCK, places)))
+    return list(json.loads(host.run(sys.executable, "-c", _TRY_PORTS, places)))
 
 
 @pytest.fixture
 def rule(net: HostNet) -> Iterator[list[str]]:
     """The README's firewall commands, with the addresses of this net; their rules are removed at the end."""
     lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("nft add")]
-    own = f"{net.gateway}, {net[0].address}, {net[1].address}"
-    yield [line.replace("10.0.0.1, 10.0.0.2, 10.0.0.3", own) for line in lines]
+    addresses = f"{net.gateway}, {net[0].address}, {net[1].address}"
+    yield [line.replace("10.0.0.1, 10.0.0.2, 10.0.0.3", addresses) for line in lines]
     for host in list(net)[:2]:
         if host.is_on:
             host.run("sh", "-c", "nft delete table inet mhnb || true")
 
 
-def test_the_firewall_rule_of_the_readme(net: HostNet, begin: Begin, rule: list[str]) -> None:
+def test_readme_firewall_rule_closes_ports_to_outsiders(net: HostNet, begin: Begin, rule: list[str]) -> None:
     """The README's firewall rule closes the ports of JAX, gloo and the agreement server to machines outside the cluster."""
     cluster = begin(2, 1)
     check_sum(cluster)
-    theirs = of(find_ports(net, cluster), "rank", "delegate")
-    assert {port.machine for port in theirs} == {net[0].name, net[1].name}
+    protected_ports = select_reachable(find_ports(net, cluster), "rank", "delegate")
+    assert {port.machine for port in protected_ports} == {net[0].name, net[1].name}
     # Without the rule, another machine can connect.
-    assert knock(net[2], theirs) == ["open"]
+    assert try_ports(net[2], protected_ports) == ["open"]
     assert any(net.gateway in line for line in rule)
     for host in list(net)[:2]:
         for line in rule:
             host.run("sh", "-c", line)
-    assert knock(net[2], theirs) == ["TimeoutError"]
-    assert knock(net[0], theirs) == knock(net[1], theirs) == ["open"]
+    assert try_ports(net[2], protected_ports) == ["TimeoutError"]
+    assert try_ports(net[0], protected_ports) == try_ports(net[1], protected_ports) == ["open"]
     # Both existing connections and those of a new start work.
     check_sum(cluster)
     fresh = cluster.restart()

@@ -21,8 +21,16 @@ from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.status import StartProgress
 from mhnb.errors import LaunchError, PreflightFailed
 from tests.support.leftovers import kill_new, processes_of
-from tests.system.hosts.cluster import check_nothing_secret, check_sum, leave_kept
-from tests.system.hosts.faults import ask_doctor, closed, covered, jax_metadata, loopback_hosts, make_python, without
+from tests.system.hosts.cluster import check_no_key_is_visible, check_sum, start_and_kill_notebook
+from tests.system.hosts.faults import (
+    blocked_ports,
+    emptied_folder,
+    jax_metadata,
+    loopback_hosts,
+    make_python,
+    replaced_file,
+    run_doctor,
+)
 from tests.system.hosts.hostnet import NAMES, HostNet, wait_until
 from tests.system.hosts.slurm import Slurm
 
@@ -60,7 +68,7 @@ def daemons(made_up_net: HostNet) -> Iterator[Slurm]:
         yield slurm
 
 
-def _left(net: HostNet) -> list[str]:
+def _remaining_processes(net: HostNet) -> list[str]:
     return [words for host in net for words in host.pids().values() if "slurmd" not in words]
 
 
@@ -74,14 +82,14 @@ def slurm(daemons: Slurm, made_up_net: HostNet, mhnb_home: Path) -> Iterator[Slu
         yield daemons
         try:
             wait_until(lambda: not daemons.jobs(), "no job is left")
-            wait_until(lambda: not _left(made_up_net), "no process is left")
+            wait_until(lambda: not _remaining_processes(made_up_net), "no process is left")
         except AssertionError as error:
-            left = (daemons.jobs(), _left(made_up_net))
+            remaining = (daemons.jobs(), _remaining_processes(made_up_net))
             # One leak must not fail every later test.
             kill_new(mhnb_home, before)
-            daemons.ask("scancel", f"--user={os.getuid()}")
+            daemons.run("scancel", f"--user={os.getuid()}")
             wait_until(lambda: not daemons.jobs(), "no job is left")
-            raise AssertionError(f"{error}: {left}") from None
+            raise AssertionError(f"{error}: {remaining}") from None
 
 
 @pytest.fixture
@@ -90,8 +98,8 @@ def begin(slurm: Slurm) -> Iterator[Begin]:
     started: list[Cluster] = []
 
     def start(ranks: int = 4, **options: Any) -> Cluster:
-        asked: dict[str, Any] = {"devices": 1, "name": "jobs", "profile": "slurm", "ranks": ranks}
-        started.append(manager.start(**asked | options))
+        defaults: dict[str, Any] = {"devices": 1, "name": "jobs", "profile": "slurm", "ranks": ranks}
+        started.append(manager.start(**defaults | options))
         return started[-1]
 
     yield start
@@ -99,22 +107,26 @@ def begin(slurm: Slurm) -> Iterator[Begin]:
         cluster.stop()
 
 
-def test_a_sum_over_four_nodes(begin: Begin, slurm: Slurm, made_up_net: HostNet) -> None:
+def test_cluster_over_four_nodes(begin: Begin, slurm: Slurm, made_up_net: HostNet) -> None:
     """Each rank is a task on a machine of its own, and no secret is in any command line or environment."""
     cluster = begin(nodes=4, partition="short", time="10")
-    said = cluster.run(_SUM).check()
-    assert sorted(rank.stdout for rank in said) == sorted(f"{host.name} [0.0, 1.0, 2.0, 3.0]\n" for host in made_up_net)
-    assert slurm.ask("squeue", "-h", "-o", "%P %l %D %T").split() == ["short", "10:00", "4", "RUNNING"]
-    seen = [text for text in map(_visible, psutil.process_iter()) if "mhnb.rank.supervisor" in text or "srun" in text]
+    result = cluster.run(_SUM).check()
+    assert sorted(rank.stdout for rank in result) == sorted(
+        f"{host.name} [0.0, 1.0, 2.0, 3.0]\n" for host in made_up_net
+    )
+    assert slurm.run("squeue", "-h", "-o", "%P %l %D %T").split() == ["short", "10:00", "4", "RUNNING"]
+    visible = [
+        text for text in map(_visible, psutil.process_iter()) if "mhnb.rank.supervisor" in text or "srun" in text
+    ]
     # The four supervisors, the hub's, srun and its watchdog.
-    assert len(seen) >= 7
-    assert cluster._resources.key.hex() not in "".join(seen)
-    check_nothing_secret(cluster)
+    assert len(visible) >= 7
+    assert cluster._resources.key.hex() not in "".join(visible)
+    check_no_key_is_visible(cluster)
     cluster.stop()
     wait_until(lambda: not slurm.jobs(), "the job is given back")
 
 
-def test_several_ranks_on_a_node(begin: Begin) -> None:
+def test_several_ranks_per_node(begin: Begin) -> None:
     """With several ranks per host each host is a node, and its ranks are neighbours."""
     cluster = begin(4, ranks_per_host=2)
     names = [rank.hostname for rank in cluster.ranks]
@@ -123,7 +135,7 @@ def test_several_ranks_on_a_node(begin: Begin) -> None:
     assert [rank.text for rank in cluster.run("import jax; jax.process_index()").check()] == list("0123")
 
 
-class Busy:
+class BlockingJob:
     """A job that occupies every node."""
 
     def __init__(self, slurm: Slurm) -> None:
@@ -134,12 +146,12 @@ class Busy:
         try:
             wait_until(lambda: any("RUNNING busy" in job for job in slurm.jobs()), "the nodes are taken")
         except BaseException:
-            self.end()
+            self.release()
             raise
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Release the nodes."""
-        self._slurm.ask("scancel", "--name=busy")
+        self._slurm.run("scancel", "--name=busy")
         try:
             self.process.wait(60)
         finally:
@@ -147,21 +159,21 @@ class Busy:
 
 
 @pytest.fixture
-def busy(slurm: Slurm) -> Iterator[Busy]:
+def busy(slurm: Slurm) -> Iterator[BlockingJob]:
     """Occupy all nodes."""
-    taken = Busy(slurm)
-    yield taken
-    taken.end()
+    job = BlockingJob(slurm)
+    yield job
+    job.release()
 
 
-def test_the_queue_is_shown_and_then_it_starts(begin: Begin, busy: Busy) -> None:
+def test_queue_position_is_shown_before_the_start(begin: Begin, busy: BlockingJob) -> None:
     """While the job is queued, the progress has its state, reason and position; the time limit of the start begins after that."""
     seen: list[str] = []
 
     def follow(report: StartProgress) -> None:
         seen.append(report.standing)
         if report.standing and sum(map(bool, seen)) == 3:
-            threading.Thread(target=busy.end).start()
+            threading.Thread(target=busy.release).start()
 
     cluster = begin(2, on_progress=follow)
     assert any("is PENDING (Resources), number 1 of 1 that wait in debug" in each for each in seen), seen
@@ -169,49 +181,49 @@ def test_the_queue_is_shown_and_then_it_starts(begin: Begin, busy: Busy) -> None
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(
+def test_start_interrupted_in_the_queue_leaves_no_job(
     begin: Begin,
     slurm: Slurm,
-    busy: Busy,
+    busy: BlockingJob,
     keep: bool,  # noqa: FBT001
 ) -> None:
     """Ctrl-C while the job is queued cancels it, even if the cluster was started as detachable."""
 
-    def give_up(report: StartProgress) -> None:
+    def interrupt_start(report: StartProgress) -> None:
         if report.standing:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        begin(2, keep=keep, on_progress=give_up)
+        begin(2, keep=keep, on_progress=interrupt_start)
     assert [job.split()[2] for job in slurm.jobs()] == ["busy"]
 
 
-def test_a_start_that_is_given_up_while_tasks_come_up_leaves_no_job(begin: Begin, slurm: Slurm) -> None:
+def test_start_interrupted_with_first_task_up_leaves_no_job(begin: Begin, slurm: Slurm) -> None:
     """Ctrl-C after the first report cancels the job, with the other tasks still starting."""
 
-    def give_up(report: StartProgress) -> None:
+    def interrupt_start(report: StartProgress) -> None:
         if any(rank.host_is_up for rank in report.ranks):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        begin(4, keep=True, setup='test "$SLURM_PROCID" = 0 || sleep 1', on_progress=give_up)
+        begin(4, keep=True, setup='test "$SLURM_PROCID" = 0 || sleep 1', on_progress=interrupt_start)
     wait_until(lambda: not slurm.jobs(), "the job is gone", timeout_s=60)
 
 
-def test_a_job_that_can_never_run_is_told(begin: Begin) -> None:
+def test_job_that_can_never_run_is_reported(begin: Begin) -> None:
     """Slurm queues a job that can never run; the progress says what to do, and Ctrl-C cancels the job."""
 
-    def give_up(report: StartProgress) -> None:
+    def interrupt_start(report: StartProgress) -> None:
         # Slurm gives the reason only after it has tried to run the job.
         if re.search(r"\(Partition\w+\), number 1 of 1 that wait in short; it may never start", report.standing):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        begin(2, partition="short", time="9-0", on_progress=give_up)
+        begin(2, partition="short", time="9-0", on_progress=interrupt_start)
 
 
 @pytest.mark.parametrize("when", ["running", "queued", "queued, to be kept"])
-def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.FixtureRequest, when: str) -> None:
+def test_killed_notebook_leaves_no_job(slurm: Slurm, request: pytest.FixtureRequest, when: str) -> None:
     """kill -9 of the notebook ends the job, also a queued one with `keep`, because no cluster exists before the job begins."""
     program = _NOTEBOOK.replace('name="own"', f"name='own', keep={'kept' in when}")
     if when != "running":
@@ -230,22 +242,22 @@ def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.F
     wait_until(lambda: not any("mhnb-own" in job for job in slurm.jobs()), "the job is gone")
 
 
-def test_a_kept_job_is_taken_over_and_restarted(slurm: Slurm) -> None:
+def test_notebook_attaches_to_detached_job_and_restarts(slurm: Slurm) -> None:
     """After its notebook is killed the job continues, and another one attaches; a restart submits a new job, a stop ends it."""
-    leave_kept({"profile": "slurm", "ranks": 2, "devices": 1, "partition": "debug"})
-    (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
+    start_and_kill_notebook({"profile": "slurm", "ranks": 2, "devices": 1, "partition": "debug"})
+    (before,) = slurm.run("squeue", "-h", "-o", "%i").split()
     cluster = manager.attach("kept")
     try:
         assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
         cluster = cluster.restart()
-        (job,) = slurm.ask("squeue", "-h", "-t", "RUNNING", "-o", "%i").split()
+        (job,) = slurm.run("squeue", "-h", "-t", "RUNNING", "-o", "%i").split()
         assert job != before
         check_sum(cluster)
     finally:
         cluster.stop()
 
 
-def test_the_notebooks_folder_is_brought_there(
+def test_notebook_folder_is_synced_before_first_cell(
     begin: Begin, made_up_net: HostNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With --sync, nodes that do not share the notebook's folder get a copy before the first cell."""
@@ -257,24 +269,24 @@ def test_the_notebooks_folder_is_brought_there(
     try:
         monkeypatch.chdir(folder)
         cluster = begin(2, nodes=2, sync=".")
-        said = cluster.run("import os\nfrom mine import say\nprint(say(), os.getcwd())").check()
-        assert {rank.stdout for rank in said} == {f"brought {folder}\n"}
+        result = cluster.run("import os\nfrom mine import say\nprint(say(), os.getcwd())").check()
+        assert {rank.stdout for rank in result} == {f"brought {folder}\n"}
         cluster.stop()
     finally:
         for host in made_up_net:
             host.run("umount", "--lazy", folder.parent)
 
 
-def _listed() -> list[str]:
-    said = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
-    return said.stdout.splitlines()
+def _list_clusters() -> list[str]:
+    completed = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
+    return completed.stdout.splitlines()
 
 
-def test_a_restart_keeps_the_job(begin: Begin, slurm: Slurm) -> None:
+def test_restart_keeps_the_job(begin: Begin, slurm: Slurm) -> None:
     """A restart starts a new step of the same job, though another job waits for the machines; a stop releases them."""
     cluster = begin(2, nodes=2, partition="debug", extra=["--exclusive", "--mpi=none"])
-    (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
-    (listed,) = [line for line in _listed() if line.startswith("jobs ")]
+    (before,) = slurm.run("squeue", "-h", "-o", "%i").split()
+    (listed,) = [line for line in _list_clusters() if line.startswith("jobs ")]
     assert "on 2 hosts x 1 device, profile slurm: " in listed
     assert all(rank.hostname in listed for rank in cluster.ranks)
     machines, pids = [rank.hostname for rank in cluster.ranks], {rank.pid for rank in cluster.ranks}
@@ -294,22 +306,22 @@ def test_a_restart_keeps_the_job(begin: Begin, slurm: Slurm) -> None:
         assert waiting.wait(60) == 0
 
 
-def test_a_job_that_is_gone_is_asked_for_again(begin: Begin, slurm: Slurm) -> None:
+def test_restart_after_cancelled_job_submits_a_new_one(begin: Begin, slurm: Slurm) -> None:
     """A restart after the job was cancelled submits a new job."""
     cluster = begin(2)
-    (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
-    slurm.ask("scancel", before)
+    (before,) = slurm.run("squeue", "-h", "-o", "%i").split()
+    slurm.run("scancel", before)
     wait_until(lambda: cluster.state == "dead", "it is told")
     fresh = cluster.restart()
     check_sum(fresh)
     # For a while the job is shown as completing.
-    wait_until(lambda: before not in slurm.ask("squeue", "-h", "-o", "%i").split(), "the job is gone")
+    wait_until(lambda: before not in slurm.run("squeue", "-h", "-o", "%i").split(), "the job is gone")
     fresh.stop()
 
 
-def test_inside_a_job_it_is_a_step(slurm: Slurm) -> None:
+def test_start_inside_a_job_is_a_step(slurm: Slurm) -> None:
     """Inside an allocation no other job is submitted, even if the notebook is itself a step that uses all of it."""
-    before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())
+    before = len(slurm.run("squeue", "-h", "-t", "all").splitlines())
     words = ["srun", "-N2", "-n2", "-J", "mine", "--ntasks-per-node=1", "--input=0", "sh", "-c"]
     script = f'test "$SLURM_PROCID" = 0 && exec "{sys.executable}" -c "$PROGRAM"; exec sleep 1'
     done = subprocess.run(
@@ -317,7 +329,7 @@ def test_inside_a_job_it_is_a_step(slurm: Slurm) -> None:
     )
     ready = [line for line in done.stdout.splitlines() if line.startswith("ready")]
     assert ready, done.stdout + done.stderr
-    assert len(slurm.ask("squeue", "-h", "-t", "all").splitlines()) == before + 1
+    assert len(slurm.run("squeue", "-h", "-t", "all").splitlines()) == before + 1
 
 
 @pytest.mark.parametrize(
@@ -329,31 +341,31 @@ def test_inside_a_job_it_is_a_step(slurm: Slurm) -> None:
         ({"gpus_per_rank": 1}, "ask for fewer ranks, nodes, GPUs or CPUs"),
     ],
 )
-def test_what_slurm_refuses_is_said(begin: Begin, options: dict[str, Any], said: str) -> None:
+def test_refusal_of_slurm_is_reported(begin: Begin, options: dict[str, Any], said: str) -> None:
     """The error contains Slurm's message and what to do, and no job is left."""
     with pytest.raises(LaunchError, match=said):
         begin(2, **options)
 
 
-def test_a_srun_without_salloc_beside_it(begin: Begin, tmp_path: Path) -> None:
+def test_srun_without_salloc_is_reported(begin: Begin, tmp_path: Path) -> None:
     """The missing salloc is reported before a job is submitted."""
     (tmp_path / "srun").symlink_to(str(shutil.which("srun")))
     with pytest.raises(LaunchError, match=f"there is no salloc beside {tmp_path}/srun"):
         begin(2, srun=str(tmp_path / "srun"))
 
 
-def test_a_job_that_is_cancelled_is_told(begin: Begin, slurm: Slurm, tmp_path: Path) -> None:
+def test_cancelled_job_makes_the_cluster_dead(begin: Begin, slurm: Slurm, tmp_path: Path) -> None:
     """A cancelled job makes the cluster dead, and the notification says so."""
     cluster = begin(2)
-    told: list[str] = []
-    cluster.on_notice(told.append)
-    slurm.ask("scancel", *(job.split()[0] for job in slurm.jobs()))
-    wait_until(lambda: told, "it is told")
+    notifications: list[str] = []
+    cluster.on_notice(notifications.append)
+    slurm.run("scancel", *(job.split()[0] for job in slurm.jobs()))
+    wait_until(lambda: notifications, "it is told")
     assert cluster.state == "dead"
-    assert "lost" in told[0] or "srun" in told[0]
+    assert "lost" in notifications[0] or "srun" in notifications[0]
 
 
-def test_a_script_from_a_shell(slurm: Slurm, tmp_path: Path) -> None:
+def test_mhnb_run_accepts_start_flags(slurm: Slurm, tmp_path: Path) -> None:
     """`mhnb run` accepts the same flags as `%mhjax start`."""
     script = tmp_path / "script.py"
     script.write_text("import jax\nprint('rank', jax.process_index(), 'of', jax.process_count())\n")
@@ -385,44 +397,46 @@ _SORTED = sorted(NAMES)
 _NODES = ("--profile", "slurm", "-n", "4", "--nodes", "4", "--devices", "1", "--coordinator-port", str(_PORT))
 
 
-def test_doctor_looks_where_the_ranks_would_be(slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_checks_nodes_in_one_job(slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
     """The checks run in one job that is released at once; each node has a row, and nothing is reported if all is well."""
-    before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())
-    code, lines = ask_doctor(capsys, *_NODES)
+    before = len(slurm.run("squeue", "-h", "-t", "all").splitlines())
+    code, lines = run_doctor(capsys, *_NODES)
     assert (code, lines[0]) == (0, "preflight · 4 hosts · all well"), lines
     assert lines[1].split() == (
         f"login python jax mhnb devices link hub port {_PORT} peers name→address clock disk".split()
     )
     assert [line.split()[:2] for line in lines[2:]] == [[name, "ok"] for name in _SORTED]
-    assert len(slurm.ask("squeue", "-h", "-t", "all").splitlines()) == before + 1
+    assert len(slurm.run("squeue", "-h", "-t", "all").splitlines()) == before + 1
 
 
-def test_doctor_inside_a_job_is_a_step(slurm: Slurm) -> None:
+def test_doctor_inside_a_job_submits_no_other(slurm: Slurm) -> None:
     """Inside an allocation the checks run there without another job, and tasks on one node share a row."""
-    before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())
+    before = len(slurm.run("squeue", "-h", "-t", "all").splitlines())
     words = [sys.executable, "-m", "mhnb", "doctor", "--profile", "slurm", "-n", "4", "--devices", "1"]
-    told = subprocess.run(["salloc", "-N2", "-n4", *words], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert told.stdout.startswith("preflight · 2 hosts · all well · ")
-    assert len(slurm.ask("squeue", "-h", "-t", "all").splitlines()) == before + 1
+    completed = subprocess.run(["salloc", "-N2", "-n4", *words], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert completed.stdout.startswith("preflight · 2 hosts · all well · ")
+    assert len(slurm.run("squeue", "-h", "-t", "all").splitlines()) == before + 1
 
 
-def test_another_jax_on_a_node(slurm: Slurm, made_up_net: HostNet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_different_jax_version_is_reported(
+    slurm: Slurm, made_up_net: HostNet, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A node with another version of JAX is named, with both versions and the command that fixes it."""
-    with covered(made_up_net[3], *jax_metadata("0.99.1")):
-        code, lines = ask_doctor(capsys, *_NODES)
+    with replaced_file(made_up_net[3], *jax_metadata("0.99.1")):
+        code, lines = run_doctor(capsys, *_NODES)
     assert (code, lines[0]) == (1, "preflight · 4 hosts · 1 failure"), lines
     assert lines[6].startswith("✗ delta has jax 0.99.1, and ")
     assert lines[7].startswith("  on delta: ")
 
 
-def test_a_node_without_the_python(
+def test_missing_python_is_reported(
     slurm: Slurm, made_up_net: HostNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The other nodes are still checked, though Slurm ends a job if one task of it fails."""
     python = make_python(tmp_path, sys.executable)
-    with without(made_up_net[1], python.parent):
-        code, lines = ask_doctor(capsys, *_NODES, "--python", str(python))
+    with emptied_folder(made_up_net[1], python.parent):
+        code, lines = run_doctor(capsys, *_NODES, "--python", str(python))
     assert (code, lines[0]) == (1, "preflight · 4 hosts · 1 failure"), lines
     assert lines[6].startswith(f"✗ beta: has no such Python: no python: {python}")
     assert [line.split()[1] for line in lines[2:6]] == ["ok", "failed", "ok", "ok"]
@@ -431,7 +445,7 @@ def test_a_node_without_the_python(
 def test_a_start_behind_a_firewall_is_refused(begin: Begin, slurm: Slurm, made_up_net: HostNet) -> None:
     """A start that JAX would abort after minutes is refused with the table before any rank starts, and the job is released."""
     with (
-        closed(made_up_net[0], "20000-32000"),
+        blocked_ports(made_up_net[0], "20000-32000"),
         pytest.raises(
             PreflightFailed, match="beta, delta and gamma cannot reach JAX's coordinator on alpha at"
         ) as refused,
@@ -441,11 +455,13 @@ def test_a_start_behind_a_firewall_is_refused(begin: Begin, slurm: Slurm, made_u
     wait_until(lambda: not slurm.jobs(), "the job is given back")
 
 
-def test_a_node_whose_name_is_loopback(slurm: Slurm, made_up_net: HostNet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_host_name_on_loopback_is_a_warning(
+    slurm: Slurm, made_up_net: HostNet, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A node whose name is loopback gives a warning, with the address that is used instead."""
     host = made_up_net[1]
-    with covered(host, "/etc/hosts", loopback_hosts(made_up_net, host)):
-        code, lines = ask_doctor(capsys, *_NODES)
+    with replaced_file(host, "/etc/hosts", loopback_hosts(made_up_net, host)):
+        code, lines = run_doctor(capsys, *_NODES)
     assert (code, lines[0]) == (0, "preflight · 4 hosts · 1 warning"), lines
     assert lines[6].startswith("! beta's name resolves to loopback")
     assert f"mhnb will use {host.address} instead" in lines[7]

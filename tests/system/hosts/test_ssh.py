@@ -23,7 +23,7 @@ from tests.system.hosts.hostnet import HostNet, wait_until
 _ECHO = "import sys; print('up', flush=True); print(sys.stdin.read(), end='')"
 
 
-class Started:
+class SshStarter:
     """Starts programs on machines, and ends every ssh at the end."""
 
     def __init__(self, net: HostNet, folder: Path) -> None:
@@ -38,7 +38,7 @@ class Started:
         self._all.append(process)
         return process
 
-    def fails(self, host: str = "alpha", **changed: Any) -> HostUnreachable | HostUnfit:
+    def start_failing(self, host: str = "alpha", **changed: Any) -> HostUnreachable | HostUnfit:
         """Start a program that fails; return the error."""
         process = self(host, **changed)
         assert process.wait(60), process.explain()
@@ -54,14 +54,14 @@ class Started:
 
 
 @pytest.fixture
-def start(net: HostNet, tmp_path: Path) -> Iterator[Started]:
+def start(net: HostNet, tmp_path: Path) -> Iterator[SshStarter]:
     """Start programs on the machines."""
-    started = Started(net, tmp_path)
+    started = SshStarter(net, tmp_path)
     yield started
     started.close()
 
 
-def test_a_program_runs_there_and_ends_with_its_lifeline(start: Started) -> None:
+def test_program_ends_with_its_standard_input(start: SshStarter) -> None:
     """A program gets its input in order, and ends by itself when its standard input ends."""
     process = start()
     assert process.stdout.readline() == b"up\n"
@@ -74,23 +74,23 @@ def test_a_program_runs_there_and_ends_with_its_lifeline(start: Started) -> None
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash", "fish", "tcsh", "zsh"])
-def test_every_login_shell_will_do(start: Started, net: HostNet, shell: str) -> None:
+def test_special_characters_survive_every_login_shell(start: SshStarter, net: HostNet, shell: str) -> None:
     """With every login shell, a folder, variable and argument with special characters arrive unchanged."""
     path = Path("/bin") / shell
     if not path.exists():
         pytest.skip(f"{shell} is not installed")
     passwd = Path("/etc/passwd").read_text().splitlines()
-    others = [line.rpartition(":")[0] + f":{path}" if line.startswith("root:") else line for line in passwd]
-    net[0].cover("/etc/passwd", "\n".join(others) + "\n")
-    nasty = 'it\'s "a" $HOME `id`\\ !x\n ü'
+    changed_lines = [line.rpartition(":")[0] + f":{path}" if line.startswith("root:") else line for line in passwd]
+    net[0].replace_file("/etc/passwd", "\n".join(changed_lines) + "\n")
+    special = 'it\'s "a" $HOME `id`\\ !x\n ü'
     folder = start.log.parent / "it's a $HOME !x"
     folder.mkdir()
     program = "import os; print(ascii([os.getcwd(), os.environ['NASTY']]))"
-    process = start(program=program, cwd=str(folder), environment={"NASTY": nasty})
-    assert process.stdout.read().decode() == ascii([str(folder), nasty]) + "\n", process.explain()
+    process = start(program=program, cwd=str(folder), environment={"NASTY": special})
+    assert process.stdout.read().decode() == ascii([str(folder), special]) + "\n", process.explain()
 
 
-def test_nothing_secret_is_in_any_command_line(start: Started, net: HostNet) -> None:
+def test_variables_are_in_no_command_line(start: SshStarter, net: HostNet) -> None:
     """No process list, on this machine or the other, shows a variable's value."""
     process = start(environment={"TOKEN": "s3cret"}, program=f"import os; assert os.environ['TOKEN']; {_ECHO}")
     assert process.stdout.readline() == b"up\n"
@@ -98,21 +98,21 @@ def test_nothing_secret_is_in_any_command_line(start: Started, net: HostNet) -> 
     assert "s3cret" not in " ".join(psutil.Process(process.pid).cmdline())
 
 
-def test_a_machine_that_closes_its_door(start: Started, net: HostNet) -> None:
+def test_refused_or_silent_connection_is_reported(start: SshStarter, net: HostNet) -> None:
     """A port without sshd is refused; a firewall that drops packets and an unplugged cable give no answer."""
-    error = start.fails(port=23)
+    error = start.start_failing(port=23)
     assert str(error).startswith(f"alpha: refused the connection: ssh: connect to host {net[0].address} port 23")
-    for fault in (lambda: net[0].block(22), net[0].draw_cable):
+    for fault in (lambda: net[0].block_port(22), net[0].unplug_cable):
         fault()
-        error = start.fails(connect_timeout_s=1)
+        error = start.start_failing(connect_timeout_s=1)
         assert isinstance(error, HostUnreachable)
         assert error.kind == "silent"
         net[0].heal()
 
 
-def test_a_name_that_is_nowhere(start: Started) -> None:
+def test_unresolvable_name_is_reported(start: SshStarter) -> None:
     """A name that cannot be resolved is named in the error."""
-    error = start.fails("nowhere.invalid")
+    error = start.start_failing("nowhere.invalid")
     assert str(error).startswith("nowhere.invalid: is a name that ssh cannot resolve: ssh: Could not resolve hostname")
 
 
@@ -122,38 +122,38 @@ def _other_key(net: HostNet, folder: Path) -> str:
     return str(key)
 
 
-def test_a_login_that_is_refused(start: Started, net: HostNet, tmp_path: Path) -> None:
+def test_refused_login_is_reported(start: SshStarter, net: HostNet, tmp_path: Path) -> None:
     """With another key, and as an unknown user, the login is refused, with sshd's message and the command to try."""
     config = net.new_file(net.ssh_config.read_text().replace(f"IdentityFile {net.folder}/id_ed25519", ""))
-    error = start.fails(config_file=str(config), key_file=_other_key(net, tmp_path))
+    error = start.start_failing(config_file=str(config), key_file=_other_key(net, tmp_path))
     assert str(error).startswith("alpha: refused the login: root@")
     assert f"by hand: ssh -F {config} -i {tmp_path}/other alpha" in str(error)
-    assert start.fails(user="nobody-here").kind == "login"
+    assert start.start_failing(user="nobody-here").kind == "login"
 
 
-def test_a_host_key_that_is_new_or_another(start: Started, net: HostNet, tmp_path: Path) -> None:
+def test_unknown_and_changed_host_keys_are_refused(start: SshStarter, net: HostNet, tmp_path: Path) -> None:
     """An unknown and a changed host key give different errors, and neither is accepted."""
     text = net.ssh_config.read_text()
     config = net.new_file(text.replace(f"{net.folder}/known_hosts", "/dev/null"))
-    assert start.fails(config_file=str(config)).kind == "key_unknown"
+    assert start.start_failing(config_file=str(config)).kind == "key_unknown"
     key = Path(f"{_other_key(net, tmp_path)}.pub").read_text()
     known = net.new_file("".join(f"{host.name},{host.address} {key}" for host in net))
     config = net.new_file(text.replace(f"{net.folder}/known_hosts", str(known)))
-    error = start.fails(config_file=str(config))
+    error = start.start_failing(config_file=str(config))
     assert str(error).startswith("alpha: has another host key than the one you know: Host key for ")
     assert "ssh-keygen -R alpha" in str(error)
 
 
-def test_what_is_missing_there(start: Started, net: HostNet) -> None:
+def test_missing_python_folder_or_mhnb_is_reported(start: SshStarter, net: HostNet) -> None:
     """If the login succeeds but Python, the folder or mhnb is missing there, the error names it."""
-    for changed, said in (
+    for changed, expected in (
         ({"python": "/no/python"}, "alpha: has no such Python: no python: /no/python\n"),
         ({"cwd": "/no/folder"}, "alpha: has no such folder: no folder: /no/folder\n"),
         ({"program": "import mhnb_not_there"}, "alpha: what ran there ended with exit code 1"),
     ):
-        error = start.fails(**changed)
+        error = start.start_failing(**changed)
         assert isinstance(error, HostUnfit)
-        assert str(error).startswith(said)
+        assert str(error).startswith(expected)
     process = SshProcess(
         HostName("alpha"),
         replace(start.options, environment={"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}),
@@ -168,9 +168,7 @@ def test_what_is_missing_there(start: Started, net: HostNet) -> None:
 @pytest.mark.parametrize(
     ("fault", "kind"), [(lambda net: net[0].kill_all(), "lost"), (lambda net: net[0].cut_power(), "lost")], ids=["kill_all", "cut_power"]
 )  # fmt: skip
-def test_a_machine_that_goes_is_noticed(
-    start: Started, net: HostNet, fault: Callable[[HostNet], None], kind: str
-) -> None:
+def test_lost_machine_ends_ssh(start: SshStarter, net: HostNet, fault: Callable[[HostNet], None], kind: str) -> None:
     """The end of the machine ends ssh with the cause, whether connections were closed or not."""
     process = start()
     assert process.stdout.readline() == b"up\n"
@@ -181,7 +179,7 @@ def test_a_machine_that_goes_is_noticed(
     assert error.kind == kind
 
 
-def test_a_program_that_is_killed(start: Started, net: HostNet) -> None:
+def test_killed_program_is_not_a_lost_connection(start: SshStarter, net: HostNet) -> None:
     """A program that a signal ended, as when memory runs out, is not reported as a lost connection."""
     process = start()
     assert process.stdout.readline() == b"up\n"
@@ -191,7 +189,7 @@ def test_a_program_that_is_killed(start: Started, net: HostNet) -> None:
     assert "what ran there was killed by a signal" in process.explain()
 
 
-def test_a_broken_connection_ends_the_program(start: Started, net: HostNet) -> None:
+def test_killed_ssh_ends_the_program(start: SshStarter, net: HostNet) -> None:
     """If the local ssh is killed, the remote program gets the end of its standard input."""
     process = start()
     assert process.stdout.readline() == b"up\n"
@@ -213,7 +211,7 @@ sys.stdin.read()
 """
 
 
-def test_a_killed_owner_leaves_nothing(net: HostNet, tmp_path: Path) -> None:
+def test_killed_notebook_leaves_no_process(net: HostNet, tmp_path: Path) -> None:
     """If the notebook is killed, the local ssh and the remote program end by themselves."""
     words = [sys.executable, "-c", _OWNER, str(net.ssh_config), _ECHO, str(tmp_path / "log")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:

@@ -16,16 +16,16 @@ from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
 from mhnb.magics.session import status_from_cluster
 from mhnb.view.tables.tables import format_status_text
 from tests.support.source import ROOT
-from tests.system.hosts.cluster import Begin, check_nothing_secret, check_sum
+from tests.system.hosts.cluster import Begin, check_no_key_is_visible, check_sum
 from tests.system.hosts.faults import jax_metadata
 from tests.system.hosts.hostnet import HostNet, wait_until
 
 
-def test_a_sum_over_four_machines(net: HostNet, begin: Begin) -> None:
+def test_cluster_over_four_machines(net: HostNet, begin: Begin) -> None:
     """Ranks are on their hosts in order, and a collective includes them all."""
     cluster = begin()
-    said = cluster.run("import socket, jax\nprint(socket.gethostname(), jax.process_index())").check()
-    assert [rank.stdout for rank in said] == [f"{host.name} {at}\n" for at, host in enumerate(net)]
+    result = cluster.run("import socket, jax\nprint(socket.gethostname(), jax.process_index())").check()
+    assert [rank.stdout for rank in result] == [f"{host.name} {at}\n" for at, host in enumerate(net)]
     assert [rank.hostname for rank in cluster.ranks] == [host.name for host in net]
     check_sum(cluster)
 
@@ -40,11 +40,11 @@ float(jax.jit(jnp.sum)(x)), mesh.axis_types
 """
 
 
-def test_the_first_cell_of_the_readme(net: HostNet, begin: Begin) -> None:
+def test_first_cell_of_the_readme_works_over_machines(net: HostNet, begin: Begin) -> None:
     """`jax.make_mesh` works over machines with its usual axes, although JAX treats machines as slices."""
-    said = begin().run(f"import jax\nprint([d.slice_index for d in jax.devices()])\n{_FIRST_CELL}").check()
-    assert {rank.stdout for rank in said} == {"[0, 0, 1, 1, 2, 2, 3, 3]\n"}
-    assert {rank.text for rank in said} == {"(28.0, (Explicit,))"}
+    result = begin().run(f"import jax\nprint([d.slice_index for d in jax.devices()])\n{_FIRST_CELL}").check()
+    assert {rank.stdout for rank in result} == {"[0, 0, 1, 1, 2, 2, 3, 3]\n"}
+    assert {rank.text for rank in result} == {"(28.0, (Explicit,))"}
 
 
 _MESHES = """
@@ -74,10 +74,10 @@ print(refusal(lambda: jax.make_mesh((4,), ("x", "y"))))
 """
 
 
-def test_meshes_of_every_kind_over_machines(net: HostNet, begin: Begin) -> None:
+def test_all_kinds_of_meshes_work_over_machines(net: HostNet, begin: Begin) -> None:
     """Axis types, fewer devices, explicit devices and hybrid meshes are as in JAX, and so are its other errors."""
-    said = begin(2, 2).run(_MESHES).check()
-    assert said[0].stdout.splitlines() == [
+    result = begin(2, 2).run(_MESHES).check()
+    assert result[0].stdout.splitlines() == [
         "True {'a': 2, 'b': 2} [0, 1, 2, 3]",
         "[1, 2]",
         "True",
@@ -87,15 +87,15 @@ def test_meshes_of_every_kind_over_machines(net: HostNet, begin: Begin) -> None:
         "Number of devices 4 must be >= the product of mesh_shape (5,)",
         "Mesh requires the ndim of its first argument (`devices`) to equal the length of its second argument (`axis_names`)",
     ]
-    assert said[0].stdout == said[1].stdout
+    assert result[0].stdout == result[1].stdout
 
 
-def test_several_ranks_on_each_host(net: HostNet, begin: Begin) -> None:
+def test_several_ranks_per_host(net: HostNet, begin: Begin) -> None:
     """Neighbouring ranks share a host, also in the progress of the start; a restart keeps the hosts."""
-    told: list[StartProgress] = []
-    cluster = begin(2, ranks_per_host=2, on_progress=told.append)
-    assert (told[0].standing, told[1].standing) == ("looking at 2 hosts", "")
-    assert [rank.host for rank in told[0].ranks] == ["host0"] * 2 + ["host1"] * 2
+    reports: list[StartProgress] = []
+    cluster = begin(2, ranks_per_host=2, on_progress=reports.append)
+    assert (reports[0].standing, reports[1].standing) == ("looking at 2 hosts", "")
+    assert [rank.host for rank in reports[0].ranks] == ["host0"] * 2 + ["host1"] * 2
     where = [(rank.host, rank.hostname) for rank in cluster.ranks]
     assert where == [("host0", net[0].name)] * 2 + [("host1", net[1].name)] * 2
     fresh = cluster.restart()
@@ -104,44 +104,44 @@ def test_several_ranks_on_each_host(net: HostNet, begin: Begin) -> None:
     fresh.stop()
 
 
-def test_nothing_secret_in_argv_or_in_what_users_start(net: HostNet, begin: Begin) -> None:
+def test_key_is_in_no_command_line_or_environment(net: HostNet, begin: Begin) -> None:
     """The key is in no command line, and in no environment that a subprocess of a cell inherits."""
     cluster = begin(2, 1)
     key = cluster._resources.key.hex()
     for host in list(net)[:2]:
         assert not any(key in words for words in host.pids().values())
-    check_nothing_secret(cluster)
+    check_no_key_is_visible(cluster)
 
 
-def test_a_host_whose_own_name_is_loopback(net: HostNet, begin: Begin) -> None:
+def test_host_name_on_loopback_does_not_break_gloo(net: HostNet, begin: Begin) -> None:
     """gloo works although the host's own name is 127.0.1.1, as Debian writes it; other hosts must not get that address."""
     for host in list(net)[:2]:
-        host.cover("/etc/hosts", net.hosts_file(own=(host.name, "127.0.1.1")))
+        host.replace_file("/etc/hosts", net.hosts_file(own=(host.name, "127.0.1.1")))
     check_sum(begin(2, 1))
 
 
 @pytest.mark.parametrize("setting", [{"partition": "debug"}, {"venv": "a", "conda": "b"}])
-def test_a_setting_that_ssh_does_not_have(begin: Begin, setting: dict[str, str]) -> None:
+def test_setting_unknown_to_ssh_is_refused(begin: Begin, setting: dict[str, str]) -> None:
     """A setting that the ssh profile does not have is named before any process starts."""
     with pytest.raises(InvalidRequest, match=r"partition|venv"):
         begin(2, 1, **setting)
 
 
 @pytest.mark.parametrize("what", ["python", "venv"])
-def test_no_interpreter_there(begin: Begin, what: str, tmp_path: Path) -> None:
+def test_missing_interpreter_is_reported(begin: Begin, what: str, tmp_path: Path) -> None:
     """The error names the host and the missing interpreter, and no process is left."""
     with pytest.raises(LaunchError, match=r"✗ alpha: has no such .*nowhere"):
         begin(2, 1, **{what: str(tmp_path / "nowhere")})
 
 
-def test_a_host_that_is_not_there(net: HostNet, begin: Begin) -> None:
+def test_host_that_is_off_is_reported(net: HostNet, begin: Begin) -> None:
     """The error names a host that does not answer."""
     net[1].cut_power()
     with pytest.raises(LaunchError, match=rf"{net[1].name}"):
         begin(2, 1, connect_timeout_s=2)
 
 
-def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: None) -> None:
+def test_notebook_attaches_to_cluster_on_hosts(net: HostNet, own_environment: None) -> None:
     """After its notebook is killed, another one attaches to the ranks where they are; a stop ends them."""
     program = (
         "import mhnb, os\n"
@@ -149,11 +149,11 @@ def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: No
         f"environment={{'PYTHONPATH': {str(ROOT)!r}}})\n"
         "cluster.run('x = 41').check()\nprint('ready', flush=True)\nos.kill(os.getpid(), 9)"
     )
-    mark = net.new_file("")
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert told.stdout == "ready\n", told.stderr
+    marker = net.new_file("")
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert completed.stdout == "ready\n", completed.stderr
     # Only newer logs count, and errors are ignored: a folder of another test may vanish during the search.
-    wrote = f"find /tmp/mhnb-* -path '*/log/supervisor.log' -newer {mark} || true"
+    wrote = f"find /tmp/mhnb-* -path '*/log/supervisor.log' -newer {marker} || true"
     wait_until(lambda: len(net[0].run("sh", "-c", wrote).split()) >= 2, "supervisors that nobody hears write to logs")
     cluster = manager.attach()
     try:
@@ -163,7 +163,7 @@ def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: No
         cluster.stop()
 
 
-def test_hosts_agree_before_they_launch(begin: Begin) -> None:
+def test_lockstep_works_across_hosts(begin: Begin) -> None:
     """Lockstep works across hosts: a collective that one host never launches raises on the others, and the next one is right."""
     cluster = begin(3, 1)
     check_sum(cluster)
@@ -176,30 +176,30 @@ def test_hosts_agree_before_they_launch(begin: Begin) -> None:
     check_sum(cluster)
 
 
-def test_a_start_that_could_not_work_is_refused_at_once(net: HostNet, begin: Begin) -> None:
+def test_start_behind_a_firewall_is_refused(net: HostNet, begin: Begin) -> None:
     """A port that a firewall closes would end as an abort of JAX; preflight names host, port and fix before any rank starts."""
-    net[0].block("1024-65535")
+    net[0].block_port("1024-65535")
     with pytest.raises(PreflightFailed, match="beta cannot reach JAX's coordinator on alpha at"):
         begin(2)
     wait_until(lambda: not any(host.pids() for host in net), "every host is without a process")
 
 
 def _refuse_login(net: HostNet) -> None:
-    net[1].cover(net.folder / "authorized_keys", "")
+    net[1].replace_file(net.folder / "authorized_keys", "")
 
 
-def _have_another_jax(net: HostNet) -> None:
-    net[1].cover(*jax_metadata("0.99.1"))
+def _change_jax_version(net: HostNet) -> None:
+    net[1].replace_file(*jax_metadata("0.99.1"))
 
 
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
         (_refuse_login, "✗ beta: refused the login"),
-        (_have_another_jax, "✗ beta has jax 0.99.1"),
+        (_change_jax_version, "✗ beta has jax 0.99.1"),
     ],
 )
-def test_a_host_unlike_the_others_is_refused(
+def test_start_with_a_faulty_host_is_refused(
     net: HostNet, begin: Begin, fault: Callable[[HostNet], None], words: str
 ) -> None:
     """The error names the host and its fault, and no process is left on any host."""
@@ -209,7 +209,7 @@ def test_a_host_unlike_the_others_is_refused(
     wait_until(lambda: not any(host.pids() for host in net), "every host is without a process")
 
 
-def test_what_status_says_of_machines(begin: Begin) -> None:
+def test_status_shows_memory_and_last_cell(begin: Begin) -> None:
     """The status has the memory of each remote rank, and its last cell."""
     cluster = begin(2, 1)
     cluster.run("1")
@@ -219,9 +219,9 @@ def test_what_status_says_of_machines(begin: Begin) -> None:
     for rank, line in zip(cluster.ranks, lines[2:], strict=True):
         assert line.split()[:2] == [str(rank.rank), rank.host]
         assert re.search(r" MiB +1 ok ", line)
-    going = cluster.submit("import time; time.sleep(300)", ranks="1")
+    cell = cluster.submit("import time; time.sleep(300)", ranks="1")
     wait_until(lambda: cluster.state == "running", "it runs")
     assert [rank.last_cell for rank in cluster.ranks] == ["1 ok", "2 running"]
     cluster.interrupt()
-    cluster.follow(going)
+    cluster.follow(cell)
     assert [rank.last_cell for rank in cluster.ranks] == ["1 ok", "2 interrupted"]

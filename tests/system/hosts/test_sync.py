@@ -31,14 +31,14 @@ def project(net: HostNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return folder
 
 
-SAY = "from lib.mine import say\nimport os\nprint(say(), os.getcwd(), os.path.exists('data'))"
+PRINT_STATE = "from lib.mine import say\nimport os\nprint(say(), os.getcwd(), os.path.exists('data'))"
 
 
-def test_ranks_import_what_only_the_notebook_has(project: Path, begin: Begin) -> None:
+def test_synced_folder_is_importable_and_updated(project: Path, begin: Begin) -> None:
     """A sync copies the folder before the first cell, later only changed files, once per host, and reports outdated imports."""
     cluster = begin(2, 1, ranks_per_host=2, sync=".")
-    said = cluster.run(SAY).check()
-    assert {rank.stdout for rank in said} == {f"first {project} False\n"}
+    result = cluster.run(PRINT_STATE).check()
+    assert {rank.stdout for rank in result} == {f"first {project} False\n"}
     (project / "lib" / "mine.py").write_text("def say(): return 'second'\n")
     (project / "new.bin").write_bytes(bytes(range(256)) * 8192)
     report = sync(cluster)
@@ -53,11 +53,11 @@ def test_ranks_import_what_only_the_notebook_has(project: Path, begin: Begin) ->
         f"  host0 (alpha), host1 (beta) {project}: all there already"
     ]
     fresh = cluster.restart()
-    assert fresh.run(SAY).check()[3].stdout == f"second {project} False\n"
+    assert fresh.run(PRINT_STATE).check()[3].stdout == f"second {project} False\n"
     fresh.stop()
 
 
-def test_a_host_whose_disk_is_full_is_named(project: Path, begin: Begin) -> None:
+def test_full_disk_on_a_host_is_reported(project: Path, begin: Begin) -> None:
     """The error for a full disk contains host, file and reason; earlier files are intact, and no partial file is left."""
     cluster = begin(2, 1, sync=".")
     (project / "huge.bin").write_bytes(bytes(16 << 20))
@@ -71,7 +71,7 @@ def test_a_host_whose_disk_is_full_is_named(project: Path, begin: Begin) -> None
     assert cluster.state == "clean"
 
 
-def test_a_start_whose_files_do_not_fit_leaves_nothing(project: Path, net: HostNet, begin: Begin) -> None:
+def test_start_with_failed_sync_leaves_no_process(project: Path, net: HostNet, begin: Begin) -> None:
     """The start fails with the sync's error, and every process ends."""
     (project / "huge.bin").write_bytes(bytes(16 << 20))
     with pytest.raises(ClusterError, match="No space left"):
@@ -79,7 +79,7 @@ def test_a_start_whose_files_do_not_fit_leaves_nothing(project: Path, net: HostN
     wait_until(lambda: not any(host.pids() for host in net), "every host is without a process")
 
 
-def test_files_are_not_strewn_over_a_home(project: Path, begin: Begin) -> None:
+def test_sync_copies_nothing_into_a_home_directory(project: Path, begin: Begin) -> None:
     """Ranks without the folder run in their home: the sync copies nothing, and the error says how to start instead."""
     cluster = begin(2, 1)
     with pytest.raises(
@@ -89,24 +89,24 @@ def test_files_are_not_strewn_over_a_home(project: Path, begin: Begin) -> None:
     cluster.run("import os\nassert not os.path.exists('lib/mine.py')").check()
 
 
-def test_the_folder_that_was_asked_for_is_run_in(project: Path, begin: Begin, net: HostNet) -> None:
+def test_cwd_is_used_for_ranks_and_files(project: Path, begin: Begin, net: HostNet) -> None:
     """With `--cwd`, ranks run in that folder and files are copied there, whether the machine has the notebook's folder or not."""
     net[0].run("mkdir", "-p", project.parent / "other", project)
     net[1].run("mkdir", "-p", project.parent / "other")
     cluster = begin(2, 1, cwd=str(project.parent / "other"), sync="lib")
-    said = cluster.run("import os\nfrom lib.mine import say\nprint(os.getcwd(), say())").check()
-    assert {rank.stdout for rank in said} == {f"{project.parent / 'other'} first\n"}
+    result = cluster.run("import os\nfrom lib.mine import say\nprint(os.getcwd(), say())").check()
+    assert {rank.stdout for rank in result} == {f"{project.parent / 'other'} first\n"}
 
 
 @pytest.mark.parametrize("make", [Path.exists, Path.touch], ids=["absent", "a file"])
-def test_a_folder_that_is_none(begin: Begin, tmp_path: Path, make: Callable[[Path], object]) -> None:
+def test_invalid_sync_folder_is_refused(begin: Begin, tmp_path: Path, make: Callable[[Path], object]) -> None:
     """A sync folder that does not exist or is a file is reported before any process starts."""
     make(tmp_path / "what")
     with pytest.raises(InvalidRequest, match=rf"sync {tmp_path}/what: "):
         begin(2, 1, sync=str(tmp_path / "what"))
 
 
-def test_a_file_that_cannot_be_read_is_named(project: Path, begin: Begin) -> None:
+def test_unreadable_file_is_reported(project: Path, begin: Begin) -> None:
     """A file that cannot be read is reported before any file is copied, with a fix."""
     cluster = begin(1, 1, sync="lib")
     (project / "lib" / "odd").symlink_to("/proc/self/mem")

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.system.hosts.hostnet import HostNet
 
-__all__ = ["PROJECT", "TPU", "ZONE", "login_words", "serve_tpu", "why_absent"]
+__all__ = ["PROJECT", "TPU", "ZONE", "login_options", "serve_tpu", "why_absent"]
 
 PROJECT, ZONE, TPU = "made-up-project", "us-x1-a", "my-pod"
 _NODE = f"projects/{PROJECT}/locations/{ZONE}/nodes/{TPU}"
@@ -39,8 +39,8 @@ class _Api(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         kind = "application/json; charset=UTF-8"
         if self.path.startswith("/batch"):
-            said, kind = self._batch(body), 'multipart/mixed; boundary="B"'
-            self._send(200, said, kind)
+            text, kind = self._batch(body), 'multipart/mixed; boundary="B"'
+            self._send(200, text, kind)
             return
         found = self._find(self.path)
         self._send(
@@ -52,14 +52,14 @@ class _Api(http.server.BaseHTTPRequestHandler):
 
     def _batch(self, body: bytes) -> str:
         """Answer the parts of a batch request to the Compute API."""
-        whole: Any = email.message_from_bytes(
+        message: Any = email.message_from_bytes(
             b"Content-Type: " + self.headers["Content-Type"].encode() + b"\r\n\r\n" + body
         )
         parts = []
-        for part in whole.get_payload():
+        for part in message.get_payload():
             _, url, _ = part.get_payload().lstrip().split("\n")[0].split(" ", 2)
-            said = json.dumps(self._find(re.sub(r"^https?://[^/]+", "", url)))
-            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(said)}\r\n\r\n{said}\r\n"
+            text = json.dumps(self._find(re.sub(r"^https?://[^/]+", "", url)))
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n{text}\r\n"
             number = part["Content-ID"].strip("<>")
             parts.append(f"--B\r\nContent-Type: application/http\r\nContent-ID: <response-{number}>\r\n\r\n{head}")
         return "".join(parts) + "--B--\r\n"
@@ -94,7 +94,7 @@ def _answers(net: HostNet) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
-def login_words(net: HostNet) -> list[str]:
+def login_options(net: HostNet) -> list[str]:
     """Return the options with which gcloud's ssh can log in to the machines of the net."""
     key, known = f"--ssh-key-file={net.folder}/id_ed25519", "--ssh-flag=-oUserKnownHostsFile=/dev/null"
     return [key, "--strict-host-key-checking=no", known]
@@ -107,11 +107,11 @@ def serve_tpu(net: HostNet, config_dir: str) -> Iterator[dict[str, str]]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    place = f"http://127.0.0.1:{server.server_address[1]}"
+    url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
         yield {
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{place}/compute/v1/",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{place}/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{url}/compute/v1/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{url}/",
             "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
             "CLOUDSDK_CONFIG": config_dir,
             "CLOUDSDK_CORE_DISABLE_PROMPTS": "true",

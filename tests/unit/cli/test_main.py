@@ -37,7 +37,7 @@ from tests.support.lab import wait_until
         ("--ServerApp.root_dir=/some/where", ["--ServerApp.root_dir=/some/where"]),
     ],
 )
-def test_options_of_jupyterlab_go_to_it(line: str, rest: list[str]) -> None:
+def test_unknown_lab_options_go_to_jupyterlab(line: str, rest: list[str]) -> None:
     """Options that `mhnb lab` does not know are passed to JupyterLab in order, with and without `--`."""
     args = parse_arguments(["lab", *line.split()])
     assert args.rest == rest
@@ -45,7 +45,7 @@ def test_options_of_jupyterlab_go_to_it(line: str, rest: list[str]) -> None:
     assert args.lesson == "00"
 
 
-def test_lab_opens_the_lesson_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lab_opens_the_requested_lesson(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--lesson 2` and `--lesson 02` open the same notebook; for a missing lesson the error names it, and nothing starts."""
     assert (
         find_lesson("2", notebooks_dir()) == find_lesson("02", notebooks_dir()) == notebooks_dir() / "02_devices.ipynb"
@@ -54,7 +54,7 @@ def test_lab_opens_the_lesson_asked_for(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--lesson 77: there is no such lesson; there is 00, 01, 02" in capsys.readouterr().err
 
 
-def test_lab_without_jupyterlab_says_what_it_needs(
+def test_lab_without_jupyterlab_names_install_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without JupyterLab, as after a plain `pip install mhnb`, the error names the install command, and nothing is copied."""
@@ -65,19 +65,19 @@ def test_lab_without_jupyterlab_says_what_it_needs(
 
 
 @pytest.mark.timeout(300)
-def test_the_demo_prints_every_ranks_part(tmp_path: Path, leftovers: None) -> None:
+def test_demo_prints_output_of_every_rank(tmp_path: Path, leftovers: None) -> None:
     """The demo's output in a pipe has all sections, each rank's process and output, and no colours; `--html` writes a page."""
     page = tmp_path / "tour.html"
     command = [sys.executable, "-m", "mhnb", "demo", "--html", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
-    for told in ("A mesh", "rank 3: process ", "psum 2016", "ValueError", "4 ranks stopped"):
-        assert told in done.stdout
+    for expected in ("A mesh", "rank 3: process ", "psum 2016", "ValueError", "4 ranks stopped"):
+        assert expected in done.stdout
     assert "psum 2016" in page.read_text()
 
 
-def test_the_help_of_lab_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lab_help_mentions_jupyterlab_options(capsys: pytest.CaptureFixture[str]) -> None:
     """`mhnb lab --help` says that all other options go to JupyterLab."""
     with pytest.raises(SystemExit) as ended:
         main(["lab", "--help"])
@@ -89,7 +89,9 @@ def test_the_help_of_lab_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     ("line", "unknown"),
     [("run a.py --sport 1", "--sport 1"), ("demo --no-browser", "--no-browser"), ("list x", "x"), ("stop a b", "b")],
 )
-def test_other_verbs_take_no_unknown_options(line: str, unknown: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_option_of_other_commands_is_refused(
+    line: str, unknown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An unknown option of a command other than lab is an error that names it."""
     with pytest.raises(SystemExit) as ended:
         main(line.split())
@@ -97,7 +99,7 @@ def test_other_verbs_take_no_unknown_options(line: str, unknown: str, capsys: py
     assert f"unrecognized arguments: {unknown};" in capsys.readouterr().err
 
 
-def test_what_is_for_a_script_comes_after_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_options_follow_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     """Options after `--` go to the script, even if `run` has the same ones; the error for one without `--` says so."""
     args = parse_arguments(["run", "a.py", "-n", "2", "--", "-n", "3", "--", "x"])
     assert (args.script, args.n, args.arguments) == ("a.py", 2, ["-n", "3", "--", "x"])
@@ -113,7 +115,7 @@ def test_what_is_for_a_script_comes_after_two_dashes(capsys: pytest.CaptureFixtu
         ("my t.ipynb", ["mhnb export '{}' -o 'my t.py'", "mhnb run 'my t.py'"]),
     ],
 )
-def test_a_notebook_is_no_script(
+def test_run_refuses_a_notebook(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, steps: list[str]
 ) -> None:
     """`mhnb run` refuses a notebook before a rank starts, and names commands that export it to a script and run that."""
@@ -129,29 +131,31 @@ def test_a_notebook_is_no_script(
     notebook.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     monkeypatch.setattr("mhnb.cluster.manager.start", None)
     assert main(["run", str(notebook)]) == 1
-    first, *told = capsys.readouterr().err.splitlines()
+    first, *commands = capsys.readouterr().err.splitlines()
     assert first.startswith(f"mhnb run: {notebook} is a notebook")
-    assert [line.strip() for line in told] == [step.format(notebook) for step in steps]
-    assert main(shlex.split(told[0])[1:]) == 0
-    assert read_script(shlex.split(told[1])[-1]).strip()
+    assert [line.strip() for line in commands] == [step.format(notebook) for step in steps]
+    assert main(shlex.split(commands[0])[1:]) == 0
+    assert read_script(shlex.split(commands[1])[-1]).strip()
 
 
 @pytest.mark.parametrize("line", ["stop", "stop --all"])
-def test_stop_wants_a_name(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_without_name_is_refused(
+    line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`mhnb stop` without a name ends nothing and prints its usage with the names of the running clusters."""
     monkeypatch.setattr(
         "mhnb.system.run_dir.read_running_clusters", lambda _: [{"name": "b"}, {"name": "a"}, {"name": "a"}]
     )
     assert main(line.split()) == 2
-    told = capsys.readouterr().err
-    assert "mhnb stop NAME, or mhnb stop NAME --all where several notebooks" in told
-    assert told.endswith("there run: a, b\n")
+    error = capsys.readouterr().err
+    assert "mhnb stop NAME, or mhnb stop NAME --all where several notebooks" in error
+    assert error.endswith("there run: a, b\n")
     monkeypatch.setattr("mhnb.system.run_dir.read_running_clusters", lambda _: [])
     assert main(line.split()) == 2
     assert capsys.readouterr().err.endswith("none runs on this machine\n")
 
 
-def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """`mhnb --version` prints the version and exits with 0."""
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
@@ -159,7 +163,7 @@ def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"mhnb {mhnb.__version__}\n"
 
 
-class Started:
+class StartedLab:
     """`mhnb lab` in front of a terminal, as a shell starts it."""
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -171,7 +175,7 @@ class Started:
             self.process = psutil.Popen(command, stdin=terminal, stdout=log, stderr=log, start_new_session=True)
         os.close(terminal)
 
-    def ask(self, path: str, body: object = None) -> object:
+    def request(self, path: str, body: object = None) -> object:
         """Send a request to the server; return None while it does not answer."""
         data = None if body is None else json.dumps(body).encode()
         address = f"http://127.0.0.1:{self.port}{path}"
@@ -180,10 +184,10 @@ class Started:
             with urllib.request.urlopen(request, timeout=20) as reply:  # noqa: S310
                 return reply.read()
         except (urllib.error.URLError, OSError):
-            assert self.process.poll() is None, self.said()
+            assert self.process.poll() is None, self.output()
             return None
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the output on the terminal."""
         return self.log.read_text()
 
@@ -200,9 +204,9 @@ class Started:
 
 
 @contextmanager
-def started(folder: Path, *options: str) -> Iterator[Started]:
+def start_lab(folder: Path, *options: str) -> Iterator[StartedLab]:
     """Start `mhnb lab`, and kill what remains of it at the end."""
-    lab = Started(folder, *options)
+    lab = StartedLab(folder, *options)
     try:
         yield lab
     finally:
@@ -219,36 +223,36 @@ def _command_of(process: psutil.Process) -> list[str]:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("way", ["Ctrl-C", "SIGTERM"])
-def test_lab_starts_where_asked_and_leaves_nothing(tmp_path: Path, way: str) -> None:
+def test_lab_serves_requested_port_and_ends_its_kernels(tmp_path: Path, way: str) -> None:
     """JupyterLab answers at the requested port with the tour, and its kernels end with it."""
-    with started(tmp_path, "--allow-root") as lab:
-        wait_until(lambda: lab.ask("/api/status"), "JupyterLab answers")
-        listed = str(lab.ask("/api/contents"))
+    with start_lab(tmp_path, "--allow-root") as lab:
+        wait_until(lambda: lab.request("/api/status"), "JupyterLab answers")
+        listed = str(lab.request("/api/contents"))
         assert [path.name for path in notebooks_dir().glob("*.ipynb") if path.name not in listed] == []
-        assert lab.ask("/api/kernels", {}) is not None
-        family = lab.process.children(recursive=True)
-        assert any("ipykernel" in " ".join(_command_of(child)) for child in family)
+        assert lab.request("/api/kernels", {}) is not None
+        children = lab.process.children(recursive=True)
+        assert any("ipykernel" in " ".join(_command_of(child)) for child in children)
         if way == "Ctrl-C":
             os.killpg(lab.process.pid, signal.SIGINT)
-            wait_until(lambda: "this Jupyter server (" in lab.said(), "JupyterLab asks back")
+            wait_until(lambda: "this Jupyter server (" in lab.output(), "JupyterLab asks back")
             lab.type("y\n")
         else:
             lab.process.terminate()
-        assert lab.process.wait(60) == 0, lab.said()
-        assert psutil.wait_procs(family, timeout=60)[1] == []
+        assert lab.process.wait(60) == 0, lab.output()
+        assert psutil.wait_procs(children, timeout=60)[1] == []
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is refused")
-def test_root_is_told_what_to_type(tmp_path: Path) -> None:
+def test_root_gets_the_option_to_use(tmp_path: Path) -> None:
     """JupyterLab refuses root, and the last line names the option to use."""
-    with started(tmp_path) as lab:
+    with start_lab(tmp_path) as lab:
         assert lab.process.wait(50) == 1
-        assert lab.said().rstrip().endswith("make lab LAB=--allow-root")
-        assert "mhnb lab --allow-root\n" in lab.said()
+        assert lab.output().rstrip().endswith("make lab LAB=--allow-root")
+        assert "mhnb lab --allow-root\n" in lab.output()
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+def test_closed_pipe_is_not_an_error() -> None:
     """If its reader closes the pipe, as in `mhnb profile show slurm | head -1`, the command ends quietly."""
     program = subprocess.Popen(
         [sys.executable, "-m", "mhnb", "profile", "show", "slurm"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -256,6 +260,6 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert program.stdout is not None
     assert program.stderr is not None
     program.stdout.close()
-    said = program.stderr.read().decode()
+    output = program.stderr.read().decode()
     program.stderr.close()
-    assert (program.wait(60), said) == (0, "")
+    assert (program.wait(60), output) == (0, "")

@@ -12,7 +12,7 @@ from mhnb.launchers.remote_command import CommandHosts
 from mhnb.launchers.ssh import SshHost
 
 
-class _LetGoMeanwhile:
+class _ReleasedDuringPoll:
     """A running process that the other thread releases during the check."""
 
     def __init__(self, host: Any) -> None:
@@ -31,10 +31,10 @@ class _LetGoMeanwhile:
 
 
 @pytest.mark.parametrize("kind", [LocalHost, CommandHosts, SshHost])
-def test_who_is_let_go_of_while_it_is_looked_at_has_not_ended(kind: type[Any]) -> None:
+def test_host_released_during_a_poll_has_not_ended(kind: type[Any]) -> None:
     """A released host has not ended; otherwise it would count as lost, and the ranks of its detached cluster would be killed."""
     host: Any = object.__new__(kind)
     host._released, host._process = False, None
-    host._process = _LetGoMeanwhile(host)
+    host._process = _ReleasedDuringPoll(host)
     assert not host.has_exited()
     assert host._released

@@ -42,13 +42,13 @@ WAIT_S = 20.0
 
 
 @dataclass
-class PlayedHost:
+class FakeHost:
     """A supervisor that runs until the test sets `exited`."""
 
     supervisors: tuple[int, ...] = (0,)
     is_remote: bool = False
     exited: threading.Event = field(default_factory=threading.Event)
-    forced: list[tuple[int, ...]] = field(default_factory=list)
+    killed_pids: list[tuple[int, ...]] = field(default_factory=list)
 
     pid: int = 1
 
@@ -61,18 +61,18 @@ class PlayedHost:
         return "the supervisor ended"
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        self.forced.append(pids)
+        self.killed_pids.append(pids)
 
 
-class Listening:
+class RecordingListener:
     """A listener that records its calls."""
 
     def __init__(self) -> None:
-        self.ready, self.failed, self.told = threading.Event(), threading.Event(), threading.Event()
+        self.ready, self.failed, self.notified = threading.Event(), threading.Event(), threading.Event()
         self.progress: queue.SimpleQueue[tuple[str, float]] = queue.SimpleQueue()
         self.errors: list[MhnbError] = []
         self.late: queue.SimpleQueue[CellResult] = queue.SimpleQueue()
-        self.notices: list[str] = []
+        self.notifications: list[str] = []
 
     def on_progress(self, machine: ClusterStateMachine, now: float) -> None:
         self.progress.put((machine.state, now))
@@ -87,23 +87,23 @@ class Listening:
         self.late.put(result)
 
     def on_notice(self, text: str) -> None:
-        self.notices.append(text)
-        self.told.set()
+        self.notifications.append(text)
+        self.notified.set()
 
     def on_hang_report(self, card: HangReport | None) -> None: ...
 
 
-def bring_up(link: InProcessTransport, heard: Listening) -> list[InProcessPeer]:
+def start_ranks(transport: InProcessTransport, listener: RecordingListener) -> list[InProcessPeer]:
     """Make two ranks report that they are ready, and return their ends."""
-    peers, supervisor = [link.connect(f"r{rank}") for rank in (0, 1)], link.connect("s0")
+    peers, supervisor = [transport.connect(f"r{rank}") for rank in (0, 1)], transport.connect("s0")
     for rank, peer in enumerate(peers):
         supervisor.send(RankSpawned(rank, 1000 + rank))
         peer.send(RankReady(rank, {}))
-    assert heard.ready.wait(WAIT_S)
+    assert listener.ready.wait(WAIT_S)
     return peers
 
 
-class BrokenLink(InProcessTransport):
+class BrokenTransport(InProcessTransport):
     """A transport that fails as a defect of mhnb would."""
 
     def poll_with_peers(self, timeout_s: float | None) -> list[tuple[str, Message]]:  # noqa: ARG002  # of the contract
@@ -116,21 +116,21 @@ class Rig:
 
     reader: EventLoop
     machine: ClusterStateMachine
-    host: PlayedHost
-    heard: Listening
-    link: InProcessTransport
+    host: FakeHost
+    listener: RecordingListener
+    transport: InProcessTransport
 
-    def get_ready(self) -> None:
-        bring_up(self.link, self.heard)
+    def make_ranks_ready(self) -> None:
+        start_ranks(self.transport, self.listener)
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[[InProcessTransport], Rig]]:
+def start_loop() -> Iterator[Callable[[InProcessTransport], Rig]]:
     """Return a function that starts an event loop; all loops are closed after the test."""
     made: list[EventLoop] = []
 
     def begin(link: InProcessTransport) -> Rig:
-        host, heard = PlayedHost(), Listening()
+        host, heard = FakeHost(), RecordingListener()
         machine = ClusterStateMachine(
             RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60
         )
@@ -158,20 +158,20 @@ class LateRig:
     """An event loop whose clock is set by the test, and two ranks with output after their cell's end."""
 
     reader: EventLoop
-    heard: Listening
+    listener: RecordingListener
     peers: Sequence[InProcessPeer]
     now: list[float]
-    link: InProcessTransport
+    transport: InProcessTransport
 
 
 @pytest.fixture
 def late_rig() -> Iterator[LateRig]:
     """Both ranks have sent late output that has not been shown yet."""
-    link, heard, now = InProcessTransport(), Listening(), [100.0]
+    link, heard, now = InProcessTransport(), RecordingListener(), [100.0]
     machine = ClusterStateMachine(RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=now[0], start_timeout_s=60)
-    reader = EventLoop(link, machine, HostMonitor(link, [PlayedHost()]), clock=lambda: now[0], listener=heard)
+    reader = EventLoop(link, machine, HostMonitor(link, [FakeHost()]), clock=lambda: now[0], listener=heard)
     reader.start()
-    peers = bring_up(link, heard)
+    peers = start_ranks(link, heard)
     run_cell(reader, peers, 1).updates.get(timeout=WAIT_S)
     for rank, peer in enumerate(peers):
         peer.send(OutputProduced(rank, 1, [["stdout", "late\n"]]))
@@ -189,15 +189,15 @@ def late_rig() -> Iterator[LateRig]:
 @pytest.mark.parametrize("until", ["a moment later", "the next cell's end", "a notice", "the end"])
 def test_late_output_of_several_ranks_is_shown_once(late_rig: LateRig, until: str) -> None:
     """Late output of several ranks is shown once, at the next event at the latest; single outputs would look different."""
-    reader, heard = late_rig.reader, late_rig.heard
+    reader, heard = late_rig.reader, late_rig.listener
     if until == "a moment later":
         late_rig.now[0] += 1.0
     elif until == "the next cell's end":
         run_cell(reader, late_rig.peers, 2).updates.get(timeout=WAIT_S)
         assert not heard.late.empty()
     elif until == "a notice":
-        late_rig.link.connect("s0").send(RankExited(1, None, 9, []))
-        assert heard.told.wait(WAIT_S)
+        late_rig.transport.connect("s0").send(RankExited(1, None, 9, []))
+        assert heard.notified.wait(WAIT_S)
         assert not heard.late.empty()
     else:
         reader.close(WAIT_S)
@@ -207,22 +207,22 @@ def test_late_output_of_several_ranks_is_shown_once(late_rig: LateRig, until: st
     assert heard.late.empty()
 
 
-def test_a_cell_is_kept_before_its_submitter_hears_of_it() -> None:
+def test_cell_is_in_the_journal_before_its_result_is_delivered() -> None:
     """A cell is in the journal before its result is delivered, so that the caller can rely on the journal."""
-    link, heard = InProcessTransport(), Listening()
+    link, heard = InProcessTransport(), RecordingListener()
     machine = ClusterStateMachine(
         RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60
     )
     seen: list[tuple[int, bool]] = []
 
-    def keep(record: CellRecord) -> None:
+    def write_record(record: CellRecord) -> None:
         seen.append((record.seq, submission.updates.empty()))
 
     reader = EventLoop(
-        link, machine, HostMonitor(link, [PlayedHost()]), clock=time.monotonic, listener=heard, write_record=keep
+        link, machine, HostMonitor(link, [FakeHost()]), clock=time.monotonic, listener=heard, write_record=write_record
     )
     reader.start()
-    peers = bring_up(link, heard)
+    peers = start_ranks(link, heard)
     submission = reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
     for rank, peer in enumerate(peers):
         peer.send(CellEnded(rank, 1, "ok", [], [], 0, 0.1))
@@ -231,41 +231,41 @@ def test_a_cell_is_kept_before_its_submitter_hears_of_it() -> None:
     assert seen == [(1, True)]
 
 
-def test_a_question_after_the_supervisors_death_is_answered(make: Callable[[InProcessTransport], Rig]) -> None:
+def test_request_fails_after_the_supervisor_has_ended(start_loop: Callable[[InProcessTransport], Rig]) -> None:
     """A request to a rank whose supervisor has ended fails at once, because no process is left to answer it."""
-    rig = make(InProcessTransport())
-    rig.get_ready()
+    rig = start_loop(InProcessTransport())
+    rig.make_ranks_ready()
     rig.host.exited.set()
-    assert rig.heard.told.wait(WAIT_S)
+    assert rig.listener.notified.wait(WAIT_S)
     with pytest.raises(RanksLost):
         rig.reader.request(0, "names", {}).result(WAIT_S)
 
 
-def test_what_ranks_started_ends_with_a_dead_supervisor(make: Callable[[InProcessTransport], Rig]) -> None:
+def test_dead_supervisor_ends_processes_of_its_ranks(start_loop: Callable[[InProcessTransport], Rig]) -> None:
     """The process groups of all its ranks go to the host at once, while their process ids are still valid."""
-    rig = make(InProcessTransport())
-    rig.get_ready()
+    rig = start_loop(InProcessTransport())
+    rig.make_ranks_ready()
     rig.host.exited.set()
-    assert rig.heard.told.wait(WAIT_S)
-    assert rig.host.forced == [(1000, 1001)]
+    assert rig.listener.notified.wait(WAIT_S)
+    assert rig.host.killed_pids == [(1000, 1001)]
 
 
-def test_a_question_cannot_be_cancelled_under_the_reader(make: Callable[[InProcessTransport], Rig]) -> None:
+def test_request_cannot_be_cancelled(start_loop: Callable[[InProcessTransport], Rig]) -> None:
     """asyncio cancels the futures that it wraps; an answer that arrives later must not end the cluster."""
-    rig = make(InProcessTransport())
-    rig.get_ready()
+    rig = start_loop(InProcessTransport())
+    rig.make_ranks_ready()
     assert not rig.reader.request(0, "names", {}).cancel()
 
 
-def test_who_waits_for_a_start_sees_that_it_goes_on(make: Callable[[InProcessTransport], Rig]) -> None:
+def test_progress_of_a_start_is_reported(start_loop: Callable[[InProcessTransport], Rig]) -> None:
     """Progress is reported from the first moment and about every second, even without a message from any rank."""
-    rig = make(InProcessTransport())
-    first, second = (rig.heard.progress.get(timeout=WAIT_S) for _ in range(2))
+    rig = start_loop(InProcessTransport())
+    first, second = (rig.listener.progress.get(timeout=WAIT_S) for _ in range(2))
     assert first[0] == second[0] == "starting"
     assert second[1] - first[1] >= 1.0
 
 
-def test_who_waits_for_a_cell_sees_that_it_goes_on(late_rig: LateRig) -> None:
+def test_progress_of_a_cell_is_reported(late_rig: LateRig) -> None:
     """Progress is reported once a cell lasts, and about every second, even without a message from any rank."""
     submission = late_rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=True)
     seen = []
@@ -276,55 +276,55 @@ def test_who_waits_for_a_cell_sees_that_it_goes_on(late_rig: LateRig) -> None:
     assert [round(one.wall_s, 1) for one in seen if isinstance(one, CellResult)] == [0.2, 1.3]
 
 
-def test_the_line_of_a_start_leaves_the_queue_with_its_job() -> None:
+def test_queue_status_ends_when_the_job_starts() -> None:
     """The queue status ends once a job has its machines, even before any of them has reported."""
 
     @dataclass
-    class Queued(PlayedHost):
+    class Queued(FakeHost):
         queue_status: str = "job 1 waits"
 
-    host, link, told = Queued(), InProcessTransport(), queue.SimpleQueue[str]()
+    host, link, queue_positions = Queued(), InProcessTransport(), queue.SimpleQueue[str]()
     machine = ClusterStateMachine(
         RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60
     )
 
-    class Waiting(Listening):
+    class Waiting(RecordingListener):
         def on_progress(self, machine: ClusterStateMachine, now: float) -> None:  # noqa: ARG002  # of the contract
-            told.put(machine.registry.queue_position)
+            queue_positions.put(machine.registry.queue_position)
 
     reader = EventLoop(link, machine, HostMonitor(link, [host]), clock=time.monotonic, listener=Waiting())
     reader.start()
     try:
-        assert told.get(timeout=WAIT_S) == "job 1 waits"
+        assert queue_positions.get(timeout=WAIT_S) == "job 1 waits"
         host.queue_status = ""
-        while told.get(timeout=WAIT_S):
+        while queue_positions.get(timeout=WAIT_S):
             continue
     finally:
         reader.close(WAIT_S)
 
 
-def test_stop_while_starting_ends_the_wait_for_the_start(make: Callable[[InProcessTransport], Rig]) -> None:
+def test_stop_while_starting_ends_the_wait_for_the_start(start_loop: Callable[[InProcessTransport], Rig]) -> None:
     """Stopping a cluster ends every wait until it is ready."""
-    rig = make(InProcessTransport())
+    rig = start_loop(InProcessTransport())
     rig.reader.post(StopRequested())
     rig.reader.close(WAIT_S)
-    assert rig.heard.failed.wait(WAIT_S)
-    assert isinstance(rig.heard.errors[0], NotStarted)
+    assert rig.listener.failed.wait(WAIT_S)
+    assert isinstance(rig.listener.errors[0], NotStarted)
 
 
-def test_a_defect_of_the_reader_takes_no_further_cell(
-    make: Callable[[InProcessTransport], Rig], capsys: pytest.CaptureFixture[str]
+def test_defect_in_the_event_loop_stops_the_cluster(
+    start_loop: Callable[[InProcessTransport], Rig], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The failure is printed, reported to the caller that waits for the start, and the cluster counts as stopped."""
-    rig = make(BrokenLink())
-    assert rig.heard.failed.wait(WAIT_S)
-    assert rig.heard.told.is_set()
+    rig = start_loop(BrokenTransport())
+    assert rig.listener.failed.wait(WAIT_S)
+    assert rig.listener.notified.is_set()
     assert rig.machine.state == "stopped"
-    assert "reader thread failed" in str(rig.heard.errors[0])
+    assert "reader thread failed" in str(rig.listener.errors[0])
     assert "a defect" in capsys.readouterr().err
 
 
-def test_a_view_that_fails_says_so_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failing_user_callback_prints_its_error(capsys: pytest.CaptureFixture[str]) -> None:
     """A failing user callback for late output or notices prints its error, because it runs in the reader thread."""
     listener = ClusterListener(lambda _machine, _now: pytest.fail("nobody asked"))
     listener.show_notice = lambda text: [][len(text)]
@@ -333,7 +333,7 @@ def test_a_view_that_fails_says_so_and_no_more(capsys: pytest.CaptureFixture[str
 
 
 ENDED = CellEnded(1, 1, "ok", [], [], 0, 0.1)
-WRONG: dict[str, tuple[str, Message | list[bytes]]] = {
+INVALID_MESSAGES: dict[str, tuple[str, Message | list[bytes]]] = {
     "no message": ("r1", [b"shouting"]),
     "another type": ("r1", [encode(ENDED)[0].replace(b'"wall_s":0.1', b'"wall_s":"x"')]),
     "an event that is none": ("r1", OutputProduced(1, 1, [["stdout", 7]])),
@@ -348,30 +348,32 @@ WRONG: dict[str, tuple[str, Message | list[bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_who_sends_what_none_sends_is_cut_off(make: Callable[[InProcessTransport], Rig], what: str) -> None:
+@pytest.mark.parametrize("what", INVALID_MESSAGES)
+def test_peer_that_sends_an_invalid_message_is_dropped(
+    start_loop: Callable[[InProcessTransport], Rig], what: str
+) -> None:
     """A peer that sends an invalid message is dropped and reported; the loop continues, and a running cell ends."""
-    rig = make(InProcessTransport())
-    rig.get_ready()
-    peer, said = WRONG[what]
-    end = rig.link._peers.get(peer) or rig.link.connect(peer)
+    rig = start_loop(InProcessTransport())
+    rig.make_ranks_ready()
+    peer, message_or_frames = INVALID_MESSAGES[what]
+    end = rig.transport._peers.get(peer) or rig.transport.connect(peer)
     submission = rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
-    if isinstance(said, list):
-        end.send_frames(said)
+    if isinstance(message_or_frames, list):
+        end.send_frames(message_or_frames)
     else:
-        end.send(said)
-    assert rig.heard.told.wait(WAIT_S)
-    (told,) = rig.heard.notices[:1]
-    assert "sent a message that cannot be" in told
-    assert ("rank 1 (b)" if peer == "r1" else "supervisor" if peer == "s0" else "rank 7") in told
-    assert peer not in rig.link._peers
+        end.send(message_or_frames)
+    assert rig.listener.notified.wait(WAIT_S)
+    (notification,) = rig.listener.notifications[:1]
+    assert "sent a message that cannot be" in notification
+    assert ("rank 1 (b)" if peer == "r1" else "supervisor" if peer == "s0" else "rank 7") in notification
+    assert peer not in rig.transport._peers
     assert rig.reader.is_alive
     if peer == "r1":
         # Its process must be killed, because a caller that waits for it would otherwise wait forever.
-        supervisor = rig.link._peers["s0"]
+        supervisor = rig.transport._peers["s0"]
         while (message := supervisor.receive(WAIT_S)) != SignalRank(1, 9):
             assert message is not None
-        rig.link._peers["r0"].send(CellEnded(0, 1, "ok", [], [], 0, 0.1))
+        rig.transport._peers["r0"].send(CellEnded(0, 1, "ok", [], [], 0, 0.1))
         supervisor.send(RankExited(1, None, 9, []))
     if peer != "r7":
         assert isinstance(ended := submission.updates.get(timeout=WAIT_S), CellResult)
@@ -380,17 +382,17 @@ def test_who_sends_what_none_sends_is_cut_off(make: Callable[[InProcessTransport
 
 
 @pytest.mark.parametrize("field", ["host_arrays", "ignored_refusals", "abandoned_launch", "pending_launch"])
-def test_an_end_that_cannot_be_judged_ends_the_cell(make: Callable[[InProcessTransport], Rig], field: str) -> None:
+def test_unreadable_cell_end_ends_the_cell(start_loop: Callable[[InProcessTransport], Rig], field: str) -> None:
     """If the guard cannot read the rows of a cell's end, the cluster is dead and names the rank, and the cell ends."""
-    rig = make(InProcessTransport())
-    rig.get_ready()
+    rig = start_loop(InProcessTransport())
+    rig.make_ranks_ready()
     submission = rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
     rows: dict[str, Any] = {field: {"abandoned_launch": [{}], "pending_launch": [{}]}.get(field, [[{}]])}
     for rank in (1, 0):
         # The last rank to end is not the cause.
         launches = [["a", "f", [0, 1], 1, 1]]
         ended = CellEnded(rank, 1, "interrupted", [], launches, 1, 0.1, **(rows if rank else {}))
-        rig.link._peers[f"r{rank}"].send(ended)
+        rig.transport._peers[f"r{rank}"].send(ended)
     update = submission.updates.get(timeout=WAIT_S)
     assert rig.reader.is_alive
     if isinstance(update, CellResult):

@@ -18,13 +18,13 @@ WAIT_S = 20.0
 
 
 @dataclass
-class PlayedHost:
+class FakeHost:
     """A remote supervisor, as far as these tests need one."""
 
     supervisors: tuple[int, ...] = (0,)
     is_remote: bool = True
     pid: int = 0
-    meets: threading.Barrier | None = None
+    barrier: threading.Barrier | None = None
     ended: list[int] = field(default_factory=list)
 
     def has_exited(self) -> bool:
@@ -34,15 +34,15 @@ class PlayedHost:
         return ""
 
     def wait(self, pids: tuple[int, ...]) -> None:  # noqa: ARG002  # of the contract
-        if self.meets is not None:
-            self.meets.wait(WAIT_S)
+        if self.barrier is not None:
+            self.barrier.wait(WAIT_S)
         self.ended.append(1)
 
     def release(self) -> None:
         return
 
 
-class LateLink(InProcessTransport):
+class DisconnectingTransport(InProcessTransport):
     """A transport whose supervisors disconnect one after the other, one per poll."""
 
     def poll(self, timeout_s: float | None) -> list[Message]:
@@ -51,10 +51,10 @@ class LateLink(InProcessTransport):
 
 
 @pytest.mark.parametrize("told", [StopHost(), Heartbeat(0)])
-def test_who_is_told_to_stop_is_seen_off(told: StopHost | Heartbeat) -> None:
+def test_stop_waits_until_supervisors_disconnect(told: StopHost | Heartbeat) -> None:
     """The transport stays open until each stopped supervisor has disconnected; without a stop there is no wait."""
-    link = LateLink()
-    watch = HostMonitor(link, [PlayedHost((0,)), PlayedHost((1,))])
+    link = DisconnectingTransport()
+    watch = HostMonitor(link, [FakeHost((0,)), FakeHost((1,))])
     ends = {name: link.connect(name) for name in ("s0", "s1")}
     watch.broadcast(told)
     assert [end.receive(WAIT_S) for end in ends.values()] == [told, told]
@@ -62,17 +62,17 @@ def test_who_is_told_to_stop_is_seen_off(told: StopHost | Heartbeat) -> None:
     assert set(link._peers) == (set() if isinstance(told, StopHost) else set(ends))
 
 
-def test_who_does_not_hang_up_is_not_waited_for_for_ever() -> None:
+def test_wait_for_disconnects_is_limited() -> None:
     """The wait is limited, because the host may have lost its power at this moment."""
-    watch = HostMonitor(InProcessTransport(), [PlayedHost()])
+    watch = HostMonitor(InProcessTransport(), [FakeHost()])
     watch.broadcast(StopHost())
     watch.wait_closed(time.monotonic)
 
 
-def test_hosts_are_ended_at_once() -> None:
+def test_hosts_are_ended_concurrently() -> None:
     """Each host waits for the other, so hosts that are ended one after the other would not meet."""
-    meets = threading.Barrier(2)
-    hosts = [PlayedHost((k,), meets=meets) for k in (0, 1)]
+    barrier = threading.Barrier(2)
+    hosts = [FakeHost((k,), barrier=barrier) for k in (0, 1)]
     end_hosts(hosts, RankRegistry(["host0", "host1"], ["", ""], [0, 1]))
     assert [host.ended for host in hosts] == [[1], [1]]
 
@@ -87,49 +87,49 @@ class Clock:
         return self.now
 
 
-def watch_one(timeout_s: float = 20.0) -> tuple[HostMonitor, InProcessTransport, RankRegistry, Clock]:
+def monitor_one_host(timeout_s: float = 20.0) -> tuple[HostMonitor, InProcessTransport, RankRegistry, Clock]:
     """Return the parts of one remote host that has reported and then sent nothing."""
     link, clock = InProcessTransport(), Clock()
-    watch = HostMonitor(link, [PlayedHost()], timeout_s=timeout_s, real_clock=clock)
+    watch = HostMonitor(link, [FakeHost()], timeout_s=timeout_s, real_clock=clock)
     watch.on_message(HostUp(0, 7, "alpha", None), clock.now)
     watch.on_message(Heartbeat(0), clock.now)
     return watch, link, RankRegistry(["host0"], [""], [0]), clock
 
 
 @pytest.mark.parametrize(("step_s", "lost"), [(30.0, []), (2.0, [0])])
-def test_a_host_is_not_blamed_for_our_own_standstill(step_s: float, lost: list[int]) -> None:
+def test_suspended_notebook_does_not_lose_its_hosts(step_s: float, lost: list[int]) -> None:
     """A jump in time means that this process was suspended; small steps without a message mean that the host is lost."""
-    watch, _, roster, clock = watch_one()
-    end, found = clock.now + 30.0, list(watch.find_lost(roster, clock.now))
+    watch, _, registry, clock = monitor_one_host()
+    end, found = clock.now + 30.0, list(watch.find_lost(registry, clock.now))
     while clock.now < end:
         clock.now += step_s
-        found += watch.find_lost(roster, clock.now)
+        found += watch.find_lost(registry, clock.now)
     assert [supervisor for supervisor, _ in found] == lost
 
 
 @pytest.mark.parametrize(("has_ranks", "lost"), [(False, []), (True, [0])])
-def test_a_host_may_be_silent_while_it_imports_and_no_longer(has_ranks: bool, lost: list[int]) -> None:  # noqa: FBT001
+def test_host_may_be_silent_only_while_it_imports(has_ranks: bool, lost: list[int]) -> None:  # noqa: FBT001
     """A host that has reported may still import JAX; a host with ranks has finished its imports."""
     clock = Clock()
-    watch = HostMonitor(InProcessTransport(), [PlayedHost()], real_clock=clock)
+    watch = HostMonitor(InProcessTransport(), [FakeHost()], real_clock=clock)
     watch.on_message(HostUp(0, 7, "alpha", None), clock.now)
     if has_ranks:
         watch.note_spawned(0, clock.now)
-    roster, found = RankRegistry(["host0"], [""], [0]), list[tuple[int, str]]()
+    registry, found = RankRegistry(["host0"], [""], [0]), list[tuple[int, str]]()
     for _ in range(15):
         clock.now += 2.0
-        found += watch.find_lost(roster, clock.now)
+        found += watch.find_lost(registry, clock.now)
     assert [supervisor for supervisor, _ in found] == lost
 
 
-def test_a_host_that_gave_us_up_is_explained() -> None:
+def test_host_that_ended_after_a_suspension_is_explained() -> None:
     """A host that ended because this notebook was suspended is explained, with the option that makes hosts wait."""
-    watch, link, roster, clock = watch_one()
+    watch, link, registry, clock = monitor_one_host()
     link.connect("s0")
-    list(watch.find_lost(roster, clock.now))
+    list(watch.find_lost(registry, clock.now))
     clock.now += 55.0
     link.drop("s0")
-    ((_, cause),) = watch.find_lost(roster, clock.now)
+    ((_, cause),) = watch.find_lost(registry, clock.now)
     assert cause == (
         "host0 is lost: the connection to it ended\n"
         "  this notebook stood still for 55 s (suspended, or its machine slept): hosts that hear nothing of it for 40 s end their ranks; "
@@ -137,9 +137,9 @@ def test_a_host_that_gave_us_up_is_explained() -> None:
     )
 
 
-def test_who_comes_up_while_the_others_end_is_told_too() -> None:
+def test_host_that_connects_during_a_stop_is_stopped() -> None:
     """A host that connects during a stop is stopped too, because it would otherwise look for a notebook forever."""
-    watch, link, _, clock = watch_one()
+    watch, link, _, clock = monitor_one_host()
     watch.broadcast(StopHost())
     late = link.connect("s0")
     late.send(HostUp(0, 7, "alpha", None))
@@ -152,9 +152,9 @@ def test_who_comes_up_while_the_others_end_is_told_too() -> None:
     assert late.receive(WAIT_S) == StopHost()
 
 
-def test_who_was_to_stay_and_could_not_be_told_is_named() -> None:
+def test_detached_host_that_could_not_be_stopped_is_named() -> None:
     """A detached host that could not be stopped is named, because nothing else would end it."""
-    watch, link, _, clock = watch_one()
+    watch, link, _, clock = monitor_one_host()
     end = link.connect("s0")
     watch.on_message(Heartbeat(0, outlives_notebook=True), clock.now)
     watch.make_detachable(lambda: True)
@@ -169,21 +169,21 @@ def test_who_was_to_stay_and_could_not_be_told_is_named() -> None:
 
 
 @pytest.mark.parametrize("goes", [False, True])
-def test_it_is_kept_when_each_has_said_so_or_is_lost(goes: bool) -> None:  # noqa: FBT001
+def test_detach_waits_until_each_host_confirms_or_is_lost(goes: bool) -> None:  # noqa: FBT001
     """The owner must not exit before all hosts have confirmed or are lost, because its exit would end the unconfirmed ones."""
     link = InProcessTransport()
-    watch = HostMonitor(link, [PlayedHost((0,)), PlayedHost((1,))])
+    watch = HostMonitor(link, [FakeHost((0,)), FakeHost((1,))])
     ends = [link.connect(name) for name in ("s0", "s1")]
-    keeping = threading.Thread(target=watch.make_detachable, args=[lambda: True])
-    keeping.start()
+    thread = threading.Thread(target=watch.make_detachable, args=[lambda: True])
+    thread.start()
     assert [end.receive(WAIT_S) for end in ends] == [
         Heartbeat(0, outlives_notebook=True),
         Heartbeat(1, outlives_notebook=True),
     ]
     watch.on_message(Heartbeat(0, outlives_notebook=True), 0.0)
     watch.on_message(Heartbeat(1), 0.0)
-    keeping.join(0.2)
-    assert keeping.is_alive()
+    thread.join(0.2)
+    assert thread.is_alive()
     if goes:
         link.drop("s1")
         assert [
@@ -191,28 +191,28 @@ def test_it_is_kept_when_each_has_said_so_or_is_lost(goes: bool) -> None:  # noq
         ] == [1]
     else:
         watch.on_message(Heartbeat(1, outlives_notebook=True), 0.0)
-    keeping.join(WAIT_S / 2)
-    assert not keeping.is_alive()
+    thread.join(WAIT_S / 2)
+    assert not thread.is_alive()
 
 
-def test_who_comes_when_the_others_were_told_to_stay_is_told_too() -> None:
+def test_host_that_connects_during_a_detach_is_detached() -> None:
     """After an attach a supervisor may connect later than the last rank, and the owner waits until it confirms too."""
     link = InProcessTransport()
-    watch = HostMonitor(link, [PlayedHost((0,)), PlayedHost((1,))])
-    there = link.connect("s1")
-    keeping = threading.Thread(target=watch.make_detachable, args=[lambda: True])
-    keeping.start()
+    watch = HostMonitor(link, [FakeHost((0,)), FakeHost((1,))])
+    connected = link.connect("s1")
+    thread = threading.Thread(target=watch.make_detachable, args=[lambda: True])
+    thread.start()
     # In rank order: the message for s0 had no recipient.
-    assert there.receive(WAIT_S) == Heartbeat(1, outlives_notebook=True)
+    assert connected.receive(WAIT_S) == Heartbeat(1, outlives_notebook=True)
     watch.on_message(Heartbeat(1, outlives_notebook=True), 0.0)
     late = link.connect("s0")
     watch.on_message(HostUp(0, 7, "alpha", None), 0.0)
     assert late.receive(WAIT_S) == Heartbeat(0, outlives_notebook=True)
     watch.on_message(Heartbeat(0, outlives_notebook=True), 0.0)
-    keeping.join(WAIT_S / 2)
-    assert not keeping.is_alive()
+    thread.join(WAIT_S / 2)
+    assert not thread.is_alive()
 
 
-def test_where_the_reader_has_ended_nobody_waits_for_a_word() -> None:
+def test_detach_does_not_wait_after_the_event_loop_ended() -> None:
     """If another thread has stopped the cluster, there is nothing to detach and no wait."""
-    HostMonitor(InProcessTransport(), [PlayedHost()]).make_detachable(lambda: False)
+    HostMonitor(InProcessTransport(), [FakeHost()]).make_detachable(lambda: False)

@@ -11,50 +11,50 @@ import pytest
 from mhnb.cluster.interrupts import SigintHandler
 
 
-def press() -> None:
+def press_ctrl_c() -> None:
     """Send SIGINT, as a terminal or a kernel's stop button does."""
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_calls_the_act_and_raises_nothing() -> None:
+def test_ctrl_c_calls_the_callback_and_raises_nothing() -> None:
     """Submitting a cell is not interrupted halfway."""
     called: list[int] = []
     with SigintHandler() as ctrl_c:
         ctrl_c.set_callback(lambda: called.append(1))
-        press()
-        press()
+        press_ctrl_c()
+        press_ctrl_c()
     assert called == [1, 1]
 
 
-def test_one_that_came_before_there_was_anything_to_call_is_called_then() -> None:
+def test_early_ctrl_c_calls_the_callback_once_it_is_set() -> None:
     """An interrupt during submission reaches the cell as soon as the cell has a number."""
     called: list[int] = []
     with SigintHandler() as ctrl_c:
-        press()
+        press_ctrl_c()
         assert called == []
         ctrl_c.set_callback(lambda: called.append(1))
     assert called == [1]
 
 
-def test_one_that_nobody_took_is_raised_at_the_end() -> None:
+def test_ctrl_c_without_callback_is_raised_at_the_end() -> None:
     """An interrupt without a callback is raised at the end, so that it is not lost."""
     with pytest.raises(KeyboardInterrupt), SigintHandler():
-        press()
+        press_ctrl_c()
 
 
-def test_an_error_inside_is_the_one_that_is_raised() -> None:
+def test_error_inside_is_raised_instead_of_ctrl_c() -> None:
     """Ctrl-C does not hide the reason why a cell was refused."""
 
-    def hand_in() -> None:
+    def submit() -> None:
         with SigintHandler():
-            press()
+            press_ctrl_c()
             raise ValueError("refused")
 
     with pytest.raises(ValueError, match="refused"):
-        hand_in()
+        submit()
 
 
-def test_afterwards_ctrl_c_is_what_it_was() -> None:
+def test_previous_handler_is_restored() -> None:
     """Later, Ctrl-C interrupts a plain cell as before."""
     before = signal.getsignal(signal.SIGINT)
     with SigintHandler():
@@ -62,7 +62,7 @@ def test_afterwards_ctrl_c_is_what_it_was() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_another_thread_changes_nothing() -> None:
+def test_other_thread_does_not_change_the_handler() -> None:
     """Only the main thread receives Ctrl-C, and only it may set the handler."""
     before, seen = signal.getsignal(signal.SIGINT), []
 

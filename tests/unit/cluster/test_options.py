@@ -26,7 +26,7 @@ def _options(line: str) -> dict[str, Any]:
     return start_arguments(parser.parse_args(shlex.split(line)))
 
 
-def _shape(line: str) -> ClusterSpec:
+def _spec(line: str) -> ClusterSpec:
     asked = _options(line)
     hosts, devices, each = (asked.pop(name, None) for name in ("hosts", "devices", "ranks_per_host"))
     return resolve_spec(hosts, devices, each, asked)
@@ -47,20 +47,20 @@ def _shape(line: str) -> ClusterSpec:
         ("--profile split -n 2 --devices 2", "2 hosts x 2 devices, profile split"),
     ],
 )
-def test_what_is_asked_for(line: str, said: str) -> None:
+def test_options_become_a_spec(line: str, said: str) -> None:
     """`-n` counts ranks; with host names or ranks per host, it determines the rest."""
-    assert _shape(line).describe() == said
+    assert _spec(line).describe() == said
 
 
-def test_a_host_file_says_how_many(tmp_path: Path) -> None:
+def test_host_file_sets_the_number_of_ranks(tmp_path: Path) -> None:
     """Equal slots on each host are the ranks per host; `--per-host` overrides them, and different slots are refused."""
     file = tmp_path / "hosts"
     file.write_text("a slots=2\nb slots=2\n")
-    assert _shape(f"--hostfile {file}").describe() == "2 hosts (a, b) x 2 ranks, profile ssh"
-    assert _shape(f"--hostfile {file} --per-host 3").ranks_per_host == 3
+    assert _spec(f"--hostfile {file}").describe() == "2 hosts (a, b) x 2 ranks, profile ssh"
+    assert _spec(f"--hostfile {file} --per-host 3").ranks_per_host == 3
     file.write_text("a slots=2\nb\n")
     with pytest.raises(InvalidRequest) as refused:
-        _shape(f"--hostfile {file}")
+        _spec(f"--hostfile {file}")
     assert str(refused.value) == (
         "slots differ, and every host needs the same number of ranks: rank r is on host r // ranks per host\n"
         f"  {file}, line 1: a has slots=2\n  {file}, line 2: b has no slots=\n"
@@ -81,10 +81,10 @@ def test_a_host_file_says_how_many(tmp_path: Path) -> None:
         ("--hosts a,a", "a is named twice"),
     ],
 )
-def test_numbers_that_cannot_be(line: str, said: str) -> None:
+def test_invalid_numbers_are_refused(line: str, said: str) -> None:
     """The numbers are refused when the spec is built, so also while a cluster of that name runs."""
     with pytest.raises(InvalidRequest, match=said):
-        _shape(line)
+        _spec(line)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_numbers_that_cannot_be(line: str, said: str) -> None:
         ("--profile slurm --partition x", "--profile slurm --partition y", "partition is 'x', and 'y' was asked for"),
     ],
 )  # fmt: skip
-def test_a_start_line_that_differs_in_a_flag(first: str, line: str, said: str) -> None:
+def test_different_option_of_a_running_cluster_is_refused(first: str, line: str, said: str) -> None:
     """The error names each option that differs and what to type, but never the value of a variable."""
     with pytest.raises(AlreadyStarted) as refused:
-        _check_alike(first, line)
-    head, ways = str(refused.value).splitlines()
+        _check_same(first, line)
+    head, hint = str(refused.value).splitlines()
     assert head == f"cluster 'a' runs already, and was started otherwise: {said}"
-    assert "%mhjax stop a ends it" in ways
+    assert "%mhjax stop a ends it" in hint
 
 
 @pytest.mark.parametrize(
@@ -118,26 +118,26 @@ def test_a_start_line_that_differs_in_a_flag(first: str, line: str, said: str) -
         ("--hosts a --user me --no-encrypt", "--hosts a"),
     ],
 )
-def test_the_same_start_line_goes_on(first: str, line: str) -> None:
+def test_same_options_attach_to_a_running_cluster(first: str, line: str) -> None:
     """The same options attach to the running cluster; an option that is not given is not compared."""
-    _check_alike(first, line)
+    _check_same(first, line)
 
 
-def _check_alike(first: str, line: str) -> None:
-    shape, running, asked = _shape(first), _options(first), _options(line)
+def _check_same(first: str, line: str) -> None:
+    spec, running, asked = _spec(first), _options(first), _options(line)
     for options in (running, asked):
         resolve_spec(options.pop("hosts", None), None, None, options)
-    check_same_options("a", shape, parse_options("a", shape, running), asked)
+    check_same_options("a", spec, parse_options("a", spec, running), asked)
 
 
-def test_a_host_file_by_hosts(tmp_path: Path) -> None:
+def test_hosts_at_file_is_a_host_file(tmp_path: Path) -> None:
     """`--hosts @FILE` is the same as `--hostfile FILE`, as for `doctor`."""
     file = tmp_path / "hosts"
     file.write_text("a slots=2\nb slots=2\n")
-    assert _shape(f"--hosts @{file}") == _shape(f"--hosts {file}") == _shape(f"--hostfile {file}")
+    assert _spec(f"--hosts @{file}") == _spec(f"--hosts {file}") == _spec(f"--hostfile {file}")
 
 
-def test_a_flag_of_the_login_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_login_flags_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Login flags, which `doctor` has too, are settings; a variable without a value uses the local one, and flags may repeat."""
     monkeypatch.setenv("HERE", "its value")
     line = "--hosts a --ssh-port 22 --env HERE --env A=b=c --ssh-option X=1 --ssh-option Y=2 --connect-timeout 3"
@@ -153,7 +153,7 @@ def test_a_flag_of_the_login_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> No
         _options("--profile slurm --ssh-option X=1")
 
 
-def test_doctor_and_start_name_machines_alike() -> None:
+def test_doctor_and_start_have_the_same_host_flags() -> None:
     """`doctor` has every host flag of `start`, from one declaration, and one flag of its own."""
     start, doctor = argparse.ArgumentParser(), argparse.ArgumentParser()
     add_start_flags(start)
@@ -165,7 +165,7 @@ def test_doctor_and_start_name_machines_alike() -> None:
     assert start_arguments(args) == {"hosts": ["a"], "user": "me", "port": "7", "extra": ["X=1", "Y=2"]}
 
 
-def test_what_attach_says_where_there_is_nothing() -> None:
+def test_attach_without_a_cluster_names_the_command() -> None:
     """The error appears once, with the command that creates a detachable cluster."""
     with pytest.raises(NotStarted) as failed:
         select_cluster(None, [], [])
@@ -174,7 +174,7 @@ def test_what_attach_says_where_there_is_nothing() -> None:
     )
 
 
-def test_files_of_the_login_that_are_not_there() -> None:
+def test_missing_login_files_are_refused() -> None:
     """ssh would only warn of a missing key, and then log in with another key or be refused."""
     for line in ("--hosts a --key /no/key", "--hosts a --ssh-config /no/config"):
         with pytest.raises(InvalidRequest, match=r"/no/\w+: there is no such file on this machine"):
@@ -196,7 +196,7 @@ def test_files_of_the_login_that_are_not_there() -> None:
         ("--profile kubernetes --address 10.0.0.1", "give the pods' name with {} for the number"),
     ],
 )
-def test_what_doctor_refuses(line: str, said: str) -> None:
+def test_invalid_doctor_options_are_refused(line: str, said: str) -> None:
     """The error has the flag, its value and what was expected, as for `start`, and no login happens."""
     doctor = argparse.ArgumentParser()
     add_doctor_flags(doctor)
@@ -204,16 +204,16 @@ def test_what_doctor_refuses(line: str, said: str) -> None:
         run_doctor(doctor.parse_args(shlex.split(line)))
 
 
-def test_a_profile_says_what_the_start_does_not(tmp_path: Path) -> None:
+def test_profile_sets_missing_options(tmp_path: Path) -> None:
     """A profile sets machines, ranks per host and devices, and the spec has the profile's directory as its name."""
     (tmp_path / "ipcluster_config.py").write_text(
         "c = get_config()\nc.Cluster.engine_launcher_class = 'mhnb-ssh'\nc.MhnbSsh.hosts = 'a,b'\n"
         "c.MhnbSsh.ranks_per_host = 2\nc.MhnbSsh.devices = 3\n"
     )
-    shape = _shape(f"--profile {tmp_path}")
-    assert (shape.machines, shape.ranks_per_host, shape.devices) == (("a", "b"), 2, 3)
-    assert (shape.profile, shape.kind, shape.is_local) == (str(tmp_path), "ssh", False)
-    assert _shape(f"--profile {tmp_path} --hosts c --devices 1").machines == ("c",)
+    spec = _spec(f"--profile {tmp_path}")
+    assert (spec.machines, spec.ranks_per_host, spec.devices) == (("a", "b"), 2, 3)
+    assert (spec.profile, spec.kind, spec.is_local) == (str(tmp_path), "ssh", False)
+    assert _spec(f"--profile {tmp_path} --hosts c --devices 1").machines == ("c",)
 
 
 @pytest.mark.parametrize(
@@ -237,31 +237,31 @@ def test_a_profile_says_what_the_start_does_not(tmp_path: Path) -> None:
         ("--profile slurm --set nodes=many", "nodes='many': an int"),
     ],
 )
-def test_what_does_not_go_together(line: str, said: str) -> None:
+def test_conflicting_options_are_refused(line: str, said: str) -> None:
     """The error names the option, its value, and an option that would work."""
     with pytest.raises(InvalidRequest) as failed:
-        _shape(line)
+        _spec(line)
     assert said in str(failed.value)
 
 
 @pytest.mark.parametrize("argument", INITIALIZE_ARGUMENTS)
-def test_an_argument_of_initialize_is_told_where_it_goes(argument: str) -> None:
+def test_argument_of_initialize_is_refused_with_a_hint(argument: str) -> None:
     """An argument of `initialize` is not an option of `start`; the error names two ways to pass it, and both work."""
     with pytest.raises(InvalidRequest, match=r"options are .*\binit, initialize, .*profile") as failed:
         resolve_spec(2, 1, None, {argument: "a:1"})
-    told = str(failed.value).splitlines()[-1]
-    assert told == (
+    hint = str(failed.value).splitlines()[-1]
+    assert hint == (
         f"  {argument} is an argument of jax.distributed.initialize: initialize={{{argument!r}: 'a:1'}};"
         f" of %mhjax start: --{argument.replace('_', '-')} a:1"
     )
     assert resolve_spec(2, 1, None, {"initialize": {argument: "a:1"}}).initialize == {argument: "a:1"}
     parser = MagicArgumentParser()
     add_start_command_flags(parser)
-    assert getattr(parser.parse_args(told.partition("start: ")[2].split()), argument) == "a:1"
+    assert getattr(parser.parse_args(hint.partition("start: ")[2].split()), argument) == "a:1"
 
 
 @pytest.mark.parametrize("hosts", [0, -1, 1000])
-def test_a_number_that_cannot_be_stays_one(hosts: int) -> None:
+def test_invalid_number_is_not_treated_as_missing(hosts: int) -> None:
     """An invalid number is not treated as missing: it is refused with its own value."""
     for count, options in ((hosts, {}), (None, {"ranks": hosts})):
         with pytest.raises(InvalidRequest, match=f"hosts={hosts}"):
@@ -287,16 +287,16 @@ def _fake_nvidia_smi(folder: Path, count: int) -> None:
     program.chmod(0o755)
 
 
-def test_a_rank_for_each_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_profile_has_a_rank_per_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nvidia-smi and CUDA_VISIBLE_DEVICES give the ranks of one host, unless there is one rank per host or a number is given."""
     _fake_nvidia_smi(tmp_path, 4)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert _shape("--profile gpu").describe() == "1 host x 4 ranks, profile gpu"
-    assert _shape("--profile gpu --set process_per=host").describe() == "1 host, profile gpu"
-    assert _shape("--profile gpu -n 2").describe() == "1 host x 2 ranks, profile gpu"
+    assert _spec("--profile gpu").describe() == "1 host x 4 ranks, profile gpu"
+    assert _spec("--profile gpu --set process_per=host").describe() == "1 host, profile gpu"
+    assert _spec("--profile gpu -n 2").describe() == "1 host x 2 ranks, profile gpu"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
-    assert _shape("--profile gpu").process_count == 2
+    assert _spec("--profile gpu").process_count == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(LaunchError, match="CUDA_VISIBLE_DEVICES='' leaves none"):
-        _shape("--profile gpu")
+        _spec("--profile gpu")

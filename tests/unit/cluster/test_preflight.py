@@ -26,7 +26,7 @@ def _doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
-def test_this_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_machine_passes_preflight(capsys: pytest.CaptureFixture[str]) -> None:
     """A start would work where the suite runs: exit code 0, one row, no login."""
     code, said = _doctor(capsys)
     assert code == 0, said
@@ -35,7 +35,7 @@ def test_this_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert "this machine" in said
 
 
-def test_a_failure_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_sets_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     """A port in use is named with the error of listening there, and the exit code is 1."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -44,7 +44,7 @@ def test_a_failure_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"this machine cannot listen at 127.0.0.1:{port} for JAX's coordinator: Address already in use" in said
 
 
-def test_a_coordinator_that_would_share_its_port(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shared_coordinator_port_counts_as_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     """A port of another JAX coordinator counts as in use, because both would silently share it and lead one cluster."""
     with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as other:
         # gRPC listens in this way.
@@ -57,7 +57,7 @@ def test_a_coordinator_that_would_share_its_port(capsys: pytest.CaptureFixture[s
     assert f"cannot listen at 127.0.0.1:{port} for JAX's coordinator: Address already in use" in said
 
 
-def test_a_flag_that_xla_does_not_know(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_xla_flag_is_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown XLA flag would abort every rank; it is found by the flag names in jaxlib, without importing JAX."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_collective_timeout_seconds=300 --xla_no_such_flag=1")
     code, said = _doctor(capsys)
@@ -66,7 +66,7 @@ def test_a_flag_that_xla_does_not_know(capsys: pytest.CaptureFixture[str], monke
     assert "--xla_cpu_collective_timeout_seconds" not in said
 
 
-def test_a_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_log_directory_is_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A log directory that cannot be written is a failure."""
     monkeypatch.setenv("MHNB_HOME", "/proc/no/such")
     code, said = _doctor(capsys)
@@ -92,7 +92,7 @@ def _probe(tmp_path: Path, program: str) -> Probe:
     return Probe("b", LocalPython(["-c", program], log=tmp_path / "log"))
 
 
-def test_a_probe_that_hangs_is_given_up(tmp_path: Path) -> None:
+def test_hanging_probe_is_ended(tmp_path: Path) -> None:
     """The probe ends when its time is up, the reason is kept, and the probe is not used again."""
     hanging = _probe(tmp_path, "import time; time.sleep(1000)")
     assert hanging.request("facts", {"names": [], "is_notebooks": False}, timeout_s=0.2) is None
@@ -102,7 +102,7 @@ def test_a_probe_that_hangs_is_given_up(tmp_path: Path) -> None:
     hanging.close(1)
 
 
-def test_a_probe_that_ends_says_why(tmp_path: Path) -> None:
+def test_probe_that_ends_reports_its_last_output(tmp_path: Path) -> None:
     """The last output of the probe is the reason."""
     broken = _probe(tmp_path, "import sys; sys.exit('the disk hangs')")
     assert broken.request("time", {}, timeout_s=60) is None
@@ -111,30 +111,30 @@ def test_a_probe_that_ends_says_why(tmp_path: Path) -> None:
     broken.close(1)
 
 
-def test_what_else_is_printed_is_no_answer(tmp_path: Path) -> None:
+def test_other_output_is_not_an_answer(tmp_path: Path) -> None:
     """Output of a login shell's start-up files does not disturb the preflight."""
     noisy = _probe(tmp_path, f"print('welcome to b\\n{{}}'); {PRELUDE}")
     assert isinstance(noisy.request("time", {}, timeout_s=60), float)
     noisy.close(5)
 
 
-def test_a_file_of_the_users_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_file_does_not_replace_a_standard_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A `json.py` in the working directory does not replace the standard module."""
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     monkeypatch.chdir(tmp_path)
-    asked = _probe(tmp_path, PRELUDE)
-    assert isinstance(asked.request("time", {}, timeout_s=60), float), asked.failure
-    asked.close(5)
+    probe = _probe(tmp_path, PRELUDE)
+    assert isinstance(probe.request("time", {}, timeout_s=60), float), probe.failure
+    probe.close(5)
 
 
-def test_somebody_else_at_the_port_is_seen() -> None:
+def test_other_program_at_the_port_is_recognised() -> None:
     """A port at which another program answers does not count as reached."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        place = {"name": "x", "address": "127.0.0.1", "port": server.getsockname()[1], "word": "secret"}
-        assert probe_script.connect([place], 0.2) == {"x": "no answer"}
-    assert probe_script.connect([place], 5)["x"] == "connection refused"
-    heard = probe_script.listen([{"name": "y", "address": "127.0.0.1", "port": 0, "word": "another"}])
-    assert probe_script.connect([place | heard["y"]], 5) == {"x": "somebody else answers"}
+        endpoint = {"name": "x", "address": "127.0.0.1", "port": server.getsockname()[1], "word": "secret"}
+        assert probe_script.connect([endpoint], 0.2) == {"x": "no answer"}
+    assert probe_script.connect([endpoint], 5)["x"] == "connection refused"
+    listening = probe_script.listen([{"name": "y", "address": "127.0.0.1", "port": 0, "word": "another"}])
+    assert probe_script.connect([endpoint | listening["y"]], 5) == {"x": "somebody else answers"}
 
 
 _SMI = """#!/bin/sh
@@ -154,7 +154,7 @@ echo 'NVIDIA H200, GPU-bb22'
         ("", []),
     ],
 )
-def test_gpus_are_those_that_a_rank_would_see(
+def test_gpus_are_those_visible_to_a_rank(
     visible: str | None, uuids: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GPUs are those that the vendor's tool lists and CUDA_VISIBLE_DEVICES allows. The tool is a fake."""
@@ -168,7 +168,7 @@ def test_gpus_are_those_that_a_rank_would_see(
     assert [gpu["uuid"] for gpu in probe_script.collect_facts([], is_notebooks=True)["gpus"]] == uuids
 
 
-def test_the_own_address_is_the_one_that_leads_to_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_address_is_the_one_that_reaches_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher copies the login node's environment, so its SSH_CONNECTION says nothing about this machine."""
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 5 10.0.0.2 22")
     by_ssh, by_launcher = (probe_script.collect_facts([], is_notebooks=False, towards=to) for to in ("", "127.0.0.1"))
@@ -176,25 +176,25 @@ def test_the_own_address_is_the_one_that_leads_to_the_notebook(monkeypatch: pyte
     assert parse_facts(by_launcher).address == "127.0.0.1"
 
 
-def test_logs_go_where_they_would_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_log_directory_depends_on_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Logs are in the state directory on the notebook's machine, and on the local disk elsewhere, even if it is not writable."""
     monkeypatch.setenv("MHNB_HOME", "/mhnb/home")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    here, there = (probe_script.collect_facts([], is_notebooks=own)["disks"][0] for own in (True, False))
-    assert (here["use"], here["folder"]) == ("logs", "/mhnb/home")
-    assert (there["use"], there["folder"], there["error"]) == ("logs", str(tmp_path), "")
-    monkeypatch.setattr(tempfile, "gettempdir", _no_temporary)
+    local, remote = (probe_script.collect_facts([], is_notebooks=own)["disks"][0] for own in (True, False))
+    assert (local["use"], local["folder"]) == ("logs", "/mhnb/home")
+    assert (remote["use"], remote["folder"], remote["error"]) == ("logs", str(tmp_path), "")
+    monkeypatch.setattr(tempfile, "gettempdir", _raise_no_temporary_directory)
     monkeypatch.setenv("TMPDIR", "/proc/none")
     full = probe_script.collect_facts([], is_notebooks=False)["disks"][0]
     assert full["folder"] == "/proc/none"
     assert full["error"]
 
 
-def _no_temporary() -> str:
+def _raise_no_temporary_directory() -> str:
     raise FileNotFoundError("No usable temporary directory found")
 
 
-def test_an_endpoint_of_the_callers_is_tried() -> None:
+def test_endpoints_of_the_caller_are_checked() -> None:
     """The caller gives the endpoints to reach, and receives the ports that were free."""
     report = run_ssh_preflight(
         (), SshOptions(), Requirements((Endpoint("hub", 0), Endpoint("coordinator", 0)), devices=2)

@@ -36,7 +36,7 @@ def _is_waiting(thread: threading.Thread) -> bool:
     return {"run_uninterrupted", "wait_done"} <= {line.name for line in traceback.extract_stack(frame)}
 
 
-def test_ctrl_c_ends_the_waiting_and_not_the_work() -> None:
+def test_ctrl_c_ends_the_wait_but_not_the_work() -> None:
     """The work continues in its thread to its end, and a later call waits for it."""
     begun, may_end, done = threading.Event(), threading.Event(), threading.Event()
 
@@ -60,46 +60,46 @@ def test_ctrl_c_ends_the_waiting_and_not_the_work() -> None:
     assert done.is_set()
 
 
-def test_what_fails_is_the_callers() -> None:
+def test_error_of_the_work_is_raised_in_the_caller() -> None:
     """An error of the work is raised in the caller that requested it."""
     with pytest.raises(ZeroDivisionError):
         run_uninterrupted(lambda: print(1 / 0))
     assert not interrupts._pending, "what has been seen done is let go of"
 
 
-def test_a_program_that_does_not_answer_is_not_waited_for_for_ever() -> None:
+def test_program_without_an_answer_times_out() -> None:
     """`sinfo` hangs in this way while slurmctld is down."""
     with pytest.raises(LaunchError, match=r"sleep 600: no answer within 0.2 s; try it by hand"):
         run_program(["sleep", "600"], limit_s=0.2)
 
 
-def test_a_look_that_died_before_it_read_ends_quietly(tmp_path: Path) -> None:
+def test_probe_that_ends_before_reading_reports_its_exit_code(tmp_path: Path) -> None:
     """A Python that does not start is reported by its exit code, not by a broken pipe."""
-    looking = LocalPython(["-c", "raise SystemExit(3)"], log=tmp_path / "log")
-    assert looking.wait(WAIT_S)
-    looking.write(b"x")
-    looking.end(0)
-    assert "exit code 3" in str(looking.failure())
+    probe = LocalPython(["-c", "raise SystemExit(3)"], log=tmp_path / "log")
+    assert probe.wait(WAIT_S)
+    probe.write(b"x")
+    probe.end(0)
+    assert "exit code 3" in str(probe.failure())
 
 
-def test_a_stranger_whose_socket_takes_no_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_whose_socket_refuses_options_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """On macOS `setsockopt` fails if an unknown client has closed its socket; the client is dropped, and the server continues."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    link = SocketServer(b"k" * 32)
-    host, _, port = link.url.partition(":")[2].rpartition(":")
-    with socket.create_connection((host, int(port))) as stranger:
+    server = SocketServer(b"k" * 32)
+    host, _, port = server.url.partition(":")[2].rpartition(":")
+    with socket.create_connection((host, int(port))) as client:
         with monkeypatch.context() as patch:
             patch.setattr(socket.socket, "setsockopt", refuse)
-            assert link.poll(WAIT_S) == []
-        stranger.settimeout(WAIT_S)
-        assert stranger.recv(1) == b""
-    link.close()
+            assert server.poll(WAIT_S) == []
+        client.settimeout(WAIT_S)
+        assert client.recv(1) == b""
+    server.close()
 
 
-_HASTY = """
+_SIGTERM_TWICE = """
 import os, signal, sys
 from pathlib import Path
 from mhnb.core.messages import HostSpec, parse_hostspec
@@ -121,42 +121,46 @@ supervisor.end()
 """
 
 
-def test_a_supervisor_that_is_told_again_while_it_ends(tmp_path: Path) -> None:
+def test_supervisor_ends_after_a_second_sigterm(tmp_path: Path) -> None:
     """Slurm and mpiexec send SIGTERM more than once; the supervisor still ends its ranks and removes every key."""
     (tmp_path / "profile" / "security").mkdir(parents=True)
     key = tmp_path / "profile" / "security" / "ipcontroller-engine.json"
     key.write_text("{}")
     spec = HostSpec("unix:none", "00", 0, 1, 1, [0], 1, "", {}, {}, "", str(tmp_path))
-    told = subprocess.run(
-        [sys.executable, "-P", "-c", _HASTY], input=format_hostspec(spec), text=True, check=False, timeout=WAIT_S
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _SIGTERM_TWICE],
+        input=format_hostspec(spec),
+        text=True,
+        check=False,
+        timeout=WAIT_S,
     )
-    assert told.returncode == 0
+    assert done.returncode == 0
     assert not key.exists()
     assert Path(spec.ended_path).exists()
 
 
-def test_a_supervisor_that_does_not_end_is_killed_with_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervisor_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A supervisor that ignores SIGTERM, suspended or not, has ended when `end_supervisor` returns."""
     monkeypatch.setattr(local, "_TERM_S", 0.2)
     command = ["sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as shell:
         assert shell.stdout is not None
-        held = psutil.Process(int(shell.stdout.readline()))
+        child = psutil.Process(int(shell.stdout.readline()))
         shell.send_signal(signal.SIGSTOP)
         os.waitpid(shell.pid, os.WUNTRACED)
         local.end_supervisor(shell.pid)
         assert shell.wait(WAIT_S) == -signal.SIGKILL
-        assert psutil.wait_procs([held], timeout=WAIT_S)[1] == []
+        assert psutil.wait_procs([child], timeout=WAIT_S)[1] == []
 
 
-def test_a_client_that_tries_and_gives_up_is_told_by_its_last_word(tmp_path: Path) -> None:
+def test_failed_client_is_reported_by_its_last_line(tmp_path: Path) -> None:
     """kubectl reports each try before the reason, and a table has room for one line, so the last line is shown."""
     client = tmp_path / "client"
     client.write_text("#!/bin/sh\necho 'try 1 failed' >&2; echo 'try 2 failed' >&2; echo 'no such pod' >&2; exit 1\n")
     client.chmod(0o755)
-    share = HostAssignment(4, "host4", (4,))
+    assignment = HostAssignment(4, "host4", (4,))
     with open_probes(
-        [CloudLauncher(str(client), lambda _: [str(client)], SshOptions()).open_probe(share)], tmp_path
+        [CloudLauncher(str(client), lambda _: [str(client)], SshOptions()).open_probe(assignment)], tmp_path
     ) as probes:
         assert probes.request("time", {0: {}, 1: {}}, timeout_s=WAIT_S)[0] is None
         first, *rest = str(probes.failures()[0]).splitlines()

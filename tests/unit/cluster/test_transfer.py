@@ -27,7 +27,7 @@ def ranks() -> Iterator[PipedRanks]:
 @pytest.mark.parametrize(
     "axes", ["", "'data'", "'model'", "'data', 'model'", "None, 'data'", "None, ('data', 'model')"]
 )
-def test_a_global_array_is_put_together(ranks: PipedRanks, axes: str) -> None:
+def test_global_array_is_assembled(ranks: PipedRanks, axes: str) -> None:
     """Parts on one rank and copies on both ranks give the one array."""
     ranks.run(f"whole = put(np.arange(32, dtype='f4').reshape(4, 8), {axes})")
     np.testing.assert_array_equal(transfer.pull(ranks, ["whole"]), np.arange(32, dtype="f4").reshape(4, 8), strict=True)
@@ -36,13 +36,13 @@ def test_a_global_array_is_put_together(ranks: PipedRanks, axes: str) -> None:
 def test_a_large_global_array_is_fetched_once_from_each_owner(ranks: PipedRanks) -> None:
     """Each rank sends its part once, though two of its devices hold it; the first rank also sends the structure around it."""
     ranks.run("large = put(np.arange(2**18, dtype='f4').reshape(512, 512), 'data')")
-    before = len(ranks.asked)
+    before = len(ranks.sent_requests)
     transfer.pull(ranks, ["large"])
-    fetched = [rank for rank, verb in ranks.asked[before:] if verb == "fetch"]
+    fetched = [rank for rank, verb in ranks.sent_requests[before:] if verb == "fetch"]
     assert sorted(fetched) == [0, 0, 1]
 
 
-def test_equal_local_values_are_one(ranks: PipedRanks) -> None:
+def test_equal_local_values_are_pulled_as_one(ranks: PipedRanks) -> None:
     """A value that is equal on all ranks is pulled without choosing a rank."""
     ranks.run("alike = {'n': 3, 'a': np.arange(4), 'j': jnp.ones(2)}")
     value = transfer.pull(ranks, ["alike"])
@@ -59,7 +59,7 @@ def test_equal_local_values_are_one(ranks: PipedRanks) -> None:
         "dict(w=wa, b=ba) if rank else dict(b=ba, w=wa)",
     ],
 )
-def test_equal_values_with_other_pickles_are_one(ranks: PipedRanks, source: str) -> None:
+def test_equal_values_with_different_pickles_are_equal(ranks: PipedRanks, source: str) -> None:
     """Order in a set or dict, shared references and memory order are not differences."""
     ranks.run(f"wa, ba = put(np.arange(4.), 'data'), put(np.arange(4.) + 4, 'data'); turned = {source}")
     value = transfer.pull(ranks, ["turned"])
@@ -72,7 +72,7 @@ def test_equal_values_with_other_pickles_are_one(ranks: PipedRanks, source: str)
     [("odd = {1: 'a', None: 2}", "{1: 'a', None: 2}"), ("odd = []; odd.append(odd)", "[[...]]")],
     ids=["keys of two kinds", "itself within"],
 )
-def test_a_container_that_is_no_pytree_is_a_value_like_others(ranks: PipedRanks, source: str, shown: str) -> None:
+def test_container_that_is_not_a_pytree_is_pulled(ranks: PipedRanks, source: str, shown: str) -> None:
     """A pull does not flatten the container, so JAX's refusal to flatten it does not matter."""
     ranks.run(source)
     assert repr(transfer.pull(ranks, ["odd"])) == shown
@@ -90,7 +90,7 @@ def test_a_container_that_is_no_pytree_is_a_value_like_others(ranks: PipedRanks,
         ("np.arange(2**22) + rank", r"i64\[4194304\] on rank 0, another i64\[4194304\] on rank 1"),
     ],
 )
-def test_a_local_value_that_differs_says_who_holds_what(ranks: PipedRanks, source: str, says: str) -> None:
+def test_different_local_values_are_an_error_with_both_sides(ranks: PipedRanks, source: str, says: str) -> None:
     """Different values are an error with each side's ranks and two ways to pull them."""
     ranks.run(f"uneven = {source}")
     with pytest.raises(ValueDiffers, match=f"^uneven differs between the ranks: .*{says}") as caught:
@@ -111,7 +111,7 @@ def test_a_local_value_that_differs_says_who_holds_what(ranks: PipedRanks, sourc
         ("{'step': np.ones(2) + rank, 'w': put(np.ones(4), 'data')}", r"\. Take it as a list", ["part --each"]),
     ],
 )
-def test_only_ways_that_work_are_named(ranks: PipedRanks, source: str, says: str, ways: list[str]) -> None:
+def test_error_names_only_ways_that_work(ranks: PipedRanks, source: str, says: str, ways: list[str]) -> None:
     """If a rank has only part of an array, a single rank or the list may fail, so the error names only ways that work."""
     ranks.run(f"part = {source}")
     with pytest.raises(ValueDiffers, match=f"^part differs between the ranks: .*{says}") as caught:
@@ -121,7 +121,7 @@ def test_only_ways_that_work_are_named(ranks: PipedRanks, source: str, says: str
         transfer.pull(ranks, ["part"], **({"each": True} if "each" in way else {"ranks": [int(way[-1])]}))
 
 
-def test_the_ranks_that_hold_an_array_whole_are_named() -> None:
+def test_ranks_with_the_whole_array_are_named() -> None:
     """With an array on ranks 0-1 and None on rank 2, the ranks of the array are named first, then rank 2."""
     with PipedRanks(3, devices=2) as three:
         three.run(
@@ -147,7 +147,7 @@ def test_the_ranks_that_hold_an_array_whole_are_named() -> None:
         ("{'n': 1, 'params': {'k': jax.random.key(7)}}", "keys['params']['k']"),
     ],
 )
-def test_a_key_is_named_as_it_is_typed(ranks: PipedRanks, source: str, key: str) -> None:
+def test_key_in_the_error_can_be_typed_as_shown(ranks: PipedRanks, source: str, key: str) -> None:
     """The command in the error works as it is written, also for a key in a tree."""
     ranks.run(f"keys = {source}")
     with pytest.raises(InvalidRequest) as caught:
@@ -159,7 +159,7 @@ def test_a_key_is_named_as_it_is_typed(ranks: PipedRanks, source: str, key: str)
     assert transfer.pull(ranks, ["raw"]).dtype == np.uint32
 
 
-def test_each_ranks_key_is_named_as_that_rank_has_it(ranks: PipedRanks) -> None:
+def test_path_of_a_key_is_that_of_the_given_ranks(ranks: PipedRanks) -> None:
     """The key's path in the error is correct for the ranks that are named with it."""
     ranks.run("mixed_keys = [jax.random.key(0)] if rank else jax.random.key(0)")
     for rank, key in enumerate(["mixed_keys", r"mixed_keys\[0\]"]):
@@ -167,27 +167,27 @@ def test_each_ranks_key_is_named_as_that_rank_has_it(ranks: PipedRanks) -> None:
             transfer.pull(ranks, ["mixed_keys"], ranks=[rank])
 
 
-def test_a_key_without_a_path_has_no_name(ranks: PipedRanks) -> None:
+def test_path_of_a_hidden_key_is_not_invented(ranks: PipedRanks) -> None:
     """A key in an object that is not a pytree has no path, and the error does not invent one."""
     ranks.run("import types; boxed = types.SimpleNamespace(k=jax.random.key(0))")
     with pytest.raises(InvalidRequest, match=r"^boxed holds PRNG keys .* raw = jax\.random\.key_data\(key\)"):
         transfer.pull(ranks, ["boxed"])
 
 
-def test_one_ranks_value_can_be_taken(ranks: PipedRanks) -> None:
+def test_value_of_one_rank_can_be_pulled(ranks: PipedRanks) -> None:
     """With one rank given, its value is pulled, whatever the others have."""
     ranks.run("own = rank * 10")
     assert transfer.pull(ranks, ["own"], ranks=[1]) == 10
 
 
-def test_each_rank_gives_its_own(ranks: PipedRanks) -> None:
+def test_each_returns_a_list_by_rank(ranks: PipedRanks) -> None:
     """With `each`, the result is a list by rank, including arrays."""
     ranks.run("own = [rank, np.arange(2) + rank]")
     first, second = transfer.pull(ranks, ["own"], each=True)
     assert (first[0], first[1].tolist(), second[0], second[1].tolist()) == (0, [0, 1], 1, [1, 2])
 
 
-def test_a_name_missing_on_one_rank_says_where(ranks: PipedRanks) -> None:
+def test_name_missing_on_one_rank_is_an_error(ranks: PipedRanks) -> None:
     """A name that only some ranks have is an error with both sides."""
     ranks.run("partial_name = 1", ranks=(0,))
     ranks.run("partial_nome = 1", ranks=(1,))
@@ -198,7 +198,7 @@ def test_a_name_missing_on_one_rank_says_where(ranks: PipedRanks) -> None:
     assert caught.value.parts["missing"] == (1,)
 
 
-def test_copies_with_other_values_are_found(ranks: PipedRanks) -> None:
+def test_replicas_with_different_values_are_an_error(ranks: PipedRanks) -> None:
     """A replicated array that was built from different values is an error, not the value of one rank."""
     ranks.run("copies = put(np.arange(4.) + rank)")
     with pytest.raises(ValueDiffers, match=r"hold different values: 0:0 0:1 ≠ 1:0 1:1"):
@@ -207,7 +207,7 @@ def test_copies_with_other_values_are_found(ranks: PipedRanks) -> None:
     assert [value.tolist() for value in transfer.pull(ranks, ["copies"], each=True)] == [[0, 1, 2, 3], [1, 2, 3, 4]]
 
 
-def test_ranks_that_disagree_about_the_global_shape_are_found(ranks: PipedRanks) -> None:
+def test_different_global_shapes_are_an_error(ranks: PipedRanks) -> None:
     """Local parts of different sizes create different global arrays per rank; the error has both shapes."""
     ranks.run("by_rows = NamedSharding(mesh, P('data')); own = np.zeros(2 + 2 * rank)")
     ranks.run("skewed = jax.make_array_from_process_local_data(by_rows, own)")
@@ -217,14 +217,14 @@ def test_ranks_that_disagree_about_the_global_shape_are_found(ranks: PipedRanks)
         transfer.pull(ranks, ["skewed"])
 
 
-def test_one_rank_of_a_spread_array_is_not_enough(ranks: PipedRanks) -> None:
+def test_missing_part_of_an_array_is_an_error(ranks: PipedRanks) -> None:
     """If the given ranks lack a part, the error names the rank that has it."""
     ranks.run("spread = put(np.arange(8.), 'data')")
     with pytest.raises(InvalidRequest, match=r"spread f32\[8\] .* rank 1 lacks \[0:4\], that is on rank 0"):
         transfer.pull(ranks, ["spread"], ranks=[1])
 
 
-def test_each_of_a_spread_array_is_the_whole(ranks: PipedRanks) -> None:
+def test_each_returns_the_whole_global_array(ranks: PipedRanks) -> None:
     """With `each`, a global array is the same whole array for every rank."""
     ranks.run("spread = put(np.arange(8.), 'data')")
     first, second = transfer.pull(ranks, ["spread"], each=True)
@@ -232,7 +232,7 @@ def test_each_of_a_spread_array_is_the_whole(ranks: PipedRanks) -> None:
     assert first.tolist() == list(range(8))
 
 
-def test_each_does_not_guess_which_array_is_which(ranks: PipedRanks) -> None:
+def test_each_does_not_join_arrays_of_different_containers(ranks: PipedRanks) -> None:
     """If containers differ, parts of their global arrays are not joined by position."""
     ranks.run("mixed = {'n': rank, 'w': put(np.arange(8.), 'data')}")
     with pytest.raises(ValueDiffers, match="pull it by itself"):
@@ -265,7 +265,7 @@ def test_an_array_on_one_ranks_devices_is_pulled(ranks: PipedRanks) -> None:
         [np.arange(2**18), "x" * 2**18, np.ones(3)],
     ],
 )
-def test_a_pushed_value_comes_back(ranks: PipedRanks, value: Any) -> None:
+def test_pushed_value_is_pulled_unchanged(ranks: PipedRanks, value: Any) -> None:
     """A pushed value is bound on every rank, equal on all of them, and unchanged when pulled."""
     transfer.push(ranks, {"pushed": value})
     np.testing.assert_equal(transfer.pull(ranks, ["pushed"]), value)
@@ -280,31 +280,31 @@ def test_a_pushed_array_is_a_writable_host_value(ranks: PipedRanks) -> None:
     ]
 
 
-def test_a_push_to_some_ranks_leaves_the_others(ranks: PipedRanks) -> None:
+def test_push_to_some_ranks_does_not_change_the_others(ranks: PipedRanks) -> None:
     """Ranks that are not given keep their value."""
     ranks.run("aimed = 'old'")
     transfer.push(ranks, {"aimed": "new"}, ranks=[1])
     assert ranks.run("answer = aimed") == ["old", "new"]
 
 
-def test_a_value_that_cannot_be_packed_sends_nothing(ranks: PipedRanks) -> None:
+def test_value_that_cannot_be_pickled_sends_nothing(ranks: PipedRanks) -> None:
     """With one bad value in a push, no rank gets a request and no name is bound."""
-    before = len(ranks.asked)
+    before = len(ranks.sent_requests)
     with pytest.raises(InvalidRequest, match=r"^bad cannot be pushed: .*generator.* nothing was bound"):
         transfer.push(ranks, {"fine": 1, "bad": (_ for _ in ())})
-    assert len(ranks.asked) == before
+    assert len(ranks.sent_requests) == before
 
 
-def test_a_value_that_one_rank_cannot_make_is_bound_nowhere(ranks: PipedRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_that_one_rank_cannot_load_is_bound_nowhere(ranks: PipedRanks, monkeypatch: pytest.MonkeyPatch) -> None:
     """A class that one rank lacks stops the push on all ranks, and the error names rank and class."""
     import sys
 
-    made = type("Lacking", (), {"__module__": "__main__"})
-    monkeypatch.setattr(sys.modules["__main__"], "Lacking", made, raising=False)
+    lacking_class = type("Lacking", (), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Lacking", lacking_class, raising=False)
     ranks.run("class Lacking: pass", ranks=(0,))
     ranks.run("unbound = 'old'")
     with pytest.raises(InvalidRequest, match=r"unbound cannot be pushed: on rank 1 it needs __main__\.Lacking"):
-        transfer.push(ranks, {"unbound": made()})
+        transfer.push(ranks, {"unbound": lacking_class()})
     assert ranks.run("answer = unbound") == ["old", "old"]
     assert ranks.run(
         "from mhnb.rank.requests.handlers import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[rank]._incoming)"
@@ -361,13 +361,13 @@ def test_a_pull_needs_little_more_than_the_value(ranks: PipedRanks, axes: str) -
         f"bulk = put(np.ones(({NBYTES} // 4096, 1024), 'f4'), {axes}); bulk.block_until_ready()\n"
         "open('/proc/self/clear_refs', 'w').write('5')"
     )
-    held = ranks.run(_PEAK)
+    peaks_before = ranks.run(_PEAK)
     _reset_peak()
     before = _peak_nbytes()
     value = transfer.pull(ranks, ["bulk"])
     assert value.nbytes == NBYTES
     assert _peak_nbytes() - before < 1.5 * NBYTES
-    assert all(after - was < 0.2 * NBYTES for was, after in zip(held, ranks.run(_PEAK), strict=True))
+    assert all(after - was < 0.2 * NBYTES for was, after in zip(peaks_before, ranks.run(_PEAK), strict=True))
     ranks.run("del bulk")
 
 
@@ -376,10 +376,10 @@ def test_a_push_needs_little_more_than_the_value(ranks: PipedRanks) -> None:
     """Each rank needs the array and a few chunks; the notebook needs nothing more than the value it has."""
     value = np.ones(NBYTES // 8)
     ranks.run("open('/proc/self/clear_refs', 'w').write('5')")
-    held = ranks.run(_PEAK)
+    peaks_before = ranks.run(_PEAK)
     _reset_peak()
     before = _peak_nbytes()
     transfer.push(ranks, {"bulk": value})
     assert _peak_nbytes() - before < 0.5 * NBYTES
-    assert all(after - was < 1.5 * NBYTES for was, after in zip(held, ranks.run(_PEAK), strict=True))
+    assert all(after - was < 1.5 * NBYTES for was, after in zip(peaks_before, ranks.run(_PEAK), strict=True))
     ranks.run("del bulk")

@@ -37,7 +37,7 @@ from mhnb.errors import InvalidRequest
         ("left = %time 1", "ranks"),
     ],
 )
-def test_route(source: str, route: str) -> None:
+def test_cell_is_routed(source: str, route: str) -> None:
     """A cell runs on the ranks unless it has a command of mhnb or is marked as local."""
     assert route_cell(source) == route
 

@@ -12,29 +12,29 @@ from mhnb.core.codec import decode, encode
 from mhnb.core.messages import PROTOCOL_VERSION, CellEnded, Message, RankReply, RankRequest, SkipCell
 from mhnb.errors import UnknownMessage
 
-FORM = (16, "271c9683c163f45d")
-WRITTEN = b'["skip_cell",{"generation":1,"seq":2}]'
+FORMAT = (16, "271c9683c163f45d")
+ENCODED = b'["skip_cell",{"generation":1,"seq":2}]'
 
 
-def test_the_form_has_a_version() -> None:
+def test_format_has_a_version() -> None:
     """Detached ranks may meet another version of mhnb. If this fails, raise PROTOCOL_VERSION and enter both values here."""
     # Defaults are included, because a field that holds its default is not written.
-    form = {
+    schema = {
         cls.kind: sorted((part.name, part.type, *_defaults(part)) for part in fields(cls)) for cls in get_args(Message)
     }
-    digest = blake2b(repr((encode(SkipCell(1, 2)), sorted(form.items()))).encode(), digest_size=8).hexdigest()
-    assert (PROTOCOL_VERSION, digest) == FORM
+    digest = blake2b(repr((encode(SkipCell(1, 2)), sorted(schema.items()))).encode(), digest_size=8).hexdigest()
+    assert (PROTOCOL_VERSION, digest) == FORMAT
 
 
-def _defaults(part: Field[Any]) -> list[str]:
-    made = [] if part.default_factory is MISSING else [repr(part.default_factory())]
-    return made if part.default is MISSING else [repr(part.default)]
+def _defaults(message_field: Field[Any]) -> list[str]:
+    defaults = [] if message_field.default_factory is MISSING else [repr(message_field.default_factory())]
+    return defaults if message_field.default is MISSING else [repr(message_field.default)]
 
 
 @pytest.mark.parametrize(
     "message", [RankRequest(3, "pull", {"name": "x"}, (b"a", b"")), RankReply(3, 1, True, {}, (b"z",))]
 )
-def test_a_payload_goes_with_its_message(message: Message) -> None:
+def test_payload_is_decoded_with_its_message(message: Message) -> None:
     """The payload has its own frames, in order."""
     assert decode(encode(message)) == message
 
@@ -56,18 +56,18 @@ def test_a_default_is_not_written() -> None:
         b"{}",
         b"7",
         b'"skip_cell"',
-        WRITTEN[:-1],
-        WRITTEN + b"]",
-        WRITTEN.replace(b"skip_cell", b"no such kind"),
-        WRITTEN.replace(b"seq", b"number"),
-        WRITTEN.replace(b',"seq":2', b""),
+        ENCODED[:-1],
+        ENCODED + b"]",
+        ENCODED.replace(b"skip_cell", b"no such kind"),
+        ENCODED.replace(b"seq", b"number"),
+        ENCODED.replace(b',"seq":2', b""),
         b'["skip_cell",1,2]',
         b'["skip_cell",[1,2]]',
         b"\xff",
     ],
 )
-def test_what_is_no_message_is_refused(header: bytes) -> None:
+def test_invalid_message_is_refused(header: bytes) -> None:
     """Whatever is wrong with the message, the error shows its beginning."""
-    assert decode([WRITTEN]) == SkipCell(1, 2)
+    assert decode([ENCODED]) == SkipCell(1, 2)
     with pytest.raises(UnknownMessage, match="cannot read a message that begins"):
         decode([header])

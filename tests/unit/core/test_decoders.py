@@ -49,7 +49,7 @@ from mhnb.transport.security import Decryptor, Encryptor, Signer, Verifier
 
 T = TypeVar("T")
 KEY = b"k" * 32
-DEEP = b"[" * 4_000
+DEEPLY_NESTED = b"[" * 4_000
 """Deeper than Python's recursion limit."""
 numbers = st.integers() | st.sampled_from([-1, 0, 1, 1 << 31, 1 << 63, 1 << 64, 10**400])
 leaves = st.none() | st.booleans() | numbers | st.floats() | st.text(max_size=8)
@@ -58,7 +58,11 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
-texts = values.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=64) | st.sampled_from([DEEP, b"\xff"])
+texts = (
+    values.map(lambda value: json.dumps(value).encode())
+    | st.binary(max_size=64)
+    | st.sampled_from([DEEPLY_NESTED, b"\xff"])
+)
 STATUS = RankStatus(1, 1, "launch", "f", 1, "", 0.5, [[[0, 1], 1]], [0, 1], 1)
 MESSAGES: list[Message] = [
     CellEnded(1, 1, "ok", [["stdout", "x"], ["clear", True]], [["a", "f", [0, 1], 1, 1]], 0, 0.1, host_arrays=[[1]]),
@@ -74,7 +78,7 @@ MESSAGES: list[Message] = [
 
 @given(texts)
 @settings(deadline=None)
-def test_any_bytes_are_a_message_or_unknown(text: bytes) -> None:
+def test_any_bytes_are_refused_as_a_message(text: bytes) -> None:
     """Wrong form, depth, number length and encoding are all refused by `decode`."""
     for frames in ([text], [], [b'["answer",' + text + b"]"], [b"[" + text + b",{}]"]):
         with pytest.raises(UnknownMessage):
@@ -83,62 +87,62 @@ def test_any_bytes_are_a_message_or_unknown(text: bytes) -> None:
 
 @given(st.sampled_from(MESSAGES), st.data())
 @settings(deadline=None, max_examples=400)
-def test_a_field_of_any_value_is_a_message_or_unknown(message: Message, data: st.DataObject) -> None:
+def test_message_with_any_field_value_is_valid_or_refused(message: Message, data: st.DataObject) -> None:
     """An accepted message has fields of their declared types, and does not change when it is encoded again."""
     kind, body = json.loads(encode(message)[0])
     name = data.draw(st.sampled_from([part.name for part in fields(message) if part.name != "payload"]))
     body[name] = data.draw(values)
     text = json.dumps([kind, body]).encode()
-    taken = attempt(lambda: decode([text]))
+    decoded = try_decoding(lambda: decode([text]))
     # A NaN, in a field that may have any value, is not equal to itself.
-    assert taken is None or "NaN" in str(encode(taken)) or decode([*encode(taken)]) == taken
+    assert decoded is None or "NaN" in str(encode(decoded)) or decode([*encode(decoded)]) == decoded
 
 
-def attempt(read: Callable[[], T]) -> T | None:
+def try_decoding(read: Callable[[], T]) -> T | None:
     """Return the decoded value; None if it is refused, with a short error."""
     try:
         return read()
     except UnknownMessage as error:
-        said = str(error)
-    assert len(said) < 1000
+        text = str(error)
+    assert len(text) < 1000
     return None
 
 
-def may_send(roster: RankRegistry, peer: str, message: Message) -> bool:
+def accepts_sender(registry: RankRegistry, peer: str, message: Message) -> bool:
     """Check whether the registry accepts the message from this peer."""
     try:
-        roster.check_sender(peer, message)
+        registry.check_sender(peer, message)
     except UnknownMessage:
         return False
     return True
 
 
-def inner_places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def inner_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the path of every value inside a JSON value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, inner in items for place in inner_places(inner, (*path, key)))]
+    return [path, *(place for key, inner in items for place in inner_paths(inner, (*path, key)))]
 
 
 @given(st.sampled_from(MESSAGES), st.data())
 @settings(deadline=None, max_examples=400)
-def test_a_message_with_anything_in_it_is_taken_by_the_machine(message: Message, data: st.DataObject) -> None:
+def test_any_accepted_message_is_handled(message: Message, data: st.DataObject) -> None:
     """Output and samples of a running cell that the decoder accepts break neither the cell nor its hang report."""
     wire = json.loads(encode(message)[0])
-    place = data.draw(st.sampled_from([place for place in inner_places(wire) if len(place) > 1 and place[0] == 1]))
+    path = data.draw(st.sampled_from([place for place in inner_paths(wire) if len(place) > 1 and place[0] == 1]))
     target = wire
-    for key in place[:-1]:
+    for key in path[:-1]:
         target = target[key]
-    target[place[-1]] = data.draw(values)
+    target[path[-1]] = data.draw(values)
     machine = ClusterStateMachine(RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=0.0, start_timeout_s=60)
     for rank in (0, 1):
         machine.handle(RankReady(rank, {}), 0.0)
     machine.handle(CellSubmitted(1, CellRequest("x = 1")), 0.0)
     peer = "s0" if isinstance(message, HostUp | Heartbeat | RankExited) else "r1"
-    taken = attempt(lambda: decode([json.dumps(wire).encode()]))
-    if taken is None or not may_send(machine.registry, peer, taken):
+    decoded = try_decoding(lambda: decode([json.dumps(wire).encode()]))
+    if decoded is None or not accepts_sender(machine.registry, peer, decoded):
         return
-    if isinstance(taken, OutputProduced | RankStatus | HostUp | Heartbeat | RankExited | RankReply):
-        machine.handle(taken, 1.0)
+    if isinstance(decoded, OutputProduced | RankStatus | HostUp | Heartbeat | RankExited | RankReply):
+        machine.handle(decoded, 1.0)
         machine.handle(replace(STATUS, rank=0), 1.0)
         assert machine.current is None or machine.current.result(2.0, 2)
         machine.build_hang_report(2.0)
@@ -146,13 +150,13 @@ def test_a_message_with_anything_in_it_is_taken_by_the_machine(message: Message,
 
 @given(values | st.lists(st.lists(values, max_size=5), max_size=3).map(lambda rows: ["packed", *rows]))
 @settings(deadline=None)
-def test_rows_that_are_let_through_can_be_unpacked(rows: Any) -> None:
+def test_accepted_rows_can_be_decompressed(rows: Any) -> None:
     """The unpacked rows fit into memory."""
     if is_launch_record(rows):
         assert all(len(row) == 5 for row in decompress_launches(rows))
 
 
-def test_a_bomb_of_rows_is_refused() -> None:
+def test_decompression_bomb_is_refused() -> None:
     """A few bytes may describe more rows than fit into memory."""
     assert is_launch_record(["packed", [["a", "f", [0], None]], [[[[0, 1]], 1000]]])
     assert not is_launch_record(["packed", [["a", "f", [0], None]], [[[[0, 1]], 1 << 40]]])
@@ -162,7 +166,7 @@ def test_a_bomb_of_rows_is_refused() -> None:
     )
 
 
-WISHES: list[list[bytes]] = [
+AGREEMENT_MESSAGES: list[list[bytes]] = [
     encode_from_rank(Propose(1, LaunchProposal(1, 3, "f", (0, 1), (1,)))),
     encode_from_rank(Withdraw(1, 1)),
     encode_from_rank(CellFinished(1, 0)),
@@ -171,46 +175,46 @@ WISHES: list[list[bytes]] = [
 ]
 
 
-@given(st.sampled_from(WISHES), texts, st.data())
+@given(st.sampled_from(AGREEMENT_MESSAGES), texts, st.data())
 @settings(deadline=None, max_examples=400)
-def test_any_wish_or_verdict_is_one_or_unknown(frames: list[bytes], text: bytes, data: st.DataObject) -> None:
+def test_any_proposal_or_decision_is_valid_or_refused(frames: list[bytes], text: bytes, data: st.DataObject) -> None:
     """An invalid message about a launch ends at most the sending host's connection."""
     row = json.loads(frames[0])
-    place = data.draw(st.sampled_from(inner_places(row)[1:]))
+    path = data.draw(st.sampled_from(inner_paths(row)[1:]))
     target = row
-    for key in place[:-1]:
+    for key in path[:-1]:
         target = target[key]
-    target[place[-1]] = data.draw(values)
-    for said in ([json.dumps(row).encode()], [text], []):
+    target[path[-1]] = data.draw(values)
+    for message in ([json.dumps(row).encode()], [text], []):
         for read in (lambda said: decode_from_rank(said, 1, 2), decode_decision):
-            attempt(partial(read, said))
+            try_decoding(partial(read, message))
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5))
 @settings(deadline=None)
-def test_a_stream_of_any_bytes_is_cut_or_unknown(pieces: list[bytes]) -> None:
+def test_any_stream_is_split_or_refused(pieces: list[bytes]) -> None:
     """A message announced as longer than the limit ends the stream before it is buffered."""
-    cutter = FrameDecoder(64)
+    decoder = FrameDecoder(64)
     for piece in pieces:
-        cut = attempt(lambda piece=piece: list(cutter.feed(piece)))  # type: ignore[misc]
-        if cut is None:
+        messages = try_decoding(lambda piece=piece: list(decoder.feed(piece)))  # type: ignore[misc]
+        if messages is None:
             return
-        assert all(sum(map(len, frames)) <= 64 for frames in cut)
-        assert len(cutter._buffer) <= 64
+        assert all(sum(map(len, frames)) <= 64 for frames in messages)
+        assert len(decoder._buffer) <= 64
 
 
 @pytest.mark.parametrize("make", [(Signer, Verifier), (Encryptor, Decryptor)])
 @given(frames=st.lists(st.binary(max_size=40), max_size=4), cut=st.integers(0, 60))
 @settings(deadline=None)
-def test_frames_without_the_key_are_unknown(
+def test_frames_without_the_key_are_refused(
     make: tuple[Callable[[bytes, bytes], Signer], Callable[[bytes], Verifier]], frames: list[bytes], cut: int
 ) -> None:
     """Frames of any number and length are refused, and so are those of a message that was cut off."""
     signed = [bytes(frame) for frame in make[0](KEY, b"r0").sign([b"hello" * 10])]
-    for said in (frames, [signed[0], *frames], [frame[:cut] for frame in signed], [*signed, b"more"]):
-        if said != signed:
+    for received in (frames, [signed[0], *frames], [frame[:cut] for frame in signed], [*signed, b"more"]):
+        if received != signed:
             with pytest.raises(UnknownMessage):
-                make[1](KEY).verify(b"r0", said)
+                make[1](KEY).verify(b"r0", received)
 
 
 SPEC = HostSpec("tcp:127.0.0.1:1", "00", 0, 1, 1, [0], 1, "", {}, {}, "", "")
@@ -218,7 +222,7 @@ SPEC = HostSpec("tcp:127.0.0.1:1", "00", 0, 1, 1, [0], 1, "", {}, {}, "", "")
 
 @given(texts, st.sampled_from([part.name for part in fields(HostSpec)]), values)
 @settings(deadline=None)
-def test_any_line_is_a_spec_or_refused(text: bytes, name: str, value: Any) -> None:
+def test_any_other_line_is_refused_as_a_spec(text: bytes, name: str, value: Any) -> None:
     """This is the first line that a supervisor reads; a login shell may have printed something before it."""
     assert parse_hostspec(format_hostspec(SPEC)) == SPEC
     for line in (
@@ -231,7 +235,7 @@ def test_any_line_is_a_spec_or_refused(text: bytes, name: str, value: Any) -> No
 
 @given(st.lists(texts, max_size=5), st.sampled_from(["cell", "push", "start", "accept", "replay"]), values)
 @settings(deadline=None)
-def test_any_line_of_a_journal_is_a_record_or_told(lines: list[bytes], kind: str, value: Any) -> None:
+def test_any_journal_line_is_read_or_reported(lines: list[bytes], kind: str, value: Any) -> None:
     """A disk may contain any bytes; an unreadable line is reported, and the other lines are read."""
     line = json.dumps({"kind": kind, "seq": value, "generation": value, "ranks": "0-99999999999"}).encode()
     records, faults = parse_records(b"\n".join([*lines, line]))
@@ -241,13 +245,13 @@ def test_any_line_of_a_journal_is_a_record_or_told(lines: list[bytes], kind: str
 
 @given(st.text(max_size=80))
 @settings(deadline=None)
-def test_any_line_of_a_launcher_is_read(line: str) -> None:
+def test_any_launcher_line_is_accepted(line: str) -> None:
     """mhnb has no influence on the output of srun and mpiexec."""
     parse_probe_line(line)
     parse_probe_line(f"mhnb-answer {line}")
 
 
-def test_every_kind_of_message_that_is_sent_is_taken() -> None:
+def test_every_kind_of_message_is_decoded() -> None:
     """The check of field types knows every type that messages use."""
     assert len(get_args(Message)) == 22
     for message in MESSAGES:

@@ -42,7 +42,7 @@ def site(expression: str, names: dict[str, bool] | None = None) -> ErrorSite:
         ("f(x" + " + x" * 5000 + ")", "", None),
     ],
 )
-def test_the_one_that_can_be_meant(expression: str, code: str, text: str | None) -> None:
+def test_failing_name_is_found(expression: str, code: str, text: str | None) -> None:
     """The name is the one array, or the one tree if there is no array; with two candidates it is None."""
     named = find_failing_name(site(expression), code)
     assert (named.text if named else None) == text
@@ -51,7 +51,7 @@ def test_the_one_that_can_be_meant(expression: str, code: str, text: str | None)
 @pytest.mark.parametrize(
     ("expression", "name"), [("f(x[0].T)", "x"), ("f(tree['w'][0])", "tree"), ("f(tree.w)", ""), ("f(tree)", "tree")]
 )
-def test_the_variable_that_can_be_pulled(expression: str, name: str) -> None:
+def test_variable_to_pull_is_named(expression: str, name: str) -> None:
     """Arrays and containers are pulled by name; an attribute of another object has no name to pull."""
     named = find_failing_name(site(expression))
     assert named is not None
@@ -68,12 +68,12 @@ def test_the_variable_that_can_be_pulled(expression: str, name: str) -> None:
         ("step(x)", None),
     ],
 )
-def test_what_a_lambda_captures(expression: str, name: str | None) -> None:
+def test_captured_array_is_found(expression: str, name: str | None) -> None:
     """The name is the array that a lambda takes from outside; the lambda's own arguments are not captured."""
     assert find_captured(site(expression)) == name
 
 
-def test_operands() -> None:
+def test_operands_are_found() -> None:
     """Both sides of an operator are returned as the user wrote them, if they are short."""
     assert find_operands(site("w @ x.T")) == ("w", "x.T")
     assert find_operands(site("f(w, x)")) is None

@@ -34,7 +34,7 @@ STEPS: list[Step] = [
     CellStep("cell 4", "text = '''a\n b'''\n(x +\n  1)", (0, 2)),
 ]
 
-WHOLE = '''r"""Exported by mhnb: the cells of a notebook as one program for 4 processes.
+WHOLE_SCRIPT = '''r"""Exported by mhnb: the cells of a notebook as one program for 4 processes.
 
 The same program runs in each process; they find each other in one of three ways.
 
@@ -115,7 +115,7 @@ if jax.process_index() in {0, 2}:
       1))
 '''
 
-SBATCH = """#!/bin/bash
+BATCH_SCRIPT = """#!/bin/bash
 #SBATCH --job-name=my_train
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=2
@@ -139,45 +139,47 @@ def _export(*steps: Step) -> str:
 
 def test_the_whole_script() -> None:
     """The script has the header, the start, pushes and cells in order, unchanged strings, and a condition for some ranks."""
-    made = export_script(
+    script = export_script(
         STEPS, name="train.py", process_count=4, devices=2, left_out=["cell 3: raised ValueError on rank 2"]
     )
-    assert made.text == WHOLE
-    assert len(made.notes) == 4
-    compile(made.text, "train.py", "exec")
+    assert script.text == WHOLE_SCRIPT
+    assert len(script.notes) == 4
+    compile(script.text, "train.py", "exec")
 
 
 def test_the_whole_batch_script() -> None:
     """A name with a space is quoted, and bash can parse the text."""
     text = format_sbatch("my train.py", nodes=4, tasks_per_node=2)
-    assert text == SBATCH
+    assert text == BATCH_SCRIPT
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
-def test_a_cell_that_initializes_is_left_to_do_so() -> None:
+def test_cell_that_initializes_replaces_the_scripts_start() -> None:
     """Initializing twice would be an error: if a cell calls initialize, the script does not, and a note says so."""
-    made = export_script([CellStep("cell 1", "import jax\njax.distributed.initialize()")], name="a.py", process_count=1)
-    assert "_initialize" not in made.text
-    assert made.notes == ("cell 1 calls jax.distributed.initialize itself, so the script does not",)
+    script = export_script(
+        [CellStep("cell 1", "import jax\njax.distributed.initialize()")], name="a.py", process_count=1
+    )
+    assert "_initialize" not in script.text
+    assert script.notes == ("cell 1 calls jax.distributed.initialize itself, so the script does not",)
 
 
 def test_a_mesh_over_machines_is_noted() -> None:
     """The ranks' `jax.make_mesh` accepts CPU devices of several machines, but JAX's own in a script does not."""
     cells = [CellStep("cell 2", "mesh = jax.make_mesh((8,), ('x',))"), CellStep("cell 3", "x = 1")]
-    made = export_script(cells, name="a.py", process_count=4, devices=2)
-    (note,) = made.notes
+    script = export_script(cells, name="a.py", process_count=4, devices=2)
+    (note,) = script.notes
     assert note.startswith("cell 2 calls make_mesh, which JAX refuses over CPU devices of several machines")
     assert "AxisType.Explicit,) * n" in note
     assert export_script(cells, name="a.py", process_count=4).notes == ()
 
 
-def test_display_is_print() -> None:
+def test_display_becomes_print() -> None:
     """A script prints what a notebook displays; an imported `display` stays unchanged."""
     assert "display = print" in _export(CellStep("cell 1", "display(x)"))
     assert "display = print" not in _export(CellStep("cell 1", "from IPython.display import display\ndisplay(x)"))
 
 
-def test_a_cell_of_one_rank_and_one_of_comments() -> None:
+def test_cells_of_some_ranks_get_conditions() -> None:
     """One rank is compared, several are looked up in a set, and a cell without code needs no condition."""
     text = _export(CellStep("cell 1", "f()", (3,)), CellStep("cell 2", "# later", (0, 1)))
     assert "if jax.process_index() == 3:\n    _show(f())" in text
@@ -206,10 +208,10 @@ def test_a_cell_of_one_rank_and_one_of_comments() -> None:
         ("y = (x\n % 3)", "y = (x\n % 3)"),
     ],
 )
-def test_what_is_translated(source: str, text: str) -> None:
+def test_cell_is_translated(source: str, text: str) -> None:
     """A final expression is printed unless it ends in a semicolon; magics without effect in a script are removed."""
-    made = translate_cell(source)
-    assert (made.text, made.refused) == (text, ())
+    translated = translate_cell(source)
+    assert (translated.text, translated.refused) == (text, ())
 
 
 @pytest.mark.parametrize(
@@ -233,21 +235,21 @@ def test_what_is_translated(source: str, text: str) -> None:
         ("x = 1\n!echo 'it\ny = 2", "line 2: !echo 'it: a shell command"),
     ],
 )
-def test_what_is_refused(source: str, refused: str) -> None:
+def test_code_without_script_form_is_refused(source: str, refused: str) -> None:
     """The error names the code, its line and what to do."""
     assert [each for each in translate_cell(source).refused if each.startswith(refused)], translate_cell(source)
 
 
-def test_all_that_is_refused_is_named_at_once() -> None:
+def test_all_refused_code_is_named_at_once() -> None:
     """One error lists everything that cannot be exported, with the cell numbers to exclude."""
     with pytest.raises(InvalidRequest) as refused:
         _export(CellStep("cell 2", "!ls"), CellStep("cell 7", "x = 1\nawait f()"), PushStep(("data",)))
-    said = str(refused.value)
-    assert "3 things have no form in a script, and nothing was written" in said
+    text = str(refused.value)
+    assert "3 things have no form in a script, and nothing was written" in text
     assert all(
-        words in said for words in ("cell 2, line 1: !ls", "cell 7, line 2: await", "push data: its value is too")
+        words in text for words in ("cell 2, line 1: !ls", "cell 7, line 2: await", "push data: its value is too")
     )
-    assert "--without 3,7" in said
+    assert "--without 3,7" in text
 
 
 @pytest.mark.parametrize(
@@ -263,7 +265,7 @@ def test_indenting_changes_no_value(source: str) -> None:
     assert printed[0] == printed[1] != ""
 
 
-def test_literals() -> None:
+def test_literals_are_written_if_they_read_back_equal() -> None:
     """A value is written only if reading it back gives the same value."""
     assert format_literal((1, "a", None)) == "(1, 'a', None)"
     assert format_literal(list(range(5000))) is None
@@ -326,13 +328,13 @@ def test_a_notebook_is_read() -> None:
         ("--profile slurm -n 16", (16, None)),
     ],
 )
-def test_the_shape_is_read(flags: str, shape: tuple[int, int | None]) -> None:
+def test_process_and_device_counts_are_read(flags: str, shape: tuple[int, int | None]) -> None:
     """As in `start`, simulated hosts have two devices each, and other hosts have their own devices."""
     found = read_notebook({"cells": [_code(f"%mhjax start {flags}")]})
     assert (found.process_count, found.devices) == shape
 
 
-def test_a_push_of_something_computed_is_refused() -> None:
+def test_push_of_computed_value_is_refused() -> None:
     """The notebook file does not contain its value."""
     found = read_notebook({"cells": [_code("lr = f()\n%mhjax push lr")]})
     with pytest.raises(InvalidRequest, match="push lr: its value"):
@@ -342,7 +344,7 @@ def test_a_push_of_something_computed_is_refused() -> None:
     assert without.left_out == ["push lr: as asked; the script has no lr until you write it in"]
 
 
-def test_what_without_takes() -> None:
+def test_without_flag_is_parsed() -> None:
     """Numbers, ranges and names are accepted; the error names anything else."""
     assert parse_without("3,5-7, table") == ["3", "5", "6", "7", "table"]
     assert parse_without(None) == []
@@ -350,7 +352,7 @@ def test_what_without_takes() -> None:
         parse_without("3,a b")
 
 
-def test_the_shell_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`mhnb export` writes both files and reports what is left out; it does not overwrite a file of another origin."""
     source, script = tmp_path / "n.ipynb", tmp_path / "train.py"
     source.write_text(json.dumps(NOTEBOOK))
@@ -368,7 +370,7 @@ def test_the_shell_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert str(source) in capsys.readouterr().err
 
 
-def test_half_of_the_three_is_refused(tmp_path: Path) -> None:
+def test_incomplete_process_settings_are_refused(tmp_path: Path) -> None:
     """A count without an address would start something that the user did not intend."""
     script = tmp_path / "train.py"
     script.write_text(_export(CellStep("cell 1", "print(1)")))

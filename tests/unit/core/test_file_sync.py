@@ -33,7 +33,7 @@ docs/*.html
         ("cache", True, True),
     ],
 )
-def test_what_stays_here(path: str, is_folder: bool, stays: bool) -> None:  # noqa: FBT001
+def test_excluded_files(path: str, is_folder: bool, stays: bool) -> None:  # noqa: FBT001
     """The folder's own .gitignore decides, apart from files that are never code."""
     assert parse_excludes(IGNORE).is_excluded(path, is_folder=is_folder) is stays
 
@@ -41,22 +41,22 @@ def test_what_stays_here(path: str, is_folder: bool, stays: bool) -> None:  # no
 @pytest.mark.parametrize(
     ("folder", "place"), [("/me/p", ""), ("/me/p/a/b", "a/b"), ("/me/pq", "pq"), ("/opt/lib/", "lib"), ("/me", "me")]
 )
-def test_where_a_folder_goes(folder: str, place: str) -> None:
+def test_remote_path_of_a_folder(folder: str, place: str) -> None:
     """A folder inside the notebook's folder keeps its path; any other is placed under its own name."""
     assert remote_path(folder, "/me/p") == place
 
 
-def test_pieces_bring_every_byte_once_and_in_order() -> None:
+def test_pieces_contain_every_byte_once_in_order() -> None:
     """The last part of a large file is marked; empty files are included; no message is longer than a chunk."""
     sizes = {"big": 2 * CHUNK_NBYTES + 5, "empty": 0, "even": CHUNK_NBYTES, **{f"s{n}": 3 for n in range(1000)}}
     files = {path: FileFacts(nbytes, 0o644, "") for path, nbytes in sizes.items()}
-    got = dict.fromkeys(sizes, 0)
-    done = []
+    received = dict.fromkeys(sizes, 0)
+    completed = []
     for pieces in chunk_files(files, sizes):
         assert sum(piece.stop - piece.start for piece in pieces) <= CHUNK_NBYTES
         for piece in pieces:
-            assert piece.start == got[piece.path]
-            got[piece.path] = piece.stop
-            done += [piece.path] if piece.is_last else []
-    assert got == sizes
-    assert done == list(sizes)
+            assert piece.start == received[piece.path]
+            received[piece.path] = piece.stop
+            completed += [piece.path] if piece.is_last else []
+    assert received == sizes
+    assert completed == list(sizes)

@@ -101,7 +101,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("ename", "evalue", "word"), KNOWN, ids=[evalue[:30] for _, evalue, _ in KNOWN])
-def test_a_known_error_finds_its_cure(ename: str, evalue: str, word: str) -> None:
+def test_known_error_gets_its_hint(ename: str, evalue: str, word: str) -> None:
     """The hint is the one for that error."""
     hint = find_hint(ename, evalue)
     assert hint is not None
@@ -120,13 +120,13 @@ def test_a_known_error_finds_its_cure(ename: str, evalue: str, word: str) -> Non
         ("", ""),
     ],
 )
-def test_any_other_error_finds_none(ename: str, evalue: str) -> None:
+def test_other_error_gets_no_hint(ename: str, evalue: str) -> None:
     """An error text that any code may raise gets no hint."""
     assert find_hint(ename, evalue) is None
 
 
 ITERATED = ("jax._src.array", "ArrayImpl.__iter__")
-LONG_SPEC = ("jax._src.named_sharding", "named_sharding_to_xla_hlo_sharding")
+SPEC_TOO_LONG = ("jax._src.named_sharding", "named_sharding_to_xla_hlo_sharding")
 ALLGATHER = ("jax.experimental.multihost_utils", "_handle_array_process_allgather")
 
 
@@ -137,12 +137,12 @@ ALLGATHER = ("jax.experimental.multihost_utils", "_handle_array_process_allgathe
         (("AssertionError", ""), ("jax._src.array", "_iter"), "walk"),
         (("Abort", ""), ("click.termui", "prompt"), "keyboard"),
         (("AssertionError", ""), ("jax._src.core", "pvary"), "names a mesh axis"),
-        (("IndexError", "list index out of range"), LONG_SPEC, "more entries"),
-        (("IndexError", "list assignment index out of range"), LONG_SPEC, "more entries"),
+        (("IndexError", "list index out of range"), SPEC_TOO_LONG, "more entries"),
+        (("IndexError", "list assignment index out of range"), SPEC_TOO_LONG, "more entries"),
         (("ValueError", "cannot reshape array of size 3 into shape (2,2)"), ALLGATHER, "same number"),
     ],
 )
-def test_a_place_tells_what_words_do_not(error: tuple[str, str], place: tuple[str, str], word: str) -> None:
+def test_function_of_jax_selects_the_hint(error: tuple[str, str], place: tuple[str, str], word: str) -> None:
     """A text that any code may raise gets its hint only if the known function of JAX raised it."""
     assert word in (find_hint(*error, site=ErrorSite(*place)) or "")
     assert find_hint(*error, site=ErrorSite("__main__", "<module>")) is None
@@ -172,7 +172,7 @@ X = {"x": True}
         (("Length of device assignment 1 is not equal to the size of the mesh 4",), ErrorSite(), "w.at[0].get()", "pass it"),
     ],
 )  # fmt: skip
-def test_a_cure_speaks_of_the_users_own(error: tuple[str], site: ErrorSite, code: str, words: str) -> None:
+def test_hint_uses_the_users_names_and_sizes(error: tuple[str], site: ErrorSite, code: str, words: str) -> None:
     """Names, axes and sizes in the hint are the user's if they are known, and placeholders if not."""
     assert words in (find_hint("Error", *error, site=site, code=code) or "")
 
@@ -190,7 +190,7 @@ def test_a_cure_speaks_of_the_users_own(error: tuple[str], site: ErrorSite, code
         ("KeyError", "module 'jax' has no attribute 'tree_leaves'", ""),
     ],
 )
-def test_names_that_moved(ename: str, evalue: str, word: str) -> None:
+def test_moved_names_get_their_successor(ename: str, evalue: str, word: str) -> None:
     """A name that JAX has moved gets its successor, in each way of accessing it; any other name gets no hint."""
     hint = find_hint(ename, evalue)
     assert word in hint if hint else not word
@@ -204,7 +204,7 @@ def test_hints_are_sentences() -> None:
         assert "\n" not in hint
 
 
-def test_hints_name_verbs_that_exist() -> None:
+def test_hints_name_existing_commands() -> None:
     """No hint names a command that this version lacks."""
     named = set(re.findall(r"%mhjax (\w+)", (PACKAGE / "core" / "hints.py").read_text()))
     assert {"pull", "restart", "start"} <= named
@@ -216,7 +216,7 @@ MIXED = (
     "on platform CPU and argument {} of {} with shape float32[{}] and with device ids [{}] on platform CPU"
 )
 LOCAL, GLOBAL = [[8], True, True, False, 1, 1, 1], [[8], False, True, False, 8, 2, 3]
-FEW, TURNED = [[8], False, True, False, 4, 4, 4], [[8], False, True, True, 8, 2, 4]
+FOUR_DEVICES, REORDERED = [[8], False, True, False, 4, 4, 4], [[8], False, True, True, 8, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,9 @@ FEW, TURNED = [[8], False, True, False, 4, 4, 4], [[8], False, True, True, 8, 2,
         (("args[0]", "g", "8", "0, 1", "args[1]", "g", "8", "1, 0"), {}, "g([a, b])", "argument args[1] of g"),
     ],
 )
-def test_arrays_on_other_devices(arguments: tuple[str, ...], arrays: dict[str, Any], code: str, words: str) -> None:
+def test_arrays_on_incompatible_devices(
+    arguments: tuple[str, ...], arrays: dict[str, Any], code: str, words: str
+) -> None:
     """For two arrays on incompatible devices, the hint depends on the devices that they are really on."""
     site = ErrorSite(expression=code, names=dict.fromkeys("ab", True), arrays=arrays)
     assert words in (find_hint("ValueError", MIXED.format(*arguments), site=site, code=code) or "")
@@ -248,23 +250,23 @@ def test_arrays_on_other_devices(arguments: tuple[str, ...], arrays: dict[str, A
 @pytest.mark.parametrize(
     ("error", "other", "words"),
     [
-        ("Mesh for all inputs should be equal.", FEW, "a is on 8 devices and b on 4."),
+        ("Mesh for all inputs should be equal.", FOUR_DEVICES, "a is on 8 devices and b on 4."),
         (
             "Mesh for all inputs should be equal.",
             LOCAL,
             "jax.device_put(np.asarray(b), NamedSharding(a.sharding.mesh, P()))",
         ),
-        ("Mesh for all inputs should be equal.", TURNED, "jax.device_put(b, a.sharding)"),
-        ("add got incompatible shardings", TURNED, "jax.device_put(b, a.sharding)"),
+        ("Mesh for all inputs should be equal.", REORDERED, "jax.device_put(b, a.sharding)"),
+        ("add got incompatible shardings", REORDERED, "jax.device_put(b, a.sharding)"),
         ("add got incompatible shardings", GLOBAL, "jax.sharding.reshard(b, a.sharding)"),
         (
             "add got incompatible shardings",
-            FEW,
+            FOUR_DEVICES,
             "jax.make_array_from_callback(values.shape, NamedSharding(a.sharding.mesh",
         ),
     ],
 )
-def test_explicit_arrays_that_cannot_meet(error: str, other: list[Any], words: str) -> None:
+def test_explicit_arrays_with_incompatible_devices(error: str, other: list[Any], words: str) -> None:
     """JAX compares axes before devices, so its message about axes may hide that the devices differ."""
     site = ErrorSite(expression="a + b", names=dict.fromkeys("ab", True), arrays={"a": GLOBAL, "b": other})
     ename = "ValueError" if error.startswith("Mesh") else "ShardingTypeError"
@@ -272,24 +274,24 @@ def test_explicit_arrays_that_cannot_meet(error: str, other: list[Any], words: s
 
 
 @pytest.mark.parametrize("arrays", [{"x": None}, {"x": []}, {"x": [1, 2, 3, 4]}, {"x": "local"}])
-def test_facts_that_cannot_be_read_are_none(arrays: dict[str, Any]) -> None:
+def test_unreadable_array_facts_are_none(arrays: dict[str, Any]) -> None:
     """A rank's facts about an array are checked before they are used."""
     assert ErrorSite(arrays=arrays).find_array_facts("x") is None
 
 
-def test_every_cure_is_met_by_a_case() -> None:
+def test_every_hint_has_a_case() -> None:
     """Every row of the table matches a case in this file, so no row is unreachable."""
-    said = [evalue for _, evalue, _ in KNOWN]
-    said += ["", "list index out of range", "cannot reshape array of size 3", "array axis 0 is partitioned 2 times"]
-    unmet = [cure.pattern.pattern for cure in HINTS if not any(cure.pattern.search(text) for text in said)]
-    assert unmet == []
+    texts = [evalue for _, evalue, _ in KNOWN]
+    texts += ["", "list index out of range", "cannot reshape array of size 3", "array axis 0 is partitioned 2 times"]
+    unmatched = [cure.pattern.pattern for cure in HINTS if not any(cure.pattern.search(text) for text in texts)]
+    assert unmatched == []
 
 
-def test_arguments_of_a_script_are_no_list_like_others() -> None:
+def test_only_script_arguments_get_an_index_error_hint() -> None:
     """Only the code shows which list an index error concerns; for any other list there is no hint."""
-    said = find_hint("IndexError", "list index out of range", code="n = int(sys.argv[1])")
-    assert said is not None
-    assert "jax.process_index()" in said
+    hint = find_hint("IndexError", "list index out of range", code="n = int(sys.argv[1])")
+    assert hint is not None
+    assert "jax.process_index()" in hint
     assert find_hint("IndexError", "list index out of range", code="n = rows[1]") is None
 
 
@@ -307,6 +309,6 @@ def test_arguments_of_a_script_are_no_list_like_others() -> None:
         ("run(" * 3000, "`await` and the coroutine"),
     ],
 )
-def test_what_is_awaited_is_the_users_own(code: str, awaits: str) -> None:
+def test_await_hint_uses_the_users_call(code: str, awaits: str) -> None:
     """The hint contains the line that replaces the call."""
     assert awaits in (find_hint("RuntimeError", "This event loop is already running", code=code) or "")

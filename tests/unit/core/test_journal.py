@@ -70,7 +70,7 @@ RECORDS: list[Record] = [
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.kind)
-def test_a_record_comes_back_from_its_line(record: Record) -> None:
+def test_record_round_trip(record: Record) -> None:
     """A record is read as it was written, whatever its source contains, and takes one line."""
     line = format_record(record)
     assert line.count(b"\n") == 1
@@ -89,13 +89,13 @@ def test_a_line_is_json_that_others_can_read() -> None:
 @pytest.mark.parametrize(
     "line", [b"", b"{", b"[]", b'{"kind":"walk"}', b'{"kind":"accept"}', b'{"kind":"cell","generation":1}', b"\xff"]
 )
-def test_what_is_no_record_is_named(line: bytes) -> None:
+def test_invalid_line_is_refused(line: bytes) -> None:
     """A truncated line, or one of another version, raises an error that shows its beginning."""
     with pytest.raises(InvalidRequest, match="a line of the journal cannot be read"):
         parse_record(line)
 
 
-def test_a_line_cut_short_does_not_hide_the_others() -> None:
+def test_truncated_line_does_not_hide_the_others() -> None:
     """The other records are read, and the fault is reported."""
     lines = [format_record(record) for record in RECORDS]
     records, faults = parse_records(b"".join([lines[0], lines[1][:20] + b"\n", *lines[2:]]))
@@ -127,18 +127,18 @@ def test_the_record_of_a_cell() -> None:
     assert record_cell(ran, 3, recorded=False).launches is None
 
 
-def test_lines_names_and_free_programs_do_not_change_the_hash() -> None:
+def test_lines_names_and_local_programs_keep_the_hash() -> None:
     """The hash covers what the guard compares: a run that is split at another line is the same run."""
     plain = trace_launches({0: [[*ADD[:4], 3]]})[0]
-    broken = trace_launches({0: [ADD, ["free:77", "jit(local)", [0, 1], 2, 5], [*ADD[:3], 9, 2]]})[0]
-    assert (broken.hash, broken.count, broken.rows) == (plain.hash, 3, plain.rows)
+    split = trace_launches({0: [ADD, ["free:77", "jit(local)", [0, 1], 2, 5], [*ADD[:3], 9, 2]]})[0]
+    assert (split.hash, split.count, split.rows) == (plain.hash, 3, plain.rows)
 
 
 @pytest.mark.parametrize(
     "rows",
     [[ADD], [ADD, TOP], [TOP, ADD, ADD], [[*ADD[:4], 2]], [["ffff", *ADD[1:]]], [[*ADD[:2], [0], *ADD[3:]]], []],
 )
-def test_another_program_order_count_or_set_of_ranks_changes_the_hash(rows: list[Any]) -> None:
+def test_program_order_count_and_ranks_change_the_hash(rows: list[Any]) -> None:
     """Each of these is a different sequence."""
     base = trace_launches({0: [TOP, ADD]})[0].hash
     assert [trace.hash for trace in trace_launches({0: rows})] != [base]
@@ -180,21 +180,21 @@ def test_a_long_sequence_is_hashed_whole_and_kept_in_part() -> None:
         ({"outcomes": {0: "ok", 1: "refused"}}, "rank 1 refused it"),
     ],
 )
-def test_what_ended_clean_runs_again(more: dict[str, Any], why: str) -> None:
+def test_cells_that_ended_clean_run_again(more: dict[str, Any], why: str) -> None:
     """Cells that raised run again; cells that mhnb or the user ended, or that left the cluster in another state, do not."""
     assert skip_reason(cell(1, **more)) == why
 
 
 def test_a_plan_has_cells_and_pushes_in_their_order() -> None:
     """The plan lists what is left out, each with its reason; an accept is mentioned, but makes no cell clean."""
-    tainted, lost = cell(2, state="tainted"), replace(PUSH, names=("big",), file="", why_not="too large")
-    plan = plan_replay([START, cell(1), PUSH, tainted, AcceptRecord(1, "tainted"), lost, cell(3)], 1)
+    tainted, oversized = cell(2, state="tainted"), replace(PUSH, names=("big",), file="", why_not="too large")
+    plan = plan_replay([START, cell(1), PUSH, tainted, AcceptRecord(1, "tainted"), oversized, cell(3)], 1)
     assert plan.steps == (cell(1), PUSH, cell(3))
     assert list(map(str, plan.left_out)) == ["cell 2: tainted, accepted then", "push big: too large"]
     assert plan.cells == (1, 3)
 
 
-def test_to_stops_after_that_cell() -> None:
+def test_replay_to_a_cell_stops_after_it() -> None:
     """Cells, pushes and skipped steps after that cell do not matter; the named cell may itself be left out."""
     records: list[Record] = [START, cell(1), PUSH, cell(2, state="split"), cell(3), PUSH, cell(4, state="tainted")]
     assert plan_replay(records, 1, 3).steps == (cell(1), PUSH, cell(3))
@@ -203,7 +203,7 @@ def test_to_stops_after_that_cell() -> None:
 
 
 @pytest.mark.parametrize("to", [0, 3, -1])
-def test_to_names_a_cell_that_is_there(to: int) -> None:
+def test_replay_to_an_unknown_cell_is_refused(to: int) -> None:
     """Otherwise the error names the cells that exist."""
     with pytest.raises(InvalidRequest, match=rf"--to {to}: the journal has cells 1-2 of generation 1"):
         plan_replay([START, cell(1), cell(2)], 1, to)
@@ -211,31 +211,31 @@ def test_to_names_a_cell_that_is_there(to: int) -> None:
         plan_replay([START], 1, to)
 
 
-def again(generation: int, *records: CellRecord | PushRecord) -> list[Record]:
+def restarted(generation: int, *records: CellRecord | PushRecord) -> list[Record]:
     """Return the records of a restart and of a replay in it."""
     start = replace(START, generation=generation, after=generation - 1)
     return [start, *(replace(r, generation=generation, replayed=True) for r in records)]
 
 
-FIRST: list[Record] = [START, cell(1), PUSH, cell(2)]
-WIDER = StartRecord(2, "4 hosts x 1 device", after=1)
-END = ReplayRecord(2, 1, None, complete=True)
+FIRST_START: list[Record] = [START, cell(1), PUSH, cell(2)]
+WIDER_START = StartRecord(2, "4 hosts x 1 device", after=1)
+REPLAY_END = ReplayRecord(2, 1, None, complete=True)
 
 
 @pytest.mark.parametrize(
     ("records", "generation", "cells"),
     [
-        ([*FIRST, *again(2)], 1, (1, 2)),
-        ([*FIRST, *again(2), *again(3)], 1, (1, 2)),
-        ([*FIRST, *again(2, cell(1))], 1, (1, 2)),
-        ([*FIRST, *again(2, cell(1)), replace(END, complete=False)], 1, (1, 2)),
-        ([*FIRST, *again(2, cell(1)), replace(END, to=1)], 2, (1,)),
-        ([*FIRST, *again(2, cell(1), PUSH, cell(2)), END], 2, (1, 2)),
-        ([*FIRST, *again(2, cell(1), cell(2)), END, cell(3, generation=2)], 2, (1, 2, 3)),
-        ([*FIRST, *again(2, cell(1)), replace(END, complete=False), cell(2, generation=2)], 2, (1, 2)),
-        ([*FIRST, *again(2), cell(1, generation=2)], 2, (1,)),
-        ([*FIRST, WIDER], 2, ()),
-        ([*FIRST, WIDER, *again(3)], 3, ()),
+        ([*FIRST_START, *restarted(2)], 1, (1, 2)),
+        ([*FIRST_START, *restarted(2), *restarted(3)], 1, (1, 2)),
+        ([*FIRST_START, *restarted(2, cell(1))], 1, (1, 2)),
+        ([*FIRST_START, *restarted(2, cell(1)), replace(REPLAY_END, complete=False)], 1, (1, 2)),
+        ([*FIRST_START, *restarted(2, cell(1)), replace(REPLAY_END, to=1)], 2, (1,)),
+        ([*FIRST_START, *restarted(2, cell(1), PUSH, cell(2)), REPLAY_END], 2, (1, 2)),
+        ([*FIRST_START, *restarted(2, cell(1), cell(2)), REPLAY_END, cell(3, generation=2)], 2, (1, 2, 3)),
+        ([*FIRST_START, *restarted(2, cell(1)), replace(REPLAY_END, complete=False), cell(2, generation=2)], 2, (1, 2)),
+        ([*FIRST_START, *restarted(2), cell(1, generation=2)], 2, (1,)),
+        ([*FIRST_START, WIDER_START], 2, ()),
+        ([*FIRST_START, WIDER_START, *restarted(3)], 3, ()),
     ],
     ids=[
         "unused",
@@ -251,18 +251,22 @@ END = ReplayRecord(2, 1, None, complete=True)
         "shape_between",
     ],
 )
-def test_a_replay_brings_back_what_the_user_had(records: list[Record], generation: int, cells: tuple[int, ...]) -> None:
+def test_replay_restores_the_last_used_generation(
+    records: list[Record], generation: int, cells: tuple[int, ...]
+) -> None:
     """The source is the newest generation that was used or fully restored; cells never run twice, nor those of other ranks."""
     plan = plan_replay(records, max(record.generation for record in records))
     assert (plan.generation, plan.cells) == (generation, cells)
 
 
-def test_a_replay_follows_what_came_after_what() -> None:
+def test_replay_follows_the_history_of_starts() -> None:
     """One journal holds the starts of two notebooks, one of which took over the other's cluster; each has its own history."""
-    left, beside, taken = (StartRecord(number, START.shape, after=after) for number, after in ((1, 0), (2, 0), (3, 1)))
+    detached, separate, taken_over = (
+        StartRecord(number, START.shape, after=after) for number, after in ((1, 0), (2, 0), (3, 1))
+    )
     records: list[Record] = [START, cell(1), replace(START, generation=3, after=2)]
     assert plan_replay(records, 3).cells == (1,), "the start of generation 2 is missing"
-    records = [left, cell(1), beside, cell(1, generation=2), cell(2, generation=2), taken]
+    records = [detached, cell(1), separate, cell(1, generation=2), cell(2, generation=2), taken_over]
     plans = [plan_replay(records, number) for number in (1, 2, 3)]
     assert [(plan.generation, plan.cells) for plan in plans] == [(1, (1,)), (2, (1, 2)), (1, (1,))]
 
@@ -270,7 +274,7 @@ def test_a_replay_follows_what_came_after_what() -> None:
 # -- before and now
 
 
-def test_the_same_is_no_difference() -> None:
+def test_equal_cells_have_no_difference() -> None:
     """Time, generation, the lines that split a run, and a missing launch record do not count."""
     before = cell(1, **launched(ADD, ADD), wall_s=1.0)
     assert describe_difference(before, cell(1, generation=2, **launched([*ADD[:3], 9, 2]), replayed=True)) == ""
@@ -329,30 +333,30 @@ def test_a_difference_names_ranks_before_and_now(before: dict[str, Any], now: di
 
 
 @pytest.mark.parametrize("change", [ADD, [str(MAX_TRACE_ROWS - 1), "jit(f)", [0, 1], 1, 7]])
-def test_a_difference_beyond_what_is_kept_is_still_told(change: list[Any]) -> None:
+def test_difference_beyond_the_kept_rows_is_described(change: list[Any]) -> None:
     """The hash shows the difference; the message says how far the sequences are known to be equal, and no more."""
     rows: list[list[Any]] = [[str(n), "jit(f)", [0, 1], 1, 1] for n in range(MAX_TRACE_ROWS + 1)]
     other = [*rows[:-1], change] if change is ADD else [*rows[: MAX_TRACE_ROWS - 1], change, rows[-1]]
-    said = describe_difference(cell(1, **launched(*rows)), cell(1, **launched(*other)))
-    assert said.startswith(f"ranks 0-1: its launches differ after the first {MAX_TRACE_ROWS} (")
+    text = describe_difference(cell(1, **launched(*rows)), cell(1, **launched(*other)))
+    assert text.startswith(f"ranks 0-1: its launches differ after the first {MAX_TRACE_ROWS} (")
 
 
 # -- texts
 
 
-def test_the_way_out_counts_what_a_replay_runs() -> None:
+def test_recovery_command_estimates_the_replay() -> None:
     """Only cells that would run again count, plus the start; without data there is no estimate."""
-    cost = ReplayEstimate()
-    cost.record_start(2.0)
-    assert cost.recovery_command() == "%mhjax restart --replay"
+    estimate = ReplayEstimate()
+    estimate.record_start(2.0)
+    assert estimate.recovery_command() == "%mhjax restart --replay"
     for record in (cell(1, wall_s=0.5), cell(2, wall_s=60.0, state="tainted")):
-        cost.add(record)
-    assert cost.recovery_command() == "%mhjax restart --replay (1 cell, about 2 s)"
-    cost.add(cell(3, wall_s=200.0))
-    assert cost.recovery_command() == "%mhjax restart --replay (2 cells, about 3 min)"
+        estimate.add(record)
+    assert estimate.recovery_command() == "%mhjax restart --replay (1 cell, about 2 s)"
+    estimate.add(cell(3, wall_s=200.0))
+    assert estimate.recovery_command() == "%mhjax restart --replay (2 cells, about 3 min)"
 
 
-def test_a_replay_in_words() -> None:
+def test_replay_as_text() -> None:
     """These are the progress line, the report, and the message of a stopped replay with the next steps."""
     plan = plan_replay([START, cell(1), PUSH, cell(2, state="split"), cell(3), cell(4), cell(5)], 1)
     assert format_step(ReplayStep("cell 3", 2, plan)) == "mhjax · replaying cell 3 of 5"
@@ -396,6 +400,6 @@ LEFT_OUT = [
         ("something else about tqdm", ""),
     ],
 )
-def test_who_set_a_name_that_a_replayed_cell_misses(evalue: str, told: str) -> None:
+def test_skipped_step_that_set_a_missing_name_is_named(evalue: str, told: str) -> None:
     """The last such step before that cell is named; steps that only read the name, came later, or cannot be parsed are not."""
     assert describe_setter(evalue, LEFT_OUT, 8) == told

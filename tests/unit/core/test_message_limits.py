@@ -24,7 +24,7 @@ from mhnb.core.messages import (
 LONG = "x" * 1_000_000
 
 
-def test_a_short_text_stays() -> None:
+def test_short_text_is_unchanged() -> None:
     """A text within the limit is returned unchanged, without a note about the limit."""
     event = ["error", "ValueError", "no", ["a", "b"], 1, "x = 1", 0.1, ["m", "f", "x", {"x": True}, False]]
     assert shorten_error(event) is event
@@ -32,14 +32,14 @@ def test_a_short_text_stays() -> None:
 
 
 @pytest.mark.parametrize("place", [1, 2, 3, 5, 7])
-def test_every_text_of_an_error_is_bounded(place: int) -> None:
+def test_every_text_of_an_error_is_limited(place: int) -> None:
     """Name, message, lines, code and place are shortened, and the text says where the rest is."""
     event: list[Any] = ["error", "ValueError", "no", ["a", "b"], 1, "x = 1", 0.1, ["m", "f", "x", {"x": True}, False]]
     event[place] = [LONG, LONG] if place in (3, 7) else LONG
-    bounded = shorten_error(event, "rank0.log")
-    assert len(str(bounded)) < MAX_LINES_CHARS + 10_000
-    assert "characters left out" in str(bounded[place])
-    assert place in (5, 7) or "rank0.log has them" in str(bounded[place])
+    shortened = shorten_error(event, "rank0.log")
+    assert len(str(shortened)) < MAX_LINES_CHARS + 10_000
+    assert "characters left out" in str(shortened[place])
+    assert place in (5, 7) or "rank0.log has them" in str(shortened[place])
 
 
 def test_a_traceback_of_very_many_lines_keeps_its_ends() -> None:
@@ -72,12 +72,12 @@ def test_a_traceback_of_very_many_lines_keeps_its_ends() -> None:
         ),
     ],
 )
-def test_every_text_of_a_message_is_bounded(message: Message) -> None:
+def test_every_text_of_a_message_is_limited(message: Message) -> None:
     """No name and no reason in a rank's message exceeds the limit."""
     assert len(encode(shorten_message(message))[0]) < 4 * MAX_TEXT_CHARS
 
 
 def test_data_has_no_limit() -> None:
     """The data that a command requested is sent in full."""
-    answer = RankReply(0, 1, ok=True, value=LONG)
-    assert shorten_message(answer) is answer
+    reply = RankReply(0, 1, ok=True, value=LONG)
+    assert shorten_message(reply) is reply

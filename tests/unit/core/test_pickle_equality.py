@@ -37,13 +37,13 @@ class Plain:
 
 
 @given(values)
-def test_a_copy_is_the_same(value: Any) -> None:
+def test_copy_is_equal(value: Any) -> None:
     """A deep copy never differs, NaN included."""
     assert find_difference(value, copy.deepcopy(value)) is None
 
 
 @given(values, values)
-def test_what_differs_by_content_is_found(left: Any, right: Any) -> None:
+def test_different_contents_are_found(left: Any, right: Any) -> None:
     """Two values with different representations are not equal."""
     if repr(left).replace("-0.0", "0.0") != repr(right).replace("-0.0", "0.0") and not _unordered(left, right):
         assert find_difference(left, right) is not None
@@ -84,12 +84,12 @@ def test_the_first_difference_is_named(left: Any, right: Any, where: str) -> Non
         lambda: range(3),
     ],
 )
-def test_values_made_alike_are_the_same(make: Any) -> None:
+def test_values_built_by_the_same_code_are_equal(make: Any) -> None:
     """Two values made by the same code do not differ."""
     assert find_difference(make(), make()) is None
 
 
-def test_a_value_that_contains_itself_ends() -> None:
+def test_comparing_recursive_values_terminates() -> None:
     """A cycle is compared once."""
     left: list[Any] = [1]
     right: list[Any] = [1]
@@ -98,7 +98,7 @@ def test_a_value_that_contains_itself_ends() -> None:
     assert find_difference(left, right) is None
 
 
-def test_global_arrays_are_paired_by_their_place() -> None:
+def test_global_arrays_are_paired_by_key() -> None:
     """Arrays that pickle visited in another order are matched by their key."""
     pairs: dict[int, int] = {}
     left = {"w": GlobalArrayPlaceholder(0), "b": GlobalArrayPlaceholder(1)}

@@ -25,7 +25,7 @@ def _claim_nothing(_: object) -> None:
 
 
 @given(values)
-def test_a_value_comes_back(value: Any) -> None:
+def test_value_round_trip(value: Any) -> None:
     """A value that is packed without claimed objects is restored unchanged."""
     assert load_value(dump_value(value, _claim_nothing).skeleton, ()) == value
 
@@ -39,13 +39,13 @@ def test_a_claimed_object_stays_one_object() -> None:
     assert rest["again"] is arrived
 
 
-def test_raw_buffers_travel_apart() -> None:
+def test_raw_buffers_are_separate() -> None:
     """Buffers that pickle passes out of band are not in the pickle, and are writable again if their bytes are."""
     content = bytearray(b"x" * 1000)
     packed = dump_value(pickle.PickleBuffer(content), _claim_nothing)
     assert packed.skeleton.nbytes < 100
-    back = load_value(packed.skeleton, (), [bytearray(packed.buffers[0])])
-    assert bytes(back) == content
+    loaded = load_value(packed.skeleton, (), [bytearray(packed.buffers[0])])
+    assert bytes(loaded) == content
 
 
 def test_names_of_the_users_module_come_from_its_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_names_of_the_users_module_come_from_its_namespace(monkeypatch: pytest.M
     assert (caught.value.module, caught.value.qualname) == ("__main__", "point")
 
 
-def test_a_module_that_is_not_here_is_named() -> None:
+def test_missing_module_is_named() -> None:
     """A class of a module that cannot be imported raises an error with module and name."""
     with pytest.raises(MissingDefinition, match=r"no_such_module\.Thing"):
         load_value(b"cno_such_module\nThing\n.", ())

@@ -24,7 +24,7 @@ from mhnb.errors import HostUnreachable
 
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "mhnb": "0.1.0", "numpy": "2.4.6"}
 ENDPOINTS = (Endpoint("link", None), Endpoint("hub", None), Endpoint("coordinator", 0))
-WANTED = Requirements(
+REQUIREMENTS = Requirements(
     ENDPOINTS,
     devices=2,
     mhnb_version="0.1.0",
@@ -33,7 +33,7 @@ WANTED = Requirements(
 )
 
 
-def look(at: int, **changed: Any) -> HostProbe:
+def probe(at: int, **changed: Any) -> HostProbe:
     """Return the probe of a good host, with the given changes."""
     name, address = "abcd"[at], f"10.0.0.{at + 1}"
     facts = HostFacts(
@@ -50,26 +50,26 @@ def look(at: int, **changed: Any) -> HostProbe:
     return HostProbe(name, replace(facts, **changed), clock_offset=(0.02, 0.01), connect_errors=reached)
 
 
-def judged(*looks: HostProbe, wanted: Requirements = WANTED) -> PreflightReport:
+def build_report(*probes: HostProbe, requirements: Requirements = REQUIREMENTS) -> PreflightReport:
     """Build the report of these probes, filled up with good hosts to three."""
-    return build_preflight_report([*looks, *(look(at) for at in range(len(looks), 3))], wanted)
+    return build_preflight_report([*probes, *(probe(at) for at in range(len(probes), 3))], requirements)
 
 
-def only(report: PreflightReport) -> Finding:
+def only_finding(report: PreflightReport) -> Finding:
     """Return the only finding."""
     assert len(report.findings) == 1, report.findings
     return report.findings[0]
 
 
-def cell(report: PreflightReport, header: str, at: int) -> tuple[str, str | None]:
+def cell_at(report: PreflightReport, header: str, at: int) -> tuple[str, str | None]:
     """Return a cell's text and level."""
-    found = next(column for column in report.columns if column.header == header).cells[at]
-    return found.text, found.level
+    report_cell = next(column for column in report.columns if column.header == header).cells[at]
+    return report_cell.text, report_cell.level
 
 
-def test_three_good_hosts_are_good() -> None:
+def test_good_hosts_have_no_findings() -> None:
     """There are no findings, every check has a column, and the report has the addresses that the start will use."""
-    report = judged()
+    report = build_report()
     assert (report.ok, report.findings) == (True, ())
     assert [column.header for column in report.columns] == [
         "login", "python", "jax", "mhnb", "devices", "link", "hub", "port 8476", "peers", "name→address", "clock", "disk",
@@ -81,11 +81,11 @@ def test_three_good_hosts_are_good() -> None:
     assert report.endpoints["coordinator"] == ("10.0.0.1", 8476)
 
 
-def test_a_host_without_login_has_an_empty_row() -> None:
+def test_host_without_login_has_no_other_cells() -> None:
     """The finding quotes ssh, without the name of a log that was removed; the host has no cells in the other columns."""
     failure = HostUnreachable("b: refused the login: denied\n  ssh-copy-id\n  log /x", host="b", kind="login")
-    report = judged(look(0), HostProbe("b", failure=failure))
-    assert only(report) == Finding("failure", "login", ("b",), "b: refused the login: denied", "ssh-copy-id")
+    report = build_report(probe(0), HostProbe("b", failure=failure))
+    assert only_finding(report) == Finding("failure", "login", ("b",), "b: refused the login: denied", "ssh-copy-id")
     assert [column.header for column in report.columns if 1 in column.cells] == ["login"]
     assert report.addresses == ("10.0.0.1", None, "10.0.0.3")
 
@@ -119,7 +119,7 @@ FAULTS: list[tuple[Mapping[str, Any], str, str, str]] = [
 @pytest.mark.parametrize(("changed", "check", "text", "cure"), FAULTS)
 def test_a_failure_of_one_host_is_found(changed: Mapping[str, Any], check: str, text: str, cure: str) -> None:
     """One faulty host is one failure, with the host, the value, what was expected, and what to do."""
-    finding = only(judged(look(0), look(1, **changed)))
+    finding = only_finding(build_report(probe(0), probe(1, **changed)))
     assert (finding.level, finding.check, finding.hosts) == ("failure", check, ("b",))
     assert text in finding.text
     assert cure in finding.fix
@@ -137,12 +137,12 @@ HARMLESS: list[Mapping[str, Any]] = [
 
 
 @pytest.mark.parametrize("changed", HARMLESS, ids=str)
-def test_what_does_no_harm_is_not_found(changed: Mapping[str, Any]) -> None:
+def test_harmless_differences_are_not_reported(changed: Mapping[str, Any]) -> None:
     """Differences that do not affect any rank are not reported, because false alarms cost trust."""
-    assert judged(look(0), look(1, **changed)).findings == ()
+    assert build_report(probe(0), probe(1, **changed)).findings == ()
 
 
-MILD: list[tuple[Mapping[str, Any], str, str, str]] = [
+NON_FATAL: list[tuple[Mapping[str, Any], str, str, str]] = [
     ({"names": {"b": ("127.0.1.1",)}}, "warning", "b's name resolves to loopback", "mhnb will use 10.0.0.2 instead"),
     (
         {"names": {"b": ()}, "resolve_errors": {"b": "not known"}},
@@ -156,22 +156,24 @@ MILD: list[tuple[Mapping[str, Any], str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "level", "text", "cure"), MILD)
-def test_what_a_start_survives_is_no_failure(changed: Mapping[str, Any], level: str, text: str, cure: str) -> None:
+@pytest.mark.parametrize(("changed", "level", "text", "cure"), NON_FATAL)
+def test_faults_that_allow_a_start_are_not_failures(
+    changed: Mapping[str, Any], level: str, text: str, cure: str
+) -> None:
     """Faults that mhnb fixes itself, and faults that only may cause harm, are reported but do not stop a start."""
-    report = judged(look(0), look(1, **changed))
-    finding = only(report)
+    report = build_report(probe(0), probe(1, **changed))
+    finding = only_finding(report)
     assert (report.ok, finding.level, finding.hosts) == (True, level, ("b",))
     assert text in finding.text
     assert cure in finding.fix
 
 
-def test_flags_against_what_was_asked_for() -> None:
+def test_conflicting_xla_flags_are_warnings() -> None:
     """Equal XLA_FLAGS that contain a flag twice, or another number of devices, cause a warning."""
     flags = "--xla_force_host_platform_device_count=8 --xla_a=1 --xla_a=2"
-    hosts = [look(at, environment={"XLA_FLAGS": flags}) for at in range(3)]
-    texts = [finding.text for finding in judged(*hosts).findings]
-    assert judged(*hosts).ok
+    hosts = [probe(at, environment={"XLA_FLAGS": flags}) for at in range(3)]
+    texts = [finding.text for finding in build_report(*hosts).findings]
+    assert build_report(*hosts).ok
     assert "XLA_FLAGS on a has --xla_a twice, as 1 and as 2: the last one holds" in texts
     assert "XLA_FLAGS on c asks for 8 CPU devices, and 2 were asked for here" in texts
 
@@ -179,137 +181,161 @@ def test_flags_against_what_was_asked_for() -> None:
 # -- devices
 
 
-def _gpus(*counts: int) -> list[HostProbe]:
-    return [look(at, gpus=tuple(Gpu("H200", f"{at}.{gpu}") for gpu in range(count))) for at, count in enumerate(counts)]
+def _gpu_hosts(*counts: int) -> list[HostProbe]:
+    return [
+        probe(at, gpus=tuple(Gpu("H200", f"{at}.{gpu}") for gpu in range(count))) for at, count in enumerate(counts)
+    ]
 
 
 def test_unequal_devices_are_found() -> None:
     """A host whose devices differ from the others' is named."""
-    wanted = replace(WANTED, devices=None)
-    report = judged(*_gpus(2, 2, 1), wanted=wanted)
-    assert only(report).text.startswith("c has 1 gpu (H200), and elsewhere there are 2 gpu (H200): every")
-    assert [cell(report, "devices", at) for at in range(3)] == [("2 gpu", None), ("2 gpu", None), ("1 gpu", "failure")]
-    assert judged(*_gpus(2, 2, 2), wanted=wanted).ok
-    assert only(judged(look(0), look(1), look(2, tpus=4), wanted=wanted)).text.startswith(
+    requirements = replace(REQUIREMENTS, devices=None)
+    report = build_report(*_gpu_hosts(2, 2, 1), requirements=requirements)
+    assert only_finding(report).text.startswith("c has 1 gpu (H200), and elsewhere there are 2 gpu (H200): every")
+    assert [cell_at(report, "devices", at) for at in range(3)] == [
+        ("2 gpu", None),
+        ("2 gpu", None),
+        ("1 gpu", "failure"),
+    ]
+    assert build_report(*_gpu_hosts(2, 2, 2), requirements=requirements).ok
+    assert only_finding(build_report(probe(0), probe(1), probe(2, tpus=4), requirements=requirements)).text.startswith(
         "c has 4 tpu, and elsewhere there are 1 cpu"
     )
 
 
-def test_gpus_of_another_kind_and_shared_ones() -> None:
+def test_different_and_shared_gpus_are_found() -> None:
     """The same number of GPUs of another model is found, and one GPU that two hosts see, as containers may."""
-    wanted = replace(WANTED, devices=None)
-    other = look(2, gpus=(Gpu("A100", "x"), Gpu("A100", "y")))
-    assert only(judged(*_gpus(2, 2), other, wanted=wanted)).text.startswith("c has 2 gpu (A100), and elsewhere")
-    shared = look(2, gpus=(Gpu("H200", "2.0"), Gpu("H200", "0.1")))
-    assert only(judged(*_gpus(2, 2), shared, wanted=wanted)).text == "a and c have the same GPU (0.1)"
+    requirements = replace(REQUIREMENTS, devices=None)
+    other = probe(2, gpus=(Gpu("A100", "x"), Gpu("A100", "y")))
+    assert only_finding(build_report(*_gpu_hosts(2, 2), other, requirements=requirements)).text.startswith(
+        "c has 2 gpu (A100), and elsewhere"
+    )
+    shared = probe(2, gpus=(Gpu("H200", "2.0"), Gpu("H200", "0.1")))
+    assert (
+        only_finding(build_report(*_gpu_hosts(2, 2), shared, requirements=requirements)).text
+        == "a and c have the same GPU (0.1)"
+    )
 
 
-def test_tasks_that_share_a_gpu() -> None:
+def test_tasks_that_share_a_gpu_are_found() -> None:
     """Two tasks of a launcher on one machine that see the same GPU are found; simulated devices do not use it."""
-    (first,) = _gpus(2)
+    (first,) = _gpu_hosts(2)
     assert first.facts is not None
-    report = judged(replace(first, colocated=(first.facts,)), *_gpus(0, 2, 2)[1:], wanted=replace(WANTED, devices=None))
-    assert only(report).text == "2 tasks on a have the same GPU (0.0)"
-    assert judged(replace(first, colocated=(first.facts,))).ok
+    report = build_report(
+        replace(first, colocated=(first.facts,)),
+        *_gpu_hosts(0, 2, 2)[1:],
+        requirements=replace(REQUIREMENTS, devices=None),
+    )
+    assert only_finding(report).text == "2 tasks on a have the same GPU (0.0)"
+    assert build_report(replace(first, colocated=(first.facts,))).ok
 
 
 @pytest.mark.parametrize(
     ("pool", "devices", "count"), [("2", 2, 1), ("4", 2, 0), ("", 2, 0), ("1", 1, 0), ("1", None, 0)]
 )
-def test_a_pool_in_which_devices_would_wait_for_ever(pool: str, devices: int | None, count: int) -> None:
+def test_too_small_execution_pool_is_a_failure(pool: str, devices: int | None, count: int) -> None:
     """A user's PJRT_NPROC that is too small for a rank's devices would make correct programs hang."""
-    report = judged(wanted=replace(WANTED, pjrt_nproc=pool, devices=devices))
+    report = build_report(requirements=replace(REQUIREMENTS, pjrt_nproc=pool, devices=devices))
     assert len(report.failures) == count
     assert all(finding.text.startswith(f"PJRT_NPROC is {pool} here") for finding in report.findings)
 
 
-def test_gpus_that_cannot_be_shared_out() -> None:
+def test_gpus_that_cannot_be_divided_are_a_failure() -> None:
     """Three GPUs cannot be divided equally between two ranks, but four can."""
-    wanted = replace(WANTED, devices=None, ranks_per_host=2)
-    assert next(finding.text for finding in judged(*_gpus(3, 3, 3), wanted=wanted).findings).startswith(
-        "a has 3 gpu for 2"
-    )
-    assert judged(*_gpus(4, 4, 4), wanted=wanted).ok
+    requirements = replace(REQUIREMENTS, devices=None, ranks_per_host=2)
+    assert next(
+        finding.text for finding in build_report(*_gpu_hosts(3, 3, 3), requirements=requirements).findings
+    ).startswith("a has 3 gpu for 2")
+    assert build_report(*_gpu_hosts(4, 4, 4), requirements=requirements).ok
 
 
 def test_two_names_of_one_machine_are_found() -> None:
     """Two names with the same running system, hostname and address would be one host for two ranks."""
-    twin = replace(look(0), name="a.local", connect_errors=look(1).connect_errors)
-    assert only(judged(look(0), twin)).text == "a and a.local are the same machine (a, 10.0.0.1)"
+    twin = replace(probe(0), name="a.local", connect_errors=probe(1).connect_errors)
+    assert only_finding(build_report(probe(0), twin)).text == "a and a.local are the same machine (a, 10.0.0.1)"
 
 
 # -- the network
 
 
-def _unreached(at: int, **why: str) -> HostProbe:
+def _unreachable_from(at: int, **why: str) -> HostProbe:
     return replace(
-        look(at),
-        connect_errors={**look(at).connect_errors, **{name.replace("_", " "): text for name, text in why.items()}},
+        probe(at),
+        connect_errors={**probe(at).connect_errors, **{name.replace("_", " "): text for name, text in why.items()}},
     )
 
 
-def test_a_closed_port_is_named_with_its_owner() -> None:
+def test_unreachable_port_is_named_with_its_owner() -> None:
     """Hosts that cannot reach the coordinator for the same reason share one finding; the cells show the reason."""
-    report = judged(look(0), _unreached(1, coordinator="no answer"), _unreached(2, coordinator="no answer"))
-    finding = only(report)
+    report = build_report(
+        probe(0), _unreachable_from(1, coordinator="no answer"), _unreachable_from(2, coordinator="no answer")
+    )
+    finding = only_finding(report)
     assert finding.text == (
         "b and c cannot reach JAX's coordinator on a at 10.0.0.1:8476: no answer (a firewall that drops packets, or a wrong address)"
     )
     assert finding.fix.startswith("let TCP port 8476 of a through its firewall for the cluster's hosts")
-    assert cell(report, "port 8476", 1) == ("no answer", "failure")
-    assert cell(report, "port 8476", 0) == ("ok", None)
+    assert cell_at(report, "port 8476", 1) == ("no answer", "failure")
+    assert cell_at(report, "port 8476", 0) == ("ok", None)
 
 
-def test_a_taken_port_is_no_question_of_reach() -> None:
+def test_port_in_use_hides_connection_errors() -> None:
     """If the owner cannot listen on the port, that is the only finding."""
-    hosts = [replace(look(at), connect_errors={"link": "", "hub": ""}) for at in range(3)]
-    report = judged(replace(hosts[0], listen_errors={"coordinator": "Address already in use"}), *hosts[1:])
-    assert only(report).text == "a cannot listen at 10.0.0.1:8476 for JAX's coordinator: Address already in use"
-    assert "ss -ltnp 'sport = :8476'" in only(report).fix
-    assert cell(report, "port 8476", 0) == ("taken", "failure")
+    hosts = [replace(probe(at), connect_errors={"link": "", "hub": ""}) for at in range(3)]
+    report = build_report(replace(hosts[0], listen_errors={"coordinator": "Address already in use"}), *hosts[1:])
+    assert only_finding(report).text == "a cannot listen at 10.0.0.1:8476 for JAX's coordinator: Address already in use"
+    assert "ss -ltnp 'sport = :8476'" in only_finding(report).fix
+    assert cell_at(report, "port 8476", 0) == ("taken", "failure")
 
 
-def test_a_port_that_is_taken_here() -> None:
+def test_port_in_use_on_the_notebooks_machine_is_found() -> None:
     """A port that the notebook's own machine cannot listen on is found too, although that machine has no row."""
-    hosts = [replace(look(at), connect_errors={"hub": "", "coordinator": ""}) for at in range(3)]
-    report = judged(*hosts, wanted=replace(WANTED, listen_errors={"link": "Address already in use"}))
+    hosts = [replace(probe(at), connect_errors={"hub": "", "coordinator": ""}) for at in range(3)]
+    report = build_report(*hosts, requirements=replace(REQUIREMENTS, listen_errors={"link": "Address already in use"}))
     assert (
-        only(report).text == "this machine cannot listen at 10.0.0.254:7000 for this notebook: Address already in use"
+        only_finding(report).text
+        == "this machine cannot listen at 10.0.0.254:7000 for this notebook: Address already in use"
     )
 
 
-def test_a_notebook_behind_nat_is_told_so() -> None:
+def test_notebook_behind_nat_is_explained() -> None:
     """If the login came from another address than the one that was tried, the fix says so."""
-    hosts = [_unreached(at, link="no answer") for at in range(3)]
+    hosts = [_unreachable_from(at, link="no answer") for at in range(3)]
     facts = hosts[0].facts
     assert facts is not None
     hosts[0] = replace(hosts[0], facts=replace(facts, ssh_connection=("1.2.3.4", *facts.ssh_connection[1:])))
-    finding = only(judged(*hosts))
+    finding = only_finding(build_report(*hosts))
     assert finding.text.startswith(
         "a, b and c cannot reach this notebook on this machine at 10.0.0.254:7000: no answer"
     )
     assert "the login came from 1.2.3.4, so there is a jump host or NAT between" in finding.fix
 
 
-def test_hosts_that_do_not_reach_each_other() -> None:
+def test_hosts_that_cannot_reach_each_other_are_named() -> None:
     """The finding names each unreachable host and the hosts that cannot reach it."""
-    report = judged(_unreached(0, peer_1="no answer"), _unreached(1, peer_0="no answer"))
-    assert "b cannot be reached from a; a cannot be reached from b: no answer. CPU" in only(report).text
-    assert [cell(report, "peers", at) for at in range(3)] == [("not b", "failure"), ("not a", "failure"), ("ok", None)]
+    report = build_report(_unreachable_from(0, peer_1="no answer"), _unreachable_from(1, peer_0="no answer"))
+    assert "b cannot be reached from a; a cannot be reached from b: no answer. CPU" in only_finding(report).text
+    assert [cell_at(report, "peers", at) for at in range(3)] == [
+        ("not b", "failure"),
+        ("not a", "failure"),
+        ("ok", None),
+    ]
 
 
-def test_a_host_that_lets_nobody_in() -> None:
+def test_host_that_no_other_can_reach_is_one_finding() -> None:
     """A host that no other host can reach takes one sentence, however many hosts there are."""
-    report = judged(look(0), _unreached(1, peer_0="no answer"), _unreached(2, peer_0="no answer"))
-    assert only(report).text.startswith("a cannot be reached from any other host: no answer. CPU collectives")
+    report = build_report(probe(0), _unreachable_from(1, peer_0="no answer"), _unreachable_from(2, peer_0="no answer"))
+    assert only_finding(report).text.startswith("a cannot be reached from any other host: no answer. CPU collectives")
 
 
-def test_a_name_for_this_machine_that_is_unknown_there() -> None:
+def test_unresolvable_controller_name_is_found() -> None:
     """The finding has the given name, the host that cannot resolve it, and an address that works."""
-    report = judged(
-        look(0), look(1, resolve_errors={"me": "Name or service not known"}), wanted=replace(WANTED, controller="me")
+    report = build_report(
+        probe(0),
+        probe(1, resolve_errors={"me": "Name or service not known"}),
+        requirements=replace(REQUIREMENTS, controller="me"),
     )
-    finding = only(report)
+    finding = only_finding(report)
     assert finding.text == "b cannot resolve 'me', the name that was given for this machine: Name or service not known"
     assert "give an address instead (10.0.0.254)" in finding.fix
 
@@ -323,17 +349,17 @@ def test_a_name_for_this_machine_that_is_unknown_there() -> None:
         ((-0.3, 0.0), "-0.3 s", None),
     ],
 )
-def test_clocks(clock: tuple[float, float], shown: str, level: str | None) -> None:
+def test_clock_offset_is_a_warning(clock: tuple[float, float], shown: str, level: str | None) -> None:
     """More than five seconds, beyond the duration of the request, is a warning, because it confuses users but not ranks."""
-    report = judged(look(0), replace(look(1), clock_offset=clock))
-    assert cell(report, "clock", 1) == (shown, level)
+    report = build_report(probe(0), replace(probe(1), clock_offset=clock))
+    assert cell_at(report, "clock", 1) == (shown, level)
     assert report.ok
     assert bool(report.findings) == (level is not None)
 
 
 def test_failures_come_first() -> None:
     """Failures come before other findings."""
-    report = judged(look(0, names={"a": ("127.0.1.1",)}), look(1, versions=VERSIONS | {"jax": None}))
+    report = build_report(probe(0, names={"a": ("127.0.1.1",)}), probe(1, versions=VERSIONS | {"jax": None}))
     assert [finding.level for finding in report.findings] == ["failure", "warning"]
     assert report.failures == report.findings[:1]
 
@@ -347,12 +373,12 @@ def test_failures_come_first() -> None:
         (("::1", "9", "::1", "22"), "", "127.0.0.1"),
     ],
 )
-def test_the_real_address(ssh: Sequence[str], outward: str, address: str) -> None:
+def test_address_of_a_host(ssh: Sequence[str], outward: str, address: str) -> None:
     """A host's address is the one that ssh connected to; loopback is used only if there is no other."""
     assert HostFacts("a", "3.11", ssh_connection=tuple(ssh), outgoing_address=outward).address == address
 
 
-def test_facts_are_read() -> None:
+def test_facts_are_parsed() -> None:
     """A probe's reply is parsed into values."""
     facts = parse_facts({
         "hostname": "a", "python": "3.11.7", "versions": {"jax": None},

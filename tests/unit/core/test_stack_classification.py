@@ -32,7 +32,7 @@ COMPILE = (
     ("jax/pjit.py", "_run_python_pjit"),
 )
 
-SEEN: dict[str, tuple[StackSample, Activity, str]] = {
+STACKS: dict[str, tuple[StackSample, Activity, str]] = {
     "float": (
         StackSample(frames(("jax/array.py", "_value"), ("jax/array.py", "__float__")), CELL, pending_launch=STEP),
         "launch", "jit(step)",
@@ -115,28 +115,28 @@ SEEN: dict[str, tuple[StackSample, Activity, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SEEN)
-def test_what_a_stack_means(case: str) -> None:
+@pytest.mark.parametrize("case", STACKS)
+def test_stack_is_classified(case: str) -> None:
     """Each stack gets its own activity, even if only CPU use or the pending launch distinguishes it from another."""
-    sight, activity, what = SEEN[case]
-    doing = classify_stack(sight, STDLIB)
-    assert (doing.activity, doing.what) == (activity, what)
+    stack, activity, what = STACKS[case]
+    found = classify_stack(stack, STDLIB)
+    assert (found.activity, found.what) == (activity, what)
 
 
-def test_the_line_is_the_cells_own() -> None:
+def test_line_is_the_innermost_of_the_cell() -> None:
     """The result has the innermost line of the cell, and the innermost frame in a file of the user's."""
     deep = frames(("std/threading.py", "wait"), ("/w/me/data.py", "read_shard"), ("/w/me/train.py", "fit"))
-    doing = classify_stack(StackSample(deep, CELL), STDLIB)
-    assert (doing.activity, doing.line, doing.user_frame) == ("lock", 3, "data.py:31 read_shard")
+    found = classify_stack(StackSample(deep, CELL), STDLIB)
+    assert (found.activity, found.line, found.user_frame) == ("lock", 3, "data.py:31 read_shard")
 
 
-def test_after_the_cells_code_the_line_is_the_launchs() -> None:
+def test_line_of_pending_launch_is_used_at_the_cells_end() -> None:
     """A cell that waits at its end has no frame of its own any more."""
-    sight = StackSample((Frame("/src/mhnb/rank/guard/launch_recorder.py", 212, "_outwait"),), CELL, pending_launch=STEP)
-    assert classify_stack(sight, STDLIB).line == 2
+    stack = StackSample((Frame("/src/mhnb/rank/guard/launch_recorder.py", 212, "_outwait"),), CELL, pending_launch=STEP)
+    assert classify_stack(stack, STDLIB).line == 2
 
 
-def test_a_package_beside_the_standard_library_is_the_users() -> None:
+def test_package_inside_the_stdlib_folder_is_user_code() -> None:
     """In some installations site-packages is inside the standard library's folder."""
     deep = frames((f"{STDLIB}/site-packages/loader/io.py", "fetch"))
     assert classify_stack(StackSample(deep, CELL), STDLIB).user_frame == "io.py:31 fetch"

@@ -17,7 +17,7 @@ from mhnb.core.ranks import resolve_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.system.run_dir import check_name
 
-WRONG: list[tuple[str, Any, str]] = [
+INVALID_ARGUMENTS: list[tuple[str, Any, str]] = [
     ("devices", "2", "a whole number"),
     ("devices", 1.5, "a whole number"),
     ("devices", True, "a whole number"),
@@ -42,16 +42,16 @@ WRONG: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "expected"), WRONG)
-def test_a_wrong_kind_is_named(name: str, value: Any, expected: str) -> None:
+@pytest.mark.parametrize(("name", "value", "expected"), INVALID_ARGUMENTS)
+def test_argument_of_wrong_type_is_named(name: str, value: Any, expected: str) -> None:
     """`start` names the argument, its value and what was expected, before it starts a process."""
-    with pytest.raises(InvalidRequest) as told:
+    with pytest.raises(InvalidRequest) as error:
         manager.start(2, **{name: value})
-    assert str(told.value).startswith(f"{name}={value!r}: give ")
-    assert expected in str(told.value)
+    assert str(error.value).startswith(f"{name}={value!r}: give ")
+    assert expected in str(error.value)
 
 
-def test_what_may_be_given_is_taken() -> None:
+def test_valid_arguments_are_accepted() -> None:
     """None is accepted where it has a meaning, folders as paths, and settings of any profile."""
     validate_start_arguments(
         {"devices": None, "profile": Path("x"), "sync": Path("y"), "initialize": {}, "ssh_port": object()}
@@ -72,7 +72,7 @@ def test_what_may_be_given_is_taken() -> None:
         ("٣", "'٣' is not a rank or a range"),
     ],
 )
-def test_ranks_that_are_none(given: Any, told: str) -> None:
+def test_invalid_ranks_are_refused(given: Any, told: str) -> None:
     """A single number is not a set of ranks, and an empty set does not mean all ranks."""
     with pytest.raises(InvalidRequest) as error:
         resolve_ranks(given, 2)
@@ -89,35 +89,35 @@ def test_ranks_that_are_none(given: Any, told: str) -> None:
         ({"on_snapshot": 5}, "on_snapshot=5: give a function"),
     ],
 )
-def test_flags_of_a_cell_that_are_none(flags: dict[str, Any], told: str) -> None:
+def test_invalid_cell_flags_are_refused(flags: dict[str, Any], told: str) -> None:
     """Invalid flags are refused before the cell is sent, because no rank could follow or stop it."""
     with pytest.raises(InvalidRequest) as error:
         build_cell_request("1", 2, **({"guard": "off"} | flags))
     assert told in str(error.value)
 
 
-def test_names_that_are_none() -> None:
+def test_invalid_variable_names_are_refused() -> None:
     """A value that is not a text is not a variable's name."""
     with pytest.raises(InvalidRequest, match="pull takes names of variables, not 5"):
         check_names([5], "pull")  # type: ignore[list-item]
 
 
-def test_a_name_that_no_file_could_have() -> None:
+def test_too_long_cluster_name_is_refused() -> None:
     """The name is part of file names, so it is checked before any file exists; letters of every language are accepted."""
     with pytest.raises(InvalidRequest, match="300 characters are too long"):
         check_name("x" * 300)
     assert check_name("größe-2") == "größe-2"
 
 
-def test_files_that_cannot_be_exported(tmp_path: Path) -> None:
+def test_invalid_export_files_are_refused(tmp_path: Path) -> None:
     """The source must be a notebook and must exist, and so must the target's folder."""
     (tmp_path / "bad.ipynb").write_text("not a notebook")
-    for name, told in (
+    for name, message in (
         ("bad.ipynb", "is no notebook"),
         ("gone.ipynb", "cannot be read: No such file"),
         (".", "cannot be read"),
     ):
-        with pytest.raises(InvalidRequest, match=told):
+        with pytest.raises(InvalidRequest, match=message):
             export_notebook(tmp_path / name, tmp_path / "o.py")
     (tmp_path / "a.ipynb").write_text(
         '{"nbformat": 4, "cells": [{"cell_type": "code", "source": "%%mhjax\\nx = 1", "metadata": {}, "outputs": []}]}'

@@ -77,18 +77,18 @@ def test_each_box_is_fetched_once(rows: dict[int, ArrayDescription]) -> None:
 
 
 @given(placements())
-def test_a_preferred_rank_gives_all_it_has(rows: dict[int, ArrayDescription]) -> None:
+def test_preferred_rank_sends_all_its_boxes(rows: dict[int, ArrayDescription]) -> None:
     """Every box that the preferred rank holds is fetched from it."""
     own = {held.box for held in rows[0].local_boxes}
     assert {fetch.box for fetch in plan_fetches(rows, prefer=0) if fetch.rank == 0} == own
 
 
-def test_replicas_are_shared_out() -> None:
+def test_replicas_are_fetched_from_all_holders() -> None:
     """Ranks that hold the same boxes each send some of them."""
     assert {fetch.rank for fetch in plan_fetches({0: array(ROWS), 1: array(ROWS)})} == {0, 1}
 
 
-def test_a_copy_spares_the_rank_that_must_send_something_else() -> None:
+def test_replica_is_fetched_from_the_less_busy_rank() -> None:
     """Only rank 0 holds one box and must send it, so the box that both hold comes from rank 1."""
     shared, single = ROWS
     fetches = plan_fetches({0: array(ROWS), 1: array({shared: "aa"})})
@@ -96,27 +96,27 @@ def test_a_copy_spares_the_rank_that_must_send_something_else() -> None:
 
 
 @given(placements(), st.data())
-def test_a_lost_box_is_named_with_its_owners(rows: dict[int, ArrayDescription], data: st.DataObject) -> None:
+def test_missing_box_is_named_with_its_owners(rows: dict[int, ArrayDescription], data: st.DataObject) -> None:
     """If no selected rank holds a box, the error names the ranks that do."""
     assert rows[0].owners is not None
     box, ranks = data.draw(st.sampled_from(rows[0].owners))
-    left = {
+    remaining = {
         rank: replace(row, local_boxes=tuple(h for h in row.local_boxes if h.box != box)) for rank, row in rows.items()
     }
     with pytest.raises(InvalidRequest, match="Pull it without --ranks") as caught:
-        check_coverage("x", left)
+        check_coverage("x", remaining)
     assert set(ranks) <= set(caught.value.parts["ranks"])
 
 
 @given(placements())
-def test_a_whole_array_passes(rows: dict[int, ArrayDescription]) -> None:
+def test_complete_array_passes(rows: dict[int, ArrayDescription]) -> None:
     """An array that its ranks hold completely, with equal replicas, raises no error."""
     check_placements("x", rows)
     check_replicas("x", rows)
     check_coverage("x", rows)
 
 
-def test_copies_that_differ_are_named_by_device() -> None:
+def test_different_replicas_are_named_by_device() -> None:
     """If two devices have different bytes for the same box, the error names the devices."""
     box = full_box((4, 3))
     rows = {0: array({box: "aa"}), 1: array({box: "bb"})}
@@ -126,7 +126,7 @@ def test_copies_that_differ_are_named_by_device() -> None:
         check_replicas("x", rows)
 
 
-def test_ranks_that_mean_other_shapes_are_told_apart() -> None:
+def test_different_shapes_are_refused() -> None:
     """If ranks hold different global shapes under one name, the error names the ranks of each shape."""
     rows = {0: array(ROWS), 1: array(ROWS), 2: array(ROWS, shape=(6, 3))}
     with pytest.raises(ValueDiffers, match=r"f32\[4,3\] on ranks 0-1, f32\[6,3\] on rank 2") as caught:
@@ -134,15 +134,15 @@ def test_ranks_that_mean_other_shapes_are_told_apart() -> None:
     assert caught.value.parts["groups"] == ((0, 1), (2,))
 
 
-def test_ranks_that_mean_another_placement_are_told_apart() -> None:
+def test_different_placements_are_refused() -> None:
     """Equal shapes on different devices are not the same array."""
     with pytest.raises(ValueDiffers, match="which device holds what"):
         check_placements("x", {0: array(ROWS), 1: array(ROWS, owners=((full_box((4, 3)), (0, 1)),))})
 
 
-def test_a_missing_name_says_where_and_what_is_similar() -> None:
+def test_missing_name_error_names_ranks_and_similar_names() -> None:
     """If some ranks lack a name, the error names those ranks, similar names, and the ranks that have it."""
-    answers: dict[int, ValueDescription | TransferRefusal] = {
+    replies: dict[int, ValueDescription | TransferRefusal] = {
         0: value(),
         1: TransferRefusal("missing", "is missing", ("xs",)),
         2: value(),
@@ -150,11 +150,11 @@ def test_a_missing_name_says_where_and_what_is_similar() -> None:
     with pytest.raises(
         NameMissing, match=r"x is missing on rank 1, not on ranks 0,2\. Similar .* xs\. .*--ranks 0,2"
     ) as caught:
-        check_present("x", answers)
+        check_present("x", replies)
     assert caught.value.parts["missing"] == (1,)
 
 
-def test_a_name_that_no_rank_has_says_so() -> None:
+def test_name_that_no_rank_has_is_reported() -> None:
     """If every rank lacks the name, the error points to the list of names instead."""
     with pytest.raises(NameMissing, match=r"^x does not exist on ranks 0-1\. %mhjax vars"):
         check_present("x", {rank: TransferRefusal("missing", "is missing") for rank in (0, 1)})
@@ -166,7 +166,7 @@ def test_a_refusal_on_one_rank_names_it() -> None:
         check_present("x", {0: value(), 1: TransferRefusal("tracer", "holds a tracer")})
 
 
-def test_a_difference_offers_the_two_ways_out() -> None:
+def test_difference_suggests_ranks_and_each() -> None:
     """The error shows the values by rank, with the command for one rank and the command for all."""
     text = str(build_value_differs("x", {0: "3", 1: "3", 2: "4"}, [(2,), (0, 1)], where="['a']: 3 and 4"))
     assert text.startswith("x differs between the ranks: 3 on ranks 0-1, 4 on rank 2 (['a']: 3 and 4).")
@@ -174,14 +174,14 @@ def test_a_difference_offers_the_two_ways_out() -> None:
     assert "%mhjax pull x --each" in text
 
 
-def test_values_that_look_alike_are_told_apart() -> None:
+def test_values_with_equal_text_are_distinguished() -> None:
     """Two groups with the same short text are not shown as equal."""
     assert "f32[9] on rank 0, another f32[9] on rank 1" in str(
         build_value_differs("x", {0: "f32[9]", 1: "f32[9]"}, [(0,), (1,)])
     )
 
 
-def test_a_signature_sees_local_content() -> None:
+def test_signature_includes_local_content() -> None:
     """Two local arrays with different bytes have different signatures; contents of global arrays do not count."""
     local = [value(arrays=(array({full_box((4, 3)): digest}, is_global=False),)) for digest in ("aa", "bb")]
     spread = [value(arrays=(array({box: digest}),)) for box, digest in ROWS.items()]
@@ -189,7 +189,7 @@ def test_a_signature_sees_local_content() -> None:
     assert spread[0].signature == spread[1].signature
 
 
-def test_an_array_on_one_rank_is_global_if_another_says_so() -> None:
+def test_array_is_global_if_another_rank_reports_it_global() -> None:
     """A rank that owns the complete array is merged with a rank that has only a handle to it."""
     owner = value(arrays=(array(ROWS, is_global=False),))
     handle = value(arrays=(array({}),))
@@ -211,7 +211,7 @@ def test_groups_are_a_partition(keys: dict[int, str]) -> None:
 
 
 @given(placements())
-def test_rows_survive_the_wire(rows: dict[int, ArrayDescription]) -> None:
+def test_description_round_trip(rows: dict[int, ArrayDescription]) -> None:
     """A description that is read back from JSON is unchanged."""
     import json
 
@@ -220,20 +220,20 @@ def test_rows_survive_the_wire(rows: dict[int, ArrayDescription]) -> None:
         assert ArrayDescription.from_wire(json.loads(json.dumps(row.to_wire(0))), [row.owners]) == row
 
 
-def test_shards_of_several_origins_are_no_array() -> None:
+def test_shards_with_different_provenance_are_refused() -> None:
     """Replicas may differ in provenance, because they are compared by bytes; a rank without a shard is not considered."""
-    (upper, lower), made = ROWS.items(), (7, "jit(f) (cell 2)")
-    mine, theirs = array(dict([upper])), array(dict([lower]), provenance=made)
+    (upper, lower), producer = ROWS.items(), (7, "jit(f) (cell 2)")
+    mine, theirs = array(dict([upper])), array(dict([lower]), provenance=producer)
     with pytest.raises(
         ValueDiffers,
         match=r"x is one .*: it comes from where the guard does not look .* on rank 0, from jit\(f\) \(cell 2\) on rank 1",
     ):
         check_provenance("x", {0: mine, 1: theirs})
-    check_provenance("x", {0: array(dict([upper]), provenance=made), 1: theirs, 2: array({})})
-    check_provenance("x", {0: array(ROWS), 1: array(ROWS, provenance=made)})
+    check_provenance("x", {0: array(dict([upper]), provenance=producer), 1: theirs, 2: array({})})
+    check_provenance("x", {0: array(ROWS), 1: array(ROWS, provenance=producer)})
     with pytest.raises(
         ValueDiffers, match=r"from jit\(f\) \(cell 2\) on rank 0, from jit\(f\) \(cell 2\) once more on rank 1"
     ):
         check_provenance(
-            "x", {0: array(dict([upper]), provenance=made), 1: array(dict([lower]), provenance=(8, made[1]))}
+            "x", {0: array(dict([upper]), provenance=producer), 1: array(dict([lower]), provenance=(8, producer[1]))}
         )

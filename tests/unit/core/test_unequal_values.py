@@ -26,7 +26,7 @@ from mhnb.core.messages import shorten_text
         ("nothing of the kind", "unknown"),
     ],
 )
-def test_cause(text: str, cause: str) -> None:
+def test_cause_is_classified(text: str, cause: str) -> None:
     """A value counts as rounded only if the text proves it; values that cannot be compared have an unknown cause."""
     assert classify_unequal_value(f"passed to device_put is not the same. {text}") == cause
 
@@ -40,7 +40,7 @@ def test_cause(text: str, cause: str) -> None:
         str([1j] * 300),
     ],
 )
-def test_long_values_are_cut_to_their_ends(values: str) -> None:
+def test_long_values_are_shortened(values: str) -> None:
     """The first and last values of a printed array stay, with the words around it."""
     text = shorten_values(f"Expected: {values}; got: {values}.")
     assert len(text) < 500
@@ -51,7 +51,7 @@ def test_long_values_are_cut_to_their_ends(values: str) -> None:
 @pytest.mark.parametrize(
     "text", ["x" * 5000, "[" + "word " * 300 + "]", str(list(range(50))), "Got [1, 2]; " * 200, "[" * 1_000_000]
 )
-def test_other_long_texts_stay(text: str) -> None:
+def test_other_long_texts_are_unchanged(text: str) -> None:
     """Words in brackets, and many short arrays, are not a long array."""
     assert shorten_values(text) == text
 

@@ -40,7 +40,7 @@ def write(tmp_path: Path) -> Write:
     return make
 
 
-def test_there_is_a_profile_for_each_kind() -> None:
+def test_each_kind_has_a_profile() -> None:
     """Each kind has a profile that is named like its launcher and can be loaded unchanged."""
     assert list_profiles() == sorted(KINDS)
     for name in KINDS:
@@ -52,7 +52,7 @@ def test_there_is_a_profile_for_each_kind() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(_OPTIONS))
-def test_settings_become_options(kind: str) -> None:
+def test_every_option_is_a_setting(kind: str) -> None:
     """Every option of a kind is a setting of the same name and default, so that users can set each one."""
     settings, options = KINDS[kind](), _OPTIONS[kind]()
     assert settings.build_options(type(options)) == options
@@ -61,7 +61,7 @@ def test_settings_become_options(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_what_a_profile_suggests_exists(kind: str, tmp_path: Path) -> None:
+def test_commented_suggestions_are_valid(kind: str, tmp_path: Path) -> None:
     """A profile loads with all its commented suggestions enabled, so none is misspelled or has the wrong type."""
     text = (profile_dir(kind) / "ipcluster_config.py").read_text()
     lines = [line.removeprefix("# ") if line.startswith("# c.") else line for line in text.splitlines()]
@@ -82,7 +82,7 @@ def test_what_a_profile_suggests_exists(kind: str, tmp_path: Path) -> None:
         ("import nowhere_at_all", "line 2: ModuleNotFoundError"),
     ],
 )
-def test_a_mistake_is_named_with_file_and_line(write: Write, text: str, said: str) -> None:
+def test_mistake_names_file_and_line(write: Write, text: str, said: str) -> None:
     """The error names file and line for errors in spelling, type, value, syntax or the user's own code."""
     folder = write(text)
     with pytest.raises(InvalidRequest) as failed:
@@ -90,7 +90,7 @@ def test_a_mistake_is_named_with_file_and_line(write: Write, text: str, said: st
     assert str(failed.value).startswith(f"{folder}/ipcluster_config.py, {said}")
 
 
-def test_a_start_overrides_the_profile(write: Write) -> None:
+def test_start_options_override_the_profile(write: Write) -> None:
     """Typed options are converted to the setting's type, values are used as they are, and the profile provides the rest."""
     folder = write(
         "c.Cluster.engine_launcher_class = 'mhnb-slurm'\nc.MhnbSlurm.partition = 'debug'\nc.MhnbSlurm.account = 'mine'"
@@ -100,8 +100,8 @@ def test_a_start_overrides_the_profile(write: Write) -> None:
     assert (settings.partition, settings.account, settings.nodes, settings.time) == ("short", "mine", 4, "10")
     assert settings.extra == ["--a", "--b c"]
     assert settings.share_gpus is True
-    given: Any = load_profile(folder, {"extra": ["--a", "--b c"], "nodes": 2, "environment": {"A": "1"}}).settings
-    assert (given.extra, given.nodes, given.environment) == (["--a", "--b c"], 2, {"A": "1"})
+    from_values: Any = load_profile(folder, {"extra": ["--a", "--b c"], "nodes": 2, "environment": {"A": "1"}}).settings
+    assert (from_values.extra, from_values.nodes, from_values.environment) == (["--a", "--b c"], 2, {"A": "1"})
     assert load_profile(folder, {"environment": ["A=1", "B=x=y"]}).settings.environment == {"A": "1", "B": "x=y"}  # type: ignore[attr-defined]
 
 
@@ -114,21 +114,21 @@ def test_a_start_overrides_the_profile(write: Write) -> None:
         ({"time": "soon"}, "time='soon': give minutes"),
     ],
 )
-def test_a_setting_of_a_start_that_cannot_be(reach: dict[str, Any], said: str) -> None:
+def test_invalid_start_setting_is_refused(reach: dict[str, Any], said: str) -> None:
     """The error for an invalid setting contains its name and its value."""
     with pytest.raises(InvalidRequest) as failed:
         create_launcher(ClusterSpec(2, None, profile="slurm"), reach)
     assert said in str(failed.value)
 
 
-def test_each_kind_has_its_launcher(tmp_path: Path) -> None:
+def test_each_kind_creates_its_launcher(tmp_path: Path) -> None:
     """Each kind creates its own launcher, also if the profile is a folder of the user."""
-    own = tmp_path / "own"
-    main(["profile", "new", str(own), "--from", "mpi"])
+    user_profile = tmp_path / "own"
+    main(["profile", "new", str(user_profile), "--from", "mpi"])
     named = {"machines": ("a", "b")}
     assert isinstance(create_launcher(ClusterSpec(2, None, profile="ssh", **named), {}), SshLauncher)  # type: ignore[arg-type]
     assert isinstance(create_launcher(ClusterSpec(2, None, profile="slurm"), {}), SlurmLauncher)
-    assert isinstance(create_launcher(ClusterSpec(2, None, profile=str(own)), {}), MpiLauncher)
+    assert isinstance(create_launcher(ClusterSpec(2, None, profile=str(user_profile)), {}), MpiLauncher)
     assert isinstance(create_launcher(ClusterSpec(2, None, profile="tpu"), {"tpu": "x"}), CloudLauncher)
     with pytest.raises(InvalidRequest, match=r"--nodelist=a,b"):
         create_launcher(ClusterSpec(2, None, profile="slurm", machines=("a", "b")), {})
@@ -136,7 +136,7 @@ def test_each_kind_has_its_launcher(tmp_path: Path) -> None:
         create_launcher(ClusterSpec(2, None, profile="ssh"), {})
 
 
-def test_a_profile_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_profile_is_created_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """`mhnb profile new` copies a profile to IPython's folder; it is then found by name, listed and shown with its settings."""
     assert main(["profile", "new", "mine", "--from", "slurm"]) == 0
     folder = user_profile_dir("mine")
@@ -166,7 +166,7 @@ def test_a_profile_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
         (["new", "a b"], "use letters, digits"),
     ],
 )
-def test_what_is_no_profile(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_or_invalid_profile_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The error for an unknown or invalid profile name says which names are valid."""
     assert main(["profile", *words]) == 1
     assert said in capsys.readouterr().err

@@ -26,7 +26,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostSpec:
 
 
 @pytest.mark.parametrize("end", ["wait", "release"])
-def test_a_supervisor_that_reads_nothing_has_ended(spec: HostSpec, end: str) -> None:
+def test_supervisor_that_reads_nothing_counts_as_ended(spec: HostSpec, end: str) -> None:
     """A supervisor that ended without reading its input is reported by its exit code, without an error of the pipe."""
     host = LocalHost(spec, os.environ)
     host._process.wait()
@@ -39,7 +39,7 @@ def test_a_supervisor_that_reads_nothing_has_ended(spec: HostSpec, end: str) -> 
     assert host._process.stdin.closed
 
 
-def test_a_rank_that_reads_nothing_has_ended(spec: HostSpec, tmp_path: Path) -> None:
+def test_rank_that_reads_nothing_is_waited_for(spec: HostSpec, tmp_path: Path) -> None:
     """A rank that ends without reading its input is waited for like any other rank."""
     pid = _start_process("none", spec, (tmp_path / "out", tmp_path / "err"))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1

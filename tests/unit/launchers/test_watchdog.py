@@ -22,7 +22,7 @@ _PATIENT_S = 60.0
 _STUBBORN = "trap '' TERM; echo here; while :; do sleep 1; done"
 
 
-def _hold(
+def _start_watchdog(
     command: Sequence[str],
     *,
     keep: bool = False,
@@ -42,7 +42,7 @@ def _has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def test_the_words() -> None:
+def test_command_is_placed_after_options() -> None:
     """The command is placed after `--`, so that none of its words is parsed as an option."""
     assert watchdog_command(["srun", "--keep"], clean_up=["scancel", "--name=a b"])[1:] == [
         "-P", "-m", "mhnb.launchers.watchdog", "--clean-up=scancel '--name=a b'", "--", "srun", "--keep",
@@ -50,95 +50,97 @@ def test_the_words() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_input_goes_on_and_the_exit_code_comes_back(code: int) -> None:
+def test_input_and_exit_code_are_passed_on(code: int) -> None:
     """The command reads the input and its end, and the watchdog returns the command's exit code."""
-    said, _ = _hold(["sh", "-c", f"cat; exit {code}"], grace_s=_PATIENT_S).communicate(b"given\n", timeout=60)
-    assert said == b"given\n"
-    held = _hold(["sh", "-c", f"cat; exit {code}"], grace_s=_PATIENT_S)
-    held.communicate(timeout=60)
-    assert held.returncode == code
+    output, _ = _start_watchdog(["sh", "-c", f"cat; exit {code}"], grace_s=_PATIENT_S).communicate(
+        b"given\n", timeout=60
+    )
+    assert output == b"given\n"
+    watchdog = _start_watchdog(["sh", "-c", f"cat; exit {code}"], grace_s=_PATIENT_S)
+    watchdog.communicate(timeout=60)
+    assert watchdog.returncode == code
 
 
-def test_one_that_reads_nothing_is_told_to_end(tmp_path: Path) -> None:
+def test_command_that_ignores_end_of_input_gets_sigterm(tmp_path: Path) -> None:
     """A command that ignores the end of its input, as an srun in the queue, gets SIGTERM; if it then ends, no clean-up runs."""
     mark = tmp_path / "cleaned"
-    held = _hold(
+    watchdog = _start_watchdog(
         ["sh", "-c", "trap 'exit 7' TERM; echo here; while :; do sleep 0.1; done"],
         clean_up=["touch", str(mark)],
         kill_s=_PATIENT_S,
     )
-    assert held.stdout is not None
-    assert held.stdout.readline() == b"here\n"
-    held.communicate(timeout=60)
-    assert held.returncode == 7
+    assert watchdog.stdout is not None
+    assert watchdog.stdout.readline() == b"here\n"
+    watchdog.communicate(timeout=60)
+    assert watchdog.returncode == 7
     assert not mark.exists()
 
 
-def test_one_that_does_not_end_is_killed_and_cleaned_up_after(tmp_path: Path) -> None:
+def test_command_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     """A command that ignores SIGTERM is killed, and then the clean-up command runs."""
     mark = tmp_path / "cleaned up"
-    held = _hold(["sh", "-c", _STUBBORN], clean_up=["touch", str(mark)])
-    assert held.stdout is not None
-    assert held.stdout.readline() == b"here\n"
-    assert held.stdin is not None
-    held.stdin.close()
-    held.stdout.close()
-    assert held.wait(60) == 128 + 9
+    watchdog = _start_watchdog(["sh", "-c", _STUBBORN], clean_up=["touch", str(mark)])
+    assert watchdog.stdout is not None
+    assert watchdog.stdout.readline() == b"here\n"
+    assert watchdog.stdin is not None
+    watchdog.stdin.close()
+    watchdog.stdout.close()
+    assert watchdog.wait(60) == 128 + 9
     assert mark.exists()
 
 
-def test_one_that_is_kept_lives_on() -> None:
+def test_command_with_keep_outlives_its_owner() -> None:
     """With `keep` the command outlives its owner once the owner has written the marker."""
-    held = _hold(["sleep", "600"], keep=True)
-    assert held.stdin is not None
-    held.stdin.write(b"before it\n" + KEEP_MARKER + b"\n")
-    held.stdin.close()
-    own = psutil.Process(held.pid)
+    watchdog = _start_watchdog(["sleep", "600"], keep=True)
+    assert watchdog.stdin is not None
+    watchdog.stdin.write(b"before it\n" + KEEP_MARKER + b"\n")
+    watchdog.stdin.close()
+    own = psutil.Process(watchdog.pid)
     wait_until(lambda: any("sleep" in child.name() for child in own.children()), "it runs")
     with pytest.raises(subprocess.TimeoutExpired):
         # Longer than both time limits of the watchdog.
-        held.wait(1.0)
-    held.terminate()
-    held.wait(60)
-    assert held.stdout is not None
-    held.stdout.close()
+        watchdog.wait(1.0)
+    watchdog.terminate()
+    watchdog.wait(60)
+    assert watchdog.stdout is not None
+    watchdog.stdout.close()
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_one_that_is_told_to_end_ends_its_command(tmp_path: Path, keep: bool) -> None:  # noqa: FBT001
+def test_sigterm_ends_the_command(tmp_path: Path, keep: bool) -> None:  # noqa: FBT001
     """SIGTERM ends the command even with `keep`; a command that ignores it is killed and the clean-up runs."""
     mark = tmp_path / "cleaned up"
-    held = _hold(["sh", "-c", _STUBBORN], keep=keep, clean_up=["touch", str(mark)])
-    assert held.stdout is not None
-    assert held.stdout.readline() == b"here\n"
-    held.terminate()
-    held.communicate(timeout=60)
-    assert held.returncode == 128 + 9
+    watchdog = _start_watchdog(["sh", "-c", _STUBBORN], keep=keep, clean_up=["touch", str(mark)])
+    assert watchdog.stdout is not None
+    assert watchdog.stdout.readline() == b"here\n"
+    watchdog.terminate()
+    watchdog.communicate(timeout=60)
+    assert watchdog.returncode == 128 + 9
     assert mark.exists()
 
 
-def test_what_a_killed_command_has_started_goes_with_it() -> None:
+def test_children_of_killed_command_are_killed() -> None:
     """Children of a killed command are killed too; an orphaned ssh of gcloud would hold the connection for hours."""
-    held = _hold(["sh", "-c", "sleep 600 & echo $!; while :; do sleep 1; done"])
-    assert held.stdout is not None
-    started = psutil.Process(int(held.stdout.readline()))
-    held.communicate(timeout=60)
+    watchdog = _start_watchdog(["sh", "-c", "sleep 600 & echo $!; while :; do sleep 1; done"])
+    assert watchdog.stdout is not None
+    started = psutil.Process(int(watchdog.stdout.readline()))
+    watchdog.communicate(timeout=60)
     wait_until(lambda: _has_ended(started), "it has ended")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end on Linux only")
-def test_a_command_whose_holder_is_killed_is_told_to_end() -> None:
+def test_command_of_killed_watchdog_gets_sigterm() -> None:
     """A command whose watchdog is killed gets SIGTERM; one that reads nothing, as an srun in the queue, would otherwise stay."""
-    held = _hold(["sh", "-c", "echo $$; exec sleep 600"])
-    assert held.stdout is not None
-    command = psutil.Process(int(held.stdout.readline()))
-    held.kill()
-    held.communicate(timeout=60)
+    watchdog = _start_watchdog(["sh", "-c", "echo $$; exec sleep 600"])
+    assert watchdog.stdout is not None
+    command = psutil.Process(int(watchdog.stdout.readline()))
+    watchdog.kill()
+    watchdog.communicate(timeout=60)
     wait_until(lambda: _has_ended(command), "it has ended")
 
 
-def test_what_is_to_be_kept_ends_before_it_has_begun() -> None:
+def test_command_with_keep_ends_before_supervisors_begin() -> None:
     """With `keep` the command still ends with its owner before the supervisors begin, because no cluster exists yet."""
-    held = _hold(["sleep", "600"], keep=True, kill_s=_PATIENT_S)
-    held.communicate(b"before it\n", timeout=60)
-    assert held.returncode == 128 + 15
+    watchdog = _start_watchdog(["sleep", "600"], keep=True, kill_s=_PATIENT_S)
+    watchdog.communicate(b"before it\n", timeout=60)
+    assert watchdog.returncode == 128 + 15

@@ -61,31 +61,31 @@ def new_shell() -> InteractiveShell:
 @pytest.fixture(scope="module")
 def shell() -> Iterator[InteractiveShell]:
     """A bare shell with the magics and without a cluster."""
-    made = new_shell()
-    mhnb.load_ipython_extension(made)
-    yield made
-    unload(made)
+    bare_shell = new_shell()
+    mhnb.load_ipython_extension(bare_shell)
+    yield bare_shell
+    unload(bare_shell)
 
 
-def ipythons(shell: InteractiveShell, cell: str) -> str:
+def transform_with_ipython(shell: InteractiveShell, cell: str) -> str:
     """Return the code that IPython alone makes of a cell."""
-    made: str = InteractiveShell.transform_cell(shell, cell)
-    return made
+    code: str = InteractiveShell.transform_cell(shell, cell)
+    return code
 
 
 @pytest.mark.other_python
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_cell_comes_out_as_ipython_makes_it(shell: InteractiveShell, cell: str) -> None:
+def test_cell_is_transformed_as_by_ipython(shell: InteractiveShell, cell: str) -> None:
     """For each cell the fast path returns the same code as IPython."""
-    assert shell.transform_cell(cell) == ipythons(shell, cell)
+    assert shell.transform_cell(cell) == transform_with_ipython(shell, cell)
 
 
-def test_auto_mode_changes_nothing_of_it(shell: InteractiveShell) -> None:
+def test_auto_mode_does_not_change_magic_cells(shell: InteractiveShell) -> None:
     """In auto mode too a cell that begins with `%%mhjax` is passed to the magic."""
     notebook = shell.magics_manager.registry["MhjaxMagics"].session
     notebook.is_auto_mode = True
     try:
-        assert [shell.transform_cell(cell) for cell in CELLS] == [ipythons(shell, cell) for cell in CELLS]
+        assert [shell.transform_cell(cell) for cell in CELLS] == [transform_with_ipython(shell, cell) for cell in CELLS]
     finally:
         notebook.is_auto_mode = False
 
@@ -95,89 +95,89 @@ def test_auto_mode_changes_nothing_of_it(shell: InteractiveShell) -> None:
     head=st.sampled_from(("%%mhjax", "%%mhjax ", "%%mhjax --quiet")),
     body=st.text(st.sampled_from("ax =>.[]():?!%'\"\\\n\n\t\r\x0c\N{SNOWMAN}")),
 )
-def test_no_cell_comes_out_otherwise(shell: InteractiveShell, head: str, body: str) -> None:
+def test_random_cell_is_transformed_as_by_ipython(shell: InteractiveShell, head: str, body: str) -> None:
     """For random cells too, however unusual, the fast path returns the same code as IPython."""
     cell = f"{head}\n{body}"
-    assert shell.transform_cell(cell) == ipythons(shell, cell)
+    assert shell.transform_cell(cell) == transform_with_ipython(shell, cell)
 
 
-def test_an_ordinary_cell_takes_it(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ordinary_cell_takes_the_fast_path(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
     """An ordinary `%%mhjax` cell skips IPython's transformers."""
-    looked: list[str] = []
-    monkeypatch.setattr(shell.input_transformer_manager, "transform_cell", looked.append)
+    transformed: list[str] = []
+    monkeypatch.setattr(shell.input_transformer_manager, "transform_cell", transformed.append)
     assert shell.transform_cell("%%mhjax\npass") == "get_ipython().run_cell_magic('mhjax', '', 'pass\\n')\n"
-    assert not looked
+    assert not transformed
 
 
 @pytest.mark.parametrize("where", ["input_transformers_cleanup", "input_transformers_post"])
-def test_a_transformer_of_the_users_sees_the_cell(shell: InteractiveShell, where: str) -> None:
+def test_user_transformer_runs_on_the_cell(shell: InteractiveShell, where: str) -> None:
     """If the user has a transformer, IPython runs it on `%%mhjax` cells too."""
     seen: list[list[str]] = []
 
-    def look(lines: list[str]) -> list[str]:
+    def record(lines: list[str]) -> list[str]:
         seen.append(lines)
         return lines
 
-    getattr(shell, where).append(look)
+    getattr(shell, where).append(record)
     try:
         shell.transform_cell("%%mhjax\npass")
     finally:
-        getattr(shell, where).remove(look)
+        getattr(shell, where).remove(record)
     assert seen
 
 
-def test_transformers_that_were_there_before_see_the_cell() -> None:
+def test_earlier_transformers_run_on_the_cell() -> None:
     """Transformers that a startup file added, and one that replaces another, are run on `%%mhjax` cells too."""
-    made = new_shell()
-    made.input_transformers_cleanup.insert(0, lambda lines: [line.replace("λ", "lambda ") for line in lines])
-    mhnb.load_ipython_extension(made)
-    assert "f = lambda x: x" in made.transform_cell("%%mhjax\nf = λx: x")
-    made.input_transformers_cleanup[0] = lambda lines: [*lines, "y\n"]
-    assert "x\\ny\\n" in made.transform_cell("%%mhjax\nx")
-    unload(made)
+    bare_shell = new_shell()
+    bare_shell.input_transformers_cleanup.insert(0, lambda lines: [line.replace("λ", "lambda ") for line in lines])
+    mhnb.load_ipython_extension(bare_shell)
+    assert "f = lambda x: x" in bare_shell.transform_cell("%%mhjax\nf = λx: x")
+    bare_shell.input_transformers_cleanup[0] = lambda lines: [*lines, "y\n"]
+    assert "x\\ny\\n" in bare_shell.transform_cell("%%mhjax\nx")
+    unload(bare_shell)
 
 
-def test_a_transformer_that_refuses_all_is_asked_nothing_while_loading() -> None:
+def test_raising_transformer_does_not_run_at_load() -> None:
     """A transformer that raises SyntaxError does not run while the extension loads, because the error belongs to a cell."""
-    made = new_shell()
+    bare_shell = new_shell()
 
     def refuse(_lines: list[str]) -> list[str]:
         raise SyntaxError("not today")
 
-    made.input_transformers_cleanup.append(refuse)
-    mhnb.load_ipython_extension(made)
-    unload(made)
+    bare_shell.input_transformers_cleanup.append(refuse)
+    mhnb.load_ipython_extension(bare_shell)
+    unload(bare_shell)
 
 
-def test_whoever_transforms_instead_is_left_alone() -> None:
+def test_other_transform_cell_patch_stays_in_use() -> None:
     """A `transform_cell` of another extension stays in use, whether it was patched before mhnb or later and calls mhnb's."""
-    made = new_shell()
-    made.transform_cell = lambda cell: f"mine({cell!r})\n"  # type: ignore[method-assign]
-    mhnb.load_ipython_extension(made)
-    assert made.transform_cell("%%mhjax\nx") == "mine('%%mhjax\\nx')\n"
-    unload(made)
-    assert made.transform_cell("x") == "mine('x')\n"
-    del made.transform_cell
-    mhnb.load_ipython_extension(made)
-    ours = made.transform_cell
-    made.transform_cell = lambda cell: ours(cell).upper()  # type: ignore[method-assign]
-    unload(made)
-    assert made.transform_cell("x") == "X\n"
+    bare_shell = new_shell()
+    bare_shell.transform_cell = lambda cell: f"mine({cell!r})\n"  # type: ignore[method-assign]
+    mhnb.load_ipython_extension(bare_shell)
+    assert bare_shell.transform_cell("%%mhjax\nx") == "mine('%%mhjax\\nx')\n"
+    unload(bare_shell)
+    assert bare_shell.transform_cell("x") == "mine('x')\n"
+    del bare_shell.transform_cell
+    mhnb.load_ipython_extension(bare_shell)
+    ours = bare_shell.transform_cell
+    bare_shell.transform_cell = lambda cell: ours(cell).upper()  # type: ignore[method-assign]
+    unload(bare_shell)
+    assert bare_shell.transform_cell("x") == "X\n"
 
 
-def test_an_ipython_that_says_it_otherwise_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_ipython_output_disables_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """If this IPython transforms such a cell differently, the fast path is not installed."""
-    made = new_shell()
+    bare_shell = new_shell()
     monkeypatch.setattr(TransformerManager, "transform_cell", lambda _, cell: f"run({cell!r})\n")
-    mhnb.load_ipython_extension(made)
-    assert "transform_cell" not in vars(made)
-    unload(made)
+    mhnb.load_ipython_extension(bare_shell)
+    assert "transform_cell" not in vars(bare_shell)
+    unload(bare_shell)
 
 
-def test_unload_gives_the_shell_back() -> None:
+def test_unload_restores_transform_cell() -> None:
     """After unload the shell transforms cells by itself again."""
-    made = new_shell()
-    mhnb.load_ipython_extension(made)
-    assert "transform_cell" in vars(made)
-    unload(made)
-    assert "transform_cell" not in vars(made)
+    bare_shell = new_shell()
+    mhnb.load_ipython_extension(bare_shell)
+    assert "transform_cell" in vars(bare_shell)
+    unload(bare_shell)
+    assert "transform_cell" not in vars(bare_shell)

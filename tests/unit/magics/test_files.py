@@ -6,7 +6,7 @@ from mhnb.cluster.files import HostSync, PipRun, SyncReport
 from mhnb.magics.files import format_pip_output, format_sync_report
 
 
-def test_hosts_that_were_brought_the_same_are_one_line() -> None:
+def test_hosts_with_equal_sync_share_a_line() -> None:
     """Hosts with the same copies share a line with their files and bytes; modules that stay unchanged have a hint."""
     report = SyncReport(
         "/we/p",
@@ -25,7 +25,7 @@ def test_hosts_that_were_brought_the_same_are_one_line() -> None:
     )
 
 
-def test_pip_tells_the_last_line_of_a_success_and_all_of_a_failure() -> None:
+def test_pip_output_is_short_for_success_and_full_for_failure() -> None:
     """For pip the last line of a success and the full output of a failure are shown, once for hosts with equal output."""
     done = "Collecting x\nSuccessfully installed x-1.0\n"
     runs = [

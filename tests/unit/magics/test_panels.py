@@ -13,7 +13,7 @@ from mhnb.view.html import RankLocations
 from tests.support.view_samples import cell, out
 
 
-def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panel_separates_cells_of_two_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell number selects the result of the cluster in use, or otherwise of the cluster that has such a cell.
 
     Each cluster numbers its cells from 1.
@@ -41,9 +41,9 @@ def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -
     }
     for (name, _), result in ran.items():
         notebook._store_result(name, result, RankLocations())
-    for seq, meant in ((None, ("b", 1)), (1, ("b", 1)), (2, ("a", 2)), (3, ("b", 3))):
+    for seq, expected in ((None, ("b", 1)), (1, ("b", 1)), (2, ("a", 2)), (3, ("b", 3))):
         assert notebook.open_panel(seq)
-        assert opened[-1] is ran[meant]
+        assert opened[-1] is ran[expected]
     assert not notebook.open_panel(4)
     assert not Session(shell=None).open_panel(None)
 
@@ -52,7 +52,7 @@ def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -
     ("told", "is_local", "folder"),
     [("/nb/train.ipynb", True, "/nb"), ("/nb/train.ipynb", False, ""), ("train.ipynb", True, ""), ("", True, "")],
 )
-def test_the_notebooks_folder_is_what_the_server_tells(told: str, is_local: bool, folder: str) -> None:  # noqa: FBT001  # a case's value
+def test_notebook_folder_comes_from_session_name(told: str, is_local: bool, folder: str) -> None:  # noqa: FBT001  # a case's value
     """From this folder JupyterLab opens logs; it cannot open a log on another machine."""
     shape = SimpleNamespace(is_local=is_local)
     cluster: Any = SimpleNamespace(ranks=(), name="demo", shape=shape)

@@ -20,7 +20,8 @@ _LIMIT_S = 60.0
 _Kind = TypeVar("_Kind", bound=Message)
 
 
-def _await(link: SocketServer, kind: type[_Kind]) -> _Kind:
+def receive(link: SocketServer, kind: type[_Kind]) -> _Kind:
+    """Return the next message of a kind; other messages are dropped."""
     end = time.monotonic() + _LIMIT_S
     while (left_s := end - time.monotonic()) > 0:
         for message in link.poll(left_s):
@@ -31,7 +32,7 @@ def _await(link: SocketServer, kind: type[_Kind]) -> _Kind:
 
 
 @contextmanager
-def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def killed_at_end(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Kill the process at the end, in case the test failed."""
     try:
         yield
@@ -39,7 +40,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
         process.kill()
 
 
-def test_told_to_stay_and_let_go_of_in_the_same_moment(tmp_path: Path, leftovers: None) -> None:
+def test_last_heartbeat_before_disconnect_counts(tmp_path: Path, leftovers: None) -> None:
     """A suspended supervisor obeys the notebook's last heartbeat, although its stdin was closed before it could read it."""
     (tmp_path / "log").mkdir()
     key = secrets.token_bytes(32)
@@ -48,16 +49,16 @@ def test_told_to_stay_and_let_go_of_in_the_same_moment(tmp_path: Path, leftovers
         link.url, key.hex(), 0, 1, 1, [], 1, "", {}, {}, "", str(tmp_path), starts_hub=False, is_detachable=True, staged_start=True
     )  # fmt: skip
     command = [sys.executable, "-P", "-m", "mhnb.rank.supervisor"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as host, ended(host), closing(link):
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as host, killed_at_end(host), closing(link):
         assert host.stdin is not None
         host.stdin.write(format_hostspec(spec).encode())
         host.stdin.flush()
-        _await(link, HostUp)
+        receive(link, HostUp)
         host.send_signal(signal.SIGSTOP)
         os.waitpid(host.pid, os.WUNTRACED)
         link.send("s0", Heartbeat(0, outlives_notebook=True))
         host.stdin.close()
         host.send_signal(signal.SIGCONT)
-        assert _await(link, Heartbeat).outlives_notebook
+        assert receive(link, Heartbeat).outlives_notebook
         link.send("s0", StopHost())
         assert host.wait(_LIMIT_S) == 0

@@ -139,8 +139,8 @@ def _spawn(rank: int, port: int, folder: Path) -> subprocess.Popen[str]:
         "no_proxy": "127.0.0.1",
     }
     arguments = [sys.executable, str(Path(__file__).with_name("hooked_rank.py")), str(rank), str(RANKS), str(port)]
-    to, said = folder / f"{rank}.out", folder / f"{rank}.err"
-    with (folder / "cells").open() as cells, to.open("w") as out, said.open("w") as err:
+    stdout_path, stderr_path = folder / f"{rank}.out", folder / f"{rank}.err"
+    with (folder / "cells").open() as cells, stdout_path.open("w") as out, stderr_path.open("w") as err:
         return subprocess.Popen(arguments, stdin=cells, stdout=out, stderr=err, env=environment, text=True)
 
 
@@ -168,8 +168,8 @@ def answers() -> Iterator[Answers]:
             for process in ranks:
                 process.kill()
                 process.wait()
-        said = "".join((folder / f"{rank}.err").read_text()[-2000:] for rank in range(RANKS))
-        assert all(process.returncode == 0 for process in ranks), said
+        stderr_text = "".join((folder / f"{rank}.err").read_text()[-2000:] for rank in range(RANKS))
+        assert all(process.returncode == 0 for process in ranks), stderr_text
         yield _read(folder)
 
 
@@ -183,12 +183,12 @@ def rows_of(answers: Answers, name: str) -> list[Any]:
     return rows
 
 
-def judged(by_rank: Mapping[int, dict[str, Any]]) -> str:
+def state_after(by_rank: Mapping[int, dict[str, Any]]) -> str:
     """Return the cluster's state after a cell."""
     outcomes = {rank: "error" if a["error"] else "ok" for rank, a in by_rank.items()}
     rows, abandoned = ({rank: a[key] for rank, a in by_rank.items()} for key in ("rows", "abandoned"))
-    left = {rank: "a collective" for rank, count in abandoned.items() if count}
-    return judge_state(outcomes, rows, left, ())[0]  # type: ignore[arg-type]
+    abandoned_launches = {rank: "a collective" for rank, count in abandoned.items() if count}
+    return judge_state(outcomes, rows, abandoned_launches, ())[0]  # type: ignore[arg-type]
 
 
 def test_every_launch_is_recorded(answers: Answers) -> None:
@@ -199,14 +199,14 @@ def test_every_launch_is_recorded(answers: Answers) -> None:
     assert answers["jit"][1]["value"] == 66.0
 
 
-def test_fingerprint_does_not_know_the_line(answers: Answers) -> None:
+def test_fingerprint_does_not_depend_on_the_line(answers: Answers) -> None:
     """The same program called from other lines, cells and functions has the same fingerprint."""
     names = ("jit", "other line", "in a function", "old function")
     assert len({row[0] for name in names for row in rows_of(answers, name)}) == 1
     assert rows_of(answers, "other line")[0][3:] == [6, 2]
 
 
-def test_line_is_of_the_running_cell(answers: Answers) -> None:
+def test_line_belongs_to_the_running_cell(answers: Answers) -> None:
     """The recorded line is the innermost of the running cell: in its function, or where it calls an older cell's function."""
     assert [rows_of(answers, name)[0][3] for name in ("in a function", "old function")] == [2, 1]
 
@@ -229,14 +229,14 @@ def test_line_is_of_the_running_cell(answers: Answers) -> None:
         ("thread", 1),
     ],
 )
-def test_kinds_of_launches(answers: Answers, name: str, count: int) -> None:
+def test_each_kind_of_launch_is_recorded(answers: Answers, name: str, count: int) -> None:
     """Every launch of a program with a collective is recorded, however it is launched, also the second and later ones."""
     rows = rows_of(answers, name)
     assert sum(row[4] for row in rows) == count
     assert all(row[2] == [0, 1, 2] and not row[0].startswith(LOCAL_PREFIX) for row in rows)
 
 
-def test_a_program_without_collectives_is_not_recorded(answers: Answers) -> None:
+def test_program_without_collectives_is_not_recorded(answers: Answers) -> None:
     """Element-wise work on a global array leaves no row, so its order cannot cause a mismatch."""
     assert rows_of(answers, "no collective") == []
 
@@ -245,7 +245,7 @@ def test_participants_are_exact(answers: Answers) -> None:
     """A program on a sub-mesh names the ranks of its devices, and only those launch it."""
     by_rank = answers["sub-mesh"]
     assert [[row[2] for row in by_rank[rank]["rows"]] for rank in range(RANKS)] == [[[0, 1]], [[0, 1]], []]
-    assert judged(by_rank) == "clean"
+    assert state_after(by_rank) == "clean"
 
 
 def test_local_programs_are_not_recorded(answers: Answers) -> None:
@@ -258,19 +258,19 @@ def test_local_programs_keep_the_fast_path(answers: Answers) -> None:
     assert [answers["local stays fast"][rank]["value"] for rank in range(RANKS)] == [[1, 1]] * RANKS
 
 
-def test_variants_differ(answers: Answers) -> None:
+def test_program_variants_differ(answers: Answers) -> None:
     """A different sharding, donation, shape, function or device order makes another program; an equal call makes the same."""
-    prints = [row[0] for row in rows_of(answers, "variants") if "prod" in row[1] or "<lambda>" in row[1]]
-    assert len(prints) == len(set(prints)) == 6
-    assert rows_of(answers, "same again")[0][0] == prints[0]
+    fingerprints = [row[0] for row in rows_of(answers, "variants") if "prod" in row[1] or "<lambda>" in row[1]]
+    assert len(fingerprints) == len(set(fingerprints)) == 6
+    assert rows_of(answers, "same again")[0][0] == fingerprints[0]
 
 
-def test_a_refused_launch_is_no_launch(answers: Answers) -> None:
+def test_refused_launch_is_not_counted(answers: Answers) -> None:
     """A call with a donated array raises, launches nothing, and leaves the cluster clean."""
     by_rank = answers["donated twice"]
     assert all("has been deleted" in by_rank[rank]["error"] for rank in range(RANKS))
     assert [[row[4] for row in by_rank[rank]["rows"]] for rank in range(RANKS)] == [[1]] * RANKS
-    assert judged(by_rank) == "clean"
+    assert state_after(by_rank) == "clean"
 
 
 def test_mutable_arrays_are_waited_for(answers: Answers) -> None:
@@ -284,14 +284,14 @@ def test_arrays_of_keys_are_waited_for(answers: Answers) -> None:
     assert answers["keys"][0]["value"] == "key<fry>"
 
 
-def test_callbacks_have_run_when_the_cell_ends(answers: Answers) -> None:
+def test_callbacks_run_before_the_cell_ends(answers: Answers) -> None:
     """Output of callbacks in compiled code exists before the cell ends, on the rank that runs the callback."""
     rows_of(answers, "print")
-    said = [answers["printed"][rank]["value"] for rank in range(RANKS)]
-    assert [66.0] in said
+    printed = [answers["printed"][rank]["value"] for rank in range(RANKS)]
+    assert [66.0] in printed
 
 
-def test_a_long_loop_keeps_few_arrays(answers: Answers) -> None:
+def test_long_loop_keeps_few_arrays(answers: Answers) -> None:
     """In a loop of 1,000 launches the record keeps only those that are still running."""
     assert rows_of(answers, "long loop")[0][4] == 1000
     assert max(answers["long loop"][rank]["value"] for rank in range(RANKS)) <= 128
@@ -302,37 +302,37 @@ def test_failures_belong_to_their_cell(answers: Answers, name: str) -> None:
     """A callback that raises fails the cell that launched it, on the rank where it ran; the ranks stay in sync."""
     errors = [answers[name][rank]["error"] for rank in range(RANKS)]
     assert any(error is not None and "boom" in error for error in errors)
-    assert judged(answers[name]) == "clean"
+    assert state_after(answers[name]) == "clean"
 
 
-def test_failures_are_told_once(answers: Answers) -> None:
+def test_failure_is_raised_once(answers: Answers) -> None:
     """A failure of one cell is not raised again by the next."""
     rows_of(answers, "after failures")
     assert answers["after failures"][0]["value"] == 66.0
 
 
-def test_every_hint_meets_its_error(answers: Answers) -> None:
+def test_every_error_finds_its_hint(answers: Answers) -> None:
     """The errors in the hint table, provoked on the installed JAX, still find their hints."""
     missing = [case for case in answers["errors"][0]["value"] if find_hint(case[1], case[2]) is None]
     assert missing == []
 
 
-def test_a_different_order_is_seen(answers: Answers) -> None:
+def test_different_order_is_detected(answers: Answers) -> None:
     """Two collectives of equal size in another order cause no error in JAX, but the record shows the difference."""
     rows = {rank: answers["different order"][rank]["rows"] for rank in range(RANKS)}
     difference = compare_launches(rows)
     assert difference is not None
     assert difference.index == 0
     assert [side.ranks for side in difference.groups] == [(0,), (1, 2)]
-    assert judged(answers["different order"]) == "tainted"
+    assert state_after(answers["different order"]) == "tainted"
 
 
-def test_an_interrupted_collective_is_abandoned(answers: Answers) -> None:
+def test_interrupted_collective_is_abandoned(answers: Answers) -> None:
     """Ctrl-C in the wait for two collectives that no other rank launched abandons both, and the cluster is tainted."""
     by_rank = answers["alone"]
     assert by_rank[0]["error"].startswith("KeyboardInterrupt")
     assert [by_rank[rank]["abandoned"] for rank in range(RANKS)] == [2, 0, 0]
-    assert judged(by_rank) == "tainted"
+    assert state_after(by_rank) == "tainted"
 
 
 class FakeCall:
@@ -372,7 +372,7 @@ class FakeCall:
         (FakeCall(at_outputs=KeyboardInterrupt()), 1, 1),
     ],
 )
-def test_a_dispatch_that_raises(monkeypatch: pytest.MonkeyPatch, call: FakeCall, launches: int, abandoned: int) -> None:
+def test_dispatch_that_raises(monkeypatch: pytest.MonkeyPatch, call: FakeCall, launches: int, abandoned: int) -> None:
     """A launch that the runtime refused is not recorded, one that raised afterwards is over, an interrupted one is abandoned."""
     recorder = LaunchRecorder()
     monkeypatch.setattr(jax_private, "_recorder", recorder)
@@ -382,11 +382,11 @@ def test_a_dispatch_that_raises(monkeypatch: pytest.MonkeyPatch, call: FakeCall,
     with contextlib.suppress(RuntimeError, FloatingPointError, KeyboardInterrupt):
         recorded.call()
     recorder.wait_all()
-    rows, left = recorder.end_cell()
-    assert (len(rows), left) == (launches, abandoned)
+    rows, abandoned_count = recorder.end_cell()
+    assert (len(rows), abandoned_count) == (launches, abandoned)
 
 
-def test_our_frames_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hook_frames_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every frame of the hooks in a traceback sets `__tracebackhide__`."""
     monkeypatch.setattr(jax_private, "_recorder", LaunchRecorder())
     call = FakeCall(at_outputs=FloatingPointError("nan"))
@@ -428,25 +428,25 @@ print(statuses[0].reason)
         ("before[0] = pxla.UnloadedMeshExecutable.load = lambda self, more: None", "UnloadedMeshExecutable.load()"),
     ],
 )
-def test_a_jax_that_does_not_fit_is_left_alone(change: str, reason: str) -> None:
+def test_incompatible_jax_stays_unchanged(change: str, reason: str) -> None:
     """If a private name is missing or behaves differently, the status names it, and JAX stays unchanged."""
     first, second = _run_bare(change)
     assert first == "True False True False"
     assert reason in second
 
 
-def test_installing_initialises_nothing() -> None:
+def test_install_initialises_no_backend() -> None:
     """Installing the hooks, also twice, initialises no backend."""
     assert _run_bare("") == ["True True False False", ""]
 
 
-def test_a_second_install_changes_the_recorder_only() -> None:
+def test_second_install_replaces_only_the_recorder() -> None:
     """A second install replaces only the recorder, and does not hook JAX again."""
     change = "jaxhooks.install(LaunchRecorder()); before = [owner.__dict__[name] for owner, name in names]"
     assert _run_bare(change) == ["True True True False", ""]
 
 
-def test_initialize_finds_the_offered_cluster() -> None:
+def test_initialize_finds_the_registered_cluster() -> None:
     """After `register_cluster_env`, `jax.distributed.initialize()` needs no arguments, even inside another cluster's job."""
     program = (
         "import jax\nfrom mhnb.rank import jax_private\n"

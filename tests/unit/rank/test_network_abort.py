@@ -43,47 +43,45 @@ def is_open(pair: Pair) -> bool:
     return pair[0].recv(1) == b"x"
 
 
-def test_only_what_carries_collectives_is_closed(
+def test_only_collective_connections_are_closed(
     listen: Callable[[], socket.socket], connect: Callable[[socket.socket], Pair]
 ) -> None:
     """Listeners made earlier, or later by the user, keep their connections; outgoing connections are closed by other ranks."""
-    severing = CollectiveSockets(None)
-    before = listen()
-    ours = severing.record_listeners(listen)
-    after = listen()
-    pairs = [connect(listener) for listener in (before, ours, after, ours)]
-    assert severing.close_all() == 2
+    sockets = CollectiveSockets(None)
+    earlier = listen()
+    ours = sockets.record_listeners(listen)
+    later = listen()
+    pairs = [connect(listener) for listener in (earlier, ours, later, ours)]
+    assert sockets.close_all() == 2
     assert [is_open(pair) for pair in pairs] == [True, False, True, False]
 
 
-def test_it_is_done_once_for_each_time_it_was_asked(
+def test_connections_are_closed_once_per_request(
     tmp_path: Path, listen: Callable[[], socket.socket], connect: Callable[[socket.socket], Pair]
 ) -> None:
     """Connections made after the request stay open, because they belong to a later program."""
     create_board(tmp_path, 1)
-    asking, board = SharedBoard(tmp_path, 1), SharedBoard(tmp_path, 1)
-    severing = CollectiveSockets(board)
-    ours = severing.record_listeners(listen)
+    requester, board = SharedBoard(tmp_path, 1), SharedBoard(tmp_path, 1)
+    sockets = CollectiveSockets(board)
+    ours = sockets.record_listeners(listen)
     first = connect(ours)
-    severing.close_if_requested()
+    sockets.close_if_requested()
     assert is_open(first)
-    asking.request_close()
-    severing.close_if_requested()
+    requester.request_close()
+    sockets.close_if_requested()
     second = connect(ours)
-    severing.close_if_requested()
+    sockets.close_if_requested()
     assert (is_open(first), is_open(second)) == (False, True)
     board.close()
-    asking.close()
+    requester.close()
 
 
 @pytest.mark.parametrize("made", ["listener", "none"])
-def test_it_is_available_where_a_listener_was_found(
-    tmp_path: Path, listen: Callable[[], socket.socket], made: str
-) -> None:
+def test_closing_needs_a_recorded_listener(tmp_path: Path, listen: Callable[[], socket.socket], made: str) -> None:
     """Closing connections is available only if a listener of the collectives was found."""
     create_board(tmp_path, 1)
     board = SharedBoard(tmp_path, 1)
-    severing = CollectiveSockets(board)
-    severing.record_listeners(listen if made == "listener" else object)
-    assert severing.is_available == (made == "listener")
+    sockets = CollectiveSockets(board)
+    sockets.record_listeners(listen if made == "listener" else object)
+    assert sockets.is_available == (made == "listener")
     board.close()

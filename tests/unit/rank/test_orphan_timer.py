@@ -21,7 +21,7 @@ while sys.stdin.readline():
 """
 
 
-def test_only_another_process_is_a_caller() -> None:
+def test_only_other_processes_are_clients() -> None:
     """A connection of the hub to itself does not count; one of another process counts until it is closed."""
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", _HUB], stdin=pipe, stdout=pipe, text=True) as hub:
@@ -38,16 +38,16 @@ def test_only_another_process_is_a_caller() -> None:
         hub.stdin.close()
 
 
-def test_what_comes_back_begins_anew() -> None:
+def test_timer_restarts_when_something_returns() -> None:
     """The time counts from the last moment with something left to drive or an attached notebook; a limit of 0 means never."""
-    bare = True
-    alone = OrphanTimer(10.0, lambda: bare)
-    assert not alone.has_expired(False, 0.0)
-    bare = False
-    assert not alone.has_expired(False, 5.0)
-    bare = True
-    assert not alone.has_expired(False, 11.0)
-    assert not alone.has_expired(False, 20.0)
-    assert alone.has_expired(False, 22.0)
+    has_nothing_left = True
+    timer = OrphanTimer(10.0, lambda: has_nothing_left)
+    assert not timer.has_expired(False, 0.0)
+    has_nothing_left = False
+    assert not timer.has_expired(False, 5.0)
+    has_nothing_left = True
+    assert not timer.has_expired(False, 11.0)
+    assert not timer.has_expired(False, 20.0)
+    assert timer.has_expired(False, 22.0)
     never = OrphanTimer(0.0, lambda: True)
     assert not any(never.has_expired(False, now) for now in (0.0, 1e6))

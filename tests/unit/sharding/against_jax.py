@@ -30,19 +30,19 @@ KINDS = st.sampled_from(["Auto", "Explicit"])
 EXAMPLES = settings(max_examples=300, deadline=None, database=None)
 
 
-def mesh_of(mesh: MeshShape, kind: str) -> Mesh:
+def to_jax_mesh(mesh: MeshShape, kind: str) -> Mesh:
     """Return the same mesh as a JAX mesh."""
     devices = np.array([jax.devices()[ref.ordinal] for ref in mesh.devices]).reshape(mesh.sizes)
     return Mesh(devices, mesh.names, axis_types=(getattr(AxisType, kind),) * len(mesh.names))
 
 
-def spec_of(spec: Spec) -> PartitionSpec:
+def to_jax_spec(spec: Spec) -> PartitionSpec:
     """Return the same spec as a JAX spec, even if it fits no mesh."""
-    words: dict[str, Any] = {"unreduced": set(spec.unreduced)} if spec.unreduced else {}
-    return PartitionSpec(*(entry or None for entry in spec.dims), **words)
+    keywords: dict[str, Any] = {"unreduced": set(spec.unreduced)} if spec.unreduced else {}
+    return PartitionSpec(*(entry or None for entry in spec.dims), **keywords)
 
 
-def boxes_of(sharding: Any, shape: tuple[int, ...]) -> dict[DeviceRef, Box]:
+def jax_boxes(sharding: Any, shape: tuple[int, ...]) -> dict[DeviceRef, Box]:
     """Return the box that JAX assigns to each device."""
     return {
         DeviceRef(0, jax.devices().index(device)): tuple(
@@ -60,9 +60,9 @@ def check_boxes(case: Case, kind: str) -> None:
     mesh, spec, shape = case
     ours = Layout.of(shape, mesh, spec)
     # JAX has no map for partial sums, so the boxes are compared without them.
-    reduced = spec_of(Spec(spec.dims))
-    assert ours.boxes == boxes_of(NamedSharding(mesh_of(mesh, kind), reduced), shape)
-    whole = NamedSharding(mesh_of(mesh, "Explicit"), spec_of(spec))
+    reduced = to_jax_spec(Spec(spec.dims))
+    assert ours.boxes == jax_boxes(NamedSharding(to_jax_mesh(mesh, kind), reduced), shape)
+    whole = NamedSharding(to_jax_mesh(mesh, "Explicit"), to_jax_spec(spec))
     assert ours.nbytes_per_device == 4 * int(np.prod(whole.shard_shape(shape)))
     assert parse_spec(whole.spec) == spec
     assert parse_spec(str(spec)) == spec
@@ -75,19 +75,19 @@ def check_refusals(case: Case) -> None:
     """A shape that JAX refuses is refused with JAX's reason in its words, and a shape that JAX accepts is accepted."""
     mesh, spec, shape = case
     try:
-        NamedSharding(mesh_of(mesh, "Explicit"), spec_of(spec)).shard_shape(shape)
+        NamedSharding(to_jax_mesh(mesh, "Explicit"), to_jax_spec(spec)).shard_shape(shape)
     except ValueError as refusal:
-        said = str(refusal)
+        jax_message = str(refusal)
     else:
         check_spec(spec, mesh, shape)
         return
-    _refused(spec, mesh, shape, said)
+    _assert_refused_like_jax(spec, mesh, shape, jax_message)
 
 
-def _refused(spec: Spec, mesh: MeshShape, shape: tuple[int, ...], said: str) -> None:
+def _assert_refused_like_jax(spec: Spec, mesh: MeshShape, shape: tuple[int, ...], jax_message: str) -> None:
     with pytest.raises(ShardingError) as refused:
         check_spec(spec, mesh, shape)
-    assert refused.value.jax_says in said, (refused.value.jax_says, said)
+    assert refused.value.jax_says in jax_message, (refused.value.jax_says, jax_message)
 
 
 def check_words() -> None:
@@ -95,10 +95,10 @@ def check_words() -> None:
     mesh = MeshShape.row_major({"a": 4, "b": 2})
     for spec, shape in ((["z"], (8,)), (["a", "a"], (8, 8)), ([("a", "b"), "b"], (8, 8)), (["a", None], (8,))):
         try:
-            jax.device_put(np.zeros(shape), NamedSharding(mesh_of(mesh, "Auto"), PartitionSpec(*spec)))
+            jax.device_put(np.zeros(shape), NamedSharding(to_jax_mesh(mesh, "Auto"), PartitionSpec(*spec)))
         except Exception as refusal:  # noqa: BLE001 - an axis used twice is of a class that is private to JAX
-            said = str(refusal)
-        _refused(parse_spec(spec), mesh, shape, said)
+            jax_message = str(refusal)
+        _assert_refused_like_jax(parse_spec(spec), mesh, shape, jax_message)
 
 
 @seed(3)
@@ -106,14 +106,14 @@ def check_words() -> None:
 @given(meshes(), KINDS)
 def check_meshes(mesh: MeshShape, kind: str) -> None:
     """A JAX mesh is read as it is; an abstract mesh is assigned to hosts row by row."""
-    assert read_mesh(mesh_of(mesh, kind)) == mesh
+    assert read_mesh(to_jax_mesh(mesh, kind)) == mesh
     abstract = AbstractMesh(mesh.sizes, mesh.names)
     assert read_mesh(abstract, devices_per_host=2) == MeshShape.row_major(dict(mesh.axes), devices_per_host=2)
 
 
 def check_arrays() -> None:
     """The layouts of real arrays match: any kind of sharding, unreduced or not, and any kind of element."""
-    mesh = mesh_of(MeshShape.row_major({"a": 4, "b": 2}), "Explicit")
+    mesh = to_jax_mesh(MeshShape.row_major({"a": 4, "b": 2}), "Explicit")
     rows = jax.device_put(np.zeros((8, 6), "f4"), NamedSharding(mesh, PartitionSpec("a")))
     inner = jax.device_put(np.ones((8, 4), "f4"), NamedSharding(mesh, PartitionSpec(None, "b")))
     sums = NamedSharding(mesh, PartitionSpec(None, None, unreduced={"b"}))
@@ -124,7 +124,7 @@ def check_arrays() -> None:
         layout = read_layout(array)
         assert (layout.shape, layout.dtype.name) == (tuple(array.shape), str(array.dtype))
         if array is not partial:
-            assert layout.boxes == boxes_of(array.sharding, array.shape)
+            assert layout.boxes == jax_boxes(array.sharding, array.shape)
     assert read_layout(partial).spec == Spec(((), ()), unreduced=("b",))
     assert read_layout(rows).nbytes_per_device == rows.addressable_shards[0].data.nbytes
 
@@ -132,7 +132,7 @@ def check_arrays() -> None:
 def check_public() -> None:
     """The public functions accept JAX's own meshes, specs, dtypes and arrays, also abstract arrays and shapes without data."""
     grid = MeshShape.row_major({"a": 4, "b": 2})
-    mesh, spec = mesh_of(grid, "Auto"), PartitionSpec("a", None)
+    mesh, spec = to_jax_mesh(grid, "Auto"), PartitionSpec("a", None)
     drawn = mhnb.layout((8, 6), mesh, spec, dtype=jax.numpy.bfloat16)
     assert isinstance(drawn, DisplayableLayout)
     assert drawn == mhnb.layout((8, 6), {"a": 4, "b": 2}, "P('a', None)", dtype="bf16")
@@ -148,10 +148,10 @@ def check_public() -> None:
     assert "data" not in str(mhnb.layout(mesh))
     with pytest.raises(InvalidRequest, match="layout needs a"):
         mhnb.layout({"n": 3})
-    jax.jit(_refuses_tracer)(array)
+    jax.jit(_assert_tracer_is_refused)(array)
 
 
-def _refuses_tracer(x: Any) -> Any:
+def _assert_tracer_is_refused(x: Any) -> Any:
     with pytest.raises(InvalidRequest, match="layout needs a"):
         mhnb.layout(x)
     return x

@@ -22,20 +22,20 @@ def meshes(draw: st.DrawFn, *, devices: int = 8) -> MeshShape:
     sizes: list[int] = []
     for _ in range(draw(st.integers(1, len(AXES)))):
         sizes.append(draw(st.sampled_from([n for n in (1, 2, 3, 4, 8) if n * prod(sizes) <= devices])))
-    places = draw(st.permutations(range(devices)))[: prod(sizes)]
-    return MeshShape(tuple(zip(AXES, sizes, strict=False)), tuple(DeviceRef(0, place) for place in places))
+    device_numbers = draw(st.permutations(range(devices)))[: prod(sizes)]
+    return MeshShape(tuple(zip(AXES, sizes, strict=False)), tuple(DeviceRef(0, number) for number in device_numbers))
 
 
 @st.composite
 def specs(draw: st.DrawFn, mesh: MeshShape, ndim: int) -> Spec:
     """A spec that names each axis of the mesh at most once."""
-    free = list(draw(st.permutations(mesh.names)))
+    unused = list(draw(st.permutations(mesh.names)))
     dims: list[tuple[str, ...]] = []
     for _ in range(draw(st.integers(0, ndim))):
-        take = draw(st.integers(0, min(2, len(free))))
-        dims.append(tuple(free[:take]))
-        free = free[take:]
-    unreduced = free[: draw(st.integers(0, len(free)))] if draw(st.booleans()) else []
+        count = draw(st.integers(0, min(2, len(unused))))
+        dims.append(tuple(unused[:count]))
+        unused = unused[count:]
+    unreduced = unused[: draw(st.integers(0, len(unused)))] if draw(st.booleans()) else []
     return Spec(tuple(dims), tuple(sorted(unreduced)))
 
 

@@ -29,10 +29,10 @@ def main(argv: list[str]) -> int:
         lowered = f.lower(*arguments)
         kind = f"{program.__name__}.{'tpu' if on_tpu else 'cpu'}.jax-{jax.__version__}"
         for end, text in (("hlo", lowered.compile().as_text()), ("mlir", lowered.as_text(debug_info=True))):
-            place = HERE / "texts" / f"{kind}.{end}"
-            place.parent.mkdir(exist_ok=True)
-            place.write_text(text.replace(f"{ROOT}/", ""), encoding="utf-8")
-            print(place.name, len(text))
+            path = HERE / "texts" / f"{kind}.{end}"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text.replace(f"{ROOT}/", ""), encoding="utf-8")
+            print(path.name, len(text))
     if not on_tpu:
         from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found,unused-ignore]
 

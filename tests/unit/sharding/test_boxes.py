@@ -28,7 +28,7 @@ def shapes_and_boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Box]]:
 
 
 @given(shapes_and_boxes())
-def test_a_hole_is_in_no_box(case: tuple[tuple[int, ...], list[Box]]) -> None:
+def test_hole_is_outside_every_box(case: tuple[tuple[int, ...], list[Box]]) -> None:
     """A reported hole contains elements, and no box contains any of them."""
     shape, boxes = case
     hole = find_uncovered(shape, boxes)
@@ -38,7 +38,7 @@ def test_a_hole_is_in_no_box(case: tuple[tuple[int, ...], list[Box]]) -> None:
 
 
 @given(shapes_and_boxes())
-def test_no_hole_means_all_is_covered(case: tuple[tuple[int, ...], list[Box]]) -> None:
+def test_without_hole_everything_is_covered(case: tuple[tuple[int, ...], list[Box]]) -> None:
     """If no hole is found, every element is in some box."""
     shape, boxes = case
     if find_uncovered(shape, boxes) is None:
@@ -48,7 +48,7 @@ def test_no_hole_means_all_is_covered(case: tuple[tuple[int, ...], list[Box]]) -
 
 
 @given(shapes, st.sampled_from([1, 2, 8]), st.integers(1, 200))
-def test_pieces_are_the_array_in_memory_order(shape: tuple[int, ...], itemsize: int, limit: int) -> None:
+def test_pieces_cover_the_array_in_memory_order(shape: tuple[int, ...], itemsize: int, limit: int) -> None:
     """Pieces follow one another without a gap from the first byte to the last, and each has the bytes of its box."""
     pieces = list(split_shape(shape, itemsize, limit))
     edges = [0, *(piece.stop for piece in pieces)]
@@ -58,7 +58,7 @@ def test_pieces_are_the_array_in_memory_order(shape: tuple[int, ...], itemsize: 
 
 
 @given(shapes, st.sampled_from([1, 2, 8]), st.integers(1, 200))
-def test_a_piece_is_one_run_of_memory(shape: tuple[int, ...], itemsize: int, limit: int) -> None:
+def test_piece_is_contiguous_in_memory(shape: tuple[int, ...], itemsize: int, limit: int) -> None:
     """The elements of a piece, in row-major order, are the elements at its bytes."""
     order = sorted(cells(full_box(shape)))
     for piece in split_shape(shape, itemsize, limit):
@@ -66,12 +66,12 @@ def test_a_piece_is_one_run_of_memory(shape: tuple[int, ...], itemsize: int, lim
 
 
 @given(shapes, st.sampled_from([1, 2, 8]), st.integers(1, 200))
-def test_pieces_keep_the_limit(shape: tuple[int, ...], itemsize: int, limit: int) -> None:
+def test_pieces_respect_the_limit(shape: tuple[int, ...], itemsize: int, limit: int) -> None:
     """No piece is larger than the limit, unless it is one element."""
     pieces = split_shape(shape, itemsize, limit)
     assert all(piece.stop - piece.start <= limit or box_size(piece.box) == 1 for piece in pieces)
 
 
-def test_pieces_of_a_long_row_are_cut_within_it() -> None:
+def test_long_row_is_split_within_itself() -> None:
     """A row larger than the limit is split along the next dim."""
     assert [box_shape(piece.box) for piece in split_shape((2, 5), 4, 12)] == [(1, 3), (1, 2), (1, 3), (1, 2)]

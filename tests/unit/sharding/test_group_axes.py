@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mhnb.sharding.hlo_collectives import GroupAxes, NamedMesh, find_axes, parse_meshes
 from tests.unit.sharding.texts import CPU, lowered, read
 
-FOUND: dict[str, list[tuple[str, ...]]] = {
+EXPECTED_AXES: dict[str, list[tuple[str, ...]]] = {
     "data_parallel": [("data",)],
     "tensor_parallel": [("model",)],
     "pipeline": [("data",)],
@@ -28,17 +28,17 @@ FOUND: dict[str, list[tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("kind", CPU)
-@pytest.mark.parametrize("program", FOUND)
+@pytest.mark.parametrize("program", EXPECTED_AXES)
 def test_axes_of_recorded_programs(program: str, kind: str) -> None:
     """The found names are those in the program, although XLA's text may have generated names or none."""
     meshes = parse_meshes(lowered(program, kind))
     assert [find_axes(one.groups, meshes) for one in read(program, kind)] == [
-        GroupAxes(axes) for axes in FOUND[program]
+        GroupAxes(axes) for axes in EXPECTED_AXES[program]
     ]
 
 
 @pytest.mark.parametrize("kind", CPU)
-def test_a_part_of_an_axis_is_said_to_be_one(kind: str) -> None:
+def test_part_of_an_axis_is_not_a_whole_axis(kind: str) -> None:
     """Groups chosen by hand do not span whole axes."""
     (one,) = read("part_of_axis", kind)
     assert find_axes(one.groups, parse_meshes(lowered("part_of_axis", kind))) == GroupAxes(
@@ -50,21 +50,23 @@ def test_a_part_of_an_axis_is_said_to_be_one(kind: str) -> None:
     sizes=st.lists(st.integers(2, 4), min_size=1, max_size=4),
     data=st.data(),
 )
-def test_axes_come_back(sizes: list[int], data: st.DataObject) -> None:
+def test_axes_are_recovered_from_groups(sizes: list[int], data: st.DataObject) -> None:
     """For groups along any axes of any mesh, in any order of devices, exactly those axes are found, in the mesh's order."""
     count, axes = prod(sizes), range(len(sizes))
     chosen = data.draw(st.sets(st.sampled_from(axes)))
     order = data.draw(st.permutations(range(count)))
     rest = [axis for axis in axes if axis not in chosen]
-    places = np.array(order).reshape(sizes).transpose(*rest, *chosen).reshape(-1, prod(sizes[axis] for axis in chosen))
-    groups = tuple(map(tuple, places.tolist()))
+    device_numbers = (
+        np.array(order).reshape(sizes).transpose(*rest, *chosen).reshape(-1, prod(sizes[axis] for axis in chosen))
+    )
+    groups = tuple(map(tuple, device_numbers.tolist()))
     mesh = NamedMesh(tuple(f"x{axis}" for axis in axes), tuple(sizes), tuple(order))
     expected = tuple(f"x{axis}" for axis in sorted(chosen))
     assert find_axes(groups, [mesh]) == GroupAxes(expected, spans_whole_axes=True)
 
 
 @given(st.permutations(range(8)))
-def test_groups_that_are_no_axes_are_never_said_to_be(order: list[int]) -> None:
+def test_arbitrary_groups_are_not_whole_axes(order: list[int]) -> None:
     """Two groups of four devices span whole axes only if they are the mesh's own rows or columns."""
     groups = (tuple(order[:4]), tuple(order[4:]))
     mesh = NamedMesh(("data", "model"), (4, 2))
@@ -73,13 +75,13 @@ def test_groups_that_are_no_axes_are_never_said_to_be(order: list[int]) -> None:
     assert find_axes(groups, [mesh]).spans_whole_axes == is_data
 
 
-def test_no_mesh_names_nothing() -> None:
+def test_without_mesh_no_axes_are_found() -> None:
     """Without a known mesh that has the devices, no axes are found."""
     assert find_axes(((0, 1),), []) == GroupAxes((), spans_whole_axes=False)
     assert find_axes(((0, 9),), [NamedMesh(("x",), (4,))]) == GroupAxes((), spans_whole_axes=False)
 
 
-def test_nothing_moves_alone() -> None:
+def test_groups_of_one_span_no_axis() -> None:
     """Groups of one device span no axis."""
     assert find_axes(((0,), (1,)), [NamedMesh(("x",), (2,))]) == GroupAxes()
 

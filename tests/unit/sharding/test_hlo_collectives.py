@@ -19,7 +19,7 @@ BY_MODEL = ((0, 2, 4, 6, 1, 3, 5, 7),)
 Row = tuple[str, int, tuple[tuple[int, ...], ...], int]
 """Operation, bytes that each device contributes, groups, number of runs."""
 
-WORKED_OUT: dict[str, list[Row]] = {
+EXPECTED: dict[str, list[Row]] = {
     # The gradients of b[64] and w[128,64] in one operation.
     "data_parallel": [("all-reduce", 4 * 64 + 4 * 128 * 64, DATA, 1)],
     # Each device has 128/4 rows of the result, 64 wide.
@@ -62,27 +62,27 @@ WORKED_OUT: dict[str, list[Row]] = {
 }
 
 
-def rows_of(collectives: tuple[HloCollective, ...]) -> list[Row]:
+def to_rows(collectives: tuple[HloCollective, ...]) -> list[Row]:
     """Return the values that are computed by hand."""
     return [(one.op, one.nbytes, one.groups, one.times) for one in collectives]
 
 
 @pytest.mark.parametrize("kind", CPU)
-@pytest.mark.parametrize("program", WORKED_OUT)
-def test_what_is_worked_out_by_hand(program: str, kind: str) -> None:
+@pytest.mark.parametrize("program", EXPECTED)
+def test_collectives_match_hand_computed_values(program: str, kind: str) -> None:
     """Operation, bytes, groups and runs of each recorded program equal the computed ones, in both versions of JAX."""
-    assert rows_of(read(program, kind)) == WORKED_OUT[program]
+    assert to_rows(read(program, kind)) == EXPECTED[program]
 
 
-def test_each_recorded_program_is_worked_out() -> None:
+def test_each_recorded_program_has_expected_values() -> None:
     """Every recorded text has expected values. The results of XLA for TPU have their own tests."""
-    recorded = {place.name.partition(".")[0] for place in FOLDER.glob("*.cpu.*.hlo")}
-    assert recorded == set(WORKED_OUT)
+    recorded = {path.name.partition(".")[0] for path in FOLDER.glob("*.cpu.*.hlo")}
+    assert recorded == set(EXPECTED)
 
 
-def test_both_versions_spell_differently() -> None:
+def test_recorded_texts_contain_every_spelling() -> None:
     """The recorded texts contain every spelling that the compilers write, although all are parsed to the same values."""
-    texts = [place.read_text(encoding="utf-8") for place in FOLDER.glob("*.hlo")]
+    texts = [path.read_text(encoding="utf-8") for path in FOLDER.glob("*.hlo")]
     for spelling in (
         r"replica_groups=\{\{\d",
         r"replica_groups=\{\}",
@@ -99,7 +99,7 @@ def test_both_versions_spell_differently() -> None:
 
 
 @pytest.mark.parametrize("kind", [*CPU, *TPU])
-def test_pairs_go_round(kind: str) -> None:
+def test_pairs_keep_their_direction(kind: str) -> None:
     """The pipeline's pairs keep their direction from stage to stage, for both positions along model."""
     (permute,) = read("pipeline", kind)
     assert set(permute.pairs) == {(0, 2), (2, 4), (4, 6), (1, 3), (3, 5), (5, 7)}
@@ -136,7 +136,7 @@ def test_a_loop_without_a_count_is_unknown() -> None:
         ("sharded_parameters", 1, "return piece - lax.psum_scatter"),
     ],
 )
-def test_the_line_that_wants_it(program: str, place: int, code: str, kind: str) -> None:
+def test_source_is_the_program_line(program: str, place: int, code: str, kind: str) -> None:
     """The source is the line of the program from the table of stack frames."""
     source = read(program, kind)[place].source
     assert source is not None
@@ -153,23 +153,23 @@ def test_source_lines_of_older_texts() -> None:
     assert one.op_name == "jit(f)/psum"
 
 
-def test_no_metadata_is_no_line() -> None:
+def test_without_metadata_there_is_no_source() -> None:
     """Without metadata the source is None and the operation's name is empty."""
     (one,) = parse_collectives(module("all-reduce(%p), replica_groups={}, to_apply=%add"))
     assert (one.source, one.op_name) == (None, "")
 
 
-def test_a_cell_is_named_as_one() -> None:
+def test_source_in_a_cell_names_the_cell() -> None:
     """A source line in a notebook cell is named by cell and line."""
     metadata = 'metadata={source_file="<cell 12>" source_line=3}'
     (one,) = parse_collectives(module(f"all-reduce(%p), replica_groups={{}}, to_apply=%add, {metadata}"))
     assert str(one.source) == "cell 12, line 3"
 
 
-def test_xla_for_tpu_overlaps() -> None:
+def test_overlapped_tpu_gathers_are_read_once() -> None:
     """A gather that XLA splits into three fusions is one collective, bf16 stays bf16, and all three collectives are found."""
     rows = read("overlapped", TPU[0])
-    assert rows_of(rows) == [
+    assert to_rows(rows) == [
         ("all-gather", 2 * 2048 * 256, DATA, 1),
         ("all-gather", 2 * 256 * 2048, DATA, 1),
         ("all-reduce", 2 * 256 * 1024, MODEL, 1),
@@ -187,7 +187,7 @@ def test_cpu_widens_16_bit_floats(kind: str) -> None:
     assert not any(one.is_widened for one in read("explicit_axes", kind))
 
 
-def test_widened_reducer() -> None:
+def test_promoted_reducer_means_widened() -> None:
     """An all-reduce is widened if its reducer has XLA's name for that."""
     text = module("all-reduce(%p), replica_groups={}, to_apply=%add_promoted").replace("%add (", "%add_promoted (")
     assert parse_collectives(text)[0].is_widened
@@ -261,33 +261,33 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("text", UNKNOWN.values(), ids=UNKNOWN.keys())
-def test_what_is_not_known_is_refused(text: str) -> None:
+def test_unknown_form_is_refused(text: str) -> None:
     """Each unknown form raises an error that names it; nothing is skipped or guessed."""
     with pytest.raises(UnknownForm) as caught:
         parse_collectives(text)
     assert caught.value.form
 
 
-def test_host_transfers_are_no_collectives() -> None:
+def test_host_transfer_is_not_a_collective() -> None:
     """A send to the host is not a collective, because it reaches no other device."""
     text = module("send(%p, %p), channel_id=1, is_host_transfer=true", "(f32[8]{0}, u32[], token[])")
     assert parse_collectives(text) == ()
 
 
-def test_words_in_strings_are_no_operations() -> None:
+def test_words_in_strings_are_not_operations() -> None:
     """A name or a backend's remark that contains the name of a collective is not an operation."""
     text = module('negate(%p), metadata={op_name="jit(f)/ all-reduce(x), replica_groups={{0}}"}')
     assert parse_collectives(text) == ()
 
 
 @pytest.mark.parametrize("text", ["", "module @jit_f {}", "HloModule f\n"])
-def test_another_text_is_refused(text: str) -> None:
+def test_other_text_is_refused(text: str) -> None:
     """A text that is not a compiled program is refused."""
     with pytest.raises(HloError, match="not the text of a"):
         parse_collectives(text)
 
 
-def test_a_computation_called_twice_counts_twice() -> None:
+def test_runs_of_each_call_are_added() -> None:
     """Two calls, one of them in a loop of three iterations, are four runs."""
     body = """
 %work (x: f32[8]) -> f32[8] {
@@ -316,7 +316,7 @@ ENTRY"""
     assert (one.times, one.has_unknown_loop, one.is_conditional) == (4, False, False)
 
 
-def test_the_halves_of_an_async_pair_are_one() -> None:
+def test_async_pair_counts_once() -> None:
     """In older texts the start and the end both name the computation, but it counts once."""
     wrapped = """
 %wrapped (x: f32[8]) -> f32[8] {
@@ -331,7 +331,7 @@ ENTRY"""
     assert (one.times, one.is_async) == (1, True)
 
 
-def test_a_loop_of_no_turns_runs_nothing() -> None:
+def test_loop_without_iterations_has_no_runs() -> None:
     """A computation in a loop without iterations has zero runs and is not an unknown form."""
     body = """
 %body (x: f32[8]) -> f32[8] {
@@ -345,7 +345,7 @@ ENTRY"""
     assert (one.times, one.has_unknown_loop) == (0, False)
 
 
-def test_texts_name_the_version_they_come_from() -> None:
+def test_recorded_texts_name_their_jax_version() -> None:
     """The name of each recorded text contains a JAX version."""
-    for place in FOLDER.iterdir():
-        assert re.fullmatch(r"\w+\.(cpu|tpu|xla)\.jax-\d+\.\d+\.[\d.]+\.(hlo|mlir)", Path(place).name)
+    for path in FOLDER.iterdir():
+        assert re.fullmatch(r"\w+\.(cpu|tpu|xla)\.jax-\d+\.\d+\.[\d.]+\.(hlo|mlir)", Path(path).name)

@@ -32,7 +32,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize(("text", "groups"), KNOWN.items(), ids=KNOWN.keys())
-def test_a_spelling(text: str, groups: tuple[tuple[int, ...], ...]) -> None:
+def test_known_spelling_is_parsed(text: str, groups: tuple[tuple[int, ...], ...]) -> None:
     """Each spelling has these groups, also with attributes after it."""
     assert parse_groups(text, 8) == groups
     assert parse_groups(f"{text}, use_global_device_ids=true, to_apply=%add", 8) == groups
@@ -91,7 +91,7 @@ def test_spellings_of_the_same_groups_agree(sizes: list[int], data: st.DataObjec
 
 
 @given(size=st.sampled_from([4, 8, 12, 16]), data=st.data())
-def test_a_part_of_an_axis_is_that_part(size: int, data: st.DataObject) -> None:
+def test_part_of_an_axis_is_parsed(size: int, data: st.DataObject) -> None:
     """`'a':(before)size` is the middle one of three axes into which a is split."""
     before = data.draw(st.sampled_from([n for n in range(1, size + 1) if size % n == 0]))
     part = data.draw(st.sampled_from([n for n in range(1, size // before + 1) if size // before % n == 0]))
@@ -108,7 +108,7 @@ def test_device_ids_of_a_transposed_mesh(order: tuple[int, ...]) -> None:
     assert parse_groups(text, 24) == tuple(map(tuple, ids.T.tolist()))
 
 
-def test_pairs() -> None:
+def test_pairs_are_parsed() -> None:
     """Pairs keep their direction, and any other text is refused."""
     assert parse_pairs("{{0,2},{2,4},{4,0}}, metadata={}") == ((0, 2), (2, 4), (4, 0))
     assert parse_pairs("{}") == ()

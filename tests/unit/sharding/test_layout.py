@@ -35,7 +35,7 @@ def test_boxes_cover_the_array_once(case: Case) -> None:
 
 
 @given(cases(even=False), st.sampled_from(["float32", "bfloat16", "bool"]))
-def test_a_tree_travels(case: Case, dtype: str) -> None:
+def test_tree_survives_encoding(case: Case, dtype: str) -> None:
     """A tree that is encoded for JSON is decoded to an equal one."""
     mesh, spec, shape = case
     layout = Layout.of(shape, mesh, spec, dtype=dtype, uneven=True)
@@ -45,7 +45,7 @@ def test_a_tree_travels(case: Case, dtype: str) -> None:
     assert placed.boxes == layout.boxes
 
 
-def test_meshes_of_a_tree_stay_apart() -> None:
+def test_each_mesh_of_a_tree_is_sent_once() -> None:
     """Arrays on two meshes keep their own mesh, and a mesh that several arrays share is sent once."""
     other = MeshShape.row_major({"all": 8})
     rows = [
@@ -57,7 +57,7 @@ def test_meshes_of_a_tree_stay_apart() -> None:
     assert decode_tree(wire).rows == tuple(rows)
 
 
-def test_owners_hold_all_of_a_box() -> None:
+def test_owners_contain_the_whole_box() -> None:
     """The owners of a box are all devices whose own box equals or contains it."""
     layout = Layout.of((8, 6), GRID, "P('data')")
     assert layout.owners(((2, 4), (0, 6))) == (DeviceRef(1, 0), DeviceRef(1, 1))
@@ -74,7 +74,7 @@ def test_owners_hold_all_of_a_box() -> None:
         ("P('data', unreduced={'model'})", 64, 256, 2.0),
     ],
 )
-def test_costs_by_hand(spec: str, per_device: int, waste: int, replication: float) -> None:
+def test_costs_match_hand_computed_values(spec: str, per_device: int, waste: int, replication: float) -> None:
     """Bytes per device, bytes beyond the array itself, and replication of f32[8,8] on 4 x 2 are correct."""
     layout = Layout.of((8, 8), GRID, spec)
     assert (layout.nbytes_per_device, layout.nbytes_waste, layout.replication) == (per_device, waste, replication)
@@ -96,8 +96,8 @@ def test_an_illegal_spec_is_refused(
     with pytest.raises(kind, match=text) as refused:
         Layout.of(shape, GRID, spec)
     assert refused.value.parts | parts == refused.value.parts
-    again = pickle.loads(pickle.dumps(refused.value))  # noqa: S301 - made above
-    assert (str(again), again.parts) == (str(refused.value), refused.value.parts)
+    unpickled = pickle.loads(pickle.dumps(refused.value))  # noqa: S301 - made above
+    assert (str(unpickled), unpickled.parts) == (str(refused.value), refused.value.parts)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ def test_an_illegal_spec_is_refused(
         (lambda size: MeshShape.row_major({"a": size}), 0), (lambda n: MeshShape.row_major({"a": 2}, devices_per_host=n), 0),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_refused(read: Any, value: Any) -> None:
+def test_unparsable_input_is_refused(read: Any, value: Any) -> None:
     """Every input that cannot be parsed raises InvalidRequest."""
     with pytest.raises(InvalidRequest):
         read(value)
 
 
 @pytest.mark.parametrize("text", ["P()", "P('data')", "P(None, ('data', 'model'))", "P('data', unreduced={'model'})"])
-def test_a_spec_is_read_as_written(text: str) -> None:
+def test_spec_is_formatted_as_written(text: str) -> None:
     """A parsed spec is formatted as the same text."""
     assert str(parse_spec(text)) == text
 
@@ -129,13 +129,13 @@ def test_unconstrained_has_no_layout() -> None:
         parse_spec([type("Free", (), {"__repr__": lambda _: "UNCONSTRAINED"})()])
 
 
-def test_an_axis_that_crosses_hosts_is_known() -> None:
+def test_axis_reach_counts_hosts() -> None:
     """The hosts of an axis are counted by rank, or by label if a host has several ranks."""
     assert [axis.hosts for axis in find_axis_reach(GRID)] == [4, 1]
     assert [axis.hosts for axis in find_axis_reach(GRID, {0: "a", 1: "a", 2: "b", 3: "b"})] == [2, 1]
 
 
-def test_a_chatty_axis_across_hosts_is_warned_of() -> None:
+def test_model_axis_across_hosts_gives_a_warning() -> None:
     """A model axis that crosses hosts gives a warning; a model axis inside a host and a data axis do not."""
     assert warn_cross_host_axes(find_axis_reach(GRID)) == ()
     (warning,) = warn_cross_host_axes(find_axis_reach(MeshShape.row_major({"model": 4, "data": 2}, devices_per_host=2)))
@@ -148,7 +148,7 @@ def tree(**specs: tuple[tuple[int, ...], str]) -> LayoutTree:
     return LayoutTree(tuple(LayoutRow(name, Layout.of(shape, GRID, spec)) for name, (shape, spec) in specs.items()))
 
 
-def test_the_matrix_that_fell_back_stands_out() -> None:
+def test_replicated_matrix_is_marked() -> None:
     """A replicated matrix as large as its sharded neighbours is marked; a bias, and a fully replicated tree, are not."""
     sharded = ((1024, 4096), "P('data', 'model')")
     params = tree(w1=sharded, w2=sharded, lost=((4096, 1024), "P()"), bias=((1024,), "P()"))
@@ -165,7 +165,7 @@ def test_the_table_as_csv() -> None:
     assert rows[2][:3] == ["['n, m']", "", "int 3"]
 
 
-def test_errors_belong_to_the_tree() -> None:
+def test_sharding_error_is_a_value_error() -> None:
     """A ShardingError is an MhnbError and a ValueError."""
     assert issubclass(ShardingError, MhnbError)
     assert issubclass(ShardingError, ValueError)

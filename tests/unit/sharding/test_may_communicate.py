@@ -28,7 +28,7 @@ CALL = "  %c.1 = (f32[8,8]{0,1}, s32[]) custom-call(%x), custom_call_target="
         "  %c.1 = f32[] custom-call(%x)",
     ],
 )
-def test_what_reaches_another_device_or_may(line: str) -> None:
+def test_operation_that_may_communicate(line: str) -> None:
     """One operation that reaches, or may reach, another device is enough, at any position."""
     assert may_communicate(f'HloModule jit_f\n{CALL}"TopK"\n{line}\n')
 
@@ -59,7 +59,7 @@ def test_what_reaches_another_device_or_may(line: str) -> None:
         "Eigh",
     ],
 )
-def test_what_stays_on_its_device(target: str) -> None:
+def test_known_target_is_local(target: str) -> None:
     """A library's routine and a callback into Python stay on their device."""
     assert not may_communicate(f'HloModule jit_f\n  %a.all-reduce.1 = f32[] add(%x, %y)\n{CALL}"{target}"\n')
 
@@ -71,6 +71,6 @@ def test_what_stays_on_its_device(target: str) -> None:
         f'{CALL}"tpu_custom_call", backend_config={{"custom_call_config": {{"body": "TUz", "serialization_format": 1}}}}',
     ],
 )
-def test_kernels_that_their_compiler_calls_local_stay_on_their_device(line: str) -> None:
+def test_kernel_marked_local_is_local(line: str) -> None:
     """A Mosaic kernel is local if its own metadata says that it does not communicate."""
     assert not may_communicate(f"HloModule jit_f\n{line}\n")

@@ -30,7 +30,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("body", "passed"), CASES.values(), ids=CASES.keys())
-def test_outputs_that_are_arguments(body: str, passed: tuple[tuple[int, int], ...]) -> None:
+def test_passthrough_outputs_are_found(body: str, passed: tuple[tuple[int, int], ...]) -> None:
     """Outputs of the main function that are arguments are found, and those of later functions are ignored."""
     after = "  func.func private @helper(%arg0: t) -> t {\n    return %arg0 : t\n  }"
     module = f"module @jit_f {{\n  func.func public @main(%arg0: t) -> t {{\n{body}\n  }}\n{after}\n}}"
@@ -39,6 +39,6 @@ def test_outputs_that_are_arguments(body: str, passed: tuple[tuple[int, int], ..
     assert find_passthrough_outputs(module.replace(after, "")) == passed
 
 
-def test_no_module_has_none() -> None:
+def test_other_text_has_no_passthrough_outputs() -> None:
     """A text that is not a module, as of a serialised executable, has no such outputs."""
     assert find_passthrough_outputs("((ShapedArray(float32[8]),), 'jit(f)')") == ()

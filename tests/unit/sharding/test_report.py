@@ -24,10 +24,10 @@ def program(name: str, kind: str) -> Program:
 
 @pytest.mark.parametrize("kind", [*CPU, *TPU])
 @pytest.mark.parametrize("name", ["data_parallel", "pipeline", "reshard", "sharded_parameters"])
-def test_a_program_survives_the_way(name: str, kind: str) -> None:
+def test_program_survives_encoding(name: str, kind: str) -> None:
     """A program that a rank encodes as JSON is decoded to an equal one."""
-    told = program(name, kind)
-    assert program_from_wire(json.loads(json.dumps(program_to_wire(told)))) == told
+    reported = program(name, kind)
+    assert program_from_wire(json.loads(json.dumps(program_to_wire(reported)))) == reported
 
 
 @pytest.mark.parametrize("kind", CPU)
@@ -42,7 +42,7 @@ def test_equal_collectives_are_one_row(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CPU)
-def test_totals_count_the_runs(kind: str) -> None:
+def test_totals_include_the_runs(kind: str) -> None:
     """Totals count 15 permutes of 64 bytes, 5 sums, a loop of unknown length once and a branch once."""
     report = make_report(program("loops", kind), HOSTS)
     assert report.nbytes_per_device == 64 * (15 + 5 + 1 + 1)
@@ -52,7 +52,7 @@ def test_totals_count_the_runs(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CPU)
-def test_two_ranks_of_a_host_share_it(kind: str) -> None:
+def test_bytes_across_hosts_depend_on_hosts(kind: str) -> None:
     """The bytes across hosts depend on the hosts and not on the ranks: here two hosts of two ranks each."""
     (row,) = make_report(program("data_parallel", kind), {0: "a", 1: "a", 2: "b", 3: "b"}).rows
     assert row.nbytes_across_hosts * 2 == row.nbytes_per_device
@@ -60,15 +60,15 @@ def test_two_ranks_of_a_host_share_it(kind: str) -> None:
     assert (inside.nbytes_across_hosts, inside.crosses) == (0, False)
 
 
-def test_only_cpu_inflates() -> None:
+def test_widened_bytes_are_an_estimate_on_cpu_only() -> None:
     """Bytes widened on CPU are an estimate; on another platform the same text is exact."""
-    told = program("reshard", CPU[0])
-    assert all(row.is_estimate for row in make_report(told, HOSTS).rows)
-    assert not any(row.is_estimate for row in make_report(replace(told, platform="gpu"), HOSTS).rows)
+    reported = program("reshard", CPU[0])
+    assert all(row.is_estimate for row in make_report(reported, HOSTS).rows)
+    assert not any(row.is_estimate for row in make_report(replace(reported, platform="gpu"), HOSTS).rows)
     bf16 = make_report(program("reshard", TPU[0]), HOSTS)
     assert [row.dtype for row in bf16.rows] == ["bf16", "bf16"]
     # CPU's bytes are twice those of TPU.
-    assert make_report(told, HOSTS).nbytes_per_device == 2 * bf16.nbytes_per_device
+    assert make_report(reported, HOSTS).nbytes_per_device == 2 * bf16.nbytes_per_device
 
 
 def test_a_ragged_exchange_is_an_estimate() -> None:
@@ -78,7 +78,7 @@ def test_a_ragged_exchange_is_an_estimate() -> None:
     assert row.is_estimate
 
 
-def test_shapes_are_shown_short() -> None:
+def test_equal_shapes_are_shown_once() -> None:
     """Equal shapes are shown once with their number."""
     shapes = tuple(HloShape("f32", dims) for dims in ((2,), (2,), (4, 1)))
     (row,) = make_report(

@@ -32,8 +32,8 @@ def reshards(draw: st.DrawFn) -> Reshard:
     layouts = []
     for _ in range(2):
         sizes = draw(st.sampled_from([(4, 2), (2, 4), (8,), (2, 2, 2)]))
-        places = draw(st.permutations(range(8)))
-        devices = tuple(DeviceRef(place // 2, place % 2) for place in places)
+        device_numbers = draw(st.permutations(range(8)))
+        devices = tuple(DeviceRef(number // 2, number % 2) for number in device_numbers)
         mesh = MeshShape(tuple(zip(AXES, sizes, strict=False)), devices)
         spec = Spec(draw(specs(mesh, len(shape))).dims)
         layouts.append(Layout.of(shape, mesh, spec, uneven=True))
@@ -57,7 +57,7 @@ def test_each_device_gets_what_it_lacks(plan: Reshard) -> None:
 
 
 @given(reshards())
-def test_the_sums_are_those_of_the_moves(plan: Reshard) -> None:
+def test_totals_are_the_sums_of_the_moves(plan: Reshard) -> None:
     """The bytes moved, across hosts and kept are the sums of the moves; a piece crosses only if no device of the host has it."""
     moves = list(plan.moves())
     assert plan.nbytes_moved == sum(move.nbytes for move in moves)
@@ -66,7 +66,7 @@ def test_the_sums_are_those_of_the_moves(plan: Reshard) -> None:
     assert plan.nbytes_kept + plan.nbytes_moved == 4 * sum(len(elements(box)) for box in plan.after.boxes.values())
 
 
-def test_a_hand_computed_gather() -> None:
+def test_gather_matches_hand_computed_values() -> None:
     """With rows of 48 B on four hosts of two devices, each device gathers the three rows it lacks, all across hosts."""
     mesh = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
     plan = plan_reshard(Layout.of((8, 6), mesh, "P('data')"), Layout.of((8, 6), mesh, "P()"))

@@ -10,15 +10,15 @@ from mhnb.sharding.shardy import Explanation, explain_collective, format_shardy_
 from tests.unit.sharding.texts import CPU, TPU, line_of, lowered, read
 
 
-def why(program: str, kind: str) -> list[Explanation]:
+def explain(program: str, kind: str) -> list[Explanation]:
     """Explain every collective of a recorded program."""
     return [explain_collective(one, lowered(program, kind)) for one in read(program, kind)]
 
 
 @pytest.mark.parametrize("kind", CPU)
-def test_explicit_axes_state_both(kind: str) -> None:
+def test_explicit_axes_state_both_shardings(kind: str) -> None:
     """With explicit axes the types state the shardings: the product's operands and result, and the reshard's before and after."""
-    product, reshard = why("explicit_axes", kind)
+    product, reshard = explain("explicit_axes", kind)
     assert (product.before, product.after) == (("P('data', 'model')", "P('model', None)"), "P('data', None)")
     assert (reshard.before, reshard.after) == (("P('data', None)",), "P(None, 'data')")
     assert (
@@ -30,50 +30,50 @@ def test_explicit_axes_state_both(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*CPU, *TPU])
-def test_constraints_state_both(kind: str) -> None:
+def test_constraints_state_both_shardings(kind: str) -> None:
     """Between two constraints the shardings before and after are stated."""
-    found = why("reshard", kind)[1]
+    found = explain("reshard", kind)[1]
     assert (found.before, found.after) == (("P('data', 'model')",), "P(None, 'data')")
     assert found.operation == "jit(run)/sharding_constraint"
 
 
 @pytest.mark.parametrize("kind", CPU)
-def test_what_is_not_stated_is_not_known(kind: str) -> None:
+def test_unstated_sharding_is_not_known(kind: str) -> None:
     """The hidden layer's sharding is the compiler's and not known; the argument's and the result's are stated."""
-    (found,) = why("tensor_parallel", kind)
+    (found,) = explain("tensor_parallel", kind)
     assert (found.before, found.after) == ((None, "P('model', None)"), "P('data', None)")
     assert str(found).endswith(": not known, P('model', None) → P('data', None)")
-    assert [(one.before, one.after) for one in why("two_meshes", kind)][:2] == [((), None), ((), None)]
+    assert [(one.before, one.after) for one in explain("two_meshes", kind)][:2] == [((), None), ((), None)]
 
 
 @pytest.mark.parametrize("kind", [*CPU, *TPU])
 @pytest.mark.parametrize("program", ["pipeline", "expert_parallel", "sharded_parameters"])
-def test_what_the_program_asks_for(program: str, kind: str) -> None:
+def test_named_collective_is_written_in_the_program(program: str, kind: str) -> None:
     """A collective that the program calls by name is marked as written in the program, also in a loop's function."""
-    for found in why(program, kind):
+    for found in explain(program, kind):
         assert found.written
         assert str(found).endswith(": written in the program")
 
 
 @pytest.mark.parametrize("kind", CPU)
-def test_written_in_loops_and_branches(kind: str) -> None:
+def test_collectives_in_loops_and_branches_are_written(kind: str) -> None:
     """A collective with a region of its own in a function, a loop or a branch is marked as written in the program too."""
-    assert all(found.written for found in why("loops", kind))
+    assert all(found.written for found in explain("loops", kind))
 
 
-def test_at_the_entry_of_a_shard_map() -> None:
+def test_argument_moved_at_entry_of_shard_map() -> None:
     """The argument whose sharding the shard_map changes is the one that moves; jax 0.12 names only the argument."""
-    (found,) = why("at_entry", CPU[0])
+    (found,) = explain("at_entry", CPU[0])
     assert (found.operation, found.before, found.after) == (
         "jit(run)/shard_map",
         ("P('data', 'model')",),
         "P('data', None)",
     )
-    (newer,) = why("at_entry", CPU[1])
+    (newer,) = explain("at_entry", CPU[1])
     assert (newer.operation, newer.before, newer.after) == ("x", ("P('data', 'model')",), None)
 
 
-def test_two_arguments_that_move_are_not_told_apart() -> None:
+def test_two_moved_arguments_are_not_known() -> None:
     """If two arguments move, the module does not state which one a collective belongs to."""
     (one,) = read("at_entry", CPU[0])
     module = lowered("at_entry", CPU[0]).replace('<@mesh, [{"data"}, {}]>] out', "<@mesh, [{}, {}]>] out")
@@ -83,13 +83,13 @@ def test_two_arguments_that_move_are_not_told_apart() -> None:
 
 def test_an_argument_that_is_gathered() -> None:
     """The compiled text names the gathered argument: its sharding is stated, but the one after the gather is not."""
-    down, up, _ = why("overlapped", TPU[0])
+    down, up, _ = explain("overlapped", TPU[0])
     assert (down.operation, down.before, down.after) == ("down", ("P('model', 'data')",), None)
     assert (up.operation, up.before, up.after) == ("up", ("P('data', 'model')",), None)
     assert str(up) == "up, line not known: P('data', 'model') → not known"
 
 
-def test_no_lowered_module_states_nothing() -> None:
+def test_without_lowered_module_shardings_are_not_known() -> None:
     """Without a lowered module only the operation and the line are known, from the compiled text."""
     one = HloCollective("all-gather", "g", (), (), (), op_name="jit(f)/mul", source=SourceLine("/a/model.py", 3))
     assert explain_collective(one, "") == Explanation("jit(f)/mul", SourceLine("/a/model.py", 3))
@@ -100,7 +100,7 @@ def test_no_lowered_module_states_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", [*CPU, *TPU])
-def test_the_operation_s_name_tells_what_was_asked_for(kind: str) -> None:
+def test_written_collective_is_recognised_by_name(kind: str) -> None:
     """Without a lowered module, as after a launch, a psum is recognised by its name, and other operations are not known."""
     for program in ("pipeline", "expert_parallel", "sharded_parameters"):
         assert all(explain_collective(one, "").written for one in read(program, kind))
@@ -112,7 +112,7 @@ def test_the_operation_s_name_tells_what_was_asked_for(kind: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["%arg0", "%0"])
-def test_two_that_cannot_be_told_apart_are_not_known(value: str) -> None:
+def test_ambiguous_operation_is_not_known(value: str) -> None:
     """If the same operation is twice on a line, side by side or in sequence, neither is chosen."""
     text = """
 #loc1 = loc("model.py":3:1)
@@ -136,18 +136,18 @@ def test_two_that_cannot_be_told_apart_are_not_known(value: str) -> None:
         ('[{}], unreduced={"x"}', "P(None), unreduced={'x'}"),
     ],
 )
-def test_specs(text: str, spec: str) -> None:
+def test_shardy_specs_are_formatted(text: str, spec: str) -> None:
     """Shardy's dimensions are formatted as JAX writes them."""
     assert format_shardy_spec(text) == spec
 
 
-def test_after_a_launch_the_module_is_not_there_and_that_is_said() -> None:
-    """After a launch the explanation says that shardings are not kept and names `%mhjax collectives --why`.
+def test_explanation_after_launch_names_why_command() -> None:
+    """After a launch the explanation says that shardings are not kept and names `%mhjax collectives --explain`.
 
     A collective that is written in the program is recognised anyway.
     """
-    left = Explanation("jit(f)/mul", SourceLine("/a/model.py", 3), is_kept=False)
-    assert str(left) == (
+    launched = Explanation("jit(f)/mul", SourceLine("/a/model.py", 3), is_kept=False)
+    assert str(launched) == (
         "jit(f)/mul, model.py:3: the stated shardings are not kept after a launch; "
         "%mhjax collectives --why f(args) tells them"
     )

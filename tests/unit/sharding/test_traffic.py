@@ -27,7 +27,7 @@ def permute(nbytes: int, *pairs: tuple[int, int]) -> HloCollective:
     return HloCollective("collective-permute", "made_up", (HloShape("u8", (nbytes,)),), (), (), pairs)
 
 
-WORKED_OUT = {
+EXPECTED = {
     # 32 KiB summed over four hosts: three quarters are for the others; a ring sends 2 x 3/4.
     "LOOKS' all-reduce": (collective("all-reduce", 32768, ((0, 2, 4, 6), (1, 3, 5, 7))), (32768, 24576, 49152, 49152)),
     # Each device sends its half of f32[64,64] to its neighbour on the host.
@@ -48,15 +48,15 @@ WORKED_OUT = {
 }
 
 
-@pytest.mark.parametrize(("moved", "bytes_"), WORKED_OUT.values(), ids=WORKED_OUT.keys())
-def test_what_is_worked_out_by_hand(moved: HloCollective, bytes_: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("moved", "bytes_"), EXPECTED.values(), ids=EXPECTED.keys())
+def test_traffic_matches_hand_computed_values(moved: HloCollective, bytes_: tuple[int, ...]) -> None:
     """The payload, its part for other hosts, the bytes a ring sends, and those across hosts equal the computed ones."""
     assert measure_traffic(moved, FOUR_HOSTS) == Traffic(*bytes_)
     assert crosses_hosts(moved, FOUR_HOSTS) == bool(bytes_[1])
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8, 64, 4096])
-def test_ring_sizes(size: int) -> None:
+def test_ring_traffic_by_group_size(size: int) -> None:
     """With one device per host an all-reduce sends 2(n-1)/n of its bytes, which approaches twice."""
     found = measure_traffic(collective("all-reduce", 4096 * 3, (tuple(range(size)),)), range(size))
     assert found.ring_nbytes == found.ring_nbytes_across_hosts == Fraction(2 * (size - 1), size) * 4096 * 3
@@ -88,17 +88,17 @@ def parts(op: str, group: tuple[int, ...]) -> list[tuple[int, int, int, int]]:
     size = len(group)
     if op == "all-gather":
         return [(source, 0, PARTS, target) for source in group for target in group]
-    return [(source, place, PARTS // size, target) for source in group for place, target in enumerate(group)]
+    return [(source, index, PARTS // size, target) for source in group for index, target in enumerate(group)]
 
 
 @pytest.mark.parametrize("op", ["all-reduce", "reduce-scatter", "all-to-all", "all-gather"])
 @given(group=groups, where=hosts)
-def test_across_hosts_counts_parts_that_leave(op: str, group: tuple[int, ...], where: list[int]) -> None:
+def test_bytes_across_hosts_count_parts_that_leave(op: str, group: tuple[int, ...], where: list[int]) -> None:
     """Bytes across hosts are the busiest device's parts that some device of another host needs, each counted once."""
     leaving: dict[int, dict[int, int]] = {}
-    for source, place, nbytes, target in parts(op, group):
+    for source, index, nbytes, target in parts(op, group):
         if where[source] != where[target]:
-            leaving.setdefault(source, {})[place] = nbytes
+            leaving.setdefault(source, {})[index] = nbytes
     expected = max((sum(found.values()) for found in leaving.values()), default=0)
     found = measure_traffic(collective(op, PARTS, (group,)), where)
     assert found.nbytes_across_hosts == expected
@@ -107,17 +107,17 @@ def test_across_hosts_counts_parts_that_leave(op: str, group: tuple[int, ...], w
 
 @pytest.mark.parametrize("op", ["all-reduce", "reduce-scatter", "all-gather"])
 @given(group=groups, where=hosts)
-def test_a_ring_that_is_played_sends_as_much(op: str, group: tuple[int, ...], where: list[int]) -> None:
+def test_simulated_ring_sends_the_same_bytes(op: str, group: tuple[int, ...], where: list[int]) -> None:
     """In a simulated ring the busiest device sends as much as the formula says."""
     size = len(group)
     piece = PARTS if op == "all-gather" else PARTS // size
     sent, across = [0] * size, [0] * size
     steps = (size - 1) * (2 if op == "all-reduce" else 1)
     for _ in range(steps):
-        for place in range(size):
-            sent[place] += piece
-            if where[group[place]] != where[group[(place + 1) % size]]:
-                across[place] += piece
+        for position in range(size):
+            sent[position] += piece
+            if where[group[position]] != where[group[(position + 1) % size]]:
+                across[position] += piece
     found = measure_traffic(collective(op, PARTS, (group,)), where)
     assert found.ring_nbytes == max(sent)
     assert found.ring_nbytes_across_hosts == max(across)

@@ -42,7 +42,7 @@ from mhnb.system.run_dir import (
 from mhnb.teach.progress import AnswerRecord, read_records, write_record
 from tests.support.source import ROOT
 
-NOBODY = 65534
+OTHER_UID = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 
 
@@ -66,7 +66,7 @@ def supervisor() -> Iterator[int]:
 
 
 @pytest.fixture
-def kept(home: Path, supervisor: int) -> Callable[[str], Path]:
+def make_run(home: Path, supervisor: int) -> Callable[[str], Path]:
     """Make the directory of a detachable cluster that no notebook is attached to."""
 
     def make(name: str) -> Path:
@@ -84,14 +84,14 @@ def kept(home: Path, supervisor: int) -> Callable[[str], Path]:
 def give_away(path: Path) -> None:
     """Give a folder with all its contents to another user."""
     for each in (path, *path.rglob("*")):
-        os.chown(each, NOBODY, NOBODY, follow_symlinks=False)
+        os.chown(each, OTHER_UID, OTHER_UID, follow_symlinks=False)
 
 
-def names(home: Path) -> list[str]:
+def attachable_names(home: Path) -> list[str]:
     """Return the names of the listed clusters, after checking that the same clusters can be attached to."""
-    place = {"MHNB_HOME": str(home)}
-    listed = [record["name"] for record in read_running_clusters(place)]
-    assert [berth.name for berth in list_cluster_records(place)] == listed
+    environment = {"MHNB_HOME": str(home)}
+    listed = [record["name"] for record in read_running_clusters(environment)]
+    assert [cluster.name for cluster in list_cluster_records(environment)] == listed
     return listed
 
 
@@ -99,26 +99,26 @@ def names(home: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_what_is_made_is_its_owners_alone(home: Path, kept: Callable[[str], Path], umask: int) -> None:
+def test_new_files_and_folders_are_private(home: Path, kept: Callable[[str], Path], umask: int) -> None:
     """Every folder has mode 0700 and every file 0600, whatever the umask."""
     before = os.umask(umask)
     try:
-        place = {"MHNB_HOME": str(home / "below")}
-        make_run_dir("a", 1, environment=place, profile=ROOT / "profiles" / "local")
+        environment = {"MHNB_HOME": str(home / "below")}
+        make_run_dir("a", 1, environment=environment, profile=ROOT / "profiles" / "local")
         kept("b")
-        journal = JournalStore("a", 7, environment=place, is_new=True)
+        journal = JournalStore("a", 7, environment=environment, is_new=True)
         journal.write_parts("push1-1.bin", [memoryview(b"x")])
         journal.close()
-        write_record("made", AnswerRecord(0, 1, True, "right", "1"), place)
+        write_record("made", AnswerRecord(0, 1, True, "right", "1"), environment)
     finally:
         os.umask(before)
-    made = [home, *home.rglob("*")]
-    assert len(made) > 20
-    wrong = {str(path): oct(mode_of(path)) for path in made if mode_of(path) != (0o700 if path.is_dir() else 0o600)}
+    paths = [home, *home.rglob("*")]
+    assert len(paths) > 20
+    wrong = {str(path): oct(mode_of(path)) for path in paths if mode_of(path) != (0o700 if path.is_dir() else 0o600)}
     assert wrong == {}
 
 
-def test_the_checks_of_a_first_start_make_the_home_private(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_creates_a_private_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The preflight checks of a first start create the home and the folders above it with mode 0700."""
     monkeypatch.setenv("MHNB_HOME", str(home / "below"))
     before = os.umask(0)
@@ -130,33 +130,33 @@ def test_the_checks_of_a_first_start_make_the_home_private(home: Path, monkeypat
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o777, 0o1777, 0o2775])
-def test_a_home_that_is_ours_is_closed(home: Path, kept: Callable[[str], Path], mode: int) -> None:
+def test_open_home_is_made_private(home: Path, kept: Callable[[str], Path], mode: int) -> None:
     """A home that an older version or a loose umask has left open is closed, and its clusters are listed."""
     kept("mine")
     home.chmod(mode)
-    assert names(home) == ["mine"]
+    assert attachable_names(home) == ["mine"]
     assert mode_of(home) & 0o777 == 0o700
 
 
-def test_a_home_with_other_things_keeps_its_mode(home: Path, kept: Callable[[str], Path]) -> None:
+def test_shared_home_keeps_its_mode(home: Path, kept: Callable[[str], Path]) -> None:
     """A folder that the user shares for reading keeps its mode; the clusters in it are private."""
     run = kept("mine")
     (home / "thesis").mkdir()
     home.chmod(0o755)
-    assert names(home) == ["mine"]
+    assert attachable_names(home) == ["mine"]
     assert (mode_of(home), mode_of(run)) == (0o755, 0o700)
 
 
 # -- what is refused
 
 
-def test_a_shared_home_that_others_can_write_is_refused(home: Path, kept: Callable[[str], Path]) -> None:
+def test_home_writable_by_others_is_refused(home: Path, kept: Callable[[str], Path]) -> None:
     """The error contains path, mode and the command that fixes it, whichever function reads the home first."""
     kept("mine")
     (home / "thesis").mkdir()
     home.chmod(0o777)
-    place = {"MHNB_HOME": str(home)}
-    for ask in (
+    environment = {"MHNB_HOME": str(home)}
+    for read in (
         read_running_clusters,
         list_cluster_records,
         prune_run_dirs,
@@ -164,110 +164,110 @@ def test_a_shared_home_that_others_can_write_is_refused(home: Path, kept: Callab
         lambda where: JournalStore("a", 7, environment=where, is_new=True),
     ):
         with pytest.raises(LaunchError, match=rf"{home} has mode 0777.*\n.*chmod 700 {home}"):
-            ask(place)
+            read(environment)
 
 
 @as_root
-def test_a_home_of_another_user_is_refused(home: Path, kept: Callable[[str], Path]) -> None:
+def test_home_of_another_user_is_refused(home: Path, kept: Callable[[str], Path]) -> None:
     """The error says which user owns the home, and suggests MHNB_HOME."""
     kept("mine")
-    os.chown(home, NOBODY, NOBODY)
-    with pytest.raises(LaunchError, match=rf"{home} belongs to .*uid {NOBODY}.* \(mode 0700\).*\n.*MHNB_HOME"):
+    os.chown(home, OTHER_UID, OTHER_UID)
+    with pytest.raises(LaunchError, match=rf"{home} belongs to .*uid {OTHER_UID}.* \(mode 0700\).*\n.*MHNB_HOME"):
         list_cluster_records({"MHNB_HOME": str(home)})
 
 
-def test_a_home_that_every_user_can_exchange_is_refused(tmp_path: Path) -> None:
+def test_home_in_a_world_writable_folder_is_refused(tmp_path: Path) -> None:
     """A home is refused if its parent is writable for all users and has no sticky bit."""
     parent = tmp_path / "scratch"
     parent.mkdir()
-    place = {"MHNB_HOME": str(parent / "mine")}
+    environment = {"MHNB_HOME": str(parent / "mine")}
     parent.chmod(0o777)
     with pytest.raises(LaunchError, match=f"{parent} has mode 0777"):
-        make_run_dir("a", 1, environment=place, profile=ROOT)
+        make_run_dir("a", 1, environment=environment, profile=ROOT)
     with pytest.raises(LaunchError, match=f"{parent} has mode 0777"):
-        read_running_clusters(place)
+        read_running_clusters(environment)
     parent.chmod(0o1777)
-    assert read_running_clusters(place) == []
-    make_run_dir("a", 1, environment=place, profile=ROOT)
+    assert read_running_clusters(environment) == []
+    make_run_dir("a", 1, environment=environment, profile=ROOT)
 
 
-def test_the_record_of_an_earlier_version_is_read(home: Path, kept: Callable[[str], Path]) -> None:
+def test_record_of_an_earlier_version_is_read(home: Path, kept: Callable[[str], Path]) -> None:
     """A cluster record under the file name of earlier versions is read; if both files exist, the present name counts."""
-    old, both, place = kept("old"), kept("both"), {"MHNB_HOME": str(home)}
+    old, both, environment = kept("old"), kept("both"), {"MHNB_HOME": str(home)}
     (old / "attach.json").rename(old / "berth.json")
     (both / "berth.json").write_text("{}")
-    records, faults = read_cluster_records(place)
+    records, faults = read_cluster_records(environment)
     assert (sorted(record.name for record in records), faults) == (["both", "old"], [])
 
 
 @as_root
 @pytest.mark.parametrize("what", ["folder", "cluster.json", "attach.json", "link to a folder", "link to a file"])
-def test_another_users_cluster_is_not_attached_to(home: Path, kept: Callable[[str], Path], what: str) -> None:
+def test_cluster_of_another_user_is_skipped(home: Path, kept: Callable[[str], Path], what: str) -> None:
     """A record of another user holds a key and address of that user, so it is skipped with the reason; ours is still listed."""
     kept("mine")
-    his, place = kept("his"), {"MHNB_HOME": str(home)}
+    foreign_run, environment = kept("his"), {"MHNB_HOME": str(home)}
     if what == "folder":
-        give_away(his)
+        give_away(foreign_run)
     elif what == "link to a folder":
-        give_away(his.rename(home.parent / "elsewhere"))
-        his.symlink_to(home.parent / "elsewhere")
+        give_away(foreign_run.rename(home.parent / "elsewhere"))
+        foreign_run.symlink_to(home.parent / "elsewhere")
     elif what == "link to a file":
-        (his / "attach.json").rename(home.parent / "attach.json")
-        os.chown(home.parent / "attach.json", NOBODY, NOBODY)
-        (his / "attach.json").symlink_to(home.parent / "attach.json")
+        (foreign_run / "attach.json").rename(home.parent / "attach.json")
+        os.chown(home.parent / "attach.json", OTHER_UID, OTHER_UID)
+        (foreign_run / "attach.json").symlink_to(home.parent / "attach.json")
     else:
-        os.chown(his / what, NOBODY, NOBODY)
-    berths, faults = read_cluster_records(place)
-    assert [berth.name for berth in berths] == ["mine"]
+        os.chown(foreign_run / what, OTHER_UID, OTHER_UID)
+    records, faults = read_cluster_records(environment)
+    assert [record.name for record in records] == ["mine"]
     (fault,) = faults
-    assert str(his) in fault
-    assert ("symbolic link" if "link" in what else f"uid {NOBODY}") in fault
-    assert faults[0] in describe_other_clusters(place)
+    assert str(foreign_run) in fault
+    assert ("symbolic link" if "link" in what else f"uid {OTHER_UID}") in fault
+    assert faults[0] in describe_other_clusters(environment)
 
 
 @pytest.mark.parametrize("what", ["folder", "hard link", "pipe", "file in an open folder"])
-def test_a_record_that_others_could_write_is_left_out(home: Path, kept: Callable[[str], Path], what: str) -> None:
+def test_record_writable_by_others_is_skipped(home: Path, kept: Callable[[str], Path], what: str) -> None:
     """A record that other users could write is skipped, even if its owner is right."""
     kept("mine")
-    his = kept("his")
-    record = his / "cluster.json"
+    writable_run = kept("his")
+    record = writable_run / "cluster.json"
     if what == "folder":
-        his.chmod(0o770)
+        writable_run.chmod(0o770)
     elif what == "hard link":
         os.link(record, home.parent / "other")
     elif what == "pipe":
         record.unlink()
         os.mkfifo(record)
     else:
-        his.chmod(0o755)
+        writable_run.chmod(0o755)
         record.chmod(0o666)
     records, faults = list_running_clusters({"MHNB_HOME": str(home)})
     assert [each["name"] for each in records] == ["mine"]
-    assert [str(his) in fault for fault in faults] == [True]
+    assert [str(writable_run) in fault for fault in faults] == [True]
 
 
-def test_a_loose_file_in_a_closed_folder_is_ours(home: Path, kept: Callable[[str], Path]) -> None:
+def test_writable_record_in_private_folder_is_read(home: Path, kept: Callable[[str], Path]) -> None:
     """A writable record in a private folder is accepted: older versions used the umask, and no other user could reach it."""
     (kept("mine") / "cluster.json").chmod(0o664)
-    assert names(home) == ["mine"]
+    assert attachable_names(home) == ["mine"]
 
 
 @as_root
-def test_a_journal_of_another_user_is_not_replayed(home: Path) -> None:
+def test_journal_of_another_user_is_not_read(home: Path) -> None:
     """A journal of another user is not read, because its cells would run on our ranks."""
-    place = {"MHNB_HOME": str(home)}
-    journal = JournalStore("a", 7, environment=place, is_new=True)
+    environment = {"MHNB_HOME": str(home)}
+    journal = JournalStore("a", 7, environment=environment, is_new=True)
     journal.append(b'{"kind": "cell"}\n')
-    os.chown(journal.path, NOBODY, NOBODY)
-    assert read_journal("a", 7, environment=place) == b""
-    with pytest.raises(PermissionError, match=f"uid {NOBODY}"):
+    os.chown(journal.path, OTHER_UID, OTHER_UID)
+    assert read_journal("a", 7, environment=environment) == b""
+    with pytest.raises(PermissionError, match=f"uid {OTHER_UID}"):
         journal.read()
-    with pytest.raises(LaunchError, match=f"uid {NOBODY}"):
-        JournalStore("a", 7, environment=place, is_new=False)
+    with pytest.raises(LaunchError, match=f"uid {OTHER_UID}"):
+        JournalStore("a", 7, environment=environment, is_new=False)
     journal.close()
 
 
-def test_a_journal_reads_no_file_of_another_folder(home: Path) -> None:
+def test_journal_reads_only_its_own_pushes(home: Path) -> None:
     """A journal reads only files with the names of its own pushes."""
     journal = JournalStore("a", 7, environment={"MHNB_HOME": str(home)}, is_new=True)
     (home / "key").write_bytes(b"k")
@@ -276,7 +276,7 @@ def test_a_journal_reads_no_file_of_another_folder(home: Path) -> None:
     journal.close()
 
 
-def test_a_link_is_not_written_through(home: Path) -> None:
+def test_symbolic_link_is_not_followed_on_write(home: Path) -> None:
     """Neither a log nor a record is written to the target of a symbolic link in our folder."""
     make_private_folder(home)
     (home / "target").write_text("mine")
@@ -303,7 +303,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_folder_of_all_users_is_never_closed(temporary: Path) -> None:
+def test_shared_temporary_folder_keeps_its_mode(temporary: Path) -> None:
     """The temporary folder keeps its mode: root may own it, and closing it would lock out every other user."""
     with pytest.raises(LaunchError, match=rf"{temporary} has mode 1777.*\n.*MHNB_HOME to a folder of your own"):
         make_run_dir("a", 1, environment={"MHNB_HOME": str(temporary)}, profile=ROOT)
@@ -319,7 +319,7 @@ def own_folder(temporary: Path) -> Path:
     return temporary / f"mhnb-{os.getuid()}-{host}"
 
 
-def test_a_loose_folder_of_ours_is_closed_on_a_host(temporary: Path) -> None:
+def test_open_host_folder_is_made_private(temporary: Path) -> None:
     """A folder that an older version or another tool has left open is closed, and the start continues."""
     folder = own_folder(temporary)
     folder.mkdir()
@@ -331,21 +331,21 @@ def test_a_loose_folder_of_ours_is_closed_on_a_host(temporary: Path) -> None:
 
 @as_root
 @pytest.mark.parametrize("what", ["folder", "link"])
-def test_a_folder_of_another_user_stops_a_start_on_a_host(temporary: Path, what: str) -> None:
+def test_host_folder_of_another_user_is_refused(temporary: Path, what: str) -> None:
     """The error names the owner and the workaround, because in a sticky folder only the owner can remove it."""
     folder = own_folder(temporary)
     if what == "folder":
         folder.mkdir(mode=0o777)
-        os.chown(folder, NOBODY, NOBODY)
+        os.chown(folder, OTHER_UID, OTHER_UID)
     else:
         folder.symlink_to(temporary.parent)
     with pytest.raises(
-        LaunchError, match=rf"{folder} (belongs to .*uid {NOBODY}|is a symbolic link)[^$]*--env TMPDIR="
+        LaunchError, match=rf"{folder} (belongs to .*uid {OTHER_UID}|is a symbolic link)[^$]*--env TMPDIR="
     ):
         prepare_host(SPEC, {})
 
 
-def test_an_open_folder_for_temporary_files_stops_a_start_on_a_host(temporary: Path) -> None:
+def test_world_writable_temporary_folder_is_refused(temporary: Path) -> None:
     """The error suggests TMPDIR only, because every user could replace the contents and MHNB_HOME would not help."""
     temporary.chmod(0o777)
     with pytest.raises(LaunchError, match=rf"{temporary} has mode 0777[^$]*--env TMPDIR=") as refused:
@@ -354,19 +354,19 @@ def test_an_open_folder_for_temporary_files_stops_a_start_on_a_host(temporary: P
 
 
 @as_root
-def test_another_users_note_spares_no_process(temporary: Path, tmp_path: Path) -> None:
+def test_record_of_another_user_protects_no_process(temporary: Path, tmp_path: Path) -> None:
     """A record in another user's folder, with our user id in its name, does not stop `mhnb reap` from ending orphans."""
     ours = temporary / f"mhnb-{os.getuid()}-x"
-    for folder, owner in ((ours, os.geteuid()), (temporary / f"mhnb-{os.getuid()}-y", NOBODY)):
+    for folder, owner in ((ours, os.geteuid()), (temporary / f"mhnb-{os.getuid()}-y", OTHER_UID)):
         make_private_folder(folder / "run")
         write_private(folder / "run" / "supervisor.json", json.dumps({"pid": owner + 1, "keep": True}))
-        if owner == NOBODY:
+        if owner == OTHER_UID:
             give_away(folder)
     for at, text in enumerate(GARBLED):
         make_private_folder(ours / f"broken{at}")
         (ours / f"broken{at}" / "supervisor.json").write_text(text)
     assert set(_find_detachable_pids()) == {os.geteuid() + 1}
-    assert os.getpid() not in {stray.pid for stray in find_orphans({"MHNB_HOME": str(tmp_path / "none")})}
+    assert os.getpid() not in {orphan.pid for orphan in find_orphans({"MHNB_HOME": str(tmp_path / "none")})}
 
 
 # -- unreadable records
@@ -386,7 +386,7 @@ GARBLED: list[Any] = [
 
 
 @pytest.mark.parametrize("text", GARBLED)
-def test_a_garbled_record_is_told_in_a_line(
+def test_unreadable_run_record_is_reported_in_one_line(
     home: Path,
     kept: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -399,20 +399,20 @@ def test_a_garbled_record_is_told_in_a_line(
     path = kept("broken") / "cluster.json"
     path.write_text(text)
     assert main.main(["list"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("mine ")
-    assert said.err.startswith(f"mhnb list: left out: {path} cannot be read: ")
-    assert "Traceback" not in said.err
+    captured = capsys.readouterr()
+    assert captured.out.startswith("mine ")
+    assert captured.err.startswith(f"mhnb list: left out: {path} cannot be read: ")
+    assert "Traceback" not in captured.err
     assert main.main(["stop", "broken"]) == 1
     assert str(path) in capsys.readouterr().err
     assert main.main(["where", "broken"]) == 1
-    assert os.getpid() not in {stray.pid for stray in find_orphans({"MHNB_HOME": str(home)})}
+    assert os.getpid() not in {orphan.pid for orphan in find_orphans({"MHNB_HOME": str(home)})}
 
 
 @pytest.mark.parametrize(
     "text", [*GARBLED, '{"shape": {"machines": []}}', '{"key": 7, "shape": {"machines": []}, "options": {}}']
 )
-def test_a_garbled_berth_is_told_to_who_attaches(
+def test_unreadable_cluster_record_is_reported_on_attach(
     home: Path, kept: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     """The error for an unreadable cluster contains the command that ends it; other clusters can still be attached to."""
@@ -420,7 +420,7 @@ def test_a_garbled_berth_is_told_to_who_attaches(
     kept("mine")
     path = kept("broken") / "attach.json"
     path.write_text(text)
-    assert [berth.name for berth in list_cluster_records({"MHNB_HOME": str(home)})] == ["mine"]
+    assert [record.name for record in list_cluster_records({"MHNB_HOME": str(home)})] == ["mine"]
     with pytest.raises(NotStarted, match=rf"left out: {path} cannot be read.*\n.*mhnb stop broken\.{os.getpid()}"):
         manager.attach("broken")
 
@@ -444,23 +444,23 @@ def test_a_garbled_berth_is_told_to_who_attaches(
         ("protocol", None),
     ],
 )
-def test_a_field_of_another_kind_is_no_berth(
+def test_record_with_wrong_field_type_is_skipped(
     home: Path, kept: Callable[[str], Path], field: str, value: object
 ) -> None:
     """A record with a value of the wrong type is skipped, because the values reach sockets, processes and paths."""
     path = kept("mine") / "attach.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
-    berths, faults = read_cluster_records({"MHNB_HOME": str(home)})
-    assert berths == []
+    records, faults = read_cluster_records({"MHNB_HOME": str(home)})
+    assert records == []
     assert len(faults) == 1
 
 
 @pytest.mark.parametrize(
     "text", [*GARBLED, '{"rank": 0, "process_count": "9", "right": true, "said": "", "answer": ""}']
 )
-def test_a_garbled_answer_is_as_if_not_given(home: Path, text: str) -> None:
+def test_unreadable_answer_is_ignored(home: Path, text: str) -> None:
     """An unreadable answer is ignored, so the progress of the lessons is still read."""
-    place = {"MHNB_HOME": str(home)}
-    write_record("made", AnswerRecord(0, 2, True, "right", "1"), place)
+    environment = {"MHNB_HOME": str(home)}
+    write_record("made", AnswerRecord(0, 2, True, "right", "1"), environment)
     (home / "lessons" / "made" / "rank1.json").write_text(text)
-    assert [record.rank for record in read_records("made", place)] == [0]
+    assert [record.rank for record in read_records("made", environment)] == [0]

@@ -20,12 +20,12 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_one_that_lives_is_waited_for_as_long_as_is_asked(sleeper: subprocess.Popen[bytes]) -> None:
+def test_waiting_for_running_process_times_out(sleeper: subprocess.Popen[bytes]) -> None:
     """`wait_until_ended` returns False if the process still runs at the end of the time limit."""
     assert not wait_until_ended([psutil.Process(sleeper.pid)], 0.05)
 
 
-def test_a_group_that_was_killed_is_gone_when_this_returns(sleeper: subprocess.Popen[bytes]) -> None:
+def test_killed_group_has_ended_on_return(sleeper: subprocess.Popen[bytes]) -> None:
     """A killed group has ended when `kill_groups` returns, with its child, though its parent has not waited for it."""
     shell = psutil.Process(sleeper.pid)
     (child,) = shell.children() or [shell]
@@ -34,7 +34,7 @@ def test_a_group_that_was_killed_is_gone_when_this_returns(sleeper: subprocess.P
     assert wait_until_ended([child], 20.0)
 
 
-def test_those_that_are_gone_already_are_no_error(sleeper: subprocess.Popen[bytes]) -> None:
+def test_killing_ended_group_is_not_an_error(sleeper: subprocess.Popen[bytes]) -> None:
     """Killing a group that has ended is not an error, because processes may end at any moment."""
     kill_groups([sleeper.pid])
     assert sleeper.wait() == -signal.SIGKILL

@@ -26,13 +26,13 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> psutil.Process:
     def fail(*_: object, **__: object) -> None:
         raise FileNotFoundError(f"/proc/{process.pid}/stat")
 
-    for look in ("_get_ident", "status", "is_running", "memory_info", "create_time"):
-        monkeypatch.setattr(psutil.Process, look, fail)
+    for method in ("_get_ident", "status", "is_running", "memory_info", "create_time"):
+        monkeypatch.setattr(psutil.Process, method, fail)
     return process
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
-def test_it_is_gone_and_no_error(ending: psutil.Process) -> None:
+def test_process_that_just_ended_raises_nothing(ending: psutil.Process) -> None:
     """An ended process is reported as not running and raises nothing, so a loop over many processes continues."""
     pid = os.getpid()
     assert (find_start_time_s(pid), is_same_process(pid, 1.0), is_stopped(pid), resident_nbytes(pid)) == (

@@ -25,22 +25,22 @@ from mhnb.system.run_dir import (
     write_run_record,
 )
 
-GONE = 2**22 + 1
+UNUSED_PID = 2**22 + 1
 """A process id that Linux never assigns."""
 
 
 def ended_run(home: Path, number: int) -> Path:
     """Make the directory of a cluster whose notebook has ended."""
-    folder = home / f"default.{GONE}.{number}"
+    folder = home / f"default.{UNUSED_PID}.{number}"
     (folder / "log").mkdir(parents=True)
     (folder / "profile").mkdir()
     os.utime(folder, (number, number))
     return folder
 
 
-def test_only_our_own_directories_are_pruned(tmp_path: Path) -> None:
+def test_only_run_directories_are_pruned(tmp_path: Path) -> None:
     """Folders in MHNB_HOME that mhnb did not create are kept, however old and many they are."""
-    foreign = [tmp_path / f"thesis{n}" for n in range(30)] + [tmp_path / f"backup.{GONE}.{n}" for n in range(30)]
+    foreign = [tmp_path / f"thesis{n}" for n in range(30)] + [tmp_path / f"backup.{UNUSED_PID}.{n}" for n in range(30)]
     for folder in foreign:
         folder.mkdir()
     runs = [ended_run(tmp_path, number) for number in range(1, 26)]
@@ -50,18 +50,18 @@ def test_only_our_own_directories_are_pruned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", '{"supervisor": 12', "\x00"])
-def test_a_note_cut_short_stops_nobody(tmp_path: Path, text: str) -> None:
+def test_truncated_record_does_not_stop_listing(tmp_path: Path, text: str) -> None:
     """A record that a full disk has truncated does not stop starting and listing."""
     (ended_run(tmp_path, 1) / "cluster.json").write_text(text)
     prune_run_dirs({"MHNB_HOME": str(tmp_path)})
     assert read_running_clusters({"MHNB_HOME": str(tmp_path)}) == []
 
 
-def test_what_runs_on_another_machine_is_let_be(tmp_path: Path) -> None:
+def test_runs_of_another_machine_are_not_pruned(tmp_path: Path) -> None:
     """Runs of another machine in a shared home are not pruned, because their process ids mean nothing on this machine."""
-    place = {"MHNB_HOME": str(tmp_path)}
-    mine, others = ended_run(tmp_path, 1), ended_run(tmp_path, 2)
-    for run, machine in ((mine, socket.gethostname()), (others, "elsewhere")):
+    environment = {"MHNB_HOME": str(tmp_path)}
+    own, foreign = ended_run(tmp_path, 1), ended_run(tmp_path, 2)
+    for run, machine in ((own, socket.gethostname()), (foreign, "elsewhere")):
         write_run_record(run, "a", os.getpid(), [], is_detachable=True)
         record = json.loads((run / "cluster.json").read_text())
         assert record["machine"] == socket.gethostname()
@@ -72,45 +72,45 @@ def test_what_runs_on_another_machine_is_let_be(tmp_path: Path) -> None:
         (run / "attach.json.new").touch()
         (run / "berth.json").touch()
         (run / "mpi.start").touch()
-    prune_run_dirs(place)
-    assert {path.name for path in mine.iterdir()} == {"cluster.json", "log", "profile"}
-    assert not list((mine / "profile" / "security").iterdir())
-    assert (others / "attach.json").exists()
-    assert list((others / "profile" / "security").iterdir())
+    prune_run_dirs(environment)
+    assert {path.name for path in own.iterdir()} == {"cluster.json", "log", "profile"}
+    assert not list((own / "profile" / "security").iterdir())
+    assert (foreign / "attach.json").exists()
+    assert list((foreign / "profile" / "security").iterdir())
 
 
-def test_a_number_that_was_given_again_is_nobodys(tmp_path: Path) -> None:
+def test_reused_process_id_is_not_a_cluster(tmp_path: Path) -> None:
     """A reused process id is not taken for the cluster's notebook or supervisor, so no other process is stopped."""
-    place, run = {"MHNB_HOME": str(tmp_path)}, ended_run(tmp_path, 1)
+    environment, run = {"MHNB_HOME": str(tmp_path)}, ended_run(tmp_path, 1)
     with subprocess.Popen(
         [sys.executable, "-c", "input()", "mhnb.rank.supervisor"], stdin=subprocess.PIPE, text=True
     ) as supervisor:
         write_run_record(run, "a", supervisor.pid, [], is_detachable=True)
-        (record,) = read_running_clusters(place)
+        (record,) = read_running_clusters(environment)
         assert has_live_notebook(record)
         before = {"owner_began_s": record["owner_began_s"] - 3600, "supervisor_began_s": 1.0}
         assert not has_live_notebook(record | before)
         (run / "cluster.json").write_text(json.dumps(record | before))
-        assert read_running_clusters(place) == []
+        assert read_running_clusters(environment) == []
         # An older version recorded the process ids alone.
         (run / "cluster.json").write_text(json.dumps({k: v for k, v in record.items() if k not in before}))
-        assert [older["name"] for older in read_running_clusters(place)] == ["a"]
+        assert [older["name"] for older in read_running_clusters(environment)] == ["a"]
         supervisor.communicate("\n")
 
 
-def test_what_is_in_use_is_let_be(tmp_path: Path) -> None:
+def test_locked_run_is_not_pruned(tmp_path: Path) -> None:
     """A locked run is not pruned, though a container that shares the folder does not see the owner's process."""
     run = ended_run(tmp_path, 1)
     (run / "attach.json").touch()
-    held = lock_as_alive(run)
+    lock = lock_as_alive(run)
     prune_run_dirs({"MHNB_HOME": str(tmp_path)})
     assert (run / "attach.json").exists()
-    os.close(held)
+    os.close(lock)
     prune_run_dirs({"MHNB_HOME": str(tmp_path)})
     assert not (run / "attach.json").exists()
 
 
-def test_a_relative_home_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_home_is_resolved_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative MHNB_HOME is resolved at the start, because the notebook may change its folder later."""
     monkeypatch.chdir(tmp_path)
     profile = tmp_path / "profile"
@@ -119,7 +119,7 @@ def test_a_relative_home_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.
     assert run_dir == tmp_path / "here" / f"a.{os.getpid()}.1"
 
 
-def test_a_folder_that_was_removed_is_named_as_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_working_directory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error for a removed working directory says so, because the ranks run in the notebook's folder."""
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
@@ -127,17 +127,17 @@ def test_a_folder_that_was_removed_is_named_as_the_cause(tmp_path: Path, monkeyp
         find_cwd()
 
 
-def test_a_home_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_unusable_home_is_reported(tmp_path: Path) -> None:
     """The error for an unusable home contains the folder, the reason and MHNB_HOME, for both run directories and journals."""
-    place = {"MHNB_HOME": str(tmp_path / "file" / "below")}
+    environment = {"MHNB_HOME": str(tmp_path / "file" / "below")}
     (tmp_path / "file").touch()
     with pytest.raises(LaunchError, match=r"file/below: .*Not a directory.*\n.*MHNB_HOME"):
-        make_run_dir("a", 1, environment=place, profile=tmp_path)
+        make_run_dir("a", 1, environment=environment, profile=tmp_path)
     with pytest.raises(LaunchError, match="MHNB_HOME"):
-        JournalStore("a", 7, environment=place, is_new=True)
+        JournalStore("a", 7, environment=environment, is_new=True)
 
 
-_LOOKS = """
+_READ_HOME = """
 import os, sys
 from mhnb.system.run_dir import prune_run_dirs, read_running_clusters
 if os.geteuid() == 0:
@@ -152,22 +152,22 @@ for look in (read_running_clusters, prune_run_dirs):
 """
 
 
-def test_a_home_that_may_not_be_entered_is_named(tmp_path: Path) -> None:
+def test_inaccessible_home_is_reported(tmp_path: Path) -> None:
     """A home that the user may not enter gives a LaunchError that suggests MHNB_HOME, even when clusters are only listed."""
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
-    looked = [sys.executable, "-c", _LOOKS, str(closed / "home")]
-    assert subprocess.check_output(looked, text=True) == "LaunchError True\nLaunchError True\n"
+    command = [sys.executable, "-c", _READ_HOME, str(closed / "home")]
+    assert subprocess.check_output(command, text=True) == "LaunchError True\nLaunchError True\n"
 
 
-def test_the_hang_card_is_kept_while_there_is_one(tmp_path: Path) -> None:
+def test_hang_report_is_written_replaced_and_removed(tmp_path: Path) -> None:
     """A hang report can be written, replaced and removed twice; the report of an ended notebook is ignored."""
     record = {"owner": os.getpid(), "run_dir": str(tmp_path)}
     assert read_hang_report(record) is None
     for text in ("waiting 2 s", "waiting 3 s"):
         write_hang_report(tmp_path, text)
         assert read_hang_report(record) == text
-    assert read_hang_report(record | {"owner": GONE}) is None
+    assert read_hang_report(record | {"owner": UNUSED_PID}) is None
     write_hang_report(tmp_path, None)
     write_hang_report(tmp_path, None)
     assert read_hang_report(record) is None

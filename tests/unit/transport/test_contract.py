@@ -33,49 +33,49 @@ KEY = b"k" * 32
 WAIT_S = 20.0
 
 
-class FarEnd(Protocol):
+class RemoteEnd(Protocol):
     """What the tests need of a rank's end."""
 
     def send(self, message: Message) -> None: ...
 
-    def take(self) -> Message | None: ...
+    def receive(self) -> Message | None: ...
 
 
 @dataclass
 class Rig:
     """A transport, and a function that connects a remote end to it."""
 
-    link: Transport
-    connect: Callable[[str], FarEnd]
+    transport: Transport
+    connect: Callable[[str], RemoteEnd]
 
 
-class _Socket:
+class _SocketEnd:
     def __init__(self, channel: TransportClient) -> None:
         self.channel, self.send = channel, channel.send
 
-    def take(self) -> Message | None:
+    def receive(self) -> Message | None:
         deadline = time.monotonic() + WAIT_S
         while (message := self.channel.receive()) is None and time.monotonic() < deadline:
             self.channel.poll(1.0)
         return message
 
 
-class _Memory:
+class _InProcessEnd:
     def __init__(self, link: InProcessTransport, name: str) -> None:
         self.peer = link.connect(name)
         self.send = self.peer.send
 
-    def take(self) -> Message | None:
+    def receive(self) -> Message | None:
         return self.peer.receive(WAIT_S)
 
 
-def open_channel(link: SocketServer, key: bytes, name: str) -> TransportClient:
+def connect_client(server: SocketServer, key: bytes, name: str) -> TransportClient:
     """Connect while the transport is polled, as the reader does, because each end first sends a challenge."""
     with ThreadPoolExecutor() as pool:
-        opening = pool.submit(TransportClient, link.url, key, name)
+        opening = pool.submit(TransportClient, server.url, key, name)
         deadline = time.monotonic() + WAIT_S
         while not opening.done():
-            assert link.poll(0.01) == []
+            assert server.poll(0.01) == []
             assert time.monotonic() < deadline
     return opening.result()
 
@@ -85,15 +85,15 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """Yield each kind of transport in turn."""
     if request.param == "memory":
         memory = InProcessTransport()
-        yield Rig(memory, lambda name: _Memory(memory, name))
+        yield Rig(memory, lambda name: _InProcessEnd(memory, name))
         return
     path = tmp_path_factory.mktemp("l") / "link" if request.param == "unix" else None
     link, ends = SocketServer(KEY, path=path, encrypt=request.param == "sealed"), []
     assert link.url.startswith(request.param)
 
-    def connect(name: str) -> FarEnd:
-        ends.append(open_channel(link, KEY, name))
-        return _Socket(ends[-1])
+    def connect(name: str) -> RemoteEnd:
+        ends.append(connect_client(link, KEY, name))
+        return _SocketEnd(ends[-1])
 
     yield Rig(link, connect)
     for end in ends:
@@ -101,103 +101,109 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     link.close()
 
 
-def collect(link: Transport, count: int) -> list[Message]:
+def poll_messages(transport: Transport, count: int) -> list[Message]:
     """Poll until that many messages have arrived."""
     found: list[Message] = []
     deadline = time.monotonic() + WAIT_S
     while len(found) < count:
-        found += link.poll(1.0)
+        found += transport.poll(1.0)
         assert time.monotonic() < deadline, f"had {found}"
     return found
 
 
-def take_while_polling(link: Transport, end: FarEnd, send: Callable[[], None], count: int = 1) -> list[Message | None]:
+def send_and_receive(
+    transport: Transport, end: RemoteEnd, send: Callable[[], None], count: int = 1
+) -> list[Message | None]:
     """Send, and receive that many messages at the remote end while this end polls, as the reader does."""
-    taken: list[Message | None] = []
-    reading = threading.Thread(target=lambda: taken.extend(end.take() for _ in range(count)))
+    received: list[Message | None] = []
+    reading = threading.Thread(target=lambda: received.extend(end.receive() for _ in range(count)))
     send()
     reading.start()
     deadline = time.monotonic() + WAIT_S
     while reading.is_alive():
-        link.poll(0.1)
+        transport.poll(0.1)
         assert time.monotonic() < deadline
-    return taken
+    return received
 
 
-def test_messages_of_one_peer_keep_their_order(rig: Rig) -> None:
+def test_messages_of_one_peer_arrive_in_order(rig: Rig) -> None:
     """Messages of one peer arrive in order, so that live output arrives before the reply it belongs to."""
     end = rig.connect("r0")
     messages = [SkipCell(1, seq) for seq in range(200)]
     for message in messages:
         end.send(message)
-    assert collect(rig.link, 200) == messages
+    assert poll_messages(rig.transport, 200) == messages
 
 
-def test_a_peer_is_reached_by_its_name(rig: Rig) -> None:
+def test_message_reaches_only_the_named_peer(rig: Rig) -> None:
     """A message reaches only the peer that it is sent to."""
     ends = {name: rig.connect(name) for name in ("r0", "r1", "s0")}
     for end in ends.values():
         end.send(SkipCell(1, 1))
-    collect(rig.link, 3)
-    rig.link.send("r1", RunCell(1, 2, "x"))
-    rig.link.send("s0", StopHost())
-    assert ends["r1"].take() == RunCell(1, 2, "x")
-    assert ends["s0"].take() == StopHost()
+    poll_messages(rig.transport, 3)
+    rig.transport.send("r1", RunCell(1, 2, "x"))
+    rig.transport.send("s0", StopHost())
+    assert ends["r1"].receive() == RunCell(1, 2, "x")
+    assert ends["s0"].receive() == StopHost()
 
 
-def test_payload_travels_as_it_is(rig: Rig) -> None:
+def test_binary_payload_arrives_unchanged(rig: Rig) -> None:
     """Binary payloads, such as the bytes of arrays, arrive unchanged in both directions."""
     end = rig.connect("r0")
     payload = (bytes(range(256)) * 1000, b"")
     # From a thread, because a remote end waits for a notebook that does not read.
     sending = threading.Thread(target=end.send, args=(RankReply(0, 1, True, {"n": 2}, payload),))
     sending.start()
-    (answer,) = collect(rig.link, 1)
+    (answer,) = poll_messages(rig.transport, 1)
     sending.join()
     assert isinstance(answer, RankReply)
     assert tuple(bytes(frame) for frame in answer.payload) == payload
-    ask = take_while_polling(rig.link, end, lambda: rig.link.send("r0", RankRequest(2, "push", {}, payload)))[0]
-    assert isinstance(ask, RankRequest)
-    assert tuple(bytes(frame) for frame in ask.payload) == payload
+    request = send_and_receive(
+        rig.transport, end, lambda: rig.transport.send("r0", RankRequest(2, "push", {}, payload))
+    )[0]
+    assert isinstance(request, RankRequest)
+    assert tuple(bytes(frame) for frame in request.payload) == payload
 
 
-def test_a_message_of_very_many_frames_arrives_whole(rig: Rig) -> None:
+def test_message_with_many_frames_arrives_complete(rig: Rig) -> None:
     """A message with thousands of frames arrives complete, for example a list of thousands of small arrays."""
     end = rig.connect("r0")
     payload = tuple(bytes([n % 256]) for n in range(10_000))
     sending = threading.Thread(target=end.send, args=(RankReply(0, 1, True, None, payload),))
     sending.start()
-    (answer,) = collect(rig.link, 1)
+    (answer,) = poll_messages(rig.transport, 1)
     sending.join()
     assert isinstance(answer, RankReply)
     assert [bytes(frame) for frame in answer.payload] == list(payload)
-    ask = take_while_polling(rig.link, end, lambda: rig.link.send("r0", RankRequest(2, "push", {}, payload)))[0]
-    assert isinstance(ask, RankRequest)
-    assert len(ask.payload) == 10_000
+    request = send_and_receive(
+        rig.transport, end, lambda: rig.transport.send("r0", RankRequest(2, "push", {}, payload))
+    )[0]
+    assert isinstance(request, RankRequest)
+    assert len(request.payload) == 10_000
 
 
-def test_wake_ends_a_wait(rig: Rig) -> None:
+def test_wake_ends_poll(rig: Rig) -> None:
     """`wake` ends a `poll`, so that a submitter does not wait for the next tick."""
-    waker = threading.Timer(0.05, rig.link.wake)
+    waker = threading.Timer(0.05, rig.transport.wake)
     waker.start()
-    assert rig.link.poll(WAIT_S) == []
+    assert rig.transport.poll(WAIT_S) == []
     waker.join()
 
 
-def test_a_peer_that_is_not_there_gets_nothing(rig: Rig) -> None:
+def test_send_to_unknown_peer_is_ignored(rig: Rig) -> None:
     """A send to an unknown peer is not an error, because the exit of a peer is a separate event."""
-    rig.link.send("r9", SkipCell(1, 1))
-    assert rig.link.poll(0) == []
+    rig.transport.send("r9", SkipCell(1, 1))
+    assert rig.transport.poll(0) == []
 
 
-def test_an_unsigned_or_wrongly_signed_message_is_dropped_and_counted() -> None:
+def test_message_without_the_key_is_dropped_and_counted() -> None:
     """Messages from a peer without the key are dropped and counted."""
     link = SocketServer(KEY)
-    stranger, friend = open_channel(link, b"x" * 32, "r0"), open_channel(link, KEY, "r1")
+    stranger, friend = connect_client(link, b"x" * 32, "r0"), connect_client(link, KEY, "r1")
     try:
         stranger.send(SkipCell(1, 1))
         friend.send(SkipCell(1, 2))
-        assert collect(link, 1) == [SkipCell(1, 2)]
+        assert poll_messages(link, 1) == [SkipCell(1, 2)]
         assert link.rejected_count == 1
     finally:
         stranger.close()
@@ -205,7 +211,7 @@ def test_an_unsigned_or_wrongly_signed_message_is_dropped_and_counted() -> None:
         link.close()
 
 
-def test_a_path_that_is_too_long_falls_back_to_tcp(tmp_path: Path) -> None:
+def test_too_long_socket_path_falls_back_to_tcp(tmp_path: Path) -> None:
     """A socket path that is too long, as in a deep home directory, makes the server fall back to TCP."""
     link = SocketServer(KEY, path=tmp_path / ("d" * 120))
     try:
@@ -214,7 +220,7 @@ def test_a_path_that_is_too_long_falls_back_to_tcp(tmp_path: Path) -> None:
         link.close()
 
 
-def test_the_socket_file_is_its_owners_alone_and_goes_with_the_link(tmp_path: Path) -> None:
+def test_socket_file_is_private_and_removed_on_close(tmp_path: Path) -> None:
     """The socket file has mode 0600, so that no other user can connect, and is removed when the server closes."""
     path = tmp_path / "link"
     link = SocketServer(KEY, path=path)
@@ -223,24 +229,24 @@ def test_the_socket_file_is_its_owners_alone_and_goes_with_the_link(tmp_path: Pa
     assert not path.exists()
 
 
-def test_more_than_the_kernel_takes_at_once_arrives_whole(rig: Rig) -> None:
+def test_large_messages_to_busy_peer_arrive_complete(rig: Rig) -> None:
     """The notebook never waits for a rank that does not read, and sends the unsent bytes later."""
     end = rig.connect("r0")
     end.send(SkipCell(1, 1))
-    collect(rig.link, 1)
+    poll_messages(rig.transport, 1)
     payload = bytes(range(256)) * 100_000
 
     def send() -> None:
         for seq in range(3):
-            rig.link.send("r0", RankRequest(seq, "push", {}, (payload,)))
+            rig.transport.send("r0", RankRequest(seq, "push", {}, (payload,)))
 
-    taken = take_while_polling(rig.link, end, send, count=3)
-    assert [(m.request_id, m.payload[0] == payload) for m in taken if isinstance(m, RankRequest)] == [
+    received = send_and_receive(rig.transport, end, send, count=3)
+    assert [(m.request_id, m.payload[0] == payload) for m in received if isinstance(m, RankRequest)] == [
         (n, True) for n in range(3)
     ]
 
 
-def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
+def test_unauthenticated_peer_is_cut_off_at_long_message() -> None:
     """A peer that has not authenticated is disconnected at its first long message, and other peers are still served."""
     link, friend = SocketServer(KEY), None
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
@@ -252,12 +258,12 @@ def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
             while link.rejected_count == 0:
                 link.poll(0.1)
                 assert time.monotonic() < deadline
-            heard = stranger.recv(1000)
-            assert len(heard) == CHALLENGE_NBYTES
+            challenge = stranger.recv(1000)
+            assert len(challenge) == CHALLENGE_NBYTES
             assert stranger.recv(1) == b""
-        friend = open_channel(link, KEY, "r1")
+        friend = connect_client(link, KEY, "r1")
         friend.send(SkipCell(1, 2))
-        assert collect(link, 1) == [SkipCell(1, 2)]
+        assert poll_messages(link, 1) == [SkipCell(1, 2)]
     finally:
         if friend is not None:
             friend.close()
@@ -265,7 +271,7 @@ def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
 
 
 @pytest.mark.parametrize("none_left", [False, True], ids=["enough", "none left"])
-def test_strangers_who_say_nothing_keep_nobody_out(none_left: bool) -> None:  # noqa: FBT001
+def test_silent_connections_do_not_keep_ranks_out(none_left: bool) -> None:  # noqa: FBT001
     """Silent unauthenticated connections are limited, even without free descriptors, so a rank can still connect."""
     # In a process of its own, because the clusters that other tests share need descriptors too.
     program = f"from tests.unit.transport.test_contract import check_strangers; check_strangers(none_left={none_left})"
@@ -293,9 +299,9 @@ def check_strangers(*, none_left: bool) -> None:
             while fillers[-1] < max(end.fileno() for end in strangers) + 100:
                 fillers.append(os.dup(0))
             resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 2, hard))
-        friends.append(open_channel(link, KEY, "r1"))
+        friends.append(connect_client(link, KEY, "r1"))
         friends[0].send(SkipCell(1, 2))
-        assert collect(link, 1) == [SkipCell(1, 2)]
+        assert poll_messages(link, 1) == [SkipCell(1, 2)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for filler in fillers:
@@ -307,19 +313,19 @@ def check_strangers(*, none_left: bool) -> None:
         link.close()
 
 
-def test_a_send_to_a_peer_that_has_gone_is_no_error() -> None:
+def test_send_to_disconnected_peer_is_ignored() -> None:
     """A send to a peer that has disconnected is not an error, because its supervisor reports its exit."""
     link = SocketServer(KEY)
-    first = open_channel(link, KEY, "r0")
+    first = connect_client(link, KEY, "r0")
     first.send(SkipCell(1, 1))
-    collect(link, 1)
+    poll_messages(link, 1)
     first.close()
     link.poll(WAIT_S)
     link.send("r0", SkipCell(1, 2))
     link.close()
 
 
-def test_a_recorded_connection_cannot_be_played_back() -> None:
+def test_recorded_connection_cannot_be_replayed() -> None:
     """Recorded frames are rejected on another connection, because each connection has a key of its own."""
     link = SocketServer(KEY)
     recorded: list[Frame] = []
@@ -335,7 +341,7 @@ def test_a_recorded_connection_cannot_be_played_back() -> None:
             while not opening.done():
                 link.poll(0.01)
         opening.result().send(SkipCell(1, 1))
-        assert collect(link, 1) == [SkipCell(1, 1)]
+        assert poll_messages(link, 1) == [SkipCell(1, 1)]
         address, _, port = link.url.removeprefix("tcp:").rpartition(":")
         with socket.create_connection((address, int(port))) as player:
             player.sendall(b"".join(recorded))
@@ -348,11 +354,11 @@ def test_a_recorded_connection_cannot_be_played_back() -> None:
         link.close()
 
 
-def test_a_far_end_finds_the_next_notebook(tmp_path: Path) -> None:
+def test_rank_reconnects_to_next_notebook(tmp_path: Path) -> None:
     """Ranks that outlive a notebook reconnect to the next one at the same address, and it receives their messages."""
     path = tmp_path / "link"
     first = SocketServer(KEY, path=path)
-    end = open_channel(first, KEY, "r0")
+    end = connect_client(first, KEY, "r0")
     first.close()
     assert end.receive() is None
     assert end.is_closed
@@ -365,7 +371,7 @@ def test_a_far_end_finds_the_next_notebook(tmp_path: Path) -> None:
                 assert second.poll(0.01) == []
         assert trying.result()
         end.send(SkipCell(1, 1))
-        assert collect(second, 1) == [SkipCell(1, 1)]
+        assert poll_messages(second, 1) == [SkipCell(1, 1)]
         second.send("r0", SkipCell(1, 2))
         assert end.poll(WAIT_S)
         assert end.receive() == SkipCell(1, 2)
@@ -374,40 +380,40 @@ def test_a_far_end_finds_the_next_notebook(tmp_path: Path) -> None:
         second.close()
 
 
-def test_who_has_the_key_and_sends_no_message_is_cut_off(rig: Rig) -> None:
+def test_peer_with_invalid_message_is_disconnected(rig: Rig) -> None:
     """A peer with the key that sends an invalid message is disconnected and reported once, with the reason."""
     bad, good = rig.connect("r0"), rig.connect("r1")
     for end in (bad, good):
         end.send(SkipCell(1, 1))
-    collect(rig.link, 2)
-    if isinstance(bad, _Memory):
+    poll_messages(rig.transport, 2)
+    if isinstance(bad, _InProcessEnd):
         bad.peer.send_frames([b"shouting"])
     else:
-        assert isinstance(bad, _Socket)
+        assert isinstance(bad, _SocketEnd)
         bad.channel._send_signed([b"shouting"])
     deadline = time.monotonic() + WAIT_S
-    while not (cut := rig.link.pop_violators()):
-        rig.link.poll(0.1)
+    while not (cut := rig.transport.pop_violators()):
+        rig.transport.poll(0.1)
         assert time.monotonic() < deadline
     assert [(peer, "shouting" in why) for peer, why in cut] == [("r0", True)]
-    assert rig.link.pop_disconnected() == ["r0"]
-    assert rig.link.pop_violators() == []
+    assert rig.transport.pop_disconnected() == ["r0"]
+    assert rig.transport.pop_violators() == []
     good.send(SkipCell(1, 2))
-    assert collect(rig.link, 1) == [SkipCell(1, 2)]
+    assert poll_messages(rig.transport, 1) == [SkipCell(1, 2)]
 
 
-def test_a_peer_can_be_cut_off(rig: Rig) -> None:
+def test_disconnect_closes_a_peer(rig: Rig) -> None:
     """`disconnect` closes a peer's connection, and a second call does nothing."""
     end = rig.connect("r0")
     end.send(SkipCell(1, 1))
-    assert rig.link.poll_with_peers(WAIT_S) or rig.link.poll_with_peers(WAIT_S)
-    rig.link.disconnect("r0")
-    rig.link.disconnect("r0")
-    assert rig.link.pop_disconnected() == ["r0"]
+    assert rig.transport.poll_with_peers(WAIT_S) or rig.transport.poll_with_peers(WAIT_S)
+    rig.transport.disconnect("r0")
+    rig.transport.disconnect("r0")
+    assert rig.transport.pop_disconnected() == ["r0"]
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"r-1", b"notebook", b"r" + b"9" * 100, b""])
-def test_a_name_that_is_none_is_not_let_in(name: bytes) -> None:
+def test_invalid_peer_name_is_rejected(name: bytes) -> None:
     """An invalid peer name is rejected even with the right key, because names are parsed as numbers."""
     link = SocketServer(KEY)
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
@@ -423,7 +429,7 @@ def test_a_name_that_is_none_is_not_let_in(name: bytes) -> None:
         link.close()
 
 
-def test_a_listener_without_descriptors_rests() -> None:
+def test_listener_without_descriptors_pauses() -> None:
     """A listener without free descriptors pauses instead of polling in a loop, and accepts the waiting caller later."""
     program = "from tests.unit.transport.test_contract import check_no_room; check_no_room()"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)

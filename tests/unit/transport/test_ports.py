@@ -21,7 +21,7 @@ def held() -> Iterator[ExitStack]:
 
 
 @pytest.mark.parametrize("apart", [0, 1, 250], ids=["same number", "neighbours", "a round later"])
-def test_hubs_that_start_at_once_look_at_other_ports(
+def test_hubs_that_start_together_get_distinct_ports(
     apart: int, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty hubs get distinct ports before any of them listens, even if containers on one network share process ids."""
@@ -34,7 +34,7 @@ def test_hubs_that_start_at_once_look_at_other_ports(
         seen |= found
 
 
-def test_a_hub_that_has_ended_leaves_its_ports_to_another(held: ExitStack) -> None:
+def test_ports_of_an_ended_hub_are_free_again(held: ExitStack) -> None:
     """A hub reserves its block of ports only as long as it runs."""
     with ExitStack() as ended:
         first = reserve_hub_ports(24, ended)
@@ -44,30 +44,30 @@ def test_a_hub_that_has_ended_leaves_its_ports_to_another(held: ExitStack) -> No
 @pytest.mark.parametrize(
     ("address", "bound"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("*", ""), ("127.0.0.2", "127.0.0.1")]
 )
-def test_a_port_that_is_taken_is_left_out(address: str, bound: str) -> None:
+def test_port_in_use_is_not_reserved(address: str, bound: str) -> None:
     """Ports in use are left out: at the hub's own address, and on loopback, which a hub uses to talk to itself."""
     family = socket.AF_INET6 if ":" in bound else socket.AF_INET
-    with socket.socket(family) as taken:
+    with socket.socket(family) as listener:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             try:
                 probe.bind((bound if address == "*" else address, 0))
             except OSError as error:
                 pytest.skip(f"this machine has no {address}: {error}")
         with ExitStack() as ended:
-            taken.bind((bound, reserve_hub_ports(4, ended, address)[0]))
-        with ExitStack() as held:
-            found = reserve_hub_ports(4, held, address)
-        assert taken.getsockname()[1] not in found
+            listener.bind((bound, reserve_hub_ports(4, ended, address)[0]))
+        with ExitStack() as reservation:
+            found = reserve_hub_ports(4, reservation, address)
+        assert listener.getsockname()[1] not in found
         assert len(found) == 4
 
 
-def test_a_coordinator_that_cannot_listen_is_told_why() -> None:
+def test_unusable_coordinator_address_names_the_cause() -> None:
     """The error for a port in use differs from the one for another machine's address, because the fixes differ."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
-        held = f"127.0.0.1:{holder.getsockname()[1]}"
+        used_address = f"127.0.0.1:{holder.getsockname()[1]}"
         with pytest.raises(PreflightFailed, match="is taken by another process"):
-            check_port_free(held)
-    check_port_free(held)
+            check_port_free(used_address)
+    check_port_free(used_address)
     # An address reserved for documentation (RFC 5737), which no machine has.
     with pytest.raises(PreflightFailed, match=r"192\.0\.2\.7 is no address of this machine"):
         check_port_free("192.0.2.7:5555")

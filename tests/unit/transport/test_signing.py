@@ -11,14 +11,14 @@ from mhnb.types import Frame
 FRAMES = [b"header", b"payload"]
 
 
-def sealed() -> list[Frame]:
+def signed_message() -> list[Frame]:
     """A signed message of rank 0."""
     return Signer(b"key", b"r0").sign(FRAMES)
 
 
-def test_what_was_signed_comes_out() -> None:
+def test_verify_returns_the_signed_frames() -> None:
     """`verify` removes the seal and returns the original frames."""
-    assert Verifier(b"key").verify(b"r0", sealed()) == FRAMES
+    assert Verifier(b"key").verify(b"r0", signed_message()) == FRAMES
 
 
 @pytest.mark.parametrize(
@@ -35,26 +35,26 @@ def test_what_was_signed_comes_out() -> None:
     ],
     ids=["changed", "moved between frames", "recounted", "one more", "one less", "seal gone", "nothing", "seal alone"],
 )
-def test_a_spoilt_message_is_refused(spoil: object) -> None:
+def test_changed_message_is_refused(spoil: object) -> None:
     """Any change to the frames or the seal makes the message invalid."""
     with pytest.raises(UnknownMessage):
-        Verifier(b"key").verify(b"r0", spoil(sealed()))  # type: ignore[operator]
+        Verifier(b"key").verify(b"r0", spoil(signed_message()))  # type: ignore[operator]
 
 
-def test_another_sender_or_key_is_refused() -> None:
+def test_wrong_sender_or_key_is_refused() -> None:
     """A seal is valid for one sender and one key only."""
     with pytest.raises(UnknownMessage):
-        Verifier(b"key").verify(b"r1", sealed())
+        Verifier(b"key").verify(b"r1", signed_message())
     with pytest.raises(UnknownMessage):
         # The bytes of name and frames together are the same.
-        Verifier(b"key").verify(b"r0h", [sealed()[0], b"eader", b"payload"])
+        Verifier(b"key").verify(b"r0h", [signed_message()[0], b"eader", b"payload"])
     with pytest.raises(UnknownMessage):
-        Verifier(b"other").verify(b"r0", sealed())
+        Verifier(b"other").verify(b"r0", signed_message())
 
 
-def test_a_recorded_message_cannot_be_played_back() -> None:
+def test_replayed_message_is_refused() -> None:
     """A recorded message is refused, because message numbers only rise."""
-    verifier, message = Verifier(b"key"), sealed()
+    verifier, message = Verifier(b"key"), signed_message()
     verifier.verify(b"r0", message)
     with pytest.raises(UnknownMessage, match="second time"):
         verifier.verify(b"r0", message)

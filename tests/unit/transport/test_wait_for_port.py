@@ -27,7 +27,7 @@ def _address(one: socket.socket) -> str:
     return f"{host}:{port}"
 
 
-def test_it_waits_until_somebody_listens(bound: socket.socket) -> None:
+def test_waits_until_a_process_listens(bound: socket.socket) -> None:
     """It retries refused connections at growing intervals, until a process listens."""
     refusals: list[float] = []
 
@@ -41,34 +41,34 @@ def test_it_waits_until_somebody_listens(bound: socket.socket) -> None:
     assert refusals == sorted(set(refusals))
 
 
-def test_who_reaches_itself_has_reached_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_to_itself_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A socket may connect to itself if the system gives it that very port; this does not count, and the port stays free."""
     with closing(socket.socket()) as other:
         other.bind(("127.0.0.1", 0))
         address = other.getsockname()
 
-    def meet_itself(*_: object) -> socket.socket:
+    def connect_to_itself(*_: object) -> socket.socket:
         one = socket.socket()
         one.bind(address)
         one.connect(address)
         return one
 
-    monkeypatch.setattr(socket, "create_connection", meet_itself)
+    monkeypatch.setattr(socket, "create_connection", connect_to_itself)
     assert not wait_for_port("{}:{}".format(*address), 0.02)
     with closing(socket.socket()) as coordinator:
         coordinator.bind(address)
 
 
-def test_it_gives_up_where_nobody_comes(bound: socket.socket) -> None:
+def test_returns_false_after_the_time_limit(bound: socket.socket) -> None:
     """It returns False after the time limit."""
     assert not wait_for_port(_address(bound), 0.05)
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:port"])
-def test_an_address_that_is_none_is_not_waited_for(address: str) -> None:
+def test_invalid_address_returns_false_at_once(address: str) -> None:
     """It returns False at once for an invalid address, because JAX reports the error itself."""
     found: list[bool] = []
-    asked = threading.Thread(target=lambda: found.append(wait_for_port(address, 10 * WAIT_S)))
-    asked.start()
-    asked.join(WAIT_S)
+    waiting = threading.Thread(target=lambda: found.append(wait_for_port(address, 10 * WAIT_S)))
+    waiting.start()
+    waiting.join(WAIT_S)
     assert found == [False]

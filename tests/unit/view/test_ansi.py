@@ -26,7 +26,7 @@ from mhnb.view.ansi import ansi_to_html, strip_ansi
         ("cut \x1b[3", "cut "),
     ],
 )
-def test_colours_become_the_front_ends_classes(text: str, html: str) -> None:
+def test_colours_become_front_end_classes(text: str, html: str) -> None:
     """Each colour is a class or an inline style, other sequences are removed, and text is escaped."""
     assert ansi_to_html(text) == html
 

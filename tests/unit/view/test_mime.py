@@ -47,7 +47,7 @@ def test_an_svg_is_an_image() -> None:
     assert base64.b64decode(encoded[1]) == b"<svg><text>hello</text></svg>"
 
 
-def test_html_goes_before_the_text() -> None:
+def test_html_is_preferred_over_text() -> None:
     """A rich form is preferred, and its content is not changed."""
     assert "<p>a<b>1</b></p>" in output_to_html(value("1", **{"text/html": "<p>a<b>1</b></p>"}))
 
@@ -68,7 +68,7 @@ def test_html_goes_before_the_text() -> None:
         (None, ""),
     ],
 )
-def test_a_size_of_any_kind_breaks_no_view(metadata: Any, size: str) -> None:
+def test_any_size_value_is_accepted(metadata: Any, size: str) -> None:
     """A valid size is set, as in JupyterLab; an invalid size is ignored."""
     html = output_to_html({"output_type": "display_data", "data": {"image/png": PNG}, "metadata": metadata})
     assert f'alt="image/png"{size} style=' in html
@@ -78,7 +78,7 @@ def test_a_size_of_any_kind_breaks_no_view(metadata: Any, size: str) -> None:
     "mime", ["text/html", "text/markdown", "text/latex", "image/svg+xml", "image/png", "text/plain"]
 )
 @pytest.mark.parametrize("form", [None, 3, {"a": [1]}, ["a", "b"], ["a", None], True, ""])
-def test_a_form_that_is_no_text_breaks_no_view(mime: str, form: Any) -> None:
+def test_form_that_is_not_text_is_accepted(mime: str, form: Any) -> None:
     """A value that is not text breaks no view, because a rank may display any value under any type."""
     output: Output = {"output_type": "display_data", "data": {mime: form}, "metadata": {}}
     assert output_to_html(output)
@@ -98,7 +98,7 @@ def test_a_form_that_is_no_text_breaks_no_view(mime: str, form: Any) -> None:
         {"application/javascript": "go()", "text/plain": "<IPython.core.display.Javascript object>"},
     ],
 )
-def test_scripts_follow_one_rule(data: dict[str, str]) -> None:
+def test_scripts_are_not_run_and_noted(data: dict[str, str]) -> None:
     """A rank's script is not run, whatever its form, and a note says so."""
     html = output_to_html({"output_type": "display_data", "data": data, "metadata": {}})
     assert SCRIPTS_NOT_RUN in unescape(html)
@@ -112,7 +112,7 @@ def test_a_widget_is_shown_as_its_text() -> None:
     assert "widget" not in html
 
 
-def test_latex_is_left_to_the_front_end() -> None:
+def test_latex_is_rendered_by_the_front_end() -> None:
     """LaTeX stays as source outside `<pre>`, where MathJax finds it."""
     assert output_to_html(shown(text__latex="$a<b$", text__plain="tex")) == "<div>$a&lt;b$</div>"
 
@@ -122,7 +122,7 @@ def test_markdown_is_rendered() -> None:
     assert "<strong>bold</strong>" in output_to_html(shown(text__markdown="**bold**", text__plain="md"))
 
 
-def test_a_figure_too_large_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_figure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit only the text form is stored, with a note about the missing form."""
     monkeypatch.setattr(mime, "MAX_RICH_NBYTES", 8)
     html = output_to_html(shown(image__png="A" * 9, text__plain="fig"))
@@ -169,6 +169,6 @@ def test_json_is_shown_as_text() -> None:
     assert "IPython" not in html
 
 
-def test_colours_stay_where_they_are_wanted() -> None:
+def test_colours_are_kept_for_a_terminal() -> None:
     """Colours are kept for a terminal."""
     assert output_to_text(out("\x1b[31mred"), color=True) == "\x1b[31mred"

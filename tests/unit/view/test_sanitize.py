@@ -16,7 +16,7 @@ from tests.support.view_samples import cell, out, shown
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-LEFT_OPEN = [
+UNCLOSED = [
     *(
         "<!-- x",
         "<textarea>x",
@@ -82,7 +82,7 @@ LEAKING = [
 ]
 
 
-class _Open(HTMLParser):
+class _OpenElements(HTMLParser):
     """A parser that records which elements are open at the end."""
 
     def __init__(self) -> None:
@@ -98,16 +98,16 @@ class _Open(HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.parametrize("html", LEFT_OPEN)
-def test_what_is_left_open_is_closed(html: str) -> None:
+@pytest.mark.parametrize("html", UNCLOSED)
+def test_open_elements_are_closed(html: str) -> None:
     """A fragment closes every element that it opens, and no other element."""
-    reader = _Open()
+    reader = _OpenElements()
     reader.feed(clean_html(html))
     reader.close()
     assert reader.open == []
 
 
-def test_what_libraries_draw_with_stays() -> None:
+def test_markup_of_common_libraries_is_kept() -> None:
     """Tables with their own rules, sections that a checkbox opens, and drawings are kept unchanged."""
     pandas = (
         "<style scoped>.dataframe tbody tr th { vertical-align: top; }</style>"
@@ -132,7 +132,7 @@ def test_what_libraries_draw_with_stays() -> None:
         assert part in kept
 
 
-def test_a_sheet_that_cannot_be_judged_is_left_out() -> None:
+def test_unparsable_style_sheet_is_dropped() -> None:
     """A style sheet is dropped if the end of its rules is uncertain, because they could apply to the page."""
     for rules in ("} b{}", "a{b:url(x y)}", "\\}", "a{content:'", "a{b:'\n'}", "a{]"):
         assert "<style" not in clean_html(f"<style>{rules}</style>")
@@ -158,13 +158,13 @@ def browser() -> Iterator[Browser]:
 def test_no_rank_hides_another(browser: Browser, view: str) -> None:
     """Whatever HTML a rank shows, the output of the others looks the same as without it."""
     page = browser.new_page(viewport={"width": 900, "height": 700})
-    plain = _others_look(page, view, "<p>calm</p>")
-    for html in [*LEFT_OPEN, *LEAKING]:
-        assert _others_look(page, view, html) == plain, html
+    plain = _output_of_others(page, view, "<p>calm</p>")
+    for html in [*UNCLOSED, *LEAKING]:
+        assert _output_of_others(page, view, html) == plain, html
     page.close()
 
 
-def _others_look(page: object, view: str, html: str) -> list[object]:
+def _output_of_others(page: object, view: str, html: str) -> list[object]:
     result = cell([out("word of rank 0\n")], [shown(text__html=html, text__plain="x")], [out("word of rank 2\n")])
     stored = format_cell_html(result, view=view, uid="mhnb-a")  # type: ignore[arg-type]
     page.set_content("<!doctype html><body><div id=here></div><p id=after>after</p>")  # type: ignore[attr-defined]

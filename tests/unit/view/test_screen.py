@@ -57,7 +57,7 @@ def test_without_ipywidgets_nothing_opens(monkeypatch: pytest.MonkeyPatch) -> No
     assert [set(data) for data in shell.published] == [{"text/html", "text/plain"}]
 
 
-def test_without_anywidget_html_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_anywidget_the_html_widget_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """The live view falls back to the HTML of ipywidgets, and the panel to the stored form."""
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.setattr(panel, "_CLASSES", {})
@@ -77,7 +77,7 @@ def test_a_panel_in_a_terminal_is_text(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == "ranks 0 · 0.21 s\n  c\n".replace("ranks", "rank")
 
 
-def test_a_panel_follows_and_leaves_no_widget() -> None:
+def test_panel_shows_later_cells_and_closes_its_widget() -> None:
     """The panel shows the next cells that run; once closed, it is the stored form."""
     shell = Shell()
     screen = NotebookScreen(shell)
@@ -98,7 +98,7 @@ def test_a_panel_follows_and_leaves_no_widget() -> None:
     assert widget.comm is None
 
 
-def test_a_panel_names_the_logs_of_the_ranks_that_it_shows() -> None:
+def test_panel_names_the_logs_of_the_shown_ranks() -> None:
     """After a restart these are the logs of the new processes, not of those for which the panel was opened."""
     screen = NotebookScreen(Shell())
     screen.replace_late = lambda *_: None  # type: ignore[method-assign]
@@ -111,23 +111,23 @@ def test_a_panel_names_the_logs_of_the_ranks_that_it_shows() -> None:
     assert "/last/rank0.log" in opened._widget.page
 
 
-def test_what_a_saved_panel_leaves_is_readable() -> None:
+def test_saved_panel_is_readable() -> None:
     """No front end saves a widget, so a text before it has the cell, the command that reopens the panel, and all output."""
     shell = Shell()
     opened = ResultPanel(cell([out("first\n")], [out("other\n")]), RankLocations(), screen=NotebookScreen(shell))
     opened.open()
-    still, widget = shell.published
+    stored, widget = shell.published
     assert "application/vnd.jupyter.widget-view+json" in widget
-    page = StrictPage(still["text/html"])
-    for told in (page.visible, still["text/plain"]):
-        assert "mhjax · panel over cell 12 · ranks 0-1 · 0.21 s · " in told
-        assert "%mhjax panel brings it back" in told
-    for told in (page.text, still["text/plain"]):
-        assert "first" in told
-        assert "other" in told
+    page = StrictPage(stored["text/html"])
+    for text in (page.visible, stored["text/plain"]):
+        assert "mhjax · panel over cell 12 · ranks 0-1 · 0.21 s · " in text
+        assert "%mhjax panel brings it back" in text
+    for text in (page.text, stored["text/plain"]):
+        assert "first" in text
+        assert "other" in text
 
 
-def test_a_panel_that_followed_leaves_the_last_cell() -> None:
+def test_saved_panel_has_the_last_cell() -> None:
     """The saved text is that of the last cell shown; once the panel is closed, only the stored form remains."""
     shell = Shell()
     screen = NotebookScreen(shell)
@@ -136,11 +136,11 @@ def test_a_panel_that_followed_leaves_the_last_cell() -> None:
     opened = ResultPanel(cell([out("first\n")]), RankLocations(), screen=screen)
     opened.open()
     opened.finish(replace(cell([out("second\n")]), seq=13), RankLocations())
-    (still,) = shown
-    assert "panel over cell 13" in shown[still]["text/html"]
-    assert "second" in shown[still]["text/html"]
+    (stored_id,) = shown
+    assert "panel over cell 13" in shown[stored_id]["text/html"]
+    assert "second" in shown[stored_id]["text/html"]
     opened.close()
-    assert shown.pop(still) == {"text/html": "", "text/plain": ""}
+    assert shown.pop(stored_id) == {"text/html": "", "text/plain": ""}
     assert "second" in next(iter(shown.values()))["text/html"]
 
 
@@ -157,7 +157,7 @@ def test_a_panel_has_one_heading(done: bool) -> None:  # noqa: FBT001  # a param
     assert "2 different outputs" in widget.page or not done
 
 
-def test_a_failed_rank_is_no_silent_one_in_a_panel() -> None:
+def test_panel_shows_the_error_of_a_silent_failed_rank() -> None:
     """The tab of a failed rank shows its error, even if the rank printed nothing."""
     opened = ResultPanel(
         cell(failed(0), failed(1, said=[out("so far\n")])), RankLocations(), screen=NotebookScreen(Shell())
@@ -167,7 +167,7 @@ def test_a_failed_rank_is_no_silent_one_in_a_panel() -> None:
     assert "so far" in opened.format_body(1)
 
 
-def test_a_panel_knows_whether_its_cell_runs() -> None:
+def test_panel_state_says_whether_the_cell_runs() -> None:
     """The panel state says whether the cell runs, because only a running cell needs a note that updates have stopped."""
     states = [
         build_panel_state(cell([], done=done), RankLocations(), uid="u", view="fold")["runs"] for done in (True, False)

@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.view.screen import open_region
 
-DRAWS = """
+PROGRAM = """
 import sys
 from mhnb.view.screen import open_region
 from mhnb.view.screen import TextScreen
@@ -36,29 +36,29 @@ print("after", flush=True)
 
 def run_on_terminal(code: str, **environment: str) -> str:
     """Return the output of a process on a terminal with 24 lines of 80 characters."""
-    ours, its = os.openpty()
-    os.set_blocking(ours, True)
+    terminal_fd, process_fd = os.openpty()
+    os.set_blocking(terminal_fd, True)
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=its, stdout=its, stderr=its,
+        [sys.executable, "-c", code], stdin=process_fd, stdout=process_fd, stderr=process_fd,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"} | environment,
     )  # fmt: skip
-    os.close(its)
-    said = b""
+    os.close(process_fd)
+    output = b""
     try:
-        while data := os.read(ours, 4096):
-            said += data
+        while data := os.read(terminal_fd, 4096):
+            output += data
     except OSError:
         # Linux reports in this way that no process has the other end open.
         pass
-    os.close(ours)
-    assert process.wait(timeout=60) == 0, said.decode()
-    return said.decode()
+    os.close(terminal_fd)
+    assert process.wait(timeout=60) == 0, output.decode()
+    return output.decode()
 
 
-def replay(said: str) -> list[str]:
+def replay(output: str) -> list[str]:
     """Return the lines that a terminal shows after this output."""
     lines, row, column = [""], 0, 0
-    for token in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", said):
+    for token in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", output):
         if token == "\r":
             column = 0
         elif token == "\n":
@@ -74,9 +74,9 @@ def replay(said: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def test_it_is_drawn_anew_and_taken_away() -> None:
+def test_region_is_redrawn_and_removed() -> None:
     """Only the latest text is shown, a long line is cut to one line, and other printed text stays above the region."""
-    said = run_on_terminal(DRAWS)
+    said = run_on_terminal(PROGRAM)
     *above, first, second = replay(said.partition("<shown>")[0])
     assert above == ["before", "late", "[/notice] :smile:"]
     assert first == "step 2"
@@ -86,18 +86,18 @@ def test_it_is_drawn_anew_and_taken_away() -> None:
     assert replay(said.replace("<shown>", "")) == ["before", "late", "[/notice] :smile:", "23", "after"]
 
 
-def test_the_cursor_is_there_all_the_while() -> None:
+def test_cursor_stays_visible() -> None:
     """The cursor stays visible, because a process that is killed would otherwise leave a terminal without one."""
-    said = run_on_terminal(DRAWS).partition("<shown>")[0]
+    said = run_on_terminal(PROGRAM).partition("<shown>")[0]
     assert said.rfind("\x1b[?25h") > said.rfind("\x1b[?25l")
 
 
-def test_a_terminal_that_can_take_nothing_back_has_none() -> None:
+def test_dumb_terminal_has_no_region() -> None:
     """A dumb terminal, as an editor's shell window reports itself, has no region."""
-    assert run_on_terminal(DRAWS, TERM="dumb") == "before\r\nnone\r\nafter\r\n"
+    assert run_on_terminal(PROGRAM, TERM="dumb") == "before\r\nnone\r\nafter\r\n"
 
 
-def test_a_file_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_has_no_region(capsys: pytest.CaptureFixture[str]) -> None:
     """A file has no region, because it would contain every redraw."""
     assert open_region() is None
     assert capsys.readouterr().out == ""

@@ -27,22 +27,22 @@ NAMES = {1: "jit(add) f32[8] → f32[]", 3: "jit(top) f32[8] → f32[]"}
         ([Vote(0, 1, provenance=5), Vote(1, 1)], "mismatch"),
     ],
 )
-def test_verdicts(stands: list[Vote], verdict: str) -> None:
+def test_decisions(stands: list[Vote], verdict: str) -> None:
     """Either all ranks launch, or none does."""
     assert decide(stands, interrupted=False) == verdict
 
 
-def test_an_absent_rank_that_was_interrupted_is_no_mismatch_while_the_cell_is_being_stopped() -> None:
+def test_interrupted_rank_causes_no_mismatch_during_stop() -> None:
     """The user stopped the cell, so the other ranks do not report a mismatch."""
-    stands = [Vote(0, 1), Vote(1, ending="interrupted")]
-    assert decide(stands, interrupted=True) == "interrupt"
-    assert decide(stands, interrupted=False) == "mismatch"
+    votes = [Vote(0, 1), Vote(1, ending="interrupted")]
+    assert decide(votes, interrupted=True) == "interrupt"
+    assert decide(votes, interrupted=False) == "mismatch"
 
 
-def test_the_report_groups_ranks_and_shows_lines() -> None:
+def test_mismatch_message_groups_ranks_and_shows_lines() -> None:
     """Ranks that propose the same program share a line, which shows their line of the cell."""
-    stands = [Vote(0, 1, (2,)), Vote(1, 3, (2,)), Vote(2, 1, (2,)), Vote(3, 3, (2,))]
-    text = format_mismatch(stands, NAMES, number=3, seq=14, source="order = {add, top}\ngot = [f(x) for f in order]")
+    votes = [Vote(0, 1, (2,)), Vote(1, 3, (2,)), Vote(2, 1, (2,)), Vote(3, 3, (2,))]
+    text = format_mismatch(votes, NAMES, number=3, seq=14, source="order = {add, top}\ngot = [f(x) for f in order]")
     assert text.splitlines() == [
         "nothing was launched, the cluster is clean",
         "launch 3 of cell 14 differs",
@@ -51,15 +51,15 @@ def test_the_report_groups_ranks_and_shows_lines() -> None:
     ]
 
 
-def test_the_report_of_one_program_on_other_arrays_names_them_by_letters() -> None:
+def test_one_program_on_different_arrays_gets_letters() -> None:
     """Groups of arrays get letters only if every rank proposes the same program."""
-    stands = [
+    votes = [
         Vote(0, 1, (1,), provenance=5),
         Vote(1, 1, (1,)),
         Vote(2, 1, (1,), provenance=5),
         Vote(3, 1, (1,), provenance=9),
     ]
-    text = format_mismatch(stands, NAMES, number=1, seq=2, source="add(x)")
+    text = format_mismatch(votes, NAMES, number=1, seq=2, source="add(x)")
     assert text.splitlines()[2:5] == [
         "  ranks 0,2   jit(add) f32[8] → f32[] of arrays A   line 1:  add(x)",
         "  rank 1      jit(add) f32[8] → f32[] of arrays B   line 1:  add(x)",
@@ -67,23 +67,23 @@ def test_the_report_of_one_program_on_other_arrays_names_them_by_letters() -> No
     ]
     assert "by the same steps on every rank" in text.splitlines()[6]
     for other in (Vote(3, 3, (1,), provenance=9), Vote(3)):
-        assert "arrays" not in format_mismatch([*stands[:3], other], NAMES, number=1, seq=2, source="add(x)")
+        assert "arrays" not in format_mismatch([*votes[:3], other], NAMES, number=1, seq=2, source="add(x)")
 
 
-def test_what_was_made_without_a_guard_is_like_every_other() -> None:
+def test_uncompared_array_matches_every_other() -> None:
     """An array that cannot be compared yet matches every other; if only some ranks have one, all ranks propose again."""
-    stands = [Vote(0, 1, provenance=5), Vote(1, 1, provenance=ANY), Vote(2, 1, provenance=5)]
-    assert decide(stands, interrupted=False) == "again"
+    votes = [Vote(0, 1, provenance=5), Vote(1, 1, provenance=ANY), Vote(2, 1, provenance=5)]
+    assert decide(votes, interrupted=False) == "again"
     assert decide([Vote(rank, 1, provenance=ANY) for rank in range(3)], interrupted=False) == "launch"
-    assert label_provenance(stands) == {}
-    assert label_provenance([*stands, Vote(3, 1)]) == {5: "A", 0: "B", ANY: "not known yet"}
+    assert label_provenance(votes) == {}
+    assert label_provenance([*votes, Vote(3, 1)]) == {5: "A", 0: "B", ANY: "not known yet"}
 
 
-def test_many_sides_have_a_letter_each() -> None:
+def test_many_groups_have_unique_labels() -> None:
     """Labels stay unique for 60 ranks, each with a different provenance."""
-    letters = label_provenance([Vote(rank, 1, provenance=rank + 1) for rank in range(60)])
-    assert len(set(letters.values())) == 60
-    assert [letters[n] for n in (1, 26, 27, 60)] == ["A", "Z", "A1", "H2"]
+    labels = label_provenance([Vote(rank, 1, provenance=rank + 1) for rank in range(60)])
+    assert len(set(labels.values())) == 60
+    assert [labels[n] for n in (1, 26, 27, 60)] == ["A", "Z", "A1", "H2"]
 
 
 @pytest.mark.parametrize(
@@ -95,25 +95,25 @@ def test_many_sides_have_a_letter_each() -> None:
         ("%time y = 1\ny = add(x)", None),
     ],
 )
-def test_a_condition_on_the_rank_is_named_where_the_launch_stands_under_it(source: str, named: str | None) -> None:
+def test_rank_dependent_condition_is_named(source: str, named: str | None) -> None:
     """The message names an `if` or `while` that depends on the rank, if the cell's own text has it around the launch."""
     text = format_mismatch([Vote(0, 1, (2,)), Vote(1)], NAMES, number=1, seq=1, source=source)
     assert (f"stands under `if {named}`" in text) == (named is not None)
 
 
-def test_who_raised_or_does_not_run_the_cell_is_told_apart() -> None:
+def test_reasons_of_missing_ranks_are_distinguished() -> None:
     """Ranks that raised, that are outside the cell, and that ended it without the launch get different texts."""
-    stands = [Vote(0, 1, (1,)), Vote(1, ending="error"), Vote(2, ending="skipped"), Vote(3)]
-    text = format_mismatch(stands, NAMES, number=1, seq=1, source="y = add(x)")
+    votes = [Vote(0, 1, (1,)), Vote(1, ending="error"), Vote(2, ending="skipped"), Vote(3)]
+    text = format_mismatch(votes, NAMES, number=1, seq=1, source="y = add(x)")
     assert "rank 1   raised an error before it" in text
     assert "rank 2   does not run this cell (--ranks)" in text
     assert "rank 3   ended the cell without it" in text
 
 
-def test_who_refuses_for_what_it_left_is_said_and_nothing_is_called_clean() -> None:
+def test_refusal_for_abandoned_collective_is_not_clean() -> None:
     """The message does not call the cluster clean, because it is tainted; a replay, which abandons nothing, is the fix."""
-    told = format_mismatch([Vote(0, ending="left"), Vote(1, 7)], {7: "jit(f)"}, number=1, seq=4, source="")
-    assert told.splitlines() == [
+    text = format_mismatch([Vote(0, ending="left"), Vote(1, 7)], {7: "jit(f)"}, number=1, seq=4, source="")
+    assert text.splitlines() == [
         "nothing was launched",
         "launch 1 of cell 4 differs",
         "  rank 0   refused it: a collective that it left in an earlier cell still waits",

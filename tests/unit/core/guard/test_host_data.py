@@ -20,7 +20,7 @@ def row(
     return [line, [0, 1], "d", kinds, {"0:8": [count, groups, digest, total or digest, digest]}]
 
 
-def test_equal_data_is_no_difference() -> None:
+def test_equal_data_is_not_reported() -> None:
     """Arrays with equal hashes are not reported."""
     assert compare_host_data({0: [row("a"), row("b", line=3)], 1: [row("a"), row("b", line=3)]}) == ()
 
@@ -33,12 +33,12 @@ def test_equal_data_is_no_difference() -> None:
         ("i32[2]", "f32[4]", "in different shapes"),
     ],
 )
-def test_what_differs_is_named(mine: str, theirs: str, head: str) -> None:
+def test_different_types_and_shapes_are_named(mine: str, theirs: str, head: str) -> None:
     """The message says whether types or shapes differ; it mentions dtype only for types."""
     found = compare_host_data({0: [row("a", kind=mine)], 1: [row("b", kind=theirs)]})
-    said = format_host_data(found[0])
-    assert said.startswith(f"the ranks made one array {head}\n")
-    assert ("dtype" in said) == ("types" in head)
+    text = format_host_data(found[0])
+    assert text.startswith(f"the ranks made one array {head}\n")
+    assert ("dtype" in text) == ("types" in head)
 
 
 @pytest.mark.parametrize(
@@ -52,58 +52,62 @@ def test_what_differs_is_named(mine: str, theirs: str, head: str) -> None:
                      [[2, [0, 1], "d", row("a")[3], {"4:8": row("b")[4]["0:8"]}]], id="boxes of their own"),
     ],
 )  # fmt: skip
-def test_what_may_be_another_array_is_not_compared(one: list[HostDataRow], two: list[HostDataRow]) -> None:
+def test_possibly_different_arrays_are_not_compared(one: list[HostDataRow], two: list[HostDataRow]) -> None:
     """Rows that may belong to different arrays are not compared, because a false alarm costs as much trust as a miss."""
     assert compare_host_data({0: one, 1: two}) == ()
 
 
-def given(digest: str, *, line: int = 2, count: int = 1, kind: str = "k", total: str = "") -> HostDataRow:
+def launch_input(digest: str, *, line: int = 2, count: int = 1, kind: str = "k", total: str = "") -> HostDataRow:
     """Return the row of a launch input on ranks 0 and 1."""
-    told = f"{digest} on line {line}"
+    description = f"{digest} on line {line}"
     return [
         None,
         [0, 1],
         f"{LAUNCH_INPUT}1",
         [count, "g", kind, kind, "f32[]"],
-        {"whole": [count, "g", digest, total or digest, told]},
+        {"whole": [count, "g", digest, total or digest, description]},
     ]
 
 
-def test_what_a_launch_was_given_on_different_lines_is_named() -> None:
+def test_launch_inputs_from_different_lines_are_named() -> None:
     """The message names each rank's own line."""
-    (found,) = compare_host_data({0: [given("a")], 1: [given("b", line=4)]})
+    (found,) = compare_host_data({0: [launch_input("a")], 1: [launch_input("b", line=4)]})
     assert format_host_data(found, "x = 1\ny = 2").splitlines()[:2] == [
         "the ranks gave one launch different values, f32[]",
         "  rank 0 put in a on line 2, rank 1 put in b on line 4",
     ]
     # A line that both ranks ran takes precedence, because it says more.
-    (line,) = compare_host_data({0: [given("a"), row("a")], 1: [given("b"), row("b")]})
+    (line,) = compare_host_data({0: [launch_input("a"), row("a")], 1: [launch_input("b"), row("b")]})
     assert line.line == 2
 
 
 @pytest.mark.parametrize(
     ("one", "two"),
     [
-        pytest.param([given("a")], [given("b", count=2)], id="more of them"),
-        pytest.param([given("a")], [], id="an array instead"),
-        pytest.param([given("a")], [given("b", kind="l")], id="at another launch"),
-        pytest.param([given("a", total="t")], [given("b", total="t", line=4)], id="the same, hashed later"),
+        pytest.param([launch_input("a")], [launch_input("b", count=2)], id="more of them"),
+        pytest.param([launch_input("a")], [], id="an array instead"),
+        pytest.param([launch_input("a")], [launch_input("b", kind="l")], id="at another launch"),
+        pytest.param(
+            [launch_input("a", total="t")], [launch_input("b", total="t", line=4)], id="the same, hashed later"
+        ),
     ],
 )
-def test_what_launches_were_given_is_compared_launch_by_launch(one: list[HostDataRow], two: list[HostDataRow]) -> None:
+def test_launch_inputs_are_compared_per_launch(one: list[HostDataRow], two: list[HostDataRow]) -> None:
     """If one rank passes a number and another an array, neither rank is reported."""
     assert compare_host_data({0: one, 1: two}) == ()
 
 
-def test_the_last_value_that_is_equal_is_not_told_as_the_difference() -> None:
+def test_equal_last_value_is_not_called_different() -> None:
     """The message says that the last values are equal, although each rank passed them on a different line."""
-    (found,) = compare_host_data({0: [given("a", count=2, total="t")], 1: [given("a", line=4, count=2, total="u")]})
+    (found,) = compare_host_data(
+        {0: [launch_input("a", count=2, total="t")], 1: [launch_input("a", line=4, count=2, total="u")]}
+    )
     assert "\n  earlier ones differ, or their order; the last is equal (2 arrays made so)\n" in format_host_data(found)
 
 
-def test_what_is_missing_is_compared_with_none() -> None:
+def test_incomplete_rows_are_not_compared() -> None:
     """Values that were not computed in time have no hashes, and each rank may lack different ones, so the row is not compared."""
-    for make in (row, given):
+    for make in (row, launch_input):
         one, two = make("a"), make("b")
         assert compare_host_data({0: [one], 1: [two]})
         for sums in (*one[4].values(), *two[4].values()):
@@ -111,18 +115,18 @@ def test_what_is_missing_is_compared_with_none() -> None:
         assert compare_host_data({0: [one], 1: [two]}) == ()
 
 
-def test_the_order_counts_where_the_ranks_went_at_the_same_pace() -> None:
+def test_order_counts_if_groups_are_equal() -> None:
     """The same batches in another order differ, because each batch meets a different launch."""
     (found,) = compare_host_data({0: [row("ab", count=2, total="t")], 1: [row("ba", count=2, total="t")]})
     assert (found.line, found.box, found.count) == (2, "0:8", 2)
 
 
-def test_ranks_that_did_not_run_the_cell_are_not_asked() -> None:
+def test_ranks_outside_the_cell_are_not_compared() -> None:
     """If only some ranks run the cell, an array of all ranks has no counterpart to compare it with."""
     assert compare_host_data({0: [row("a")]}) == ()
 
 
-def test_another_shape_is_told_before_its_bytes() -> None:
+def test_shape_difference_comes_before_values() -> None:
     """The message names the line, and the shape that each rank made."""
     (found,) = compare_host_data({0: [row("a", kind="f32[4]")], 1: [row("b")]})
     text = format_host_data(found, "u = 1\nw = make(v)")
@@ -130,13 +134,16 @@ def test_another_shape_is_told_before_its_bytes() -> None:
     assert "rank 0 made f32[4], rank 1 made f32[8]" in text
 
 
-def judged(
+def run_with_rows(
     driver: Driver, rows: list[list[HostDataRow]], *, events: list[object] | None = None, guard: str = "parity"
 ) -> str:
     """Run a cell that made these rows; return the cluster state."""
     driver.submit(guard=guard, source="a\nb")
-    said = [CellEnded(r, 1, "ok", events or [], [PSUM], 0, 0.1, host_arrays=made) for r, made in enumerate(rows)]  # type: ignore[arg-type]
-    return finished(driver(*said)).result.state
+    replies = [
+        CellEnded(rank, 1, "ok", events or [], [PSUM], 0, 0.1, host_arrays=made)  # type: ignore[arg-type]
+        for rank, made in enumerate(rows)
+    ]
+    return finished(driver(*replies)).result.state
 
 
 @pytest.mark.parametrize(
@@ -150,7 +157,7 @@ def judged(
         ([[row("a", kind="f32[4]")], [row("b")]], [error("OrderMismatch")], "lockstep", "clean"),
         ([[row("a", kind="f32[4]")], [row("b")]], None, "lockstep", "tainted"),
         (
-            [[row("a", kind="f32[4]"), given("a")], [row("b"), given("b")]],
+            [[row("a", kind="f32[4]"), launch_input("a")], [row("b"), launch_input("b")]],
             [error("OrderMismatch")],
             "lockstep",
             "tainted",
@@ -167,13 +174,11 @@ def judged(
         "other shapes, refused, after another launch was given other values",
     ],
 )
-def test_the_state_that_follows(
-    rows: list[list[HostDataRow]], events: list[object] | None, guard: str, state: str
-) -> None:
+def test_resulting_state(rows: list[list[HostDataRow]], events: list[object] | None, guard: str, state: str) -> None:
     """A difference taints, unless lockstep refused the cell and no launch used the arrays, because it refuses them everywhere."""
     driver = Driver()
     driver(*(RankReady(rank, GUARD) for rank in (0, 1)))
-    assert judged(driver, rows, events=events, guard=guard) == state
+    assert run_with_rows(driver, rows, events=events, guard=guard) == state
 
 
 def sample(*values: float) -> str:
@@ -193,13 +198,13 @@ def sample(*values: float) -> str:
         ("f32[2]", (math.inf, 1.0), (1.0, 1.0), "different values", "for example, the values inf and 1"),
     ],
 )
-def test_how_far_values_differ_is_told_apart(
+def test_size_of_difference_is_described(
     kind: str, mine: tuple[float, ...], theirs: tuple[float, ...], head: str, gap: str
 ) -> None:
     """A rounding difference is described differently from a wrong seed; equal or unknown samples get no description."""
     rows = []
-    for word, values in (("a", mine), ("b", theirs)):
-        one = row(word, kind=kind)
+    for digest, values in (("a", mine), ("b", theirs)):
+        one = row(digest, kind=kind)
         one[4] = {box: [*sums[:5], sample(*values)] for box, sums in one[4].items()}
         rows.append(one)
     (found,) = compare_host_data({0: [rows[0]], 1: [rows[1]]})

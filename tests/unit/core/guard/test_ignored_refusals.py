@@ -5,7 +5,7 @@ from __future__ import annotations
 from mhnb.core.guard.launches import note_swallowed_mismatches
 
 
-def test_ranks_that_caught_the_same_are_named_together() -> None:
+def test_ranks_that_caught_same_mismatch_share_note() -> None:
     """Each launch gets one note, in the order in which the first rank met them, with the line if the cell has it."""
     assert note_swallowed_mismatches({2: [["jit(g)", None]], 0: [["jit(f)", 2], ["jit(g)", None]], 1: []}) == [
         "rank 0 caught an OrderMismatch: jit(f), line 2, was not launched",
@@ -13,7 +13,7 @@ def test_ranks_that_caught_the_same_are_named_together() -> None:
     ]
 
 
-def test_of_many_launches_the_first_ones_are_told() -> None:
+def test_only_first_caught_mismatches_are_named() -> None:
     """A loop over shapes has a new program refused in each iteration, so only the first launches are named."""
     notes = note_swallowed_mismatches({0: [["jit(f)", line] for line in range(1, 6)]})
     assert notes[2:] == [

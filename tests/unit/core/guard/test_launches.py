@@ -28,17 +28,17 @@ def row(fingerprint: str, participants: list[int], line: int | None = 1, count: 
     return [fingerprint, f"jit({fingerprint})", participants, line, count]
 
 
-def expand(rows: list[LaunchRow]) -> list[tuple[str, tuple[int, ...]]]:
+def expand_launches(rows: list[LaunchRow]) -> list[tuple[str, tuple[int, ...]]]:
     """Every launch of the rows, one by one."""
     return [(r[0], tuple(r[2])) for r in rows for _ in range(r[4])]
 
 
-def differ_naively(rows_by_rank: dict[int, list[LaunchRow]]) -> int | None:
+def find_difference_naively(rows_by_rank: dict[int, list[LaunchRow]]) -> int | None:
     """The oracle: expand everything, compare every two ranks, and return the least index of a difference."""
-    everyone = set(rows_by_rank) | {rank for rows in rows_by_rank.values() for r in rows for rank in r[2]}
-    launches = {rank: expand(rows_by_rank.get(rank, [])) for rank in everyone}
+    ranks = set(rows_by_rank) | {rank for rows in rows_by_rank.values() for r in rows for rank in r[2]}
+    launches = {rank: expand_launches(rows_by_rank.get(rank, [])) for rank in ranks}
     found = []
-    for a, b in itertools.combinations(sorted(everyone), 2):
+    for a, b in itertools.combinations(sorted(ranks), 2):
         mine, theirs = (
             [launch for launch in launches[rank] if {a, b} <= set(launch[1]) and has_collectives(launch[0])]
             for rank in (a, b)
@@ -64,10 +64,10 @@ def nearly_equal(draw: st.DrawFn) -> dict[int, list[LaunchRow]]:
 
 
 @given(st.one_of(nearly_equal(), st.dictionaries(st.integers(0, 3), st.lists(launches, max_size=5))))
-def test_agrees_with_the_oracle(rows_by_rank: dict[int, list[LaunchRow]]) -> None:
+def test_comparison_agrees_with_the_oracle(rows_by_rank: dict[int, list[LaunchRow]]) -> None:
     """A difference is found exactly where expanding every launch of every two ranks finds one, and at that index."""
     difference = compare_launches(rows_by_rank)
-    assert (None if difference is None else difference.index) == differ_naively(rows_by_rank)
+    assert (None if difference is None else difference.index) == find_difference_naively(rows_by_rank)
 
 
 @given(nearly_equal(), st.permutations(range(4)))
@@ -77,7 +77,7 @@ def test_order_of_ranks_does_not_matter(rows_by_rank: dict[int, list[LaunchRow]]
 
 
 @given(nearly_equal())
-def test_sides_part_the_ranks(rows_by_rank: dict[int, list[LaunchRow]]) -> None:
+def test_groups_are_disjoint(rows_by_rank: dict[int, list[LaunchRow]]) -> None:
     """A difference has at least two groups, no rank is in two of them, and no two groups launched the same."""
     difference = compare_launches(rows_by_rank)
     if difference is not None:
@@ -89,8 +89,8 @@ def test_sides_part_the_ranks(rows_by_rank: dict[int, list[LaunchRow]]) -> None:
 
 def test_splitting_a_run_changes_nothing() -> None:
     """Nine launches equal nine launches, however they are merged into rows and whichever lines they are on."""
-    folded, split = [row("a", ALL, 1, 9)], [row("a", ALL, 1, 4), row("a", ALL, 2, 5)]
-    assert compare_launches({0: folded, 1: split, 2: folded, 3: split}) is None
+    merged, split = [row("a", ALL, 1, 9)], [row("a", ALL, 1, 4), row("a", ALL, 2, 5)]
+    assert compare_launches({0: merged, 1: split, 2: merged, 3: split}) is None
 
 
 def test_long_loops_are_not_expanded() -> None:
@@ -112,14 +112,14 @@ def test_programs_without_collectives_may_differ() -> None:
     assert compare_launches({0: [row(LOCAL_PREFIX + "a", [0, 1])], 1: [row(LOCAL_PREFIX + "b", [0, 1])]}) is None
 
 
-def test_a_rank_outside_the_cell_counts_as_absent() -> None:
+def test_rank_outside_cell_counts_as_missing() -> None:
     """A launch that needs a rank outside the cell differs, because that rank launched nothing."""
     difference = compare_launches({0: [row("a", [0, 1, 2])], 1: [row("a", [0, 1, 2])]})
     assert difference is not None
     assert difference.groups == (LaunchGroup((0, 1), "a", "jit(a)", 1), LaunchGroup((2,), None, None, None))
 
 
-def test_all_ranks_are_sorted_to_a_side() -> None:
+def test_every_rank_is_in_a_group() -> None:
     """Ranks are grouped by what they launched at the first difference; each different launch, or none, is a group of its own."""
     before = [row("s", ALL, 1, 2)]
     rows = {0: [*before, row("a", ALL)], 1: [*before, row("b", ALL)], 2: [*before, row("a", ALL)], 3: before}
@@ -131,29 +131,31 @@ def test_all_ranks_are_sorted_to_a_side() -> None:
 
 def test_difference_as_text() -> None:
     """The message names each group's program, line and code, in columns."""
-    sides = (
+    groups_that_differ = (
         LaunchGroup((0, 2), "a1", "jit(add) f32[8] → f32[]", 2),
         LaunchGroup((1, 3), "b2", "jit(top) f32[8] → f32[]", 2),
     )
-    assert format_difference(LaunchDifference(2, sides), 14, "order = {1, 2}\n  got = [f(x) for f in order]") == (
+    assert format_difference(
+        LaunchDifference(2, groups_that_differ), 14, "order = {1, 2}\n  got = [f(x) for f in order]"
+    ) == (
         "launch 3 of cell 14 differs\n"
         "  ranks 0,2   jit(add) f32[8] → f32[]   line 2:  got = [f(x) for f in order]\n"
         "  ranks 1,3   jit(top) f32[8] → f32[]   line 2:  got = [f(x) for f in order]"
     )
 
 
-def test_absence_as_text() -> None:
+def test_missing_launch_as_text() -> None:
     """A group that ended the cell says so, and the length of that text does not widen the columns."""
-    sides = (LaunchGroup((0,), "a1", "jit(add)", None), LaunchGroup((1, 2, 3), None, None, None))
-    assert format_difference(LaunchDifference(0, sides)) == (
+    groups_that_differ = (LaunchGroup((0,), "a1", "jit(add)", None), LaunchGroup((1, 2, 3), None, None, None))
+    assert format_difference(LaunchDifference(0, groups_that_differ)) == (
         "launch 1 differs\n  rank 0      jit(add)\n  ranks 1-3   ended the cell without it"
     )
 
 
-def test_equal_names_are_told_apart() -> None:
+def test_equal_names_show_fingerprints() -> None:
     """Two programs with the same name are shown with the beginning of their fingerprints."""
-    sides = (LaunchGroup((0,), "a1b2c3d4", "jit(f)", 1), LaunchGroup((1,), "e5f6a7b8", "jit(f)", 1))
-    text = format_difference(LaunchDifference(0, sides))
+    groups_that_differ = (LaunchGroup((0,), "a1b2c3d4", "jit(f)", 1), LaunchGroup((1,), "e5f6a7b8", "jit(f)", 1))
+    text = format_difference(LaunchDifference(0, groups_that_differ))
     assert "jit(f) (program a1b2c3)" in text
     assert "jit(f) (program e5f6a7)" in text
 
@@ -181,7 +183,7 @@ OTHER: dict[int, list[LaunchRow]] = {0: [row("a", [0, 1])], 1: []}
         ({0: "died", 1: "ok"}, None, {}, (), "dead"),
     ],
 )
-def test_state(
+def test_state_follows_the_first_matching_rule(
     outcomes: dict[int, Outcome],
     rows: dict[int, list[LaunchRow]] | None,
     abandoned: dict[int, str],
@@ -192,25 +194,25 @@ def test_state(
     assert judge_state(outcomes, rows, abandoned, lost)[0] == state
 
 
-def test_notes_of_a_quiet_cell() -> None:
+def test_clean_cell_has_no_notes() -> None:
     """A cell without differences has no notes."""
     assert judge_state({0: "ok", 1: "ok"}, SAME, {}, ()) == ("clean", ())
 
 
-def test_note_on_who_raised() -> None:
+def test_note_if_some_ranks_raised() -> None:
     """If only some ranks raised, the cluster is clean and the note says what to expect; the failure itself names the ranks."""
     _, (note,) = judge_state({0: "ok", 1: "ok", 2: "error", 3: "ok"}, {}, {}, ())
     assert note == "the ranks are in step; variables that this cell sets may differ"
 
 
-def test_note_names_the_way_out() -> None:
+def test_note_names_the_recovery_command() -> None:
     """Every state that refuses the next cell names the command to type."""
     for rows, abandoned, lost in ((None, {}, ()), (OTHER, {0: "a collective"}, ()), (SAME, {}, (1,))):
         _, notes = judge_state({0: "ok", 1: "error"}, rows, abandoned, lost)
         assert "%mhjax restart" in notes[-1]
 
 
-def test_taint_says_both_reasons() -> None:
+def test_taint_notes_name_both_reasons() -> None:
     """The notes name both the abandoned collectives and the first launch that differs, with its line."""
     _, notes = judge_state({0: "interrupted", 1: "interrupted"}, OTHER, {0: "a collective"}, (), seq=7, source="f(x)")
     assert notes[0] == "rank 0 left a collective before its end"
@@ -218,11 +220,11 @@ def test_taint_says_both_reasons() -> None:
     assert notes[1].startswith("launch 1 of cell 7 differs")
 
 
-def test_what_was_left_is_named_and_the_same_once() -> None:
+def test_abandoned_launches_are_named_once() -> None:
     """The notes name the launch that each rank abandoned, because the live hang report has disappeared by then."""
     outcomes = dict.fromkeys(range(4), "interrupted")
-    left = {0: "jit(f) (line 2)", 1: "jit(g)", 2: "jit(f) (line 2)", 3: "a collective"}
-    _, notes = judge_state(outcomes, {}, left, ())  # type: ignore[arg-type]
+    abandoned = {0: "jit(f) (line 2)", 1: "jit(g)", 2: "jit(f) (line 2)", 3: "a collective"}
+    _, notes = judge_state(outcomes, {}, abandoned, ())  # type: ignore[arg-type]
     assert notes[:3] == (
         "ranks 0,2 left jit(f) (line 2) before its end",
         "rank 1 left jit(g) before its end",
@@ -230,7 +232,7 @@ def test_what_was_left_is_named_and_the_same_once() -> None:
     )
 
 
-def test_a_rank_that_refused_its_cell_is_out_of_step() -> None:
+def test_refused_cell_taints_cluster() -> None:
     """The rank will refuse every later cell too, so only new processes help."""
     state, notes = judge_state({0: "ok", 1: "refused"}, {0: [], 1: []}, {}, ())
     assert state == "tainted"
@@ -238,7 +240,7 @@ def test_a_rank_that_refused_its_cell_is_out_of_step() -> None:
     assert "restart" in notes[-1]
 
 
-def test_an_interrupt_without_a_record_is_not_trusted() -> None:
+def test_interrupt_without_record_splits_cluster() -> None:
     """All ranks ended the same way, but a collective may have been abandoned."""
     assert judge_state({0: "interrupted", 1: "interrupted"}, None, {}, ())[0] == "split"
     assert judge_state({0: "interrupted", 1: "interrupted"}, {0: [], 1: []}, {}, ())[0] == "clean"

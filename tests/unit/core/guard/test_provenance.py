@@ -26,7 +26,7 @@ from mhnb.core.state.events import CellRequest, CellSubmitted
 from tests.unit.core.state.test_machine import Driver, finished
 
 
-def test_an_unknown_array_is_equal_to_its_like_only() -> None:
+def test_unknown_array_equals_only_unknown() -> None:
     """An array without provenance matches only another one, and the arrays beside it are still compared."""
     assert combine_values([UNKNOWN, 7]) == combine_values([UNKNOWN, 7])
     assert len(find_conflict([combine_values([UNKNOWN, 7]), combine_values([5, 7])])) == 2
@@ -34,38 +34,38 @@ def test_an_unknown_array_is_equal_to_its_like_only() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 31, 40, 1000])
-def test_what_is_not_computed_yet_hides_the_others_of_its_block_alone(count: int) -> None:
+def test_uncomputed_array_hides_only_its_block(count: int) -> None:
     """When the ranks propose again without the uncompared blocks, they agree on the rest or find that it differs."""
     whole = [*range(1, count), 99]
     partial = [ANY, *whole[1:]]
     first = [combine_values(whole), combine_values(partial)]
     assert find_conflict(first) == []
-    free = join_uncompared_blocks(first)
-    assert combine_values(whole, free) == combine_values(partial, free)
+    uncompared = join_uncompared_blocks(first)
+    assert combine_values(whole, uncompared) == combine_values(partial, uncompared)
     other = [*whole[:-1], 98]
-    assert len(find_conflict([combine_values(other, free), combine_values(partial, free)])) == 2
-    places = uncompared_positions(uncompared_blocks(combine_values(whole, free)), count)
-    assert places[0] == 0
-    assert count - 1 not in places
+    assert len(find_conflict([combine_values(other, uncompared), combine_values(partial, uncompared)])) == 2
+    positions = uncompared_positions(uncompared_blocks(combine_values(whole, uncompared)), count)
+    assert positions[0] == 0
+    assert count - 1 not in positions
 
 
-def row(value: int, made: str = "", *values: float, kind: str = "f32[2]", cell: int = 0) -> InputRow:
+def row(value: int, producer: str = "", *values: float, kind: str = "f32[2]", cell: int = 0) -> InputRow:
     """Return the row of one array of a launch, as one rank has it."""
-    return [value, cell, kind, made, struct.pack(f"<{len(values)}d", *values).hex()]
+    return [value, cell, kind, producer, struct.pack(f"<{len(values)}d", *values).hex()]
 
 
-EQUAL_CURE = "Make the values equal first: the same seed, or read them on one rank and broadcast."
-OWN = f"{EQUAL_CURE} Data of each rank's own goes in by jax.make_array_from_process_local_data."
-TOLD = {
+EQUAL_HINT = "Make the values equal first: the same seed, or read them on one rank and broadcast."
+LOCAL_HINT = f"{EQUAL_HINT} Data of each rank's own goes in by jax.make_array_from_process_local_data."
+DESCRIPTIONS = {
     "numbers": (
         [row(1, "", 2.0, kind="f32[]"), row(2, "", 3.0, kind="f32[]"), row(2, "", 3.0, kind="f32[]")],
-        ["array 2 of the launch, f32[], is 3.0 on ranks 1-2, 2.0 on rank 0", EQUAL_CURE],
+        ["array 2 of the launch, f32[], is 3.0 on ranks 1-2, 2.0 on rank 0", EQUAL_HINT],
     ),
     "arrays": (
         [row(1, "", 2.0, 1.0), row(2, "", 2.0, 5.0), row(1, "", 2.0, 1.0)],
         [
             "array 2 of the launch, f32[2], has other values on rank 1 than on ranks 0,2; for example, the values 1 and 5",
-            OWN,
+            LOCAL_HINT,
         ],
     ),
     "another launch": (
@@ -96,18 +96,18 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(("rows", "told"), TOLD.values(), ids=TOLD.keys())
-def test_which_array_differs_is_told_with_its_cure(rows: list[InputRow], told: list[str]) -> None:
+@pytest.mark.parametrize(("rows", "told"), DESCRIPTIONS.values(), ids=DESCRIPTIONS.keys())
+def test_different_array_is_named_with_hint(rows: list[InputRow], told: list[str]) -> None:
     """The message names the array's position in the launch and what each rank has there; equal arrays are not named."""
     same = row(5, "jit(h) (cell 1)")
     assert describe_divergence({rank: [same, each] for rank, each in enumerate(rows)}) == told
 
 
-def test_many_arrays_that_differ_are_told_by_the_first_few() -> None:
+def test_only_first_different_arrays_are_named() -> None:
     """If many arrays differ, the first three are named, and the hint appears once."""
-    told = describe_divergence({rank: [row(10 * n + rank, "", rank, rank) for n in range(1, 9)] for rank in (0, 1)})
-    assert [text.partition(",")[0] for text in told[:3]] == [f"array {n} of the launch" for n in (1, 2, 3)]
-    assert told[3:] == ["5 more arrays of the launch differ", OWN]
+    texts = describe_divergence({rank: [row(10 * n + rank, "", rank, rank) for n in range(1, 9)] for rank in (0, 1)})
+    assert [text.partition(",")[0] for text in texts[:3]] == [f"array {n} of the launch" for n in (1, 2, 3)]
+    assert texts[3:] == ["5 more arrays of the launch differ", LOCAL_HINT]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_many_arrays_that_differ_are_told_by_the_first_few() -> None:
     ],
     ids=str,
 )
-def test_a_row_that_no_rank_writes_is_refused(bad: list[object]) -> None:
+def test_malformed_row_is_refused(bad: list[object]) -> None:
     """A malformed row would appear in another rank's message."""
     assert are_input_rows([row(1, "jit(f)", 1.0)])
     assert not are_input_rows([row(1, "jit(f)", 1.0), bad])
@@ -141,12 +141,12 @@ def test_a_row_that_no_rank_writes_is_refused(bad: list[object]) -> None:
     ],
     ids=["one array", "two arrays", "of host data elsewhere", "of --guard off", "nothing known", "no mismatch"],
 )
-def test_where_arrays_parted_is_the_first_cell_that_made_one_anew(taken: list[list[list[int]]], cell: int) -> None:
+def test_divergence_is_first_cell_with_different_array(taken: list[list[list[int]]], cell: int) -> None:
     """The other arrays were made before that cell on all ranks, so a replay that stops there has equal arrays on all ranks."""
     assert find_divergence([[row(value, cell=seq) for value, seq in same] for same in taken]) == cell
 
 
-def test_the_way_out_of_other_arrays_is_a_replay_that_stops_before_they_parted() -> None:
+def test_recovery_replays_up_to_the_divergence() -> None:
     """A full replay would make the arrays differ again; before the first cell there is no state to return to."""
     driver = Driver().ready()
     for number in (1, 2, 3):
@@ -157,8 +157,10 @@ def test_the_way_out_of_other_arrays_is_a_replay_that_stops_before_they_parted()
                 replace(end, refused_inputs=[row(1 + rank, "jit(f)", cell=2 + rank)]) for rank, end in enumerate(ends)
             ]
         notes = finished(driver(*ends)).result.notes
-    told = "What a rank changed alone differs until %mhjax restart --replay --to 2, which stops before cell 3 · clean"
-    assert notes[1:] == (told,)
+    expected = (
+        "What a rank changed alone differs until %mhjax restart --replay --to 2, which stops before cell 3 · clean"
+    )
+    assert notes[1:] == (expected,)
     driver.submit(4)
     ends = [
         CellEnded(rank, 4, "ok", [], [], 0, 0.1, refused_inputs=[row(1 + rank, "jit(f)", cell=rank)]) for rank in (0, 1)
@@ -166,7 +168,7 @@ def test_the_way_out_of_other_arrays_is_a_replay_that_stops_before_they_parted()
     assert not any("--replay" in note for note in finished(driver(*ends)).result.notes)
 
 
-def test_a_number_that_a_replay_left_out_is_none_to_stop_at() -> None:
+def test_recovery_never_stops_at_a_skipped_cell() -> None:
     """The journal of this start does not have a cell that its replay left out, so the note names an earlier one."""
     driver = Driver().ready()
     driver(

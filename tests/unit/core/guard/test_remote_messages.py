@@ -23,23 +23,23 @@ from mhnb.core.guard.agreement import (
 )
 from mhnb.errors import UnknownMessage
 
-WISH = LaunchProposal(7, 2**63 - 1, "jit(add) f32[8] → f32[]", (0, 1, 3), (12, 4, 2))
+PROPOSAL = LaunchProposal(7, 2**63 - 1, "jit(add) f32[8] → f32[]", (0, 1, 3), (12, 4, 2))
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        Propose(1, WISH),
-        Propose(9, WISH._replace(lines=())),
-        Propose(9, WISH._replace(thread=2**63 - 1, thread_label="thread prefetch")),
-        Propose(2, WISH._replace(in_interrupt_handler=True)),
-        Propose(2, WISH._replace(provenance=2**63 - 1)),
+        Propose(1, PROPOSAL),
+        Propose(9, PROPOSAL._replace(lines=())),
+        Propose(9, PROPOSAL._replace(thread=2**63 - 1, thread_label="thread prefetch")),
+        Propose(2, PROPOSAL._replace(in_interrupt_handler=True)),
+        Propose(2, PROPOSAL._replace(provenance=2**63 - 1)),
         Withdraw(3, 1),
         Withdraw(3, 3),
         CellFinished(7, 4),
     ],
 )
-def test_what_a_rank_says_is_read_as_it_was_said(message: RankMessage) -> None:
+def test_rank_message_round_trip(message: RankMessage) -> None:
     """A message is read as it was written, also for a launch that no line of the cell makes."""
     assert decode_from_rank(encode_from_rank(message), 1, 4) == message
 
@@ -63,37 +63,37 @@ def test_what_a_rank_says_is_read_as_it_was_said(message: RankMessage) -> None:
         Decision("ring", text="the ranks wait for each other"),
     ],
 )
-def test_a_verdict_is_read_as_it_was_written(verdict: Decision) -> None:
+def test_decision_round_trip(verdict: Decision) -> None:
     """A decision is read with every vote of a mismatch, so that each rank formats the same message."""
     assert decode_decision(encode_decision(5, verdict)) == (5, verdict)
 
 
-def asked(**changes: Any) -> list[Any]:
+def proposal_row(**changes: Any) -> list[Any]:
     """Return the row of a proposal of rank 1 among 4 ranks, with some fields replaced."""
-    return ["asked", 1, *WISH._replace(**changes)]
+    return ["asked", 1, *PROPOSAL._replace(**changes)]
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        asked(participants=(0, 4)),
-        asked(participants=(0, -1, 1)),
-        asked(participants=(0, "1")),
-        asked(participants=(0, 3)),
-        asked(fingerprint=2**63 + 1),
-        asked(fingerprint=6),
-        asked(fingerprint=-1),
-        asked(seq=0),
-        asked(seq=2**32),
-        asked(lines=[-1]),
-        asked(lines=[2**21]),
-        asked(lines=[1, 2, 3, 4]),
-        asked(lines=["1"]),
-        asked(thread=-1),
-        asked(thread=2**63),
-        asked(provenance=-1),
-        asked(provenance=2**63),
-        ["asked", 0, *WISH],
+        proposal_row(participants=(0, 4)),
+        proposal_row(participants=(0, -1, 1)),
+        proposal_row(participants=(0, "1")),
+        proposal_row(participants=(0, 3)),
+        proposal_row(fingerprint=2**63 + 1),
+        proposal_row(fingerprint=6),
+        proposal_row(fingerprint=-1),
+        proposal_row(seq=0),
+        proposal_row(seq=2**32),
+        proposal_row(lines=[-1]),
+        proposal_row(lines=[2**21]),
+        proposal_row(lines=[1, 2, 3, 4]),
+        proposal_row(lines=["1"]),
+        proposal_row(thread=-1),
+        proposal_row(thread=2**63),
+        proposal_row(provenance=-1),
+        proposal_row(provenance=2**63),
+        ["asked", 0, *PROPOSAL],
         ["withdrawn", 1, 0],
         ["withdrawn", 1, 99],
         ["over", 1, 99],
@@ -103,7 +103,7 @@ def asked(**changes: Any) -> list[Any]:
         "asked",
     ],
 )
-def test_what_cannot_be_is_refused_before_it_is_written_on_the_board(row: Any) -> None:
+def test_invalid_rank_message_is_refused(row: Any) -> None:
     """An invalid number would appear in another rank's message, so it is refused before it reaches the shared board."""
     with pytest.raises(UnknownMessage, match="rank 1 said what no rank says"):
         decode_from_rank([json.dumps(row).encode()], 1, 4)
@@ -119,7 +119,7 @@ def test_what_cannot_be_is_refused_before_it_is_written_on_the_board(row: Any) -
         b"\xff",
     ],
 )
-def test_what_is_no_verdict_is_never_taken_for_one(text: bytes) -> None:
+def test_invalid_decision_is_refused(text: bytes) -> None:
     """No rank launches on a text that is not a decision."""
     with pytest.raises(UnknownMessage, match="no verdict"):
         decode_decision([text])

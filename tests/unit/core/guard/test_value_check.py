@@ -12,27 +12,27 @@ def leaf(*boxes: tuple[str, str], path: str = "", kind: str = "f32[4]", **more: 
     return {"path": path, "kind": kind, "boxes": [list(box) for box in boxes], **more}
 
 
-def test_boxes_of_ones_own_are_nothing_to_compare() -> None:
+def test_sharded_array_has_nothing_to_compare() -> None:
     """A fully sharded array has no replicas."""
     (row,) = compare_leaves("x", {0: [leaf(("0:2", "a"))], 1: [leaf(("2:4", "b"))]})
     assert row.same
     assert row.text == "each rank holds boxes of its own: nothing to compare"
 
 
-def test_two_copies_on_one_rank_that_differ_are_told() -> None:
+def test_replicas_on_one_rank_can_differ() -> None:
     """Devices of one rank can hold different replicas too."""
     (row,) = compare_leaves("x", {0: [leaf(("0:4", "aaaaaaaa"), ("0:4", "bbbbbbbb"))]})
     assert not row.same
     assert row.text == "box [0:4] differs: rank 0 holds aaaaaa, rank 0 holds bbbbbb"
 
 
-def test_a_value_of_each_ranks_own_must_be_equal() -> None:
+def test_local_values_must_be_equal() -> None:
     """A number, or a local array, must be equal on every rank."""
     (row,) = compare_leaves("rate", {0: [leaf(("", "a"))], 1: [leaf(("", "a"))], 2: [leaf(("", "b"))]})
     assert row.text == "the value differs: ranks 0-1 hold a, rank 2 holds b"
 
 
-def test_kinds_that_differ_and_leaves_that_are_missing() -> None:
+def test_different_kinds_and_missing_leaves_are_reported() -> None:
     """Shapes are compared before hashes, and a missing leaf is reported with its rank."""
     (row,) = compare_leaves("x", {0: [leaf()], 1: [leaf(kind="f32[8]")]})
     assert row.text == "rank 0 holds f32[4], rank 1 holds f32[8]"
@@ -41,7 +41,7 @@ def test_kinds_that_differ_and_leaves_that_are_missing() -> None:
     assert rows[1].text == "rank 1 has none"
 
 
-def test_what_cannot_be_compared_is_neither_equal_nor_different() -> None:
+def test_unreadable_value_is_neither_equal_nor_different() -> None:
     """The row gives the reason, and the ranks."""
     (row,) = compare_leaves("f", {rank: [{**leaf(kind="function"), "unread": "it is code"}] for rank in (0, 1)})
     assert (row.same, row.text) == (None, "not compared: it is code on ranks 0-1")
@@ -49,7 +49,7 @@ def test_what_cannot_be_compared_is_neither_equal_nor_different() -> None:
     assert (row.same, row.text) == (None, "not compared: it is deleted on rank 1")
 
 
-def test_the_devices_are_compared_before_what_they_hold() -> None:
+def test_placement_is_compared_before_contents() -> None:
     """Meshes whose devices are in another order have the same boxes."""
     (row,) = compare_leaves("x", {0: [leaf(("0:2", "a"), placed="p")], 1: [leaf(("0:2", "a"), placed="q")]})
     assert (row.same, row.text) == (
@@ -58,7 +58,7 @@ def test_the_devices_are_compared_before_what_they_hold() -> None:
     )
 
 
-def test_shards_of_several_origins_do_not_belong_together() -> None:
+def test_shards_with_different_provenance_are_reported() -> None:
     """Different provenance is reported, unless all shards are replicas of one box; a rank without a shard does not count."""
     upper, lower = ("0:2", "a"), ("2:4", "b")
     old, new = [5, "host data (cell 1)"], [7, "jit(f) (cell 2)"]

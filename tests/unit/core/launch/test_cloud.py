@@ -11,7 +11,7 @@ from mhnb.core.launch.ssh import READ_LINE
 from mhnb.errors import InvalidRequest
 
 
-def test_a_worker_of_a_tpu() -> None:
+def test_tpu_worker_command() -> None:
     """There is one command per worker; the remote shell gets the same fixed words as over ssh."""
     assert tpu_command(TpuOptions("my-pod"), 0) == [
         "gcloud", "compute", "tpus", "tpu-vm", "ssh", "my-pod", "--worker=0", "--quiet", f"--command={READ_LINE}",
@@ -23,18 +23,18 @@ def test_a_worker_of_a_tpu() -> None:
     ]  # fmt: skip
 
 
-def test_a_pod_of_kubernetes() -> None:
+def test_kubernetes_pod_command() -> None:
     """There is one command per pod, with standard input; no shell but the one in the pod parses the words."""
-    far = ["sh", "-c", 'IFS= read -r line && eval "$line"']
-    assert kubectl_command(KubernetesOptions("t-{}"), 2) == ["kubectl", "exec", "-i", "t-2", "--", *far]
+    remote_shell = ["sh", "-c", 'IFS= read -r line && eval "$line"']
+    assert kubectl_command(KubernetesOptions("t-{}"), 2) == ["kubectl", "exec", "-i", "t-2", "--", *remote_shell]
     options = KubernetesOptions("t-{}-x", "ns", "main", "prod", ("--kubeconfig=my file",), "/k")
     assert kubectl_command(options, 0) == [
-        "/k", "--context=prod", "--namespace=ns", "--kubeconfig=my file", "exec", "-i", "t-0-x", "--container=main", "--", *far,
+        "/k", "--context=prod", "--namespace=ns", "--kubeconfig=my file", "exec", "-i", "t-0-x", "--container=main", "--", *remote_shell,
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [None, "", "My Pod", "--all", "a;b"])
-def test_names_that_cannot_be(name: str | None) -> None:
+def test_invalid_names_are_refused(name: str | None) -> None:
     """The error names the setting, its value, and the command that lists the valid names."""
     with pytest.raises(InvalidRequest, match=re.escape(f"tpu={name!r}: give the name")):
         tpu_command(TpuOptions(name), 0)

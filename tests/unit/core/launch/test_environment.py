@@ -5,41 +5,41 @@ from __future__ import annotations
 from mhnb.core.launch.environment import COLLECTIVE_TIMEOUT_S, rank_environment
 
 
-def env(user: dict[str, str] | None = None, *, devices: int = 2, simulated: bool = True) -> dict[str, str]:
+def environment(user: dict[str, str] | None = None, *, devices: int = 2, simulated: bool = True) -> dict[str, str]:
     """Return the environment of a rank with 2 devices on a simulated host, by default."""
     return rank_environment(user or {}, devices=devices, simulated=simulated)
 
 
 def test_the_users_own_xla_flags_are_kept() -> None:
     """mhnb appends its own flags."""
-    flags = env({"XLA_FLAGS": "--xla_dump_to=/tmp/x"})["XLA_FLAGS"]
+    flags = environment({"XLA_FLAGS": "--xla_dump_to=/tmp/x"})["XLA_FLAGS"]
     assert flags == f"--xla_dump_to=/tmp/x --xla_cpu_collective_timeout_seconds={COLLECTIVE_TIMEOUT_S}"
 
 
 def test_the_users_own_collective_timeout_wins() -> None:
     """A user who sets it has a reason."""
     flags = "--xla_cpu_collective_timeout_seconds=7"
-    assert env({"XLA_FLAGS": flags})["XLA_FLAGS"] == flags
+    assert environment({"XLA_FLAGS": flags})["XLA_FLAGS"] == flags
 
 
-def test_simulated_ranks_run_on_cpu_also_where_a_gpu_is_chosen() -> None:
+def test_simulated_ranks_run_on_cpu_even_if_gpu_is_set() -> None:
     """Four processes must not share one GPU."""
-    assert env({"JAX_PLATFORMS": "cuda"})["JAX_PLATFORMS"] == "cpu"
-    assert "JAX_PLATFORMS" not in env({"JAX_PLATFORMS": "cuda"}, simulated=False)
+    assert environment({"JAX_PLATFORMS": "cuda"})["JAX_PLATFORMS"] == "cpu"
+    assert "JAX_PLATFORMS" not in environment({"JAX_PLATFORMS": "cuda"}, simulated=False)
 
 
-def test_one_hash_seed_for_all() -> None:
+def test_all_ranks_get_the_same_hash_seed() -> None:
     """`random` is not a seed, but a number that the user sets is one."""
-    assert env({"PYTHONHASHSEED": "random"})["PYTHONHASHSEED"] == "0"
-    assert env({"PYTHONHASHSEED": "7"})["PYTHONHASHSEED"] == "7"
+    assert environment({"PYTHONHASHSEED": "random"})["PYTHONHASHSEED"] == "0"
+    assert environment({"PYTHONHASHSEED": "7"})["PYTHONHASHSEED"] == "7"
 
 
-def test_loopback_goes_past_the_proxy() -> None:
+def test_loopback_bypasses_the_proxy() -> None:
     """gRPC uses http_proxy; hosts that the user excluded stay excluded."""
-    assert env({"no_proxy": "intra.net,localhost"})["no_proxy"] == "intra.net,localhost,127.0.0.1,::1"
+    assert environment({"no_proxy": "intra.net,localhost"})["no_proxy"] == "intra.net,localhost,127.0.0.1,::1"
 
 
 def test_the_execution_pool_grows_with_the_devices() -> None:
     """A pool that is only as large as the machine deadlocks correct programs."""
-    assert env(devices=2)["PJRT_NPROC"] == "32"
-    assert env(devices=16)["PJRT_NPROC"] == "64"
+    assert environment(devices=2)["PJRT_NPROC"] == "32"
+    assert environment(devices=16)["PJRT_NPROC"] == "64"

@@ -22,31 +22,31 @@ from mhnb.core.preflight_facts import PROBE_SCRIPT
 from mhnb.errors import InvalidRequest
 from mhnb.launchers.profiles import format_restart_note
 
-_FAR = ["sh", "-c", PROBE_SCRIPT]
-_ALWAYS = ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
-_ALL = SlurmOptions(
+_REMOTE_SHELL = ["sh", "-c", PROBE_SCRIPT]
+_FIXED_OPTIONS = ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
+_ALL_OPTIONS = SlurmOptions(
     partition="debug", account="it's mine", qos="high", time="1-12", nodes=4, cpus_per_rank=8, gpus_per_rank=1, memory="16G",
     constraint="a&b", extra=("--exclusive", "--reservation=my class"), srun="/opt/slurm/bin/srun",
 )  # fmt: skip
 
 
-def test_the_plain_command() -> None:
+def test_command_without_options() -> None:
     """The command has only what every start needs; the site decides the rest."""
-    assert srun_command(SlurmOptions(), 4) == ["srun", "--job-name=mhnb", "--ntasks=4", *_ALWAYS, *_FAR]
+    assert srun_command(SlurmOptions(), 4) == ["srun", "--job-name=mhnb", "--ntasks=4", *_FIXED_OPTIONS, *_REMOTE_SHELL]
 
 
 def test_the_command_with_every_option() -> None:
     """Every option is one word, whatever its value contains; the user's own words are last and take precedence."""
-    assert srun_command(_ALL, 16, name="mhnb-x.1.1") == [
+    assert srun_command(_ALL_OPTIONS, 16, name="mhnb-x.1.1") == [
         "/opt/slurm/bin/srun", "--job-name=mhnb-x.1.1", "--ntasks=16", "--partition=debug", "--account=it's mine", "--qos=high",
         "--time=1-12", "--constraint=a&b", "--nodes=4", "--cpus-per-task=8", "--gpus-per-task=1", "--mem=16G",
-        *_ALWAYS, "--exclusive", "--reservation=my class", *_FAR,
+        *_FIXED_OPTIONS, "--exclusive", "--reservation=my class", *_REMOTE_SHELL,
     ]  # fmt: skip
 
 
-def test_a_step_has_nothing_of_an_allocation() -> None:
+def test_step_has_no_allocation_options() -> None:
     """Inside a job, partition, account, time and the like are fixed; the step shares the notebook's own resources."""
-    assert srun_command(_ALL, 4, is_step=True)[:5] == [
+    assert srun_command(_ALL_OPTIONS, 4, is_step=True)[:5] == [
         "/opt/slurm/bin/srun", "--job-name=mhnb", "--ntasks=4", "--overlap", "--nodes=4",
     ]  # fmt: skip
     assert is_inside_job({"SLURM_JOB_ID": "1"})
@@ -56,34 +56,34 @@ def test_a_step_has_nothing_of_an_allocation() -> None:
 def test_an_allocation_and_a_step_in_it() -> None:
     """Each command has its own options, and task placement is in both; salloc is in the same folder as srun."""
     mixed = replace(
-        _ALL, extra=("--exclusive", "--reservation=r", "--cpu-bind=none", "--export=ALL,A=1", "--gres=gpu:1")
+        _ALL_OPTIONS, extra=("--exclusive", "--reservation=r", "--cpu-bind=none", "--export=ALL,A=1", "--gres=gpu:1")
     )
-    places = ["--nodes=4", "--cpus-per-task=8", "--gpus-per-task=1", "--mem=16G"]
+    placement = ["--nodes=4", "--cpus-per-task=8", "--gpus-per-task=1", "--mem=16G"]
     words = allocation_command(mixed, 16, name="mhnb-x.1.1", file="/run/it's")
     assert words[:-4] == [
         "/opt/slurm/bin/salloc", "--no-bell", "--job-name=mhnb-x.1.1", "--ntasks=16", "--partition=debug", "--account=it's mine",
-        "--qos=high", "--time=1-12", "--constraint=a&b", *places, "--exclusive", "--reservation=r", "--gres=gpu:1",
+        "--qos=high", "--time=1-12", "--constraint=a&b", *placement, "--exclusive", "--reservation=r", "--gres=gpu:1",
     ]  # fmt: skip
     assert (words[-4:-2], words[-1]) == (["sh", "-c"], "/run/it's")
     step = step_command(mixed, 16, name="mhnb-x.1.1", file="/run/it's")
     assert (step[:2], step[3:]) == (["sh", "-c"], [
-        "/run/it's", "/opt/slurm/bin/srun", "--job-name=mhnb-x.1.1", "--ntasks=16", "--overlap", *places, *_ALWAYS,
-        "--cpu-bind=none", "--export=ALL,A=1", "--gres=gpu:1", *_FAR,
+        "/run/it's", "/opt/slurm/bin/srun", "--job-name=mhnb-x.1.1", "--ntasks=16", "--overlap", *placement, *_FIXED_OPTIONS,
+        "--cpu-bind=none", "--export=ALL,A=1", "--gres=gpu:1", *_REMOTE_SHELL,
     ])  # fmt: skip
 
 
-def test_a_restart_that_has_to_queue_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_that_must_queue_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a detachable job queues again: other jobs keep their hosts, and a step of the user's own job needs none."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    kept = ClusterSpec(2, None, profile="/my/own", kind="slurm")
-    assert "asks for machines again" in format_restart_note(kept, is_detachable=True)
+    spec = ClusterSpec(2, None, profile="/my/own", kind="slurm")
+    assert "asks for machines again" in format_restart_note(spec, is_detachable=True)
     assert (
-        format_restart_note(kept, is_detachable=False)
+        format_restart_note(spec, is_detachable=False)
         == format_restart_note(ClusterSpec(2, 2), is_detachable=True)
         == ""
     )
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert format_restart_note(kept, is_detachable=True) == ""
+    assert format_restart_note(spec, is_detachable=True) == ""
 
 
 def test_several_ranks_on_a_host() -> None:
@@ -104,14 +104,14 @@ def test_several_ranks_on_a_host() -> None:
         ({"extra": ("debug",)}, "extra: 'debug' is no option of srun"),
     ],
 )
-def test_what_cannot_be(given: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(given: dict[str, Any], said: str) -> None:
     """The error names the setting, its value and what was expected."""
     with pytest.raises(InvalidRequest, match=re.escape(said)):
         SlurmOptions(**given)
 
 
 @pytest.mark.parametrize("time", ["30", "2:00", "2:00:00", "1-12", "1-12:30", "UNLIMITED", "infinite"])
-def test_times_that_can_be(time: str) -> None:
+def test_valid_times_are_accepted(time: str) -> None:
     """These are the forms in Slurm's manual."""
     assert SlurmOptions(time=time).time == time
 
@@ -125,7 +125,7 @@ _QUEUE = """\
 """
 
 
-def test_the_place_in_the_queue() -> None:
+def test_queue_position_is_described() -> None:
     """Only jobs that wait in the same partition count, in Slurm's own order; a running or unknown job does not wait."""
     assert describe_queue(_QUEUE, "mine") == "Slurm job 15 is CONFIGURING, number 3 of 3 that wait in debug"
     assert describe_queue(_QUEUE, "theirs") == "Slurm job 12 is PENDING (Resources), number 1 of 3 that wait in debug"
@@ -135,12 +135,12 @@ def test_the_place_in_the_queue() -> None:
     assert describe_queue("slurm_load_jobs error: Unable to contact slurm controller", "mine") == ""
 
 
-def test_a_job_that_may_wait_for_ever() -> None:
+def test_job_that_may_never_start_is_explained() -> None:
     """Slurm queues jobs that their partition can never run; the message says so, and what to request instead."""
-    for reason, cure in (("PartitionTimeLimit", "less time"), ("AccountNotAllowed", "--account")):
-        said = describe_queue(f"1|PENDING|{reason}|debug|mine", "mine")
-        assert "; it may never start: interrupt it" in said
-        assert cure in said
+    for reason, hint in (("PartitionTimeLimit", "less time"), ("AccountNotAllowed", "--account")):
+        text = describe_queue(f"1|PENDING|{reason}|debug|mine", "mine")
+        assert "; it may never start: interrupt it" in text
+        assert hint in text
 
 
 @pytest.mark.parametrize(
@@ -154,20 +154,20 @@ def test_a_job_that_may_wait_for_ever() -> None:
         ("0: /usr/bin/python3: No module named mhnb", "install mhnb into that very Python"),
     ],
 )  # fmt: skip
-def test_why_srun_ended(line: str, said: str) -> None:
+def test_srun_failure_is_explained(line: str, said: str) -> None:
     """The explanation quotes Slurm without its prefixes, and says what to do."""
-    first, cure = explain_srun(["1: something before", line, "srun: error: later"]).split("\n")
+    first, hint = explain_srun(["1: something before", line, "srun: error: later"]).split("\n")
     assert not first.startswith(("srun:", "slurmstepd:", "error:"))
     assert first in line
-    assert said in cure
+    assert said in hint
 
 
-def test_what_is_not_known_is_shown() -> None:
+def test_unknown_failure_is_shown() -> None:
     """Of an unknown failure the last lines are shown unchanged."""
     assert explain_srun([f"line {number}" for number in range(20)]).startswith("line 12\n")
     assert explain_srun([]) == "it said nothing"
 
 
-def test_the_fields_are_words_of_users() -> None:
+def test_no_option_is_secret() -> None:
     """No option is secret, because all of them are visible in a process list."""
     assert not [part.name for part in fields(SlurmOptions) if re.search("key|token|password", part.name)]

@@ -20,7 +20,7 @@ _SETTINGS = shlex.split(
 )
 
 
-def test_the_command_of_a_plain_host() -> None:
+def test_command_without_options() -> None:
     """The command has only what every connection needs: user, address and trusted keys come from the user's ssh config."""
     assert ssh_command(HostName("a"), SshOptions()) == [
         "ssh", "-T", *_SETTINGS, "--", "a", """exec sh -c 'IFS= read -r line && eval "$line"'""",
@@ -69,13 +69,13 @@ def test_the_line_with_every_option() -> None:
         {"setup": "a\nb"},
     ],
 )
-def test_options_that_cannot_be_are_refused(faulty: dict[str, object]) -> None:
+def test_invalid_options_are_refused(faulty: dict[str, object]) -> None:
     """Values that no shell or ssh accepts are refused when the options are created."""
     with pytest.raises(InvalidRequest):
         SshOptions(**faulty)  # type: ignore[arg-type]
 
 
-def test_a_secret_is_nowhere_to_be_read() -> None:
+def test_secret_is_neither_in_command_nor_repr() -> None:
     """A variable's value appears neither in the command nor in a repr."""
     options = SshOptions(environment={"TOKEN": "s3cret"})
     assert "s3cret" not in repr(options) + " ".join(ssh_command(HostName("a"), options))
@@ -84,7 +84,7 @@ def test_a_secret_is_nowhere_to_be_read() -> None:
 # -- the line, run in a real shell
 
 
-_TELL = "import os, sys; print(ascii([os.getcwd(), sys.argv[1:], os.environ.get('NASTY'), sys.stdin.read()]))"
+_PRINT_CONTEXT = "import os, sys; print(ascii([os.getcwd(), sys.argv[1:], os.environ.get('NASTY'), sys.stdin.read()]))"
 _NASTY = [
     "it's",
     'a "b"',
@@ -109,12 +109,12 @@ def _run(options: SshOptions, arguments: list[str], **more: str) -> subprocess.C
 
 
 @pytest.mark.parametrize("nasty", _NASTY, ids=ascii)
-def test_nasty_words_arrive_as_they_are(nasty: str, tmp_path: Path) -> None:
+def test_special_characters_arrive_unchanged(nasty: str, tmp_path: Path) -> None:
     """Folder, variable and argument arrive unchanged, and the text after the line is left for the program."""
     folder = tmp_path / (nasty.strip() or "x")
     folder.mkdir(exist_ok=True)
     options = SshOptions(python=sys.executable, cwd=str(folder), environment={"NASTY": nasty})
-    done = _run(options, ["-c", _TELL, nasty])
+    done = _run(options, ["-c", _PRINT_CONTEXT, nasty])
     assert done.stderr == "mhnb: logged in\n"
     assert done.stdout == ascii([str(folder), [nasty], nasty, "the rest\n"]) + "\n"
 
@@ -129,14 +129,14 @@ def test_nasty_words_arrive_as_they_are(nasty: str, tmp_path: Path) -> None:
         (SshOptions(conda="nothing"), "mhnb: no conda: nothing"),
     ],
 )
-def test_what_is_missing_is_named(options: SshOptions, said: str, tmp_path: Path) -> None:
+def test_missing_things_are_named(options: SshOptions, said: str, tmp_path: Path) -> None:
     """The last line on standard error names what is missing, and the exit code is the shell's own code for that."""
-    done = _run(options, ["-c", _TELL], env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})  # type: ignore[arg-type]
+    done = _run(options, ["-c", _PRINT_CONTEXT], env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})  # type: ignore[arg-type]
     assert done.stderr.splitlines()[-1] == said
     assert done.returncode == 127
 
 
-def test_a_virtual_environment_is_entered(tmp_path: Path) -> None:
+def test_virtual_environment_is_activated(tmp_path: Path) -> None:
     """The environment's python runs, and its programs come first in PATH; `~` is the remote home."""
     (tmp_path / "env" / "bin").mkdir(parents=True)
     (tmp_path / "env" / "bin" / "python").symlink_to("/bin/sh")

@@ -10,7 +10,7 @@ from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import SshOptions, build_ssh_error, explain_ssh
 from mhnb.errors import HostUnfit, HostUnreachable
 
-_CHANGED = """\
+_CHANGED_HOST_KEY = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
 @    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
@@ -35,7 +35,7 @@ This private key will be ignored.
 Load key "/etc/id": bad permissions
 root@10.77.1.1: Permission denied (publickey).
 """
-_IN = "Warning: Permanently added 'b' (ED25519) to the list of known hosts.\nmhnb: logged in\n"
+_LOGGED_IN = "Warning: Permanently added 'b' (ED25519) to the list of known hosts.\nmhnb: logged in\n"
 _NOT_FOUND = (
     "Error while finding module specification for 'mhnb.rank.supervisor' (ModuleNotFoundError: No module named 'mhnb')"
 )
@@ -48,7 +48,7 @@ CASES = [
     ("silent", 255, "Connection timed out during banner exchange\nConnection to 10.77.1.2 port 22 timed out\n", "22 timed out"),
     ("login", 255, "nobody@10.77.1.1: Permission denied (publickey).\r\n", "nobody@10.77.1.1: Permission denied"),
     ("login", 255, "Received disconnect from 10.77.1.1 port 22:2: Too many authentication failures\r\n", "Too many"),
-    ("key_changed", 255, _CHANGED, "Host key for 10.77.1.1 has changed"),
+    ("key_changed", 255, _CHANGED_HOST_KEY, "Host key for 10.77.1.1 has changed"),
     ("key_unknown", 255, "Host key verification failed.\r\n", "Host key verification failed."),
     (
         "key_unknown",
@@ -63,32 +63,32 @@ CASES = [
     ("shell", 1, "This account is currently not available.\n", "This account is currently not available."),
     ("failed", 255, "something that nobody has seen\n", "something that nobody has seen"),
     ("failed", -9, "", ""),
-    ("python", 127, f"{_IN}mhnb: no python: python3\n", "no python: python3"),
-    ("folder", 127, f"{_IN}sh: 1: cd: can't cd to /x\nmhnb: no folder: /x\n", "no folder: /x"),
-    ("environment", 127, f"{_IN}mhnb: no virtual environment: ~/env\n", "no virtual environment: ~/env"),
-    ("environment", 127, f"{_IN}mhnb: no conda: a\n", "no conda: a"),
-    ("setup", 127, f"{_IN}sh: 1: module: not found\nmhnb: setup failed: module load x\n", "setup failed: module load x"),
+    ("python", 127, f"{_LOGGED_IN}mhnb: no python: python3\n", "no python: python3"),
+    ("folder", 127, f"{_LOGGED_IN}sh: 1: cd: can't cd to /x\nmhnb: no folder: /x\n", "no folder: /x"),
+    ("environment", 127, f"{_LOGGED_IN}mhnb: no virtual environment: ~/env\n", "no virtual environment: ~/env"),
+    ("environment", 127, f"{_LOGGED_IN}mhnb: no conda: a\n", "no conda: a"),
+    ("setup", 127, f"{_LOGGED_IN}sh: 1: module: not found\nmhnb: setup failed: module load x\n", "setup failed: module load x"),
     (
         "mhnb",
         1,
-        f"{_IN}/usr/bin/python3: {_NOT_FOUND}\n",
+        f"{_LOGGED_IN}/usr/bin/python3: {_NOT_FOUND}\n",
         "No module named 'mhnb'",
     ),
-    ("old_python", 2, f"{_IN}unknown option -P\nusage: python3 [option] ...\n", "unknown option -P"),
-    ("lost", 255, f"{_IN}Timeout, server 10.77.1.1 not responding.\r\n", "not responding"),
-    ("lost", 255, f"{_IN}Connection to 10.77.1.1 closed by remote host.\r\n", "closed by remote host"),
-    ("lost", 255, f"{_IN}client_loop: send disconnect: Broken pipe\r\n", "Broken pipe"),
-    ("killed", 255, f"{_IN}loading\n", "loading"),
-    ("ended", 1, f"{_IN}ValueError: 3\n", "ValueError: 3"),
-    ("mhnb", 1, f"{_IN}/usr/bin/python3: No module named mhnb\n", "No module named mhnb"),
-    ("ended", 1, f"{_IN}ModuleNotFoundError: No module named 'mhnbx'\n", "No module named 'mhnbx'"),
+    ("old_python", 2, f"{_LOGGED_IN}unknown option -P\nusage: python3 [option] ...\n", "unknown option -P"),
+    ("lost", 255, f"{_LOGGED_IN}Timeout, server 10.77.1.1 not responding.\r\n", "not responding"),
+    ("lost", 255, f"{_LOGGED_IN}Connection to 10.77.1.1 closed by remote host.\r\n", "closed by remote host"),
+    ("lost", 255, f"{_LOGGED_IN}client_loop: send disconnect: Broken pipe\r\n", "Broken pipe"),
+    ("killed", 255, f"{_LOGGED_IN}loading\n", "loading"),
+    ("ended", 1, f"{_LOGGED_IN}ValueError: 3\n", "ValueError: 3"),
+    ("mhnb", 1, f"{_LOGGED_IN}/usr/bin/python3: No module named mhnb\n", "No module named mhnb"),
+    ("ended", 1, f"{_LOGGED_IN}ModuleNotFoundError: No module named 'mhnbx'\n", "No module named 'mhnbx'"),
     # Text of the program itself about connections or permissions is not an ssh failure.
-    ("ended", 1, f"{_IN}BrokenPipeError: Broken pipe\nPermission denied\n", "Permission denied"),
+    ("ended", 1, f"{_LOGGED_IN}BrokenPipeError: Broken pipe\nPermission denied\n", "Permission denied"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "code", "text", "cause"), CASES)
-def test_a_failure_is_told_apart(kind: str, code: int, text: str, cause: str) -> None:
+def test_kind_of_failure_is_recognised(kind: str, code: int, text: str, cause: str) -> None:
     """The kind is right, and the cause is the line that names it, in ssh's own words."""
     failure = explain_ssh(text, code, HostName("b"), SshOptions())
     assert failure.kind == kind
@@ -111,16 +111,18 @@ def test_the_error_names_host_cause_and_next_step() -> None:
     assert pickle.loads(pickle.dumps(error)).kind == "login"  # noqa: S301
 
 
-def test_a_machine_without_python_is_reached_and_unfit() -> None:
+def test_host_without_python_is_unfit() -> None:
     """After a successful login the error has another class."""
     error = build_ssh_error(
-        explain_ssh(f"{_IN}mhnb: no python: python3\n", 127, HostName("b"), SshOptions()), HostName("b")
+        explain_ssh(f"{_LOGGED_IN}mhnb: no python: python3\n", 127, HostName("b"), SshOptions()), HostName("b")
     )
     assert isinstance(error, HostUnfit)
     assert str(error).startswith("b: has no such Python: no python: python3\n  install it on b")
 
 
-def test_a_changed_key_is_removed_by_its_entry() -> None:
+def test_hint_for_changed_key_names_its_entry() -> None:
     """The known-hosts entry of a host with another port contains the port."""
-    assert "ssh-keygen -R b," in explain_ssh(_CHANGED, 255, HostName("b"), SshOptions()).hint
-    assert "ssh-keygen -R '[b]:2222'," in explain_ssh(_CHANGED, 255, HostName("b", port=2222), SshOptions()).hint
+    assert "ssh-keygen -R b," in explain_ssh(_CHANGED_HOST_KEY, 255, HostName("b"), SshOptions()).hint
+    assert (
+        "ssh-keygen -R '[b]:2222'," in explain_ssh(_CHANGED_HOST_KEY, 255, HostName("b", port=2222), SshOptions()).hint
+    )

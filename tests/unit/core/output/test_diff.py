@@ -21,12 +21,12 @@ def test_a_difference_loses_nothing(here: list[tuple[str, str]], there: list[tup
     """The rows and the majority's lines restore the other text, and each changed line has both sides."""
     rows = compare_lines(here, there)
     assert apply_rows(rows, there) == here
-    turned = [row.there for row in rows if row.kind in ("changed", "missing")]
+    majority_lines = [row.there for row in rows if row.kind in ("changed", "missing")]
     equal = sum(row.count for row in rows if row.kind == "same")
-    assert len(turned) + equal == len(there)
+    assert len(majority_lines) + equal == len(there)
 
 
-def test_a_number_is_one_word() -> None:
+def test_number_is_compared_as_one_word() -> None:
     """0.731 differs from 0.312 as a whole, not in its digits."""
     assert [(s.here, s.there) for s in compare_words("loss 0.731", "loss 0.312")] == [
         ("loss ", None),
@@ -51,13 +51,13 @@ def test_equal_lines_are_counted() -> None:
     ]
 
 
-def test_texts_without_anything_in_common_cost_little() -> None:
+def test_unrelated_texts_are_compared_quickly() -> None:
     """Such texts are paired by position instead of being searched."""
     here, there = ([("stdout", f"{word} {n}") for n in range(3000)] for word in ("left", "right"))
     assert {row.kind for row in compare_lines(list(here), list(there))} <= {"missing", "added", "changed"}
 
 
-def test_a_very_long_line_that_differs_in_one_word_says_which() -> None:
+def test_one_different_word_in_a_long_line_is_found() -> None:
     """The number of words before and after it does not matter."""
     words = [f"w{at}" for at in range(5000)]
     there = " ".join(words)

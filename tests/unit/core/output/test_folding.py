@@ -13,7 +13,7 @@ from mhnb.core.output.template import parse_number, split_numbers
 from mhnb.types import Output
 
 
-def out(text: str, name: str = "stdout") -> Output:
+def stream(text: str, name: str = "stdout") -> Output:
     """Return a stream output."""
     return {"output_type": "stream", "name": name, "text": text}
 
@@ -23,12 +23,12 @@ def figure(data: str) -> Output:
     return {"output_type": "display_data", "data": {"image/png": data, "text/plain": "<Figure>"}, "metadata": {}}
 
 
-def fold(*texts: str) -> tuple[OutputGroup, ...]:
+def group_texts(*texts: str) -> tuple[OutputGroup, ...]:
     """Group one text per rank."""
-    return group_outputs([((rank,), [out(text)]) for rank, text in enumerate(texts)])
+    return group_outputs([((rank,), [stream(text)]) for rank, text in enumerate(texts)])
 
 
-def shown(block: OutputGroup) -> list[str]:
+def display_texts(block: OutputGroup) -> list[str]:
     """Return the texts of a block as displayed."""
     return [part.template.display_text() for part in block.parts if isinstance(part, TextPart)]
 
@@ -66,22 +66,22 @@ TEXTS = st.lists(WORDS, max_size=12).map("".join)
 
 
 @given(TEXTS)
-def test_a_text_is_its_skeleton_and_its_numbers(text: str) -> None:
+def test_skeleton_and_numbers_restore_the_text(text: str) -> None:
     """Skeleton and numbers, joined again, are the text, whatever it contains."""
     skeleton, numbers = split_numbers(text)
     assert "".join(a + b for a, b in zip(skeleton, [*numbers, ""], strict=True)) == text
 
 
 @given(st.lists(st.lists(TEXTS, max_size=2), min_size=1, max_size=6))
-def test_no_value_is_ever_hidden(texts: list[list[str]]) -> None:
+def test_no_value_is_lost(texts: list[list[str]]) -> None:
     """The grouped form restores every rank's outputs, and every rank is in exactly one block."""
-    said = [
-        ((rank,), [out(text, name) for text, name in zip(own, ("stdout", "stderr"), strict=False)])
-        for rank, own in enumerate(texts)
+    outputs_by_ranks = [
+        ((rank,), [stream(text, name) for text, name in zip(texts_of_rank, ("stdout", "stderr"), strict=False)])
+        for rank, texts_of_rank in enumerate(texts)
     ]
-    blocks = group_outputs(said)
+    blocks = group_outputs(outputs_by_ranks)
     assert sorted(rank for block in blocks for rank in block.ranks) == list(range(len(texts)))
-    for (rank,), outputs in said:
+    for (rank,), outputs in outputs_by_ranks:
         (block,) = [block for block in blocks if rank in block.ranks]
         assert list(block.outputs_of(rank)) == outputs
 
@@ -90,7 +90,7 @@ def test_no_value_is_ever_hidden(texts: list[list[str]]) -> None:
 def test_texts_that_differ_in_numbers_never_lose_one(losses: list[float], named: bool) -> None:  # noqa: FBT001
     """The texts are of the kind that training prints, with and without the rank's own number."""
     texts = [f"{f'rank {rank} ' if named else ''}loss {loss} of {len(losses)}\n" for rank, loss in enumerate(losses)]
-    blocks = fold(*texts)
+    blocks = group_texts(*texts)
     assert [block.outputs_of(r)[0]["text"] for r in range(len(losses)) for block in blocks if r in block.ranks] == texts
 
 
@@ -101,65 +101,65 @@ NUMBERS = st.sampled_from(["0", "1", "2", "7", " 7", "  12", "-3", " -3", "0.25"
 def test_one_skeleton_with_any_numbers_loses_nothing(numbers: list[list[str]]) -> None:
     """Each rank's text is restored exactly, with padding, signs and bars, whichever ranks share a block."""
     texts = [f"a:{first} b{second}%{third}\nend" for first, second, third in numbers]
-    blocks = fold(*texts)
-    back = {rank: block.outputs_of(rank)[0]["text"] for block in blocks for rank in block.ranks}
-    assert [back[rank] for rank in range(len(texts))] == texts
+    blocks = group_texts(*texts)
+    restored = {rank: block.outputs_of(rank)[0]["text"] for block in blocks for rank in block.ranks}
+    assert [restored[rank] for rank in range(len(texts))] == texts
 
 
-def test_a_ranks_own_number_folds() -> None:
+def test_own_rank_number_shares_a_block() -> None:
     """The ranks share one block, with the literal text around the number."""
-    (block,) = fold(*[f"process {rank} of 4: local devices {rank}:0 {rank}:1\n" for rank in range(4)])
-    assert shown(block) == ["process ‹rank› of 4: local devices ‹rank›:0 ‹rank›:1\n"]
+    (block,) = group_texts(*[f"process {rank} of 4: local devices {rank}:0 {rank}:1\n" for rank in range(4)])
+    assert display_texts(block) == ["process ‹rank› of 4: local devices ‹rank›:0 ‹rank›:1\n"]
     assert not block.has_differences
     assert not block.is_literal
 
 
 @pytest.mark.parametrize("form", ["Array([{0}., {0}., {0}.])", "Array({0}., dtype=float32)", "x [{0}. {0}. 7.]"])
-def test_a_ranks_own_number_folds_wherever_it_stands_in_an_array(form: str) -> None:
+def test_own_rank_number_in_an_array_shares_a_block(form: str) -> None:
     """The dot of a float stays behind the number, at the end of a list as between its items."""
-    (block,) = fold(*[form.format(rank) for rank in range(4)])
-    assert shown(block) == [form.format("‹rank›")]
+    (block,) = group_texts(*[form.format(rank) for rank in range(4)])
+    assert display_texts(block) == [form.format("‹rank›")]
     assert not block.has_differences
 
 
-def test_an_integer_among_floats_is_odd_where_each_is_the_ranks_own_number() -> None:
+def test_integer_among_floats_is_separate() -> None:
     """The dot indicates another dtype."""
-    blocks = fold("x [0.]", "x [1.]", "x [2]", "x [3.]")
+    blocks = group_texts("x [0.]", "x [1.]", "x [2]", "x [3.]")
     assert [block.ranks for block in blocks] == [(0, 1, 3), (2,)]
 
 
-def test_a_whole_float_is_a_number_as_its_fractions_are() -> None:
+def test_whole_float_shares_a_block_with_fractions() -> None:
     """`1.` on one rank and `1.5` on another share a block, whatever follows them in the array."""
-    (block,) = fold("Array([1., 2.])", "Array([1.5, 2. ])", "Array([0.5, 2. ])")
+    (block,) = group_texts("Array([1., 2.])", "Array([1.5, 2. ])", "Array([0.5, 2. ])")
     (part,) = block.parts
     assert isinstance(part, TextPart)
     assert [slot.values for slot in part.template.varying] == [("1.", "1.5", "0.5")]
 
 
-def test_an_own_number_in_a_column_folds() -> None:
+def test_padded_own_rank_number_shares_a_block() -> None:
     """Padding to a common width is not a difference."""
-    (block,) = fold(*[f"rank {rank:2d} ready" for rank in range(12)])
-    assert shown(block) == ["rank ‹rank› ready"]
+    (block,) = group_texts(*[f"rank {rank:2d} ready" for rank in range(12)])
+    assert display_texts(block) == ["rank ‹rank› ready"]
 
 
-def test_the_odd_one_stands_beside_the_majority() -> None:
+def test_rank_that_differs_is_beside_the_majority() -> None:
     """This also holds if the line contains the rank's own number."""
-    blocks = fold(*[f"rank {rank}: loss {0.7 if rank == 2 else 0.3}" for rank in range(4)])
+    blocks = group_texts(*[f"rank {rank}: loss {0.7 if rank == 2 else 0.3}" for rank in range(4)])
     assert [block.ranks for block in blocks] == [(0, 1, 3), (2,)]
     majority = find_majority(blocks)
     assert majority is not None
-    assert shown(majority) == ["rank ‹rank›: loss 0.3"]
+    assert display_texts(majority) == ["rank ‹rank›: loss 0.3"]
 
 
-def test_a_rank_that_writes_another_number_than_its_own_is_odd() -> None:
+def test_rank_that_prints_another_number_is_separate() -> None:
     """Three ranks print their own number, one does not."""
-    blocks = fold("process 0", "process 1", "process 9", "process 3")
+    blocks = group_texts("process 0", "process 1", "process 9", "process 3")
     assert [block.ranks for block in blocks] == [(0, 1, 3), (2,)]
 
 
-def test_numbers_of_no_majority_are_a_template() -> None:
+def test_numbers_without_majority_become_a_template() -> None:
     """Every rank has a different loss, so one block shows all values."""
-    (block,) = fold("loss 0.1 of 4", "loss 0.2 of 4", "loss nan of 4", "loss 10 of 4")
+    (block,) = group_texts("loss 0.1 of 4", "loss 0.2 of 4", "loss nan of 4", "loss 10 of 4")
     (part,) = block.parts
     assert isinstance(part, TextPart)
     assert part.template.literals == ("loss ", " of 4")
@@ -167,45 +167,45 @@ def test_numbers_of_no_majority_are_a_template() -> None:
     assert part.template.slots[0].outliers == {2}
 
 
-def test_many_odd_ones_share_a_block() -> None:
+def test_many_ranks_that_differ_share_a_block() -> None:
     """There is a majority of 40 ranks, and 24 ranks with different numbers."""
-    blocks = fold(*["loss 1" for _ in range(40)], *[f"loss {rank}.5" for rank in range(24)])
+    blocks = group_texts(*["loss 1" for _ in range(40)], *[f"loss {rank}.5" for rank in range(24)])
     assert [len(block.ranks) for block in blocks] == [40, 24]
 
 
-def test_words_do_not_fold() -> None:
+def test_different_words_are_separate() -> None:
     """Only numbers may differ within a block."""
-    assert [block.ranks for block in fold("saved a", "saved b")] == [(0,), (1,)]
+    assert [block.ranks for block in group_texts("saved a", "saved b")] == [(0,), (1,)]
 
 
-def test_colours_are_no_numbers() -> None:
+def test_escape_sequences_are_not_numbers() -> None:
     """The digits of an escape sequence stay in the text."""
-    (block,) = fold("\x1b[31mx 1\x1b[0m", "\x1b[31mx 2\x1b[0m")
-    assert shown(block) == ["\x1b[31mx 1\x1b[0m"]
+    (block,) = group_texts("\x1b[31mx 1\x1b[0m", "\x1b[31mx 2\x1b[0m")
+    assert display_texts(block) == ["\x1b[31mx 1\x1b[0m"]
 
 
 def test_equal_pictures_are_kept_once() -> None:
     """The texts differ in a number, and the figure is the same."""
-    (block,) = group_outputs([((rank,), [out(f"loss {rank}.5"), figure("AAAA")]) for rank in range(3)])
+    (block,) = group_outputs([((rank,), [stream(f"loss {rank}.5"), figure("AAAA")]) for rank in range(3)])
     picture = block.parts[1]
     assert isinstance(picture, RichPart)
     assert [ranks for ranks, _ in picture.variants] == [(0, 1, 2)]
 
 
-def test_different_pictures_of_one_text_stand_in_one_block() -> None:
+def test_different_pictures_of_one_text_share_a_block() -> None:
     """Each picture is shown with its ranks."""
-    (block,) = group_outputs([((rank,), [out("plot\n"), figure(f"AAA{rank % 2}")]) for rank in range(4)])
+    (block,) = group_outputs([((rank,), [stream("plot\n"), figure(f"AAA{rank % 2}")]) for rank in range(4)])
     picture = block.parts[1]
     assert isinstance(picture, RichPart)
     assert [ranks for ranks, _ in picture.variants] == [(0, 2), (1, 3)]
     assert block.has_differences
 
 
-def test_bare_numbers_of_few_ranks_stand_side_by_side() -> None:
+def test_bare_numbers_of_few_ranks_are_separate() -> None:
     """A template without words says less than the numbers; for many ranks it is used nevertheless."""
-    assert [shown(block) for block in fold("10", "11", "12")] == [["10"], ["11"], ["12"]]
-    assert [shown(block) for block in fold("0", "1")] == [["0"], ["1"]]
-    assert len(fold(*[str(rank * 2) for rank in range(20)])) == 1
+    assert [display_texts(block) for block in group_texts("10", "11", "12")] == [["10"], ["11"], ["12"]]
+    assert [display_texts(block) for block in group_texts("0", "1")] == [["0"], ["1"]]
+    assert len(group_texts(*[str(rank * 2) for rank in range(20)])) == 1
 
 
 UNITS = st.sampled_from(["0 ns", "940 µs", "1.01 ms", "1ms", "2 s", "1min 2s", "3 m", "nan s"])
@@ -215,8 +215,8 @@ UNITS = st.sampled_from(["0 ns", "940 µs", "1.01 ms", "1ms", "2 s", "1min 2s", 
 def test_durations_of_any_units_lose_nothing(durations: list[list[str]]) -> None:
     """Each rank's text is restored with its own unit, whichever ranks share a block."""
     texts = [f"CPU times: user {first}, total: {second}\n" for first, second in durations]
-    back = {rank: block.outputs_of(rank)[0]["text"] for block in fold(*texts) for rank in block.ranks}
-    assert [back[rank] for rank in range(len(texts))] == texts
+    restored = {rank: block.outputs_of(rank)[0]["text"] for block in group_texts(*texts) for rank in block.ranks}
+    assert [restored[rank] for rank in range(len(texts))] == texts
 
 
 TIMED = [
@@ -231,16 +231,16 @@ TIMED = [
 
 
 @pytest.mark.parametrize("texts", TIMED, ids=["wall", "long", "timeit"])
-def test_a_duration_in_another_unit_is_a_number_that_differs(texts: list[str]) -> None:
+def test_durations_in_different_units_share_a_block(texts: list[str]) -> None:
     """Another unit separates no rank: one block shows each rank's duration."""
-    (block,) = fold(*texts)
+    (block,) = group_texts(*texts)
     assert block.ranks == (0, 1, 2)
     assert block.has_differences
 
 
-def test_a_unit_is_told_with_its_number_only_where_ranks_have_different_ones() -> None:
+def test_unit_joins_its_number_only_if_units_differ() -> None:
     """A unit that all ranks print stays in the line's text."""
-    (block,) = fold("user 2 ms, wall 940 µs", "user 3 ms, wall 1.01 ms", "user 4 ms, wall 2 s")
+    (block,) = group_texts("user 2 ms, wall 940 µs", "user 3 ms, wall 1.01 ms", "user 4 ms, wall 2 s")
     (part,) = block.parts
     assert isinstance(part, TextPart)
     assert part.template.literals == ("user ", " ms, wall ", "")
@@ -248,10 +248,10 @@ def test_a_unit_is_told_with_its_number_only_where_ranks_have_different_ones() -
     assert part.template.slots[1].numbers == (940 * 1e-6, 1.01 * 1e-3, 2.0)
 
 
-def test_a_ranks_own_number_folds_before_a_unit() -> None:
+def test_own_rank_number_before_a_unit_shares_a_block() -> None:
     """A cell with `sleep(jax.process_index())` prints such lines."""
-    (block,) = fold(*[f"slept {rank} s" for rank in range(4)])
-    assert shown(block) == ["slept ‹rank› s"]
+    (block,) = group_texts(*[f"slept {rank} s" for rank in range(4)])
+    assert display_texts(block) == ["slept ‹rank› s"]
 
 
 @pytest.mark.parametrize(
@@ -269,9 +269,9 @@ def test_a_ranks_own_number_folds_before_a_unit() -> None:
         ("waited 2d", "waited 3h"),
     ],
 )
-def test_a_word_behind_a_number_that_is_no_duration_sets_a_rank_apart(one: str, other: str) -> None:
+def test_word_that_is_not_a_time_unit_separates_ranks(one: str, other: str) -> None:
     """Only units of time, whole words at once behind a number, may differ within a block."""
-    assert [block.ranks for block in fold(one, other)] == [(0,), (1,)]
+    assert [block.ranks for block in group_texts(one, other)] == [(0,), (1,)]
 
 
 PADDED = st.sampled_from(["0.1", "0.1 ", "0.1  ", "-2.", " 10", "10 ", "1 s ", "  3", "x  "])
@@ -281,8 +281,8 @@ PADDED = st.sampled_from(["0.1", "0.1 ", "0.1  ", "-2.", " 10", "10 ", "1 s ", "
 def test_padding_loses_nothing(numbers: list[list[str]]) -> None:
     """Each rank's text is restored with its own blanks, whichever ranks share a block."""
     texts = [f"Array([{first}, {second}], dtype=float32)  {first} rows" for first, second in numbers]
-    back = {rank: block.outputs_of(rank)[0]["text"] for block in fold(*texts) for rank in block.ranks}
-    assert [back[rank] for rank in range(len(texts))] == texts
+    restored = {rank: block.outputs_of(rank)[0]["text"] for block in group_texts(*texts) for rank in block.ranks}
+    assert [restored[rank] for rank in range(len(texts))] == texts
 
 
 @pytest.mark.parametrize(
@@ -294,31 +294,31 @@ def test_padding_loses_nothing(numbers: list[list[str]]) -> None:
     ],
     ids=["list", "matrix", "column"],
 )
-def test_padding_for_wider_numbers_sets_no_rank_apart(texts: list[str]) -> None:
+def test_padding_for_wider_numbers_separates_no_rank(texts: list[str]) -> None:
     """NumPy aligns what it prints in columns, so different numbers have different blanks behind them."""
-    (block,) = fold(*texts)
+    (block,) = group_texts(*texts)
     assert block.ranks == (0, 1, 2)
 
 
-def test_a_number_that_is_only_padded_for_another_is_not_told_as_differing() -> None:
+def test_padding_alone_does_not_make_a_number_differ() -> None:
     """All ranks print the same number; if nothing else differs, the blanks are the difference."""
-    (block,) = fold("x [0.1 2. ]", "x [0.123 2.   ]")
+    (block,) = group_texts("x [0.1 2. ]", "x [0.123 2.   ]")
     (part,) = block.parts
     assert isinstance(part, TextPart)
     assert [slot.values for slot in part.template.varying] == [("0.1", "0.123")]
-    assert [one.ranks for one in fold("x 1", "x  1", "x 1")] == [(0, 2), (1,)]
-    assert fold("x 1", "x  1")[0].has_differences
+    assert [one.ranks for one in group_texts("x 1", "x  1", "x 1")] == [(0, 2), (1,)]
+    assert group_texts("x 1", "x  1")[0].has_differences
 
 
 @pytest.mark.parametrize(("one", "other"), [("ran 3km", "ran 4 km"), ("x 3;", "x 4 ;"), ("a  3", "b 4")])
-def test_blanks_that_pad_no_number_set_a_rank_apart(one: str, other: str) -> None:
+def test_blanks_that_pad_no_number_separate_ranks(one: str, other: str) -> None:
     """A blank before a word, or where no list, table or line ends, is text."""
-    assert [block.ranks for block in fold(one, other)] == [(0,), (1,)]
+    assert [block.ranks for block in group_texts(one, other)] == [(0,), (1,)]
 
 
-def test_one_that_took_another_time_than_all_others_is_odd() -> None:
+def test_different_unit_with_equal_number_is_separate() -> None:
     """The unit counts if the numbers are the same."""
-    assert [block.ranks for block in fold(*["limit 1 s"] * 3, "limit 1 ms")] == [(0, 1, 2), (3,)]
+    assert [block.ranks for block in group_texts(*["limit 1 s"] * 3, "limit 1 ms")] == [(0, 1, 2), (3,)]
 
 
 @pytest.mark.parametrize(
@@ -330,13 +330,13 @@ def test_one_that_took_another_time_than_all_others_is_odd() -> None:
         ("  0%|          | 0/10", ["  0", "|          |", " 0", "10"]),
     ],
 )
-def test_a_bar_is_what_stands_behind_a_percentage(text: str, numbers: list[str]) -> None:
+def test_bar_follows_a_percentage(text: str, numbers: list[str]) -> None:
     """Numbers between pipes belong to a table, and are treated like any other number."""
     assert split_numbers(text)[1] == numbers
 
 
 @pytest.mark.parametrize("text", ["123e4567-e89b-12d3", "1e23a567", "0x7f5537d4e188", "deadbeef4e999x"])
-def test_no_piece_of_an_id_is_an_infinity(text: str) -> None:
+def test_part_of_an_id_is_not_infinity(text: str) -> None:
     """Otherwise part of an id would be read as an infinite number."""
     assert all(math.isfinite(number) for value in split_numbers(text)[1] if (number := parse_number(value)) is not None)
 
@@ -350,7 +350,7 @@ def test_an_exponent_is_part_of_its_number(text: str) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", [" ", "1,000", "1,", " -", "1. ", "1min ", "%|", "%| ", "1e", "9", "\x1b["])
-def test_a_long_run_of_anything_is_looked_at_once(piece: str) -> None:
+def test_long_run_is_parsed_in_linear_time(piece: str) -> None:
     """A search that restarts at each blank of a run takes quadratic time, which would be hours here."""
     text = f"x{piece * 200_000}y 1 loops"
     skeleton, numbers = split_numbers(text)

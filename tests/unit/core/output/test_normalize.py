@@ -20,14 +20,14 @@ def styled(name: str, value: int = 1) -> Output:
     return html(f'<style>{rules}</style><table id="{name}">{rows}</table>')
 
 
-def test_ids_made_at_random_set_nothing_apart() -> None:
+def test_random_ids_do_not_count() -> None:
     """The same table under another random name is equal; a table with another value is not."""
     assert normalize_output(styled("T_3fa9c")) == normalize_output(styled("T_b0721"))
     assert normalize_output(styled("T_3fa9c", 1)) != normalize_output(styled("T_b0721", 2))
 
 
 @pytest.mark.parametrize("names", [("T_abcde", "T_fedcb"), ("viz-5c2f8a1e09", "viz-00a1b2c3d4")])
-def test_scripts_name_what_they_draw_into(names: tuple[str, str]) -> None:
+def test_random_ids_in_scripts_do_not_count(names: tuple[str, str]) -> None:
     """This also holds for a name without a digit, and for a name inside a script."""
     one, other = (
         normalize_output(html(f"<div id='{name}'></div><script>draw('#{name}', 12)</script><b for={name}>x</b>"))
@@ -36,14 +36,14 @@ def test_scripts_name_what_they_draw_into(names: tuple[str, str]) -> None:
     assert one == other
 
 
-def test_a_large_table_is_read_in_one_pass() -> None:
+def test_large_table_is_normalized_quickly() -> None:
     """The table has 20,000 ids; checking each id against each other would take minutes."""
     cells = [f'<td id="T_3fa9c_row{row}_col0">{row}</td>' for row in range(20_000)]
     assert "\\u000019999" in normalize_output(html("".join(cells)))
     assert normalize_output(html(f"<i {'a' * 100_000} id={'a' * 100_000}>"))
 
 
-def test_no_data_is_no_error() -> None:
+def test_missing_data_is_accepted() -> None:
     """A front end's message may have no data."""
     assert normalize_output({"output_type": "display_data", "data": None})
 
@@ -66,6 +66,6 @@ def test_no_data_is_no_error() -> None:
         ),
     ],
 )
-def test_what_is_read_counts(one: str, other: str) -> None:
+def test_visible_differences_count(one: str, other: str) -> None:
     """Text, names that a user chose, and the cell that a rule applies to all count."""
     assert normalize_output(html(one)) != normalize_output(html(other))

@@ -16,25 +16,25 @@ from mhnb.rank.execution.capture import EventBuffer
 DISPLAY: OutputEvent = ["display", {"text/plain": "old"}, {}, "id1"]
 
 
-def texts(folder: OutputAccumulator) -> list[str]:
+def texts(accumulator: OutputAccumulator) -> list[str]:
     """Return what the outputs show, one string each."""
-    return [o["text"] if o["output_type"] == "stream" else o["data"]["text/plain"] for o in folder.outputs()]
+    return [o["text"] if o["output_type"] == "stream" else o["data"]["text/plain"] for o in accumulator.outputs()]
 
 
-def folded(*events: OutputEvent) -> OutputAccumulator:
+def accumulate(*events: OutputEvent) -> OutputAccumulator:
     """Return an accumulator that has these events."""
-    folder = OutputAccumulator(execution_count=5)
-    folder.add(events)
-    return folder
+    accumulator = OutputAccumulator(execution_count=5)
+    accumulator.add(events)
+    return accumulator
 
 
 def test_streams_merge_until_another_comes_between() -> None:
     """Text of one stream merges; another stream or a display begins a new output."""
-    folder = folded(["stdout", "a"], ["stdout", "b\n"], ["stderr", "e"], DISPLAY, ["stdout", "c"])
-    assert texts(folder) == ["ab\n", "e", "old", "c"]
+    accumulator = accumulate(["stdout", "a"], ["stdout", "b\n"], ["stderr", "e"], DISPLAY, ["stdout", "c"])
+    assert texts(accumulator) == ["ab\n", "e", "old", "c"]
 
 
-def test_every_kind_is_valid_in_a_notebook() -> None:
+def test_every_kind_of_output_is_valid() -> None:
     """Accumulated outputs can be stored: nbformat accepts every kind."""
     outputs = accumulate_events(
         [
@@ -53,13 +53,13 @@ def test_every_kind_is_valid_in_a_notebook() -> None:
 
 def test_result_has_the_number_of_the_cell() -> None:
     """The value of the last expression becomes an execute_result with the cell's seq."""
-    (output,) = folded(["result", {"text/plain": "3"}, {}]).outputs()
+    (output,) = accumulate(["result", {"text/plain": "3"}, {}]).outputs()
     assert (output["output_type"], output["execution_count"]) == ("execute_result", 5)
 
 
 def test_error_keeps_its_parts() -> None:
     """An error becomes nbformat's error output."""
-    (output,) = folded(["error", "KeyError", "'x'", ["line 1", "line 2"], 3, "d['x']", 0.5]).outputs()
+    (output,) = accumulate(["error", "KeyError", "'x'", ["line 1", "line 2"], 3, "d['x']", 0.5]).outputs()
     assert output == {"output_type": "error", "ename": "KeyError", "evalue": "'x'", "traceback": ["line 1", "line 2"]}
 
 
@@ -67,52 +67,52 @@ def test_error_keeps_its_parts() -> None:
 def test_carriage_return_across_events(cut: int) -> None:
     """A progress line is overwritten wherever the events cut it."""
     text = "10 %\r20 %\rok"
-    assert texts(folded(["stdout", text[:cut]], ["stdout", text[cut:]])) == ["ok %"]
+    assert texts(accumulate(["stdout", text[:cut]], ["stdout", text[cut:]])) == ["ok %"]
 
 
-def test_clear_empties() -> None:
+def test_clear_removes_earlier_outputs() -> None:
     """clear_output drops what was shown before it."""
-    assert texts(folded(["stdout", "a"], DISPLAY, ["clear", False], ["stdout", "b"])) == ["b"]
+    assert texts(accumulate(["stdout", "a"], DISPLAY, ["clear", False], ["stdout", "b"])) == ["b"]
 
 
-def test_clear_that_waits() -> None:
+def test_clear_waits_for_the_next_output() -> None:
     """clear_output(wait=True) keeps the old outputs until a new one comes."""
-    folder = folded(["stdout", "a"], ["clear", True])
-    assert texts(folder) == ["a"]
-    folder.add([["stdout", "b"]])
-    assert texts(folder) == ["b"]
+    accumulator = accumulate(["stdout", "a"], ["clear", True])
+    assert texts(accumulator) == ["a"]
+    accumulator.add([["stdout", "b"]])
+    assert texts(accumulator) == ["b"]
 
 
-def test_update_replaces_all_of_its_id() -> None:
+def test_update_replaces_every_display_of_its_id() -> None:
     """An update replaces every display of its id, in place."""
-    folder = folded(DISPLAY, ["stdout", "x"], DISPLAY, ["update", {"text/plain": "new"}, {"m": 1}, "id1"])
-    assert texts(folder) == ["new", "x", "new"]
-    assert folder.outputs()[0]["metadata"] == {"m": 1}
-    assert folder.take_foreign_updates() == []
+    accumulator = accumulate(DISPLAY, ["stdout", "x"], DISPLAY, ["update", {"text/plain": "new"}, {"m": 1}, "id1"])
+    assert texts(accumulator) == ["new", "x", "new"]
+    assert accumulator.outputs()[0]["metadata"] == {"m": 1}
+    assert accumulator.take_foreign_updates() == []
 
 
-def test_outputs_handed_out_do_not_change() -> None:
+def test_returned_outputs_do_not_change() -> None:
     """Outputs that were read stay as they were when a display is updated later."""
-    folder = folded(DISPLAY)
-    (before,) = folder.outputs()
-    assert folder.update_display("id1", {"text/plain": "new"}, {})
-    assert (before["data"], folder.outputs()[0]["data"]) == ({"text/plain": "old"}, {"text/plain": "new"})
+    accumulator = accumulate(DISPLAY)
+    (before,) = accumulator.outputs()
+    assert accumulator.update_display("id1", {"text/plain": "new"}, {})
+    assert (before["data"], accumulator.outputs()[0]["data"]) == ({"text/plain": "old"}, {"text/plain": "new"})
 
 
-def test_foreign_updates_are_handed_over_once() -> None:
+def test_foreign_updates_are_returned_once() -> None:
     """Updates of other cells' displays go to the caller, the latest of each id, once."""
-    folder = folded(["update", {"text/plain": "1"}, {}, "z"], ["update", {"text/plain": "2"}, {}, "z"])
-    assert folder.take_foreign_updates() == [("z", {"text/plain": "2"}, {})]
-    assert folder.take_foreign_updates() == []
-    assert not folder.update_display("z", {}, {})
+    accumulator = accumulate(["update", {"text/plain": "1"}, {}, "z"], ["update", {"text/plain": "2"}, {}, "z"])
+    assert accumulator.take_foreign_updates() == [("z", {"text/plain": "2"}, {})]
+    assert accumulator.take_foreign_updates() == []
+    assert not accumulator.update_display("z", {}, {})
 
 
-def test_a_plotly_figure_that_nobody_here_draws_says_why() -> None:
+def test_plotly_figure_that_cannot_be_drawn_is_explained() -> None:
     """The figure's own format needs a front-end extension for each output; if another format exists, that one is shown."""
-    folder = OutputAccumulator()
+    accumulator = OutputAccumulator()
     form = {"application/vnd.plotly.v1+json": {"data": []}, "text/plain": "Figure()"}
-    folder.add([["display", form, {}, None], ["display", form | {"text/html": "<b>x</b>"}, {}, None]])
-    bare, drawn = folder.outputs()
+    accumulator.add([["display", form, {}, None], ["display", form | {"text/html": "<b>x</b>"}, {}, None]])
+    bare, drawn = accumulator.outputs()
     assert bare["data"]["text/plain"].startswith("Figure()\n(told as text:")
     assert "fig.show('png')" in bare["data"]["text/plain"]
     assert drawn["data"]["text/plain"] == "Figure()"
@@ -125,7 +125,7 @@ def test_a_figure_without_a_text_is_described() -> None:
     assert output["data"]["text/plain"].startswith("a plotly figure “loss”: bar, 2 scatter\n(told as text:")
 
 
-def test_widget_views_are_left_out() -> None:
+def test_widget_views_are_removed() -> None:
     """A widget's model lives on the rank, so its view is dropped; its text stays, with one line that says why."""
     view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
     both: dict[str, Any] = {**view, "text/plain": "IntSlider(value=0)"}
@@ -139,81 +139,81 @@ def test_widget_views_are_left_out() -> None:
 
 def test_gap_shows_where_text_is_missing() -> None:
     """Text left out on the rank leaves a mark in its stream and is counted."""
-    folder = folded(["stdout", "a\n"], ["omitted", "stdout", 1234], ["stdout", "z\n"])
-    (text,) = texts(folder)
+    accumulator = accumulate(["stdout", "a\n"], ["omitted", "stdout", 1234], ["stdout", "z\n"])
+    (text,) = texts(accumulator)
     assert text.startswith("a\n")
     assert text.endswith("]\nz\n")
     assert "1,234 bytes of stdout left out" in text
-    assert folder.omitted_nbytes == 1234
+    assert accumulator.omitted_nbytes == 1234
 
 
-def test_text_stays_bounded() -> None:
+def test_text_size_is_limited() -> None:
     """However much text arrives, its beginning and end are kept, and every omission is counted."""
-    folder = OutputAccumulator()
+    accumulator = OutputAccumulator()
     lines = [f"line {number:07}\n" for number in range(400_000)]
     for start in range(0, len(lines), 1000):
-        folder.add([["stdout", "".join(lines[start : start + 1000])]])
-    (output,) = folder.outputs()
+        accumulator.add([["stdout", "".join(lines[start : start + 1000])]])
+    (output,) = accumulator.outputs()
     text = output["text"]
     assert text.startswith("".join(lines[:30_000]))
     assert text.endswith("".join(lines[-30_000:]))
     assert len(text) < 1.1 * (HEAD_LIMIT + TAIL_LIMIT)
     shown = re.sub(r"\n\[\.\.\. .* \.\.\.\]\n", "", text)
-    assert folder.omitted_nbytes == sum(map(len, lines)) - len(shown)
+    assert accumulator.omitted_nbytes == sum(map(len, lines)) - len(shown)
 
 
 @pytest.mark.parametrize("size", [HEAD_LIMIT + TAIL_LIMIT + 40_000, 3 * (HEAD_LIMIT + TAIL_LIMIT)])
-def test_what_is_kept_does_not_hang_on_the_pieces(size: int) -> None:
+def test_kept_text_does_not_depend_on_the_pieces(size: int) -> None:
     """Ranks that print the same text send it in different pieces, and drop parts of it at different times."""
-    said = "".join(f"line {number}\n" for number in range(size // 10))[:size] + "the end"
-    folders = []
+    printed = "".join(f"line {number}\n" for number in range(size // 10))[:size] + "the end"
+    accumulators = []
     for step, live in ((700, 10), (33_000, 3), (9_000, 500)):
-        buffer, folder = EventBuffer(), OutputAccumulator()
-        for count, start in enumerate(range(0, len(said), step)):
-            buffer.add_text("stdout", said[start : start + step])
+        buffer, accumulator = EventBuffer(), OutputAccumulator()
+        for count, start in enumerate(range(0, len(printed), step)):
+            buffer.add_text("stdout", printed[start : start + step])
             if count % live == 0:
-                folder.add(buffer.take(everything=False))
-        folder.add(buffer.take())
-        folder.finish()
-        folders.append(folder)
-    assert len({folder.outputs()[0]["text"] for folder in folders}) == 1
-    (text,) = texts(folders[0])
+                accumulator.add(buffer.take(everything=False))
+        accumulator.add(buffer.take())
+        accumulator.finish()
+        accumulators.append(accumulator)
+    assert len({folder.outputs()[0]["text"] for folder in accumulators}) == 1
+    (text,) = texts(accumulators[0])
     head, _, tail = text.partition("\n[...")
-    assert said.startswith(head)
-    assert text.endswith(said[-TAIL_LIMIT:])
+    assert printed.startswith(head)
+    assert text.endswith(printed[-TAIL_LIMIT:])
     assert (len(head), tail.count("[...")) == (HEAD_LIMIT, 0)
-    assert {folder.omitted_nbytes for folder in folders} == {len(said) - HEAD_LIMIT - TAIL_LIMIT}
+    assert {folder.omitted_nbytes for folder in accumulators} == {len(printed) - HEAD_LIMIT - TAIL_LIMIT}
 
 
-def test_displays_outlive_the_text_around_them() -> None:
+def test_displays_stay_when_text_is_dropped() -> None:
     """Only text is dropped from the middle; displays there stay, in order."""
-    folder = OutputAccumulator()
-    folder.add([["stdout", "a" * HEAD_LIMIT + "\n"], DISPLAY])
+    accumulator = OutputAccumulator()
+    accumulator.add([["stdout", "a" * HEAD_LIMIT + "\n"], DISPLAY])
     for _ in range(40):
-        folder.add([["stdout", ("b" * 63 + "\n") * 1024], ["display", {"text/plain": "more"}, {}, None]])
-    shown = [o["data"]["text/plain"] for o in folder.outputs() if o["output_type"] == "display_data"]
+        accumulator.add([["stdout", ("b" * 63 + "\n") * 1024], ["display", {"text/plain": "more"}, {}, None]])
+    shown = [o["data"]["text/plain"] for o in accumulator.outputs() if o["output_type"] == "display_data"]
     assert shown == ["old", *["more"] * 40]
 
 
-def test_progress_bar_costs_nothing() -> None:
+def test_progress_bar_does_not_grow() -> None:
     """A line that is overwritten endlessly counts as one line, and nothing of it is left out."""
-    folder = OutputAccumulator()
+    accumulator = OutputAccumulator()
     for step in range(200_000):
-        folder.add([["stderr", f"\rstep {step:6} of 200000"]])
-    assert texts(folder) == ["step 199999 of 200000"]
-    assert folder.omitted_nbytes == 0
+        accumulator.add([["stderr", f"\rstep {step:6} of 200000"]])
+    assert texts(accumulator) == ["step 199999 of 200000"]
+    assert accumulator.omitted_nbytes == 0
 
 
-def test_noise_is_kept_apart() -> None:
+def test_noise_is_stored_separately() -> None:
     """Log lines of C++ libraries are in no output, but they are kept."""
-    folder = OutputAccumulator()
-    folder.add([["noise", "[Gloo] a\n"], ["stdout", "mine\n"], ["noise", "[Gloo] b\n"]])
-    assert [output["text"] for output in folder.outputs()] == ["mine\n"]
-    assert folder.noise == "[Gloo] a\n[Gloo] b\n"
+    accumulator = OutputAccumulator()
+    accumulator.add([["noise", "[Gloo] a\n"], ["stdout", "mine\n"], ["noise", "[Gloo] b\n"]])
+    assert [output["text"] for output in accumulator.outputs()] == ["mine\n"]
+    assert accumulator.noise == "[Gloo] a\n[Gloo] b\n"
 
 
 @pytest.mark.parametrize(("form", "text"), [(None, "None"), (3, "3"), (["a", "b"], "ab"), (["a", None], "['a', None]")])
-def test_what_a_rank_shows_can_be_stored(form: object, text: str) -> None:
+def test_invalid_display_data_can_be_stored(form: object, text: str) -> None:
     """Under a MIME type other than JSON a notebook stores text, and its metadata is a mapping."""
     (shown,) = accumulate_events([["display", {"text/html": form, "application/json": [1]}, ["wide"], None]])
     assert shown == {

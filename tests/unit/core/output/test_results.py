@@ -8,17 +8,17 @@ from mhnb.core.output.results import CellResult, RankResult
 from mhnb.errors import CellFailed, OrderMismatch
 from mhnb.types import RankError
 
-_TOLD = "nothing was launched, the cluster is clean\nlaunch 1 of cell 3 differs"
+_MISMATCH_TEXT = "nothing was launched, the cluster is clean\nlaunch 1 of cell 3 differs"
 
 
-def _raised(ename: str, evalue: str) -> CellResult:
+def _failed_result(ename: str, evalue: str) -> CellResult:
     return CellResult(3, "x", tuple(RankResult(r, "error", error=RankError(ename, evalue)) for r in (0, 1)), 0.1)
 
 
 def test_a_mismatch_is_named_once() -> None:
     """A notebook and a script both print the error's class before the text."""
     with pytest.raises(OrderMismatch) as caught:
-        _raised("OrderMismatch", _TOLD).check()
+        _failed_result("OrderMismatch", _MISMATCH_TEXT).check()
     assert caught.value._render_traceback_() == [
         "OrderMismatch: ranks 0-1 · nothing was launched, the cluster is clean"
     ]
@@ -27,13 +27,13 @@ def test_a_mismatch_is_named_once() -> None:
 def test_another_error_keeps_its_name() -> None:
     """`CellFailed` alone would not name the error that the cell raised."""
     with pytest.raises(CellFailed, match=r"^ValueError on ranks 0-1$"):
-        _raised("ValueError", "no").check()
+        _failed_result("ValueError", "no").check()
 
 
-def test_a_mismatch_that_was_being_stopped_is_told_as_such() -> None:
+def test_mismatch_in_an_interrupted_cell_raises_interrupted() -> None:
     """A user who interrupted sees the interrupt first, and then what was raised."""
-    result = _raised("OrderMismatch", _TOLD)
-    stopped = CellResult(3, "x", result.ranks, 0.1, how="interrupted")
+    result = _failed_result("OrderMismatch", _MISMATCH_TEXT)
+    interrupted = CellResult(3, "x", result.ranks, 0.1, how="interrupted")
     with pytest.raises(Exception, match=r"^OrderMismatch on ranks 0-1$") as caught:
-        stopped.check()
+        interrupted.check()
     assert type(caught.value).__name__ == "CellInterrupted"

@@ -9,7 +9,7 @@ import pytest
 from mhnb.core.output.outputs import TerminalText
 
 
-def shown(*pieces: str) -> str:
+def render(*pieces: str) -> str:
     """Return what a terminal shows after these pieces."""
     text = TerminalText()
     for piece in pieces:
@@ -34,9 +34,9 @@ def shown(*pieces: str) -> str:
         ("abcdef\r\x1b[1Kx", "xbcdef"),
     ],
 )
-def test_moves(text: str, expected: str) -> None:
+def test_cursor_moves_in_a_line(text: str, expected: str) -> None:
     """Carriage returns and backspaces move the cursor, erase sequences erase, and later text overwrites."""
-    assert shown(text) == expected
+    assert render(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_moves(text: str, expected: str) -> None:
 )
 def test_colours(text: str, expected: str) -> None:
     """A colour stays with the characters it was written with."""
-    assert shown(text) == expected
+    assert render(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,21 @@ def test_colours(text: str, expected: str) -> None:
         ("a\x1b[99999999999Cb", "a" + " " * 999 + "b"),
     ],
 )
-def test_the_cursor_goes_over_several_lines(text: str, expected: str) -> None:
+def test_cursor_moves_over_several_lines(text: str, expected: str) -> None:
     """Text drawn by moving the cursor ends as a terminal would show it."""
-    assert shown(text) == expected
+    assert render(text) == expected
 
 
-def test_the_cursor_goes_up_no_more_than_a_screen() -> None:
+def test_cursor_moves_up_at_most_one_screen() -> None:
     """Lines that have scrolled off the top stay unchanged, and the memory for the lines on the screen is limited."""
     lines = [f"line {at}" for at in range(1000)]
-    changed = shown("\n".join(lines), "\x1b[5000A\rX").splitlines()
+    changed = render("\n".join(lines), "\x1b[5000A\rX").splitlines()
     assert [at for at, line in enumerate(changed) if line != lines[at]] == [900]
 
 
-def test_a_colour_goes_on_after_a_line_that_was_drawn_over() -> None:
+def test_colour_ends_in_an_overwritten_line() -> None:
     """A colour that ends inside an overwritten line ends there."""
-    assert shown("\x1b[31mred\nab\rX\x1b[0m plain") == "\x1b[31mred\nX\x1b[0m plain"
+    assert render("\x1b[31mred\nab\rX\x1b[0m plain") == "\x1b[31mred\nX\x1b[0m plain"
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_a_colour_goes_on_after_a_line_that_was_drawn_over() -> None:
 )
 def test_a_sequence_may_come_in_pieces(text: str) -> None:
     """A sequence that is cut between two pieces is one sequence."""
-    assert shown(*text) == shown(text)
+    assert render(*text) == render(text)
 
 
-def test_pieces_do_not_matter() -> None:
+def test_result_does_not_depend_on_pieces() -> None:
     """The result does not depend on how the text is cut into pieces."""
-    chance = random.Random(7)  # noqa: S311
+    rng = random.Random(7)  # noqa: S311
     parts = [
         "a",
         "bc",
@@ -128,12 +128,12 @@ def test_pieces_do_not_matter() -> None:
         "\x1b8",
     ]
     for _ in range(300):
-        text = "".join(chance.choices(parts, k=30))
-        ends = sorted(chance.sample(range(len(text)), 5))
-        assert shown(*(text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True))) == shown(text)
+        text = "".join(rng.choices(parts, k=30))
+        ends = sorted(rng.sample(range(len(text)), 5))
+        assert render(*(text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True))) == render(text)
 
 
-def test_cut_hands_over_what_can_change() -> None:
+def test_split_keeps_changeable_lines() -> None:
     """After a split the last lines can still be overwritten, and together the parts show the whole text."""
     text = TerminalText()
     text.add("".join(f"line {at}\n" for at in range(500)) + "50 %")
@@ -151,7 +151,7 @@ def test_length_follows_the_text() -> None:
     assert len(text) == 5
 
 
-def test_colours_do_not_pile_up() -> None:
+def test_repeated_colours_do_not_accumulate() -> None:
     """A progress line that sets its colour each time does not grow."""
     text = TerminalText()
     for step in range(50_000):
@@ -160,7 +160,7 @@ def test_colours_do_not_pile_up() -> None:
     assert len(text.read()) < 40
 
 
-def test_a_colour_takes_the_place_of_the_one_before() -> None:
+def test_new_colour_replaces_the_previous_one() -> None:
     """A line that sets another colour for each character stores one sequence per character, as a terminal does."""
     text = TerminalText()
     text.add("\r" + "".join(f"\x1b[38;5;{n}m\x1b[4{n % 8}mx" for n in range(200)))
@@ -168,7 +168,7 @@ def test_a_colour_takes_the_place_of_the_one_before() -> None:
     assert text.read().endswith("\x1b[38;5;199m\x1b[47mx")
 
 
-def test_what_is_pushed_off_the_line_is_lost() -> None:
+def test_line_width_is_limited() -> None:
     """Repeatedly inserted blanks do not make a line wider than a terminal can be."""
     text = TerminalText()
     text.add("ab\r")

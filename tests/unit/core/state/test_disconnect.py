@@ -29,125 +29,129 @@ from mhnb.core.state.events import (
 from mhnb.core.state.interrupt import INTERRUPT_DISCONNECT_S, INTERRUPT_KILL_S
 from tests.unit.core.state.test_machine import GUARD, Driver, ended, error, finished
 
-FREES = GUARD | {"frees": True}
+CAN_DISCONNECT = GUARD | {"frees": True}
 
 
-def begin(*facts: dict[str, Any]) -> Driver:
+def start_cell(*facts: dict[str, Any]) -> Driver:
     """Start a cell on two ranks; unless `facts` differ, both know which connections carry their collectives."""
     driver = Driver()
-    for rank, known in enumerate(facts or (FREES, FREES)):
+    for rank, known in enumerate(facts or (CAN_DISCONNECT, CAN_DISCONNECT)):
         driver(RankSpawned(rank, 100 + rank), RankReady(rank, known))
     driver.submit(guard="off")
     return driver
 
 
-def look(rank: int, participants: list[int] | None, number: int | None = None, *, launched: bool = True) -> RankStatus:
+def sample(
+    rank: int, participants: list[int] | None, number: int | None = None, *, launched: bool = True
+) -> RankStatus:
     """Return a rank's sample of itself; `participants` are those of the launch that it is in."""
     return RankStatus(rank, 1, "waiting", "jit(f)", 1, "", 2.0, [], participants, number, is_launched=launched)
 
 
-def climb(driver: Driver, until_s: float, *looks: RankStatus) -> list[float]:
+def run_escalation(driver: Driver, until_s: float, *samples: RankStatus) -> list[float]:
     """Interrupt, record the samples, let time pass, and return the times at which connections were closed."""
     driver(InterruptRequested())
-    began_at, at = driver.now, []
-    driver(*looks)
+    began_at, closed_at = driver.now, []
+    driver(*samples)
     while driver.now - began_at < until_s:
         if DisconnectRanks() in driver(TimePassed()):
-            at.append(driver.now - began_at)
-    return at
+            closed_at.append(driver.now - began_at)
+    return closed_at
 
 
-def guards(commands: list[Command]) -> list[str]:
+def sent_guards(commands: list[Command]) -> list[str]:
     """Return the guard mode that was sent to each rank."""
     sent = [command.message for command in commands if isinstance(command, SendToRank)]
     return [message.guard for message in sent if isinstance(message, RunCell)]
 
 
-def test_a_rank_in_a_collective_is_freed_once() -> None:
+def test_stuck_rank_is_disconnected_once() -> None:
     """Connections are closed after the signals had their time, and before any rank is killed."""
-    driver = begin()
+    driver = start_cell()
     driver(ended(1))
-    (at,) = climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1]))
-    assert INTERRUPT_DISCONNECT_S <= at < INTERRUPT_DISCONNECT_S + 0.25
+    (closed_at,) = run_escalation(driver, INTERRUPT_KILL_S - 0.2, sample(0, [0, 1]))
+    assert INTERRUPT_DISCONNECT_S <= closed_at < INTERRUPT_DISCONNECT_S + 0.25
 
 
 @pytest.mark.parametrize(
     ("facts", "seen"),
-    [((FREES, FREES), None), ((FREES, GUARD), [0, 1])],
+    [((CAN_DISCONNECT, CAN_DISCONNECT), None), ((CAN_DISCONNECT, GUARD), [0, 1])],
     ids=["in no collective", "one rank does not know its connections"],
 )
-def test_what_would_not_help_is_not_done(facts: tuple[dict[str, Any], ...], seen: list[int] | None) -> None:
+def test_connections_stay_open_if_closing_cannot_help(
+    facts: tuple[dict[str, Any], ...], seen: list[int] | None
+) -> None:
     """Connections stay open if no rank is stuck in a collective, or closing them is not possible; the escalation goes on."""
-    driver = begin(*facts)
+    driver = start_cell(*facts)
     driver(ended(1))
-    assert climb(driver, INTERRUPT_KILL_S - 0.2, look(0, seen)) == []
+    assert run_escalation(driver, INTERRUPT_KILL_S - 0.2, sample(0, seen)) == []
     assert driver(TimePassed(), after=0.3) == [KillRanks((0,))]
 
 
 @pytest.mark.parametrize(
     "looks",
     [
-        [look(0, [0, 1], 7), look(0, [0, 1], 8)],
-        [look(0, [0, 1]), replace(look(0, [0, 1]), line=2)],
-        [look(0, [0, 1], 7), look(0, None)],
-        [look(0, [0, 1], 7, launched=False), look(0, [0, 1], 7, launched=False)],
+        [sample(0, [0, 1], 7), sample(0, [0, 1], 8)],
+        [sample(0, [0, 1]), replace(sample(0, [0, 1]), line=2)],
+        [sample(0, [0, 1], 7), sample(0, None)],
+        [sample(0, [0, 1], 7, launched=False), sample(0, [0, 1], 7, launched=False)],
     ],
     ids=["it makes progress", "it makes progress without a record", "it has come out", "it waits to agree"],
 )
-def test_a_slow_rank_is_no_stuck_one(looks: list[RankStatus]) -> None:
+def test_slow_rank_is_not_stuck(looks: list[RankStatus]) -> None:
     """A slow, overloaded machine must not cost the collectives of a cluster that is about to be clean."""
-    driver = begin()
-    assert climb(driver, INTERRUPT_KILL_S - 0.2, *looks) == []
+    driver = start_cell()
+    assert run_escalation(driver, INTERRUPT_KILL_S - 0.2, *looks) == []
 
 
-def test_who_waits_for_a_rank_that_computes_is_not_freed() -> None:
+def test_rank_waiting_for_computation_is_not_disconnected() -> None:
     """A rank that has ended its code still computes its part of the launch; once it stops computing, the launch hangs."""
-    driver = begin()
-    at_work = replace(look(1, [0, 1], launched=False), activity="computing")
-    assert climb(driver, INTERRUPT_KILL_S - 1.0, look(0, [0, 1]), at_work) == []
-    assert DisconnectRanks() in driver(look(0, [0, 1]), look(1, [0, 1]), look(1, [0, 1]), TimePassed())
+    driver = start_cell()
+    computing = replace(sample(1, [0, 1], launched=False), activity="computing")
+    assert run_escalation(driver, INTERRUPT_KILL_S - 1.0, sample(0, [0, 1]), computing) == []
+    assert DisconnectRanks() in driver(sample(0, [0, 1]), sample(1, [0, 1]), sample(1, [0, 1]), TimePassed())
 
 
 @pytest.mark.parametrize(
     ("number", "is_freed"), [(7, True), (None, False)], ids=["a launch", "a call without a record"]
 )
-def test_who_handles_its_interrupt_in_a_call_is_let_alone(number: int | None, is_freed: bool) -> None:  # noqa: FBT001
+def test_handler_in_an_unrecorded_call_is_not_disconnected(number: int | None, is_freed: bool) -> None:  # noqa: FBT001
     """A signal reaches such a rank, and only for a recorded launch is it known that no other rank will join it."""
-    driver = begin()
+    driver = start_cell()
     driver(ended(1), InterruptRequested(), InterruptDelivered(0, 1, is_delivered=True))
-    assert bool(climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1], number))) is is_freed
+    assert bool(run_escalation(driver, INTERRUPT_KILL_S - 0.2, sample(0, [0, 1], number))) is is_freed
 
 
-def test_who_has_ended_its_code_is_not_killed_at_once() -> None:
+def test_rank_that_ended_its_code_is_not_killed_at_once() -> None:
     """The rank received its interrupt late and waits for its launches, which end by themselves."""
-    driver = begin()
+    driver = start_cell()
     driver(
         InterruptRequested(),
-        *(InterruptDelivered(rank, 1, is_delivered=taken) for taken in (True, False) for rank in (0, 1)),
+        *(InterruptDelivered(rank, 1, is_delivered=is_delivered) for is_delivered in (True, False) for rank in (0, 1)),
     )
     driver.now += INTERRUPT_KILL_S - 0.5
     assert not [command for command in driver(TimePassed()) if isinstance(command, KillRanks)]
 
 
-def test_what_was_seen_before_the_interrupt_counts_for_nothing() -> None:
+def test_samples_before_the_interrupt_do_not_count() -> None:
     """The signal may have ended the wait since then, and the rank's next sample is late."""
-    driver = begin()
-    driver(look(0, [0, 1], 7), look(0, [0, 1], 7))
-    assert climb(driver, INTERRUPT_KILL_S - 0.2) == []
+    driver = start_cell()
+    driver(sample(0, [0, 1], 7), sample(0, [0, 1], 7))
+    assert run_escalation(driver, INTERRUPT_KILL_S - 0.2) == []
 
 
 def test_a_rank_that_has_ended_the_cell_is_not_stuck() -> None:
     """Its latest sample was in a collective that has ended since."""
-    driver = begin()
-    driver(InterruptRequested(), look(1, [0, 1]), ended(1))
-    assert climb(driver, INTERRUPT_KILL_S - 0.5) == []
+    driver = start_cell()
+    driver(InterruptRequested(), sample(1, [0, 1]), ended(1))
+    assert run_escalation(driver, INTERRUPT_KILL_S - 0.5) == []
 
 
-def test_the_cluster_is_tainted_and_says_why() -> None:
+def test_disconnected_cluster_is_tainted_with_reason() -> None:
     """The cluster is not dead because the variables remain; the reason names the stuck rank and what no longer works."""
-    driver = begin()
+    driver = start_cell()
     driver(ended(1))
-    climb(driver, INTERRUPT_DISCONNECT_S + 0.2, look(0, [0, 1]))
+    run_escalation(driver, INTERRUPT_DISCONNECT_S + 0.2, sample(0, [0, 1]))
     result = finished(driver(ended(0, outcome="error", events=[error("JaxRuntimeError")]))).result
     assert (result.state, result.how) == ("tainted", "interrupted")
     assert driver.machine.reason.startswith("rank 0 sat in a collective that no signal ends")
@@ -164,21 +168,21 @@ def test_the_cluster_is_tainted_and_says_why() -> None:
     ],
     ids=["of its looks", "of looks at a call without a record", "of its own record"],
 )
-def test_what_a_rank_was_stuck_in_is_told_when_it_is_over(number: int | None, left: list[object], told: str) -> None:
+def test_abandoned_launch_is_named_at_the_end(number: int | None, left: list[object], told: str) -> None:
     """The live hang report has disappeared by then; the rank's own record is newer than its samples, so it takes precedence."""
-    driver = begin()
+    driver = start_cell()
     driver(ended(1))
-    climb(driver, INTERRUPT_DISCONNECT_S + 0.2, look(0, [0, 1], number), look(0, [0, 1], number))
-    driver(look(0, [0, 1], number, launched=False))
+    run_escalation(driver, INTERRUPT_DISCONNECT_S + 0.2, sample(0, [0, 1], number), sample(0, [0, 1], number))
+    driver(sample(0, [0, 1], number, launched=False))
     end = replace(ended(0, outcome="error", events=[error("JaxRuntimeError")], abandoned=1), abandoned_launch=left)
     assert finished(driver(end)).result.notes[1] == told
 
 
-def test_who_is_not_freed_by_it_is_killed() -> None:
+def test_rank_that_stays_stuck_is_killed() -> None:
     """The escalation goes on to its last step."""
-    driver = begin()
+    driver = start_cell()
     driver(ended(1))
-    climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1]))
+    run_escalation(driver, INTERRUPT_KILL_S - 0.2, sample(0, [0, 1]))
     assert driver(TimePassed(), after=0.3) == [KillRanks((0,))]
     driver(OutputProduced(0, 1, [error("KeyboardInterrupt")]))
     result = finished(driver(RankExited(0, None, 9, []))).result
@@ -187,9 +191,9 @@ def test_who_is_not_freed_by_it_is_killed() -> None:
     assert "memory" not in result.notes[0], "it was us"
 
 
-def test_who_dies_of_something_else_meanwhile_is_not_said_to_have_been_slow() -> None:
+def test_crash_after_interrupt_is_reported_as_crash() -> None:
     """A crash in native code is reported as a crash, also after an interrupt."""
-    driver = begin()
+    driver = start_cell()
     driver(ended(1), InterruptRequested())
     result = finished(driver(RankExited(0, None, 11, []))).result
     assert "a crash in native code" in result.notes[0]
@@ -197,44 +201,44 @@ def test_who_dies_of_something_else_meanwhile_is_not_said_to_have_been_slow() ->
 
 
 @pytest.mark.parametrize(("said", "state"), [("Gloo all-reduce failed: closed", "tainted"), ("no such name", "clean")])
-def test_after_an_accept_a_collective_that_breaks_off_taints_again(said: str, state: str) -> None:
+def test_failed_collective_after_accept_taints_again(said: str, state: str) -> None:
     """Otherwise a replay, which has intact connections, would treat the error as the cell's own."""
-    driver = begin()
+    driver = start_cell()
     driver(ended(1))
-    climb(driver, INTERRUPT_DISCONNECT_S + 0.2, look(0, [0, 1]))
+    run_escalation(driver, INTERRUPT_DISCONNECT_S + 0.2, sample(0, [0, 1]))
     driver(ended(0, outcome="error"), Accepted())
     driver.submit(2, guard="off")
     ends = [ended(rank, 2, "error", events=[["error", "E", said, ["line"], 1, "x", 0.1]]) for rank in (0, 1)]
     assert finished(driver(*ends)).result.state == state
 
 
-def test_after_an_accept_a_launch_refused_for_what_was_left_taints_again() -> None:
+def test_refused_launch_after_accept_taints_again() -> None:
     """Nothing was launched, but the collective is still there; a replay, which does not have it, must skip the cell."""
-    driver = begin()
+    driver = start_cell()
     driver.submit(2, guard="lockstep")
     driver(ended(0), ended(1))
-    told = f"nothing was launched\n  jit(f) would meet jit(g) of cell 1, {STILL_ABANDONED}"
-    events = [["error", "OrderMismatch", told, ["line"], 1, "x", 0.1]]
+    text = f"nothing was launched\n  jit(f) would meet jit(g) of cell 1, {STILL_ABANDONED}"
+    events = [["error", "OrderMismatch", text, ["line"], 1, "x", 0.1]]
     result = finished(driver(ended(0, 2, "error", events=events), ended(1, 2, "error"))).result
     assert result.state == "tainted"
     assert driver.machine.reason.startswith("a collective of an earlier cell was left")
 
 
 @pytest.mark.parametrize("guard", ["parity", "off"])
-def test_while_a_collective_is_left_every_cell_is_run_in_lockstep(guard: str) -> None:
+def test_abandoned_collective_forces_lockstep(guard: str) -> None:
     """Without agreement only the rank that abandoned it would refuse; after the collective ends, the requested guard is back."""
-    driver = begin()
+    driver = start_cell()
     driver(*(replace(ended(rank), facts={"left": 1 - rank}, abandoned=1 - rank) for rank in (0, 1)), Accepted())
-    assert guards(driver.submit(2, guard=guard)) == ["lockstep"] * 2
+    assert sent_guards(driver.submit(2, guard=guard)) == ["lockstep"] * 2
     result = finished(driver(replace(ended(0, 2), facts={"left": 0}), ended(1, 2))).result
-    told = "rank 0 left a collective in an earlier cell, which may still wait"
-    assert result.notes == (f"guard lockstep instead of {guard}: {told}, and no rank is to launch alone",)
-    assert guards(driver.submit(3, guard=guard)) == [guard] * 2
+    reason = "rank 0 left a collective in an earlier cell, which may still wait"
+    assert result.notes == (f"guard lockstep instead of {guard}: {reason}, and no rank is to launch alone",)
+    assert sent_guards(driver.submit(3, guard=guard)) == [guard] * 2
 
 
-def test_a_cell_that_was_lifted_to_lockstep_is_judged_by_its_record() -> None:
+def test_cell_forced_to_lockstep_is_judged_by_its_record() -> None:
     """The cell requested guard off; a rank that raised has launched the same as the other, so the state is not split."""
-    driver = begin()
+    driver = start_cell()
     driver(*(replace(ended(rank), facts={"left": 1 - rank}, abandoned=1 - rank) for rank in (0, 1)), Accepted())
     driver.submit(2, guard="off")
     assert finished(driver(ended(0, 2), ended(1, 2, "error", events=[error("ValueError")]))).result.state == "clean"

@@ -24,13 +24,13 @@ STACKS = {
 
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
-def test_a_stack_of_cpp_is_left_out(stack: tuple[str, ...]) -> None:
+def test_cpp_stack_is_removed(stack: tuple[str, ...]) -> None:
     """The lines above and below the stack remain."""
     assert drop_stack_frames(["why", *stack, "after"]) == ["why", "after"]
 
 
 @pytest.mark.parametrize("line", ["  @ 12:03 step 4", "*** loss is nan", "*** loading shard 3 ***", "  @decorator"])
-def test_what_a_user_prints_is_no_frame(line: str) -> None:
+def test_user_output_is_not_a_frame(line: str) -> None:
     """Only an address after the `@` makes a frame, and only the libraries' own texts between stars are headings."""
     assert drop_stack_frames([line]) == [line]
 
@@ -41,15 +41,15 @@ def test_a_fatal_message_is_quoted_before_what_follows_it() -> None:
     assert pick_error_line(["a", fatal, "RPC: /xla"]) == "check.cc:8] Check failed: n == 3"
 
 
-def test_without_one_the_last_line_is_quoted() -> None:
+def test_last_line_is_quoted_without_fatal_message() -> None:
     """If there is no output, the quote is empty."""
     assert pick_error_line(["a", "E1122 23:44:07.924468   97 a.cc:8] no end", "b"]) == "b"
     assert pick_error_line([]) == ""
 
 
-def test_a_manual_ends_where_something_is_logged() -> None:
+def test_flag_help_ends_at_the_next_log_line() -> None:
     """XLA writes some ninety lines about its flags below the one that it could not parse; the lines after them count."""
-    said = [
+    output = [
         "E1 why",
         "usage: --xla_a=b",
         "Flags:",
@@ -57,14 +57,14 @@ def test_a_manual_ends_where_something_is_logged() -> None:
         "  1. Names.",
         "W1123 05:01:44.449499 7 a.cc:1] end",
     ]
-    assert drop_flag_help(said) == ["E1 why", "usage: --xla_a=b", said[-1]]
-    assert drop_flag_help([*said[:5], "Fatal Python error: Aborted"])[-1] == "Fatal Python error: Aborted"
+    assert drop_flag_help(output) == ["E1 why", "usage: --xla_a=b", output[-1]]
+    assert drop_flag_help([*output[:5], "Fatal Python error: Aborted"])[-1] == "Fatal Python error: Aborted"
     for others in (["Flags:", "  of my own"], ["usage: tool [-h]", "Flags:", "  -h"]):
         assert drop_flag_help(others) == others
 
 
 @pytest.mark.parametrize("said", ["tok " * 20_000, "F1122 23:44:07.924468   97 check.cc:8] " + "x" * 9_999])
-def test_a_line_without_an_end_is_quoted_in_part(said: str) -> None:
+def test_very_long_line_is_shortened(said: str) -> None:
     """The beginning and the end are quoted, so that the hint, which follows the quote, stays visible."""
     line = pick_error_line(["a", said])
     assert len(line) < 300

@@ -56,13 +56,13 @@ PMAX = ["f2", "jit(g)", [0, 1], 1, 1]
 class Driver:
     """A state machine with its own clock; checks the invariants after every event."""
 
-    def __init__(self, ranks: int = 2, *, start_timeout_s: float = 60.0, left_on: list[int] | None = None) -> None:
+    def __init__(self, ranks: int = 2, *, start_timeout_s: float = 60.0, supervisors: list[int] | None = None) -> None:
         hosts = [f"host{rank}" for rank in range(ranks)]
         logs = [f"/log/rank{rank}.log" for rank in range(ranks)]
-        roster = RankRegistry(hosts, logs, left_on)
-        if left_on is not None:
-            roster.mark_takeover("kept.1.1")
-        self.machine = ClusterStateMachine(roster, generation=1, now=0.0, start_timeout_s=start_timeout_s)
+        registry = RankRegistry(hosts, logs, supervisors)
+        if supervisors is not None:
+            registry.mark_takeover("kept.1.1")
+        self.machine = ClusterStateMachine(registry, generation=1, now=0.0, start_timeout_s=start_timeout_s)
         self.now = 0.0
         self.sent: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
         self.answered: list[int] = []
@@ -128,7 +128,7 @@ def finished(commands: list[Command]) -> FinishCell:
     return finish
 
 
-def test_ready_when_every_rank_is() -> None:
+def test_start_completes_when_every_rank_is_ready() -> None:
     """The start is complete when the last rank is ready, and not before."""
     driver = Driver()
     states = []
@@ -138,7 +138,7 @@ def test_ready_when_every_rank_is() -> None:
     assert states == ["starting", "clean"]
 
 
-def test_a_late_word_of_an_earlier_phase_does_not_set_a_rank_back() -> None:
+def test_late_message_does_not_reset_a_phase() -> None:
     """The supervisor's `spawned` may arrive after the rank's own `connected`."""
     driver = Driver()
     driver(PhaseReached(0, "connected", {}), RankSpawned(0, 7))
@@ -153,7 +153,7 @@ def test_cells_submitted_while_starting_run_once_ready() -> None:
     assert [type(c) for c in commands] == [ReportReady, SendToRank, SendToRank]
 
 
-def test_a_rank_that_fails_to_start_is_named_with_phase_and_cause() -> None:
+def test_failed_rank_is_named_with_phase_and_cause() -> None:
     """The error of a start names rank, phase and cause."""
     driver = Driver()
     driver(PhaseReached(1, "jax", {}))
@@ -165,7 +165,7 @@ def test_a_rank_that_fails_to_start_is_named_with_phase_and_cause() -> None:
     assert "RuntimeError: no devices" in str(command.error)
 
 
-def test_a_rank_that_dies_while_starting_is_named_with_its_signal() -> None:
+def test_rank_that_dies_while_starting_is_named_with_signal() -> None:
     """A death during the start is a failed start; the error has the signal's name and the last output."""
     driver = Driver()
     (command,) = driver(RankExited(0, None, signal.SIGSEGV, ["Fatal error"]))
@@ -174,7 +174,7 @@ def test_a_rank_that_dies_while_starting_is_named_with_its_signal() -> None:
     assert "Fatal error" in str(command.error)
 
 
-def test_a_start_that_takes_too_long_names_the_rank_furthest_behind() -> None:
+def test_start_timeout_names_the_rank_furthest_behind() -> None:
     """Only the clock's ticks check the time limit of a start."""
     driver = Driver(start_timeout_s=5.0)
     driver(RankReady(0, GUARD), PhaseReached(1, "connected", {}))
@@ -202,7 +202,7 @@ def test_every_seq_reaches_every_rank(driver: Driver) -> None:
     ]
 
 
-def test_one_cell_in_flight_and_the_next_after_it(driver: Driver) -> None:
+def test_next_cell_is_sent_after_the_first_ends(driver: Driver) -> None:
     """The second of two cells is sent when the first has ended on every rank."""
     driver.submit(1)
     assert driver.submit(2) == []
@@ -212,7 +212,7 @@ def test_one_cell_in_flight_and_the_next_after_it(driver: Driver) -> None:
     assert finished(commands).result.ok
 
 
-def test_outputs_live_and_final_come_together_in_order(driver: Driver) -> None:
+def test_live_and_final_output_are_joined_in_order(driver: Driver) -> None:
     """Output sent while the cell ran, and output sent with its end, make one text."""
     driver.submit()
     driver(OutputProduced(0, 1, [["stdout", "a\n"]]))
@@ -221,7 +221,7 @@ def test_outputs_live_and_final_come_together_in_order(driver: Driver) -> None:
     assert result[1].stdout == ""
 
 
-def test_an_error_on_one_rank_leaves_the_cluster_clean_with_a_note_on_this_and_the_next_cell(driver: Driver) -> None:
+def test_error_on_one_rank_is_noted_on_this_and_the_next_cell(driver: Driver) -> None:
     """Only some ranks raised, and the launches are equal: the state is clean, with a note on this cell and on the next."""
     driver.submit()
     result = finished(driver(ended(0, outcome="error", events=[error()]), ended(1))).result
@@ -235,7 +235,7 @@ def test_an_error_on_one_rank_leaves_the_cluster_clean_with_a_note_on_this_and_t
     assert finished(driver(ended(0, 3), ended(1, 3))).result.notes == ()
 
 
-def test_the_first_rank_to_fail_is_on_top(driver: Driver) -> None:
+def test_first_failed_rank_comes_first(driver: Driver) -> None:
     """The order of failures follows the ranks' own clocks since the cell began."""
     driver.submit()
     done = driver(
@@ -257,7 +257,7 @@ def test_different_launches_taint_and_the_next_cell_is_refused(driver: Driver) -
     assert "tainted" in str(refused.error)
 
 
-def test_accept_takes_a_tainted_cluster_as_it_is(driver: Driver) -> None:
+def test_accept_makes_a_tainted_cluster_clean(driver: Driver) -> None:
     """With `accept` the user decides that the cluster may go on."""
     driver.submit()
     driver(ended(0, launches=[PSUM]), ended(1))
@@ -266,7 +266,7 @@ def test_accept_takes_a_tainted_cluster_as_it_is(driver: Driver) -> None:
     assert [type(c) for c in driver.submit(2)] == [SendToRank, SendToRank]
 
 
-def test_cells_that_waited_are_refused_when_the_cluster_is_no_longer_clean(driver: Driver) -> None:
+def test_waiting_cells_are_refused_after_taint(driver: Driver) -> None:
     """The state is checked when the cell's turn comes, not when the user submitted it."""
     driver.submit(1)
     driver.submit(2)
@@ -297,7 +297,7 @@ def test_an_interrupt_between_cells_does_nothing(driver: Driver) -> None:
     assert driver.machine.state == "clean"
 
 
-def test_ranks_in_lockstep_are_asked_first_and_signalled_later(driver: Driver) -> None:
+def test_lockstep_ranks_are_signalled_after_agreement_fails(driver: Driver) -> None:
     """While they make launches, all ranks stop before the same one; the signal is for ranks that make none."""
     driver.submit(guard="lockstep")
     assert driver(InterruptRequested()) == [StopBeforeLaunch(1)]
@@ -308,7 +308,7 @@ def test_ranks_in_lockstep_are_asked_first_and_signalled_later(driver: Driver) -
     assert driver(TimePassed(), after=0.6) == [SignalRanks((0, 1), signal.SIGINT)]
 
 
-def test_what_the_ranks_say_of_the_end_is_told_once_with_the_state(driver: Driver) -> None:
+def test_equal_notes_of_ranks_appear_once(driver: Driver) -> None:
     """A note appears once, however many ranks report it."""
     driver.submit()
     ends = [ended(rank, notes=["a callback still runs"]) for rank in (0, 1)]
@@ -329,7 +329,7 @@ def test_what_the_ranks_say_of_the_end_is_told_once_with_the_state(driver: Drive
         ),
     ],
 )
-def test_the_launch_before_which_ranks_stopped_is_told(
+def test_note_names_the_launch_before_the_interrupt(
     driver: Driver, stops: tuple[int | None, ...], told: list[str]
 ) -> None:
     """For a mesh of some ranks only those are named; if no rank was about to launch, the note says so."""
@@ -346,7 +346,7 @@ def test_the_launch_before_which_ranks_stopped_is_told(
         (([1, None], [4, 3]), "rank 0 waited before launch 1 and rank 1 waited before launch 4 (line 3) for others"),
     ],
 )
-def test_who_waited_before_a_launch_is_not_told_to_have_been_in_none(
+def test_note_names_ranks_that_waited_before_a_launch(
     driver: Driver, came_to: tuple[list[int | None], ...], told: str
 ) -> None:
     """In lockstep the rank had reached a launch that the others had not reached: nothing was launched, and it waited there."""
@@ -357,7 +357,7 @@ def test_who_waited_before_a_launch_is_not_told_to_have_been_in_none(
     assert finished(driver(*ends)).result.notes == (note,)
 
 
-def test_an_interrupt_of_a_waiting_cell_takes_that_one_back(driver: Driver) -> None:
+def test_interrupting_a_waiting_cell_withdraws_it(driver: Driver) -> None:
     """Interrupting a cell that still waits for its turn does not stop the cell that runs."""
     driver.submit(1)
     driver.submit(2)
@@ -376,7 +376,7 @@ def test_an_interrupt_of_a_cell_that_has_ended_does_nothing(driver: Driver) -> N
     assert driver(InterruptRequested(2)) == [StopBeforeLaunch(2), SignalRanks((0, 1), signal.SIGINT)]
 
 
-def test_a_rank_that_does_not_stop_is_killed_and_the_cluster_is_dead(driver: Driver) -> None:
+def test_rank_that_does_not_stop_is_killed(driver: Driver) -> None:
     """The escalation ends, and the result says what it cost."""
     driver.submit()
     driver(InterruptRequested())
@@ -395,7 +395,7 @@ def test_a_rank_that_does_not_stop_is_killed_and_the_cluster_is_dead(driver: Dri
     assert others == "  rank 1 ended in the same way. %mhjax restart --replay"
 
 
-def test_how_ranks_ended_in_a_few_words(driver: Driver) -> None:
+def test_status_describes_how_ranks_ended(driver: Driver) -> None:
     """Killed ranks did not end after the interrupt; ranks of a lost host are lost, and the others stopped because of it."""
     driver.submit()
     driver(InterruptRequested(), TimePassed())
@@ -411,7 +411,7 @@ def test_how_ranks_ended_in_a_few_words(driver: Driver) -> None:
     ]
 
 
-def test_how_it_was_killed_stays_known(driver: Driver) -> None:
+def test_cause_of_a_kill_stays_known(driver: Driver) -> None:
     """The later ends of the other ranks change nothing: the next cell's refusal and the status show the same cause."""
     driver.submit()
     driver(ended(1), InterruptRequested(), TimePassed())
@@ -437,7 +437,7 @@ def test_ranks_that_all_crash_are_all_named(driver: Driver) -> None:
     assert "stopped with it" not in result.notes[0]
 
 
-def test_a_timeout_is_an_interrupt_of_its_own_kind(driver: Driver) -> None:
+def test_timeout_interrupts_and_raises_cell_timeout(driver: Driver) -> None:
     """`--timeout` starts the same escalation, and ends in CellTimeout."""
     driver.submit(timeout_s=2.0)
     assert driver(TimePassed()) == []
@@ -447,19 +447,19 @@ def test_a_timeout_is_an_interrupt_of_its_own_kind(driver: Driver) -> None:
         done.result.check()
 
 
-def test_death_in_a_cell_blames_the_first_and_stops_the_rest(driver: Driver) -> None:
+def test_first_death_is_the_cause_and_stops_the_others(driver: Driver) -> None:
     """The first rank to die is the cause; the others were stopped because of it."""
     driver.submit()
     assert driver(RankExited(1, None, 9, ["loading shard 3"])) == [KillRanks((0,))]
     result = finished(driver(RankExited(0, None, 9, []))).result
     assert (result[1].outcome, result[0].outcome) == ("died", "killed")
     assert result.state == "dead"
-    told = [(rank.state, rank.last_cell) for rank in describe_ranks(driver.machine)]
-    assert told == [("stopped with rank 1", "1 killed"), ("was killed by SIGKILL, often the memory limit", "1 died")]
+    states = [(rank.state, rank.last_cell) for rank in describe_ranks(driver.machine)]
+    assert states == [("stopped with rank 1", "1 killed"), ("was killed by SIGKILL, often the memory limit", "1 died")]
     assert any("rank 1" in note and "SIGKILL" in note for note in result.notes)
 
 
-def test_two_ranks_with_one_process_id_are_told_so(driver: Driver) -> None:
+def test_duplicate_process_id_is_explained(driver: Driver) -> None:
     """The note quotes JAX's reason instead of the line below it, and the error has the hint."""
     fatal = "F1122 23:44:07.924468   97 client.h:80] It ends. absl::Status: ALREADY_EXISTS: Aborted connect attempt."
     driver.submit()
@@ -471,7 +471,7 @@ def test_two_ranks_with_one_process_id_are_told_so(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize(("signum", "hinted"), [(signal.SIGABRT, True), (signal.SIGKILL, False)])
-def test_last_words_of_an_abort_find_a_hint(driver: Driver, signum: int, hinted: bool) -> None:  # noqa: FBT001
+def test_last_output_of_an_abort_gets_a_hint(driver: Driver, signum: int, hinted: bool) -> None:  # noqa: FBT001
     """Native code that aborts raises no exception, so its last output is searched for a hint; after other signals it is not."""
     driver.submit()
     driver(RankExited(1, None, signum, ["terminate called", "what(): Received data size doesn't match expected size."]))
@@ -480,21 +480,21 @@ def test_last_words_of_an_abort_find_a_hint(driver: Driver, signum: int, hinted:
     assert ("agreed size" in (result[1].error.hint or "")) is hinted
 
 
-def test_death_between_cells_is_told_at_once(driver: Driver) -> None:
+def test_death_between_cells_notifies_at_once(driver: Driver) -> None:
     """No cell is running that could report the death, so the user is notified."""
-    told, kill = driver(RankExited(1, 3, None, []))
-    assert isinstance(told, NotifyUser)
-    assert "rank 1" in told.text
-    assert "exit code 3" in told.text
+    notification, kill = driver(RankExited(1, 3, None, []))
+    assert isinstance(notification, NotifyUser)
+    assert "rank 1" in notification.text
+    assert "exit code 3" in notification.text
     assert kill == KillRanks((0,))
     assert isinstance(driver.submit()[0], RefuseCell)
 
 
-def test_a_lost_hub_is_said_and_the_cluster_is_dead(driver: Driver) -> None:
+def test_lost_hub_notifies_and_ends_the_cluster(driver: Driver) -> None:
     """The hub is part of the cluster, so the user is notified."""
-    (told,) = driver(HubExited(None, 9))
-    assert isinstance(told, NotifyUser)
-    assert "hub" in told.text
+    (notification,) = driver(HubExited(None, 9))
+    assert isinstance(notification, NotifyUser)
+    assert "hub" in notification.text
     assert driver.machine.state == "dead"
 
 
@@ -514,7 +514,7 @@ def test_a_lost_host_ends_the_cell(driver: Driver) -> None:
     assert result.state == "dead"
 
 
-def test_a_host_that_is_lost_between_cells_stays_the_reason(driver: Driver) -> None:
+def test_host_lost_between_cells_stays_the_reason(driver: Driver) -> None:
     """The ranks of other hosts are ended because of it, so their end is neither reported nor a cause."""
     driver.machine.registry.entries[1].supervisor = 1
     driver(HostExited(1, "host1 (beta) is lost: it has not answered for 21 s"))
@@ -529,7 +529,7 @@ def test_a_lost_host_while_starting_fails_the_start() -> None:
     assert isinstance(command.error, LaunchError)
 
 
-def test_late_output_goes_to_the_cell_that_made_it(driver: Driver) -> None:
+def test_late_output_goes_to_its_own_cell(driver: Driver) -> None:
     """A thread may print after its cell has ended, also while another cell runs."""
     driver.submit(1)
     driver(ended(0), ended(1))
@@ -540,7 +540,7 @@ def test_late_output_goes_to_the_cell_that_made_it(driver: Driver) -> None:
     assert driver.machine.current is not None
 
 
-def test_an_update_of_an_older_cells_display_changes_that_cell(driver: Driver) -> None:
+def test_display_update_changes_the_older_cell(driver: Driver) -> None:
     """Display ids are valid across cells."""
     driver.submit(1)
     driver(ended(0, events=[["display", {"text/plain": "1"}, {}, "bar"]]), ended(1))
@@ -551,7 +551,7 @@ def test_an_update_of_an_older_cells_display_changes_that_cell(driver: Driver) -
     assert late.result[0].outputs[0]["data"]["text/plain"] == "2"
 
 
-def test_a_refused_cell_is_told_as_out_of_order(driver: Driver) -> None:
+def test_refused_cell_has_outcome_refused(driver: Driver) -> None:
     """A rank that counts cells differently must not run them."""
     driver.submit()
     driver(ended(0))
@@ -567,7 +567,7 @@ def test_a_reply_of_another_cell_is_ignored(driver: Driver) -> None:
     assert driver.machine.state == "running"
 
 
-def test_stop_answers_everyone_who_waits() -> None:
+def test_stop_ends_all_waiting_cells() -> None:
     """No caller waits forever."""
     driver = Driver().ready()
     driver.submit(1)
@@ -599,7 +599,7 @@ def test_a_replayed_cell_has_its_old_number(driver: Driver) -> None:
     assert (finished.record.seq, finished.record.replayed) == (4, False)
 
 
-def test_the_record_of_a_cell_is_what_was_judged(driver: Driver) -> None:
+def test_record_of_a_cell_matches_its_judgement(driver: Driver) -> None:
     """State and launches in the record come from the judgement: a cell whose launches differ is recorded as tainted."""
     driver.submit(1)
     (finished,) = driver(ended(0, launches=[PSUM]), ended(1, launches=[PMAX]))
@@ -610,24 +610,24 @@ def test_the_record_of_a_cell_is_what_was_judged(driver: Driver) -> None:
     assert (record.state, [trace.ranks for trace in record.launches]) == ("tainted", [(0,), (1,)])
 
 
-def test_the_way_out_says_what_a_replay_costs(driver: Driver) -> None:
+def test_recovery_command_names_the_replay_cost(driver: Driver) -> None:
     """The note, the refusal and the notification count only cells that would run again."""
     driver.submit(1)
     driver(ended(0), ended(1))
     driver.submit(2)
     (finished,) = driver(ended(0, 2, launches=[PSUM]), ended(1, 2, launches=[PMAX]))
     assert isinstance(finished, FinishCell)
-    way_out = "%mhjax restart --replay (1 cell, about 1 s)"
-    assert way_out in finished.result.notes[-1]
+    recovery = "%mhjax restart --replay (1 cell, about 1 s)"
+    assert recovery in finished.result.notes[-1]
     (refused,) = driver.submit(3)
     assert isinstance(refused, RefuseCell)
-    assert way_out in str(refused.error)
-    (told, _) = driver(RankExited(1, None, signal.SIGKILL, []))
-    assert isinstance(told, NotifyUser)
-    assert told.text.endswith(way_out)
+    assert recovery in str(refused.error)
+    (notification, _) = driver(RankExited(1, None, signal.SIGKILL, []))
+    assert isinstance(notification, NotifyUser)
+    assert notification.text.endswith(recovery)
 
 
-def test_a_cell_that_ended_while_it_was_being_stopped_is_not_told_as_ok(driver: Driver) -> None:
+def test_cell_that_ends_during_a_stop_raises_interrupted(driver: Driver) -> None:
     """The user interrupted the cell's last step, so Run All must not go on."""
     driver.submit()
     driver(InterruptRequested())
@@ -646,9 +646,9 @@ def test_a_cell_that_ended_while_it_was_being_stopped_is_not_told_as_ok(driver: 
     ],
     ids=["hub", "host", "rank"],
 )
-def test_what_was_left_and_has_lost_a_part_is_taken_over_dead(lost: Event, told: str) -> None:
+def test_detached_cluster_with_a_lost_part_is_taken_over_dead(lost: Event, told: str) -> None:
     """A replay restores what the cluster had; waiting cells are refused, and ranks that connect afterwards are killed."""
-    driver = Driver(left_on=[1, 2])
+    driver = Driver(supervisors=[1, 2])
     driver.submit()
     commands = driver(lost)
     assert [command for command in commands if isinstance(command, ReportReady)]
@@ -661,17 +661,17 @@ def test_what_was_left_and_has_lost_a_part_is_taken_over_dead(lost: Event, told:
     assert late == ([] if isinstance(lost, HubExited) else [KillRanks((1,))] * 2)
 
 
-def test_the_death_of_the_hub_in_a_cell_is_told_at_once_and_ends_nothing(driver: Driver) -> None:
+def test_hub_death_in_a_cell_notifies_and_the_cell_goes_on(driver: Driver) -> None:
     """The ranks do not need the hub to end the cell; afterwards the cluster is dead."""
     driver.submit()
-    (told,) = driver(HubExited(None, 9, []))
-    assert isinstance(told, NotifyUser)
-    assert "was killed by SIGKILL" in told.text
-    assert "cell 1 goes on to its end" in told.text
+    (notification,) = driver(HubExited(None, 9, []))
+    assert isinstance(notification, NotifyUser)
+    assert "was killed by SIGKILL" in notification.text
+    assert "cell 1 goes on to its end" in notification.text
     assert finished(driver(ended(0), ended(1))).result.state == "dead"
 
 
-def test_the_end_of_a_rank_counts_once(driver: Driver) -> None:
+def test_end_of_a_rank_counts_once(driver: Driver) -> None:
     """This process may notice the end while the supervisor is halted; the supervisor reports it again when it resumes."""
     driver.submit()
     driver(RankExited(1, None, 11, []))
@@ -681,18 +681,18 @@ def test_the_end_of_a_rank_counts_once(driver: Driver) -> None:
     assert (result.state, driver.machine.reason, len(driver.machine.registry.deaths)) == ("dead", reason, 2)
 
 
-def test_ranks_that_live_on_are_not_called_stopped() -> None:
+def test_detached_ranks_are_not_called_stopped() -> None:
     """If this notebook has detached from them they are alive; ranks of a cluster that was stopped are stopped."""
-    for gone, state in (("let go", "alive"), ("", "stopped")):
+    for reason, state in (("let go", "alive"), ("", "stopped")):
         driver = Driver().ready()
-        driver(StopRequested(gone))
-        assert driver.machine.reason == gone
+        driver(StopRequested(reason))
+        assert driver.machine.reason == reason
         assert [rank.state for rank in describe_ranks(driver.machine)] == [state, state]
 
 
 def test_how_a_rank_was_lost_stays_after_the_stop() -> None:
     """The host's ranks stay lost; of the other ranks only the stop is known."""
-    driver = Driver(left_on=[1, 2])
+    driver = Driver(supervisors=[1, 2])
     driver(HostExited(2, "host1 is gone"))
     driver(StopRequested())
     assert [rank.state for rank in describe_ranks(driver.machine)] == ["stopped", "lost with its host"]

@@ -8,7 +8,7 @@ from mhnb.types import DeviceRef
 from tests.unit.core.state.test_machine import Driver, ended
 
 
-def test_devices_that_a_cell_brought_up_are_known_at_its_end() -> None:
+def test_devices_initialised_by_a_cell_are_known_at_its_end() -> None:
     """A cell that initialises JAX itself reports the rank's devices with its final reply; later cells change nothing."""
     driver = Driver().ready()
     assert [info.devices for info in describe_ranks(driver.machine)] == [(), ()]

@@ -9,45 +9,45 @@ from mhnb.core.state.rank_registry import RankRegistry
 
 
 @pytest.fixture
-def roster() -> RankRegistry:
+def registry() -> RankRegistry:
     """Three ranks on two hosts; all wait for each other in the same phase."""
-    roster = RankRegistry(["a", "a", "b"], ["a.log", "a.log", "b.log"], [0, 0, 1])
+    registry = RankRegistry(["a", "a", "b"], ["a.log", "a.log", "b.log"], [0, 0, 1])
     for rank in range(3):
-        roster.update(RankSpawned(rank, 100 + rank))
-        roster.update(PhaseReached(rank, "jax", {}))
-    return roster
+        registry.update(RankSpawned(rank, 100 + rank))
+        registry.update(PhaseReached(rank, "jax", {}))
+    return registry
 
 
-def test_the_halted_rank_is_named_and_no_other(roster: RankRegistry) -> None:
+def test_only_the_halted_rank_is_named(registry: RankRegistry) -> None:
     """The other ranks are in the same phase because they wait for the halted one."""
-    roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
-    error = roster.timeout_error(8.0)
+    registry.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
+    error = registry.timeout_error(8.0)
     assert str(error).splitlines()[0] == (
         "the start took longer than 8 s: rank 1 (a, pid 101) stands still after phase 'jax', halted by SIGSTOP or a debugger"
     )
     assert (error.parts["rank"], error.parts["cause"]) == (1, "halted")
 
 
-def test_the_halted_hub_is_named_and_no_rank(roster: RankRegistry) -> None:
+def test_halted_hub_is_named_instead_of_ranks(registry: RankRegistry) -> None:
     """Ranks that register with the hub cannot go on; a rank that is halted itself is named first."""
-    roster.record_host(HostUp(0, 99, "a", 77))
-    roster.record_heartbeat(Heartbeat(0, is_hub_halted=True))
-    error = roster.timeout_error(8.0)
+    registry.record_host(HostUp(0, 99, "a", 77))
+    registry.record_heartbeat(Heartbeat(0, is_hub_halted=True))
+    error = registry.timeout_error(8.0)
     assert "the hub (ipyparallel's controller, pid 77) is halted" in str(error)
     assert "kill -CONT 77" in str(error)
     assert error.parts["cause"] == "halted"
-    roster.record_heartbeat(Heartbeat(0, halted_ranks=[1], is_hub_halted=True))
-    assert "rank 1" in str(roster.timeout_error(8.0)).splitlines()[0]
-    roster.record_heartbeat(Heartbeat(0))
-    assert "halted" not in str(roster.timeout_error(8.0))
+    registry.record_heartbeat(Heartbeat(0, halted_ranks=[1], is_hub_halted=True))
+    assert "rank 1" in str(registry.timeout_error(8.0)).splitlines()[0]
+    registry.record_heartbeat(Heartbeat(0))
+    assert "halted" not in str(registry.timeout_error(8.0))
 
 
-def test_each_of_several_halted_ranks_has_its_own_phase(roster: RankRegistry) -> None:
+def test_each_of_several_halted_ranks_has_its_own_phase(registry: RankRegistry) -> None:
     """The ranks may have been halted at different moments."""
-    roster.update(PhaseReached(2, "devices", {}))
-    roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
-    roster.record_heartbeat(Heartbeat(1, halted_ranks=[2]))
-    text = str(roster.timeout_error(8.0))
+    registry.update(PhaseReached(2, "devices", {}))
+    registry.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
+    registry.record_heartbeat(Heartbeat(1, halted_ranks=[2]))
+    text = str(registry.timeout_error(8.0))
     assert "rank 1 (a, pid 101) stands still after phase 'jax'" in text
     assert "rank 2 (b, pid 102) stands still after phase 'devices'" in text
 
@@ -60,38 +60,38 @@ def test_each_of_several_halted_ranks_has_its_own_phase(roster: RankRegistry) ->
         (HubExited(None, 9, ["a warning"]), "was killed by SIGKILL, often the memory limit"),
     ],
 )
-def test_a_hub_is_quoted_where_it_has_said_why(roster: RankRegistry, exited: HubExited, told: str) -> None:
+def test_last_output_of_the_hub_is_quoted(registry: RankRegistry, exited: HubExited, told: str) -> None:
     """A hub that was killed has given no reason."""
-    assert roster.describe_service_loss(exited) == f"the hub (ipyparallel's controller) {told}"
+    assert registry.describe_service_loss(exited) == f"the hub (ipyparallel's controller) {told}"
 
 
-def test_a_rank_that_goes_on_is_not_halted_any_more(roster: RankRegistry) -> None:
+def test_resumed_rank_is_no_longer_halted(registry: RankRegistry) -> None:
     """A heartbeat reports the current state of its own host's ranks only."""
-    roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
-    roster.record_heartbeat(Heartbeat(1, halted_ranks=[]))
-    assert "stands still" in str(roster.timeout_error(8.0))
-    roster.record_heartbeat(Heartbeat(0, halted_ranks=[]))
-    assert "reached phase 'jax' and no further" in str(roster.timeout_error(8.0))
+    registry.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
+    registry.record_heartbeat(Heartbeat(1, halted_ranks=[]))
+    assert "stands still" in str(registry.timeout_error(8.0))
+    registry.record_heartbeat(Heartbeat(0, halted_ranks=[]))
+    assert "reached phase 'jax' and no further" in str(registry.timeout_error(8.0))
 
 
-def test_a_takeover_ends_nothing_and_says_how_the_halted_rank_goes_on(roster: RankRegistry) -> None:
+def test_takeover_timeout_ends_no_process(registry: RankRegistry) -> None:
     """The cluster belongs to another notebook that has ended, so it stays unchanged."""
-    roster.mark_takeover("kept.7")
-    roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
-    text = str(roster.timeout_error(20.0))
+    registry.mark_takeover("kept.7")
+    registry.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
+    text = str(registry.timeout_error(20.0))
     assert text.startswith("taking the cluster over took longer than 20 s: rank 1 (a, pid 101) stands still")
     assert "kill -CONT 101 lets it go on" in text
     assert "every process was ended" not in text
-    roster.record_heartbeat(Heartbeat(0, halted_ranks=[]))
-    unknown = str(roster.timeout_error(20.0))
+    registry.record_heartbeat(Heartbeat(0, halted_ranks=[]))
+    unknown = str(registry.timeout_error(20.0))
     assert unknown.startswith("taking the cluster over took longer than 20 s: rank 0 (a, pid 100), rank 1")
     assert "every process was ended" not in unknown
 
 
-def test_who_gave_up_waiting_names_the_halted_rank(roster: RankRegistry) -> None:
+def test_failed_start_names_the_halted_rank(registry: RankRegistry) -> None:
     """JAX's own limit may end first, and then a rank fails that only waited."""
-    roster.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
-    text = str(roster.start_error(StartFailed(0, "jax", "RuntimeError", "Barrier timed out", "")))
+    registry.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
+    text = str(registry.start_error(StartFailed(0, "jax", "RuntimeError", "Barrier timed out", "")))
     assert "rank 0" in text.splitlines()[0]
     assert (
         "rank 1 (a, pid 101) stands still after phase 'jax', halted by SIGSTOP or a debugger: that may be why" in text
@@ -99,7 +99,7 @@ def test_who_gave_up_waiting_names_the_halted_rank(roster: RankRegistry) -> None
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_what_a_rank_weighs_is_kept_only_where_it_is_asked_again(roster: RankRegistry, *, goes_on: bool) -> None:
+def test_memory_is_recorded_only_if_it_is_requested_again(registry: RankRegistry, *, goes_on: bool) -> None:
     """Otherwise an old value would be shown long afterwards."""
-    roster.record_heartbeat(Heartbeat(0, {"1": 4096}), is_repeated=goes_on)
-    assert roster.entries[1].nbytes == (4096 if goes_on else None)
+    registry.record_heartbeat(Heartbeat(0, {"1": 4096}), is_repeated=goes_on)
+    assert registry.entries[1].nbytes == (4096 if goes_on else None)

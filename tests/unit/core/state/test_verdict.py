@@ -14,7 +14,7 @@ from mhnb.core.state.verdict import judge_cell
 from mhnb.types import RankError
 
 
-def _ended(ranks: int = 2) -> Cell:
+def _ended_cell(ranks: int = 2) -> Cell:
     cell = Cell(1, CellRequest("x = 1"), seq=4, ranks=tuple(range(ranks)), now=0.0)
     for rank in range(ranks):
         cell.end_rank(CellEnded(rank, 4, "ok", [["stdout", "hi\n"]], [], abandoned=0, wall_s=0.1))
@@ -22,20 +22,20 @@ def _ended(ranks: int = 2) -> Cell:
 
 
 @pytest.mark.parametrize(("ranks", "recorded", "freed_in"), list(product((1, 2, 5), (True, False), (0, 3))))
-def test_the_glance_sees_what_the_long_look_sees(
+def test_short_judgement_equals_the_full_one(
     ranks: int, *, recorded: bool, freed_in: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The results agree with and without a record, whatever was printed, and after connections were closed."""
-    cell = _ended(ranks)
+    cell = _ended_cell(ranks)
     assert cell.is_uneventful()
-    glance = judge_cell(cell, (), recorded=recorded, disconnected_in=freed_in)
+    short = judge_cell(cell, (), recorded=recorded, disconnected_in=freed_in)
     monkeypatch.setattr(Cell, "is_uneventful", lambda _: False)
-    assert glance == judge_cell(cell, (), recorded=recorded, disconnected_in=freed_in) == ("clean", ())
+    assert short == judge_cell(cell, (), recorded=recorded, disconnected_in=freed_in) == ("clean", ())
 
 
-def test_ranks_that_are_gone_are_looked_at() -> None:
+def test_lost_rank_makes_the_cluster_dead() -> None:
     """A rank may end while the other ranks end the cell."""
-    assert judge_cell(_ended(), (1,), recorded=True, disconnected_in=0)[0] == "dead"
+    assert judge_cell(_ended_cell(), (1,), recorded=True, disconnected_in=0)[0] == "dead"
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def test_ranks_that_are_gone_are_looked_at() -> None:
         ("abandoned_count", 1),
     ],
 )
-def test_anything_that_happened_on_one_rank_is_an_event(name: str, value: object) -> None:
+def test_event_on_one_rank_makes_a_cell_eventful(name: str, value: object) -> None:
     """An event on the last rank counts too."""
-    cell = _ended()
+    cell = _ended_cell()
     setattr(cell.parts[1], name, value)
     assert not cell.is_uneventful()
 
 
-def test_a_cell_that_was_being_stopped_is_looked_at() -> None:
+def test_interrupted_cell_is_eventful() -> None:
     """Ranks may have been disconnected from a collective during the stop."""
-    cell = _ended()
+    cell = _ended_cell()
     cell.escalation = InterruptEscalation.begin(4, 0.0, can_agree=True, can_disconnect=True)
     assert not cell.is_uneventful()

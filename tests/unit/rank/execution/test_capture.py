@@ -25,9 +25,9 @@ def own_rank(tmp_path: Path) -> Iterator[CellProcess]:
         yield process
 
 
-def test_order_of_prints_displays_and_stderr(rank: CellProcess) -> None:
+def test_prints_displays_and_stderr_keep_their_order(rank: CellProcess) -> None:
     """A cell's output comes in the order in which it was produced, including unfinished lines."""
-    said = rank.run("""
+    result = rank.run("""
 import sys
 from IPython.display import display, HTML
 print("a", end="")
@@ -37,18 +37,18 @@ display(HTML("<i>d</i>"))
 print("e")
 "f"
 """)
-    assert [event[0] for event in said.events] == ["stdout", "stderr", "stdout", "display", "stdout", "result"]
-    assert [event[1] for event in said.events[:3]] == ["a", "b", "c"]
+    assert [event[0] for event in result.events] == ["stdout", "stderr", "stdout", "display", "stdout", "result"]
+    assert [event[1] for event in result.events[:3]] == ["a", "b", "c"]
 
 
-def test_streams_look_as_programs_expect(rank: CellProcess) -> None:
+def test_streams_have_what_programs_expect(rank: CellProcess) -> None:
     """The streams have a descriptor, an encoding and names, and are not a terminal."""
-    said = rank.run("""
+    result = rank.run("""
 import sys
 for s in (sys.stdout, sys.stderr):
     print(s.fileno(), s.encoding, s.isatty(), s.writable(), s.name, s.closed)
 """)
-    assert said.stdout == "1 utf-8 False True <stdout> False\n2 utf-8 False True <stderr> False\n"
+    assert result.stdout == "1 utf-8 False True <stdout> False\n2 utf-8 False True <stderr> False\n"
 
 
 def test_closing_stdout_does_not_silence_the_rank(rank: CellProcess) -> None:
@@ -57,56 +57,56 @@ def test_closing_stdout_does_not_silence_the_rank(rank: CellProcess) -> None:
     assert rank.run("print('still here')").stdout == "still here\n"
 
 
-def test_odd_text(rank: CellProcess) -> None:
+def test_text_outside_ascii(rank: CellProcess) -> None:
     """Text outside ASCII arrives unchanged, and lone surrogates arrive escaped."""
     assert rank.run("print('né 日本 \\udc80 \\0')").stdout == "né 日本 \\udc80 \0\n"
 
 
 def test_bytes_to_stdout(rank: CellProcess) -> None:
     """`sys.stdout.buffer` accepts bytes in order with the text, even a character cut in two."""
-    said = rank.run("""
+    result = rank.run("""
 import sys
 print("text")
 sys.stdout.buffer.write("né\\n".encode()[:2])
 sys.stdout.buffer.write(memoryview("né\\n".encode()[2:]))
 print("more")
 """)
-    assert said.stdout == "text\nné\nmore\n"
+    assert result.stdout == "text\nné\nmore\n"
 
 
-def test_redirected_streams(rank: CellProcess) -> None:
+def test_redirected_streams_capture_the_output(rank: CellProcess) -> None:
     """`redirect_stdout` and `%%capture` capture a cell's output as usual."""
-    said = rank.run("""
+    result = rank.run("""
 import contextlib, io
 with contextlib.redirect_stdout(io.StringIO()) as caught:
     print("caught")
 caught.getvalue()
 """)
-    assert (said.stdout, said.result) == ("", "'caught\\n'")
+    assert (result.stdout, result.result) == ("", "'caught\\n'")
     assert rank.run("%%capture kept\nprint('kept'); 1").events == []
     assert rank.run("kept.stdout").result == "'kept\\n'"
 
 
-def test_logging_to_stderr(rank: CellProcess) -> None:
+def test_logging_handler_writes_to_later_cells(rank: CellProcess) -> None:
     """A logging handler made in one cell writes to later cells."""
     rank.run("import logging; handler = logging.StreamHandler(); logging.getLogger('t').addHandler(handler)")
     assert rank.run("logging.getLogger('t').warning('careful')").stderr == "careful\n"
 
 
-def test_prints_from_c(rank: CellProcess) -> None:
+def test_c_output_belongs_to_the_cell(rank: CellProcess) -> None:
     """Output of C code belongs to the cell, including unfinished lines and stderr."""
-    said = rank.run("""
+    result = rank.run("""
 import ctypes, os
 c = ctypes.CDLL(None)
 c.puts(b"a line from C")
 c.printf(b"%d without an end", 42)
 os.write(2, b"straight to stderr\\n");
 """)
-    assert said.stdout == "a line from C\n42 without an end"
-    assert said.stderr == "straight to stderr\n"
+    assert result.stdout == "a line from C\n42 without an end"
+    assert result.stderr == "straight to stderr\n"
 
 
-def test_c_prints_show_while_the_cell_runs(rank: CellProcess) -> None:
+def test_c_output_is_shown_while_the_cell_runs(rank: CellProcess) -> None:
     """C output of a cell that is still running is shown before its end."""
     seq = rank.begin("""
 import ctypes, time
@@ -119,9 +119,9 @@ while not globals().get("enough"):
     assert rank.finish(seq).ended.outcome == "interrupted"
 
 
-def test_subprocesses_keep_their_place(rank: CellProcess) -> None:
+def test_subprocess_output_keeps_its_order(rank: CellProcess) -> None:
     """Output of a subprocess or a forked child is between what was printed before and after it."""
-    said = rank.run("""
+    result = rank.run("""
 import os, subprocess
 print("one")
 subprocess.run(["echo", "two"])
@@ -135,12 +135,12 @@ if child == 0:
 os.waitpid(child, 0)
 print("seven")
 """)
-    assert said.stdout.split() == ["one", "two", "three", "four", "five", "six", "seven"]
+    assert result.stdout.split() == ["one", "two", "three", "four", "five", "six", "seven"]
 
 
-def test_a_forked_child_never_answers(rank: CellProcess) -> None:
+def test_forked_child_never_answers(rank: CellProcess) -> None:
     """A child that returns from the cell ends there; the rank answers once."""
-    said = rank.run("""
+    result = rank.run("""
 import os
 from IPython.display import display
 child = os.fork()
@@ -150,35 +150,35 @@ else:
     os.waitpid(child, 0)
     print("parent")
 """)
-    assert said.ended.outcome == "ok"
-    assert "shown by the child" in said.stdout
-    assert said.stdout.endswith("parent\n")
+    assert result.ended.outcome == "ok"
+    assert "shown by the child" in result.stdout
+    assert result.stdout.endswith("parent\n")
     assert rank.run("1").result == "1"
 
 
 def test_multiprocessing(rank: CellProcess) -> None:
     """Output of forked worker processes belongs to the cell."""
-    said = rank.run("""
+    result = rank.run("""
 import multiprocessing
 def work(n): print("worker", n, flush=True)
 worker = multiprocessing.get_context("fork").Process(target=work, args=(7,))
 worker.start(); worker.join()
 """)
-    assert said.stdout == "worker 7\n"
+    assert result.stdout == "worker 7\n"
 
 
-def test_threads_print_into_their_cell(rank: CellProcess) -> None:
+def test_thread_output_belongs_to_its_cell(rank: CellProcess) -> None:
     """Output of a cell's threads belongs to the cell."""
-    said = rank.run("""
+    result = rank.run("""
 import threading
 threads = [threading.Thread(target=print, args=("from thread", n)) for n in range(20)]
 for t in threads: t.start()
 for t in threads: t.join()
 """)
-    assert sorted(said.stdout.splitlines()) == sorted(f"from thread {n}" for n in range(20))
+    assert sorted(result.stdout.splitlines()) == sorted(f"from thread {n}" for n in range(20))
 
 
-def test_a_thread_keeps_its_cell(rank: CellProcess) -> None:
+def test_older_thread_output_belongs_to_the_older_cell(rank: CellProcess) -> None:
     """Output of an older cell's thread while a newer cell runs is late output of the older one."""
     older = rank.run("""
 import threading
@@ -196,7 +196,7 @@ threading.Thread(target=speak).start()
 
 def test_output_after_the_end(rank: CellProcess) -> None:
     """Output between cells, including displays, is sent for the cell that it belongs to."""
-    said = rank.run("""
+    result = rank.run("""
 import threading
 from IPython.display import display
 may_speak = threading.Event()
@@ -208,11 +208,11 @@ threading.Thread(target=speak).start()
 import asyncio
 asyncio.get_running_loop().call_later(0.05, may_speak.set)
 """)
-    assert said.events == [["result", *said.events[0][1:]]]
-    rank.wait_for_output(said.ended.seq, "late\n")
+    assert result.events == [["result", *result.events[0][1:]]]
+    rank.wait_for_output(result.ended.seq, "late\n")
 
 
-def test_a_pool_works_for_whoever_asks(rank: CellProcess) -> None:
+def test_pool_output_belongs_to_the_submitting_cell(rank: CellProcess) -> None:
     """Work submitted to an older cell's pool belongs to the cell that submits it."""
     rank.run(
         "from concurrent.futures import ThreadPoolExecutor\n"
@@ -222,7 +222,7 @@ def test_a_pool_works_for_whoever_asks(rank: CellProcess) -> None:
     assert rank.run("import asyncio; await asyncio.to_thread(print, 'mine too')").stdout == "mine too\n"
 
 
-def test_a_task_keeps_its_cell(rank: CellProcess) -> None:
+def test_task_output_belongs_to_its_cell(rank: CellProcess) -> None:
     """Output of an older cell's background task belongs to the older cell."""
     older = rank.run("""
 import asyncio
@@ -251,28 +251,28 @@ while not globals().get("enough"):
     assert rank.finish(seq).stdout == ""
 
 
-def test_a_short_cell_sends_one_message(rank: CellProcess) -> None:
+def test_short_cell_sends_one_message(rank: CellProcess) -> None:
     """A short cell's output is in its one reply."""
-    said = rank.run("print('x')")
-    assert said.live == []
-    assert said.stdout == "x\n"
+    result = rank.run("print('x')")
+    assert result.live == []
+    assert result.stdout == "x\n"
 
 
 def test_many_lines_are_bounded(rank: CellProcess) -> None:
     """100,000 lines arrive as a head and a tail with the gap counted, and the log has every line."""
-    said = rank.run("for i in range(100_000): print('one of many lines', i)")
-    lines = said.stdout.splitlines()
+    result = rank.run("for i in range(100_000): print('one of many lines', i)")
+    lines = result.stdout.splitlines()
     assert lines[0] == "one of many lines 0"
     assert lines[-1] == "one of many lines 99999"
     whole = sum(len(f"one of many lines {i}\n") for i in range(100_000))
-    kept = sum(len(event[1]) for event in said.events if event[0] == "stdout")
-    assert kept + sum(event[2] for event in said.events if event[0] == "omitted") == whole
+    kept = sum(len(event[1]) for event in result.events if event[0] == "stdout")
+    assert kept + sum(event[2] for event in result.events if event[0] == "omitted") == whole
     # Head and tail have half a megabyte each; each live message of a long cell adds some.
-    assert kept < 1.5 * (1 << 20) + len(said.live) * (1 << 14)
+    assert kept < 1.5 * (1 << 20) + len(result.live) * (1 << 14)
     assert rank.log.count("one of many lines") == 100_000
 
 
-def test_a_killed_rank_leaves_its_lines(own_rank: CellProcess) -> None:
+def test_killed_rank_leaves_its_output(own_rank: CellProcess) -> None:
     """After kill -9 the log has every finished line, and the native file has the output of C code."""
     seq = own_rank.begin("""
 import ctypes, os, signal
@@ -299,7 +299,7 @@ def test_log_is_private(own_rank: CellProcess) -> None:
         assert (own_rank.folder / name).stat().st_mode & 0o077 == 0
 
 
-def test_output_before_the_first_cell_is_for_the_log(tmp_path: Path) -> None:
+def test_output_before_the_first_cell_goes_to_the_log(tmp_path: Path) -> None:
     """Output from before the first cell does not belong to any cell."""
     (tmp_path / "out").write_text("[Gloo] Rank 0 is connected\n")
     with CellProcess(tmp_path) as rank:
@@ -322,7 +322,7 @@ Odd()
 """
 
 
-def test_what_json_has_no_form_for_is_shown_all_the_same(rank: CellProcess) -> None:
+def test_values_without_a_json_form_are_shown(rank: CellProcess) -> None:
     """Bytes of a picture are sent as base64, as in Jupyter; other values as numbers, lists or their repr."""
     picture, odd = rank.run(ODD_DISPLAY).events
     assert picture[1]["image/png"] == "iVBORw=="
@@ -360,24 +360,24 @@ def test_what_json_has_no_form_for_is_shown_all_the_same(rank: CellProcess) -> N
         "where = tempfile.mkdtemp(); os.chdir(where); os.rmdir(where)",
     ],
 )
-def test_whatever_a_cell_replaces_the_next_one_is_seen(tmp_path: Path, source: str) -> None:
+def test_next_cell_is_shown_whatever_a_cell_replaces(tmp_path: Path, source: str) -> None:
     """A cell may close, detach or replace what belongs to the process; it ends, and the next cell's output is shown."""
     with CellProcess(tmp_path) as rank:
-        said = rank.run(f"import atexit, io, os, sys, tempfile, threading, warnings\n{source}")
-        assert said.ended.outcome == "ok"
+        result = rank.run(f"import atexit, io, os, sys, tempfile, threading, warnings\n{source}")
+        assert result.ended.outcome == "ok"
         after = rank.run("print('alive')\n41 + 1")
         assert (after.ended.outcome, after.stdout, after.result) == ("ok", "alive\n", "42")
         assert rank.run("1 / 0").error[1] == "ZeroDivisionError"
 
 
-def test_a_stream_that_a_cell_leaves_behind_is_said(own_rank: CellProcess) -> None:
+def test_replaced_stream_is_reported(own_rank: CellProcess) -> None:
     """A stream that a cell left in `sys.stdout` gets nothing from later cells, and that cell's stderr reports it."""
-    said = own_rank.run("import io, sys\nsys.stdout = io.StringIO()\nprint('into it')\nkept = sys.stdout")
-    assert said.stderr == "mhnb: this cell replaced sys.stdout; from the next cell on it is the notebook's again\n"
+    result = own_rank.run("import io, sys\nsys.stdout = io.StringIO()\nprint('into it')\nkept = sys.stdout")
+    assert result.stderr == "mhnb: this cell replaced sys.stdout; from the next cell on it is the notebook's again\n"
     assert own_rank.run("print('seen'); kept.getvalue()").stdout == "seen\n"
 
 
-def test_a_stream_that_passes_on_what_it_takes_stays(own_rank: CellProcess) -> None:
+def test_forwarding_stream_stays(own_rank: CellProcess) -> None:
     """A wrapper around a rank's own stream stays in place from cell to cell."""
     own_rank.run(
         "import sys\nclass Tee:\n    def __init__(self, out): self.out, self.seen = out, []\n"

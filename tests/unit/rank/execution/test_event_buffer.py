@@ -16,7 +16,7 @@ def text_of(events: list[OutputEvent]) -> str:
     return "".join(event[1] for event in events if event[0] == "stdout")
 
 
-def omitted(events: list[OutputEvent]) -> int:
+def omitted_nbytes(events: list[OutputEvent]) -> int:
     """Return how many bytes were left out."""
     return sum(event[2] for event in events if event[0] == "omitted")
 
@@ -48,7 +48,7 @@ def test_one_huge_text() -> None:
     assert buffer.take() == [["stdout", "a" * 10], ["omitted", "stdout", 200], ["stdout", "z" * 10]]
 
 
-def test_live_takes_lose_nothing_slow() -> None:
+def test_slow_output_is_sent_completely() -> None:
     """Output that comes slower than the live rate is sent completely, however large its total is."""
     buffer = EventBuffer(head=1000, tail=100_000)
     taken: list[OutputEvent] = []
@@ -56,10 +56,10 @@ def test_live_takes_lose_nothing_slow() -> None:
         buffer.add_text("stdout", "x" * 1000)
         taken += buffer.take(everything=False)
     taken += buffer.take()
-    assert (len(text_of(taken)), omitted(taken)) == (100_000, 0)
+    assert (len(text_of(taken)), omitted_nbytes(taken)) == (100_000, 0)
 
 
-def test_live_takes_are_bounded() -> None:
+def test_fast_output_is_sent_at_a_bounded_rate() -> None:
     """Output that comes faster is sent at a bounded rate, with the gaps in place."""
     buffer = EventBuffer(head=1000, tail=100_000)
     live: list[OutputEvent] = []
@@ -69,10 +69,10 @@ def test_live_takes_are_bounded() -> None:
     rest = buffer.take()
     assert len(text_of(live)) < 2_000_000
     assert len(text_of(rest)) == 100_000
-    assert len(text_of(live)) + omitted(live) + len(text_of(rest)) + omitted(rest) == 20_000_000
+    assert len(text_of(live)) + omitted_nbytes(live) + len(text_of(rest)) + omitted_nbytes(rest) == 20_000_000
 
 
-def test_clear_makes_room() -> None:
+def test_cleared_output_is_not_sent() -> None:
     """Output that is cleared before it is sent is never sent, and does not count."""
     buffer = EventBuffer(head=10, tail=10)
     for step in range(1000):
@@ -81,7 +81,7 @@ def test_clear_makes_room() -> None:
     assert buffer.take() == [["clear", False], ["stdout", "step  999"]]
 
 
-def test_clear_that_still_waits_is_told_at_the_end() -> None:
+def test_waiting_clear_is_sent_at_the_end() -> None:
     """A waiting clear with nothing after it is sent as one that waits."""
     buffer = EventBuffer()
     buffer.add_text("stdout", "a")
@@ -89,7 +89,7 @@ def test_clear_that_still_waits_is_told_at_the_end() -> None:
     assert buffer.take() == [["stdout", "a"], ["clear", True]]
 
 
-def test_unseen_updates_coalesce() -> None:
+def test_unsent_updates_coalesce() -> None:
     """Of a display's unsent updates only the latest is sent; the resulting outputs are the same."""
     buffer = EventBuffer()
     buffer.add(["display", {"text/plain": "0"}, {}, "a"])
@@ -102,7 +102,7 @@ def test_unseen_updates_coalesce() -> None:
     assert [o["data"]["text/plain"] for o in accumulate_events(events)] == ["last", "last"]
 
 
-def test_displays_are_bounded() -> None:
+def test_displays_are_bounded_in_size() -> None:
     """Displays beyond 64 MiB per cell are left out and counted."""
     buffer = EventBuffer()
     picture = "x" * (1 << 20)
@@ -110,10 +110,10 @@ def test_displays_are_bounded() -> None:
         buffer.add(["display", {"image/png": picture}, {}, None])
     events = buffer.take()
     assert [event[0] for event in events].count("display") == 64
-    assert omitted(events) == 6 << 20
+    assert omitted_nbytes(events) == 6 << 20
 
 
-def test_displays_are_bounded_in_number() -> None:
+def test_number_of_displays_is_bounded() -> None:
     """A loop that displays endlessly does not overload the notebook, and the rest is counted in one event."""
     buffer = EventBuffer()
     for at in range(100_000):
@@ -124,7 +124,7 @@ def test_displays_are_bounded_in_number() -> None:
     assert events[0][1] == {"text/plain": "00000"}
 
 
-def test_a_loop_that_clears_draws_on() -> None:
+def test_cleared_displays_do_not_count() -> None:
     """Displays that were cleared no longer count."""
     buffer = EventBuffer()
     for at in range(10_000):
@@ -143,7 +143,7 @@ def test_a_loop_that_clears_draws_on() -> None:
         {"image/png": "A" * 10**8, "text/plain": "b"},
     ],
 )
-def test_every_form_of_a_display_is_bounded(kind: str, data: dict[str, Any]) -> None:
+def test_every_form_of_display_is_bounded(kind: str, data: dict[str, Any]) -> None:
     """A display, an update or a value that is too large is shortened or left out, and the output says so."""
     buffer = EventBuffer(log_path="rank0.log")
     buffer.add([kind, data, {"about": "y" * 10**8}, *(["an id"] if kind != "result" else [])])

@@ -8,7 +8,7 @@ from mhnb.core.guard.threads import MAIN_THREAD
 from mhnb.rank.execution.streams import CELL_NUMBER, current_thread, propagate_to_threads
 
 
-def test_callbacks_that_come_in_another_order_are_told_apart() -> None:
+def test_reordered_callbacks_have_different_numbers() -> None:
     """Callbacks have different numbers, because two launches of `loop.call_later` may run in another order on another rank."""
     propagate_to_threads()
 

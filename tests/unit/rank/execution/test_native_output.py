@@ -21,7 +21,7 @@ NOISE = {
 
 
 @pytest.mark.parametrize("name", NOISE)
-def test_noise_is_left_out(name: str) -> None:
+def test_gloo_lines_are_dropped(name: str) -> None:
     """Gloo's line for each device is dropped, even if two threads write at once; the texts come from real ranks."""
     assert split_library_noise(NOISE[name]) == ("", NOISE[name])
     assert split_library_noise("before\n" + NOISE[name]) == ("before\n", NOISE[name])
@@ -39,30 +39,30 @@ def test_noise_is_left_out(name: str) -> None:
     ],
     ids=range(6),
 )
-def test_anything_else_is_kept(text: str) -> None:
+def test_other_text_is_shown(text: str) -> None:
     """Everything else that C code prints is shown to the user, including a number after an undisturbed line of Gloo."""
     assert split_library_noise(text) == (text, "")
     assert split_library_noise(NOISE["whole"] + text) == (text, NOISE["whole"])
 
 
-def test_a_greeting_is_read_whole(tmp_path: Path) -> None:
+def test_greeting_is_read_as_a_whole(tmp_path: Path) -> None:
     """A greeting that Gloo is still writing is kept until it is complete, because neither half would be recognised.
 
     Gloo writes `[Gloo] Rank ` first.
     """
     file = NativeFile(tmp_path / "out")
-    said = f"first\n{NOISE['whole']}last"
+    text = f"first\n{NOISE['whole']}last"
     read = []
-    for at in range(0, len(said), 6):
+    for at in range(0, len(text), 6):
         with (tmp_path / "out").open("a") as out:
-            out.write(said[at : at + 6])
+            out.write(text[at : at + 6])
         read.append(file.read_new())
     file.close()
-    assert "".join(read) == said
+    assert "".join(read) == text
     assert "".join(split_library_noise(piece)[0] for piece in read) == "first\nlast"
 
 
-def test_what_only_begins_like_a_greeting_is_not_kept_for_ever(tmp_path: Path) -> None:
+def test_incomplete_greeting_is_returned_by_the_next_read(tmp_path: Path) -> None:
     """Text that only begins like a greeting is returned by the next read if nothing follows, because it is the user's own."""
     file = NativeFile(tmp_path / "out")
     (tmp_path / "out").write_text("[Gloo] is a library")
@@ -73,7 +73,7 @@ def test_what_only_begins_like_a_greeting_is_not_kept_for_ever(tmp_path: Path) -
 ABSL = "W1121 16:46:39.123456    4711 cpu_executable.cc:33] a slow thing\n"
 
 
-def test_absl_below_an_error_is_noise() -> None:
+def test_absl_messages_below_error_are_dropped() -> None:
     """Information and warnings of C++ code are dropped; an error is shown to the user."""
     assert split_library_noise(ABSL + "mine\n") == ("mine\n", ABSL)
     assert split_library_noise(ABSL.replace("W", "E", 1)) == (ABSL.replace("W", "E", 1), "")

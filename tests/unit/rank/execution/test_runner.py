@@ -50,32 +50,32 @@ def own_rank(tmp_path: Path) -> Iterator[CellProcess]:
         ("# only a remark", None),
     ],
 )
-def test_last_expression(rank: CellProcess, source: str, result: str | None) -> None:
+def test_value_of_last_expression_is_shown(rank: CellProcess, source: str, result: str | None) -> None:
     """The value of the last expression is shown, unless a semicolon ends it."""
-    said = rank.run(source)
-    assert (said.ended.outcome, said.result) == ("ok", result)
+    answer = rank.run(source)
+    assert (answer.ended.outcome, answer.result) == ("ok", result)
 
 
 @pytest.mark.parametrize("source", ["In [1]: pasted = 5", "In [1]: pasted = 5\n   ...: pasted"])
-def test_a_pasted_prompt_is_taken_away(rank: CellProcess, source: str) -> None:
+def test_pasted_prompt_is_removed(rank: CellProcess, source: str) -> None:
     """`In [1]: x = 5` is valid Python, an annotation of `In[1]`, but IPython users mean `x = 5`."""
     rank.run("pasted = None")
     assert rank.run(source).ended.outcome == "ok"
     assert rank.run("pasted").result == "5"
 
 
-def test_a_macro_runs_by_its_name(own_rank: CellProcess) -> None:
+def test_macro_runs_by_its_name(own_rank: CellProcess) -> None:
     """A macro's name runs the macro, although a name alone is valid Python and would only show it."""
     own_rank.run("print('ran')")
     own_rank.run("%macro -q again 1")
     assert own_rank.run("again").stdout.endswith("ran\n")
 
 
-def test_a_doubtful_escape_is_told_once(own_rank: CellProcess) -> None:
+def test_invalid_escape_warns_once(own_rank: CellProcess) -> None:
     """Parsing a cell ahead adds no warning of its own."""
     own_rank.run("import warnings; warnings.simplefilter('always')\nx = 1")
-    said = own_rank.run(r"y = '\d'" + "\nz = 1")
-    assert said.stderr.count("invalid escape") == 1
+    result = own_rank.run(r"y = '\d'" + "\nz = 1")
+    assert result.stderr.count("invalid escape") == 1
 
 
 def test_variables_persist(rank: CellProcess) -> None:
@@ -92,9 +92,9 @@ def test_in_out_and_underscores(own_rank: CellProcess) -> None:
     assert own_rank.run("_, Out[1], _1, In[1], In[2], In[3], _i1, get_ipython().execution_count").result == (
         "(42, 42, 42, '41 + 1', '', '', '41 + 1', 5)"
     )
-    said = own_rank.run("sorted(Out), len(In)")
-    assert said.result == "([1, 4], 6)"
-    assert said.outputs[-1]["execution_count"] == 5
+    result = own_rank.run("sorted(Out), len(In)")
+    assert result.result == "([1, 4], 6)"
+    assert result.outputs[-1]["execution_count"] == 5
 
 
 def test_history_magics(own_rank: CellProcess) -> None:
@@ -107,17 +107,17 @@ def test_history_magics(own_rank: CellProcess) -> None:
 
 def test_await(rank: CellProcess) -> None:
     """Top-level await works, on the loop that the rank already runs."""
-    said = rank.run("import asyncio\nawait asyncio.sleep(0)\nprint('slept')\nasync def f(): return 7\nawait f()")
-    assert (said.ended.outcome, said.stdout, said.result) == ("ok", "slept\n", "7")
+    result = rank.run("import asyncio\nawait asyncio.sleep(0)\nprint('slept')\nasync def f(): return 7\nawait f()")
+    assert (result.ended.outcome, result.stdout, result.result) == ("ok", "slept\n", "7")
 
 
 def test_async_with_and_for(rank: CellProcess) -> None:
     """async for and async with at top level work too."""
-    said = rank.run("async def gen():\n    yield 1\n    yield 2\nasync for v in gen():\n    print(v)")
-    assert said.stdout == "1\n2\n"
+    result = rank.run("async def gen():\n    yield 1\n    yield 2\nasync for v in gen():\n    print(v)")
+    assert result.stdout == "1\n2\n"
 
 
-def test_the_word_await_alone_does_not_need_the_loop(rank: CellProcess) -> None:
+def test_word_await_alone_does_not_need_the_loop(rank: CellProcess) -> None:
     """A cell that merely mentions await runs like any other."""
     assert rank.run("'await'").result == "'await'"
 
@@ -133,40 +133,40 @@ def test_shell_escape(rank: CellProcess) -> None:
     """`!` runs a command and shows its output; the output can be assigned."""
     assert rank.run("!echo hello && echo there").stdout == "hello\nthere\n"
     assert rank.run("listed = !echo a b\nlisted").result == "['a b']"
-    said = rank.run("import jax\nprint('before')\n!echo said >&2; exit 3\nprint('after')\n_exit_code")
-    assert (said.stdout, said.stderr, said.result) == ("before\nsaid\nafter\n", "", "3")
+    result = rank.run("import jax\nprint('before')\n!echo said >&2; exit 3\nprint('after')\n_exit_code")
+    assert (result.stdout, result.stderr, result.result) == ("before\nsaid\nafter\n", "", "3")
     assert rank.run("y, z = 7, '{y}'\n!echo $y {y} {z} {{y}} \"it's\"").stdout == "7 7 {y} {y} it's\n"
     assert rank.run("def f(y):\n    get_ipython().system('echo $y')\nf(8)").stdout == "8\n"
     assert "not supported" in str(rank.run("!sleep 5 &").error)
 
 
 @pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash", "fish", "tcsh"])
-def test_a_command_has_nothing_to_read(rank: CellProcess, shell: str) -> None:
+def test_command_reads_end_of_file(rank: CellProcess, shell: str) -> None:
     """A command that reads input gets the end of file at once, and its output is a terminal, with any shell."""
     if (found := shutil.which(shell)) is None:
         pytest.skip(f"{shell} is not installed")
     rank.run(f"import os; own = os.environ.get('SHELL'); os.environ['SHELL'] = {found!r}")
-    said = rank.run("!cat; sh -c 'test -t 1 && echo terminal'; echo the end")
+    result = rank.run("!cat; sh -c 'test -t 1 && echo terminal'; echo the end")
     rank.run("os.environ.pop('SHELL'); os.environ.update({'SHELL': own} if own else {})")
-    assert said.stdout == "terminal\nthe end\n"
+    assert result.stdout == "terminal\nthe end\n"
 
 
-def test_no_deadlock_is_warned_of(rank: CellProcess) -> None:
+def test_shell_escape_causes_no_deadlock_warning(rank: CellProcess) -> None:
     """`!` causes no deadlock warning, because the forked process becomes another program at once."""
-    said = rank.run("import jax; jax.devices()\n!echo said")
-    assert (said.stdout, said.stderr) == ("said\n", "")
+    result = rank.run("import jax; jax.devices()\n!echo said")
+    assert (result.stdout, result.stderr) == ("said\n", "")
 
 
 def test_time_magic(rank: CellProcess) -> None:
     """`%%time` runs the cell, and shows its value and its time."""
-    said = rank.run("%%time\nv = 2\nprint('in it')\nv * 2")
-    assert said.stdout.startswith("in it\n")
-    assert "Wall time" in said.stdout
-    assert said.result == "4"
+    result = rank.run("%%time\nv = 2\nprint('in it')\nv * 2")
+    assert result.stdout.startswith("in it\n")
+    assert "Wall time" in result.stdout
+    assert result.result == "4"
     assert rank.run("v").result == "2"
 
 
-def test_colours_of_a_terminal(rank: CellProcess) -> None:
+def test_terminal_colours_are_available(rank: CellProcess) -> None:
     """Libraries that draw with terminal colours, as rich does for visualize_array_sharding, find a true-colour terminal."""
     shown = rank.run("import os; [os.environ.get(name) for name in ('COLORTERM', 'FORCE_COLOR')]").result
     assert shown == f"[{os.environ.get('COLORTERM', 'truecolor')!r}, '1']"
@@ -193,29 +193,31 @@ def test_help(rank: CellProcess) -> None:
 
 def test_display(rank: CellProcess) -> None:
     """`display()` shows rich data, with pictures as base64."""
-    said = rank.run("""
+    result = rank.run("""
 from IPython.display import HTML, Image, display
 display(HTML("<b>bold</b>"))
 display(Image(data=bytes([0x89, 0x50, 0x4E, 0x47]) + b"\\r\\n\\x1a\\n" + bytes(24), format="png"))
 """)
-    assert said.outputs[0]["data"]["text/html"] == "<b>bold</b>"
-    assert said.outputs[1]["data"]["image/png"].strip() == "iVBORw0KGgoAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
-    cell = nbformat.v4.new_code_cell(outputs=[nbformat.from_dict(o) for o in said.outputs])
+    assert result.outputs[0]["data"]["text/html"] == "<b>bold</b>"
+    assert result.outputs[1]["data"]["image/png"].strip() == "iVBORw0KGgoAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+    cell = nbformat.v4.new_code_cell(outputs=[nbformat.from_dict(o) for o in result.outputs])
     nbformat.validate(nbformat.v4.new_notebook(cells=[cell]))
 
 
 def test_update_display(rank: CellProcess) -> None:
     """A display is updated through its handle in its cell, and referred to by its id in a later one."""
-    said = rank.run("from IPython.display import display\nh = display('old', display_id='of-a-test')\nh.update('new')")
-    assert [o["data"]["text/plain"] for o in said.outputs] == ["'new'"]
+    result = rank.run(
+        "from IPython.display import display\nh = display('old', display_id='of-a-test')\nh.update('new')"
+    )
+    assert [o["data"]["text/plain"] for o in result.outputs] == ["'new'"]
     later = rank.run("h.update('newer')")
     assert later.events == [["update", {"text/plain": "'newer'"}, {}, "of-a-test"]]
 
 
 def test_clear_output(rank: CellProcess) -> None:
     """`clear_output` removes what the cell has shown."""
-    said = rank.run("from IPython.display import clear_output\nprint('a')\nclear_output()\nprint('b')")
-    assert said.stdout == "b\n"
+    result = rank.run("from IPython.display import clear_output\nprint('a')\nclear_output()\nprint('b')")
+    assert result.stdout == "b\n"
 
 
 def test_carriage_returns(rank: CellProcess) -> None:
@@ -226,11 +228,11 @@ def test_carriage_returns(rank: CellProcess) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_figures(rank: CellProcess) -> None:
     """A figure that a cell leaves open is shown once, at the end of the cell, as a picture."""
-    said = rank.run(
+    result = rank.run(
         "import matplotlib.pyplot as plt\nfig = plt.figure(figsize=(1, 1)); plt.plot([1, 2]);\nprint('drawn')"
     )
-    assert [o["output_type"] for o in said.outputs] == ["stream", "display_data"]
-    assert said.outputs[1]["data"]["image/png"].startswith("iVBOR")
+    assert [o["output_type"] for o in result.outputs] == ["stream", "display_data"]
+    assert result.outputs[1]["data"]["image/png"].startswith("iVBOR")
     assert rank.run("plt.plot([1]); plt.show(); print('after')").outputs[0]["output_type"] == "display_data"
 
 
@@ -238,33 +240,33 @@ def test_figures(rank: CellProcess) -> None:
 def test_figures_after_an_early_import(tmp_path: Path) -> None:
     """Figures are shown even if the inline backend was imported before the shell existed, as in a supervisor."""
     with CellProcess(tmp_path, preload=["matplotlib_inline.backend_inline"]) as rank:
-        said = rank.run("import matplotlib.pyplot as plt\nplt.figure(figsize=(1, 1)); plt.plot([1, 2]);")
-        assert [list(o["data"]) for o in said.outputs] == [["text/plain", "image/png"]]
+        result = rank.run("import matplotlib.pyplot as plt\nplt.figure(figsize=(1, 1)); plt.plot([1, 2]);")
+        assert [list(o["data"]) for o in result.outputs] == [["text/plain", "image/png"]]
 
 
 def test_main_module(rank: CellProcess) -> None:
     """Cells are `__main__`: what they define can be pickled, and its source can be found."""
-    said = rank.run("""
+    result = rank.run("""
 import inspect, pickle
 class Point:
     def __init__(self, x): self.x = x
 def area(p): return p.x
 __name__, pickle.loads(pickle.dumps(Point(3))).x, inspect.getsource(area)
 """)
-    assert said.result == "('__main__', 3, 'def area(p): return p.x\\n')"
+    assert result.result == "('__main__', 3, 'def area(p): return p.x\\n')"
 
 
 # -- errors
 
 
-def test_error_has_its_place(rank: CellProcess) -> None:
+def test_error_names_its_line(rank: CellProcess) -> None:
     """An error names the innermost line of the cell; the traceback shows the cell's own lines and none of mhnb's."""
-    said = rank.run("import json\ndef f():\n    return json.loads('{')   # here\n\nf()")
-    _, ename, evalue, traceback, line, code, at_s, _ = said.error
-    assert said.ended.outcome == "error"
+    result = rank.run("import json\ndef f():\n    return json.loads('{')   # here\n\nf()")
+    _, ename, evalue, traceback, line, code, at_s, _ = result.error
+    assert result.ended.outcome == "error"
     assert (ename, line, code) == ("JSONDecodeError", 3, "return json.loads('{')   # here")
     text = "\n".join(traceback)
-    assert f"[{said.ended.seq}]" in text
+    assert f"[{result.ended.seq}]" in text
     assert "line 5" in text
     assert "here" in text
     assert evalue in text
@@ -272,23 +274,23 @@ def test_error_has_its_place(rank: CellProcess) -> None:
     assert at_s >= 0
 
 
-def test_own_frames_are_hidden(rank: CellProcess) -> None:
+def test_rank_frames_are_hidden(rank: CellProcess) -> None:
     """The traceback leaves out the rank's own code between the user's frames."""
-    said = rank.run(
+    result = rank.run(
         "from concurrent.futures import ThreadPoolExecutor\n"
         "def fail(): return 1 / 0\n"
         "ThreadPoolExecutor(1).submit(fail).result()"
     )
-    text = "\n".join(said.error[3])
+    text = "\n".join(result.error[3])
     assert "fail" in text
     assert "mhnb" not in text
-    assert said.error[4] == 2
+    assert result.error[4] == 2
 
 
-def test_an_error_that_is_false_is_one(rank: CellProcess) -> None:
+def test_falsy_error_is_an_error(rank: CellProcess) -> None:
     """An exception whose `__bool__` returns False is still an error."""
-    said = rank.run("class Empty(Exception):\n    def __bool__(self): return False\nraise Empty('no')")
-    assert (said.ended.outcome, said.error[1]) == ("error", "Empty")
+    result = rank.run("class Empty(Exception):\n    def __bool__(self): return False\nraise Empty('no')")
+    assert (result.ended.outcome, result.error[1]) == ("error", "Empty")
 
 
 def test_error_below_time_magic(rank: CellProcess) -> None:
@@ -296,7 +298,7 @@ def test_error_below_time_magic(rank: CellProcess) -> None:
     assert rank.run("%%time\na = 1\nb = a / 0\nprint(b)").error[4:6] == [3, "b = a / 0"]
 
 
-def test_error_from_elsewhere_has_no_line_of_this_cell(rank: CellProcess) -> None:
+def test_error_in_an_older_cell_has_the_calling_line(rank: CellProcess) -> None:
     """An error in an older cell's function is reported at the line of this cell that called it."""
     rank.run("def older():\n    pass\n    raise KeyError('k')")
     assert rank.run("1\n2\nolder()").error[4:6] == [3, "older()"]
@@ -317,13 +319,13 @@ def test_error_from_elsewhere_has_no_line_of_this_cell(rank: CellProcess) -> Non
         ("f(a", [ANY, ANY, "", {}, False]),
     ],
 )
-def test_an_error_tells_where_it_was_raised(rank: CellProcess, source: str, site: list[object]) -> None:
+def test_error_site_is_reported(rank: CellProcess, source: str, site: list[object]) -> None:
     """An error has the function that raised it, and the cell's expression that called a library, with its arrays' names."""
     rank.run("import numpy as np\na = np.ones(3)\ndef f(p):\n    np.broadcast_to(p, 2)")
     assert rank.run(source).error[7] == site
 
 
-def test_a_made_up_traceback_tells_no_expression(rank: CellProcess) -> None:
+def test_error_with_a_forged_traceback_is_shown(rank: CellProcess) -> None:
     """A traceback made by user code may contain anything; the error is still shown."""
     source = """
 import sys, types, numpy as np
@@ -339,9 +341,9 @@ except ValueError as error:
 
 def test_syntax_error(rank: CellProcess) -> None:
     """A syntax error is the cell's error, with its line."""
-    said = rank.run("a = 1\ndef :\n")
-    assert said.ended.outcome == "error"
-    assert (said.error[1], said.error[4], said.error[5]) == ("SyntaxError", 2, "def :")
+    result = rank.run("a = 1\ndef :\n")
+    assert result.ended.outcome == "error"
+    assert (result.error[1], result.error[4], result.error[5]) == ("SyntaxError", 2, "def :")
 
 
 @pytest.mark.parametrize(
@@ -357,22 +359,22 @@ def test_syntax_error(rank: CellProcess) -> None:
         ("class Shy:\n    def __repr__(self): raise KeyError('no repr')\nShy()", None),
     ],
 )
-def test_every_error_is_told_once(rank: CellProcess, source: str, ename: str | None) -> None:
+def test_every_error_is_reported_once(rank: CellProcess, source: str, ename: str | None) -> None:
     """Whatever a cell raises, there is one error and the outcome reports it; a failing repr only shows its traceback."""
-    said = rank.run(source)
+    result = rank.run(source)
     if ename is None:
-        assert "no repr" in str(said.events)
+        assert "no repr" in str(result.events)
     else:
-        assert (said.ended.outcome, said.error[1]) == ("error", ename)
+        assert (result.ended.outcome, result.error[1]) == ("error", ename)
     assert rank.run("1").result == "1"
 
 
-def test_own_rendering_of_an_error(rank: CellProcess) -> None:
+def test_error_may_render_itself(rank: CellProcess) -> None:
     """An exception that renders itself is shown in its own form."""
-    said = rank.run(
+    result = rank.run(
         "class Short(Exception):\n    def _render_traceback_(self): return ['short and sweet']\nraise Short"
     )
-    assert said.error[3] == ["short and sweet"]
+    assert result.error[3] == ["short and sweet"]
 
 
 _PROPERTY = "class Odd(Exception):\n    @property\n    def {name}(self): raise RuntimeError('not this')\n"
@@ -431,35 +433,35 @@ _META = "class Meta(type):\n    {does}\nclass Odd(Exception, metaclass=Meta): pa
         ),
     ],
 )
-def test_an_error_is_read_however_its_class_answers(rank: CellProcess, makes: str) -> None:
+def test_error_of_a_misbehaving_class_is_shown(rank: CellProcess, makes: str) -> None:
     """Name, text and line are those of the raised error, nothing else is shown, and the next cell runs."""
-    said = rank.run(f"{makes}raise Odd('no')")
-    assert (said.ended.outcome, said.stdout, said.stderr) == ("error", "", "")
-    assert said.error[1:3] == ["Odd", "no"]
-    assert said.error[4:6] == [makes.count("\n") + 1, "raise Odd('no')"]
-    assert "mhnb" not in "\n".join(said.error[3])
+    result = rank.run(f"{makes}raise Odd('no')")
+    assert (result.ended.outcome, result.stdout, result.stderr) == ("error", "", "")
+    assert result.error[1:3] == ["Odd", "no"]
+    assert result.error[4:6] == [makes.count("\n") + 1, "raise Odd('no')"]
+    assert "mhnb" not in "\n".join(result.error[3])
     assert rank.run("1").result == "1"
 
 
 @pytest.mark.parametrize(
     "does", ["1 / 0", "return 5", "return str(self)", "raise KeyboardInterrupt", "raise SystemExit"]
 )
-def test_a_text_that_fails_is_named(rank: CellProcess, does: str) -> None:
+def test_failing_str_is_reported_in_the_error(rank: CellProcess, does: str) -> None:
     """The error is the one that was raised, and its text reports what its `__str__` raised."""
-    said = rank.run(f"class Mute(Exception):\n    def __str__(self): {does}\nraise Mute")
-    assert (said.ended.outcome, said.stderr, said.error[1], said.error[4]) == ("error", "", "Mute", 3)
-    assert said.error[2].startswith("<its __str__ raised ")
+    result = rank.run(f"class Mute(Exception):\n    def __str__(self): {does}\nraise Mute")
+    assert (result.ended.outcome, result.stderr, result.error[1], result.error[4]) == ("error", "", "Mute", 3)
+    assert result.error[2].startswith("<its __str__ raised ")
 
 
-def test_a_text_that_never_ends_can_be_interrupted(own_rank: CellProcess) -> None:
+def test_endless_str_can_be_interrupted(own_rank: CellProcess) -> None:
     """An interrupt ends an endless `__str__`; the error stays the cell's."""
     seq = own_rank.begin(
         "class Slow(Exception):\n    def __str__(self):\n        print('asked')\n        while True: pass\nraise Slow"
     )
     own_rank.wait_for_output(seq, "asked\n")
     own_rank.interrupt()
-    said = own_rank.finish(seq)
-    assert said.error[1:3] == ["Slow", "<its __str__ raised KeyboardInterrupt>"]
+    result = own_rank.finish(seq)
+    assert result.error[1:3] == ["Slow", "<its __str__ raised KeyboardInterrupt>"]
     assert own_rank.run("1").result == "1"
 
 
@@ -479,12 +481,12 @@ def test_a_text_that_never_ends_can_be_interrupted(own_rank: CellProcess) -> Non
         ("def f(): f()\nf()", "RecursionError"),
     ],
 )
-def test_long_chains_and_groups_are_drawn_in_part(rank: CellProcess, source: str, ename: str) -> None:
+def test_long_chains_and_groups_are_shortened(rank: CellProcess, source: str, ename: str) -> None:
     """The traceback stays small, with or without a cycle, and begins with the raised error."""
-    said = rank.run(source)
-    assert (said.ended.outcome, said.error[1], said.stdout, said.stderr) == ("error", ename, "", "")
-    assert sum(map(len, said.error[3])) < 30_000
-    assert said.error[4] is not None
+    result = rank.run(source)
+    assert (result.ended.outcome, result.error[1], result.stdout, result.stderr) == ("error", ename, "", "")
+    assert sum(map(len, result.error[3])) < 30_000
+    assert result.error[4] is not None
 
 
 @pytest.mark.parametrize(
@@ -496,14 +498,14 @@ def test_long_chains_and_groups_are_drawn_in_part(rank: CellProcess, source: str
         "Bad = type('SyntaxError', (SyntaxError,), {'filename': property(lambda self: 1 / 0)}); e = Bad('odd')",
     ],
 )
-def test_a_syntax_error_with_odd_places(rank: CellProcess, sets: str) -> None:
+def test_syntax_error_with_invalid_fields(rank: CellProcess, sets: str) -> None:
     """The fields of a SyntaxError may contain anything; the line is that of the raise."""
-    said = rank.run(f"e = SyntaxError('odd', ('f.py', 1, 2, 'text'))\n{sets}\nraise e")
-    assert (said.error[1], said.error[4], said.stdout, said.stderr) == ("SyntaxError", 3, "", "")
+    result = rank.run(f"e = SyntaxError('odd', ('f.py', 1, 2, 'text'))\n{sets}\nraise e")
+    assert (result.error[1], result.error[4], result.stdout, result.stderr) == ("SyntaxError", 3, "", "")
 
 
 @pytest.mark.parametrize(("name", "shown"), [("A\\nB", "A B"), ("", "Exception"), ("N" * 1000, "N" * 200 + "…")])
-def test_the_name_of_an_error_is_one_short_line(rank: CellProcess, name: str, shown: str) -> None:
+def test_error_name_is_one_short_line(rank: CellProcess, name: str, shown: str) -> None:
     """The error's name is one short line, whatever its class is called."""
     assert rank.run(f"raise type('{name}', (Exception,), {{}})").error[1] == shown
 
@@ -533,13 +535,13 @@ _HANDLER = "get_ipython().set_custom_exc((ValueError,), {})"
         *((f"%xmode {mode}", "") for mode in ("Minimal", "Plain", "Verbose", "Docs", "Doctest")),
     ],
 )
-def test_the_error_itself_is_read_and_no_hook(own_rank: CellProcess, sets: str, said_by_hook: str) -> None:
+def test_error_is_read_despite_hooks(own_rank: CellProcess, sets: str, said_by_hook: str) -> None:
     """A hook is called as IPython calls it; name, text and line come from the error itself, once."""
     own_rank.run(sets)
-    said = own_rank.run("x = 1\nraise ValueError('told')")
-    assert (said.ended.outcome, said.error[1:3], said.error[4]) == ("error", ["ValueError", "told"], 2)
-    assert said_by_hook in said.stdout + said.stderr
-    assert "Unexpected exception" not in said.stdout
+    result = own_rank.run("x = 1\nraise ValueError('told')")
+    assert (result.ended.outcome, result.error[1:3], result.error[4]) == ("error", ["ValueError", "told"], 2)
+    assert said_by_hook in result.stdout + result.stderr
+    assert "Unexpected exception" not in result.stdout
     assert own_rank.run("a b").error[1] == "SyntaxError"
 
 
@@ -561,12 +563,12 @@ def test_the_error_itself_is_read_and_no_hook(own_rank: CellProcess, sets: str, 
         ),
     ],
 )
-def test_an_error_whose_scope_cannot_be_read_is_shown(own_rank: CellProcess, source: str, line: int) -> None:
+def test_error_with_an_unreadable_scope_is_shown(own_rank: CellProcess, source: str, line: int) -> None:
     """A scope that raises, or a function that the cell replaced, removes only the hints from the error."""
     own_rank.run("import jax, numpy")
-    said = own_rank.run(source)
-    assert (said.error[1], said.error[4], said.stderr) == ("TypeError", line, "")
-    assert "add got incompatible shapes" in said.error[2]
+    result = own_rank.run(source)
+    assert (result.error[1], result.error[4], result.stderr) == ("TypeError", line, "")
+    assert "add got incompatible shapes" in result.error[2]
 
 
 # -- the line of an error
@@ -591,12 +593,12 @@ def test_an_error_whose_scope_cannot_be_read_is_shown(own_rank: CellProcess, sou
         ("%run no_such_script.py", 1),
     ],
 )
-def test_the_line_is_that_of_the_cell(rank: CellProcess, source: str, line: int) -> None:
+def test_error_line_is_that_of_the_cell(rank: CellProcess, source: str, line: int) -> None:
     """The line is that of the cell, however IPython rewrites the cell and whatever runs a part of it."""
     assert rank.run(source).error[4] == line
 
 
-def test_a_cell_inside_a_cell_takes_no_other_cells_name(own_rank: CellProcess) -> None:
+def test_inner_cell_does_not_take_another_cells_name(own_rank: CellProcess) -> None:
     """Code that `%%capture` runs is not a cell of its own, so the next cell's functions keep their source text."""
     own_rank.run("%%capture\ndef inner():\n    return 1 / 0")
     own_rank.run("def outer():\n    return inner()")
@@ -608,11 +610,11 @@ def test_a_cell_inside_a_cell_takes_no_other_cells_name(own_rank: CellProcess) -
 @pytest.mark.parametrize("source", ["exit", "exit()", "quit()", "import sys; sys.exit(3)", "raise SystemExit('bye')"])
 def test_exit_is_an_error(rank: CellProcess, source: str) -> None:
     """A cell cannot end its rank; the error says how to end the cluster, and nothing else is printed."""
-    said = rank.run(source)
-    assert said.ended.outcome == "error"
-    assert said.stderr == ""
-    assert said.error[1] == "SystemExit"
-    assert "%mhjax stop" in said.error[2]
+    result = rank.run(source)
+    assert result.ended.outcome == "error"
+    assert result.stderr == ""
+    assert result.error[1] == "SystemExit"
+    assert "%mhjax stop" in result.error[2]
     assert rank.run("1").result == "1"
 
 
@@ -632,23 +634,23 @@ def test_exit_is_an_error(rank: CellProcess, source: str) -> None:
         ("%%debug\nx = 1", "%debug"),
     ],
 )
-def test_no_keyboard(rank: CellProcess, source: str, what: str) -> None:
+def test_keyboard_input_is_refused(rank: CellProcess, source: str, what: str) -> None:
     """Anything that would wait for a keyboard raises at once, with the reason and the next step."""
-    said = rank.run(source)
-    assert (said.ended.outcome, said.error[1]) == ("error", "NoKeyboard")
-    assert said.error[2].startswith(f"{what} has no keyboard")
-    assert "%mhjax" in said.error[2]
+    result = rank.run(source)
+    assert (result.ended.outcome, result.error[1]) == ("error", "NoKeyboard")
+    assert result.error[2].startswith(f"{what} has no keyboard")
+    assert "%mhjax" in result.error[2]
 
 
 @pytest.mark.parametrize("module", ["IPython.core.debugger", "IPython.terminal.debugger", "pdb"])
-def test_a_debugger_is_refused_at_its_line(rank: CellProcess, module: str) -> None:
+def test_debugger_is_refused_at_its_line(rank: CellProcess, module: str) -> None:
     """The error has the line of the call, not that of a later line at which the debugger would stop."""
-    said = rank.run(f"from {module} import set_trace\ndef f():\n    set_trace()\n    return 1\nf()")
-    assert said.error[1] == "NoKeyboard"
-    assert said.error[4:6] == [3, "set_trace()"]
+    result = rank.run(f"from {module} import set_trace\ndef f():\n    set_trace()\n    return 1\nf()")
+    assert result.error[1] == "NoKeyboard"
+    assert result.error[4:6] == [3, "set_trace()"]
 
 
-def test_no_keyboard_is_end_of_file(rank: CellProcess) -> None:
+def test_keyboard_input_raises_end_of_file(rank: CellProcess) -> None:
     """Programs that can do without input get the end of file that they expect."""
     assert rank.run("try: input()\nexcept EOFError: print('no input')").stdout == "no input\n"
 
@@ -687,12 +689,16 @@ def test_one_cell_at_a_time(own_rank: CellProcess) -> None:
 
 def test_launches_are_part_of_the_cell(own_rank: CellProcess) -> None:
     """The answer has what the cell launched; waiting for it belongs to the cell, and so does its failure."""
-    said = own_rank.run("rows = [['f', 'jit(f)', [0, 1], 1, 2]]; abandoned = 1\ndef waiting(): print('waited')")
-    assert (said.ended.launches, said.ended.abandoned, said.stdout) == ([["f", "jit(f)", [0, 1], 1, 2]], 1, "waited\n")
-    said = own_rank.run("def waiting(): raise RuntimeError('a launch failed')")
-    assert (said.ended.outcome, said.error[1], said.error[2]) == ("error", "RuntimeError", "a launch failed")
-    said = own_rank.run("import asyncio\nawait asyncio.sleep(0)")
-    assert (said.ended.outcome, said.error[1]) == ("error", "RuntimeError")
+    result = own_rank.run("rows = [['f', 'jit(f)', [0, 1], 1, 2]]; abandoned = 1\ndef waiting(): print('waited')")
+    assert (result.ended.launches, result.ended.abandoned, result.stdout) == (
+        [["f", "jit(f)", [0, 1], 1, 2]],
+        1,
+        "waited\n",
+    )
+    result = own_rank.run("def waiting(): raise RuntimeError('a launch failed')")
+    assert (result.ended.outcome, result.error[1], result.error[2]) == ("error", "RuntimeError", "a launch failed")
+    result = own_rank.run("import asyncio\nawait asyncio.sleep(0)")
+    assert (result.ended.outcome, result.error[1]) == ("error", "RuntimeError")
 
 
 # -- interrupts
@@ -713,19 +719,19 @@ SLEEP = "import time\nprint('started')\ntime.sleep(600)"
         "while True: print('started')",
     ],
 )
-def test_interrupt(tmp_path: Path, source: str) -> None:
+def test_interrupt_ends_the_cell(tmp_path: Path, source: str) -> None:
     """SIGINT ends a cell that computes, sleeps, awaits, prints or waits for its launches; the next one runs."""
     with CellProcess(tmp_path) as rank:
         seq = rank.begin(source)
         rank.wait_for_output(seq, "started\n")
         rank.interrupt()
-        said = rank.finish(seq)
-        assert said.ended.outcome == "interrupted"
-        assert said.error[1] == "KeyboardInterrupt"
+        result = rank.finish(seq)
+        assert result.ended.outcome == "interrupted"
+        assert result.error[1] == "KeyboardInterrupt"
         assert rank.run("waiting = int; 'alive'").result == "'alive'"
 
 
-def test_what_was_launched_before_an_interrupt_has_a_moment_to_end(own_rank: CellProcess) -> None:
+def test_launches_have_a_moment_to_end_after_an_interrupt(own_rank: CellProcess) -> None:
     """Repeated signals do not shorten the short wait for launches; the launches that still run then are reported."""
     source = """
 import os, signal
@@ -735,14 +741,14 @@ def finishing():
     os.kill(os.getpid(), signal.SIGINT)
     finished += 1
 raise KeyboardInterrupt"""
-    said = own_rank.run(source)
-    assert (said.ended.outcome, said.ended.running_launches) == ("interrupted", 1)
+    result = own_rank.run(source)
+    assert (result.ended.outcome, result.ended.running_launches) == ("interrupted", 1)
     assert own_rank.run("running = 0\nfinished").result == "1"
     assert own_rank.run("finished = 0\ndef waiting(): raise KeyboardInterrupt").ended.outcome == "interrupted"
     assert own_rank.run("waiting = int\nasked = False\nfinished").result == "1"
 
 
-def test_who_waits_for_what_it_left_is_in_no_collective(own_rank: CellProcess, tmp_path: Path) -> None:
+def test_wait_after_an_interrupt_is_not_a_collective(own_rank: CellProcess, tmp_path: Path) -> None:
     """A rank that waits for launches it gave up must not be disconnected, because one long step may take that long."""
     flag = tmp_path / "seen"
     source = f"""
@@ -761,18 +767,18 @@ raise KeyboardInterrupt"""
 
 
 @pytest.mark.parametrize(("raised", "shown"), [("KeyboardInterrupt", False), ("ValueError", True)])
-def test_an_interrupt_shows_no_frames_of_jax(own_rank: CellProcess, raised: str, shown: bool) -> None:  # noqa: FBT001
+def test_interrupt_shows_no_jax_frames(own_rank: CellProcess, raised: str, shown: bool) -> None:  # noqa: FBT001
     """JAX frames are left out, because a busy machine renders them for longer than an interrupt may take; the line is kept."""
     source = f"""
 asked = True
 inside = {{"__name__": "jax.deep"}}
 exec(compile("def call(): raise {raised}", "deep.py", "exec"), inside)
 inside["call"]()"""
-    said = own_rank.run(source)
-    assert said.ended.outcome == ("error" if shown else "interrupted")
-    text = "\n".join(said.error[3])
+    result = own_rank.run(source)
+    assert result.ended.outcome == ("error" if shown else "interrupted")
+    text = "\n".join(result.error[3])
     assert ("deep.py:1" in text) == shown
-    assert said.error[4] == 5
+    assert result.error[4] == 5
 
 
 @pytest.mark.parametrize("code", [
@@ -782,26 +788,26 @@ inside["call"]()"""
     "raise GeneratorExit",
     "raise SystemExit(3)",
 ])  # fmt: skip
-def test_an_exception_that_the_code_raises_itself_is_no_interrupt(own_rank: CellProcess, code: str) -> None:
+def test_exception_of_the_code_is_not_an_interrupt(own_rank: CellProcess, code: str) -> None:
     """The code's own exceptions, even those that end a program, a generator or a task, are errors; the next cell runs."""
-    said = own_rank.run(code)
-    assert said.ended.outcome == "error"
-    assert said.error[1] == code.rpartition(" ")[2].partition(".")[2] or code.rpartition(" ")[2].partition("(")[0]
+    result = own_rank.run(code)
+    assert result.ended.outcome == "error"
+    assert result.error[1] == code.rpartition(" ")[2].partition(".")[2] or code.rpartition(" ")[2].partition("(")[0]
     assert own_rank.run("'alive'").result == "'alive'"
 
 
-def test_interrupt_that_is_caught(rank: CellProcess) -> None:
+def test_cell_may_catch_its_interrupt(rank: CellProcess) -> None:
     """A cell may catch its interrupt and succeed; the next SIGINT works again."""
     source = "try:\n    print('started')\n    while True: pass\nexcept KeyboardInterrupt:\n    print('caught')"
     for _ in range(2):
         seq = rank.begin(source)
         rank.wait_for_output(seq, "started\n")
         rank.interrupt()
-        said = rank.finish(seq)
-        assert (said.ended.outcome, said.stdout) == ("ok", "caught\n")
+        result = rank.finish(seq)
+        assert (result.ended.outcome, result.stdout) == ("ok", "caught\n")
 
 
-HANDLES = """
+CATCHES_INTERRUPT = """
 import os, time
 from mhnb.rank.execution import interrupts
 interrupts._SAME_INTERRUPT_S = 1000.0
@@ -815,13 +821,13 @@ except KeyboardInterrupt:
     print("still saving")
     while True: time.sleep(0.01)
 """
-AWAITS = HANDLES.replace("while True: time.", "import asyncio\n    while True: await asyncio.").replace(
-    "KeyboardInterrupt", "(KeyboardInterrupt, asyncio.CancelledError)"
-)
+AWAITS_AND_CATCHES_INTERRUPT = CATCHES_INTERRUPT.replace(
+    "while True: time.", "import asyncio\n    while True: await asyncio."
+).replace("KeyboardInterrupt", "(KeyboardInterrupt, asyncio.CancelledError)")
 
 
-@pytest.mark.parametrize("source", [HANDLES, AWAITS], ids=["python", "await"])
-def test_an_interrupt_that_got_there_is_told_and_comes_once(own_rank: CellProcess, tmp_path: Path, source: str) -> None:
+@pytest.mark.parametrize("source", [CATCHES_INTERRUPT, AWAITS_AND_CATCHES_INTERRUPT], ids=["python", "await"])
+def test_delivered_interrupt_is_reported_and_counts_once(own_rank: CellProcess, tmp_path: Path, source: str) -> None:
     """The notebook repeats an interrupt until its delivery is reported: repeats until then are the same one, later ones new."""
     flag = tmp_path / "later"
     own_rank.run(f"flag = {str(flag)!r}")
@@ -839,7 +845,7 @@ def test_an_interrupt_that_got_there_is_told_and_comes_once(own_rank: CellProces
     assert own_rank.finish(seq).ended.outcome == "interrupted"
 
 
-def test_after_an_interrupt_that_went_nowhere_the_next_one_counts(own_rank: CellProcess) -> None:
+def test_interrupt_after_a_dropped_one_counts(own_rank: CellProcess) -> None:
     """Python drops what a finalizer raises, so the next interrupt must end the cell, however soon it comes."""
     source = """
 import time
@@ -857,11 +863,11 @@ while True: pass"""
     own_rank.interrupt()
     own_rank.wait_for_output(seq, "dropped\n")
     own_rank.interrupt()
-    said = own_rank.finish(seq)
-    assert (said.ended.outcome, said.error[4]) == ("interrupted", 11)
+    result = own_rank.finish(seq)
+    assert (result.ended.outcome, result.error[4]) == ("interrupted", 11)
 
 
-def test_interrupt_between_cells(rank: CellProcess) -> None:
+def test_interrupt_between_cells_does_nothing(rank: CellProcess) -> None:
     """SIGINT while no cell runs does nothing."""
     rank.run("0")
     for _ in range(20):
@@ -869,7 +875,7 @@ def test_interrupt_between_cells(rank: CellProcess) -> None:
     assert rank.run("1").result == "1"
 
 
-def test_interrupt_taken_by_a_cell(rank: CellProcess) -> None:
+def test_interrupt_works_after_a_cell_replaced_the_handler(rank: CellProcess) -> None:
     """After a cell has replaced the SIGINT handler, the next cell can be interrupted again."""
     rank.run("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN);")
     seq = rank.begin(SPIN)
@@ -879,7 +885,7 @@ def test_interrupt_taken_by_a_cell(rank: CellProcess) -> None:
 
 
 @pytest.mark.parametrize("source", ["x = 1", "print('x')", "import asyncio; await asyncio.sleep(0)", "1 / 0"])
-def test_interrupt_at_any_moment(own_rank: CellProcess, source: str) -> None:
+def test_interrupt_at_any_moment_is_survived(own_rank: CellProcess, source: str) -> None:
     """Whenever SIGINT comes, each cell is answered exactly once and the rank stays alive."""
     own_rank.run("pass")
     for _ in range(60):

@@ -21,17 +21,17 @@ def rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellProcess]:
         yield process
 
 
-def look(rank: CellProcess, source: str, looks: int = 1) -> list[RankStatus]:
+def sample_cell(rank: CellProcess, source: str, count: int = 1) -> list[RankStatus]:
     """Begin a cell, return the statuses that it sends while it runs, and end it."""
     seq = rank.begin(source)
-    told = [rank.receive(lambda m: isinstance(m, RankStatus) and m.seq == seq) for _ in range(looks)]
+    statuses = [rank.receive(lambda m: isinstance(m, RankStatus) and m.seq == seq) for _ in range(count)]
     rank.interrupt()
     rank.receive(lambda m: isinstance(m, CellEnded) and m.seq == seq)
     # On a slow machine one more status may come before the end.
     rank.unread = [m for m in rank.unread if not isinstance(m, RankStatus)]
     rank.run("0")
     assert not [m for m in rank.unread if isinstance(m, RankStatus)], "a status came after the cell's end"
-    return [m for m in told if isinstance(m, RankStatus)]
+    return [m for m in statuses if isinstance(m, RankStatus)]
 
 
 STUCK = {
@@ -49,52 +49,54 @@ STUCK = {
 
 
 @pytest.mark.parametrize("case", STUCK)
-def test_a_cell_that_lasts_tells_where_it_is(rank: CellProcess, case: str) -> None:
+def test_long_cell_reports_where_it_is(rank: CellProcess, case: str) -> None:
     """What blocks the main thread is derived from its stack, its source text and its processor time."""
     source, wanted = STUCK[case]
-    (status,) = look(rank, source)
+    (status,) = sample_cell(rank, source)
     assert (status.activity, status.what, status.line, status.user_frame) == (*wanted, "")
 
 
 @pytest.mark.parametrize(
     ("act", "participants"), [("nap(60)", [0, 1]), ("time.sleep(60)", None), ("while True: sum(range(10_000))", None)]
 )
-def test_what_blocks_in_c_may_wait_for_all_ranks(rank: CellProcess, act: str, participants: list[int] | None) -> None:
+def test_unknown_call_blocked_in_c_may_wait_for_ranks(
+    rank: CellProcess, act: str, participants: list[int] | None
+) -> None:
     """A launch that C++ has not returned from has no record; a call that is known by its name is not a launch."""
-    (status,) = look(rank, f"import time\nfrom time import sleep as nap\nawaited = [0, 1]\n{act}")
+    (status,) = sample_cell(rank, f"import time\nfrom time import sleep as nap\nawaited = [0, 1]\n{act}")
     rank.run("del awaited")
     assert (status.participants, status.launch_number, status.line) == (participants, None, 4)
 
 
-def test_a_timed_cell_has_its_own_lines(rank: CellProcess) -> None:
+def test_timed_cell_reports_its_lines(rank: CellProcess) -> None:
     """IPython compiles the code below `%%time` as another file, whose first line is the cell's second."""
-    (status,) = look(rank, "%%time\nimport time\ntime.sleep(60)")
+    (status,) = sample_cell(rank, "%%time\nimport time\ntime.sleep(60)")
     assert (status.line, status.user_frame) == (3, "")
 
 
-def test_two_looks_are_a_second_apart(rank: CellProcess) -> None:
+def test_two_samples_are_a_second_apart(rank: CellProcess) -> None:
     """The second sample reports for how long nothing has changed."""
-    first, second = look(rank, "import time\ntime.sleep(60)", looks=2)
+    first, second = sample_cell(rank, "import time\ntime.sleep(60)", count=2)
     assert second.unchanged_s - first.unchanged_s > 0.9
 
 
-def test_what_moves_has_not_stood_for_long(rank: CellProcess) -> None:
+def test_changed_line_restarts_the_unchanged_time(rank: CellProcess) -> None:
     """A line that the main thread left and came back to does not count as unchanged."""
-    (status,) = look(rank, "import time\ntime.sleep(1.2)\ntime.sleep(60)")
+    (status,) = sample_cell(rank, "import time\ntime.sleep(1.2)\ntime.sleep(60)")
     assert status.line == 3
     assert status.unchanged_s < 1
 
 
-def test_a_short_cell_tells_nothing(rank: CellProcess) -> None:
+def test_short_cell_is_not_sampled(rank: CellProcess) -> None:
     """A cell that ends within a second sends no status."""
     rank.run("import time\ntime.sleep(0.7)")
     assert not [m for m in rank.unread if isinstance(m, RankStatus)]
 
 
-def test_a_function_of_another_file_is_named(rank: CellProcess, tmp_path: Path) -> None:
+def test_function_of_another_file_is_named(rank: CellProcess, tmp_path: Path) -> None:
     """The status has the innermost frame of the user's own files, besides the cell's line."""
     (tmp_path / "shards.py").write_text("import time\n\n\ndef read():\n    time.sleep(60)\n")
-    (status,) = look(rank, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport shards\nshards.read()")
+    (status,) = sample_cell(rank, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport shards\nshards.read()")
     assert (status.activity, status.line, status.user_frame) == ("sleep", 3, "shards.py:5 read")
 
 
@@ -119,12 +121,12 @@ IMPORTS = (
 
 
 @pytest.mark.parametrize("case", THREADS)
-def test_a_thread_that_the_cell_waits_for_is_shown(tmp_path: Path, case: str) -> None:
+def test_awaited_thread_is_shown(tmp_path: Path, case: str) -> None:
     """The status has the thread's name and line, because the main thread's own line shows only that it waits."""
     code, (what, *thread) = THREADS[case]
     with CellProcess(tmp_path) as rank:
         rank.run("import threading\nstop = threading.Event()")
-        (status,) = look(rank, IMPORTS + code)
+        (status,) = sample_cell(rank, IMPORTS + code)
         assert (status.what, status.threads) == (what, [[*thread, ""]])
 
 
@@ -132,11 +134,11 @@ def test_threads_of_earlier_cells_and_of_the_rank_are_not_shown(tmp_path: Path) 
     """Threads of earlier cells and of the rank are not known to be a reason why this cell waits."""
     with CellProcess(tmp_path) as rank:
         rank.run("import threading\nstop = threading.Event()\nthreading.Thread(target=stop.wait).start()")
-        (status,) = look(rank, "import time\ntime.sleep(60)")
+        (status,) = sample_cell(rank, "import time\ntime.sleep(60)")
         assert status.threads == []
 
 
-def test_code_whose_constants_have_no_hash_is_looked_at(rank: CellProcess) -> None:
+def test_code_with_unhashable_constants_is_sampled(rank: CellProcess) -> None:
     """Code objects are compared by identity, because their hash uses their constants and `==` compares them."""
     source = """
 import time
@@ -148,11 +150,11 @@ class Odd:
 code = nap.__code__
 nap.__code__ = code.replace(co_consts=(*code.co_consts, {}, Odd()))
 nap()"""
-    first, second = look(rank, source, looks=2)
+    first, second = sample_cell(rank, source, count=2)
     assert [(one.activity, one.line) for one in (first, second)] == [("sleep", 4)] * 2
 
 
-def test_a_look_that_fails_is_reported_as_such(tmp_path: Path) -> None:
+def test_failed_sample_is_reported(tmp_path: Path) -> None:
     """A failed sample reports that nothing is known; only the log has the reason, and the other duties continue."""
     with CellProcess(tmp_path) as rank:
         seq = rank.begin("import psutil, time\nown, psutil.Process = psutil.Process, None\ntime.sleep(60)")
@@ -160,8 +162,8 @@ def test_a_look_that_fails_is_reported_as_such(tmp_path: Path) -> None:
         assert isinstance(status, RankStatus)
         assert (status.seq, status.activity, status.line) == (seq, "unseen", None)
         rank.interrupt()
-        said = rank.finish(seq)
-        assert (said.ended.outcome, said.stdout, said.stderr) == ("interrupted", "", "")
+        result = rank.finish(seq)
+        assert (result.ended.outcome, result.stdout, result.stderr) == ("interrupted", "", "")
         assert rank.log.count("a duty of rank 0 failed") == 1
         assert "TypeError" in rank.log
         seq = rank.begin("psutil.Process = own\nprint('said', flush=True)\ntime.sleep(60)")
@@ -176,15 +178,15 @@ def called(*_: object) -> str:
     return _find_call(sys._getframe(1))
 
 
-def test_a_call_is_named_by_its_text() -> None:
+def test_call_is_named_by_its_text() -> None:
     """A call is named by its source text, as an attribute too, and after non-ASCII text, whose positions are in bytes."""
     assert called(list) == "called"
     found = ("ä", called(list))[1]
     assert found == "called"
-    assert Named.asked() == "asked"
+    assert HasFunction.asked() == "asked"
 
 
-class Named:
+class HasFunction:
     """Has a function as an attribute."""
 
     asked = staticmethod(called)
@@ -207,18 +209,18 @@ class Named:
         ("", ""),
     ],
 )
-def test_a_call_is_read_without_a_parser(expression: str, name: str) -> None:
+def test_call_is_read_without_a_parser(expression: str, name: str) -> None:
     """The name is what `ast` would find, because a second thread must not use `ast` in CPython 3.11."""
     assert read_call(expression) == name
 
 
-def test_a_look_parses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_parses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample parses nothing, because that broke the main thread's parse, which renders a JAX traceback for seconds."""
     monkeypatch.setattr("ast.parse", None)
     assert called(list) == "called"
 
 
-_LOOKED_AT_WHILE_IT_RUNS = """
+_SAMPLE_A_RUNNING_COROUTINE = """
 from mhnb.rank.execution.stack_sampler import _coroutine_frames
 
 class Look:
@@ -239,9 +241,9 @@ except StopIteration:
 """
 
 
-def test_a_coroutine_that_runs_is_not_asked_what_it_awaits() -> None:
+def test_running_coroutine_is_not_inspected() -> None:
     """A running coroutine is not inspected, because Python 3.11 then reads out of bounds and crashes the rank."""
-    ended = subprocess.run(
-        [sys.executable, "-c", _LOOKED_AT_WHILE_IT_RUNS], capture_output=True, text=True, check=False
+    process = subprocess.run(
+        [sys.executable, "-c", _SAMPLE_A_RUNNING_COROUTINE], capture_output=True, text=True, check=False
     )
-    assert (ended.returncode, ended.stdout) == (0, "still here\n"), ended.stderr
+    assert (process.returncode, process.stdout) == (0, "still here\n"), process.stderr

@@ -16,11 +16,11 @@ CELL = "def step():\n    return apply(fail)"
 @pytest.fixture
 def namespace() -> Iterator[dict[str, object]]:
     """A third-party library and a cell that calls it; the source of both can be read."""
-    made: dict[str, object] = {"__name__": "flax"}
+    scope: dict[str, object] = {"__name__": "flax"}
     for file, source in (("/site/flax.py", LIBRARY), ("<cell 12>", CELL)):
         linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
-        exec(compile(source, file, "exec"), made)
-    yield made
+        exec(compile(source, file, "exec"), scope)
+    yield scope
     for file in ("/site/flax.py", "<cell 12>"):
         del linecache.cache[file]
 
@@ -33,7 +33,7 @@ def namespace() -> Iterator[dict[str, object]]:
         ("1 / 0", "", ""),
     ],
 )
-def test_the_innermost_line_of_a_cell_is_told(namespace: dict[str, object], call: str, place: str, code: str) -> None:
+def test_innermost_cell_line_is_reported(namespace: dict[str, object], call: str, place: str, code: str) -> None:
     """The innermost line of a cell is reported, else that of a readable file; typed expressions have no line."""
     with pytest.raises((ValueError, ZeroDivisionError)) as caught:
         eval(compile(call, "<this call>", "eval"), namespace)  # noqa: S307 - as on a rank

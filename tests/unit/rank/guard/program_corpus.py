@@ -19,12 +19,14 @@ from typing import Any
 Corpus = dict[str, Any]
 """Each value is a function without arguments that returns a lowered program."""
 
-MATHS = "abs arccos arctan cbrt ceil cos cosh cumprod cumsum deg2rad diff exp exp2 expm1 fft.fft fft.hfft fft.ifftshift fft.rfft flip i0 isfinite log log1p logaddexp max mean median min nanmax nanmean nansum prod ptp ravel round sign sin sinc sinh sort sqrt square std sum tan tanh trapezoid trunc var"  # noqa: E501
+ELEMENTWISE = "abs arccos arctan cbrt ceil cos cosh cumprod cumsum deg2rad diff exp exp2 expm1 fft.fft fft.hfft fft.ifftshift fft.rfft flip i0 isfinite log log1p logaddexp max mean median min nanmax nanmean nansum prod ptp ravel round sign sin sinc sinh sort sqrt square std sum tan tanh trapezoid trunc var"  # noqa: E501
 SQUARES = "linalg.cholesky linalg.cond linalg.det linalg.eigh linalg.eigvalsh linalg.inv linalg.lstsq linalg.matrix_rank linalg.norm linalg.pinv linalg.qr linalg.slogdet linalg.solve linalg.svd cov corrcoef diag matmul outer kron trace tril triu fft.fft2 fft.rfft2"  # noqa: E501
 ACTIVATIONS = "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu log_sigmoid log_softmax logsumexp mish relu relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid squareplus standardize swish tanh"  # noqa: E501
 SPECIAL = "digamma entr erf erfc expi expit gammaln i0 i0e i1 i1e log_ndtr logit ndtr ndtri spence xlogy"
-DRAWS = "bernoulli beta bits cauchy chisquare dirichlet double_sided_maxwell exponential gamma geometric gumbel laplace logistic loggamma maxwell normal orthogonal pareto poisson rademacher rayleigh t truncated_normal uniform wald"  # noqa: E501
-LAWS = "bernoulli beta cauchy chi2 dirichlet expon gamma gennorm geom laplace logistic norm pareto poisson t uniform"
+RANDOM = "bernoulli beta bits cauchy chisquare dirichlet double_sided_maxwell exponential gamma geometric gumbel laplace logistic loggamma maxwell normal orthogonal pareto poisson rademacher rayleigh t truncated_normal uniform wald"  # noqa: E501
+DISTRIBUTIONS = (
+    "bernoulli beta cauchy chi2 dirichlet expon gamma gennorm geom laplace logistic norm pareto poisson t uniform"
+)
 TWO = "two"
 
 
@@ -47,7 +49,7 @@ class Scale:
         return value + self.by
 
 
-def _try_each(corpus: Corpus, module: str, names: str, lower, *choices) -> None:
+def _add_each(corpus: Corpus, module: str, names: str, lower, *choices) -> None:
     """Add each function by name, with the first arguments in `choices` that it accepts."""
     for name in names.split():
         corpus[f"{module}.{name}"] = functools.partial(_lower_first, module, name, lower, choices)
@@ -76,7 +78,7 @@ def build() -> Corpus:
         _callbacks,
         _partitioned,
         _parallel,
-        _lowest,
+        _other_features,
         _kernels,
         _exported,
         _optimisers,
@@ -111,21 +113,21 @@ def _numerics(corpus: Corpus) -> None:
     def lower(function, *arguments):
         return jax.jit(function).lower(*arguments)
 
-    _try_each(corpus, "jax.numpy", MATHS, lower, (x,), (x, x))
-    _try_each(corpus, "jax.numpy", SQUARES, lower, (square,), (square, square))
-    _try_each(corpus, "jax.nn", ACTIVATIONS, lower, (x,))
+    _add_each(corpus, "jax.numpy", ELEMENTWISE, lower, (x,), (x, x))
+    _add_each(corpus, "jax.numpy", SQUARES, lower, (square,), (square, square))
+    _add_each(corpus, "jax.nn", ACTIVATIONS, lower, (x,))
     special = "jax.scipy.special"
-    _try_each(corpus, special, SPECIAL, lower, (x,), (x, x))
+    _add_each(corpus, special, SPECIAL, lower, (x,), (x, x))
 
     def draw(function, *arguments):
         return jax.jit(lambda key: function(key, *arguments)).lower(key)
 
     half = jnp.full((4,), 0.5)
-    _try_each(corpus, "jax.random", DRAWS, draw, (), (half,), (half, half), (4,))
-    for law in LAWS.split():
+    _add_each(corpus, "jax.random", RANDOM, draw, (), (half,), (half, half), (4,))
+    for law in DISTRIBUTIONS.split():
         for what in ("logpdf", "logpmf"):
             if hasattr(getattr(jax.scipy.stats, law), what):
-                _try_each(
+                _add_each(
                     corpus,
                     f"jax.scipy.stats.{law}",
                     what,
@@ -255,7 +257,7 @@ def _callbacks(corpus: Corpus) -> None:
         corpus[f"io_callback {name}"] = functools.partial(
             _call_back, io_callback, function, like, x, ordered=name == "lambda"
         )
-        corpus[f"debug.callback {name}"] = functools.partial(_say, function, x)
+        corpus[f"debug.callback {name}"] = functools.partial(_debug_callback, function, x)
     corpus["debug.print"] = lambda: jax.jit(lambda a: jax.debug.print("{}", a)).lower(x)
     corpus["debug.print ordered"] = lambda: jax.jit(lambda a: jax.debug.print("{}", a, ordered=True)).lower(np.ones(4))
     corpus["vmap of a callback"] = lambda: jax.jit(
@@ -275,7 +277,7 @@ def _call_back(kind, function, like, x, **options):
     return jax.jit(lambda a: kind(function, like, a, **options)).lower(x)
 
 
-def _say(function, x):
+def _debug_callback(function, x):
     import jax
 
     return jax.jit(lambda a: (jax.debug.callback(function, a), a)[1]).lower(x)
@@ -380,7 +382,7 @@ def _pmap(function):
     return jax.pmap(function, axis_name="data", devices=jax.devices()[:4]).lower(np.ones((4, 4), np.float32))
 
 
-def _lowest(corpus: Corpus) -> None:
+def _other_features(corpus: Corpus) -> None:
     import jax
     import jax.numpy as jnp
     from jax.experimental import sparse
@@ -392,13 +394,13 @@ def _lowest(corpus: Corpus) -> None:
     corpus["checkify"] = lambda: jax.jit(_checked()).lower(x)
     corpus["keys"] = lambda: jax.jit(lambda k: jax.random.split(k, 4)).lower(jax.random.key(1, impl="rbg"))
     corpus["bcsr"] = lambda: jax.jit(lambda m: m.todense()).lower(sparse.BCSR.fromdense(dense))
-    corpus["metadata"] = lambda: jax.jit(_noted).lower(x)
+    corpus["metadata"] = lambda: jax.jit(_with_metadata).lower(x)
     corpus["compiler options"] = lambda: jax.jit(jnp.sin, compiler_options={"xla_embed_ir_in_executable": True}).lower(
         x
     )
 
 
-def _noted(a):
+def _with_metadata(a):
     from jax.experimental.xla_metadata import set_xla_metadata
 
     with set_xla_metadata(zeta="1", alpha="2", mine="3"):

@@ -10,17 +10,19 @@ from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.rank.guard.remote_agreement import connect_agreement, open_interrupt_flag
 
-NOWHERE = HostSpec("tcp:127.0.0.1:1", "00", 1, 1, 2, [1], 2, "127.0.0.1:2", {}, {}, ".", ".", has_shared_board=False)
+WITHOUT_BOARD = HostSpec(
+    "tcp:127.0.0.1:1", "00", 1, 1, 2, [1], 2, "127.0.0.1:2", {}, {}, ".", ".", has_shared_board=False
+)
 
 
-def test_a_rank_without_a_board_does_not_start() -> None:
+def test_rank_without_a_board_does_not_start() -> None:
     """A rank without a board does not start, because a guard that silently agrees on nothing would pass wrong numbers."""
     with pytest.raises(LaunchError, match="rank 1 was told of no place where the 2 ranks agree"):
-        connect_agreement(NOWHERE, 1)
+        connect_agreement(WITHOUT_BOARD, 1)
 
 
-def test_a_rank_alone_needs_none() -> None:
+def test_single_rank_needs_no_board() -> None:
     """A single rank has no other rank to agree with."""
-    alone = replace(NOWHERE, process_count=1, ranks=[0])
-    assert connect_agreement(alone, 0) is None
-    assert open_interrupt_flag(alone) is None
+    single = replace(WITHOUT_BOARD, process_count=1, ranks=[0])
+    assert connect_agreement(single, 0) is None
+    assert open_interrupt_flag(single) is None

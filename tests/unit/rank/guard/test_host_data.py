@@ -83,7 +83,7 @@ class Rows(Copies):
         return {Device(0): (slice(0, shape[0] - 1),)}
 
 
-class Laid:
+class LaidOutArray:
     """The array that JAX makes from a value for all devices."""
 
     dtype = "f32"
@@ -93,240 +93,240 @@ class Laid:
         self.shape: tuple[int, ...] = (1,) if sharding is None else (2,)
 
 
-def record(*, tags: bool = True) -> HostDataRecorder:
+def start_recorder(*, uses_tags: bool = True) -> HostDataRecorder:
     """Return the recorder of a cell that has begun."""
-    made = HostDataRecorder(lambda: 1, lambda: 0, lambda value, _dtype: ArrayBytes(bytes([value.content])))
-    made.begin_cell(2, is_active=True, uses_tags=tags)
-    return made
+    recorder = HostDataRecorder(lambda: 1, lambda: 0, lambda value, _dtype: ArrayBytes(bytes([value.content])))
+    recorder.begin_cell(2, is_active=True, uses_tags=uses_tags)
+    return recorder
 
 
-def give(made: HostDataRecorder, value: Value, line: int = 1, donated: tuple[int, ...] = ()) -> None:
+def launch_with(recorder: HostDataRecorder, value: Value, line: int = 1, donated: tuple[int, ...] = ()) -> None:
     """Pass a value to a launch; another rank is still computing its own."""
-    laid = Laid()
-    made.record_argument(laid, value, lambda _device, _index: value)
-    made.hash_inputs([laid], donated=donated)
-    made.record_inputs(BOTH, line, [laid], is_agreed=True, uncompared_mask=1)
+    array = LaidOutArray()
+    recorder.record_argument(array, value, lambda _device, _index: value)
+    recorder.hash_inputs([array], donated=donated)
+    recorder.record_inputs(BOTH, line, [array], is_agreed=True, uncompared_mask=1)
 
 
-def differ(mine: list[HostDataRow], theirs: list[HostDataRow]) -> bool:
+def rows_differ(mine: list[HostDataRow], theirs: list[HostDataRow]) -> bool:
     """Return whether the rows of two ranks differ."""
     return bool(compare_host_data({0: mine, 1: theirs}))
 
 
-def many(*, ready_at: int, last: int) -> list[HostDataRow]:
+def loop_rows(*, ready_at: int, last: int) -> list[HostDataRow]:
     """Return the rows of a loop over values that are still computed, polled after some turns; and of a last number."""
-    made, values = record(), []
+    recorder, values = start_recorder(), []
     for turn in range(100):
         values.append(Value(turn % 7, ready=False))
         if turn % 50 == ready_at:
             for value in values:
                 value.ready = True
-        give(made, values[-1])
-    give(made, Value(last))
+        launch_with(recorder, values[-1])
+    launch_with(recorder, Value(last))
     for value in values:
         value.ready = True
-    return made.end_cell()
+    return recorder.end_cell()
 
 
-def test_a_loop_that_is_far_ahead_of_what_it_is_given_is_compared_all_the_same() -> None:
+def test_loop_far_ahead_of_its_inputs_is_compared() -> None:
     """Whenever each rank polls the values: equal ones are no difference, and a different one after them is found."""
-    assert not differ(many(ready_at=34, last=7), many(ready_at=35, last=7))
-    assert differ(many(ready_at=34, last=7), many(ready_at=35, last=8))
+    assert not rows_differ(loop_rows(ready_at=34, last=7), loop_rows(ready_at=35, last=7))
+    assert rows_differ(loop_rows(ready_at=34, last=7), loop_rows(ready_at=35, last=8))
 
 
-def test_more_than_is_kept_is_waited_for() -> None:
+def test_inputs_beyond_the_limit_are_waited_for() -> None:
     """Inputs beyond the limit are waited for before the launch, so that nothing is missing at the end of the cell."""
     rows = []
     for late, last in ((300, 1), (310, 1), (310, 2)):
-        made = record()
+        recorder = start_recorder()
         values = [Value(turn % 7 if turn < 319 else last, ready=turn >= late) for turn in range(320)]
         for value in values:
-            give(made, value)
-        assert len(made._deferred) <= 256
+            launch_with(recorder, value)
+        assert len(recorder._deferred) <= 256
         for value in values:
             value.ready = True
-        rows.append(made.end_cell())
-        assert made.take_notes() == []
-    assert not differ(*rows[:2])
-    assert differ(*rows[1:])
+        rows.append(recorder.end_cell())
+        assert recorder.take_notes() == []
+    assert not rows_differ(*rows[:2])
+    assert rows_differ(*rows[1:])
 
 
-def test_what_a_launch_takes_for_good_is_waited_for() -> None:
+def test_donated_input_is_waited_for() -> None:
     """A donated input is waited for, because it cannot be hashed later; an earlier record of its buffer is hashed with it."""
     rows = []
     for content in (1, 2):
-        made, value = record(), Value(content, ready=False)
-        give(made, value)
-        give(made, value, donated=(0,))
+        recorder, value = start_recorder(), Value(content, ready=False)
+        launch_with(recorder, value)
+        launch_with(recorder, value, donated=(0,))
         assert value.ready
         value.deleted = True
-        rows.append(made.end_cell())
-        assert made.take_notes() == []
-    assert differ(*rows)
+        rows.append(recorder.end_cell())
+        assert recorder.take_notes() == []
+    assert rows_differ(*rows)
 
 
-def test_a_finalizer_may_make_an_array_in_the_middle_of_the_record() -> None:
+def test_finalizer_may_make_an_array_during_recording() -> None:
     """A finalizer may make an array while the recorder adds up what it has read, as Python may run it at any allocation."""
-    made = record()
+    recorder = start_recorder()
 
     def read(value: Value, _dtype: str) -> ArrayBytes:
         if value.content == 1:
-            made.record_array(Laid(), lambda _device, _index: Value(2))
+            recorder.record_array(LaidOutArray(), lambda _device, _index: Value(2))
         return ArrayBytes(bytes([value.content]))
 
-    made._read_value = read
+    recorder._read_value = read
     value = Value(1, ready=False)
-    give(made, value)
+    launch_with(recorder, value)
     value.ready = True
-    writing = threading.Thread(target=give, args=(made, Value(3)), kwargs={"donated": (0,)}, daemon=True)
+    writing = threading.Thread(target=launch_with, args=(recorder, Value(3)), kwargs={"donated": (0,)}, daemon=True)
     writing.start()
     writing.join(30)
     assert not writing.is_alive()
-    assert len(made.end_cell()) == 2
+    assert len(recorder.end_cell()) == 2
 
 
-def test_what_was_donated_meanwhile_is_not_compared() -> None:
+def test_input_donated_meanwhile_is_not_compared() -> None:
     """An input that was donated meanwhile is not compared: another rank may have read its bytes in time."""
     rows = []
     for donated in (True, False):
-        made, value = record(), Value(1, ready=False)
-        give(made, value)
+        recorder, value = start_recorder(), Value(1, ready=False)
+        launch_with(recorder, value)
         value.deleted, value.ready = donated, True
-        give(made, Value(2))
-        rows.append(made.end_cell())
-        assert len(made.take_notes()) == donated
-    assert not differ(*rows)
+        launch_with(recorder, Value(2))
+        rows.append(recorder.end_cell())
+        assert len(recorder.take_notes()) == donated
+    assert not rows_differ(*rows)
 
 
-def test_what_is_not_compared_is_said_in_each_cell() -> None:
+def test_uncompared_inputs_are_noted_in_each_cell() -> None:
     """Each cell with an input that was not compared has a note, and no other cell has one."""
-    made = record()
+    recorder = start_recorder()
     for donated in (True, True, False):
         value = Value(1, ready=False)
-        give(made, value)
+        launch_with(recorder, value)
         value.deleted, value.ready = donated, True
-        made.end_cell()
-        assert len(made.take_notes()) == donated
-        made.begin_cell(3, is_active=True, uses_tags=True)
+        recorder.end_cell()
+        assert len(recorder.take_notes()) == donated
+        recorder.begin_cell(3, is_active=True, uses_tags=True)
 
 
-def test_a_wait_that_is_broken_off_leaves_it_to_the_next() -> None:
+def test_interrupted_wait_is_repeated_by_the_next() -> None:
     """After Ctrl-C in the wait for a value, the next request identifies the array by that value, as on the other ranks."""
-    made, laid, value = record(), Laid(), Value(1, ready=False)
-    made.record_array(laid, lambda _device, _index: value)
+    recorder, array, value = start_recorder(), LaidOutArray(), Value(1, ready=False)
+    recorder.record_array(array, lambda _device, _index: value)
     value.interrupt = True
     with pytest.raises(KeyboardInterrupt):
-        made.hash_inputs([laid], donated=None)
-    assert read_tags([laid])[0][0] == ANY
+        recorder.hash_inputs([array], donated=None)
+    assert read_tags([array])[0][0] == ANY
     value.interrupt = False
-    made.hash_inputs([laid], donated=None)
-    assert read_tags([laid])[0][0] != ANY
+    recorder.hash_inputs([array], donated=None)
+    assert read_tags([array])[0][0] != ANY
 
 
-def test_of_a_value_of_which_pieces_are_hashed_the_cell_says_so() -> None:
+def test_value_hashed_in_pieces_is_noted() -> None:
     """A value of which pieces are hashed is noted in its cell, because it has to be fetched from a device's own memory."""
-    made = HostDataRecorder(
+    recorder = HostDataRecorder(
         lambda: 1, lambda: 0, lambda value, _dtype: ArrayBytes(bytes([value.content]), is_sampled=True)
     )
     for _ in range(2):
-        made.begin_cell(2, is_active=True, uses_tags=True)
-        give(made, Value(1, nbytes=20 * 2**20))
-        (note,) = made.take_notes()
+        recorder.begin_cell(2, is_active=True, uses_tags=True)
+        launch_with(recorder, Value(1, nbytes=20 * 2**20))
+        (note,) = recorder.take_notes()
         assert "up to 20.0 MiB" in note
 
 
 @pytest.mark.parametrize("theirs", [3, 4])
-def test_a_launch_that_was_refused_has_no_number(theirs: int) -> None:
+def test_refused_launch_has_no_number(theirs: int) -> None:
     """If a rank tries again on another line, its next launch is the first one of the others."""
     rows = []
     for tries, content in ((True, 3), (False, theirs)):
-        made = record()
+        recorder = start_recorder()
         if tries:
-            made.record_inputs(BOTH, 1, [], is_agreed=True)
-            made.undo_count(BOTH, is_agreed=True)
-        give(made, Value(content), line=2 + tries)
-        rows.append([row for row in made.end_cell() if row[2].startswith(LAUNCH_INPUT)])
-    assert differ(*rows) == (theirs != 3)
+            recorder.record_inputs(BOTH, 1, [], is_agreed=True)
+            recorder.undo_count(BOTH, is_agreed=True)
+        launch_with(recorder, Value(content), line=2 + tries)
+        rows.append([row for row in recorder.end_cell() if row[2].startswith(LAUNCH_INPUT)])
+    assert rows_differ(*rows) == (theirs != 3)
 
 
-def test_what_a_program_alone_was_given_is_not_compared() -> None:
+def test_input_of_a_local_program_is_not_compared() -> None:
     """A local program's input is not compared; its outputs carry that, and are refused where they would reach others.
 
     Such inputs may be examples of a rank's own.
     """
-    made, laid = record(), Laid()
-    made.record_argument(laid, Value(1), lambda _device, _index: Value(1))
-    assert made.track_inputs([laid]) is None
-    assert made.end_cell() == []
+    recorder, array = start_recorder(), LaidOutArray()
+    recorder.record_argument(array, Value(1), lambda _device, _index: Value(1))
+    assert recorder.track_inputs([array]) is None
+    assert recorder.end_cell() == []
 
 
-def test_what_was_compared_before_the_launch_is_not_compared_after_it() -> None:
+def test_input_compared_before_a_launch_is_not_compared_after() -> None:
     """An argument is compared before the launch and not after it: it has its value by then, whatever it was made of."""
     rows, values = [], []
     for content in (1, 2):
-        made, laid = record(), Laid()
-        made.record_argument(laid, Value(content), lambda _device, _index: None)
-        values.append(combine_tags(read_tags([laid])))
-        made.record_inputs(BOTH, 1, [laid], is_agreed=True, uncompared_mask=uncompared_blocks(values[-1]))
-        rows.append(made.end_cell())
+        recorder, array = start_recorder(), LaidOutArray()
+        recorder.record_argument(array, Value(content), lambda _device, _index: None)
+        values.append(combine_tags(read_tags([array])))
+        recorder.record_inputs(BOTH, 1, [array], is_agreed=True, uncompared_mask=uncompared_blocks(values[-1]))
+        rows.append(recorder.end_cell())
     assert values[0] != values[1]
     assert rows == [[], []]
 
 
-def test_where_the_ranks_do_not_agree_arguments_are_compared_after_the_launch() -> None:
+def test_without_agreement_arguments_are_compared_after_launch() -> None:
     """Without agreement, arguments are compared after the launch, and an array made for the user has no tag."""
     rows = []
     for content in (1, 2):
-        made, laid, kept = record(tags=False), Laid(), Laid()
-        made.record_argument(laid, Value(content), lambda _device, _index: None)
-        made.record_inputs(BOTH, 1, [laid], is_agreed=False)
-        rows.append(made.end_cell())
-        made.record_array(kept, lambda _device, _index: Value(1))
+        recorder, array, kept = start_recorder(uses_tags=False), LaidOutArray(), LaidOutArray()
+        recorder.record_argument(array, Value(content), lambda _device, _index: None)
+        recorder.record_inputs(BOTH, 1, [array], is_agreed=False)
+        rows.append(recorder.end_cell())
+        recorder.record_array(kept, lambda _device, _index: Value(1))
         assert read_tags([kept]) == read_tags([object()])
-    assert differ(*rows)
+    assert rows_differ(*rows)
 
 
-def test_an_argument_and_an_array_of_one_content_are_one() -> None:
+def test_argument_and_array_with_equal_content_are_equal() -> None:
     """The tag does not depend on how a rank made the array, or when it was computed."""
-    made, late = record(), Value(3, ready=False)
-    argument, array, waited = Laid(), Laid(), Laid()
-    made.record_argument(argument, Value(3), lambda _device, _index: None)
-    made.record_array(array, lambda _device, _index: Value(3))
-    made.record_array(waited, lambda _device, _index: late)
+    recorder, late = start_recorder(), Value(3, ready=False)
+    argument, array, waited = LaidOutArray(), LaidOutArray(), LaidOutArray()
+    recorder.record_argument(argument, Value(3), lambda _device, _index: None)
+    recorder.record_array(array, lambda _device, _index: Value(3))
+    recorder.record_array(waited, lambda _device, _index: late)
     assert read_tags([waited])[0][0] == ANY
     late.ready = True
-    made.hash_inputs([waited])
+    recorder.hash_inputs([waited])
     assert len({value for value, _, _ in read_tags([argument, array, waited])}) == 1
 
 
-def identities(count: int) -> list[int]:
+def tag_values(count: int) -> list[int]:
     """Return the tag values of arrays of which no rank has all, made in the cell of a new recorder."""
-    made, arrays = record(), [Laid(Rows()) for _ in range(count)]
+    recorder, arrays = start_recorder(), [LaidOutArray(Rows()) for _ in range(count)]
     for array in arrays:
-        made.record_array(array, lambda _device, _index: Value(1))
+        recorder.record_array(array, lambda _device, _index: Value(1))
     return [value for value, _, _ in read_tags(arrays)]
 
 
-def test_of_which_no_rank_holds_all_is_known_by_the_count_on_its_line() -> None:
+def test_sharded_array_is_identified_by_its_count_on_the_line() -> None:
     """An array of which no rank has all is identified by its count on the line, because its content differs by rank."""
-    assert len(set(identities(3))) == 3
-    assert identities(3) == identities(3)
+    assert len(set(tag_values(3))) == 3
+    assert tag_values(3) == tag_values(3)
 
 
-def test_each_thread_counts_for_itself() -> None:
+def test_each_thread_counts_its_own_arrays() -> None:
     """A thread's arrays are identified by the thread, at any pace; a thread that no Python code has started is unknown."""
     propagate_to_threads()
     found: dict[str, list[int]] = {}
 
     def make(name: str) -> None:
-        found[name] = identities(2)
+        found[name] = tag_values(2)
 
     for name in "ab":
         thread = threading.Thread(target=make, args=(name,))
         thread.start()
         thread.join()
-    assert len({*found["a"], *found["b"], *identities(2)}) == 6
-    unknown = threading.Thread(target=lambda: found.update(c=identities(2)))
+    assert len({*found["a"], *found["b"], *tag_values(2)}) == 6
+    unknown = threading.Thread(target=lambda: found.update(c=tag_values(2)))
     # Start the thread as C++ code does.
     vars(type(unknown).start)["__wrapped__"](unknown)
     unknown.join()
@@ -334,40 +334,40 @@ def test_each_thread_counts_for_itself() -> None:
     assert len(set(found["c"])) == 1
 
 
-def test_ranks_that_make_their_part_again_are_let_in() -> None:
+def test_part_that_is_made_again_is_accepted() -> None:
     """With `--ranks`, a part that is made again is accepted, because the other ranks have theirs from another cell."""
-    made, laid = record(), Laid(Rows())
-    made.begin_cell(3, is_active=True, uses_tags=True, cell_ranks=[0])
-    made.record_array(laid, lambda _device, _index: Value(1))
-    assert read_tags([laid])[0][0] == ANY
+    recorder, array = start_recorder(), LaidOutArray(Rows())
+    recorder.begin_cell(3, is_active=True, uses_tags=True, cell_ranks=[0])
+    recorder.record_array(array, lambda _device, _index: Value(1))
+    assert read_tags([array])[0][0] == ANY
 
 
-def host(place: str = "there", **words: int | None) -> HostArray:
+def hold_boxes(place: str = "there", **words: int | None) -> HostArray:
     """Return what this rank has of an array, by box."""
-    made = HostArray("f32[4]", "f32", {text: None for text, word in words.items() if word is None})
-    made.sharing = SharedBoxes(BOTH, place, is_replicated=False)
-    made.part_hashes = {text: word for text, word in words.items() if word is not None}
-    return made
+    array = HostArray("f32[4]", "f32", {text: None for text, word in words.items() if word is None})
+    array.sharing = SharedBoxes(BOTH, place, is_replicated=False)
+    array.part_hashes = {text: word for text, word in words.items() if word is not None}
+    return array
 
 
-def test_what_came_of_several_is_known_box_by_box() -> None:
+def test_merged_content_is_hashed_box_by_box() -> None:
     """A box has the same hash on a rank with one box and one with two; equal ones count once, unknown ones not at all."""
-    (two,) = merge_boxes([host(a=1, b=1), host(a=2, b=1)])
-    (one,) = merge_boxes([host(a=1), host(a=2)])
+    (two,) = merge_boxes([hold_boxes(a=1, b=1), hold_boxes(a=2, b=1)])
+    (one,) = merge_boxes([hold_boxes(a=1), hold_boxes(a=2)])
     assert two.part_hashes["a"] == one.part_hashes["a"] not in (1, 2)
     assert two.part_hashes["b"] == 1
-    assert merge_boxes([host(a=1), host(a=None)])[0].part_hashes == {}
-    assert merge_boxes([host(a=2), host(a=1)])[0].part_hashes != one.part_hashes
+    assert merge_boxes([hold_boxes(a=1), hold_boxes(a=None)])[0].part_hashes == {}
+    assert merge_boxes([hold_boxes(a=2), hold_boxes(a=1)])[0].part_hashes != one.part_hashes
 
 
-def test_one_is_what_it_was() -> None:
+def test_merge_of_one_content_changes_nothing() -> None:
     """A single content stays as it is, and contents of other places stay separate."""
-    first, other = host(a=1), host("elsewhere", a=1)
+    first, other = hold_boxes(a=1), hold_boxes("elsewhere", a=1)
     assert merge_boxes([first]) == (first,)
     assert merge_boxes([first, other]) == (first, other)
 
 
-PIECES = """
+SAMPLE_PIECES = """
 import jax, jax.numpy as jnp, numpy as np
 from mhnb.rank.guard.array_hooks import _sample_pieces, _read_value
 big = np.zeros(6 * 2**20, np.float32)
@@ -382,7 +382,7 @@ assert _read_value(jnp.asarray(big), np.float32).is_sampled is False
 """
 
 
-def test_pieces_of_an_array_are_cut_from_its_beginning_to_its_end() -> None:
+def test_pieces_span_the_whole_array() -> None:
     """Pieces are cut on the device, even while a program is traced; what is in the host's memory is read completely."""
-    ran = subprocess.run([sys.executable, "-c", PIECES], capture_output=True, text=True, check=False)
+    ran = subprocess.run([sys.executable, "-c", SAMPLE_PIECES], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -30,7 +30,7 @@ class SteppedBoard(SharedBoard):
     """A board at which another rank may act before each read, and before each time the lock is taken."""
 
     step: Callable[[], None]
-    noted: Callable[[object], None]
+    record_read: Callable[[object], None]
     locks = False
 
     @contextmanager
@@ -51,9 +51,9 @@ class SteppedBoard(SharedBoard):
         """Return the contents of these words."""
         return b"".join(map(bytes, self.parts()))
 
-    def _see(self, found: Any) -> Any:
+    def _record(self, found: Any) -> Any:
         if not self.locks:
-            self.noted(found)
+            self.record_read(found)
         return found
 
     def _pause(self) -> None:
@@ -63,29 +63,29 @@ class SteppedBoard(SharedBoard):
     @property
     def interrupted_seq(self) -> int:
         self._pause()
-        return int(self._see(super().interrupted_seq))
+        return int(self._record(super().interrupted_seq))
 
     def last_entry(self, rank: int, set_index: int) -> tuple[int, int]:
         self._pause()
-        found: tuple[int, int] = self._see(super().last_entry(rank, set_index))
+        found: tuple[int, int] = self._record(super().last_entry(rank, set_index))
         return found
 
     def ended_seq(self, rank: int) -> int:
         self._pause()
-        return int(self._see(super().ended_seq(rank)))
+        return int(self._record(super().ended_seq(rank)))
 
     def has_reached(self, rank: int, slot: BoardSlot) -> bool:
         self._pause()
-        return bool(self._see(super().has_reached(rank, slot)))
+        return bool(self._record(super().has_reached(rank, slot)))
 
     def read_entry(self, rank: int, slot: BoardSlot) -> Entry | None:
         self._pause()
-        found: Entry | None = self._see(super().read_entry(rank, slot))
+        found: Entry | None = self._record(super().read_entry(rank, slot))
         return found
 
     def withdrawal_reason(self, rank: int, slot: BoardSlot) -> int:
         self._pause()
-        return int(self._see(super().withdrawal_reason(rank, slot)))
+        return int(self._record(super().withdrawal_reason(rank, slot)))
 
 
 class LateBoard(SteppedBoard):
@@ -169,7 +169,7 @@ class Actor:
         """Drop the remaining acts."""
         self._acts.close()  # type: ignore[attr-defined]
 
-    def standing(self) -> object:
+    def position(self) -> object:
         """Return where it is: its further acts depend on this and on the world alone."""
         return self.acts_done, self.done, self.waits_since is not None, tuple(self.seen)
 
@@ -231,7 +231,7 @@ class Run:
         """The first board is the shared one; then comes one for each rank."""
         self.current: Actor | None = None
         self._world: object = None
-        self.verdicts: dict[tuple[int, int], dict[int, str]] = {}
+        self.decisions: dict[tuple[int, int], dict[int, str]] = {}
         """The decision of each rank, by cell and slot."""
         everyone = tuple(range(len(cast)))
         self.ranks = [Rank(self, rank, everyone) for rank in everyone]
@@ -244,13 +244,13 @@ class Run:
             for others in (False, True)
         ]
         for board in boards:
-            board.step, board.noted = self._step, self._noted
+            board.step, board.record_read = self._step, self._record_read
 
     def _step(self) -> None:
         if isinstance(self.current, SteppedActor):
             self.current.pause()
 
-    def _noted(self, found: object) -> None:
+    def _record_read(self, found: object) -> None:
         if self.current is not None:
             self.current.seen.append(found)
 
@@ -266,32 +266,32 @@ class Run:
 
     def state(self) -> object:
         """Return everything that the further steps depend on."""
-        told = tuple(sorted((place, tuple(sorted(each.items()))) for place, each in self.verdicts.items()))
-        return hash((self.world(), tuple(actor.standing() for actor in self.actors), told))
+        decisions = tuple(sorted((place, tuple(sorted(each.items()))) for place, each in self.decisions.items()))
+        return hash((self.world(), tuple(actor.position() for actor in self.actors), decisions))
 
     def follow(self, path: Sequence[int], known: set[object]) -> list[list[int]]:
         """Follow a path and go on to the end; return the paths that branch off it."""
-        taken: list[int] = []
+        followed: list[int] = []
         branches: list[list[int]] = []
         try:
             acting: list[Actor | Arrival] = [*self.actors, *self.arrivals]
             while any(not actor.done for actor in self.actors):
-                if len(taken) < len(path):
-                    chosen = path[len(taken)]
+                if len(followed) < len(path):
+                    chosen = path[len(followed)]
                 else:
                     ready = self._find_ready()
-                    assert ready, f"some wait and nothing will change, after {taken}: {self.verdicts}"
+                    assert ready, f"some wait and nothing will change, after {followed}: {self.decisions}"
                     if (state := self.state()) in known:
                         return branches
                     known.add(state)
-                    branches += [[*taken, other] for other in ready[1:]]
+                    branches += [[*followed, other] for other in ready[1:]]
                     chosen = ready[0]
-                taken.append(chosen)
+                followed.append(chosen)
                 next_one = acting[chosen]
                 self.current = next_one if isinstance(next_one, Actor) else None
                 next_one.go()
                 self._world = None
-            self.check(taken)
+            self.check(followed)
         finally:
             self.current = None
             for actor in self.actors:
@@ -304,12 +304,14 @@ class Run:
         ready = [n for n in open_ if self.actors[n].waits_since is None or self.actors[n].waits_since != world]
         return ready + [len(self.actors) + n for n, each in enumerate(self.arrivals) if each.is_due()]
 
-    def check(self, taken: Sequence[int]) -> None:
+    def check(self, path: Sequence[int]) -> None:
         """Check that no rank launched without the others."""
-        for place, told in self.verdicts.items():
-            launched = next((each for each in told.values() if each.startswith("launch")), "")
+        for place, decisions in self.decisions.items():
+            launched = next((each for each in decisions.values() if each.startswith("launch")), "")
             if launched:
-                assert told == dict.fromkeys(range(len(self.ranks)), launched), f"at {place} after {taken}: {told}"
+                assert decisions == dict.fromkeys(range(len(self.ranks)), launched), (
+                    f"at {place} after {path}: {decisions}"
+                )
 
 
 class Rank:
@@ -317,16 +319,22 @@ class Rank:
 
     def __init__(self, run: Run, rank: int, everyone: tuple[int, ...]) -> None:
         self.run, self.rank, self.everyone = run, rank, everyone
-        self.seat = Participant(run.boards[1 + rank], rank)
+        self.participant = Participant(run.boards[1 + rank], rank)
         self.seq, self.turn, self.interrupted = 1, False, False
         self.arrays: Sequence[int] = (5, 7)
         """The provenance of the arrays that it launches on."""
 
     def memory(self) -> object:
         """Return what its threads share besides the board."""
-        seat = self.seat
-        decided = None if seat._decision is None else seat._decision.kind
-        own = seat._slot, tuple(seat._undetermined), tuple(seat._lagging), seat._withdrawn_seq, decided
+        participant = self.participant
+        decided = None if participant._decision is None else participant._decision.kind
+        own = (
+            participant._slot,
+            tuple(participant._undetermined),
+            tuple(participant._lagging),
+            participant._withdrawn_seq,
+            decided,
+        )
         return own, self.seq, self.turn, self.interrupted
 
     def launch(self, fingerprint: int = 5, *, gives_up: bool = False) -> Iterator[bool]:
@@ -335,46 +343,46 @@ class Rank:
             yield True
         self.turn = True
         # A launch after the last cell belongs to a cell that has not begun.
-        asked, free = 0, 0
-        while self.seq <= self.run.cells and (free or not asked):
-            asked += 1
-            origin = combine_values(self.arrays, free)
-            wish = LaunchProposal(self.seq, fingerprint, "jit(f)", self.everyone, (), provenance=origin)
-            free = yield from self._agree(wish, asked, gives_up=gives_up)
+        attempts, uncompared = 0, 0
+        while self.seq <= self.run.cells and (uncompared or not attempts):
+            attempts += 1
+            provenance = combine_values(self.arrays, uncompared)
+            proposal = LaunchProposal(self.seq, fingerprint, "jit(f)", self.everyone, (), provenance=provenance)
+            uncompared = yield from self._agree(proposal, attempts, gives_up=gives_up)
         self.turn = False
 
-    def _agree(self, wish: LaunchProposal, asked: int, *, gives_up: bool) -> Generator[bool, None, int]:
+    def _agree(self, proposal: LaunchProposal, attempts: int, *, gives_up: bool) -> Generator[bool, None, int]:
         """Propose once; return which arrays to leave out if the ranks propose again, else 0."""
         # Before a proposal is posted, the program's name is written and the arrays are examined.
         yield False
-        while not self.seat.propose(wish):
+        while not self.participant.propose(proposal):
             yield True
         yield False
-        place, kind, free = self.seat._slot, "", 0
-        if gives_up and self.seat.withdraw(CELL_ENDED):
+        slot, kind, uncompared = self.participant._slot, "", 0
+        if gives_up and self.participant.withdraw(CELL_ENDED):
             kind = "given up"
         else:
-            while not self._look():
+            while not self._poll():
                 yield True
             yield False
-            verdict = self.seat.decide()
-            kind = f"{verdict.kind}, asked {asked} times"
-            if verdict.kind == "again":
-                free = join_uncompared_blocks(stand.provenance for stand in verdict.votes)
-        self.seat.clear_waiting()
-        self.seat.reset()
-        if place is not None:
-            self.run.verdicts.setdefault((place.seq, place.number), {})[self.rank] = kind
-        return free
+            decision = self.participant.decide()
+            kind = f"{decision.kind}, asked {attempts} times"
+            if decision.kind == "again":
+                uncompared = join_uncompared_blocks(stand.provenance for stand in decision.votes)
+        self.participant.clear_waiting()
+        self.participant.reset()
+        if slot is not None:
+            self.run.decisions.setdefault((slot.seq, slot.number), {})[self.rank] = kind
+        return uncompared
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         # Poll as after a long wait, so that the poll does everything that a poll may do.
-        self.seat.poll_count = FAST_POLLS
-        return self.seat.poll(is_interrupted=self.interrupted)
+        self.participant.poll_count = FAST_POLLS
+        return self.participant.poll(is_interrupted=self.interrupted)
 
     def end(self) -> Iterator[bool]:
         """End the cell as `LaunchGate.end_cell` does."""
-        self.seat.end_cell(self.seq, OK)
+        self.participant.end_cell(self.seq, OK)
         yield False
         self.seq += 1
 
@@ -432,7 +440,7 @@ def gives_up(rank: Rank) -> Iterator[bool]:
     yield from rank.launch()
 
 
-def is_stopped(rank: Rank) -> Iterator[bool]:
+def interrupts(rank: Rank) -> Iterator[bool]:
     """Interrupt the rank."""
     rank.run.board.request_interrupt(1)
     rank.interrupted = True
@@ -459,10 +467,10 @@ CASTS: dict[str, Cast] = {
     "a thread launches while its cell ends": [[launches, ends], [launches_then_ends]],
     "a thread launches twice while its cell ends": [[launches_twice, ends], [launches_then_ends]],
     "a thread launches another program": [[launches_another, ends], [launches_then_ends]],
-    "an interrupt of a rank": [[launches_then_ends, is_stopped], [launches_then_ends]],
+    "an interrupt of a rank": [[launches_then_ends, interrupts], [launches_then_ends]],
     "an exception on a rank": [[gives_up, ends], [launches_then_ends]],
     "a thread asks again while its cell ends": [[launches_unguarded, ends], [launches_then_ends]],
-    "an interrupt of a rank that asks again": [[launches_unguarded_then_ends, is_stopped], [launches_then_ends]],
+    "an interrupt of a rank that asks again": [[launches_unguarded_then_ends, interrupts], [launches_then_ends]],
     "an exception on a rank that asks again": [[gives_up_unguarded, ends], [launches_then_ends]],
 }
 
@@ -475,7 +483,7 @@ def explore(folder: Path, cast: Cast, *, fine: bool = False, cells: int = 1, lat
     """
     create_board(folder, len(cast))
     shared = SteppedBoard(folder, len(cast))
-    shared.step = shared.noted = lambda *_: None  # type: ignore[assignment]
+    shared.step = shared.record_read = lambda *_: None  # type: ignore[assignment]
     shared.find_set_index(tuple(range(len(cast))))
     views = [LateBoard(folder, len(cast), shared) if late and rank < 2 else shared for rank in range(len(cast))]
     blank = [bytes(part) for part in shared.parts()]
@@ -498,7 +506,7 @@ def test_two_ranks_launch_together_or_not_at_all(tmp_path: Path, cast: Cast) -> 
 
 
 @pytest.mark.parametrize("cast", [*CASTS.values(), [[launches, ends]] * 2], ids=[*CASTS.keys(), "both have threads"])
-def test_what_the_next_cell_launches_changes_nothing(tmp_path: Path, cast: Cast) -> None:
+def test_launches_of_the_next_cell_change_nothing(tmp_path: Path, cast: Cast) -> None:
     """The next cell's launches change nothing, though they overwrite entries that a thread may not have read yet."""
     assert explore(tmp_path, cast, cells=2) > 100
 
@@ -510,13 +518,13 @@ def test_three_ranks_launch_together_or_not_at_all(tmp_path: Path, cast: Cast) -
 
 
 @pytest.mark.parametrize("late", [word for word in POST_WORDS if word not in ("thread", "lines")])
-def test_words_may_be_seen_in_any_order(tmp_path: Path, late: str) -> None:
+def test_words_may_arrive_in_any_order(tmp_path: Path, late: str) -> None:
     """Only the lock's order of words is relied on: one kind of words arrives before or after all others."""
     assert explore(tmp_path, [[launches_then_ends], [launches_another_later]], cells=2, late=late) > 100
 
 
 @pytest.mark.parametrize("late", ["taken back", "mark"])
-def test_a_mark_may_be_seen_after_the_posts_that_came_later(tmp_path: Path, late: str) -> None:
+def test_withdrawal_mark_may_arrive_after_later_posts(tmp_path: Path, late: str) -> None:
     """One of three ranks withdraws its entry; the second posts before that, and the third after it."""
     cast: Cast = [[gives_up_then_ends], [launches], [launches]]
     assert explore(tmp_path, cast, late=late) > 100

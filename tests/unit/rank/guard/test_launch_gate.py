@@ -13,17 +13,17 @@ from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launch_gate import DeferredSignals, LaunchGate
 
 
-class BellError(Exception):
+class HandlerError(Exception):
     """Raised by a signal handler of the user's."""
 
 
-class BellTable:
+class InterruptedBackend:
     """A backend in whose wait a signal handler raises, when it is too late to withdraw the proposal."""
 
     interrupted_seq = 0
 
-    def __init__(self, verdict: Decision) -> None:
-        self._verdict = verdict
+    def __init__(self, decision: Decision) -> None:
+        self._decision = decision
 
     def end_cell(self, seq: int, ending: int) -> None:
         """Do nothing: no rank waits."""
@@ -37,7 +37,7 @@ class BellTable:
     def wait(self, interrupted: Callable[[], bool]) -> None:
         """Raise as a signal handler does."""
         assert not interrupted()
-        raise BellError
+        raise HandlerError
 
     def withdraw(self) -> bool:
         """Return that it is too late."""
@@ -49,13 +49,13 @@ class BellTable:
     def take_decision(self) -> Decision:
         """Return the decision that the test wants; a signal comes meanwhile."""
         signal.raise_signal(signal.SIGUSR1)
-        return self._verdict
+        return self._decision
 
     def release_in_child(self) -> None:
         """Do nothing: nothing is held."""
 
 
-class QuietTable(BellTable):
+class QuietBackend(InterruptedBackend):
     """A backend whose wait is not interrupted."""
 
     def wait(self, interrupted: Callable[[], bool]) -> None:
@@ -64,73 +64,75 @@ class QuietTable(BellTable):
 
 
 @pytest.fixture(autouse=True)
-def deaf() -> Iterator[None]:
+def ignored_signal() -> Iterator[None]:
     """Ignore the signal unless the test handles it, and restore everything afterwards."""
-    own = signal.signal, signal.getsignal
+    original_functions = signal.signal, signal.getsignal
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     yield
-    signal.signal, signal.getsignal = own
+    signal.signal, signal.getsignal = original_functions
     signal.signal(signal.SIGUSR1, before)
 
 
-def enter(verdict: Decision, table: type[BellTable] = BellTable, heard: list[str] | None = None) -> LaunchGate:
+def agree_on_launch(
+    decision: Decision, backend: type[InterruptedBackend] = InterruptedBackend, calls: list[str] | None = None
+) -> LaunchGate:
     """Make a rank agree on a launch in the first cell, with a signal handler of the user's that raises."""
-    agreement = LaunchGate(table(verdict))
-    if heard is not None:
-        agreement.signals.install()
-        signal.signal(signal.SIGUSR1, lambda *_: _ring(heard))
-    agreement.begin_cell(1, "", "lockstep", None)
+    gate = LaunchGate(backend(decision))
+    if calls is not None:
+        gate.signals.install()
+        signal.signal(signal.SIGUSR1, lambda *_: _record_and_raise(calls))
+    gate.begin_cell(1, "", "lockstep", None)
     try:
-        agreement.acquire("5", "jit(f)", (0, 1), (2,), [])
+        gate.acquire("5", "jit(f)", (0, 1), (2,), [])
     finally:
-        agreement.release()
-    return agreement
+        gate.release()
+    return gate
 
 
-def _ring(heard: list[str]) -> None:
-    heard.append("bell")
-    raise BellError
+def _record_and_raise(calls: list[str]) -> None:
+    calls.append("bell")
+    raise HandlerError
 
 
-def test_a_users_signal_between_agreement_and_launch_is_heard_after_it() -> None:
+def test_signal_before_an_agreed_launch_is_handled_after_it() -> None:
     """A signal between agreement and launch is handled once, after the launch.
 
     Its handler may raise, and before the launch that would leave the others alone in it.
     """
-    heard: list[str] = []
-    agreement = enter(LAUNCH_DECISION, QuietTable, heard)
+    calls: list[str] = []
+    gate = agree_on_launch(LAUNCH_DECISION, QuietBackend, calls)
     signal.raise_signal(signal.SIGUSR1)
-    assert not heard
-    with pytest.raises(BellError):
-        agreement.deliver_deferred()
-    assert heard == ["bell", "bell"]
-    with pytest.raises(BellError):
+    assert not calls
+    with pytest.raises(HandlerError):
+        gate.deliver_deferred()
+    assert calls == ["bell", "bell"]
+    with pytest.raises(HandlerError):
         signal.raise_signal(signal.SIGUSR1)
 
 
-def test_a_users_signal_is_heard_after_a_refusal_too() -> None:
+def test_signal_is_handled_after_a_refusal() -> None:
     """A signal is handled after a refusal too, and the handler's exception has the refusal as its context."""
-    heard: list[str] = []
-    agreement = LaunchGate(QuietTable(Decision("ring", text="nothing was launched")))
-    agreement.signals.install()
-    signal.signal(signal.SIGUSR1, lambda *_: _ring(heard))
-    agreement.begin_cell(1, "", "lockstep", None)
+    calls: list[str] = []
+    gate = LaunchGate(QuietBackend(Decision("ring", text="nothing was launched")))
+    gate.signals.install()
+    signal.signal(signal.SIGUSR1, lambda *_: _record_and_raise(calls))
+    gate.begin_cell(1, "", "lockstep", None)
 
     def launch() -> None:
         try:
-            agreement.acquire("5", "jit(f)", (0, 1), (2,), [])
+            gate.acquire("5", "jit(f)", (0, 1), (2,), [])
         finally:
-            agreement.deliver_deferred()
+            gate.deliver_deferred()
 
-    with pytest.raises(BellError) as raised:
+    with pytest.raises(HandlerError) as raised:
         launch()
     assert isinstance(raised.value.__context__, OrderMismatch)
 
 
-def test_handlers_are_given_back_as_they_were_set() -> None:
+def test_handlers_are_returned_as_they_were_set() -> None:
     """`signal` and `getsignal` return the user's own handler; Ctrl-C and what is not a function stay unchanged."""
-    held = DeferredSignals()
-    held.install()
+    deferred = DeferredSignals()
+    deferred.install()
 
     def mine(*_: object) -> None:
         """Handle the signal."""
@@ -142,21 +144,21 @@ def test_handlers_are_given_back_as_they_were_set() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_users_exception_that_came_too_late_is_raised_after_the_launch() -> None:
+def test_late_exception_is_raised_after_the_launch() -> None:
     """An exception that comes too late is raised after the launch, because the other ranks make the launch."""
-    agreement = enter(LAUNCH_DECISION)
-    with pytest.raises(BellError):
-        agreement.deliver_deferred()
+    gate = agree_on_launch(LAUNCH_DECISION)
+    with pytest.raises(HandlerError):
+        gate.deliver_deferred()
 
 
-def test_a_users_exception_is_not_lost_to_a_refusal() -> None:
+def test_exception_is_not_lost_in_a_refusal() -> None:
     """On a refusal a handler's exception is raised at once, with the refusal as its cause, because nothing is launched."""
-    with pytest.raises(BellError) as raised:
-        enter(Decision("ring", text="nothing was launched"))
+    with pytest.raises(HandlerError) as raised:
+        agree_on_launch(Decision("ring", text="nothing was launched"))
     assert isinstance(raised.value.__cause__, OrderMismatch)
 
 
-class CallingTable(QuietTable):
+class CallingBackend(QuietBackend):
     """A backend that calls something else while a launch is proposed."""
 
     call: Callable[[], object]
@@ -171,27 +173,27 @@ class CallingTable(QuietTable):
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_a_launch_inside_a_launch_is_refused_and_the_one_around_it_goes_on(in_thread: bool) -> None:  # noqa: FBT001
+def test_nested_launch_is_refused_and_the_outer_one_goes_on(in_thread: bool) -> None:  # noqa: FBT001
     """A finalizer's launch, in any thread, would wait for the turn that its own thread has; after it the outer one is made."""
-    table = CallingTable(LAUNCH_DECISION)
-    agreement = LaunchGate(table)
-    agreement.begin_cell(1, "", "lockstep", None)
-    told: list[str] = []
+    backend = CallingBackend(LAUNCH_DECISION)
+    gate = LaunchGate(backend)
+    gate.begin_cell(1, "", "lockstep", None)
+    errors: list[str] = []
 
     def launch() -> None:
-        assert not agreement.is_in_launch()
-        agreement.acquire("5", "jit(f)", (0, 1), (2,), [])
-        agreement.release()
-        agreement.deliver_deferred()
+        assert not gate.is_in_launch()
+        gate.acquire("5", "jit(f)", (0, 1), (2,), [])
+        gate.release()
+        gate.deliver_deferred()
 
     def finalize() -> None:
-        assert agreement.is_in_launch()
+        assert gate.is_in_launch()
         try:
-            agreement.acquire("7", "jit(g)", (0, 1), (3,), [])
+            gate.acquire("7", "jit(g)", (0, 1), (3,), [])
         except RuntimeError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
-    table.call = finalize
+    backend.call = finalize
     for _ in range(2):
         if in_thread:
             thread = threading.Thread(target=launch)
@@ -199,64 +201,64 @@ def test_a_launch_inside_a_launch_is_refused_and_the_one_around_it_goes_on(in_th
             thread.join()
         else:
             launch()
-    assert len(told) == 2
-    assert told[0].startswith("jit(g) was not launched: a signal handler or a finalizer")
+    assert len(errors) == 2
+    assert errors[0].startswith("jit(g) was not launched: a signal handler or a finalizer")
 
 
-def test_a_launch_while_the_cells_end_is_told_is_refused() -> None:
+def test_launch_during_the_end_of_a_cell_is_refused() -> None:
     """A signal handler's launch during the end of a cell is refused, because the backend takes one message at a time."""
-    table = CallingTable(LAUNCH_DECISION)
-    agreement = LaunchGate(table)
-    agreement.begin_cell(1, "", "lockstep", None)
-    told: list[Exception] = []
+    backend = CallingBackend(LAUNCH_DECISION)
+    gate = LaunchGate(backend)
+    gate.begin_cell(1, "", "lockstep", None)
+    errors: list[Exception] = []
 
     def end_cell(seq: int, ending: int) -> None:
         try:
-            agreement.acquire("5", "jit(f)", (0, 1), (2,), [])
+            gate.acquire("5", "jit(f)", (0, 1), (2,), [])
         except RuntimeError as error:
-            told.append(error)
+            errors.append(error)
 
-    table.end_cell = end_cell  # type: ignore[method-assign]
-    agreement.end_cell(1, "ok")
-    assert len(told) == 1
+    backend.end_cell = end_cell  # type: ignore[method-assign]
+    gate.end_cell(1, "ok")
+    assert len(errors) == 1
 
 
-class ScriptedTable(QuietTable):
+class ScriptedBackend(QuietBackend):
     """A backend that returns one decision after another."""
 
-    def __init__(self, *verdicts: Decision) -> None:
-        super().__init__(verdicts[0])
-        self._verdicts = list(verdicts)
-        self.asked: list[LaunchProposal] = []
+    def __init__(self, *decisions: Decision) -> None:
+        super().__init__(decisions[0])
+        self._decisions = list(decisions)
+        self.proposals: list[LaunchProposal] = []
 
     def propose(self, wish: LaunchProposal) -> None:
         """Keep the proposal."""
-        self.asked.append(wish)
+        self.proposals.append(wish)
 
     def take_decision(self) -> Decision:
         """Return the next decision."""
-        return self._verdicts.pop(0)
+        return self._decisions.pop(0)
 
 
-def _stand(rank: int, fingerprint: int, origin: int) -> Vote:
-    return Vote(rank, fingerprint, (2,), provenance=origin)
+def _make_vote(rank: int, fingerprint: int, provenance: int) -> Vote:
+    return Vote(rank, fingerprint, (2,), provenance=provenance)
 
 
-def test_what_follows_from_a_mismatch_leaves_its_note_alone() -> None:
+def test_later_mismatch_keeps_the_first_note() -> None:
     """A mismatch of another thread repeats the first one's text, so the note beside it is the first one's too."""
-    others = (_stand(0, 5, 0), _stand(1, 5, 9))
-    table = ScriptedTable(
-        Decision("mismatch", launch_number=1, votes=(_stand(0, 5, 0), _stand(1, 7, 0))),
+    others = (_make_vote(0, 5, 0), _make_vote(1, 5, 9))
+    backend = ScriptedBackend(
+        Decision("mismatch", launch_number=1, votes=(_make_vote(0, 5, 0), _make_vote(1, 7, 0))),
         Decision("mismatch", launch_number=2, votes=others),
     )
-    agreement = LaunchGate(table)
-    agreement.begin_cell(1, "", "lockstep", None)
+    gate = LaunchGate(backend)
+    gate.begin_cell(1, "", "lockstep", None)
     texts: list[str] = []
 
     def launch() -> None:
         with pytest.raises(OrderMismatch) as caught:
-            agreement.acquire("5", "jit(f)", (0, 1), (2,), [])
-        agreement.release()
+            gate.acquire("5", "jit(f)", (0, 1), (2,), [])
+        gate.release()
         texts.append(str(caught.value))
 
     launch()
@@ -264,4 +266,4 @@ def test_what_follows_from_a_mismatch_leaves_its_note_alone() -> None:
     thread.start()
     thread.join()
     assert texts[0] == texts[1]
-    assert (agreement.take_notes(), agreement.take_refused_inputs()) == ([], [])
+    assert (gate.take_notes(), gate.take_refused_inputs()) == ([], [])

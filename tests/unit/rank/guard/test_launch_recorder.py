@@ -52,7 +52,7 @@ def note(
     return recorder.record_launch(fingerprint, f"jit({fingerprint})", (0, 1), line, outputs)
 
 
-def test_equal_launches_fold() -> None:
+def test_equal_launches_share_a_row() -> None:
     """Launches of one program from one line make one row with a count; another line or program starts a new row."""
     recorder = LaunchRecorder()
     for fingerprint, line in [("a", 1), ("a", 1), ("a", 2), ("b", 2), ("a", 2)]:
@@ -62,7 +62,7 @@ def test_equal_launches_fold() -> None:
     assert abandoned == 0
 
 
-def test_a_cell_begins_empty() -> None:
+def test_cell_begins_without_launches() -> None:
     """Launches of one cell are not reported again by the next."""
     recorder = LaunchRecorder()
     note(recorder, [FakeArray()])
@@ -72,7 +72,7 @@ def test_a_cell_begins_empty() -> None:
     assert recorder.end_cell() == ([], 0)
 
 
-def test_what_a_cell_launched_is_kept_until_the_next_has_ended() -> None:
+def test_launches_are_kept_until_the_next_cell_has_ended() -> None:
     """A cell's number, rows and programs are kept; a launch between two cells belongs to the next one."""
     recorder = LaunchRecorder()
     recorder.begin_cell(4)
@@ -86,7 +86,7 @@ def test_what_a_cell_launched_is_kept_until_the_next_has_ended() -> None:
     assert (recorder.ended_seq, recorder.ended_programs) == (5, {"b": "B"})
 
 
-def test_wait_ends_when_all_is_ready() -> None:
+def test_wait_ends_when_all_arrays_are_ready() -> None:
     """The wait polls again until the last array is ready."""
     array = FakeArray()
     sleeper = Sleeper(lambda: setattr(array, "ready", True))
@@ -107,7 +107,7 @@ def test_wait_without_launches_does_not_sleep() -> None:
     assert (sleeper.count, finished) == (0, [True])
 
 
-def test_interrupt_leaves_the_wait() -> None:
+def test_interrupt_ends_the_wait() -> None:
     """KeyboardInterrupt leaves the wait at once, and what still runs counts as abandoned."""
 
     def interrupt() -> None:
@@ -138,7 +138,7 @@ def test_limited_wait_gives_up() -> None:
         ([("a", 1, {"ready": True})], []),
     ],
 )
-def test_the_first_launch_that_is_left_is_told(launches: list[tuple[str, int, Any]], left: list[object]) -> None:
+def test_first_abandoned_launch_is_reported(launches: list[tuple[str, int, Any]], left: list[object]) -> None:
     """The first abandoned launch is reported by its row: others may have ended after it, and a failed one is not kept."""
     recorder = LaunchRecorder()
     for fingerprint, line, state in launches:
@@ -147,7 +147,7 @@ def test_the_first_launch_that_is_left_is_told(launches: list[tuple[str, int, An
     assert recorder.close_cell(2, "ok").abandoned_launch == []
 
 
-def test_one_that_all_ranks_agreed_on_is_told_where_nothing_else_was_left() -> None:
+def test_agreed_launch_is_reported_if_no_other_is_abandoned() -> None:
     """An agreed launch ends by itself, unless another rank has failed in it: then this rank was blocked in it."""
     recorder = LaunchRecorder()
     note(recorder, [FakeArray()]).is_agreed = True
@@ -155,7 +155,7 @@ def test_one_that_all_ranks_agreed_on_is_told_where_nothing_else_was_left() -> N
     assert recorder.close_cell(1, "interrupted").abandoned_launch == ["jit(a)", 1]
 
 
-def test_a_failed_launch_is_told() -> None:
+def test_failed_launch_is_raised() -> None:
     """The wait raises the error of the first failed launch, and the launch counts as abandoned."""
     recorder = LaunchRecorder()
     note(recorder, [FakeArray(ready=True, failure=RuntimeError("Gloo all-reduce failed"))])
@@ -178,13 +178,13 @@ def test_failure_in_a_callback(launches_after: int, abandoned: int) -> None:
     assert recorder.end_cell()[1] == abandoned
 
 
-def test_donated_arrays_are_let_go() -> None:
+def test_donated_arrays_are_ignored() -> None:
     """A donated array cannot be polled: its launch is judged by another of its arrays, or has ended."""
     recorder = LaunchRecorder()
     donated, loss = FakeArray(), FakeArray()
     note(recorder, [donated, loss])
-    note(recorder, [gone := FakeArray()])
-    donated.deleted = gone.deleted = True
+    note(recorder, [donated_too := FakeArray()])
+    donated.deleted = donated_too.deleted = True
     assert recorder.end_cell()[1] == 1
 
 
@@ -200,7 +200,7 @@ def test_long_loops_keep_no_arrays() -> None:
     assert recorder.end_cell()[1] == 1
 
 
-def test_a_refused_launch_is_withdrawn() -> None:
+def test_refused_launch_is_withdrawn() -> None:
     """A launch that the runtime refused before anything ran does not count."""
     recorder = LaunchRecorder()
     note(recorder, [])
@@ -211,7 +211,7 @@ def test_a_refused_launch_is_withdrawn() -> None:
     assert abandoned == 0
 
 
-def test_a_launch_of_an_ended_cell_is_not_withdrawn() -> None:
+def test_launch_of_an_ended_cell_is_not_withdrawn() -> None:
     """A launch that is refused in a thread after its interrupted cell has ended leaves the cell's report unchanged."""
     recorder = LaunchRecorder()
     launched = note(recorder, None)
@@ -222,14 +222,14 @@ def test_a_launch_of_an_ended_cell_is_not_withdrawn() -> None:
 
 
 @pytest.mark.parametrize("moment", ["is_ready", "block_until_ready"])
-def test_an_array_that_is_donated_while_it_is_looked_at_has_not_failed(moment: str) -> None:
+def test_array_donated_during_a_poll_has_not_failed(moment: str) -> None:
     """An array that a user's thread donates between two checks has not failed; the other output shows if the launch runs."""
     recorder, donated, other = LaunchRecorder(), FakeArray(ready=True), FakeArray()
-    question = getattr(donated, moment)
+    original = getattr(donated, moment)
 
     def donate() -> object:
         donated.deleted = True
-        return question()
+        return original()
 
     setattr(donated, moment, donate)
     note(recorder, [other, donated])
@@ -272,16 +272,16 @@ def test_each_cell_has_its_own_lines() -> None:
     assert scope["line"] is None
 
 
-def test_a_look_counts_and_finds_what_is_in_flight() -> None:
+def test_sample_counts_launches_and_finds_the_oldest() -> None:
     """A sample has counts by participants, and the oldest unfinished launch with its number; the record stays unchanged."""
     recorder = LaunchRecorder()
     note(recorder, [FakeArray(ready=True)])
     note(recorder, [stuck := FakeArray()], line=2)
     recorder.record_launch("sub", "jit(sub)", (0, 2), 3, [FakeArray()])
     note(recorder, [FakeArray()], line=4)
-    counts, flight = recorder.sample_launches()
+    counts, pending = recorder.sample_launches()
     assert counts == {(0, 1): 3, (0, 2): 1}
-    assert flight == PendingLaunch("jit(a)", (0, 1), 2, 2)
+    assert pending == PendingLaunch("jit(a)", (0, 1), 2, 2)
     stuck.ready = True
     assert recorder.sample_launches()[1] == PendingLaunch("jit(sub)", (0, 2), 3, 1)
     assert recorder.sample_launches()[0] == counts
@@ -289,7 +289,7 @@ def test_a_look_counts_and_finds_what_is_in_flight() -> None:
     assert recorder.sample_launches() == ({}, None)
 
 
-def test_a_look_sees_a_dispatch_under_way() -> None:
+def test_sample_sees_a_dispatch_in_progress() -> None:
     """A launch that blocks during its dispatch is pending; one that was refused is not counted."""
     recorder = LaunchRecorder()
     launched = note(recorder, None)
@@ -298,7 +298,7 @@ def test_a_look_sees_a_dispatch_under_way() -> None:
     assert recorder.sample_launches() == ({}, None)
 
 
-def test_a_look_bears_a_donated_array() -> None:
+def test_sample_accepts_a_donated_array() -> None:
     """The cell's thread may donate an array between two checks of the sampling thread."""
     array = FakeArray()
     array.is_deleted = lambda: False  # type: ignore[method-assign]
@@ -308,7 +308,7 @@ def test_a_look_bears_a_donated_array() -> None:
     assert recorder.sample_launches()[1] is None
 
 
-def test_a_look_at_a_growing_record_counts_each_row_once() -> None:
+def test_sample_of_a_growing_record_counts_each_row_once() -> None:
     """Each row is counted once, even after a launch was withdrawn from a row that was counted."""
     recorder = LaunchRecorder()
     launches = [note(recorder, (), fingerprint) for fingerprint in "aabba"]
@@ -321,22 +321,22 @@ def test_a_look_at_a_growing_record_counts_each_row_once() -> None:
     assert len(launches) == 5
 
 
-def test_what_would_meet_a_collective_that_was_left_is_refused() -> None:
+def test_launch_that_would_meet_an_abandoned_one_is_refused() -> None:
     """A launch that would meet an abandoned one is refused until that one ends; launches on other ranks never are."""
-    recorder, left = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
+    recorder, abandoned = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
     recorder.begin_cell(4)
-    note(recorder, [left])
+    note(recorder, [abandoned])
     assert recorder.end_cell()[1] == 1
     recorder.begin_cell(5)
     with pytest.raises(OrderMismatch, match=r"jit\(g\) would meet .* of cell 4") as caught:
         recorder.abandoned.check("jit(g)", (1, 2))
     assert "nothing was launched" in str(caught.value)
     recorder.abandoned.check("jit(g)", (2, 3))
-    left.ready = True
+    abandoned.ready = True
     recorder.abandoned.check("jit(g)", (1, 2))
 
 
-def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
+def test_agreed_launch_is_not_abandoned() -> None:
     """An agreed launch is not abandoned: the others make it too, it ends by itself, and the next collectives follow it."""
     recorder, slow = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
     recorder.begin_cell(4)
@@ -349,13 +349,13 @@ def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
     ]
     recorder.begin_cell(5)
     recorder.abandoned.check("jit(g)", (2, 3))
-    looks = iter([False] * 100 + [True] * 100)
-    slow.is_ready = lambda: next(looks)  # type: ignore[method-assign]
+    polls = iter([False] * 100 + [True] * 100)
+    slow.is_ready = lambda: next(polls)  # type: ignore[method-assign]
     recorder.abandoned.check("jit(g)", (0, 1))
-    assert next(looks)
+    assert next(polls)
 
 
-def test_an_interrupt_of_the_wait_for_an_earlier_cell_leaves_its_launches() -> None:
+def test_interrupted_wait_abandons_earlier_launches() -> None:
     """Launches of an interrupted wait may hang: they are abandoned with their cell, and what would meet them is refused."""
     recorder, hung = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
     recorder.begin_cell(4)
@@ -363,12 +363,12 @@ def test_an_interrupt_of_the_wait_for_an_earlier_cell_leaves_its_launches() -> N
     recorder.wait_all(0.01)
     recorder.close_cell(4, "interrupted")
     recorder.begin_cell(5)
-    looks = 0
+    polls = 0
 
     def interrupt() -> bool:
-        nonlocal looks
-        looks += 1
-        if looks > 3:
+        nonlocal polls
+        polls += 1
+        if polls > 3:
             hung.is_ready = lambda: False  # type: ignore[method-assign]
             raise KeyboardInterrupt
         return False

@@ -18,14 +18,14 @@ class LocalArray(FakeArray):
     """An array that only this process holds, unless the test says otherwise; it counts how often it is polled."""
 
     is_fully_addressable = True
-    asked = 0
+    poll_count = 0
 
     def is_ready(self) -> bool:
-        self.asked += 1
+        self.poll_count += 1
         return super().is_ready()
 
 
-def test_waits_until_the_last_is_ready() -> None:
+def test_wait_ends_when_the_last_array_is_ready() -> None:
     """The wait polls again until every array is ready."""
     array = LocalArray()
     sleeper = Sleeper(lambda: setattr(array, "ready", True))
@@ -33,7 +33,7 @@ def test_waits_until_the_last_is_ready() -> None:
     assert sleeper.count == 200
 
 
-def test_nothing_is_slept_for_what_is_ready() -> None:
+def test_wait_does_not_sleep_for_ready_arrays() -> None:
     """The wait does not sleep for no array, for ready ones or for deleted ones."""
     deleted = LocalArray()
     deleted.deleted = True
@@ -43,7 +43,7 @@ def test_nothing_is_slept_for_what_is_ready() -> None:
     assert sleeper.count == 0
 
 
-def test_the_failure_of_the_oldest_is_told_once() -> None:
+def test_failure_of_the_oldest_array_is_returned_once() -> None:
     """Of a chain of failures the first is returned, by the wait in which it arose and by no other."""
     first, second = LocalArray(failure=ValueError("first")), LocalArray(failure=ValueError("second"))
 
@@ -55,7 +55,7 @@ def test_the_failure_of_the_oldest_is_told_once() -> None:
     assert work.wait() is None
 
 
-def test_what_had_failed_before_the_end_is_left_to_its_reader() -> None:
+def test_failure_before_the_wait_is_not_returned() -> None:
     """A failure from before the wait is not returned, because the cell may have met and handled it."""
     assert LocalArrays(lambda: [[LocalArray(ready=True, failure=ValueError("dealt with"))]], Sleeper()).wait() is None
 
@@ -74,7 +74,7 @@ def test_arrays_of_several_processes_are_waited_for() -> None:
     assert work.abandoned_shared == [other]
 
 
-def test_what_was_given_up_holds_up_no_later_cell() -> None:
+def test_abandoned_array_does_not_delay_later_cells() -> None:
     """An array that waits for a collective that never ends is abandoned for good; a newer one is waited for."""
     stuck, later = LocalArray(), LocalArray()
     arrays = [stuck]
@@ -89,7 +89,7 @@ def test_what_was_given_up_holds_up_no_later_cell() -> None:
     assert sleeper.count == 200
 
 
-def test_older_arrays_are_not_asked_again() -> None:
+def test_older_arrays_are_not_polled_again() -> None:
     """Of many arrays only the new ones are polled, even if the newest one has been deleted."""
     arrays = [LocalArray(ready=True) for _ in range(1000)]
     work = LocalArrays(lambda: [arrays], Sleeper())
@@ -97,14 +97,14 @@ def test_older_arrays_are_not_asked_again() -> None:
     new = LocalArray(ready=True)
     arrays.insert(0, new)
     work.wait()
-    assert (new.asked, sum(array.asked for array in arrays[1:])) == (1, 1000)
+    assert (new.poll_count, sum(array.poll_count for array in arrays[1:])) == (1, 1000)
     del arrays[0], new
     arrays.insert(0, LocalArray(ready=True))
     work.wait()
-    assert sum(array.asked for array in arrays[1:]) <= 1001
+    assert sum(array.poll_count for array in arrays[1:]) <= 1001
 
 
-def test_platforms_are_looked_at_each_by_itself() -> None:
+def test_platforms_are_polled_separately() -> None:
     """Platforms are polled separately: what is known of the CPU's arrays says nothing about a GPU's."""
     near, far = [LocalArray(ready=True)], [LocalArray(ready=True)]
     sleeper = Sleeper(lambda: setattr(far[0], "ready", True))
@@ -115,16 +115,16 @@ def test_platforms_are_looked_at_each_by_itself() -> None:
     assert sleeper.count == 200
 
 
-def test_a_cell_that_starts_nothing_asks_for_nothing() -> None:
+def test_cell_that_starts_nothing_lists_no_arrays() -> None:
     """`pass` lists no arrays; any cell that could call something does, and showing a value can."""
-    asked: list[int] = []
+    calls: list[int] = []
 
     def list_none() -> list[list[LocalArray]]:
-        asked.append(1)
+        calls.append(1)
         return []
 
     work = LocalArrays(list_none)
-    for source, looks in (
+    for source, expected in (
         ("pass", 0),
         (" pass \n", 0),
         (" x \n", 1),
@@ -134,13 +134,13 @@ def test_a_cell_that_starts_nothing_asks_for_nothing() -> None:
         ("x\ny", 1),
         ("import m", 1),
     ):
-        asked.clear()
+        calls.clear()
         work.begin_cell(source)
         work.wait()
-        assert len(asked) == looks, source
+        assert len(calls) == expected, source
 
 
-def test_an_interrupt_leaves_the_wait() -> None:
+def test_interrupt_ends_the_wait() -> None:
     """KeyboardInterrupt leaves the wait, and the next wait has the same arrays."""
     array = LocalArray()
 
@@ -155,7 +155,7 @@ def test_an_interrupt_leaves_the_wait() -> None:
     assert [ref() for ref in work._abandoned] == [array]
 
 
-def test_the_record_waits_for_both() -> None:
+def test_recorder_waits_for_launches_and_local_arrays() -> None:
     """A launch's failure is raised first, but local arrays are waited for too; without it, their failure is raised."""
     local = LocalArray(failure=ValueError("local"))
     recorder = LaunchRecorder()
@@ -171,7 +171,7 @@ def test_the_record_waits_for_both() -> None:
         recorder.wait_all()
 
 
-def test_a_launch_that_is_given_up_holds_up_nothing_more() -> None:
+def test_abandoned_launch_abandons_local_arrays() -> None:
     """Local arrays may depend on an abandoned launch, so they are abandoned at once."""
     local = LocalArray()
     recorder = LaunchRecorder(sleep=Sleeper())
@@ -205,17 +205,17 @@ assert all(a is b for a, b in zip(*list_arrays(), reversed(kept), strict=True))
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=os.environ | {"JAX_PLATFORMS": "cpu"})
 
 
-def test_a_long_wait_asks_seldom_and_is_not_late() -> None:
+def test_long_wait_polls_rarely_and_ends_promptly() -> None:
     """JAX leaks a little per poll: an hour has some ten thousand. A pause is a fiftieth of the time waited before it."""
-    waited_s, looks, pauses = 0.0, 0, poll_pauses_s()
+    waited_s, polls, pauses = 0.0, 0, poll_pauses_s()
     while waited_s < 3600:
         pause_s = next(pauses)
         assert pause_s <= 2e-3 + waited_s / 50
-        waited_s, looks = waited_s + pause_s, looks + 1
-    assert looks < 50_000
+        waited_s, polls = waited_s + pause_s, polls + 1
+    assert polls < 50_000
 
 
-def test_what_an_interrupted_cell_leaves_on_its_own_devices_is_told() -> None:
+def test_local_work_of_an_interrupted_cell_is_noted() -> None:
     """Local work that an interrupted cell leaves is noted, because it may never end, and delays what is launched there later.
 
     The next cell, which leaves nothing, has no note.

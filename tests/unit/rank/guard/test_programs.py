@@ -38,16 +38,16 @@ def digests() -> list[dict[str, str]]:
     """The digest of each program of the corpus in two processes with different hash seeds and addresses."""
     processes = [_spawn(1, 0), _spawn(2, 300_000)]
     try:
-        said = [process.communicate(timeout=500) for process in processes]
+        outputs = [process.communicate(timeout=500) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0, 0], said[0][1][-2000:] + said[1][1][-2000:]
-    return [json.loads(out.splitlines()[-1]) for out, _ in said]
+    assert [process.returncode for process in processes] == [0, 0], outputs[0][1][-2000:] + outputs[1][1][-2000:]
+    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
 
 
 @pytest.mark.timeout(540)
-def test_a_program_is_the_same_in_every_process(digests: list[dict[str, str]]) -> None:
+def test_program_is_the_same_in_every_process(digests: list[dict[str, str]]) -> None:
     """No program of JAX, optax, flax or this suite contains text that differs between processes."""
     one, two = digests
     assert len(one) >= 300
@@ -56,12 +56,12 @@ def test_a_program_is_the_same_in_every_process(digests: list[dict[str, str]]) -
 
 
 @pytest.mark.timeout(540)
-def test_programs_are_told_apart(digests: list[dict[str, str]]) -> None:
+def test_different_programs_have_different_digests(digests: list[dict[str, str]]) -> None:
     """Programs that differ only in what they call back, or in how they are partitioned, are different programs."""
-    named = digests[0]
-    called = [digest for name, digest in named.items() if name.startswith("pure_callback")]
-    assert len(set(called)) == len(called)
-    assert named["custom_partitioning"] != named["custom_partitioning in scan"]
+    by_name = digests[0]
+    callback_digests = [digest for name, digest in by_name.items() if name.startswith("pure_callback")]
+    assert len(set(callback_digests)) == len(callback_digests)
+    assert by_name["custom_partitioning"] != by_name["custom_partitioning in scan"]
 
 
 @pytest.mark.timeout(540)
@@ -97,7 +97,7 @@ class Fixed:
         return value + self.by
 
 
-def make(by: Any) -> Callable[[Any], Any]:
+def make_closure(by: Any) -> Callable[[Any], Any]:
     """Return a closure."""
     return lambda value: value * by
 
@@ -108,19 +108,19 @@ def make(by: Any) -> Callable[[Any], Any]:
         (lambda v: v + 1, lambda v: v + 2),
         (lambda v: v + 1, lambda v: v - 1),
         (lambda v: v.real, lambda v: v.imag),
-        (make(2), make(3)),
-        (make((1, "a")), make((1, "b"))),
-        (make(np.sin), make(np.cos)),
+        (make_closure(2), make_closure(3)),
+        (make_closure((1, "a")), make_closure((1, "b"))),
+        (make_closure(np.sin), make_closure(np.cos)),
         (functools.partial(operator.add, 2), functools.partial(operator.add, 3)),
         (functools.partial(int, base=2), functools.partial(int, base=8)),
         (Scale(1).__call__, Scale(1).add),
         (np.sin, np.cos),
         (abs, round),
         ([].append, [].extend),
-        (functools.lru_cache(make(2)), functools.lru_cache(make(3))),
+        (functools.lru_cache(make_closure(2)), functools.lru_cache(make_closure(3))),
         (lambda v, k=1: v + k, lambda v, k=2: v + k),
         (lambda v, *, k=1: v + k, lambda v, *, k=2: v + k),
-        (make(make(2)), make(make(3))),
+        (make_closure(make_closure(2)), make_closure(make_closure(3))),
         (np.vectorize(lambda v: v * 2), np.vectorize(lambda v: v * 3)),
         (Fixed(2), Fixed(3)),
         (Fixed(2).add, Fixed(3).add),
@@ -128,7 +128,7 @@ def make(by: Any) -> Callable[[Any], Any]:
         (functools.partial(np.multiply, np.float32(2)), functools.partial(np.multiply, np.float32(3))),
     ],
 )
-def test_callables_that_do_something_else_differ(one: Any, other: Any) -> None:
+def test_different_callables_differ(one: Any, other: Any) -> None:
     """Another body, constant, default, closed-over value, partial argument or method makes another callable."""
     assert describe_callable(one) != describe_callable(other)
 
@@ -136,24 +136,24 @@ def test_callables_that_do_something_else_differ(one: Any, other: Any) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (make(object()), make(object())),
-        (make([1]), make([2])),
-        (make(np.ones(2)), make(np.zeros(2))),
+        (make_closure(object()), make_closure(object())),
+        (make_closure([1]), make_closure([2])),
+        (make_closure(np.ones(2)), make_closure(np.zeros(2))),
         (Scale(1), Scale(2)),
         (Scale(1).add, Scale(2).add),
         (functools.partial(operator.add, object()), functools.partial(operator.add, object())),
         (functools.partial(Scale.add, Scale(1)), functools.partial(Scale.add, Scale(2))),
-        (make(frozenset("abcdefgh")), make(frozenset("hgfedcba"))),
+        (make_closure(frozenset("abcdefgh")), make_closure(frozenset("hgfedcba"))),
         ([1].append, [2].append),
     ],
 )
-def test_objects_of_a_process_do_not_count(one: Any, other: Any) -> None:
+def test_objects_of_one_process_do_not_count(one: Any, other: Any) -> None:
     """What a callable holds besides plain constants belongs to its process, so only the type of it counts."""
     assert describe_callable(one) == describe_callable(other)
     assert "0x" not in describe_callable(one)
 
 
-def test_the_place_of_a_function_does_not_count() -> None:
+def test_location_of_a_function_does_not_count() -> None:
     """The same code in another file and on another line is the same callable."""
     found = []
     for file, above in (("/tmp/1/a.py", ""), ("/tmp/2/b.py", "\n\n\n")):
@@ -163,7 +163,7 @@ def test_the_place_of_a_function_does_not_count() -> None:
     assert found[0] == found[1]
 
 
-def test_a_callable_that_holds_itself_has_an_end() -> None:
+def test_description_of_a_recursive_callable_ends() -> None:
     """A closure over itself and a deep chain of partials are described only up to a limit."""
 
     def again(value: float) -> float:
@@ -176,14 +176,14 @@ def test_a_callable_that_holds_itself_has_an_end() -> None:
     assert len(describe_callable(chain)) < 10_000
 
 
-def test_long_constants_are_cut() -> None:
+def test_long_constants_are_hashed() -> None:
     """A closed-over text of a megabyte is identified by its hash, and not written out."""
-    one, other = (describe_callable(make("x" * 1_000_000 + end)) for end in "ab")
+    one, other = (describe_callable(make_closure("x" * 1_000_000 + end)) for end in "ab")
     assert one != other
     assert len(one) < 1000
 
 
-def test_an_object_with_fields_of_its_own_making_runs_no_code() -> None:
+def test_object_with_computed_attributes_runs_no_code() -> None:
     """A callable object whose class raises for every attribute is described by its type."""
 
     class Hostile:
@@ -196,7 +196,7 @@ def test_an_object_with_fields_of_its_own_making_runs_no_code() -> None:
     assert "Hostile" in describe_callable(Hostile())
 
 
-def test_numbers_that_are_no_addresses_stay() -> None:
+def test_numbers_that_are_not_addresses_stay() -> None:
     """Only an attribute that contains just the address of a kept object is replaced."""
     kept = object()
     text = f'backend_config = "{id(kept)}", x = "{id(kept)}", backend_config = "17"'

@@ -37,7 +37,7 @@ def outputs(provenance: OutputProvenance, count: int = 1) -> list[Array]:
     return arrays
 
 
-def known(value: int, producer: Producer | None = None) -> Array:
+def host_array(value: int, producer: Producer | None = None) -> Array:
     """Return an array made from host data."""
     array = Array()
     tag_array(array, value, producer)
@@ -53,99 +53,106 @@ STEP, HALF, DATA = Producer("jit(step)", 3, 2), Producer("jit(half)", 4, None), 
 TOGETHER = for_collective((0, 1), 1, STEP)
 
 
-def test_an_argument_counts_like_every_other_array() -> None:
+def test_argument_counts_like_any_array() -> None:
     """The content of an argument is compared before the launch, and not after it."""
-    assert value_of(known(5)) == value_of(known(5, DATA)) != value_of(known(6))
+    assert value_of(host_array(5)) == value_of(host_array(5, DATA)) != value_of(host_array(6))
 
 
-def test_an_array_that_carries_nothing_is_unknown() -> None:
+def test_untagged_array_is_unknown() -> None:
     """An array that was made under another guard is not mistaken for a known one."""
     assert read_tags([Array(), 3.0]) == [(UNKNOWN, None, None)] * 2
-    assert value_of(Array()) == value_of(Array()) not in (value_of(known(5)), value_of(*outputs(TOGETHER)))
+    assert value_of(Array()) == value_of(Array()) not in (value_of(host_array(5)), value_of(*outputs(TOGETHER)))
 
 
-def test_outputs_are_known_by_launch_and_place() -> None:
+def test_outputs_are_identified_by_launch_and_index() -> None:
     """An output is identified by its index and its launch, which is the n-th one of a set of ranks in a cell."""
     launches = [((0, 1), 1, STEP), ((0, 1), 2, STEP), ((0, 2), 1, STEP), ((0, 1), 1, HALF)]
-    made = [for_collective(*launch) for launch in launches]
-    arrays = [array for each in made for array in outputs(each, 3)]
+    provenances = [for_collective(*launch) for launch in launches]
+    arrays = [array for each in provenances for array in outputs(each, 3)]
     assert len({value_of(array) for array in arrays}) == 12
     assert all(0 < value < 2**62 for value, _, _ in read_tags(arrays))
     assert value_of(*arrays[:2]) != value_of(*arrays[1::-1])
-    assert value_of(*outputs(made[0])) == value_of(*outputs(for_collective(*launches[0])))
+    assert value_of(*outputs(provenances[0])) == value_of(*outputs(for_collective(*launches[0])))
 
 
-def test_what_a_rank_made_alone_is_known_by_its_program_and_all_that_went_into_it() -> None:
+def test_local_outputs_are_identified_by_program_and_inputs() -> None:
     """A local program's outputs are identified by the program and by every input, a number too."""
-    (mine,) = outputs(TOGETHER)
-    two, three = known(2), known(3)
-    ways = [(7, [mine, two]), (7, [mine, three]), (7, [Array(), two]), (8, [mine, two]), (7, [mine]), (7, [])]
-    values = [value_of(*outputs(for_local(program, read_tags(inputs), HALF))) for program, inputs in ways]
-    assert len(set(values)) == len(ways)
+    (output,) = outputs(TOGETHER)
+    two, three = host_array(2), host_array(3)
+    launches = [
+        (7, [output, two]),
+        (7, [output, three]),
+        (7, [Array(), two]),
+        (8, [output, two]),
+        (7, [output]),
+        (7, []),
+    ]
+    values = [value_of(*outputs(for_local(program, read_tags(inputs), HALF))) for program, inputs in launches]
+    assert len(set(values)) == len(launches)
 
 
-def test_what_is_made_of_what_is_not_known_yet_is_not_known() -> None:
+def test_output_of_an_uncomparable_array_is_uncomparable() -> None:
     """If an input cannot be compared yet, each output matches every other array."""
-    made = outputs(for_local(7, read_tags([known(ANY, DATA), known(2)]), HALF), 2)
-    assert [tag[0] for tag in read_tags(made)] == [ANY, ANY]
+    results = outputs(for_local(7, read_tags([host_array(ANY, DATA), host_array(2)]), HALF), 2)
+    assert [tag[0] for tag in read_tags(results)] == [ANY, ANY]
 
 
-def test_what_pmap_was_given_is_known_to_a_program_without_a_collective_alone() -> None:
+def test_pmap_arguments_identify_only_local_outputs() -> None:
     """The parts of two ranks have nothing in common; arrays made from them carry where the parts were."""
-    parts = [known(ANY, DATA._replace(pmap_value=own)) for own in (11, 12)]
+    parts = [host_array(ANY, DATA._replace(pmap_value=own)) for own in (11, 12)]
     assert value_of(parts[0]) == value_of(parts[1])
-    made = [for_local(7, read_tags([part]), HALF).value for part in parts]
-    assert ANY not in made
-    assert made[0] != made[1]
+    values = [for_local(7, read_tags([part]), HALF).value for part in parts]
+    assert ANY not in values
+    assert values[0] != values[1]
 
 
 def pass_through(source: Array, provenance: OutputProvenance) -> Array:
     """Return an output that is an unchanged argument."""
-    output = known(99)
+    output = host_array(99)
     tag_outputs([output], provenance, passed_through={0: source})
     return output
 
 
-def test_an_argument_that_is_put_out_as_it_came_stays_what_it_was() -> None:
+def test_passed_through_argument_keeps_its_tag() -> None:
     """An argument laid out for an agreed launch is identified by it from then on: another rank may still compute it."""
     local = for_local(7, [], HALF)
-    for source in (known(5, DATA), *outputs(TOGETHER)):
+    for source in (host_array(5, DATA), *outputs(TOGETHER)):
         assert read_tags([pass_through(source, TOGETHER)]) == read_tags([pass_through(source, local)])
         assert read_tags([pass_through(source, local)]) == read_tags([source])
-    assert read_tags([pass_through(known(5), local)]) == [(5, HALF, None)]
-    assert read_tags([pass_through(known(5), TOGETHER)]) == read_tags(outputs(TOGETHER))
+    assert read_tags([pass_through(host_array(5), local)]) == [(5, HALF, None)]
+    assert read_tags([pass_through(host_array(5), TOGETHER)]) == read_tags(outputs(TOGETHER))
     assert read_tags([pass_through(Array(), local)]) == read_tags([Array()])
 
 
-def test_what_is_written_carries_what_was_put_out_there() -> None:
+def test_written_array_gets_the_tag_of_its_output() -> None:
     """A written array has the tag of its output; under another guard it has none, because its content has changed."""
-    kept, beside = known(5, DATA), Array()
-    tag_outputs([beside, Array()], TOGETHER, written_arrays={1: kept})
-    assert read_tags([kept]) == read_tags([outputs(TOGETHER, 2)[1]])
-    tag_outputs([beside], NOT_GUARDED, written_arrays={0: kept})
-    assert read_tags([kept]) == read_tags([Array()])
+    written, beside = host_array(5, DATA), Array()
+    tag_outputs([beside, Array()], TOGETHER, written_arrays={1: written})
+    assert read_tags([written]) == read_tags([outputs(TOGETHER, 2)[1]])
+    tag_outputs([beside], NOT_GUARDED, written_arrays={0: written})
+    assert read_tags([written]) == read_tags([Array()])
 
 
-def test_the_token_of_each_output_goes_with_it() -> None:
+def test_each_output_keeps_its_signature() -> None:
     """Each output keeps its signature, whether or not arguments pass through."""
-    for passed in ({}, {1: known(5, DATA)}):
+    for passed in ({}, {1: host_array(5, DATA)}):
         arrays: Sequence[Array] = [Array(), Array()]
         tag_outputs(arrays, TOGETHER, signatures=["a", "b"], passed_through=passed)
         assert [tag[2] for tag in read_tags(arrays)] == ["a", "b"]
 
 
-def test_a_copy_carries_what_its_source_does() -> None:
+def test_copy_has_the_tag_of_its_source() -> None:
     """A copy has the tag of its source, or none; the producer is given if the source was laid out for one launch."""
-    target = known(9)
-    copy_provenance(known(5), target, DATA)
+    target = host_array(9)
+    copy_provenance(host_array(5), target, DATA)
     assert read_tags([target]) == [(5, DATA, None)]
     copy_provenance(Array(), target)
     assert read_tags([target]) == read_tags([Array()])
 
 
-def test_what_a_refused_launch_took_is_described() -> None:
+def test_inputs_of_a_refused_launch_are_described() -> None:
     """An input identified by its place has no cell to refer to, and neither has one that was laid out for the launch."""
-    arrays = [known(5, STEP), known(6, Producer(SHARDED_HOST_DATA, 4, 1)), known(7), Array()]
+    arrays = [host_array(5, STEP), host_array(6, Producer(SHARDED_HOST_DATA, 4, 1)), host_array(7), Array()]
     assert describe_inputs(arrays, lambda value: "ab" if value == 7 else "") == [
         [5, 3, "", "jit(step) (cell 3, line 2)", ""],
         [6, 0, "", "sharded host data (cell 4, line 1)", ""],
@@ -155,13 +162,13 @@ def test_what_a_refused_launch_took_is_described() -> None:
     assert read_provenance(arrays[0]) == (5, "jit(step) (cell 3, line 2)")
 
 
-def test_what_is_not_compared_is_counted() -> None:
+def test_uncompared_arrays_are_counted() -> None:
     """Arrays that were not compared are counted; known arrays and those that each rank has of its own are not."""
     uncompared = UncomparedArrays()
-    for arrays, line in (([known(5), *outputs(TOGETHER)], 1), ([known(ANY, DATA._replace(pmap_value=3))], 2)):
+    for arrays, line in (([host_array(5), *outputs(TOGETHER)], 1), ([host_array(ANY, DATA._replace(pmap_value=3))], 2)):
         uncompared.record(arrays, read_tags(arrays), line)
     assert uncompared.format_notes() == []
-    arrays = [Array(), known(ANY, DATA), known(5)]
+    arrays = [Array(), host_array(ANY, DATA), host_array(5)]
     uncompared.record(arrays, read_tags(arrays), 3)
     (note,) = uncompared.format_notes()
     assert note.startswith("2 arrays were not compared")
@@ -169,7 +176,7 @@ def test_what_is_not_compared_is_counted() -> None:
 
 
 @pytest.mark.parametrize("seed", ["0", "77"])
-def test_another_process_gives_the_same(seed: str) -> None:
+def test_another_process_gives_the_same_value(seed: str) -> None:
     """Another process computes the same value; Python's hashes of text would not, because ranks may have different seeds."""
     code = (
         "from mhnb.rank.guard.provenance import *\n"
@@ -179,8 +186,8 @@ def test_another_process_gives_the_same(seed: str) -> None:
         "tag_outputs([b], for_local(2**63 + 5, read_tags([a]), Producer('jit(half)', 4, None)))\n"
         "print(combine_tags(read_tags([a, b])))"
     )
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
     ).stdout
     a = outputs(TOGETHER)
-    assert int(told) == value_of(*a, *outputs(for_local(2**63 + 5, read_tags(a), HALF)))
+    assert int(printed) == value_of(*a, *outputs(for_local(2**63 + 5, read_tags(a), HALF)))

@@ -31,23 +31,23 @@ def post(board: SharedBoard, rank: int, seq: int, fingerprint: int, line: int = 
     """Post an entry as an agreement does."""
     group = board.find_set_index((0, 1))
     with board.locked():
-        place = board.next_slot(rank, seq, group)
-        board.write_entry(rank, place, Entry(fingerprint, 77, 0, line))
-    return place
+        slot = board.next_slot(rank, seq, group)
+        board.write_entry(rank, slot, Entry(fingerprint, 77, 0, line))
+    return slot
 
 
-def test_what_one_posts_the_other_reads(boards: tuple[SharedBoard, SharedBoard]) -> None:
+def test_entry_of_one_rank_is_read_by_the_other(boards: tuple[SharedBoard, SharedBoard]) -> None:
     """An entry is read with its line, in its own slot."""
     mine, theirs = boards
-    place = post(mine, 0, 7, 2**63 - 1, 12)
-    assert place == BoardSlot(7, 0, 1)
-    assert theirs.find_set_index((0, 1)) == place.set_index
-    assert theirs.has_reached(0, place)
-    assert not theirs.has_reached(1, place)
-    assert theirs.read_entry(0, place) == Entry(2**63 - 1, 77, 0, 12)
+    slot = post(mine, 0, 7, 2**63 - 1, 12)
+    assert slot == BoardSlot(7, 0, 1)
+    assert theirs.find_set_index((0, 1)) == slot.set_index
+    assert theirs.has_reached(0, slot)
+    assert not theirs.has_reached(1, slot)
+    assert theirs.read_entry(0, slot) == Entry(2**63 - 1, 77, 0, 12)
 
 
-def test_numbers_begin_anew_with_each_cell_and_set(boards: tuple[SharedBoard, SharedBoard]) -> None:
+def test_numbers_restart_with_each_cell_and_set(boards: tuple[SharedBoard, SharedBoard]) -> None:
     """An entry's number counts the launches of a cell among one set of participants."""
     mine, theirs = boards
     assert [post(mine, 0, 7, n).number for n in range(6)] == [1, 2, 3, 4, 5, 6]
@@ -57,20 +57,20 @@ def test_numbers_begin_anew_with_each_cell_and_set(boards: tuple[SharedBoard, Sh
     assert not theirs.has_reached(0, BoardSlot(7, 0, 1)), "an older cell's posts are gone"
 
 
-def test_a_mark_is_seen_and_goes_with_the_next_round(boards: tuple[SharedBoard, SharedBoard]) -> None:
+def test_withdrawal_mark_is_seen_and_cleared_on_reuse(boards: tuple[SharedBoard, SharedBoard]) -> None:
     """A withdrawn entry stays withdrawn; its slot has no mark when it is used again."""
     mine, theirs = boards
-    place = post(mine, 0, 7, 5)
+    slot = post(mine, 0, 7, 5)
     with mine.locked():
-        mine.withdraw(0, place, 2)
-    assert theirs.withdrawal_reason(0, place) == 2
+        mine.withdraw(0, slot, 2)
+    assert theirs.withdrawal_reason(0, slot) == 2
     for _ in range(3):
         post(mine, 0, 7, 5)
     again = post(mine, 0, 7, 5)
     assert (again.number, theirs.withdrawal_reason(0, again)) == (5, 0)
 
 
-def test_interrupts_endings_and_waits_are_words_for_all(boards: tuple[SharedBoard, SharedBoard]) -> None:
+def test_interrupts_endings_and_waits_are_shared(boards: tuple[SharedBoard, SharedBoard]) -> None:
     """Interrupts, endings and waits are written by one process, and read by all."""
     mine, theirs = boards
     mine.request_interrupt(9)
@@ -83,20 +83,20 @@ def test_interrupts_endings_and_waits_are_words_for_all(boards: tuple[SharedBoar
     assert theirs.waiting_slot(0, 9) is None
 
 
-def test_who_posts_last_says_that_a_post_was_taken_back(boards: tuple[SharedBoard, SharedBoard]) -> None:
+def test_last_entry_records_a_withdrawal(boards: tuple[SharedBoard, SharedBoard]) -> None:
     """The last entry is enough to know that none is withdrawn, because the others' marks may be seen later than it."""
     mine, theirs = boards
-    place = post(mine, 0, 7, 5)
+    slot = post(mine, 0, 7, 5)
     with mine.locked():
-        mine.withdraw(0, place, 2)
-    assert post(theirs, 1, 7, 5) == place
-    assert mine.read_entry(1, place) == Entry(5, 77, 0, 1, has_withdrawal=1)
-    place = post(mine, 0, 7, 5)
-    assert post(theirs, 1, 7, 5) == place
-    assert mine.read_entry(1, place) == Entry(5, 77, 0, 1)
+        mine.withdraw(0, slot, 2)
+    assert post(theirs, 1, 7, 5) == slot
+    assert mine.read_entry(1, slot) == Entry(5, 77, 0, 1, has_withdrawal=1)
+    slot = post(mine, 0, 7, 5)
+    assert post(theirs, 1, 7, 5) == slot
+    assert mine.read_entry(1, slot) == Entry(5, 77, 0, 1)
 
 
-def test_a_post_of_which_a_word_is_missing_is_none(boards: tuple[SharedBoard, SharedBoard]) -> None:
+def test_entry_with_an_old_word_is_not_read(boards: tuple[SharedBoard, SharedBoard]) -> None:
     """An entry is not read while any of its words is still that of an older entry; later all of it is read again."""
     mine, theirs = boards
     for n in range(4):
@@ -105,16 +105,16 @@ def test_a_post_of_which_a_word_is_missing_is_none(boards: tuple[SharedBoard, Sh
     words = mine._set_words(0)
     begin = next(at for at in range(8, len(words)) if words[at] == 7 << 32 | 1)
     before = words[begin : begin + 7].tolist()
-    place = post(mine, 0, 7, 200, line=60)
+    slot = post(mine, 0, 7, 200, line=60)
     after = words[begin : begin + 7].tolist()
     changed = [at for at in range(7) if before[at] != after[at]]
     assert len(changed) == 4, "the place, the program, the line and the hash"
     for at in changed:
         words[begin + at] = before[at]
-        assert theirs.read_entry(0, place) is None
+        assert theirs.read_entry(0, slot) is None
         assert theirs.read_entry(0, old) is None
         words[begin + at] = after[at]
-    assert theirs.read_entry(0, place) == Entry(200, 77, 0, 60)
+    assert theirs.read_entry(0, slot) == Entry(200, 77, 0, 60)
 
 
 SETS = [ranks for ranks in product((0, 1), repeat=10) if sum(ranks) > 1]
@@ -124,24 +124,24 @@ SETS = [ranks for ranks in product((0, 1), repeat=10) if sum(ranks) > 1]
 def launch_on_all_sets(folder: Path, ranks: Sequence[int], sets: Sequence[Sequence[int]]) -> None:
     """Act as some ranks of 10: launch on every set, in one cell per set."""
     board = SharedBoard(folder, 10)
-    seats = {rank: Participant(board, rank) for rank in ranks}
+    participants = {rank: Participant(board, rank) for rank in ranks}
     for seq, chosen in enumerate(sets, start=1):
         members = tuple(rank for rank in range(10) if chosen[rank])
-        own = [seats[rank] for rank in members if rank in seats]
-        for seat in own:
-            while not seat.propose(LaunchProposal(seq, 5, "jit(f)", members, ())):
+        own = [participants[rank] for rank in members if rank in participants]
+        for participant in own:
+            while not participant.propose(LaunchProposal(seq, 5, "jit(f)", members, ())):
                 yield_core()
-        for seat in own:
-            while not seat.poll(is_interrupted=False):
+        for participant in own:
+            while not participant.poll(is_interrupted=False):
                 yield_core()
-            assert seat.decide() == LAUNCH_DECISION, members
-            seat.clear_waiting()
-        for seat in seats.values():
-            seat.end_cell(seq, 0)
+            assert participant.decide() == LAUNCH_DECISION, members
+            participant.clear_waiting()
+        for participant in participants.values():
+            participant.end_cell(seq, 0)
     board.close()
 
 
-PLAY = """
+LAUNCH_IN_PROCESS = """
 import sys
 from pathlib import Path
 from tests.unit.rank.guard.test_shared_board import SETS, launch_on_all_sets
@@ -149,11 +149,11 @@ launch_on_all_sets(Path(sys.argv[1]), range(5, 10), SETS)
 """
 
 
-def test_two_processes_launch_on_more_sets_than_the_board_begins_with(tmp_path: Path) -> None:
+def test_two_processes_launch_on_more_sets_than_a_new_board_has(tmp_path: Path) -> None:
     """The board grows for both processes, whichever is the first to use a set."""
     create_board(tmp_path, 10)
     before = (tmp_path / "board").stat().st_size
-    with subprocess.Popen([sys.executable, "-c", PLAY, str(tmp_path)], cwd=ROOT) as other:
+    with subprocess.Popen([sys.executable, "-c", LAUNCH_IN_PROCESS, str(tmp_path)], cwd=ROOT) as other:
         launch_on_all_sets(tmp_path, range(5), SETS)
         assert other.wait() == 0
     board = SharedBoard(tmp_path, 10)
@@ -164,19 +164,19 @@ def test_two_processes_launch_on_more_sets_than_the_board_begins_with(tmp_path: 
     board.close()
 
 
-def test_a_wait_in_a_set_that_another_process_entered_is_seen(boards: tuple[SharedBoard, SharedBoard]) -> None:
+def test_wait_in_a_set_added_by_another_process_is_seen(boards: tuple[SharedBoard, SharedBoard]) -> None:
     """A wait is seen even in a part of the board that this process has not mapped yet."""
     mine, theirs = boards
     groups = [mine.find_set_index((0, n)) for n in range(600)]
     with mine.locked():
-        place = mine.next_slot(0, 7, groups[-1])
-        mine.write_entry(0, place, Entry(5, 0, 0, 0))
-    mine.set_waiting(0, place)
-    assert theirs.waiting_slot(0, 7) == place
-    assert theirs.has_reached(0, place)
+        slot = mine.next_slot(0, 7, groups[-1])
+        mine.write_entry(0, slot, Entry(5, 0, 0, 0))
+    mine.set_waiting(0, slot)
+    assert theirs.waiting_slot(0, 7) == slot
+    assert theirs.has_reached(0, slot)
 
 
-def test_every_pair_of_many_ranks_has_its_place(tmp_path: Path) -> None:
+def test_every_pair_of_many_ranks_has_its_set(tmp_path: Path) -> None:
     """A program of pairs on 24 ranks launches on 276 sets; the board takes only the memory that is used."""
     create_board(tmp_path, 24)
     board = SharedBoard(tmp_path, 24)
@@ -187,7 +187,7 @@ def test_every_pair_of_many_ranks_has_its_place(tmp_path: Path) -> None:
     assert used < 1 << 20
 
 
-def test_another_clusters_board_is_refused(tmp_path: Path) -> None:
+def test_board_of_another_cluster_is_refused(tmp_path: Path) -> None:
     """A board of another size is refused, because ranks would write into each other's words."""
     create_board(tmp_path, 2)
     with pytest.raises(ValueError, match="not the board of 3 ranks"):
@@ -198,7 +198,7 @@ def test_another_clusters_board_is_refused(tmp_path: Path) -> None:
             SharedBoard(tmp_path, 2)
 
 
-HOLD = """
+CREATE_AND_WAIT = """
 import sys
 from pathlib import Path
 from mhnb.rank.guard.shared_board import SharedBoard, create_board
@@ -210,24 +210,24 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a name is Linux's")
-def test_nothing_is_left_of_a_board_whose_maker_was_killed(tmp_path: Path) -> None:
+def test_nothing_remains_of_a_board_whose_creator_was_killed(tmp_path: Path) -> None:
     """Another process opens the board by its path; after SIGKILL neither a file nor named memory remains."""
     before = set(Path("/dev/shm").iterdir())
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as maker:
-        assert maker.stdout is not None
-        assert maker.stdout.readline() == "made\n"
+    command = [sys.executable, "-c", CREATE_AND_WAIT, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as creator:
+        assert creator.stdout is not None
+        assert creator.stdout.readline() == "made\n"
         shared = SharedBoard(tmp_path, 2)
         assert shared.interrupted_seq == 7
         with shared.locked():
             shared.close_count  # noqa: B018  # a word is read while the lock is held
-        maker.kill()
+        creator.kill()
     shared.close()
     assert not (tmp_path / "board").exists()
     assert not {path for path in set(Path("/dev/shm").iterdir()) - before if "mhnb" in path.name}
 
 
-def test_a_file_does_where_there_is_no_such_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_board_is_a_file_without_anonymous_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The board is a file on macOS, or if /proc is closed to other processes."""
     monkeypatch.delattr(os, "memfd_create", raising=False)
     assert create_board(tmp_path, 2) is None

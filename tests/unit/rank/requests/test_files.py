@@ -9,7 +9,7 @@ import pytest
 from mhnb.rank.requests.files import finish_files, list_missing_files, write_files
 
 
-def test_a_file_of_which_a_piece_was_lost_never_takes_its_place(tmp_path: Path) -> None:
+def test_file_with_a_lost_piece_does_not_replace_the_old_one(tmp_path: Path) -> None:
     """If the disk is full for one piece and not for the next, the old file stays and no half of the new one remains."""
     (tmp_path / "a").write_text("old")
     with pytest.raises(OSError, match="No such file"):
@@ -22,7 +22,7 @@ def test_a_file_of_which_a_piece_was_lost_never_takes_its_place(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x"])
-def test_a_path_stays_in_its_folder(tmp_path: Path, path: str) -> None:
+def test_path_outside_its_folder_is_refused(tmp_path: Path, path: str) -> None:
     """A path that leaves its folder is refused."""
     with pytest.raises(ValueError, match="leaves the folder"):
         write_files(str(tmp_path), [[path, 0o644, 0, True]], [b""])
@@ -30,12 +30,12 @@ def test_a_path_stays_in_its_folder(tmp_path: Path, path: str) -> None:
         list_missing_files(path, {})
 
 
-def test_what_is_the_same_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_file_is_not_requested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is requested if its content or mode differs, if it is missing, or if a folder has its name."""
     monkeypatch.chdir(tmp_path)
     write_files(str(tmp_path / "lib"), [["same", 0o755, 0, True], ["sub/other", 0o644, 0, True]], [b"", b"text"])
     digest = "cae66941d9efbd404e4d88758ea67670"
     files = {name: [0, 0o755, digest] for name in ("same", "sub", "absent")} | {"sub/other": [4, 0o644, digest]}
-    look = list_missing_files("lib", files)
-    assert look == {"folder": str(tmp_path / "lib"), "wanted": ["sub", "absent", "sub/other"], "strays_home": False}
+    answer = list_missing_files("lib", files)
+    assert answer == {"folder": str(tmp_path / "lib"), "wanted": ["sub", "absent", "sub/other"], "strays_home": False}
     assert finish_files(str(Path(__file__).parent), [Path(__file__).name]) == [__name__]

@@ -34,7 +34,7 @@ def rank() -> Iterator[PipedRanks]:
         ("np.float32(3)", np.float32(3)),
     ],
 )
-def test_host_values_come_as_they_are(rank: PipedRanks, source: str, expected: Any) -> None:
+def test_host_values_keep_value_and_type(rank: PipedRanks, source: str, expected: Any) -> None:
     """A value without arrays arrives equal and of its own type."""
     rank.run(f"plain = {source}")
     value = transfer.pull(rank, ["plain"])
@@ -45,7 +45,7 @@ def test_host_values_come_as_they_are(rank: PipedRanks, source: str, expected: A
 @pytest.mark.parametrize(
     "axes", ["", "'data'", "'data', 'model'", "None, 'data'", "('data', 'model')", "None, 'model'"]
 )
-def test_an_array_is_put_together_from_its_shards(rank: PipedRanks, axes: str) -> None:
+def test_array_is_assembled_from_its_shards(rank: PipedRanks, axes: str) -> None:
     """With any sharding, the value that arrives equals the array, and is writable."""
     rank.run(f"sharded = put(np.arange(64 * 8, dtype='i4').reshape(64, 8), {axes})")
     value = transfer.pull(rank, ["sharded"])
@@ -56,7 +56,7 @@ def test_an_array_is_put_together_from_its_shards(rank: PipedRanks, axes: str) -
 @pytest.mark.parametrize(
     "dtype", ["bool", "int4", "uint8", "int32", "float16", "bfloat16", "float8_e4m3fn", "float32", "complex64"]
 )
-def test_each_dtype_of_jax_arrives(rank: PipedRanks, dtype: str) -> None:
+def test_each_jax_dtype_arrives(rank: PipedRanks, dtype: str) -> None:
     """Arrays of every JAX dtype arrive with that dtype, including those of ml_dtypes."""
     rank.run(f"typed = jnp.array([0, 1, 1], dtype='{dtype}')")
     value = transfer.pull(rank, ["typed"])
@@ -99,25 +99,25 @@ def test_containers_keep_their_arrays_in_place(rank: PipedRanks) -> None:
     np.testing.assert_array_equal(value["n"][1], [1, 1])
 
 
-def test_several_names_come_as_a_tuple(rank: PipedRanks) -> None:
+def test_several_names_return_a_tuple(rank: PipedRanks) -> None:
     """One name returns its value, and several names a tuple in the requested order."""
     rank.run("first, second = 1, 2")
     assert transfer.pull(rank, ["second", "first"]) == (2, 1)
 
 
-def test_a_large_value_is_let_go(rank: PipedRanks) -> None:
+def test_large_value_is_released_after_the_pull(rank: PipedRanks) -> None:
     """A rank holds a large value in pieces during the pull only; a small value comes with the first answer."""
     rank.run("large, small = np.zeros(2**20), np.zeros(8)")
-    rank.verbs()
+    rank.take_requested_handlers()
     transfer.pull(rank, ["small"])
-    assert rank.verbs() == ["hold"]
+    assert rank.take_requested_handlers() == ["hold"]
     transfer.pull(rank, ["large"])
-    assert rank.verbs() == ["hold", "fetch", "fetch", "release"]
+    assert rank.take_requested_handlers() == ["hold", "fetch", "fetch", "release"]
     rank.run("from mhnb.rank.requests.handlers import _TRANSFER_STORES; answer = len(_TRANSFER_STORES[0]._outgoing)")
     assert rank.run("answer = len(_TRANSFER_STORES[0]._outgoing)") == [0]
 
 
-def test_a_transfer_left_behind_is_dropped(rank: PipedRanks) -> None:
+def test_abandoned_transfer_is_dropped(rank: PipedRanks) -> None:
     """A transfer left on a rank by a notebook that disconnected ends with the next transfer."""
     rank.run("left = np.zeros(2**20); from mhnb.rank.requests.handlers import _TRANSFER_STORES")
     arguments = {"transfer": "gone", "live": ["gone"], "names": ["left"], "digest_local": False}
@@ -137,21 +137,21 @@ def test_a_transfer_left_behind_is_dropped(rank: PipedRanks) -> None:
         ("type('Made', (), {})()", "cannot be sent: .*Made"),
     ],
 )
-def test_what_cannot_be_sent_says_why(rank: PipedRanks, source: str, says: str) -> None:
+def test_unsendable_value_is_an_error_with_the_reason(rank: PipedRanks, source: str, says: str) -> None:
     """A value that cannot be sent is an error with the reason and the next step."""
     rank.run(f"odd = {source}")
     with pytest.raises(InvalidRequest, match=f"^odd.*{says}"):
         transfer.pull(rank, ["odd"])
 
 
-def test_a_donated_array_says_so(rank: PipedRanks) -> None:
+def test_donated_array_is_an_error(rank: PipedRanks) -> None:
     """An array that was donated to a jitted function is an error that mentions donation."""
     rank.run("given = jnp.ones(4); taken = jax.jit(lambda a: a + 1, donate_argnums=0)(given)")
     with pytest.raises(InvalidRequest, match=r"holds an array f32\[4\] that has been deleted, most likely donated"):
         transfer.pull(rank, ["given"])
 
 
-def test_a_leaked_tracer_says_so(rank: PipedRanks) -> None:
+def test_leaked_tracer_is_an_error(rank: PipedRanks) -> None:
     """A tracer that left its function is an error that says so, and does not break the list of variables."""
     rank.run(
         """
@@ -168,7 +168,7 @@ def test_a_leaked_tracer_says_so(rank: PipedRanks) -> None:
     rank.run("del leaked")
 
 
-def test_a_class_made_in_a_cell_is_named(rank: PipedRanks) -> None:
+def test_class_defined_in_a_cell_is_named(rank: PipedRanks) -> None:
     """A value whose class exists only on the ranks is an error that names the class and the fix."""
     rank.run("class OnRanks: pass\nthing = OnRanks()")
     with pytest.raises(
@@ -177,7 +177,7 @@ def test_a_class_made_in_a_cell_is_named(rank: PipedRanks) -> None:
         transfer.pull(rank, ["thing"])
 
 
-def test_copies_on_one_rank_are_compared(rank: PipedRanks) -> None:
+def test_replicas_on_one_rank_are_compared(rank: PipedRanks) -> None:
     """Devices of one rank whose replicas differ are an error."""
     rank.run(
         """
@@ -190,7 +190,7 @@ def test_copies_on_one_rank_are_compared(rank: PipedRanks) -> None:
         transfer.pull(rank, ["unequal"])
 
 
-def test_a_pulled_array_can_still_be_donated(rank: PipedRanks) -> None:
+def test_pulled_array_can_still_be_donated(rank: PipedRanks) -> None:
     """After a pull nothing holds the array's memory: a donating function reuses it in place."""
     rank.run("reused = jnp.arange(2**20, dtype='f4'); reused.block_until_ready()")
     transfer.pull(rank, ["reused"])
@@ -204,7 +204,7 @@ def test_a_pulled_array_can_still_be_donated(rank: PipedRanks) -> None:
     assert same
 
 
-def test_a_pulled_array_does_not_change_later(rank: PipedRanks) -> None:
+def test_pulled_array_does_not_change_later(rank: PipedRanks) -> None:
     """The notebook has a copy: later changes to the array on the rank do not show in it."""
     rank.run("mutable = np.zeros(4)")
     value = transfer.pull(rank, ["mutable"])
@@ -213,21 +213,21 @@ def test_a_pulled_array_does_not_change_later(rank: PipedRanks) -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["a b"], ["x.y"], ["x[0]"], [""]])
-def test_what_is_no_name_is_refused_before_asking(rank: PipedRanks, names: list[str]) -> None:
+def test_invalid_name_is_refused_without_a_request(rank: PipedRanks, names: list[str]) -> None:
     """A pull accepts only names of variables; anything else is an invalid request, and no rank receives it."""
-    rank.verbs()
+    rank.take_requested_handlers()
     with pytest.raises(InvalidRequest):
         transfer.pull(rank, names)
-    assert rank.verbs() == []
+    assert rank.take_requested_handlers() == []
 
 
-def test_an_unknown_rank_is_refused(rank: PipedRanks) -> None:
+def test_unknown_rank_is_refused(rank: PipedRanks) -> None:
     """A rank that does not exist is an invalid request."""
     with pytest.raises(InvalidRequest, match="there is no rank 3"):
         transfer.pull(rank, ["x"], ranks=[3])
 
 
-def test_an_error_of_a_verb_is_told(rank: PipedRanks) -> None:
+def test_failed_request_is_reported(rank: PipedRanks) -> None:
     """A request that a rank could not answer is an error with the rank, the request and the rank's traceback."""
     answer = rank.ask(0, "no_such_verb", {}).result(60)
     assert not answer.ok
@@ -245,7 +245,7 @@ def rows(rank: PipedRanks) -> dict[str, Any]:
     return {row.name: row for row in requests.list_variables(rank)}
 
 
-def test_an_array_is_described_by_its_sharding(rank: PipedRanks) -> None:
+def test_array_is_described_by_its_sharding(rank: PipedRanks) -> None:
     """The row of a sharded array has shape, dtype, spec, mesh and bytes per device."""
     rank.run("shown = put(np.zeros((16, 4), 'f4'), 'data', None)")
     facts = rows(rank)["shown"].facts
@@ -268,7 +268,7 @@ def test_an_array_is_described_by_its_sharding(rank: PipedRanks) -> None:
         ("object()", "object"),
     ],
 )
-def test_other_values_are_described_shortly(rank: PipedRanks, source: str, kind: str) -> None:
+def test_other_values_are_described_briefly(rank: PipedRanks, source: str, kind: str) -> None:
     """Numbers and text are shown up to a limit, containers by their size, and arrays never by their content."""
     rank.run(f"described = {source}")
     assert rows(rank)["described"].kind == kind
@@ -280,7 +280,7 @@ def test_code_and_hidden_names_are_not_listed(rank: PipedRanks) -> None:
     assert not {"np", "fun", "jitted", "Cls", "_private", "In", "Out", "get_ipython", "exit"} & set(rows(rank))
 
 
-def test_names_hold_code_too(rank: PipedRanks) -> None:
+def test_names_include_functions_and_modules(rank: PipedRanks) -> None:
     """The set of names includes functions and modules, but not what IPython added."""
     rank.run("def fun(): pass")
     found = requests.list_names(rank)
@@ -288,7 +288,7 @@ def test_names_hold_code_too(rank: PipedRanks) -> None:
     assert not {"In", "Out", "get_ipython", "_"} & found
 
 
-def test_a_value_that_breaks_does_not_hide_the_others(rank: PipedRanks) -> None:
+def test_broken_value_does_not_hide_the_others(rank: PipedRanks) -> None:
     """A pytree whose flattening raises is listed with its error."""
     rank.run(
         """
@@ -302,7 +302,7 @@ def test_a_value_that_breaks_does_not_hide_the_others(rank: PipedRanks) -> None:
     rank.run("del broken")
 
 
-def test_completion_knows_the_ranks_names(rank: PipedRanks) -> None:
+def test_completion_uses_the_ranks_names(rank: PipedRanks) -> None:
     """Names, attributes and keys are completed, with the range that they replace."""
     rank.run("completable = {'alpha': 1}; array = jnp.ones(3)")
     assert requests.complete(rank, "completab", 9) == requests.Completion(("completable",), 0, 9)
@@ -310,12 +310,12 @@ def test_completion_knows_the_ranks_names(rank: PipedRanks) -> None:
     assert ".sharding" in requests.complete(rank, "array.sha", 9).matches
 
 
-def test_completion_takes_any_cursor(rank: PipedRanks) -> None:
+def test_completion_accepts_a_cursor_past_the_end(rank: PipedRanks) -> None:
     """A cursor past the end of the text counts as its end."""
     assert requests.complete(rank, "zzz", 99).matches == ()
 
 
-def test_questions_launch_nothing(rank: PipedRanks) -> None:
+def test_requests_launch_nothing(rank: PipedRanks) -> None:
     """Pull, vars, completion and `?` on arrays compile and run no program, whatever text is before the cursor."""
     rank.run("still = put(np.arange(16.).reshape(4, 4), 'data', 'model'); tree = {'w': still}; n0 = len(programs)")
     transfer.pull(rank, ["still", "tree"])
@@ -327,13 +327,13 @@ def test_questions_launch_nothing(rank: PipedRanks) -> None:
     assert rank.run("answer = programs[n0:]") == [[]]
 
 
-def test_a_launch_would_be_seen(rank: PipedRanks) -> None:
+def test_launch_is_recorded_in_the_list(rank: PipedRanks) -> None:
     """The list of programs that the last test reads grows when a program is launched."""
     (grown,) = rank.run("n0 = len(programs); jax.jit(lambda a: a * 3 - 1)(jnp.ones(5)); answer = len(programs) - n0")
     assert grown > 0
 
 
-def test_inspection_describes_an_array_by_its_sharding(rank: PipedRanks) -> None:
+def test_inspected_array_is_described_by_its_sharding(rank: PipedRanks) -> None:
     """`x?` on an array shows shape, spec, mesh and memory."""
     rank.run("asked = put(np.zeros((8, 4), 'f4'), 'data', 'model')")
     bundle = requests.inspect(rank, "asked")
@@ -347,7 +347,7 @@ def test_inspection_describes_an_array_by_its_sharding(rank: PipedRanks) -> None
 
 
 @pytest.mark.parametrize(("name", "says"), [("asked.sum", "axis"), ("asked.T", "property, of jax.Array")])
-def test_inspection_of_an_arrays_attribute_comes_from_its_class(rank: PipedRanks, name: str, says: str) -> None:
+def test_array_attribute_is_inspected_on_its_class(rank: PipedRanks, name: str, says: str) -> None:
     """`x.sum?` describes the attribute without reading it from the array."""
     rank.run("asked = put(np.zeros((8, 4), 'f4'), 'data', 'model')")
     bundle = requests.inspect(rank, name)
@@ -356,7 +356,7 @@ def test_inspection_of_an_arrays_attribute_comes_from_its_class(rank: PipedRanks
     assert says in bundle["text/plain"]
 
 
-def test_inspection_of_code_is_ipythons(rank: PipedRanks) -> None:
+def test_code_is_inspected_by_ipython(rank: PipedRanks) -> None:
     """`f?` shows signature and docstring; with detail, the source."""
     rank.run('def explained(a, b=2):\n    """What it does."""\n    return a')
     bundle, detailed = requests.inspect(rank, "explained"), requests.inspect(rank, "explained", detail=1)
@@ -366,7 +366,7 @@ def test_inspection_of_code_is_ipythons(rank: PipedRanks) -> None:
     assert "return" in detailed["text/plain"]
 
 
-def test_inspection_reads_no_array_in_a_container(rank: PipedRanks) -> None:
+def test_inspection_does_not_print_a_container(rank: PipedRanks) -> None:
     """`d?` on a container of arrays does not print the container."""
     rank.run("class Loud(dict):\n    def __str__(self): raise SystemExit\n    __repr__ = __str__\nloud = Loud(a=1)")
     bundle = requests.inspect(rank, "loud")

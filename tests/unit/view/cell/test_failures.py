@@ -17,24 +17,26 @@ from mhnb.view.cell.summary import summarise_cell
 from mhnb.view.cell.text import format_cell_text
 from tests.support.view_samples import cell
 
-_WAY = ("Traceback (most recent call last)", "helper.py:7, in read()", "    raise it")
+_TRACEBACK = ("Traceback (most recent call last)", "helper.py:7, in read()", "    raise it")
 
 
-def raised(rank: int, evalue: str, *, way: Sequence[str] = _WAY, ename: str = "ValueError", **more: Any) -> RankResult:
+def raised(
+    rank: int, evalue: str, *, traceback_lines: Sequence[str] = _TRACEBACK, ename: str = "ValueError", **more: Any
+) -> RankResult:
     """Return the result of a rank whose cell raised at line 3, in one of the user's files."""
-    error = RankError(ename, evalue, (*way, f"{ename}: {evalue}"), line=3, code="read()")
+    error = RankError(ename, evalue, (*traceback_lines, f"{ename}: {evalue}"), line=3, code="read()")
     return RankResult(rank, "error", error=replace(error, **more))
 
 
-def folds(result: CellResult) -> list[tuple[int, ...]]:
+def grouped_ranks(result: CellResult) -> list[tuple[int, ...]]:
     """Return the ranks of each failure in the summary."""
     return [failure.ranks for failure in summarise_cell(result).failures]
 
 
-def test_errors_that_name_their_own_rank_are_one() -> None:
+def test_errors_naming_their_own_rank_are_one_failure() -> None:
     """The usual `raise ValueError(f"rank {rank}: no data")` gives one failure for all ranks."""
     result = cell(*(raised(rank, f"rank {rank}: no data") for rank in range(4)))
-    assert folds(result) == [(0, 1, 2, 3)]
+    assert grouped_ranks(result) == [(0, 1, 2, 3)]
     assert format_cell_text(result).splitlines()[:3] == [
         "ValueError on ranks 0-3",
         "  cell 12, line 3:   read()",
@@ -42,7 +44,7 @@ def test_errors_that_name_their_own_rank_are_one() -> None:
     ]
 
 
-def test_every_rank_s_number_is_told() -> None:
+def test_differing_numbers_are_listed_per_rank() -> None:
     """Grouping loses no number: text and HTML list the differing numbers per rank."""
     result = cell(*(raised(rank, f"shapes (3,) and ({rank + 4},) do not fit") for rank in range(3)))
     for shown in (format_cell_text(result), format_cell_html(result, uid="u")):
@@ -51,13 +53,13 @@ def test_every_rank_s_number_is_told() -> None:
 
 
 @pytest.mark.parametrize(("count", "folded"), [(4, False), (5, True)])
-def test_a_few_messages_with_several_numbers_stand_below_each_other(count: int, *, folded: bool) -> None:
+def test_few_messages_with_several_numbers_stay_separate(count: int, *, folded: bool) -> None:
     """Few messages with several differing numbers are shown separately, because they read better than a template with letters."""
     ranks = [raised(rank, f"positions is [0, 1], expected [{rank + 7}, {rank + 8}]") for rank in range(count)]
-    assert len(folds(cell(*ranks))) == (1 if folded else count)
+    assert len(grouped_ranks(cell(*ranks))) == (1 if folded else count)
 
 
-def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
+def test_traceback_of_first_failed_rank_is_shown() -> None:
     """The traceback of the first rank to fail is shown, with its rank unless all ranks have the same traceback."""
     # An error raised only in a file of the user's (`line=None`) shows its whole traceback.
     result = cell(raised(0, "bad part 10", at_s=0.9, line=None), raised(1, "bad part 11", at_s=0.1, line=None))
@@ -74,7 +76,7 @@ def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        raised(2, "bad part 12", way=(_WAY[0], "helper.py:8, in read()", _WAY[2])),
+        raised(2, "bad part 12", traceback_lines=(_TRACEBACK[0], "helper.py:8, in read()", _TRACEBACK[2])),
         raised(2, "bad part 12", line=4),
         raised(2, "bad piece 12"),
         raised(2, "bad part 12", code="write()"),
@@ -82,45 +84,48 @@ def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
     ],
     ids=["another way", "another line", "other words", "other code", "another cure"],
 )
-def test_who_failed_otherwise_stands_alone(other: RankResult) -> None:
+def test_different_failure_is_not_grouped(other: RankResult) -> None:
     """Only numbers in the message may differ within a group; traceback, line, code and hint must be equal."""
-    assert folds(cell(raised(0, "bad part 10"), raised(1, "bad part 11"), other)) == [(0, 1), (2,)]
+    assert grouped_ranks(cell(raised(0, "bad part 10"), raised(1, "bad part 11"), other)) == [(0, 1), (2,)]
 
 
 @pytest.mark.parametrize(
     ("line", "folded"), [("----> 2 def f(x): raise it", True), ("----> 3 def g(x): raise it", False)]
 )
-def test_how_much_is_shown_around_the_line_sets_nobody_apart(line: str, *, folded: bool) -> None:
+def test_context_lines_do_not_separate_failures(line: str, *, folded: bool) -> None:
     """For a one-line function IPython shows context lines on some ranks only; the marked line alone is compared."""
     bare = ("\x1b[36mCell\x1b[39m In[1], line 2, in f(x)\n----> 2 def f(x): raise it\n",)
     around = (f"Cell In[1], line 2, in f(x)\n      1 import jax\n{line}\n      3 \n     14 y = f(1)\n",)
-    result = cell(raised(0, "no", way=bare), raised(1, "no", way=around))
-    assert folds(result) == ([(0, 1)] if folded else [(0,), (1,)])
+    result = cell(raised(0, "no", traceback_lines=bare), raised(1, "no", traceback_lines=around))
+    assert grouped_ranks(result) == ([(0, 1)] if folded else [(0,), (1,)])
 
 
-def test_numbered_lines_of_a_cause_are_no_lines_of_code() -> None:
+def test_numbered_lines_of_a_cause_are_compared() -> None:
     """Numbered lines in a cause's message are compared, because they are part of the message and not lines of code."""
     causes = [
         (f"ValueError: read\n  {count} of 40 rows are broken", "The above exception was the direct cause of")
         for count in (3, 4)
     ]
-    result = cell(*(raised(rank, "no", way=(*cause, *_WAY)) for rank, cause in enumerate(causes)))
-    assert folds(result) == [(0,), (1,)]
+    result = cell(*(raised(rank, "no", traceback_lines=(*cause, *_TRACEBACK)) for rank, cause in enumerate(causes)))
+    assert grouped_ranks(result) == [(0,), (1,)]
 
 
-def test_notes_are_told_and_fold_as_the_message_does() -> None:
+def test_notes_are_shown_and_grouped_with_the_message() -> None:
     """A note added to an error is shown and grouped with the message, because it is part of the message."""
     ranks = [raised(rank, "no data") for rank in range(3)]
-    noted = [
+    results_with_notes = [
         replace(one, error=replace(one.error, traceback=(*one.error.traceback, f"read by host {one.rank}")))
         for one in ranks
         if one.error
     ]
-    assert folds(cell(*noted)) == [(0, 1, 2)]
-    assert format_cell_text(cell(*noted)).splitlines()[2:] == ["  ValueError: no data", "  read by host ‹rank›"]
+    assert grouped_ranks(cell(*results_with_notes)) == [(0, 1, 2)]
+    assert format_cell_text(cell(*results_with_notes)).splitlines()[2:] == [
+        "  ValueError: no data",
+        "  read by host ‹rank›",
+    ]
 
 
-def test_who_was_lost_stands_before_those_that_were_stopped_for_it() -> None:
+def test_lost_rank_precedes_ranks_stopped_because_of_it() -> None:
     """A lost rank comes before the ranks stopped because of it, even if its number is higher; so it does in the exception."""
     stopped = RankError(RANK_STOPPED, "stopped because rank 2 was lost")
     ranks = [RankResult(rank, "killed", error=stopped) for rank in (0, 1)]
@@ -130,7 +135,7 @@ def test_who_was_lost_stands_before_those_that_were_stopped_for_it() -> None:
         result.check()
 
 
-def test_the_exception_names_every_rank_that_failed() -> None:
+def test_exception_names_every_failed_rank() -> None:
     """The exception's text names every rank, because a script shows only this text. A rank that only waited is not a failure."""
     ranks = [
         raised(0, "a"),
@@ -153,22 +158,24 @@ def test_the_exception_names_every_rank_that_failed() -> None:
     ],
     ids=["the guard's report", "an address", "a progress bar", "a long report"],
 )
-def test_what_cannot_be_told_apart_without_loss_is_not_folded(ename: str, text: str) -> None:
+def test_messages_that_would_lose_information_are_not_grouped(ename: str, text: str) -> None:
     """A message that would lose information in a group is shown unchanged for each rank."""
     ranks = [raised(rank, text.format(rank + 1, rank + 1), ename=ename) for rank in range(3)]
     assert [failure.message_lines for failure in summarise_cell(cell(*ranks)).failures] == [(), (), ()]
 
 
-def test_a_short_message_hides_no_line_number() -> None:
+def test_short_message_does_not_hide_line_numbers() -> None:
     """Only the message at the traceback's end is removed; equal digits elsewhere belong to the traceback."""
-    ways = [(_WAY[0], f"helper.py:{rank}, in read()") for rank in (3, 4)]
-    assert folds(cell(*(raised(at, f"py:{at + 3}", way=way) for at, way in enumerate(ways)))) == [(0,), (1,)]
+    tracebacks = [(_TRACEBACK[0], f"helper.py:{rank}, in read()") for rank in (3, 4)]
+    assert grouped_ranks(
+        cell(*(raised(at, f"py:{at + 3}", traceback_lines=way) for at, way in enumerate(tracebacks)))
+    ) == [(0,), (1,)]
 
 
-def test_the_one_with_another_number_than_all_others_stands_alone() -> None:
+def test_rank_with_outlying_number_is_not_grouped() -> None:
     """A rank whose number differs from the number that all others share has a failure of its own, as with printed output."""
     ranks = [raised(rank, f"wanted 8 and got {7 if rank == 2 else 9}", at_s=rank) for rank in range(5)]
-    assert folds(cell(*ranks)) == [(0, 1, 3, 4), (2,)]
+    assert grouped_ranks(cell(*ranks)) == [(0, 1, 3, 4), (2,)]
 
 
 _REPORT = """nothing was launched, the cluster is clean
@@ -180,16 +187,24 @@ _LINES = {2: "    jit(sum)(x)", 4: "    jit(max)(x)", 6: "    again(x)"}
 
 def mismatched(rank: int, line: int, *, report: str = _REPORT, frames: Sequence[str] = ()) -> RankResult:
     """Return the result of a rank that the guard stopped at this line of the cell."""
-    way = ("Traceback (most recent call last)", f"Cell In[12], line {line}\n----> {line} {_LINES[line]}", *frames)
-    return raised(rank, report, way=way, ename=ORDER_MISMATCH, line=line, code=_LINES[line])
+    traceback_lines = (
+        "Traceback (most recent call last)",
+        f"Cell In[12], line {line}\n----> {line} {_LINES[line]}",
+        *frames,
+    )
+    return raised(rank, report, traceback_lines=traceback_lines, ename=ORDER_MISMATCH, line=line, code=_LINES[line])
 
 
-def test_one_report_of_the_guard_is_one_card() -> None:
+def test_shared_guard_report_is_shown_once() -> None:
     """Ranks stopped at different lines share one guard report, which names each side's line; text and HTML show it once."""
     result = cell(mismatched(0, 2), mismatched(1, 4), mismatched(2, 4))
-    assert folds(result) == [(0, 1, 2)]
-    first, *told = _REPORT.splitlines()
-    assert format_cell_text(result).splitlines() == [f"{ORDER_MISMATCH} · {first}", "  " + told[0], *told[1:]]
+    assert grouped_ranks(result) == [(0, 1, 2)]
+    first, *report_lines = _REPORT.splitlines()
+    assert format_cell_text(result).splitlines() == [
+        f"{ORDER_MISMATCH} · {first}",
+        "  " + report_lines[0],
+        *report_lines[1:],
+    ]
     html = format_cell_html(result, uid="u")
     assert html.count("ranks 1-2   jit(max)   line 4:") == 1
     assert "traceback of rank 0" in html
@@ -205,21 +220,21 @@ def test_one_report_of_the_guard_is_one_card() -> None:
     ],
     ids=["another text", "through a function of the user's", "a line that is not named", "a line of others"],
 )
-def test_what_a_report_does_not_say_stands_apart(other: RankResult) -> None:
+def test_failure_missing_from_the_report_is_not_grouped(other: RankResult) -> None:
     """A failure with another report, a frame in a user function or a line that the report lacks for this rank is not grouped."""
-    assert folds(cell(mismatched(0, 2), mismatched(1, 4), other)) == [(0, 1), (2,)]
+    assert grouped_ranks(cell(mismatched(0, 2), mismatched(1, 4), other)) == [(0, 1), (2,)]
 
 
 @pytest.mark.parametrize("thread", ["thread prefetch", "task score #2", "a thread #1"])
-def test_a_report_that_names_a_thread_is_one_card(thread: str) -> None:
+def test_report_naming_a_thread_is_shown_once(thread: str) -> None:
     """A report that names a thread's line is shown once, although the ranks' main threads were refused at another line."""
     report = _REPORT.replace("jit(max) ", f"jit(max) in {thread} ").replace("jit(sum) ", "jit(sum) in the main thread ")
-    assert folds(cell(mismatched(0, 2, report=report), *(mismatched(at, 6, report=report) for at in (1, 2)))) == [
-        (0, 1, 2)
-    ]
+    assert grouped_ranks(
+        cell(mismatched(0, 2, report=report), *(mismatched(at, 6, report=report) for at in (1, 2)))
+    ) == [(0, 1, 2)]
 
 
-def test_who_waited_is_told_of_by_the_line() -> None:
+def test_waiting_ranks_are_listed_by_line() -> None:
     """Waiting ranks are listed by line, because their guard report only follows from another rank's error."""
     result = cell(mismatched(0, 2), mismatched(1, 4), raised(2, "no data"))
     assert [line for line in format_cell_text(result).splitlines() if "waited" in line] == [
@@ -231,19 +246,19 @@ def test_who_waited_is_told_of_by_the_line() -> None:
 @pytest.mark.parametrize(
     "text", ["x" * 50_000 + " the end", "\n".join(f"part {at}" for at in range(500))], ids=["a line", "many lines"]
 )
-def test_a_card_folds_the_middle_of_a_long_message(text: str) -> None:
+def test_middle_of_a_long_message_is_collapsed(text: str) -> None:
     """The HTML of a long message shows its beginning, its end and the hint; a click opens the whole message."""
-    html = format_cell_html(cell(raised(0, text, way=(), hint="do this")), uid="u")
-    sight, fold = html.split("the whole message</summary>")
-    assert len(sight) < 8_000
-    assert text[:6] in sight
-    assert text[-7:] in sight
-    assert "left out" in sight
-    assert "→ do this" in sight
-    assert text in fold
+    html = format_cell_html(cell(raised(0, text, traceback_lines=(), hint="do this")), uid="u")
+    visible, collapsed = html.split("the whole message</summary>")
+    assert len(visible) < 8_000
+    assert text[:6] in visible
+    assert text[-7:] in visible
+    assert "left out" in visible
+    assert "→ do this" in visible
+    assert text in collapsed
 
 
-def test_a_card_shows_a_message_of_a_few_lines_whole() -> None:
+def test_message_of_a_few_lines_is_shown_whole() -> None:
     """A message that is shown completely has no fold."""
     html = format_cell_html(cell(raised(0, "\n".join(f"part {at}" for at in range(30)))), uid="u")
     assert "the whole message" not in html
@@ -253,9 +268,11 @@ def test_a_card_shows_a_message_of_a_few_lines_whole() -> None:
 @pytest.mark.parametrize(
     "way", [(), ("helper.py:7, in read()\n" + "    raise it\n" * 50,) * 100], ids=["short", "deep"]
 )
-def test_what_many_long_messages_store_is_bounded(way: tuple[str, ...]) -> None:
+def test_stored_size_of_many_long_messages_is_bounded(way: tuple[str, ...]) -> None:
     """With 64 long messages the stored text is bounded, and shows both ends of each message and where the rest is."""
-    result = cell(*(raised(rank, f"{rank} {chr(97 + rank % 26) * 60_000} {rank} ends", way=way) for rank in range(64)))
+    result = cell(
+        *(raised(rank, f"{rank} {chr(97 + rank % 26) * 60_000} {rank} ends", traceback_lines=way) for rank in range(64))
+    )
     for shown in (format_cell_html(result, uid="u"), format_cell_text(result)):
         assert len(shown) < 1_000_000
         assert all(f"{rank} ends" in shown for rank in range(64))

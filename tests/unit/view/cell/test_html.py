@@ -12,7 +12,7 @@ from mhnb.view.cell.html import MAX_CELL_NBYTES, MAX_VERBATIM_NBYTES, View, form
 from mhnb.view.html import RankLocations
 from tests.support.view_samples import StrictPage, cell, failed, out, shown, value
 
-PLACES = RankLocations({rank: f"host{rank}" for rank in range(64)}, {rank: f"rank{rank}.log" for rank in range(64)})
+LOCATIONS = RankLocations({rank: f"host{rank}" for rank in range(64)}, {rank: f"rank{rank}.log" for rank in range(64)})
 LINES = "one\ntwo\n"
 
 VIEWS: tuple[View, ...] = ("fold", "tabs", "grid")
@@ -28,22 +28,22 @@ RESULTS = {
     "numbers": cell(*[[out(f"said {rank} loss {rank * 7 % 5}.25\n")] for rank in range(5)]),
     "outlier": cell(*[[out(f"said {rank} loss {int(rank == 3)}.25\n")] for rank in range(5)]),
 }
-WORDS = cell(*[[out(f"said {word}\n")] for word in "abc"])
+DIFFERENT_WORDS = cell(*[[out(f"said {word}\n")] for word in "abc"])
 
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", ["agree", "rows", "many"])
-def test_the_first_line_has_the_cells_number_as_its_tip(name: str, view: View) -> None:
+def test_first_line_has_cell_number_as_tooltip(name: str, view: View) -> None:
     """The first line has the cell's number as its tooltip, because other cells and `panel` refer to the cell by it."""
     result = replace(RESULTS[name], seq=12)
-    assert '<div title="cell 12"' in format_cell_html(result, view=view, uid="mhnb-1", locations=PLACES)
+    assert '<div title="cell 12"' in format_cell_html(result, view=view, uid="mhnb-1", locations=LOCATIONS)
 
 
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
-def test_every_ranks_text_survives_a_strict_page(result: CellResult, view: View) -> None:
+def test_text_of_every_rank_survives_a_strict_page(result: CellResult, view: View) -> None:
     """Without style, script and input elements the markup is well-formed and contains all output of the ranks."""
-    page = StrictPage(format_cell_html(result, view=view, uid="mhnb-1", locations=PLACES))
+    page = StrictPage(format_cell_html(result, view=view, uid="mhnb-1", locations=LOCATIONS))
     assert not page.unclosed
     for rank in result:
         assert re.search(rf"said[ 0-9]* {rank.rank}(?!\d)", page.text)
@@ -51,9 +51,9 @@ def test_every_ranks_text_survives_a_strict_page(result: CellResult, view: View)
 
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
-def test_markup_is_what_a_notebook_keeps(result: CellResult, view: View) -> None:
+def test_markup_has_no_elements_that_notebooks_remove(result: CellResult, view: View) -> None:
     """The markup has no headings (they would enter the table of contents), scripts, inputs, ids or `var()` in inline styles."""
-    for tag, attributes in StrictPage(format_cell_html(result, view=view, uid="mhnb-1", locations=PLACES)).tags:
+    for tag, attributes in StrictPage(format_cell_html(result, view=view, uid="mhnb-1", locations=LOCATIONS)).tags:
         assert tag not in ("h1", "h2", "h3", "h4", "h5", "h6", "script", "input", "svg", "label")
         assert not {"id", "role"} & set(attributes)
         assert "var(" not in (attributes.get("style") or "")
@@ -67,7 +67,7 @@ def test_agreement_is_one_block_without_a_fold() -> None:
     assert page.visible == "ranks 0-2 · 0.21 ssaid 0 1 2"
 
 
-def test_the_odd_one_out_is_seen_without_a_click() -> None:
+def test_outlier_is_visible_without_a_click() -> None:
     """Among many blocks the outliers and the majority are open; the other blocks are closed, but still in the page."""
     odd = [[out(f"{LINES}odd {chr(97 + rank)}\n" * 9)] for rank in range(12)]
     page = StrictPage(format_cell_html(cell(*odd, *[[out("same\n")]] * 20)))
@@ -77,16 +77,16 @@ def test_the_odd_one_out_is_seen_without_a_click() -> None:
     assert "odd l" in page.text
 
 
-def test_a_line_each_stands_beside_its_rank() -> None:
+def test_single_line_is_shown_beside_its_rank() -> None:
     """One line per rank needs no fold."""
-    page = StrictPage(format_cell_html(WORDS, locations=PLACES))
+    page = StrictPage(format_cell_html(DIFFERENT_WORDS, locations=LOCATIONS))
     assert "details" not in [tag for tag, _ in page.tags]
     assert "rank 1 host1said b" in page.visible
 
 
 def test_a_host_has_a_colour_and_a_name() -> None:
     """Each host has a name beside its colour, because colour must not be the only cue."""
-    html = format_cell_html(WORDS, locations=PLACES)
+    html = format_cell_html(DIFFERENT_WORDS, locations=LOCATIONS)
     assert len(set(re.findall(r"border-left:3px solid (#\w+)", html))) == 3
     assert all(f"host{rank}" in html for rank in range(3))
 
@@ -94,25 +94,25 @@ def test_a_host_has_a_colour_and_a_name() -> None:
 def test_hosts_of_several_ranks_are_named_together() -> None:
     """Several hosts are named in the notation of schedulers; a block of all hosts needs no names."""
     page = StrictPage(
-        format_cell_html(cell(*[[out("b" if rank in (1, 2) else "a")] for rank in range(5)]), locations=PLACES)
+        format_cell_html(cell(*[[out("b" if rank in (1, 2) else "a")] for rank in range(5)]), locations=LOCATIONS)
     )
     assert "ranks 1-2 host[1-2] ≠" in page.visible
 
 
-def test_own_numbers_fold_and_stay_readable_word_for_word() -> None:
+def test_own_rank_numbers_fold_and_stay_readable() -> None:
     """Output that differs only in the rank's own number is one line; each rank's own text opens with a click."""
-    page = StrictPage(format_cell_html(RESULTS["rows"], locations=PLACES))
+    page = StrictPage(format_cell_html(RESULTS["rows"], locations=LOCATIONS))
     assert page.visible == "ranks 0-2 · 0.21 ssaid ‹rank›each rank word for word"
     assert all(f"said {rank}" in page.text for rank in range(3))
 
 
 def test_numbers_are_a_table() -> None:
     """Numbers are a table with one column per rank, one row per number and a sparkline."""
-    page = StrictPage(format_cell_html(RESULTS["numbers"], locations=PLACES))
+    page = StrictPage(format_cell_html(RESULTS["numbers"], locations=LOCATIONS))
     assert "said ‹rank› loss ‹a›rank01234a▁▅█▃▇0.252.254.251.253.25" in page.visible
 
 
-def test_many_ranks_numbers_are_summarised_and_all_there() -> None:
+def test_numbers_of_many_ranks_are_summarised_and_complete() -> None:
     """Minimum, median and maximum are visible; the values open with a click."""
     page = StrictPage(format_cell_html(cell(*[[out(f"loss {rank}.5")] for rank in range(64)])))
     assert "min 0.5 (rank 0) · median 31.5 · max 63.5 (rank 63)" in page.visible
@@ -120,9 +120,9 @@ def test_many_ranks_numbers_are_summarised_and_all_there() -> None:
     assert all(f"{rank}: {rank}.5" in page.text for rank in range(64))
 
 
-def test_the_odd_one_tells_what_others_have() -> None:
+def test_outlier_shows_the_majority_value() -> None:
     """The word that differs is marked, and the majority's word is shown beside it."""
-    html = format_cell_html(RESULTS["outlier"], locations=PLACES)
+    html = format_cell_html(RESULTS["outlier"], locations=LOCATIONS)
     assert "said ‹rank› loss 1.25 ← 0.25 elsewhere" in StrictPage(html).visible
     assert re.search(r'<b style="[^"]*underline[^"]*">1\.25</b>', html)
 
@@ -138,12 +138,12 @@ def test_a_figure_that_ranks_share_is_stored_once() -> None:
 
 def test_a_grid_is_a_card_for_each_rank() -> None:
     """The grid shows one card per rank, side by side if there is room."""
-    html = format_cell_html(RESULTS["lines"], view="grid", locations=PLACES)
+    html = format_cell_html(RESULTS["lines"], view="grid", locations=LOCATIONS)
     assert html.count("border-top:3px solid") == 3
     assert "display:grid" in html
 
 
-def test_who_was_left_waiting_is_no_failure_of_its_own() -> None:
+def test_waiting_rank_is_not_a_failure_of_its_own() -> None:
     """A guard mismatch after another rank's error is not a failure of its own, because it follows from that error."""
     page = StrictPage(
         format_cell_html(cell(failed(0, "OrderMismatch"), failed(1, at_s=0.2), failed(2, "OrderMismatch")))
@@ -152,7 +152,7 @@ def test_who_was_left_waiting_is_no_failure_of_its_own() -> None:
     assert "ranks 0,2 waited at line 3:  x = x.reshape(7, -1)" in page.visible
 
 
-def test_the_cells_line_is_a_way_to_it() -> None:
+def test_cell_line_is_a_button_that_leads_to_it() -> None:
     """The cell's line is a button without a script element; its text remains where scripts are not allowed."""
     html = format_cell_html(cell(failed(0)))
     assert re.search(
@@ -160,9 +160,9 @@ def test_the_cells_line_is_a_way_to_it() -> None:
     )
 
 
-def test_the_failure_is_on_top_and_its_traceback_folds() -> None:
+def test_failure_comes_first_with_collapsed_traceback() -> None:
     """Heading, line and message are visible; JAX frames open with a click, and no frame is lost."""
-    page = StrictPage(format_cell_html(RESULTS["error"], locations=PLACES))
+    page = StrictPage(format_cell_html(RESULTS["error"], locations=LOCATIONS))
     assert page.visible.startswith("✗ ValueError on rank 1 · ranks 0,2 finishedcell 12, line 3:   x = x.reshape(7, -1)")
     assert "core.py" not in page.visible
     assert "core.py:7" in page.text
@@ -173,22 +173,22 @@ def test_equal_tracebacks_are_shown_once() -> None:
     assert format_cell_html(cell(*map(failed, range(4)))).count("… 3 frames inside jax") == 1
 
 
-def opened(result: CellResult) -> list[bool]:
+def open_tabs(result: CellResult) -> list[bool]:
     """Return for each tab, in rank order, whether it is open."""
     page = StrictPage(format_cell_html(result, view="tabs"))
     return ["open" in attributes for tag, attributes in page.tags if tag == "details" and "name" in attributes]
 
 
-def test_the_tab_of_the_odd_one_out_is_open() -> None:
+def test_tab_of_outlier_is_open() -> None:
     """The first outlier's tab is open and tabs stay in rank order; if only some ranks printed, the first of those is open."""
     said = [[out("loss 9\n" if rank in (3, 4) else "loss 1\n")] for rank in range(6)]
-    assert opened(cell(*said)) == [False, False, False, True, False, False]
-    assert opened(cell([], [], [out("here")])) == [False, False, True]
+    assert open_tabs(cell(*said)) == [False, False, False, True, False, False]
+    assert open_tabs(cell([], [], [out("here")])) == [False, False, True]
 
 
-def test_the_tab_of_a_rank_that_failed_is_open_where_none_is_odd() -> None:
+def test_tab_of_failed_rank_is_open_without_outlier() -> None:
     """Without an outlier the failed rank's tab is open, because the error above the tabs is about that rank."""
-    assert opened(cell([out("a")], [out("a")], failed(2, said=[out("a")]))) == [False, False, True]
+    assert open_tabs(cell([out("a")], [out("a")], failed(2, said=[out("a")]))) == [False, False, True]
 
 
 def test_tabs_share_a_name_and_only_the_first_is_open() -> None:
@@ -207,11 +207,11 @@ def test_a_tab_that_differs_is_marked() -> None:
 
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 @pytest.mark.parametrize("ranks", [1, 64])
-def test_what_is_stored_is_bounded(ranks: int, view: View) -> None:
+def test_stored_size_is_bounded(ranks: int, view: View) -> None:
     """All blocks together stay below the limit whatever was printed, and the log file is named with its path."""
     page = "x" * 79 + "\n"
     html = format_cell_html(
-        cell(*[[out(f"{chr(97 + rank)}\n{page * 10000}")] for rank in range(ranks)]), view=view, locations=PLACES
+        cell(*[[out(f"{chr(97 + rank)}\n{page * 10000}")] for rank in range(ranks)]), view=view, locations=LOCATIONS
     )
     assert len(html) < 1.5 * MAX_CELL_NBYTES
     assert "log" in StrictPage(html).text
@@ -220,13 +220,13 @@ def test_what_is_stored_is_bounded(ranks: int, view: View) -> None:
 def test_numbers_of_many_lines_are_bounded_too() -> None:
     """HTML of 64 ranks and 1,000 lines, each with a number of its own, stays below the limit."""
     said = [[out("".join(f"step {n} loss {(n * rank) % 97}.5\n" for n in range(1000)))] for rank in range(64)]
-    assert len(format_cell_html(cell(*said), locations=PLACES)) < 1.2 * MAX_CELL_NBYTES
+    assert len(format_cell_html(cell(*said), locations=LOCATIONS)) < 1.2 * MAX_CELL_NBYTES
 
 
 def test_much_text_is_not_stored_twice() -> None:
     """Each rank's own text is stored only if it is short; otherwise the log files are named."""
     html = format_cell_html(
-        cell(*[[out(f"rank {rank}\n" + "word\n" * MAX_VERBATIM_NBYTES)] for rank in range(2)]), locations=PLACES
+        cell(*[[out(f"rank {rank}\n" + "word\n" * MAX_VERBATIM_NBYTES)] for rank in range(2)]), locations=LOCATIONS
     )
     assert "word for word: each rank's log file, as rank0.log" in StrictPage(html).visible
 
@@ -239,7 +239,7 @@ def test_text_cannot_become_markup() -> None:
     assert not tags & {"script", "i", "u", "h1"}
 
 
-def test_silence_is_empty_but_for_a_badge() -> None:
+def test_silent_cell_shows_only_a_badge() -> None:
     """A cell without output shows nothing, unless a badge must say where the cell ran."""
     assert format_cell_html(cell([], [])) == ""
     assert "mhjax · ranks 0-1" in format_cell_html(cell([], []), badge=True)
@@ -264,7 +264,7 @@ def test_noise_is_counted_and_can_be_read() -> None:
     assert format_cell_html(cell(*[replace(rank, outputs=()) for rank in ranks])) == ""
 
 
-def test_an_odd_figure_is_seen() -> None:
+def test_differing_figure_is_visible() -> None:
     """A differing figure is visible beside text that is nearly the majority's, and no figure is stored twice."""
     said = [[out(f"loss {int(rank == 2)}.5\n"), shown(image__png="AB"[rank == 2] * 5000)] for rank in range(4)]
     html = format_cell_html(cell(*said))
@@ -288,7 +288,7 @@ def test_a_note_keeps_its_lines() -> None:
     assert 'white-space:pre-wrap">launch 1 differs\n  rank 0  a\n  rank 1  b</div>' in html
 
 
-def test_of_a_long_odd_line_only_what_is_near_the_difference_is_told() -> None:
+def test_long_outlying_line_is_cut_around_the_difference() -> None:
     """Only the text near the difference is shown, because the majority's line is shown whole, once."""
     words = " ".join(f"w{at}" for at in range(300))
     said = [[out(f"{words.replace('w150 ', 'odd ') if rank == 2 else words}\n")] for rank in range(4)]
@@ -300,7 +300,7 @@ def test_of_a_long_odd_line_only_what_is_near_the_difference_is_told() -> None:
     assert words.replace("w150 ", "odd ") in page.text, "word for word, behind a click"
 
 
-def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -> None:
+def test_long_line_with_many_differences_is_cut_on_both_sides() -> None:
     """The majority's text below is cut at the same places, and a line that only the other ranks have is cut too."""
     words = " ".join(f"w{at}" for at in range(300))
     odd = words.replace("w50 ", "one ").replace("w200 ", "two ")
@@ -325,24 +325,24 @@ def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -
         ("", '<code style="user-select:all" title="a click selects it">/nb/logs/rank0.log</code>'),
     ],
 )
-def test_a_log_is_a_link_that_lab_opens_or_a_path_to_copy(folder: str, written: str) -> None:
+def test_log_is_a_jupyterlab_link_or_a_path_to_copy(folder: str, written: str) -> None:
     """A browser opens no file from a server's page, so there is no `file:` link."""
-    places = RankLocations(logs={0: "/nb/logs/rank0.log"}, notebook_dir=folder)
+    locations = RankLocations(logs={0: "/nb/logs/rank0.log"}, notebook_dir=folder)
     much = cell([out("a line\n" * 90_000)])
     mark = "\n[... 2,000 bytes of stdout left out; the rank's log file has them ...]\n"
     lost = cell(RankResult(0, "ok", (out(f"a{mark}z\n"),), omitted_nbytes=2000))
     for result in (much, lost):
         for view in VIEWS:
-            html = format_cell_html(result, view=view, locations=places)
+            html = format_cell_html(result, view=view, locations=locations)
             assert "file:" not in html
             assert "/nb/logs/rank0.log" in StrictPage(html).text
             assert (view != "fold" and result is much) or written in html
 
 
-def test_a_long_list_of_hosts_is_a_number() -> None:
+def test_long_list_of_hosts_is_a_count() -> None:
     """If every 16th of 256 ranks differs, the hosts are counted, because the list of ranks identifies them."""
-    places = RankLocations({rank: f"host{rank}" for rank in range(256)})
+    locations = RankLocations({rank: f"host{rank}" for rank in range(256)})
     said = [[out("odd\n" if rank % 16 == 0 else "a\n")] for rank in range(256)]
-    page = StrictPage(format_cell_html(cell(*said), locations=places))
+    page = StrictPage(format_cell_html(cell(*said), locations=locations))
     assert "ranks 0,16,32,48,64,80,96,112,128,144,160,176,192,208,224,240 16 hosts ≠" in page.visible
     assert "240 hosts" in page.visible

@@ -16,7 +16,7 @@ from mhnb.view.cell.summary import clip_outputs, summarise_cell
 from tests.support.view_samples import cell, failed, out, shown, value
 
 
-def test_the_odd_one_out_comes_first() -> None:
+def test_outlier_comes_first() -> None:
     """Blocks that differ come before the majority's block."""
     seen = summarise_cell(cell([out("a")], [out("a")], [out("b")], [out("a")]))
     assert [block.ranks for block in seen.blocks] == [(2,), (0, 1, 3)]
@@ -30,13 +30,13 @@ def test_without_a_majority_ranks_are_in_order() -> None:
     assert (seen.difference, seen.outliers) == ("2 different outputs", frozenset())
 
 
-def test_ranks_that_agree_have_no_verdict() -> None:
+def test_ranks_that_agree_have_no_difference() -> None:
     """Ranks that agree are one block, and no difference is reported."""
     seen = summarise_cell(cell([out("a")], [out("a")]))
     assert (len(seen.blocks), seen.difference, seen.heading) == (1, "", "ranks 0-1 · 0.21 s")
 
 
-def test_silence_is_empty() -> None:
+def test_silent_cell_has_an_empty_summary() -> None:
     """A cell without output has an empty summary."""
     assert summarise_cell(cell([], [])).is_empty
 
@@ -52,7 +52,7 @@ def test_silence_is_empty() -> None:
         ([[], RankResult(1, "ok", omitted_nbytes=9)], False),
     ],
 )
-def test_silence_is_known_before_anything_is_put_in_order(ranks: list[Any], *, silent: bool) -> None:
+def test_silent_result_has_an_empty_summary(ranks: list[Any], *, silent: bool) -> None:
     """A result with `is_silent` set has an empty summary, and a result with content does not set it."""
     result = cell(*ranks)
     assert result.is_silent == silent
@@ -61,7 +61,7 @@ def test_silence_is_known_before_anything_is_put_in_order(ranks: list[Any], *, s
     assert not replace(result, done=False).is_silent
 
 
-def test_print_on_one_rank() -> None:
+def test_print_on_one_rank_is_not_a_difference() -> None:
     """The usual `if rank == 0: print` is reported as output of one rank, not as a difference."""
     assert summarise_cell(cell([out("a")], [], [])).difference == "only rank 0 said something"
     assert summarise_cell(cell([], [out("a")])).difference == "only rank 1 said something"
@@ -73,14 +73,14 @@ def test_an_error_does_not_make_outputs_differ() -> None:
     assert [block.ranks for block in seen.blocks] == [(0, 1, 2)]
 
 
-def test_the_first_to_fail_is_on_top() -> None:
+def test_first_failure_comes_first() -> None:
     """The earliest failure comes first, whatever its rank's number is."""
     seen = summarise_cell(cell(failed(0, "KeyError", at_s=0.3), failed(1, at_s=0.1), []))
     assert [failure.kind for failure in seen.failures] == ["ValueError", "KeyError"]
     assert seen.failure_heading == "ValueError on rank 1 · KeyError on rank 0 · rank 2 finished"
 
 
-def test_those_who_failed_later_stand_by_rank() -> None:
+def test_later_failures_are_sorted_by_rank() -> None:
     """Only the first failure's time matters; later ones are sorted by rank, then ranks without a traceback or left waiting."""
     late = [failed(0, "TypeError", at_s=0.9), failed(1, "KeyError", at_s=0.8), failed(2, "IndexError", at_s=0.5)]
     seen = summarise_cell(
@@ -101,14 +101,14 @@ def test_a_lost_rank_is_a_failure_without_error() -> None:
     assert seen.failure_heading == "died on rank 0 · killed on rank 1"
 
 
-def test_a_running_cell_says_for_whom_it_waits() -> None:
+def test_running_cell_names_the_ranks_it_waits_for() -> None:
     """The heading names only ranks that have not ended."""
     assert summarise_cell(cell([], RankResult(1, "ok"), [], done=False, wall_s=3.2)).heading == (
         "ranks 0-2 · running 3.2 s · waiting for ranks 0,2"
     )
 
 
-def test_clipping_keeps_both_ends_and_what_is_no_text() -> None:
+def test_clipping_keeps_both_ends_and_figures() -> None:
     """The middle of the text is removed, with a note where the rest is; figures stay."""
     outputs = [out("a" * 60), shown(image__png="AAAA"), out("b" * 60), value("c" * 60)]
     clipped = clip_outputs(outputs, 40, where="rank0.log")
@@ -118,29 +118,29 @@ def test_clipping_keeps_both_ends_and_what_is_no_text() -> None:
     assert len(clipped) == 3
 
 
-def test_clipping_counts_what_the_rank_left_out() -> None:
+def test_clipping_counts_bytes_that_the_rank_omitted() -> None:
     """A mark in the removed middle counts as the bytes it stands for, not as its own text."""
     mark = "\n[... 1,000 bytes of stdout left out; the rank's log file has them ...]\n"
     (clipped,) = clip_outputs([out("a" * 60 + mark + "b" * 60)], 40, where="rank0.log")
     assert clipped["text"] == "a" * 20 + "\n… 1.1 KiB left out, all of it is in rank0.log …\n" + "b" * 20
 
 
-def test_clipping_leaves_what_fits() -> None:
+def test_clipping_does_not_change_short_outputs() -> None:
     """Outputs below the limit are not changed."""
     outputs = (out("a"), value("b"))
     assert clip_outputs(outputs, 2, where="x") == outputs
 
 
-def test_what_was_not_compared_is_said() -> None:
+def test_text_that_was_not_compared_is_noted() -> None:
     """Ranks that differ in the middle of very long text look equal, so a note says how far they were compared."""
     lines = [f"line {n} of much text\n" for n in range(20_000)]
     other = [*lines[:10_000], "odd\n", *lines[10_001:]]
-    told = summarise_cell(cell([out("".join(lines))], [out("".join(other))])).notes
-    assert any("only the beginning and the end were compared" in note for note in told)
+    notes = summarise_cell(cell([out("".join(lines))], [out("".join(other))])).notes
+    assert any("only the beginning and the end were compared" in note for note in notes)
     assert summarise_cell(cell(*[[out("".join(lines))]] * 2)).notes == ()
 
 
-def test_who_failed_in_silence_is_not_the_odd_one() -> None:
+def test_rank_that_failed_without_output_is_not_an_outlier() -> None:
     """A rank that failed without output is not an outlier, because its error already explains the missing output."""
     seen = summarise_cell(cell([out("loaded\n")], [out("loaded\n")], failed(2), [out("loaded\n")]))
     assert seen.marked_outliers == frozenset()
@@ -149,7 +149,7 @@ def test_who_failed_in_silence_is_not_the_odd_one() -> None:
     assert (spoke.marked_outliers, spoke.difference) == (frozenset({2}), "rank 2 differs")
 
 
-def test_a_finished_bar_is_no_difference() -> None:
+def test_finished_progress_bar_is_not_a_difference() -> None:
     """Finished progress bars do not count as a difference, because ranks are never equally fast."""
     bar = "epoch: 100%|██████████| 20/20 [00:00<00:00, {}.5it/s]\n"
     assert summarise_cell(cell(*[[out(bar.format(3 + r), "stderr")] for r in range(4)])).difference == ""
@@ -157,7 +157,7 @@ def test_a_finished_bar_is_no_difference() -> None:
     assert summarise_cell(cell(*beside)).difference == "numbers differ by rank"
 
 
-def test_bars_drown_no_difference() -> None:
+def test_progress_bars_do_not_hide_a_difference() -> None:
     """The position of a progress bar at a print is arbitrary, so only the line that one rank alone has is a difference."""
     bar = "train: {}%|███       | {}/100"
 
@@ -169,7 +169,7 @@ def test_bars_drown_no_difference() -> None:
     assert [(row.kind, row.here) for row in odd.rows if row.kind != "same"] == [("added", "extra")]
 
 
-def test_what_differs_is_named_by_its_kind() -> None:
+def test_difference_is_named_by_its_kind() -> None:
     """A differing table is reported as a display and not as a figure."""
     tables = [[shown(text__plain="<HTML>", text__html=f"<table><td>{word}</td></table>")] for word in "ab"]
     assert summarise_cell(cell(*tables)).difference == "displays differ by rank"
@@ -177,7 +177,7 @@ def test_what_differs_is_named_by_its_kind() -> None:
     assert summarise_cell(cell(*drawn)).difference == "figures differ by rank"
 
 
-def test_numbers_of_the_others_have_no_letters_beside_the_odd_one() -> None:
+def test_outlier_rows_show_other_numbers_without_letters() -> None:
     """Letters name rows of the others' table and count on from line to line, so an outlier's rows do not use them."""
     seen = summarise_cell(cell(*[[out("used 1 GB" if rank == 3 else f"used {700 + rank} MB")] for rank in range(4)]))
     assert seen.blocks[0].rows[0].there == "used ‹…› MB"
@@ -185,13 +185,13 @@ def test_numbers_of_the_others_have_no_letters_beside_the_odd_one() -> None:
     assert comparable_lines(two.blocks[1].output_group) == [("stdout", "a ‹a›"), ("stdout", "b ‹a› x")]
 
 
-def test_an_own_number_is_no_difference_beside_another_text() -> None:
+def test_own_rank_number_is_not_a_difference() -> None:
     """A rank's own number is not a difference if only the line before it differs."""
     seen = summarise_cell(cell(*[[out(f"in {'ms' if rank == 0 else 'us'}\n{rank}\n")] for rank in range(4)]))
     assert [row.kind for row in seen.blocks[0].rows] == ["changed", "same"]
 
 
-def test_an_error_that_did_not_end_the_cell_stands_where_it_was_shown() -> None:
+def test_error_that_did_not_end_the_cell_stays_in_the_output() -> None:
     """An error of a `__repr__` stays in the output, where IPython showed it in place of the value."""
     shown = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": ["ValueError: no"]}
     (block,) = summarise_cell(cell([out("a\n"), shown], [out("a\n"), shown])).blocks
@@ -201,7 +201,7 @@ def test_an_error_that_did_not_end_the_cell_stands_where_it_was_shown() -> None:
     assert (html.count("ValueError: no"), "✗" in html) == (2, False)
 
 
-def test_characters_that_are_marks_here_are_none_in_what_is_said() -> None:
+def test_marker_characters_in_output_are_replaced() -> None:
     """Marker characters in the output are replaced, because Unicode defines them for no text."""
     (block,) = summarise_cell(cell([out("x \ufdd0 \ufdd1 y")], [out("x \ufdd0 \ufdd1 y")])).blocks
     assert comparable_lines(block.output_group) == [("stdout", "x \ufffd \ufffd y")]

@@ -23,7 +23,7 @@ def test_agreement_is_one_block() -> None:
     assert format_cell_text(cell(*[[out("a\n"), value("b")]] * 4)) == "ranks 0-3 · 0.21 s\n  a\n  b"
 
 
-def test_the_odd_one_out_stands_beside_its_name() -> None:
+def test_outlier_is_shown_beside_its_label() -> None:
     """The labels form a column of equal width."""
     assert format_cell_text(cell(*[[out("loss 1\n")], [out("loss 2\nmore\n")], [out("loss 1\n")]])) == (
         "ranks 0-2 · 0.21 s · rank 1 differs\n"
@@ -38,7 +38,7 @@ def test_silent_ranks_are_named() -> None:
     assert format_cell_text(cell([out("a")], [])).endswith("rank 1 │ (no output)")
 
 
-def test_an_error_says_where_what_and_how_to_mend_it() -> None:
+def test_error_shows_line_message_and_hint() -> None:
     """An error shows heading, the cell's line, the message, the hint and the notes."""
     result = cell([], failed(1, hint="Make it fit."), [], notes=("The ranks are in step.",))
     assert format_cell_text(result) == (
@@ -50,7 +50,7 @@ def test_an_error_says_where_what_and_how_to_mend_it() -> None:
     )
 
 
-def test_a_traceback_is_shown_where_the_cell_does_not_say_it_all() -> None:
+def test_traceback_with_a_second_user_frame_is_shown() -> None:
     """A second user frame is shown with its lines; JAX frames are one line."""
     one = failed(0)
     assert one.error
@@ -61,7 +61,7 @@ def test_a_traceback_is_shown_where_the_cell_does_not_say_it_all() -> None:
     assert "core.py" not in text
 
 
-def test_colours_are_all_that_color_adds() -> None:
+def test_color_adds_only_colours() -> None:
     """The coloured text without its ANSI codes equals the plain text."""
     result = cell([out("a")], failed(1), [out("b")])
     colored = format_cell_text(result, color=True)
@@ -78,7 +78,7 @@ def test_long_text_is_cut_and_names_the_log() -> None:
 
 
 @pytest.mark.parametrize("count", [3_000, 30_000])
-def test_lines_that_are_left_out_are_counted(count: int) -> None:
+def test_omitted_lines_are_counted(count: int) -> None:
     """All omitted lines are counted, however many times the text was cut."""
     shown = format_cell_text(cell([out("".join(f"line {number}\n" for number in range(count)))])).splitlines()[1:]
     (note,) = [line for line in shown if "left out" in line]
@@ -86,7 +86,7 @@ def test_lines_that_are_left_out_are_counted(count: int) -> None:
 
 
 @pytest.mark.parametrize("length", [40_000, 300_000])
-def test_of_one_very_long_line_both_ends_are_shown(length: int) -> None:
+def test_both_ends_of_a_very_long_line_are_shown(length: int) -> None:
     """A very long line is cut in the middle, like long output; the lines around it stay."""
     text = format_cell_text(cell([out(f"head\n<{'y' * length}>\ntail\n")]))
     assert "  head\n  <yyy" in text
@@ -95,16 +95,16 @@ def test_of_one_very_long_line_both_ends_are_shown(length: int) -> None:
     assert len(text) < MAX_TEXT_NBYTES + 2000
 
 
-def said_by_a_rank(*events: OutputEvent) -> RankResult:
+def rank_with_output(*events: OutputEvent) -> RankResult:
     """Accumulate events as the notebook does, and return the rank's result."""
-    folder = OutputAccumulator()
-    folder.add(events)
-    return RankResult(0, "ok", folder.outputs(), omitted_nbytes=folder.omitted_nbytes)
+    accumulator = OutputAccumulator()
+    accumulator.add(events)
+    return RankResult(0, "ok", accumulator.outputs(), omitted_nbytes=accumulator.omitted_nbytes)
 
 
-def test_bytes_that_never_came_are_told_where_they_are_missing() -> None:
+def test_missing_bytes_are_marked_where_they_are_missing() -> None:
     """The mark names the log that has the bytes, and nothing follows the last line."""
-    result = cell(said_by_a_rank(["stdout", "a\n"], ["omitted", "stdout", 2048], ["stdout", "z\n"]))
+    result = cell(rank_with_output(["stdout", "a\n"], ["omitted", "stdout", 2048], ["stdout", "z\n"]))
     lines = [
         line.strip() for line in format_cell_text(result, locations=RankLocations(logs={0: "r.log"})).splitlines()[1:]
     ]
@@ -115,10 +115,10 @@ def test_bytes_that_never_came_are_told_where_they_are_missing() -> None:
     ]
 
 
-def test_where_ranks_left_out_different_amounts_the_least_is_told() -> None:
+def test_smallest_omitted_amount_of_the_ranks_is_shown() -> None:
     """The mark has the smallest amount and the ranks share a block, because the mark's number is not one of the user's."""
     ranks = [
-        replace(said_by_a_rank(["stdout", "a\n"], ["omitted", "stdout", nbytes], ["stdout", "z\n"]), rank=rank)
+        replace(rank_with_output(["stdout", "a\n"], ["omitted", "stdout", nbytes], ["stdout", "z\n"]), rank=rank)
         for rank, nbytes in enumerate((3_089_204, 2_523_274))
     ]
     text = format_cell_text(CellResult(1, "", tuple(ranks), 0.1, process_count=2))
@@ -126,10 +126,10 @@ def test_where_ranks_left_out_different_amounts_the_least_is_told() -> None:
     assert "‹a›" not in text
 
 
-def test_of_very_much_one_remark_counts_all_that_is_missing() -> None:
+def test_one_note_counts_all_missing_lines_and_bytes() -> None:
     """The note counts lines that are not shown and bytes that never arrived; the last line is the end of the output."""
     lines = [f"line {number}\n" for number in range(100_000)]
-    rank = said_by_a_rank(*(["stdout", "".join(lines[at : at + 1000])] for at in range(0, len(lines), 1000)))
+    rank = rank_with_output(*(["stdout", "".join(lines[at : at + 1000])] for at in range(0, len(lines), 1000)))
     assert rank.omitted_nbytes > 0
     text = format_cell_text(cell(rank), locations=RankLocations(logs={0: "r.log"}))
     _, head, *shown, tail = text.splitlines()
@@ -142,13 +142,13 @@ def test_of_very_much_one_remark_counts_all_that_is_missing() -> None:
     assert int(found[1]) == rank.stdout.count("\n") - 1 - (len(shown) + 1)
 
 
-def test_silence_is_empty_but_for_a_badge() -> None:
+def test_silent_cell_shows_only_a_badge() -> None:
     """A cell without output shows nothing, unless a badge must say where the cell ran."""
     assert format_cell_text(cell([], [])) == ""
     assert format_cell_text(cell([], []), badge=True) == "mhjax · ranks 0-1 · 0.21 s"
 
 
-def test_own_numbers_fold() -> None:
+def test_own_rank_numbers_fold() -> None:
     """Output that differs only in the rank's own number is one line."""
     result = cell(*[[out(f"process {rank} of 4: local devices {rank}:0 {rank}:1\n")] for rank in range(4)])
     assert format_cell_text(result) == "ranks 0-3 · 0.21 s\n  process ‹rank› of 4: local devices ‹rank›:0 ‹rank›:1"
@@ -165,7 +165,7 @@ def test_numbers_are_a_template_with_every_value() -> None:
     )
 
 
-def test_the_odd_one_is_told_by_what_differs() -> None:
+def test_outlier_shows_the_differing_value() -> None:
     """An outlier's line shows the value that differs and the value elsewhere."""
     result = cell(*[[out(f"loss {0.731 if rank == 2 else 0.312}\n")] for rank in range(4)], wall_s=1.4)
     assert format_cell_text(result) == (
@@ -173,7 +173,7 @@ def test_the_odd_one_is_told_by_what_differs() -> None:
     )
 
 
-def test_a_long_list_of_ranks_stands_above() -> None:
+def test_long_list_of_ranks_is_above_its_lines() -> None:
     """The list is above the lines and does not indent them, so text grows with the number of groups, not of ranks."""
     said = {ranks: cell(*[[out(f"{'ab'[rank % 2]}\nc\n")] for rank in range(ranks)]) for ranks in (64, 256)}
     even = ",".join(map(str, range(0, 64, 2)))
@@ -181,14 +181,14 @@ def test_a_long_list_of_ranks_stands_above() -> None:
     assert [len(format_cell_text(result).splitlines()) for result in said.values()] == [7, 7]
 
 
-def test_long_equal_parts_of_the_odd_one_are_counted() -> None:
+def test_long_equal_parts_of_an_outlier_are_counted() -> None:
     """Equal parts are counted, because the majority's block below shows them."""
     said = "".join(f"line {word}\n" for word in "abcdef")
     text = format_cell_text(cell([out(said)], [out(said)], [out(said + "more\n")]))
     assert "rank 2    │ … 6 lines as on ranks 0-1 …\n          │ + more" in text
 
 
-def test_bars_of_several_ranks_are_one() -> None:
+def test_progress_bars_of_several_ranks_are_one() -> None:
     """The bar shows minimum, median and maximum, followed by each rank's text."""
     bar = "train:  {}%|████▏     | {}/100 [00:04<00:05, 9it/s]"
     text = format_cell_text(cell(*[[out(bar.format(40 + rank, 40 + rank), "stderr")] for rank in range(3)]))
@@ -196,13 +196,13 @@ def test_bars_of_several_ranks_are_one() -> None:
     assert "    each 0: 40/100 [00:04<00:05, 9it/s] · 1: 41/100" in text
 
 
-def test_a_number_that_is_none_is_in_the_heading() -> None:
+def test_value_that_is_not_finite_is_in_the_heading() -> None:
     """A value that is not a finite number is in the heading, so that the user need not read the values to find it."""
     text = format_cell_text(cell([out("loss 1.5")], [out("loss nan")], [out("loss 2.5")]))
     assert text.splitlines()[0].endswith("numbers differ by rank · not a finite number on rank 1")
 
 
-def test_of_a_long_odd_line_only_what_is_near_the_difference_is_told() -> None:
+def test_long_outlying_line_is_cut_around_the_difference() -> None:
     """Only the text near the difference is shown, because the majority's line is shown whole, once."""
     words = " ".join(f"w{at}" for at in range(300))
     said = [[out(f"{words.replace('w150 ', 'odd ') if rank == 2 else words}\n")] for rank in range(4)]
@@ -213,7 +213,7 @@ def test_of_a_long_odd_line_only_what_is_near_the_difference_is_told() -> None:
     assert words in text
 
 
-def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -> None:
+def test_long_line_with_many_differences_is_cut_on_both_sides() -> None:
     """The majority's text below is cut at the same places, and a line that only the other ranks have is cut too."""
     words = " ".join(f"w{at}" for at in range(300))
     odd = words.replace("w50 ", "one ").replace("w200 ", "two ")
@@ -230,7 +230,7 @@ def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -
     assert text.count("w100 ") == 1
 
 
-def test_a_long_line_that_is_the_same_among_others_that_differ_keeps_its_ends() -> None:
+def test_long_unchanged_line_keeps_its_ends() -> None:
     """An unchanged line among differing ones keeps its beginning and end instead of being shortened to nothing."""
     same = DiffRow("changed", "stdout", (DiffSpan(" ".join(f"w{at}" for at in range(100))),))
     (span,) = clip_unchanged(same)
@@ -239,7 +239,7 @@ def test_a_long_line_that_is_the_same_among_others_that_differ_keeps_its_ends() 
     assert len(span.here) < 100
 
 
-def test_a_number_that_is_padded_for_another_stands_in_the_line() -> None:
+def test_number_with_other_padding_stays_in_the_line() -> None:
     """Only the differing number is listed per rank, not its neighbour with other padding."""
     text = format_cell_text(cell([out("x [0.1  1.5]\n")], [out("x [0.123 1.5]\n")]))
     assert text.splitlines()[1:] == ["  x [‹a›  1.5]", "    a ▁█  0: 0.1 · 1: 0.123"]

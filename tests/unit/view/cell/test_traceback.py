@@ -17,21 +17,21 @@ from mhnb.view.cell.failures import (
 from tests.support.view_samples import FRAME, HELPER, JAX_FRAME, TRACEBACK
 
 
-def test_frames_of_jax_fold_to_a_line() -> None:
+def test_frames_of_jax_are_collapsed_to_one_line() -> None:
     """Hidden and visible JAX frames are counted together; the user's frames stay."""
     parts = collapse_traceback(TRACEBACK)
     assert [part.label for part in parts] == ["", "… 3 frames inside jax", ""]
     assert "core.py" in parts[1].text
 
 
-def test_frames_of_several_libraries_fold_together() -> None:
+def test_frames_of_several_libraries_are_collapsed_together() -> None:
     """Frames of mhnb are collapsed with those of JAX, because neither helps the user."""
     ours = "File /v/site-packages/mhnb/rank/execution/runner.py:7, in run\n----> 7 x"
     assert collapse_traceback([JAX_FRAME, ours])[0].label == "… 2 frames inside jax and mhnb"
 
 
 @pytest.mark.parametrize("path", ["~/mhnb/train.py", "/data/jax/train.py", "/v/site-packages/flax/linen.py"])
-def test_the_users_files_are_never_folded(path: str) -> None:
+def test_user_files_are_never_collapsed(path: str) -> None:
     """A user's file is not collapsed, even if its directory happens to be named mhnb or jax."""
     assert collapse_traceback([f"File {path}:7, in f\n----> 7 x"])[0].label == ""
 
@@ -42,7 +42,7 @@ def test_the_users_frames_are_counted() -> None:
     assert count_user_frames([FRAME, HELPER, JAX_FRAME]) == 2
 
 
-def test_what_stands_above_is_not_said_again() -> None:
+def test_title_and_message_are_not_repeated() -> None:
     """Title and message are left out of the traceback; the frames stay."""
     error = RankError("ValueError", "cannot reshape", TRACEBACK)
     text = format_trace_text(trim_traceback(error), color=False)
@@ -52,14 +52,14 @@ def test_what_stands_above_is_not_said_again() -> None:
 
 
 @pytest.mark.parametrize("notes", [(), ("seen in part 3", "two\nlines")])
-def test_notes_are_said_below_the_message(notes: tuple[str, ...]) -> None:
+def test_notes_follow_the_message(notes: tuple[str, ...]) -> None:
     """Notes follow the message as Python prints them (PEP 678), so the traceback does not repeat them."""
     error = RankError("ValueError", "cannot reshape", (*TRACEBACK, *notes))
     assert full_message(error) == "\n".join(["cannot reshape", *notes])
     assert trim_traceback(error) == trim_traceback(RankError("ValueError", "cannot reshape", TRACEBACK))
 
 
-def test_a_syntax_error_is_worth_its_caret() -> None:
+def test_syntax_error_shows_its_caret() -> None:
     """A syntax error has extra information, because the line alone does not show the position of the error."""
     assert has_extra_information(RankError("SyntaxError", "'(' was never closed", ("  x = (1 +", "      ^"), line=1))
     assert not has_extra_information(RankError("ValueError", "m", TRACEBACK, line=3))
@@ -70,7 +70,7 @@ def _divide(number: int) -> float:
 
 
 @pytest.mark.parametrize("theme", ["linux", "neutral", "nocolor"])
-def test_a_real_traceback_of_ipython_is_read(theme: str) -> None:
+def test_traceback_rendered_by_ipython_is_parsed(theme: str) -> None:
     """IPython's own rendering is parsed in every theme."""
     renderer = AutoFormattedTB(mode="Context", theme_name=theme)
     with pytest.raises(ZeroDivisionError) as caught:
@@ -90,6 +90,6 @@ def test_a_real_traceback_of_ipython_is_read(theme: str) -> None:
         (4, ["  + Exception Group Traceback (most recent call last):"], True),
     ],
 )
-def test_what_says_more_than_the_cells_line(line: int | None, traceback: list[str], *, more: bool) -> None:
+def test_traceback_with_extra_information_is_recognised(line: int | None, traceback: list[str], *, more: bool) -> None:
     """Other frames, a cause without frames, and the errors of a group are shown nowhere else."""
     assert has_extra_information(RankError("ValueError", "no", tuple(traceback), line=line)) == more

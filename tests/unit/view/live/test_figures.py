@@ -28,46 +28,49 @@ def _figure(*points: int) -> Output:
     return made
 
 
-def _drawn(bundles: list[Mapping[str, Any]]) -> list[list[int]]:
+def _drawn_points(bundles: list[Mapping[str, Any]]) -> list[list[int]]:
     return [bundle[PLOTLY]["data"][0]["y"] for bundle in bundles if PLOTLY in bundle]
 
 
-def _told(bundles: list[Mapping[str, Any]]) -> list[str]:
+def _captions(bundles: list[Mapping[str, Any]]) -> list[str]:
     return [bundle["text/plain"] for bundle in bundles if PLOTLY not in bundle]
 
 
 def test_equal_figures_are_drawn_once() -> None:
     """Each figure follows a line that names its ranks."""
     bundles = build_figure_bundles(cell([_figure(1)], [_figure(2)], [_figure(1)]))
-    assert _drawn(bundles) == [[1], [2]]
-    assert _told(bundles) == ["ranks 0,2 · a plotly figure “loss”: scatter", "rank 1 · a plotly figure “loss”: scatter"]
+    assert _drawn_points(bundles) == [[1], [2]]
+    assert _captions(bundles) == [
+        "ranks 0,2 · a plotly figure “loss”: scatter",
+        "rank 1 · a plotly figure “loss”: scatter",
+    ]
     assert [PLOTLY in bundle for bundle in bundles] == [False, True, False, True]
 
 
-def test_figures_stand_in_the_order_in_which_they_were_shown() -> None:
+def test_figures_are_in_the_order_of_display() -> None:
     """The first figure of every rank comes before the second figure of every rank."""
     result = cell([_figure(1), _figure(2)], [_figure(3), _figure(2)])
-    assert _drawn(build_figure_bundles(result)) == [[1], [3], [2]]
+    assert _drawn_points(build_figure_bundles(result)) == [[1], [3], [2]]
 
 
-def test_of_many_different_figures_some_are_drawn_and_the_others_named() -> None:
+def test_many_different_figures_are_drawn_up_to_a_limit() -> None:
     """A browser is slow with hundreds of figures; a line counts the figures that are not drawn, so that none seems lost."""
     bundles = build_figure_bundles(cell(*[[_figure(rank)] for rank in range(64)]))
-    assert _drawn(bundles) == [[rank] for rank in range(MAX_FIGURES)]
-    assert _told(bundles)[-1].startswith("ranks 8-63 · 56 more, drawn for no more than 8 different figures: ")
-    assert "%%mhjax --ranks 8 draws one rank's" in _told(bundles)[-1]
+    assert _drawn_points(bundles) == [[rank] for rank in range(MAX_FIGURES)]
+    assert _captions(bundles)[-1].startswith("ranks 8-63 · 56 more, drawn for no more than 8 different figures: ")
+    assert "%%mhjax --ranks 8 draws one rank's" in _captions(bundles)[-1]
 
 
-def test_a_figure_that_is_too_large_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_figure_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """A figure above the limit is not stored; a line reports its size and how to show it as an image."""
     monkeypatch.setattr(live, "MAX_RICH_NBYTES", 1000)
     bundles = build_figure_bundles(cell([_figure(*range(1000))], [_figure(1)]))
-    assert _drawn(bundles) == [[1]]
-    assert _told(bundles)[-1].startswith("rank 0 · a figure of ")
-    assert "fig.show('png')" in _told(bundles)[-1]
+    assert _drawn_points(bundles) == [[1]]
+    assert _captions(bundles)[-1].startswith("rank 0 · a figure of ")
+    assert "fig.show('png')" in _captions(bundles)[-1]
 
 
-def test_a_figure_with_another_form_is_shown_as_that() -> None:
+def test_figure_with_an_image_is_shown_as_the_image() -> None:
     """A figure that also has an image is shown as the image in the rank's block."""
     both: dict[str, Any] = {PLOTLY: {"data": []}, "image/png": "AAAA"}
     outputs = accumulate_events([["display", both, {}, None]])
@@ -75,7 +78,7 @@ def test_a_figure_with_another_form_is_shown_as_that() -> None:
     assert "data:image/png" in format_cell_html(cell(outputs))
 
 
-def test_the_cells_own_output_says_where_the_figure_is() -> None:
+def test_output_of_the_cell_says_where_the_figure_is() -> None:
     """HTML and text say where the figure is drawn; text alone also says why it is not drawn there."""
     result = cell([_figure(1)], [_figure(2)])
     page = StrictPage(format_cell_html(result))
@@ -89,42 +92,42 @@ def test_a_cell_shows_its_figures_below_its_own_output() -> None:
     """The cell's own output comes first, then a line and an output for each figure."""
     screen = RecordingScreen()
     CellView(screen=screen, uid="u").finish(cell([out("a\n"), _figure(1)]))
-    assert [set(data) for _, data, _ in screen.acts] == [
+    assert [set(data) for _, data, _ in screen.calls] == [
         {"text/html", "text/plain"},
         {"text/html", "text/plain"},
         {PLOTLY, "text/plain"},
     ]
-    assert len({display_id for _, _, display_id in screen.acts}) == 3
+    assert len({display_id for _, _, display_id in screen.calls}) == 3
 
 
-def test_a_figure_that_comes_late_is_added_and_an_old_one_not_drawn_again() -> None:
+def test_late_figure_is_added_without_redrawing_earlier_ones() -> None:
     """A figure that a thread shows after the cell's end is added, and earlier figures are not drawn again."""
     screen = RecordingScreen()
     view = CellView(screen=screen, uid="u")
     view.finish(cell([_figure(1)]))
-    before = len(screen.acts)
+    before = len(screen.calls)
     view.show_late(cell([_figure(1), _figure(2)]))
-    assert [(how, PLOTLY in data) for how, data, _ in screen.acts[before:] if "figure" in str(data)][-2:] == [
+    assert [(how, PLOTLY in data) for how, data, _ in screen.calls[before:] if "figure" in str(data)][-2:] == [
         ("show_late", False),
         ("show_late", True),
     ]
-    assert sum(PLOTLY in data for _, data, _ in screen.acts) == 2
+    assert sum(PLOTLY in data for _, data, _ in screen.calls) == 2
 
 
-def test_a_figure_that_was_cleared_is_not_seen_any_more() -> None:
+def test_cleared_figure_is_removed() -> None:
     """A figure is removed if a thread clears the cell's output after the cell's end."""
     screen = RecordingScreen()
     view = CellView(screen=screen, uid="u")
     view.finish(cell([_figure(1)]))
     view.show_late(cell([out("gone\n")]))
-    last = {display_id: data for _, data, display_id in screen.acts}
+    last = {display_id: data for _, data, display_id in screen.calls}
     assert [data for display_id, data in last.items() if "figure" in display_id] == [
         {"text/html": "", "text/plain": ""}
     ] * 2
 
 
 @pytest.mark.parametrize("content", [{"data": 5}, {"data": True}, {"data": [5, {"type": ["x"]}]}, [], 5, None])
-def test_what_only_has_the_name_of_a_figure_is_one_without_words(content: object) -> None:
+def test_malformed_figure_is_named_without_description(content: object) -> None:
     """A malformed figure is accepted and named, because a rank may display any content."""
     made = accumulate_events([["display", {PLOTLY: content}, {}, None]])
     assert "a plotly figure" in format_cell_text(cell(made))
@@ -134,7 +137,7 @@ def test_a_quiet_cell_shows_no_figure() -> None:
     """A quiet cell shows no figure."""
     screen = RecordingScreen()
     CellView(screen=screen, quiet=True).finish(cell([_figure(1)]))
-    assert screen.acts == []
+    assert screen.calls == []
 
 
 def test_a_terminal_prints_no_figure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,15 +48,15 @@ def test_bars_of_many_ranks_are_one_bar() -> None:
     assert "median 31 %" in block.html
 
 
-def test_the_strip_tells_state_line_time_and_memory() -> None:
+def test_strip_shows_state_line_time_and_memory() -> None:
     """The strip shows these values for each rank, with a sign beside each colour."""
-    card = HangReport(
+    report = HangReport(
         1, (1,), (2,), launch="jit(f)", lines={0: None, 1: 4, 2: 7}, age_s=3.0, progress=False,
         places=(RankLocation((1,), "launch", "jit(f)"), RankLocation((2,), "computing")), memory_nbytes={1: 2**28, 2: 2**29},
     )  # fmt: skip
-    running = replace(cell(RankResult(0, "ok", wall_s=1.5), [], [], failed(3), done=False), where=card)
-    told = [(c.label, c.sign, c.state, c.line, c.time, c.memory) for c in build_strip(running)]
-    assert told == [
+    running = replace(cell(RankResult(0, "ok", wall_s=1.5), [], [], failed(3), done=False), where=report)
+    entries = [(c.label, c.sign, c.state, c.line, c.time, c.memory) for c in build_strip(running)]
+    assert entries == [
         ("0", "✓", "ended", None, "1.5 s", ""),
         ("1", "◌", "waiting", 4, "", "256.0 MiB"),
         ("2", "!", "absent", 7, "", "512.0 MiB"),
@@ -64,7 +64,7 @@ def test_the_strip_tells_state_line_time_and_memory() -> None:
     ]
 
 
-def test_the_strip_costs_by_group() -> None:
+def test_strip_has_one_entry_per_group() -> None:
     """The strip has one entry per group: 256 ranks of which one has ended have two entries."""
     running = cell(*[[] for _ in range(255)], RankResult(255, "ok", wall_s=2.0), done=False)
     assert [c.label for c in build_strip(running)] == ["ranks 0-254", "rank 255"]
@@ -81,7 +81,7 @@ def test_equal_numbers_are_one_block(said: str) -> None:
     assert said.splitlines()[-1] in block.html
 
 
-def test_a_rank_that_failed_stands_apart() -> None:
+def test_failed_rank_has_its_own_block() -> None:
     """A rank that failed has its own block, even if its output is equal."""
     labels = [block.label for block in build_frame(cell([out("a")], failed(1, said=[out("a")]), done=False)).blocks]
     assert labels == ["rank 0", "rank 1"]
@@ -117,7 +117,7 @@ def test_nested_bars_are_shown_together() -> None:
     assert "before" not in block.html
 
 
-def test_a_cell_that_prints_does_not_hang() -> None:
+def test_cell_with_recent_output_is_not_reported_as_hanging() -> None:
     """Ranks at the same line in each sample are reported only if they print nothing or wait for others."""
     sleeping = HangReport(
         1, (), (), launch=None, lines={0: 2}, age_s=4.0, progress=False, known=True, stuck=True,

@@ -20,7 +20,7 @@ from tests.support.view_samples import StrictPage, cell, failed, out, shown
     ],
     ids=["100,000 lines", "one line", "512 ranks", "512 words", "figures"],
 )
-def test_an_update_is_small_whatever_was_printed(result: CellResult) -> None:
+def test_update_size_is_bounded(result: CellResult) -> None:
     """The size has a limit, because each update is sent whole."""
     assert len(format_live_html(result).encode()) <= MAX_LIVE_NBYTES
 
@@ -38,18 +38,18 @@ def test_ranks_with_the_same_last_lines_share_a_block() -> None:
     assert page.visible == "ranks 0-2 · running 2.0 srank 1aranks 0,2b"
 
 
-def test_a_rank_that_raised_is_told_at_once() -> None:
+def test_error_of_a_rank_is_shown_immediately() -> None:
     """An error is shown immediately, because the other ranks may run for minutes."""
     assert "ValueError: cannot reshape" in format_live_html(cell([], failed(1), done=False))
 
 
-def test_too_many_groups_are_counted() -> None:
+def test_ranks_of_further_groups_are_named() -> None:
     """Ranks without room are named."""
     html = format_live_html(cell(*[[out(f"{chr(97 + rank)}\n")] for rank in range(30)], done=False))
     assert "… and ranks 24-29, shown when the cell ends" in html
 
 
-def test_what_follows_a_bar_on_another_stream_begins_a_line() -> None:
+def test_other_stream_starts_a_new_line_after_a_bar() -> None:
     """A bar leaves its line open, and only output of the same stream continues that line."""
     bar, said = out("train: 67%", "stderr"), out("step 40\n")
     assert tail_text([bar, said], max_lines=3, max_chars=99) == "train: 67%\nstep 40"

@@ -20,7 +20,7 @@ def running(*ranks: list[Output] | RankResult) -> CellResult:
     return cell(*ranks, done=False, wall_s=2.0)
 
 
-def test_ranks_that_say_the_same_share_their_last_lines() -> None:
+def test_ranks_with_equal_output_share_their_last_lines() -> None:
     """Ranks with equal output share a block, as at the cell's end."""
     lines = format_running_text(running(MANY, MANY), height=24).splitlines()
     assert lines[0] == "ranks 0-1 · running 2.0 s"
@@ -28,7 +28,7 @@ def test_ranks_that_say_the_same_share_their_last_lines() -> None:
 
 
 @pytest.mark.parametrize(("height", "each"), [(30, 12), (20, 6), (8, 3), (4, 1)])
-def test_the_less_room_the_fewer_lines_of_each(height: int, each: int) -> None:
+def test_lower_height_shows_fewer_lines_per_block(height: int, each: int) -> None:
     """Each block gets fewer lines before anything is cut."""
     other = [out("".join(f"other {chr(97 + number % 26)}\n" for number in range(40)))]
     lines = format_running_text(running(MANY, other), height=height).splitlines()
@@ -36,7 +36,7 @@ def test_the_less_room_the_fewer_lines_of_each(height: int, each: int) -> None:
     assert lines[-1].endswith("other n")
 
 
-def test_what_finds_no_room_is_cut_below_the_heading() -> None:
+def test_text_that_does_not_fit_is_cut_below_the_heading() -> None:
     """The last lines stay, because they may belong to a traceback or a hang report."""
     snapshot = running(*([out(word)] for word in "abcdefgh"))
     whole = format_running_text(snapshot, height=100).splitlines()
@@ -46,13 +46,13 @@ def test_what_finds_no_room_is_cut_below_the_heading() -> None:
     assert format_running_text(snapshot, height=1) == "ranks 0-7 · running 2.0 s"
 
 
-def test_nothing_said_is_one_line() -> None:
+def test_cell_without_output_is_one_line() -> None:
     """A cell without output is one line that names the ranks it waits for."""
     snapshot = running(RankResult(0, "ok"), [])
     assert format_running_text(snapshot, height=24) == "ranks 0-1 · running 2.0 s · waiting for rank 1"
 
 
-def test_who_failed_is_told_while_others_run() -> None:
+def test_failure_is_shown_while_others_run() -> None:
     """A failure is one line while other ranks run; its details follow at the end of the cell."""
     error = RankError("ValueError", "cannot reshape\nall of this", ())
     snapshot = running(RankResult(0, "error", (), error=error), [], RankResult(2, "error", (), error=error))
@@ -62,10 +62,13 @@ def test_who_failed_is_told_while_others_run() -> None:
     ]
 
 
-def test_where_ranks_hang_is_below() -> None:
+def test_hang_report_is_below() -> None:
     """The hang report is shown below, unless something was printed recently and no rank waits."""
     snapshot = replace(running([], []), where=HANG)
     assert "absent" in format_running_text(snapshot, height=40)
-    alone = replace(snapshot, where=replace(HANG, waiting=(), absent=()))
-    told = [format_running_text(alone, height=40, has_recent_output=talking).count("\n") for talking in (False, True)]
-    assert told[0] > told[1] == 0
+    without_waiting_ranks = replace(snapshot, where=replace(HANG, waiting=(), absent=()))
+    report_lines = [
+        format_running_text(without_waiting_ranks, height=40, has_recent_output=talking).count("\n")
+        for talking in (False, True)
+    ]
+    assert report_lines[0] > report_lines[1] == 0

@@ -29,12 +29,12 @@ def show(*snapshots: CellResult, screen: RecordingScreen | None = None) -> Recor
     return screen
 
 
-def drafts(screen: RecordingScreen) -> list[tuple[str, dict[str, str]]]:
+def draft_calls(screen: RecordingScreen) -> list[tuple[str, dict[str, str]]]:
     """Return the actions on the draft's display."""
-    return [(name, dict(data)) for name, data, display_id in screen.acts if display_id == "u-draft"]
+    return [(name, dict(data)) for name, data, display_id in screen.calls if display_id == "u-draft"]
 
 
-def test_the_widgets_place_says_where_the_output_is() -> None:
+def test_widget_placeholder_says_where_the_output_is() -> None:
     """A file saved in the first seconds names the location of the output; without log files, none are mentioned."""
     said = format_widget_text(running(6.2), locations=LOGS)
     assert said.endswith(
@@ -43,12 +43,12 @@ def test_the_widgets_place_says_where_the_output_is() -> None:
     assert format_widget_text(running(6.2)).endswith("among the last 16 of the kernel")
 
 
-def test_a_cell_that_lasts_is_drafted_beside_its_widget() -> None:
+def test_long_cell_is_drafted_beside_its_widget() -> None:
     """The draft has the last lines once the buttons appear, and later all output so far, in a form that needs no widget."""
     first, later = "".join(f"step {i}\n" for i in range(40)), "and more\n"
     early = [running(at / 10, first, first) for at in (2, 9, 10, 11, 49)]
     screen = show(*early, running(5.1, first, first), running(10.5, first + later, first))
-    (made, begun), (renewed, data), (_, again) = drafts(screen)
+    (made, begun), (renewed, data), (_, again) = draft_calls(screen)
     assert (made, renewed) == ("show", "replace")
     for text in (StrictPage(begun["text/html"]).visible, begun["text/plain"]):
         assert "ranks 0-1 · running 1.0 s" in text
@@ -66,97 +66,97 @@ def test_a_cell_that_lasts_is_drafted_beside_its_widget() -> None:
     assert "and more" in again["text/plain"]
 
 
-def test_who_is_ahead_is_no_odd_one() -> None:
+def test_rank_that_is_ahead_is_not_an_outlier() -> None:
     """A rank that is a line ahead is not an outlier, because at any moment one rank has printed more than another."""
     screen = show(running(0.2), running(6.0, "a\nb\n", "a\n"))
-    ((_, data),) = drafts(screen)
+    ((_, data),) = draft_calls(screen)
     assert "differ" not in data["text/html"] + data["text/plain"]
     assert "≠" not in data["text/html"] + data["text/plain"]
 
 
-def test_it_is_renewed_now_and_then_and_only_for_something_new() -> None:
+def test_draft_is_renewed_only_for_new_output() -> None:
     """The clock alone does not renew the draft, and renewals become rarer the longer a cell runs."""
     screen = show(running(0.2), *[running(5 + at / 10) for at in range(600)])
-    assert len(drafts(screen)) == 1
+    assert len(draft_calls(screen)) == 1
     text = [("".join(f"{line}\n" for line in range(at)),) * 2 for at in range(1, 900)]
     screen = show(running(0.2), *[running(5.0 + at, *said) for at, said in enumerate(text)])
-    assert 40 < len(drafts(screen)) < 80
+    assert 40 < len(draft_calls(screen)) < 80
 
 
-def test_the_end_of_the_cell_empties_it_before_the_widget_goes() -> None:
+def test_end_of_cell_empties_the_draft_before_the_widget_closes() -> None:
     """The emptied draft has neither height nor text in the saved file."""
     screen = RecordingScreen()
     view = CellView(screen=screen, uid="u", locations=LOGS)
     view.update(running(0.2))
     view.update(running(6.0))
     view.finish(cell([out("step 1\n")], [out("step 1\n")], wall_s=7.0))
-    assert [(name, display_id) for name, _, display_id in screen.acts] == [
+    assert [(name, display_id) for name, _, display_id in screen.calls] == [
         ("open", "u"), ("show", "u-draft"), ("replace", "u-draft"), ("replace", "u"),
     ]  # fmt: skip
-    assert drafts(screen)[-1][1] == {"text/html": "", "text/plain": ""}
+    assert draft_calls(screen)[-1][1] == {"text/html": "", "text/plain": ""}
 
 
-def test_it_is_emptied_too_where_no_result_comes() -> None:
+def test_draft_is_emptied_without_a_result() -> None:
     """After an exception in the notebook itself, the last snapshot replaces the widget, once."""
     screen = RecordingScreen()
     view = CellView(screen=screen, uid="u", locations=LOGS)
     view.update(running(0.2))
     view.update(running(6.0))
     view.__exit__(RuntimeError, RuntimeError("x"), None)
-    assert [name for name, _ in drafts(screen)] == ["show", "replace"]
-    assert screen.acts[-1][0] == "replace"
-    assert screen.acts[-1][2] == "u"
+    assert [name for name, _ in draft_calls(screen)] == ["show", "replace"]
+    assert screen.calls[-1][0] == "replace"
+    assert screen.calls[-1][2] == "u"
 
 
-def test_a_cell_that_says_nothing_is_drafted_once() -> None:
+def test_silent_cell_is_drafted_once() -> None:
     """The draft is all that a file has of a silent cell, because a file contains no widget."""
     screen = show(running(0.2, "", ""), running(1.1, "", ""), running(60.0, "", ""), running(90.0, "", ""))
-    ((_, data),) = drafts(screen)
+    ((_, data),) = draft_calls(screen)
     assert "ranks 0-1 · running 1.1 s" in StrictPage(data["text/html"]).visible
     late = show(running(0.2, "", ""), running(60.0, "", ""), running(90.0, "", ""))
-    assert len(drafts(late)) == 1
+    assert len(draft_calls(late)) == 1
 
 
-def test_a_draft_hides_the_words_about_a_widget_that_is_gone() -> None:
+def test_draft_hides_the_error_of_a_missing_widget() -> None:
     """Every draft hides the error that JupyterLab would otherwise show above it permanently."""
-    for _, data in drafts(show(running(0.2), running(1.0), running(6.0))):
+    for _, data in draft_calls(show(running(0.2), running(1.0), running(6.0))):
         assert ":has(+.jp-OutputArea-child .u-draft){display:none}" in data["text/html"]
 
 
-def test_where_it_hangs_is_kept_also_of_a_silent_one() -> None:
+def test_draft_of_a_silent_cell_has_its_hang_report() -> None:
     """The draft of a silent cell has its hang report, so that a user who restarts the kernel finds the reason."""
     screen = show(running(0.2, "", ""), running(1.0, "", ""), replace(running(9.0, "", ""), where=HANG))
-    _, (_, data) = drafts(screen)
+    _, (_, data) = draft_calls(screen)
     assert "absent        · rank 2 in sleep" in data["text/plain"]
     assert "waiting 6.2 s" in StrictPage(data["text/html"]).visible
 
 
-def test_a_rank_that_failed_is_told() -> None:
+def test_draft_shows_a_failed_rank() -> None:
     """A failed rank is shown although others still run."""
     others = running(6.0)
     screen = show(running(0.2), replace(others, ranks=(others.ranks[0], replace(failed(1), rank=1))))
-    ((_, data),) = drafts(screen)
+    ((_, data),) = draft_calls(screen)
     assert "ValueError" in StrictPage(data["text/html"]).visible
     assert "ValueError" in data["text/plain"]
 
 
-def test_of_much_output_the_beginning_and_the_end_are_drafted() -> None:
+def test_draft_of_long_output_has_beginning_and_end() -> None:
     """The draft has a limit, because the thread that waits for the ranks builds it."""
     much: list[Output] = [out("".join(f"line {i}\n" for i in range(200_000)))]
     snapshot = cell(*[much] * 8, done=False, wall_s=6.0)
     screen = show(replace(snapshot, wall_s=0.2), snapshot)
-    ((_, data),) = drafts(screen)
+    ((_, data),) = draft_calls(screen)
     assert len(data["text/html"]) < 200_000
     assert "line 0\n" in data["text/html"]
     assert "line 199999" in data["text/html"]
     assert "left out" in data["text/html"]
 
 
-def test_a_widget_that_cannot_hide_it_has_none() -> None:
+def test_widget_that_cannot_hide_a_draft_has_none() -> None:
     """Without a widget that can hide it there is no draft, because the output would be shown twice."""
     screen = RecordingScreen()
     view = CellView(screen=screen, uid="u", locations=LOGS)
     view.update(running(0.2))
     screen.boxes[0].hides_placeholder = False
     view.update(running(6.0))
-    assert drafts(screen) == []
+    assert draft_calls(screen) == []

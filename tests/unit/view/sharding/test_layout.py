@@ -19,14 +19,14 @@ from tests.support.view_samples import StrictPage
 GRID = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
 ROWS = Layout.of((8, 6), GRID, "P('data', None)")
 CUBE = Layout.of((8, 4, 6), GRID, "P('data', None, 'model')")
-SUMS = Layout.of((8, 6), GRID, "P('data', unreduced={'model'})")
+PARTIAL_SUMS = Layout.of((8, 6), GRID, "P('data', unreduced={'model'})")
 SCALAR = Layout.of((), GRID, "P()")
-LINE = Layout.of((5,), GRID, "P('data')", uneven=True)
-LOOSE = Layout((4,), ROWS.dtype, placed=((GRID.devices[3], ((0, 4),)),))
-ALL = {"rows": ROWS, "cube": CUBE, "sums": SUMS, "scalar": SCALAR, "line": LINE, "loose": LOOSE}
+UNEVEN = Layout.of((5,), GRID, "P('data')", uneven=True)
+WITHOUT_MESH = Layout((4,), ROWS.dtype, placed=((GRID.devices[3], ((0, 4),)),))
+ALL = {"rows": ROWS, "cube": CUBE, "sums": PARTIAL_SUMS, "scalar": SCALAR, "line": UNEVEN, "loose": WITHOUT_MESH}
 
 
-def test_the_card_as_text() -> None:
+def test_layout_report_as_text() -> None:
     """The report has title, cost and columns, and one line per row of boxes with its host."""
     assert format_layout_text(ROWS, name="x") == (
         "x  f32[8,6]  P('data', None) on mesh (data 4, model 2)     48 B a device · 2 replicas\n"
@@ -38,43 +38,43 @@ def test_the_card_as_text() -> None:
     )
 
 
-def test_partial_sums_are_no_replicas() -> None:
+def test_partial_sums_are_not_replicas() -> None:
     """Devices with parts of a sum are joined by a plus, and the heading names the axis of the sum."""
-    text = format_layout_text(SUMS)
+    text = format_layout_text(PARTIAL_SUMS)
     assert "partial sums over 'model'" in text
     assert "rows 0:2    0:0 + 0:1     host0" in text
     assert "replica" not in text
 
 
-def test_more_dims_are_shown_place_by_place() -> None:
+def test_leading_dims_are_shown_as_panes() -> None:
     """Each position along the leading dims is a pane with its index."""
     lines = format_layout_text(CUBE).splitlines()
     assert lines[1:4] == ["[0:2, :, :]", "            cols 0:3  cols 3:6", "rows 0:4    0:0       0:1       host0"]
     assert lines[-1] == "rows 0:4    3:0       3:1       host3"
 
 
-def test_uneven_boxes_say_what_padding_costs() -> None:
+def test_uneven_boxes_show_the_padded_size() -> None:
     """The last boxes are short or empty, and a note states the padded size of each box."""
-    lines = format_layout_text(LINE).splitlines()
+    lines = format_layout_text(UNEVEN).splitlines()
     assert lines[3:] == ["[4:5]       2:0 2:1     host2", "[5:5]       3:0 3:1     host3",
                          "uneven: the compiler pads each box to 8 B"]  # fmt: skip
 
 
 def test_an_array_without_a_mesh_is_drawn() -> None:
     """The array is on one device and has no spec."""
-    assert format_layout_text(LOOSE) == (
+    assert format_layout_text(WITHOUT_MESH) == (
         "f32[4]  on 1 device, without a mesh     16 B a device\n[0:4]       1:1     host1"
     )
 
 
-def test_hosts_of_several_ranks_have_their_own_label() -> None:
+def test_hosts_have_the_label_of_the_cluster() -> None:
     """If the cluster knows the label of a host, the report uses it."""
-    places = RankLocations({0: "tpu-a", 1: "tpu-a", 2: "tpu-b", 3: "tpu-b"})
-    assert format_layout_text(ROWS, locations=places).splitlines()[3] == "rows 2:4    1:0 1:1     tpu-a"
+    locations = RankLocations({0: "tpu-a", 1: "tpu-a", 2: "tpu-b", 3: "tpu-b"})
+    assert format_layout_text(ROWS, locations=locations).splitlines()[3] == "rows 2:4    1:0 1:1     tpu-a"
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_form_says_the_same(name: str) -> None:
+def test_every_form_has_the_same_content(name: str) -> None:
     """SVG and HTML contain every device, range and host of the text, and both are well-formed."""
     layout = ALL[name]
     svg = ET.fromstring(format_layout_svg(layout, name="x"))  # noqa: S314 - made here
@@ -101,17 +101,17 @@ def test_a_screen_reader_has_the_whole_text(name: str) -> None:
     assert any(tag == "th" and attrs.get("scope") == "row" for tag, attrs in page.tags)
 
 
-def test_replicas_have_a_second_cue() -> None:
+def test_replicas_are_marked_without_colour() -> None:
     """Without colours, replicas have a double frame and a count in HTML and a dashed frame in SVG."""
     assert "border:3px double" in format_layout_html(ROWS)
     assert "×2" in StrictPage(format_layout_html(ROWS)).visible
     assert "stroke-dasharray" in format_layout_svg(ROWS)
-    alone = Layout.of((8, 6), GRID, "P('data', 'model')")
-    assert "double" not in format_layout_html(alone)
-    assert "stroke-dasharray" not in format_layout_svg(alone)
+    without_replicas = Layout.of((8, 6), GRID, "P('data', 'model')")
+    assert "double" not in format_layout_html(without_replicas)
+    assert "stroke-dasharray" not in format_layout_svg(without_replicas)
 
 
-def test_a_name_has_the_colour_of_its_host() -> None:
+def test_device_name_has_the_colour_of_its_host() -> None:
     """Names of several hosts in one box have their hosts' colours; a box of many names is striped."""
     named = format_layout_html(Layout.of((8, 6), {"data": 4, "model": 2}, "P('model')", devices_per_host=2))
     spans = re.findall(r'background:(#\w+)40;padding:2px 3px">(\d):', named)
@@ -123,14 +123,14 @@ def test_a_name_has_the_colour_of_its_host() -> None:
     assert "padding:2px 3px" not in many
 
 
-def test_each_tile_tells_itself() -> None:
+def test_each_tile_has_a_tooltip() -> None:
     """Hover and keyboard focus show index range, bytes, owners and host."""
     titles = [attrs.get("title") for tag, attrs in StrictPage(format_layout_html(ROWS)).tags if tag == "td"]
     assert titles[0] == "[0:2, 0:6] · 48 B · 2 replicas on 0:0 0:1 (host0)"
     assert re.findall(r'<td tabindex="0"', format_layout_html(ROWS)) == ['<td tabindex="0"'] * 4
 
 
-def test_sliders_are_there_for_leading_dims() -> None:
+def test_each_leading_dim_has_a_slider() -> None:
     """There is one slider per leading dim, JupyterLab's shortcuts ignore its arrow keys, and its panes work without it."""
     page = StrictPage(format_layout_html(Layout.of((8, 4, 6, 2), GRID, "P('data', 'model')"), uid="mhnb-u"))
     sliders = [attrs for tag, attrs in page.tags if tag == "input"]
@@ -151,7 +151,7 @@ def test_sliders_are_there_for_leading_dims() -> None:
         ({"a": 4096}, "P()", ()),
     ],
 )
-def test_a_card_of_4096_devices_is_small(axes: dict[str, int], spec: str, shape: tuple[int, ...]) -> None:
+def test_report_of_4096_devices_is_small(axes: dict[str, int], spec: str, shape: tuple[int, ...]) -> None:
     """HTML and SVG are below 200 KB, and the text is below 160 lines."""
     layout = Layout.of(shape, MeshShape.row_major(axes, devices_per_host=1), spec)
     for drawn in (format_layout_html(layout), format_layout_svg(layout)):
@@ -159,7 +159,7 @@ def test_a_card_of_4096_devices_is_small(axes: dict[str, int], spec: str, shape:
     assert len(format_layout_text(layout).splitlines()) < 160
 
 
-def test_a_tree_marks_what_fell_back() -> None:
+def test_tree_marks_replicated_arrays() -> None:
     """A replicated array has an arrow in text, colour and weight in HTML, and a remark in both."""
     rows = (
         LayoutRow("['w']", Layout.of((64, 64), GRID, "P('data', 'model')")),
@@ -193,7 +193,7 @@ def test_a_mesh_shows_hosts_and_directions() -> None:
     assert "axis 'model' (4) crosses hosts" in page.visible
 
 
-def test_a_reshard_shows_both_stills() -> None:
+def test_reshard_shows_before_and_after() -> None:
     """The totals come first, then before and after, then each piece with source, target and bytes."""
     plan = plan_reshard(ROWS, Layout.of((8, 6), GRID, "P(None, 'model')"))
     text = format_reshard_text(plan, name="x")
@@ -209,7 +209,7 @@ def test_a_reshard_shows_both_stills() -> None:
     assert "576 B of it across hosts" in page.visible
 
 
-def test_a_long_table_stays_small_and_says_so() -> None:
+def test_long_table_is_shortened_with_a_note() -> None:
     """A thousand rows stay below 200 KB as HTML, and a line says where the other rows are."""
     layout = Layout.of((64, 64), GRID, "P('data', 'model')")
     tree = LayoutTree(tuple(LayoutRow(f"['layers'][{at}]['w']", layout) for at in range(1000)))

@@ -18,7 +18,7 @@ from tests.support.view_samples import StrictPage
         ([True], ""),
     ],
 )
-def test_the_heading_counts_what_differs(same: list[bool | None], heading: str) -> None:
+def test_heading_counts_differing_arrays(same: list[bool | None], heading: str) -> None:
     """A single array is not counted, and equal arrays have no heading."""
     rows = [CheckRow(f"w{at}", "f32[2]", one, "told") for at, one in enumerate(same)]
     page = StrictPage(format_check_html(rows))

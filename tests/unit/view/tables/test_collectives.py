@@ -45,26 +45,26 @@ GATHER = replace(
 )
 STEP = Report("jit(step)", (REDUCE, GATHER))
 
-LOOKS = """\
+EXPECTED_TABLE = """\
 jit(step)                    axis             count   bytes/device   across hosts   line
   all-reduce   f32[128,64]   data (hosts)         1       32.0 KiB       24.0 KiB   model.py:18
   all-gather   f32[64,64]    model (inside)       2        8.0 KiB            0 B   model.py:12
   total                                                   48.0 KiB       24.0 KiB"""
 
 
-def test_the_table_as_it_is_to_look() -> None:
+def test_table_matches_the_documented_form() -> None:
     """Each row describes one run; the total includes the number of runs."""
-    assert format_collectives_text([STEP]) == LOOKS
+    assert format_collectives_text([STEP]) == EXPECTED_TABLE
 
 
-def test_why_stands_below_its_row() -> None:
+def test_reason_is_below_its_row() -> None:
     """The reason gives the operation, the line, and both shardings if they are known."""
     lines = format_collectives_text([STEP], why=True).splitlines()
     assert lines[2] == "      jit(step)/dot_general, model.py:18: P('data', None), not known → P()"
-    assert len(lines) == len(LOOKS.splitlines()) + 1
+    assert len(lines) == len(EXPECTED_TABLE.splitlines()) + 1
 
 
-def test_why_opens_every_row_of_the_notebook() -> None:
+def test_why_opens_every_row_in_html() -> None:
     """Without `why` the rows open with a click."""
     opened, closed = (format_collectives_html([STEP], why=why) for why in (True, False))
     assert opened.count("<details open>") == closed.count("<details>") > 0
@@ -72,7 +72,7 @@ def test_why_opens_every_row_of_the_notebook() -> None:
     assert "<details open>" not in closed
 
 
-def test_nothing_launched_has_no_legend() -> None:
+def test_report_without_launches_has_no_legend() -> None:
     """Without columns there is nothing for a legend to explain."""
     assert "bytes/device" not in format_collectives_html([replace(STEP, rows=())])
     assert "bytes/device: what one device puts in" in format_collectives_html([STEP])
@@ -98,10 +98,10 @@ def test_marks_are_explained_where_they_are_used() -> None:
         assert cell in head
         assert total in head.splitlines()[-1]
         assert last.startswith(note)
-    assert not re.search("[?≤≥≈]", LOOKS)
+    assert not re.search("[?≤≥≈]", EXPECTED_TABLE)
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_unknown_values_are_stated() -> None:
     """A missing line, a missing mesh, part of an axis and an async pair are stated."""
     row = replace(REDUCE, source=None, axes=(), whole_axes=False, is_async=True)
     text = format_collectives_text([Report("jit(f)", (row, replace(REDUCE, whole_axes=False)))])
@@ -111,18 +111,18 @@ def test_what_is_not_known_is_said() -> None:
     assert "not known" in text
 
 
-def test_nothing_to_report() -> None:
+def test_empty_report_has_a_message() -> None:
     """A program without a collective, and no program at all, have a message."""
     assert format_collectives_text([Report("jit(f)", ())]) == "jit(f)  launches no collective"
     assert format_collectives_text([]) == "no program of several ranks was launched"
     assert "no program of several ranks" in format_collectives_html([])
 
 
-def test_html_says_the_same_without_styles() -> None:
+def test_html_without_styles_has_the_same_content() -> None:
     """Without style sheets and attributes, every cell of the text remains, as do the reason and the rings."""
     html = format_collectives_html([STEP])
     plain = re.sub(r"<style>.*?</style>|<[^>]*>", " ", html)
-    for cell in re.findall(r"\S+(?: \S+)*", LOOKS):
+    for cell in re.findall(r"\S+(?: \S+)*", EXPECTED_TABLE):
         assert cell in plain, cell
     assert "P('data', None), not known → P()" in plain
     assert "a device sends 64.0 KiB in all, 48.0 KiB of it to another host" in plain
@@ -135,7 +135,7 @@ def test_html_is_escaped() -> None:
     assert "<lambda>" not in format_collectives_html([replace(STEP, name="jit(<lambda>)")])
 
 
-def test_what_was_printed_stands_below() -> None:
+def test_printed_lines_are_below_the_table() -> None:
     """Both forms show printed lines as text, whatever they contain."""
     report = Report("jit(f)", (), printed=("a <b>", "c"))
     assert format_collectives_text([report]).splitlines()[-2:] == ["  a <b>", "  c"]

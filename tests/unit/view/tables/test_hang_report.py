@@ -22,7 +22,7 @@ HANG = HangReport(
 )  # fmt: skip
 
 
-def test_a_hang_is_told_in_three_lines() -> None:
+def test_hang_report_has_three_lines() -> None:
     """The lines show which ranks wait where, where the absent ranks are, and what the user can do."""
     assert format_hang_text(HANG, name="demo").splitlines() == [
         "waiting 6.2 s · ranks 0-1,3 in jit(step), line 4:  loss = step(params, batch)",
@@ -31,30 +31,32 @@ def test_a_hang_is_told_in_three_lines() -> None:
     ]
 
 
-def test_equal_places_are_parted_by_what_they_are() -> None:
+def test_equal_locations_are_distinguished_by_launch_number() -> None:
     """Ranks on the same line are distinguished by the launch number, because a rank that lags is on that line too."""
-    waits, lags = replace(STEP, ranks=(0, 1), number=7), replace(STEP, ranks=(2,), number=6)
-    made = replace(HANG, waiting=(0, 1), places=(waits, lags))
-    first, second, _ = format_hang_text(made).splitlines()
+    waiting, lagging = replace(STEP, ranks=(0, 1), number=7), replace(STEP, ranks=(2,), number=6)
+    report = replace(HANG, waiting=(0, 1), places=(waiting, lagging))
+    first, second, _ = format_hang_text(report).splitlines()
     assert first == "waiting 6.2 s · ranks 0-1 in jit(step) (launch 7 of the cell), line 4:  loss = step(params, batch)"
     assert second.startswith("absent        · rank 2 in jit(step) (launch 6 of the cell), line 4:")
 
 
-def test_work_is_called_work() -> None:
+def test_compiling_ranks_are_reported_as_working() -> None:
     """Ranks that compile are not reported as hanging."""
     compiling = RankLocation((0, 1), "compiling", "", 7, "f(x)")
-    made = HangReport(5, (), (), None, {0: 7, 1: 7}, 31.0, progress=False, known=True, stuck=True, places=(compiling,))
-    assert format_hang_text(made).splitlines() == [
+    report = HangReport(
+        5, (), (), None, {0: 7, 1: 7}, 31.0, progress=False, known=True, stuck=True, places=(compiling,)
+    )
+    assert format_hang_text(report).splitlines() == [
         "running 31 s · ranks 0-1 compiling, line 7:  f(x)",
         "ranks 0-1 at work · the stop button or %mhjax interrupt ends it",
     ]
 
 
-def test_each_absence_is_told_in_words() -> None:
+def test_each_kind_of_absence_is_described() -> None:
     """A rank that ended, was not requested, or reports nothing has no line, but a description."""
-    gone = (RankLocation((2,), "ended"), RankLocation((4,), "outside"), RankLocation((5,), "silent"))
-    made = replace(HANG, absent=(2, 4), places=(STEP, *gone), waiting=(0, 1))
-    lines = format_hang_text(made).splitlines()
+    absent = (RankLocation((2,), "ended"), RankLocation((4,), "outside"), RankLocation((5,), "silent"))
+    report = replace(HANG, absent=(2, 4), places=(STEP, *absent), waiting=(0, 1))
+    lines = format_hang_text(report).splitlines()
     assert [line.partition("· ")[2] for line in lines[1:4]] == [
         "rank 2 ended the cell",
         "rank 4 not asked to run this cell (--ranks)",
@@ -65,36 +67,36 @@ def test_each_absence_is_told_in_words() -> None:
     assert lines[5].startswith("nothing is known of rank 5 · ")
 
 
-def test_the_threads_that_a_rank_waits_for_stand_below_it() -> None:
+def test_threads_that_a_rank_waits_for_are_listed_below_it() -> None:
     """Each thread has its name and its line; equal threads share a line."""
     threads = (
         ThreadLocation("load", "sleep", "sleep", 2, "time.sleep(9)"),
         ThreadLocation("pool", "launch", "jit(f)", 3, "f(x)", count=2),
     )
-    made = replace(HANG, places=(replace(STEP, ranks=(0, 1), threads=threads),), waiting=(0, 1), absent=())
-    assert [line.partition("· ")[2] for line in format_hang_text(made).splitlines()[1:3]] == [
+    report = replace(HANG, places=(replace(STEP, ranks=(0, 1), threads=threads),), waiting=(0, 1), absent=())
+    assert [line.partition("· ")[2] for line in format_hang_text(report).splitlines()[1:3]] == [
         "  thread load in sleep, line 2:  time.sleep(9)",
         "  2 threads pool in jit(f), line 3:  f(x)",
     ]
 
 
-def test_who_moves_is_named() -> None:
+def test_ranks_with_progress_are_named() -> None:
     """If only some ranks make progress, the report names them."""
     assert "progress between two looks on rank 2" in format_hang_text(replace(HANG, progress=True, moved=(2,)))
 
 
-def test_a_card_that_is_not_known_says_so() -> None:
+def test_report_before_the_second_sample_says_so() -> None:
     """A report requested in the first seconds says that there was no second sample yet."""
     assert "not been looked at twice" in format_hang_text(replace(HANG, known=False))
 
 
 def test_a_long_line_is_cut() -> None:
     """A long line of the cell is cut, so that it does not run off the page."""
-    made = replace(HANG, places=(replace(STEP, code="x" * 500), SLEEP))
-    assert max(map(len, format_hang_text(made).splitlines())) < 200
+    report = replace(HANG, places=(replace(STEP, code="x" * 500), SLEEP))
+    assert max(map(len, format_hang_text(report).splitlines())) < 200
 
 
-def test_the_card_stands_under_the_running_cell() -> None:
+def test_report_is_below_the_running_cell() -> None:
     """The live view shows the report once ranks hang, with the command that shows it in a terminal."""
     snapshot = replace(cell([out("step 3\n")], [out("step 3\n")], wall_s=6.2, done=False), where=HANG)
     page = StrictPage(format_live_html(snapshot, locations=RankLocations(cluster="demo")))
@@ -103,7 +105,7 @@ def test_the_card_stands_under_the_running_cell() -> None:
     assert "mhnb where demo" in page.visible
 
 
-def test_a_cell_that_moves_shows_no_card() -> None:
+def test_cell_with_progress_shows_no_report() -> None:
     """Nothing is shown while the ranks make progress."""
     snapshot = replace(cell([], [], wall_s=6.2, done=False), where=replace(HANG, stuck=False))
     assert "waiting" not in format_live_html(snapshot)
@@ -115,46 +117,48 @@ def test_code_is_escaped() -> None:
     assert "a &lt;b&gt; &amp; c" in page
 
 
-def test_buttons_act_while_the_cell_lasts() -> None:
+def test_buttons_work_while_the_cell_runs() -> None:
     """The buttons appear after a second. Where shows or hides the report of a progressing cell; Interrupt interrupts the cell."""
     screen, interrupts = RecordingScreen(), []
     view = CellView(screen=screen)
     view.interrupt = lambda: interrupts.append(True)
-    moving = replace(cell([out("a\n")], [], wall_s=2.9, done=False), where=replace(HANG, stuck=False, progress=True))
-    view.update(replace(moving, wall_s=0.2, where=None))
+    progressing = replace(
+        cell([out("a\n")], [], wall_s=2.9, done=False), where=replace(HANG, stuck=False, progress=True)
+    )
+    view.update(replace(progressing, wall_s=0.2, where=None))
     (box,) = screen.boxes
-    view.update(moving)
+    view.update(progressing)
     assert [frame.has_buttons for frame in box.frames] == [False, True]
     assert "waiting 6.2 s" not in box.values[-1]
-    box.act("where")
+    box.press("where")
     assert "waiting 6.2 s" in box.values[-1]
-    box.act("where")
+    box.press("where")
     assert "waiting 6.2 s" not in box.values[-1]
-    box.act("interrupt")
+    box.press("interrupt")
     assert interrupts == [True]
 
 
-def test_show_all_gives_each_rank_a_block() -> None:
+def test_show_all_has_a_block_per_rank() -> None:
     """Ranks with equal output have a block each, until the user folds them again."""
     screen = RecordingScreen()
     view = CellView(screen=screen)
     view.update(cell(*[[out("a\n")]] * 3, wall_s=2.0, done=False))
     (box,) = screen.boxes
-    box.act("all")
+    box.press("all")
     assert [block.label for block in box.frames[-1].blocks] == ["rank 0", "rank 1", "rank 2"]
-    box.act("fold")
+    box.press("fold")
     assert len(box.frames[-1].blocks) == 1
 
 
 @pytest.mark.parametrize("kind", ["tabs", "grid"])
-def test_tabs_and_grid_begin_with_each_rank(kind: View) -> None:
+def test_tabs_and_grid_start_with_a_block_per_rank(kind: View) -> None:
     """The first view is the requested one; `fold` shows one block, and the button returns to the requested view."""
     screen = RecordingScreen()
     view = CellView(screen=screen, view=kind)
     view.update(cell(*[[out("a\n")]] * 3, wall_s=2.0, done=False))
     (box,) = screen.boxes
     for act, shown in (("", (3, kind)), ("fold", (1, "fold")), ("all", (3, kind))):
-        box.act(act)
+        box.press(act)
         assert (len(box.frames[-1].blocks), box.frames[-1].view) == shown
 
 
@@ -166,5 +170,5 @@ def test_a_click_after_the_end_changes_nothing() -> None:
     view.update(running)
     view.update(running)
     view.finish(cell([out("a\n")], []))
-    screen.boxes[0].act("where")
-    assert screen.names == ["open", "replace"]
+    screen.boxes[0].press("where")
+    assert screen.call_names == ["open", "replace"]

@@ -36,18 +36,18 @@ host2  failed ✗  ·       ·
   nothing to do"""
 
 
-def test_the_text() -> None:
+def test_text_is_compared_whole() -> None:
     """There is a row per host with a mark at each problem, then each finding with its hint."""
     assert format_preflight_text(_REPORT) == _TEXT
 
 
-def test_html_says_the_same() -> None:
+def test_html_has_the_same_content() -> None:
     """Without its tags the HTML contains every word of the text."""
     words = unescape(re.sub(r"<[^>]*>", " ", format_preflight_html(_REPORT))).split()
     assert set(_TEXT.split()) <= set(words)
 
 
-def test_the_cost_is_in_the_heading() -> None:
+def test_duration_is_in_the_heading() -> None:
     """The duration follows the number of findings."""
     report = replace(_REPORT, duration_s=1.25)
     heading = "preflight · 3 hosts · 1 failure, 1 warning · 1.2 s"

@@ -23,7 +23,7 @@ from tests.support.view_samples import RecordingScreen, StrictPage
 
 
 @pytest.fixture(autouse=True)
-def nothing_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prevent the warm-up, because its thread would import modules that other tests remove."""
     monkeypatch.setattr(show, "warm_up", lambda: None)
     # No test may depend on how long its own lines take.
@@ -51,7 +51,7 @@ def test_progress_names_every_rank_in_html(count: int) -> None:
     assert all(phase in page.visible for phase in PHASES[: min(count, 7)])
 
 
-def test_the_summary_is_the_line_and_the_ranks() -> None:
+def test_summary_has_a_line_and_the_ranks() -> None:
     """The wording and the order of the line are fixed."""
     assert format_summary_text(SUMMARY).splitlines() == [
         "mhjax · 4 ranks × 2 CPU devices on this machine · jax 0.10.2 · guard lockstep · ready in 3.1 s        logs /l",
@@ -59,28 +59,28 @@ def test_the_summary_is_the_line_and_the_ranks() -> None:
     ]
 
 
-def test_what_the_look_at_the_hosts_cost_is_in_the_line() -> None:
+def test_preflight_duration_is_in_the_line() -> None:
     """The duration is beside that of the start; there is no preflight on this machine, so none is mentioned."""
-    looked = format_summary_text(dataclasses.replace(SUMMARY, preflight_s=0.26)).splitlines()[0]
-    assert " · guard lockstep · preflight 0.26 s · ready in 3.1 s" in looked
+    with_preflight = format_summary_text(dataclasses.replace(SUMMARY, preflight_s=0.26)).splitlines()[0]
+    assert " · guard lockstep · preflight 0.26 s · ready in 3.1 s" in with_preflight
     assert "preflight" not in format_summary_text(SUMMARY)
 
 
-def test_who_waits_sees_which_hosts_have_reported() -> None:
+def test_progress_shows_which_hosts_have_reported() -> None:
     """Ranks start once all hosts have reported, so the missing host is the one that delays them."""
     ranks = (RankStart(0, "host0"), RankStart(1, "host1", host_is_up=True), RankStart(2, "host2", "spawned"))
     text = format_start_text(StartSnapshot(ranks, 1.2))
     assert text == "mhjax · starting 3 ranks · 1.2 s · rank 2 spawned · rank 1 host up · rank 0 not there yet"
 
 
-def test_a_look_at_the_hosts_has_no_time_yet() -> None:
+def test_preflight_shows_no_time_yet() -> None:
     """The start has no process yet during preflight; the error's table reports the duration of preflight."""
     snapshot = StartSnapshot((RankStart(0, "host0"), RankStart(1, "host1")), 0.0, "looking at 2 hosts")
     assert format_start_text(snapshot) == "mhjax · starting 2 ranks · looking at 2 hosts"
     assert format_failed_start(snapshot, "failed") == "mhjax · the start of 2 ranks failed"
 
 
-def test_a_takeover_starts_nothing() -> None:
+def test_attach_shows_the_running_ranks() -> None:
     """The ranks already exist, and continue to run if the attach fails."""
     snapshot = StartSnapshot((RankStart(0, "host0", "ready"), RankStart(1, "host1", "spawned")), 3.0, is_attach=True)
     assert (
@@ -91,38 +91,38 @@ def test_a_takeover_starts_nothing() -> None:
     assert failed.startswith("mhjax · taking over 2 ranks was broken off after 3.0 s · ")
 
 
-def test_a_guard_that_is_not_there_is_in_plain_sight() -> None:
+def test_unavailable_guard_is_shown() -> None:
     """The guard is never off without a message."""
     summary = StartSummary(RANKS, 3.1, "0.10.2", "unavailable (no hook)")
     assert "guard: unavailable (no hook)" in format_summary_text(summary)
     assert "guard: unavailable (no hook)" in StrictPage(format_summary_html(summary)).visible
 
 
-def test_a_start_leaves_its_summary_alone() -> None:
+def test_only_the_summary_remains_after_a_start() -> None:
     """One display shows every phase and then the summary."""
     screen = RecordingScreen()
     with StartDisplay(screen, uid="s") as shown:
         shown.update(SNAPSHOT)
         shown.update(SNAPSHOT)
         shown.finish(SUMMARY)
-    assert screen.names == ["show", "replace", "replace"]
-    assert "ready in 3.1 s" in screen.acts[-1][1]["text/html"]
+    assert screen.call_names == ["show", "replace", "replace"]
+    assert "ready in 3.1 s" in screen.calls[-1][1]["text/html"]
 
 
-def test_a_start_that_fails_leaves_the_last_phases() -> None:
+def test_failed_start_shows_the_last_phases() -> None:
     """No progress bar remains that no longer moves."""
     screen = RecordingScreen()
     shown = StartDisplay(screen, uid="s")
     shown.update(SNAPSHOT)
     with pytest.raises(RuntimeError), shown:
         raise RuntimeError
-    page = screen.acts[-1][1]["text/html"]
+    page = screen.calls[-1][1]["text/html"]
     assert "<progress" not in page
     assert "the start of 4 ranks failed after 1.2 s" in page
     assert "rank 3 not there yet" in page
 
 
-def test_a_terminal_follows_the_start_and_keeps_the_summary() -> None:
+def test_terminal_redraws_progress_and_keeps_the_summary() -> None:
     """The ranks' lines are redrawn in one region."""
     screen = RecordingScreen(terminal=True)
     with StartDisplay(screen, uid="s") as shown:
@@ -131,10 +131,10 @@ def test_a_terminal_follows_the_start_and_keeps_the_summary() -> None:
         shown.finish(SUMMARY)
     (region,) = screen.regions
     assert [("rank 3" in text, region.closed) for text in region.texts] == [(True, True)] * 2
-    assert screen.names == ["show"]
+    assert screen.call_names == ["show"]
 
 
-def test_a_start_that_fails_leaves_on_a_terminal_how_far_each_rank_was() -> None:
+def test_failed_start_shows_the_last_phases_on_a_terminal() -> None:
     """The last phases remain, as in a notebook."""
     screen = RecordingScreen(terminal=True)
     shown = StartDisplay(screen, uid="s")
@@ -142,18 +142,18 @@ def test_a_start_that_fails_leaves_on_a_terminal_how_far_each_rank_was() -> None
     with pytest.raises(KeyboardInterrupt), shown:
         raise KeyboardInterrupt
     assert screen.regions[0].closed
-    text = screen.acts[-1][1]["text/plain"]
+    text = screen.calls[-1][1]["text/plain"]
     assert text.startswith("mhjax · the start of 4 ranks was broken off after 1.2 s · ")
     assert "rank 3 not there yet" in text
 
 
-def test_a_file_gets_the_summary_alone() -> None:
+def test_file_gets_only_the_summary() -> None:
     """Progress would only add lines to the file."""
     screen = RecordingScreen(rich=False)
     with StartDisplay(screen, uid="s") as shown:
         shown.update(SNAPSHOT)
         shown.finish(SUMMARY)
-    assert screen.names == ["show"]
+    assert screen.call_names == ["show"]
 
 
 def test_a_progress_line_becomes_its_outcome() -> None:
@@ -164,15 +164,15 @@ def test_a_progress_line_becomes_its_outcome() -> None:
         line.update("replaying cell 1 of <4>", 0.0)
         line.update("replaying cell 3 of <4>", 0.5)
         line.finish("replayed")
-    assert screen.names == ["show", "replace", "replace"]
-    page = screen.acts[1][1]["text/html"]
+    assert screen.call_names == ["show", "replace", "replace"]
+    page = screen.calls[1][1]["text/html"]
     assert "replaying cell 3 of &lt;4&gt;" in page
     assert 'value="0.500"' in page
-    assert "<progress" not in screen.acts[-1][1]["text/html"]
-    assert [act[1]["text/plain"] for act in terminal.acts] == ["replayed"]
+    assert "<progress" not in screen.calls[-1][1]["text/html"]
+    assert [act[1]["text/plain"] for act in terminal.calls] == ["replayed"]
 
 
-def test_the_queue_of_a_scheduler_is_in_the_line() -> None:
+def test_scheduler_queue_position_is_in_the_line() -> None:
     """Ranks have no phase while hosts are queued, so the position in the queue is shown."""
     standing = "Slurm job 8 is PENDING (Priority), number 2 of 2 that wait in <debug>"
     snapshot = StartSnapshot((RankStart(0, "host0"), RankStart(1, "host1")), 61.0, standing)
@@ -180,7 +180,7 @@ def test_the_queue_of_a_scheduler_is_in_the_line() -> None:
     assert standing in StrictPage(format_start_html(snapshot)).visible
 
 
-def test_other_machines_are_named() -> None:
+def test_remote_hosts_are_named() -> None:
     """A host has the label that every view uses and its own name; the line says how hosts were reached."""
     ranks = (RankStart(0, "host0", "ready", 7, 1, "node<7>"),)
     summary = StartSummary(ranks, 3.1, "0.10.2", "lockstep", "GPU", "by slurm")

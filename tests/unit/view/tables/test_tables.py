@@ -29,7 +29,7 @@ ROWS = (
 )
 
 
-def test_the_status_has_a_line_a_rank() -> None:
+def test_status_has_a_line_per_rank() -> None:
     """Columns are aligned; a rank without a process has no pid."""
     assert format_status_text(STATUS) == (
         "default · dead · generation 1\n"
@@ -40,7 +40,7 @@ def test_the_status_has_a_line_a_rank() -> None:
     )
 
 
-def test_the_status_of_machines_says_more() -> None:
+def test_status_of_remote_hosts_has_more_columns() -> None:
     """Memory and the last cell are shown if they are known."""
     rows = (
         StatusRow(0, "host0 alpha", 24, "alive", 1, "a:r0.log", nbytes=3 << 28, last_cell="12 running"),
@@ -53,7 +53,7 @@ def test_the_status_of_machines_says_more() -> None:
     ]
 
 
-def test_variables_show_their_shape_and_cost() -> None:
+def test_variables_show_their_shape_and_size() -> None:
     """A missing shape or size is an empty cell; a difference names the rank."""
     assert format_vars_text(ROWS).splitlines() == [
         "name  kind   shape         spec             bytes/device  differs",
@@ -62,7 +62,7 @@ def test_variables_show_their_shape_and_cost() -> None:
     ]
 
 
-def test_ranks_that_hold_the_same_have_no_column_of_what_differs() -> None:
+def test_differs_column_is_missing_if_ranks_agree() -> None:
     """The column is left out if the ranks agree, because an empty column without a heading would be unclear."""
     assert "differs" not in format_vars_text(ROWS[:1])
     assert "differs" not in format_vars_html(ROWS[:1])
@@ -82,8 +82,8 @@ def test_tables_are_shown_in_both_forms() -> None:
     screen = RecordingScreen()
     show_status(STATUS, screen)
     show_vars((), screen)
-    assert [set(data) for _, data, _ in screen.acts] == [{"text/html", "text/plain"}] * 2
-    assert screen.acts[1][1]["text/plain"] == "the ranks hold no variables yet"
+    assert [set(data) for _, data, _ in screen.calls] == [{"text/html", "text/plain"}] * 2
+    assert screen.calls[1][1]["text/plain"] == "the ranks hold no variables yet"
 
 
 def test_a_short_column_is_as_wide_as_its_widest_cell() -> None:
