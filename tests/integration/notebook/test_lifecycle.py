@@ -37,186 +37,186 @@ def fresh_session(leftovers: None, idle: Session) -> Iterator[Session]:
         lifecycle.stop_all()
 
 
-def test_cluster_lifecycle(alone: Session) -> None:
+def test_cluster_lifecycle(fresh_session: Session) -> None:
     """Before start, after start, restart and stop the commands report what is running, and no process remains."""
-    assert_all_name_start(alone)
-    assert "%mhjax start" in alone.expect_usage_error("%mhjax status")
-    assert "mhjax · 2 ranks × 1 CPU device on this machine" in alone.run("%mhjax start -n 2 --devices 1").out
+    assert_all_name_start(fresh_session)
+    assert "%mhjax start" in fresh_session.expect_usage_error("%mhjax status")
+    assert "mhjax · 2 ranks × 1 CPU device on this machine" in fresh_session.run("%mhjax start -n 2 --devices 1").out
     first = manager.current()
     pids = list_pids(first)
-    alone.run("%%mhjax\nold = 1")
-    output = alone.run("%mhjax restart").out
+    fresh_session.run("%%mhjax\nold = 1")
+    output = fresh_session.run("%mhjax restart").out
     assert "ready in" in output
     assert "before any other cell, %mhjax restart --replay brings it back" in output
-    assert "before any other cell" not in alone.run("%mhjax start -n 2 --devices 1").out
+    assert "before any other cell" not in fresh_session.run("%mhjax start -n 2 --devices 1").out
     second = manager.current()
     assert (second.generation, second.state) == (first.generation + 1, "clean")
-    assert "NameError" in alone.try_("%%mhjax\nold").out
+    assert "NameError" in fresh_session.try_("%%mhjax\nold").out
     pids += list_pids(second)
-    assert alone.run("%mhjax stop").out == "mhjax · default: 2 ranks stopped\n"
+    assert fresh_session.run("%mhjax stop").out == "mhjax · default: 2 ranks stopped\n"
     assert wait_for_exit(pids) == []
     assert {rank.state for rank in second.ranks} == {"stopped"}
-    assert "alive" not in alone.run("%mhjax status").out
-    assert_all_name_start(alone)
+    assert "alive" not in fresh_session.run("%mhjax status").out
+    assert_all_name_start(fresh_session)
 
 
-def test_stop_leaves_detached_cluster_running(alone: Session, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stop_leaves_detached_cluster_running(fresh_session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     """`%mhjax stop NAME` leaves a detached cluster running and names the command that attaches to it."""
-    alone.run("%mhjax start -n 1 --devices 1 --keep --name left")
+    fresh_session.run("%mhjax start -n 1 --devices 1 --keep --name left")
     pids = list_pids(manager.current())
     manager.current().leave()
     try:
-        output = alone.run("%mhjax stop left").out
+        output = fresh_session.run("%mhjax stop left").out
         assert output == "mhjax · left: this notebook has let go of the cluster; %mhjax attach left takes it back\n"
         ending = "nothing to stop; %mhjax list shows those of others, or that were left\n"
-        assert alone.run("%mhjax stop").out.endswith(ending)
+        assert fresh_session.run("%mhjax stop").out.endswith(ending)
         detached_line = "left  1 rank  on 1 host x 1 device  kept, and nobody drives it: %mhjax attach left\n"
-        assert alone.run("%mhjax list").out == detached_line
+        assert fresh_session.run("%mhjax list").out == detached_line
         assert main(["where", "left"]) == 0
         assert "nobody looks at the ranks" in capsys.readouterr().out
-        assert "ready in" in alone.run("%mhjax attach left").out
-        assert alone.run("%mhjax stop left").out == "mhjax · left: 1 rank stopped\n"
-        assert alone.run("%mhjax stop left").out == "mhjax · left: stopped already\n"
+        assert "ready in" in fresh_session.run("%mhjax attach left").out
+        assert fresh_session.run("%mhjax stop left").out == "mhjax · left: 1 rank stopped\n"
+        assert fresh_session.run("%mhjax stop left").out == "mhjax · left: stopped already\n"
     finally:
         # If the test has failed, nothing else would stop the cluster.
         main(["stop", "left"])
     assert wait_for_exit(pids) == []
 
 
-def test_replay_summary(alone: Session) -> None:
+def test_replay_summary(fresh_session: Session) -> None:
     """A replay shows the start's summary, then one line about the cells that ran again and those left out."""
-    output = alone.run("%mhjax start -n 2 --devices 1 --spare").out
+    output = fresh_session.run("%mhjax start -n 2 --devices 1 --spare").out
     assert "2 more ranks start in reserve" in output
-    alone.run("%%mhjax\nimport os\nx = 1\nran = False\nprint('pid', os.getpid())")
-    alone.run("here = 7\n%mhjax push here")
-    alone.try_("%%mhjax --guard off\nimport jax\nassert not jax.process_index()")
-    alone.run("%mhjax accept")
-    alone.run("%%mhjax\nx += here")
-    output = alone.run("%mhjax restart --replay").out
+    fresh_session.run("%%mhjax\nimport os\nx = 1\nran = False\nprint('pid', os.getpid())")
+    fresh_session.run("here = 7\n%mhjax push here")
+    fresh_session.try_("%%mhjax --guard off\nimport jax\nassert not jax.process_index()")
+    fresh_session.run("%mhjax accept")
+    fresh_session.run("%%mhjax\nx += here")
+    output = fresh_session.run("%mhjax restart --replay").out
     assert "ready in" in output
     assert "mhjax · replayed cells 1,3 and 1 push · " in output
     assert output.endswith("\n  left out · cell 2: split, accepted then\n")
     # A cell number refers to the cell of the current cluster.
-    assert str(manager.current().ranks[1].pid) in alone.run("%mhjax panel 1").out
-    assert "  8\n" in alone.run("%%mhjax\nx").out
-    assert "replayed cell 1 and 1 push" not in alone.run("%mhjax restart --replay --to 1").out
-    assert "  1\n" in alone.run("%%mhjax\nx").out
+    assert str(manager.current().ranks[1].pid) in fresh_session.run("%mhjax panel 1").out
+    assert "  8\n" in fresh_session.run("%%mhjax\nx").out
+    assert "replayed cell 1 and 1 push" not in fresh_session.run("%mhjax restart --replay --to 1").out
+    assert "  1\n" in fresh_session.run("%%mhjax\nx").out
 
 
-def test_stopped_replay_is_a_short_error(alone: Session, tmp_path: Path) -> None:
+def test_stopped_replay_is_a_short_error(fresh_session: Session, tmp_path: Path) -> None:
     """A replay that stops raises one short error of mhnb without frames, and the earlier cells have run."""
     once = tmp_path / "once"
     once.touch()
-    alone.run("%mhjax start -n 2 --devices 1")
-    alone.run("%%mhjax\nx = 1")
-    alone.run(f"%%mhjax\nfile = open({str(once)!r})")
+    fresh_session.run("%mhjax start -n 2 --devices 1")
+    fresh_session.run("%%mhjax\nx = 1")
+    fresh_session.run(f"%%mhjax\nfile = open({str(once)!r})")
     once.unlink()
-    outcome = alone.try_("%mhjax restart --replay")
+    outcome = fresh_session.try_("%mhjax restart --replay")
     assert type(outcome.error).__name__ == "ReplayStopped"
     assert "mhjax · replay stopped\n" in outcome.out
     assert "ranks 0-1: before it finished, now it raised FileNotFoundError" in outcome.text
     assert "Traceback" not in outcome.text
-    assert "  1\n" in alone.run("%%mhjax\nx").out
+    assert "  1\n" in fresh_session.run("%%mhjax\nx").out
 
 
-def test_repeated_start_selects_cluster(alone: Session) -> None:
+def test_repeated_start_selects_cluster(fresh_session: Session) -> None:
     """A start of a running cluster selects it for the cells below, so that Run All works with two clusters."""
     for count, name in ((1, "small"), (2, "large")):
-        alone.run(f"%mhjax start -n {count} --devices 1 --name {name}")
-    assert "ranks 0-1" in alone.run("%%mhjax\n'here'").out
-    assert alone.run("%mhjax start -n 1 --devices 1 --name small").out.startswith("mhjax · small: 1 host")
-    assert "rank 0" in alone.run("%%mhjax\n'here'").out
-    outcome = alone.try_("%mhjax attach large")
+        fresh_session.run(f"%mhjax start -n {count} --devices 1 --name {name}")
+    assert "ranks 0-1" in fresh_session.run("%%mhjax\n'here'").out
+    assert fresh_session.run("%mhjax start -n 1 --devices 1 --name small").out.startswith("mhjax · small: 1 host")
+    assert "rank 0" in fresh_session.run("%%mhjax\n'here'").out
+    outcome = fresh_session.try_("%mhjax attach large")
     assert "drives cluster 'large' already; cells go to it after the line that started it" in outcome.text
-    listed = alone.run("%mhjax list").out.splitlines()
+    listed = fresh_session.run("%mhjax list").out.splitlines()
     assert [(line.split()[0], line.endswith("cells go here")) for line in listed] == [("small", True), ("large", False)]
 
 
-def test_interrupted_restart_names_replay(alone: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_restart_names_replay(fresh_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interrupted restart no rank runs, but the journal remains: the error and the next cell name `--replay`."""
-    alone.run("%mhjax start -n 1 --devices 1")
-    alone.run("%%mhjax\nx = 41")
+    fresh_session.run("%mhjax start -n 1 --devices 1")
+    fresh_session.run("%%mhjax\nx = 41")
 
     def raise_interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(manager, "Cluster", raise_interrupt)
-        outcome = alone.try_("%mhjax restart")
+        outcome = fresh_session.try_("%mhjax restart")
     assert (
         "was interrupted; no rank runs any more, and %mhjax restart --replay brings back what they held" in outcome.text
     )
-    refused = alone.try_("%%mhjax\nx")
+    refused = fresh_session.try_("%%mhjax\nx")
     assert "%mhjax restart --replay brings back what the last one held" in refused.text
-    alone.run("%mhjax restart --replay")
-    assert "  41\n" in alone.run("%%mhjax\nx").out
+    fresh_session.run("%mhjax restart --replay")
+    assert "  41\n" in fresh_session.run("%%mhjax\nx").out
 
 
-def test_auto_cell_without_cluster_names_auto_off(alone: Session) -> None:
+def test_auto_cell_without_cluster_names_auto_off(fresh_session: Session) -> None:
     """If the cluster was stopped in auto mode, the error of a plain cell names `%mhjax auto off` and `%%local`, which work."""
-    alone.run("%mhjax start -n 1 --devices 1")
-    alone.run("%mhjax auto on")
-    alone.run("%mhjax stop")
-    outcome = alone.try_("here = 1")
+    fresh_session.run("%mhjax start -n 1 --devices 1")
+    fresh_session.run("%mhjax auto on")
+    fresh_session.run("%mhjax stop")
+    outcome = fresh_session.try_("here = 1")
     assert type(outcome.error).__name__ == "NotStarted"
     assert "%mhjax start" in outcome.text
     assert "%mhjax auto off" in outcome.text
     assert "%%local" in outcome.text
     assert "Traceback" not in outcome.text
-    assert "auto off" not in alone.try_("%%mhjax\n1").text
-    alone.run("%%local\nhere = 2")
-    alone.run("%mhjax auto off")
-    assert alone.run("here").value == 2
+    assert "auto off" not in fresh_session.try_("%%mhjax\n1").text
+    fresh_session.run("%%local\nhere = 2")
+    fresh_session.run("%mhjax auto off")
+    assert fresh_session.run("here").value == 2
 
 
-def test_auto_cell_on_dead_cluster_names_auto_off(alone: Session) -> None:
+def test_auto_cell_on_dead_cluster_names_auto_off(fresh_session: Session) -> None:
     """The same on a dead cluster: the error names `%mhjax auto off` as well as `%mhjax restart`."""
-    alone.run("%mhjax start -n 1 --devices 1")
-    alone.run("%mhjax auto on")
-    died = alone.try_("import os; os._exit(3)")
+    fresh_session.run("%mhjax start -n 1 --devices 1")
+    fresh_session.run("%mhjax auto on")
+    died = fresh_session.try_("import os; os._exit(3)")
     assert died.error is not None
-    outcome = alone.try_("1 + 1")
+    outcome = fresh_session.try_("1 + 1")
     assert getattr(outcome.error, "state", None) == "dead"
     assert "%mhjax restart" in outcome.text
     assert "%mhjax auto off" in outcome.text
-    alone.run("%mhjax auto off")
-    assert alone.run("1 + 1").value == 2
+    fresh_session.run("%mhjax auto off")
+    assert fresh_session.run("1 + 1").value == 2
 
 
-def test_second_load_changes_nothing_and_unload_restores(alone: Session) -> None:
+def test_second_load_changes_nothing_and_unload_restores(fresh_session: Session) -> None:
     """A second load installs no hook twice, unload restores the shell, and another load brings the magics back."""
-    shell = alone.shell
+    shell = fresh_session.shell
     hooks = (list(shell.input_transformers_cleanup), list(shell.Completer.custom_matchers))
-    alone.run("%reload_ext mhnb\n%load_ext mhnb")
+    fresh_session.run("%reload_ext mhnb\n%load_ext mhnb")
     assert (len(shell.input_transformers_cleanup), len(shell.Completer.custom_matchers)) == tuple(map(len, hooks))
-    alone.run("%unload_ext mhnb")
+    fresh_session.run("%unload_ext mhnb")
     assert not shell.Completer.custom_matchers
-    assert "not found" in alone.try_("%mhjax status").text
-    assert alone.try_("unknown_name").text.count("NameError") == 2
-    alone.run("%load_ext mhnb")
-    assert "no cluster" in alone.run("%mhjax list").out
+    assert "not found" in fresh_session.try_("%mhjax status").text
+    assert fresh_session.try_("unknown_name").text.count("NameError") == 2
+    fresh_session.run("%load_ext mhnb")
+    assert "no cluster" in fresh_session.run("%mhjax list").out
 
 
 @pytest.mark.parametrize("hosts", [2, 4])
-def test_no_init_lets_a_cell_initialise_jax(alone: Session, hosts: int) -> None:
+def test_no_init_lets_a_cell_initialise_jax(fresh_session: Session, hosts: int) -> None:
     """With `--no-init` a cell calls `jax.distributed.initialize()` without arguments, as in every guide, and without warnings.
 
     From then on the devices are known.
     """
-    output = alone.run(f"%mhjax start -n {hosts} --devices 2 --no-init").out
+    output = fresh_session.run(f"%mhjax start -n {hosts} --devices 2 --no-init").out
     assert f"{hosts} ranks × 2 CPU devices" in output
     assert "jax.distributed.initialize()" in output
     cluster = manager.current()
     assert cluster.devices == ()
-    assert "JAX is not initialised" in alone.run("%mhjax status").out
-    output = alone.run("%%mhjax\nimport jax\njax.distributed.initialize()\njax.device_count()").out
+    assert "JAX is not initialised" in fresh_session.run("%mhjax status").out
+    output = fresh_session.run("%%mhjax\nimport jax\njax.distributed.initialize()\njax.device_count()").out
     assert output.splitlines()[1:] == [f"  {2 * hosts}"]
     assert cluster.devices == tuple(DeviceRef(rank, ordinal) for rank in range(hosts) for ordinal in range(2))
-    assert "JAX is not initialised" not in alone.run("%mhjax status").out
-    assert "nothing to do" in alone.run("%%mhjax\njax.distributed.initialize()").out
-    alone.run(SUM)
-    assert alone.run("%mhjax pull total").out.startswith("total · float32[]")
-    assert alone.run("float(total)").value == 2 * hosts
+    assert "JAX is not initialised" not in fresh_session.run("%mhjax status").out
+    assert "nothing to do" in fresh_session.run("%%mhjax\njax.distributed.initialize()").out
+    fresh_session.run(SUM)
+    assert fresh_session.run("%mhjax pull total").out.startswith("total · float32[]")
+    assert fresh_session.run("float(total)").value == 2 * hosts
 
 
 SUM = """%%mhjax

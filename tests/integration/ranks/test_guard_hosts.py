@@ -217,7 +217,7 @@ def two_hosts(leftovers: None) -> Iterator[Callable[..., MultiHostCluster]]:
     started: list[MultiHostCluster] = []
 
     def begin(**options: Any) -> MultiHostCluster:
-        started.append(MultiHostCluster([[0], [1]], 1, "pair", **options))
+        started.append(MultiHostCluster([[0], [1]], 1, "two_hosts", **options))
         started[-1].wait_ready()
         started[-1].run(SETUP).check()
         return started[-1]

@@ -60,53 +60,53 @@ def simulated_probes(tmp_path: Path) -> SimulatedProbes:
     return SimulatedProbes(tmp_path, 3)
 
 
-def test_common_arguments_are_sent_once(stage: SimulatedProbes) -> None:
+def test_common_arguments_are_sent_once(simulated_probes: SimulatedProbes) -> None:
     """Arguments that are the same for all tasks are sent once; otherwise a list of all hosts would be sent to every host."""
-    stage.answers = {0: "a", 1: "b", 2: "c"}
+    simulated_probes.answers = {0: "a", 1: "b", 2: "c"}
     arguments = {at: {"targets": ["x", "y"], "skip": f"peer {at}"} for at in range(3)}
-    assert stage.probes.request("connect", arguments, timeout_s=60) == ["a", "b", "c", None]
-    (request,) = stage.requests
+    assert simulated_probes.probes.request("connect", arguments, timeout_s=60) == ["a", "b", "c", None]
+    (request,) = simulated_probes.requests
     assert request["common"] == {"targets": ["x", "y"]}
     assert request["each"] == {str(at): {"skip": f"peer {at}"} for at in range(3)}
 
 
-def test_silent_task_is_named(stage: SimulatedProbes) -> None:
+def test_silent_task_is_named(simulated_probes: SimulatedProbes) -> None:
     """A task that does not answer in time is named; the other answers count, and later requests do not wait for it."""
-    stage.answers = {0: "a", 2: "c"}
-    assert stage.probes.request("facts", _empty_requests(3), timeout_s=0.2) == ["a", None, "c", None]
-    late = stage.probes.failures()[1]
+    simulated_probes.answers = {0: "a", 2: "c"}
+    assert simulated_probes.probes.request("facts", _empty_requests(3), timeout_s=0.2) == ["a", None, "c", None]
+    late = simulated_probes.probes.failures()[1]
     assert isinstance(late, HostUnreachable)
     assert str(late).startswith("host1: gave no answer within 0.2 s")
-    assert stage.probes.request("facts", _empty_requests(3), timeout_s=1000)[1] is None
+    assert simulated_probes.probes.request("facts", _empty_requests(3), timeout_s=1000)[1] is None
 
 
-def test_failed_probe_is_named(stage: SimulatedProbes) -> None:
+def test_failed_probe_is_named(simulated_probes: SimulatedProbes) -> None:
     """A probe that cannot run is reported by its machine's name and its last output; the others continue."""
-    stage.answers = {0: "a", 2: "c"}
-    stage.write_log("1: mhnb: logged in", "1: mhnb: no python: py", "1: mhnb-probe 1 gone 127 beta")
-    assert stage.probes.request("facts", _empty_requests(3), timeout_s=1000) == ["a", None, "c", None]
-    failure = stage.probes.failures()[1]
+    simulated_probes.answers = {0: "a", 2: "c"}
+    simulated_probes.write_log("1: mhnb: logged in", "1: mhnb: no python: py", "1: mhnb-probe 1 gone 127 beta")
+    assert simulated_probes.probes.request("facts", _empty_requests(3), timeout_s=1000) == ["a", None, "c", None]
+    failure = simulated_probes.probes.failures()[1]
     assert isinstance(failure, HostUnfit)
     assert str(failure).startswith("beta: has no such Python: no python: py")
     with pytest.raises(HostUnfit):
-        stage.probes.end_probes()
+        simulated_probes.probes.end_probes()
 
 
-def test_ended_command_raises_at_once(stage: SimulatedProbes) -> None:
+def test_ended_command_raises_at_once(simulated_probes: SimulatedProbes) -> None:
     """A request to a command that has ended raises at once; the command's output says why it ended."""
-    stage.is_over = True
+    simulated_probes.is_over = True
     with pytest.raises(ProbesExited):
-        stage.probes.await_begin()
+        simulated_probes.probes.await_begin()
     with pytest.raises(ProbesExited):
-        stage.probes.request("facts", {0: {}}, timeout_s=1000)
+        simulated_probes.probes.request("facts", {0: {}}, timeout_s=1000)
 
 
-def test_selected_tasks_get_new_positions(stage: SimulatedProbes) -> None:
+def test_selected_tasks_get_new_positions(simulated_probes: SimulatedProbes) -> None:
     """Of several tasks on one machine one is selected; positions then refer to the selected tasks."""
-    stage.probes.select_tasks([0, 2])
-    stage.answers = {0: "a", 2: "c"}
-    assert stage.probes.count == 2
-    assert stage.probes.request("facts", _empty_requests(2), timeout_s=60) == ["a", "c", None]
+    simulated_probes.probes.select_tasks([0, 2])
+    simulated_probes.answers = {0: "a", 2: "c"}
+    assert simulated_probes.probes.count == 2
+    assert simulated_probes.probes.request("facts", _empty_requests(2), timeout_s=60) == ["a", "c", None]
 
 
 def test_caller_without_the_secret_is_disconnected() -> None:

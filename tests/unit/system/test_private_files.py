@@ -99,13 +99,13 @@ def attachable_names(home: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_new_files_and_folders_are_private(home: Path, kept: Callable[[str], Path], umask: int) -> None:
+def test_new_files_and_folders_are_private(home: Path, make_run: Callable[[str], Path], umask: int) -> None:
     """Every folder has mode 0700 and every file 0600, whatever the umask."""
     before = os.umask(umask)
     try:
         environment = {"MHNB_HOME": str(home / "below")}
         make_run_dir("a", 1, environment=environment, profile=ROOT / "profiles" / "local")
-        kept("b")
+        make_run("b")
         journal = JournalStore("a", 7, environment=environment, is_new=True)
         journal.write_parts("push1-1.bin", [memoryview(b"x")])
         journal.close()
@@ -130,17 +130,17 @@ def test_preflight_creates_a_private_home(home: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o777, 0o1777, 0o2775])
-def test_open_home_is_made_private(home: Path, kept: Callable[[str], Path], mode: int) -> None:
+def test_open_home_is_made_private(home: Path, make_run: Callable[[str], Path], mode: int) -> None:
     """A home that an older version or a loose umask has left open is closed, and its clusters are listed."""
-    kept("mine")
+    make_run("mine")
     home.chmod(mode)
     assert attachable_names(home) == ["mine"]
     assert mode_of(home) & 0o777 == 0o700
 
 
-def test_shared_home_keeps_its_mode(home: Path, kept: Callable[[str], Path]) -> None:
+def test_shared_home_keeps_its_mode(home: Path, make_run: Callable[[str], Path]) -> None:
     """A folder that the user shares for reading keeps its mode; the clusters in it are private."""
-    run = kept("mine")
+    run = make_run("mine")
     (home / "thesis").mkdir()
     home.chmod(0o755)
     assert attachable_names(home) == ["mine"]
@@ -150,9 +150,9 @@ def test_shared_home_keeps_its_mode(home: Path, kept: Callable[[str], Path]) -> 
 # -- what is refused
 
 
-def test_home_writable_by_others_is_refused(home: Path, kept: Callable[[str], Path]) -> None:
+def test_home_writable_by_others_is_refused(home: Path, make_run: Callable[[str], Path]) -> None:
     """The error contains path, mode and the command that fixes it, whichever function reads the home first."""
-    kept("mine")
+    make_run("mine")
     (home / "thesis").mkdir()
     home.chmod(0o777)
     environment = {"MHNB_HOME": str(home)}
@@ -168,9 +168,9 @@ def test_home_writable_by_others_is_refused(home: Path, kept: Callable[[str], Pa
 
 
 @as_root
-def test_home_of_another_user_is_refused(home: Path, kept: Callable[[str], Path]) -> None:
+def test_home_of_another_user_is_refused(home: Path, make_run: Callable[[str], Path]) -> None:
     """The error says which user owns the home, and suggests MHNB_HOME."""
-    kept("mine")
+    make_run("mine")
     os.chown(home, OTHER_UID, OTHER_UID)
     with pytest.raises(LaunchError, match=rf"{home} belongs to .*uid {OTHER_UID}.* \(mode 0700\).*\n.*MHNB_HOME"):
         list_cluster_records({"MHNB_HOME": str(home)})
@@ -191,9 +191,9 @@ def test_home_in_a_world_writable_folder_is_refused(tmp_path: Path) -> None:
     make_run_dir("a", 1, environment=environment, profile=ROOT)
 
 
-def test_record_of_an_earlier_version_is_read(home: Path, kept: Callable[[str], Path]) -> None:
+def test_record_of_an_earlier_version_is_read(home: Path, make_run: Callable[[str], Path]) -> None:
     """A cluster record under the file name of earlier versions is read; if both files exist, the present name counts."""
-    old, both, environment = kept("old"), kept("both"), {"MHNB_HOME": str(home)}
+    old, both, environment = make_run("old"), make_run("both"), {"MHNB_HOME": str(home)}
     (old / "attach.json").rename(old / "berth.json")
     (both / "berth.json").write_text("{}")
     records, faults = read_cluster_records(environment)
@@ -202,10 +202,10 @@ def test_record_of_an_earlier_version_is_read(home: Path, kept: Callable[[str], 
 
 @as_root
 @pytest.mark.parametrize("what", ["folder", "cluster.json", "attach.json", "link to a folder", "link to a file"])
-def test_cluster_of_another_user_is_skipped(home: Path, kept: Callable[[str], Path], what: str) -> None:
+def test_cluster_of_another_user_is_skipped(home: Path, make_run: Callable[[str], Path], what: str) -> None:
     """A record of another user holds a key and address of that user, so it is skipped with the reason; ours is still listed."""
-    kept("mine")
-    foreign_run, environment = kept("his"), {"MHNB_HOME": str(home)}
+    make_run("mine")
+    foreign_run, environment = make_run("his"), {"MHNB_HOME": str(home)}
     if what == "folder":
         give_away(foreign_run)
     elif what == "link to a folder":
@@ -226,10 +226,10 @@ def test_cluster_of_another_user_is_skipped(home: Path, kept: Callable[[str], Pa
 
 
 @pytest.mark.parametrize("what", ["folder", "hard link", "pipe", "file in an open folder"])
-def test_record_writable_by_others_is_skipped(home: Path, kept: Callable[[str], Path], what: str) -> None:
+def test_record_writable_by_others_is_skipped(home: Path, make_run: Callable[[str], Path], what: str) -> None:
     """A record that other users could write is skipped, even if its owner is right."""
-    kept("mine")
-    writable_run = kept("his")
+    make_run("mine")
+    writable_run = make_run("his")
     record = writable_run / "cluster.json"
     if what == "folder":
         writable_run.chmod(0o770)
@@ -246,9 +246,9 @@ def test_record_writable_by_others_is_skipped(home: Path, kept: Callable[[str], 
     assert [str(writable_run) in fault for fault in faults] == [True]
 
 
-def test_writable_record_in_private_folder_is_read(home: Path, kept: Callable[[str], Path]) -> None:
+def test_writable_record_in_private_folder_is_read(home: Path, make_run: Callable[[str], Path]) -> None:
     """A writable record in a private folder is accepted: older versions used the umask, and no other user could reach it."""
-    (kept("mine") / "cluster.json").chmod(0o664)
+    (make_run("mine") / "cluster.json").chmod(0o664)
     assert attachable_names(home) == ["mine"]
 
 
@@ -388,15 +388,15 @@ GARBLED: list[Any] = [
 @pytest.mark.parametrize("text", GARBLED)
 def test_unreadable_run_record_is_reported_in_one_line(
     home: Path,
-    kept: Callable[[str], Path],
+    make_run: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     text: str,
 ) -> None:
     """`mhnb list` names the unreadable file and lists the other clusters; stop, where and reap do not fail on it."""
     monkeypatch.setenv("MHNB_HOME", str(home))
-    kept("mine")
-    path = kept("broken") / "cluster.json"
+    make_run("mine")
+    path = make_run("broken") / "cluster.json"
     path.write_text(text)
     assert main.main(["list"]) == 0
     captured = capsys.readouterr()
@@ -413,12 +413,12 @@ def test_unreadable_run_record_is_reported_in_one_line(
     "text", [*GARBLED, '{"shape": {"machines": []}}', '{"key": 7, "shape": {"machines": []}, "options": {}}']
 )
 def test_unreadable_cluster_record_is_reported_on_attach(
-    home: Path, kept: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, text: str
+    home: Path, make_run: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     """The error for an unreadable cluster contains the command that ends it; other clusters can still be attached to."""
     monkeypatch.setenv("MHNB_HOME", str(home))
-    kept("mine")
-    path = kept("broken") / "attach.json"
+    make_run("mine")
+    path = make_run("broken") / "attach.json"
     path.write_text(text)
     assert [record.name for record in list_cluster_records({"MHNB_HOME": str(home)})] == ["mine"]
     with pytest.raises(NotStarted, match=rf"left out: {path} cannot be read.*\n.*mhnb stop broken\.{os.getpid()}"):
@@ -445,10 +445,10 @@ def test_unreadable_cluster_record_is_reported_on_attach(
     ],
 )
 def test_record_with_wrong_field_type_is_skipped(
-    home: Path, kept: Callable[[str], Path], field: str, value: object
+    home: Path, make_run: Callable[[str], Path], field: str, value: object
 ) -> None:
     """A record with a value of the wrong type is skipped, because the values reach sockets, processes and paths."""
-    path = kept("mine") / "attach.json"
+    path = make_run("mine") / "attach.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
     records, faults = read_cluster_records({"MHNB_HOME": str(home)})
     assert records == []
