@@ -60,7 +60,7 @@ def run_script(cluster: Cluster, name: str, source: str, arguments: Sequence[str
     cluster.run(
         f"__import__('sys').argv = {[name, *arguments]!r}; __file__ = {str(path)!r}; "
         f"__import__('sys').path.insert(0, {str(path.parent)!r}); "
-        "get_ipython().ast_node_interactivity = 'none'; get_ipython().tells_exit_code = True"
+        "get_ipython().ast_node_interactivity = 'none'; get_ipython().shows_exit_code = True"
     ).check()
     with CellView(locations=RankLocations(cluster=cluster.name, script_path=name)) as view:
         result = cluster.run(source, on_snapshot=view.update)
