@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.leftovers import no_leftovers
-from tests.support.timeouts import write_patience
+from tests.support.timeouts import write_kernel_timeouts
 
 pytest_plugins = ["tests.support.parts"]
 
@@ -66,7 +66,7 @@ def own_environment(own_folders: Path) -> Iterator[None]:
             folder = own_folders / name.lower()
             folder.mkdir()
             patch.setenv(name, str(folder))
-        write_patience(own_folders / "ipythondir")
+        write_kernel_timeouts(own_folders / "ipythondir")
         for name in [n for n in os.environ if n.startswith(("JAX_", "XLA_")) or n == "PYTHONHASHSEED"]:
             patch.delenv(name)
         # A shell that starts the suite in the background makes it and every process that it starts ignore Ctrl-C.

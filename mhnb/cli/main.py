@@ -143,7 +143,7 @@ def _stop(args: argparse.Namespace) -> int:
     from mhnb.launchers.local import end_supervisor
     from mhnb.system.run_dir import find_clusters_named, full_name, list_running_clusters
 
-    records_by_run_dir = {str(berth.run_dir): berth for berth in list_cluster_records(os.environ)}
+    records_by_run_dir = {str(attachable.run_dir): attachable for attachable in list_cluster_records(os.environ)}
     named = find_clusters_named(os.environ, args.name)
     if len(named) > 1 and not args.all:
         names = ", ".join(full_name(record) for record in named)
@@ -155,10 +155,10 @@ def _stop(args: argparse.Namespace) -> int:
         return 1
     missing: tuple[str, ...] = ()
     for record in named:
-        berth = records_by_run_dir.get(record["run_dir"])
-        if berth is not None and not berth.shape.is_local:
+        attachable = records_by_run_dir.get(record["run_dir"])
+        if attachable is not None and not attachable.shape.is_local:
             # Its ranks are on other machines, and only the owner of the cluster can reach them.
-            missing += stop_detached(berth)
+            missing += stop_detached(attachable)
         else:
             end_supervisor(record["supervisor"])
         shown_name = args.name if len(named) == 1 else full_name(record)

@@ -136,7 +136,7 @@ def read_cluster_records(environment: Mapping[str, str]) -> tuple[list[ClusterRe
     """Return every detachable cluster of this user whose processes live, and for each record that was left out the reason."""
     records, faults = list_running_clusters(environment)
     read = [_read(Path(record["run_dir"])) for record in records if record["keep"]]
-    return [berth for berth, _ in read if berth is not None], [*faults, *(fault for _, fault in read if fault)]
+    return [each for each, _ in read if each is not None], [*faults, *(fault for _, fault in read if fault)]
 
 
 def has_owner(record: Mapping[str, Any]) -> bool:
@@ -169,8 +169,8 @@ def find_detached(name: str, shape: ClusterSpec, records: Sequence[ClusterRecord
         AlreadyStarted: a detached cluster of that name has another spec, or belongs to another version.
     """
     detached = _without_owner(name, records)
-    compatible = [berth for berth in detached if _has_same_protocol(berth)]
-    matching = next((berth for berth in compatible if berth.shape == shape), None)
+    compatible = [each for each in detached if _has_same_protocol(each)]
+    matching = next((each for each in compatible if each.shape == shape), None)
     if matching is None and compatible:
         raise AlreadyStarted(
             f"a kept cluster {name!r} runs with {compatible[0].shape.describe()}, and {shape.describe()} was asked for\n"
@@ -186,19 +186,15 @@ def find_detached(name: str, shape: ClusterSpec, records: Sequence[ClusterRecord
 def describe_detached(name: str, records: Sequence[ClusterRecord]) -> list[str]:
     """Describe the detached clusters of that name, for a user who starts another one beside them."""
     return [
-        f"beside this one runs the kept cluster {berth.full_name}, which nobody drives: "
-        + (
-            f"%mhjax stop, then %mhjax attach {berth.full_name}, has that instead; "
-            if _has_same_protocol(berth)
-            else ""
-        )
-        + f"mhnb stop {berth.full_name} ends it"
-        for berth in _without_owner(name, records)
+        f"beside this one runs the kept cluster {each.full_name}, which nobody drives: "
+        + (f"%mhjax stop, then %mhjax attach {each.full_name}, has that instead; " if _has_same_protocol(each) else "")
+        + f"mhnb stop {each.full_name} ends it"
+        for each in _without_owner(name, records)
     ]
 
 
 def _without_owner(name: str, records: Sequence[ClusterRecord]) -> list[ClusterRecord]:
-    return [berth for berth in records if berth.name == name and not OwnerLock.is_held(berth.run_dir)]
+    return [each for each in records if each.name == name and not OwnerLock.is_held(each.run_dir)]
 
 
 def select_cluster(name: str | None, records: Sequence[ClusterRecord], own_names: Collection[str]) -> ClusterRecord:
@@ -213,7 +209,7 @@ def select_cluster(name: str | None, records: Sequence[ClusterRecord], own_names
         NotStarted: no cluster has that name, or several have, or it belongs to another version of mhnb.
         AlreadyStarted: this notebook has one of that name.
     """
-    matching = [berth for berth in records if name in (None, berth.name, berth.full_name)]
+    matching = [each for each in records if name in (None, each.name, each.full_name)]
     own_name = matching[0].name if len(matching) == 1 else name
     if own_name in own_names and len(matching) < 2:
         raise AlreadyStarted(
@@ -229,9 +225,9 @@ def select_cluster(name: str | None, records: Sequence[ClusterRecord], own_names
         raise NotStarted(
             f"there is {what} on this machine; one that is started with %mhjax start --keep outlives its notebook"
         )
-    listed = ", ".join(berth.full_name for berth in records)
+    listed = ", ".join(each.full_name for each in records)
     if len(matching) > 1:
-        named = ", ".join(berth.full_name for berth in matching)
+        named = ", ".join(each.full_name for each in matching)
         raise NotStarted(
             f"%mhjax attach{f' {name}' if name else ''}: which one? There are {named}; give one of these names"
         )

@@ -195,7 +195,7 @@ def current() -> Cluster:
 def _format_detached_hint() -> str:
     """Describe how to take over a detached cluster; empty if there is none."""
     with suppress(LaunchError):
-        if records := [berth for berth in list_cluster_records(os.environ) if not OwnerLock.is_held(berth.run_dir)]:
+        if records := [each for each in list_cluster_records(os.environ) if not OwnerLock.is_held(each.run_dir)]:
             return f"%mhjax attach {records[0].name} takes over the kept one that nobody drives; "
     return ""
 

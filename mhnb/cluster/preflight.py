@@ -338,13 +338,13 @@ def preflight_callback(shape: ClusterSpec, options: StartOptions, notebook_addre
 def _make_preflight(
     shape: ClusterSpec, wanted: Requirements, notebook_address: str, clock: Callable[[], float] = time.time
 ) -> PreflightCheck:
-    def run(chorus: MultiplexedProbes) -> PreflightReport:
+    def run(probes: MultiplexedProbes) -> PreflightReport:
         began = clock()
         with tempfile.TemporaryDirectory(prefix="mhnb-preflight-") as folder:
             own = open_local_probe(Path(folder) / "own.log")
             try:
-                chorus.add_local_probe(own)
-                report = run_probe_preflight(chorus, wanted, notebook_address, shape.machines)
+                probes.add_local_probe(own)
+                report = run_probe_preflight(probes, wanted, notebook_address, shape.machines)
             finally:
                 own.close(_END_S)
         return raise_if_failed(replace(report, duration_s=clock() - began))

@@ -311,18 +311,18 @@ def _ignore_shutdown(original: Callable[..., None], is_initialized: Callable[[],
     A forked child gets the same: its connection is its rank's, and JAX hangs when it closes that from the child.
     JAX's own shutdown, by `atexit`, does not use this name.
     """
-    noted_in_cell: int | None = None
+    reported_cell: int | None = None
 
     @functools.wraps(original)
     def shutdown(*args: Any, **kwargs: Any) -> None:
         __tracebackhide__ = True
-        nonlocal noted_in_cell
+        nonlocal reported_cell
         if args or kwargs or not is_initialized():
             return original(*args, **kwargs)
         shell = get_ipython()
         cell = 0 if shell is None else shell.execution_count
-        if noted_in_cell != cell:
-            noted_in_cell = cell
+        if reported_cell != cell:
+            reported_cell = cell
             print(_SHUTDOWN_NOTE, file=sys.stderr)
         return None
 

@@ -130,9 +130,9 @@ def allow_multi_machine_meshes() -> None:
                 raise
         sizes = tuple(given[shape])
         # JAX's own mesh of one device has the names and types that JAX would give this one.
-        alike = original(**given | {shape: (1,) * len(sizes), "devices": devices[:1]})
+        small_mesh = original(**given | {shape: (1,) * len(sizes), "devices": devices[:1]})
         laid = mesh_utils.create_device_mesh(sizes, devices[: math.prod(sizes)])
-        return jax.sharding.Mesh(laid, alike.axis_names, axis_types=alike.axis_types)
+        return jax.sharding.Mesh(laid, small_mesh.axis_names, axis_types=small_mesh.axis_types)
 
     jax.make_mesh = make_mesh
 
@@ -453,7 +453,7 @@ def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the compilation of a lowered module, so that the module is available when its executable is loaded."""
 
     @functools.wraps(from_hlo)
-    def compile_noted(name: str, hlo: Any, *args: Any, **kwargs: Any) -> Any:
+    def compile_recorded(name: str, hlo: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         # A compilation may begin another one.
         around = _current.module, _current.arguments
@@ -463,7 +463,7 @@ def _hook_compile(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _current.module, _current.arguments = around
 
-    return compile_noted
+    return compile_recorded
 
 
 def _hook_load(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[[Any], Any]:

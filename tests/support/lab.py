@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mhnb.transport.addresses import find_free_port
 from tests.support.parts import chromium
-from tests.support.timeouts import write_patience
+from tests.support.timeouts import write_kernel_timeouts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, WebSocket
@@ -107,7 +107,7 @@ class Lab:
             path = Path(self.env["JUPYTERLAB_SETTINGS_DIR"]) / f"{name}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(values))
-        write_patience(Path(self.env["IPYTHONDIR"]))
+        write_kernel_timeouts(Path(self.env["IPYTHONDIR"]))
         port = find_free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.log = self.root / ".own" / "lab.log"

@@ -12,7 +12,13 @@ import pytest
 
 from mhnb.core.state import interrupt
 
-__all__ = ["agrees_late", "frees_soon", "kills_soon", "patience", "write_patience"]
+__all__ = [
+    "long_agreement_timeout",
+    "default_disconnect_timeout",
+    "default_kill_timeout",
+    "longer_interrupt_timeouts",
+    "write_kernel_timeouts",
+]
 
 _DISCONNECT_S, _KILL_S, _AGREE_S = 20.0, 90.0, 20.0
 _KERNEL_STARTUP = f"""from mhnb.core.state import interrupt as _interrupt
@@ -23,32 +29,32 @@ _DEFAULT_DISCONNECT_S, _DEFAULT_KILL_S = interrupt.INTERRUPT_DISCONNECT_S, inter
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def longer_interrupt_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give ranks that are slow to end an interrupted cell more time; a test's clusters are driven from this process."""
     monkeypatch.setattr(interrupt, "INTERRUPT_DISCONNECT_S", _DISCONNECT_S)
     monkeypatch.setattr(interrupt, "INTERRUPT_KILL_S", _KILL_S)
 
 
 @pytest.fixture
-def frees_soon(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def default_disconnect_timeout(longer_interrupt_timeouts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Disconnect ranks from a collective as early as for a user."""
     monkeypatch.setattr(interrupt, "INTERRUPT_DISCONNECT_S", _DEFAULT_DISCONNECT_S)
 
 
 @pytest.fixture
-def agrees_late(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def long_agreement_timeout(longer_interrupt_timeouts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give ranks time to stop before the same launch, because a stalled rank would be signalled in the middle of a step."""
     monkeypatch.setattr(interrupt, "INTERRUPT_AGREE_S", _AGREE_S)
 
 
 @pytest.fixture
-def kills_soon(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def default_kill_timeout(longer_interrupt_timeouts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill ranks that do not end as early as for a user."""
     monkeypatch.setattr(interrupt, "INTERRUPT_KILL_S", _DEFAULT_KILL_S)
 
 
-def write_patience(ipython_dir: Path) -> None:
+def write_kernel_timeouts(ipython_dir: Path) -> None:
     """Give slow ranks more time in kernels started with this directory as IPYTHONDIR, too."""
     startup = ipython_dir / "profile_default" / "startup"
     startup.mkdir(parents=True, exist_ok=True)
-    (startup / "00-patience.py").write_text(_KERNEL_STARTUP)
+    (startup / "00-timeouts.py").write_text(_KERNEL_STARTUP)

@@ -444,8 +444,8 @@ def encode_from_rank(message: RankMessage) -> list[bytes]:
     [b'["over", 7, 0]']
     """
     match message:
-        case Propose(number, wish):
-            row: list[Any] = ["asked", number, *wish]
+        case Propose(number, proposal):
+            row: list[Any] = ["asked", number, *proposal]
         case Withdraw(number, mark):
             row = ["withdrawn", number, mark]
         case CellFinished(seq, ending):
@@ -516,7 +516,7 @@ def encode_decision(number: int, decision: Decision) -> list[bytes]:
         for s in decision.votes
     ]
     names, differences, threads = (
-        list(told.items()) for told in (decision.names, decision.differences, decision.threads)
+        list(texts.items()) for texts in (decision.names, decision.differences, decision.threads)
     )
     row = [
         number,

@@ -48,7 +48,7 @@ _PARTIAL_LIMIT = 4096
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RESET = re.compile(r"\x1b\[0*(?:m|;)")
 _EITHER_COLOUR = r"[0-79]|8[;:]5[;:]\d+|8[;:]2[;:]\d+[;:]\d+[;:]\d+"
-_GROUND_COLOURS = tuple(
+_COLOUR_CODES = tuple(
     re.compile(rf"\x1b\[(?:{digit}(?:{_EITHER_COLOUR})|{bright}[0-7])m") for digit, bright in ((3, 9), (4, 10))
 )
 """Sequences that set only the foreground, or only the background: each replaces the one before."""
@@ -519,9 +519,9 @@ def _pen_change(now: str, pen: str) -> str:
 def _change_pen(pen: str, colour: str) -> str:
     if _RESET.match(colour):
         pen, colour = "", "" if _RESET.fullmatch(colour) else colour
-    for ground in _GROUND_COLOURS:
-        if ground.fullmatch(colour):
-            pen = ground.sub("", pen)
+    for code in _COLOUR_CODES:
+        if code.fullmatch(colour):
+            pen = code.sub("", pen)
     # Repeating a colour changes nothing; without a bound, a bar that sets its colour each time would grow.
     pen = pen.replace(colour, "") + colour if colour else pen
     return pen if pen.count("\x1b") <= _PEN_LIMIT else pen[pen.index("\x1b", 1) :]

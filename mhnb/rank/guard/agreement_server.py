@@ -152,7 +152,7 @@ class AgreementServer:
             act()
         for client in tuple(self._clients_with_unsent):
             self._flush(client)
-        return bool([guest for guest in tuple(self._waiting) if self._poll(guest)] or events)
+        return bool([client for client in tuple(self._waiting) if self._poll(client)] or events)
 
     def _pause(self, idle_steps: int) -> float | None:
         if not self._waiting and not self._clients_with_unsent:

@@ -100,7 +100,7 @@ class _ArrayHooks:
                 self._recorder.tag_pmap_argument(plain)
             elif not self._is_in_shard_args():
                 self._recorder.record_array(plain, functools.partial(_find_copy, xs, devices))
-                self._thread.noted = plain
+                self._thread.recorded = plain
             return made
 
         return batched_device_put
@@ -166,14 +166,14 @@ class _ArrayHooks:
         @functools.wraps(call)
         def make_array_from_callback(*args: Any, **more: Any) -> Any:
             __tracebackhide__ = True
-            self._thread.noted = None
+            self._thread.recorded = None
             try:
                 made = call(*args, **more)
-                if self._thread.noted is not unwrap_array(made):
+                if self._thread.recorded is not unwrap_array(made):
                     self._record_shards(made)
                 return made
             finally:
-                self._thread.noted = None
+                self._thread.recorded = None
 
         return make_array_from_callback
 

@@ -443,8 +443,8 @@ class Participant:
     def _find_differences(self, names: Mapping[int, str]) -> dict[int, str]:
         """Return what differs between programs that have one name and one shape, by fingerprint."""
         known = list(names.values())
-        alike = [key for key, name in names.items() if known.count(name) > 1]
-        outlines = {key: unpack_outline(self.board.read_outline(key)) for key in sorted(alike)}
+        same_named = [key for key, name in names.items() if known.count(name) > 1]
+        outlines = {key: unpack_outline(self.board.read_outline(key)) for key in sorted(same_named)}
         found = {key: outline for key, outline in outlines.items() if outline is not None}
         return find_differences(found) if len(found) > 1 else {}
 

@@ -16,9 +16,9 @@ from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
 from mhnb.magics import completion
 from tests.integration.ranks.conftest import list_pids, wait_for_exit
-from tests.support.timeouts import patience
+from tests.support.timeouts import longer_interrupt_timeouts
 
-__all__ = ["patience"]
+__all__ = ["longer_interrupt_timeouts"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

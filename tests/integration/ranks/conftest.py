@@ -10,9 +10,14 @@ import pytest
 
 from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
-from tests.support.timeouts import agrees_late, frees_soon, kills_soon, patience
+from tests.support.timeouts import (
+    default_disconnect_timeout,
+    default_kill_timeout,
+    long_agreement_timeout,
+    longer_interrupt_timeouts,
+)
 
-__all__ = ["agrees_late", "frees_soon", "kills_soon", "patience"]
+__all__ = ["long_agreement_timeout", "default_disconnect_timeout", "default_kill_timeout", "longer_interrupt_timeouts"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -263,7 +263,7 @@ def test_interrupt_ends_python_code_and_state_stays_clean(cluster: Cluster) -> N
     assert run(cluster, "1 + 1")[0].text == "2"
 
 
-@pytest.mark.usefixtures("kills_soon")
+@pytest.mark.usefixtures("default_kill_timeout")
 def test_interrupt_handler_of_a_cell_is_not_interrupted(cluster: Cluster) -> None:
     """A cell that handles `KeyboardInterrupt` may save for longer than it takes to kill a rank that does not stop."""
     source = """
@@ -363,7 +363,7 @@ def test_pasted_initialize_gives_a_note_and_others_raise(cluster: Cluster) -> No
 
 
 @pytest.mark.other_python
-def test_different_launches_taint_and_are_refused(fresh: Fresh, frees_soon: None) -> None:
+def test_different_launches_taint_and_are_refused(fresh: Fresh, default_disconnect_timeout: None) -> None:
     """A cluster whose ranks launched different programs is tainted and refuses the next cell."""
     cluster = fresh(2, 1)
     run(cluster, PSUM.replace("8", "2"))

@@ -23,7 +23,7 @@ BLOCKED_CASES = {
 @pytest.mark.other_python
 @pytest.mark.parametrize(("devices", "guard", "code"), BLOCKED_CASES.values(), ids=BLOCKED_CASES.keys())
 def test_rank_blocked_in_collective_keeps_its_variables(
-    fresh: Fresh, frees_soon: None, devices: int, guard: str, code: str
+    fresh: Fresh, default_disconnect_timeout: None, devices: int, guard: str, code: str
 ) -> None:
     """A disconnected cluster is tainted, not dead, and its variables can be pulled.
 
@@ -74,7 +74,7 @@ told = jax.jit(tell, out_shardings=whole)
 
 @pytest.mark.parametrize(("devices", "guard", "code"), ONE_RANK_CASES.values(), ids=ONE_RANK_CASES.keys())
 def test_collective_launched_by_one_rank_taints(
-    fresh: Fresh, frees_soon: None, devices: int, guard: str, code: str
+    fresh: Fresh, default_disconnect_timeout: None, devices: int, guard: str, code: str
 ) -> None:
     """The end of a cell does not wait for effects that never come, such as a program's print, and no rank is killed."""
     cluster = fresh(2, devices)
@@ -87,7 +87,7 @@ def test_collective_launched_by_one_rank_taints(
 
 
 @pytest.mark.other_python
-def test_rank_that_cannot_be_interrupted_is_killed(fresh: Fresh, kills_soon: None) -> None:
+def test_rank_that_cannot_be_interrupted_is_killed(fresh: Fresh, default_kill_timeout: None) -> None:
     """A rank whose native code holds the interpreter is killed as the last step, and a replay restores its variables."""
     cluster = fresh(2, 1)
     cluster.run("kept = 5").check()
@@ -154,7 +154,7 @@ asleep = jax.jit(jax.shard_map(slow, mesh=mesh, in_specs=P("x"), out_specs=P(), 
 
 
 @pytest.mark.parametrize("code", HANGING_LAUNCHES.values(), ids=HANGING_LAUNCHES.keys())
-def test_agreed_launch_that_hangs_taints(fresh: Fresh, frees_soon: None, code: str) -> None:
+def test_agreed_launch_that_hangs_taints(fresh: Fresh, default_disconnect_timeout: None, code: str) -> None:
     """A launch that all ranks agreed on and that never ends is disconnected, and the state is tainted.
 
     The next cell is refused at once.

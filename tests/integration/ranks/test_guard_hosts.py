@@ -134,7 +134,7 @@ def test_disjoint_meshes_are_independent(ready: Cluster) -> None:  # noqa: F811
     check_sum(ready)
 
 
-@pytest.mark.usefixtures("agrees_late")
+@pytest.mark.usefixtures("long_agreement_timeout")
 def test_interrupt_stops_all_hosts_before_the_same_launch(ready: Cluster) -> None:  # noqa: F811
     """An interrupt leaves the cluster clean, with the same number of steps on every rank, each time."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"

@@ -179,7 +179,7 @@ def test_rank_with_fewer_launches_is_missing(prepared: Cluster, flag: Path) -> N
     assert (report.waiting, report.absent) == ((0, 2, 3), (LATE,))
 
 
-def test_rank_that_ended_the_cell_is_missing(fresh: Callable[..., Cluster], frees_soon: None) -> None:
+def test_rank_that_ended_the_cell_is_missing(fresh: Callable[..., Cluster], default_disconnect_timeout: None) -> None:
     """Ranks that ended the cell without a psum are missing from it, and the report says that they ended the cell."""
     cluster = fresh(3, 1)
     cluster.run(PREPARE).check()

@@ -51,7 +51,7 @@ def test_seed_draws_every_family() -> None:
 
 
 @pytest.mark.timeout(3600)
-def test_hostile_cells_end_and_do_not_break_the_next(fresh: Fresh, kills_soon: None) -> None:
+def test_hostile_cells_end_and_do_not_break_the_next(fresh: Fresh, default_kill_timeout: None) -> None:
     """A hostile cell ends as its own code says, is reported on each rank, and the next cell is right."""
     rng = random.Random(SEED)  # noqa: S311  # reproducible from its seed; nothing here is secret
     faults: list[str] = []

@@ -308,7 +308,7 @@ def test_earlier_mismatch_shown_again_fails_nothing(ready: Cluster) -> None:
     check_sum(ready)
 
 
-@pytest.mark.usefixtures("agrees_late")
+@pytest.mark.usefixtures("long_agreement_timeout")
 def test_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> None:
     """An interrupt stops all ranks before the same launch: 50 times the state is clean and the step counts are equal."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
@@ -322,7 +322,7 @@ def test_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> Non
 
 
 @pytest.mark.other_python
-@pytest.mark.usefixtures("agrees_late")
+@pytest.mark.usefixtures("long_agreement_timeout")
 def test_note_names_the_launch_before_the_stop(ready: Cluster) -> None:
     """The note names the launch before which all ranks stopped: `Interrupted before launch 812 on every rank · clean`."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
@@ -331,7 +331,7 @@ def test_note_names_the_launch_before_the_stop(ready: Cluster) -> None:
     assert result.notes[0] == f"Interrupted before launch {step + 1} on every rank · clean"
 
 
-@pytest.mark.usefixtures("agrees_late")
+@pytest.mark.usefixtures("long_agreement_timeout")
 def test_interrupted_cell_may_save_with_collectives(ready: Cluster) -> None:
     """An interrupted cell may still launch collectives, for example to save its state.
 
@@ -355,7 +355,7 @@ except KeyboardInterrupt:
     check_sum(ready)
 
 
-@pytest.mark.usefixtures("agrees_late")
+@pytest.mark.usefixtures("long_agreement_timeout")
 def test_cell_that_handles_an_interrupt_runs_to_its_end(ready: Cluster) -> None:
     """A cell that handles an interrupt goes on to its end like any other cell.
 
@@ -440,7 +440,7 @@ def slow(a): return jax.lax.fori_loop(0, 10_000_000, lambda i, s: jnp.sin(s), a)
 float(slow(x))"""
 
 
-@pytest.mark.usefixtures("agrees_late")
+@pytest.mark.usefixtures("long_agreement_timeout")
 def test_interrupt_of_a_loop_that_runs_ahead_is_clean(ready: Cluster) -> None:
     """An interrupt of a loop that runs ahead leaves the cluster clean.
 
@@ -816,7 +816,7 @@ def test_repeated_withdrawals_are_refused_in_time(ready: Cluster, tmp_path: Path
     check_repeated_withdrawals(ready, tmp_path, quitter=0)
 
 
-@pytest.mark.usefixtures("agrees_late")
+@pytest.mark.usefixtures("long_agreement_timeout")
 def test_agreed_stop_in_a_task_leaves_the_ranks_alive(ready: Cluster) -> None:
     """An agreed stop inside an asyncio task of the cell leaves the ranks alive.
 

@@ -67,7 +67,7 @@ def test_interrupt_works_without_the_supervisor(suspended: tuple[Cluster, queue.
 
 def test_stuck_rank_is_killed_without_the_supervisor(
     suspended: tuple[Cluster, queue.SimpleQueue[str]],
-    kills_soon: None,
+    default_kill_timeout: None,
 ) -> None:
     """A rank that no signal reaches is killed after the usual time, and is named as the one that did not end."""
     cluster, _ = suspended

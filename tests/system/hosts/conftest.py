@@ -12,11 +12,11 @@ from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
 from tests.support.leftovers import kill_new, processes_of
 from tests.support.source import ROOT
-from tests.support.timeouts import patience
+from tests.support.timeouts import longer_interrupt_timeouts
 from tests.system.hosts.cluster import Begin
 from tests.system.hosts.hostnet import HostNet, wait_until
 
-__all__ = ["patience"]
+__all__ = ["longer_interrupt_timeouts"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
