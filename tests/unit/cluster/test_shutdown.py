@@ -142,7 +142,8 @@ def test_supervisor_ends_after_a_second_sigterm(tmp_path: Path) -> None:
 def test_supervisor_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A supervisor that ignores SIGTERM, suspended or not, has ended when `end_supervisor` returns."""
     monkeypatch.setattr(local, "_TERM_S", 0.2)
-    command = ["sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait"]
+    # If its child is killed first, the shell would end by itself before it is killed, so it stops there.
+    command = ["sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait; kill -STOP $$"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as shell:
         assert shell.stdout is not None
         child = psutil.Process(int(shell.stdout.readline()))
