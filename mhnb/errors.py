@@ -164,7 +164,7 @@ class NotStarted(ClusterError):
 
 
 class AlreadyStarted(ClusterError):
-    """A cluster with that name exists and has another spec."""
+    """A cluster with that name already exists, with a different spec."""
 
 
 class NotDriver(ClusterError):

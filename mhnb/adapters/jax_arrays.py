@@ -4,7 +4,7 @@ Values of `mhnb.sharding` are made from metadata alone: no data is read. Boxes o
 ranks that hold the others: only existing shards are read. No program is launched, no collective is joined, no copy is left in the
 user's arrays.
 
-Host labels of the ranks are as this process knows them. If `settle` was not called, as in a script, each rank is a host.
+Host labels of the ranks are as this process knows them. If `set_ranks_per_host` was not called, as in a script, each rank is a host.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mhnb.types import DeviceRef
 
 
 class TransferError(Exception):
-    """A value that cannot be sent. `code` and `text` become a `Refusal`."""
+    """A value that cannot be sent. `code` and `text` become a `TransferRefusal`."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -66,7 +66,7 @@ def check_readable(array: jax.Array) -> None:
 
 def digest_of(data: memoryview) -> str:
     """Return a hash of bytes; equal hashes mean equal bytes."""
-    # The fastest of hashlib's on processors with SHA instructions. A loop over pieces of 16 MB would gain nothing.
+    # The fastest hash of hashlib on processors with SHA instructions. A loop over pieces of 16 MB would gain nothing.
     return hashlib.sha256(data).hexdigest()[:32]
 
 
@@ -153,7 +153,7 @@ def _box(index: Any, shape: tuple[int, ...]) -> Box:
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 
-# -- convert JAX arrays, shardings and meshes to values of `mhnb.sharding`, from metadata alone. Nothing is launched
+# -- layouts and meshes from metadata
 
 
 def is_mesh(value: object) -> bool:
@@ -245,7 +245,7 @@ def read_row(path: str, leaf: Any) -> LayoutRow:
     return LayoutRow(path, None, describe_briefly(leaf))
 
 
-# -- host labels of the ranks, as this process knows them. If `set_ranks_per_host` was not called, as in a script, each rank is a host
+# -- host labels of the ranks
 
 
 class _HostMap:

@@ -13,7 +13,7 @@ def is_plain_array(obj: object) -> bool:
     """Return whether an object is a NumPy array whose bytes are its whole content."""
     import numpy as np
 
-    # Subclasses carry more than bytes, records need their field names, objects are addresses: pickle handles those.
+    # Left to pickle: subclasses have more than bytes, records need their field names, and objects are addresses.
     return (
         type(obj) is np.ndarray and not obj.dtype.hasobject and obj.dtype.names is None and obj.dtype.metadata is None
     )

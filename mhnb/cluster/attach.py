@@ -140,7 +140,7 @@ def read_cluster_records(environment: Mapping[str, str]) -> tuple[list[ClusterRe
 
 
 def has_owner(record: Mapping[str, Any]) -> bool:
-    """Whether a notebook owns a cluster that `read_owners` found; a detachable one may be detached."""
+    """Return whether a notebook owns a cluster that `list_running_clusters` found; a detachable one may be detached."""
     return OwnerLock.is_held(Path(record["run_dir"])) if record["keep"] else has_live_notebook(record)
 
 
@@ -152,7 +152,7 @@ def describe_other_clusters(environment: Mapping[str, str]) -> list[str]:
 
 
 def describe_cluster(record: Mapping[str, Any]) -> str:
-    """Describe a cluster that `read_owners` found: name, ranks, location, and owner."""
+    """Describe a cluster that `list_running_clusters` found: name, ranks, location, and owner."""
     if has_owner(record):
         how = f"driven by the notebook with pid {record['owner']}"
     elif record["keep"]:

@@ -39,11 +39,11 @@ from mhnb.errors import InvalidRequest
 from mhnb.system.run_dir import check_name, find_cwd
 from mhnb.types import ClusterState, DeviceRef
 
-_STOP_S = 6.0  # longer than `HostMonitor.see_off` waits for supervisors to disconnect
+_STOP_S = 6.0  # longer than `HostMonitor.wait_closed` waits for supervisors to disconnect
 
 
-class Reserve(Protocol):
-    """A cluster in reserve, which a restart may take over."""
+class StandbyCluster(Protocol):
+    """A standby cluster, which a restart may promote."""
 
     @property
     def cluster(self) -> Cluster:
@@ -98,7 +98,7 @@ class Cluster:
         )
         self.replayed: ReplayReport | None = None
         self.restarter = restarter
-        self.spare: Reserve | None = None
+        self.spare: StandbyCluster | None = None
         self._ended, self._pid, self._end_lock = True, os.getpid(), threading.Lock()
         self._is_taken_over, self.left = record is not None, False  # left: the cluster goes on without this object
         try:

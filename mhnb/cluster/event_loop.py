@@ -93,7 +93,7 @@ class CellFuture:
         return update
 
 
-# -- event-loop thread that serves the transport and the state machine, from start to stop, also between cells
+# -- the event-loop thread
 
 
 _TICK_S, _IDLE_S, _REPORT_S = 0.1, 0.25, 1.0
@@ -207,7 +207,7 @@ class EventLoop:
         self._thread.join(timeout_s)
 
     def detach(self, timeout_s: float, closed_text: str) -> None:
-        """End the loop without stopping any supervisor; later calls are refused with the text in `gone`."""
+        """End the loop without stopping any supervisor; later calls are refused with `closed_text`."""
         with self._lock:
             self._stopping, self._closed_text = True, closed_text
             if not self._closed:

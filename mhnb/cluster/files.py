@@ -88,16 +88,18 @@ def sync(cluster: Cluster, folder: str = ".") -> SyncReport:
     arguments = {"place": target_path, "files": {p: [f.nbytes, f.mode, f.digest] for p, f in files.items()}}
     comparisons = request_all(cluster, [doer.rank for doer in chosen_ranks], "list_missing_files", arguments)
     comparison_by_rank = [(doer, comparisons[doer.rank].value) for doer in chosen_ranks]
-    for doer, look in comparison_by_rank:
-        if look["strays_home"] and str(Path.home()) != str(source) and look["wanted"]:
+    for doer, comparison in comparison_by_rank:
+        if comparison["strays_home"] and str(Path.home()) != str(source) and comparison["wanted"]:
             raise InvalidRequest(
-                f"sync {folder}: {_describe_host(doer)} does not have the notebook's folder, so its ranks run in {look['folder']}, "
+                f"sync {folder}: {_describe_host(doer)} does not have the notebook's folder, so its ranks run in {comparison['folder']}, "
                 f"where these {len(files)} files do not belong\n  start with --sync {folder}, which makes the folder there first"
             )
-    for doer, look in comparison_by_rank:
-        _upload(cluster, doer, look, source, files)
+    for doer, comparison in comparison_by_rank:
+        _upload(cluster, doer, comparison, source, files)
     return SyncReport(
-        str(source), len(files), tuple(_finish_host(cluster, doer, look, files) for doer, look in comparison_by_rank)
+        str(source),
+        len(files),
+        tuple(_finish_host(cluster, doer, comparison, files) for doer, comparison in comparison_by_rank),
     )
 
 
@@ -191,7 +193,7 @@ def _finish_host(
     )
 
 
-# -- run pip once in each environment that the ranks of a cluster run in, not once per rank
+# -- run pip once in each environment
 
 
 @dataclass(frozen=True, slots=True)

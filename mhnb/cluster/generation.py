@@ -230,23 +230,23 @@ def create_state_machine(
     share_by_rank = [share for share in shares for _ in share.ranks]
     coordinator = shape.initialize.get("coordinator_address")
     start_barrier = None if shape.is_local else StartBarrier([s.supervisor for s in shares], len(shares), coordinator)
-    roster = RankRegistry(
+    registry = RankRegistry(
         [share.host for share in share_by_rank],
         [str(run_dir / "log" / f"rank{rank}.log") for rank in range(shape.process_count)],
         None if shape.is_local else [share.supervisor for share in share_by_rank],
         start_barrier,
     )
-    return ClusterStateMachine(roster, generation=generation, now=now, start_timeout_s=options.start_timeout_s)
+    return ClusterStateMachine(registry, generation=generation, now=now, start_timeout_s=options.start_timeout_s)
 
 
-def end_hosts(hosts: Sequence[Host], roster: RankRegistry) -> None:
+def end_hosts(hosts: Sequence[Host], registry: RankRegistry) -> None:
     """Wait until every supervisor and its ranks have ended, and end them by force if necessary.
 
     All at once, because those that cannot be reached take seconds each.
     """
 
     def end(host: Host) -> None:
-        host.wait(tuple(pid for k in host.supervisors for pid in roster.pids_of(k)))
+        host.wait(tuple(pid for k in host.supervisors for pid in registry.pids_of(k)))
 
     if len(hosts) < 2 or not threading.main_thread().is_alive():
         # Python starts no new thread while it exits.

@@ -90,7 +90,7 @@ class HostMonitor:
             self._transport.send(supervisor_peer(supervisor), message)
 
     def carry_out(
-        self, command: StopBeforeLaunch | SignalRanks | DisconnectRanks | KillRanks, roster: RankRegistry, now: float
+        self, command: StopBeforeLaunch | SignalRanks | DisconnectRanks | KillRanks, registry: RankRegistry, now: float
     ) -> None:
         """Send the supervisors an order for ranks: each signals its own ranks and ignores the others.
 
@@ -109,7 +109,7 @@ class HostMonitor:
         if isinstance(command, KillRanks):
             self._heartbeats.limit_wait(now, _KILL_CONFIRM_S)
         pid_by_rank = {
-            entry.rank: entry.pid for entry in roster.entries if entry.supervisor in halted and entry.exit is None
+            entry.rank: entry.pid for entry in registry.entries if entry.supervisor in halted and entry.exit is None
         }
         if pid_by_rank:
             self._act_for_halted(command, pid_by_rank)
@@ -119,7 +119,7 @@ class HostMonitor:
         command: StopBeforeLaunch | SignalRanks | DisconnectRanks | KillRanks,
         pid_by_rank: Mapping[int, int | None],
     ) -> None:
-        """Do what the halted supervisor of these ranks would do; `held` has the ranks with their process ids."""
+        """Do what the halted supervisor of these ranks would do; `pid_by_rank` has their process ids."""
         if isinstance(command, StopBeforeLaunch | DisconnectRanks):
             if (board := self._open_board()) is not None:
                 if isinstance(command, StopBeforeLaunch):
@@ -143,7 +143,7 @@ class HostMonitor:
         here = [host for host in self._hosts if not host.is_remote and host.pid]
         return {k for host in here if is_stopped(host.pid) for k in host.supervisors}
 
-    def check_halted(self, roster: RankRegistry, now: float) -> Iterator[RankExited | str]:
+    def check_halted(self, registry: RankRegistry, now: float) -> Iterator[RankExited | str]:
         """Yield what halted supervisors on this machine do not report: that they are halted, and which of their ranks have ended."""
         if now - self._halted_checked_at < _HALTED_CHECK_EVERY_S:
             return
@@ -152,10 +152,10 @@ class HostMonitor:
         for host in self._hosts:
             for k in host.supervisors:
                 if k in self._halted - before:
-                    yield _describe_halted(host.pid, roster.ranks_of(k))
+                    yield _describe_halted(host.pid, registry.ranks_of(k))
                 elif k in before - self._halted:
                     yield f"the supervisor of this machine (pid {host.pid}) goes on"
-        for entry in roster.entries:
+        for entry in registry.entries:
             is_unreported = entry.supervisor in self._halted and entry.exit is None and entry.pid is not None
             if is_unreported and (end := find_exit_status(entry.pid or 0)) is not None:
                 yield RankExited(entry.rank, *end, [])
@@ -243,13 +243,13 @@ class HostMonitor:
         if supervisor in self._monitored_remote:
             self._heartbeats.record(supervisor, now)
 
-    def find_lost(self, roster: RankRegistry, now: float) -> Iterator[tuple[int, str]]:
+    def find_lost(self, registry: RankRegistry, now: float) -> Iterator[tuple[int, str]]:
         """Yield each supervisor that was found lost since the last call, with the cause; request a heartbeat from the others."""
         self._heartbeats.extend(self._suspend_detector.check(now, self._real_clock()))
         for supervisor, cause in (
-            *self._find_exited(roster),
-            *self._find_disconnected(roster),
-            *self._find_silent(roster, now),
+            *self._find_exited(registry),
+            *self._find_disconnected(registry),
+            *self._find_silent(registry, now),
         ):
             yield supervisor, cause + self._describe_suspension(now)
         if self._heartbeats.is_due(now):
@@ -258,16 +258,18 @@ class HostMonitor:
                     supervisor_peer(supervisor), Heartbeat(supervisor, outlives_notebook=self._is_detachable)
                 )
 
-    def _find_disconnected(self, roster: RankRegistry) -> Iterator[tuple[int, str]]:
+    def _find_disconnected(self, registry: RankRegistry) -> Iterator[tuple[int, str]]:
         for peer in self._transport.pop_disconnected():
             supervisor = int(peer[1:]) if peer.startswith("s") else -1
             self._connected_remote.discard(supervisor)
             if supervisor in self._monitored_remote:
-                yield self._mark_lost(supervisor, f"{roster.name_host(supervisor)} is lost: the connection to it ended")
+                yield self._mark_lost(
+                    supervisor, f"{registry.name_host(supervisor)} is lost: the connection to it ended"
+                )
 
-    def _find_silent(self, roster: RankRegistry, now: float) -> Iterator[tuple[int, str]]:
+    def _find_silent(self, registry: RankRegistry, now: float) -> Iterator[tuple[int, str]]:
         for supervisor, silent_s in self._heartbeats.find_lost(now).items():
-            name = roster.name_host(supervisor)
+            name = registry.name_host(supervisor)
             yield self._mark_lost(supervisor, f"{name} is lost: it has not answered for {silent_s:.0f} s")
 
     def _describe_suspension(self, now: float) -> str:
@@ -283,11 +285,11 @@ class HostMonitor:
             "those of %mhjax start --keep wait for it"
         )
 
-    def _find_exited(self, roster: RankRegistry) -> Iterator[tuple[int, str]]:
+    def _find_exited(self, registry: RankRegistry) -> Iterator[tuple[int, str]]:
         for host in [host for host in self._hosts if host.has_exited()]:
             self._hosts.remove(host)
             # Now, before another process can reuse their ids: what ranks have started outlives a killed supervisor.
-            host.wait(tuple(pid for k in host.supervisors for pid in roster.pids_of(k)))
+            host.wait(tuple(pid for k in host.supervisors for pid in registry.pids_of(k)))
             cause = host.explain()
             for supervisor in host.supervisors:
                 yield self._mark_lost(supervisor, cause)
@@ -319,12 +321,12 @@ def open_shared_board(run_dir: Path, process_count: int) -> SharedBoard | None:
         return None
 
 
-def describe_orphans(roster: RankRegistry, supervisors: Sequence[int]) -> str:
+def describe_orphans(registry: RankRegistry, supervisors: Sequence[int]) -> str:
     """Describe what may live on at supervisors that could not be ordered to end; empty if there are none."""
     if not supervisors:
         return ""
     return (
-        f"{', '.join(roster.name_host(k) for k in supervisors)} could not be told to end: "
+        f"{', '.join(registry.name_host(k) for k in supervisors)} could not be told to end: "
         "what was started there with --keep may live on, and waits for a notebook\n"
         "  when the machine can be reached again, end it there (and all of yours there): pkill -f mhnb.rank.supervisor"
     )

@@ -84,7 +84,7 @@ def wait_for_pending_shutdowns() -> None:
         _pending.discard(thread)
 
 
-# -- handle Ctrl-C while a cell is submitted or awaited: call a function instead of raising wherever the code happens to be
+# -- Ctrl-C while a cell is submitted or awaited
 
 
 class SigintHandler:

@@ -197,7 +197,7 @@ def _changed_at(path: Path) -> float:
         return 0.0
 
 
-# -- journal of a running cluster: write records to disk as things happen, and read them back
+# -- read and write the journal's records
 
 
 PUSH_NBYTES = 256 * 2**20

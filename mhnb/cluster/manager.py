@@ -33,7 +33,7 @@ from mhnb.cluster.attach import (
     read_cluster_records,
     select_cluster,
 )
-from mhnb.cluster.cluster import Cluster, Reserve
+from mhnb.cluster.cluster import Cluster, StandbyCluster
 from mhnb.cluster.files import sync
 from mhnb.cluster.generation import open_detached_transport
 from mhnb.cluster.interrupts import wait_for_pending_shutdowns
@@ -133,8 +133,8 @@ def _print_loss(text: str) -> None:
     print(f"the ranks in reserve are lost, and the next restart will start others: {text}", file=sys.stderr)
 
 
-def promote_standby(standby: Reserve, active: Cluster) -> Cluster | None:
-    """Make the reserve the cluster in use, ready; None, and nothing left of it, when it does not fit or did not come up."""
+def promote_standby(standby: StandbyCluster, active: Cluster) -> Cluster | None:
+    """Make the standby cluster the active one and return it. If it does not match, or did not start, end it and return None."""
     cluster = standby.cluster
     began = cluster.journal.now()
     if standby.matches(active):
@@ -152,7 +152,7 @@ def promote_standby(standby: Reserve, active: Cluster) -> Cluster | None:
     return cluster
 
 
-# -- start a cluster or find a running one, attach, restart, and track the active cluster of this process
+# -- start, attach, restart, and the active cluster
 
 
 _clusters: dict[str, Cluster] = {}
@@ -583,7 +583,7 @@ def _check_can_start(shape: ClusterSpec) -> None:
     prune_journals(os.environ)
 
 
-# -- stop a detached cluster on other machines, whose notebook is gone, in any state: also if hosts are lost, or a cell never ends
+# -- stop a detached cluster on other machines
 
 
 _WAIT_S = 20.0
@@ -604,11 +604,11 @@ def stop_detached(
     """
     lock = OwnerLock(record.run_dir, record.name)
     try:
-        link = open_detached_transport(record)
+        transport = open_detached_transport(record)
         try:
-            missing = _send_stop(link, record, clock() + wait_s, clock)
+            missing = _send_stop(transport, record, clock() + wait_s, clock)
         finally:
-            link.close()
+            transport.close()
         for number, pid in record.local_supervisors.items():
             _wait_until_gone(number, pid)
         remove_keys(record.run_dir)
@@ -617,7 +617,9 @@ def stop_detached(
     return missing
 
 
-def _send_stop(link: SocketServer, record: ClusterRecord, until: float, clock: Callable[[], float]) -> tuple[str, ...]:
+def _send_stop(
+    transport: SocketServer, record: ClusterRecord, until: float, clock: Callable[[], float]
+) -> tuple[str, ...]:
     """Order every supervisor that connects to stop, and wait until it has disconnected; return the hosts of the others."""
     names = {
         supervisor_peer(share.supervisor): share.host + (f" ({share.machine})" if share.machine else "")
@@ -625,10 +627,10 @@ def _send_stop(link: SocketServer, record: ClusterRecord, until: float, clock: C
     }
     waited_for = {*names, *map(supervisor_peer, record.local_supervisors)}
     while waited_for and (left_s := until - clock()) > 0:
-        for message in link.poll(left_s):
+        for message in transport.poll(left_s):
             if isinstance(message, HostUp):
-                link.send(supervisor_peer(message.supervisor), StopHost())
-        waited_for -= set(link.pop_disconnected())
+                transport.send(supervisor_peer(message.supervisor), StopHost())
+        waited_for -= set(transport.pop_disconnected())
     return tuple(name for peer, name in names.items() if peer in waited_for)
 
 

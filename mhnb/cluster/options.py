@@ -218,7 +218,7 @@ def check_folder(folder: str) -> Path:
     return path
 
 
-# -- resolve the arguments of a start and its profile into a cluster spec: how many ranks, on how many hosts, on which machines
+# -- resolve the arguments of a start
 
 
 _START_ONLY_OPTIONS = ("connection", "start_timeout_s")
@@ -236,9 +236,9 @@ def resolve_spec(
     """Return the spec that the arguments of `start` describe, and remove what belongs to it from the options.
 
     Args:
-        hosts: how many, or their names; None: what the profile says.
-        devices: None: what the profile says.
-        ranks_per_host: None: what the profile says.
+        hosts: number of hosts, or their names; None for the profile's value.
+        devices: None for the profile's value.
+        ranks_per_host: None for the profile's value.
         options: of `start`; `ranks` is the number of all ranks, an alternative to the number of hosts.
 
     Raises:

@@ -291,7 +291,7 @@ def _local_address_towards(addresses: Sequence[str]) -> str:
         return str(probe.getsockname()[0])
 
 
-# -- preflight checks of a start and of `doctor`, for each way to reach hosts: by the launcher's own command, or by a separate login
+# -- preflight of a start and of `doctor`
 
 
 InAllocationLauncher = SlurmLauncher | MpiLauncher
@@ -356,7 +356,7 @@ def run_doctor(args: argparse.Namespace, on_queue_status: Callable[[str], None] 
     """Run the preflight that the flags of `doctor` request, which are those of `start`.
 
     Args:
-        args: of `add_place_flags`, and the coordinator's port.
+        args: of `add_doctor_flags`.
         on_queue_status: receives the position of a job in Slurm's queue each time it changes.
 
     Raises:

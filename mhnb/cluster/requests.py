@@ -154,7 +154,7 @@ def check_names(names: Sequence[str], verb: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-# -- requests for metadata: variables of the ranks, comparison by hash, completion, inspection. No value is transferred
+# -- requests that transfer no value
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,7 @@ def _select_communicating(reports: Iterable[Report]) -> list[Report]:
     return [report for report in every if report.rows] or every
 
 
-# -- where a value of the ranks is stored, according to each rank; all views are compared
+# -- compare the ranks' views of a value
 
 
 RankView: TypeAlias = Layout | LayoutTree | MeshShape | str
@@ -202,7 +202,7 @@ class LayoutView:
     ranks: tuple[int, ...]
     view: RankView
     is_local: bool = False
-    """Whether these ranks report arrays of their own, one each; `seen` has the first rank's."""
+    """Whether these ranks report arrays of their own, one each; `view` has the first rank's."""
     is_deleted: bool = False
     """Whether it is one array whose bytes were deleted."""
 

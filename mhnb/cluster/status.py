@@ -133,9 +133,9 @@ def describe_location(shape: ClusterSpec, ranks: Sequence[RankInfo]) -> str:
 def start_progress(state_machine: ClusterStateMachine, now: float) -> StartProgress:
     """Return the progress of a start."""
     ready = state_machine.state in ("clean", "split", "tainted", "dead")
-    ranks, roster = describe_ranks(state_machine), state_machine.registry
+    ranks, registry = describe_ranks(state_machine), state_machine.registry
     return StartProgress(
-        ranks, now - state_machine.started_at, ready, roster.queue_position, is_takeover=roster.is_takeover
+        ranks, now - state_machine.started_at, ready, registry.queue_position, is_takeover=registry.is_takeover
     )
 
 
@@ -150,7 +150,7 @@ def preflight_progress(shape: ClusterSpec, *, is_over: bool = False) -> StartPro
     return StartProgress(ranks, 0.0, ready=False, standing=standing)
 
 
-# -- deliver events of the event loop to the cluster's user: start progress, late output, notifications
+# -- deliver events to the cluster's user
 
 
 _Value = TypeVar("_Value")

@@ -221,7 +221,7 @@ def _check_staged(failed: Mapping[int, Sequence[Sequence[str]]]) -> None:
     )
 
 
-# -- locate PRNG keys, for which NumPy has no type, inside a value, so that the fix in the message can be typed as it is written
+# -- find PRNG keys inside a value
 
 
 _KEY_DTYPE_PREFIX = "key<"
@@ -251,7 +251,7 @@ def _locate_prng_key(name: str, refusal: TransferRefusal, layout: Mapping[str, A
     return replace(refusal, text=refusal.text.replace(KEY_DATA_EXPRESSION, f"jax.random.key_data({name}{paths[0]})"))
 
 
-# -- fetch values from the ranks: one value if all ranks agree, or each rank's own
+# -- pull
 
 
 def pull(client: RankClient, names: Sequence[str], *, ranks: Sequence[int] | None = None, each: bool = False) -> Any:

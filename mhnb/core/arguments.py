@@ -54,7 +54,7 @@ def unquote(word: str) -> str:
     return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" else word
 
 
-# -- suggest the existing command or flag that an unknown word most likely meant
+# -- suggestions for unknown commands and flags
 
 
 _UNKNOWN = "unrecognized arguments:"
@@ -84,7 +84,7 @@ def suggest_flags(message: str, flags: Iterable[str]) -> str:
     return f"{message} (did you mean {' '.join(suggestions)}?)" if suggestions else message
 
 
-# -- argparse types for numeric flags, with errors that state what was expected
+# -- argparse types for numeric flags
 
 
 def int_argument(text: str) -> int:

@@ -74,7 +74,7 @@ def strip_leading_blank_lines(source: str) -> str:
     return "".join(lines[first:])
 
 
-# -- build the request for a cell, and check it before anything is sent
+# -- build and check the request for a cell
 
 
 _GUARDS = ("lockstep", "parity", "off")

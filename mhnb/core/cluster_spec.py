@@ -226,7 +226,7 @@ def check_initialize(arguments: Mapping[str, Any], hosts: int) -> tuple[str, ...
     return tuple(ineffective[name] for name in arguments if name in ineffective)
 
 
-# -- type checks for the arguments of `start`: a wrong type is reported by name before it causes an unrelated error
+# -- type checks for the arguments of `start`
 
 
 def is_positive_seconds(value: object) -> bool:
@@ -299,7 +299,7 @@ def validate_start_arguments(arguments: Mapping[str, Any]) -> None:
             raise InvalidRequest(f"{name}={value!r:.80}: give {rule.expected}{kind}")
 
 
-# -- compare the options of a start with those of the running cluster of the same name
+# -- compare options with a running cluster's
 
 
 def diff_options(running: Mapping[str, object], requested: Mapping[str, object]) -> list[str]:

@@ -159,7 +159,7 @@ def _count_repetitions(entries: Sequence[tuple[int, int]], position: int, period
     return times
 
 
-# -- jSON codec of protocol messages: one JSON header frame, followed by the payload frames (raw bytes)
+# -- JSON codec of protocol messages
 
 
 _CLASS_BY_KIND: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Message)}

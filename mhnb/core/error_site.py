@@ -214,7 +214,7 @@ def _find_captured_names(function: ast.Lambda) -> set[str]:
     return {part.id for part in ast.walk(function.body) if isinstance(part, ast.Name)} - parameters
 
 
-# -- shorten the stack inside an error message: XLA writes Python's whole stack into the error of a callback that failed
+# -- shorten the stack inside an error message
 
 
 _TRACEBACK_HEADER = "Traceback (most recent call last):"

@@ -269,7 +269,7 @@ def _string_lines(text: str) -> Iterator[tuple[int, int]]:
             yield opened.pop(), token.end[0]
 
 
-# -- export a notebook as a script: its cells in order as one SPMD program that runs under srun, without mhnb
+# -- export a notebook as a script
 
 
 EXPORT_MARK = "Exported by mhnb"
@@ -507,7 +507,7 @@ def format_sbatch(script: str, *, nodes: int, tasks_per_node: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-# -- convert a notebook file to export steps: the cells that run on the ranks, and the values pushed before them
+# -- convert a notebook file to export steps
 
 
 _LITERAL_CHARS = 2000

@@ -298,7 +298,7 @@ def _line_text(source: Sequence[str], line: int | None) -> str:
     return source[line - 1].strip() if line is not None and 1 <= line <= len(source) else ""
 
 
-# -- classify what a rank is doing from one sample of its main thread: waiting in a launch, in a lock, compiling, computing
+# -- classify a stack sample
 
 
 Activity: TypeAlias = Literal[

@@ -97,7 +97,7 @@ def _list_variables(environment: Mapping[str, str]) -> str:
     return f": {', '.join(found)}" if found else ": env | grep ^PYTHON lists those that are set"
 
 
-# -- explain why JAX found that a value is not the same on each process, from the text of its error
+# -- why a value differs between processes
 
 
 UnequalCause: TypeAlias = Literal["differs", "rounded", "nan", "unknown"]
@@ -165,7 +165,7 @@ def _is_close(gathered: str, own: str) -> bool:
     return math.isclose(float(gathered), float(own), rel_tol=_RELATIVE_TOLERANCE)
 
 
-# -- the table of known errors: how each is recognised, and the hint for it
+# -- the types of the hint table
 
 
 class RecognisedError(NamedTuple):
@@ -621,7 +621,7 @@ _ARGUMENTS = (
 _MAGIC = "`%mhjax` and `%%mhjax` belong to the notebook, and the ranks have none: put that line into a plain cell of its own."
 
 HINTS = (
-    # -- what exists in a cell but not in a script
+    # -- in a cell but not in a script
     _make_hint(
         r"cannot be called from a running event loop|Cannot run the event loop while another loop is running"
         r"|^This event loop is already running|^Already running \w+ in this thread",
@@ -717,7 +717,7 @@ HINTS = (
         r"`?visualize_sharding`? (?:only works for shapes with 1 and 2 dimensions|requires `rich`)",
         "`%mhjax vars` shows the sharding of every array; x.sharding.devices_indices_map(x.shape) says which device holds what.",
     ),
-    # -- what exists in a script but not in a cell
+    # -- in a script but not in a cell
     _make_hint(
         r"^list index out of range$",
         lambda seen: _ARGUMENTS if re.search(r"\bsys\.argv\s*\[", seen.code) else "",
@@ -786,7 +786,7 @@ HINTS = (
 )
 
 
-# -- names that JAX removed, each with its replacement. They are recognised by the error's text alone
+# -- names that JAX removed
 
 
 _REPLACEMENTS = {
@@ -840,7 +840,7 @@ def find_removed_api(ename: str, evalue: str) -> str | None:
     return None
 
 
-# -- find the hint for a common error of multi-process JAX, by its type, its text and the function that raised it
+# -- find the hint for an error
 
 
 _PRINTED = re.compile(r"AttributeError: Can't get attribute '[^']*' on <module '__main__'[^>]*>")

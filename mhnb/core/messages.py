@@ -110,7 +110,7 @@ class StopHost:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start the ranks, because every host has reported. Only for supervisors whose spec sets `waits`."""
+    """Start the ranks, because every host has reported. Only for supervisors whose spec sets `staged_start`."""
 
     kind: ClassVar[str] = "begin_ranks"
     coordinator_address: str
@@ -373,7 +373,7 @@ Message: TypeAlias = (
 )
 
 
-# -- start parameters of the ranks of one machine, which its supervisor reads as one JSON line on standard input
+# -- start parameters of a supervisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +391,7 @@ class HostSpec:
     devices: int | None
     """Simulated CPU devices per rank; None for the devices that the platform has."""
     coordinator_address: str
-    """Empty if `BeginRanks` will supply it."""
+    """Empty if `StartRanks` will supply it."""
     initialize: dict[str, Any]
     """The user's arguments of jax.distributed.initialize other than the coordinator, count and id."""
     environment: dict[str, str]
@@ -419,13 +419,13 @@ class HostSpec:
     fork: bool = True
     """Fork the ranks from the supervisor; otherwise start each as a fresh process."""
     staged_start: bool = False
-    """Report first, then wait for `BeginRanks`: with several hosts, the values for each are known only once all have reported."""
+    """Report first, then wait for `StartRanks`: with several hosts, the values for each are known only once all have reported."""
     address: str = ""
     """The address at which other hosts reach this one; empty if no host needs it."""
     host_timeout_s: float = 0.0
     """End everything here after so many seconds without a message from the notebook; 0 for never.
 
-    A kept supervisor ends after so long without a notebook and with nothing left to serve.
+    A detachable supervisor ends after so long without a notebook and with nothing left to serve.
     """
     share_gpus: bool = False
     """Assign each rank its own share of the GPUs of this machine."""
@@ -482,7 +482,7 @@ def parse_hostspec(line: str) -> HostSpec:
         raise UnknownMessage(f"no spec of a host: {str(error)[:120]}") from error
 
 
-# -- limits for the texts that a rank sends: a longer text is shortened before it is sent, and states how much is missing
+# -- limits for texts from ranks
 
 
 MAX_NAME_CHARS = 1000

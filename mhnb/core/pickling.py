@@ -119,7 +119,7 @@ def _are_equal(left: Any, right: Any) -> bool:
         return False
 
 
-# -- pickle a Python value with its arrays taken out, and rebuild it
+# -- pickle a value without its arrays
 
 
 class MissingDefinition(LookupError):

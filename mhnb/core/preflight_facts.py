@@ -164,7 +164,7 @@ def _disks(bodies: Sequence[Mapping[str, Any]]) -> tuple[Disk, ...]:
     return tuple(Disk(each["use"], each["folder"], each["free"], each["error"]) for each in bodies)
 
 
-# -- value classes of a preflight report: cells, columns and findings, and shared formatting
+# -- value classes of a preflight report
 
 
 _MAX_NAMED = 6
@@ -251,7 +251,7 @@ def most_common(values: Sequence[str]) -> str:
     return Counter(values).most_common(1)[0][0]
 
 
-# -- parse the interleaved output of several probes, which one srun or mpiexec carries, line by line
+# -- parse the interleaved output of several probes
 
 
 PROBE_SCRIPT = (

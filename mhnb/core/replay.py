@@ -126,7 +126,7 @@ def _format_program(row: TraceRow, *, ambiguous: bool) -> str:
     return f"{name}{program}{'' if line is None else f' of line {line}'}"
 
 
-# -- find names that only left-out cells define: in the script or the replay they do not exist
+# -- names that only left-out cells define
 
 
 def note_undefined_names(
@@ -190,7 +190,7 @@ def _find_names(source: str, *, stored: bool) -> Iterator[str]:
             yield node.name
 
 
-# -- plan a replay: which records of a journal run again, which are left out, and why
+# -- plan a replay
 
 
 @dataclass(frozen=True, slots=True)

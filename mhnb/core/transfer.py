@@ -36,7 +36,7 @@ Owners: TypeAlias = tuple[tuple[Box, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class LocalBox:
-    """A box of an array on one device of a rank: the part of the parcel with its bytes, row-major."""
+    """A box of an array on one device of a rank, and the number of the transfer's part that holds its bytes, row-major."""
 
     box: Box
     ordinal: int
@@ -88,13 +88,13 @@ class TransferRefusal:
     code: str
     """`missing`, or a word for the problem with the value."""
     text: str
-    """The problem and the next step, as the end of a sentence that begins with the name."""
+    """The problem and the next step, worded to follow the name in a sentence."""
     similar: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ValueDescription:
-    """A named value on one rank: its pickle without arrays, and the arrays. Parts are numbers of the parcel's parts."""
+    """A named value on one rank: its pickle without arrays, and the arrays. Parts are named by their numbers in the transfer."""
 
     name: str
     summary: str
@@ -374,7 +374,7 @@ def plan_fetches(rows: Mapping[int, ArrayDescription], *, prefer: int | None = N
     return tuple(fetches)
 
 
-# -- suggest how to pull a value that differs between the ranks; only options that would work are suggested
+# -- advice for a value that differs
 
 
 _MAX_GROUPS = 2

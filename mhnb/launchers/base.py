@@ -1,4 +1,4 @@
-"""Protocols of launchers, which start supervisors, and of hosts, which represent started supervisors to the cluster's reader."""
+"""Protocols of launchers, which start supervisors, and of hosts, which represent started supervisors to the event loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Host(Protocol):
         """Wait for its end, and kill it if it does not end; if it is on this machine, with the process groups of its ranks."""
 
     def release(self) -> None:
-        """Let it outlive this process (`keep`)."""
+        """Let it outlive this process, for a start with `--keep`."""
 
 
 @runtime_checkable

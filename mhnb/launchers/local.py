@@ -138,14 +138,14 @@ class LocalHost:
 
     def release(self) -> None:
         """Let it outlive this process (`keep`)."""
-        # The reader thread still runs, and must not take the exit code below for an end.
+        # The event-loop thread still polls this object, and must not mistake the exit code below for the supervisor's end.
         self._released = True
         self._close_input()
         # Otherwise the interpreter would warn of a child that was never waited for.
         self._process.returncode = 0
 
 
-# -- host objects for supervisors that another process of this user started and detached from
+# -- hosts started by another process
 
 
 _END_S = 2.0
@@ -248,7 +248,7 @@ def end_supervisor(pid: int) -> None:
         wait_until_ended(processes)
 
 
-# -- launcher that simulates several hosts on this machine: one supervisor per host, connected over TCP as from other machines
+# -- launcher of simulated hosts
 
 
 class FakeMultiHostLauncher:

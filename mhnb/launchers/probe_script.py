@@ -312,7 +312,7 @@ def _describe_error(error: OSError) -> str:
     return "no answer" if isinstance(error, socket.timeout) else (error.strerror or str(error)).lower()
 
 
-# -- entry points: one probe alone, or one of many
+# -- entry points
 
 
 _FUNCTIONS: dict[str, Any] = {"facts": collect_facts, "time": read_clock, "listen": listen, "connect": connect}

@@ -137,7 +137,7 @@ def _receive(connection: socket.socket, count: int) -> bytes:
     return data
 
 
-# -- multiplex probe requests to all tasks of one srun or mpiexec: each request goes to all tasks, the answers arrive in one log
+# -- multiplex requests over one shared command
 
 
 _POLL_S = 0.01
@@ -378,7 +378,7 @@ def _is_common(name: str, value: Any, all_arguments: Sequence[Mapping[str, Any]]
     return all(name in each and each[name] == value for each in all_arguments)
 
 
-# -- run preflight inside the allocation and with the command of the supervisors, before they start
+# -- preflight inside the allocation
 
 
 PreflightCheck: TypeAlias = Callable[[MultiplexedProbes], PreflightReport]

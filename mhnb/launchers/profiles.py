@@ -185,7 +185,7 @@ KINDS: dict[str, type[Settings]] = {
 """By the suffix of a profile's `c.Cluster.engine_launcher_class = "mhnb-slurm"`."""
 
 
-# -- profiles: IPython profile directories that define how hosts are reached. Find one, read its settings, report its errors
+# -- find and read profiles
 
 
 _FILE = "ipcluster_config.py"
@@ -370,7 +370,7 @@ def _parse_setting(trait: TraitType[Any, Any], value: object, name: str) -> obje
         raise InvalidRequest(f"{name}={value!r}: {trait.info()} is expected: {trait.help}") from error
 
 
-# -- create the launcher for a cluster spec, from the settings of its profile
+# -- create the launcher of a spec
 
 
 def create_launcher(cluster_spec: ClusterSpec, profile_settings: Mapping[str, Any]) -> Launcher:
@@ -463,7 +463,7 @@ _FACTORIES: dict[str, Callable[[ClusterSpec, Settings], Launcher]] = {
 }
 
 
-# -- read the machines that `--hosts` or a host file names, and the number of ranks per host in a file
+# -- read `--hosts` and host files
 
 
 def read_hosts(spec: str) -> tuple[HostName, ...]:

@@ -1,6 +1,6 @@
 """Run supervisors on other machines through one local command: srun, mpiexec, gcloud, kubectl.
 
-The command runs under `lifeline`. The remote command line and the spec are sent over its standard input.
+The command runs under the watchdog process (`watchdog.py`). The remote command line and the spec are sent over its standard input.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def release_parked_allocation(cluster: str) -> None:
         allocation.release()
 
 
-# -- slurm launcher: one srun starts all supervisors, and squeue reports the state of its job
+# -- Slurm launcher
 
 
 _POLL_INTERVAL_S = 1.0

@@ -153,7 +153,7 @@ class SshProcess:
             self._process.stdout.close()
 
 
-# -- ssh launcher: one login per host starts its supervisor, all at once, with the spec on standard input
+# -- ssh launcher
 
 
 _END_S = 3.0

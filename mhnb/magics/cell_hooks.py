@@ -1,4 +1,4 @@
-"""Hooks into IPython and ipykernel that shorten the way of a `%%mhjax` cell and leave every other cell alone.
+"""Hooks into IPython and ipykernel that make a `%%mhjax` cell faster and leave every other cell alone.
 
 One lets a `%%mhjax` cell skip IPython's parsing. The other leaves out the kernel's pause after a cell that printed nothing.
 """
@@ -89,7 +89,7 @@ def _format_magic_call(cell: str) -> str:
     return f"get_ipython().run_cell_magic('mhjax', {line!r}, {body!r})\n"
 
 
-# -- skip ipykernel's pause before a reply, which lets pending output arrive first, for cells without output
+# -- skip ipykernel's pause before a reply
 
 
 _PAUSE_ATTRIBUTE = "_execute_sleep"

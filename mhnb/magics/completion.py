@@ -103,7 +103,7 @@ def _positional_values(parser: argparse.ArgumentParser, command: str, names: Nam
             yield from _choices(action) or names(command)
 
 
-# -- iPython hooks that help while the user types: auto mode, Tab completion, `name?`, and hints for names defined on the ranks
+# -- IPython hooks that help while typing
 
 
 _ANSWER_TIMEOUT_S = 0.5

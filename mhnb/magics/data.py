@@ -124,7 +124,7 @@ def add_panel_start_flags(parser: MagicArgumentParser) -> None:
     )
 
 
-# -- `%mhjax export FILE.py`: write the cells so far as one script that runs without mhnb
+# -- `%mhjax export FILE.py`
 
 
 def _export(session: Session, args: argparse.Namespace) -> None:

@@ -106,7 +106,7 @@ def _pip_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="install X", help="as for pip; once per environment")
 
 
-# -- `%mhjax doctor`: run the preflight checks on this machine, or on hosts, before a start
+# -- `%mhjax doctor`
 
 
 def _doctor(session: Session, args: argparse.Namespace) -> None:

@@ -108,7 +108,7 @@ def _parse_literal(text: str) -> Any:
         return text
 
 
-# -- the commands of `%mhjax` for the lifecycle of clusters: status, list, restart, stop, attach, auto, and others
+# -- commands for the lifecycle of clusters
 
 
 def _warnings() -> list[str]:

@@ -148,7 +148,7 @@ def _var_row(row: VarFound) -> VarTableRow:
     return VarTableRow(row.name, row.kind, facts.shape, row.dtype, facts.spec, facts.nbytes_per_device, row.differs)
 
 
-# -- detect whether the code that called a magic uses its return value
+# -- is a magic's return value used?
 
 
 _UNUSED_OPCODES = frozenset(("POP_TOP", "PRINT_EXPR", "CALL_INTRINSIC_1"))
@@ -169,7 +169,7 @@ def uses_result(namespace: Mapping[str, Any]) -> bool:
     return next(following, "") not in unused_opcodes
 
 
-# -- the report below a cell that ran with `--collectives`
+# -- the report of `--collectives`
 
 
 def show_launched_collectives(cluster: Cluster, result: CellResult) -> None:
@@ -184,7 +184,7 @@ def show_launched_collectives(cluster: Cluster, result: CellResult) -> None:
         print(f"mhjax · --collectives: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-# -- the session of one notebook: send a parsed cell to the ranks, show its output, and raise its error if it failed
+# -- the notebook session
 
 
 _MAX_VIEWS = 64
@@ -395,7 +395,7 @@ def print_notice(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-# -- the type of a `%mhjax` command: a function of the notebook session and the parsed line, and one that adds its flags
+# -- the type of a `%mhjax` command
 
 
 Command: TypeAlias = tuple[Callable[[Session, argparse.Namespace], Any], Callable[[MagicArgumentParser], None]]

@@ -255,7 +255,7 @@ EXPRESSION_COMMANDS = frozenset({"layout", "plan"})
 """Commands whose arguments may be code, so that quotes and brackets are kept."""
 
 
-# -- `%mhjax collectives f(args)`: list the collectives that the compiler puts into a program, without running it
+# -- `%mhjax collectives f(args)`
 
 
 def _collectives(session: Session, args: argparse.Namespace) -> None:

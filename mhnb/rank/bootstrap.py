@@ -260,7 +260,7 @@ def _restore_sigterm(original: Callable[..., None]) -> Callable[..., None]:
     """Restore the handler of SIGTERM after `initialize`, so that SIGTERM still ends the rank.
 
     JAX's preemption service takes the signal, and `reached_preemption_sync_point` needs that service. Without a SIGTERM that it
-    sees, the service answers that no host is about to be preempted, which is so as far as ranks can know.
+    sees, the service answers that no host is about to be preempted. Ranks cannot know better.
     """
 
     @functools.wraps(original)

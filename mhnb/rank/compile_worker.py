@@ -73,7 +73,7 @@ def find_program(name: str) -> Callable[..., Any]:
 
 
 def handle_request(request: dict[str, Any]) -> dict[str, Any]:
-    """Compile the requested program; the keys are those of `mhnb.compiler.PlanCompiler`."""
+    """Compile the requested program; the keys are those that `mhnb.compiler.CompileClient` sends."""
     sizes = [size for _, size in request["axes"]]
     names = [name for name, _ in request["axes"]]
     devices = np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)

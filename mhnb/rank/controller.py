@@ -12,7 +12,7 @@ from mhnb.system.processes import end_with_parent
 from mhnb.transport.addresses import reserve_hub_ports
 
 _PORT_COUNT = 24
-"""The controller uses 19; more than are given here it would choose itself."""
+"""The controller uses 19. If it needed more than this, it would choose the rest itself."""
 
 
 def run_hub(spec: HostSpec) -> None:

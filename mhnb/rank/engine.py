@@ -96,7 +96,7 @@ class _Server:
         self._loop.add_reader(channel.fileno(), self._read)
         self._engine = engine
         self._is_detachable = spec.is_detachable
-        # Objects that the start has made live until the end: a collection between cells need not examine them.
+        # Objects created by the start live until the end, so collections between cells need not examine them.
         gc.freeze()
         # From here on `_run_forever` runs the loop.
         engine.loop.add_callback(engine.loop.stop)

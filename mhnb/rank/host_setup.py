@@ -81,7 +81,7 @@ def read_offsets(path: Path) -> Offsets:
     return Offsets(*map(int, numbers)) if len(numbers) == len(Offsets._fields) else Offsets()
 
 
-# -- paths of a rank's output: one log for people, and the files that its C-level output goes to
+# -- paths of a rank's output
 
 
 _TAIL_NBYTES = 64 * 1024
@@ -148,7 +148,7 @@ def _tail(path: Path, since_nbytes: int) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-# -- prepare a host for its ranks: task number, directory, environment, GPUs, and the files that the ranks read
+# -- prepare a host for its ranks
 
 
 _TASK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
@@ -314,7 +314,7 @@ def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> 
     raise LaunchError(f"the hub did not come up in {wait_s:g} s; its log is {hub_log(run_dir)}")
 
 
-# -- versions of a rank's software, which must be the same on all ranks
+# -- versions of a rank's software
 
 
 def read_versions() -> dict[str, str]:

@@ -221,7 +221,7 @@ def backend_is_initialized() -> bool:
     return bridge is not None and bool(bridge.backends_are_initialized())
 
 
-# -- hooks on private names of JAX: launches of programs of several ranks are agreed on, recorded, or left to JAX
+# -- hooks for the launches of multi-process programs
 
 
 _IndexPairs = list[tuple[int, int]]

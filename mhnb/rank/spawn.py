@@ -47,8 +47,8 @@ _PRELOADED = (
 def preload() -> None:
     """Import what every rank that is forked from here needs.
 
-    The garbage collector then has nothing to touch in the shared pages. Collections are off meanwhile: they would take a quarter
-    of the time, and find a thousand objects.
+    The imported objects are frozen, so that a rank's garbage collector touches no shared page.
+    Collections are off during the imports: they would take a quarter of the time, and find a thousand objects.
     """
     gc.disable()
     _disable_debugpy()

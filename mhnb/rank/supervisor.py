@@ -4,9 +4,9 @@ It imports the heavy libraries once and forks every rank from itself, so that a 
 It stays single-threaded until the last fork. It knows processes, but no cells and no JAX programs.
 
 Started with `python -m` and one line of JSON (a HostSpec) on standard input. If the cluster has other hosts too,
-it reports first and waits for `BeginRanks`: what each must know of the others is not known before all have reported.
+it reports first and waits for `StartRanks`: what each must know of the others is not known before all have reported.
 Standard input stays open: its end means that the owner is gone, and every process here ends with it unless the spec says keep.
-A kept supervisor ends by itself if it has nothing left to keep and no notebook drives its cluster.
+A detachable supervisor ends by itself if it has no ranks left and no notebook drives its cluster.
 
 For launch agreement it keeps the shared board, with a server for other hosts, or one interrupt word for the ranks of its host.
 """
@@ -61,7 +61,7 @@ from mhnb.transport.addresses import find_free_port
 from mhnb.transport.client import TransportClient
 
 _CHECKS_PER_LIMIT = 8
-"""How many checks there are within the limit: a kept cluster may be idle for days, and must cost nothing."""
+"""How many checks there are within the limit: a detachable cluster may be idle for days, and must cost nothing."""
 
 
 class OrphanTimer:
@@ -122,7 +122,7 @@ def has_connections(pid: int) -> bool:
     return bool(others - own)
 
 
-# -- what the supervisor of a host keeps for launch agreement
+# -- launch agreement: the supervisor's side
 
 
 class AgreementHost:
@@ -162,7 +162,7 @@ class AgreementHost:
                 target.request_close()
 
     def mark_server_lost(self, status: int) -> None:
-        """Mark the ranks of other hosts as lost, so that no rank here waits for them: the delegate has ended.
+        """Mark the ranks of other hosts as lost, so that no rank here waits for them: the agreement server has ended.
 
         Args:
             status: the status from `waitpid`.
@@ -174,7 +174,7 @@ class AgreementHost:
             mark_rank_lost(self._board, rank)
 
 
-# -- the supervisor of one host: starts the hub and the ranks, reaps them, signals them, ends them
+# -- the supervisor
 
 
 _POLL_S = 1.0
@@ -294,7 +294,7 @@ class Supervisor:
             if self._handle_messages():
                 return
             if self._channel.is_closed and self._channel.fileno() in watched:
-                # The notebook is gone, or has closed the link: the lifeline shows which rule applies.
+                # The notebook is gone, or has closed the connection: standard input shows which rule applies.
                 watched.remove(self._channel.fileno())
             if self._channel.is_closed and self._spec.is_detachable and not self._is_detachable:
                 return
@@ -448,7 +448,7 @@ def main() -> None:
     """Run the supervisor of this machine."""
     owner = os.getppid()
     line = b""
-    # Unbuffered, byte by byte: what follows the line belongs to the lifeline.
+    # Unbuffered, byte by byte: the rest of standard input is left for `Supervisor.serve`.
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
         if not byte:

@@ -99,7 +99,7 @@ def _split(shape: tuple[int, ...], itemsize: int, limit: int, outer: Box, offset
         yield ByteRun(offset + start * row, offset + stop * row, (*outer, (start, stop), *full_box(shape[1:])))
 
 
-# -- name and size of an element type, parsed from any spelling that users write; imports neither NumPy nor JAX
+# -- element types
 
 
 _STEMS = {"f": "float", "i": "int", "s": "int", "u": "uint", "ui": "uint", "c": "complex", "bf": "bfloat"}
@@ -159,7 +159,7 @@ _PYTHON = {"float": "float32", "int": "int32"}
 """JAX's dtypes for Python's own types."""
 
 
-# -- boxes of an array: half-open ranges, one per dim. Partition a dim, intersect boxes, and format ranges
+# -- boxes
 
 
 Range: TypeAlias = tuple[int, int]

@@ -117,7 +117,7 @@ def _names(names: Sequence[str], axes: Sequence[int]) -> tuple[str, ...]:
     return tuple(names[axis] for axis in axes)
 
 
-# -- check in a compiled program's HLO text whether it communicates with other devices
+# -- does a compiled program communicate?
 
 
 _COLLECTIVE_CALL = re.compile(
@@ -171,7 +171,7 @@ def _may_call_communicate(custom_call: str) -> bool:
     return _LOCAL_TARGET.fullmatch(target[1]) is None
 
 
-# -- detect collectives whose f32 values are 16-bit floats that the compiler widened: XLA for CPU sends those as f32
+# -- 16-bit values that XLA widened to f32
 
 
 _PROMOTED = re.compile(r"\bto_apply=%?[\w.\-]*_promoted\b")
@@ -225,7 +225,7 @@ def _is_narrowing_use(computation: Computation, name: str, depth: int) -> bool:
     )
 
 
-# -- parse the collectives of a compiled program from its text: bytes, groups, how often each runs, and the source line it serves
+# -- parse the collectives
 
 
 OPS = (

@@ -131,7 +131,7 @@ def _unknown(text: str, why: str) -> UnknownForm:
     )
 
 
-# -- parse the structure of a compiled program's text: computations, how often each is called, and the source lines of operations
+# -- parse the structure of a compiled program
 
 
 _HEADER = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s*(?:\(.*)?\{\s*$")
@@ -389,7 +389,7 @@ def _add_instruction(computation: Computation, line: str) -> None:
         raise UnknownForm(f"cannot read this line of computation {computation.name}: {line.strip()[:120]!r}", form=line)
 
 
-# -- strip metadata from a compiled program's text, so that only the computation remains
+# -- strip metadata
 
 
 _METADATA = re.compile(r', metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')

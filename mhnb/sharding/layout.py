@@ -164,7 +164,7 @@ class Layout:
         return self.device_count > 1 and self.nbytes_per_device == self.nbytes
 
 
-# -- layouts of the arrays of a pytree: the cost of each, and which of them are replicated although others are sharded
+# -- layouts of a pytree's arrays
 
 
 _COLUMNS = ("path", "shape", "dtype", "spec", "nbytes", "nbytes_per_device", "replication", "nbytes_waste", "remark")
@@ -261,7 +261,7 @@ def _is_sharded(layout: Layout) -> bool:
     return layout.device_count > 1 and layout.nbytes_per_device < layout.nbytes
 
 
-# -- encode meshes, layouts and trees of layouts as plain values for JSON; each mesh is encoded once, however many arrays use it
+# -- encode as plain values for JSON
 
 
 def encode_mesh(mesh: MeshShape) -> dict[str, Any]:
@@ -353,7 +353,7 @@ def _decode_layout(array: Mapping[str, Any], meshes: list[MeshShape]) -> Layout:
     return Layout(tuple(array["shape"]), Dtype(name, itemsize), mesh, spec, placed)
 
 
-# -- format layouts as text, the same on a rank, in a report and in a table
+# -- format as text
 
 
 def format_nbytes(nbytes: int) -> str:

@@ -135,7 +135,7 @@ def plan_reshard(before: Layout, after: Layout, hosts: Mapping[int, str] | None 
     return Reshard(before, after, dict(hosts or {}))
 
 
-# -- what-if plan: hosts, a mesh and arrays that need not exist; which of them are legal, and what each device would store
+# -- what-if plan
 
 
 _ARRAY = re.compile(r"\s*(\w+)\s+([\w<>]+)\s*\[([\d\s,]*)\]\s*(P\(.*\)|PartitionSpec\(.*\))?\s*")

@@ -119,7 +119,7 @@ def crosses_hosts(collective: HloCollective, hosts: Sequence[Hashable]) -> bool:
     return any(leaves for _, _, leaves in _group_stats(collective.groups, tuple(hosts)))
 
 
-# -- communication report: the cost of a program's collectives, by row, and their encoding between the ranks and the notebook
+# -- the communication report
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,7 +249,7 @@ def _stated_around(lowered: LoweredModule, found: list[_Operation]) -> tuple[tup
     return tuple(lowered.stated.get(value) for value in incoming), lowered.stated.get(last[0].results)
 
 
-# -- find the outputs of a lowered program that are unchanged arguments, and the arguments that a launch donates
+# -- passed-through outputs and donated arguments
 
 
 _RETURN = re.compile(r"^\s*return (.+?) :", re.MULTILINE)

@@ -138,7 +138,7 @@ def end_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-# -- list the GPUs of this machine: those in the output of nvidia-smi that CUDA_VISIBLE_DEVICES allows
+# -- GPUs of this machine
 
 
 _QUERY_TIMEOUT_S = 30.0
@@ -182,7 +182,7 @@ def require_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
     return found
 
 
-# -- wait for processes of this machine to end, and kill process groups
+# -- wait for processes and kill groups
 
 
 _POLL_S = 0.01
@@ -220,7 +220,7 @@ def kill_groups(pids: Iterable[int]) -> None:
     wait_until_ended(leaders)
 
 
-# -- digest of a file, by which two machines compare whether they have the same content
+# -- digest of a file
 
 
 def digest_file(path: Path) -> str:

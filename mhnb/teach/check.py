@@ -114,7 +114,7 @@ def _format_index(index: Sequence[int]) -> str:
     return "[" + ", ".join(map(str, index)) + "]"
 
 
-# -- `check`: grade an answer in the process that calls it
+# -- `check`
 
 
 _MAX_ANSWER_CHARS = 4000
@@ -196,7 +196,7 @@ def format_answer(answer: Any) -> str:
     return text[:_MAX_ANSWER_CHARS]
 
 
-# -- communication budget: compare what a program sends with what it may send
+# -- communication budget
 
 
 class Usage(Protocol):

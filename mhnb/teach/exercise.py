@@ -77,7 +77,7 @@ def _to_lists(value: Any) -> Any:
     return [_to_lists(each) for each in value] if isinstance(value, tuple | list) else value
 
 
-# -- registry of all exercises and predictions by name. Each module of `mhnb.teach.exercises` is listed here once
+# -- registry of exercises and predictions
 
 
 MODULES = ("exercises_spmd", "exercises_arrays", "exercises_collectives", "exercises_training")

@@ -78,7 +78,7 @@ def _show_buttons(shell: Any, prediction: Prediction, store_guess: StoreGuess) -
     shell.events.register("pre_run_cell", replace_on_next_cell)
 
 
-# -- `predict` and `reveal`: store a guess before the ranks run, and compare it with their result
+# -- `predict` and `reveal`
 
 
 def predict(name: str, answer: Any = ...) -> None:

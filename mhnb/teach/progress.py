@@ -95,7 +95,7 @@ def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list
     return sorted(latest, key=lambda record: -1 if record.rank is None else record.rank)
 
 
-# -- `progress` and `recall`: summarise the stored answers over all ranks
+# -- `progress` and `recall`
 
 
 def summarise_records(records: Sequence[AnswerRecord]) -> str:

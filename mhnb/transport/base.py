@@ -43,7 +43,7 @@ class InProcessPeer:
 
 
 class InProcessTransport:
-    """A `Link` made of queues. Messages are encoded and decoded as on the wire."""
+    """A `Transport` made of queues. Messages are encoded and decoded as on the wire."""
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[tuple[str, list[bytes]] | None] = queue.SimpleQueue()
@@ -118,7 +118,7 @@ class InProcessTransport:
         self._peers.clear()
 
 
-# -- transport protocol: named peers, messages in both directions, and a way to wake the reader
+# -- the transport protocol
 
 
 def rank_peer(rank: int) -> str:

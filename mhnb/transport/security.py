@@ -80,7 +80,7 @@ class Verifier:
         return list(frames[1:])
 
 
-# -- encrypt and authenticate the frames of messages between machines, so that no third party can read, change or replay them
+# -- encryption
 
 
 CHALLENGE_NBYTES = 16

@@ -62,7 +62,7 @@ class _Connection:
 
 
 class SocketServer:
-    """A `Link` over a Unix domain socket, or over TCP.
+    """A `Transport` over a Unix domain socket, or over TCP.
 
     Args:
         key: shared with the ranks of this start; signs messages in both directions.

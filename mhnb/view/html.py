@@ -96,7 +96,7 @@ def join_words(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-# -- styles that the HTML views share, and what each may contain
+# -- shared styles
 
 
 QUIET_STYLE = "opacity:.65"
@@ -166,7 +166,7 @@ def wrap_html(body: str, *, css: str = "") -> str:
     return f'<div class="mhnb"><style>{_CSS}{ansi}{repeated}{css}</style>{body}</div>'
 
 
-# -- display ids that are unique in the notebook, also among displays that an earlier kernel left in it
+# -- unique display ids
 
 
 # Created once, because random bytes need a system call and every cell needs an id.

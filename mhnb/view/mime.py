@@ -194,7 +194,7 @@ _WRITERS: tuple[tuple[str, Callable[[str, dict[str, Any]], str]], ...] = (
 """Writers in JupyterLab's own order of preference."""
 
 
-# -- format the path of a log file in a page: as a link if JupyterLab can open it, otherwise as a path to copy
+# -- paths of log files
 
 
 def format_log_html(path: str, notebook_dir: str = "") -> str:

@@ -68,7 +68,7 @@ def open_region() -> Region | None:
     return _TerminalRegion(console) if console.is_terminal and not console.is_dumb_terminal else None
 
 
-# -- where a view appears: a notebook's front end or a terminal. The only part of `view` that has side effects
+# -- front ends and terminals
 
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"

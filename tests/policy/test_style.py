@@ -193,7 +193,7 @@ def test_rule_finds_a_fault(rule: Rule, text: str) -> None:
 )
 def test_handler_that_reports_its_error_passes(text: str) -> None:
     """A handler that uses its error or raises it again follows the rule."""
-    assert not list(handles_errors(parse_module("mhnb.link.good", text)))
+    assert not list(handles_errors(parse_module("mhnb.core.good", text)))
 
 
 # -- the whole tree

@@ -20,22 +20,22 @@ _PROGRAM = """
 import json, os, resource, sys
 import mhnb, psutil
 exec(os.environ.pop("BEFORE"))
-told = {"kind": "", "text": "", "listens": []}
+result = {"kind": "", "text": "", "listens": []}
 try:
     cluster = mhnb.start(2, 1, name="refused", start_timeout_s=500)
 except mhnb.errors.LaunchError as error:
-    told |= {"kind": type(error).__name__, "text": str(error)}
+    result |= {"kind": type(error).__name__, "text": str(error)}
 else:
-    told["text"] = cluster.run(%r).check()[1].stdout
+    result["text"] = cluster.run(%r).check()[1].stdout
     processes = psutil.Process(cluster.supervisor_pid).children(recursive=True)
-    told["listens"] = sorted({
+    result["listens"] = sorted({
         connection.laddr.ip
         for process in [psutil.Process(cluster.supervisor_pid), *processes]
         for connection in process.net_connections(kind="tcp")
         if connection.status == psutil.CONN_LISTEN
     })
     cluster.stop()
-print("told", json.dumps(told))
+print("result", json.dumps(result))
 """
 _SUM = (
     "import jax\nfrom jax.experimental import multihost_utils as m\n"
@@ -98,8 +98,8 @@ class RestrictedMachine:
                 env={**os.environ, **own, **(environment or {})},
             )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
-        told = json.loads(done.stdout.rpartition("told ")[2])
-        return StartResult(told["kind"], told["text"], told["listens"])
+        result = json.loads(done.stdout.rpartition("result ")[2])
+        return StartResult(result["kind"], result["text"], result["listens"])
 
 
 def why_absent() -> str | None:

@@ -1,6 +1,6 @@
 """Longer timeouts for the escalation of an interrupt, because a traceback may take longer on a loaded machine.
 
-A user should not wait that long. A test of the escalation checks how it ends, so it resets the step that it is about to
+A user should not wait that long. A test of the escalation checks how it ends, so it restores the product's timeout for the step under test.
 its own timeout.
 """
 

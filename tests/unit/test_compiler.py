@@ -129,7 +129,7 @@ def test_helper_ends_with_its_context() -> None:
 
 
 def test_too_many_devices_are_refused(compiler: CompileClient) -> None:
-    """More devices than the limit are refused, and the error says that the layouts are still valid."""
+    """More devices than the limit are refused, and the error reason that the layouts are still valid."""
     mesh = MeshShape.row_major({"a": 2 * MAX_DEVICES})
     with pytest.raises(InvalidRequest, match="compiled for up to 2048 fake ones"):
         compiler.compile_program("jax.numpy:sum", make_layouts("x f32[8192] P('a')", mesh=mesh))
@@ -157,7 +157,7 @@ def test_plan_of_1024_devices_is_drawn(compiler: CompileClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "says"),
+    ("plan_input", "reason"),
     [
         (PlanInput(2, 2), "JAX: … Number of devices 4 must be >= the product of mesh_shape (4, 2)"),
         (PlanInput(mesh="data 4 model 2"), "write it as: data 4, model 2"),
@@ -169,11 +169,11 @@ def test_plan_of_1024_devices_is_drawn(compiler: CompileClient) -> None:
         (PlanInput(arrays=(PlannedArray("x", (8,), "P('z')"),), program="matmul"), "wait until every array is legal"),
     ],
 )
-def test_invalid_plan_shows_its_reason(wish: PlanInput, says: str) -> None:
+def test_invalid_plan_shows_its_reason(plan_input: PlanInput, reason: str) -> None:
     """The reason for invalid input is in the text and the HTML, in JAX's words if it has any, without a compile request."""
-    drawing = render_plan(wish)
-    assert says in drawing.text
-    assert says in StrictPage(drawing.html).text
+    drawing = render_plan(plan_input)
+    assert reason in drawing.text
+    assert reason in StrictPage(drawing.html).text
 
 
 class TestExplorer:
@@ -191,7 +191,7 @@ class TestExplorer:
         assert text == "mhjax · the controls of %mhjax plan; they need their kernel"
 
     def test_each_control_requests_a_plan(self) -> None:
-        """The next requested input has hosts, mesh, shape and spec as typed."""
+        """Each change of a control requests a plan with the hosts, mesh, shape, dtype and spec as typed."""
         explorer, requested = self.explorer()
         explorer.hosts.value = 8
         assert requested[-1].hosts == 8
@@ -221,9 +221,9 @@ class TestExplorer:
         """If the answer fails the controls stay usable and show the error until an answer succeeds."""
         failures = [True]
 
-        def answer(wish: PlanInput) -> None:
+        def answer(plan_input: PlanInput) -> None:
             if failures:
-                raise RuntimeError(f"no <{wish.hosts}>")
+                raise RuntimeError(f"no <{plan_input.hosts}>")
 
         explorer = Explorer(PlanInput(), answer, lambda _: ())
         explorer.hosts.value = 5

@@ -76,7 +76,7 @@ _ABANDONED_HINT = "  Wait until that one ends, if it does; else %mhjax restart -
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One participant's vote on a launch: the program that it proposes, or how its cell ended."""
+    """What a decision reads of one participant: the program that it proposes, or how its cell ended."""
 
     rank: int
     fingerprint: int | None = None
@@ -123,7 +123,7 @@ def decide(votes: Sequence[Vote], *, interrupted: bool) -> str:
     if any(stand.is_stopped for stand in votes):
         return "interrupt"
     if len({stand.in_interrupt_handler for stand in votes if stand.fingerprint is not None}) > 1:
-        # One rank is past the interrupt and another before it: the same program on both would mix values of two points
+        # One rank has handled the interrupt and another has not: the same program on both would mix values of two points
         # of the cell.
         return "interrupt"
     if interrupted and any(stand.fingerprint is None and stand.ending == "interrupted" for stand in votes):
@@ -344,7 +344,7 @@ def _rank_condition(tree: ast.AST, line: int) -> str | None:
     return found
 
 
-# -- messages about launches between a rank of another host and the host of the shared board, and their JSON encoding
+# -- messages to and from the agreement server
 
 
 DecisionKind: TypeAlias = Literal["launch", "again", "interrupt", "mismatch", "ring", "cell ended", "behind", "refused"]

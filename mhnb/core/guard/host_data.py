@@ -101,7 +101,7 @@ def _compare_launch_input(
 ) -> HostDataMismatch | None:
     kinds = {(row[3][_COUNT], row[3][_TOTAL]) for row in by_rank.values()}
     if set(by_rank) != set(ranks) or len(kinds) > 1:
-        # A rank whose launch input was an array of another kind raises no alarm.
+        # A launch input of another kind on one rank is not a difference.
         return None
     first = by_rank[min(by_rank)][3]
     for box in sorted({box for row in by_rank.values() for box in row[4]}):

@@ -329,7 +329,7 @@ def _lost_note(lost: Sequence[int]) -> str:
     return f"{describe_ranks(lost)} {verb} gone · {REPLAY_COMMAND}"
 
 
-# -- notes on launches that were refused with an `OrderMismatch` which the cell's code caught; only these notes report them
+# -- notes on mismatches that the cell caught
 
 
 _MAX_NOTES = 3

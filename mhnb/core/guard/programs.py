@@ -28,7 +28,7 @@ _MAX_UNPACKED = 1 << 26
 
 
 class Outline(NamedTuple):
-    """What is kept of a program to explain a mismatch."""
+    """The part of a program that is stored to explain a mismatch."""
 
     names: Mapping[str, str]
     """Values of plain variables of the call that compiled it, as their `repr`."""

@@ -102,7 +102,7 @@ def _xla_flags(flags: str) -> str:
     return f"{flags} --xla_cpu_collective_timeout_seconds={COLLECTIVE_TIMEOUT_S}".strip()
 
 
-# -- assign GPUs to the ranks of a machine, from the output of nvidia-smi and CUDA_VISIBLE_DEVICES
+# -- assign GPUs to ranks
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:

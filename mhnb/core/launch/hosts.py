@@ -199,7 +199,7 @@ def _check_distinct(hosts: Sequence[HostName], what: str) -> tuple[HostName, ...
     return tuple(hosts)
 
 
-# -- group a launcher's tasks by machine, and label the machines for a table
+# -- group tasks by machine
 
 
 def group_by_machine(facts: Sequence[HostFacts | None]) -> list[list[int]]:

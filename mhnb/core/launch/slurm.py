@@ -225,7 +225,7 @@ def explain_srun(lines: Sequence[str]) -> str:
     return "\n    ".join(lines[-8:]) or "it said nothing"
 
 
-# -- hold a Slurm allocation separately from the steps in it, so that a restart ends the step and keeps the machines
+# -- hold a Slurm allocation beyond its steps
 
 
 REQUEUE_NOTE = """\

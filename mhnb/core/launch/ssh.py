@@ -184,7 +184,7 @@ def _on_one_line(text: str) -> str:
     return "nl=$(printf '\\n.'); nl=${nl%.}; " + text.replace("\n", "'\"$nl\"'") + "\n"
 
 
-# -- explain why an ssh command ended, from its output and exit code: the machine, the cause in ssh's own words, and what to do
+# -- explain why an ssh command ended
 
 
 _SSH_EXIT_CODE = 255

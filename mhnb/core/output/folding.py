@@ -73,7 +73,7 @@ def _is_random(word: str) -> bool:
     return _PANDAS_ID.match(word) is not None or (run is not None and not run[0].isalpha() and not word.isdecimal())
 
 
-# -- group ranks by equal output: shared text once, a rank's own number as `‹rank›`, other numbers as a template with every value
+# -- group ranks by equal output
 
 
 _MAX_BARE_RANKS = 8

@@ -527,7 +527,7 @@ def _change_pen(pen: str, colour: str) -> str:
     return pen if pen.count("\x1b") <= _PEN_LIMIT else pen[pen.index("\x1b", 1) :]
 
 
-# -- accumulate one rank's output events of one cell into the outputs that a notebook stores
+# -- accumulate one rank's outputs of one cell
 
 
 HEAD_LIMIT = 512 * 1024

@@ -198,7 +198,7 @@ def _content_key(result: RankResult) -> str:
     return "\n".join(map(normalize_output, result.outputs))
 
 
-# -- buffer late output: ranks report it at different moments, and it is shown once all have had time to do so
+# -- buffer for late output
 
 
 _DELAY_S, _BUSY_DELAY_S = 0.35, 0.1
@@ -235,7 +235,7 @@ class LateOutputBuffer:
         return [self._waiting.pop(seq)[0] for seq in ready]
 
 
-# -- rate limiter for view updates: a few at once after a quiet moment, and at most ten in any second
+# -- rate limiter for view updates
 
 
 class RateLimiter:

@@ -103,7 +103,7 @@ def _find_bars(lines: Sequence[tuple[str, str]]) -> defaultdict[str, list[tuple[
     return places
 
 
-# -- collect figures that only a front end can draw: their ranks, equal figures once, and a short description
+# -- figures that only a front end can draw
 
 
 _FIGURE_KINDS = {

@@ -74,7 +74,7 @@ def parse_measure(text: str) -> float:
     return sum(float(number.replace(",", "")) * _SECONDS_PER_UNIT.get(unit, 1.0) for number, unit in measures)
 
 
-# -- template for texts of several ranks that differ only in numbers: the shared text once, and every rank's numbers
+# -- template for texts that differ in numbers
 
 
 RANK_PLACEHOLDER = "‹rank›"

@@ -167,7 +167,7 @@ def _parse_error(event: OutputEvent) -> RankError:
     return RankError(ename, evalue, tuple(traceback), hint=hint, line=line, code=code, at_s=at_s)
 
 
-# -- one cell in flight: the ranks' reports so far, the ranks that have ended it, and its result
+# -- one cell in flight
 
 
 HANDLING_AFTER_S = 2.0
@@ -481,7 +481,7 @@ def record_cell(cell: Cell, generation: int, *, recorded: bool) -> CellRecord:
     )
 
 
-# -- finished cells that are retained because late output, or an update of a display that they made, may still arrive
+# -- finished cells
 
 
 _MAX_CELLS = 32

@@ -1,6 +1,6 @@
-"""Events (participles) that a cluster receives, and the commands (imperatives) that result.
+"""Events that a cluster receives (named by past participles), and the commands that result (named by imperatives).
 
-Messages of `protocol` are events too; the events here originate in the notebook's own process.
+Messages of `core/messages.py` are events too; the events here originate in the notebook's own process.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ class HeartbeatMonitor:
     Args:
         limit_s: a host that is silent for longer is lost.
 
-    >>> pulse = HeartbeatMonitor(20)
-    >>> pulse.record(0, now=1.0)
-    >>> pulse.find_lost(now=20.0), pulse.find_lost(now=22.0)
+    >>> monitor = HeartbeatMonitor(20)
+    >>> monitor.record(0, now=1.0)
+    >>> monitor.find_lost(now=20.0), monitor.find_lost(now=22.0)
     ({}, {0: 21.0})
     """
 
@@ -105,7 +105,7 @@ class SuspendDetector:
         return self._duration_s if now - self._resumed_at < _RECENT_S else 0.0
 
 
-# -- start barrier: wait for every host, then release all with the addresses that were not known before
+# -- start barrier
 
 
 class StartBarrier:
@@ -129,9 +129,9 @@ class StartBarrier:
     def record_host(self, report: HostUp) -> StartRanks | None:
         """Record a report; after the last one, return the message for all supervisors.
 
-        >>> gathering = StartBarrier([0], hub=1)
-        >>> gathering.record_host(HostUp(0, 7, "a", None, "10.0.0.1", [20001, 20002]))
-        >>> begin = gathering.record_host(HostUp(1, 8, "here", 9, connection="{}"))
+        >>> barrier = StartBarrier([0], hub=1)
+        >>> barrier.record_host(HostUp(0, 7, "a", None, "10.0.0.1", [20001, 20002]))
+        >>> begin = barrier.record_host(HostUp(1, 8, "here", 9, connection="{}"))
         >>> begin.coordinator_address, begin.board_url, begin.addresses
         ('10.0.0.1:20001', 'tcp:10.0.0.1:20002', {'host0': '10.0.0.1'})
         """

@@ -191,7 +191,7 @@ def _judge_unseen(
     return cell.state, notes[0] if notes else "", record_cell(cell, generation, recorded=recorded)
 
 
-# -- format the error of a cell that the cluster refuses because of its state, with the ways out of each state
+# -- the error of a refused cell
 
 
 _RECOVERY_TEXTS = {
@@ -220,7 +220,7 @@ def refusal_error(state: ClusterState, reason: str, replay_command: str) -> Mhnb
     return NotClean(f"the cluster is {state}: {reason}\n  nothing was sent · {recovery}", state=state)
 
 
-# -- the cluster's state machine: events in, commands out, without clock, socket or thread
+# -- the state machine
 
 
 class ClusterStateMachine:
@@ -360,7 +360,7 @@ class ClusterStateMachine:
             self.current.abandoned_by = self.registry.ranks_with_abandoned()
         self.state = "running"
         chosen = None if submitted.request.ranks is None else list(ranks)
-        # All ranks share one object, so the link encodes it once.
+        # All ranks share one object, so the transport encodes it once.
         run = RunCell(self.generation, seq, submitted.request.source, self.current.guard, chosen)
         skip = SkipCell(self.generation, seq)
         sent = [SendToRank(rank, run if rank in self.current.parts else skip) for rank in range(self.process_count)]

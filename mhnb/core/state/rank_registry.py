@@ -102,7 +102,7 @@ def shorten_line(line: str) -> str:
     return line if len(line) <= 2 * _QUOTED_CHARS else f"{line[:_QUOTED_CHARS]}…{line[-_QUOTED_CHARS:]}"
 
 
-# -- registry of the ranks: their start phases, processes, facts and deaths
+# -- the registry
 
 
 _TIMEOUT_HINT = "every process was ended; raise the limit with --start-timeout, or mend the cause"

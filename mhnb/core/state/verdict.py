@@ -73,7 +73,7 @@ def _judge_host_data(cell: Cell, state: ClusterState, notes: tuple[str, ...]) ->
     return state, (*notes, *texts)
 
 
-# -- classify a rank's death during a cell: crashed, or killed because it did not follow an interrupt
+# -- classify a rank's death
 
 
 def classify_death(exited: RankExited, *, is_killed: bool) -> tuple[Outcome, RankError]:

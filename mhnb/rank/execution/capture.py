@@ -226,7 +226,7 @@ def _count_chars(value: Any) -> int:
     return sum(map(_count_chars, value)) if isinstance(value, list | tuple) else 8
 
 
-# -- collect the output of a rank, by cell and in order, and write all of it to the rank's log file
+# -- collect a rank's output by cell
 
 
 _LATE_CHARS = 64 * 1024

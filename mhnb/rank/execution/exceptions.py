@@ -162,7 +162,7 @@ def syntax_error_location(error: BaseException) -> tuple[str | None, int | None]
     return (str.__str__(file) if is_a(file, str) else None), (int.__int__(line) if is_a(line, int) else None)
 
 
-# -- a stand-in, for code that draws errors and reads their attributes
+# -- a stand-in for a misbehaving exception
 
 
 @dataclass(frozen=True, slots=True)

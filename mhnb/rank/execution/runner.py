@@ -68,7 +68,7 @@ def exit_on_internal_error(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return guarded
 
 
-# -- run cells on a rank, one at a time and in the order of their numbers, and answer each with exactly one message
+# -- the cell runner
 
 
 _LIVE_AFTER_S = 0.15
@@ -208,7 +208,7 @@ class CellRunner:
             result = error
         self._end(result)
 
-    # -- the user's code: only these functions may let an interrupt out
+    # -- the user's code: only here may interrupts escape
 
     def _user_code(self, cell: PreparedCell) -> ExecutionResult:
         if self._interrupt.arrived_early:

@@ -510,7 +510,7 @@ def _reload_inline_backend() -> None:
         matplotlib.rcParams["backend"] = _INLINE
 
 
-# -- make `%time` and `%%time` include what the cell has launched, which continues when Python is done with it
+# -- `%time` and `%%time` include pending launches
 
 
 def include_launches_in_time(shell: RankShell, wait: Callable[[], None], is_stopped: Callable[[], bool]) -> None:

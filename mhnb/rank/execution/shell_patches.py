@@ -113,7 +113,7 @@ def _print_lines(text: str, printer: Any) -> None:
             printer.text(line)
 
 
-# -- make code that would wait for a keyboard raise at once, with the reason and the next step: a rank has no keyboard
+# -- code that waits for a keyboard raises
 
 
 _PUSH_HINT = "Ask in a plain notebook cell, name = {what}(...), then %mhjax push name."
@@ -176,7 +176,7 @@ def without_input(command: str) -> str:
     return shlex.join(["sh", "-c", 'exec "$0" -c "$1" </dev/null', os.environ.get("SHELL") or "sh", command])
 
 
-# -- make libraries that draw in a browser draw what a rank can send: tqdm draws text, and matplotlib draws pictures
+# -- tqdm and matplotlib without a browser
 
 
 _TQDM_MODULES = {
@@ -245,7 +245,7 @@ def install_text_output() -> None:
         sys.meta_path[:0] = [_TqdmTextFinder(), _InlineBackendFinder()]
 
 
-# -- `In` and `Out` of a rank: lists in memory, numbered by cell number. No database, no thread
+# -- `In` and `Out` of a rank
 
 
 class RankHistory(HistoryManager):

@@ -192,7 +192,7 @@ class StackSampler:
             return Frame(cell_file, cell_line(file, frame.f_lineno), name)
         return Frame(file, frame.f_lineno, name)
 
-    # -- the stack
+    # -- sampling the stack
 
     def _list_frames(self, awaited: Any) -> list[FrameType]:
         """Return the main thread's frames, innermost first, without those that run the cell."""

@@ -239,7 +239,7 @@ def _call_at(
     return original(loop, when, _run_as, seq, _begin_work(callback), callback, *args, **kwargs)
 
 
-# -- output that bypasses Python: what C code and subprocesses write to file descriptors 1 and 2
+# -- output that bypasses Python
 
 
 _READ_NBYTES = 1 << 20
@@ -365,7 +365,7 @@ def hook_subprocesses(before_start: Callable[[], None]) -> Callable[[], None]:
     return undo
 
 
-# -- `sys.stdout` and `sys.stderr` of a rank: text streams that pass what is written to the capture, a line at a time
+# -- `sys.stdout` and `sys.stderr` of a rank
 
 
 # Imported by name, here and in the neighbouring modules: a cell may replace a function of `os`.
@@ -465,7 +465,7 @@ class RankStream(io.TextIOWrapper):
         self.flush()
 
 
-# -- capture what one thread prints for a while, for code that runs between cells and whose output belongs to no cell
+# -- capture what one thread prints
 
 
 class ThreadOutput:

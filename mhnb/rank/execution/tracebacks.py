@@ -160,7 +160,7 @@ def find_cell_line(error: BaseException, cell: RunningCell) -> tuple[int | None,
 
 
 def find_error_site(error: BaseException, cell: RunningCell) -> list[Any]:
-    """Return where an error was raised, in the form in which messages carry it; see `core.explain.culprit.ErrorSite`."""
+    """Return where an error was raised, in the form in which messages carry it; see `core.error_site.ErrorSite`."""
     frames = list(_iterate_traceback(traceback_of(error)))
     if not frames:
         return ["", "", "", {}, False]

@@ -283,7 +283,10 @@ class HostDataRecorder:
         return hash_bytes(repr(key).encode()) & HASH_MASK
 
     def _add_array(self, line: int | None, sharing: SharedBoxes, content: HostArray | int, kind: str = "") -> None:
-        """Register an array for comparison by its line at the end of the cell; `made` is its content, or the tag value of that."""
+        """Register an array for comparison by its line at the end of the cell.
+
+        `content` is what it was made of, or the tag value of that.
+        """
         kind = content.kind if isinstance(content, HostArray) else kind
         # Other threads run at their own pace: of their arrays only the total can be compared.
         group = self._count_launches() if threading.current_thread() is self._main else 0

@@ -127,7 +127,7 @@ def _list_shown(error: BaseException) -> Iterator[BaseException]:
         pending += [cause_of(each), *members_of(each)]
 
 
-# -- defer the user's signal handlers between the agreement on a launch and the launch
+# -- defer the user's signal handlers
 
 
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
@@ -189,7 +189,7 @@ def _unwrap_handler(handler: Any) -> Any:
     return handler.__wrapped__ if getattr(handler, "is_mhnbs", False) else handler
 
 
-# -- lockstep: the participants agree on a launch before they make it; if they do not agree, none of them launches
+# -- the launch gate
 
 
 _NOT_HANDLED = (
@@ -529,7 +529,7 @@ class LaunchGate:
     def _make_proposal(
         self, fingerprint: str, name: str, participants: tuple[int, ...], lines: tuple[int, ...], provenance: int
     ) -> LaunchProposal:
-        # Code that saves the work of a stopped cell may have to launch for that: it is interrupted only once, user
+        # Code that saves the work of a stopped cell may have to launch programs, so it is interrupted only once, user
         # threads every time. Ranks that did not stop before the same launch may be at different places in the cell,
         # whatever they agree on from there.
         stopped_together = self.interrupted_together is not None and self.interrupted_together.issuperset(participants)

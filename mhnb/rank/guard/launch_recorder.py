@@ -157,7 +157,7 @@ def _output_nbytes(output: object) -> int:
     return size
 
 
-# -- interface between the cell runner and the launch recorder; it knows neither JAX nor the agreement between the ranks
+# -- the recorder's interface to the cell runner
 
 
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
@@ -253,7 +253,7 @@ class LaunchLog(Protocol):
         """Return the ranks that this one may wait for while it is blocked in C; None unless JAX launches directly."""
 
 
-# -- record of one rank's launches: which multi-process programs it started, in what order, and which still run
+# -- the record of one rank's launches
 
 
 class SelectDispatch(Protocol):

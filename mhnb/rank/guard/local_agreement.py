@@ -1,7 +1,7 @@
 """Agreement on a launch through the shared board of this host: a rank posts a proposal, and finds out what was decided.
 
-A rank on the board's host uses the board itself (`LocalAgreement`). A rank on another host has a `RemoteTable`, and the agreement server
-has a `Participant` for it. So there is one way to agree. A `Participant` polls and never waits: its caller waits.
+A rank on the board's host uses the board itself (`LocalAgreement`). A rank on another host has a `RemoteAgreement`, and the
+agreement server has a `Participant` for it. So there is one way to agree. A `Participant` polls and never waits: its caller waits.
 
 A proposal can be withdrawn only while another participant has not posted, under the board's lock. Posting needs that lock, too. So no
 rank launches because of a proposal that was withdrawn. The common launch is decided without the lock, from entries that prove
@@ -198,7 +198,7 @@ def mark_rank_lost(board: SharedBoard, rank: int) -> None:
 
 
 class Participant:
-    """One rank's participation, one proposal at a time: `post` until true, `poll` until true, `decide`, `rest`."""
+    """One rank's participation, one proposal at a time: `propose` until true, `poll` until true, `decide`, `reset`."""
 
     def __init__(self, board: SharedBoard, rank: int) -> None:
         self.board, self._rank = board, rank

@@ -156,7 +156,7 @@ def _get_failure(array: Any) -> Exception | None:
     return None
 
 
-# -- collectives that this rank abandoned in cells that have ended: they still run or wait, and no later launch may meet them
+# -- abandoned collectives
 
 
 class _Launch(Protocol):

@@ -85,7 +85,7 @@ class Entry(NamedTuple):
     packed_lines: int
     """1-based line of the cell, with those of its callers; 0 for none. The agreement defines how they are packed."""
     has_withdrawal: int = 0
-    """1 if a participant had withdrawn its own proposal for this launch before this one was posted. Set by `post`."""
+    """1 if a participant had withdrawn its own proposal for this launch before this one was posted. Set by `write_entry`."""
 
 
 class _Layout(NamedTuple):
@@ -362,7 +362,7 @@ class SharedBoard:
         words[_entry_offset(rank, slot) + _REASON] = reason
         words[slot.number % _SLOT_COUNT] = slot.seq << 32 | slot.number
 
-    # -- which rank waits where
+    # -- ranks that wait
 
     def set_waiting(self, rank: int, slot: BoardSlot | None) -> None:
         """Record at which slot a rank waits; None if it waits no longer."""
@@ -442,7 +442,7 @@ class SharedBoard:
             if isinstance(row, list) and len(row) == length:
                 yield row
 
-    # -- a deadlock, reported to all of its ranks by the rank that found it
+    # -- deadlocks
 
     def write_deadlock(self, rank: int, text: str) -> None:
         """Write the text of a deadlock for a rank that is part of it. To be called under the lock."""

@@ -84,7 +84,7 @@ def _is_same(path: Path, nbytes: int, mode: int, digest: str) -> bool:
         return False
 
 
-# -- run pip on this machine, in the environment of the rank
+# -- run pip in the rank's environment
 
 
 def describe_environment() -> dict[str, Any]:

@@ -131,7 +131,7 @@ def _array_text(array: jax.Array) -> str:
     return "\n".join(lines)
 
 
-# -- describe what a name holds on this rank as hashes: for each array, those of the boxes on this rank
+# -- describe a name's value by hashes
 
 
 _PLAIN_TYPES, _MAX_PLAIN_CHARS = (bool, int, float, complex, str), 40
@@ -139,7 +139,7 @@ _PLAIN_TYPES, _MAX_PLAIN_CHARS = (bool, int, float, complex, str), 40
 
 
 def describe_leaves(value: Any) -> list[dict[str, Any]]:
-    """Describe each leaf of a pytree; see `core.guard.check.compare_leaves` for the form."""
+    """Describe each leaf of a pytree; see `core.guard.value_check.compare_leaves` for the form."""
     try:
         leaves, _ = jax.tree_util.tree_flatten_with_path(value)
     except Exception as error:  # noqa: BLE001 - a container's own flattening may raise anything: keys that cannot be sorted

@@ -175,7 +175,7 @@ def describe_compiled(compiled: CompiledProgram, line: SourceLine | None) -> Pro
     return replace_source(dataclasses.replace(program, why=why), __file__, lambda _: line)
 
 
-# -- answer `%mhjax layout EXPRESSION` on a rank: where the value is stored, from metadata alone
+# -- answer `%mhjax layout`
 
 
 _METADATA_ATTRIBUTES = ("sharding",)
@@ -186,7 +186,7 @@ def describe_layout(namespace: Mapping[str, Any], expression: str) -> dict[str, 
     """Describe where the value of an expression is stored.
 
     Returns:
-        `kind`: `mesh`, `array`, `tree`, or `error` with a `text`; and the value as encoded by `sharding.wire`.
+        `kind`: `mesh`, `array`, `tree`, or `error` with a `text`; and the value as encoded by `sharding.layout`.
     """
     try:
         value = evaluate_metadata(namespace, expression)
@@ -283,7 +283,7 @@ def _runs_code(owner: object, name: str) -> bool:
     return isinstance(found, property | cached_property) and not type(owner).__module__.startswith("jax.")
 
 
-# -- report which collectives a call would launch, and which a cell did launch
+# -- answer `%mhjax collectives` and `--collectives`
 
 
 _COLLECTOR = "__mhnb_take__"

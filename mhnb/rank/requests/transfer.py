@@ -92,7 +92,7 @@ class TransferStore:
         self.release([name for name in (*self._outgoing, *self._incoming) if name not in keep])
 
     def allocate(self, transfer: str, sizes: Iterable[int]) -> HandlerResult:
-        """Allocate memory for parts of these sizes in bytes."""
+        """Allocate memory for parts with these sizes in bytes."""
         self._incoming[transfer] = _Incoming([new_bytes(size) for size in sizes])
         return None, ()
 

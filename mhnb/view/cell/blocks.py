@@ -315,7 +315,7 @@ def _iter_values(slot: Slot, ranks: Sequence[int]) -> Iterator[str]:
             yield f"{ranks[at]}: {value.strip()}{' ≠' if at in outlier_indexes else ''}"
 
 
-# -- tables from repeated lines of one form, as a training loop prints them: the form once, and a table per field
+# -- tables from repeated lines
 
 
 _MIN_LINES = 3
@@ -501,7 +501,7 @@ def format_table(table: Table) -> Iterator[str]:
         yield " ".join(text.rjust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
 
 
-# -- shorten long lines that differ in a few words to those words and the text near them
+# -- shorten long lines to their differences
 
 
 _LONG_CHARS = 160

@@ -150,7 +150,7 @@ def format_trace_text(traceback: Iterable[str], *, color: bool) -> str:
     return text if color else strip_ansi(text)
 
 
-# -- group the failures of a cell: ranks that failed in the same way are shown once, the first failure before the others
+# -- group the failures of a cell
 
 
 ORDER_MISMATCH = "OrderMismatch"

@@ -140,7 +140,7 @@ def format_ranks_html(ranks: Sequence[int], locations: RankLocations) -> str:
     return f"<b>{describe_ranks(ranks)}</b>{where}"
 
 
-# -- format a cell's result as HTML that is stored in the notebook and can be read without a kernel, script or style
+# -- the stored form of a cell's result
 
 
 View: TypeAlias = Literal["fold", "tabs", "grid"]

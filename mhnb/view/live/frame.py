@@ -111,7 +111,7 @@ def _format_memory(ranks: Sequence[int], memory_nbytes: Mapping[int, int]) -> st
     return format_nbytes(max(known)) if any(known) else ""
 
 
-# -- content of the live view of a running cell, as small named parts, so that only those that changed are sent
+# -- the frame and its blocks
 
 
 MAX_BLOCKS, MAX_CHUNKS = 24, 16
@@ -316,7 +316,7 @@ def _build_live_block(
     )
 
 
-# -- as parts
+# -- the frame as named parts
 
 
 def frame_parts(frame: LiveFrame) -> dict[str, str]:
@@ -367,7 +367,7 @@ class ByteBudget:
         return None if nbytes > remaining else replace(self, remaining_nbytes=remaining - nbytes, at_s=now_s)
 
 
-# -- format a running cell as a few lines of text, redrawn in a terminal while it runs
+# -- as text for a terminal
 
 
 _TAIL_LENGTHS = (12, 6, 3, 1)
@@ -435,7 +435,7 @@ def _format_hang(snapshot: CellResult, locations: RankLocations, *, has_recent_o
     return format_hang_text(report, name=locations.cluster, how_to_end="Ctrl-C").splitlines()
 
 
-# -- format a running cell as one small piece of HTML, for use where mhnb's own widget cannot be shown
+# -- as HTML without mhnb's own widget
 
 
 MAX_LIVE_NBYTES = 40_000

@@ -59,7 +59,7 @@ def format_replacement(result: CellResult, locations: RankLocations, *, uid: str
     return {"text/html": wrap_html(body, css=_CSS.format(uid=uid)), "text/plain": f"{line}\n{text}".rstrip()}
 
 
-# -- placeholder of a running cell for the notebook's file, because a file stores no widget and not every cell ends
+# -- placeholder of a running cell
 
 
 PLACEHOLDER_AFTER_S = 5.0

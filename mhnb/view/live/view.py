@@ -103,7 +103,7 @@ class FigureDisplays:
                 self._shown[at] = bundle
 
 
-# -- controller of one cell's display, from its first snapshot to output that arrives after its end
+# -- the controller
 
 
 NO_OUTPUT_AFTER_S = 3.0

@@ -61,7 +61,7 @@ class Tile:
 
     @property
     def device_label(self) -> str:
-        """Format the owners briefly; parts of a sum have a plus between them."""
+        """Format the owners briefly; devices that hold parts of a sum are joined by a plus."""
         return format_devices(self.owners, " + " if self.is_partial else " ")
 
     @property
@@ -252,7 +252,7 @@ def format_devices(devices: Sequence[DeviceRef], between: str = " ") -> str:
     return f"{len(devices)} devices of {named if len(named) <= _MAX_RANK_CHARS else f'{len(ranks)} ranks'}"
 
 
-# -- format a layout as text and as SVG, without a widget and without a style sheet
+# -- a layout as text and SVG
 
 
 _TEXT_RESOLUTION = Resolution(rows=16, columns=6, panes=8, tiles=128)
@@ -393,7 +393,7 @@ def _svg_text(x: int, y: int, content: str) -> str:
     return f'<text x="{x}" y="{y}" xml:space="preserve">{escape(content, quote=False)}</text>'
 
 
-# -- format a layout as an HTML table that is readable without a style sheet or a script, and better with both
+# -- a layout as an HTML table
 
 
 _HTML_RESOLUTION = Resolution(rows=24, columns=24, panes=16, tiles=576)

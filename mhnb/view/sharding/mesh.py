@@ -119,7 +119,7 @@ def _format_device_cell(device: DeviceRef, locations: RankLocations) -> str:
     return f'<td title="{device} · {host}" style="background:{color}40;border:1px solid {color};padding:1px 6px">{device}</td>'
 
 
-# -- format a pytree's arrays as a table: text, and HTML whose columns can be sorted where scripts run
+# -- a pytree's arrays as a table
 
 
 _HEADER = ("path", "array", "spec", "bytes", "bytes/device", "replication", "waste", "")

@@ -165,7 +165,7 @@ def _read_row(row: Any) -> PlannedArray:
     return replace(array, shape=tuple(map(int, sizes)))
 
 
-# -- format a what-if plan as text and HTML: a table of the arrays, refusals with JAX's own reason, the shards, the collectives
+# -- a what-if plan
 
 
 _MAX_DRAWN = 8
@@ -231,7 +231,7 @@ def _format_refusal_html(name: str, refusal: Refusal) -> str:
     return f'<div class="mhnb-bad" style="margin:3px 0">✗ <b>{escape(name)}</b>: {escape(refusal.reason)}{jax_message}</div>'
 
 
-# -- format a reshard as two static layouts and a list of what moves between them
+# -- a reshard
 
 
 _MAX_LISTED_MOVES = 24

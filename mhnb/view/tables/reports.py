@@ -203,7 +203,7 @@ def _format_cell_html(tag: str, text: str, column: int) -> str:
     return f'<{tag} style="{style}{"" if column == 0 else ";white-space:nowrap"}">{text}</{tag}>'
 
 
-# -- format the hang report as text, and as HTML for the live view
+# -- the hang report
 
 
 _MAX_CODE_CHARS = 110
@@ -316,7 +316,7 @@ def _format_moved_ranks(report: HangReport) -> str:
     return f" on {describe_ranks(moved)}" if moved and len(moved) < len(report.lines) else ""
 
 
-# -- format the preflight report as text and HTML: a table of hosts and checks, then each finding with its hint
+# -- the preflight report
 
 
 _CELL_MARKS = {"failure": " ✗", "warning": " !", "note": "", None: ""}

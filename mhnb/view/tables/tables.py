@@ -25,7 +25,7 @@ class StatusRow:
     host: str
     pid: int | None
     state: str
-    """As `alive`, or how it ended."""
+    """`alive`, or how it ended."""
     devices: int = 0
     log: str = ""
     nbytes: int | None = None
@@ -193,7 +193,7 @@ def format_vars_html(rows: Sequence[VarTableRow]) -> str:
     return wrap_html(format_table_html(*_build_vars_table(rows)))
 
 
-# -- the table of `%mhjax check`: for each array of a name, whether the ranks hold the same, and where they differ
+# -- `%mhjax check`
 
 
 def format_check_text(rows: Sequence[CheckRow]) -> str:

@@ -18,7 +18,7 @@ SENTENCE_WORDS = 30
 NOTICE = "**What to notice.**"
 
 
-def asks_one_question(lesson: Lesson) -> Iterator[str]:
+def has_one_question(lesson: Lesson) -> Iterator[str]:
     """The first cell has the title with the file's number, and one question."""
     first = lesson.cells[0]
     if not first.source.startswith(f"# {lesson.number} · "):
@@ -105,7 +105,7 @@ def _sentences(cell: Cell) -> list[str]:
 
 
 RULES: tuple[Rule, ...] = (
-    asks_one_question,
+    has_one_question,
     ends_clean,
     explains_each_cell,
     fails_on_purpose,
@@ -148,9 +148,9 @@ def test_a_good_lesson_passes(rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("rule", "index", "bad"),
     [
-        (asks_one_question, 0, Cell("markdown", "title", "# 02 · Good\n\n**Question: why?**")),
-        (asks_one_question, 0, Cell("markdown", "title", "# 01 · Good")),
-        (asks_one_question, 2, Cell("markdown", "more", NOTICE + " **Question: and why?**")),
+        (has_one_question, 0, Cell("markdown", "title", "# 02 · Good\n\n**Question: why?**")),
+        (has_one_question, 0, Cell("markdown", "title", "# 01 · Good")),
+        (has_one_question, 2, Cell("markdown", "more", NOTICE + " **Question: and why?**")),
         (ends_clean, 5, Cell("code", "stop", "%mhjax status")),
         (explains_each_cell, 0, Cell("code", "title", "1")),
         (explains_each_cell, 2, Cell("markdown", "lost-after", "So.")),

@@ -62,7 +62,7 @@ def test_out_binds_result_of_failed_cell(nb: Session) -> None:
     assert [getattr(rank.error, "ename", None) for rank in result] == [None, "ZeroDivisionError"]
 
 
-def test_refused_cell_leaves_out_unchanged(nb: Session) -> None:
+def test_refused_cell_does_not_change_the_out_variable(nb: Session) -> None:
     """A refused cell leaves the variable of `--out` unchanged."""
     nb.run("kept = 'before'")
     nb.expect_usage_error("%%mhjax --out kept --ranks 9\n1")

@@ -245,7 +245,7 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("stop nobody", "there is no cluster 'nobody' here; there are default"),
         ("pull 'open", "has a quote that is not closed"),
         ("start --hosts a,b[", "is not a machine's name"),
-        ("start --hosts 4", "--hosts 4: give names of machines, like --hosts a,b; -n 4 says how many hosts"),
+        ("start --hosts 4", "--hosts 4: give names of machines, like --hosts a,b; -n 4 expected how many hosts"),
         ("start --profile nowhere", "there is no such profile"),
         ("start --set partition", "write NAME=VALUE"),
         ("start --partition x", "partition is a setting of the profile slurm"),
@@ -329,7 +329,7 @@ def test_panel_shows_earlier_result(nb: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "expected"),
     [
         ("off", "no panel is open"),
         ("first", "the number of a cell"),
@@ -337,9 +337,9 @@ def test_panel_shows_earlier_result(nb: Session) -> None:
         ("--view x", "choose"),
     ],
 )
-def test_panel_refuses_bad_arguments(nb: Session, line: str, says: str) -> None:
+def test_panel_refuses_bad_arguments(nb: Session, line: str, expected: str) -> None:
     """`%mhjax panel` refuses a bad argument or an unavailable result and names the alternatives."""
     nb.run("%%mhjax\nprint('said')")
     outcome = nb.try_(f"%mhjax panel {line}")
     assert type(outcome.error).__name__ == "UsageError"
-    assert says in str(outcome.error)
+    assert expected in str(outcome.error)

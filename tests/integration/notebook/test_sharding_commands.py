@@ -84,7 +84,7 @@ def test_local_arrays_have_a_note(laid: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "reason"),
     [
         ("layout", "the following arguments are required"),
         ("layout nowhere", "there is no 'nowhere'"),
@@ -97,9 +97,9 @@ def test_local_arrays_have_a_note(laid: Session) -> None:
         ("layout row --csv x.csv", "writes the table of a pytree"),
     ],
 )
-def test_bad_lines_are_usage_errors(laid: Session, line: str, says: str) -> None:
-    """A bad line is a UsageError that says what is wrong, and no rank runs anything."""
-    assert says in laid.expect_usage_error(f"%mhjax {line}")
+def test_bad_lines_are_usage_errors(laid: Session, line: str, reason: str) -> None:
+    """A bad line is a UsageError that reason what is wrong, and no rank runs anything."""
+    assert reason in laid.expect_usage_error(f"%mhjax {line}")
 
 
 def test_a_plan_needs_no_cluster(idle: Session) -> None:

@@ -476,12 +476,12 @@ DEATHS = {
 
 
 @pytest.mark.parametrize("idle", [False, True], ids=["in a cell", "idle"])
-@pytest.mark.parametrize(("act", "told"), DEATHS.values(), ids=DEATHS.keys())
+@pytest.mark.parametrize(("act", "cause"), DEATHS.values(), ids=DEATHS.keys())
 def test_dead_rank_is_reported_with_cause(
     fresh: Fresh,
     tmp_path: Path,
     act: str,
-    told: str,
+    cause: str,
     idle: bool,  # noqa: FBT001
 ) -> None:
     """The death of rank 0, which runs the coordinator, is reported with its cause.
@@ -507,7 +507,7 @@ def die():
         assert result.how == ""
         texts += result.notes
     assert texts[0].startswith("rank 0 ")
-    assert told in texts[0]
+    assert cause in texts[0]
     assert cluster.state == "dead"
 
 

@@ -76,7 +76,10 @@ told = jax.jit(tell, out_shardings=whole)
 def test_collective_launched_by_one_rank_taints(
     fresh: Fresh, default_disconnect_timeout: None, devices: int, guard: str, code: str
 ) -> None:
-    """The end of a cell does not wait for effects that never come, such as a program's print, and no rank is killed."""
+    """A collective that only one rank launches taints the cluster.
+
+    The end of the cell does not wait for its effects, such as a print, and no rank is killed.
+    """
     cluster = fresh(2, devices)
     cluster.run(f"{SETUP}{PRINTING_PROGRAM}").check()
     # From the second call on, C++ launches it.

@@ -101,7 +101,7 @@ def total(members, f=lambda a: a.sum()):
 """
 
 
-def test_mesh_on_one_remote_host_is_agreed_on_there(ready: Cluster) -> None:  # noqa: F811
+def test_ranks_of_a_remote_host_agree_on_their_own_launches(ready: Cluster) -> None:  # noqa: F811
     """Ranks of a second host agree on their launches while the ranks of other hosts do other things."""
     ready.run(SUBMESH_TOTAL).check()
     result = ready.run(

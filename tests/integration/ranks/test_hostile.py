@@ -42,7 +42,7 @@ _total = jax.jit(lambda a: a.sum())
 """
 
 
-def test_seed_draws_every_family() -> None:
+def test_seed_covers_every_family() -> None:
     """With the suite's seed, 1000 cells use every piece, and the first `CELLS` of them use every family."""
     rng = random.Random(SEED)  # noqa: S311  # reproducible from its seed; nothing here is secret
     cells = [draw_hostile_cell(rng, f"c{i}") for i in range(1000)]

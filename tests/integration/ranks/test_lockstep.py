@@ -565,7 +565,8 @@ def test_different_serialised_programs_are_refused(ready: Cluster, make: str) ->
 def test_signal_during_a_launch_is_handled_after_it(ready: Cluster) -> None:
     """A user's signal handler that is due in the middle of a launch runs after it.
 
-    It raises on one rank, which has agreed on the launch: the other ranks are not left alone in it, nor matched with the next one.
+    The handler raises on one rank, after that rank has agreed on the launch.
+    The other ranks do not wait for it, and do not match its next launch.
     """
     code = """
 import signal

@@ -70,8 +70,8 @@ DIFFERENCES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "one", "other", "told"), DIFFERENCES.values(), ids=DIFFERENCES.keys())
-def test_message_shows_what_differs(ready: Cluster, code: str, one: str, other: str, told: str) -> None:
+@pytest.mark.parametrize(("code", "one", "other", "difference"), DIFFERENCES.values(), ids=DIFFERENCES.keys())
+def test_message_shows_what_differs(ready: Cluster, code: str, one: str, other: str, difference: str) -> None:
     """For two programs with one name and shape, the message shows on each side what they do differently."""
     cell = "\n".join(
         f"if rank {test}:\n    exec({code.format(value)!r})" for test, value in (("== 0", one), ("> 0", other))
@@ -82,8 +82,8 @@ def test_message_shows_what_differs(ready: Cluster, code: str, one: str, other: 
     zero, others = rest.splitlines()[:2]
     assert zero.startswith("    rank 0 ")
     assert others.startswith("    ranks 1-3 ")
-    assert told in zero
-    assert told in others
+    assert difference in zero
+    assert difference in others
     assert zero.split(maxsplit=2)[2] != others.split(maxsplit=2)[2]
 
 

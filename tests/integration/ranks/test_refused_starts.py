@@ -186,14 +186,14 @@ def test_variable_that_breaks_python_is_reported(tmp_path: Path, variable: str, 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("raise SystemExit('of my own')", "of my own"),
         ("import os; os._exit(7)", "sitecustomize"),
     ],
     ids=["said", "silent"],
 )
-def test_sitecustomize_that_ends_python_is_reported(tmp_path: Path, text: str, told: str) -> None:
+def test_sitecustomize_that_ends_python_is_reported(tmp_path: Path, text: str, expected: str) -> None:
     """A `sitecustomize` that ends Python is reported with its own words.
 
     If it has none, the error names what runs at the start of each Python.
@@ -201,7 +201,7 @@ def test_sitecustomize_that_ends_python_is_reported(tmp_path: Path, text: str, t
     (tmp_path / "sitecustomize.py").write_text(text)
     started = RestrictedMachine(tmp_path / "home").start(f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}")
     assert started.kind == "LaunchError"
-    assert told in started.text
+    assert expected in started.text
     assert "mend the cause" in started.text
 
 
@@ -252,13 +252,13 @@ def test_home_too_long_for_a_socket_stops_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("executable", "told"), [("/nonexistent/python", "/nonexistent/python"), (None, "its own Python")]
+    ("executable", "expected"), [("/nonexistent/python", "/nonexistent/python"), (None, "its own Python")]
 )
-def test_missing_python_is_reported(tmp_path: Path, executable: str | None, told: str) -> None:
+def test_missing_python_is_reported(tmp_path: Path, executable: str | None, expected: str) -> None:
     """A missing Python is reported.
 
     An embedded interpreter has no executable, or an environment was removed while the notebook runs.
     """
     started = RestrictedMachine(tmp_path / "home").start(f"sys.executable = {executable!r}")
     assert started.kind == "LaunchError"
-    assert told in started.text
+    assert expected in started.text

@@ -49,7 +49,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("argument", "status", "told"),
+    ("argument", "status", "expected"),
     [
         ("0", 0, ""),
         ("3", 3, "SystemExit: 3"),
@@ -59,7 +59,9 @@ if __name__ == "__main__":
         ("other", 1, "launch 2 of lib/script.py differs"),
     ],
 )
-def test_script_runs_as_under_python(tmp_path: Path, leftovers: None, argument: str, status: int, told: str) -> None:
+def test_script_runs_as_under_python(
+    tmp_path: Path, leftovers: None, argument: str, status: int, expected: str
+) -> None:
     """A script has its arguments, name, folder and exit status as under Python, and an error names the script's own line."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "script.py").write_text(SCRIPT)
@@ -68,7 +70,7 @@ def test_script_runs_as_under_python(tmp_path: Path, leftovers: None, argument: 
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
     assert done.returncode == status, done.stderr
     assert f"‹rank› of 2 ['{argument}', '-n'] script.py __main__ beside it" in done.stdout
-    assert told in done.stdout
+    assert expected in done.stdout
     assert "ell 2" not in done.stdout
     assert "In[" not in done.stdout
     assert ("SystemExit" in done.stdout) == (argument in ("3", "word"))

@@ -523,7 +523,7 @@ def test_two_threads_that_start_one_name_share_one_cluster(fresh: Fresh) -> None
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ({"guard": "strict"}, "choose lockstep"),
         ({"start_timeout_s": -1}, "start_timeout_s=-1"),
@@ -531,9 +531,11 @@ def test_two_threads_that_start_one_name_share_one_cluster(fresh: Fresh) -> None
         ({"ranks_per_host": 0}, "ranks_per_host=0"),
     ],
 )
-def test_invalid_argument_is_refused_for_a_running_cluster(cluster: Cluster, wrong: dict[str, Any], told: str) -> None:
+def test_invalid_argument_is_refused_for_a_running_cluster(
+    cluster: Cluster, wrong: dict[str, Any], expected: str
+) -> None:
     """A repeated start returns the running cluster, but refuses an invalid argument."""
-    with pytest.raises(InvalidRequest, match=told):
+    with pytest.raises(InvalidRequest, match=expected):
         manager.start(4, 2, name="shared", **wrong)
 
 

@@ -29,7 +29,7 @@ class Port:
     address: str
     port: int
     process: str
-    """The listener: `notebook`, `hub`, `delegate` (the agreement server), or `rank` (JAX's coordinator and gloo)."""
+    """The listener: `notebook`, `hub`, `agreement server`, or `rank` (JAX's coordinator and gloo)."""
 
 
 def find_ports(net: HostNet, cluster: Cluster) -> list[Port]:

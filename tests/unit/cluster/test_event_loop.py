@@ -130,14 +130,14 @@ def start_loop() -> Iterator[Callable[[InProcessTransport], Rig]]:
     made: list[EventLoop] = []
 
     def begin(link: InProcessTransport) -> Rig:
-        host, heard = FakeHost(), RecordingListener()
+        host, listener = FakeHost(), RecordingListener()
         machine = ClusterStateMachine(
             RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60
         )
-        reader = EventLoop(link, machine, HostMonitor(link, [host]), clock=time.monotonic, listener=heard)
+        reader = EventLoop(link, machine, HostMonitor(link, [host]), clock=time.monotonic, listener=listener)
         made.append(reader)
         reader.start()
-        return Rig(reader, machine, host, heard, link)
+        return Rig(reader, machine, host, listener, link)
 
     yield begin
     for reader in made:
@@ -167,11 +167,11 @@ class LateRig:
 @pytest.fixture
 def late_rig() -> Iterator[LateRig]:
     """Both ranks have sent late output that has not been shown yet."""
-    link, heard, now = InProcessTransport(), RecordingListener(), [100.0]
+    link, listener, now = InProcessTransport(), RecordingListener(), [100.0]
     machine = ClusterStateMachine(RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=now[0], start_timeout_s=60)
-    reader = EventLoop(link, machine, HostMonitor(link, [FakeHost()]), clock=lambda: now[0], listener=heard)
+    reader = EventLoop(link, machine, HostMonitor(link, [FakeHost()]), clock=lambda: now[0], listener=listener)
     reader.start()
-    peers = start_ranks(link, heard)
+    peers = start_ranks(link, listener)
     run_cell(reader, peers, 1).updates.get(timeout=WAIT_S)
     for rank, peer in enumerate(peers):
         peer.send(OutputProduced(rank, 1, [["stdout", "late\n"]]))
@@ -181,35 +181,35 @@ def late_rig() -> Iterator[LateRig]:
         continue
     peers[0].send(RankReply(0, 1, True, []))
     asked.result(WAIT_S)
-    assert heard.late.empty()
-    yield LateRig(reader, heard, peers, now, link)
+    assert listener.late.empty()
+    yield LateRig(reader, listener, peers, now, link)
     reader.close(WAIT_S)
 
 
 @pytest.mark.parametrize("until", ["a moment later", "the next cell's end", "a notice", "the end"])
 def test_late_output_of_several_ranks_is_shown_once(late_rig: LateRig, until: str) -> None:
     """Late output of several ranks is shown once, at the next event at the latest; single outputs would look different."""
-    reader, heard = late_rig.reader, late_rig.listener
+    reader, listener = late_rig.reader, late_rig.listener
     if until == "a moment later":
         late_rig.now[0] += 1.0
     elif until == "the next cell's end":
         run_cell(reader, late_rig.peers, 2).updates.get(timeout=WAIT_S)
-        assert not heard.late.empty()
+        assert not listener.late.empty()
     elif until == "a notice":
         late_rig.transport.connect("s0").send(RankExited(1, None, 9, []))
-        assert heard.notified.wait(WAIT_S)
-        assert not heard.late.empty()
+        assert listener.notified.wait(WAIT_S)
+        assert not listener.late.empty()
     else:
         reader.close(WAIT_S)
-        assert not heard.late.empty()
-    shown = heard.late.get(timeout=WAIT_S)
+        assert not listener.late.empty()
+    shown = listener.late.get(timeout=WAIT_S)
     assert (shown.seq, [rank.stdout for rank in shown]) == (1, ["late\n", "late\n"])
-    assert heard.late.empty()
+    assert listener.late.empty()
 
 
 def test_cell_is_in_the_journal_before_its_result_is_delivered() -> None:
     """A cell is in the journal before its result is delivered, so that the caller can rely on the journal."""
-    link, heard = InProcessTransport(), RecordingListener()
+    link, listener = InProcessTransport(), RecordingListener()
     machine = ClusterStateMachine(
         RankRegistry(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60
     )
@@ -219,10 +219,15 @@ def test_cell_is_in_the_journal_before_its_result_is_delivered() -> None:
         seen.append((record.seq, submission.updates.empty()))
 
     reader = EventLoop(
-        link, machine, HostMonitor(link, [FakeHost()]), clock=time.monotonic, listener=heard, write_record=write_record
+        link,
+        machine,
+        HostMonitor(link, [FakeHost()]),
+        clock=time.monotonic,
+        listener=listener,
+        write_record=write_record,
     )
     reader.start()
-    peers = start_ranks(link, heard)
+    peers = start_ranks(link, listener)
     submission = reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
     for rank, peer in enumerate(peers):
         peer.send(CellEnded(rank, 1, "ok", [], [], 0, 0.1))

@@ -50,16 +50,16 @@ class DisconnectingTransport(InProcessTransport):
         return super().poll(timeout_s)
 
 
-@pytest.mark.parametrize("told", [StopHost(), Heartbeat(0)])
-def test_stop_waits_until_supervisors_disconnect(told: StopHost | Heartbeat) -> None:
+@pytest.mark.parametrize("message", [StopHost(), Heartbeat(0)])
+def test_stop_waits_until_supervisors_disconnect(message: StopHost | Heartbeat) -> None:
     """The transport stays open until each stopped supervisor has disconnected; without a stop there is no wait."""
     link = DisconnectingTransport()
     watch = HostMonitor(link, [FakeHost((0,)), FakeHost((1,))])
     ends = {name: link.connect(name) for name in ("s0", "s1")}
-    watch.broadcast(told)
-    assert [end.receive(WAIT_S) for end in ends.values()] == [told, told]
+    watch.broadcast(message)
+    assert [end.receive(WAIT_S) for end in ends.values()] == [message, message]
     watch.wait_closed(lambda: 0.0)
-    assert set(link._peers) == (set() if isinstance(told, StopHost) else set(ends))
+    assert set(link._peers) == (set() if isinstance(message, StopHost) else set(ends))
 
 
 def test_wait_for_disconnects_is_limited() -> None:

@@ -113,10 +113,10 @@ os.setpgid(child, child)
 supervisor._ranks[child] = 0
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 real = os.waitpid
-def told_again(pid, options):
+def waitpid_after_sigterm(pid, options):
     os.kill(os.getpid(), signal.SIGTERM)
     return real(pid, options)
-os.waitpid = told_again
+os.waitpid = waitpid_after_sigterm
 supervisor.end()
 """
 

@@ -79,7 +79,7 @@ def test_container_that_is_not_a_pytree_is_pulled(ranks: PipedRanks, source: str
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "expected"),
     [
         ("rank", "0 on rank 0, 1 on rank 1"),
         ("np.arange(2) + rank", r"i64\[2\] \[0, 1\] on rank 0, i64\[2\] \[1, 2\] on rank 1"),
@@ -90,17 +90,17 @@ def test_container_that_is_not_a_pytree_is_pulled(ranks: PipedRanks, source: str
         ("np.arange(2**22) + rank", r"i64\[4194304\] on rank 0, another i64\[4194304\] on rank 1"),
     ],
 )
-def test_different_local_values_are_an_error_with_both_sides(ranks: PipedRanks, source: str, says: str) -> None:
+def test_different_local_values_are_an_error_with_both_sides(ranks: PipedRanks, source: str, expected: str) -> None:
     """Different values are an error with each side's ranks and two ways to pull them."""
     ranks.run(f"uneven = {source}")
-    with pytest.raises(ValueDiffers, match=f"^uneven differs between the ranks: .*{says}") as caught:
+    with pytest.raises(ValueDiffers, match=f"^uneven differs between the ranks: .*{expected}") as caught:
         transfer.pull(ranks, ["uneven"])
     assert caught.value.parts["groups"] == ((0,), (1,))
     assert "%mhjax pull uneven --ranks 1; or all as a list by rank: %mhjax pull uneven --each" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("source", "says", "ways"),
+    ("source", "expected", "ways"),
     [
         (
             "np.zeros(4) if rank else put(np.ones(4), 'data')",
@@ -111,10 +111,10 @@ def test_different_local_values_are_an_error_with_both_sides(ranks: PipedRanks, 
         ("{'step': np.ones(2) + rank, 'w': put(np.ones(4), 'data')}", r"\. Take it as a list", ["part --each"]),
     ],
 )
-def test_error_names_only_ways_that_work(ranks: PipedRanks, source: str, says: str, ways: list[str]) -> None:
+def test_error_names_only_ways_that_work(ranks: PipedRanks, source: str, expected: str, ways: list[str]) -> None:
     """If a rank has only part of an array, a single rank or the list may fail, so the error names only ways that work."""
     ranks.run(f"part = {source}")
-    with pytest.raises(ValueDiffers, match=f"^part differs between the ranks: .*{says}") as caught:
+    with pytest.raises(ValueDiffers, match=f"^part differs between the ranks: .*{expected}") as caught:
         transfer.pull(ranks, ["part"])
     assert re.findall(r"%mhjax pull ([^;]+)", str(caught.value)) == ways
     for way in ways:

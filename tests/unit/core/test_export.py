@@ -147,8 +147,8 @@ def test_the_whole_script() -> None:
     compile(script.text, "train.py", "exec")
 
 
-def test_the_whole_batch_script() -> None:
-    """A name with a space is quoted, and bash can parse the text."""
+def test_batch_script_is_complete_and_valid_bash() -> None:
+    """The batch script has the expected text, quotes a name with a space, and is valid bash."""
     text = format_sbatch("my train.py", nodes=4, tasks_per_node=2)
     assert text == BATCH_SCRIPT
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)

@@ -389,7 +389,7 @@ LEFT_OUT = [
 
 
 @pytest.mark.parametrize(
-    ("evalue", "told"),
+    ("evalue", "expected"),
     [
         ("name 'tqdm' is not defined", "`tqdm` was set by cell 4, which was left out (interrupted)"),
         ("name 'w' is not defined. Did you mean: 'x'?", "`w` was set by cell 4, which was left out (interrupted)"),
@@ -400,6 +400,6 @@ LEFT_OUT = [
         ("something else about tqdm", ""),
     ],
 )
-def test_skipped_step_that_set_a_missing_name_is_named(evalue: str, told: str) -> None:
+def test_skipped_step_that_set_a_missing_name_is_named(evalue: str, expected: str) -> None:
     """The last such step before that cell is named; steps that only read the name, came later, or cannot be parsed are not."""
-    assert describe_setter(evalue, LEFT_OUT, 8) == told
+    assert describe_setter(evalue, LEFT_OUT, 8) == expected

@@ -62,7 +62,7 @@ def test_valid_arguments_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         (9, "ranks=9: give a text like '0,2-3', or numbers like [0, 2]"),
         (1.5, "ranks=1.5: give a text"),
@@ -72,15 +72,15 @@ def test_valid_arguments_are_accepted() -> None:
         ("٣", "'٣' is not a rank or a range"),
     ],
 )
-def test_invalid_ranks_are_refused(given: Any, told: str) -> None:
+def test_invalid_ranks_are_refused(given: Any, expected: str) -> None:
     """A single number is not a set of ranks, and an empty set does not mean all ranks."""
     with pytest.raises(InvalidRequest) as error:
         resolve_ranks(given, 2)
-    assert told in str(error.value)
+    assert expected in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "expected"),
     [
         ({"timeout_s": "5"}, "--timeout '5': give a number of seconds above 0"),
         ({"timeout_s": True}, "--timeout True: give a number of seconds above 0"),
@@ -89,11 +89,11 @@ def test_invalid_ranks_are_refused(given: Any, told: str) -> None:
         ({"on_snapshot": 5}, "on_snapshot=5: give a function"),
     ],
 )
-def test_invalid_cell_flags_are_refused(flags: dict[str, Any], told: str) -> None:
+def test_invalid_cell_flags_are_refused(flags: dict[str, Any], expected: str) -> None:
     """Invalid flags are refused before the cell is sent, because no rank could follow or stop it."""
     with pytest.raises(InvalidRequest) as error:
         build_cell_request("1", 2, **({"guard": "off"} | flags))
-    assert told in str(error.value)
+    assert expected in str(error.value)
 
 
 def test_invalid_variable_names_are_refused() -> None:

@@ -49,12 +49,15 @@ def test_panel_separates_cells_of_two_clusters(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("told", "is_local", "folder"),
+    ("session_name", "is_local", "folder"),
     [("/nb/train.ipynb", True, "/nb"), ("/nb/train.ipynb", False, ""), ("train.ipynb", True, ""), ("", True, "")],
 )
-def test_notebook_folder_comes_from_session_name(told: str, is_local: bool, folder: str) -> None:  # noqa: FBT001  # a case's value
-    """From this folder JupyterLab opens logs; it cannot open a log on another machine."""
+def test_notebook_folder_comes_from_session_name(session_name: str, is_local: bool, folder: str) -> None:  # noqa: FBT001  # a case's value
+    """The notebook's folder, from which JupyterLab opens logs, comes from an absolute session name.
+
+    It is used only for a cluster on this machine.
+    """
     shape = SimpleNamespace(is_local=is_local)
     cluster: Any = SimpleNamespace(ranks=(), name="demo", shape=shape)
-    assert locations_from_cluster(cluster, {"JPY_SESSION_NAME": told}).notebook_dir == folder
+    assert locations_from_cluster(cluster, {"JPY_SESSION_NAME": session_name}).notebook_dir == folder
     assert locations_from_cluster(cluster).notebook_dir == ""

@@ -60,7 +60,7 @@ def test_connection_to_itself_does_not_count(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_returns_false_after_the_time_limit(bound: socket.socket) -> None:
-    """It returns False after the time limit."""
+    """`wait_for_port` returns False after the time limit."""
     assert not wait_for_port(_address(bound), 0.05)
 
 

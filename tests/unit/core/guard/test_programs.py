@@ -25,7 +25,7 @@ def describe_modules(*modules: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "told"),
+    ("one", "other", "expected"),
     [
         ("a\nb\nc", "a\nx\nc", ["b", "x"]),
         ("a\nb", "a", ["b", "(its module ends before that)"]),
@@ -35,9 +35,9 @@ def describe_modules(*modules: str) -> list[str]:
         ("", "", []),
     ],
 )
-def test_first_different_line_is_shown(one: str, other: str, told: list[str]) -> None:
+def test_first_different_line_is_shown(one: str, other: str, expected: list[str]) -> None:
     """Each program shows its own line at the first place where they differ, without the number of the value."""
-    assert describe_modules(one, other) == told
+    assert describe_modules(one, other) == expected
 
 
 def test_long_line_is_shown_around_its_difference() -> None:

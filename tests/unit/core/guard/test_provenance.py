@@ -96,11 +96,11 @@ DESCRIPTIONS = {
 }
 
 
-@pytest.mark.parametrize(("rows", "told"), DESCRIPTIONS.values(), ids=DESCRIPTIONS.keys())
-def test_different_array_is_named_with_hint(rows: list[InputRow], told: list[str]) -> None:
+@pytest.mark.parametrize(("rows", "expected"), DESCRIPTIONS.values(), ids=DESCRIPTIONS.keys())
+def test_different_array_is_named_with_hint(rows: list[InputRow], expected: list[str]) -> None:
     """The message names the array's position in the launch and what each rank has there; equal arrays are not named."""
     same = row(5, "jit(h) (cell 1)")
-    assert describe_divergence({rank: [same, each] for rank, each in enumerate(rows)}) == told
+    assert describe_divergence({rank: [same, each] for rank, each in enumerate(rows)}) == expected
 
 
 def test_only_first_different_arrays_are_named() -> None:

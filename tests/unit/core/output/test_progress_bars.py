@@ -25,13 +25,13 @@ def bar_line(percent: int, name: str = "train:") -> tuple[str, str]:
     return "stderr", f"{name} {percent}%|███       | {percent}/100"
 
 
-@pytest.mark.parametrize(("last", "is_told"), [(100, False), (40, True)])
-def test_only_the_last_position_of_a_bar_counts(last: int, is_told: bool) -> None:  # noqa: FBT001
-    """Lines between the bars are still compared, and a bar that stopped early is what users look for."""
+@pytest.mark.parametrize(("last", "is_reported"), [(100, False), (40, True)])
+def test_only_the_last_position_of_a_bar_counts(last: int, is_reported: bool) -> None:  # noqa: FBT001
+    """Only the last position of a bar is compared: a bar that stopped early is a difference. Lines between the bars are still compared."""
     merged = [("stderr", merge_bars([bar_line(at)[1], bar_line(at + 2)[1]], (0, 1)) or "") for at in (20, 50, 98)]
     there = [merged[0], ("stdout", "step 0"), merged[1], merged[2]]
     here = [bar_line(25), ("stdout", "step 1"), bar_line(60), bar_line(last), bar_line(7, "other:")]
     different_lines = [
         line for line, usual in zip(ignore_bars(here, there), [*there, None], strict=True) if line != usual
     ]
-    assert different_lines == [("stdout", "step 1"), *([bar_line(last)] if is_told else []), bar_line(7, "other:")]
+    assert different_lines == [("stdout", "step 1"), *([bar_line(last)] if is_reported else []), bar_line(7, "other:")]

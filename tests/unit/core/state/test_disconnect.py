@@ -160,7 +160,7 @@ def test_disconnected_cluster_is_tainted_with_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "left", "told"),
+    ("number", "left", "note"),
     [
         (7, [], "rank 0 left jit(f) (line 1) before its end"),
         (None, [], "rank 0 left a collective (line 1) before its end"),
@@ -168,18 +168,18 @@ def test_disconnected_cluster_is_tainted_with_reason() -> None:
     ],
     ids=["of its looks", "of looks at a call without a record", "of its own record"],
 )
-def test_abandoned_launch_is_named_at_the_end(number: int | None, left: list[object], told: str) -> None:
+def test_abandoned_launch_is_named_at_the_end(number: int | None, left: list[object], note: str) -> None:
     """The live hang report has disappeared by then; the rank's own record is newer than its samples, so it takes precedence."""
     driver = start_cell()
     driver(ended(1))
     run_escalation(driver, INTERRUPT_DISCONNECT_S + 0.2, sample(0, [0, 1], number), sample(0, [0, 1], number))
     driver(sample(0, [0, 1], number, launched=False))
     end = replace(ended(0, outcome="error", events=[error("JaxRuntimeError")], abandoned=1), abandoned_launch=left)
-    assert finished(driver(end)).result.notes[1] == told
+    assert finished(driver(end)).result.notes[1] == note
 
 
-def test_rank_that_stays_stuck_is_killed() -> None:
-    """The escalation goes on to its last step."""
+def test_rank_that_is_still_stuck_is_killed() -> None:
+    """A rank that is stuck even after its connections were closed is killed: the escalation goes on to its last step."""
     driver = start_cell()
     driver(ended(1))
     run_escalation(driver, INTERRUPT_KILL_S - 0.2, sample(0, [0, 1]))

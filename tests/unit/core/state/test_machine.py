@@ -318,7 +318,7 @@ def test_equal_notes_of_ranks_appear_once(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stops", "told"),
+    ("stops", "expected"),
     [
         ((812, 812), ["Interrupted before launch 812 on every rank · clean"]),
         ((812, None), ["Interrupted before launch 812 on rank 0 · clean"]),
@@ -330,30 +330,30 @@ def test_equal_notes_of_ranks_appear_once(driver: Driver) -> None:
     ],
 )
 def test_note_names_the_launch_before_the_interrupt(
-    driver: Driver, stops: tuple[int | None, ...], told: list[str]
+    driver: Driver, stops: tuple[int | None, ...], expected: list[str]
 ) -> None:
     """For a mesh of some ranks only those are named; if no rank was about to launch, the note says so."""
     driver.submit()
     driver(InterruptRequested())
     ends = [ended(rank, outcome="interrupted", interrupted_before=stop) for rank, stop in enumerate(stops)]
-    assert list(finished(driver(*ends)).result.notes) == told
+    assert list(finished(driver(*ends)).result.notes) == expected
 
 
 @pytest.mark.parametrize(
-    ("came_to", "told"),
+    ("came_to", "expected"),
     [
         (([1, 2], []), "rank 0 waited before launch 1 (line 2) for others"),
         (([1, None], [4, 3]), "rank 0 waited before launch 1 and rank 1 waited before launch 4 (line 3) for others"),
     ],
 )
 def test_note_names_ranks_that_waited_before_a_launch(
-    driver: Driver, came_to: tuple[list[int | None], ...], told: str
+    driver: Driver, came_to: tuple[list[int | None], ...], expected: str
 ) -> None:
     """In lockstep the rank had reached a launch that the others had not reached: nothing was launched, and it waited there."""
     driver.submit()
     driver(InterruptRequested())
     ends = [replace(ended(rank, outcome="interrupted"), pending_launch=place) for rank, place in enumerate(came_to)]
-    note = f"Interrupted while {told}, so variables that this cell sets may differ · clean"
+    note = f"Interrupted while {expected}, so variables that this cell sets may differ · clean"
     assert finished(driver(*ends)).result.notes == (note,)
 
 
@@ -411,7 +411,7 @@ def test_status_describes_how_ranks_ended(driver: Driver) -> None:
     ]
 
 
-def test_cause_of_a_kill_stays_known(driver: Driver) -> None:
+def test_cause_of_a_kill_is_remembered(driver: Driver) -> None:
     """The later ends of the other ranks change nothing: the next cell's refusal and the status show the same cause."""
     driver.submit()
     driver(ended(1), InterruptRequested(), TimePassed())
@@ -514,7 +514,7 @@ def test_a_lost_host_ends_the_cell(driver: Driver) -> None:
     assert result.state == "dead"
 
 
-def test_host_lost_between_cells_stays_the_reason(driver: Driver) -> None:
+def test_host_lost_between_cells_remains_the_cause(driver: Driver) -> None:
     """The ranks of other hosts are ended because of it, so their end is neither reported nor a cause."""
     driver.machine.registry.entries[1].supervisor = 1
     driver(HostExited(1, "host1 (beta) is lost: it has not answered for 21 s"))
@@ -638,7 +638,7 @@ def test_cell_that_ends_during_a_stop_raises_interrupted(driver: Driver) -> None
 
 
 @pytest.mark.parametrize(
-    ("lost", "told"),
+    ("lost", "expected"),
     [
         (HubExited(None, 9, []), "the hub (ipyparallel's controller) was killed by SIGKILL"),
         (HostExited(2, "host1 (beta) is gone"), "host1 (beta) is gone"),
@@ -646,7 +646,7 @@ def test_cell_that_ends_during_a_stop_raises_interrupted(driver: Driver) -> None
     ],
     ids=["hub", "host", "rank"],
 )
-def test_detached_cluster_with_a_lost_part_is_taken_over_dead(lost: Event, told: str) -> None:
+def test_detached_cluster_with_a_lost_part_is_taken_over_dead(lost: Event, expected: str) -> None:
     """A replay restores what the cluster had; waiting cells are refused, and ranks that connect afterwards are killed."""
     driver = Driver(supervisors=[1, 2])
     driver.submit()
@@ -654,14 +654,14 @@ def test_detached_cluster_with_a_lost_part_is_taken_over_dead(lost: Event, told:
     assert [command for command in commands if isinstance(command, ReportReady)]
     assert not [command for command in commands if isinstance(command, FailStart)]
     assert driver.machine.state == "dead"
-    assert told in driver.machine.reason
+    assert expected in driver.machine.reason
     assert driver.answered == [1]
     late = driver(RankSpawned(1, 101), RankReady(1, GUARD))
     # The loss of the hub alone is no reason to end a rank immediately.
     assert late == ([] if isinstance(lost, HubExited) else [KillRanks((1,))] * 2)
 
 
-def test_hub_death_in_a_cell_notifies_and_the_cell_goes_on(driver: Driver) -> None:
+def test_hub_death_in_a_cell_notifies_and_the_cell_continues(driver: Driver) -> None:
     """The ranks do not need the hub to end the cell; afterwards the cluster is dead."""
     driver.submit()
     (notification,) = driver(HubExited(None, 9, []))
@@ -690,7 +690,7 @@ def test_detached_ranks_are_not_called_stopped() -> None:
         assert [rank.state for rank in describe_ranks(driver.machine)] == [state, state]
 
 
-def test_how_a_rank_was_lost_stays_after_the_stop() -> None:
+def test_lost_rank_is_still_lost_after_the_stop() -> None:
     """The host's ranks stay lost; of the other ranks only the stop is known."""
     driver = Driver(supervisors=[1, 2])
     driver(HostExited(2, "host1 is gone"))

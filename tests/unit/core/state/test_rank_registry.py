@@ -53,16 +53,16 @@ def test_each_of_several_halted_ranks_has_its_own_phase(registry: RankRegistry) 
 
 
 @pytest.mark.parametrize(
-    ("exited", "told"),
+    ("exited", "expected"),
     [
         (HubExited(1, None, ["Traceback", "ZMQError: taken"]), "ended by itself with exit code 1 (ZMQError: taken)"),
         (HubExited(1, None, []), "ended by itself with exit code 1"),
         (HubExited(None, 9, ["a warning"]), "was killed by SIGKILL, often the memory limit"),
     ],
 )
-def test_last_output_of_the_hub_is_quoted(registry: RankRegistry, exited: HubExited, told: str) -> None:
-    """A hub that was killed has given no reason."""
-    assert registry.describe_service_loss(exited) == f"the hub (ipyparallel's controller) {told}"
+def test_last_output_of_the_hub_is_quoted(registry: RankRegistry, exited: HubExited, expected: str) -> None:
+    """The last line of a hub that ended by itself is quoted; a hub that was killed has given no reason."""
+    assert registry.describe_service_loss(exited) == f"the hub (ipyparallel's controller) {expected}"
 
 
 def test_resumed_rank_is_no_longer_halted(registry: RankRegistry) -> None:
@@ -75,7 +75,7 @@ def test_resumed_rank_is_no_longer_halted(registry: RankRegistry) -> None:
 
 
 def test_takeover_timeout_ends_no_process(registry: RankRegistry) -> None:
-    """The cluster belongs to another notebook that has ended, so it stays unchanged."""
+    """A takeover that times out ends no process: the cluster stays as the previous notebook left it."""
     registry.mark_takeover("kept.7")
     registry.record_heartbeat(Heartbeat(0, halted_ranks=[1]))
     text = str(registry.timeout_error(20.0))

@@ -360,7 +360,7 @@ def test_values_without_a_json_form_are_shown(rank: CellProcess) -> None:
         "where = tempfile.mkdtemp(); os.chdir(where); os.rmdir(where)",
     ],
 )
-def test_next_cell_is_shown_whatever_a_cell_replaces(tmp_path: Path, source: str) -> None:
+def test_output_of_the_next_cell_is_shown_whatever_a_cell_replaces(tmp_path: Path, source: str) -> None:
     """A cell may close, detach or replace what belongs to the process; it ends, and the next cell's output is shown."""
     with CellProcess(tmp_path) as rank:
         result = rank.run(f"import atexit, io, os, sys, tempfile, threading, warnings\n{source}")
@@ -377,7 +377,7 @@ def test_replaced_stream_is_reported(own_rank: CellProcess) -> None:
     assert own_rank.run("print('seen'); kept.getvalue()").stdout == "seen\n"
 
 
-def test_forwarding_stream_stays(own_rank: CellProcess) -> None:
+def test_forwarding_stream_is_not_replaced(own_rank: CellProcess) -> None:
     """A wrapper around a rank's own stream stays in place from cell to cell."""
     own_rank.run(
         "import sys\nclass Tee:\n    def __init__(self, out): self.out, self.seen = out, []\n"

@@ -688,7 +688,7 @@ def test_one_cell_at_a_time(own_rank: CellProcess) -> None:
 
 
 def test_launches_are_part_of_the_cell(own_rank: CellProcess) -> None:
-    """The answer has what the cell launched; waiting for it belongs to the cell, and so does its failure."""
+    """The final message lists the cell's launches. Output and errors while the cell waits for them belong to the cell."""
     result = own_rank.run("rows = [['f', 'jit(f)', [0, 1], 1, 2]]; abandoned = 1\ndef waiting(): print('waited')")
     assert (result.ended.launches, result.ended.abandoned, result.stdout) == (
         [["f", "jit(f)", [0, 1], 1, 2]],

@@ -33,7 +33,7 @@ from mhnb.core.guard.programs import pack_outline
 from mhnb.core.guard.provenance import ANY, combine_values, join_uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD, number_thread
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost
-from mhnb.rank.guard import agreement_server as delegate
+from mhnb.rank.guard import agreement_server
 from mhnb.rank.guard.agreement_server import AgreementServer, listen
 from mhnb.rank.guard.local_agreement import AgreementBackend, LocalAgreement, mark_rank_lost
 from mhnb.rank.guard.remote_agreement import RemoteAgreement, connect_to_board
@@ -108,7 +108,9 @@ class Rig:
 
     def propose_all(self, *proposals: LaunchProposal) -> list[Decision]:
         """Return the decision that each rank gets when each makes the proposal at its index."""
-        return [done.result(WAIT_S) for done in [self.propose(rank, wish) for rank, wish in enumerate(proposals)]]
+        return [
+            done.result(WAIT_S) for done in [self.propose(rank, proposal) for rank, proposal in enumerate(proposals)]
+        ]
 
     def wait_until_posted(self, rank: int, proposal: LaunchProposal) -> None:
         """Wait until a rank's proposal is on the board, and the rank is seen to wait."""
@@ -663,7 +665,7 @@ def test_bytes_of_a_stranger_have_no_effect(far: Rig, said: bytes) -> None:
 
 def test_silent_strangers_do_not_keep_ranks_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If there are too many unauthenticated connections, the oldest are closed."""
-    monkeypatch.setattr(delegate, "max_unauthenticated", lambda: 64)
+    monkeypatch.setattr(agreement_server, "max_unauthenticated", lambda: 64)
     create_board(tmp_path, len(ALL))
     create_interrupt_flag(tmp_path, 1)
     host, interrupt_flag = ServerThread(tmp_path, frozenset((1,))), InterruptFlag(tmp_path, 1)

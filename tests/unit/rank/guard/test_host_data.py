@@ -237,7 +237,7 @@ def test_value_hashed_in_pieces_is_noted() -> None:
 
 @pytest.mark.parametrize("theirs", [3, 4])
 def test_refused_launch_has_no_number(theirs: int) -> None:
-    """If a rank tries again on another line, its next launch is the first one of the others."""
+    """A refused launch is not counted: after a retry on another line, the rank's launch is compared with the first launch of the others."""
     rows = []
     for tries, content in ((True, 3), (False, theirs)):
         recorder = start_recorder()

@@ -31,7 +31,7 @@ class InterruptedBackend:
     def describe_program(self, fingerprint: int, outline: str) -> None:
         """Do nothing: the outline is not used."""
 
-    def propose(self, wish: LaunchProposal) -> None:
+    def propose(self, proposal: LaunchProposal) -> None:
         """Do nothing: the decision is made already."""
 
     def wait(self, interrupted: Callable[[], bool]) -> None:
@@ -163,7 +163,7 @@ class CallingBackend(QuietBackend):
 
     call: Callable[[], object]
 
-    def propose(self, wish: LaunchProposal) -> None:  # noqa: ARG002 - it implements AgreementBackend
+    def propose(self, proposal: LaunchProposal) -> None:  # noqa: ARG002 - it implements AgreementBackend
         """Make the call."""
         self.call()
 
@@ -173,7 +173,7 @@ class CallingBackend(QuietBackend):
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_nested_launch_is_refused_and_the_outer_one_goes_on(in_thread: bool) -> None:  # noqa: FBT001
+def test_nested_launch_is_refused_and_the_outer_one_continues(in_thread: bool) -> None:  # noqa: FBT001
     """A finalizer's launch, in any thread, would wait for the turn that its own thread has; after it the outer one is made."""
     backend = CallingBackend(LAUNCH_DECISION)
     gate = LaunchGate(backend)
@@ -231,9 +231,9 @@ class ScriptedBackend(QuietBackend):
         self._decisions = list(decisions)
         self.proposals: list[LaunchProposal] = []
 
-    def propose(self, wish: LaunchProposal) -> None:
+    def propose(self, proposal: LaunchProposal) -> None:
         """Keep the proposal."""
-        self.proposals.append(wish)
+        self.proposals.append(proposal)
 
     def take_decision(self) -> Decision:
         """Return the next decision."""

@@ -128,7 +128,7 @@ def test_abandoned_transfer_is_dropped(rank: PipedRanks) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "expected"),
     [
         ("jax.random.key(0)", r"holds PRNG keys \(key<fry>\[\]\).*jax\.random\.key_data"),
         ("{'k': [jax.random.key(0)]}", "holds PRNG keys"),
@@ -137,10 +137,10 @@ def test_abandoned_transfer_is_dropped(rank: PipedRanks) -> None:
         ("type('Made', (), {})()", "cannot be sent: .*Made"),
     ],
 )
-def test_unsendable_value_is_an_error_with_the_reason(rank: PipedRanks, source: str, says: str) -> None:
+def test_unsendable_value_is_an_error_with_the_reason(rank: PipedRanks, source: str, expected: str) -> None:
     """A value that cannot be sent is an error with the reason and the next step."""
     rank.run(f"odd = {source}")
-    with pytest.raises(InvalidRequest, match=f"^odd.*{says}"):
+    with pytest.raises(InvalidRequest, match=f"^odd.*{expected}"):
         transfer.pull(rank, ["odd"])
 
 
@@ -152,7 +152,7 @@ def test_donated_array_is_an_error(rank: PipedRanks) -> None:
 
 
 def test_leaked_tracer_is_an_error(rank: PipedRanks) -> None:
-    """A tracer that left its function is an error that says so, and does not break the list of variables."""
+    """A tracer that left its function is an error that expected so, and does not break the list of variables."""
     rank.run(
         """
         def leak(a):
@@ -346,14 +346,14 @@ def test_inspected_array_is_described_by_its_sharding(rank: PipedRanks) -> None:
     ]
 
 
-@pytest.mark.parametrize(("name", "says"), [("asked.sum", "axis"), ("asked.T", "property, of jax.Array")])
-def test_array_attribute_is_inspected_on_its_class(rank: PipedRanks, name: str, says: str) -> None:
+@pytest.mark.parametrize(("name", "expected"), [("asked.sum", "axis"), ("asked.T", "property, of jax.Array")])
+def test_array_attribute_is_inspected_on_its_class(rank: PipedRanks, name: str, expected: str) -> None:
     """`x.sum?` describes the attribute without reading it from the array."""
     rank.run("asked = put(np.zeros((8, 4), 'f4'), 'data', 'model')")
     bundle = requests.inspect(rank, name)
     assert bundle is not None
     assert "of jax.Array" in bundle["text/plain"]
-    assert says in bundle["text/plain"]
+    assert expected in bundle["text/plain"]
 
 
 def test_code_is_inspected_by_ipython(rank: PipedRanks) -> None:

@@ -131,7 +131,7 @@ def test_each_tile_has_a_tooltip() -> None:
 
 
 def test_each_leading_dim_has_a_slider() -> None:
-    """There is one slider per leading dim, JupyterLab's shortcuts ignore its arrow keys, and its panes work without it."""
+    """Each leading dim has a slider whose arrow keys JupyterLab's shortcuts ignore. The panes also open without it."""
     page = StrictPage(format_layout_html(Layout.of((8, 4, 6, 2), GRID, "P('data', 'model')"), uid="mhnb-u"))
     sliders = [attrs for tag, attrs in page.tags if tag == "input"]
     assert [slider["max"] for slider in sliders] == ["3", "1"]
