@@ -36,7 +36,7 @@ from mhnb.magics.session import (
 )
 from mhnb.rank.jax_private import backend_is_initialized
 from mhnb.view.html import format_seconds
-from mhnb.view.tables import show as display
+from mhnb.view.tables import show
 from mhnb.view.tables.reports import format_hang_text
 
 
@@ -85,7 +85,7 @@ def _start(session: Session, args: argparse.Namespace) -> None:
         name = f"{running.name}: " if len(manager.all_clusters()) > 1 else ""
         print(f"mhjax · {name}{shape.describe()} run already ({running.state}); going on")
         return
-    with display.StartDisplay() as progress:
+    with show.StartDisplay() as progress:
         cluster = manager.start(
             **options,
             name=args.name,
@@ -95,7 +95,7 @@ def _start(session: Session, args: argparse.Namespace) -> None:
         progress.finish(summary_from_cluster(cluster))
 
 
-def progress_callback(progress: display.StartDisplay) -> Callable[[StartProgress], None]:
+def progress_callback(progress: show.StartDisplay) -> Callable[[StartProgress], None]:
     """Return a callback that shows the reports of a start on a display."""
     return lambda report: progress.update(snapshot_from_report(report))
 
@@ -121,7 +121,7 @@ def _warnings() -> list[str]:
 
 
 def _status(session: Session, args: argparse.Namespace) -> None:
-    display.show_status(status_from_cluster(manager.latest(), _warnings()))
+    show.show_status(status_from_cluster(manager.latest(), _warnings()))
 
 
 def _interrupt(session: Session, args: argparse.Namespace) -> None:
@@ -162,7 +162,7 @@ def _restart(session: Session, args: argparse.Namespace) -> None:
     if note := format_restart_note(cluster.shape, is_detachable=cluster.options.keep):
         print(f"mhjax · {note}")
     loses_state = not args.replay and manager.has_replayable_state(cluster)
-    with display.StartDisplay() as progress:
+    with show.StartDisplay() as progress:
         new_cluster = manager.restart(cluster, progress_callback(progress))
         summary = summary_from_cluster(new_cluster)
         progress.finish(replace(summary, notes=(*summary.notes, manager.STATE_LOST_NOTE)) if loses_state else summary)
@@ -171,13 +171,13 @@ def _restart(session: Session, args: argparse.Namespace) -> None:
 
 
 def _replay(session: Session, cluster: Cluster, to: int | None) -> None:
-    progress_line = display.ProgressLine()
+    progress_line = show.ProgressLine()
 
-    def show(step: ReplayStep) -> None:
+    def show_step(step: ReplayStep) -> None:
         progress_line.update(format_step(step), step.done / len(step.plan.steps))
 
     try:
-        report = replay.replay(cluster, to, show, partial(session.store_result, cluster))
+        report = replay.replay(cluster, to, show_step, partial(session.store_result, cluster))
     except BaseException as error:
         # The error gives the details; the progress line must not look as if it were still running.
         progress_line.finish("mhjax · replay stopped" if isinstance(error, MhnbError) else "mhjax · replay broken off")
@@ -211,7 +211,7 @@ def _name_flags(parser: MagicArgumentParser) -> None:
 
 
 def _attach(session: Session, args: argparse.Namespace) -> None:
-    with display.StartDisplay() as progress:
+    with show.StartDisplay() as progress:
         cluster = manager.attach(args.name, progress_callback(progress))
         if cluster.state == "dead":
             # The reason and the fix have already been shown.
