@@ -31,9 +31,6 @@ A part imports itself and the layers below its own. A new part is entered here, 
 """
 _LAYER_OF = {part: number for number, layer in enumerate(LAYERS) for part in layer}
 
-ALLOWED_LOCAL_IMPORTS: Mapping[tuple[str, str], str] = {}
-"""Imports inside functions that may close a circle, with the reason: (importing module, imported module)."""
-
 _KNOWS_JAX = ("mhnb.rank.jax_private",)
 """The only module that may use private names of JAX."""
 PURE = ("core", "sharding")
@@ -64,26 +61,19 @@ EFFECTS = (
 """Standard modules that read a clock, the environment, a file, a socket or a random source. Pure code takes values instead."""
 
 
-def _imports(module: Module) -> Iterator[tuple[str, int, bool]]:
-    """Yield every imported dotted name with its line, and whether the import is inside a function."""
-    inside = {
-        id(inner)
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        for inner in ast.walk(node)
-    }
+def _imports(module: Module) -> Iterator[tuple[str, int]]:
+    """Yield every imported dotted name with its line, also of imports inside functions."""
     for node in ast.walk(module.tree):
-        is_local = id(node) in inside
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno, is_local) for alias in node.names)
+            yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 start = module.package.rsplit(".", node.level - 1)[0]
                 base = f"{start}.{base}" if base else start
-            yield from ((f"{base}.{alias.name}", node.lineno, is_local) for alias in node.names)
+            yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
         elif isinstance(node, ast.Call) and _called_name(node.func) in ("import_module", "__import__"):
-            yield from ((arg.value, node.lineno, is_local) for arg in node.args[:1] if _is_text(arg))  # type: ignore[attr-defined]
+            yield from ((arg.value, node.lineno) for arg in node.args[:1] if _is_text(arg))  # type: ignore[attr-defined]
 
 
 def _called_name(func: ast.expr) -> str:
@@ -139,22 +129,21 @@ def breaches(module: Module) -> list[str]:
         return [f"{module.name}: is in no layer; enter it in LAYERS"]
     found = [
         f"{module.name}:{line}: imports {name}: {rule}"
-        for name, line, _ in _imports(module)
+        for name, line in _imports(module)
         if (rule := _breach(module, name))
     ]
     return found + list(_private_jax_attributes(module))
 
 
 def file_imports(modules: Iterable[Module]) -> dict[str, set[str]]:
-    """Return for each module the modules of the package that it imports, without the allowed local imports."""
+    """Return for each module the modules of the package that it imports."""
     modules = list(modules)
     names = {module.name for module in modules}
     graph: dict[str, set[str]] = {module.name: set() for module in modules}
     for module in modules:
-        for imported, _, is_local in _imports(module):
+        for imported, _ in _imports(module):
             target = imported if imported in names else imported.rpartition(".")[0]
-            is_allowed = is_local and (module.name, target) in ALLOWED_LOCAL_IMPORTS
-            if target in names and target not in (module.name, "mhnb") and not is_allowed:
+            if target in names and target not in (module.name, "mhnb"):
                 graph[module.name].add(target)
     return graph
 
@@ -211,17 +200,6 @@ def test_files_import_in_no_circle() -> None:
 def test_packages_import_in_no_circle() -> None:
     """No chain of imports leads from a top-level part back to it."""
     assert not circles(package_imports(file_imports(read_package())))
-
-
-def test_each_allowed_local_import_is_used() -> None:
-    """The list of exceptions names only imports that exist inside functions."""
-    found = {
-        (module.name, name if (module.name, name) in ALLOWED_LOCAL_IMPORTS else name.rpartition(".")[0])
-        for module in read_package()
-        for name, _, is_local in _imports(module)
-        if is_local
-    }
-    assert set(ALLOWED_LOCAL_IMPORTS) <= found
 
 
 def test_a_circle_is_found() -> None:
