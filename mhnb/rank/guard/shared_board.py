@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import json
 import mmap
 import os
@@ -187,6 +188,7 @@ class SharedBoard:
         self._participants_by_index: dict[int, tuple[int, ...]] = {}
         # An flock belongs to the open file: it does not exclude other threads of the process.
         self._thread_lock = threading.Lock()
+        self._outline_numbers = itertools.count()
         self._named_programs: set[tuple[int, int]] = set()
         self._named_threads: set[int] = set()
 
@@ -383,17 +385,16 @@ class SharedBoard:
             self._named_programs.add((fingerprint, set_index))
 
     def record_outline(self, fingerprint: int, outline: str) -> None:
-        """Record the outline of a program, for the text of a mismatch; an outline that is recorded already stays as it is."""
-        try:
-            file = os.open(
-                self._outline_dir / f"{fingerprint:016x}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-            )
-        except FileExistsError:
-            return
-        try:
-            os.write(file, outline.encode())
-        finally:
-            os.close(file)
+        """Record the outline of a program, for the text of a mismatch.
+
+        It replaces an earlier one: a program that is compiled again may have other variables on the lines of its call.
+        """
+        path = self._outline_dir / f"{fingerprint:016x}"
+        # Another process, thread or signal handler may read or replace it at any time: it is written whole under a name of its own.
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.{next(self._outline_numbers)}")
+        with open(temporary, "w", encoding="utf-8", opener=open_private) as file:
+            file.write(outline)
+        temporary.replace(path)
 
     def read_outline(self, fingerprint: int) -> str:
         """Return the recorded outline of a program; empty if there is none."""

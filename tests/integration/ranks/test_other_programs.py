@@ -89,7 +89,7 @@ def test_message_shows_what_differs(ready: Cluster, code: str, one: str, other: 
 
 CALL = """
 f = jax.jit(lambda v, k: (v * k).sum(), static_argnums=1)
-steps = 3 + (rank > 1)
+steps = {least} + (rank > 1)
 f(
     x,
     steps,
@@ -97,8 +97,16 @@ f(
 """
 
 
-def test_message_gives_values_of_call_variables(ready: Cluster) -> None:
-    """The message names a plain variable on the lines of the call, with the value that each side has."""
-    text = common_refusal(ready.run(CALL))
-    assert "compiled where steps = 3\n" in text
-    assert text.rstrip().endswith("compiled where steps = 4")
+@pytest.mark.parametrize("compiled_before", [False, True])
+def test_message_gives_values_of_call_variables(ready: Cluster, compiled_before: bool) -> None:  # noqa: FBT001
+    """The message names a plain variable on the lines of the call, with the value that each side has.
+
+    It makes no difference if an earlier call without variables has compiled the same program.
+    """
+    least = 7 if compiled_before else 3  # programs that are new to the shared cluster
+    if compiled_before:
+        for k in (least, least + 1):
+            ready.run(f"jax.jit(lambda v, k: (v * k).sum(), static_argnums=1)(x, {k})").check()
+    text = common_refusal(ready.run(CALL.format(least=least)))
+    assert f"compiled where steps = {least}\n" in text
+    assert text.rstrip().endswith(f"compiled where steps = {least + 1}")
