@@ -245,7 +245,7 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("stop nobody", "there is no cluster 'nobody' here; there are default"),
         ("pull 'open", "has a quote that is not closed"),
         ("start --hosts a,b[", "is not a machine's name"),
-        ("start --hosts 4", "--hosts 4: give names of machines, like --hosts a,b; -n 4 expected how many hosts"),
+        ("start --hosts 4", "--hosts 4: give names of machines, like --hosts a,b; -n 4 says how many hosts"),
         ("start --profile nowhere", "there is no such profile"),
         ("start --set partition", "write NAME=VALUE"),
         ("start --partition x", "partition is a setting of the profile slurm"),

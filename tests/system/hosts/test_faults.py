@@ -88,7 +88,11 @@ def test_killed_rank_is_reported(net: HostNet, begin: Begin) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "worsen",
-    [lambda host: host.lose(20, each_way=False), lambda host: host.delay(50), lambda host: host.limit(10)],
+    [
+        lambda host: host.drop_packets(20, each_way=False),
+        lambda host: host.delay_packets(50),
+        lambda host: host.limit_bandwidth(10),
+    ],
     ids=["20 % loss", "50 ms delay", "10 Mbit/s"],
 )
 def test_collective_is_right_on_a_bad_network(net: HostNet, begin: Begin, worsen: Callable[[Host], None]) -> None:
