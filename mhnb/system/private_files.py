@@ -5,6 +5,7 @@ A cluster record names processes and holds a key. If another user could write it
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import shlex
@@ -17,6 +18,7 @@ _GROUP_OR_OTHERS, _GROUP_OR_OTHERS_WRITE = 0o077, 0o022
 _SHARED_TEMP_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # only inspected
 _RECORD_LIMIT_NBYTES = 1 << 24
 """Size limit of a record. Records of clusters are far shorter."""
+_write_numbers = itertools.count()
 
 
 class NotPrivate(PermissionError):
@@ -249,12 +251,14 @@ def read_private(path: Path, *, limit_nbytes: int | None = _RECORD_LIMIT_NBYTES)
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file with mode 0600 atomically, because other processes may read it at any time.
+    """Write a file with mode 0600 atomically, because others may read or write it at any time.
 
     Raises:
         OSError: it cannot be written.
     """
-    temporary = path.with_name(f"{path.name}.new")
+    # Of its own for each call: of another process or thread, or of a signal handler in the midst of this one.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{next(_write_numbers)}.new")
+    # A killed process may have left one, and its id may be this process's now.
     temporary.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with open(temporary, "w", encoding="utf-8", opener=lambda name, _flags: open_private(name, flags)) as file:

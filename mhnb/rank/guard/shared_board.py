@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import itertools
 import json
 import mmap
 import os
@@ -34,7 +33,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any, NamedTuple
 
-from mhnb.system.private_files import open_private, touch_private
+from mhnb.system.private_files import open_private, touch_private, write_private
 
 _MAGIC = 0x6D686E6204
 _INTERRUPT, _SET_COUNT, _CLOSE_COUNT, _PROCESS_COUNT = 1, 2, 3, 4
@@ -188,7 +187,6 @@ class SharedBoard:
         self._participants_by_index: dict[int, tuple[int, ...]] = {}
         # An flock belongs to the open file: it does not exclude other threads of the process.
         self._thread_lock = threading.Lock()
-        self._outline_numbers = itertools.count()
         self._named_programs: set[tuple[int, int]] = set()
         self._named_threads: set[int] = set()
 
@@ -389,12 +387,7 @@ class SharedBoard:
 
         It replaces an earlier one: a program that is compiled again may have other variables on the lines of its call.
         """
-        path = self._outline_dir / f"{fingerprint:016x}"
-        # Another process, thread or signal handler may read or replace it at any time: it is written whole under a name of its own.
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.{next(self._outline_numbers)}")
-        with open(temporary, "w", encoding="utf-8", opener=open_private) as file:
-            file.write(outline)
-        temporary.replace(path)
+        write_private(self._outline_dir / f"{fingerprint:016x}", outline)
 
     def read_outline(self, fingerprint: int) -> str:
         """Return the recorded outline of a program; empty if there is none."""

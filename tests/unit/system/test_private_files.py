@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError, NotStarted
 from mhnb.rank.host_setup import prepare_host
+from mhnb.system import private_files
 from mhnb.system.private_files import NotPrivate, make_private_folder, open_private, read_private, write_private
 from mhnb.system.run_dir import (
     list_running_clusters,
@@ -276,17 +279,34 @@ def test_journal_reads_only_its_own_pushes(home: Path) -> None:
     journal.close()
 
 
-def test_symbolic_link_is_not_followed_on_write(home: Path) -> None:
+def test_symbolic_link_is_not_followed_on_write(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a log nor a record is written to the target of a symbolic link in our folder."""
     make_private_folder(home)
     (home / "target").write_text("mine")
-    for name in ("log", "record", "record.new"):
+    monkeypatch.setattr(private_files, "_write_numbers", itertools.count())
+    for name in ("log", "record", f"record.{os.getpid()}.0.new"):
         (home / name).symlink_to(home / "target")
     with pytest.raises(NotPrivate, match="symbolic link"):
         open_private(home / "log", os.O_WRONLY | os.O_CREAT)
     write_private(home / "record", "new")
     assert read_private(home / "record") == b"new"
     assert (home / "target").read_text() == "mine"
+    assert {path.name for path in home.iterdir()} == {"target", "log", "record"}
+
+
+def test_threads_may_write_one_file(home: Path) -> None:
+    """When threads write one file at the same time, each write succeeds, and the file is always whole."""
+    make_private_folder(home)
+    texts = [letter * 10_000 for letter in "abcd"]
+
+    def write(text: str) -> None:
+        for _ in range(100):
+            write_private(home / "record", text)
+            assert read_private(home / "record").decode() in texts
+
+    with ThreadPoolExecutor(len(texts)) as pool:
+        list(pool.map(write, texts))
+    assert [path.name for path in home.iterdir()] == ["record"]
 
 
 # -- the folder for temporary files on a host other than the notebook's

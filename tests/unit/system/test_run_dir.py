@@ -69,7 +69,7 @@ def test_runs_of_another_machine_are_not_pruned(tmp_path: Path) -> None:
         (run / "profile" / "security").mkdir()
         (run / "profile" / "security" / "ipcontroller-engine.json").touch()
         (run / "attach.json").touch()
-        (run / "attach.json.new").touch()
+        (run / "attach.json.7.0.new").touch()
         (run / "berth.json").touch()
         (run / "mpi.start").touch()
     prune_run_dirs(environment)

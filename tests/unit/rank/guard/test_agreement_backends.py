@@ -195,6 +195,17 @@ def test_programs_with_one_name_show_their_difference(rig: Rig) -> None:
         assert decision.differences == {5: "add 0, compiled where k = 0", 7: "add 1, compiled where k = 1"}
 
 
+def test_later_outline_replaces_an_earlier_one(rig: Rig) -> None:
+    """A program that is compiled again is shown with the variables of its latest call, from whichever host."""
+    for names in ({}, {"k": "0"}, {"k": "1"}):
+        for rank in ALL:
+            fingerprint = 7 if rank > 0 else 5
+            k = {name: f"{fingerprint}{value}" for name, value in names.items()}
+            rig.backends[rank].describe_program(fingerprint, pack_outline("module", k))
+    for decision in rig.propose_all(*(LaunchProposal(1, each, "jit(f)", ALL, (2,)) for each in (5, 7, 7))):
+        assert decision.differences == {5: "compiled where k = 51", 7: "compiled where k = 71"}
+
+
 def test_missing_outline_does_not_change_the_mismatch(rig: Rig) -> None:
     """A program without an outline, or with an outline that is cut off, is refused without its difference."""
     rig.backends[0].describe_program(5, "half of")
