@@ -27,7 +27,6 @@ from mhnb.core.cell_request import route_cell
 from mhnb.core.ranks import describe_ranks
 from mhnb.errors import CellError, ClusterError, InvalidRequest
 from mhnb.launchers.profiles import user_profiles
-from mhnb.magics.cell_hooks import FastTransform, ReplyPause
 from mhnb.magics.commands import COMMANDS, command_parser
 from mhnb.magics.session import Session
 from mhnb.system.resources import list_profiles
@@ -128,8 +127,6 @@ class ShellHooks:
         """Whether the name being inspected is in a cell that runs on the ranks."""
         self._inspected_rank = 0
         self._transformers = (self._route, _add_empty_body)
-        self._fast_transform = FastTransform(shell, self._transformers)
-        self._reply_pause = ReplyPause(shell, lambda: session.produced_no_output)
         self._original_inspect = shell._inspect
         self._original_inspect_mime = shell.object_inspect_mime
         self._original_debugger = shell.debugger
@@ -148,14 +145,10 @@ class ShellHooks:
         if self._kernel is not None:
             self._kernel.do_inspect = self._do_inspect
         shell.set_custom_exc((NameError,), self._name_error)
-        self._fast_transform.install()
-        self._reply_pause.install()
 
     def uninstall(self) -> None:
         """Remove the hooks and restore what they replaced."""
         shell = self._shell
-        self._reply_pause.uninstall()
-        self._fast_transform.uninstall()
         for transform in self._transformers:
             shell.input_transformers_cleanup.remove(transform)
         shell.Completer.custom_matchers.remove(self._matcher)

@@ -213,8 +213,6 @@ class Session:
     shell: Any
     is_auto_mode: bool = False
     views: OrderedDict[tuple[str, int, int], CellView] = field(default_factory=OrderedDict)
-    produced_no_output: bool = False
-    """Whether the last cell showed no output in the notebook."""
     has_persistent_panels: bool = False
     """Whether each cell keeps its panel widget beside its stored output."""
     persistent_panels: deque[ResultPanel] = field(default_factory=deque)
@@ -233,7 +231,6 @@ class Session:
             CellError: the cell failed on a rank; its output is already shown.
             ClusterError: the cell was rejected.
         """
-        self.produced_no_output = False
         cluster = current()
         self._register_callbacks(cluster)
         locations = self._locations_of(cluster)
@@ -254,7 +251,6 @@ class Session:
         self.store_result(cluster, result)
         self._open_persistent_panel(result, locations, flags)
         result.check()
-        self.produced_no_output = view.is_blank and self._panel is None and not flags.collectives
 
     def _add_hints(self, result: CellResult) -> CellResult:
         """Add a hint to each error about a name that the ranks lack but this notebook has."""

@@ -17,7 +17,7 @@ METRICS = {
 }
 """The title of each metric, the factor for its seconds, and the unit."""
 
-TARGET_EMPTY, AIM_EMPTY, TARGET_START = 0.2, 0.1, 1.4
+TARGET_EMPTY, TARGET_START = 0.4, 1.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,7 @@ def format_headlines(found: Sequence[Headline]) -> str:
     lines = []
     for h in found:
         factor, unit = (1e3, "ms") if "cell" in h.what else (1.0, "s")
-        aim = f", aim {AIM_EMPTY}" if h.target == TARGET_EMPTY else ""
         sides = f"mhnb {h.ours * factor:.2f} {unit}, {h.whose} {h.theirs * factor:.2f} {unit}"
         verdict = "met" if h.met else "MISSED"
-        lines.append(f"{h.what}, {h.ranks} ranks: {sides}: ratio {h.ratio:.3f} (target {h.target}{aim}): {verdict}")
+        lines.append(f"{h.what}, {h.ranks} ranks: {sides}: ratio {h.ratio:.3f} (target {h.target}): {verdict}")
     return "\n".join(lines)

@@ -151,8 +151,6 @@ class CellView:
         self._last_output_s = 0.0
         self._latest: CellResult | None = None
         self._is_shown = False
-        self.is_blank = False
-        """Whether the cell has ended and nothing of it was shown."""
         self._is_finished = False
         self._has_failed = False
         self._pending_late: CellResult | None = None
@@ -172,7 +170,6 @@ class CellView:
             last, self._pending_late = self._pending_late or result, None
             if last.is_silent and not (self._is_shown or self._badge):
                 # Most cells only bind names, so no summary is built to find that there is nothing to show.
-                self.is_blank = True
                 return
             # Before the widget closes, because it hides the placeholder.
             self._run_guarded(self._placeholder.close)

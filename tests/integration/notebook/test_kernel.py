@@ -276,38 +276,6 @@ def test_kept_panel_is_beside_stored_output(front: FrontEnd) -> None:
     assert _displays(front, "%%mhjax\nprint('not kept')")[0] == [{"text/html", "text/plain"}]
 
 
-def test_only_silent_cells_skip_the_kernel_pause(front: FrontEnd) -> None:
-    """Only a cell without output is answered without ipykernel's pause, which lets output arrive before the reply.
-
-    The pauses are counted by the cell that follows.
-    """
-    front.run(_COUNT_PAUSES)
-    cells = (
-        ("%%mhjax\nsilent = 1", 0),
-        ("%%mhjax\nprint('said')", 1),
-        ("%%mhjax --quiet\nprint('said')", 1),
-        ("%%mhjax --collectives\nsilent = 1", 1),
-        ("%%mhjax\n1 / 0", 1),
-        ("%%mhjax\nsilent = 1", 0),
-        ("silent = 1", 1),
-        ("%mhjax auto off", 1),
-        ("print('said'); get_ipython().run_cell('%%mhjax\\nsilent = 1');", 1),
-    )
-    for cell, pauses in cells:
-        front.run(cell)
-        # One more pause belongs to the counting cell before.
-        assert front.run("print(len(slept)); slept.clear()")[1] == f"{1 + pauses}\n", cell
-    front.run("ipykernel.kernelbase.time = time")
-
-
-_COUNT_PAUSES = """
-import time, ipykernel.kernelbase
-from types import SimpleNamespace
-slept = []
-ipykernel.kernelbase.time = SimpleNamespace(**{**vars(time), "sleep": slept.append})
-"""
-
-
 def test_panel_sends_requested_outputs(front: FrontEnd) -> None:
     """When the user selects a rank, the browser requests its outputs from the panel and receives them as HTML."""
     front.run("%%mhjax\nprint('said by', 'ab'[jax.process_index()] if 'jax' in globals() else 'nobody')")

@@ -1,13 +1,10 @@
-"""The fast path transforms a `%%mhjax` cell exactly as IPython does."""
+"""`%%mhjax` cells pass through IPython's transformers, mhnb's and the user's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
@@ -50,7 +47,7 @@ CELLS = (
     "pass",
     "",
 )
-"""Cells that are ambiguous, and cells that the fast path must not touch."""
+"""Cells that are ambiguous, and cells that are not for the ranks."""
 
 
 def new_shell() -> InteractiveShell:
@@ -67,46 +64,16 @@ def shell() -> Iterator[InteractiveShell]:
     unload(bare_shell)
 
 
-def transform_with_ipython(shell: InteractiveShell, cell: str) -> str:
-    """Return the code that IPython alone makes of a cell."""
-    code: str = InteractiveShell.transform_cell(shell, cell)
-    return code
-
-
-@pytest.mark.other_python
-@pytest.mark.parametrize("cell", CELLS)
-def test_cell_is_transformed_as_by_ipython(shell: InteractiveShell, cell: str) -> None:
-    """For each cell the fast path returns the same code as IPython."""
-    assert shell.transform_cell(cell) == transform_with_ipython(shell, cell)
-
-
 def test_auto_mode_does_not_change_magic_cells(shell: InteractiveShell) -> None:
-    """In auto mode too a cell that begins with `%%mhjax` is passed to the magic."""
+    """In auto mode too a cell that begins with `%%mhjax` is passed to the magic as it is."""
+    cells = [cell for cell in CELLS if cell.split("\n")[0].split()[:1] == ["%%mhjax"]]
+    expected = [shell.transform_cell(cell) for cell in cells]
     notebook = shell.magics_manager.registry["MhjaxMagics"].session
     notebook.is_auto_mode = True
     try:
-        assert [shell.transform_cell(cell) for cell in CELLS] == [transform_with_ipython(shell, cell) for cell in CELLS]
+        assert [shell.transform_cell(cell) for cell in cells] == expected
     finally:
         notebook.is_auto_mode = False
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    head=st.sampled_from(("%%mhjax", "%%mhjax ", "%%mhjax --quiet")),
-    body=st.text(st.sampled_from("ax =>.[]():?!%'\"\\\n\n\t\r\x0c\N{SNOWMAN}")),
-)
-def test_random_cell_is_transformed_as_by_ipython(shell: InteractiveShell, head: str, body: str) -> None:
-    """For random cells too, however unusual, the fast path returns the same code as IPython."""
-    cell = f"{head}\n{body}"
-    assert shell.transform_cell(cell) == transform_with_ipython(shell, cell)
-
-
-def test_ordinary_cell_takes_the_fast_path(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ordinary `%%mhjax` cell skips IPython's transformers."""
-    transformed: list[str] = []
-    monkeypatch.setattr(shell.input_transformer_manager, "transform_cell", transformed.append)
-    assert shell.transform_cell("%%mhjax\npass") == "get_ipython().run_cell_magic('mhjax', '', 'pass\\n')\n"
-    assert not transformed
 
 
 @pytest.mark.parametrize("where", ["input_transformers_cleanup", "input_transformers_post"])
@@ -149,35 +116,12 @@ def test_raising_transformer_does_not_run_at_load() -> None:
     unload(bare_shell)
 
 
-def test_other_transform_cell_patch_stays_in_use() -> None:
-    """A `transform_cell` of another extension stays in use, whether it was patched before mhnb or later and calls mhnb's."""
+def test_unload_restores_the_transformers() -> None:
+    """After unload the shell has the transformers that it had before, and `transform_cell` was never replaced."""
     bare_shell = new_shell()
-    bare_shell.transform_cell = lambda cell: f"mine({cell!r})\n"  # type: ignore[method-assign]
+    before = list(bare_shell.input_transformers_cleanup)
     mhnb.load_ipython_extension(bare_shell)
-    assert bare_shell.transform_cell("%%mhjax\nx") == "mine('%%mhjax\\nx')\n"
-    unload(bare_shell)
-    assert bare_shell.transform_cell("x") == "mine('x')\n"
-    del bare_shell.transform_cell
-    mhnb.load_ipython_extension(bare_shell)
-    ours = bare_shell.transform_cell
-    bare_shell.transform_cell = lambda cell: ours(cell).upper()  # type: ignore[method-assign]
-    unload(bare_shell)
-    assert bare_shell.transform_cell("x") == "X\n"
-
-
-def test_different_ipython_output_disables_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this IPython transforms such a cell differently, the fast path is not installed."""
-    bare_shell = new_shell()
-    monkeypatch.setattr(TransformerManager, "transform_cell", lambda _, cell: f"run({cell!r})\n")
-    mhnb.load_ipython_extension(bare_shell)
+    assert bare_shell.input_transformers_cleanup != before
     assert "transform_cell" not in vars(bare_shell)
     unload(bare_shell)
-
-
-def test_unload_restores_transform_cell() -> None:
-    """After unload the shell transforms cells by itself again."""
-    bare_shell = new_shell()
-    mhnb.load_ipython_extension(bare_shell)
-    assert "transform_cell" in vars(bare_shell)
-    unload(bare_shell)
-    assert "transform_cell" not in vars(bare_shell)
+    assert bare_shell.input_transformers_cleanup == before
