@@ -6,14 +6,15 @@ During a shutdown, Ctrl-C ends the caller's wait, but not the work.
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Self
-
-from mhnb.system.sigint import Handler, get_handler, set_handler
+from typing import Any, Self, TypeAlias
 
 _POLL_S = 0.2
+_Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
+"""What `signal.getsignal` returns; None for a handler that was not set from Python and cannot be restored."""
 
 
 class _ShutdownThread(threading.Thread):
@@ -99,7 +100,7 @@ class SigintHandler:
     def __init__(self) -> None:
         self._callback: Callable[[], None] | None = None
         self._was_received = False
-        self._previous_handler: Handler = None
+        self._previous_handler: _Handler = None
 
     def set_callback(self, callback: Callable[[], None]) -> None:
         """Set the function that Ctrl-C calls. It runs between two steps of the main thread and must not wait for them."""
@@ -115,12 +116,12 @@ class SigintHandler:
 
     def __enter__(self) -> Self:
         # A handler that was not set from Python could not be restored.
-        if threading.current_thread() is threading.main_thread() and get_handler() is not None:
-            self._previous_handler = set_handler(self._on_sigint)
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is not None:
+            self._previous_handler = signal.signal(signal.SIGINT, self._on_sigint)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._previous_handler is not None:
-            set_handler(self._previous_handler)
+            signal.signal(signal.SIGINT, self._previous_handler)
         if self._was_received and self._callback is None and error is None:
             raise KeyboardInterrupt

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -42,7 +43,6 @@ from mhnb.rank.execution.interrupts import InterruptDelivery, is_within
 from mhnb.rank.execution.shell import PreparedCell, RankShell
 from mhnb.rank.execution.stack_sampler import StackSampler
 from mhnb.rank.guard.launch_recorder import LaunchLog
-from mhnb.system.sigint import get_handler, set_handler
 from mhnb.types import Outcome
 
 INTERNAL_ERROR_EXIT_CODE = 70
@@ -131,7 +131,7 @@ class CellRunner:
         self._logged_tracebacks: set[str] = set()
         """Tracebacks that are in the log already."""
         self._service = threading.Thread(target=self._serve, name="mhnb-output", daemon=True)
-        set_handler(self._on_sigint)
+        signal.signal(signal.SIGINT, self._on_sigint)
         self._service.start()
 
     @property
@@ -188,9 +188,9 @@ class CellRunner:
         return ""
 
     def _run(self, message: RunCell) -> None:
-        if get_handler() != self._on_sigint:
+        if signal.getsignal(signal.SIGINT) != self._on_sigint:
             # A library or a cell has replaced the handler.
-            set_handler(self._on_sigint)
+            signal.signal(signal.SIGINT, self._on_sigint)
         self.background_check()
         self._began_s = self.clock()
         self.capture.begin(message.seq)
@@ -328,7 +328,7 @@ class CellRunner:
         If a library has replaced the signal handler, at most the other ranks' state is known, so the answer is yes.
         """
         is_delivered = self.shell.interrupted or self._interrupt.arrived_early
-        return is_delivered or self.launches.is_stop_requested() or get_handler() != self._on_sigint
+        return is_delivered or self.launches.is_stop_requested() or signal.getsignal(signal.SIGINT) != self._on_sigint
 
     def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
         """Interrupt the user's code: at once if the signal hit it, else by cancelling the cell that awaits.
