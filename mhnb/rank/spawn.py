@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import importlib.metadata
 import os
 import signal
 import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -28,11 +27,14 @@ from mhnb.system.private_files import open_private
 from mhnb.system.processes import end_with_parent
 
 _PRELOADED = (
+    "jax",
     "zmq",
     "numpy",
     "jax.numpy",
     "jax.experimental.multihost_utils",
     "ipykernel.ipkernel",
+    # It imports debugpy, and every kernel imports it: 0.07 s for each rank otherwise.
+    "ipykernel.debugger",
     "ipyparallel.engine.app",
     "tornado.platform.asyncio",
     "mhnb.rank.main",
@@ -51,9 +53,6 @@ def preload() -> None:
     Collections are off during the imports: they would take a quarter of the time, and find a thousand objects.
     """
     gc.disable()
-    _disable_debugpy()
-    with _skip_rocm_search():
-        import jax  # noqa: F401
     for name in _PRELOADED:
         importlib.import_module(name)
     _warm_tracebacks()
@@ -66,25 +65,6 @@ def _warm_tracebacks() -> None:
     names = ("stack_data", "pygments", "pygments.lexers.python", "pygments.formatters.terminal256")
     _, pygments, lexers, formatters = map(importlib.import_module, names)
     pygments.highlight("x = 1", lexers.Python3Lexer(), formatters.Terminal256Formatter())
-
-
-def _disable_debugpy() -> None:
-    """Make ipykernel believe that debugpy is not installed: no debugger can attach to a rank, and it costs each rank 0.1 s."""
-    sys.modules["debugpy"] = None  # type: ignore[assignment]
-    importlib.import_module("ipykernel.debugger")
-    del sys.modules["debugpy"]
-
-
-@contextlib.contextmanager
-def _skip_rocm_search() -> Iterator[None]:
-    """Spare the import of JAX a search of every installed distribution for AMD's plugin: 0.04 s, of no use on CPU devices."""
-    found = importlib.metadata.distributions
-    if os.environ.get("JAX_PLATFORMS") == "cpu":
-        importlib.metadata.distributions = lambda **_: iter(())
-    try:
-        yield
-    finally:
-        importlib.metadata.distributions = found
 
 
 def spawn_hub(spec: HostSpec) -> int:
