@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 ClusterState: TypeAlias = Literal["starting", "clean", "running", "split", "tainted", "dead", "stopped"]
@@ -36,6 +37,46 @@ class DeviceRef:
 
     def __str__(self) -> str:
         return f"{self.rank}:{self.ordinal}"
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """Status of one rank: what `cluster.ranks` holds, and what every view of a start or a status shows."""
+
+    rank: int
+    host: str
+    hostname: str = ""
+    """The machine's own name; empty until it is known."""
+    pid: int | None = None
+    log_path: Path = Path()
+    phase: Phase | None = None
+    """The last start phase that it reached; None before its process exists."""
+    state: str = "alive"
+    """alive; stopped, with its cluster; or how it ended."""
+    devices: tuple[DeviceRef, ...] = ()
+    """Its local devices, once JAX has reported them."""
+    platform: str = ""
+    """As JAX names it: cpu, gpu, tpu; empty until it is known."""
+    nbytes: int | None = None
+    """Resident memory of a living rank on another machine, at most a few seconds old."""
+    last_cell: str = ""
+    """Number of its last cell, and how it ended, as `12 ok`; empty before the first."""
+    host_is_up: bool = False
+    """Whether its host has reported; on another machine this happens before the rank's process exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartProgress:
+    """Progress of a start."""
+
+    ranks: tuple[RankInfo, ...]
+    elapsed_s: float
+    """Seconds; 0 before any process exists."""
+    ready: bool = False
+    standing: str = ""
+    """What the ranks wait for, such as their position in a scheduler's queue; empty if they are starting."""
+    is_takeover: bool = False
+    """Whether the ranks exist already, and were started by another notebook."""
 
 
 @dataclass(frozen=True, slots=True)

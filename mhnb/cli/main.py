@@ -18,7 +18,7 @@ from mhnb.cluster.flags import add_doctor_flags, add_start_flags, start_argument
 from mhnb.errors import MhnbError
 
 if TYPE_CHECKING:
-    from mhnb.cluster.status import StartProgress
+    from mhnb.types import StartProgress
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ from mhnb.cluster.host_monitor import HostMonitor, open_shared_board
 from mhnb.cluster.interrupts import SigintHandler, run_uninterrupted
 from mhnb.cluster.journal import ClusterJournal
 from mhnb.cluster.options import StartOptions, check_detachable
-from mhnb.cluster.status import ClusterListener, RankInfo, StartProgress, describe_guard, describe_ranks, start_progress
+from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks
 from mhnb.core.cell_request import build_cell_request, check_guard
 from mhnb.core.cluster_spec import ClusterSpec, check_initialize
 from mhnb.core.guard.value_check import CheckRow
@@ -37,7 +37,7 @@ from mhnb.core.state.events import Accepted, CellRequest, CellSubmitted, Interru
 from mhnb.core.variables import VariableRow
 from mhnb.errors import InvalidRequest
 from mhnb.system.run_dir import check_name, find_cwd
-from mhnb.types import ClusterState, DeviceRef
+from mhnb.types import ClusterState, DeviceRef, RankInfo, StartProgress
 
 _STOP_S = 6.0  # longer than `HostMonitor.wait_closed` waits for supervisors to disconnect
 
@@ -87,7 +87,7 @@ class Cluster:
         self.looked_in_s: float | None = None
         self.notes = check_initialize(shape.initialize, shape.process_count)
         self._began = time.monotonic()
-        self._listener = ClusterListener(start_progress)
+        self._listener = ClusterListener()
         self.journal = ClusterJournal(
             self.name,
             generation,

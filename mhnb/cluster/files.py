@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from mhnb.cluster.cluster import Cluster
-    from mhnb.cluster.status import RankInfo
     from mhnb.core.messages import RankReply
+    from mhnb.types import RankInfo
 
 
 _IN_FLIGHT = 4

@@ -16,7 +16,7 @@ from mhnb.cluster.interrupts import SigintHandler
 from mhnb.cluster.journal import ClusterJournal
 from mhnb.cluster.options import GenerationLocation, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.cluster.preflight import InAllocationLauncher, preflight_callback
-from mhnb.cluster.status import RankInfo, describe_location
+from mhnb.cluster.status import describe_location
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.state.host_tracking import StartBarrier
 from mhnb.core.state.machine import ClusterStateMachine
@@ -29,6 +29,7 @@ from mhnb.system.processes import PROCESS_ENDED
 from mhnb.system.run_dir import configure_hub, make_run_dir, remove_keys, write_run_record
 from mhnb.transport.addresses import find_free_port
 from mhnb.transport.server import SocketServer
+from mhnb.types import RankInfo
 
 _TAKEOVER_TIMEOUT_S = 20.0
 """Seconds to wait for ranks that are taken over. A rank that runs a cell answers at its end; one that has not by then is left alone."""

@@ -19,12 +19,12 @@ from typing import Any
 
 from mhnb.cluster import manager
 from mhnb.cluster.options import format_host_names, parse_options, resolve_spec
-from mhnb.cluster.status import StartProgress
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.launch.hosts import parse_hosts
 from mhnb.core.ranks import pluralize
 from mhnb.errors import LaunchError, MhnbError
 from mhnb.launchers.profiles import create_launcher
+from mhnb.types import StartProgress
 
 _POLL_S = 0.1
 _HUB_WAIT_S = 120.0

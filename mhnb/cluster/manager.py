@@ -49,7 +49,7 @@ from mhnb.cluster.options import (
 from mhnb.cluster.preflight import run_preflight
 from mhnb.cluster.replay import check_replay
 from mhnb.cluster.replay import replay as run_replay
-from mhnb.cluster.status import StartProgress, preflight_progress, print_notice
+from mhnb.cluster.status import preflight_progress, print_notice
 from mhnb.core.cell_request import check_guard
 from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec, check_initialize, validate_start_arguments
 from mhnb.core.hints import find_start_hint
@@ -75,6 +75,7 @@ from mhnb.system.run_dir import (
 from mhnb.transport.addresses import check_port_free
 from mhnb.transport.base import supervisor_peer
 from mhnb.transport.server import SocketServer
+from mhnb.types import StartProgress
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Rank status and start progress as public values, and the listener that delivers events to the cluster's user.
+"""What a state machine knows of its ranks and their start, and the listener that delivers events to the cluster's user.
 
 The listener passes on start progress, late output and notifications from the event loop. It knows the receiver of each
 event, but not how the event is shown.
@@ -10,7 +10,6 @@ import queue
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -24,80 +23,40 @@ from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankEntry
 from mhnb.errors import MhnbError
 from mhnb.system.run_dir import write_hang_report
-from mhnb.types import DeviceRef, Phase
+from mhnb.types import DeviceRef, RankInfo, StartProgress
 from mhnb.view.tables.reports import format_hang_text
-
-
-@dataclass(frozen=True, slots=True)
-class RankInfo:
-    """Status of one rank, as shown by the status command."""
-
-    rank: int
-    host: str
-    hostname: str
-    pid: int | None
-    log_path: Path
-    phase: Phase | None
-    state: str
-    """alive; stopped, with its cluster; or how it ended."""
-    devices: tuple[DeviceRef, ...]
-    platform: str = ""
-    """As JAX names it: cpu, gpu, tpu; empty until it is known."""
-    nbytes: int | None = None
-    """Resident memory of a rank on another machine, at most a few seconds old."""
-    last_cell: str = ""
-    """Number of its last cell, and how it ended; empty before the first."""
-    host_is_up: bool = False
-    """Whether its host has reported; on another machine this happens before the rank's process exists."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartProgress:
-    """Progress of a start, for a progress line."""
-
-    ranks: tuple[RankInfo, ...]
-    elapsed_s: float
-    ready: bool
-    standing: str = ""
-    """What the ranks wait for, such as their position in a scheduler's queue; empty if they are starting."""
-    is_takeover: bool = False
-    """Whether the ranks exist already, and were started by another notebook."""
 
 
 def describe_ranks(state_machine: ClusterStateMachine) -> tuple[RankInfo, ...]:
     """Return what is known of each rank, in rank order."""
-    infos = []
-    for entry in state_machine.registry.entries:
-        found = entry.facts.get("devices", [])
-        devices = tuple(DeviceRef(entry.rank, ordinal) for _, ordinal, _ in found)
-        slow = (
-            KILLED_AFTER_INTERRUPT in state_machine.reason
-            and entry.last_cell is not None
-            and entry.last_cell[1] == "killed"
-        )
-        state = state_machine.registry.describe_end(entry, KILLED_AFTER_INTERRUPT if slow else "")
-        if state_machine.state == "stopped" and state == "alive" and not state_machine.registry.is_detached:
-            # The end of processes that were told to end is not reported any more.
-            state = "stopped"
-        hostname = str(entry.facts.get("hostname", ""))
-        log_path = Path(entry.log_path)
-        infos.append(
-            RankInfo(
-                entry.rank,
-                entry.host,
-                hostname,
-                entry.pid,
-                log_path,
-                entry.phase,
-                state,
-                devices,
-                str(entry.facts.get("platform", "")),
-                entry.nbytes,
-                _describe_last_cell(state_machine, entry),
-                state_machine.registry.has_host(entry),
-            )
-        )
-    return tuple(infos)
+    return tuple(_describe_rank(state_machine, entry) for entry in state_machine.registry.entries)
+
+
+def _describe_rank(state_machine: ClusterStateMachine, entry: RankEntry) -> RankInfo:
+    registry, facts = state_machine.registry, entry.facts
+    slow = (
+        KILLED_AFTER_INTERRUPT in state_machine.reason
+        and entry.last_cell is not None
+        and entry.last_cell[1] == "killed"
+    )
+    state = registry.describe_end(entry, KILLED_AFTER_INTERRUPT if slow else "")
+    if state_machine.state == "stopped" and state == "alive" and not registry.is_detached:
+        # The end of processes that were told to end is not reported any more.
+        state = "stopped"
+    return RankInfo(
+        entry.rank,
+        entry.host,
+        str(facts.get("hostname", "")),
+        entry.pid,
+        Path(entry.log_path),
+        entry.phase,
+        state,
+        tuple(DeviceRef(entry.rank, ordinal) for _, ordinal, _ in facts.get("devices", [])),
+        str(facts.get("platform", "")),
+        entry.nbytes if state == "alive" else None,
+        _describe_last_cell(state_machine, entry),
+        registry.has_host(entry),
+    )
 
 
 def _describe_last_cell(state_machine: ClusterStateMachine, entry: RankEntry) -> str:
@@ -141,13 +100,8 @@ def start_progress(state_machine: ClusterStateMachine, now: float) -> StartProgr
 
 def preflight_progress(shape: ClusterSpec, *, is_over: bool = False) -> StartProgress:
     """Return the progress of a start whose hosts are being checked, or have been, before it has any process of its own."""
-    ranks = tuple(
-        RankInfo(rank, share.host, "", None, Path(), None, "alive", ())
-        for share in shape.assign_hosts()
-        for rank in share.ranks
-    )
-    standing = "" if is_over else f"looking at {pluralize(shape.hosts, 'host')}"
-    return StartProgress(ranks, 0.0, ready=False, standing=standing)
+    ranks = tuple(RankInfo(rank, share.host) for share in shape.assign_hosts() for rank in share.ranks)
+    return StartProgress(ranks, 0.0, standing="" if is_over else f"looking at {pluralize(shape.hosts, 'host')}")
 
 
 # -- deliver events to the cluster's user
@@ -176,14 +130,9 @@ class EventListener(Protocol):
 
 
 class ClusterListener:
-    """Listener that queues start progress for `wait_ready`, and passes other events to registered callbacks.
+    """Listener that queues start progress for `wait_ready`, and passes other events to registered callbacks."""
 
-    Args:
-        build_progress: builds the progress report of a state machine at a time.
-    """
-
-    def __init__(self, build_progress: Callable[[ClusterStateMachine, float], StartProgress]) -> None:
-        self._build_progress = build_progress
+    def __init__(self) -> None:
         self.start_updates: queue.SimpleQueue[StartProgress | MhnbError] = queue.SimpleQueue()
         self.show_late: Callable[[CellResult], None] | None = None
         self.show_notice: Callable[[str], None] = print_notice
@@ -210,7 +159,7 @@ class ClusterListener:
 
     def on_progress(self, state_machine: ClusterStateMachine, now: float) -> None:
         """Queue the progress of the ranks."""
-        self.start_updates.put(self._build_progress(state_machine, now))
+        self.start_updates.put(start_progress(state_machine, now))
 
     def on_failure(self, error: MhnbError) -> None:
         """Queue the error of the failed start."""

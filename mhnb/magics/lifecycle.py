@@ -6,7 +6,7 @@ import argparse
 import ast
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from mhnb.cluster.attach import describe_other_clusters
 from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.flags import add_start_flags, start_arguments
 from mhnb.cluster.options import resolve_spec
-from mhnb.cluster.status import StartProgress, describe_location
+from mhnb.cluster.status import describe_location
 from mhnb.core.arguments import int_argument, seconds_argument
 from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS
 from mhnb.core.ranks import pluralize
@@ -30,7 +30,6 @@ from mhnb.magics.session import (
     Command,
     Session,
     no_flags,
-    snapshot_from_report,
     status_from_cluster,
     summary_from_cluster,
 )
@@ -89,15 +88,10 @@ def _start(session: Session, args: argparse.Namespace) -> None:
         cluster = manager.start(
             **options,
             name=args.name,
-            on_progress=progress_callback(progress),
+            on_progress=progress.update,
             start_timeout_s=args.start_timeout,
         )
         progress.finish(summary_from_cluster(cluster))
-
-
-def progress_callback(progress: show.StartDisplay) -> Callable[[StartProgress], None]:
-    """Return a callback that shows the reports of a start on a display."""
-    return lambda report: progress.update(snapshot_from_report(report))
 
 
 def _parse_literal(text: str) -> Any:
@@ -163,7 +157,7 @@ def _restart(session: Session, args: argparse.Namespace) -> None:
         print(f"mhjax · {note}")
     loses_state = not args.replay and manager.has_replayable_state(cluster)
     with show.StartDisplay() as progress:
-        new_cluster = manager.restart(cluster, progress_callback(progress))
+        new_cluster = manager.restart(cluster, progress.update)
         summary = summary_from_cluster(new_cluster)
         progress.finish(replace(summary, notes=(*summary.notes, manager.STATE_LOST_NOTE)) if loses_state else summary)
     if args.replay:
@@ -212,7 +206,7 @@ def _name_flags(parser: MagicArgumentParser) -> None:
 
 def _attach(session: Session, args: argparse.Namespace) -> None:
     with show.StartDisplay() as progress:
-        cluster = manager.attach(args.name, progress_callback(progress))
+        cluster = manager.attach(args.name, progress.update)
         if cluster.state == "dead":
             # The reason and the fix have already been shown.
             progress.show_failure("found it dead")

@@ -10,7 +10,6 @@ import argparse
 import dis
 import os
 import re
-import socket
 import sys
 import traceback
 from collections import OrderedDict, deque
@@ -29,41 +28,35 @@ from mhnb.core.ranks import pluralize
 from mhnb.core.variables import VariableRow as VarFound
 from mhnb.errors import MhnbError
 from mhnb.system.processes import resident_nbytes
-from mhnb.types import RankError
+from mhnb.types import DeviceRef, RankError, RankInfo
 from mhnb.view.cell.html import View
 from mhnb.view.html import RankLocations
 from mhnb.view.live.results_panel import ResultPanel
 from mhnb.view.live.view import CellView
 from mhnb.view.tables.show import show_collectives
-from mhnb.view.tables.start import RankStart, StartSnapshot, StartSummary
-from mhnb.view.tables.tables import Status, StatusRow, VarTableRow
+from mhnb.view.tables.start import StartSummary
+from mhnb.view.tables.tables import Status, VarTableRow
 
 if TYPE_CHECKING:
     from mhnb.cluster.cluster import Cluster
-    from mhnb.cluster.status import RankInfo, StartProgress
 
 
 _NOT_INITIALISED = "JAX is not initialised: jax.distributed.initialize() in a %%mhjax cell does it, without arguments"
 
 
-def snapshot_from_report(report: StartProgress) -> StartSnapshot:
-    """Return the view of a start in progress."""
-    return StartSnapshot(_rank_starts(report.ranks), report.elapsed_s, report.standing, report.is_takeover)
-
-
 def summary_from_cluster(cluster: Cluster) -> StartSummary:
     """Return the view of a completed start."""
-    starts, notes = _rank_starts(cluster.ranks), cluster.notes
+    ranks, notes = cluster.ranks, cluster.notes
     if not cluster.shape.init:
         # JAX is not initialised and does not know its devices yet, so show the requested number.
-        starts = tuple(replace(start, devices=cluster.shape.devices or 0) for start in starts)
+        requested = range(cluster.shape.devices or 0)
+        ranks = tuple(replace(r, devices=tuple(DeviceRef(r.rank, ordinal) for ordinal in requested)) for r in ranks)
         notes = (*notes, _NOT_INITIALISED)
     return StartSummary(
-        starts,
+        ranks,
         cluster.started_in_s,
         cluster.jax_version,
         cluster.guard,
-        platform=_platform_name(cluster),
         location="on this machine" if cluster.shape.is_local else f"by {cluster.shape.kind or cluster.shape.profile}",
         log_dir=str(cluster.log_dir),
         notes=notes,
@@ -71,30 +64,9 @@ def summary_from_cluster(cluster: Cluster) -> StartSummary:
     )
 
 
-def _rank_starts(ranks: Sequence[RankInfo]) -> tuple[RankStart, ...]:
-    hostnames = _hostnames(ranks)
-    return tuple(
-        RankStart(r.rank, r.host, r.phase, r.pid, len(r.devices), hostnames.get(r.rank, ""), r.host_is_up)
-        for r in ranks
-    )
-
-
-def _hostnames(ranks: Sequence[RankInfo]) -> dict[int, str]:
-    """Return host names by rank; empty if all ranks are on this machine."""
-    elsewhere = {rank.hostname for rank in ranks} - {"", socket.gethostname()}
-    return {rank.rank: rank.hostname for rank in ranks} if elsewhere else {}
-
-
-def _platform_name(cluster: Cluster) -> str:
-    return (cluster.ranks[0].platform or "cpu").upper()
-
-
 def status_from_cluster(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
     """Return the view of `%mhjax status`."""
-    hostnames = _hostnames(cluster.ranks)
-    rows = tuple(_status_row(r, hostnames.get(r.rank, "")) for r in cluster.ranks)
-    if cluster.shape.is_local:
-        rows = tuple(map(_add_memory, rows))
+    ranks = tuple(map(_add_memory, cluster.ranks)) if cluster.shape.is_local else cluster.ranks
     shape = f"{pluralize(cluster.process_count, 'rank')} × {_format_devices(cluster)}"
     heading = f"{cluster.name} · {cluster.state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
     notes = [cluster.reason] if cluster.reason else []
@@ -102,7 +74,7 @@ def status_from_cluster(cluster: Cluster, warnings: Sequence[str] = ()) -> Statu
         notes.append(_NOT_INITIALISED)
     if cluster.refused_messages:
         notes.append(f"{cluster.refused_messages} messages without this cluster's signature were dropped")
-    return Status(heading, cluster.state, rows, (*notes, *warnings))
+    return Status(heading, cluster.state, ranks, (*notes, *warnings))
 
 
 def _format_devices(cluster: Cluster) -> str:
@@ -111,16 +83,9 @@ def _format_devices(cluster: Cluster) -> str:
     return pluralize(len(cluster.devices) // cluster.process_count, "device")
 
 
-def _status_row(rank: RankInfo, hostname: str) -> StatusRow:
-    label = f"{rank.host} {hostname}".rstrip()
-    row = StatusRow(rank.rank, label, rank.pid, rank.state, len(rank.devices), str(rank.log_path))
-    return replace(row, nbytes=rank.nbytes if rank.state == "alive" else None, last_cell=rank.last_cell)
-
-
-def _add_memory(row: StatusRow) -> StatusRow:
+def _add_memory(rank: RankInfo) -> RankInfo:
     """Add the resident memory of a local process, without a request to the rank."""
-    alive = row.pid is not None and row.state == "alive"
-    return replace(row, nbytes=resident_nbytes(row.pid or 0) if alive else None)
+    return replace(rank, nbytes=resident_nbytes(rank.pid)) if rank.pid and rank.state == "alive" else rank
 
 
 def locations_from_cluster(cluster: Cluster, environment: Mapping[str, str] | None = None) -> RankLocations:

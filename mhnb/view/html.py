@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 import secrets
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 from mhnb.core.launch.hosts import format_hosts
-from mhnb.types import RankError
+from mhnb.types import RankError, RankInfo
 
 _MAX_HOSTS_CHARS = 32
 _MAX_ERROR_CHARS = 200
@@ -45,6 +46,12 @@ class RankLocations:
         """Return the host that holds all of `ranks`; None if there are several or it is unknown."""
         hosts = {self.hosts.get(rank) for rank in ranks}
         return hosts.pop() if len(hosts) == 1 else None
+
+
+def name_hosts(ranks: Sequence[RankInfo]) -> dict[int, str]:
+    """Return each rank's host as users know it: its label, and the machine's own name unless all ranks are on this machine."""
+    is_elsewhere = bool({rank.hostname for rank in ranks} - {"", socket.gethostname()})
+    return {rank.rank: f"{rank.host} {rank.hostname}".rstrip() if is_elsewhere else rank.host for rank in ranks}
 
 
 def format_error(error: RankError) -> str:

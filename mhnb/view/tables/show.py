@@ -15,6 +15,7 @@ from typing import Self
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.preflight_facts import PreflightReport
 from mhnb.sharding.report import Report
+from mhnb.types import StartProgress
 from mhnb.view.html import new_uid, wrap_html
 from mhnb.view.live.widget import warm_up
 from mhnb.view.mime import format_pre
@@ -26,7 +27,6 @@ from mhnb.view.tables.reports import (
     format_preflight_text,
 )
 from mhnb.view.tables.start import (
-    StartSnapshot,
     StartSummary,
     format_failed_start,
     format_start_html,
@@ -82,7 +82,7 @@ class StartDisplay(_ReplaceableDisplay):
     As a context manager it shows how far each rank had come if the start fails.
     """
 
-    _last_snapshot: StartSnapshot | None = None
+    _last_progress: StartProgress | None = None
     _last_update_s = 0.0
     _needs_warm_up = True
     _clock = staticmethod(time.monotonic)
@@ -91,14 +91,14 @@ class StartDisplay(_ReplaceableDisplay):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._last_snapshot is not None and (self._is_shown or self._region is not None):
-            self._show_failure(self._last_snapshot, "failed" if issubclass(kind, Exception) else "was broken off")
+        if kind is not None and self._last_progress is not None and (self._is_shown or self._region is not None):
+            self._show_failure(self._last_progress, "failed" if issubclass(kind, Exception) else "was broken off")
 
-    def update(self, snapshot: StartSnapshot) -> None:
+    def update(self, progress: StartProgress) -> None:
         """Show how far the ranks have come, and how long it has taken."""
         self._warm_up()
-        self._last_snapshot, self._last_update_s = snapshot, self._clock()
-        self._show_progress(format_start_html(snapshot), format_start_text(snapshot))
+        self._last_progress, self._last_update_s = progress, self._clock()
+        self._show_progress(format_start_html(progress), format_start_text(progress))
 
     def finish(self, summary: StartSummary) -> None:
         """Show the summary of the start."""
@@ -107,8 +107,8 @@ class StartDisplay(_ReplaceableDisplay):
 
     def show_failure(self, outcome: str) -> None:
         """Show how far each rank had come, and how the start ended."""
-        if self._last_snapshot is not None:
-            self._show_failure(self._last_snapshot, outcome)
+        if self._last_progress is not None:
+            self._show_failure(self._last_progress, outcome)
 
     def _warm_up(self) -> None:
         """Load the widget's libraries while the ranks start.
@@ -119,10 +119,10 @@ class StartDisplay(_ReplaceableDisplay):
             self._needs_warm_up = False
             threading.Thread(target=warm_up, name="mhnb-warm-up", daemon=True).start()
 
-    def _show_failure(self, snapshot: StartSnapshot, outcome: str) -> None:
+    def _show_failure(self, progress: StartProgress, outcome: str) -> None:
         """Show the last phases without a bar that no longer moves; the error gives the reason."""
-        elapsed_s = snapshot.elapsed_s and snapshot.elapsed_s + self._clock() - self._last_update_s
-        text = format_failed_start(replace(snapshot, elapsed_s=elapsed_s), outcome)
+        elapsed_s = progress.elapsed_s and progress.elapsed_s + self._clock() - self._last_update_s
+        text = format_failed_start(replace(progress, elapsed_s=elapsed_s), outcome)
         self._show({"text/html": format_pre(text), "text/plain": text})
 
 

@@ -12,26 +12,9 @@ from html import escape
 
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.sharding.layout import format_nbytes
-from mhnb.types import ClusterState
-from mhnb.view.html import QUIET_STYLE, wrap_html
+from mhnb.types import ClusterState, RankInfo
+from mhnb.view.html import QUIET_STYLE, name_hosts, wrap_html
 from mhnb.view.mime import format_pre
-
-
-@dataclass(frozen=True, slots=True)
-class StatusRow:
-    """One rank's row in the status."""
-
-    rank: int
-    host: str
-    pid: int | None
-    state: str
-    """`alive`, or how it ended."""
-    devices: int = 0
-    log: str = ""
-    nbytes: int | None = None
-    """Resident memory."""
-    last_cell: str = ""
-    """As `12 ok`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +24,7 @@ class Status:
     heading: str
     """As `default · clean · generation 1 · 4 ranks × 2 CPU devices · guard lockstep`."""
     state: ClusterState
-    rows: tuple[StatusRow, ...]
+    ranks: tuple[RankInfo, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -142,18 +125,18 @@ _VARS_HEADER = ("name", "kind", "shape", "spec", "bytes/device", "differs")
 
 
 def _build_status_table(status: Status) -> tuple[list[str], list[list[str]]]:
-    cells = [_status_cells(row) for row in status.rows]
+    hosts = name_hosts(status.ranks)
+    cells = [_status_cells(rank, hosts[rank.rank]) for rank in status.ranks]
     shown = [
         at for at, name in enumerate(_STATUS_HEADER) if name not in _OPTIONAL_COLUMNS or any(line[at] for line in cells)
     ]
     return [_STATUS_HEADER[at] for at in shown], [[line[at] for at in shown] for line in cells]
 
 
-def _status_cells(row: StatusRow) -> tuple[str, ...]:
-    pid, memory = ("" if row.pid is None else str(row.pid)), ("" if row.nbytes is None else format_nbytes(row.nbytes))
-    return (
-        str(row.rank), row.host, pid, row.state, str(row.devices), memory, row.last_cell, row.log,
-    )  # fmt: skip
+def _status_cells(rank: RankInfo, host: str) -> tuple[str, ...]:
+    pid, memory = "" if rank.pid is None else str(rank.pid), "" if rank.nbytes is None else format_nbytes(rank.nbytes)
+    devices, log = str(len(rank.devices)), str(rank.log_path)
+    return str(rank.rank), host, pid, rank.state, devices, memory, rank.last_cell, log
 
 
 def format_status_text(status: Status) -> str:

@@ -20,11 +20,11 @@ from mhnb.cluster import manager
 from mhnb.cluster.attach import list_cluster_records
 from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.event_loop import EventLoop
-from mhnb.cluster.status import StartProgress
 from mhnb.core.journal import CellRecord
 from mhnb.core.messages import PROTOCOL_VERSION
 from mhnb.core.replay import plan_replay
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotClean, NotDriver, NotStarted
+from mhnb.types import StartProgress
 from tests.integration.notebook.conftest import hidden_clusters
 from tests.integration.ranks.conftest import list_pids, wait_for_exit
 from tests.support.source import ROOT

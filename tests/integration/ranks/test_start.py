@@ -20,7 +20,6 @@ import pytest
 from mhnb.cluster import manager
 from mhnb.cluster.attach import list_cluster_records
 from mhnb.cluster.cluster import Cluster
-from mhnb.cluster.status import StartProgress
 from mhnb.errors import (
     AlreadyStarted,
     EnginesMissing,
@@ -32,7 +31,7 @@ from mhnb.errors import (
 )
 from mhnb.system.run_dir import read_running_clusters
 from mhnb.transport.addresses import find_free_port
-from mhnb.types import PHASES, DeviceRef
+from mhnb.types import PHASES, DeviceRef, StartProgress
 from tests.integration.ranks.conftest import is_running, list_pids, wait_for_exit
 
 Fresh = Callable[..., Cluster]

@@ -16,8 +16,8 @@ import pytest
 
 from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.files import run_pip, sync
-from mhnb.cluster.status import StartProgress
 from mhnb.errors import ClusterError, LaunchError, NotClean
+from mhnb.types import StartProgress
 from tests.support.source import ROOT
 from tests.system.hosts.cluster import Begin, check_sum
 from tests.system.hosts.hostnet import Host, HostNet, wait_until

@@ -21,8 +21,8 @@ from mhnb.cluster.attach import OwnerLock, list_cluster_records
 from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.interrupts import wait_for_pending_shutdowns
 from mhnb.cluster.manager import stop_detached
-from mhnb.cluster.status import StartProgress
 from mhnb.errors import LaunchError
+from mhnb.types import StartProgress
 from tests.support.leftovers import no_leftovers
 from tests.support.source import ROOT
 from tests.system.hosts.cluster import Begin, start_and_kill_notebook

@@ -14,8 +14,8 @@ import pytest
 
 from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
-from mhnb.cluster.status import StartProgress
 from mhnb.errors import LaunchError, PreflightFailed
+from mhnb.types import StartProgress
 from tests.support.leftovers import no_leftovers
 from tests.support.source import ROOT
 from tests.system.hosts.cluster import check_no_key_is_visible, start_and_kill_notebook

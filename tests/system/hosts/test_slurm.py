@@ -18,8 +18,8 @@ import pytest
 
 from mhnb.cluster import manager
 from mhnb.cluster.cluster import Cluster
-from mhnb.cluster.status import StartProgress
 from mhnb.errors import LaunchError, PreflightFailed
+from mhnb.types import StartProgress
 from tests.support.leftovers import kill_new, processes_of
 from tests.system.hosts.cluster import check_no_key_is_visible, check_sum, start_and_kill_notebook
 from tests.system.hosts.faults import (

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import manager
-from mhnb.cluster.status import StartProgress
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
 from mhnb.magics.session import status_from_cluster
+from mhnb.types import StartProgress
 from mhnb.view.tables.tables import format_status_text
 from tests.support.source import ROOT
 from tests.system.hosts.cluster import Begin, check_no_key_is_visible, check_sum

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 
 import pytest
 
-from mhnb.types import PHASES
+from mhnb.types import PHASES, DeviceRef, Phase, RankInfo, StartProgress
+from mhnb.view.html import name_hosts
 from mhnb.view.tables import show
 from mhnb.view.tables.show import ProgressLine, StartDisplay
 from mhnb.view.tables.start import (
-    RankStart,
-    StartSnapshot,
     StartSummary,
     format_failed_start,
     format_start_html,
@@ -30,14 +30,29 @@ def no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StartDisplay, "_clock", staticmethod(lambda: 0.0))
 
 
-RANKS = tuple(RankStart(rank, f"host{rank}", "ready", 4711 + rank, 2) for rank in range(4))
+def make_rank(rank: int, phase: Phase | None = None, *, host_is_up: bool = False) -> RankInfo:
+    """Return a rank of a start on this machine."""
+    return RankInfo(rank, f"host{rank}", phase=phase, host_is_up=host_is_up)
+
+
+RANKS = tuple(
+    RankInfo(
+        rank,
+        f"host{rank}",
+        pid=4711 + rank,
+        phase="ready",
+        devices=(DeviceRef(rank, 0), DeviceRef(rank, 1)),
+        platform="cpu",
+    )
+    for rank in range(4)
+)
 SUMMARY = StartSummary(RANKS, 3.1, "0.10.2", "lockstep", log_dir="/l")
-SNAPSHOT = StartSnapshot((*RANKS[:2], RankStart(2, "host2", "jax", 4713), RankStart(3, "host3")), 1.2)
+PROGRESS = StartProgress((*RANKS[:2], make_rank(2, "jax"), make_rank(3)), 1.2)
 
 
 def test_progress_is_one_line_with_each_phase() -> None:
     """The furthest phase comes first; a rank without a process is named too."""
-    assert format_start_text(SNAPSHOT) == (
+    assert format_start_text(PROGRESS) == (
         "mhjax · starting 4 ranks · 1.2 s · ranks 0-1 ready · rank 2 jax · rank 3 not there yet"
     )
 
@@ -45,8 +60,8 @@ def test_progress_is_one_line_with_each_phase() -> None:
 @pytest.mark.parametrize("count", [4, 40])
 def test_progress_names_every_rank_in_html(count: int) -> None:
     """A few ranks have a line each; many are grouped by phase."""
-    snapshot = StartSnapshot(tuple(RankStart(r, f"host{r}", PHASES[r % 7]) for r in range(count)), 1.0)
-    page = StrictPage(format_start_html(snapshot))
+    progress = StartProgress(tuple(make_rank(r, PHASES[r % 7]) for r in range(count)), 1.0)
+    page = StrictPage(format_start_html(progress))
     assert not page.unclosed
     assert all(phase in page.visible for phase in PHASES[: min(count, 7)])
 
@@ -68,26 +83,26 @@ def test_preflight_duration_is_in_the_line() -> None:
 
 def test_progress_shows_which_hosts_have_reported() -> None:
     """Ranks start once all hosts have reported, so the missing host is the one that delays them."""
-    ranks = (RankStart(0, "host0"), RankStart(1, "host1", host_is_up=True), RankStart(2, "host2", "spawned"))
-    text = format_start_text(StartSnapshot(ranks, 1.2))
+    ranks = (make_rank(0), make_rank(1, host_is_up=True), make_rank(2, "spawned"))
+    text = format_start_text(StartProgress(ranks, 1.2))
     assert text == "mhjax · starting 3 ranks · 1.2 s · rank 2 spawned · rank 1 host up · rank 0 not there yet"
 
 
 def test_preflight_shows_no_time_yet() -> None:
     """The start has no process yet during preflight; the error's table reports the duration of preflight."""
-    snapshot = StartSnapshot((RankStart(0, "host0"), RankStart(1, "host1")), 0.0, "looking at 2 hosts")
-    assert format_start_text(snapshot) == "mhjax · starting 2 ranks · looking at 2 hosts"
-    assert format_failed_start(snapshot, "failed") == "mhjax · the start of 2 ranks failed"
+    progress = StartProgress((make_rank(0), make_rank(1)), 0.0, standing="looking at 2 hosts")
+    assert format_start_text(progress) == "mhjax · starting 2 ranks · looking at 2 hosts"
+    assert format_failed_start(progress, "failed") == "mhjax · the start of 2 ranks failed"
 
 
 def test_attach_shows_the_running_ranks() -> None:
     """The ranks already exist, and continue to run if the attach fails."""
-    snapshot = StartSnapshot((RankStart(0, "host0", "ready"), RankStart(1, "host1", "spawned")), 3.0, is_attach=True)
+    progress = StartProgress((make_rank(0, "ready"), make_rank(1, "spawned")), 3.0, is_takeover=True)
     assert (
-        format_start_text(snapshot)
+        format_start_text(progress)
         == "mhjax · taking over 2 ranks · 3.0 s · rank 0 ready · rank 1 in a cell, or silent"
     )
-    failed = format_failed_start(snapshot, "was broken off")
+    failed = format_failed_start(progress, "was broken off")
     assert failed.startswith("mhjax · taking over 2 ranks was broken off after 3.0 s · ")
 
 
@@ -102,8 +117,8 @@ def test_only_the_summary_remains_after_a_start() -> None:
     """One display shows every phase and then the summary."""
     screen = RecordingScreen()
     with StartDisplay(screen, uid="s") as shown:
-        shown.update(SNAPSHOT)
-        shown.update(SNAPSHOT)
+        shown.update(PROGRESS)
+        shown.update(PROGRESS)
         shown.finish(SUMMARY)
     assert screen.call_names == ["show", "replace", "replace"]
     assert "ready in 3.1 s" in screen.calls[-1][1]["text/html"]
@@ -113,7 +128,7 @@ def test_failed_start_shows_the_last_phases() -> None:
     """No progress bar remains that no longer moves."""
     screen = RecordingScreen()
     shown = StartDisplay(screen, uid="s")
-    shown.update(SNAPSHOT)
+    shown.update(PROGRESS)
     with pytest.raises(RuntimeError), shown:
         raise RuntimeError
     page = screen.calls[-1][1]["text/html"]
@@ -126,8 +141,8 @@ def test_terminal_redraws_progress_and_keeps_the_summary() -> None:
     """The ranks' lines are redrawn in one region."""
     screen = RecordingScreen(terminal=True)
     with StartDisplay(screen, uid="s") as shown:
-        shown.update(SNAPSHOT)
-        shown.update(SNAPSHOT)
+        shown.update(PROGRESS)
+        shown.update(PROGRESS)
         shown.finish(SUMMARY)
     (region,) = screen.regions
     assert [("rank 3" in text, region.closed) for text in region.texts] == [(True, True)] * 2
@@ -138,7 +153,7 @@ def test_failed_start_shows_the_last_phases_on_a_terminal() -> None:
     """The last phases remain, as in a notebook."""
     screen = RecordingScreen(terminal=True)
     shown = StartDisplay(screen, uid="s")
-    shown.update(SNAPSHOT)
+    shown.update(PROGRESS)
     with pytest.raises(KeyboardInterrupt), shown:
         raise KeyboardInterrupt
     assert screen.regions[0].closed
@@ -151,7 +166,7 @@ def test_file_gets_only_the_summary() -> None:
     """Progress would only add lines to the file."""
     screen = RecordingScreen(rich=False)
     with StartDisplay(screen, uid="s") as shown:
-        shown.update(SNAPSHOT)
+        shown.update(PROGRESS)
         shown.finish(SUMMARY)
     assert screen.call_names == ["show"]
 
@@ -175,16 +190,23 @@ def test_a_progress_line_becomes_its_outcome() -> None:
 def test_scheduler_queue_position_is_in_the_line() -> None:
     """Ranks have no phase while hosts are queued, so the position in the queue is shown."""
     standing = "Slurm job 8 is PENDING (Priority), number 2 of 2 that wait in <debug>"
-    snapshot = StartSnapshot((RankStart(0, "host0"), RankStart(1, "host1")), 61.0, standing)
-    assert format_start_text(snapshot) == f"mhjax · starting 2 ranks · 1 min 1 s · {standing}"
-    assert standing in StrictPage(format_start_html(snapshot)).visible
+    progress = StartProgress((make_rank(0), make_rank(1)), 61.0, standing=standing)
+    assert format_start_text(progress) == f"mhjax · starting 2 ranks · 1 min 1 s · {standing}"
+    assert standing in StrictPage(format_start_html(progress)).visible
 
 
 def test_remote_hosts_are_named() -> None:
     """A host has the label that every view uses and its own name; the line says how hosts were reached."""
-    ranks = (RankStart(0, "host0", "ready", 7, 1, "node<7>"),)
-    summary = StartSummary(ranks, 3.1, "0.10.2", "lockstep", "GPU", "by slurm")
+    ranks = (RankInfo(0, "host0", "node<7>", 7, phase="ready", devices=(DeviceRef(0, 0),), platform="gpu"),)
+    summary = StartSummary(ranks, 3.1, "0.10.2", "lockstep", "by slurm")
     heading, row = format_summary_text(summary).splitlines()
     assert heading.startswith("mhjax · 1 rank × 1 GPU device by slurm · jax")
     assert row == "  host0 node<7> rank 0 pid 7 1 device"
     assert "host0 node<7> rank 0" in StrictPage(format_summary_html(summary)).visible
+
+
+def test_this_machine_is_not_named() -> None:
+    """Simulated hosts all have this machine's name, which would tell nothing; it is shown if another machine is beside it."""
+    own = [RankInfo(rank, f"host{rank}", socket.gethostname()) for rank in range(2)]
+    assert name_hosts(own) == {0: "host0", 1: "host1"}
+    assert name_hosts([own[0], RankInfo(1, "host1", "node7")]) == {0: f"host0 {socket.gethostname()}", 1: "host1 node7"}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from mhnb.types import DeviceRef, RankInfo
 from mhnb.view.tables.show import show_status, show_vars
 from mhnb.view.tables.tables import (
     Status,
-    StatusRow,
     VarTableRow,
     format_status_html,
     format_status_text,
@@ -20,7 +23,10 @@ from tests.support.view_samples import RecordingScreen, StrictPage
 STATUS = Status(
     "default · dead · generation 1",
     "dead",
-    (StatusRow(0, "host0", 4711, "alive", 2, "r0.log"), StatusRow(1, "host1", None, "SIGKILL", 2, "r1.log")),
+    (
+        RankInfo(0, "host0", pid=4711, log_path=Path("r0.log"), devices=(DeviceRef(0, 0), DeviceRef(0, 1))),
+        RankInfo(1, "host1", log_path=Path("r1.log"), state="SIGKILL", devices=(DeviceRef(1, 0), DeviceRef(1, 1))),
+    ),
     ("%mhjax restart",),
 )
 ROWS = (
@@ -42,11 +48,10 @@ def test_status_has_a_line_per_rank() -> None:
 
 def test_status_of_remote_hosts_has_more_columns() -> None:
     """Memory and the last cell are shown if they are known."""
-    rows = (
-        StatusRow(0, "host0 alpha", 24, "alive", 1, "a:r0.log", nbytes=3 << 28, last_cell="12 running"),
-        StatusRow(1, "host1 beta", 24, "alive", 1, "b:r1.log", last_cell="11 ok"),
-    )
-    assert format_status_text(Status("remote · running", "running", rows)).splitlines()[1:] == [
+    first = RankInfo(0, "host0", "alpha", 24, Path("a:r0.log"), devices=(DeviceRef(0, 0),))
+    second = RankInfo(1, "host1", "beta", 24, Path("b:r1.log"), devices=(DeviceRef(1, 0),), last_cell="11 ok")
+    ranks = (replace(first, nbytes=3 << 28, last_cell="12 running"), second)
+    assert format_status_text(Status("remote · running", "running", ranks)).splitlines()[1:] == [
         "rank  host         pid  state  devices     memory   last cell  log",
         "   0  host0 alpha   24  alive        1  768.0 MiB  12 running  a:r0.log",
         "   1  host1 beta    24  alive        1                  11 ok  b:r1.log",
