@@ -18,7 +18,7 @@ from mhnb.cluster.export import export_cluster, parse_without
 from mhnb.cluster.requests import check_names
 from mhnb.core.ranks import describe_ranks, parse_ranks
 from mhnb.errors import InvalidRequest
-from mhnb.magics.session import Command, Session, no_flags, uses_result, variable_rows
+from mhnb.magics.session import Command, Session, no_flags, uses_result
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.tables import show
 
@@ -67,7 +67,7 @@ def _push_flags(parser: MagicArgumentParser) -> None:
 
 
 def _vars(session: Session, args: argparse.Namespace) -> None:
-    show.show_vars(variable_rows(manager.current().vars()))
+    show.show_vars(manager.current().vars())
 
 
 def _check(session: Session, args: argparse.Namespace) -> None:

@@ -25,7 +25,6 @@ from mhnb.cluster.manager import current
 from mhnb.cluster.sharding import request_launched
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.ranks import pluralize
-from mhnb.core.variables import VariableRow as VarFound
 from mhnb.errors import MhnbError
 from mhnb.system.processes import resident_nbytes
 from mhnb.types import DeviceRef, RankError, RankInfo
@@ -35,7 +34,7 @@ from mhnb.view.live.results_panel import ResultPanel
 from mhnb.view.live.view import CellView
 from mhnb.view.tables.show import show_collectives
 from mhnb.view.tables.start import StartSummary
-from mhnb.view.tables.tables import Status, VarTableRow
+from mhnb.view.tables.tables import Status
 
 if TYPE_CHECKING:
     from mhnb.cluster.cluster import Cluster
@@ -101,16 +100,6 @@ def locations_from_cluster(cluster: Cluster, environment: Mapping[str, str] | No
     # Files on another machine cannot be opened from the notebook, and older servers pass no absolute path.
     folder = str(notebook.parent) if notebook.is_absolute() and cluster.shape.is_local else ""
     return RankLocations(hosts={r.rank: r.host for r in ranks}, logs=logs, cluster=cluster.name, notebook_dir=folder)
-
-
-def variable_rows(found: Sequence[VarFound]) -> tuple[VarTableRow, ...]:
-    """Return the view of `%mhjax vars`."""
-    return tuple(_var_row(row) for row in found)
-
-
-def _var_row(row: VarFound) -> VarTableRow:
-    facts = row.facts
-    return VarTableRow(row.name, row.kind, facts.shape, row.dtype, facts.spec, facts.nbytes_per_device, row.differs)
 
 
 # -- is a magic's return value used?

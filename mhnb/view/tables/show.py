@@ -14,6 +14,7 @@ from typing import Self
 
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.preflight_facts import PreflightReport
+from mhnb.core.variables import VariableRow
 from mhnb.sharding.report import Report
 from mhnb.types import StartProgress
 from mhnb.view.html import new_uid, wrap_html
@@ -36,7 +37,6 @@ from mhnb.view.tables.start import (
 )
 from mhnb.view.tables.tables import (
     Status,
-    VarTableRow,
     format_check_html,
     format_check_text,
     format_status_html,
@@ -149,7 +149,7 @@ def show_status(status: Status, screen: Screen | None = None) -> None:
     (screen or detect_screen()).show(data, new_uid())
 
 
-def show_vars(rows: Sequence[VarTableRow], screen: Screen | None = None) -> None:
+def show_vars(rows: Sequence[VariableRow], screen: Screen | None = None) -> None:
     """Show the variables that the ranks hold."""
     data = {"text/html": format_vars_html(rows), "text/plain": format_vars_text(rows)}
     (screen or detect_screen()).show(data, new_uid())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 from mhnb.core.guard.value_check import CheckRow
+from mhnb.core.variables import VariableRow
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import ClusterState, RankInfo
 from mhnb.view.html import QUIET_STYLE, name_hosts, wrap_html
@@ -26,22 +27,6 @@ class Status:
     state: ClusterState
     ranks: tuple[RankInfo, ...]
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class VarTableRow:
-    """One variable that the ranks hold."""
-
-    name: str
-    kind: str
-    """The type's name."""
-    shape: tuple[int, ...] | None = None
-    dtype: str | None = None
-    spec: str | None = None
-    """As `P('data', None)`; None if it is not a global array."""
-    nbytes_per_device: int | None = None
-    differs: str = ""
-    """As `missing on rank 2`; empty if all ranks hold the same."""
 
 
 def format_table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -152,24 +137,24 @@ def format_status_html(status: Status) -> str:
     return wrap_html(f"<div{color}><b>{escape(status.heading, quote=False)}</b></div>{table}{notes}")
 
 
-def _var_cells(row: VarTableRow) -> tuple[str, ...]:
+def _var_cells(row: VariableRow) -> tuple[str, ...]:
     shape = "" if row.shape is None else f"{row.dtype or ''}[{','.join(map(str, row.shape))}]"
     nbytes = "" if row.nbytes_per_device is None else format_nbytes(row.nbytes_per_device)
     return row.name, row.kind, shape, row.spec or "", nbytes, row.differs
 
 
-def _build_vars_table(rows: Sequence[VarTableRow]) -> tuple[Sequence[str], list[Sequence[str]]]:
+def _build_vars_table(rows: Sequence[VariableRow]) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Build the table, without the column of differences if there are none."""
     shown = len(_VARS_HEADER) - (not any(row.differs for row in rows))
     return _VARS_HEADER[:shown], [_var_cells(row)[:shown] for row in rows]
 
 
-def format_vars_text(rows: Sequence[VarTableRow]) -> str:
+def format_vars_text(rows: Sequence[VariableRow]) -> str:
     """Format the variables that the ranks hold as text."""
     return format_table_text(*_build_vars_table(rows)) if rows else "the ranks hold no variables yet"
 
 
-def format_vars_html(rows: Sequence[VarTableRow]) -> str:
+def format_vars_html(rows: Sequence[VariableRow]) -> str:
     """Format the variables that the ranks hold as HTML."""
     if not rows:
         return wrap_html(f'<span style="{QUIET_STYLE}">the ranks hold no variables yet</span>')

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mhnb import view
+from mhnb.core.variables import VariableInfo, VariableRow
 from mhnb.sharding.layout import Layout
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.sharding.layout import format_layout_html
-from mhnb.view.tables.tables import VarTableRow, format_vars_html
+from mhnb.view.tables.tables import format_vars_html
 from tests.support.axe import violations
 from tests.support.parts import chromium
 from tests.support.view_samples import cell, failed, out, shown
@@ -77,8 +78,8 @@ def test_without_its_style_sheet_the_tabs_are_a_list(page: Page) -> None:
 def test_long_word_keeps_next_column_visible(page: Page) -> None:
     """In a narrow window the column after a long word is readable without scrolling, and its row stays low."""
     rows = (
-        VarTableRow("x", "Array", (8, 8), "f32", "P('data')", 32),
-        VarTableRow("words", "x" * 60, differs="missing on ranks 0-1,3"),
+        VariableRow("x", (((0,), VariableInfo("host", "Array", "", (8, 8), "float32", "P('data')", None, 32)),)),
+        VariableRow("words", (((2,), VariableInfo("host", "x" * 60)),), missing=(0, 1, 3)),
     )
     page.set_viewport_size({"width": 620, "height": 500})
     page.set_content(f"<!doctype html><body style='font:13px sans-serif'>{format_vars_html(rows)}")

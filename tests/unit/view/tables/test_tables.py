@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mhnb.core.variables import VariableInfo, VariableRow
 from mhnb.types import DeviceRef, RankInfo
 from mhnb.view.tables.show import show_status, show_vars
 from mhnb.view.tables.tables import (
     Status,
-    VarTableRow,
     format_status_html,
     format_status_text,
     format_table_html,
@@ -30,8 +30,10 @@ STATUS = Status(
     ("%mhjax restart",),
 )
 ROWS = (
-    VarTableRow("x", "Array", (8, 8), "float32", "P('data', None)", 32),
-    VarTableRow("seed", "int", differs="missing on rank 2"),
+    VariableRow(
+        "x", (((0, 1, 2), VariableInfo("global", "Array", "", (8, 8), "float32", "P('data', None)", None, 32)),)
+    ),
+    VariableRow("seed", (((0, 1), VariableInfo("host", "int")),), missing=(2,)),
 )
 
 
@@ -61,9 +63,9 @@ def test_status_of_remote_hosts_has_more_columns() -> None:
 def test_variables_show_their_shape_and_size() -> None:
     """A missing shape or size is an empty cell; a difference names the rank."""
     assert format_vars_text(ROWS).splitlines() == [
-        "name  kind   shape         spec             bytes/device  differs",
-        "x     Array  float32[8,8]  P('data', None)          32 B",
-        "seed  int                                                 missing on rank 2",
+        "name  kind          shape     spec             bytes/device  differs",
+        "x     global Array  f32[8,8]  P('data', None)          32 B",
+        "seed  int                                                    missing on rank 2",
     ]
 
 
