@@ -14,11 +14,12 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
 from mhnb.errors import InvalidRequest, NotYet
+from mhnb.sharding.report import Collective
 from mhnb.teach.exercise import Exercise, ProcessInfo, WrongAnswer, find_task
 from mhnb.teach.progress import AnswerRecord, try_write_record
 
@@ -199,27 +200,7 @@ def format_answer(answer: Any) -> str:
 # -- communication budget
 
 
-class Usage(Protocol):
-    """One collective of a program, as `mhnb.collectives` returns it."""
-
-    @property
-    def op(self) -> str:
-        """HLO name, such as `all-reduce`."""
-
-    @property
-    def times(self) -> int:
-        """Number of executions in one launch."""
-
-    @property
-    def nbytes_per_device(self) -> int:
-        """Bytes that a device contributes to each execution."""
-
-    @property
-    def nbytes_across_hosts(self) -> int:
-        """The part of these bytes that goes to another host, for each execution."""
-
-
-Measure = Callable[..., Sequence[Usage]]
+Measure = Callable[..., Sequence[Collective]]
 """Takes a function and its arguments; returns the collectives of the compiled program."""
 
 
@@ -235,7 +216,7 @@ class Budget:
     """The part of these bytes that goes to another host; None for no limit."""
 
 
-def measure(function: Any, *arguments: Any) -> Sequence[Usage]:
+def measure(function: Any, *arguments: Any) -> Sequence[Collective]:
     """Compile a function without launching it and return its collectives. On ranks, all ranks must call it."""
     from mhnb.rank.requests.sharding import collectives
 
@@ -267,7 +248,7 @@ def check_budget(budget: Budget, function: Any, *arguments: Any, measure: Measur
     return format_usage(usage)
 
 
-def format_usage(usage: Sequence[Usage]) -> str:
+def format_usage(usage: Sequence[Collective]) -> str:
     """Describe in one line what a program sends."""
     rows = [f"{each.times} {each.op} of {each.nbytes_per_device} bytes" for each in usage]
     return ", ".join(rows) or "nothing"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import mhnb.teach
 from mhnb.errors import InvalidRequest, NotYet
+from mhnb.sharding.report import Collective
 from mhnb.teach.check import Budget, check_budget
 from mhnb.teach.exercise import Exercise, Prediction, WrongAnswer, find_task, task_names, tasks
 from mhnb.teach.predict import format_question
@@ -227,12 +227,8 @@ def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[s
 # -- a budget
 
 
-@dataclass(frozen=True, slots=True)
-class _SentRow:
-    op: str
-    times: int
-    nbytes_per_device: int
-    nbytes_across_hosts: int = 0
+def _sent(op: str, times: int, nbytes_per_device: int, nbytes_across_hosts: int = 0) -> Collective:
+    return Collective(op, (), (), times, nbytes_per_device, nbytes_across_hosts, "f32", None, times=times)
 
 
 BUDGET = Budget({"all-reduce": 1}, nbytes_per_device=512, nbytes_across_hosts=128)
@@ -241,14 +237,14 @@ BUDGET = Budget({"all-reduce": 1}, nbytes_per_device=512, nbytes_across_hosts=12
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        ([_SentRow("all-gather", 1, 64)], "1 all-gather, expected none. It sends: 1 all-gather of 64 bytes"),
-        ([_SentRow("all-reduce", 2, 64)], "2 all-reduce, expected at most 1"),
-        ([_SentRow("all-reduce", 1, 8), _SentRow("all-reduce", 1, 8)], "2 all-reduce, expected at most 1"),
-        ([_SentRow("all-reduce", 1, 1024)], "sends 1024 bytes from a device, expected at most 512"),
-        ([_SentRow("all-reduce", 1, 512, 129)], "sends 129 bytes from a device to other hosts, expected at most 128"),
+        ([_sent("all-gather", 1, 64)], "1 all-gather, expected none. It sends: 1 all-gather of 64 bytes"),
+        ([_sent("all-reduce", 2, 64)], "2 all-reduce, expected at most 1"),
+        ([_sent("all-reduce", 1, 8), _sent("all-reduce", 1, 8)], "2 all-reduce, expected at most 1"),
+        ([_sent("all-reduce", 1, 1024)], "sends 1024 bytes from a device, expected at most 512"),
+        ([_sent("all-reduce", 1, 512, 129)], "sends 129 bytes from a device to other hosts, expected at most 128"),
     ],
 )
-def test_excess_over_budget_is_named(sent: list[_SentRow], words: str) -> None:
+def test_excess_over_budget_is_named(sent: list[Collective], words: str) -> None:
     """The error names the collective, the count or the bytes over the budget, and all that is sent."""
     with pytest.raises(WrongAnswer) as caught:
         check_budget(BUDGET, print, 1, measure=lambda *_: sent)
@@ -257,13 +253,13 @@ def test_excess_over_budget_is_named(sent: list[_SentRow], words: str) -> None:
 
 def test_within_the_budget() -> None:
     """Within the budget the result describes what is sent, even if it is nothing."""
-    sent = [_SentRow("all-reduce", 1, 512, 128)]
+    sent = [_sent("all-reduce", 1, 512, 128)]
     assert check_budget(BUDGET, print, measure=lambda *_: sent) == "1 all-reduce of 512 bytes"
     assert check_budget(BUDGET, print, measure=lambda *_: []) == "nothing"
 
 
 def test_a_budget_counts_every_run() -> None:
     """A collective in a loop counts as often as it runs, with its bytes each time."""
-    twice = [_SentRow("all-reduce", 2, 300)]
+    twice = [_sent("all-reduce", 2, 300)]
     with pytest.raises(WrongAnswer, match="sends 600 bytes from a device, expected at most 512"):
         check_budget(Budget({"all-reduce": 2}, nbytes_per_device=512), print, measure=lambda *_: twice)
