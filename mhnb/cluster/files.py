@@ -43,7 +43,7 @@ class HostSync:
     """What was copied to one host."""
 
     host: str
-    hostname: str
+    """Its label, and the machine's own name."""
     folder: str
     """The folder on that host."""
     paths: tuple[str, ...]
@@ -188,9 +188,7 @@ def _finish_host(
         name for answer in request_all(cluster, host_ranks, "finish_files", arguments).values() for name in answer.value
     }
     nbytes = sum(files[path].nbytes for path in wanted)
-    return HostSync(
-        rank_info.host, rank_info.hostname, comparison["folder"], tuple(wanted), nbytes, tuple(sorted(imported))
-    )
+    return HostSync(_describe_host(rank_info), comparison["folder"], tuple(wanted), nbytes, tuple(sorted(imported)))
 
 
 # -- run pip once in each environment
@@ -201,7 +199,7 @@ class PipRun:
     """Result of pip in one environment."""
 
     host: str
-    hostname: str
+    """The host where it ran: its label, and the machine's own name."""
     python: str
     """The interpreter of that environment."""
     exit_code: int
@@ -234,4 +232,4 @@ def run_pip(cluster: Cluster, arguments: Sequence[str]) -> tuple[PipRun, ...]:
 
 def _run(cluster: Cluster, rank_info: RankInfo, python: str, arguments: Sequence[str]) -> PipRun:
     reply = await_reply(rank_info.rank, "pip", cluster.ask(rank_info.rank, "pip", {"words": list(arguments)})).value
-    return PipRun(rank_info.host, rank_info.hostname, python, reply["code"], reply["said"])
+    return PipRun(_describe_host(rank_info), python, reply["code"], reply["said"])

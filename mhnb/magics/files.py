@@ -39,7 +39,7 @@ def format_sync_report(report: SyncReport) -> str:
         groups.setdefault((host.folder, host.paths, host.nbytes), []).append(host)
     lines = [f"mhjax · sync · {report.folder}, {report.file_count} file{'' if report.file_count == 1 else 's'}"]
     for (folder, paths, nbytes), hosts in groups.items():
-        names = ", ".join(f"{host.host} ({host.hostname})" for host in hosts)
+        names = ", ".join(host.host for host in hosts)
         copied = f"{_format_count(paths, 'file')} copied, {format_nbytes(nbytes)}" if paths else "all there already"
         lines.append(f"  {names} {folder}: {copied}")
     if imported := sorted({name for host in report.hosts for name in host.imported}):
@@ -76,7 +76,7 @@ def _pip(session: Session, args: argparse.Namespace) -> None:
     runs = run_pip(manager.current(), words)
     print(format_pip_output(words, runs))
     if failed := [run for run in runs if run.exit_code != 0]:
-        hosts = ", ".join(f"{run.host} ({run.hostname})" for run in failed)
+        hosts = ", ".join(run.host for run in failed)
         raise ClusterError(
             f"pip {words[0]} failed on {hosts} with exit code {failed[0].exit_code}; what it said is above"
         )
@@ -94,7 +94,7 @@ def format_pip_output(words: Sequence[str], runs: Sequence[PipRun]) -> str:
         groups.setdefault((run.exit_code, "".join(shown)), []).append(run)
     lines = []
     for (_, output), group in groups.items():
-        names = ", ".join(f"{run.host} ({run.hostname})" for run in group)
+        names = ", ".join(run.host for run in group)
         lines.append(f"{names} · {group[0].python}")
         lines += [f"  {line}" for line in output.splitlines()]
     if words[0] in _MODIFYING_COMMANDS and any(run.exit_code == 0 for run in runs):

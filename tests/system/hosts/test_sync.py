@@ -42,8 +42,8 @@ def test_synced_folder_is_importable_and_updated(project: Path, begin: Begin) ->
     (project / "lib" / "mine.py").write_text("def say(): return 'second'\n")
     (project / "new.bin").write_bytes(bytes(range(256)) * 8192)
     report = sync(cluster)
-    assert [(host.hostname, host.paths) for host in report.hosts] == [
-        (n, ("lib/mine.py", "new.bin")) for n in ("alpha", "beta")
+    assert [(host.host, host.paths) for host in report.hosts] == [
+        (name, ("lib/mine.py", "new.bin")) for name in ("host0 (alpha)", "host1 (beta)")
     ]
     assert {host.imported for host in report.hosts} == {("lib.mine",)}
     again = "import importlib, lib.mine, zlib\nprint(importlib.reload(lib.mine).say(), zlib.crc32(open('new.bin', 'rb').read()))"

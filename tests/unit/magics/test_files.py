@@ -12,9 +12,9 @@ def test_hosts_with_equal_sync_share_a_line() -> None:
         "/we/p",
         9,
         (
-            HostSync("host0", "a", "/we/p", ("x.py", "y.py"), 2048, ("x",)),
-            HostSync("host1", "b", "/we/p", ("x.py", "y.py"), 2048, ()),
-            HostSync("host2", "c", "/you/p", (), 0, ()),
+            HostSync("host0 (a)", "/we/p", ("x.py", "y.py"), 2048, ("x",)),
+            HostSync("host1 (b)", "/we/p", ("x.py", "y.py"), 2048, ()),
+            HostSync("host2 (c)", "/you/p", (), 0, ()),
         ),
     )
     assert format_sync_report(report) == (
@@ -29,9 +29,9 @@ def test_pip_output_is_short_for_success_and_full_for_failure() -> None:
     """For pip the last line of a success and the full output of a failure are shown, once for hosts with equal output."""
     done = "Collecting x\nSuccessfully installed x-1.0\n"
     runs = [
-        PipRun("host0", "a", "/py", 0, done),
-        PipRun("host1", "b", "/py", 0, done),
-        PipRun("host2", "c", "/py", 1, "Looking\nERROR: no network\n"),
+        PipRun("host0 (a)", "/py", 0, done),
+        PipRun("host1 (b)", "/py", 0, done),
+        PipRun("host2 (c)", "/py", 1, "Looking\nERROR: no network\n"),
     ]
     assert format_pip_output(["install", "x"], runs) == (
         "host0 (a), host1 (b) · /py\n"
