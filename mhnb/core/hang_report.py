@@ -256,17 +256,7 @@ def _merge_locations(
     # The number of a launch is useful only where it distinguishes two ranks.
     is_distinguishing = len(launches) < len(found)
     return tuple(
-        RankLocation(
-            ranks,
-            place.activity,
-            place.what,
-            place.line,
-            place.code,
-            place.place,
-            number=place.number if is_distinguishing else None,
-            threads=place.threads,
-        )
-        for ranks, place in found
+        replace(place, ranks=ranks, number=place.number if is_distinguishing else None) for ranks, place in found
     )
 
 
