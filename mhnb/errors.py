@@ -121,17 +121,19 @@ class LaunchError(MhnbError):
 
 
 class HostUnreachable(LaunchError):
-    """A host, or the supervisor on it, does not respond. Over ssh, `host` and `kind` hold the host and the kind of failure."""
+    """A host, or the supervisor on it, does not respond. `host`, `kind` and `cause` hold the host and what failed, in its words."""
 
     host: str
     kind: str
+    cause: str
 
 
 class HostUnfit(LaunchError):
-    """A login to a host works, but what is to run there is missing or has ended. `host` and `kind` hold host and cause."""
+    """A login to a host works, but what is to run there is missing or has ended. Its parts are those of HostUnreachable."""
 
     host: str
     kind: str
+    cause: str
 
 
 class EnginesMissing(LaunchError):

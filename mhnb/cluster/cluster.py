@@ -18,11 +18,12 @@ from typing import Any, Protocol
 from mhnb.cluster import requests, transfer
 from mhnb.cluster.attach import ClusterRecord, write_cluster_record
 from mhnb.cluster.event_loop import CellFuture, EventLoop
-from mhnb.cluster.generation import end_hosts, find_preflight_s, find_start_error, make_cluster_record, open_generation
-from mhnb.cluster.host_monitor import HostMonitor, open_shared_board
+from mhnb.cluster.generation import end_hosts, make_cluster_record, open_generation
+from mhnb.cluster.host_monitor import HostMonitor, HostRequests, open_shared_board
 from mhnb.cluster.interrupts import SigintHandler, run_uninterrupted
 from mhnb.cluster.journal import ClusterJournal
 from mhnb.cluster.options import StartOptions, check_detachable
+from mhnb.cluster.preflight import check_hosts, preflight_error
 from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks
 from mhnb.core.cell_request import build_cell_request, check_guard
 from mhnb.core.cluster_spec import ClusterSpec, check_initialize
@@ -33,9 +34,9 @@ from mhnb.core.messages import RankReply
 from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import resolve_ranks
 from mhnb.core.replay import ReplayReport
-from mhnb.core.state.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
+from mhnb.core.state.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, RunPreflight, StopRequested
 from mhnb.core.variables import VariableRow
-from mhnb.errors import InvalidRequest
+from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.system.run_dir import check_name, find_cwd
 from mhnb.types import ClusterState, DeviceRef, RankInfo, StartProgress
 
@@ -129,7 +130,11 @@ class Cluster:
         transport, listener, write_record = self._resources.transport, self._listener, self.journal.write
         board = partial(open_shared_board, self._resources.run_dir, self.process_count)
         self._host_monitor = HostMonitor(
-            transport, self.launched, timeout_s=self.options.host_timeout_s, open_board=board
+            transport,
+            self.launched,
+            timeout_s=self.options.host_timeout_s,
+            open_board=board,
+            run_preflight=self._run_preflight,
         )
         self._event_loop = EventLoop(
             transport,
@@ -143,6 +148,11 @@ class Cluster:
         self._ended = False
         atexit.register(self._at_exit)
 
+    def _run_preflight(self, command: RunPreflight, requests: HostRequests) -> MhnbError | None:
+        report = check_hosts(self.shape, self._resources.transport.url, command, requests)
+        self.looked_in_s = report.duration_s
+        return None if report.ok else preflight_error(report)
+
     # -- start
 
     def wait_ready(self, on_progress: Callable[[StartProgress], None] | None = None) -> None:
@@ -154,17 +164,17 @@ class Cluster:
         """
         try:
             self.started_in_s = self._listener.wait_ready(on_progress)
-            self.looked_in_s = find_preflight_s(self.launched, self.looked_in_s)
             self._resources.record_owner(self.shape, self.options, self.ranks)
             if self.options.keep:
                 write_cluster_record(make_cluster_record(self._resources, self.shape, self.options, self.started_in_s))
                 self._host_monitor.make_detachable(lambda: self._event_loop.is_alive)
-        except BaseException as error:  # noqa: BLE001  # also Ctrl-C; it is raised again
+        except BaseException:
+            # Also Ctrl-C.
             if self._is_taken_over:
                 self.leave()
             else:
                 self.stop()
-            raise find_start_error(self.launched, error) from None
+            raise
 
     def leave(self) -> None:
         """Detach from the cluster without ending it, so that this or another notebook can attach to it.

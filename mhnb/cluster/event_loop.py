@@ -22,6 +22,7 @@ from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import CellRecord
 from mhnb.core.messages import (
     Heartbeat,
+    HostChecked,
     HostUp,
     Message,
     RankExited,
@@ -43,8 +44,10 @@ from mhnb.core.state.events import (
     HostsQueued,
     KillRanks,
     NotifyUser,
+    PreflightEnded,
     RefuseCell,
     ReportReady,
+    RunPreflight,
     SendToHosts,
     SendToRank,
     ShowLateOutput,
@@ -365,6 +368,9 @@ class EventLoop:
             self._state_machine.registry.record_heartbeat(
                 message, is_repeated=self._host_monitor.is_remote(message.supervisor)
             )
+        if isinstance(message, HostChecked):
+            self._host_monitor.deliver(message)
+            return
         if isinstance(message, RankReply):
             _, future = self._requests.pop(message.request_id, (0, None))
             if future is not None:
@@ -413,9 +419,9 @@ class EventLoop:
                 self._fail_requests(event.rank)
             else:
                 self._carry_out(NotifyUser(event))
-        for supervisor, cause in self._host_monitor.find_lost(self._state_machine.registry, now):
-            self._handle(HostExited(supervisor, cause))
-            for rank in self._state_machine.registry.ranks_of(supervisor):
+        for lost in self._host_monitor.find_lost(self._state_machine.registry, now):
+            self._handle(lost)
+            for rank in self._state_machine.registry.ranks_of(lost.supervisor):
                 self._fail_requests(rank)
 
     def _update_hang_report(self, now: float) -> None:
@@ -474,6 +480,13 @@ class EventLoop:
             case NotifyUser(text):
                 self._show_late()
                 self._listener.on_notice(text)
+            case RunPreflight() | ReportReady() | FailStart():
+                self._carry_out_start(command)
+
+    def _carry_out_start(self, command: RunPreflight | ReportReady | FailStart) -> None:
+        match command:
+            case RunPreflight():
+                self._host_monitor.check_hosts(command, lambda error: self.post(PreflightEnded(error)))
             case ReportReady():
                 self._listener.on_progress(self._state_machine, self._clock())
             case FailStart(error):
@@ -487,6 +500,7 @@ class EventLoop:
     def _fail_pending(self) -> None:
         """Fail all pending submissions and requests, and a start that is still awaited."""
         self._stopping = True
+        self._host_monitor.stop_checks()
         self._show_late()
         self._listener.on_failure(NotStarted(f"the cluster is stopped: {self._state_machine.reason or 'by its user'}"))
         error = NotStarted("the cluster was stopped before the cell's turn came")

@@ -15,14 +15,13 @@ from mhnb.cluster.attach import ClusterRecord, OwnerLock
 from mhnb.cluster.interrupts import SigintHandler
 from mhnb.cluster.journal import ClusterJournal
 from mhnb.cluster.options import GenerationLocation, StartOptions, host_spec, hub_spec, local_spec
-from mhnb.cluster.preflight import InAllocationLauncher, preflight_callback
 from mhnb.cluster.status import describe_location
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.state.host_tracking import StartBarrier
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.errors import LaunchError
-from mhnb.launchers.base import CheckedHost, Host
+from mhnb.launchers.base import Host
 from mhnb.launchers.local import AdoptedHost, DetachedHosts, LocalHost
 from mhnb.launchers.profiles import apply_profile, create_launcher, find_profile
 from mhnb.system.processes import PROCESS_ENDED
@@ -59,14 +58,7 @@ class Generation:
         location = GenerationLocation(
             self.transport.url, self.key, self.state_machine.generation, cwd, str(self.run_dir)
         )
-        new_hosts = _launch_hosts(shape, options, location)
-        while True:
-            with SigintHandler():
-                # Ctrl-C takes effect between two hosts: otherwise a process that was just created would have no owner.
-                host = next(new_hosts, None)
-                self.hosts += [] if host is None else [host]
-            if host is None:
-                return
+        for _ in launch_hosts(shape, options, location, self.hosts):
             # Now: with `keep` the processes outlive a notebook that is killed during the start, and must be found.
             self.record_owner(shape, options, ())
 
@@ -218,9 +210,17 @@ def open_transport(shape: ClusterSpec, options: StartOptions, key: bytes, run_di
     """
     if shape.is_local:
         return SocketServer(key, path=run_dir / "link")
-    address = options.address or create_launcher(shape, options.reach).find_own_address()
+    launcher = create_launcher(shape, options.reach)
+    address = options.address or launcher.find_own_address()
     configure_hub(run_dir, address, encrypt=options.encrypt)
-    return SocketServer(key, address=address, encrypt=options.encrypt)
+    try:
+        return SocketServer(key, address=address, encrypt=options.encrypt)
+    except OSError as error:
+        # Python adds the address to the system's words.
+        why = (error.strerror or str(error)).partition(" (while")[0]
+        raise LaunchError(
+            f"cannot listen at {address} ({why}); give an address of this machine that the hosts reach: --address 10.0.0.1"
+        ) from error
 
 
 def create_state_machine(
@@ -263,8 +263,26 @@ def end_hosts(hosts: Sequence[Host], registry: RankRegistry) -> None:
             end(host)
 
 
-def _launch_hosts(shape: ClusterSpec, options: StartOptions, location: GenerationLocation) -> Iterator[Host]:
-    """Start every supervisor, and yield each as soon as it exists."""
+def launch_hosts(
+    shape: ClusterSpec, options: StartOptions, location: GenerationLocation, hosts: list[Host]
+) -> Iterator[None]:
+    """Start every supervisor, add each to `hosts` as soon as it exists, and yield after each.
+
+    Raises:
+        LaunchError: a supervisor could not be started.
+    """
+    launching = _launch_each(shape, options, location)
+    while True:
+        with SigintHandler():
+            # Ctrl-C takes effect between two hosts: otherwise a process that was just created would have no owner.
+            host = next(launching, None)
+            hosts += [] if host is None else [host]
+        if host is None:
+            return
+        yield
+
+
+def _launch_each(shape: ClusterSpec, options: StartOptions, location: GenerationLocation) -> Iterator[Host]:
     if shape.is_local:
         spec = local_spec(shape, options, location, os.environ, f"127.0.0.1:{find_free_port()}")
         yield LocalHost(spec, os.environ | spec.environment)
@@ -274,19 +292,4 @@ def _launch_hosts(shape: ClusterSpec, options: StartOptions, location: Generatio
     shares = shape.assign_hosts()
     specs = [apply_profile(host_spec(shape, options, location, os.environ, s), shape, options.reach) for s in shares]
     launcher = create_launcher(shape, options.reach)
-    if isinstance(launcher, InAllocationLauncher):
-        launcher.preflight_check = preflight_callback(shape, options, location.address)
     yield from launcher.launch(specs, shares, os.environ, Path(location.run_dir))
-
-
-def find_start_error(hosts: Sequence[Host], error: BaseException) -> BaseException:
-    """Return the error to raise for a failed start. A refusal by the in-allocation preflight explains more than a missing rank does."""
-    refusals = [
-        host.preflight_error for host in hosts if isinstance(host, CheckedHost) and host.preflight_error is not None
-    ]
-    return refusals[0] if refusals and isinstance(error, LaunchError) else error
-
-
-def find_preflight_s(hosts: Sequence[Host], earlier_s: float | None) -> float | None:
-    """Return how long the preflight took: the one in the allocation, else the one before the start; None if there was none."""
-    return next((host.preflight_s for host in hosts if isinstance(host, CheckedHost)), earlier_s)

@@ -9,26 +9,41 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from mhnb.core.messages import (
+    CheckHost,
     CloseConnections,
     Heartbeat,
+    HostChecked,
     HostUp,
     InterruptCell,
     Message,
     RankExited,
     SignalRank,
+    StartRanks,
     StopHost,
 )
 from mhnb.core.ranks import describe_ranks
-from mhnb.core.state.events import DisconnectRanks, KillRanks, SignalRanks, StopBeforeLaunch
+from mhnb.core.state.events import (
+    DisconnectRanks,
+    HostExited,
+    KillRanks,
+    RunPreflight,
+    SignalRanks,
+    StopBeforeLaunch,
+)
 from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR, HeartbeatMonitor, SuspendDetector
 from mhnb.core.state.rank_registry import RankRegistry
-from mhnb.launchers.base import Host, QueuedHost, ReportObserver
+from mhnb.errors import LaunchError, MhnbError
+from mhnb.launchers.base import FailureReporter, Host, QueuedHost, ReportObserver
 from mhnb.rank.guard.shared_board import SharedBoard
 from mhnb.system.processes import find_exit_status, is_stopped
 from mhnb.transport.base import Transport, supervisor_peer
@@ -40,9 +55,8 @@ _HEARTBEAT_REQUEST_EVERY_S = 1.0
 _HALTED_CHECK_EVERY_S = 0.5
 _KILL_CONFIRM_S = 5.0
 """A remote host that was ordered to kill ranks must give a sign of life within this time, or is lost."""
-
-
 _IMPORT_ALLOWANCE_S = 60.0
+"""While it imports JAX, a supervisor is silent, and a busy file system delays it beyond the usual limit."""
 _read_real_clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -55,6 +69,7 @@ class HostMonitor:
         timeout_s: a remote supervisor that is silent for longer is lost.
         real_clock: seconds, which advance also while this machine sleeps.
         open_board: opens the shared board of the ranks on this machine, so that they can be reached without their supervisor.
+        run_preflight: checks the hosts, in a thread of its own; returns what prevents a start, or None.
     """
 
     def __init__(
@@ -65,6 +80,7 @@ class HostMonitor:
         timeout_s: float = 20.0,
         real_clock: Callable[[], float] = _read_real_clock,
         open_board: Callable[[], SharedBoard | None] = lambda: None,
+        run_preflight: Callable[[RunPreflight, HostRequests], MhnbError | None] = lambda _command, _requests: None,
     ) -> None:
         self._transport, self._hosts = transport, list(hosts)
         self._monitored_remote = {k for host in hosts if host.is_remote for k in host.supervisors}
@@ -76,15 +92,20 @@ class HostMonitor:
         self._timeout_s, self._real_clock = timeout_s, real_clock
         self._is_stopping = self._is_detachable = False
         self._heartbeats_requested_at = self._halted_checked_at = 0.0
-        self._open_board = open_board
+        self._open_board, self._run_preflight = open_board, run_preflight
+        self._requests = HostRequests(lambda supervisor, request: self._send_to([supervisor], request))
         self._halted: set[int] = set()
         """Supervisors on this machine that were halted at the last sample."""
+        self._importing: set[int] = set()
+        """Supervisors that have the order to start their ranks, and have not started one yet."""
         self._unconfirmed = set(self._all)
         """Supervisors that have not confirmed yet that they outlive this process."""
 
     def broadcast(self, message: Message) -> None:
         """Send the same message to every supervisor; each applies what concerns its own ranks."""
         self._is_stopping = self._is_stopping or isinstance(message, StopHost)
+        if isinstance(message, StartRanks):
+            self._importing = set(self._monitored_remote)
         # Also to those that were given up: one that comes back must end with the others.
         for supervisor in self._all:
             self._transport.send(supervisor_peer(supervisor), message)
@@ -179,6 +200,38 @@ class HostMonitor:
         while self._unconfirmed and is_loop_alive() and time.monotonic() < until:
             time.sleep(_POLL_S)
 
+    def check_hosts(self, command: RunPreflight, on_end: Callable[[MhnbError | None], None]) -> None:
+        """Begin to check the hosts, in a thread of its own.
+
+        Args:
+            command: what the supervisors have reported.
+            on_end: receives what prevents the start, or None. Not called if the checks are stopped.
+        """
+
+        def work() -> None:
+            try:
+                error = self._run_preflight(command, self._requests)
+            except ChecksStopped:
+                return
+            except MhnbError as refusal:
+                error = refusal
+            except Exception as defect:  # noqa: BLE001  # nobody else would report it, and the start would wait in vain
+                traceback.print_exc()
+                error = LaunchError(
+                    f"the checks of the hosts failed: {type(defect).__name__}: {defect}; please report it"
+                )
+            on_end(error)
+
+        threading.Thread(target=work, name="mhnb-preflight", daemon=True).start()
+
+    def deliver(self, message: HostChecked) -> None:
+        """Pass an answer to the checks."""
+        self._requests.deliver(message)
+
+    def stop_checks(self) -> None:
+        """End checks that wait for answers, because the start has ended."""
+        self._requests.close()
+
     def request_heartbeats(self, now: float) -> None:
         """While the ranks start, request heartbeats also from supervisors on this machine, from time to time: a rank may be halted."""
         if now - self._heartbeats_requested_at >= _HEARTBEAT_REQUEST_EVERY_S:
@@ -233,32 +286,43 @@ class HostMonitor:
                 if isinstance(host, ReportObserver):
                     host.record_report(message.supervisor)
         if isinstance(message, HostUp | Heartbeat) and message.supervisor in self._monitored_remote:
-            # After this report it imports JAX. A busy file system delays that beyond the usual silence limit.
-            self._heartbeats.record(
-                message.supervisor, now, extra_s=_IMPORT_ALLOWANCE_S if isinstance(message, HostUp) else 0.0
-            )
+            # The allowance holds from the first report on, because the order to start the ranks may follow at once.
+            is_importing = isinstance(message, HostUp) or message.supervisor in self._importing
+            self._heartbeats.record(message.supervisor, now, extra_s=_IMPORT_ALLOWANCE_S if is_importing else 0.0)
 
     def note_spawned(self, supervisor: int, now: float) -> None:
         """Record that a supervisor has a rank: its imports are over, so from now on the usual silence limit applies."""
+        self._importing.discard(supervisor)
         if supervisor in self._monitored_remote:
             self._heartbeats.record(supervisor, now)
 
-    def find_lost(self, registry: RankRegistry, now: float) -> Iterator[tuple[int, str]]:
-        """Yield each supervisor that was found lost since the last call, with the cause; request a heartbeat from the others."""
+    def find_lost(self, registry: RankRegistry, now: float) -> Iterator[HostExited]:
+        """Yield each supervisor that was found lost since the last call; request a heartbeat from the others."""
         self._heartbeats.extend(self._suspend_detector.check(now, self._real_clock()))
-        for supervisor, cause in (
+        for lost in (
+            *self._find_failed(registry),
             *self._find_exited(registry),
             *self._find_disconnected(registry),
             *self._find_silent(registry, now),
         ):
-            yield supervisor, cause + self._describe_suspension(now)
+            yield replace(lost, cause=lost.cause + self._describe_suspension(now))
         if self._heartbeats.is_due(now):
             for supervisor in self._monitored_remote:
                 self._transport.send(
                     supervisor_peer(supervisor), Heartbeat(supervisor, outlives_notebook=self._is_detachable)
                 )
 
-    def _find_disconnected(self, registry: RankRegistry) -> Iterator[tuple[int, str]]:
+    def _find_failed(self, registry: RankRegistry) -> Iterator[HostExited]:
+        """Yield supervisors that did not start although the command which was to start them, with others, still runs."""
+        if not registry.is_waiting_for_hosts:
+            return
+        for host in self._hosts:
+            if isinstance(host, FailureReporter) and not host.has_exited():
+                for supervisor, error in host.start_failures().items():
+                    if supervisor not in registry.lost_supervisors:
+                        yield self._mark_lost(supervisor, str(error), error)
+
+    def _find_disconnected(self, registry: RankRegistry) -> Iterator[HostExited]:
         for peer in self._transport.pop_disconnected():
             supervisor = int(peer[1:]) if peer.startswith("s") else -1
             self._connected_remote.discard(supervisor)
@@ -267,7 +331,7 @@ class HostMonitor:
                     supervisor, f"{registry.name_host(supervisor)} is lost: the connection to it ended"
                 )
 
-    def _find_silent(self, registry: RankRegistry, now: float) -> Iterator[tuple[int, str]]:
+    def _find_silent(self, registry: RankRegistry, now: float) -> Iterator[HostExited]:
         for supervisor, silent_s in self._heartbeats.find_lost(now).items():
             name = registry.name_host(supervisor)
             yield self._mark_lost(supervisor, f"{name} is lost: it has not answered for {silent_s:.0f} s")
@@ -285,20 +349,22 @@ class HostMonitor:
             "those of %mhjax start --keep wait for it"
         )
 
-    def _find_exited(self, registry: RankRegistry) -> Iterator[tuple[int, str]]:
+    def _find_exited(self, registry: RankRegistry) -> Iterator[HostExited]:
         for host in [host for host in self._hosts if host.has_exited()]:
             self._hosts.remove(host)
             # Now, before another process can reuse their ids: what ranks have started outlives a killed supervisor.
             host.wait(tuple(pid for k in host.supervisors for pid in registry.pids_of(k)))
             cause = host.explain()
+            failures = host.start_failures() if isinstance(host, FailureReporter) else {}
             for supervisor in host.supervisors:
-                yield self._mark_lost(supervisor, cause)
+                yield self._mark_lost(supervisor, cause, failures.get(supervisor))
 
-    def _mark_lost(self, supervisor: int, cause: str) -> tuple[int, str]:
+    def _mark_lost(self, supervisor: int, cause: str, error: LaunchError | None = None) -> HostExited:
         self._heartbeats.remove(supervisor)
+        self._requests.mark_lost(supervisor)
         self._monitored_remote.discard(supervisor)
         self._unconfirmed.discard(supervisor)
-        return supervisor, cause
+        return HostExited(supervisor, cause, error)
 
 
 def _describe_halted(pid: int, ranks: Sequence[int]) -> str:
@@ -330,3 +396,81 @@ def describe_orphans(registry: RankRegistry, supervisors: Sequence[int]) -> str:
         "what was started there with --keep may live on, and waits for a notebook\n"
         "  when the machine can be reached again, end it there (and all of yours there): pkill -f mhnb.rank.supervisor"
     )
+
+
+# -- requests to the supervisors before their ranks start
+
+
+class ChecksStopped(Exception):
+    """The start has ended, and with it the checks of its hosts."""
+
+
+class HostRequests:
+    """Requests to the supervisors of one start, and their answers. One thread asks, and the event loop delivers the answers.
+
+    Args:
+        send: sends a message to a supervisor, from any thread.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, send: Callable[[int, CheckHost], None], clock: Callable[[], float] = time.time) -> None:
+        self._send, self._clock = send, clock
+        self._changed = threading.Condition()
+        self._answers: dict[int, tuple[Any, float]] = {}
+        """Supervisor -> its answer to the latest request, and when it came."""
+        self._request_id = 0
+        self._lost: set[int] = set()
+        self._is_closed = False
+
+    def ask(self, check: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> dict[int, Any]:
+        """Send a request to each supervisor in `arguments`, and return the answers that have come in time.
+
+        Raises:
+            ChecksStopped: the start has ended.
+        """
+        return {supervisor: value for supervisor, (value, _) in self._ask(check, arguments, timeout_s).items()}
+
+    def measure_clocks(self, supervisors: Sequence[int], *, timeout_s: float) -> dict[int, tuple[float, float]]:
+        """Compare the clocks of hosts with this machine's: how many seconds each is ahead, and the error bound.
+
+        Raises:
+            ChecksStopped: the start has ended.
+        """
+        before = self._clock()
+        answers = self._ask("clock", {supervisor: {} for supervisor in supervisors}, timeout_s)
+        return {k: (there - (before + after) / 2, (after - before) / 2) for k, (there, after) in answers.items()}
+
+    def _ask(
+        self, check: str, arguments: Mapping[int, Mapping[str, Any]], timeout_s: float
+    ) -> Mapping[int, tuple[Any, float]]:
+        with self._changed:
+            self._request_id += 1
+            self._answers = {}
+        for supervisor, own in arguments.items():
+            self._send(supervisor, CheckHost(self._request_id, check, dict(own)))
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_closed or arguments.keys() <= self._answers.keys() | self._lost, timeout_s
+            )
+            if self._is_closed:
+                raise ChecksStopped
+            return self._answers
+
+    def deliver(self, message: HostChecked) -> None:
+        """Take an answer. One that comes too late is dropped."""
+        with self._changed:
+            if message.request_id == self._request_id:
+                self._answers[message.supervisor] = message.value, self._clock()
+                self._changed.notify_all()
+
+    def mark_lost(self, supervisor: int) -> None:
+        """Stop waiting for a supervisor that is lost."""
+        with self._changed:
+            self._lost.add(supervisor)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End a request that waits for answers, and refuse further ones."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()

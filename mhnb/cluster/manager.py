@@ -39,24 +39,21 @@ from mhnb.cluster.generation import open_detached_transport
 from mhnb.cluster.interrupts import wait_for_pending_shutdowns
 from mhnb.cluster.journal import next_generation, prune_journals, record_generation
 from mhnb.cluster.options import (
-    StartOptions,
     check_folder,
     check_same_options,
     default_spec,
     parse_options,
     resolve_spec,
 )
-from mhnb.cluster.preflight import run_preflight
 from mhnb.cluster.replay import check_replay
 from mhnb.cluster.replay import replay as run_replay
-from mhnb.cluster.status import preflight_progress, print_notice
+from mhnb.cluster.status import print_notice
 from mhnb.core.cell_request import check_guard
 from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec, check_initialize, validate_start_arguments
 from mhnb.core.hints import find_start_hint
 from mhnb.core.journal import StartRecord
 from mhnb.core.launch.environment import note_forced_devices
 from mhnb.core.messages import HostUp, StopHost
-from mhnb.core.preflight_facts import PreflightReport
 from mhnb.core.replay import plan_replay
 from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
 from mhnb.launchers.local import AdoptedHost, check_platform
@@ -360,7 +357,6 @@ def _start(
         attached = attach(detached.full_name, on_progress)
         return attached if attached.state != "dead" else _restart_dead(attached, on_progress)
     _check_can_start(shape)
-    preflight = _run_preflight(shape, settings, on_progress)
     previous = _clusters.get(name)
     notes = [
         *([STATE_LOST_NOTE] if previous is not None and _has_died_with_state(previous, shape) else []),
@@ -372,19 +368,8 @@ def _start(
     cluster = Cluster(
         shape, settings, generation=next_generation(name, environment=os.environ), restarter=restart_cluster
     )
-    cluster.looked_in_s = None if preflight is None else preflight.duration_s
     cluster.notes = (*cluster.notes, *notes)
     return _complete_start(cluster, on_progress, after=_find_replaced_generation(previous, cluster))
-
-
-def _run_preflight(
-    shape: ClusterSpec, settings: StartOptions, on_progress: Callable[[StartProgress], None] | None
-) -> PreflightReport | None:
-    notify = on_progress or (lambda _: None)
-    preflight = run_preflight(shape, settings, lambda: notify(preflight_progress(shape)))
-    if preflight is not None:
-        notify(preflight_progress(shape, is_over=True))
-    return preflight
 
 
 def _find_replaced_generation(previous: Cluster | None, cluster: Cluster) -> int:

@@ -93,15 +93,10 @@ def start_progress(state_machine: ClusterStateMachine, now: float) -> StartProgr
     """Return the progress of a start."""
     ready = state_machine.state in ("clean", "split", "tainted", "dead")
     ranks, registry = describe_ranks(state_machine), state_machine.registry
-    return StartProgress(
-        ranks, now - state_machine.started_at, ready, registry.queue_position, is_takeover=registry.is_takeover
-    )
-
-
-def preflight_progress(shape: ClusterSpec, *, is_over: bool = False) -> StartProgress:
-    """Return the progress of a start whose hosts are being checked, or have been, before it has any process of its own."""
-    ranks = tuple(RankInfo(rank, share.host) for share in shape.assign_hosts() for rank in share.ranks)
-    return StartProgress(ranks, 0.0, standing="" if is_over else f"looking at {pluralize(shape.hosts, 'host')}")
+    standing = registry.queue_position
+    if not standing and registry.is_waiting_for_hosts:
+        standing = f"looking at {pluralize(len({rank.host for rank in ranks}), 'host')}"
+    return StartProgress(ranks, now - state_machine.started_at, ready, standing, is_takeover=registry.is_takeover)
 
 
 # -- deliver events to the cluster's user

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.types import Frame, Outcome, Phase
 
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 """Raise it with every change of this module and of `core/codec.py`, because long-lived processes may meet newer ones."""
 
 OutputEvent: TypeAlias = list[Any]
@@ -106,6 +106,16 @@ class StopHost:
     """End every process of this host, then the supervisor."""
 
     kind: ClassVar[str] = "stop_host"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckHost:
+    """Check this host before its ranks start: `check` names a function of `system/host_checks.py`."""
+
+    kind: ClassVar[str] = "check_host"
+    request_id: int
+    check: str
+    arguments: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +322,16 @@ class HostUp:
 
 
 @dataclass(frozen=True, slots=True)
+class HostChecked:
+    """The answer to a `CheckHost`."""
+
+    kind: ClassVar[str] = "host_checked"
+    supervisor: int
+    request_id: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
 class RankSpawned:
     """A rank's process exists."""
 
@@ -356,7 +376,7 @@ RankMessage: TypeAlias = (
 )
 """Messages from a rank to the notebook."""
 
-SupervisorMessage: TypeAlias = Heartbeat | HostUp | RankSpawned | RankExited | HubExited
+SupervisorMessage: TypeAlias = Heartbeat | HostUp | HostChecked | RankSpawned | RankExited | HubExited
 """Messages from a supervisor to the notebook."""
 
 Message: TypeAlias = (
@@ -367,6 +387,7 @@ Message: TypeAlias = (
     | InterruptCell
     | CloseConnections
     | StopHost
+    | CheckHost
     | StartRanks
     | RankMessage
     | SupervisorMessage
@@ -419,7 +440,7 @@ class HostSpec:
     fork: bool = True
     """Fork the ranks from the supervisor; otherwise start each as a fresh process."""
     staged_start: bool = False
-    """Report first, then wait for `StartRanks`: with several hosts, the values for each are known only once all have reported."""
+    """Report first, answer each `CheckHost`, and wait for `StartRanks`, which needs the reports of all hosts."""
     address: str = ""
     """The address at which other hosts reach this one; empty if no host needs it."""
     host_timeout_s: float = 0.0

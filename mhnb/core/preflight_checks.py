@@ -8,15 +8,15 @@ ports must be free and reachable, and names must resolve to reachable addresses.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from mhnb.core.launch.environment import find_forced_devices
 from mhnb.core.preflight_facts import (
     Column,
     Endpoint,
     Finding,
+    HostChecks,
     HostFacts,
-    HostProbe,
     Level,
     PreflightReport,
     ReportCell,
@@ -38,150 +38,130 @@ _CAUSES = {
 }
 
 
-def check_ports(probes: Sequence[HostProbe], requirements: Requirements) -> list[Column]:
+def check_ports(hosts: Sequence[HostChecks], requirements: Requirements) -> list[Column]:
     """Check that each endpoint's port is free where it is to listen, and reachable from every host.
 
-    >>> check_ports([HostProbe("a", connect_errors={"link": ""})], Requirements((Endpoint("link", None),)))[0].cells[0].text
+    >>> link = Endpoint("link", None, "10.0.0.9", 7000)
+    >>> check_ports([HostChecks("a", connect_errors={"link": ""})], Requirements((link,)))[0].cells[0].text
     'ok'
     """
-    return [_check_port(probes, endpoint, requirements) for endpoint in requirements.endpoints]
+    return [_check_port(hosts, endpoint) for endpoint in requirements.endpoints]
 
 
-def _check_port(probes: Sequence[HostProbe], endpoint: Endpoint, requirements: Requirements) -> Column:
-    address, port = requirements.addresses.get(endpoint.name, ("", endpoint.port))
-    header = f"port {port}" if endpoint.name == "coordinator" and port else endpoint.name
-    listen_errors, owner = requirements.listen_errors, "this machine"
-    if endpoint.host is not None:
-        listen_errors, owner = probes[endpoint.host].listen_errors, probes[endpoint.host].name
-    if why := listen_errors.get(endpoint.name):
+def _check_port(hosts: Sequence[HostChecks], endpoint: Endpoint) -> Column:
+    header = f"port {endpoint.port}" if endpoint.name == "coordinator" else endpoint.name
+    owner = None if endpoint.host is None else hosts[endpoint.host]
+    if owner is not None and (why := owner.listen_errors.get(endpoint.name)):
         finding = Finding(
-            "failure", endpoint.name, (owner,), f"{owner} cannot listen at {address}:{port} for {_ENDPOINT_NAMES[endpoint.name]}: {why}",
-            f"end what holds the port ({owner}: ss -ltnp 'sport = :{port}'), or choose another one",
+            "failure", endpoint.name, (owner.name,),
+            f"{owner.name} cannot listen at {endpoint.address}:{endpoint.port} for {_ENDPOINT_NAMES[endpoint.name]}: {why}",
+            f"end what holds the port ({owner.name}: ss -ltnp 'sport = :{endpoint.port}'), or choose another one",
         )  # fmt: skip
         cells = {} if endpoint.host is None else {endpoint.host: ReportCell("taken", "failure")}
         return Column(header, cells, (finding,))
     cells = {
         at: ReportCell("ok") if not why else ReportCell(why, "failure")
-        for at, probe in enumerate(probes)
-        if (why := probe.connect_errors.get(endpoint.name)) is not None
+        for at, host in enumerate(hosts)
+        if (why := host.connect_errors.get(endpoint.name)) is not None
     }
-    faulty = _group_by_error(probes, endpoint.name)
+    owner_name = "this machine" if owner is None else owner.name
+    faulty = _group_by_error(hosts, endpoint.name)
     return Column(
         header,
         cells,
-        tuple(_report_unreached(probes, hosts, why, endpoint, requirements) for why, hosts in faulty.items()),
+        tuple(_report_unreached(hosts, names, why, endpoint, owner_name) for why, names in faulty.items()),
     )
 
 
-def _group_by_error(probes: Sequence[HostProbe], name: str) -> dict[str, list[str]]:
+def _group_by_error(hosts: Sequence[HostChecks], name: str) -> dict[str, list[str]]:
     """Return why a target cannot be reached -> from which hosts."""
     found: dict[str, list[str]] = {}
-    for probe in probes:
-        if why := probe.connect_errors.get(name):
-            found.setdefault(why, []).append(probe.name)
+    for host in hosts:
+        if why := host.connect_errors.get(name):
+            found.setdefault(why, []).append(host.name)
     return found
 
 
 def _report_unreached(
-    probes: Sequence[HostProbe], hosts: list[str], why: str, endpoint: Endpoint, requirements: Requirements
+    hosts: Sequence[HostChecks], names: list[str], why: str, endpoint: Endpoint, owner: str
 ) -> Finding:
-    address, port = requirements.addresses[endpoint.name]
-    owner = "this machine" if endpoint.host is None else probes[endpoint.host].name
     cause = f" ({_CAUSES[why]})" if why in _CAUSES else ""
-    text = f"{join_hosts(hosts)} cannot reach {_ENDPOINT_NAMES[endpoint.name]} on {owner} at {address}:{port}: {why}{cause}"
-    fix = f"let TCP port {port} of {owner} through its firewall for the cluster's hosts"
-    fix += ", or choose a port that is open" if endpoint.port == 0 else ""
-    if endpoint.host is None and (seen := _find_other_addresses(probes, hosts, address)):
-        fix += f"; the login came from {join_hosts(seen)}, so there is a jump host or NAT between: name an address that hosts can reach"
-    return Finding("failure", endpoint.name, tuple(hosts), text, fix)
+    where = f"{owner} at {endpoint.address}:{endpoint.port}"
+    text = f"{join_hosts(names)} cannot reach {_ENDPOINT_NAMES[endpoint.name]} on {where}: {why}{cause}"
+    fix = f"let TCP port {endpoint.port} of {owner} through its firewall for the cluster's hosts"
+    fix += "" if endpoint.is_port_given else ", or choose a port that is open"
+    seen = sorted({host.login_address for host in hosts if host.name in names} - {"", endpoint.address})
+    if endpoint.host is None and seen:
+        fix += (
+            f"; the login came from {join_hosts(seen)}, so there is a jump host or NAT between: "
+            "name an address of this machine that hosts can reach, like --address 10.0.0.1"
+        )
+    return Finding("failure", endpoint.name, tuple(names), text, fix)
 
 
-def _find_other_addresses(probes: Sequence[HostProbe], hosts: list[str], address: str) -> list[str]:
-    """Return the other addresses under which the hosts see this machine."""
-    seen = [
-        probe.facts.ssh_connection[0]
-        for probe in probes
-        if probe.name in hosts and probe.facts is not None and probe.facts.ssh_connection
-    ]
-    return sorted(set(seen) - {address})
-
-
-def check_peers(probes: Sequence[HostProbe]) -> Column:
+def check_peers(hosts: Sequence[HostChecks]) -> Column:
     """Check that hosts reach each other at ports that the system assigns, as CPU collectives need.
 
-    >>> check_peers([HostProbe("a", connect_errors={"peer 1": "no answer"}), HostProbe("b")]).cells[0].text
+    >>> check_peers([HostChecks("a", connect_errors={"peer 1": "no answer"}), HostChecks("b")]).cells[0].text
     'not b'
     """
     cells: dict[int, ReportCell] = {}
     closed: dict[str, dict[int, list[str]]] = {}
-    for at, probe in enumerate(probes):
-        tried = {int(name.split()[1]): why for name, why in probe.connect_errors.items() if name.startswith("peer ")}
-        missing = [probes[other].name for other, why in tried.items() if why]
+    for at, host in enumerate(hosts):
+        tried = {int(name.split()[1]): why for name, why in host.connect_errors.items() if name.startswith("peer ")}
+        missing = [hosts[other].name for other, why in tried.items() if why]
         if tried:
             cells[at] = ReportCell(f"not {join_hosts(missing)}", "failure") if missing else ReportCell("ok")
         for other, why in tried.items():
             if why:
-                closed.setdefault(why, {}).setdefault(other, []).append(probe.name)
-    findings = tuple(_report_unreachable_peers(probes, why, pairs) for why, pairs in closed.items())
+                closed.setdefault(why, {}).setdefault(other, []).append(host.name)
+    findings = tuple(_report_unreachable_peers(hosts, why, pairs) for why, pairs in closed.items())
     return Column("peers", cells, findings)
 
 
-def _report_unreachable_peers(probes: Sequence[HostProbe], why: str, pairs: Mapping[int, Sequence[str]]) -> Finding:
+def _report_unreachable_peers(hosts: Sequence[HostChecks], why: str, pairs: Mapping[int, Sequence[str]]) -> Finding:
     """Return the finding that names the unreachable hosts, and the hosts they cannot be reached from."""
-    others = sum(probe.facts is not None for probe in probes) - 1
+    others = sum(host.facts is not None for host in hosts) - 1
     from_where = {
-        at: "any other host" if len(hosts) == others > 1 else join_hosts(hosts) for at, hosts in pairs.items()
+        at: "any other host" if len(names) == others > 1 else join_hosts(names) for at, names in pairs.items()
     }
     return Finding(
-        "failure", "peers", tuple(probes[at].name for at in pairs),
-        "; ".join(f"{probes[at].name} cannot be reached from {where}" for at, where in from_where.items())
+        "failure", "peers", tuple(hosts[at].name for at in pairs),
+        "; ".join(f"{hosts[at].name} cannot be reached from {where}" for at, where in from_where.items())
         + f": {why}. CPU collectives connect any two hosts, at ports that the system chooses",
         "let all TCP between the cluster's hosts through their firewalls",
     )  # fmt: skip
 
 
-def check_names(probes: Sequence[HostProbe], requirements: Requirements) -> Column:
-    """Check that each host's own name resolves to a reachable address, and that hosts can resolve the notebook's machine.
+def check_names(hosts: Sequence[HostChecks]) -> Column:
+    """Check that each host's own name resolves to a reachable address.
 
-    >>> check_names([], Requirements()).header
+    >>> check_names([]).header
     'name→address'
     """
     cells: dict[int, ReportCell] = {}
     findings: list[Finding] = []
-    for at, probe in enumerate(probes):
-        if probe.facts is None:
+    for at, host in enumerate(hosts):
+        if host.facts is None:
             continue
-        own, real = probe.facts.names.get(probe.facts.hostname, ()), probe.facts.address
+        own = host.facts.name_addresses
         if not own:
             cells[at] = ReportCell("unknown", "warning")
-            findings.append(
-                _report_unusable_name(
-                    probe.name, f"{probe.name} cannot resolve its own name {probe.facts.hostname!r}", real
-                )
-            )
-        elif all(map(is_loopback, own)) and not is_loopback(real):
+            text = f"{host.name} cannot resolve its own name {host.facts.hostname!r} ({host.facts.name_error})"
+            findings.append(_report_unusable_name(host, text))
+        elif all(map(is_loopback, own)) and not is_loopback(host.address):
             cells[at] = ReportCell(own[0], "warning")
-            findings.append(_report_unusable_name(probe.name, f"{probe.name}'s name resolves to loopback", real))
+            findings.append(_report_unusable_name(host, f"{host.name}'s name resolves to loopback"))
         else:
             cells[at] = ReportCell(next((each for each in own if not is_loopback(each)), own[0]))
-        if requirements.controller and (why := probe.facts.resolve_errors.get(requirements.controller)):
-            cells[at] = ReportCell(cells[at].text, "failure")
-            findings.append(_report_unknown_controller(probe.name, requirements, why))
     return Column("name→address", cells, tuple(findings))
 
 
-def _report_unusable_name(host: str, what: str, real: str) -> Finding:
+def _report_unusable_name(host: HostChecks, what: str) -> Finding:
     return Finding(
-        "warning", "name→address", (host,), f"{what}, so ranks there cannot be reached by it for CPU collectives",
-        f"mhnb will use {real} instead; to mend it, edit /etc/hosts on {host}",
-    )  # fmt: skip
-
-
-def _report_unknown_controller(host: str, requirements: Requirements, why: str) -> Finding:
-    return Finding(
-        "failure", "name→address", (host,),
-        f"{host} cannot resolve {requirements.controller!r}, the name that was given for this machine: {why}",
-        f"give an address instead ({requirements.controller_address}), or enter the name into /etc/hosts on {host}",
+        "warning", "name→address", (host.name,),
+        f"{what}, so ranks there cannot be reached by it for CPU collectives",
+        f"mhnb will use {host.address} instead; to mend it, edit /etc/hosts on {host.name}",
     )  # fmt: skip
 
 
@@ -194,20 +174,17 @@ _IGNORED = re.compile(r"_DIR$|_PATH$|CACHE|LOG|DEBUG|TRACEBACK|DUMP")
 _FLAG = re.compile(r"--(\w+)(?:=(\S+))?")
 
 
-def check_environment(probes: Sequence[HostProbe], requirements: Requirements) -> list[Finding]:
+def check_environment(hosts: Sequence[HostChecks], requirements: Requirements) -> list[Finding]:
     """Return findings about the hosts' own variables and their effect on a cluster.
 
-    >>> check_environment([HostProbe("a", HostFacts("a", "3.11", environment={"XLA_FLAGS": "--x=1"}))], Requirements())
+    >>> check_environment([HostChecks("a", facts=HostFacts("a", "3.11", environment={"XLA_FLAGS": "--x=1"}))], Requirements())
     []
     """
-    known = {probe.name: probe.facts for probe in probes if probe.facts is not None}
+    known = {host.name: host.facts for host in hosts if host.facts is not None}
+    addresses = {host.address for host in hosts if host.facts is not None}
     findings = [*_check_differences(known), *_check_pool(requirements)]
     for name, facts in known.items():
-        findings += [
-            *_check_xla_flags(name, facts, requirements),
-            *_check_hash_seed(name, facts),
-            *_check_proxies(name, facts, known),
-        ]
+        findings += [*_check_xla_flags(name, facts, requirements), *_check_proxies(name, facts, addresses)]
     return findings
 
 
@@ -266,22 +243,11 @@ def _check_pool(requirements: Requirements) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _check_hash_seed(name: str, facts: HostFacts) -> Iterator[Finding]:
-    seed = facts.environment.get("PYTHONHASHSEED", "")
-    if seed and not seed.isdecimal():
-        yield Finding(
-            "note", "environment", (name,),
-            f"PYTHONHASHSEED is {seed!r} on {name}: sets of strings would have another order on every rank",
-            "mhnb sets it to 0 for the ranks",
-        )  # fmt: skip
-
-
-def _check_proxies(name: str, facts: HostFacts, known: Mapping[str, HostFacts]) -> Iterator[Finding]:
+def _check_proxies(name: str, facts: HostFacts, addresses: Set[str]) -> Iterator[Finding]:
     """Check for proxies, because gRPC sends JAX's coordination through a proxy that is set, and fails there."""
     given = [variable for variable in _PROXIES if facts.environment.get(variable)]
     excluded = facts.environment.get("no_proxy", "").split(",")
-    others = [each.address for each in known.values()]
-    if given and not set(others) <= set(excluded) and "*" not in excluded:
+    if given and not addresses <= set(excluded) and "*" not in excluded:
         yield Finding(
             "note", "environment", (name,),
             f"{join_hosts(given)} {'is' if len(given) == 1 else 'are'} set on {name}, "
@@ -302,51 +268,49 @@ KnownHosts = dict[int, tuple[str, HostFacts]]
 """The hosts that replied: position -> name and facts."""
 
 
-def build_preflight_report(probes: Sequence[HostProbe], requirements: Requirements) -> PreflightReport:
+def build_preflight_report(hosts: Sequence[HostChecks], requirements: Requirements) -> PreflightReport:
     """Build the report from the facts of all hosts.
 
-    >>> build_preflight_report([HostProbe("a", HostFacts("a", "3.11.7"))], Requirements(devices=2)).failures[0].text
+    >>> build_preflight_report([HostChecks("a", facts=HostFacts("a", "3.11.7"))], Requirements(devices=2)).failures[0].text
     'a has no jax for its Python 3.11.7'
     """
-    known = {at: (probe.name, probe.facts) for at, probe in enumerate(probes) if probe.facts is not None}
+    known = {at: (host.name, host.facts) for at, host in enumerate(hosts) if host.facts is not None}
     columns = [
-        _check_login(probes),
+        _check_login(hosts),
         _check_python(known),
         _check_package(known, "jax"),
         _check_package(known, "mhnb", here=requirements.mhnb_version),
         _check_devices(known, requirements),
-        *check_ports(probes, requirements),
-        check_peers(probes),
-        check_names(probes, requirements),
-        _check_clock(probes),
+        *check_ports(hosts, requirements),
+        check_peers(hosts),
+        check_names(hosts),
+        _check_clock(hosts),
         _check_disks(known),
     ]
     findings = [finding for column in columns for finding in column.findings]
     findings += [
-        *_check_same_machine(known),
+        *_check_same_machine(hosts),
         *_check_jaxlib(known),
-        *check_environment(probes, requirements),
-        *_check_colocated_gpus(probes, requirements),
+        *check_environment(hosts, requirements),
+        *_check_colocated_gpus(hosts, requirements),
     ]
     return PreflightReport(
-        hosts=tuple(look.name for look in probes),
+        hosts=tuple(host.name for host in hosts),
         columns=tuple(column for column in columns if column.cells),
         findings=tuple(sorted(findings, key=lambda each: ("failure", "warning", "note").index(each.level))),
-        addresses=tuple(None if look.facts is None else look.facts.address for look in probes),
-        endpoints=requirements.addresses,
     )
 
 
-def _check_login(probes: Sequence[HostProbe]) -> Column:
+def _check_login(hosts: Sequence[HostChecks]) -> Column:
     # A check of this machine alone has no login.
-    cells = {at: ReportCell("ok") for at, probe in enumerate(probes) if probe.clock_offset is not None}
-    cells |= {at: ReportCell("failed", "failure") for at, look in enumerate(probes) if look.failure is not None}
+    cells = {at: ReportCell("ok") for at, host in enumerate(hosts) if host.clock_offset is not None}
+    cells |= {at: ReportCell("failed", "failure") for at, host in enumerate(hosts) if host.failure is not None}
     findings = []
-    for look in probes:
-        if look.failure is not None:
+    for host in hosts:
+        if host.failure is not None:
             # Leave out the log's name, because the log is removed after preflight.
-            text, fix = (*str(look.failure).splitlines(), "")[:2]
-            findings.append(Finding("failure", "login", (look.name,), text, fix.strip()))
+            text, fix = (*str(host.failure).splitlines(), "")[:2]
+            findings.append(Finding("failure", "login", (host.name,), text, fix.strip()))
     return Column("login", cells, tuple(findings))
 
 
@@ -471,47 +435,49 @@ def _check_shared_gpus(known: KnownHosts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _check_colocated_gpus(probes: Sequence[HostProbe], requirements: Requirements) -> Iterator[Finding]:
+def _check_colocated_gpus(hosts: Sequence[HostChecks], requirements: Requirements) -> Iterator[Finding]:
     """Check that tasks on one machine have different GPUs, because JAX ends them otherwise: `Duplicate GPU detected`."""
-    for probe in probes:
-        tasks = [probe.facts, *probe.colocated] if probe.facts is not None and requirements.devices is None else []
+    for host in hosts:
+        tasks = [host.facts, *host.colocated] if host.facts is not None and requirements.devices is None else []
         uuids = [gpu.uuid for facts in tasks for gpu in facts.gpus if gpu.uuid]
         if twice := sorted({uuid for uuid in uuids if uuids.count(uuid) > 1}):
             yield Finding(
-                "failure", "devices", (probe.name,), f"{len(tasks)} tasks on {probe.name} have the same GPU ({twice[0]})",
+                "failure", "devices", (host.name,), f"{len(tasks)} tasks on {host.name} have the same GPU ({twice[0]})",
                 "start one task there, with --per-host for its ranks and share_gpus; or have the launcher give each its own: gpus_per_rank",
             )  # fmt: skip
 
 
-def _check_same_machine(known: KnownHosts) -> Iterator[Finding]:
+def _check_same_machine(hosts: Sequence[HostChecks]) -> Iterator[Finding]:
     """Check that no machine has two names: they would start two ranks for one host, with the same GPUs."""
     first: dict[tuple[str, str, str], str] = {}
-    for name, facts in known.values():
-        machine = (facts.boot_id, facts.hostname, facts.address)
-        other = first.setdefault(machine, name)
-        if facts.boot_id and other != name:
+    for host in hosts:
+        if host.facts is None or not host.facts.boot_id:
+            continue
+        other = first.setdefault((host.facts.boot_id, host.facts.hostname, host.address), host.name)
+        if other != host.name:
             yield Finding(
-                "failure", "hosts", (name,), f"{other} and {name} are the same machine ({facts.hostname}, {facts.address})",
+                "failure", "hosts", (host.name,),
+                f"{other} and {host.name} are the same machine ({host.facts.hostname}, {host.address})",
                 "name it once; --per-host starts several ranks on a host",
             )  # fmt: skip
 
 
-def _check_clock(probes: Sequence[HostProbe]) -> Column:
+def _check_clock(hosts: Sequence[HostChecks]) -> Column:
     cells, findings = {}, []
-    for at, probe in enumerate(probes):
-        if probe.clock_offset is None:
+    for at, host in enumerate(hosts):
+        if host.clock_offset is None:
             continue
-        ahead_s, error_s = probe.clock_offset
+        ahead_s, error_s = host.clock_offset
         off = abs(ahead_s) - error_s > _MAX_CLOCK_OFFSET_S
         cells[at] = ReportCell(f"{ahead_s:+.1f} s", "warning" if off else None)
         if off:
             way = "ahead of" if ahead_s > 0 else "behind"
             text = (
-                f"{probe.name}'s clock is {abs(ahead_s):.0f} s {way} this one: the times in its logs are off, "
+                f"{host.name}'s clock is {abs(ahead_s):.0f} s {way} this one: the times in its logs are off, "
                 "and cloud storage refuses what is signed so; ranks do not mind"
             )
             findings.append(
-                Finding("warning", "clock", (probe.name,), text, f"on {probe.name}: timedatectl set-ntp true")
+                Finding("warning", "clock", (host.name,), text, f"on {host.name}: timedatectl set-ntp true")
             )
     return Column("clock", cells, tuple(findings))
 

@@ -46,15 +46,11 @@ class QueuedHost(Protocol):
 
 
 @runtime_checkable
-class CheckedHost(Protocol):
-    """A host whose machines pass preflight before its supervisors start."""
+class FailureReporter(Protocol):
+    """A host that knows why its supervisors did not start, each on its own machine."""
 
-    preflight_error: LaunchError | None
-    """Why the supervisors do not start; None if preflight succeeded or is still running."""
-
-    @property
-    def preflight_s(self) -> float | None:
-        """Return the duration of preflight; None if it is still running or found a problem."""
+    def start_failures(self) -> Mapping[int, LaunchError]:
+        """Return why supervisors did not start, by their numbers; the others may still report."""
 
 
 class Allocation(Protocol):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.launch.hosts import HostName
-from mhnb.core.launch.ssh import LOGGED_IN, SshOptions, build_ssh_error, choose_python, explain_ssh, remote_line
+from mhnb.core.launch.ssh import LOGGED_IN, SshOptions, build_ssh_error, explain_ssh
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launchers.base import Host
-from mhnb.launchers.probe_client import PRELUDE, ChildProcess, Probe, ProbeOpener
 from mhnb.launchers.remote_command import CommandHosts, CommandSpec, check_program, spec_input
+from mhnb.launchers.watchdog import KEEP_MARKER
 from mhnb.transport.addresses import find_own_address
 
 _SHOWN_LINES = 8
@@ -51,17 +50,6 @@ class CloudLauncher:
             )
         return address
 
-    def open_probe(self, share: HostAssignment) -> ProbeOpener:
-        """Return an opener of a probe on one host, reached by the same command as its supervisor.
-
-        Raises:
-            LaunchError: the client is not installed.
-        """
-        name = Path(self._program).name
-        check_program(self._program, setting=name, install=f"install {name}")
-        command, label = self._command(share.supervisor), f"{share.host} ({name})"
-        return lambda log: Probe(share.host, _ClientProcess(command, label, self._remote_options, log))
-
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostAssignment], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
@@ -76,35 +64,43 @@ class CloudLauncher:
         for spec, share in zip(specs, shares, strict=True):
             command_spec = CommandSpec(
                 self._command(share.supervisor),
-                spec_input(spec, self._remote_options),
+                KEEP_MARKER + spec_input(spec, self._remote_options),
                 f"{share.host} ({name})",
                 run_dir / "log" / f"{share.host}.{name}.log",
                 _format_last_lines,
                 is_detachable=spec.is_detachable,
             )
-            yield CommandHosts(command_spec, [share.supervisor])
+            yield CloudHost(command_spec, share.supervisor, self._remote_options)
 
 
-class _ClientProcess(ChildProcess):
-    """A client's command that runs one probe, in place of an ssh."""
+class CloudHost(CommandHosts):
+    """A supervisor on one host, run by a client command.
 
-    def __init__(self, command: Sequence[str], label: str, remote_options: SshOptions, log: Path) -> None:
-        super().__init__(command, log=log)
-        self._label, self._remote_options = label, remote_options
-        self.write(remote_line(choose_python(remote_options, sys.executable), ["-c", PRELUDE]).encode())
+    Args:
+        command_spec: the command.
+        supervisor: its number.
+        remote_options: of the remote side, to explain failures.
+    """
 
-    def failure(self) -> LaunchError | None:
-        """Describe why it ended; None while it runs, or if it ended on request."""
-        if not (code := self.code):
-            return None
-        output = self._log.read_text(errors="replace")
+    def __init__(self, command_spec: CommandSpec, supervisor: int, remote_options: SshOptions) -> None:
+        super().__init__(command_spec, [supervisor])
+        self._remote_options = remote_options
+
+    def start_failures(self) -> Mapping[int, LaunchError]:
+        """Return why its supervisor did not start."""
+        code = self.exit_code
+        return dict.fromkeys(self.supervisors, self._failure(code)) if code else {}
+
+    def _failure(self, code: int) -> LaunchError:
+        label, log = self._command_spec.label, self._command_spec.log
+        output = log.read_text(errors="replace")
         if LOGGED_IN in output:
-            host = HostName(self._label)
-            return build_ssh_error(explain_ssh(output, code, host, self._remote_options), host)
+            host = HostName(label)
+            return build_ssh_error(explain_ssh(output, code, host, self._remote_options), host, str(log))
         lines = [line for line in output.splitlines() if line.strip()]
         # The last line gives the reason; the lines before it are earlier attempts, and a table has space for one line.
         *before, last = lines[-_SHOWN_LINES:] or ["it said nothing"]
-        return LaunchError("\n    ".join([f"{self._label} ended with exit code {code}: {last}", *before]))
+        return LaunchError("\n    ".join([f"{label} ended with exit code {code}: {last}", *before]))
 
 
 def _format_last_lines(lines: Sequence[str]) -> str:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.cluster_spec import ClusterSpec, HostAssignment
+from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launchers.base import Host
-from mhnb.launchers.probe_client import PRELUDE_CALLBACK, probe_input
-from mhnb.launchers.probe_shared import CheckedHosts, PreflightCheck, PreflightStage, ProbeServer
-from mhnb.launchers.remote_command import CommandSpec, check_program, run_program, spec_input
-from mhnb.launchers.watchdog import KEEP_MARKER
+from mhnb.launchers.remote_command import CommandSpec, TaskHosts, check_program, run_program, spec_input
 from mhnb.system.private_files import open_private
 from mhnb.transport.addresses import find_own_address
 
@@ -27,24 +22,25 @@ _ALLOCATION_VARIABLES = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFI
 """Variables that show a scheduler's allocation. An mpiexec without machine names uses the allocated machines."""
 
 
-class MpiHosts(CheckedHosts):
+class MpiHosts(TaskHosts):
     """The supervisors of one mpiexec, and the file that they read. It holds the key, and is removed as soon as all have read it.
 
     Args:
         command_spec: the mpiexec.
         supervisors: their numbers.
-        preflight: the preflight before them.
+        remote_options: options of the remote side.
         start_file: the file that each reads first.
     """
 
     def __init__(
-        self, command_spec: CommandSpec, supervisors: Sequence[int], preflight: PreflightStage, start_file: Path
+        self, command_spec: CommandSpec, supervisors: Sequence[int], remote_options: SshOptions, start_file: Path
     ) -> None:
         self._start_file, self._unreported = start_file, set(supervisors)
-        super().__init__(command_spec, supervisors, preflight)
+        super().__init__(command_spec, supervisors, remote_options)
 
     def record_report(self, supervisor: int) -> None:
         """Record that a supervisor has reported, so it has read the file."""
+        super().record_report(supervisor)
         self._unreported.discard(supervisor)
         if not self._unreported:
             self._start_file.unlink(missing_ok=True)
@@ -73,8 +69,6 @@ class MpiLauncher:
         environment: Mapping[str, str],
     ) -> None:
         self._options, self._remote_options, self._machines = options, remote_options, tuple(machines)
-        self.preflight_check: PreflightCheck | None = None
-        """Preflight of the machines before the supervisors start."""
         self._has_allocation = any(environment.get(name) for name in _ALLOCATION_VARIABLES)
 
     def find_own_address(self) -> str:
@@ -110,22 +104,7 @@ class MpiLauncher:
         """
         del environment
         spec = replace(specs[0], supervisor=None, ends_with_stdin=False)
-        yield self._start_hosts([share.supervisor for share in shares], _parse_address(spec), run_dir, spec)
-
-    def start_preflight(self, cluster_spec: ClusterSpec, address: str, folder: Path) -> MpiHosts:
-        """Run only the preflight of the machines that mpiexec would use.
-
-        Args:
-            cluster_spec: the number of hosts.
-            address: address of this machine, as the others reach it.
-            folder: for the log, in its `log`, and for the file that the probes read, which their machines must see.
-
-        Raises:
-            LaunchError: mpiexec is missing, or is neither Open MPI nor MPICH.
-        """
-        return self._start_hosts(range(cluster_spec.hosts), address, folder, None)
-
-    def _start_hosts(self, tasks: Sequence[int], address: str, run_dir: Path, spec: HostSpec | None) -> MpiHosts:
+        tasks = [share.supervisor for share in shares]
         program = check_program(self._options.mpiexec, setting="mpiexec", install="install Open MPI or MPICH")
         version = run_program([program, "--version"])
         file = run_dir / "mpi.start"
@@ -136,30 +115,16 @@ class MpiLauncher:
             file=str(file),
             machines=[str(machine) for machine in self._machines],
         )
-        keep = spec is not None and spec.is_detachable
+        # mpiexec forwards nothing: its standard input is for the watchdog only.
         command_spec = CommandSpec(
-            command, b"", "mpiexec", run_dir / "log" / "mpiexec.log", explain_mpiexec, is_detachable=keep
+            command,
+            b"",
+            "mpiexec",
+            run_dir / "log" / "mpiexec.log",
+            explain_mpiexec,
+            is_detachable=spec.is_detachable,
         )
-        with ExitStack() as cleanup:
-            server = ProbeServer(address)
-            cleanup.callback(server.close)
-            parts = [
-                probe_input(self._remote_options, PRELUDE_CALLBACK),
-                json.dumps(server.connection_info).encode() + b"\n",
-            ]
-            parts += [] if spec is None else [spec_input(spec, self._remote_options)]
-            # Created private, so that other users can never read it.
-            with open(file, "wb", opener=open_private) as start:
-                start.write(b"".join(parts))
-            # mpiexec forwards nothing: the data for its standard input is for the watchdog only.
-            preflight = PreflightStage(
-                self.preflight_check, None if spec is None else KEEP_MARKER + b"\n", self._remote_options, server
-            )
-            hosts = MpiHosts(command_spec, tasks, preflight, file)
-            cleanup.pop_all()
-        return hosts
-
-
-def _parse_address(spec: HostSpec) -> str:
-    """Return the notebook's address from `kind:ADDRESS:PORT`."""
-    return spec.link_url.partition(":")[2].rpartition(":")[0]
+        # Created private, so that other users can never read it.
+        with open(file, "wb", opener=open_private) as start:
+            start.write(spec_input(spec, self._remote_options))
+        yield MpiHosts(command_spec, tasks, self._remote_options, file)

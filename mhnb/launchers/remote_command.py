@@ -11,14 +11,14 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mhnb.core.launch.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
+from mhnb.core.launch.ssh import SshOptions, choose_python, remote_line
+from mhnb.core.launch.tasks import TaskOutput, is_task_report
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
-from mhnb.launchers.probe_script import ANSWER
 from mhnb.launchers.watchdog import KEEP_MARKER, watchdog_command
 from mhnb.system.private_files import open_private
 
@@ -63,15 +63,12 @@ def run_program(words: Sequence[str], limit_s: float = _ANSWER_S) -> subprocess.
 
 
 def spec_input(spec: HostSpec, remote_options: SshOptions) -> bytes:
-    """Return the command's input: a shell line that becomes the supervisor, and the supervisor's spec, which holds the key.
-
-    From the first of these lines on, the watchdog keeps a detachable cluster alive without its notebook.
-    """
+    """Return the command's input: a shell line that becomes the supervisor, and the supervisor's spec, which holds the key."""
     # The interpreter reads its hash seed from the environment; it cannot be set later.
     seed = {"PYTHONHASHSEED": spec.environment["PYTHONHASHSEED"]}
     options = replace(choose_python(remote_options, sys.executable), environment={**seed, **remote_options.environment})
     line = remote_line(options, ["-P", "-m", "mhnb.rank.supervisor"])
-    return KEEP_MARKER + f"{line}{format_hostspec(spec)}".encode()
+    return f"{line}{format_hostspec(spec)}".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +125,10 @@ class CommandHosts:
                 self._process.stdin.write(data)
                 self._process.stdin.flush()
 
-    def has_command_ended(self) -> bool:
-        """Return whether the command itself has ended."""
-        return self._process.poll() is not None
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the command; None while it runs, and after a release."""
+        return None if self._released else self._process.poll()
 
     @property
     def pid(self) -> int:
@@ -148,7 +146,7 @@ class CommandHosts:
         how = "runs" if code is None else f"ended with exit code {code}"
         log = self._command_spec.log
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        shown = [line for line in lines if not line.endswith(LOGGED_IN) and ANSWER not in line]
+        shown = [line for line in lines if not is_task_report(line)]
         return f"{self._command_spec.label} {how}: {self._command_spec.explain(shown)} · log {log}"
 
     def wait(self, pids: tuple[int, ...]) -> None:  # noqa: ARG002  # part of the protocol; these ids belong to other machines
@@ -181,3 +179,40 @@ class CommandHosts:
             self._process.stdin.close()
         # Otherwise the interpreter would warn of a child that was never waited for.
         self._process.returncode = 0
+
+
+class TaskHosts(CommandHosts):
+    """Several supervisors, each a task of one srun or mpiexec.
+
+    Args:
+        command_spec: the command.
+        supervisors: their numbers, which are those of the tasks.
+        remote_options: of the remote side, to explain failures.
+    """
+
+    def __init__(self, command_spec: CommandSpec, supervisors: Sequence[int], remote_options: SshOptions) -> None:
+        super().__init__(command_spec, supervisors)
+        self._remote_options = remote_options
+        self._output, self._log_offset = TaskOutput(), 0
+        self._is_kept = False
+
+    def record_report(self, supervisor: int) -> None:
+        """Record that a supervisor has reported: from now on the command of a detachable cluster outlives its notebook.
+
+        Before that it may wait in a queue, and there is no cluster that another notebook could attach to.
+        """
+        if supervisor in self.supervisors and self._command_spec.is_detachable and not self._is_kept:
+            self._is_kept = True
+            # Supervisors ignore what they read there.
+            self.write_stdin(KEEP_MARKER + b"\n")
+
+    def start_failures(self) -> Mapping[int, LaunchError]:
+        """Return why supervisors did not start: their tasks have reported it in the log."""
+        log = self._command_spec.log
+        with log.open("rb") as file:
+            file.seek(self._log_offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._log_offset += len(whole)
+        self._output.read(whole.decode(errors="replace").splitlines())
+        return self._output.failures(self._remote_options, str(log))

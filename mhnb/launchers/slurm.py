@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.cluster_spec import ClusterSpec, HostAssignment
+from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.launch.slurm import (
     QUEUE_FORMAT,
     SlurmOptions,
@@ -30,9 +30,14 @@ from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launchers.base import AllocatedHost, Allocation, Host
-from mhnb.launchers.probe_client import PRELUDE_MULTIPLEXED, probe_input
-from mhnb.launchers.probe_shared import CheckedHosts, PreflightCheck, PreflightStage
-from mhnb.launchers.remote_command import CommandHosts, CommandSpec, check_program, run_program, spec_input
+from mhnb.launchers.remote_command import (
+    CommandHosts,
+    CommandSpec,
+    TaskHosts,
+    check_program,
+    run_program,
+    spec_input,
+)
 from mhnb.transport.addresses import find_own_address
 
 _STATUS_TIMEOUT_S = 10.0
@@ -119,13 +124,13 @@ _POLL_INTERVAL_S = 1.0
 _QUERY_TIMEOUT_S = 10.0
 
 
-class SlurmHosts(CheckedHosts):
+class SlurmHosts(TaskHosts):
     """The supervisors of one srun. A thread polls squeue for the state of the job until it has its machines.
 
     Args:
         command_spec: the srun.
         supervisors: their numbers.
-        preflight: the preflight before them.
+        remote_options: options of the remote side.
         name: name of the job.
         allocation: the allocation that contains the step; None if the job is the srun's own, or its user's.
     """
@@ -134,13 +139,13 @@ class SlurmHosts(CheckedHosts):
         self,
         command_spec: CommandSpec,
         supervisors: Sequence[int],
-        preflight: PreflightStage,
+        remote_options: SshOptions,
         name: str,
         allocation: Allocation | None = None,
     ) -> None:
-        super().__init__(command_spec, supervisors, preflight)
+        super().__init__(command_spec, supervisors, remote_options)
         self._queue_status, self._name, self._allocation = "", name, allocation
-        self._stopped = threading.Event()
+        self._stopped, self._has_begun = threading.Event(), threading.Event()
         self._queue_thread = threading.Thread(target=self._poll_queue, name="mhnb-squeue", daemon=True)
         self._queue_thread.start()
 
@@ -161,12 +166,18 @@ class SlurmHosts(CheckedHosts):
         while not self._stopped.wait(0.0 if not has_appeared else _POLL_INTERVAL_S) and not self.has_exited():
             text = _query_queue()
             self._queue_status = describe_queue(text, self._name)
-            if (has_appeared and not self._queue_status) or self.preflight_done.is_set():
+            if (has_appeared and not self._queue_status) or self._has_begun.is_set():
                 # The job has its machines, and never returns to waiting. Inside a job of the user, its name never
                 # appears.
                 break
             has_appeared = has_appeared or f"|{self._name}" in text
             self._stopped.wait(0.0 if has_appeared else 0.2)
+
+    def record_report(self, supervisor: int) -> None:
+        """Record that a supervisor has reported, so the job has its machines."""
+        super().record_report(supervisor)
+        if supervisor in self.supervisors:
+            self._has_begun.set()
 
     def has_exited(self) -> bool:
         """Return whether the step has ended, or its job before the step began; and with it every supervisor."""
@@ -219,8 +230,6 @@ class SlurmLauncher:
 
     def __init__(self, options: SlurmOptions, remote_options: SshOptions) -> None:
         self._options, self._remote_options = options, remote_options
-        self.preflight_check: PreflightCheck | None = None
-        """Preflight of the machines before the supervisors start."""
 
     def find_own_address(self) -> str:
         """Return the address from which this machine reaches the nodes.
@@ -254,57 +263,35 @@ class SlurmLauncher:
         """
         # One spec for all: each task finds its number, and its ranks by it.
         spec = replace(specs[0], supervisor=None)
-        yield self._start_hosts(
-            [share.supervisor for share in shares], len(shares[0].ranks), environment, run_dir, spec
-        )
-
-    def start_preflight(self, cluster_spec: ClusterSpec, environment: Mapping[str, str], folder: Path) -> SlurmHosts:
-        """Run only the preflight of the machines that Slurm would allocate.
-
-        Raises:
-            LaunchError: srun is missing.
-        """
-        return self._start_hosts(range(cluster_spec.hosts), cluster_spec.ranks_per_host, environment, folder, None)
-
-    def _start_hosts(
-        self,
-        tasks: Sequence[int],
-        ranks_per_task: int,
-        environment: Mapping[str, str],
-        run_dir: Path,
-        spec: HostSpec | None,
-    ) -> SlurmHosts:
+        tasks, ranks_per_task = [share.supervisor for share in shares], len(shares[0].ranks)
         srun = check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
-        options = replace(self._options, srun=srun)
-        keep, name, inside = spec is not None and spec.is_detachable, f"mhnb-{run_dir.name}", is_inside_job(environment)
-        log = run_dir / "log" / "srun.log"
+        options, remote = replace(self._options, srun=srun), self._remote_options
+        name, inside = f"mhnb-{run_dir.name}", is_inside_job(environment)
         command_spec = CommandSpec(
             (),
-            probe_input(self._remote_options, PRELUDE_MULTIPLEXED),
+            spec_input(spec, remote),
             "Slurm's srun",
-            log,
+            run_dir / "log" / "srun.log",
             explain_srun,
-            is_detachable=keep,
+            is_detachable=spec.is_detachable,
         )
-        preflight = PreflightStage(
-            self.preflight_check, None if spec is None else spec_input(spec, self._remote_options), self._remote_options
-        )
-        if inside or keep or spec is None:
+        if inside or spec.is_detachable:
             command = srun_command(options, len(tasks), ranks_per_task=ranks_per_task, name=name, is_step=inside)
             cancel_command = ["scancel", "--quiet", f"--name={name}"]
-            return SlurmHosts(
-                replace(command_spec, command=command, clean_up_command=cancel_command), tasks, preflight, name
-            )
+            command_spec = replace(command_spec, command=command, clean_up_command=cancel_command)
+            yield SlurmHosts(command_spec, tasks, remote, name)
+            return
         requested = (options, len(tasks), ranks_per_task)
         allocation = claim_allocation(run_dir.name.split(".")[0], requested) or _request_allocation(
             run_dir, name, requested
         )
         command = step_command(options, len(tasks), ranks_per_task=ranks_per_task, name=name, file=str(allocation.file))
         try:
-            return SlurmHosts(replace(command_spec, command=command), tasks, preflight, allocation.name, allocation)
+            hosts = SlurmHosts(replace(command_spec, command=command), tasks, remote, allocation.name, allocation)
         except OSError:
             allocation.release()
             raise
+        yield hosts
 
 
 def _request_allocation(run_dir: Path, name: str, requested: tuple[SlurmOptions, int, int]) -> Allocation:

@@ -182,6 +182,11 @@ class SshHost:
         """Describe how it ended, with the last output."""
         return f"{self._label} is lost: {self._process.explain()}"
 
+    def start_failures(self) -> Mapping[int, LaunchError]:
+        """Return why its supervisor did not start."""
+        error = self._process.failure() if self.has_exited() else None
+        return {} if error is None else dict.fromkeys(self.supervisors, error)
+
     def wait(self, pids: tuple[int, ...]) -> None:  # noqa: ARG002  # part of the protocol; these ids belong to another machine
         """Close its standard input, which ends everything on that machine, and wait for the end."""
         if not self._released:

@@ -16,12 +16,14 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from mhnb.core.messages import HostSpec, format_hostspec
+import msgspec
+
+from mhnb.core.messages import CheckHost, HostSpec, format_hostspec
 from mhnb.rank.host_setup import RankPaths, hub_log
 from mhnb.system.private_files import open_private
 from mhnb.system.processes import end_with_parent
@@ -44,6 +46,7 @@ _PRELOADED = (
     "mhnb.rank.guard.array_hooks",
 )
 """What every rank imports when it starts, in order."""
+_ANSWER_NBYTES = 1 << 16
 
 
 def preload() -> None:
@@ -168,6 +171,57 @@ def _reseed() -> None:
         import numpy as np
 
         np.random.seed()  # noqa: NPY002  # the legacy state is the one that the fork has copied
+
+
+class CheckProcess:
+    """The child process that answers `CheckHost`: `system/host_checks.py`.
+
+    A check may take seconds and uses threads, and this process must stay responsive and single-threaded.
+
+    Args:
+        environment: of the child: what the launcher's command had, without what ranks get in addition.
+        log: receives its standard error.
+    """
+
+    def __init__(self, environment: Mapping[str, str], log: Path) -> None:
+        with open(log, "ab", opener=open_private) as err:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "mhnb.system.host_checks"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=err,
+                env=environment,
+                process_group=0,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+        self._unread = b""
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable while there are answers, and once it has ended."""
+        return self._answers.fileno()
+
+    def send(self, request: CheckHost) -> None:
+        """Pass a request on; if the child has ended, there will be no answer, which the notebook reports."""
+        with contextlib.suppress(BrokenPipeError):
+            self._requests.write(msgspec.json.encode((request.request_id, request.check, request.arguments)) + b"\n")
+            self._requests.flush()
+
+    def read_answers(self) -> list[tuple[int, Any]] | None:
+        """Return the request numbers and values that have arrived; None once it has ended. To be called when it is readable."""
+        data = os.read(self._answers.fileno(), _ANSWER_NBYTES)
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        return [msgspec.json.decode(line, type=tuple[int, Any]) for line in lines] if data else None
+
+    def close(self) -> None:
+        """End it, and with it its listeners, and wait for its end."""
+        self._process.kill()
+        for pipe in (self._requests, self._answers):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+        # The supervisor's own waitpid may have reaped it.
+        self._process.wait()
 
 
 def _start_process(module: str, spec: HostSpec, native: tuple[Path, Path], *fds: int) -> int:

@@ -4,7 +4,8 @@ It imports the heavy libraries once and forks every rank from itself, so that a 
 It stays single-threaded until the last fork. It knows processes, but no cells and no JAX programs.
 
 Started with `python -m` and one line of JSON (a HostSpec) on standard input. If the cluster has other hosts too,
-it reports first and waits for `StartRanks`: what each must know of the others is not known before all have reported.
+it reports first, checks this host as the notebook asks, and waits for `StartRanks`: what each must know of the others is not known
+before all have reported. Until then it imports no JAX.
 Standard input stays open: its end means that the owner is gone, and every process here ends with it unless the spec says keep.
 A detachable supervisor ends by itself if it has no ranks left and no notebook drives its cluster.
 
@@ -19,16 +20,19 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from mhnb.core.launch.environment import add_to_no_proxy
+from mhnb.core.launch.ssh import CANNOT_START
 from mhnb.core.messages import (
+    CheckHost,
     CloseConnections,
     Heartbeat,
+    HostChecked,
     HostSpec,
     HostUp,
     HubExited,
@@ -41,6 +45,7 @@ from mhnb.core.messages import (
     StopHost,
     parse_hostspec,
 )
+from mhnb.errors import LaunchError, MhnbError
 from mhnb.rank.guard.agreement_server import listen
 from mhnb.rank.guard.local_agreement import mark_rank_lost
 from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard, create_board, create_interrupt_flag
@@ -52,8 +57,9 @@ from mhnb.rank.host_setup import (
     read_hub_lines,
     write_connection_file,
 )
-from mhnb.rank.spawn import preload, spawn_agreement_server, spawn_hub, spawn_rank
+from mhnb.rank.spawn import CheckProcess, preload, spawn_agreement_server, spawn_hub, spawn_rank
 from mhnb.system.capacity import raise_open_file_limit
+from mhnb.system.host_checks import find_connect_error
 from mhnb.system.private_files import open_private, touch_private
 from mhnb.system.processes import PROCESS_UNREADABLE, is_stopped, resident_nbytes
 from mhnb.system.run_dir import remove_keys
@@ -180,19 +186,30 @@ class AgreementHost:
 _POLL_S = 1.0
 _RECONNECT_POLL_S = 0.5
 _LAST_LINES = 12
+_CONNECT_S = 8.0
 
 
 class Supervisor:
-    """Owns the processes of one host from spawn to reap."""
+    """Owns the processes of one host from spawn to reap.
 
-    def __init__(self, spec: HostSpec, owner: int, clock: Callable[[], float]) -> None:
-        self._spec, self._owner, self._clock = spec, owner, clock
+    Args:
+        spec: what to start.
+        owner: the id of the process that started this one.
+        clock: monotonic time in seconds.
+        environment: the variables that the launcher's command had, for the checks of this host.
+    """
+
+    def __init__(
+        self, spec: HostSpec, owner: int, clock: Callable[[], float], environment: Mapping[str, str] = os.environ
+    ) -> None:
+        self._spec, self._owner, self._clock, self._environment = spec, owner, clock, environment
         self._last_message_at = clock()
         self._ranks: dict[int, int] = {}
         self._hub: int | None = None
         self._wake_read = _child_exit_pipe()
         self._channel: TransportClient | None = None
         self._agreement_host: AgreementHost | None = None
+        self._checks: CheckProcess | None = None
         self._exited: list[HubExited | RankExited] = []
         # On several hosts only once the notebook has recorded where they are: before that, no process could find them.
         self._is_detachable = spec.is_detachable and not spec.staged_start
@@ -205,8 +222,6 @@ class Supervisor:
             return
         self._open_channel()
         self._report()
-        if self._spec.ranks and self._spec.fork:
-            preload()
 
     def _start_all(self) -> None:
         """Start the hub and every rank, then open the channel, so that no rank inherits it."""
@@ -246,6 +261,7 @@ class Supervisor:
 
     def _begin_ranks(self, begin: StartRanks) -> None:
         """Start the ranks: every host has reported."""
+        self._end_checks()
         if not self._spec.ranks:
             return
         write_connection_file(Path(self._spec.run_dir), begin.connection)
@@ -277,6 +293,11 @@ class Supervisor:
             self._send(RankSpawned(rank, pid))
 
     def _open_channel(self) -> None:
+        if self._spec.staged_start and (why := find_link_error(self._spec.link_url)):
+            # The notebook compares it with its own address: `SSH_CONNECTION` begins with the client's.
+            client = self._environment.get("SSH_CONNECTION", "").partition(" ")[0]
+            login = f"; the login came from {client}" if client else ""
+            raise LaunchError(f"cannot reach the notebook at {self._spec.link_url.partition(':')[2]}: {why}{login}")
         self._channel = TransportClient(self._spec.link_url, bytes.fromhex(self._spec.key), f"s{self._spec.supervisor}")
         # A rank that is forked later has its own channel.
         os.register_at_fork(after_in_child=self._channel.close)
@@ -303,7 +324,10 @@ class Supervisor:
                 watched.append(self._channel.fileno())
             if self._is_orphaned():
                 return
-            ready, _, _ = select.select(watched, [], [], _POLL_S if not self._channel.is_closed else _RECONNECT_POLL_S)
+            poll_s = _POLL_S if not self._channel.is_closed else _RECONNECT_POLL_S
+            ready, _, _ = select.select([*watched, *([self._checks] if self._checks else [])], [], [], poll_s)
+            if self._checks in ready:
+                self._send_checked()
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
             if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 4096):
@@ -316,6 +340,26 @@ class Supervisor:
                 # A copy of the pipe in another child of the owner can outlive the owner: the change of parent is the
                 # second sign.
                 return
+
+    def _check(self, request: CheckHost) -> None:
+        if self._checks is None:
+            self._checks = CheckProcess(self._environment, Path(self._spec.run_dir) / "log" / "checks.log")
+        self._checks.send(request)
+
+    def _send_checked(self) -> None:
+        assert self._checks is not None
+        answers = self._checks.read_answers()
+        if answers is None:
+            # Its log says why. The notebook reports that there is no answer.
+            self._end_checks()
+        for request_id, value in answers or ():
+            self._send(HostChecked(self._spec.supervisor or 0, request_id, value))
+
+    def _end_checks(self) -> None:
+        """End the checks: their listeners may hold the ports that the ranks need."""
+        if self._checks is not None:
+            self._checks.close()
+            self._checks = None
 
     def _redirect_to_log(self) -> None:
         """Redirect stdout and stderr to the supervisor log: if a login started this process, its output is no longer read."""
@@ -350,6 +394,8 @@ class Supervisor:
             if isinstance(message, Heartbeat):
                 self._is_detachable = self._is_detachable or (message.outlives_notebook and self._spec.is_detachable)
                 self._send(self._make_heartbeat())
+            if isinstance(message, CheckHost):
+                self._check(message)
             if isinstance(message, StartRanks):
                 self._begin_ranks(message)
             if isinstance(message, StopHost):
@@ -406,6 +452,7 @@ class Supervisor:
         """Kill every process of this host and wait until each has ended."""
         # Schedulers send it more than once: the shutdown that was begun runs to completion, to the last key.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._end_checks()
         services = (self._hub, self._agreement_host.server_pid if self._agreement_host is not None else None)
         pids = [*self._ranks, *(pid for pid in services if pid is not None)]
         for pid in pids:
@@ -423,6 +470,15 @@ class Supervisor:
             print(f"mhnb: {self._spec.ended_path}: {error}", file=sys.stderr)
         if self._channel is not None:
             self._channel.close()
+
+
+def find_link_error(url: str) -> str:
+    """Return why the notebook cannot be reached, or empty string; the connection itself would be tried for minutes."""
+    kind, _, target = url.partition(":")
+    if kind == "unix":
+        return ""
+    address, _, port = target.rpartition(":")
+    return find_connect_error(address.strip("[]"), int(port), "", _CONNECT_S)
 
 
 def _signal_group(pid: int, signum: int) -> None:
@@ -445,7 +501,10 @@ def _child_exit_pipe() -> int:
 
 
 def main() -> None:
-    """Run the supervisor of this machine."""
+    """Run the supervisor of this machine.
+
+    What prevents a start is written to standard error, which the notebook reads where its connection cannot tell it.
+    """
     owner = os.getppid()
     line = b""
     # Unbuffered, byte by byte: the rest of standard input is left for `Supervisor.serve`.
@@ -454,16 +513,22 @@ def main() -> None:
         if not byte:
             return
         line += byte
-    spec = prepare_host(parse_hostspec(line.decode()), os.environ)
+    environment = dict(os.environ)
+    try:
+        spec = prepare_host(parse_hostspec(line.decode()), os.environ)
+    except MhnbError as error:
+        sys.exit(f"{CANNOT_START}{error}")
     os.environ.update(spec.environment)
     raise_open_file_limit(spec.process_count, spec.devices or 1)
     # The notebook interprets a terminal's Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    supervisor = Supervisor(spec, owner, time.monotonic)
+    supervisor = Supervisor(spec, owner, time.monotonic, environment)
     signal.signal(signal.SIGTERM, lambda _signum, _frame: sys.exit(0))
     try:
         supervisor.start()
         supervisor.serve()
+    except MhnbError as error:
+        sys.exit(f"{CANNOT_START}{error}")
     finally:
         supervisor.end()
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from mhnb.core.preflight_facts import HostFacts
+from mhnb.core.preflight_facts import HostChecks, HostFacts  # noqa: F401  # the example uses HostFacts
 from mhnb.core.ranks import format_ranks
 from mhnb.errors import InvalidRequest
 
@@ -202,15 +202,17 @@ def _check_distinct(hosts: Sequence[HostName], what: str) -> tuple[HostName, ...
 # -- group tasks by machine
 
 
-def group_by_machine(facts: Sequence[HostFacts | None]) -> list[list[int]]:
-    """Group tasks by machine, in the order of the first task on each. A task without facts forms a group of its own.
+def group_by_machine(hosts: Sequence[HostChecks]) -> list[list[int]]:
+    """Group supervisors by machine, in the order of the first on each. One without facts forms a group of its own.
 
-    >>> group_by_machine([HostFacts("a", "3.11"), HostFacts("a", "3.11"), None, HostFacts("b", "3.11")])
+    >>> a, b = HostFacts("a", "3.11"), HostFacts("b", "3.11")
+    >>> group_by_machine([HostChecks("a", facts=a), HostChecks("a", facts=a), HostChecks("?"), HostChecks("b", facts=b)])
     [[0, 1], [2], [3]]
     """
     groups: dict[object, list[int]] = {}
-    for at, fact in enumerate(facts):
-        groups.setdefault(at if fact is None else (fact.boot_id, fact.hostname, fact.address), []).append(at)
+    for at, host in enumerate(hosts):
+        facts = host.facts
+        groups.setdefault(at if facts is None else (facts.boot_id, facts.hostname, host.address), []).append(at)
     return list(groups.values())
 
 

@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mhnb.core.preflight_facts import PROBE_SCRIPT
+from mhnb.core.launch.tasks import TASK_SCRIPT
 from mhnb.errors import InvalidRequest, LaunchError
 
-_TASK_SCRIPT = f'unset SLURM_PROCID; exec < "$0" || exit; {PROBE_SCRIPT}'
+_FILE_SCRIPT = f'unset SLURM_PROCID; exec < "$0" || exit; {TASK_SCRIPT}'
 """Run first by each process; the file's name follows. `read` leaves the text after its line unread.
 
 In a batch job of Slurm every process has the task number of the script, which is not its own.
@@ -80,7 +80,7 @@ def mpiexec_command(
     else:
         named = ["-hosts", ",".join(machines), "-ppn", "1"] if machines else []
         arguments = ["-n", str(tasks), *named, "-prepend-rank"]
-    return [options.mpiexec, *arguments, *options.extra, "sh", "-c", _TASK_SCRIPT, file]
+    return [options.mpiexec, *arguments, *options.extra, "sh", "-c", _FILE_SCRIPT, file]
 
 
 _HINTS = (

@@ -26,6 +26,9 @@ READ_LINE = """exec sh -c 'IFS= read -r line && eval "$line"'"""
 LOGGED_IN = "mhnb: logged in"
 """Written to the remote standard error as soon as the line was read: a later failure is not a failure of the login."""
 
+CANNOT_START = "mhnb: cannot start: "
+"""A supervisor begins with it what prevents its start, on standard error."""
+
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -208,6 +211,9 @@ _AFTER_LOGIN = (
     ("python", r"mhnb: no python: "),
     ("old_python", r"[Uu]nknown option:? -P|mhnb: old python: "),
     ("mhnb", r"No module named (?:mhnb$|'mhnb[.'])"),
+    ("notebook", r"mhnb: cannot start: cannot reach the notebook"),
+    ("version", r"mhnb: cannot start: the notebook speaks protocol"),
+    ("unfit", r"mhnb: cannot start: "),
     ("lost", r"closed by remote host|not responding|Broken pipe|Connection reset"),
 )
 _DESCRIPTIONS = {
@@ -224,13 +230,16 @@ _DESCRIPTIONS = {
     "login": "refused the login",
     "lost": "was lost: the connection broke",
     "mhnb": "has no mhnb for this Python",
+    "notebook": "does not reach this notebook",
     "old_python": "has a Python that is too old",
     "python": "has no such Python",
     "refused": "refused the connection",
     "setup": "could not be set up",
     "shell": "let you in, and its login shell did not run the command",
     "silent": "does not answer",
+    "unfit": "cannot run ranks",
     "unknown_name": "is a name that ssh cannot resolve",
+    "version": "has another mhnb",
 }
 _SSH_HINTS = {
     "closed": "sshd there may limit the logins at a time (MaxStartups) or the addresses; {sees}",
@@ -247,15 +256,20 @@ _SSH_HINTS = {
     "login": "ssh must log you in without asking: ssh-copy-id, or name user and key; {sees}",
     "lost": "see that {host} is up and its network; then start again",
     "mhnb": "install it into that very Python on {host}: python -m pip install mhnb; or name the Python, venv or conda that has it",
+    "notebook": "let the port through the firewalls, or name an address of this machine that {host} reaches: --address 10.0.0.1",
     "old_python": "mhnb needs Python 3.11 or newer; name one that is on {host}",
     "python": "install it on {host}, or name the Python, venv or conda that is there",
     "refused": "no sshd listens there, or a firewall says no: see that sshd runs, and the port; {sees}",
     "setup": "try that line by hand on {host}",
     "shell": "the account needs a login shell that runs commands; {sees}",
     "silent": "it is down, elsewhere, or a firewall drops the packets; {sees}",
+    "unfit": "mend that on {host}, then start again",
     "unknown_name": "spell it as your ssh config or your name server has it, or give its address",
+    "version": "install the same version on {host} as here",
 }  # fmt: skip
-_HOST_NOT_READY = ("ended", "environment", "folder", "killed", "mhnb", "old_python", "python", "setup")
+_HOST_NOT_READY = (
+    "ended", "environment", "folder", "killed", "mhnb", "old_python", "python", "setup", "unfit", "version"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +313,7 @@ def build_ssh_error(failure: SshFailure, host: HostName, log: str = "") -> Launc
     cause = f": {failure.cause}" if failure.cause else ""
     message = f"{host}: {failure.description}{cause}\n  {failure.hint}" + (f"\n  log {log}" if log else "")
     kind = HostUnfit if failure.kind in _HOST_NOT_READY else HostUnreachable
-    return kind(message, host=host.address, kind=failure.kind)
+    return kind(message, host=host.address, kind=failure.kind, cause=failure.cause)
 
 
 def format_manual_command(host: HostName, options: SshOptions) -> str:
@@ -338,5 +352,5 @@ def _match_line(known: Iterable[tuple[str, str]], lines: list[str]) -> tuple[str
         hits = [line for line in lines if re.search(pattern, line)]
         if hits:
             # The last match is the most exact: the banner of a changed key comes before the sentence.
-            return kind, hits[-1].removeprefix("mhnb: ")
+            return kind, hits[-1].removeprefix(CANNOT_START).removeprefix("mhnb: ")
     return None

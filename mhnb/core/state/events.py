@@ -5,12 +5,13 @@ Messages of `core/messages.py` are events too; the events here originate in the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from mhnb.core.messages import Message, RunCell, SkipCell, StartRanks
+from mhnb.core.messages import HostUp, Message, RunCell, SkipCell, StartRanks
 from mhnb.core.output.results import CellResult
-from mhnb.errors import MhnbError
+from mhnb.errors import LaunchError, MhnbError
 
 if TYPE_CHECKING:
     from mhnb.core.journal import CellRecord
@@ -75,6 +76,16 @@ class HostExited:
 
     supervisor: int
     cause: str
+    error: LaunchError | None = field(default=None, compare=False)
+    """Why it did not start, if that concerns this host alone: the other hosts may still report."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightEnded:
+    """The hosts have been checked."""
+
+    error: MhnbError | None = field(default=None, compare=False)
+    """What prevents the start; None if nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +94,15 @@ class TimePassed:
 
 
 Event: TypeAlias = (
-    CellSubmitted | InterruptRequested | Accepted | StopRequested | HostExited | HostsQueued | TimePassed | Message
+    CellSubmitted
+    | InterruptRequested
+    | Accepted
+    | StopRequested
+    | HostExited
+    | HostsQueued
+    | PreflightEnded
+    | TimePassed
+    | Message
 )
 
 
@@ -103,6 +122,21 @@ class SendToHosts:
     """Send the same message to every supervisor."""
 
     message: StartRanks
+
+
+@dataclass(frozen=True, slots=True)
+class RunPreflight:
+    """Check the hosts, because each has reported or failed."""
+
+    hosts: tuple[int, ...]
+    """The supervisors that have ranks, in rank order."""
+    reports: Mapping[int, HostUp]
+    failures: Mapping[int, LaunchError]
+    """Why supervisors have not reported."""
+    coordinator: str
+    """`address:port` of JAX's coordinator; empty if its host has failed."""
+    connection: str = field(repr=False)
+    """The hub's connection file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +220,7 @@ class NotifyUser:
 Command: TypeAlias = (
     SendToRank
     | SendToHosts
+    | RunPreflight
     | StopBeforeLaunch
     | SignalRanks
     | DisconnectRanks

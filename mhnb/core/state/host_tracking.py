@@ -1,7 +1,7 @@
 """Start barrier and heartbeats of the hosts.
 
-The barrier waits for every host, then releases all with the addresses that were not known before. Heartbeats find hosts that lost power
-or network, because such hosts close no connection.
+The barrier waits for every host, and after their checks starts all ranks with the addresses that were not known before. Heartbeats
+find hosts that lost power or network, because such hosts close no connection.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mhnb.core.messages import HostUp, StartRanks
+from mhnb.core.state.events import RunPreflight
+from mhnb.errors import LaunchError
 
 HEARTBEAT_INTERVAL_S = 2.0
 """Interval at which each host is asked for a heartbeat."""
@@ -118,32 +120,57 @@ class StartBarrier:
     """
 
     def __init__(self, hosts: Sequence[int], hub: int, coordinator: str | None = None) -> None:
-        self._hosts, self._hub, self._coordinator = tuple(hosts), hub, coordinator
+        self._hosts, self._hub, self._given_coordinator = tuple(hosts), hub, coordinator
         self._reports: dict[int, HostUp] = {}
+        self._failures: dict[int, LaunchError] = {}
+        self.is_open = False
+        """Whether the ranks may start, because nothing was found that would prevent it."""
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Supervisors that have not reported."""
-        return tuple(k for k in (*self._hosts, self._hub) if k not in self._reports)
+        """Supervisors that have neither reported nor failed."""
+        return tuple(k for k in (*self._hosts, self._hub) if k not in self._reports and k not in self._failures)
 
-    def record_host(self, report: HostUp) -> StartRanks | None:
-        """Record a report; after the last one, return the message for all supervisors.
+    def record(self, supervisor: int, report: HostUp | LaunchError) -> RunPreflight | None:
+        """Record a supervisor's report, or why there will be none; after the last one, return the command to check the hosts.
 
         >>> barrier = StartBarrier([0], hub=1)
-        >>> barrier.record_host(HostUp(0, 7, "a", None, "10.0.0.1", [20001, 20002]))
-        >>> begin = barrier.record_host(HostUp(1, 8, "here", 9, connection="{}"))
-        >>> begin.coordinator_address, begin.board_url, begin.addresses
-        ('10.0.0.1:20001', 'tcp:10.0.0.1:20002', {'host0': '10.0.0.1'})
+        >>> barrier.record(0, HostUp(0, 7, "a", None, "10.0.0.1", [20001, 20002]))
+        >>> barrier.record(1, HostUp(1, 8, "here", 9, connection="{}")).coordinator
+        '10.0.0.1:20001'
         """
         if not self.missing:
             return None
-        self._reports[report.supervisor] = report
+        if isinstance(report, HostUp):
+            self._reports[supervisor] = report
+        else:
+            self._failures[supervisor] = report
         if self.missing:
             return None
+        return RunPreflight(
+            self._hosts, self._reports, self._failures, self._coordinator() if self._hosts[0] in self._reports else "",
+            self._reports[self._hub].connection if self._hub in self._reports else "",
+        )  # fmt: skip
+
+    def _coordinator(self) -> str:
         first = self._reports[self._hosts[0]]
         address = f"[{first.address}]" if ":" in first.address else first.address
+        return self._given_coordinator or f"{address}:{first.free_ports[0]}"
+
+    def open(self) -> StartRanks:
+        """Return the message with which the ranks of all hosts start.
+
+        >>> barrier = StartBarrier([0], hub=1)
+        >>> barrier.record(1, HostUp(1, 8, "here", 9, connection="{}"))
+        >>> _ = barrier.record(0, HostUp(0, 7, "a", None, "10.0.0.1", [20001, 20002]))
+        >>> begin = barrier.open()
+        >>> begin.coordinator_address, begin.board_url, begin.addresses
+        ('10.0.0.1:20001', 'tcp:10.0.0.1:20002', {'host0': '10.0.0.1'})
+        """
+        self.is_open = True
+        first = self._reports[self._hosts[0]]
         return StartRanks(
-            coordinator_address=self._coordinator or f"{address}:{first.free_ports[0]}",
+            coordinator_address=self._coordinator(),
             board_url=f"tcp:{first.address}:{first.free_ports[1]}",
             connection=self._reports[self._hub].connection,
             addresses={f"host{k}": self._reports[k].address for k in self._hosts},

@@ -51,6 +51,7 @@ from mhnb.core.state.events import (
     InterruptRequested,
     KillRanks,
     NotifyUser,
+    PreflightEnded,
     RefuseCell,
     ReportReady,
     SendToHosts,
@@ -270,8 +271,8 @@ class ClusterStateMachine:
             case TimePassed():
                 return self._on_time_passed(now)
             case HostUp():
-                begin = self.registry.record_host(event)
-                return [] if begin is None else [SendToHosts(begin)]
+                preflight = self.registry.record_host(event)
+                return [] if preflight is None else [preflight]
             case RankSpawned() | PhaseReached() | RankReady():
                 self.registry.update(event)
                 if self.state == "dead":
@@ -291,6 +292,10 @@ class ClusterStateMachine:
                 return self._fail_start(self.registry.start_error(event))
             case HubExited() | HostExited():
                 return self._on_service_lost(event, now)
+            case PreflightEnded(error):
+                if self.state != "starting":
+                    return []
+                return [SendToHosts(self.registry.start_ranks())] if error is None else self._fail_start(error)
             case InterruptRequested(ticket):
                 return self._cancel_queued(ticket) or self._interrupt(now, "interrupted", ticket)
             case HostsQueued(standing):
@@ -551,6 +556,10 @@ class ClusterStateMachine:
             return []
         self._service_loss = self._service_loss or self.registry.describe_service_loss(event)
         if self.state == "starting" and not self.registry.is_takeover:
+            if isinstance(event, HostExited) and event.error is not None and self.registry.is_waiting_for_hosts:
+                # The others are still checked, so that one start names every host that has a fault.
+                preflight = self.registry.record_host_failure(event.supervisor, event.error)
+                return [] if preflight is None else [preflight]
             return self._fail_start(
                 LaunchError(f"{self._service_loss}\n  every process was ended; mend the cause and start again")
             )

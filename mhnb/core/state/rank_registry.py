@@ -15,6 +15,7 @@ from mhnb.core.launch.environment import find_shared_gpu
 from mhnb.core.messages import (
     CellEnded,
     Heartbeat,
+    HostChecked,
     HostUp,
     HubExited,
     Message,
@@ -27,7 +28,7 @@ from mhnb.core.messages import (
     StartRanks,
 )
 from mhnb.core.ranks import describe_ranks
-from mhnb.core.state.events import HostExited
+from mhnb.core.state.events import HostExited, RunPreflight
 from mhnb.core.state.host_tracking import StartBarrier
 from mhnb.core.state.interrupt import KILLED_AFTER_INTERRUPT
 from mhnb.errors import CoordinatorTimeout, EnginesMissing, LaunchError, UnknownMessage
@@ -222,9 +223,9 @@ class RankRegistry:
         """
         peer_kind, number = peer[:1], int(peer[1:])
         match message:
-            case HostUp() | Heartbeat():
+            case HostUp() | Heartbeat() | HostChecked():
                 mine = peer_kind == "s" and message.supervisor == number
-                is_allowed = mine and (isinstance(message, HostUp) or self._is_beat(message))
+                is_allowed = mine and (not isinstance(message, Heartbeat) or self._is_beat(message))
             case RankSpawned() | RankExited():
                 is_allowed = (
                     peer_kind == "s" and self._is_rank(message.rank) and self.entries[message.rank].supervisor == number
@@ -261,8 +262,23 @@ class RankRegistry:
         """Record that mhnb ends a rank because it sent an invalid message."""
         self._refused_ranks.add(rank)
 
-    def record_host(self, event: HostUp) -> StartRanks | None:
-        """Record a supervisor's report; once every host has reported, return the message for all of them."""
+    @property
+    def is_waiting_for_hosts(self) -> bool:
+        """Whether no rank may start yet, because hosts have not reported or are being checked."""
+        return self._barrier is not None and not self._barrier.is_open
+
+    def start_ranks(self) -> StartRanks:
+        """Return the message with which the ranks of all hosts start, after the checks."""
+        assert self._barrier is not None
+        return self._barrier.open()
+
+    def record_host_failure(self, supervisor: int, error: LaunchError) -> RunPreflight | None:
+        """Record why a supervisor will not report; after the last one, return the command to check the hosts."""
+        assert self._barrier is not None
+        return self._barrier.record(supervisor, error)
+
+    def record_host(self, event: HostUp) -> RunPreflight | None:
+        """Record a supervisor's report; after the last one, return the command to check the hosts."""
         if self.ranks_of(event.supervisor):
             # A host with ranks has reported; the hub's supervisor alone reports even while the hosts are queued.
             self.queue_position = ""
@@ -275,7 +291,7 @@ class RankRegistry:
         for entry in self.entries:
             if entry.supervisor == event.supervisor:
                 entry.log_path = f"{event.hostname}:{event.log_dir}/rank{entry.rank}.log"
-        return self._barrier.record_host(event)
+        return self._barrier.record(event.supervisor, event)
 
     def has_host(self, entry: RankEntry) -> bool:
         """Check whether the rank's supervisor has reported."""

@@ -121,7 +121,7 @@ class StartDisplay(_ReplaceableDisplay):
 
     def _show_failure(self, progress: StartProgress, outcome: str) -> None:
         """Show the last phases without a bar that no longer moves; the error gives the reason."""
-        elapsed_s = progress.elapsed_s and progress.elapsed_s + self._clock() - self._last_update_s
+        elapsed_s = progress.elapsed_s + self._clock() - self._last_update_s
         text = format_failed_start(replace(progress, elapsed_s=elapsed_s), outcome)
         self._show({"text/html": format_pre(text), "text/plain": text})
 

@@ -62,17 +62,14 @@ def format_failed_start(progress: StartProgress, outcome: str) -> str:
     'mhjax · the start of 1 rank failed after 1.2 s · rank 0 jax'
     """
     action = f"{'taking over' if progress.is_takeover else 'the start of'} {pluralize(len(progress.ranks), 'rank')}"
-    if not progress.elapsed_s:
-        return f"mhjax · {action} {outcome}"
     return " · ".join(
         [f"mhjax · {action} {outcome} after {format_seconds(progress.elapsed_s)}", *_format_progress(progress)]
     )
 
 
 def _start_heading(progress: StartProgress) -> str:
-    elapsed = [format_seconds(progress.elapsed_s)] if progress.elapsed_s else []
     action = "taking over" if progress.is_takeover else "starting"
-    return " · ".join([f"mhjax · {action} {pluralize(len(progress.ranks), 'rank')}", *elapsed])
+    return f"mhjax · {action} {pluralize(len(progress.ranks), 'rank')} · {format_seconds(progress.elapsed_s)}"
 
 
 def _format_progress(progress: StartProgress) -> list[str]:

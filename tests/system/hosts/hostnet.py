@@ -253,6 +253,15 @@ class Host:
         table = f"table inet {self._table} {{ chain c {{ {hook} {rule}\n }}\n }}\n"
         _run("ip", "netns", "exec", self.netns, "nft", "-f", "-", stdin=table)
 
+    def block_outgoing(self, address: str, verdict: str = "drop") -> None:
+        """Block connections from this machine to an address. `reject` answers, `drop` is silent."""
+        self._faulty = True
+        answer = "reject with tcp reset" if verdict == "reject" else verdict
+        rule = f'oifname "eth0" ip daddr {address} tcp flags & (syn | ack) == syn {answer}'
+        hook = "type filter hook output priority 0;"
+        table = f"table inet {self._table} {{ chain o {{ {hook} {rule}\n }}\n }}\n"
+        _run("ip", "netns", "exec", self.netns, "nft", "-f", "-", stdin=table)
+
     def limit_bandwidth(self, mbit_per_s: float) -> None:
         """Limit the bandwidth of its cable, in both directions."""
         self._faulty = True

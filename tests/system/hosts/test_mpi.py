@@ -318,10 +318,9 @@ def test_host_name_on_loopback_is_a_warning(doctor: Doctor, net: HostNet) -> Non
 
 
 def test_unreachable_notebook_is_reported(doctor: Doctor) -> None:
-    """mpiexec forwards no requests: the table has only what a machine reports unrequested, and why it got no request."""
+    """Each process prints why it does not reach the notebook, and the others are still waited for."""
     code, lines = doctor("--address", "127.0.0.1")
     assert (code, lines[0]) == (1, "preflight · 2 hosts · 1 failure"), lines
-    assert "jax" in lines[1].split()
     assert "login" not in lines[1].split()
     assert f"{doctor.first} and {doctor.second} cannot reach this notebook on this machine at 127.0.0.1:" in lines[4]
 

@@ -11,6 +11,7 @@ import pytest
 from mhnb.cluster.generation import end_hosts
 from mhnb.cluster.host_monitor import HostMonitor
 from mhnb.core.messages import Heartbeat, HostUp, Message, StopHost
+from mhnb.core.state.events import HostExited
 from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.transport.base import InProcessTransport
 
@@ -104,7 +105,7 @@ def test_suspended_notebook_does_not_lose_its_hosts(step_s: float, lost: list[in
     while clock.now < end:
         clock.now += step_s
         found += watch.find_lost(registry, clock.now)
-    assert [supervisor for supervisor, _ in found] == lost
+    assert [event.supervisor for event in found] == lost
 
 
 @pytest.mark.parametrize(("has_ranks", "lost"), [(False, []), (True, [0])])
@@ -115,11 +116,11 @@ def test_host_may_be_silent_only_while_it_imports(has_ranks: bool, lost: list[in
     watch.on_message(HostUp(0, 7, "alpha", None), clock.now)
     if has_ranks:
         watch.note_spawned(0, clock.now)
-    registry, found = RankRegistry(["host0"], [""], [0]), list[tuple[int, str]]()
+    registry, found = RankRegistry(["host0"], [""], [0]), list[HostExited]()
     for _ in range(15):
         clock.now += 2.0
         found += watch.find_lost(registry, clock.now)
-    assert [supervisor for supervisor, _ in found] == lost
+    assert [event.supervisor for event in found] == lost
 
 
 def test_host_that_ended_after_a_suspension_is_explained() -> None:
@@ -129,8 +130,8 @@ def test_host_that_ended_after_a_suspension_is_explained() -> None:
     list(watch.find_lost(registry, clock.now))
     clock.now += 55.0
     link.drop("s0")
-    ((_, cause),) = watch.find_lost(registry, clock.now)
-    assert cause == (
+    (event,) = watch.find_lost(registry, clock.now)
+    assert event.cause == (
         "host0 is lost: the connection to it ended\n"
         "  this notebook stood still for 55 s (suspended, or its machine slept): hosts that hear nothing of it for 40 s end their ranks; "
         "those of %mhjax start --keep wait for it"
@@ -187,7 +188,7 @@ def test_detach_waits_until_each_host_confirms_or_is_lost(goes: bool) -> None:  
     if goes:
         link.drop("s1")
         assert [
-            supervisor for supervisor, _ in watch.find_lost(RankRegistry(["host0", "host1"], ["", ""], [0, 1]), 0.0)
+            event.supervisor for event in watch.find_lost(RankRegistry(["host0", "host1"], ["", ""], [0, 1]), 0.0)
         ] == [1]
     else:
         watch.on_message(Heartbeat(1, outlives_notebook=True), 0.0)

@@ -193,7 +193,7 @@ def test_missing_login_files_are_refused() -> None:
         ("--hosts a --venv a --conda b", "give the one that the ranks are to use"),
         ("--profile nowhere", "there is no such profile; there are gpu"),
         ("--profile slurm --hosts a", "Slurm chooses the machines; name them for it"),
-        ("--profile kubernetes --address 10.0.0.1", "give the pods' name with {} for the number"),
+        ("--profile kubernetes --address 127.0.0.1", "give the pods' name with {} for the number"),
     ],
 )
 def test_invalid_doctor_options_are_refused(line: str, said: str) -> None:

@@ -1,24 +1,30 @@
-"""`mhnb doctor` on this machine, its flags, and probes that do not answer."""
+"""`mhnb doctor` on this machine, its flags, and the checks of hosts by their supervisors."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import subprocess
-import sys
 import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mhnb.cli.main import main
-from mhnb.cluster.preflight import run_ssh_preflight
-from mhnb.core.launch.ssh import SshOptions
-from mhnb.core.preflight_facts import Endpoint, Requirements, parse_facts
-from mhnb.errors import HostUnreachable, LaunchError
-from mhnb.launchers import probe_script
-from mhnb.launchers.probe_client import PRELUDE, LocalPython, Probe
+from mhnb.cluster import preflight
+from mhnb.cluster.host_monitor import ChecksStopped, HostRequests
+from mhnb.cluster.preflight import check_hosts
+from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.core.messages import CheckHost, HostChecked, HostUp
+from mhnb.core.preflight_facts import PreflightReport
+from mhnb.core.state.events import RunPreflight
+from mhnb.errors import HostUnfit, HostUnreachable, LaunchError
+from mhnb.rank.spawn import CheckProcess
+from mhnb.system.host_checks import Listener, collect_facts, connect
+from mhnb.transport.addresses import find_free_port
 
 
 def _doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -74,67 +80,18 @@ def test_unwritable_log_directory_is_found(capsys: pytest.CaptureFixture[str], m
     assert "cannot write logs to /proc/no/such" in said
 
 
-def test_the_probe_imports_nothing_but_the_standard_library() -> None:
-    """On a Python without packages the probe reports its facts, including that mhnb and JAX are missing."""
-    program = f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n{PRELUDE}"
-    source = Path(probe_script.__file__).read_text(encoding="utf-8")
-    request = '{"do": "facts", "names": [], "is_notebooks": false}'
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program],
-        input=f"{json.dumps(source)}\n{request}\n", capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stdout.startswith("mhnb-probe {"), done.stderr
-    assert '"jax": null' in done.stdout
-    assert '"mhnb": null' in done.stdout
-
-
-def _probe(tmp_path: Path, program: str) -> Probe:
-    return Probe("b", LocalPython(["-c", program], log=tmp_path / "log"))
-
-
-def test_hanging_probe_is_ended(tmp_path: Path) -> None:
-    """The probe ends when its time is up, the reason is kept, and the probe is not used again."""
-    hanging = _probe(tmp_path, "import time; time.sleep(1000)")
-    assert hanging.request("facts", {"names": [], "is_notebooks": False}, timeout_s=0.2) is None
-    assert isinstance(hanging.failure, HostUnreachable)
-    assert str(hanging.failure).startswith("b: gave no answer within 0.2 s")
-    assert hanging.request("time", {}, timeout_s=1000) is None
-    hanging.close(1)
-
-
-def test_probe_that_ends_reports_its_last_output(tmp_path: Path) -> None:
-    """The last output of the probe is the reason."""
-    broken = _probe(tmp_path, "import sys; sys.exit('the disk hangs')")
-    assert broken.request("time", {}, timeout_s=60) is None
-    assert isinstance(broken.failure, LaunchError)
-    assert "exit code 1: the disk hangs" in str(broken.failure)
-    broken.close(1)
-
-
-def test_other_output_is_not_an_answer(tmp_path: Path) -> None:
-    """Output of a login shell's start-up files does not disturb the preflight."""
-    noisy = _probe(tmp_path, f"print('welcome to b\\n{{}}'); {PRELUDE}")
-    assert isinstance(noisy.request("time", {}, timeout_s=60), float)
-    noisy.close(5)
-
-
-def test_user_file_does_not_replace_a_standard_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `json.py` in the working directory does not replace the standard module."""
-    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
-    monkeypatch.chdir(tmp_path)
-    probe = _probe(tmp_path, PRELUDE)
-    assert isinstance(probe.request("time", {}, timeout_s=60), float), probe.failure
-    probe.close(5)
-
-
 def test_other_program_at_the_port_is_recognised() -> None:
     """A port at which another program answers does not count as reached."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = {"name": "x", "address": "127.0.0.1", "port": server.getsockname()[1], "word": "secret"}
-        assert probe_script.connect([endpoint], 0.2) == {"x": "no answer"}
-    assert probe_script.connect([endpoint], 5)["x"] == "connection refused"
-    listening = probe_script.listen([{"name": "y", "address": "127.0.0.1", "port": 0, "word": "another"}])
-    assert probe_script.connect([endpoint | listening["y"]], 5) == {"x": "somebody else answers"}
+        assert connect([endpoint], 0.2) == {"x": "no answer"}
+        assert connect([endpoint | {"word": ""}], 5) == {"x": ""}, "the connection is enough without a word"
+    assert connect([endpoint], 5)["x"] == "connection refused"
+    listener = Listener("127.0.0.1", 0, "another")
+    assert connect([endpoint | {"port": listener.port}], 5) == {"x": "somebody else answers"}
+    assert connect([endpoint | {"port": listener.port, "word": "another"}], 5) == {"x": ""}
+    listener.close()
+    assert connect([endpoint | {"port": listener.port}], 5) == {"x": "connection refused"}
 
 
 _SMI = """#!/bin/sh
@@ -165,41 +122,159 @@ def test_gpus_are_those_visible_to_a_rank(
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [gpu["uuid"] for gpu in probe_script.collect_facts([], is_notebooks=True)["gpus"]] == uuids
-
-
-def test_own_address_is_the_one_that_reaches_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launcher copies the login node's environment, so its SSH_CONNECTION says nothing about this machine."""
-    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 5 10.0.0.2 22")
-    by_ssh, by_launcher = (probe_script.collect_facts([], is_notebooks=False, towards=to) for to in ("", "127.0.0.1"))
-    assert parse_facts(by_ssh).address == "10.0.0.2"
-    assert parse_facts(by_launcher).address == "127.0.0.1"
+    assert [gpu.uuid for gpu in collect_facts(is_notebooks=True).gpus] == uuids
 
 
 def test_log_directory_depends_on_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Logs are in the state directory on the notebook's machine, and on the local disk elsewhere, even if it is not writable."""
     monkeypatch.setenv("MHNB_HOME", "/mhnb/home")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    local, remote = (probe_script.collect_facts([], is_notebooks=own)["disks"][0] for own in (True, False))
-    assert (local["use"], local["folder"]) == ("logs", "/mhnb/home")
-    assert (remote["use"], remote["folder"], remote["error"]) == ("logs", str(tmp_path), "")
+    local, remote = (collect_facts(is_notebooks=own).disks[0] for own in (True, False))
+    assert (local.purpose, local.folder) == ("logs", "/mhnb/home")
+    assert (remote.purpose, remote.folder, remote.error) == ("logs", str(tmp_path), "")
     monkeypatch.setattr(tempfile, "gettempdir", _raise_no_temporary_directory)
     monkeypatch.setenv("TMPDIR", "/proc/none")
-    full = probe_script.collect_facts([], is_notebooks=False)["disks"][0]
-    assert full["folder"] == "/proc/none"
-    assert full["error"]
+    full = collect_facts(is_notebooks=False).disks[0]
+    assert full.folder == "/proc/none"
+    assert full.error
 
 
 def _raise_no_temporary_directory() -> str:
     raise FileNotFoundError("No usable temporary directory found")
 
 
-def test_endpoints_of_the_caller_are_checked() -> None:
-    """The caller gives the endpoints to reach, and receives the ports that were free."""
-    report = run_ssh_preflight(
-        (), SshOptions(), Requirements((Endpoint("hub", 0), Endpoint("coordinator", 0)), devices=2)
+# -- the checks of several hosts, each answered by a child process as a supervisor starts it
+
+
+class Supervisors:
+    """Two supervisors of this machine, as far as preflight needs them: their reports, and their check processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._processes = {k: CheckProcess(os.environ, folder / f"checks{k}.log") for k in (0, 1)}
+        self.silent: set[int] = set()
+        self.requests = HostRequests(self._answer)
+        self.reports = {
+            0: HostUp(0, 1, "a", None, "127.0.0.1", [find_free_port(), find_free_port()]),
+            1: HostUp(1, 2, "b", None, "127.0.0.1"),
+        }
+
+    def _answer(self, supervisor: int, request: CheckHost) -> None:
+        if supervisor in self.silent:
+            return
+        process = self._processes[supervisor]
+        process.send(request)
+        answers: list[tuple[int, Any]] | None = []
+        while answers == []:
+            answers = process.read_answers()
+        for request_id, value in answers or ():
+            self.requests.deliver(HostChecked(supervisor, request_id, value))
+
+    def check(self, failures: Mapping[int, LaunchError] | None = None, **changed: Any) -> PreflightReport:
+        """Check the hosts of a cluster; a host with a failure has not reported."""
+        failed = failures or {}
+        reports = {k: report for k, report in self.reports.items() if k not in failed}
+        command = RunPreflight((0, 1), reports, failed, f"127.0.0.1:{self.reports[0].free_ports[0]}", "")
+        with socket.create_server(("127.0.0.1", 0)) as notebook:
+            url = f"tcp:127.0.0.1:{notebook.getsockname()[1]}"
+            return check_hosts(
+                ClusterSpec(2, 1, profile="ssh", machines=("alpha", "beta")),
+                url,
+                replace(command, **changed),
+                self.requests,
+            )
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes.values():
+            process.close()
+
+
+@pytest.fixture
+def supervisors(tmp_path: Path) -> Iterator[Supervisors]:
+    """Two supervisors of this machine."""
+    both = Supervisors(tmp_path)
+    yield both
+    both.close()
+
+
+def test_hosts_are_checked_by_their_supervisors(supervisors: Supervisors) -> None:
+    """Both hosts have a row with the name that the user gave; that they are one machine is the only finding."""
+    report = supervisors.check()
+    assert report.hosts == ("alpha", "beta")
+    assert [finding.check for finding in report.failures] == ["hosts"]
+    assert {column.header.partition(" ")[0] for column in report.columns} >= {
+        "login",
+        "jax",
+        "link",
+        "port",
+        "peers",
+        "clock",
+    }
+    assert report.duration_s is not None
+
+
+def test_host_that_failed_has_a_row(supervisors: Supervisors) -> None:
+    """The other host is checked all the same."""
+    failure = HostUnfit("beta: has no such Python\n  install it", host="beta", kind="python", cause="")
+    report = supervisors.check({1: failure})
+    assert [finding.text for finding in report.failures] == ["beta: has no such Python"]
+    assert all(0 in column.cells for column in report.columns)
+
+
+def test_host_without_a_way_to_the_notebook_has_its_cause(supervisors: Supervisors) -> None:
+    """Its supervisor could only print the cause; the finding has the port, and where the login came from."""
+    cause = "cannot reach the notebook at 127.0.0.1:7: no answer; the login came from 10.9.9.9"
+    report = supervisors.check({1: HostUnreachable("beta: ...", host="beta", kind="notebook", cause=cause)})
+    (finding,) = report.failures
+    assert finding.text.startswith("beta cannot reach this notebook on this machine at 127.0.0.1:")
+    assert "no answer (a firewall that drops packets" in finding.text
+    assert "the login came from 10.9.9.9" in finding.fix
+
+
+def test_coordinators_port_in_use_is_found(supervisors: Supervisors) -> None:
+    """The port that the coordinator will have is tried on its own host."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        report = supervisors.check(coordinator=f"127.0.0.1:{other.getsockname()[1]}")
+    assert any("alpha cannot listen at" in finding.text for finding in report.failures)
+
+
+def test_silent_host_is_reported(supervisors: Supervisors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that reported and then gives no answer is named, and the other one is checked."""
+    monkeypatch.setattr(preflight, "_FACTS_S", 2.0)
+    supervisors.silent = {1}
+    (finding,) = supervisors.check().failures
+    assert finding.text == "beta: gave no answer within 2 s"
+
+
+def test_answer_of_the_wrong_form_is_reported(supervisors: Supervisors) -> None:
+    """Facts that cannot be read are the host's failure, with the field, and not a crash."""
+    original = supervisors.requests.deliver
+    supervisors.requests.deliver = lambda message: original(  # type: ignore[method-assign]
+        message
+        if message.supervisor == 0 or not isinstance(message.value, dict)
+        else replace(message, value={"hostname": 1})
     )
-    assert report.ok, report.findings
-    assert {name: address for name, (address, _) in report.endpoints.items()} == dict.fromkeys(
-        ("hub", "coordinator"), "127.0.0.1"
-    )
+    assert "beta: its facts cannot be read: " in str([finding.text for finding in supervisors.check().failures])
+
+
+def test_end_of_the_start_ends_the_checks(supervisors: Supervisors) -> None:
+    """A check that waits for an answer ends with the start."""
+    supervisors.silent = {0, 1}
+    threading.Timer(0.2, supervisors.requests.close).start()
+    with pytest.raises(ChecksStopped):
+        supervisors.check()
+
+
+def test_lost_host_is_not_waited_for(supervisors: Supervisors) -> None:
+    """A host that is lost during the checks gives no answer, at once."""
+    supervisors.silent = {1}
+    supervisors.requests.mark_lost(1)
+    assert "beta: gave no answer" in supervisors.check().failures[0].text
+
+
+def test_closed_checks_release_their_ports(supervisors: Supervisors) -> None:
+    """The ports that were tried are free again for the ranks."""
+    supervisors.check()
+    supervisors.close()
+    with socket.create_server(("127.0.0.1", supervisors.reports[0].free_ports[0])):
+        pass

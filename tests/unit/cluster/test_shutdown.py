@@ -17,13 +17,9 @@ import pytest
 
 from mhnb.cluster import interrupts
 from mhnb.cluster.interrupts import run_uninterrupted, wait_for_pending_shutdowns
-from mhnb.core.cluster_spec import HostAssignment
-from mhnb.core.launch.ssh import SshOptions
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launchers import local
-from mhnb.launchers.cloud import CloudLauncher
-from mhnb.launchers.probe_client import LocalPython, open_probes
 from mhnb.launchers.remote_command import run_program
 from mhnb.transport.server import SocketServer
 
@@ -71,15 +67,6 @@ def test_program_without_an_answer_times_out() -> None:
     """`sinfo` hangs in this way while slurmctld is down."""
     with pytest.raises(LaunchError, match=r"sleep 600: no answer within 0.2 s; try it by hand"):
         run_program(["sleep", "600"], limit_s=0.2)
-
-
-def test_probe_that_ends_before_reading_reports_its_exit_code(tmp_path: Path) -> None:
-    """A Python that does not start is reported by its exit code, not by a broken pipe."""
-    probe = LocalPython(["-c", "raise SystemExit(3)"], log=tmp_path / "log")
-    assert probe.wait(WAIT_S)
-    probe.write(b"x")
-    probe.end(0)
-    assert "exit code 3" in str(probe.failure())
 
 
 def test_client_whose_socket_refuses_options_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,18 +139,3 @@ def test_supervisor_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPat
         local.end_supervisor(shell.pid)
         assert shell.wait(WAIT_S) == -signal.SIGKILL
         assert psutil.wait_procs([child], timeout=WAIT_S)[1] == []
-
-
-def test_failed_client_is_reported_by_its_last_line(tmp_path: Path) -> None:
-    """kubectl reports each try before the reason, and a table has room for one line, so the last line is shown."""
-    client = tmp_path / "client"
-    client.write_text("#!/bin/sh\necho 'try 1 failed' >&2; echo 'try 2 failed' >&2; echo 'no such pod' >&2; exit 1\n")
-    client.chmod(0o755)
-    assignment = HostAssignment(4, "host4", (4,))
-    with open_probes(
-        [CloudLauncher(str(client), lambda _: [str(client)], SshOptions()).open_probe(assignment)], tmp_path
-    ) as probes:
-        assert probes.request("time", {0: {}, 1: {}}, timeout_s=WAIT_S)[0] is None
-        first, *rest = str(probes.failures()[0]).splitlines()
-    assert first == "host4 (client) ended with exit code 1: no such pod"
-    assert [line.strip() for line in rest] == ["try 1 failed", "try 2 failed"]

@@ -12,7 +12,7 @@ from mhnb.core.codec import decode, encode
 from mhnb.core.messages import PROTOCOL_VERSION, CellEnded, Message, RankReply, RankRequest, SkipCell
 from mhnb.errors import UnknownMessage
 
-FORMAT = (16, "271c9683c163f45d")
+FORMAT = (17, "302baa8c0c8efcd0")
 ENCODED = b'["skip_cell",{"generation":1,"seq":2}]'
 
 

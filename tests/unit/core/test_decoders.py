@@ -25,6 +25,8 @@ from mhnb.core.guard.agreement import (
     encode_from_rank,
 )
 from mhnb.core.journal import parse_records
+from mhnb.core.launch.ssh import SshOptions
+from mhnb.core.launch.tasks import TaskOutput
 from mhnb.core.messages import (
     CellEnded,
     Heartbeat,
@@ -39,7 +41,6 @@ from mhnb.core.messages import (
     format_hostspec,
     parse_hostspec,
 )
-from mhnb.core.preflight_facts import parse_probe_line
 from mhnb.core.state.events import CellRequest, CellSubmitted
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
@@ -247,13 +248,14 @@ def test_any_journal_line_is_read_or_reported(lines: list[bytes], kind: str, val
 @settings(deadline=None)
 def test_any_launcher_line_is_accepted(line: str) -> None:
     """mhnb has no influence on the output of srun and mpiexec."""
-    parse_probe_line(line)
-    parse_probe_line(f"mhnb-answer {line}")
+    output = TaskOutput()
+    output.read([line, f"mhnb-task {line}", f"3: {line}", "mhnb-task 3 failed 1 beta"])
+    assert 3 in output.failures(SshOptions(), "log")
 
 
 def test_every_kind_of_message_is_decoded() -> None:
     """The check of field types knows every type that messages use."""
-    assert len(get_args(Message)) == 22
+    assert len(get_args(Message)) == 24
     for message in MESSAGES:
         assert decode([bytes(frame) for frame in encode(message)]) == message
         assert encode_frames(encode(message))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.launch.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
-from mhnb.core.preflight_facts import PROBE_SCRIPT
+from mhnb.core.launch.tasks import TASK_SCRIPT
 from mhnb.errors import InvalidRequest, LaunchError
 
-_REMOTE_SHELL = ["sh", "-c", f'unset SLURM_PROCID; exec < "$0" || exit; {PROBE_SCRIPT}', "/run/it's mine/mpi.start"]
+_REMOTE_SHELL = ["sh", "-c", f'unset SLURM_PROCID; exec < "$0" || exit; {TASK_SCRIPT}', "/run/it's mine/mpi.start"]
 _FILE = _REMOTE_SHELL[-1]
 
 

@@ -18,11 +18,11 @@ from mhnb.core.launch.slurm import (
     srun_command,
     step_command,
 )
-from mhnb.core.preflight_facts import PROBE_SCRIPT
+from mhnb.core.launch.tasks import TASK_SCRIPT
 from mhnb.errors import InvalidRequest
 from mhnb.launchers.profiles import format_restart_note
 
-_REMOTE_SHELL = ["sh", "-c", PROBE_SCRIPT]
+_REMOTE_SHELL = ["sh", "-c", TASK_SCRIPT]
 _FIXED_OPTIONS = ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
 _ALL_OPTIONS = SlurmOptions(
     partition="debug", account="it's mine", qos="high", time="1-12", nodes=4, cpus_per_rank=8, gpus_per_rank=1, memory="16G",

@@ -88,11 +88,14 @@ def test_progress_shows_which_hosts_have_reported() -> None:
     assert text == "mhjax · starting 3 ranks · 1.2 s · rank 2 spawned · rank 1 host up · rank 0 not there yet"
 
 
-def test_preflight_shows_no_time_yet() -> None:
-    """The start has no process yet during preflight; the error's table reports the duration of preflight."""
-    progress = StartProgress((make_rank(0), make_rank(1)), 0.0, standing="looking at 2 hosts")
-    assert format_start_text(progress) == "mhjax · starting 2 ranks · looking at 2 hosts"
-    assert format_failed_start(progress, "failed") == "mhjax · the start of 2 ranks failed"
+def test_preflight_is_named() -> None:
+    """While the hosts are checked, the line says so instead of the ranks' phases, which have not begun."""
+    progress = StartProgress((make_rank(0), make_rank(1)), 1.5, standing="looking at 2 hosts")
+    assert format_start_text(progress) == "mhjax · starting 2 ranks · 1.5 s · looking at 2 hosts"
+    assert (
+        format_failed_start(progress, "failed")
+        == "mhjax · the start of 2 ranks failed after 1.5 s · looking at 2 hosts"
+    )
 
 
 def test_attach_shows_the_running_ranks() -> None:
