@@ -36,7 +36,7 @@ from mhnb.core.state.events import CellRequest, CellSubmitted, StopRequested
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.errors import MhnbError, NotStarted, RanksLost
-from mhnb.transport.base import InProcessPeer, InProcessTransport
+from tests.support.in_process_transport import InProcessPeer, InProcessTransport
 
 WAIT_S = 20.0
 

@@ -13,7 +13,7 @@ from mhnb.cluster.host_monitor import HostMonitor
 from mhnb.core.messages import Heartbeat, HostUp, Message, StopHost
 from mhnb.core.state.events import HostExited
 from mhnb.core.state.rank_registry import RankRegistry
-from mhnb.transport.base import InProcessTransport
+from tests.support.in_process_transport import InProcessTransport
 
 WAIT_S = 20.0
 

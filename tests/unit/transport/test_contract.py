@@ -21,12 +21,13 @@ import pytest
 
 from mhnb.core.messages import Message, RankReply, RankRequest, RunCell, SkipCell, StopHost
 from mhnb.transport import server
-from mhnb.transport.base import InProcessTransport, Transport
+from mhnb.transport.base import Transport
 from mhnb.transport.client import TransportClient
 from mhnb.transport.framing import encode_frames
 from mhnb.transport.security import CHALLENGE_NBYTES, derive_session_key, make_frame_writer
 from mhnb.transport.server import SocketServer
 from mhnb.types import Frame
+from tests.support.in_process_transport import InProcessTransport
 from tests.support.source import ROOT
 
 KEY = b"k" * 32
