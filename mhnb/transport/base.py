@@ -24,8 +24,9 @@ def supervisor_peer(supervisor: int) -> str:
 class Transport(Protocol):
     """Protocol of an object that carries messages between the notebook and its ranks."""
 
-    rejected_count: int
-    """Number of messages dropped because they were not signed with this cluster's key."""
+    @property
+    def rejected_count(self) -> int:
+        """Number of messages dropped because they were not signed with this cluster's key."""
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         """Wait for messages or a wake-up, at most `timeout_s` (None: forever); return the messages received, in order per peer.

@@ -1,6 +1,7 @@
-"""Client end of the transport: one socket of a rank or a supervisor.
+"""Client end of the transport: authenticated frames over one socket, and the messages of a rank or a supervisor on top of them.
 
-Any thread may send; the owner's main loop reads what arrives.
+`FrameClient` is the other end of `FrameServer`, and the agreement on launches uses it, too (`rank/guard/remote_agreement.py`).
+Any thread may send; one thread reads what arrives.
 """
 
 from __future__ import annotations
@@ -10,20 +11,145 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from mhnb.core.codec import decode, encode
 from mhnb.core.messages import Message, shorten_message
 from mhnb.errors import UnknownMessage
-from mhnb.transport.framing import FrameDecoder, encode_frames
-from mhnb.transport.security import CHALLENGE_NBYTES, derive_session_key, make_frame_reader, make_frame_writer
+from mhnb.transport.framing import MESSAGE_LIMIT_NBYTES, FrameDecoder, encode_frames
+from mhnb.transport.security import CHALLENGE_NBYTES, open_session
 from mhnb.types import Frame
 
 _BUFFER_NBYTES = 1 << 18
 _LARGE_NBYTES = 64 * 1024
 """A message above this size may contain a text that is too long."""
+_JOINED_NBYTES = 512 * 1024
+"""A message up to this size is sent by one call."""
 _RECONNECT_TIMEOUT_S = 1.0
 _CHALLENGE_S, _RECONNECT_CHALLENGE_S = 60.0, 5.0
+
+
+class FrameClient:
+    """Exchanges frames with a `FrameServer`.
+
+    Args:
+        connected: connection to it; owned by this object from now on.
+        key: shared with it; the key of this connection is derived from it.
+        peer: the name of this end.
+        encrypt: encrypt messages, because they travel between machines; otherwise they are signed.
+        challenge_s: how long the server may take to send its challenge.
+        limit_nbytes: size limit of a message of the server.
+
+    Raises:
+        OSError: no challenge came, because the process that listens there is not such a server.
+    """
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        key: bytes,
+        peer: str,
+        *,
+        encrypt: bool,
+        challenge_s: float = _CHALLENGE_S,
+        limit_nbytes: int = MESSAGE_LIMIT_NBYTES,
+    ) -> None:
+        self.peer, self._key, self._encrypt, self._limit_nbytes = peer, key, encrypt, limit_nbytes
+        self._lock = threading.Lock()
+        self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
+        self.end_reason = ""
+        """Why the connection has ended; empty until then. What had arrived before can still be received."""
+        self._open_session(connected, challenge_s)
+
+    def _open_session(self, connected: socket.socket, challenge_s: float) -> None:
+        """Authenticate to the server, which has begun with a challenge."""
+        self._socket, self._decoder = connected, FrameDecoder(self._limit_nbytes)
+        challenge, answer = _read_challenge(connected, challenge_s), secrets.token_bytes(CHALLENGE_NBYTES)
+        name = self.peer.encode()
+        self._writer, self._reader = open_session(
+            self._key, challenge, answer, name, is_server=False, encrypt=self._encrypt
+        )
+        # The name also precedes its seal, because the seal cannot be checked without it.
+        self._write([name, answer, *self._writer.sign([name])])
+
+    def reopen(self, connected: socket.socket, challenge_s: float) -> bool:
+        """Go on with another connection; return whether it is open. Threads that send meanwhile wait."""
+        with self._lock:
+            self._socket.close()
+            self.end_reason = ""
+            try:
+                self._open_session(connected, challenge_s)
+            except OSError as error:
+                self.end_reason = str(error) or repr(error)
+        return not self.end_reason
+
+    @property
+    def address(self) -> str:
+        """The address of this machine that the server is reached from; empty string if it is on this machine."""
+        return "" if self._socket.family == socket.AF_UNIX else str(self._socket.getsockname()[0])
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable while a message is to be received, or after the end."""
+        return self._socket.fileno()
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Send a message, and wait while the server is slower than this process. Large payloads are not copied."""
+        with self._lock:
+            self._write(self._writer.sign(frames))
+
+    def _write(self, frames: Sequence[Frame]) -> None:
+        pieces = encode_frames(frames)
+        if sum(map(len, pieces)) <= _JOINED_NBYTES:
+            # An exception out of a user's signal handler between two calls would leave half of the message in the stream.
+            pieces = [b"".join(pieces)]
+        try:
+            for piece in pieces:
+                self._socket.sendall(piece)
+        except OSError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                # Not the socket's own error: a user's signal handler came just now, and raised a TimeoutError, say.
+                raise
+            self.end(str(error) or repr(error))
+
+    def receive(self, *, wait: bool = False) -> list[list[memoryview]] | None:
+        """Receive once; return the messages that are complete by now, still to be verified. None if nothing has arrived, or at the end.
+
+        Args:
+            wait: wait until something arrives; None then means the end.
+        """
+        try:
+            count = self._socket.recv_into(self._buffer, flags=0 if wait else socket.MSG_DONTWAIT)
+            if count:
+                return list(self._decoder.feed(self._buffer[:count]))
+        except BlockingIOError:
+            return None
+        except (OSError, UnknownMessage) as error:
+            # The connection is broken, or the stream cannot be parsed further.
+            self.end(str(error) or repr(error))
+        self.end_reason = self.end_reason or "the other end closed it"
+        return None
+
+    def verify(self, frames: Sequence[Frame]) -> list[Frame]:
+        """Return the original frames of a message that was received.
+
+        Raises:
+            UnknownMessage: it is not a message of the server, or was received before.
+        """
+        return self._reader.verify(frames)
+
+    def end(self, reason: str) -> None:
+        """End the connection: `receive` returns what has arrived before, then None. From any thread."""
+        if self.end_reason:
+            return
+        self.end_reason = reason
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            self.end_reason = f"{reason} ({error})"
+
+    def close(self) -> None:
+        """Close this process's socket. Messages that were sent arrive."""
+        self._socket.close()
 
 
 class TransportClient:
@@ -36,23 +162,10 @@ class TransportClient:
     """
 
     def __init__(self, url: str, key: bytes, peer: str) -> None:
-        self._url, self._key, self._peer = url, key, peer.encode()
-        self._lock = threading.Lock()
-        self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
+        self._url = url
         self._received: deque[Message] = deque()
-        self.is_closed = False
-        """Whether the notebook's end is closed: no message will arrive, and none that is sent is received."""
-        self._open_session(connect(url))
-
-    def _open_session(self, connected: socket.socket, wait_s: float = _CHALLENGE_S) -> None:
-        """Authenticate to the notebook's end, which has begun with a challenge."""
-        self._socket, self._cutter = connected, FrameDecoder()
-        challenge, answer = _read_challenge(connected, wait_s), secrets.token_bytes(CHALLENGE_NBYTES)
-        key, encrypt = derive_session_key(self._key, challenge, answer), self._url.startswith("sealed:")
-        self._signer = make_frame_writer(key, self._peer, encrypt=encrypt)
-        self._verifier = make_frame_reader(key, encrypt=encrypt)
-        self._sender = b"notebook" + self._peer
-        self._write_frames([self._peer, answer, *self._signer.sign([self._peer])])
+        self.frames = FrameClient(connect(url), key, peer, encrypt=url.startswith("sealed:"))
+        self.fileno, self.close = self.frames.fileno, self.frames.close
 
     def reconnect(self) -> bool:
         """Try to connect to a notebook at the same address again. Return whether there is a connection now."""
@@ -60,74 +173,46 @@ class TransportClient:
             connected = connect(self._url, timeout_s=_RECONNECT_TIMEOUT_S)
         except OSError:
             return False
-        with self._lock:
-            self._socket.close()
-            self._received.clear()
-            self.is_closed = False
-            try:
-                # Another program may have the port by now and send nothing; the caller has other things to do.
-                self._open_session(connected, _RECONNECT_CHALLENGE_S)
-            except OSError:
-                self.is_closed = True
-        return not self.is_closed
+        self._received.clear()
+        # Another program may have the port by now and send nothing; the caller has other things to do.
+        return self.frames.reopen(connected, _RECONNECT_CHALLENGE_S)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the notebook's end is closed: no message will arrive, and none that is sent is received.
+
+        A rank without a notebook is ended by its supervisor, by the rules of the start.
+        """
+        return bool(self.frames.end_reason)
 
     @property
     def address(self) -> str:
         """The address of this machine that the notebook is reached from; empty string if it is this machine."""
-        return "" if self._socket.family == socket.AF_UNIX else str(self._socket.getsockname()[0])
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable while a message is to be received, or after the end."""
-        return self._socket.fileno()
+        return self.frames.address
 
     def send(self, message: Message) -> None:
         """Send a message, and wait while the notebook is slower than this process. Large payloads are not copied."""
         frames = encode(message)
         if len(frames[0]) > _LARGE_NBYTES:
             frames = encode(shorten_message(message))
-        self._send_signed(frames)
-
-    def _send_signed(self, frames: list[bytes]) -> None:
-        with self._lock:
-            self._write_frames(self._signer.sign(frames))
-
-    def _write_frames(self, frames: Sequence[Frame]) -> None:
-        try:
-            for piece in encode_frames(frames):
-                self._socket.sendall(piece)
-        except OSError:
-            # A rank without a notebook is ended by its supervisor, by the rules of the start.
-            self.is_closed = True
+        self.frames.send(frames)
 
     def receive(self) -> Message | None:
         """Return the next message that has arrived, or None."""
         while not self._received:
-            try:
-                count = self._socket.recv_into(self._buffer, flags=socket.MSG_DONTWAIT)
-            except BlockingIOError:
+            found = self.frames.receive()
+            if found is None:
                 return None
-            except OSError:
-                count = 0
-            if count == 0:
-                self.is_closed = True
-                return None
-            self._decode_messages(self._cutter.feed(self._buffer[:count]))
+            for frames in found:
+                try:
+                    self._received.append(decode(self.frames.verify(frames)))
+                except UnknownMessage as error:
+                    print(f"mhnb: {error}", flush=True)
         return self._received.popleft()
-
-    def _decode_messages(self, found: Iterable[list[memoryview]]) -> None:
-        for frames in found:
-            try:
-                self._received.append(decode(self._verifier.verify(self._sender, frames)))
-            except UnknownMessage as error:
-                print(f"mhnb: {error}", flush=True)
 
     def poll(self, timeout_s: float) -> bool:
         """Wait for a message; for the supervisor and tests, never for a rank's loop."""
-        return bool(self._received) or bool(select.select([self._socket], [], [], timeout_s)[0])
-
-    def close(self) -> None:
-        """Close the connection. Messages that were sent arrive."""
-        self._socket.close()
+        return bool(self._received) or bool(select.select([self.frames], [], [], timeout_s)[0])
 
 
 def connect(url: str, timeout_s: float | None = None) -> socket.socket:
@@ -156,17 +241,17 @@ def connect(url: str, timeout_s: float | None = None) -> socket.socket:
 
 
 def _read_challenge(connected: socket.socket, wait_s: float) -> bytes:
-    """Wait for the notebook's first bytes, the challenge.
+    """Wait for the server's first bytes, the challenge.
 
     Raises:
-        OSError: they do not arrive, because the process that listens there is not a notebook.
+        OSError: they do not arrive, because the process that listens there is not such a server.
     """
     connected.settimeout(wait_s)
     challenge = b""
     while len(challenge) < CHALLENGE_NBYTES:
         piece = connected.recv(CHALLENGE_NBYTES - len(challenge))
         if not piece:
-            raise ConnectionResetError("the notebook's end closed the connection at once")
+            raise ConnectionResetError("the other end closed the connection at once")
         challenge += piece
     connected.settimeout(None)
     return challenge

@@ -12,11 +12,11 @@ from itertools import pairwise
 from mhnb.errors import UnknownMessage
 from mhnb.types import Frame
 
-"""A view is flat: one byte an item."""
-
 _COUNT = struct.Struct("<I")
 _LENGTH_NBYTES = 8
 _COPY_LIMIT_NBYTES = 64 * 1024
+MESSAGE_LIMIT_NBYTES = 1 << 32
+"""Size limit of a message from an authenticated peer. No message is near it; a longer one would never be complete."""
 
 
 def encode_frames(frames: Sequence[Frame]) -> list[Frame]:

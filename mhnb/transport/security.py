@@ -14,7 +14,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from mhnb.errors import UnknownMessage
 from mhnb.types import Frame
@@ -41,7 +41,7 @@ class Signer:
     """Signs the messages of one sender to one receiver.
 
     >>> frames = Signer(b"k", b"r0").sign([b"hello"])
-    >>> Verifier(b"k").verify(b"r0", frames)
+    >>> Verifier(b"k", b"r0").verify(frames)
     [b'hello']
     """
 
@@ -56,69 +56,32 @@ class Signer:
 
 
 class Verifier:
-    """Checks the messages of many senders to one receiver."""
+    """Checks the messages of one sender to one receiver."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._last_counts: dict[bytes, int] = {}
+    def __init__(self, key: bytes, sender: bytes) -> None:
+        self._key, self._sender, self._last_count = key, sender, 0
 
-    def verify(self, sender: bytes, frames: Sequence[Frame]) -> list[Frame]:
+    def verify(self, frames: Sequence[Frame]) -> list[Frame]:
         """Check and remove the seal.
 
         Raises:
             UnknownMessage: the seal is missing, wrong, or was received before.
         """
         if len(frames) < 2 or len(frames[0]) != _COUNT_NBYTES + MAC_NBYTES:
-            raise UnknownMessage(f"an unsigned message of {len(frames)} frames came from {sender!r}; it was dropped")
+            raise UnknownMessage(
+                f"an unsigned message of {len(frames)} frames came from {self._sender!r}; it was dropped"
+            )
         count, code = frames[0][:_COUNT_NBYTES], frames[0][_COUNT_NBYTES:]
-        if not hmac.compare_digest(code, _mac(self._key, sender, count, frames[1:])):
-            raise UnknownMessage(f"a message with a wrong signature came from {sender!r}; it was dropped")
+        if not hmac.compare_digest(code, _mac(self._key, self._sender, count, frames[1:])):
+            raise UnknownMessage(f"a message with a wrong signature came from {self._sender!r}; it was dropped")
         number = int.from_bytes(count, "little")
-        if number <= self._last_counts.get(sender, 0):
-            raise UnknownMessage(f"message {number} of {sender!r} came a second time; it was dropped")
-        self._last_counts[sender] = number
+        if number <= self._last_count:
+            raise UnknownMessage(f"message {number} of {self._sender!r} came a second time; it was dropped")
+        self._last_count = number
         return list(frames[1:])
 
 
 # -- encryption
-
-
-CHALLENGE_NBYTES = 16
-
-
-class FrameWriter(Protocol):
-    """Protocol of an object that signs or encrypts messages before they are sent."""
-
-    def sign(self, frames: Sequence[bytes]) -> list[Frame]:
-        """Return the frames to send."""
-
-
-class FrameReader(Protocol):
-    """Protocol of an object that authenticates received messages."""
-
-    def verify(self, sender: bytes, frames: Sequence[Frame]) -> list[Frame]:
-        """Return the original frames. Raises UnknownMessage."""
-
-
-def derive_session_key(key: bytes, challenge: bytes, response: bytes) -> bytes:
-    """Derive the key of one connection from the cluster's key and a random value of each end.
-
-    So messages recorded on an older connection cannot be replayed on this one, to either end.
-
-    >>> len(derive_session_key(b"k", b"c" * 16, b"a" * 16))
-    32
-    """
-    return blake2b(challenge + response, digest_size=32, key=key, person=b"mhnb session").digest()
-
-
-def make_frame_writer(key: bytes, sender: bytes, *, encrypt: bool) -> FrameWriter:
-    """Build the signer or encryptor of one sender, for one receiver."""
-    return Encryptor(key, sender) if encrypt else Signer(key, sender)
-
-
-def make_frame_reader(key: bytes, *, encrypt: bool) -> FrameReader:
-    """Build the verifier or decryptor of one receiver, for all of its senders."""
-    return Decryptor(key) if encrypt else Verifier(key)
 
 
 def _cipher(key: bytes, sender: bytes) -> AESGCM:
@@ -136,7 +99,7 @@ class Encryptor:
     """Encrypts the messages of one sender to one receiver.
 
     >>> frames = Encryptor(b"k", b"r0").sign([b"hello"])
-    >>> b"hello" in b"".join(frames), Decryptor(b"k").verify(b"r0", frames)
+    >>> b"hello" in b"".join(frames), Decryptor(b"k", b"r0").verify(frames)
     (False, [b'hello'])
     """
 
@@ -152,14 +115,12 @@ class Encryptor:
 
 
 class Decryptor:
-    """Decrypts the messages of many senders to one receiver."""
+    """Decrypts the messages of one sender to one receiver."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._ciphers: dict[bytes, AESGCM] = {}
-        self._last_counts: dict[bytes, int] = {}
+    def __init__(self, key: bytes, sender: bytes) -> None:
+        self._cipher, self._sender, self._last_count = _cipher(key, sender), sender, 0
 
-    def verify(self, sender: bytes, frames: Sequence[Frame]) -> list[Frame]:
+    def verify(self, frames: Sequence[Frame]) -> list[Frame]:
         """Return the decrypted frames.
 
         Raises:
@@ -168,19 +129,51 @@ class Decryptor:
         from cryptography.exceptions import InvalidTag
 
         if len(frames) < 2 or len(frames[0]) != _COUNT_NBYTES:
-            raise UnknownMessage(f"an unsealed message of {len(frames)} frames came from {sender!r}; it was dropped")
+            raise UnknownMessage(
+                f"an unsealed message of {len(frames)} frames came from {self._sender!r}; it was dropped"
+            )
         count, encrypted = frames[0], frames[1:]
-        cipher = self._ciphers.get(sender) or _cipher(self._key, sender)
         number = len(encrypted).to_bytes(4, "little")
         try:
             decrypted: list[Frame] = [
-                cipher.decrypt(_nonce(count, at), frame, number) for at, frame in enumerate(encrypted)
+                self._cipher.decrypt(_nonce(count, at), frame, number) for at, frame in enumerate(encrypted)
             ]
         except InvalidTag:
-            raise UnknownMessage(f"a message with a broken seal came from {sender!r}; it was dropped") from None
+            raise UnknownMessage(f"a message with a broken seal came from {self._sender!r}; it was dropped") from None
         order = int.from_bytes(count, "little")
-        if order <= self._last_counts.get(sender, 0):
-            raise UnknownMessage(f"message {order} of {sender!r} came a second time; it was dropped")
-        # Only senders that have proved the key: unauthenticated peers could name any number of senders.
-        self._ciphers[sender], self._last_counts[sender] = cipher, order
+        if order <= self._last_count:
+            raise UnknownMessage(f"message {order} of {self._sender!r} came a second time; it was dropped")
+        self._last_count = order
         return decrypted
+
+
+# -- one connection
+
+
+CHALLENGE_NBYTES = 16
+
+FrameWriter: TypeAlias = Signer | Encryptor
+FrameReader: TypeAlias = Verifier | Decryptor
+
+
+def open_session(
+    key: bytes, challenge: bytes, answer: bytes, client: bytes, *, is_server: bool, encrypt: bool
+) -> tuple[FrameWriter, FrameReader]:
+    """Return what one end of a connection signs its messages with, and what it verifies the other end's with.
+
+    The key of the connection is derived from the cluster's key and a random value of each end. So messages recorded on an older
+    connection cannot be replayed on this one, to either end.
+
+    Args:
+        key: of the cluster.
+        challenge: random value of the server.
+        answer: random value of the client.
+        client: the client's name. The server's messages have another sender, so that none can be sent back to it.
+        is_server: which end it is.
+        encrypt: encrypt messages, instead of only signing them.
+    """
+    session_key = blake2b(challenge + answer, digest_size=32, key=key, person=b"mhnb session").digest()
+    own, other = (b"to " + client, client) if is_server else (client, b"to " + client)
+    if encrypt:
+        return Encryptor(session_key, own), Decryptor(session_key, other)
+    return Signer(session_key, own), Verifier(session_key, other)

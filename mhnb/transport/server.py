@@ -1,6 +1,7 @@
-"""The notebook's end of the transport: one listening socket to which every rank and supervisor connects.
+"""Server end of the transport: authenticated frames from many clients over one listening socket, and the notebook's messages on top.
 
-It handles frames and signatures, and does not interpret messages.
+`FrameServer` handles frames and signatures, and does not interpret messages: `SocketServer` does for the control connections of ranks
+and supervisors, and `rank/guard/agreement_server.py` for the agreement on launches.
 Plain sockets, because thread switches dominate the latency of a cell: the sending thread writes to the kernel itself, and the kernel
 wakes the waiting one.
 """
@@ -15,81 +16,86 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from mhnb.core.codec import decode, encode
 from mhnb.core.messages import Message
 from mhnb.errors import UnknownMessage
 from mhnb.transport.addresses import ACCEPT_PAUSE_S, RESOURCE_ERRNOS, max_unauthenticated
-from mhnb.transport.framing import FrameDecoder, encode_frames
-from mhnb.transport.security import (
-    CHALLENGE_NBYTES,
-    FrameReader,
-    FrameWriter,
-    derive_session_key,
-    make_frame_reader,
-    make_frame_writer,
-)
+from mhnb.transport.framing import MESSAGE_LIMIT_NBYTES, FrameDecoder, encode_frames
+from mhnb.transport.security import CHALLENGE_NBYTES, FrameReader, FrameWriter, open_session
+from mhnb.types import Frame
 
 _BUFFER_NBYTES = 1 << 20
 _UNAUTHENTICATED_LIMIT_NBYTES = 4096
-"""Size limit of a message from a peer that has not been authenticated."""
-_NOTEBOOK = b"notebook"
+"""Size limit of a message from a client that has not been authenticated."""
 _BACKLOG = 1024
-_MESSAGE_LIMIT_NBYTES = 1 << 32
-"""Size limit of a message from an authenticated peer. No message is near it; a longer one would never be complete."""
-_PEER = re.compile(rb"[rs]\d{1,6}")
+_PEER = re.compile(r"[rs][0-9]{1,6}")
 _PATH_LIMIT_NBYTES = 100
 """Length limit for the path of a Unix domain socket; Linux allows 107 bytes, macOS 103."""
 
 
+class FrameHandler(Protocol):
+    """Protocol of the owner of a `FrameServer`. Both methods are called by its `poll`."""
+
+    def admit(self, peer: str) -> bool:
+        """Return whether to admit a client with this name, which has proved that it has the key."""
+
+    def handle(self, peer: str, frames: list[Frame]) -> None:
+        """Handle a verified message of an admitted client.
+
+        Raises:
+            UnknownMessage: the message is invalid; the client then loses its connection.
+        """
+
+
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """One peer's socket, its partly received message, and the bytes not sent yet."""
+    """One client's socket, its partly received message, and the bytes not sent yet."""
 
     socket: socket.socket
-    decoder: FrameDecoder
     challenge: bytes
     """Random challenge from this end for this connection."""
-    name: bytes = b""
-    """Empty until the peer has sent its name, authenticated with the key."""
-    frame_reader: FrameReader | None = None
-    frame_writer: FrameWriter | None = None
+    decoder: FrameDecoder = field(default_factory=lambda: FrameDecoder(_UNAUTHENTICATED_LIMIT_NBYTES))
+    peer: str = ""
+    """Empty until the client has sent its name, authenticated with the key."""
+    reader: FrameReader | None = None
+    writer: FrameWriter | None = None
     unsent: deque[memoryview] = field(default_factory=deque)
 
 
-class SocketServer:
-    """A `Transport` over a Unix domain socket, or over TCP.
+class FrameServer:
+    """Exchanges frames with clients that have proved that they have the key. Nothing that others send can block or end it.
+
+    One thread, the reader, polls and closes; `send` and `wake` may be called from any thread.
 
     Args:
-        key: shared with the ranks of this start; signs messages in both directions.
-        path: the socket's file, for peers of this machine: half the kernel work of TCP, and only its owner may connect.
-            With None, or a path longer than the system allows, TCP is used.
-        address: for TCP, the one interface to listen on, an IP address.
-        port: for TCP; 0 for any.
-        encrypt: encrypt messages, because they travel between machines.
+        listener: where the clients connect; owned by this object from now on.
+        key: shared with the clients; the key of each connection is derived from it.
+        handler: decides whom to admit, and handles the messages.
+        encrypt: encrypt messages, because they travel between machines; otherwise they are signed.
+        drops_unverified: whether a message of an admitted client that fails verification is dropped alone. A forked child of a
+            rank may send one, because it counts its messages as its parent does. If False, the client loses its connection,
+            because it would wait for the answer forever.
         clock: monotonic time in seconds.
     """
 
     def __init__(
         self,
+        listener: socket.socket,
         key: bytes,
         *,
-        path: Path | None = None,
-        address: str = "127.0.0.1",
-        port: int = 0,
-        encrypt: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        handler: FrameHandler,
+        encrypt: bool,
+        drops_unverified: bool,
+        clock: Callable[[], float],
     ) -> None:
-        self._key, self._encrypt, self._clock = key, encrypt, clock
-        self._path = path if path is not None and len(os.fsencode(path)) <= _PATH_LIMIT_NBYTES else None
-        self._listener, self.url = (
-            _listen_file(self._path) if self._path else _listen_tcp(address, port, "sealed" if encrypt else "tcp")
-        )
-        self._listener.setblocking(False)
+        self._listener, self._key, self._handler = listener, key, handler
+        self._encrypt, self._drops_unverified, self._clock = encrypt, drops_unverified, clock
         self._disconnected: list[str] = []
         self._violators: list[tuple[str, str]] = []
         self._accept_paused_until: float | None = None
@@ -103,41 +109,41 @@ class SocketServer:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
+        listener.setblocking(False)
         # Only the reader thread uses the selector; senders hold the lock.
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wakes)
         self._lock = threading.Lock()
         self._blocked: list[_Connection] = []
         """Connections with unsent bytes that the reader does not watch yet."""
-        self._last_encoded: tuple[Message | None, list[bytes]] = (None, [])
         self.rejected_count = 0
+        """Number of messages dropped, and connections closed, because of what does not come from a client with the key."""
 
     # -- receiving
 
-    def poll(self, timeout_s: float | None) -> list[Message]:
-        """Wait for messages or a wake-up; return all messages that have arrived."""
-        return [message for _, message in self.poll_with_peers(timeout_s)]
+    def poll(self, timeout_s: float | None) -> bool:
+        """Wait for messages or a wake-up, and handle all messages that have arrived; return whether anything has happened.
 
-    def poll_with_peers(self, timeout_s: float | None) -> list[tuple[str, Message]]:
-        """Poll like `poll`, and return the name of the sending peer with each message."""
+        Args:
+            timeout_s: how long to wait at most; None for no limit.
+        """
         self._watch_blocked()
         if self._accept_paused_until is not None:
             timeout_s = ACCEPT_PAUSE_S if timeout_s is None else min(timeout_s, ACCEPT_PAUSE_S)
             if self._clock() >= self._accept_paused_until:
                 self._accept_paused_until = None
                 self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        messages: list[tuple[str, Message]] = []
-        for key, _ in self._selector.select(timeout_s):
-            read_ready: Callable[[], list[tuple[str, Message]]] = key.data
-            messages += read_ready()
-        return messages
+        events = self._selector.select(timeout_s)
+        for key, _ in events:
+            on_ready: Callable[[], None] = key.data
+            on_ready()
+        return bool(events)
 
-    def _drain_wakes(self) -> list[tuple[str, Message]]:
+    def _drain_wakes(self) -> None:
         os.read(self._wake_read, 4096)
-        return []
 
-    def _accept(self) -> list[tuple[str, Message]]:
+    def _accept(self) -> None:
         try:
             accepted, _ = self._listener.accept()
         except OSError as error:
@@ -149,11 +155,9 @@ class SocketServer:
                 self._selector.unregister(self._listener)
                 self._accept_paused_until = self._clock() + ACCEPT_PAUSE_S
             # Otherwise the caller disconnected before it was accepted.
-            return []
+            return
         accepted.setblocking(False)
-        connection = _Connection(
-            accepted, FrameDecoder(_UNAUTHENTICATED_LIMIT_NBYTES), secrets.token_bytes(CHALLENGE_NBYTES)
-        )
+        connection = _Connection(accepted, secrets.token_bytes(CHALLENGE_NBYTES))
         try:
             if accepted.family != socket.AF_UNIX:
                 # macOS raises if the peer has already disconnected.
@@ -161,104 +165,97 @@ class SocketServer:
             accepted.send(connection.challenge)
         except OSError:
             accepted.close()
-            return []
+            return
         self._unauthenticated[connection] = None
         self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, connection))
         if len(self._unauthenticated) > self._max_unauthenticated:
             self._drop_oldest_unauthenticated()
-        return []
 
     def _drop_oldest_unauthenticated(self) -> None:
         self.rejected_count += 1
         self._drop_connection(next(iter(self._unauthenticated)))
 
-    def _read(self, connection: _Connection) -> list[tuple[str, Message]]:
+    def _read(self, connection: _Connection) -> None:
         """Read what has arrived, once: the selector reports the connection again if more is left."""
         if connection.socket.fileno() < 0:
             # An unauthenticated connection that was just dropped in favour of another one.
-            return []
+            return
         if connection.unsent:
             self._send_unsent(connection)
         try:
             count = connection.socket.recv_into(self._buffer)
         except BlockingIOError:
-            return []
+            return
         except OSError:
             count = 0
-        messages: list[tuple[str, Message]] = []
         try:
             for frames in connection.decoder.feed(self._buffer[:count]):
-                messages += self._verify_and_decode(connection, frames)
+                self._handle_frames(connection, frames)
         except UnknownMessage as error:
             # An unauthenticated peer, a peer that sent an invalid message, or a stream that cannot be parsed further.
             self.rejected_count += 1
-            if connection.name:
-                self._violators.append((connection.name.decode(), str(error)))
+            if connection.peer:
+                self._violators.append((connection.peer, str(error)))
             count = 0
         if count == 0:
             self._drop_connection(connection)
-        return messages
 
-    def _verify_and_decode(self, connection: _Connection, frames: list[memoryview]) -> list[tuple[str, Message]]:
-        """Verify and decode a message; the first one of a connection contains the peer's name.
+    def _handle_frames(self, connection: _Connection, frames: list[memoryview]) -> None:
+        """Verify a message and pass it on; the first one of a connection contains the client's name.
 
         Raises:
-            UnknownMessage: the peer did not prove that it has the key, or it did and sent an invalid message.
+            UnknownMessage: the client did not prove that it has the key, or it did and sent an invalid message.
         """
-        if connection.frame_reader is None:
+        if connection.reader is None:
             self._authenticate(connection, frames)
-            return []
+            return
         try:
-            opened = connection.frame_reader.verify(connection.name, frames)
+            verified = connection.reader.verify(frames)
         except UnknownMessage:
+            if not self._drops_unverified:
+                raise
             # Messages that fail verification are counted; status shows the number.
             self.rejected_count += 1
-            return []
-        return [(connection.name.decode(), decode(opened))]
+            return
+        self._handler.handle(connection.peer, verified)
 
     def _authenticate(self, connection: _Connection, frames: list[memoryview]) -> None:
         if len(frames) < 3:
             raise UnknownMessage("a peer has not said its name")
         name, answer = bytes(frames[0]), bytes(frames[1])
-        if not _PEER.fullmatch(name):
-            raise UnknownMessage(f"a peer calls itself {name[:20]!r}, which is no name of a rank or a supervisor")
-        key = derive_session_key(self._key, connection.challenge, answer)
-        frame_reader = make_frame_reader(key, encrypt=self._encrypt)
-        if frame_reader.verify(name, frames[2:]) != [name]:
-            raise UnknownMessage(f"a peer that calls itself {name!r} has shown the key with another name")
-        connection.frame_reader, connection.frame_writer = (
-            frame_reader,
-            make_frame_writer(key, _NOTEBOOK + name, encrypt=self._encrypt),
+        writer, reader = open_session(
+            self._key, connection.challenge, answer, name, is_server=True, encrypt=self._encrypt
         )
-        connection.name, connection.decoder.limit_nbytes = name, _MESSAGE_LIMIT_NBYTES
+        if reader.verify(frames[2:]) != [name]:
+            raise UnknownMessage(f"a peer that calls itself {name[:20]!r} has shown the key with another name")
+        peer = name.decode(errors="replace")
+        if not self._handler.admit(peer):
+            raise UnknownMessage(f"a peer calls itself {name[:20]!r}, which is not a name that can connect here now")
+        connection.writer, connection.reader = writer, reader
+        connection.peer, connection.decoder.limit_nbytes = peer, MESSAGE_LIMIT_NBYTES
         self._unauthenticated.pop(connection, None)
         with self._lock:
-            self._connections[name.decode()] = connection
+            self._connections[peer] = connection
 
     def _drop_connection(self, connection: _Connection) -> None:
         self._selector.unregister(connection.socket)
         self._unauthenticated.pop(connection, None)
         with self._lock:
-            if self._connections.get(connection.name.decode()) is connection:
-                del self._connections[connection.name.decode()]
-                self._disconnected.append(connection.name.decode())
+            if self._connections.get(connection.peer) is connection:
+                del self._connections[connection.peer]
+                self._disconnected.append(connection.peer)
             connection.socket.close()
 
     # -- sending
 
-    def send(self, peer: str, message: Message) -> None:
-        """Send to a peer, from any thread. A peer that has disconnected is not an error here: its exit is a separate event."""
+    def send(self, peer: str, frames: Sequence[bytes]) -> None:
+        """Send to a client, from any thread. A client that has disconnected is not an error here: its exit is a separate event."""
         with self._lock:
             connection = self._connections.get(peer)
-            if connection is None or connection.frame_writer is None:
+            if connection is None or connection.writer is None:
                 return
-            if message is not self._last_encoded[0]:
-                # A cell that goes to every rank is encoded once.
-                self._last_encoded = (message, encode(message))
             idle = not connection.unsent
-            connection.unsent.extend(
-                memoryview(piece) for piece in encode_frames(connection.frame_writer.sign(self._last_encoded[1]))
-            )
+            connection.unsent.extend(memoryview(piece) for piece in encode_frames(connection.writer.sign(frames)))
             if idle and not _flush(connection):
                 self._blocked.append(connection)
                 self.wake()
@@ -280,19 +277,19 @@ class SocketServer:
         self._selector.modify(connection.socket, events, partial(self._read, connection))
 
     def disconnect(self, peer: str) -> None:
-        """Close the connection of a peer that violates the protocol."""
+        """Close the connection of a client. To be called by the reader."""
         with self._lock:
             connection = self._connections.get(peer)
         if connection is not None:
             self._drop_connection(connection)
 
     def pop_violators(self) -> list[tuple[str, str]]:
-        """Return each peer that sent an invalid message, and why it is invalid."""
+        """Return each admitted client that sent an invalid message, and why it is invalid. To be called by the reader."""
         violators, self._violators = self._violators, []
         return violators
 
     def pop_disconnected(self) -> list[str]:
-        """Return the peers whose connection has ended since the last call."""
+        """Return the clients whose connection has ended since the last call. To be called by the reader."""
         disconnected, self._disconnected = self._disconnected, []
         return disconnected
 
@@ -304,37 +301,44 @@ class SocketServer:
             # The pipe is full of wake-ups not read yet, so the reader will wake in any case.
             return
 
-    def close(self) -> None:
-        """Close the sockets and the wake-up pipe. A second call does nothing."""
+    def close(self) -> bool:
+        """Close the sockets and the wake-up pipe. A second call does nothing and returns False."""
         with self._lock:
             if self._closed:
-                return
+                return False
             self._closed = True
             for connection in (*self._connections.values(), *self._unauthenticated):
                 connection.socket.close()
             self._connections.clear()
         self._listener.close()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
+        return True
 
 
-def _listen_file(path: Path) -> tuple[socket.socket, str]:
+def listen_tcp(address: str, port: int) -> socket.socket:
+    """Listen on one address of this machine.
+
+    Args:
+        address: an IP address.
+        port: 0 for any.
+
+    Raises:
+        OSError: the address is not this machine's, or the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+
+
+def _listen_file(path: Path) -> socket.socket:
     # A notebook that was killed left its socket file. Only its owner can listen here.
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(os.fspath(path))
     path.chmod(0o600)
     listener.listen(_BACKLOG)
-    return listener, f"unix:{path}"
-
-
-def _listen_tcp(address: str, port: int, kind: str) -> tuple[socket.socket, str]:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.create_server((address, port), family=family, backlog=_BACKLOG)
-    return listener, f"{kind}:{address}:{listener.getsockname()[1]}"
+    return listener
 
 
 def _flush(connection: _Connection) -> bool:
@@ -353,3 +357,82 @@ def _flush(connection: _Connection) -> bool:
         # The reader detects the end of the stream and removes the peer.
         unsent.clear()
     return True
+
+
+# -- messages
+
+
+class SocketServer:
+    """A `Transport` over a Unix domain socket, or over TCP: the notebook's end of the control connections.
+
+    Args:
+        key: shared with the ranks of this start; authenticates messages in both directions.
+        path: the socket's file, for peers of this machine: half the kernel work of TCP, and only its owner may connect.
+            With None, or a path longer than the system allows, TCP is used.
+        address: for TCP, the one interface to listen on, an IP address.
+        port: for TCP; 0 for any.
+        encrypt: encrypt messages, because they travel between machines.
+        clock: monotonic time in seconds.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        *,
+        path: Path | None = None,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        encrypt: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path if path is not None and len(os.fsencode(path)) <= _PATH_LIMIT_NBYTES else None
+        if self._path:
+            listener, self.url = _listen_file(self._path), f"unix:{self._path}"
+        else:
+            listener = listen_tcp(address, port)
+            self.url = f"{'sealed' if encrypt else 'tcp'}:{address}:{listener.getsockname()[1]}"
+        self.frames = FrameServer(listener, key, handler=self, encrypt=encrypt, drops_unverified=True, clock=clock)
+        self.wake, self.disconnect = self.frames.wake, self.frames.disconnect
+        self.pop_violators, self.pop_disconnected = self.frames.pop_violators, self.frames.pop_disconnected
+        self._received: list[tuple[str, Message]] = []
+        self._last_encoded: tuple[Message | None, list[bytes]] = (None, [])
+
+    # -- receiving
+
+    def poll(self, timeout_s: float | None) -> list[Message]:
+        """Wait for messages or a wake-up; return all messages that have arrived."""
+        return [message for _, message in self.poll_with_peers(timeout_s)]
+
+    def poll_with_peers(self, timeout_s: float | None) -> list[tuple[str, Message]]:
+        """Poll like `poll`, and return the name of the sending peer with each message."""
+        self.frames.poll(timeout_s)
+        received, self._received = self._received, []
+        return received
+
+    def admit(self, peer: str) -> bool:
+        """Admit ranks and supervisors, also once more: those that outlive their notebook connect to the next one."""
+        return bool(_PEER.fullmatch(peer))
+
+    def handle(self, peer: str, frames: list[Frame]) -> None:
+        """Decode a message, to be returned by the poll that received it."""
+        self._received.append((peer, decode(frames)))
+
+    @property
+    def rejected_count(self) -> int:
+        """Number of messages dropped because they were not authenticated with this cluster's key."""
+        return self.frames.rejected_count
+
+    # -- sending
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send to a peer, from any thread. A peer that has disconnected is not an error here: its exit is a separate event."""
+        encoded = self._last_encoded
+        if message is not encoded[0]:
+            # A cell that goes to every rank is encoded once.
+            encoded = self._last_encoded = (message, encode(message))
+        self.frames.send(peer, encoded[1])
+
+    def close(self) -> None:
+        """Close the sockets, and remove the socket's file. A second call does nothing."""
+        if self.frames.close() and self._path is not None:
+            self._path.unlink(missing_ok=True)

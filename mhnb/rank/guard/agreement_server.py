@@ -7,13 +7,11 @@ machine do shows on the board, which the server polls as often as they do themse
 
 from __future__ import annotations
 
-import selectors
 import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,7 +22,6 @@ from mhnb.core.guard.agreement import (
     DescribeProgram,
     LaunchProposal,
     Propose,
-    RankMessage,
     Withdraw,
     decode_from_rank,
     encode_decision,
@@ -40,18 +37,11 @@ from mhnb.rank.guard.local_agreement import (
     back_off,
     mark_rank_lost,
 )
-from mhnb.rank.guard.remote_agreement import set_keep_alive, signer_names
+from mhnb.rank.guard.remote_agreement import agreement_peer, set_keep_alive
 from mhnb.rank.guard.shared_board import SharedBoard
 from mhnb.system.processes import end_with_parent
-from mhnb.transport.addresses import ACCEPT_PAUSE_S, RESOURCE_ERRNOS, max_unauthenticated
-from mhnb.transport.framing import FrameDecoder, encode_frames
-from mhnb.transport.security import FrameWriter, make_frame_reader, make_frame_writer
-
-_BUFFER_NBYTES = 1 << 16
-_UNAUTHENTICATED_NBYTES = 4096
-"""The longest message of a peer that has not proved that it has the key."""
-_LONGEST_NBYTES = 1 << 20
-_BACKLOG = 1024
+from mhnb.transport.server import FrameServer, listen_tcp
+from mhnb.types import Frame
 
 
 def listen(url: str) -> socket.socket:
@@ -65,30 +55,30 @@ def listen(url: str) -> socket.socket:
     address = address.strip("[]")
     if kind != "tcp" or not address or not port.isdecimal() or int(port) > 65535:
         raise LaunchError(f"board_url {url!r} is not tcp:ADDRESS:PORT with a port to 65535")
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        return socket.create_server((address, int(port)), family=family, backlog=_BACKLOG)
+        listener = listen_tcp(address, int(port))
     except OSError as error:
         raise LaunchError(
             f"the board cannot listen at {url}: {error}; name an address of this host, and a port that is free"
         ) from error
+    # The sockets that it accepts have the same options.
+    set_keep_alive(listener)
+    return listener
 
 
 @dataclass(eq=False, slots=True)
 class _Client:
-    """The connection of a rank of another host; of a stranger, until it has proved that it has the key."""
+    """A rank of another host that has connected."""
 
-    socket: socket.socket
-    cutter: FrameDecoder = field(default_factory=lambda: FrameDecoder(_UNAUTHENTICATED_NBYTES))
-    rank: int | None = None
-    participant: Participant | None = None
-    signer: FrameWriter | None = None
+    peer: str
+    """Its name in the frame server."""
+    rank: int
+    participant: Participant
     number: int = 0
     """Number of its latest proposal."""
     proposal: LaunchProposal | None = None
     """The proposal that waits for a decision."""
     is_posted: bool = False
-    unsent: bytearray = field(default_factory=bytearray)
 
 
 class AgreementServer:
@@ -113,23 +103,13 @@ class AgreementServer:
         process_count: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock = clock
-        self._accept_paused_until: float | None = None
-        """Time until which no connection is accepted; None while the listener is watched."""
-        self._listener, self._board, self._key = listener, board, key
-        self._ranks, self._process_count = ranks, process_count
-        self._verifier = make_frame_reader(key, encrypt=True)
-        self._unauthenticated: dict[_Client, None] = {}
-        """Oldest first."""
-        self._most_unauthenticated = max_unauthenticated()
+        self._board, self._process_count = board, process_count
+        self._expected = {agreement_peer(rank): rank for rank in ranks}
+        """Ranks that have never connected."""
+        self._clients: dict[str, _Client] = {}
+        self._newcomers: list[_Client] = []
         self._waiting: dict[_Client, None] = {}
-        self._clients_with_unsent: dict[_Client, None] = {}
-        self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
-        self._selector = selectors.DefaultSelector()
-        listener.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
-        self.refused_count = 0
-        """How many messages were not a rank's."""
+        self.frames = FrameServer(listener, key, handler=self, encrypt=True, drops_unverified=False, clock=clock)
 
     def serve(self) -> NoReturn:
         """Serve until killed: the supervisor ends the process."""
@@ -143,20 +123,14 @@ class AgreementServer:
         Args:
             idle_steps: how many steps before had no event: the more, the longer this one may take.
         """
-        events = self._selector.select(self._pause(idle_steps))
-        if self._accept_paused_until is not None and self._clock() >= self._accept_paused_until:
-            self._accept_paused_until = None
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        for key, _ in events:
-            act: Callable[[], None] = key.data
-            act()
-        for client in tuple(self._clients_with_unsent):
-            self._flush(client)
-        return bool([client for client in tuple(self._waiting) if self._poll(client)] or events)
+        has_events = self.frames.poll(self._pause(idle_steps))
+        if has_events:
+            self._track_connections()
+        return bool([client for client in tuple(self._waiting) if self._poll(client)] or has_events)
 
     def _pause(self, idle_steps: int) -> float | None:
-        if not self._waiting and not self._clients_with_unsent:
-            return None if self._accept_paused_until is None else ACCEPT_PAUSE_S
+        if not self._waiting:
+            return None
         if idle_steps > FAST_POLLS + SHORT_SLEEP_POLLS:
             return LONG_SLEEP_S
         # The selector cannot wait for less than a millisecond.
@@ -165,101 +139,35 @@ class AgreementServer:
 
     def close(self) -> None:
         """Close every connection, and the listener; for tests."""
-        for key in tuple(self._selector.get_map().values()):
-            sock = key.fileobj
-            assert isinstance(sock, socket.socket)
-            sock.close()
-        self._selector.close()
+        self.frames.close()
 
     # -- connections
 
-    def _accept(self) -> None:
-        try:
-            accepted, _ = self._listener.accept()
-        except OSError as error:
-            if error.errno in RESOURCE_ERRNOS and self._unauthenticated:
-                # No descriptor is left: strangers must not keep a rank out.
-                self._drop(next(iter(self._unauthenticated)))
-            elif error.errno in RESOURCE_ERRNOS:
-                # The connection waits in the system's queue: the selector would report it again and again.
-                self._selector.unregister(self._listener)
-                self._accept_paused_until = self._clock() + ACCEPT_PAUSE_S
-            # Otherwise the peer disconnected before the accept.
-            return
-        accepted.setblocking(False)
-        try:
-            set_keep_alive(accepted)
-        except OSError:
-            # macOS refuses it if the stranger has disconnected.
-            accepted.close()
-            return
-        client = _Client(accepted)
-        self._unauthenticated[client] = None
-        self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, client))
-        if len(self._unauthenticated) > self._most_unauthenticated:
-            self._drop(next(iter(self._unauthenticated)))
+    def admit(self, peer: str) -> bool:
+        """Admit a rank of another host, once: when its connection ends, it is lost."""
+        rank = self._expected.pop(peer, None)
+        if rank is not None:
+            self._clients[peer] = _Client(peer, rank, Participant(self._board, rank))
+            self._newcomers.append(self._clients[peer])
+        return rank is not None
 
-    def _read(self, client: _Client) -> None:
-        if client.socket.fileno() < 0:
-            # A stranger that was dropped for another one at this very moment.
-            return
-        try:
-            count = client.socket.recv_into(self._buffer)
-        except BlockingIOError:
-            return
-        except OSError:
-            count = 0
-        try:
-            for frames in client.cutter.feed(self._buffer[:count]):
-                self._handle_message(client, frames)
-        except UnknownMessage as error:
-            # A stranger, or a stream that cannot be parsed further.
-            self.refused_count += 1
-            if client.rank is not None:
-                print(f"mhnb: rank {client.rank}: {error}", file=sys.stderr, flush=True)
-            count = 0
-        if count == 0:
-            self._drop(client)
-
-    def _drop(self, client: _Client) -> None:
-        """Close a connection and mark its rank as lost, so that no rank waits for it."""
-        self._selector.unregister(client.socket)
-        for kept in (self._unauthenticated, self._waiting, self._clients_with_unsent):
-            kept.pop(client, None)
-        client.socket.close()
-        if client.rank is not None:
+    def _track_connections(self) -> None:
+        """Welcome the ranks that have connected, and mark as lost those that have disconnected, so that no rank waits for them."""
+        while self._newcomers:
+            self._send_decision(self._newcomers.pop(), 0, LAUNCH_DECISION)
+        for peer, why in self.frames.pop_violators():
+            print(f"mhnb: rank {self._clients[peer].rank}: {why}", file=sys.stderr, flush=True)
+        for peer in self.frames.pop_disconnected():
+            client = self._clients.pop(peer)
+            self._waiting.pop(client, None)
             mark_rank_lost(self._board, client.rank)
 
     # -- messages of ranks
 
-    def _handle_message(self, client: _Client, frames: list[memoryview]) -> None:
-        if not frames:
-            raise UnknownMessage("an empty message")
-        if client.rank is None:
-            self._authenticate(client, frames)
-            return
-        opened = self._verifier.verify(signer_names(client.rank)[0], frames)
-        self._handle_request(client, decode_from_rank(opened, client.rank, self._process_count))
-
-    def _authenticate(self, client: _Client, frames: list[memoryview]) -> None:
-        """Admit a rank, which sends its number under the key; a copy of the message is not accepted.
-
-        Raises:
-            UnknownMessage: the peer is not a rank of another host.
-        """
-        name = bytes(frames[0])
-        if len(name) > 9 or not name.isdigit() or int(name) not in self._ranks:
-            raise UnknownMessage("not a rank of another host")
-        rank = int(name)
-        self._verifier.verify(signer_names(rank)[0], frames[1:])
-        client.rank, client.participant = rank, Participant(self._board, rank)
-        client.signer = make_frame_writer(self._key, signer_names(rank)[1], encrypt=True)
-        client.cutter.limit_nbytes = _LONGEST_NBYTES
-        del self._unauthenticated[client]
-        self._send_decision(client, 0, LAUNCH_DECISION)
-
-    def _handle_request(self, client: _Client, message: RankMessage) -> None:
-        assert client.rank is not None
+    def handle(self, peer: str, frames: list[Frame]) -> None:
+        """Handle a message of a rank."""
+        client = self._clients[peer]
+        message = decode_from_rank(frames, client.rank, self._process_count)
         match message:
             case Propose(number, proposal):
                 if client.proposal is not None:
@@ -271,7 +179,6 @@ class AgreementServer:
             case Withdraw(number, mark):
                 self._withdraw(client, number, mark)
             case CellFinished(seq, ending):
-                assert client.participant is not None
                 client.participant.end_cell(seq, ending)
             case DescribeProgram(fingerprint, outline):
                 try:
@@ -281,7 +188,6 @@ class AgreementServer:
                     print(f"mhnb: rank {client.rank}: {error}", file=sys.stderr, flush=True)
 
     def _withdraw(self, client: _Client, number: int, mark: int) -> None:
-        assert client.participant is not None
         reason = Decision("interrupt" if mark == INTERRUPTED else "cell ended")
         if number > client.number:
             # The rank was interrupted before it could send the proposal.
@@ -298,7 +204,6 @@ class AgreementServer:
     def _poll(self, client: _Client) -> bool:
         """Poll the board for a rank that waits; return whether there was news for it."""
         participant, proposal = client.participant, client.proposal
-        assert participant is not None
         assert proposal is not None
         if not client.is_posted:
             try:
@@ -312,31 +217,13 @@ class AgreementServer:
         return True
 
     def _finish_proposal(self, client: _Client, decision: Decision) -> None:
-        assert client.participant is not None
         client.participant.clear_waiting()
         client.proposal = None
         del self._waiting[client]
         self._send_decision(client, client.number, decision)
 
     def _send_decision(self, client: _Client, number: int, decision: Decision) -> None:
-        assert client.signer is not None
-        for piece in encode_frames(client.signer.sign(encode_decision(number, decision))):
-            client.unsent += piece
-        self._flush(client)
-
-    def _flush(self, client: _Client) -> None:
-        """Send as much as the kernel accepts."""
-        try:
-            del client.unsent[: client.socket.send(client.unsent)]
-        except BlockingIOError:
-            self._clients_with_unsent[client] = None
-        except OSError:
-            # The next read finds the end of the stream, and drops the connection.
-            client.unsent.clear()
-        if client.unsent:
-            self._clients_with_unsent[client] = None
-        else:
-            self._clients_with_unsent.pop(client, None)
+        self.frames.send(client.peer, encode_decision(number, decision))
 
 
 def run_server(spec: HostSpec, listener: socket.socket) -> NoReturn:

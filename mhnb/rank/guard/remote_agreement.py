@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from mhnb.core.guard.agreement import (
@@ -37,29 +37,25 @@ from mhnb.rank.guard.local_agreement import (
     retry_through_signals,
 )
 from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard
-from mhnb.transport.client import connect
-from mhnb.transport.framing import FrameDecoder, encode_frames
-from mhnb.transport.security import make_frame_reader, make_frame_writer
-from mhnb.types import Frame
+from mhnb.transport.client import FrameClient, connect
 
 _CONNECT_LIMIT_S, _ATTEMPT_S, _RETRY_S = 110.0, 10.0, 0.1
 """How long the board's host may take to listen, less than a start may take; one attempt; and the time between two attempts."""
 _POLL_S = 0.02
 """Time between two checks whether this rank was interrupted. A decision wakes the wait at once."""
 _WELCOME_POLLS = 1500
-"""How many such intervals the board's host may take to admit a rank."""
+"""How many such intervals the board's host may take to admit a rank; its challenge may take as long."""
 _PEER_TIMEOUT_S = 60
 """A host that does not answer the kernel for this long is gone: JAX itself gives a rank as long."""
-_BUFFER_NBYTES, _LONGEST_NBYTES = 1 << 16, 1 << 24
+_LONGEST_NBYTES = 1 << 24
 
 
-def signer_names(rank: int) -> tuple[bytes, bytes]:
-    """Return the names of the two directions between a rank and the board under the key; those of the notebook link differ.
+def agreement_peer(rank: int) -> str:
+    """Return the name of a rank in the frame server of the agreement. Its name on the control connection is another one.
 
-    >>> signer_names(3)
-    (b'r3>board', b'board>r3')
+    So no greeting for one of the two servers is accepted by the other.
     """
-    return f"r{rank}>board".encode(), f"board>r{rank}".encode()
+    return f"r{rank}>board"
 
 
 def set_keep_alive(connected: socket.socket) -> None:
@@ -112,44 +108,48 @@ class RemoteAgreement:
     """
 
     def __init__(self, connected: socket.socket, key: bytes, rank: int, interrupt_flag: InterruptFlag) -> None:
-        out, back = signer_names(rank)
-        self._socket, self._rank, self._interrupt_flag = connected, rank, interrupt_flag
-        self._signer, self._verifier, self._sender = (
-            make_frame_writer(key, out, encrypt=True),
-            make_frame_reader(key, encrypt=True),
-            back,
-        )
-        self._sending = threading.Lock()
+        self._rank, self._interrupt_flag = rank, interrupt_flag
         self._number = self._decided_number = 0
         self._proposal: LaunchProposal | None = None
         self._outlines: deque[DescribeProgram] = deque()
         """Outlines that are not yet sent."""
         self._decisions: dict[int, Decision] = {}
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._end_reason = ""
-        """Why the connection has ended; set by the thread alone, after everything that arrived."""
-        self._known_reason = ""
-        """The reason, if it is known before that."""
+        self._has_ended = False
+        """Whether the connection has ended; set by the thread alone, after everything that arrived."""
         set_keep_alive(connected)
+        try:
+            self._client = FrameClient(
+                connected,
+                key,
+                agreement_peer(rank),
+                encrypt=True,
+                challenge_s=_WELCOME_POLLS * _POLL_S,
+                limit_nbytes=_LONGEST_NBYTES,
+            )
+        except OSError as error:
+            connected.close()
+            raise self._not_admitted(str(error)) from error
         self._thread = threading.Thread(target=self._receive, name="mhnb-board", daemon=True)
         self._thread.start()
-        self._introduce()
+        self._wait_for_welcome()
 
-    def _introduce(self) -> None:
-        """Send this rank's number. Decision 0 is the welcome."""
-        name = str(self._rank).encode()
-        # The number also precedes its seal, because the seal cannot be checked without it.
-        self._send_frames([name, *self._signer.sign([name])])
+    def _wait_for_welcome(self) -> None:
+        """Wait for decision 0."""
         for _ in range(_WELCOME_POLLS):
             if self._is_decided(0):
                 break
             self._wait_for_wake()
         if self._decisions.pop(0, None) is None:
+            reason = self._client.end_reason
             self.close()
-            raise HostUnreachable(
-                f"the host of rank 0 did not let rank {self._rank} take part in the agreement on launches "
-                f"({self._end_reason or 'no answer'}); is another cluster at that address?"
-            )
+            raise self._not_admitted(reason or "no answer")
+
+    def _not_admitted(self, reason: str) -> HostUnreachable:
+        return HostUnreachable(
+            f"the host of rank 0 did not let rank {self._rank} take part in the agreement on launches "
+            f"({reason}); is another cluster at that address?"
+        )
 
     # -- the methods of a backend
 
@@ -194,7 +194,7 @@ class RemoteAgreement:
         if number not in self._decisions:
             raise RanksLost(
                 f"nothing was launched on rank {self._rank}\n  its connection to the host of rank 0, where the ranks agree "
-                f"on launches, has ended: {self._end_reason}\n  %mhjax restart --replay",
+                f"on launches, has ended: {self._client.end_reason}\n  %mhjax restart --replay",
                 ranks=(self._rank,),
             )
 
@@ -221,40 +221,21 @@ class RemoteAgreement:
 
     def release_in_child(self) -> None:
         """Close the child's copy of the socket: the board must learn of the rank's end even if a child of it lives on."""
-        self._socket.close()
+        self._client.close()
 
     def close(self) -> None:
         """Close the connection; for tests, and for a start that failed."""
-        self._shut_down("it was closed here")
+        self._client.end("it was closed here")
         self._thread.join()
-        self._socket.close()
+        self._client.close()
 
     # -- the connection
 
     def _send(self, message: RankMessage) -> None:
-        with self._sending:
-            self._send_frames(self._signer.sign(encode_from_rank(message)))
-
-    def _send_frames(self, frames: Sequence[Frame]) -> None:
-        data = b"".join(encode_frames(frames))
-        try:
-            self._socket.sendall(data)
-        except OSError as error:
-            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-                # Not the socket's own error: a user's signal handler came just now, and raised a TimeoutError, say.
-                raise
-            self._shut_down(str(error))
-
-    def _shut_down(self, reason: str) -> None:
-        """Make the thread find the end of the stream; first it reads what came before that, perhaps a decision."""
-        self._known_reason = self._known_reason or reason
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError as error:
-            self._known_reason = f"{self._known_reason} ({error})"
+        self._client.send(encode_from_rank(message))
 
     def _is_decided(self, number: int) -> bool:
-        return number in self._decisions or bool(self._end_reason)
+        return number in self._decisions or self._has_ended
 
     def _wait_for_wake(self) -> None:
         try:
@@ -264,25 +245,18 @@ class RemoteAgreement:
 
     def _receive(self) -> None:
         """Receive decisions until the end of the stream. Runs in a thread of its own."""
-        reason = "what came from there could not be read"
         try:
-            reason = self._receive_decisions()
-        finally:
-            self._end_reason = self._known_reason or reason
-            self._wakes.put(None)
-
-    def _receive_decisions(self) -> str:
-        """Receive decisions, and return why no more will come."""
-        cutter = FrameDecoder(_LONGEST_NBYTES)
-        try:
-            while data := self._socket.recv(_BUFFER_NBYTES):
-                for frames in cutter.feed(data):
-                    number, decision = decode_decision(self._verifier.verify(self._sender, frames))
+            while (messages := self._client.receive(wait=True)) is not None:
+                for frames in messages:
+                    number, decision = decode_decision(self._client.verify(frames))
                     self._decisions[number] = decision
                     self._wakes.put(None)
-        except (OSError, UnknownMessage) as error:
-            return str(error) or repr(error)
-        return "the other end closed it"
+        except UnknownMessage as error:
+            self._client.end(str(error))
+        finally:
+            self._client.end("what came from there could not be read")
+            self._has_ended = True
+            self._wakes.put(None)
 
 
 def open_interrupt_flag(spec: HostSpec) -> SharedBoard | InterruptFlag | None:

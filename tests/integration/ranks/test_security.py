@@ -88,7 +88,7 @@ def test_no_process_shows_a_key(begin: Callable[..., Cluster]) -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        "own._send_signed([b'shouting'])",
+        "own.frames.send([b'shouting'])",
         "own.send(StopHost())",
         "own.send(CellEnded(0, 1, 'ok', [], [], 0, 0.0))",
         "own.send(OutputProduced(1, 1, [['stdout', 7]]))",
@@ -105,7 +105,7 @@ def test_garbage_from_a_cell_ends_only_its_cluster(
     cluster = begin("garbage")
     cell = (
         f"{FIND_CHANNEL}from mhnb.core.messages import *\n"
-        f"if own._peer == b'r1':\n    {said}\n    import time; time.sleep(600)"
+        f"if own.frames.peer == 'r1':\n    {said}\n    import time; time.sleep(600)"
     )
     try:
         message = " ".join(cluster.run(cell).notes)

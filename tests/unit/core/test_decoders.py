@@ -208,14 +208,14 @@ def test_any_stream_is_split_or_refused(pieces: list[bytes]) -> None:
 @given(frames=st.lists(st.binary(max_size=40), max_size=4), cut=st.integers(0, 60))
 @settings(deadline=None)
 def test_frames_without_the_key_are_refused(
-    make: tuple[Callable[[bytes, bytes], Signer], Callable[[bytes], Verifier]], frames: list[bytes], cut: int
+    make: tuple[Callable[[bytes, bytes], Signer], Callable[[bytes, bytes], Verifier]], frames: list[bytes], cut: int
 ) -> None:
     """Frames of any number and length are refused, and so are those of a message that was cut off."""
     signed = [bytes(frame) for frame in make[0](KEY, b"r0").sign([b"hello" * 10])]
     for received in (frames, [signed[0], *frames], [frame[:cut] for frame in signed], [*signed, b"more"]):
         if received != signed:
             with pytest.raises(UnknownMessage):
-                make[1](KEY).verify(b"r0", received)
+                make[1](KEY, b"r0").verify(received)
 
 
 SPEC = HostSpec("tcp:127.0.0.1:1", "00", 0, 1, 1, [0], 1, "", {}, {}, "", "")

@@ -15,16 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
+from mhnb.core.codec import encode
 from mhnb.core.messages import Message, RankReply, RankRequest, RunCell, SkipCell, StopHost
 from mhnb.transport import server
 from mhnb.transport.base import Transport
-from mhnb.transport.client import TransportClient
+from mhnb.transport.client import FrameClient, TransportClient, connect
 from mhnb.transport.framing import encode_frames
-from mhnb.transport.security import CHALLENGE_NBYTES, derive_session_key, make_frame_writer
+from mhnb.transport.security import CHALLENGE_NBYTES, open_session
 from mhnb.transport.server import SocketServer
 from mhnb.types import Frame
 from tests.support.in_process_transport import InProcessTransport
@@ -331,17 +332,17 @@ def test_recorded_connection_cannot_be_replayed() -> None:
     link = SocketServer(KEY)
     recorded: list[Frame] = []
 
-    class Recorder(TransportClient):
-        def _write_frames(self, frames: Sequence[Frame]) -> None:
+    class Recorder(FrameClient):
+        def _write(self, frames: Sequence[Frame]) -> None:
             recorded.extend(encode_frames(frames))
-            super()._write_frames(frames)
+            super()._write(frames)
 
     try:
         with ThreadPoolExecutor() as pool:
-            opening = pool.submit(Recorder, link.url, KEY, "r0")
+            opening = pool.submit(Recorder, connect(link.url), KEY, "r0", encrypt=False)
             while not opening.done():
                 link.poll(0.01)
-        opening.result().send(SkipCell(1, 1))
+        opening.result().send(encode(SkipCell(1, 1)))
         assert poll_messages(link, 1) == [SkipCell(1, 1)]
         address, _, port = link.url.removeprefix("tcp:").rpartition(":")
         with socket.create_connection((address, int(port))) as player:
@@ -391,7 +392,7 @@ def test_peer_with_invalid_message_is_disconnected(rig: Rig) -> None:
         bad.peer.send_frames([b"shouting"])
     else:
         assert isinstance(bad, _SocketEnd)
-        bad.channel._send_signed([b"shouting"])
+        bad.channel.frames.send([b"shouting"])
     deadline = time.monotonic() + WAIT_S
     while not (cut := rig.transport.pop_violators()):
         rig.transport.poll(0.1)
@@ -401,6 +402,41 @@ def test_peer_with_invalid_message_is_disconnected(rig: Rig) -> None:
     assert rig.transport.pop_violators() == []
     good.send(SkipCell(1, 2))
     assert poll_messages(rig.transport, 1) == [SkipCell(1, 2)]
+
+
+def test_message_that_comes_a_second_time_is_dropped_alone() -> None:
+    """A forked child of a rank counts its messages as its parent does: the second message with a number is dropped and counted."""
+    link = SocketServer(KEY)
+    end = connect_client(link, KEY, "r0")
+    child_count = end.frames._writer._count
+    end.send(SkipCell(1, 1))
+    end.frames._writer._count = child_count
+    end.send(SkipCell(1, 2))
+    end.send(SkipCell(1, 3))
+    assert poll_messages(link, 2) == [SkipCell(1, 1), SkipCell(1, 3)]
+    assert link.rejected_count == 1
+    assert link.pop_violators() == []
+    end.close()
+    link.close()
+
+
+def test_timeout_error_of_the_user_does_not_close_the_connection() -> None:
+    """A TimeoutError that a user's signal handler raises during a send, an OSError too, reaches the user; the connection stays."""
+
+    class InterruptedSocket(socket.socket):
+        def sendall(self, data: Any, flags: int = 0) -> None:
+            super().sendall(data, flags)
+            raise TimeoutError("the bell")
+
+    link = SocketServer(KEY)
+    end = connect_client(link, KEY, "r0")
+    end.frames._socket = InterruptedSocket(fileno=end.frames._socket.detach())
+    with pytest.raises(TimeoutError, match="the bell"):
+        end.send(SkipCell(1, 1))
+    assert not end.is_closed
+    assert poll_messages(link, 1) == [SkipCell(1, 1)]
+    end.close()
+    link.close()
 
 
 def test_disconnect_closes_a_peer(rig: Rig) -> None:
@@ -422,8 +458,8 @@ def test_invalid_peer_name_is_rejected(name: bytes) -> None:
         with socket.create_connection((address, int(port))) as end:
             link.poll(WAIT_S)
             challenge, answer = end.recv(CHALLENGE_NBYTES), b"a" * CHALLENGE_NBYTES
-            sealer = make_frame_writer(derive_session_key(KEY, challenge, answer), name, encrypt=False)
-            end.sendall(b"".join(encode_frames([name, answer, *sealer.sign([name])])))
+            writer, _ = open_session(KEY, challenge, answer, name, is_server=False, encrypt=False)
+            end.sendall(b"".join(encode_frames([name, answer, *writer.sign([name])])))
             while link.rejected_count == 0:
                 assert link.poll(WAIT_S) == []
     finally:
@@ -453,15 +489,15 @@ def check_no_room() -> None:
         caller.connect((address, int(port)))
     assert link.poll(WAIT_S) == []
     # Without the pause, each of these would report the caller at once.
-    assert [link._selector.select(0) for _ in range(3)] == [[], [], []]
+    assert [link.frames._selector.select(0) for _ in range(3)] == [[], [], []]
     assert link.poll(0) == []
     now[0] = 10.0
     assert link.poll(WAIT_S) == []
-    assert not link._unauthenticated
+    assert not link.frames._unauthenticated
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     now[0] = 20.0
     assert link.poll(WAIT_S) == []
-    assert len(link._unauthenticated) == 1
+    assert len(link.frames._unauthenticated) == 1
     for filler in fillers:
         os.close(filler)
     caller.close()

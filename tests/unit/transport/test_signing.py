@@ -18,7 +18,7 @@ def signed_message() -> list[Frame]:
 
 def test_verify_returns_the_signed_frames() -> None:
     """`verify` removes the seal and returns the original frames."""
-    assert Verifier(b"key").verify(b"r0", signed_message()) == FRAMES
+    assert Verifier(b"key", b"r0").verify(signed_message()) == FRAMES
 
 
 @pytest.mark.parametrize(
@@ -38,23 +38,23 @@ def test_verify_returns_the_signed_frames() -> None:
 def test_changed_message_is_refused(spoil: object) -> None:
     """Any change to the frames or the seal makes the message invalid."""
     with pytest.raises(UnknownMessage):
-        Verifier(b"key").verify(b"r0", spoil(signed_message()))  # type: ignore[operator]
+        Verifier(b"key", b"r0").verify(spoil(signed_message()))  # type: ignore[operator]
 
 
 def test_wrong_sender_or_key_is_refused() -> None:
     """A seal is valid for one sender and one key only."""
     with pytest.raises(UnknownMessage):
-        Verifier(b"key").verify(b"r1", signed_message())
+        Verifier(b"key", b"r1").verify(signed_message())
     with pytest.raises(UnknownMessage):
         # The bytes of name and frames together are the same.
-        Verifier(b"key").verify(b"r0h", [signed_message()[0], b"eader", b"payload"])
+        Verifier(b"key", b"r0h").verify([signed_message()[0], b"eader", b"payload"])
     with pytest.raises(UnknownMessage):
-        Verifier(b"other").verify(b"r0", signed_message())
+        Verifier(b"other", b"r0").verify(signed_message())
 
 
 def test_replayed_message_is_refused() -> None:
     """A recorded message is refused, because message numbers only rise."""
-    verifier, message = Verifier(b"key"), signed_message()
-    verifier.verify(b"r0", message)
+    verifier, message = Verifier(b"key", b"r0"), signed_message()
+    verifier.verify(message)
     with pytest.raises(UnknownMessage, match="second time"):
-        verifier.verify(b"r0", message)
+        verifier.verify(message)

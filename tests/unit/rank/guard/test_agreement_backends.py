@@ -33,13 +33,13 @@ from mhnb.core.guard.programs import pack_outline
 from mhnb.core.guard.provenance import ANY, combine_values, join_uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD, number_thread
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost
-from mhnb.rank.guard import agreement_server
 from mhnb.rank.guard.agreement_server import AgreementServer, listen
 from mhnb.rank.guard.local_agreement import AgreementBackend, LocalAgreement, mark_rank_lost
 from mhnb.rank.guard.remote_agreement import RemoteAgreement, connect_to_board
 from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard, create_board, create_interrupt_flag
+from mhnb.transport import server
 from mhnb.transport.framing import encode_frames
-from mhnb.transport.security import Encryptor
+from mhnb.transport.security import CHALLENGE_NBYTES, open_session
 from tests.support.source import ROOT
 
 KEY = b"k" * 32
@@ -646,42 +646,85 @@ def test_rank_is_admitted_once(far: Rig) -> None:
     assert far.propose_all(make_proposal(), make_proposal(), make_proposal()) == [LAUNCH_DECISION] * 3
 
 
-GREETING = [b"1", *Encryptor(KEY, b"r1").sign([b"1"])]
-STRANGERS_BYTES = {
-    "noise": b"GET / HTTP/1.1\r\nHost: board\r\n\r\n" * 8,
-    "a long announcement": struct.pack("<IQ", 1, 1 << 40) + bytes(64),
-    "no frame": struct.pack("<I", 0),
-    "a name and no seal": b"".join(encode_frames([b"1"])),
-    "a name that is no number": b"".join(encode_frames([b"\xd9\xa1"])),
-    "a greeting of the link": b"".join(encode_frames(GREETING)),
-    "an unsigned end of a cell": b"".join(encode_frames(encode_from_rank(CellFinished(1, OK)))),
+def greet(name: bytes, challenge: bytes, answer: bytes = b"a" * CHALLENGE_NBYTES) -> bytes:
+    """Return the first message of a client with the key that calls itself so."""
+    writer, _ = open_session(KEY, challenge, answer, name, is_server=False, encrypt=True)
+    return b"".join(encode_frames([name, answer, *writer.sign([name])]))
+
+
+STRANGERS_BYTES: dict[str, Callable[[bytes], bytes]] = {
+    "noise": lambda _: b"GET / HTTP/1.1\r\nHost: board\r\n\r\n" * 8,
+    "a long announcement": lambda _: struct.pack("<IQ", 1, 1 << 40) + bytes(64),
+    "no frame": lambda _: struct.pack("<I", 0),
+    "a name and no seal": lambda _: b"".join(encode_frames([b"r1>board"])),
+    "a name that is no number": lambda challenge: greet(b"r\xd9\xa1>board", challenge),
+    "a greeting of the link": lambda challenge: greet(b"r1", challenge),
+    "an unsigned end of a cell": lambda _: b"".join(encode_frames(encode_from_rank(CellFinished(1, OK)))),
 }
 
 
-@pytest.mark.parametrize("said", STRANGERS_BYTES.values(), ids=STRANGERS_BYTES.keys())
-def test_bytes_of_a_stranger_have_no_effect(far: Rig, said: bytes) -> None:
+@pytest.mark.parametrize("answer", STRANGERS_BYTES.values(), ids=STRANGERS_BYTES.keys())
+def test_bytes_of_a_stranger_have_no_effect(far: Rig, answer: Callable[[bytes], bytes]) -> None:
     """The server closes the stranger's connection, and the board is unchanged."""
     with far.host.connect() as stranger:
         stranger.settimeout(WAIT_S)
+        said = answer(stranger.recv(CHALLENGE_NBYTES))
         stranger.sendall(said)
         try:
             assert stranger.recv(1) == b""
         except ConnectionResetError:
             # The stranger had sent more than was read.
             assert len(said) > 64
-    assert far.host.server.refused_count == 1
+    assert far.host.server.frames.rejected_count == 1
     assert [far.board.ended_seq(rank) for rank in ALL] == [0, 0, 0]
     assert far.propose_all(make_proposal(), make_proposal(), make_proposal()) == [LAUNCH_DECISION] * 3
 
 
+@pytest.fixture
+def unused_server(tmp_path: Path) -> Iterator[ServerThread]:
+    """A server whose one remote rank, rank 1, has not connected."""
+    create_board(tmp_path, len(ALL))
+    host = ServerThread(tmp_path, frozenset((1,)))
+    yield host
+    host.close()
+
+
+def test_recorded_greeting_is_rejected(unused_server: ServerThread) -> None:
+    """The greeting of a rank is valid on the connection whose challenge it answers, and on no other one."""
+    with unused_server.connect() as attacker, unused_server.connect() as rank:
+        attacker.recv(CHALLENGE_NBYTES)
+        greeting = greet(b"r1>board", rank.recv(CHALLENGE_NBYTES))
+        attacker.sendall(greeting)
+        assert attacker.recv(1) == b""
+        rank.sendall(greeting)
+        assert rank.recv(1), "the welcome"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the timeout")
+def test_both_ends_detect_a_machine_that_is_gone(unused_server: ServerThread, tmp_path: Path) -> None:
+    """The kernel checks idle connections at both ends, and closes those whose other end does not answer for a minute."""
+    create_interrupt_flag(tmp_path, 1)
+    interrupt_flag, connected = InterruptFlag(tmp_path, 1), unused_server.connect()
+    backend = RemoteAgreement(connected, KEY, 1, interrupt_flag)
+    (accepted,) = unused_server.server.frames._connections.values()
+    for end in (connected, accepted.socket):
+        assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 20
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+    backend.close()
+    interrupt_flag.close()
+
+
 def test_silent_strangers_do_not_keep_ranks_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If there are too many unauthenticated connections, the oldest are closed."""
-    monkeypatch.setattr(agreement_server, "max_unauthenticated", lambda: 64)
+    monkeypatch.setattr(server, "max_unauthenticated", lambda: 64)
     create_board(tmp_path, len(ALL))
     create_interrupt_flag(tmp_path, 1)
     host, interrupt_flag = ServerThread(tmp_path, frozenset((1,))), InterruptFlag(tmp_path, 1)
     strangers = [host.connect() for _ in range(65)]
     strangers[0].settimeout(WAIT_S)
+    assert len(strangers[0].recv(1000)) == CHALLENGE_NBYTES
     assert strangers[0].recv(1) == b""
     RemoteAgreement(host.connect(), KEY, 1, interrupt_flag).close()
     for stranger in strangers:
@@ -697,6 +740,15 @@ def test_rank_with_an_invalid_message_is_lost(far: Rig) -> None:
     assert {done.result(WAIT_S).kind for done in futures} == {"mismatch"}
     with pytest.raises(RanksLost):
         far.propose(1, make_proposal()).result(WAIT_S)
+
+
+def test_rank_whose_message_fails_verification_is_lost(far: Rig) -> None:
+    """A rank whose message is dropped would wait for the answer forever, so it loses its connection instead."""
+    far.remote_backend(1)._client._writer._count = 0
+    with pytest.raises(RanksLost):
+        far.propose(1, make_proposal()).result(WAIT_S)
+    futures = [far.propose(rank, make_proposal()) for rank in (0, 2)]
+    assert {"rank 1      was lost before it" in text_of(done.result(WAIT_S)) for done in futures} == {True}
 
 
 @pytest.mark.parametrize("url", ["unix:/tmp/board", "tcp:127.0.0.1:x", "tcp::5", "tcp:127.0.0.1:99999"])
@@ -751,11 +803,11 @@ def check_no_room(folder: str) -> None:
         client.connect(listener.getsockname())
     server.step(0)
     # Each of these calls would report the client at once if the listener were still watched.
-    assert [server._selector.select(0) for _ in range(3)] == [[], [], []]
+    assert [server.frames._selector.select(0) for _ in range(3)] == [[], [], []]
     assert not server.step(0)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     now[0] = 10.0
-    while not server._unauthenticated:
+    while not server.frames._unauthenticated:
         server.step(0)
     for filler in fillers:
         os.close(filler)
