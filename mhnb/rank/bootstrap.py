@@ -15,11 +15,9 @@ from typing import Any, Protocol
 
 from IPython.core.getipython import get_ipython
 
-from mhnb.core.messages import HostSpec
+from mhnb.core.messages import HostSpec, RunCell
 from mhnb.rank.execution.shell_patches import disable_jax_breakpoint
-from mhnb.rank.guard.launch_gate import LaunchGate
 from mhnb.rank.guard.launch_recorder import LaunchRecorder
-from mhnb.rank.guard.pending_work import LocalArrays
 from mhnb.rank.guard.remote_agreement import connect_agreement, open_interrupt_flag
 from mhnb.rank.network_abort import CollectiveSockets
 from mhnb.transport.addresses import wait_for_port
@@ -29,6 +27,8 @@ _HEARTBEAT_S = 60
 _LISTENER_WAIT_S = 5.0
 """How long a rank looks for the coordinator before JAX does."""
 _LOOPBACK = "127.0.0.1"
+_TAGGED, _UNRECORDED = RunCell(0, 0, "", "lockstep"), RunCell(0, 0, "", "off")
+"""Stand for a cell in which new arrays get tags, and for one in which they are not recorded."""
 _SUM_LAUNCHES = 3
 """Launches of the first sum, on each path that a launch can take."""
 _SHUTDOWN_NOTE = (
@@ -48,7 +48,8 @@ class Bootstrap:
 
     def __init__(self, spec: HostSpec, rank: int, progress: Progress) -> None:
         self._spec, self._rank, self._progress = spec, rank, progress
-        self.recorder = LaunchRecorder()
+        self.recorder: LaunchRecorder
+        """Made by `run`, once JAX is imported."""
         self.collective_sockets = CollectiveSockets(open_interrupt_flag(spec))
         self.guard: dict[str, Any] = {}
         self._abandoned_count = 0
@@ -61,21 +62,11 @@ class Bootstrap:
 
         from mhnb.rank import jax_private
 
-        if (table := connect_agreement(self._spec, self._rank)) is not None:
-            self.recorder.gate = LaunchGate(table)
-            self.recorder.gate.signals.install()
-        self.recorder.process_count = self._spec.process_count
         if self._spec.engine_only:
+            self.recorder = LaunchRecorder()
             self.guard = {"available": False, "reason": "ipyparallel's client drives the ranks"}
         else:
-            status = jax_private.install(self.recorder)
-            self.guard = {"available": status.available, "reason": status.reason}
-            if status.available:
-                from mhnb.rank.guard.array_hooks import install_array_hooks
-
-                install_array_hooks(self.recorder)
-                jax_private.hook_argument_layout()
-            self.recorder.local_arrays = LocalArrays(jax_private.list_arrays)
+            self._install_guard()
             jax_private.hook_collectives(self.collective_sockets.record_listeners)
         self._progress("jax", jax=jax.__version__)
         if "jax_check_proxy_envs" in jax.config.values:
@@ -104,6 +95,20 @@ class Bootstrap:
         if self._spec.init:
             # Users who connect the ranks by hand also disconnect them by hand.
             jax.distributed.shutdown = _ignore_shutdown(jax.distributed.shutdown, jax.distributed.is_initialized)
+
+    def _install_guard(self) -> None:
+        """Record launches and arrays from now on, and agree on each launch with the other ranks."""
+        from mhnb.rank import jax_private
+        from mhnb.rank.guard.array_hooks import ProcessJax, install_array_hooks
+
+        backend = connect_agreement(self._spec, self._rank)
+        self.recorder = LaunchRecorder(ProcessJax(), backend, process_count=self._spec.process_count)
+        self.recorder.gate.signals.install()
+        status = jax_private.install(self.recorder)
+        self.guard = {"available": status.available, "reason": status.reason}
+        if status.available:
+            install_array_hooks(self.recorder.host_data)
+            jax_private.hook_argument_layout()
 
     def _arguments(self, initialize: Callable[..., None]) -> dict[str, Any]:
         address = self._spec.coordinator_address
@@ -149,17 +154,14 @@ class Bootstrap:
         expected = count * (count - 1) / 2
         results, recorded_counts, records_arguments = [], [], []
         for is_direct in (False, True):
-            self.recorder.begin_cell(guard="parity")
-            if self.recorder.select_dispatch is not None:
-                self.recorder.select_dispatch("parity", is_direct=is_direct)
+            self.recorder.begin_cell(RunCell(0, 0, "", "parity"))
+            self.recorder.select_dispatch("parity", is_direct=is_direct)
             # More than once: JAX's C++ dispatch, or our cache of signatures, would handle the second call.
             results += [float(add(spread, np.float32(1))) for _ in range(_SUM_LAUNCHES)]
             self.recorder.wait_all()
-            records_arguments.append(self.recorder.host_data is not None and self.recorder.host_data.has_inputs())
+            records_arguments.append(self.recorder.host_data.has_inputs())
             recorded_counts.append(sum(row[4] for row in self.recorder.end_cell()[0]))
-        self.recorder.is_direct = False
-        if self.recorder.select_dispatch is not None:
-            self.recorder.select_dispatch("lockstep", is_direct=False)
+        self.recorder.select_dispatch("lockstep", is_direct=False)
         self._check_record(recorded_counts)
         if self.guard["available"] and self._spec.process_count > 1:
             unseen = [] if all(records_arguments) else ["arguments of a launch"]
@@ -181,8 +183,7 @@ class Bootstrap:
         from mhnb.rank.guard.provenance import is_tagged
 
         host_data = self.recorder.host_data
-        assert host_data is not None
-        host_data.begin_cell(is_active=True, uses_tags=True)
+        host_data.begin_cell(_TAGGED)
         shape = numbers.shape
         local = [numbers[index] for index in rows.addressable_devices_indices_map(shape).values()]
         pieces = [
@@ -197,7 +198,7 @@ class Bootstrap:
             "make_array_from_single_device_arrays": jax.make_array_from_single_device_arrays(shape, rows, pieces),
         }
         host_data.end_cell()
-        host_data.begin_cell(is_active=False)
+        host_data.begin_cell(_UNRECORDED)
         return [name for name, array in arrays.items() if not is_tagged(array)]
 
     def _check_record(self, recorded_counts: Sequence[int]) -> None:

@@ -308,8 +308,6 @@ def install(recorder: LaunchRecorder) -> HookStatus:
             return HookStatus(False, reason)
         _hook()
     _recorder = recorder
-    recorder.finish_effects = _finish_effects
-    recorder.select_dispatch = _select_path
     return HookStatus(True)
 
 
@@ -324,8 +322,10 @@ def read_name_and_devices(compiled: Any) -> tuple[str, list[Any]]:
     return unloaded.name, list(unloaded.device_list)
 
 
-def _finish_effects() -> None:
-    """Wait for prints and callbacks from inside compiled programs; free of cost if there are none."""
+def finish_effects() -> None:
+    """Wait for prints and callbacks from inside compiled programs; free of cost if there are none, or if the hooks do not fit."""
+    if _recorder is None:
+        return
     import jax
     from jax._src import dispatch
 
@@ -548,10 +548,12 @@ def _break_dispatch(error: BaseException) -> None:
 def _launch_and_settle(launch: Callable[..., Any], *args: Any) -> Any:
     """Make a launch, then settle what had to wait for it."""
     __tracebackhide__ = True
-    gate = None if _recorder is None else _recorder.gate
+    recorder = _recorder
+    assert recorder is not None
+    gate = recorder.gate
     # A signal handler or a finalizer may call a program in the middle of another launch, which that call must not
     # settle.
-    nested = gate is not None and gate.is_in_launch()
+    nested = gate.is_in_launch()
     around, _current.launched = _current.launched, None
     try:
         return launch(*args)
@@ -561,7 +563,7 @@ def _launch_and_settle(launch: Callable[..., Any], *args: Any) -> Any:
     finally:
         # Otherwise the arrays that it made would live until the next launch.
         _current.launched = around if nested else None
-        if gate is not None and not nested:
+        if not nested:
             gate.deliver_deferred()
 
 
@@ -612,8 +614,14 @@ _CPP_PROGRAM = "_mhnb_origin"
 """Attribute of a sharding: an `_CppProgram`."""
 
 
-def _select_path(guard: str, *, is_direct: bool) -> None:
-    """Select the launch path of a cell: `is_direct` lets JAX launch by itself, under off and parity."""
+def select_dispatch(guard: str, *, is_direct: bool) -> bool:
+    """Select the launch path of a cell: `is_direct` lets JAX launch by itself, under off and parity.
+
+    Returns:
+        Whether it does; False if the hooks do not fit, because then no launch is recorded either way.
+    """
+    if _recorder is None:
+        return False
     _launch_path.guard, _launch_path.is_direct = guard, is_direct
     # Entries of a failed call would stay.
     _current.laid_out_pairs = None
@@ -621,6 +629,7 @@ def _select_path(guard: str, *, is_direct: bool) -> None:
     # stuck.
     _launch_path.state.set_local("direct" if is_direct else _jax.config.config_ext.unset)
     _set_after_call()
+    return is_direct
 
 
 def _hook_dispatch() -> None:
@@ -650,7 +659,7 @@ def _hook_dispatch() -> None:
 
 def _refuse_in_child() -> None:
     """Refuse the launches of a forked child, because it is not a rank."""
-    _select_path(_launch_path.guard, is_direct=False)
+    select_dispatch(_launch_path.guard, is_direct=False)
 
 
 def _hook_fastpath(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -783,14 +792,15 @@ def _tag_single(cpp_program: _CppProgram, argument: Any, outputs: list[Any]) -> 
     tag: Tag = getattr(argument, ATTRIBUTE, UNTAGGED)
     recorder, signatures, program = _recorder, cpp_program.signatures, cpp_program.program
     assert recorder is not None
-    if tag[1] is None or signatures is None or program.passed_through or recorder.has_arrays_to_check():
+    if tag[1] is None or signatures is None or program.passed_through or recorder.host_data.has_arrays_to_check():
         return False
     tag_outputs(outputs, _make_local_provenance(recorder, program, (tag,)), signatures=signatures)
     return True
 
 
 def _follow_boxes(inputs: list[Any], outputs: list[Any], cpp_program: _CppProgram) -> None:
-    if _recorder is not None and not cpp_program.program.is_collective and (follow := _recorder.track_inputs(inputs)):
+    assert _recorder is not None
+    if not cpp_program.program.is_collective and (follow := _recorder.host_data.track_inputs(inputs)):
         follow(outputs)
 
 
@@ -816,11 +826,11 @@ def _tag_outputs(cpp_program: _CppProgram, arguments: list[Any], outputs: list[A
     assert _recorder is not None
     program, array_type = cpp_program.program, _jax.array_type
     inputs = [each if type(each) is array_type else unwrap_array(each) for each in arguments]
-    _recorder.hash_inputs(inputs, None)
+    _recorder.host_data.hash_inputs(inputs, donated=None)
     tags = read_tags(inputs)
     if any(tag[1] is None for tag in tags):
         # Keys of this process alone: the program treats them as the same on every rank.
-        tags = _recorder.tags_of(
+        tags = _recorder.host_data.tags_of(
             inputs, [getattr(each, "aval", a) for each, a in zip(inputs, cpp_program.avals, strict=True)]
         )
     provenance = _make_local_provenance(_recorder, program, tags)
@@ -834,7 +844,7 @@ def _tag_outputs(cpp_program: _CppProgram, arguments: list[Any], outputs: list[A
 def _record_launch(cpp_program: _CppProgram, laid_out: list[Any], outputs: list[Any]) -> None:
     assert _recorder is not None
     program, line = cpp_program.program, _recorder.find_line()
-    _recorder.record_inputs(program.participants, line, laid_out, provenance=NOT_GUARDED)
+    _recorder.host_data.record_inputs(program.participants, line, laid_out, is_agreed=False)
     compiled = None if cpp_program.compiled is None else cpp_program.compiled()
     _recorder.record_launch(
         program.fingerprint, program.name, program.participants, line, outputs=outputs, program=compiled
@@ -1108,24 +1118,22 @@ class _HookedExecutable:
         _check_not_donated_twice(program, inputs)
         lines, gate = recorder.find_lines(), recorder.gate
         line = lines[0] if lines else None
-        nested = gate is not None and gate.is_in_launch()
+        nested = gate.is_in_launch()
         try:
             recorder.abandoned.check(program.name, program.participants)
-            recorder.hash_inputs(inputs, program.donated)
-            provenance = NOT_GUARDED
-            if gate is not None:
-                provenance = gate.acquire(program.fingerprint, program.name, program.participants, lines, inputs)
+            recorder.host_data.hash_inputs(inputs, donated=program.donated)
+            provenance = gate.acquire(program.fingerprint, program.name, program.participants, lines, inputs)
             return self._launch(inputs, kwargs, line, provenance)
         except OrderMismatch as error:
             if threading.current_thread() is threading.main_thread():
                 recorder.mismatches.note_raised(error, program.name, line)
-            elif gate is not None:
+            else:
                 # The gate has recorded its own refusals while the cell still waited for this thread; the first one
                 # counts.
                 gate.record_thread_failure(error)
             raise
         finally:
-            if gate is not None and not nested:
+            if not nested:
                 gate.release()
 
     def _launch(self, inputs: Any, kwargs: Any, line: int | None, provenance: OutputProvenance) -> _HookedResults:
@@ -1133,7 +1141,9 @@ class _HookedExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         participants, compiled = program.participants, program.compiled
-        recorder.record_inputs(participants, line, inputs, provenance=provenance)
+        recorder.host_data.record_inputs(
+            participants, line, inputs, is_agreed=provenance.is_agreed, uncompared_mask=provenance.uncompared_mask
+        )
         launched = recorder.record_launch(
             program.fingerprint, program.name, participants, line, outputs=None, program=compiled
         )
@@ -1155,10 +1165,12 @@ class _HookedExecutable:
         assert recorder is not None
         check_may_launch(program.name)
         _check_not_donated_twice(program, inputs)
-        recorder.hash_inputs(inputs, None)
+        recorder.host_data.hash_inputs(inputs, donated=None)
         provenance = _make_local_provenance(recorder, program, read_tags(inputs))
         results = self._executable.execute_sharded(inputs, **kwargs)
-        return _HookedResults(results, self._make_tagger(inputs, provenance), None, recorder.track_inputs(inputs))
+        return _HookedResults(
+            results, self._make_tagger(inputs, provenance), None, recorder.host_data.track_inputs(inputs)
+        )
 
     def _make_tagger(self, inputs: Sequence[Any], provenance: OutputProvenance) -> Callable[..., None]:
         if not (self._written or self._passed_through):

@@ -171,12 +171,11 @@ class SimulatedLaunches:
     """A record of launches that the cell itself simulates."""
 
     def __init__(self, names: dict[str, Any]) -> None:
-        self.is_cell_file: Callable[[str], bool] = bool
         self.mismatches = Mismatches()
         self.cell_task: Any = None
         self._names = names
 
-    def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:  # noqa: ARG002
+    def begin_cell(self, cell: RunCell) -> None:  # noqa: ARG002
         self._names["begun"] = self._names.get("begun", 0) + 1
 
     def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:

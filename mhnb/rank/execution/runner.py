@@ -115,9 +115,7 @@ class CellRunner:
         self._began_s = 0.0
         self._task: asyncio.Task[Any] | None = None
         self._interrupt = InterruptDelivery(self.clock, self._lock, self._send_delivery)
-        self.shell.attach_capture(self.capture, self.clock)
-        self.shell.on_error_shown = self.launches.mismatches.note_shown
-        self.launches.is_cell_file = self.shell.is_cell_file
+        self.shell.attach_capture(self.capture, self.clock, self.launches.mismatches.note_shown)
         self.launches.set_interrupt_hooks(self._make_interrupt, self._interrupt.is_handled)
         self._sampler = StackSampler(
             self.rank,
@@ -194,7 +192,7 @@ class CellRunner:
         self.background_check()
         self._began_s = self.clock()
         self.capture.begin(message.seq)
-        self.launches.begin_cell(message.seq, message.source, message.guard, message.ranks)
+        self.launches.begin_cell(message)
         self._interrupt.begin_cell()
         self._running = self._last_request = message
         cell = self.shell.prepare(message.seq, message.source)

@@ -118,8 +118,8 @@ class RankShell(ZMQInteractiveShell):
         """The reading of the latest exception that was read."""
         self._replaced_error: tuple[BaseException, BaseException] | None = None
         """The running cell's error if IPython must not evaluate it, and the error that IPython gets instead."""
-        self.on_error_shown: Callable[[BaseException], None] = lambda _: None
-        """Called with every exception that is shown; set by the runner."""
+        self._note_shown: Callable[[BaseException], None] = lambda _: None
+        """Called with every exception that is shown."""
         kwargs["compiler_class"] = CellCompiler
         super().__init__(*args, **kwargs)
         manager = self.input_transformer_manager
@@ -153,12 +153,18 @@ class RankShell(ZMQInteractiveShell):
         self.history_manager = RankHistory(shell=self, parent=self)
         self.configurables.append(self.history_manager)  # type: ignore[arg-type]  # its list is typed by its first item
 
-    def attach_capture(self, capture: Capture, clock: Callable[[], float]) -> None:
-        """Send everything that is shown from now on to the capture, and make code that would wait for a keyboard raise."""
+    def attach_capture(
+        self, capture: Capture, clock: Callable[[], float], note_shown: Callable[[BaseException], None]
+    ) -> None:
+        """Send everything that is shown from now on to the capture, and make code that would wait for a keyboard raise.
+
+        Args:
+            note_shown: called with every exception that is shown.
+        """
         assert isinstance(self.display_pub, RankDisplayPublisher)
         assert isinstance(self.displayhook, RankDisplayHook)
         self.capture = self.display_pub.capture = self.displayhook.capture = capture
-        self.clock = clock
+        self.clock, self._note_shown = clock, note_shown
         threading.excepthook = print_thread_error
         install_text_output()
         disable_stdin(self)
@@ -412,7 +418,7 @@ class RankShell(ZMQInteractiveShell):
         """Send an error to the notebook: its name, text, traceback and place."""
         assert self.capture is not None
         self._last_traceback = drawn
-        self.on_error_shown(error)
+        self._note_shown(error)
         plain = self._read(error).plain
         name, full = name_of(plain), str(plain)
         text = trim_embedded_traceback(full)

@@ -16,9 +16,8 @@ from mhnb.adapters.jax_arrays import host_copy, shards_of
 from mhnb.adapters.numpy_arrays import raw_bytes
 from mhnb.rank.guard.hashing import ArrayBytes
 from mhnb.rank.guard.host_data import HostDataRecorder
-from mhnb.rank.guard.launch_recorder import LaunchRecorder
 from mhnb.rank.guard.provenance import copy_provenance, is_tagged
-from mhnb.rank.jax_private import hook_array_constructors, unwrap_array
+from mhnb.rank.jax_private import finish_effects, hook_array_constructors, list_arrays, select_dispatch, unwrap_array
 
 _HOST_VALUES = (np.ndarray, np.generic, bool, int, float, complex)
 _PMAP = "jax._src.pmap"
@@ -31,10 +30,9 @@ _PIECES, _PIECE_NBYTES = 256, 4096
 _Function = Callable[..., Any]
 
 
-def install_array_hooks(recorder: LaunchRecorder) -> None:
+def install_array_hooks(recorder: HostDataRecorder) -> None:
     """Record new arrays from now on, with the launches. To be called once, after the hooks have been found to fit."""
-    recorder.host_data = HostDataRecorder(recorder.find_line, recorder.count_collectives, _read_value)
-    hooks = _ArrayHooks(recorder.host_data)
+    hooks = _ArrayHooks(recorder)
     hook_array_constructors(
         shard_args=hooks.wrap_shard_args,
         batched_device_put=hooks.wrap_device_put,
@@ -230,3 +228,12 @@ def _cut_pieces(value: jax.Array) -> jax.Array:
     length = max(1, _PIECE_NBYTES // value.dtype.itemsize)
     starts = np.linspace(0, value.size - length, _PIECES).astype(np.int64)
     return jax.vmap(lambda start: jax.lax.dynamic_slice(value.reshape(-1), (start,), (length,)))(starts)
+
+
+class ProcessJax:
+    """This process's JAX, as the record of launches needs it."""
+
+    select_dispatch = staticmethod(select_dispatch)
+    finish_effects = staticmethod(finish_effects)
+    list_arrays = staticmethod(list_arrays)
+    read_value = staticmethod(_read_value)

@@ -25,6 +25,7 @@ from weakref import WeakSet
 from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow
 from mhnb.core.guard.provenance import ANY, HASH_MASK, HOST_DATA, SHARDED_HOST_DATA, uncompared_positions
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD
+from mhnb.core.messages import RunCell
 from mhnb.core.variables import format_array
 from mhnb.rank.execution.streams import current_thread
 from mhnb.rank.guard.hashing import ArrayBytes, DeferredHashes, HashLabel, HostArray, RunningHash, hash_bytes
@@ -42,6 +43,8 @@ from mhnb.rank.guard.provenance import (
 ShardSource: TypeAlias = Callable[[Any, Any], Any]
 _WHOLE_BOX = "whole"
 _NO_LABEL = HashLabel()
+_NO_CELL = RunCell(0, 0, "", "off")
+"""Stands for a cell before the first one: no array is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,27 +128,19 @@ class HostDataRecorder:
         """Why an array could not be recorded."""
         self.is_active = self._uses_tags = False
         """Whether arrays will be compared; whether they get a tag."""
-        self.begin_cell(is_active=False)
+        self.begin_cell(_NO_CELL)
 
-    def begin_cell(
-        self, seq: int = 0, *, is_active: bool, uses_tags: bool = False, cell_ranks: Sequence[int] | None = None
-    ) -> None:
-        """Forget the last cell.
-
-        Args:
-            is_active: new arrays are recorded.
-            uses_tags: the ranks agree before each launch, and compare the tags of its arrays.
-            cell_ranks: the ranks that run this cell, None for all.
-        """
+    def begin_cell(self, cell: RunCell) -> None:
+        """Forget the last cell. Arrays get tags only in lockstep, where the ranks compare those of each launch before it."""
         with self._lock:
-            self._seq, self.is_active, self._uses_tags = seq, is_active, uses_tags
+            self._seq, self.is_active, self._uses_tags = cell.seq, cell.guard != "off", cell.guard == "lockstep"
             self._rows: dict[tuple[Any, ...], _ArrayRow] = {}
             self._launch_counts: dict[tuple[int, ...], int] = {}
             """How many launches were made so far whose number is the same on each rank, by participants."""
             self._array_counts: Counter[tuple[Any, ...]] = Counter()
             """How many arrays of which no rank holds all the cell's own code made, by line, devices and spec, and kind."""
             self._deferred = DeferredHashes(self._read)
-            self._cell_ranks = None if cell_ranks is None else set(cell_ranks)
+            self._cell_ranks = None if cell.ranks is None else set(cell.ranks)
             self._sampled_nbytes, self._recording_error, self._is_partial = 0, "", False
 
     # -- new arrays

@@ -42,6 +42,7 @@ from mhnb.core.guard.agreement import (
 )
 from mhnb.core.guard.provenance import InputRow, join_uncompared_blocks, uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD
+from mhnb.core.messages import RunCell
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.execution.exceptions import cause_of, is_a, members_of
 from mhnb.rank.execution.streams import current_cell, current_thread, weak_callback
@@ -70,8 +71,12 @@ class Mismatches:
         self._alive_errors: WeakKeyDictionary[OrderMismatch, tuple[str, int | None]] = WeakKeyDictionary()
         self._first_shown: BaseException | None = None
 
-    def begin_cell(self) -> None:
+    def begin_cell(self, cell: RunCell) -> None:
         """Forget the mismatches of the last cell, although the new cell may show one of them once more."""
+        del cell
+        self._forget()
+
+    def _forget(self) -> None:
         self._unshown.clear()
         self._alive_errors.clear()
         self._first_shown = None
@@ -107,7 +112,7 @@ class Mismatches:
         if not self._unshown:
             return []
         ignored_refusals = [list(place) for place, count in self._unshown.items() if count]
-        self.begin_cell()
+        self._forget()
         return ignored_refusals
 
 
@@ -270,10 +275,10 @@ class LaunchGate:
 
     # -- cells
 
-    def begin_cell(self, seq: int, source: str, guard: str, cell_ranks: Sequence[int] | None) -> None:
-        """Start a cell; `cell_ranks` are the ranks that run it, None for all."""
-        self._seq, self._source, self._guard = seq, source, guard
-        self._cell_ranks = None if cell_ranks is None else tuple(cell_ranks)
+    def begin_cell(self, cell: RunCell) -> None:
+        """Start a cell."""
+        self._seq, self._source, self._guard = cell.seq, cell.source, cell.guard
+        self._cell_ranks = None if cell.ranks is None else tuple(cell.ranks)
         self.is_interrupt_pending, self.interrupted_together, self.pending_proposal = False, None, None
         self._thread_failure, self._refused_inputs = None, []
         self._first_mismatch = None

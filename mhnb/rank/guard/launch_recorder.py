@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from types import FrameType
 from typing import Any, NamedTuple, Protocol, cast
@@ -24,11 +24,13 @@ from mhnb.core.guard.launches import has_collectives
 from mhnb.core.guard.programs import pack_outline
 from mhnb.core.guard.provenance import InputRow
 from mhnb.core.hang_report import PendingLaunch, cell_line, count_launches
-from mhnb.core.messages import LaunchRow
+from mhnb.core.messages import LaunchRow, RunCell
+from mhnb.rank.execution.tracebacks import RunningCell
+from mhnb.rank.guard.hashing import ArrayBytes
 from mhnb.rank.guard.host_data import HostDataRecorder
 from mhnb.rank.guard.launch_gate import LaunchGate, Mismatches
+from mhnb.rank.guard.local_agreement import NO_AGREEMENT, AgreementBackend
 from mhnb.rank.guard.pending_work import AbandonedLaunches, LocalArrays, poll_pauses_s
-from mhnb.rank.guard.provenance import OutputProvenance, Tag, read_tags
 from mhnb.types import Outcome
 
 _MOST_TRACKED = 8
@@ -207,10 +209,9 @@ class LaunchReport(NamedTuple):
 class LaunchLog(Protocol):
     """Record of the launches of a cell."""
 
-    is_cell_file: Callable[[str], bool]
     mismatches: Mismatches
 
-    def begin_cell(self, seq: int, source: str, guard: str, cell_ranks: Sequence[int] | None) -> None:
+    def begin_cell(self, cell: RunCell) -> None:
         """Start a new cell, to which launches belong from now on."""
 
     def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:
@@ -256,13 +257,52 @@ class LaunchLog(Protocol):
 # -- the record of one rank's launches
 
 
-class SelectDispatch(Protocol):
-    """Function that selects how launches are made from now on."""
+class JaxAccess(Protocol):
+    """The functions of JAX that the record needs. No launch calls one of them, except to read host data."""
 
-    def __call__(self, guard: str, *, is_direct: bool) -> None:
-        """Select the guard, and whether JAX makes the launches by itself."""
+    def select_dispatch(self, guard: str, *, is_direct: bool) -> bool:
+        """Select the guard of launches from now on, and whether JAX makes them by itself; return whether it does."""
+
+    def finish_effects(self) -> None:
+        """Wait for prints and callbacks from inside compiled programs."""
+
+    def list_arrays(self) -> Sequence[Sequence[Any]]:
+        """Return every live array, by platform, the newest first."""
+
+    def read_value(self, value: Any, dtype: Any) -> ArrayBytes:
+        """Read a value, as a type of element."""
 
 
+class NoJax:
+    """Stands in for JAX where no launch and no array is recorded: in a mere engine."""
+
+    def select_dispatch(self, guard: str, *, is_direct: bool) -> bool:
+        """Return False: nothing is launched without a record, because nothing is launched."""
+        del guard, is_direct
+        return False
+
+    def finish_effects(self) -> None:
+        """Do nothing: no program runs."""
+
+    def list_arrays(self) -> Sequence[Sequence[Any]]:
+        """Return no array."""
+        return ()
+
+    def read_value(self, value: Any, dtype: Any) -> ArrayBytes:
+        """Refuse: no array is recorded."""
+        raise NotImplementedError(f"without JAX no value is read, and {value!r} was given as {dtype}")
+
+
+class CellPart(Protocol):
+    """A part of the record that begins anew with each cell."""
+
+    def begin_cell(self, cell: RunCell) -> None:
+        """Forget the last cell."""
+
+
+_NO_JAX = NoJax()
+_BEFORE_CELLS = RunCell(0, 0, "", "lockstep")
+"""Stands for a cell while the rank starts."""
 _FULL_SWEEP_AT = 64
 _MOST_SKIPPED_SWEEPS = 20
 """At most this many calls of `release_finished` do nothing between two that poll."""
@@ -280,25 +320,28 @@ class LaunchRecorder:
     `record_launch` and `sample_launches` may be called from any thread, the rest from the cell's.
 
     Launches made between two cells belong to the next one.
+
+    Args:
+        jax: the process's JAX, once its launches are recorded here.
+        backend: the backend through which this rank agrees with the others before each launch.
+        process_count: number of ranks.
     """
 
     def __init__(
         self,
-        is_cell_file: Callable[[str], bool] = bool,
+        jax: JaxAccess = _NO_JAX,
+        backend: AgreementBackend = NO_AGREEMENT,
+        *,
+        process_count: int = 1,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.is_cell_file = is_cell_file
-        """Returns whether a code object's file name belongs to the running cell."""
+        self._jax, self._process_count = jax, process_count
+        self._cell = RunningCell(0, "", 0.0)
         self.guard = "lockstep"
         """Guard of the cell that runs, or ran last."""
         self.is_direct = False
         """Whether JAX's C++ dispatch launches alone: a launch that has not returned from it has no record."""
-        self.process_count = 1
-        self.select_dispatch: SelectDispatch | None = None
-        """Selects whether JAX launches alone or launches are brought here first; set when the hooks are installed."""
-        self.finish_effects: Callable[[], None] | None = None
-        """Waits for prints and callbacks from inside compiled programs; set when the hooks are installed."""
         self._sleep, self._clock = sleep, clock
         # A user's finalizer may launch wherever Python runs it, even while its own thread holds the lock.
         self._lock = threading.RLock()
@@ -313,12 +356,12 @@ class LaunchRecorder:
         self._first_failed: list[tuple[int, LaunchRow]] = []
         """The first launch of both lists, with its row."""
         self._is_cell_by_file: dict[str, bool] = {}
-        self.local_arrays: LocalArrays | None = None
-        """Results that programs of this process alone have yet to compute; None without JAX."""
-        self.host_data: HostDataRecorder | None = None
-        """Arrays that the cell built from host data; None if they are not recorded."""
-        self.gate: LaunchGate | None = None
-        """Gate at which the ranks agree before each launch; None if they share no board."""
+        self.local_arrays = LocalArrays(jax.list_arrays, sleep, clock)
+        """Results that programs of this process alone have yet to compute."""
+        self.host_data = HostDataRecorder(self.find_line, self.count_collectives, jax.read_value)
+        """Arrays that the cell built from host data."""
+        self.gate = LaunchGate(backend)
+        """Gate at which the ranks agree before each launch."""
         self._counted_rows = 0
         """How many of the rows `_counts` includes already."""
         self._counts: dict[tuple[int, ...], int] = {}
@@ -332,52 +375,50 @@ class LaunchRecorder:
         self.ended_rows: list[LaunchRow] = []
         self.ended_programs: dict[str, Any] = {}
         """The programs by fingerprint."""
+        self._parts: tuple[CellPart, ...] = (
+            self.mismatches,
+            self.local_arrays,
+            self.host_data,
+            self.abandoned,
+            self.gate,
+        )
 
-    def begin_cell(
-        self, seq: int = 0, source: str = "", guard: str = "lockstep", cell_ranks: Sequence[int] | None = None
-    ) -> None:
+    def begin_cell(self, cell: RunCell = _BEFORE_CELLS) -> None:
         """Forget which files were the last cell's; launches from now on belong to this cell."""
-        self.seq, self.guard = seq, guard
-        if self.select_dispatch is not None:
-            # A launch that may have to be refused must come here before it is made.
-            self.is_direct = guard != "lockstep" and cell_ranks is None and not self.abandoned.has_running()
-            self.select_dispatch(guard, is_direct=self.is_direct)
+        self.seq, self.guard = cell.seq, cell.guard
+        # A launch that may have to be refused must come here before it is made.
+        is_direct = cell.guard != "lockstep" and cell.ranks is None and not self.abandoned.has_running()
+        self.select_dispatch(cell.guard, is_direct=is_direct)
+        self._cell = RunningCell(cell.seq, cell.source, self._clock())
         self._is_cell_by_file.clear()
-        self.mismatches.begin_cell()
-        if self.local_arrays is not None:
-            self.local_arrays.begin_cell(source)
-        if self.host_data is not None:
-            self.host_data.begin_cell(
-                seq, is_active=guard != "off", uses_tags=guard == "lockstep", cell_ranks=cell_ranks
-            )
-        self._stopped_before, self.abandoned.has_refused_launch = 0, False
-        self._pending_launch = []
-        if self.gate is not None:
-            self.gate.begin_cell(seq, source, guard, cell_ranks)
+        self._stopped_before, self._pending_launch = 0, []
+        for part in self._parts:
+            part.begin_cell(cell)
+
+    def select_dispatch(self, guard: str, *, is_direct: bool) -> None:
+        """Select whether JAX launches alone from now on, or launches are brought here first."""
+        self.is_direct = self._jax.select_dispatch(guard, is_direct=is_direct)
 
     def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:
         """Notify the other ranks that this rank makes no more launches in this cell."""
-        self.is_direct = False
-        if self.select_dispatch is not None:
-            self.select_dispatch(self.guard, is_direct=False)
-        if self.gate is not None:
-            self.gate.end_cell(seq, "left" if self.abandoned.has_refused_launch and outcome == "error" else outcome)
+        self.select_dispatch(self.guard, is_direct=False)
+        self.gate.end_cell(seq, "left" if self.abandoned.has_refused_launch and outcome == "error" else outcome)
 
     def is_interrupt_for_cell(self) -> bool:
         """Return whether an interrupt is meant for the running cell: a late one may be the last cell's."""
-        return self.gate is None or self.gate.is_stop_requested()
+        return self.gate.is_stop_requested()
 
     def can_interrupt_be_late(self) -> bool:
         """Return whether an interrupt that comes now may be meant for the previous cell."""
-        return self.gate is not None and self.gate.was_previous_cell_stopped()
+        return self.gate.was_previous_cell_stopped()
 
     def is_stop_requested(self) -> bool:
-        """Return whether the ranks were asked to stop the running cell; False if they share no board."""
-        return self.gate is not None and self.gate.is_stop_requested()
+        """Return whether the ranks were asked to stop the running cell."""
+        return self.gate.is_stop_requested()
 
     def defer_interrupt(self) -> bool:
         """Defer an interrupt until the launch under way is made or given up; return False if none is under way."""
-        if self.gate is None or not self.gate.is_main_launching:
+        if not self.gate.is_main_launching:
             return False
         self.gate.is_interrupt_pending = True
         return True
@@ -386,7 +427,7 @@ class LaunchRecorder:
         """Set the runner's functions that make the exception before a launch, and check whether the code handles one already."""
 
         def record_and_make() -> BaseException:
-            proposal = None if self.gate is None else self.gate.pending_proposal
+            proposal = self.gate.pending_proposal
             with self._lock:
                 number = sum(self._count_rows().values()) + 1
                 if self.agreed_stop_number() == 0:
@@ -395,17 +436,15 @@ class LaunchRecorder:
                     self._pending_launch = [number, proposal.line]
             return make_interrupt()
 
-        if self.gate is not None:
-            self.gate.make_interrupt, self.gate.is_handling_interrupt = record_and_make, is_handling
+        self.gate.make_interrupt, self.gate.is_handling_interrupt = record_and_make, is_handling
 
     def mark_unsynchronized(self) -> None:
         """Record that the code gets an interrupt by a signal, on which the ranks have not agreed."""
-        if self.gate is not None:
-            self.gate.mark_unsynchronized()
+        self.gate.mark_unsynchronized()
 
     def agreed_stop_number(self) -> int | None:
         """Return the number of the cell's launch before which every participant stopped; None if they did not stop together."""
-        return self._stopped_before if self.gate is not None and self.gate.interrupted_together else None
+        return self._stopped_before if self.gate.interrupted_together else None
 
     def find_line(self) -> int | None:
         """Return the line of the innermost frame of the caller's stack that belongs to the running cell."""
@@ -414,7 +453,7 @@ class LaunchRecorder:
         while frame is not None:
             name = frame.f_code.co_filename
             if name not in is_cell:
-                is_cell[name] = self.is_cell_file(name)
+                is_cell[name] = self._cell.owns_file(name)
             if is_cell[name]:
                 return cell_line(name, frame.f_lineno)
             frame = frame.f_back
@@ -431,19 +470,19 @@ class LaunchRecorder:
             name = frame.f_code.co_filename
             is_cell = self._is_cell_by_file.get(name)
             if is_cell is None:
-                is_cell = self._is_cell_by_file[name] = self.is_cell_file(name)
+                is_cell = self._is_cell_by_file[name] = self._cell.owns_file(name)
             if is_cell:
                 yield cell_line(name, frame.f_lineno)
             frame = frame.f_back
 
     def describe_program(self, fingerprint: str, module: str) -> None:
         """Record the outline of a program just compiled, with plain variables of the call that it was compiled for."""
-        if self.gate is not None and has_collectives(fingerprint):
+        if has_collectives(fingerprint):
             self.gate.describe_program(fingerprint, pack_outline(module, self._find_plain_values()))
 
     def _find_plain_values(self) -> dict[str, str]:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not self.is_cell_file(frame.f_code.co_filename):
+        while frame is not None and not self._cell.owns_file(frame.f_code.co_filename):
             frame = frame.f_back
         return {} if frame is None else find_plain_values(frame)
 
@@ -473,43 +512,6 @@ class LaunchRecorder:
             self._sweeps_to_skip = 1
         return launch
 
-    def record_inputs(
-        self, participants: tuple[int, ...], line: int | None, inputs: Sequence[object], *, provenance: OutputProvenance
-    ) -> None:
-        """Record the inputs of a launch that were not compared before it; to be called before it is made."""
-        if self.host_data is not None:
-            self.host_data.record_inputs(
-                participants, line, inputs, is_agreed=provenance.is_agreed, uncompared_mask=provenance.uncompared_mask
-            )
-
-    def hash_inputs(self, inputs: Sequence[object], donated: Collection[int] | None = ()) -> None:
-        """Hash the contents of a program's inputs; to be called before the launch is agreed on.
-
-        Args:
-            donated: positions of the donated inputs; None if they are unknown.
-        """
-        if self.host_data is not None:
-            self.host_data.hash_inputs(inputs, donated=donated)
-
-    def has_arrays_to_check(self) -> bool:
-        """Return whether arrays are alive whose content or boxes must still be checked when a program takes them."""
-        return self.host_data is not None and self.host_data.has_arrays_to_check()
-
-    def tags_of(self, arguments: Sequence[Any], avals: Sequence[Any]) -> list[Tag]:
-        """Return the tags of a program's arguments as the user passed them.
-
-        Args:
-            avals: shape and type of each argument, as the program has them.
-        """
-        return read_tags(arguments) if self.host_data is None else self.host_data.tags_of(arguments, avals)
-
-    def track_inputs(self, inputs: Sequence[object]) -> Callable[[Sequence[object]], None] | None:
-        """Return a function for what a program without a collective computes from boxes that other ranks hold too.
-
-        None if its inputs have no such box.
-        """
-        return None if self.host_data is None else self.host_data.track_inputs(inputs)
-
     def withdraw(self, launch: Launch) -> None:
         """Remove a launch that was recorded and then refused before anything ran."""
         with self._lock:
@@ -519,8 +521,7 @@ class LaunchRecorder:
             self._running.remove(launch)
             self._forget_counts()
             launch.row[4] -= 1
-            if self.host_data is not None:
-                self.host_data.undo_count(tuple(launch.row[2]), is_agreed=launch.is_agreed)
+            self.host_data.undo_count(tuple(launch.row[2]), is_agreed=launch.is_agreed)
             if launch.row[4] == 0:
                 self._rows = [row for row in self._rows if row is not launch.row]
 
@@ -539,17 +540,17 @@ class LaunchRecorder:
         has_given_up = self._has_running() and not self._outwait(limit_s)
         # After an interrupt local results are not needed: the wait for them is shorter.
         local_limit_s = 0.0 if has_given_up else limit_s and min(limit_s, _LOCAL_STOPPED_WAIT_S)
-        local_failure = None if self.local_arrays is None else self.local_arrays.wait(local_limit_s)
+        local_failure = self.local_arrays.wait(local_limit_s)
         if has_given_up:
             return
         # Effects of launches that still run, or were abandoned earlier, may never come, and no signal ends the wait.
-        may_hang = self.abandoned.has_running() or (self.local_arrays is not None and self.local_arrays.has_given_up)
-        if self.finish_effects is not None and not may_hang:
-            self.finish_effects()
+        may_hang = self.abandoned.has_running() or self.local_arrays.has_given_up
+        if not may_hang:
+            self._jax.finish_effects()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if self.gate is not None and (mismatch := self.gate.take_thread_failure()) is not None:
+        if (mismatch := self.gate.take_thread_failure()) is not None:
             raise mismatch
         if local_failure is not None:
             raise local_failure
@@ -572,7 +573,7 @@ class LaunchRecorder:
 
     def close_cell(self, seq: int, outcome: Outcome) -> LaunchReport:
         """Return the report on the cell's launches, and notify the other ranks that this rank makes no more in the cell."""
-        host_arrays = [] if self.host_data is None else self.host_data.end_cell()
+        host_arrays = self.host_data.end_cell()
         running, failed = self.count_running(), self.count_failed()
         abandoned_launch = self._find_abandoned()
         rows, abandoned = self.end_cell()
@@ -585,12 +586,11 @@ class LaunchRecorder:
             abandoned += len(unrecorded)
         interrupted_before = self.agreed_stop_number() if outcome == "interrupted" else None
         notes = [_RUNNING_NOTE] if running else []
-        if self.local_arrays is not None and self.local_arrays.has_given_up and not (running or abandoned):
+        if self.local_arrays.has_given_up and not (running or abandoned):
             notes.append(_LOCAL_RUNNING_NOTE)
-        for record in (self.gate, self.host_data):
-            notes += [] if record is None else record.take_notes()
+        notes += [*self.gate.take_notes(), *self.host_data.take_notes()]
         ignored_refusals = self.mismatches.take_ignored_refusals()
-        refused_inputs = [] if self.gate is None else self.gate.take_refused_inputs()
+        refused_inputs = self.gate.take_refused_inputs()
         self.notify_cell_ended(seq, outcome)
         return LaunchReport(
             rows,
@@ -609,11 +609,7 @@ class LaunchRecorder:
     def _list_unrecorded(self) -> list[UnrecordedLaunch]:
         """List the launches that a cell under --guard off abandoned; there is no record of them."""
         is_unrecorded = self.guard == "off" and self.is_direct
-        return (
-            [UnrecordedLaunch(array) for array in self.local_arrays.abandoned_shared]
-            if is_unrecorded and self.local_arrays is not None
-            else []
-        )
+        return [UnrecordedLaunch(array) for array in self.local_arrays.abandoned_shared] if is_unrecorded else []
 
     def _find_abandoned(self) -> list[Any]:
         """Return name and line of the first collective launch that is not waited for; those that end by themselves come last."""
@@ -625,7 +621,7 @@ class LaunchRecorder:
         return [] if first is None else [first[1][1], first[1][3]]
 
     def _has_running(self) -> bool:
-        return bool(self._running) or (self.gate is not None and self.gate.has_launching_threads())
+        return bool(self._running) or self.gate.has_launching_threads()
 
     def end_cell(self) -> tuple[list[LaunchRow], int]:
         """Return the rows and the number of abandoned launches, and reset the record.
@@ -677,7 +673,7 @@ class LaunchRecorder:
                     later = sum(other.row[2] == participants for other in running[index + 1 :])
                     key = tuple(participants)
                     return counts, PendingLaunch(name, key, line, counts[key] - later)
-            if self.gate is not None and (pending := self.gate.undecided_launch) is not None:
+            if (pending := self.gate.undecided_launch) is not None:
                 # This rank has come as far, though the launch is not made before all participants have.
                 name, key, line = pending
                 counts[key] = counts.get(key, 0) + 1
@@ -686,7 +682,7 @@ class LaunchRecorder:
 
     def list_awaited(self) -> list[int] | None:
         """Return the ranks that this one may wait for while it is blocked in C; None unless JAX launches directly."""
-        return list(range(self.process_count)) if self.is_direct else None
+        return list(range(self._process_count)) if self.is_direct else None
 
     def _count_rows(self) -> dict[tuple[int, ...], int]:
         # Rows before the last do not change any more, and there may be many, so each is counted once.

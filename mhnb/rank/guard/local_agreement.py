@@ -93,6 +93,41 @@ class AgreementBackend(Protocol):
         """Release what a forked child of the rank must not hold."""
 
 
+class NoAgreement:
+    """Backend of a process that has no other rank to agree with: it launches whatever it proposes."""
+
+    interrupted_seq = 0
+
+    def end_cell(self, seq: int, ending: int) -> None:
+        """Do nothing: no rank waits for this one."""
+
+    def describe_program(self, fingerprint: int, outline: str) -> None:
+        """Do nothing: no program can differ."""
+
+    def propose(self, proposal: LaunchProposal) -> None:
+        """Do nothing: the decision is known."""
+
+    def wait(self, is_interrupted: Callable[[], bool]) -> None:
+        """Do nothing: the decision is known."""
+
+    def withdraw(self) -> bool:
+        """Return True: no other rank launches because of the proposal."""
+        return True
+
+    def stop_waiting(self) -> None:
+        """Do nothing: it does not wait."""
+
+    def take_decision(self) -> Decision:
+        """Return the decision to launch."""
+        return LAUNCH_DECISION
+
+    def release_in_child(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+NO_AGREEMENT = NoAgreement()
+
+
 class LocalAgreement:
     """Backend of a rank on the host of the board.
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from mhnb.core.guard.launches import STILL_ABANDONED
-from mhnb.core.messages import LaunchRow
+from mhnb.core.messages import LaunchRow, RunCell
 from mhnb.errors import OrderMismatch
 
 _SHORT_PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
@@ -67,10 +67,10 @@ class LocalArrays:
         self.abandoned_shared: list[Any] = []
         """Those of them in which other ranks have a part."""
 
-    def begin_cell(self, source: str) -> None:
+    def begin_cell(self, cell: RunCell) -> None:
         """Reset for a new cell, and record whether the cell can start anything at all."""
         self._is_empty_cell, self.has_given_up, self.abandoned_shared = (
-            _EMPTY_CELL.fullmatch(source) is not None,
+            _EMPTY_CELL.fullmatch(cell.source) is not None,
             False,
             [],
         )
@@ -176,6 +176,11 @@ class AbandonedLaunches:
         self._lock = threading.RLock()
         self.has_refused_launch = False
         """Whether an abandoned launch blocked a launch of the running cell."""
+
+    def begin_cell(self, cell: RunCell) -> None:
+        """Reset for a new cell. What was abandoned stays abandoned."""
+        del cell
+        self.has_refused_launch = False
 
     def add(self, seq: int, launches: Sequence[_Launch]) -> None:
         """Record the launches that a cell abandoned."""

@@ -32,6 +32,7 @@ from mhnb.errors import HostUnreachable, LaunchError, RanksLost, UnknownMessage
 from mhnb.rank.guard.local_agreement import (
     CELL_ENDED,
     INTERRUPTED,
+    NO_AGREEMENT,
     AgreementBackend,
     LocalAgreement,
     retry_through_signals,
@@ -266,8 +267,8 @@ def open_interrupt_flag(spec: HostSpec) -> SharedBoard | InterruptFlag | None:
     return InterruptFlag(Path(spec.run_dir), spec.supervisor or 0) if spec.board_url else None
 
 
-def connect_agreement(spec: HostSpec, rank: int) -> AgreementBackend | None:
-    """Connect a rank to the agreement; None if it has no other rank to agree with, or ipyparallel's client drives it.
+def connect_agreement(spec: HostSpec, rank: int) -> AgreementBackend:
+    """Connect a rank to the agreement, unless it has no other rank to agree with, or ipyparallel's client drives it.
 
     Raises:
         HostUnreachable: the board's host did not answer.
@@ -285,4 +286,4 @@ def connect_agreement(spec: HostSpec, rank: int) -> AgreementBackend | None:
             f"rank {rank} was told of no place where the {spec.process_count} ranks agree on launches: "
             "its host has no board, and no board_url. Please report this"
         )
-    return None
+    return NO_AGREEMENT

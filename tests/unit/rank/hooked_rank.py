@@ -9,12 +9,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+from itertools import count as count_up
 from typing import Any
 
+from mhnb.core.messages import RunCell
 from mhnb.rank import jax_private
+from mhnb.rank.execution.tracebacks import cell_file
+from mhnb.rank.guard.array_hooks import ProcessJax
 from mhnb.rank.guard.launch_recorder import LaunchRecorder
 
 DEVICES = 2
+_seqs = count_up(1000 * os.getpid())
 
 
 def start(rank: int, count: int, port: int) -> tuple[LaunchRecorder, dict[str, Any]]:
@@ -22,7 +27,7 @@ def start(rank: int, count: int, port: int) -> tuple[LaunchRecorder, dict[str, A
     import jax
     import numpy as np
 
-    recorder = LaunchRecorder()
+    recorder = LaunchRecorder(ProcessJax())
     status = jax_private.install(recorder)
     assert status.available, status.reason
     jax.distributed.initialize(f"127.0.0.1:{port}", count, rank, [0], cluster_detection_method="deactivate")
@@ -44,9 +49,10 @@ def start(rank: int, count: int, port: int) -> tuple[LaunchRecorder, dict[str, A
 def run_cell(recorder: LaunchRecorder, scope: dict[str, Any], name: str, source: str) -> dict[str, Any]:
     """Run one cell as a rank does: begin, code, wait, end."""
     scope.pop("value", None)
-    file = f"<cell {os.getpid()} {name}>"
-    recorder.is_cell_file = file.__eq__
-    recorder.begin_cell()
+    seq = next(_seqs)
+    file = cell_file(seq)
+    # The ranks agree on nothing here. With ranks of its own a cell takes the path through Python all the same.
+    recorder.begin_cell(RunCell(1, seq, source, "parity", list(range(scope["jax"].process_count()))))
     error = None
     try:
         try:

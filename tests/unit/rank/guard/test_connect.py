@@ -8,6 +8,7 @@ import pytest
 
 from mhnb.core.messages import HostSpec
 from mhnb.errors import LaunchError
+from mhnb.rank.guard.local_agreement import NO_AGREEMENT
 from mhnb.rank.guard.remote_agreement import connect_agreement, open_interrupt_flag
 
 WITHOUT_BOARD = HostSpec(
@@ -24,5 +25,5 @@ def test_rank_without_a_board_does_not_start() -> None:
 def test_single_rank_needs_no_board() -> None:
     """A single rank has no other rank to agree with."""
     single = replace(WITHOUT_BOARD, process_count=1, ranks=[0])
-    assert connect_agreement(single, 0) is None
+    assert connect_agreement(single, 0) is NO_AGREEMENT
     assert open_interrupt_flag(single) is None

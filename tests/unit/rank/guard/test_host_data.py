@@ -12,6 +12,7 @@ import pytest
 from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow, compare_host_data
 from mhnb.core.guard.provenance import ANY, uncompared_blocks
 from mhnb.core.guard.threads import UNKNOWN_THREAD
+from mhnb.core.messages import RunCell
 from mhnb.rank.execution.streams import current_thread, propagate_to_threads
 from mhnb.rank.guard.hashing import ArrayBytes, HostArray
 from mhnb.rank.guard.host_data import HostDataRecorder, SharedBoxes, merge_boxes
@@ -96,7 +97,7 @@ class LaidOutArray:
 def start_recorder(*, uses_tags: bool = True) -> HostDataRecorder:
     """Return the recorder of a cell that has begun."""
     recorder = HostDataRecorder(lambda: 1, lambda: 0, lambda value, _dtype: ArrayBytes(bytes([value.content])))
-    recorder.begin_cell(2, is_active=True, uses_tags=uses_tags)
+    recorder.begin_cell(RunCell(1, 2, "", "lockstep" if uses_tags else "parity"))
     return recorder
 
 
@@ -207,7 +208,7 @@ def test_uncompared_inputs_are_noted_in_each_cell() -> None:
         value.deleted, value.ready = donated, True
         recorder.end_cell()
         assert len(recorder.take_notes()) == donated
-        recorder.begin_cell(3, is_active=True, uses_tags=True)
+        recorder.begin_cell(RunCell(1, 3, "", "lockstep"))
 
 
 def test_interrupted_wait_is_repeated_by_the_next() -> None:
@@ -229,7 +230,7 @@ def test_value_hashed_in_pieces_is_noted() -> None:
         lambda: 1, lambda: 0, lambda value, _dtype: ArrayBytes(bytes([value.content]), is_sampled=True)
     )
     for _ in range(2):
-        recorder.begin_cell(2, is_active=True, uses_tags=True)
+        recorder.begin_cell(RunCell(1, 2, "", "lockstep"))
         launch_with(recorder, Value(1, nbytes=20 * 2**20))
         (note,) = recorder.take_notes()
         assert "up to 20.0 MiB" in note
@@ -337,7 +338,7 @@ def test_each_thread_counts_its_own_arrays() -> None:
 def test_part_that_is_made_again_is_accepted() -> None:
     """With `--ranks`, a part that is made again is accepted, because the other ranks have theirs from another cell."""
     recorder, array = start_recorder(), LaidOutArray(Rows())
-    recorder.begin_cell(3, is_active=True, uses_tags=True, cell_ranks=[0])
+    recorder.begin_cell(RunCell(1, 3, "", "lockstep", [0]))
     recorder.record_array(array, lambda _device, _index: Value(1))
     assert read_tags([array])[0][0] == ANY
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mhnb.core.guard.agreement import LAUNCH_DECISION, Decision, LaunchProposal, Vote
+from mhnb.core.messages import RunCell
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launch_gate import DeferredSignals, LaunchGate
 
@@ -81,7 +82,7 @@ def agree_on_launch(
     if calls is not None:
         gate.signals.install()
         signal.signal(signal.SIGUSR1, lambda *_: _record_and_raise(calls))
-    gate.begin_cell(1, "", "lockstep", None)
+    gate.begin_cell(RunCell(1, 1, "", "lockstep"))
     try:
         gate.acquire("5", "jit(f)", (0, 1), (2,), [])
     finally:
@@ -116,7 +117,7 @@ def test_signal_is_handled_after_a_refusal() -> None:
     gate = LaunchGate(QuietBackend(Decision("ring", text="nothing was launched")))
     gate.signals.install()
     signal.signal(signal.SIGUSR1, lambda *_: _record_and_raise(calls))
-    gate.begin_cell(1, "", "lockstep", None)
+    gate.begin_cell(RunCell(1, 1, "", "lockstep"))
 
     def launch() -> None:
         try:
@@ -177,7 +178,7 @@ def test_nested_launch_is_refused_and_the_outer_one_continues(in_thread: bool) -
     """A finalizer's launch, in any thread, would wait for the turn that its own thread has; after it the outer one is made."""
     backend = CallingBackend(LAUNCH_DECISION)
     gate = LaunchGate(backend)
-    gate.begin_cell(1, "", "lockstep", None)
+    gate.begin_cell(RunCell(1, 1, "", "lockstep"))
     errors: list[str] = []
 
     def launch() -> None:
@@ -209,7 +210,7 @@ def test_launch_during_the_end_of_a_cell_is_refused() -> None:
     """A signal handler's launch during the end of a cell is refused, because the backend takes one message at a time."""
     backend = CallingBackend(LAUNCH_DECISION)
     gate = LaunchGate(backend)
-    gate.begin_cell(1, "", "lockstep", None)
+    gate.begin_cell(RunCell(1, 1, "", "lockstep"))
     errors: list[Exception] = []
 
     def end_cell(seq: int, ending: int) -> None:
@@ -252,7 +253,7 @@ def test_later_mismatch_keeps_the_first_note() -> None:
         Decision("mismatch", launch_number=2, votes=others),
     )
     gate = LaunchGate(backend)
-    gate.begin_cell(1, "", "lockstep", None)
+    gate.begin_cell(RunCell(1, 1, "", "lockstep"))
     texts: list[str] = []
 
     def launch() -> None:

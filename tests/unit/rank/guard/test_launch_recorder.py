@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from mhnb.core.hang_report import PendingLaunch
+from mhnb.core.messages import RunCell
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.launch_recorder import Launch, LaunchRecorder
+from mhnb.rank.guard.launch_recorder import Launch, LaunchRecorder, NoJax
 
 
 class FakeArray:
@@ -30,6 +31,19 @@ class FakeArray:
         assert self.is_ready(), "would block"
         if self.failure is not None:
             raise self.failure
+
+
+class FakeJax(NoJax):
+    """Has the live arrays that the test wants, and counts how often effects are waited for."""
+
+    def __init__(self, *arrays: FakeArray) -> None:
+        self.arrays, self.finish_count = arrays, 0
+
+    def list_arrays(self) -> Sequence[Sequence[Any]]:
+        return [self.arrays]
+
+    def finish_effects(self) -> None:
+        self.finish_count += 1
 
 
 class Sleeper:
@@ -75,12 +89,12 @@ def test_cell_begins_without_launches() -> None:
 def test_launches_are_kept_until_the_next_cell_has_ended() -> None:
     """A cell's number, rows and programs are kept; a launch between two cells belongs to the next one."""
     recorder = LaunchRecorder()
-    recorder.begin_cell(4)
+    recorder.begin_cell(RunCell(1, 4, "", "lockstep"))
     recorder.record_launch("a", "jit(a)", (0, 1), 1, (), program="A")
     rows, _ = recorder.end_cell()
     recorder.record_launch("b", "jit(b)", (0, 1), None, (), program="B")
     assert (recorder.ended_seq, recorder.ended_rows, recorder.ended_programs) == (4, rows, {"a": "A"})
-    recorder.begin_cell(5)
+    recorder.begin_cell(RunCell(1, 5, "", "lockstep"))
     assert recorder.ended_programs == {"a": "A"}
     recorder.end_cell()
     assert (recorder.ended_seq, recorder.ended_programs) == (5, {"b": "B"})
@@ -100,11 +114,9 @@ def test_wait_ends_when_all_arrays_are_ready() -> None:
 
 def test_wait_without_launches_does_not_sleep() -> None:
     """A cell that launched nothing ends at once, and still waits for prints from compiled code."""
-    sleeper, finished = Sleeper(), []
-    recorder = LaunchRecorder(sleep=sleeper)
-    recorder.finish_effects = lambda: finished.append(True)
-    recorder.wait_all()
-    assert (sleeper.count, finished) == (0, [True])
+    sleeper, jax = Sleeper(), FakeJax()
+    LaunchRecorder(jax, sleep=sleeper).wait_all()
+    assert (sleeper.count, jax.finish_count) == (0, 1)
 
 
 def test_interrupt_ends_the_wait() -> None:
@@ -250,7 +262,8 @@ def test_interrupted_dispatch_is_abandoned() -> None:
 
 def test_line_is_the_innermost_of_the_cell() -> None:
     """The recorded line is that of the running cell's innermost frame; library frames and older cells may be below it."""
-    recorder = LaunchRecorder(lambda name: name == "<cell 2>")
+    recorder = LaunchRecorder()
+    recorder.begin_cell(RunCell(1, 2, ""))
     scope: dict[str, Any] = {"find": recorder.find_line}
     exec(compile("def old(f):\n\n\n    return f()", "<cell 1>", "exec"), scope)
     exec(compile("def new():\n    return old(find)\nline = new()", "<cell 2>", "exec"), scope)
@@ -260,14 +273,13 @@ def test_line_is_the_innermost_of_the_cell() -> None:
 
 def test_each_cell_has_its_own_lines() -> None:
     """Which file is the running cell's is determined again for each cell."""
-    current = "<cell 1>"
-    recorder = LaunchRecorder(lambda name: name == current)
+    recorder = LaunchRecorder()
+    recorder.begin_cell(RunCell(1, 1, ""))
     code = {name: compile("line = find()", name, "exec") for name in ("<cell 1>", "<cell 2>")}
     scope: dict[str, Any] = {"find": recorder.find_line}
     exec(code["<cell 1>"], scope)
     assert scope["line"] == 1
-    current = "<cell 2>"
-    recorder.begin_cell()
+    recorder.begin_cell(RunCell(1, 2, ""))
     exec(code["<cell 1>"], scope)
     assert scope["line"] is None
 
@@ -324,10 +336,10 @@ def test_sample_of_a_growing_record_counts_each_row_once() -> None:
 def test_launch_that_would_meet_an_abandoned_one_is_refused() -> None:
     """A launch that would meet an abandoned one is refused until that one ends; launches on other ranks never are."""
     recorder, abandoned = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
-    recorder.begin_cell(4)
+    recorder.begin_cell(RunCell(1, 4, "", "lockstep"))
     note(recorder, [abandoned])
     assert recorder.end_cell()[1] == 1
-    recorder.begin_cell(5)
+    recorder.begin_cell(RunCell(1, 5, "", "lockstep"))
     with pytest.raises(OrderMismatch, match=r"jit\(g\) would meet .* of cell 4") as caught:
         recorder.abandoned.check("jit(g)", (1, 2))
     assert "nothing was launched" in str(caught.value)
@@ -339,7 +351,7 @@ def test_launch_that_would_meet_an_abandoned_one_is_refused() -> None:
 def test_agreed_launch_is_not_abandoned() -> None:
     """An agreed launch is not abandoned: the others make it too, it ends by itself, and the next collectives follow it."""
     recorder, slow = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
-    recorder.begin_cell(4)
+    recorder.begin_cell(RunCell(1, 4, "", "lockstep"))
     note(recorder, [slow]).is_agreed = True
     recorder.wait_all(0.01)
     ended = recorder.close_cell(4, "interrupted")
@@ -347,7 +359,7 @@ def test_agreed_launch_is_not_abandoned() -> None:
     assert ended.notes == [
         "launches of it, on which all ranks agreed, still run, and the next collective waits for them"
     ]
-    recorder.begin_cell(5)
+    recorder.begin_cell(RunCell(1, 5, "", "lockstep"))
     recorder.abandoned.check("jit(g)", (2, 3))
     polls = iter([False] * 100 + [True] * 100)
     slow.is_ready = lambda: next(polls)  # type: ignore[method-assign]
@@ -358,11 +370,11 @@ def test_agreed_launch_is_not_abandoned() -> None:
 def test_interrupted_wait_abandons_earlier_launches() -> None:
     """Launches of an interrupted wait may hang: they are abandoned with their cell, and what would meet them is refused."""
     recorder, hung = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
-    recorder.begin_cell(4)
+    recorder.begin_cell(RunCell(1, 4, "", "lockstep"))
     note(recorder, [hung]).is_agreed = True
     recorder.wait_all(0.01)
     recorder.close_cell(4, "interrupted")
-    recorder.begin_cell(5)
+    recorder.begin_cell(RunCell(1, 5, "", "lockstep"))
     polls = 0
 
     def interrupt() -> bool:
@@ -378,7 +390,7 @@ def test_interrupted_wait_abandons_earlier_launches() -> None:
         recorder.abandoned.check("jit(g)", (0, 1))
     ended = recorder.close_cell(5, "interrupted")
     assert (ended.abandoned, ended.abandoned_launch[0], ended.abandoned_launch[2]) == (1, "jit(a)", 4)
-    recorder.begin_cell(6)
+    recorder.begin_cell(RunCell(1, 6, "", "lockstep"))
     with pytest.raises(OrderMismatch, match="of cell 4"):
         recorder.abandoned.check("jit(g)", (0, 1))
     assert recorder.close_cell(6, "error").abandoned == 0

@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 
+from mhnb.core.messages import RunCell
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launch_gate import Mismatches
 
@@ -15,7 +16,7 @@ from mhnb.rank.guard.launch_gate import Mismatches
 def cell_mismatches() -> Mismatches:
     """The mismatches of a cell that has begun."""
     mismatches = Mismatches()
-    mismatches.begin_cell()
+    mismatches.begin_cell(RunCell(1, 2, ""))
     return mismatches
 
 
@@ -87,7 +88,7 @@ def test_cycle_of_causes_ends(cell_mismatches: Mismatches) -> None:
 def test_mismatch_of_an_earlier_cell_does_not_count(cell_mismatches: Mismatches) -> None:
     """`%tb` in a later cell shows an earlier cell's mismatch again, but it does not belong to the later cell."""
     old = record_mismatch(cell_mismatches)
-    cell_mismatches.begin_cell()
+    cell_mismatches.begin_cell(RunCell(1, 2, ""))
     cell_mismatches.note_shown(old)
     assert (cell_mismatches.take_shown(), cell_mismatches.take_ignored_refusals()) == (None, [])
 

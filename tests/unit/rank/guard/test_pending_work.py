@@ -9,9 +9,10 @@ from functools import partial
 
 import pytest
 
+from mhnb.core.messages import RunCell
 from mhnb.rank.guard.launch_recorder import LaunchRecorder
 from mhnb.rank.guard.pending_work import LocalArrays, poll_pauses_s
-from tests.unit.rank.guard.test_launch_recorder import FakeArray, Sleeper, note
+from tests.unit.rank.guard.test_launch_recorder import FakeArray, FakeJax, Sleeper, note
 
 
 class LocalArray(FakeArray):
@@ -135,7 +136,7 @@ def test_cell_that_starts_nothing_lists_no_arrays() -> None:
         ("import m", 1),
     ):
         calls.clear()
-        work.begin_cell(source)
+        work.begin_cell(RunCell(1, 1, source))
         work.wait()
         assert len(calls) == expected, source
 
@@ -158,15 +159,13 @@ def test_interrupt_ends_the_wait() -> None:
 def test_recorder_waits_for_launches_and_local_arrays() -> None:
     """A launch's failure is raised first, but local arrays are waited for too; without it, their failure is raised."""
     local = LocalArray(failure=ValueError("local"))
-    recorder = LaunchRecorder()
-    recorder.local_arrays = LocalArrays(lambda: [[local]], Sleeper(lambda: setattr(local, "ready", True)))
+    recorder = LaunchRecorder(FakeJax(local), sleep=Sleeper(lambda: setattr(local, "ready", True)))
     note(recorder, [FakeArray(ready=True, failure=ValueError("launch"))])
     with pytest.raises(ValueError, match="launch"):
         recorder.wait_all()
     assert local.ready
-    recorder.end_cell()
     local.ready = False
-    recorder.local_arrays = LocalArrays(lambda: [[local]], Sleeper(lambda: setattr(local, "ready", True)))
+    recorder = LaunchRecorder(FakeJax(local), sleep=Sleeper(lambda: setattr(local, "ready", True)))
     with pytest.raises(ValueError, match="local"):
         recorder.wait_all()
 
@@ -174,8 +173,7 @@ def test_recorder_waits_for_launches_and_local_arrays() -> None:
 def test_abandoned_launch_abandons_local_arrays() -> None:
     """Local arrays may depend on an abandoned launch, so they are abandoned at once."""
     local = LocalArray()
-    recorder = LaunchRecorder(sleep=Sleeper())
-    recorder.local_arrays = LocalArrays(lambda: [[local]], Sleeper())
+    recorder = LaunchRecorder(FakeJax(local), sleep=Sleeper())
     note(recorder, [FakeArray()])
     recorder.wait_all(limit_s=0.01)
     assert [ref() for ref in recorder.local_arrays._abandoned] == [local]
@@ -220,14 +218,12 @@ def test_local_work_of_an_interrupted_cell_is_noted() -> None:
 
     The next cell, which leaves nothing, has no note.
     """
-    recorder = LaunchRecorder(sleep=Sleeper())
-    recorder.local_arrays = LocalArrays(lambda: [[endless]], Sleeper(), clock=iter(range(1000)).__next__)
-    endless = LocalArray()
-    recorder.begin_cell(1, "f(x)")
+    recorder = LaunchRecorder(FakeJax(LocalArray()), sleep=Sleeper(), clock=iter(range(1000)).__next__)
+    recorder.begin_cell(RunCell(1, 1, "f(x)"))
     recorder.wait_all(1.5)
     (note_,) = recorder.close_cell(1, "interrupted").notes
     assert "still run on their own devices" in note_
     assert "%mhjax restart --replay" in note_
-    recorder.begin_cell(2, "1 + 1")
+    recorder.begin_cell(RunCell(1, 2, "1 + 1"))
     recorder.wait_all()
     assert recorder.close_cell(2, "ok").notes == []
