@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from IPython.core.getipython import get_ipython
 
-from mhnb.core.messages import HostSpec, RunCell
+from mhnb.core.messages import HostSpec, Message, RunCell
+from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.shell_patches import disable_jax_breakpoint
 from mhnb.rank.guard.launch_recorder import LaunchRecorder
 from mhnb.rank.guard.remote_agreement import connect_agreement, open_interrupt_flag
@@ -44,13 +45,22 @@ class Progress(Protocol):
 
 
 class Bootstrap:
-    """Starts JAX in a rank, and keeps the facts that are known about it then."""
+    """Starts JAX in a rank, and keeps the facts that are known about it then.
 
-    def __init__(self, spec: HostSpec, rank: int, progress: Progress) -> None:
+    Args:
+        spec: the host and its cluster.
+        rank: this rank.
+        progress: records each phase.
+        send: sends a message to the notebook.
+    """
+
+    def __init__(self, spec: HostSpec, rank: int, progress: Progress, send: Callable[[Message], None]) -> None:
         self._spec, self._rank, self._progress = spec, rank, progress
         self.recorder: LaunchRecorder
         """Made by `run`, once JAX is imported."""
-        self.collective_sockets = CollectiveSockets(open_interrupt_flag(spec))
+        requests = open_interrupt_flag(spec)
+        self.collective_sockets = CollectiveSockets(requests)
+        self.interrupts = InterruptDelivery(requests, rank=rank, send=send)
         self.guard: dict[str, Any] = {}
         self._abandoned_count = 0
         self._awaits_init = not spec.init
@@ -102,7 +112,7 @@ class Bootstrap:
         from mhnb.rank.guard.array_hooks import ProcessJax, install_array_hooks
 
         backend = connect_agreement(self._spec, self._rank)
-        self.recorder = LaunchRecorder(ProcessJax(), backend, process_count=self._spec.process_count)
+        self.recorder = LaunchRecorder(ProcessJax(), backend, self.interrupts, process_count=self._spec.process_count)
         self.recorder.gate.signals.install()
         status = jax_private.install(self.recorder)
         self.guard = {"available": status.available, "reason": status.reason}

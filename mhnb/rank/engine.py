@@ -79,6 +79,7 @@ class _Server:
             self._shell,
             self._capture,
             bootstrap.recorder,
+            bootstrap.interrupts,
             rank=rank,
             generation=spec.generation,
             send=channel.send,
@@ -89,7 +90,7 @@ class _Server:
         )
         register_array_reprs(self._shell)
         draw_shardings_without_color()
-        include_launches_in_time(self._shell, bootstrap.recorder.wait_all, lambda: self._shell.interrupted)
+        include_launches_in_time(self._shell, bootstrap.recorder.wait_all, lambda: bootstrap.interrupts.was_requested)
         self._loop = asyncio.get_running_loop()
         # A cell may replace `time.monotonic` by another clock.
         vars(self._loop).update(time=time.monotonic)

@@ -47,7 +47,7 @@ def run_rank(spec: HostSpec) -> None:
     progress("connected", pid=os.getpid(), **facts)
     _exit_with_supervisor()
     try:
-        bootstrap = Bootstrap(spec, rank, progress)
+        bootstrap = Bootstrap(spec, rank, progress, channel.send)
         bootstrap.run()
         serve(spec, rank, channel, bootstrap)
     except Exception as error:

@@ -26,6 +26,7 @@ from mhnb.core.messages import CellEnded, CellRefused, Message, OutputEvent, Out
 from mhnb.core.output.outputs import accumulate_events
 from mhnb.rank.guard.launch_gate import Mismatches
 from mhnb.rank.guard.launch_recorder import LaunchReport
+from mhnb.rank.guard.shared_board import InterruptFlag, create_interrupt_flag
 from mhnb.types import Outcome, Output
 
 __all__ = ["CellProcess", "CellAnswer"]
@@ -74,6 +75,8 @@ class CellProcess:
     def __init__(self, folder: Path, *, generation: int = 1, preload: Sequence[str] = ()) -> None:
         self.folder, self.generation, self.seq = folder, generation, 0
         self.unread: list[Message] = []
+        create_interrupt_flag(folder, 0)
+        self._flag = InterruptFlag(folder, 0)
         command_read, self._commands = os.pipe()
         self._answers, answer_write = os.pipe()
         arguments = [str(folder), str(generation), str(command_read), str(answer_write), *preload]
@@ -96,6 +99,7 @@ class CellProcess:
         self.process.wait()
         os.close(self._commands)
         os.close(self._answers)
+        self._flag.close()
 
     @property
     def log(self) -> str:
@@ -143,6 +147,7 @@ class CellProcess:
             said += "".join(event[1] for event in message.events if event[0] in ("stdout", "stderr"))
 
     def interrupt(self) -> None:
+        self._flag.request_interrupt(self.seq)
         self.process.send_signal(signal.SIGINT)
 
     def receive(self, wanted: Callable[[Message], bool]) -> Message:
@@ -168,37 +173,25 @@ class CellProcess:
 
 
 class SimulatedLaunches:
-    """A record of launches that the cell itself simulates."""
+    """A record of launches that the cell itself simulates, beside the supervisor's requests.
 
-    def __init__(self, names: dict[str, Any]) -> None:
+    The cell is asked to stop by the process outside, or if it says itself that it was asked.
+    """
+
+    def __init__(self, names: dict[str, Any], flag: InterruptFlag) -> None:
         self.mismatches = Mismatches()
-        self.cell_task: Any = None
-        self._names = names
+        self._names, self._flag, self._seq = names, flag, 0
 
-    def begin_cell(self, cell: RunCell) -> None:  # noqa: ARG002
+    @property
+    def interrupted_seq(self) -> int:
+        return self._seq if self._names.get("asked") else self._flag.interrupted_seq
+
+    def begin_cell(self, cell: RunCell) -> None:
+        self._seq = cell.seq
         self._names["begun"] = self._names.get("begun", 0) + 1
 
     def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:
         self._names["left"] = (seq, outcome)
-
-    def is_interrupt_for_cell(self) -> bool:
-        return True
-
-    def can_interrupt_be_late(self) -> bool:
-        return False
-
-    def is_stop_requested(self) -> bool:
-        return bool(self._names.get("asked"))
-
-    def defer_interrupt(self) -> bool:
-        return False
-
-    def set_interrupt_hooks(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None: ...
-
-    def mark_unsynchronized(self) -> None: ...
-
-    def agreed_stop_number(self) -> int | None:
-        return None
 
     def wait_all(self, limit_s: float | None = None) -> None:
         self._names.get("waiting" if limit_s is None else "finishing", lambda: None)()
@@ -220,6 +213,7 @@ class SimulatedLaunches:
 
 async def _serve(folder: Path, generation: int, commands: int, answers: int) -> None:
     from mhnb.rank.execution.capture import Capture
+    from mhnb.rank.execution.interrupts import InterruptDelivery
     from mhnb.rank.execution.runner import CellRunner
     from mhnb.rank.execution.shell import RankShell
 
@@ -233,8 +227,11 @@ async def _serve(folder: Path, generation: int, commands: int, answers: int) -> 
         while data:
             data = data[os.write(answers, data) :]
 
-    launches = SimulatedLaunches(shell.user_ns)
-    runner = CellRunner(shell, capture, launches, rank=0, generation=generation, send=send, clock=time.perf_counter)
+    launches = SimulatedLaunches(shell.user_ns, InterruptFlag(folder, 0))
+    interrupts = InterruptDelivery(launches, send=send)
+    runner = CellRunner(
+        shell, capture, launches, interrupts, rank=0, generation=generation, send=send, clock=time.perf_counter
+    )
     rest = bytearray()
     ended = asyncio.Event()
 

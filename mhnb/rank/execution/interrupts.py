@@ -1,4 +1,11 @@
-"""Track whether the running cell's code has received the interrupt, and what an interrupt may still change.
+"""Deliver interrupts to the code of a rank's cells, and track what an interrupt may still change.
+
+The supervisor writes which cell is to stop, and sends SIGINT. From there an interrupt takes one of three ways:
+
+- the signal handler raises it in the cell's code;
+- if the cell awaits, the signal handler cancels its task;
+- if the main thread is in the middle of a launch, the signal handler leaves it pending, and the launch gate raises it. The gate also
+  raises it where the ranks agree to stop before a launch.
 
 An interrupt is repeated until it is delivered. After that, what the code does about it is its own decision: a checkpoint that
 an `except KeyboardInterrupt` writes must not be hit by the interrupt that was meant for the loop before it.
@@ -6,56 +13,199 @@ an `except KeyboardInterrupt` writes must not be hit by the interrupt that was m
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from os import getpid
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Protocol
 
+from mhnb.core.messages import InterruptDelivered, Message
 from mhnb.rank.execution.tracebacks import print_unraisable
 
 _SAME_INTERRUPT_S = 1.0
 """Time after the report to the notebook in which an arriving interrupt counts as the same one: it was on its way."""
 
 
+class InterruptRequests(Protocol):
+    """The memory in which the supervisor of this host makes requests."""
+
+    @property
+    def interrupted_seq(self) -> int:
+        """The latest cell that was asked to stop; 0 if there is none."""
+
+
 class InterruptDelivery:
-    """Delivery state of an interrupt, used by the signal handler and by the thread that reports to the notebook.
+    """Delivers the interrupts of one rank's cells.
+
+    The cell runner says which cell runs, the launch gate when a launch is under way, and the service thread reports to the notebook.
 
     Args:
+        requests: the memory in which the supervisor makes requests; None in a mere engine, whose cells mhnb does not run.
+        rank: this rank.
+        send: sends a message to the notebook.
         clock: seconds, from any origin.
-        lock: held while anything is sent to the notebook.
-        send: reports that the code received an interrupt, or that it had no effect after all.
     """
 
-    def __init__(self, clock: Callable[[], float], lock: threading.RLock, send: Callable[[bool], None]) -> None:
-        self._clock, self._lock, self._send = clock, lock, send
+    def __init__(
+        self,
+        requests: InterruptRequests | None = None,
+        *,
+        rank: int = 0,
+        send: Callable[[Message], None] = lambda _: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._requests, self._rank, self._send, self._clock = requests, rank, send, clock
+        self.lock = threading.RLock()
+        """Held while anything is sent to the notebook."""
+        self._pid = getpid()
+        self._user_code: Sequence[CodeType] = ()
+        self._seq, self._is_running = 0, False
+        self.task: asyncio.Task[Any] | None = None
+        """The task of the running cell, if that awaits."""
         self._is_delivered = self._is_reported = False
         self._reported_at_s = 0.0
+        self.was_requested = False
+        """Whether the running cell was asked to stop: then a cancellation is the user's interrupt."""
         self.arrived_early = False
         """Whether it arrived after the cell began and before its code ran."""
         self.is_finishing = False
         """Whether the cell's code was interrupted and has ended. The cell ends soon, so another interrupt changes nothing."""
+        self.is_launching = False
+        """The main thread is between its proposal and the end of its launch: an interrupt must wait. Set by the launch gate."""
+        self.is_pending = False
+        """An interrupt waits for the end of that launch, or for the next launch."""
+        self.stopped_ranks: frozenset[int] | None = None
+        """Ranks that stopped with this cell's main thread, each time before the same launch; None: no stop yet.
+
+        Empty once it stopped alone.
+        """
+        self._original_hook = sys.unraisablehook
+
+    def install(self, user_code: Sequence[CodeType]) -> None:
+        """Handle interrupts from now on.
+
+        Args:
+            user_code: the functions that run the user's code: only in calls of them may an interrupt be raised.
+        """
+        self._user_code = user_code
         self._original_hook = sys.unraisablehook
         sys.unraisablehook = self._on_unraisable
+        signal.signal(signal.SIGINT, self._on_sigint)
+
+    def restore_handler(self) -> None:
+        """Handle the signal again, after a library or a cell has replaced the handler."""
+        if not self.is_installed():
+            signal.signal(signal.SIGINT, self._on_sigint)
+
+    def is_installed(self) -> bool:
+        """Return whether nothing has replaced the signal handler."""
+        return signal.getsignal(signal.SIGINT) == self._on_sigint
 
     def close(self) -> None:
         """Restore the interpreter's hook."""
         sys.unraisablehook = self._original_hook
 
-    def begin_cell(self) -> None:
-        """Reset the state for another cell."""
-        self._is_delivered = self._is_reported = self.arrived_early = self.is_finishing = False
+    def begin_cell(self, seq: int) -> None:
+        """Reset the state for another cell, which runs from now on."""
+        self._is_delivered = self._is_reported = self.arrived_early = self.is_finishing = self.was_requested = False
+        self.is_pending, self.stopped_ranks = False, None
+        self._seq, self._is_running = seq, True
 
-    def mark_delivered(self) -> None:
+    def end_cell(self) -> None:
+        """Ignore interrupts until another cell begins."""
+        self._is_running = False
+
+    # -- the signal
+
+    def is_requested(self) -> bool:
+        """Return whether the ranks were asked to stop the running cell."""
+        return self._requests is not None and self._requests.interrupted_seq == self._seq
+
+    def _can_be_late(self) -> bool:
+        """Return whether a signal that comes now may be meant for the previous cell."""
+        return self._requests is not None and self._requests.interrupted_seq == self._seq - 1
+
+    def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
+        """Interrupt the user's code: at once if the signal hit it, else by cancelling the cell that awaits.
+
+        Any other code on the main thread is mhnb's, between cells or at their end, and is not interrupted.
+        """
+        del signum
+        if not self._is_running or getpid() != self._pid:
+            return
+        if not self.is_requested():
+            # mhnb signals only a cell that it has asked to stop: this signal comes from the code itself, or from a
+            # shell.
+            is_user_code = not self._can_be_late() and is_within(frame, self._user_code)
+            if is_user_code and not self._defer():
+                raise KeyboardInterrupt
+            return
+        if self.is_ignored():
+            return
+        if self._defer():
+            self.was_requested = True
+            return
+        if is_within(frame, self._user_code):
+            self.mark_unsynchronized()
+            self._mark_delivered()
+            raise KeyboardInterrupt
+        if self.task is not None:
+            self.was_requested = True
+            self.task.get_loop().call_soon_threadsafe(self._cancel)
+        else:
+            self.arrived_early = True
+
+    def _defer(self) -> bool:
+        """Leave an interrupt pending if a launch is under way, until that is made or given up; return False if none is."""
+        if self.is_launching:
+            self.is_pending = True
+        return self.is_launching
+
+    def _cancel(self) -> None:
+        """Cancel the cell that awaits. The event loop is free now, so the cell's code receives the interrupt."""
+        if self.task is not None and not self.is_ignored():
+            self.mark_unsynchronized()
+            self._mark_delivered()
+            self.task.cancel()
+
+    # -- in front of a launch
+
+    def mark_unsynchronized(self) -> None:
+        """Record that the code gets an interrupt on which the ranks have not agreed: they may be at different places from here on."""
+        self.is_pending, self.stopped_ranks = False, frozenset()
+
+    def make_exception(self) -> BaseException:
+        """Create the exception that stops code that is about to launch.
+
+        From a task of the cell's own, a KeyboardInterrupt would end the event loop, and the rank with it. There the cell is
+        cancelled instead, as by a signal.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return KeyboardInterrupt()
+        self._mark_delivered()
+        if (task := asyncio.current_task()) is None or task is self.task:
+            return KeyboardInterrupt()
+        if self.task is not None:
+            self.task.cancel()
+        return asyncio.CancelledError()
+
+    # -- what the code and the notebook know
+
+    def _mark_delivered(self) -> None:
         """Record that the cell's code receives one now. Report it here if possible: the code may let no other thread run."""
+        self.was_requested = True
         # An interrupt after the reported one is reported again, because the notebook waits for a report of each.
         self._is_delivered, self._is_reported = True, False
         # The holder of the lock may wait for what this thread holds: then the thread beside it reports.
-        if self._lock.acquire(blocking=False):
+        if self.lock.acquire(blocking=False):
             try:
                 self.report()
             finally:
-                self._lock.release()
+                self.lock.release()
 
     def is_handled(self) -> bool:
         """Return whether the cell's code has received one, and is still running."""
@@ -69,10 +219,11 @@ class InterruptDelivery:
 
     def report(self) -> None:
         """Report to the notebook what it does not know yet."""
-        with self._lock:
+        with self.lock:
             # Code that has ended handles nothing any more, though the rank waits for what it launched.
             if (is_delivered := self._is_delivered and not self.is_finishing) != self._is_reported:
-                self._send(is_delivered)
+                if self._is_running:
+                    self._send(InterruptDelivered(self._rank, self._seq, is_delivered))
                 # Set afterwards: an interrupt that arrives during a send must change nothing.
                 self._reported_at_s = self._clock()
                 self._is_reported = is_delivered

@@ -1,9 +1,6 @@
 """Run cells on a rank, one at a time and in the order of their numbers, and answer each with exactly one message.
 
-This module decides which cell may run, what an interrupt hits, and when output is sent. The shell interprets the cell.
-
-An interrupt is repeated until it is delivered. After that, what the code does about it is its own decision: a checkpoint that
-an `except KeyboardInterrupt` writes must not be hit by the interrupt that was meant for the loop before it.
+This module decides which cell may run, and when output is sent. The shell interprets the cell.
 
 If mhnb itself fails in a rank, the rank ends visibly. An event loop would log the exception and continue, and the notebook
 would wait for a reply that never comes.
@@ -14,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from os import getpid
-from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from IPython.core.interactiveshell import ExecutionResult
@@ -30,7 +25,6 @@ from mhnb.core.codec import compress_launches
 from mhnb.core.messages import (
     CellEnded,
     CellRefused,
-    InterruptDelivered,
     Message,
     OutputProduced,
     RankStatus,
@@ -39,7 +33,7 @@ from mhnb.core.messages import (
 )
 from mhnb.rank.execution.capture import Capture
 from mhnb.rank.execution.exceptions import is_a
-from mhnb.rank.execution.interrupts import InterruptDelivery, is_within
+from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.shell import PreparedCell, RankShell
 from mhnb.rank.execution.stack_sampler import StackSampler
 from mhnb.rank.guard.launch_recorder import LaunchLog
@@ -90,6 +84,7 @@ class CellRunner:
     shell: RankShell
     capture: Capture
     launches: LaunchLog
+    interrupts: InterruptDelivery
     _: KW_ONLY
     rank: int
     generation: int
@@ -109,14 +104,13 @@ class CellRunner:
         self._last_reply: CellEnded | None = None
         self._last_request: RunCell | None = None
         self._pid = getpid()
-        self._lock = threading.RLock()
+        self._lock = self.interrupts.lock
         """Held while output is taken from the capture and sent, so that a cell's end is its last message."""
         self._running: RunCell | None = None
         self._began_s = 0.0
-        self._task: asyncio.Task[Any] | None = None
-        self._interrupt = InterruptDelivery(self.clock, self._lock, self._send_delivery)
-        self.shell.attach_capture(self.capture, self.clock, self.launches.mismatches.note_shown)
-        self.launches.set_interrupt_hooks(self._make_interrupt, self._interrupt.is_handled)
+        self.shell.attach_capture(
+            self.capture, self.clock, self.interrupts, note_shown=self.launches.mismatches.note_shown
+        )
         self._sampler = StackSampler(
             self.rank,
             _USER_CODE,
@@ -129,7 +123,7 @@ class CellRunner:
         self._logged_tracebacks: set[str] = set()
         """Tracebacks that are in the log already."""
         self._service = threading.Thread(target=self._serve, name="mhnb-output", daemon=True)
-        signal.signal(signal.SIGINT, self._on_sigint)
+        self.interrupts.install(_USER_CODE)
         self._service.start()
 
     @property
@@ -140,7 +134,7 @@ class CellRunner:
     def close(self) -> None:
         """Stop the service thread and send what is left; for tests and an orderly end."""
         self._stop.set()
-        self._interrupt.close()
+        self.interrupts.close()
         self._service.join()
         self._send_late_output()
 
@@ -186,19 +180,17 @@ class CellRunner:
         return ""
 
     def _run(self, message: RunCell) -> None:
-        if signal.getsignal(signal.SIGINT) != self._on_sigint:
-            # A library or a cell has replaced the handler.
-            signal.signal(signal.SIGINT, self._on_sigint)
+        self.interrupts.restore_handler()
         self.background_check()
         self._began_s = self.clock()
         self.capture.begin(message.seq)
         self.launches.begin_cell(message)
-        self._interrupt.begin_cell()
         self._running = self._last_request = message
+        self.interrupts.begin_cell(message.seq)
         cell = self.shell.prepare(message.seq, message.source)
         if cell.awaits:
-            self._task = asyncio.get_running_loop().create_task(self._user_code_async(cell))
-            self._task.add_done_callback(self._end_task)
+            task = self.interrupts.task = asyncio.get_running_loop().create_task(self._user_code_async(cell))
+            task.add_done_callback(self._end_task)
             return
         try:
             result: ExecutionResult | BaseException = self._user_code(cell)
@@ -209,7 +201,7 @@ class CellRunner:
     # -- the user's code: only here may interrupts escape
 
     def _user_code(self, cell: PreparedCell) -> ExecutionResult:
-        if self._interrupt.arrived_early:
+        if self.interrupts.arrived_early:
             raise KeyboardInterrupt
         result = self.shell.run_prepared(cell)
         self._show_error(result)
@@ -218,7 +210,7 @@ class CellRunner:
 
     async def _user_code_async(self, cell: PreparedCell) -> ExecutionResult | BaseException:
         try:
-            if self._interrupt.arrived_early:
+            if self.interrupts.arrived_early:
                 raise KeyboardInterrupt
             result = await self.shell.run_prepared_async(cell)
             self._show_error(result)
@@ -237,7 +229,7 @@ class CellRunner:
         """Wait for what the cell launched, however its code ended, because a hang belongs to the cell that caused it."""
         error = _error_of(result)
         stopped = is_a(error, KeyboardInterrupt) and self._is_stopped()
-        if stopped or (self.shell.interrupted and self.launches.agreed_stop_number() is None):
+        if stopped or (self.interrupts.was_requested and not self.interrupts.stopped_ranks):
             # Other ranks may be missing in launches made before the interrupt. If all ranks stopped together, none is
             # missing.
             self._finish_launches(error)
@@ -250,7 +242,7 @@ class CellRunner:
 
     def _finish_launches(self, error: BaseException | None) -> None:
         """Wait briefly for the launches of an interrupted cell. Signals that still arrive do not cut the wait short."""
-        self._interrupt.is_finishing = True
+        self.interrupts.is_finishing = True
         self._await_launches(error, _DISCONNECT_WAIT_S if self.can_disconnect() else _STOPPED_WAIT_S)
 
     def _await_launches(self, error: BaseException | None, limit_s: float | None = None) -> None:
@@ -265,7 +257,7 @@ class CellRunner:
 
     @exit_on_internal_error
     def _end_task(self, task: asyncio.Task[Any]) -> None:
-        self._task = None
+        self.interrupts.task = None
         try:
             result = task.result()
         except BaseException as error:  # noqa: BLE001 - as in `_run`
@@ -291,6 +283,7 @@ class CellRunner:
         with self._lock:
             events = self.capture.end()
             self._running = None
+            self.interrupts.end_cell()
             wall_s = self.clock() - self._began_s
             self._last_reply = CellEnded(
                 self.rank,
@@ -315,78 +308,17 @@ class CellRunner:
 
     def _classify_outcome(self, error: BaseException) -> Outcome:
         stopped = is_a(error, KeyboardInterrupt) and self._is_stopped()
-        cancelled = is_a(error, asyncio.CancelledError) and self.shell.interrupted
+        cancelled = is_a(error, asyncio.CancelledError) and self.interrupts.was_requested
         return "interrupted" if stopped or cancelled else "error"
-
-    # -- interrupts
 
     def _is_stopped(self) -> bool:
         """Return whether the running cell was asked to stop. If not, a KeyboardInterrupt is the code's own error, like any other.
 
         If a library has replaced the signal handler, at most the other ranks' state is known, so the answer is yes.
         """
-        is_delivered = self.shell.interrupted or self._interrupt.arrived_early
-        return is_delivered or self.launches.is_stop_requested() or signal.getsignal(signal.SIGINT) != self._on_sigint
-
-    def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
-        """Interrupt the user's code: at once if the signal hit it, else by cancelling the cell that awaits.
-
-        Any other code on the main thread is mhnb's, between cells or at their end, and is not interrupted.
-        """
-        del signum
-        if self._running is None or getpid() != self._pid:
-            return
-        if not self.launches.is_interrupt_for_cell():
-            # mhnb signals only a cell that it has asked to stop: this signal comes from the code itself, or from a
-            # shell.
-            is_user_code = not self.launches.can_interrupt_be_late() and is_within(frame, _USER_CODE)
-            if is_user_code and not self.launches.defer_interrupt():
-                raise KeyboardInterrupt
-            return
-        if self._interrupt.is_ignored():
-            return
-        if self.launches.defer_interrupt():
-            self.shell.interrupted = True
-            return
-        if is_within(frame, _USER_CODE):
-            self.launches.mark_unsynchronized()
-            self._mark_delivered()
-            raise KeyboardInterrupt
-        if self._task is not None:
-            self.shell.interrupted = True
-            self._task.get_loop().call_soon_threadsafe(self._cancel)
-        else:
-            self._interrupt.arrived_early = True
-
-    def _cancel(self) -> None:
-        """Cancel the cell that awaits. The event loop is free now, so the cell's code receives the interrupt."""
-        if self._task is not None and not self._interrupt.is_ignored():
-            self.launches.mark_unsynchronized()
-            self._mark_delivered()
-            self._task.cancel()
-
-    def _mark_delivered(self) -> None:
-        self.shell.interrupted = True
-        self._interrupt.mark_delivered()
-
-    def _send_delivery(self, is_delivered: bool) -> None:  # noqa: FBT001 - a message's one field
-        if self._running is not None:
-            self.send(InterruptDelivered(self.rank, self._running.seq, is_delivered))
-
-    def _make_interrupt(self) -> BaseException:
-        """Create the exception that stops code that is about to launch.
-
-        From a task of the cell's own, a KeyboardInterrupt would end the event loop, and the rank with it. There the cell is
-        cancelled instead, as by a signal.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            return KeyboardInterrupt()
-        self._mark_delivered()
-        if (task := asyncio.current_task()) is None or task is self._task:
-            return KeyboardInterrupt()
-        if self._task is not None:
-            self._task.cancel()
-        return asyncio.CancelledError()
+        interrupts = self.interrupts
+        is_delivered = interrupts.was_requested or interrupts.arrived_early
+        return is_delivered or interrupts.is_requested() or not interrupts.is_installed()
 
     # -- output while a cell runs, and after
 
@@ -396,7 +328,7 @@ class CellRunner:
         duties = (
             self._send_live_output,
             self._send_late_output,
-            self._interrupt.report,
+            self.interrupts.report,
             self._send_status,
             self.launches.release_finished,
             self.background_check,
@@ -443,7 +375,7 @@ class CellRunner:
             # Report that nothing is known: silence would look like a call that lets no other thread run.
             self._send_sample(running, self._sampler.make_failed_status(running.seq, self.clock() - self._began_s))
             raise
-        if status is not None and self._interrupt.is_finishing and status.activity != "launch":
+        if status is not None and self.interrupts.is_finishing and status.activity != "launch":
             # The rank computes what it has launched, and no collective blocks it.
             status = replace(status, is_launched=False)
         self._send_sample(running, status)
@@ -455,7 +387,7 @@ class CellRunner:
 
     def _find_coroutine(self) -> Any:
         """Return the coroutine of a cell that awaits at this moment; else None."""
-        coroutine: Any = None if (task := self._task) is None else task.get_coro()
+        coroutine: Any = None if (task := self.interrupts.task) is None else task.get_coro()
         return None if coroutine is None or coroutine.cr_running else coroutine
 
 

@@ -42,6 +42,7 @@ from mhnb.rank.execution.exceptions import (
     text_of,
     traceback_of,
 )
+from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.shell_patches import (
     NO_BROWSER_NOTE,
     RankHistory,
@@ -110,8 +111,7 @@ class RankShell(ZMQInteractiveShell):
         self.shows_exit_code = False
         """Whether a script is run: then the argument of `sys.exit` is shown, as Python writes it."""
         self.before_time_magic: Callable[[], None] = lambda: None
-        self.interrupted = False
-        """Whether the running cell was asked to stop: then a cancellation is the user's interrupt."""
+        self._interrupts = InterruptDelivery()
         self.error_shown: BaseException | None = None
         """The latest exception of the running cell that was shown."""
         self._reading: Reading | None = None
@@ -154,7 +154,12 @@ class RankShell(ZMQInteractiveShell):
         self.configurables.append(self.history_manager)  # type: ignore[arg-type]  # its list is typed by its first item
 
     def attach_capture(
-        self, capture: Capture, clock: Callable[[], float], note_shown: Callable[[BaseException], None]
+        self,
+        capture: Capture,
+        clock: Callable[[], float],
+        interrupts: InterruptDelivery,
+        *,
+        note_shown: Callable[[BaseException], None],
     ) -> None:
         """Send everything that is shown from now on to the capture, and make code that would wait for a keyboard raise.
 
@@ -164,7 +169,7 @@ class RankShell(ZMQInteractiveShell):
         assert isinstance(self.display_pub, RankDisplayPublisher)
         assert isinstance(self.displayhook, RankDisplayHook)
         self.capture = self.display_pub.capture = self.displayhook.capture = capture
-        self.clock, self._note_shown = clock, note_shown
+        self.clock, self._interrupts, self._note_shown = clock, interrupts, note_shown
         threading.excepthook = print_thread_error
         install_text_output()
         disable_stdin(self)
@@ -190,7 +195,7 @@ class RankShell(ZMQInteractiveShell):
     def prepare(self, seq: int, source: str) -> PreparedCell:
         """Begin a cell: number it and transform it."""
         self.cell = RunningCell(seq, source, self.clock())
-        self.interrupted, self.error_shown, self._reading = False, None, None
+        self.error_shown, self._reading = None, None
         self.execution_count = seq
         # The previous cell may have replaced it.
         sys.displayhook = self.displayhook
@@ -424,7 +429,7 @@ class RankShell(ZMQInteractiveShell):
         text = trim_embedded_traceback(full)
         if text != full:
             drawn = [piece.replace(full, text) for piece in drawn]
-        if self.interrupted and is_a(error, asyncio.CancelledError):
+        if self._interrupts.was_requested and is_a(error, asyncio.CancelledError):
             name, drawn = "KeyboardInterrupt", [*drawn[:-1], "KeyboardInterrupt: "]
         elif is_a(error, SystemExit):
             text = f"{text} · {_EXIT_NOTE}" if text else _EXIT_NOTE

@@ -45,6 +45,7 @@ from mhnb.core.guard.threads import MAIN_THREAD
 from mhnb.core.messages import RunCell
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.execution.exceptions import cause_of, is_a, members_of
+from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.streams import current_cell, current_thread, weak_callback
 from mhnb.rank.guard.hashing import sample_of
 from mhnb.rank.guard.local_agreement import AgreementBackend
@@ -219,10 +220,14 @@ class LaunchGate:
 
     Args:
         backend: the backend through which this rank agrees with the others.
+        interrupts: delivers the interrupts of this rank's cells.
+        count_launches: returns how many launches of the cell are in the record.
     """
 
-    def __init__(self, backend: AgreementBackend) -> None:
-        self._backend = backend
+    def __init__(
+        self, backend: AgreementBackend, interrupts: InterruptDelivery, count_launches: Callable[[], int]
+    ) -> None:
+        self._backend, self._interrupts, self._count_launches = backend, interrupts, count_launches
         self._main = threading.main_thread()
         self._turn_lock = threading.Lock()
         self._seq = 1
@@ -230,12 +235,8 @@ class LaunchGate:
         self._guard = "off"
         self._cell_ranks: tuple[int, ...] | None = None
         os.register_at_fork(after_in_child=weak_callback(self._become_child))
-        self.is_main_launching = False
-        """The main thread is between its proposal and the end of its launch: an interrupt must wait."""
         self._is_ending = False
         """The main thread is notifying the others that the cell has ended."""
-        self.is_interrupt_pending = False
-        """An interrupt is pending."""
         self._thread_failure: tuple[int, MhnbError] | None = None
         self._first_mismatch: tuple[int, int, str] | None = None
         """The cell's first mismatch: the cell, the thread that met it, and its text."""
@@ -251,21 +252,16 @@ class LaunchGate:
         self._agreed_seq, self._agreed_counts = 0, Counter[tuple[int, ...]]()
         """How many launches of a cell each set of participants has agreed on: the number is the same on each of these ranks."""
         self.signals = DeferredSignals()
-        self.make_interrupt: Callable[[], BaseException] = KeyboardInterrupt
-        """Makes the exception that stops the running code, wherever it runs; set by the cell runner."""
-        self.is_handling_interrupt: Callable[[], bool] = lambda: False
-        """Returns whether the cell's code has received its interrupt and handles it; set by the cell runner, too."""
         self._launching_threads: set[int] = set()
         """Threads other than the main one that are about to launch."""
         self.undecided_launch: tuple[str, tuple[int, ...], int | None] | None = None
         """The proposal that is posted and not yet decided: name, participants, line of the cell."""
-        self.pending_proposal: LaunchProposal | None = None
+        self._pending_proposal: LaunchProposal | None = None
         """The proposal that was pending when the main thread was interrupted, and that other participants had not reached."""
-        self.interrupted_together: frozenset[int] | None = None
-        """Ranks that stopped with this cell's main thread, each time before the same launch; None: no stop yet.
-
-        Empty once it stopped alone.
-        """
+        self.pending_launch: list[Any] = []
+        """Number and line of its launch; empty if there is none."""
+        self._stopped_before = 0
+        """Number of the launch before which the ranks first stopped together; 0 if they did not."""
 
     def _become_child(self) -> None:
         """Stop acting as a rank in a forked child of the cell, whatever it inherited."""
@@ -279,7 +275,7 @@ class LaunchGate:
         """Start a cell."""
         self._seq, self._source, self._guard = cell.seq, cell.source, cell.guard
         self._cell_ranks = None if cell.ranks is None else tuple(cell.ranks)
-        self.is_interrupt_pending, self.interrupted_together, self.pending_proposal = False, None, None
+        self._pending_proposal, self.pending_launch, self._stopped_before = None, [], 0
         self._thread_failure, self._refused_inputs = None, []
         self._first_mismatch = None
         self._uncompared = UncomparedArrays()
@@ -310,29 +306,17 @@ class LaunchGate:
         inputs, self._refused_inputs = self._refused_inputs, []
         return inputs
 
-    def mark_unsynchronized(self) -> None:
-        """Record that the code gets an interrupt on which the ranks have not agreed: they may be at different places from here on."""
-        self.is_interrupt_pending, self.interrupted_together = False, frozenset()
-
-    def is_stop_requested(self) -> bool:
-        """Return whether the running cell was asked to stop."""
-        return self._backend.interrupted_seq == self._seq
-
     def describe_program(self, fingerprint: str, outline: str) -> None:
         """Record the outline of a program that this rank has compiled, for the text of a mismatch."""
         if not self._forked:
             self._backend.describe_program(_parse_fingerprint(fingerprint), outline)
-
-    def was_previous_cell_stopped(self) -> bool:
-        """Return whether the cell before the running one was asked to stop."""
-        return self._backend.interrupted_seq == self._seq - 1
 
     # -- a launch
 
     def is_in_launch(self) -> bool:
         """Return whether the calling thread is in the middle of a launch: a user's signal handler or finalizer runs there."""
         if threading.current_thread() is self._main:
-            return self.is_main_launching or self._is_ending
+            return self._interrupts.is_launching or self._is_ending
         return threading.get_ident() in self._launching_threads
 
     def acquire(
@@ -363,7 +347,8 @@ class LaunchGate:
             return NOT_GUARDED
         if threading.current_thread() is not self._main:
             return self._acquire_from_thread(fingerprint, name, participants, lines, inputs)
-        self.is_main_launching = True
+        interrupts = self._interrupts
+        interrupts.is_launching = True
         try:
             with _TurnHold(self._turn_lock) as turn:
                 provenance = self.agree(fingerprint, name, participants, lines, inputs)
@@ -373,10 +358,9 @@ class LaunchGate:
             if self._turn_lock.locked() and not self._launching_threads:
                 # The exception came between taking the turn and recording that it was taken.
                 self._turn_lock.release()
-            pending, self.is_main_launching, self.is_interrupt_pending = self.is_interrupt_pending, False, False
-            if pending and isinstance(error, OrderMismatch):
-                self.mark_unsynchronized()
-                raise self.make_interrupt() from error
+            is_pending, interrupts.is_launching, interrupts.is_pending = interrupts.is_pending, False, False
+            if is_pending and isinstance(error, OrderMismatch):
+                raise self._make_unsynchronized_interrupt() from error
             raise
         return provenance
 
@@ -467,15 +451,15 @@ class LaunchGate:
             self.signals.deliver()
 
     def _deliver_deferred(self) -> None:
-        if not self.is_main_launching:
+        interrupts = self._interrupts
+        if not interrupts.is_launching:
             return
-        self.is_main_launching = False
+        interrupts.is_launching = False
         deferred_error, self._deferred_error = self._deferred_error, None
         if deferred_error is not None:
             raise deferred_error
-        if self.is_interrupt_pending and not self.is_stop_requested():
-            self.mark_unsynchronized()
-            raise self.make_interrupt()
+        if interrupts.is_pending and not interrupts.is_requested():
+            raise self._make_unsynchronized_interrupt()
 
     def agree(
         self,
@@ -494,9 +478,8 @@ class LaunchGate:
         Args:
             uncompared_mask: mask of the arrays that cannot be compared on some rank: all ranks propose again, and compare the others.
         """
-        if self.is_interrupt_pending and not uncompared_mask:
-            self.mark_unsynchronized()
-            raise self.make_interrupt()
+        if self._interrupts.is_pending and not uncompared_mask:
+            raise self._make_unsynchronized_interrupt()
         backend, tags = self._backend, read_tags(inputs)
         proposal = self._make_proposal(fingerprint, name, participants, lines, combine_tags(tags, uncompared_mask))
         deferred_error: BaseException | None = None
@@ -537,9 +520,12 @@ class LaunchGate:
         # Code that saves the work of a stopped cell may have to launch programs, so it is interrupted only once, user
         # threads every time. Ranks that did not stop before the same launch may be at different places in the cell,
         # whatever they agree on from there.
-        stopped_together = self.interrupted_together is not None and self.interrupted_together.issuperset(participants)
+        stopped_ranks = self._interrupts.stopped_ranks
         in_interrupt_handler = (
-            stopped_together and threading.current_thread() is self._main and self.is_handling_interrupt()
+            stopped_ranks is not None
+            and stopped_ranks.issuperset(participants)
+            and threading.current_thread() is self._main
+            and self._interrupts.is_handled()
         )
         thread = current_thread()
         return LaunchProposal(
@@ -573,7 +559,7 @@ class LaunchGate:
         )
 
     def _is_interrupted(self) -> bool:
-        return self.is_interrupt_pending
+        return self._interrupts.is_pending
 
     def _follow_decision(self, decision: Decision, proposal: LaunchProposal, inputs: Sequence[object]) -> None:
         """Return if the launch is to be made, and raise otherwise."""
@@ -582,7 +568,7 @@ class LaunchGate:
                 return
             case "interrupt":
                 if not decision.is_agreed and threading.current_thread() is self._main:
-                    self.pending_proposal = self.pending_proposal or proposal
+                    self._pending_proposal = self._pending_proposal or proposal
                 raise self._stop_together(frozenset(proposal.participants if decision.is_agreed else ()))
             case "mismatch":
                 votes, number = decision.votes, decision.launch_number - self._retry_counts[proposal.participants]
@@ -619,15 +605,31 @@ class LaunchGate:
     def _stop_together(self, participants: frozenset[int]) -> BaseException:
         """Record which ranks stop with this one, and make the exception that stops it; a repeated stop explains why it is repeated."""
         if threading.current_thread() is not self._main:
-            return self.make_interrupt()
-        is_repeated = self.is_handling_interrupt()
-        self.interrupted_together = (
-            participants if self.interrupted_together is None else self.interrupted_together & participants
-        )
-        interrupt = self.make_interrupt()
+            return self._make_interrupt()
+        interrupts = self._interrupts
+        is_repeated, stopped_ranks = interrupts.is_handled(), interrupts.stopped_ranks
+        interrupts.stopped_ranks = participants if stopped_ranks is None else stopped_ranks & participants
+        interrupt = self._make_interrupt()
         if is_repeated:
             interrupt.args = (_NOT_HANDLED,)
         return interrupt
+
+    def _make_unsynchronized_interrupt(self) -> BaseException:
+        self._interrupts.mark_unsynchronized()
+        return self._make_interrupt()
+
+    def _make_interrupt(self) -> BaseException:
+        """Make the exception that stops the code, and record before which launch that is."""
+        number = self._count_launches() + 1
+        if self.agreed_stop_number() == 0:
+            self._stopped_before = number
+        if self._pending_proposal is not None and not self.pending_launch:
+            self.pending_launch = [number, self._pending_proposal.line]
+        return self._interrupts.make_exception()
+
+    def agreed_stop_number(self) -> int | None:
+        """Return the number of the cell's launch before which every participant stopped; None if they did not stop together."""
+        return self._stopped_before if self._interrupts.stopped_ranks else None
 
 
 def _parse_fingerprint(fingerprint: str) -> int:

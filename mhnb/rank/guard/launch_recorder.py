@@ -25,6 +25,7 @@ from mhnb.core.guard.programs import pack_outline
 from mhnb.core.guard.provenance import InputRow
 from mhnb.core.hang_report import PendingLaunch, cell_line, count_launches
 from mhnb.core.messages import LaunchRow, RunCell
+from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.tracebacks import RunningCell
 from mhnb.rank.guard.hashing import ArrayBytes
 from mhnb.rank.guard.host_data import HostDataRecorder
@@ -217,27 +218,6 @@ class LaunchLog(Protocol):
     def notify_cell_ended(self, seq: int, outcome: Outcome) -> None:
         """Notify the other ranks that this rank is done with a cell that it did not run."""
 
-    def is_interrupt_for_cell(self) -> bool:
-        """Return whether an interrupt is meant for the running cell."""
-
-    def can_interrupt_be_late(self) -> bool:
-        """Return whether an interrupt that comes now may be meant for the previous cell."""
-
-    def is_stop_requested(self) -> bool:
-        """Return whether the ranks were asked to stop the running cell."""
-
-    def defer_interrupt(self) -> bool:
-        """Defer an interrupt while a launch is under way; return False if none is."""
-
-    def set_interrupt_hooks(self, make_interrupt: Callable[[], BaseException], is_handling: Callable[[], bool]) -> None:
-        """Set the functions that make the exception before a launch, and that check whether the code handles one already."""
-
-    def mark_unsynchronized(self) -> None:
-        """Record that the code gets an interrupt by a signal, on which the ranks have not agreed."""
-
-    def agreed_stop_number(self) -> int | None:
-        """Return the number of the launch before which all its participants stopped together; None if they did not."""
-
     def wait_all(self, limit_s: float | None = None) -> None:
         """Wait until all launches have finished, at most `limit_s`; raise the error of a failed launch."""
 
@@ -324,6 +304,7 @@ class LaunchRecorder:
     Args:
         jax: the process's JAX, once its launches are recorded here.
         backend: the backend through which this rank agrees with the others before each launch.
+        interrupts: delivers the interrupts of this rank's cells; None in a mere engine.
         process_count: number of ranks.
     """
 
@@ -331,6 +312,7 @@ class LaunchRecorder:
         self,
         jax: JaxAccess = _NO_JAX,
         backend: AgreementBackend = NO_AGREEMENT,
+        interrupts: InterruptDelivery | None = None,
         *,
         process_count: int = 1,
         sleep: Callable[[float], None] = time.sleep,
@@ -360,13 +342,12 @@ class LaunchRecorder:
         """Results that programs of this process alone have yet to compute."""
         self.host_data = HostDataRecorder(self.find_line, self.count_collectives, jax.read_value)
         """Arrays that the cell built from host data."""
-        self.gate = LaunchGate(backend)
+        self.gate = LaunchGate(backend, interrupts or InterruptDelivery(), self.count_launches)
         """Gate at which the ranks agree before each launch."""
         self._counted_rows = 0
         """How many of the rows `_counts` includes already."""
         self._counts: dict[tuple[int, ...], int] = {}
-        self.seq = self._stopped_before = 0
-        self._pending_launch: list[Any] = []
+        self.seq = 0
         self._programs: dict[str, Any] = {}
         self.abandoned = AbandonedLaunches()
         self.mismatches = Mismatches()
@@ -391,7 +372,6 @@ class LaunchRecorder:
         self.select_dispatch(cell.guard, is_direct=is_direct)
         self._cell = RunningCell(cell.seq, cell.source, self._clock())
         self._is_cell_by_file.clear()
-        self._stopped_before, self._pending_launch = 0, []
         for part in self._parts:
             part.begin_cell(cell)
 
@@ -403,48 +383,6 @@ class LaunchRecorder:
         """Notify the other ranks that this rank makes no more launches in this cell."""
         self.select_dispatch(self.guard, is_direct=False)
         self.gate.end_cell(seq, "left" if self.abandoned.has_refused_launch and outcome == "error" else outcome)
-
-    def is_interrupt_for_cell(self) -> bool:
-        """Return whether an interrupt is meant for the running cell: a late one may be the last cell's."""
-        return self.gate.is_stop_requested()
-
-    def can_interrupt_be_late(self) -> bool:
-        """Return whether an interrupt that comes now may be meant for the previous cell."""
-        return self.gate.was_previous_cell_stopped()
-
-    def is_stop_requested(self) -> bool:
-        """Return whether the ranks were asked to stop the running cell."""
-        return self.gate.is_stop_requested()
-
-    def defer_interrupt(self) -> bool:
-        """Defer an interrupt until the launch under way is made or given up; return False if none is under way."""
-        if not self.gate.is_main_launching:
-            return False
-        self.gate.is_interrupt_pending = True
-        return True
-
-    def set_interrupt_hooks(self, make_interrupt: Callable[[], BaseException], is_handling: Callable[[], bool]) -> None:
-        """Set the runner's functions that make the exception before a launch, and check whether the code handles one already."""
-
-        def record_and_make() -> BaseException:
-            proposal = self.gate.pending_proposal
-            with self._lock:
-                number = sum(self._count_rows().values()) + 1
-                if self.agreed_stop_number() == 0:
-                    self._stopped_before = number
-                if proposal is not None and not self._pending_launch:
-                    self._pending_launch = [number, proposal.line]
-            return make_interrupt()
-
-        self.gate.make_interrupt, self.gate.is_handling_interrupt = record_and_make, is_handling
-
-    def mark_unsynchronized(self) -> None:
-        """Record that the code gets an interrupt by a signal, on which the ranks have not agreed."""
-        self.gate.mark_unsynchronized()
-
-    def agreed_stop_number(self) -> int | None:
-        """Return the number of the cell's launch before which every participant stopped; None if they did not stop together."""
-        return self._stopped_before if self.gate.interrupted_together else None
 
     def find_line(self) -> int | None:
         """Return the line of the innermost frame of the caller's stack that belongs to the running cell."""
@@ -555,6 +493,11 @@ class LaunchRecorder:
         if local_failure is not None:
             raise local_failure
 
+    def count_launches(self) -> int:
+        """Return how many launches of the cell are in the record. From any thread."""
+        with self._lock:
+            return sum(self._count_rows().values())
+
     def count_collectives(self) -> int:
         """Return how many collective launches the cell has made so far."""
         return self._collective_count
@@ -584,7 +527,7 @@ class LaunchRecorder:
         if unrecorded := self._list_unrecorded():
             self.abandoned.add(seq, unrecorded)
             abandoned += len(unrecorded)
-        interrupted_before = self.agreed_stop_number() if outcome == "interrupted" else None
+        interrupted_before = self.gate.agreed_stop_number() if outcome == "interrupted" else None
         notes = [_RUNNING_NOTE] if running else []
         if self.local_arrays.has_given_up and not (running or abandoned):
             notes.append(_LOCAL_RUNNING_NOTE)
@@ -603,7 +546,7 @@ class LaunchRecorder:
             ignored_refusals,
             refused_inputs,
             abandoned_launch,
-            self._pending_launch,
+            self.gate.pending_launch,
         )
 
     def _list_unrecorded(self) -> list[UnrecordedLaunch]:

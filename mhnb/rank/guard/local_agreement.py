@@ -54,10 +54,6 @@ _SHORT_SLEEP_S, LONG_SLEEP_S = 50e-6, 2e-3
 class AgreementBackend(Protocol):
     """Backend through which one rank proposes launches and receives decisions. One proposal at a time."""
 
-    @property
-    def interrupted_seq(self) -> int:
-        """The latest cell that was asked to stop on this host; 0 if there is none."""
-
     def end_cell(self, seq: int, ending: int) -> None:
         """Notify the others that this rank is done with a cell. Never raises because a connection is lost."""
 
@@ -95,8 +91,6 @@ class AgreementBackend(Protocol):
 
 class NoAgreement:
     """Backend of a process that has no other rank to agree with: it launches whatever it proposes."""
-
-    interrupted_seq = 0
 
     def end_cell(self, seq: int, ending: int) -> None:
         """Do nothing: no rank waits for this one."""
@@ -138,11 +132,6 @@ class LocalAgreement:
 
     def __init__(self, board: SharedBoard, rank: int) -> None:
         self._board, self._rank, self._participant = board, rank, Participant(board, rank)
-
-    @property
-    def interrupted_seq(self) -> int:
-        """The cell that the supervisor has written on the board."""
-        return self._board.interrupted_seq
 
     def end_cell(self, seq: int, ending: int) -> None:
         """Write the end of the cell on the board."""

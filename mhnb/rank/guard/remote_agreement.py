@@ -102,14 +102,13 @@ class RemoteAgreement:
         connected: connection to the board's host; owned by this object from now on.
         key: the cluster's.
         rank: this rank.
-        interrupt_flag: holds the cell that the supervisor of this host was asked to stop.
 
     Raises:
         HostUnreachable: the peer does not have the key, or does not answer.
     """
 
-    def __init__(self, connected: socket.socket, key: bytes, rank: int, interrupt_flag: InterruptFlag) -> None:
-        self._rank, self._interrupt_flag = rank, interrupt_flag
+    def __init__(self, connected: socket.socket, key: bytes, rank: int) -> None:
+        self._rank = rank
         self._number = self._decided_number = 0
         self._proposal: LaunchProposal | None = None
         self._outlines: deque[DescribeProgram] = deque()
@@ -153,11 +152,6 @@ class RemoteAgreement:
         )
 
     # -- the methods of a backend
-
-    @property
-    def interrupted_seq(self) -> int:
-        """The latest cell that the supervisor of this host was asked to stop."""
-        return self._interrupt_flag.interrupted_seq
 
     def end_cell(self, seq: int, ending: int) -> None:
         """Send the end of the cell; if the connection is lost, the board knows already."""
@@ -277,9 +271,7 @@ def connect_agreement(spec: HostSpec, rank: int) -> AgreementBackend:
     if spec.has_shared_board:
         return LocalAgreement(SharedBoard(Path(spec.run_dir), spec.process_count), rank)
     if spec.board_url:
-        interrupt_flag = InterruptFlag(Path(spec.run_dir), spec.supervisor or 0)
-        connected = connect_to_board(spec.board_url)
-        return RemoteAgreement(connected, bytes.fromhex(spec.key), rank, interrupt_flag)
+        return RemoteAgreement(connect_to_board(spec.board_url), bytes.fromhex(spec.key), rank)
     if spec.process_count > 1 and not spec.engine_only:
         # Without this error, it would go unnoticed that the guard lets everything pass.
         raise LaunchError(

@@ -19,7 +19,6 @@ from mhnb.cluster.cluster import Cluster
 from mhnb.core.messages import CellEnded, RankExited
 from mhnb.errors import HostUnreachable
 from mhnb.rank.guard.remote_agreement import RemoteAgreement
-from mhnb.rank.guard.shared_board import InterruptFlag, create_interrupt_flag
 from mhnb.transport.client import TransportClient, connect
 from tests.support.source import ROOT
 from tests.system.hosts.cluster import Begin, check_sum, secret_keys
@@ -73,11 +72,8 @@ def test_peer_with_wrong_key_is_refused(net: HostNet, begin: Begin, tmp_path: Pa
     other = TransportClient(url, wrong, "s1")
     other.send(RankExited(1, None, 9, []))
     (agreement_port,) = select_reachable(find_ports(net, cluster), "delegate")
-    create_interrupt_flag(tmp_path, 7)
     with pytest.raises(HostUnreachable, match="did not let rank 1"):
-        RemoteAgreement(
-            connect(f"tcp:{agreement_port.address}:{agreement_port.port}"), wrong, 1, InterruptFlag(tmp_path, 7)
-        )
+        RemoteAgreement(connect(f"tcp:{agreement_port.address}:{agreement_port.port}"), wrong, 1)
     (tmp_path / "end").touch()
     assert [rank.stdout for rank in cluster.follow(cell)] == ["whole\n"] * 2
     assert cluster.refused_messages >= before + 2

@@ -36,7 +36,7 @@ from mhnb.errors import HostUnreachable, LaunchError, RanksLost
 from mhnb.rank.guard.agreement_server import AgreementServer, listen
 from mhnb.rank.guard.local_agreement import AgreementBackend, LocalAgreement, mark_rank_lost
 from mhnb.rank.guard.remote_agreement import RemoteAgreement, connect_to_board
-from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard, create_board, create_interrupt_flag
+from mhnb.rank.guard.shared_board import SharedBoard, create_board
 from mhnb.transport import server
 from mhnb.transport.framing import encode_frames
 from mhnb.transport.security import CHALLENGE_NBYTES, open_session
@@ -81,17 +81,16 @@ class Rig:
 
     def __init__(self, folder: Path, far: frozenset[int]) -> None:
         create_board(folder, len(ALL))
-        create_interrupt_flag(folder, 1)
         self.far = far
         self.host = ServerThread(folder, far)
-        self.board, self.interrupt_flag = SharedBoard(folder, len(ALL)), InterruptFlag(folder, 1)
+        self.board = SharedBoard(folder, len(ALL))
         self._boards: list[SharedBoard] = []
         self.backends: list[AgreementBackend] = [self._make_backend(folder, rank) for rank in ALL]
         self._pool = ThreadPoolExecutor(len(ALL))
 
     def _make_backend(self, folder: Path, rank: int) -> AgreementBackend:
         if rank in self.far:
-            return RemoteAgreement(self.host.connect(), KEY, rank, self.interrupt_flag)
+            return RemoteAgreement(self.host.connect(), KEY, rank)
         self._boards.append(SharedBoard(folder, len(ALL)))
         return LocalAgreement(self._boards[-1], rank)
 
@@ -132,7 +131,6 @@ class Rig:
         self.host.close()
         for board in (self.board, *self._boards):
             board.close()
-        self.interrupt_flag.close()
 
 
 def agree(backend: AgreementBackend, proposal: LaunchProposal, interrupted: Callable[[], bool]) -> Decision:
@@ -541,10 +539,9 @@ class InterruptedSocket(socket.socket):
 def test_exception_during_a_send_does_not_end_the_connection(tmp_path: Path) -> None:
     """A TimeoutError of the user's, which is an OSError too, does not end the connection, even if it comes twice."""
     create_board(tmp_path, len(ALL))
-    create_interrupt_flag(tmp_path, 1)
-    host, interrupt_flag = ServerThread(tmp_path, frozenset((1,))), InterruptFlag(tmp_path, 1)
+    host = ServerThread(tmp_path, frozenset((1,)))
     socket_to_server = InterruptedSocket(fileno=host.connect().detach())
-    backend, proposal = RemoteAgreement(socket_to_server, KEY, 1, interrupt_flag), make_proposal(participants=(1,))
+    backend, proposal = RemoteAgreement(socket_to_server, KEY, 1), make_proposal(participants=(1,))
     socket_to_server.pending_errors = 3
     backend.propose(proposal)
     with pytest.raises(TimeoutError, match="the bell"):
@@ -555,7 +552,6 @@ def test_exception_during_a_send_does_not_end_the_connection(tmp_path: Path) -> 
     assert agree(backend, proposal, lambda: False) == LAUNCH_DECISION
     backend.close()
     host.close()
-    interrupt_flag.close()
 
 
 def test_rank_whose_connection_ends_is_lost(far: Rig) -> None:
@@ -597,13 +593,6 @@ def test_agreed_launch_survives_the_end_of_a_connection(far: Rig) -> None:
     assert [done.result(WAIT_S) for done in [far.propose(rank, pair) for rank in (0, 1)]] == [LAUNCH_DECISION] * 2
 
 
-def test_remote_rank_is_interrupted_by_its_own_supervisor(far: Rig) -> None:
-    """A remote rank does not see the board's interrupt flag, but that of its own host."""
-    assert [table.interrupted_seq for table in far.backends] == [0, 0, 0]
-    far.interrupt_flag.request_interrupt(4)
-    assert [table.interrupted_seq for table in far.backends] == [0, 4, 4]
-
-
 def test_remote_rank_launches_on_an_added_set(far: Rig) -> None:
     """A remote rank launches on a set beyond the first ones, because the number of sets has no limit."""
     for n in range(300, 900):
@@ -634,7 +623,7 @@ def test_board_that_cannot_grow_is_an_error_on_the_rank(far: Rig, monkeypatch: p
 def test_process_without_the_key_is_rejected(far: Rig, tmp_path: Path) -> None:
     """A process without the key, such as one of another cluster, is rejected; the admitted ranks go on."""
     with pytest.raises(HostUnreachable, match="did not let rank 1 take part"):
-        RemoteAgreement(far.host.connect(), b"x" * 32, 1, far.interrupt_flag)
+        RemoteAgreement(far.host.connect(), b"x" * 32, 1)
     assert far.propose_all(make_proposal(), make_proposal(), make_proposal()) == [LAUNCH_DECISION] * 3
 
 
@@ -642,7 +631,7 @@ def test_rank_is_admitted_once(far: Rig) -> None:
     """A recorded greeting, a second process with that number, and a rank of the board's own host are rejected."""
     for rank in (0, 1):
         with pytest.raises(HostUnreachable, match=f"did not let rank {rank} take part"):
-            RemoteAgreement(far.host.connect(), KEY, rank, far.interrupt_flag)
+            RemoteAgreement(far.host.connect(), KEY, rank)
     assert far.propose_all(make_proposal(), make_proposal(), make_proposal()) == [LAUNCH_DECISION] * 3
 
 
@@ -703,9 +692,8 @@ def test_recorded_greeting_is_rejected(unused_server: ServerThread) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the timeout")
 def test_both_ends_detect_a_machine_that_is_gone(unused_server: ServerThread, tmp_path: Path) -> None:
     """The kernel checks idle connections at both ends, and closes those whose other end does not answer for a minute."""
-    create_interrupt_flag(tmp_path, 1)
-    interrupt_flag, connected = InterruptFlag(tmp_path, 1), unused_server.connect()
-    backend = RemoteAgreement(connected, KEY, 1, interrupt_flag)
+    connected = unused_server.connect()
+    backend = RemoteAgreement(connected, KEY, 1)
     (accepted,) = unused_server.server.frames._connections.values()
     for end in (connected, accepted.socket):
         assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -713,24 +701,21 @@ def test_both_ends_detect_a_machine_that_is_gone(unused_server: ServerThread, tm
         assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 20
         assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
     backend.close()
-    interrupt_flag.close()
 
 
 def test_silent_strangers_do_not_keep_ranks_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If there are too many unauthenticated connections, the oldest are closed."""
     monkeypatch.setattr(server, "max_unauthenticated", lambda: 64)
     create_board(tmp_path, len(ALL))
-    create_interrupt_flag(tmp_path, 1)
-    host, interrupt_flag = ServerThread(tmp_path, frozenset((1,))), InterruptFlag(tmp_path, 1)
+    host = ServerThread(tmp_path, frozenset((1,)))
     strangers = [host.connect() for _ in range(65)]
     strangers[0].settimeout(WAIT_S)
     assert len(strangers[0].recv(1000)) == CHALLENGE_NBYTES
     assert strangers[0].recv(1) == b""
-    RemoteAgreement(host.connect(), KEY, 1, interrupt_flag).close()
+    RemoteAgreement(host.connect(), KEY, 1).close()
     for stranger in strangers:
         stranger.close()
     host.close()
-    interrupt_flag.close()
 
 
 def test_rank_with_an_invalid_message_is_lost(far: Rig) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -11,7 +13,9 @@ import pytest
 from mhnb.core.guard.agreement import LAUNCH_DECISION, Decision, LaunchProposal, Vote
 from mhnb.core.messages import RunCell
 from mhnb.errors import OrderMismatch
+from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.guard.launch_gate import DeferredSignals, LaunchGate
+from mhnb.rank.guard.local_agreement import AgreementBackend
 
 
 class HandlerError(Exception):
@@ -20,8 +24,6 @@ class HandlerError(Exception):
 
 class InterruptedBackend:
     """A backend in whose wait a signal handler raises, when it is too late to withdraw the proposal."""
-
-    interrupted_seq = 0
 
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
@@ -64,6 +66,11 @@ class QuietBackend(InterruptedBackend):
         assert not interrupted()
 
 
+def make_gate(backend: AgreementBackend, interrupts: InterruptDelivery | None = None) -> LaunchGate:
+    """Return the gate of a rank whose record has no launch."""
+    return LaunchGate(backend, interrupts or InterruptDelivery(), lambda: 0)
+
+
 @pytest.fixture(autouse=True)
 def ignored_signal() -> Iterator[None]:
     """Ignore the signal unless the test handles it, and restore everything afterwards."""
@@ -78,7 +85,7 @@ def agree_on_launch(
     decision: Decision, backend: type[InterruptedBackend] = InterruptedBackend, calls: list[str] | None = None
 ) -> LaunchGate:
     """Make a rank agree on a launch in the first cell, with a signal handler of the user's that raises."""
-    gate = LaunchGate(backend(decision))
+    gate = make_gate(backend(decision))
     if calls is not None:
         gate.signals.install()
         signal.signal(signal.SIGUSR1, lambda *_: _record_and_raise(calls))
@@ -114,7 +121,7 @@ def test_signal_before_an_agreed_launch_is_handled_after_it() -> None:
 def test_signal_is_handled_after_a_refusal() -> None:
     """A signal is handled after a refusal too, and the handler's exception has the refusal as its context."""
     calls: list[str] = []
-    gate = LaunchGate(QuietBackend(Decision("ring", text="nothing was launched")))
+    gate = make_gate(QuietBackend(Decision("ring", text="nothing was launched")))
     gate.signals.install()
     signal.signal(signal.SIGUSR1, lambda *_: _record_and_raise(calls))
     gate.begin_cell(RunCell(1, 1, "", "lockstep"))
@@ -177,7 +184,7 @@ class CallingBackend(QuietBackend):
 def test_nested_launch_is_refused_and_the_outer_one_continues(in_thread: bool) -> None:  # noqa: FBT001
     """A finalizer's launch, in any thread, would wait for the turn that its own thread has; after it the outer one is made."""
     backend = CallingBackend(LAUNCH_DECISION)
-    gate = LaunchGate(backend)
+    gate = make_gate(backend)
     gate.begin_cell(RunCell(1, 1, "", "lockstep"))
     errors: list[str] = []
 
@@ -209,7 +216,7 @@ def test_nested_launch_is_refused_and_the_outer_one_continues(in_thread: bool) -
 def test_launch_during_the_end_of_a_cell_is_refused() -> None:
     """A signal handler's launch during the end of a cell is refused, because the backend takes one message at a time."""
     backend = CallingBackend(LAUNCH_DECISION)
-    gate = LaunchGate(backend)
+    gate = make_gate(backend)
     gate.begin_cell(RunCell(1, 1, "", "lockstep"))
     errors: list[Exception] = []
 
@@ -252,7 +259,7 @@ def test_later_mismatch_keeps_the_first_note() -> None:
         Decision("mismatch", launch_number=1, votes=(_make_vote(0, 5, 0), _make_vote(1, 7, 0))),
         Decision("mismatch", launch_number=2, votes=others),
     )
-    gate = LaunchGate(backend)
+    gate = make_gate(backend)
     gate.begin_cell(RunCell(1, 1, "", "lockstep"))
     texts: list[str] = []
 
@@ -268,3 +275,98 @@ def test_later_mismatch_keeps_the_first_note() -> None:
     thread.join()
     assert texts[0] == texts[1]
     assert (gate.take_notes(), gate.take_refused_inputs()) == ([], [])
+
+
+class AskedToStop:
+    """The memory of a supervisor that was asked to stop the first cell."""
+
+    interrupted_seq = 1
+
+
+def begin_interruptible_cell(backend: AgreementBackend) -> tuple[LaunchGate, InterruptDelivery]:
+    """Begin the first cell, which a signal may interrupt in calls of `launch_from_user_code`."""
+    interrupts = InterruptDelivery(AskedToStop())
+    interrupts.install((launch_from_user_code.__code__,))
+    interrupts.begin_cell(1)
+    gate = make_gate(backend, interrupts)
+    gate.begin_cell(RunCell(1, 1, "", "lockstep"))
+    return gate, interrupts
+
+
+def launch_from_user_code(gate: LaunchGate, dispatch: Callable[[], None] = lambda: None) -> None:
+    """Agree on a launch and make it, as the hooks of JAX do."""
+    try:
+        gate.acquire("5", "jit(f)", (0, 1), (2,), [])
+        dispatch()
+        gate.release()
+    finally:
+        gate.deliver_deferred()
+
+
+def run_cell(interrupts: InterruptDelivery, code: Callable[[], None]) -> None:
+    """Run the code of a cell that awaits."""
+
+    async def run() -> None:
+        interrupts.task = asyncio.current_task()
+        code()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def sigint_restored() -> Iterator[None]:
+    """Restore what handles SIGINT and what finalizers raise."""
+    before = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    yield
+    signal.signal(signal.SIGINT, before[0])
+    sys.unraisablehook = before[1]
+
+
+@pytest.mark.usefixtures("sigint_restored")
+def test_signal_during_a_launch_is_raised_before_the_next() -> None:
+    """SIGINT in the middle of an agreed launch loses no result: the ranks are asked to stop, so it comes before the next launch."""
+    gate, interrupts = begin_interruptible_cell(ScriptedBackend(LAUNCH_DECISION))
+
+    def code() -> None:
+        launch_from_user_code(gate, lambda: signal.raise_signal(signal.SIGINT))
+        assert (interrupts.was_requested, interrupts.is_pending, interrupts.is_handled()) == (True, True, False)
+        with pytest.raises(KeyboardInterrupt):
+            launch_from_user_code(gate)
+
+    run_cell(interrupts, code)
+    assert interrupts.is_handled()
+    # It came by the signal, on which the ranks have not agreed.
+    assert gate.agreed_stop_number() is None
+
+
+@pytest.mark.usefixtures("sigint_restored")
+def test_ranks_that_stop_together_know_before_which_launch() -> None:
+    """A stop on which the ranks agree has the launch's number; a second one tells the code why nothing was launched to handle it."""
+    gate, interrupts = begin_interruptible_cell(ScriptedBackend(*[Decision("interrupt", is_agreed=True)] * 2))
+    texts: list[str] = []
+
+    def code() -> None:
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt) as stopped:
+                launch_from_user_code(gate)
+            texts.append(str(stopped.value))
+
+    run_cell(interrupts, code)
+    assert interrupts.stopped_ranks == frozenset((0, 1))
+    assert (gate.agreed_stop_number(), gate.pending_launch) == (1, [])
+    assert texts[0] == ""
+    assert texts[1].startswith("nothing was launched to handle the interrupt")
+
+
+@pytest.mark.usefixtures("sigint_restored")
+def test_rank_that_stops_alone_names_its_pending_launch() -> None:
+    """A rank that others had not reached stops alone, and reports the launch that it waited for."""
+    gate, interrupts = begin_interruptible_cell(ScriptedBackend(Decision("interrupt")))
+
+    def code() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            launch_from_user_code(gate)
+
+    run_cell(interrupts, code)
+    assert interrupts.stopped_ranks == frozenset()
+    assert (gate.agreed_stop_number(), gate.pending_launch) == (None, [1, 2])
