@@ -196,7 +196,7 @@ class AgreementServer:
         elif number == client.number and client.proposal is not None:
             # If it is too late, all have posted: the launch is decided either way.
             if client.is_posted:
-                client.participant.withdraw(mark)
+                client.participant.try_withdraw(mark)
             self._finish_proposal(client, client.participant.decide() if client.is_posted else reason)
 
     # -- decisions
@@ -207,7 +207,7 @@ class AgreementServer:
         assert proposal is not None
         if not client.is_posted:
             try:
-                client.is_posted = participant.propose(proposal)
+                client.is_posted = participant.try_propose(proposal)
             except OSError as error:
                 self._finish_proposal(client, Decision("refused", text=str(error)))
             return client.is_posted
@@ -217,7 +217,7 @@ class AgreementServer:
         return True
 
     def _finish_proposal(self, client: _Client, decision: Decision) -> None:
-        client.participant.clear_waiting()
+        client.participant.stop_waiting()
         client.proposal = None
         del self._waiting[client]
         self._send_decision(client, client.number, decision)

@@ -1,7 +1,8 @@
 """Agreement on a launch through the shared board of this host: a rank posts a proposal, and finds out what was decided.
 
-A rank on the board's host uses the board itself (`LocalAgreement`). A rank on another host has a `RemoteAgreement`, and the
-agreement server has a `Participant` for it. So there is one way to agree. A `Participant` polls and never waits: its caller waits.
+A rank on the board's host has a `Participant` as its backend. A rank on another host has a `RemoteAgreement`, and the agreement server
+has a `Participant` for it. So there is one way to agree. The server serves many ranks, so it uses the methods that never wait:
+`try_propose`, `poll`, `decide` and `try_withdraw`.
 
 A proposal can be withdrawn only while another participant has not posted, under the board's lock. Posting needs that lock, too. So no
 rank launches because of a proposal that was withdrawn. The common launch is decided without the lock, from entries that prove
@@ -122,62 +123,6 @@ class NoAgreement:
 NO_AGREEMENT = NoAgreement()
 
 
-class LocalAgreement:
-    """Backend of a rank on the host of the board.
-
-    Args:
-        board: shared with every other rank of this machine.
-        rank: this rank.
-    """
-
-    def __init__(self, board: SharedBoard, rank: int) -> None:
-        self._board, self._rank, self._participant = board, rank, Participant(board, rank)
-
-    def end_cell(self, seq: int, ending: int) -> None:
-        """Write the end of the cell on the board."""
-        self._participant.end_cell(seq, ending)
-
-    def describe_program(self, fingerprint: int, outline: str) -> None:
-        """Write the outline beside the board."""
-        self._board.record_outline(fingerprint, outline)
-
-    def propose(self, proposal: LaunchProposal) -> None:
-        """Post the proposal as soon as the others no longer need the entry that it overwrites."""
-        poll_count = 0
-        while not self._participant.propose(proposal):
-            poll_count += 1
-            back_off(poll_count)
-
-    def wait(self, is_interrupted: Callable[[], bool]) -> None:
-        """Poll until the launch is decided."""
-        participant = self._participant
-        while not participant.poll(is_interrupted=is_interrupted()):
-            back_off(participant.poll_count)
-
-    def withdraw(self) -> bool:
-        """Withdraw the proposal while another participant has not posted."""
-        done = retry_through_signals(self._withdraw_once)
-        if done:
-            self._participant.reset()
-        return done
-
-    def _withdraw_once(self) -> bool:
-        return self._participant.withdraw(CELL_ENDED)
-
-    def stop_waiting(self) -> None:
-        """Mark this rank as no longer waiting."""
-        self._participant.clear_waiting()
-
-    def take_decision(self) -> Decision:
-        """Decide from the proposals of all participants."""
-        decision = self._participant.decide()
-        self._participant.reset()
-        return decision
-
-    def release_in_child(self) -> None:
-        """Do nothing: a child may keep the memory, because it does not launch."""
-
-
 def retry_through_signals(action: Callable[[], _Result]) -> _Result:
     """Call an action that must complete, again each time a user's signal handler raises in the middle of it; report that."""
     last_error: BaseException | None = None
@@ -222,7 +167,14 @@ def mark_rank_lost(board: SharedBoard, rank: int) -> None:
 
 
 class Participant:
-    """One rank's participation, one proposal at a time: `propose` until true, `poll` until true, `decide`, `reset`."""
+    """One rank's participation at the board, one proposal at a time. It is the backend of a rank on the host of the board.
+
+    Without waiting: `try_propose` until true, `poll` until true, `decide`.
+
+    Args:
+        board: shared with every other rank of this machine.
+        rank: this rank.
+    """
 
     def __init__(self, board: SharedBoard, rank: int) -> None:
         self.board, self._rank = board, rank
@@ -237,7 +189,14 @@ class Participant:
         self._withdrawn_seq = 0
         """The cell in which this rank last withdrew a proposal."""
 
-    def propose(self, proposal: LaunchProposal) -> bool:
+    def propose(self, proposal: LaunchProposal) -> None:
+        """Post the proposal as soon as the others no longer need the entry that it overwrites."""
+        poll_count = 0
+        while not self.try_propose(proposal):
+            poll_count += 1
+            back_off(poll_count)
+
+    def try_propose(self, proposal: LaunchProposal) -> bool:
         """Post what the rank is about to launch; return False while that is too early.
 
         It is too early while another participant has not ended the cell of this rank's last entry in the set, because it may still
@@ -306,7 +265,19 @@ class Participant:
         overwritten = BoardSlot(seq, set_index, number - 2)
         return [rank for rank in proposal.participants if not self._is_determined(rank, overwritten)]
 
+    def describe_program(self, fingerprint: int, outline: str) -> None:
+        """Write the outline beside the board."""
+        self.board.record_outline(fingerprint, outline)
+
+    def release_in_child(self) -> None:
+        """Do nothing: a child may keep the memory, because it does not launch."""
+
     # -- polling
+
+    def wait(self, is_interrupted: Callable[[], bool]) -> None:
+        """Poll until the launch is decided."""
+        while not self.poll(is_interrupted=is_interrupted()):
+            back_off(self.poll_count)
 
     def poll(self, *, is_interrupted: bool) -> bool:
         """Return whether it is known of each participant whether it comes, or this rank's proposal was withdrawn.
@@ -340,12 +311,19 @@ class Participant:
         if board.withdrawal_reason(self._rank, slot):
             return True
         if is_interrupted:
-            return self.withdraw(INTERRUPTED)
+            return self.try_withdraw(INTERRUPTED)
         if board.ended_seq(self._rank) >= slot.seq:
-            return self.withdraw(CELL_ENDED)
+            return self.try_withdraw(CELL_ENDED)
         return self.poll_count % _DEADLOCK_CHECK_POLLS == 0 and self._break_deadlock(slot)
 
-    def withdraw(self, reason: int) -> bool:
+    def withdraw(self) -> bool:
+        """Withdraw the proposal while another participant has not posted."""
+        is_withdrawn = retry_through_signals(self.try_withdraw)
+        if is_withdrawn:
+            self.reset()
+        return is_withdrawn
+
+    def try_withdraw(self, reason: int = CELL_ENDED) -> bool:
         """Withdraw the proposal; return False if all have posted and a rank may have launched already."""
         board, slot = self.board, self._slot
         if slot is None:
@@ -388,7 +366,7 @@ class Participant:
                 board.withdraw(rank, at, _DEADLOCK)
         return True
 
-    def clear_waiting(self) -> None:
+    def stop_waiting(self) -> None:
         """Mark this rank as no longer waiting."""
         self.board.set_waiting(self._rank, None)
 
@@ -397,6 +375,12 @@ class Participant:
         self._slot, self._decision, self._lagging = None, None, []
 
     # -- the decision
+
+    def take_decision(self) -> Decision:
+        """Decide from the proposals of all participants."""
+        decision = self.decide()
+        self.reset()
+        return decision
 
     def decide(self) -> Decision:
         """Return the decision of all participants, once `poll` has returned true."""

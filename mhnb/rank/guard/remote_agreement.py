@@ -34,7 +34,7 @@ from mhnb.rank.guard.local_agreement import (
     INTERRUPTED,
     NO_AGREEMENT,
     AgreementBackend,
-    LocalAgreement,
+    Participant,
     retry_through_signals,
 )
 from mhnb.rank.guard.shared_board import InterruptFlag, SharedBoard
@@ -269,7 +269,7 @@ def connect_agreement(spec: HostSpec, rank: int) -> AgreementBackend:
         LaunchError: this host has neither a board nor the address of one.
     """
     if spec.has_shared_board:
-        return LocalAgreement(SharedBoard(Path(spec.run_dir), spec.process_count), rank)
+        return Participant(SharedBoard(Path(spec.run_dir), spec.process_count), rank)
     if spec.board_url:
         return RemoteAgreement(connect_to_board(spec.board_url), bytes.fromhex(spec.key), rank)
     if spec.process_count > 1 and not spec.engine_only:

@@ -89,7 +89,7 @@ def test_all_hosts_use_one_board(ready: Cluster) -> None:  # noqa: F811
     """All hosts use one board: rank 0 directly, and the other ranks through the agreement server."""
     assert ready.guard == "lockstep"
     kinds = ready.run("import mhnb.rank.jax_private as hooks; type(hooks._recorder.gate._backend).__name__").check()
-    assert [rank.text for rank in kinds] == ["'LocalAgreement'", *["'RemoteAgreement'"] * 3]
+    assert [rank.text for rank in kinds] == ["'Participant'", *["'RemoteAgreement'"] * 3]
 
 
 SUBMESH_TOTAL = """
@@ -205,7 +205,7 @@ import os
 if rank == 0:
     import mhnb.rank.jax_private as hooks
     while not os.path.exists(flag): time.sleep(0.05)
-    while is_lost and hooks._recorder.gate._backend._board.ended_seq(1) < 1 << 31: time.sleep(0.05)
+    while is_lost and hooks._recorder.gate._backend.board.ended_seq(1) < 1 << 31: time.sleep(0.05)
 else: print('on', flush=True)
 y = float(add(x))"""
 """Rank 1 prints before it waits; rank 0 launches once the flag exists and, if `is_lost`, the board has recorded the loss."""

@@ -215,14 +215,14 @@ def ring(*_):
     try: add(x)
     except RuntimeError as error: said.append(str(error))
 before = signal.signal(signal.SIGUSR1, ring)
-from mhnb.rank.guard.local_agreement import LocalAgreement
-wait = LocalAgreement.wait
+from mhnb.rank.guard.local_agreement import Participant
+wait = Participant.wait
 def wait_and_ring(self, interrupted):
     signal.raise_signal(signal.SIGUSR1)
     return wait(self, interrupted)
-LocalAgreement.wait = wait_and_ring
+Participant.wait = wait_and_ring
 try: y = float(top(x))
-finally: LocalAgreement.wait = wait; signal.signal(signal.SIGUSR1, before)
+finally: Participant.wait = wait; signal.signal(signal.SIGUSR1, before)
 len(said), y"""
     assert {rank.text for rank in ready.run(code).check()} == {"(1, 7.0)"}
     refusal = ready.run("said[0]").check()[0].text or ""
@@ -240,17 +240,17 @@ from pathlib import Path
 gone = Path({str(tmp_path / "gone")!r})
 def ring(*_): add(x)
 before = signal.signal(signal.SIGUSR1, ring)
-from mhnb.rank.guard.local_agreement import LocalAgreement
-wait = LocalAgreement.wait
+from mhnb.rank.guard.local_agreement import Participant
+wait = Participant.wait
 def wait_and_ring(self, interrupted):
     if rank == 0: signal.raise_signal(signal.SIGUSR1)
     return wait(self, interrupted)
-LocalAgreement.wait = wait_and_ring
+Participant.wait = wait_and_ring
 try:
     while rank == 1 and not gone.exists(): time.sleep(0.01)
     y = float(top(x))
 finally:
-    LocalAgreement.wait = wait; signal.signal(signal.SIGUSR1, before)
+    Participant.wait = wait; signal.signal(signal.SIGUSR1, before)
     if rank == 0: gone.touch()"""
     result = ready.run(code)
     assert names(result) == ["RuntimeError", *["OrderMismatch"] * 3]
@@ -270,14 +270,14 @@ class Cycle:
     def __del__(self):
         try: add(x)
         except RuntimeError as error: said.append(str(error))
-from mhnb.rank.guard.local_agreement import LocalAgreement
-ask = LocalAgreement.propose
+from mhnb.rank.guard.local_agreement import Participant
+ask = Participant.propose
 def ask_and_collect(self, wish):
     Cycle(); gc.collect()
     return ask(self, wish)
-LocalAgreement.propose = ask_and_collect
+Participant.propose = ask_and_collect
 try: y = float(top(x))
-finally: LocalAgreement.propose = ask
+finally: Participant.propose = ask
 len(said), y"""
     result = ready.run(code).check()
     assert {rank.text for rank in result} == {"(1, 7.0)"}

@@ -34,7 +34,7 @@ from mhnb.core.guard.provenance import ANY, combine_values, join_uncompared_bloc
 from mhnb.core.guard.threads import MAIN_THREAD, number_thread
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost
 from mhnb.rank.guard.agreement_server import AgreementServer, listen
-from mhnb.rank.guard.local_agreement import AgreementBackend, LocalAgreement, mark_rank_lost
+from mhnb.rank.guard.local_agreement import AgreementBackend, Participant, mark_rank_lost
 from mhnb.rank.guard.remote_agreement import RemoteAgreement, connect_to_board
 from mhnb.rank.guard.shared_board import SharedBoard, create_board
 from mhnb.transport import server
@@ -92,7 +92,7 @@ class Rig:
         if rank in self.far:
             return RemoteAgreement(self.host.connect(), KEY, rank)
         self._boards.append(SharedBoard(folder, len(ALL)))
-        return LocalAgreement(self._boards[-1], rank)
+        return Participant(self._boards[-1], rank)
 
     def remote_backend(self, rank: int) -> RemoteAgreement:
         backend = self.backends[rank]
@@ -354,8 +354,8 @@ def test_exception_in_the_wait_withdraws_the_proposal(rig: Rig) -> None:
 def test_exception_after_the_post_withdraws_the_proposal(near: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception after the others can see the entry, and before `propose` returns, withdraws the proposal."""
     backend = near.backends[1]
-    assert isinstance(backend, LocalAgreement)
-    board = backend._participant.board
+    assert isinstance(backend, Participant)
+    board = backend.board
     post = board.write_entry
 
     def post_and_raise(*args: Any) -> NoReturn:
@@ -376,8 +376,8 @@ def test_exception_after_the_post_withdraws_the_proposal(near: Rig, monkeypatch:
 def test_second_exception_does_not_prevent_the_withdrawal(near: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler raises again and again during the withdrawal, and the proposal is still withdrawn."""
     backend = near.backends[1]
-    assert isinstance(backend, LocalAgreement)
-    board, calls = backend._participant.board, [0]
+    assert isinstance(backend, Participant)
+    board, calls = backend.board, [0]
     withdraw = board.withdraw
 
     def withdraw_and_raise(*args: Any) -> None:
@@ -401,12 +401,12 @@ def test_exception_before_the_post_withdraws_nothing(rig: Rig, monkeypatch: pyte
     """An exception before the post does not withdraw the proposal before it, which was launched."""
     assert rig.propose_all(*[make_proposal()] * 3) == [LAUNCH_DECISION] * 3
     assert [backend.withdraw() for backend in rig.backends] == [True] * 3
-    if isinstance(table := rig.backends[1], LocalAgreement):
+    if isinstance(table := rig.backends[1], Participant):
 
         def raise_error(*_: Any) -> NoReturn:
             raise HandlerError
 
-        monkeypatch.setattr(table._participant.board, "write_entry", raise_error)
+        monkeypatch.setattr(table.board, "write_entry", raise_error)
         with pytest.raises(HandlerError):
             table.propose(make_proposal())
         assert table.withdraw()

@@ -355,11 +355,11 @@ class Rank:
         """Propose once; return which arrays to leave out if the ranks propose again, else 0."""
         # Before a proposal is posted, the program's name is written and the arrays are examined.
         yield False
-        while not self.participant.propose(proposal):
+        while not self.participant.try_propose(proposal):
             yield True
         yield False
         slot, kind, uncompared = self.participant._slot, "", 0
-        if gives_up and self.participant.withdraw(CELL_ENDED):
+        if gives_up and self.participant.try_withdraw(CELL_ENDED):
             kind = "given up"
         else:
             while not self._poll():
@@ -369,7 +369,7 @@ class Rank:
             kind = f"{decision.kind}, asked {attempts} times"
             if decision.kind == "again":
                 uncompared = join_uncompared_blocks(stand.provenance for stand in decision.votes)
-        self.participant.clear_waiting()
+        self.participant.stop_waiting()
         self.participant.reset()
         if slot is not None:
             self.run.decisions.setdefault((slot.seq, slot.number), {})[self.rank] = kind

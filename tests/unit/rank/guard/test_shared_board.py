@@ -129,13 +129,13 @@ def launch_on_all_sets(folder: Path, ranks: Sequence[int], sets: Sequence[Sequen
         members = tuple(rank for rank in range(10) if chosen[rank])
         own = [participants[rank] for rank in members if rank in participants]
         for participant in own:
-            while not participant.propose(LaunchProposal(seq, 5, "jit(f)", members, ())):
+            while not participant.try_propose(LaunchProposal(seq, 5, "jit(f)", members, ())):
                 yield_core()
         for participant in own:
             while not participant.poll(is_interrupted=False):
                 yield_core()
             assert participant.decide() == LAUNCH_DECISION, members
-            participant.clear_waiting()
+            participant.stop_waiting()
         for participant in participants.values():
             participant.end_cell(seq, 0)
     board.close()
