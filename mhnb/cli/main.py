@@ -79,7 +79,8 @@ def _run(args: argparse.Namespace) -> int:
     from mhnb.cluster.manager import start
 
     source = read_script(args.script)
-    cluster = start(**start_arguments(args), name=f"run-{os.getpid()}", on_progress=_QueueProgress())
+    arguments = {"name": f"run-{os.getpid()}"} | start_arguments(args)
+    cluster = start(**arguments, on_progress=_QueueProgress())
     try:
         return run_script(cluster, args.script, source, args.arguments)
     finally:

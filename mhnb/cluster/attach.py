@@ -19,7 +19,7 @@ from mhnb.core.messages import PROTOCOL_VERSION
 from mhnb.core.ranks import pluralize
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotDriver, NotStarted
 from mhnb.system.private_files import NotPrivate, open_private, read_private, write_private
-from mhnb.system.run_dir import check_name, format_location, has_live_notebook, list_running_clusters
+from mhnb.system.run_dir import format_location, has_live_notebook, list_running_clusters
 
 _FILE = "attach.json"
 _OLD_FILE = "berth.json"
@@ -266,7 +266,6 @@ def _parse(run_dir: Path, body: dict[str, Any]) -> ClusterRecord:
     key, kind = bytes.fromhex(body["key"]), body["url"].partition(":")[0]
     if len(key) != _KEY_NBYTES or kind not in ("unix", "tcp", "sealed"):
         raise ValueError("its key or its address is none")
-    check_name(options.name)
     return ClusterRecord(
         run_dir,
         key,

@@ -25,7 +25,7 @@ from mhnb.cluster.journal import ClusterJournal
 from mhnb.cluster.options import StartOptions, check_detachable
 from mhnb.cluster.preflight import check_hosts, preflight_error
 from mhnb.cluster.status import ClusterListener, describe_guard, describe_ranks
-from mhnb.core.cell_request import build_cell_request, check_guard
+from mhnb.core.cell_request import build_cell_request
 from mhnb.core.cluster_spec import ClusterSpec, check_initialize
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.hang_report import HangReport
@@ -37,7 +37,7 @@ from mhnb.core.replay import ReplayReport
 from mhnb.core.state.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, RunPreflight, StopRequested
 from mhnb.core.variables import VariableRow
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.system.run_dir import check_name, find_cwd
+from mhnb.system.run_dir import find_cwd
 from mhnb.types import ClusterState, DeviceRef, RankInfo, StartProgress
 
 _STOP_S = 6.0  # longer than `HostMonitor.wait_closed` waits for supervisors to disconnect
@@ -81,9 +81,8 @@ class Cluster:
         record: ClusterRecord | None = None,
         restarter: Restarter | None = None,
     ) -> None:
-        check_guard(options.guard)
         self.shape, self.options, self.generation = shape, options, generation
-        self.name, self.cwd = check_name(options.name), find_cwd()
+        self.name, self.cwd = options.name, find_cwd()
         self.started_in_s = 0.0
         self.looked_in_s: float | None = None
         self.notes = check_initialize(shape.initialize, shape.process_count)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mhnb.cluster import manager
-from mhnb.cluster.options import format_host_names, parse_options, resolve_spec
+from mhnb.cluster.options import format_host_names, resolve_start
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.launch.hosts import parse_hosts
 from mhnb.core.ranks import pluralize
@@ -66,15 +66,13 @@ def _start_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _resolve_spec(args: argparse.Namespace) -> ClusterSpec:
-    arguments = _start_arguments(args)
-    own = [arguments.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
-    return resolve_spec(own[0], own[1], own[2], arguments)
+    return resolve_start(**_start_arguments(args)).shape
 
 
 def _find_address(shape: ClusterSpec) -> str:
     if shape.is_local:
         return "127.0.0.1"
-    return create_launcher(shape, parse_options("asked", shape, {}).reach).find_own_address()
+    return create_launcher(shape, {}).find_own_address()
 
 
 def _serve(args: argparse.Namespace) -> None:

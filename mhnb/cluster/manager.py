@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -39,17 +39,18 @@ from mhnb.cluster.generation import open_detached_transport
 from mhnb.cluster.interrupts import wait_for_pending_shutdowns
 from mhnb.cluster.journal import next_generation, prune_journals, record_generation
 from mhnb.cluster.options import (
-    check_folder,
+    START_TIMEOUT_S,
+    StartRequest,
+    check_argument,
     check_same_options,
     default_spec,
-    parse_options,
-    resolve_spec,
+    resolve_start,
 )
 from mhnb.cluster.replay import check_replay
 from mhnb.cluster.replay import replay as run_replay
 from mhnb.cluster.status import print_notice
-from mhnb.core.cell_request import check_guard
-from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec, check_initialize, validate_start_arguments
+from mhnb.core.cell_request import Guard
+from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec
 from mhnb.core.hints import find_start_hint
 from mhnb.core.journal import StartRecord
 from mhnb.core.launch.environment import note_forced_devices
@@ -61,7 +62,6 @@ from mhnb.launchers.slurm import park_allocation, release_parked_allocation
 from mhnb.system.capacity import check_disk, check_limits, check_loopback, has_memory_limit
 from mhnb.system.processes import PROCESS_ENDED
 from mhnb.system.run_dir import (
-    check_name,
     find_clusters_named,
     find_cwd,
     make_home,
@@ -240,17 +240,13 @@ def all_clusters() -> list[Cluster]:
     return [cluster for cluster in _clusters.values() if cluster.state != "stopped"]
 
 
-def find_running(name: str, shape: ClusterSpec, requested: Mapping[str, Any]) -> Cluster | None:
-    """Return the running cluster of that name and spec; None if one must be started.
-
-    Args:
-        name: the cluster's.
-        shape: the requested spec.
-        requested: options that were given besides the spec.
+def find_running(request: StartRequest) -> Cluster | None:
+    """Return the running cluster of the requested name and spec; None if one must be started.
 
     Raises:
         AlreadyStarted: a cluster of that name has another spec, or other options.
     """
+    name, shape = request.options.name, request.shape
     cluster = _clusters.get(name)
     if cluster is None or cluster.state in ("stopped", "dead"):
         return None
@@ -261,7 +257,7 @@ def find_running(name: str, shape: ClusterSpec, requested: Mapping[str, Any]) ->
             f"  %mhjax restart keeps its shape with fresh processes; %mhjax stop ends it, then start again; or --name another",
             name=name,
         )
-    check_same_options(name, shape, cluster.options, requested)
+    check_same_options(name, cluster.options, request)
     return cluster
 
 
@@ -270,43 +266,95 @@ def start(
     devices: int | None = None,
     *,
     name: str = "default",
+    ranks: int | None = None,
     ranks_per_host: int | None = None,
+    profile: str | os.PathLike[str] | None = None,
+    init: bool = True,
+    initialize: Mapping[str, Any] | None = None,
+    start_timeout_s: float = START_TIMEOUT_S,
+    keep: bool | None = None,
+    spare: bool | None = None,
+    guard: Guard | None = None,
+    fork: bool | None = None,
+    address: str | None = None,
+    encrypt: bool | None = None,
+    host_timeout_s: float | None = None,
+    sync: str | os.PathLike[str] | None = None,
+    connection: str = "",
     on_progress: Callable[[StartProgress], None] | None = None,
-    **options: Any,
+    **settings: Any,
 ) -> Cluster:
     """Start ranks, and return when each has taken part in a checked global sum.
 
     A running cluster of the same name and spec is returned as it is. With `keep`, one whose notebook is gone is taken over.
+    The options from `keep` to `sync` must then be those of that cluster, except those that are None, which are not compared.
 
     Args:
         hosts: how many hosts, simulated by a process each; or the names of machines, reached by ssh; None: what the profile says, 4.
         devices: simulated CPU devices per rank; None: 2 on this machine, and the existing ones on others.
         name: for status, logs and a second cluster beside this one.
+        ranks: how many ranks on all hosts, instead of the number of hosts; None: hosts x ranks_per_host.
         ranks_per_host: processes on each host; None: what the profile says, 1.
+        profile: how hosts are reached: the name of a profile, such as slurm, or its directory; None: ssh if hosts are named, else local.
+        init: False leaves `jax.distributed.initialize()` to a cell.
+        initialize: arguments of `jax.distributed.initialize`, by name; None: none.
+        start_timeout_s: limit for the whole start, in seconds.
+        keep: True lets the ranks outlive this notebook; None: False.
+        spare: True keeps as many ranks again warm in reserve, for a quick restart; not with `keep`; None: False.
+        guard: how launches are compared: before each launch (lockstep), after the cell (parity), or not (off); None: lockstep.
+        fork: True forks the ranks of a host from one process; False starts a fresh process for each; None: True on Linux.
+        address: of this machine, as hosts on other machines reach it; None: it is found.
+        encrypt: whether traffic between machines is encrypted; None: True.
+        host_timeout_s: a host on another machine that is silent for more seconds is lost; None: 20.
+        sync: folder of this machine that is copied to every host before a cell can import from it; None: no folder.
+        connection: JSON with which an existing ipyparallel hub connects its engines, for ranks that run no cells of mhnb; empty: a new hub.
         on_progress: called in this thread as ranks progress, and each second; if hosts are checked first, also before a rank exists.
-        **options: `init` (False leaves `jax.distributed.initialize()` to a cell), `initialize` (its arguments, by name),
-            `profile` (how hosts are reached: its name, or its directory), `ranks` (all of them, instead of hosts),
-            fields of StartOptions (start_timeout_s in seconds, keep, guard, fork, spare, address, encrypt, host_timeout_s, sync),
-            and settings of the profile.
+        **settings: settings of the profile, by name, such as `user` or `partition`; `mhnb profile show NAME` lists them.
 
     Raises:
         InvalidRequest: an invalid count or argument.
         AlreadyStarted: a cluster of that name runs with another spec, or was started with other options.
         LaunchError: the processes did not come up; none is left.
     """
-    arguments = {"devices": devices, "name": name, "ranks_per_host": ranks_per_host, "on_progress": on_progress}
-    validate_start_arguments(arguments | options)
+    check_argument("on_progress", on_progress)
     if is_rank_shell(get_ipython()):
         raise InvalidRequest(
             "start: this process is a rank of a cluster; start another one from the notebook, in a plain cell"
         )
-    shape = resolve_spec(hosts, devices, ranks_per_host, options)
     # Also if it is already running, because a wrong argument must not be ignored silently.
-    check_cluster_spec(shape, available_nbytes=sys.maxsize)
-    check_initialize(shape.initialize, shape.process_count)
-    check_guard(options.get("guard", "lockstep"))
-    with _start_locks[check_name(name)], _as_launch_errors():
-        return _start(name, shape, options, on_progress)
+    request = resolve_start(
+        name,
+        hosts=hosts,
+        devices=devices,
+        ranks=ranks,
+        ranks_per_host=ranks_per_host,
+        profile=profile,
+        init=init,
+        initialize=initialize,
+        start_timeout_s=start_timeout_s,
+        keep=keep,
+        spare=spare,
+        guard=guard,
+        fork=fork,
+        address=address,
+        encrypt=encrypt,
+        host_timeout_s=host_timeout_s,
+        sync=sync,
+        connection=connection,
+        **settings,
+    )
+    return start_requested(request, on_progress)
+
+
+def start_requested(request: StartRequest, on_progress: Callable[[StartProgress], None] | None = None) -> Cluster:
+    """Start what was requested, as `start` does.
+
+    Raises:
+        AlreadyStarted: as in `start`.
+        LaunchError: as in `start`.
+    """
+    with _start_locks[request.options.name], _as_launch_errors():
+        return _start(request, on_progress)
 
 
 @contextmanager
@@ -340,20 +388,17 @@ def _as_launch_errors(
         ) from error
 
 
-def _start(
-    name: str, shape: ClusterSpec, options: dict[str, Any], on_progress: Callable[[StartProgress], None] | None
-) -> Cluster:
+def _start(request: StartRequest, on_progress: Callable[[StartProgress], None] | None) -> Cluster:
     wait_for_pending_shutdowns()
-    if (running := find_running(name, shape, options)) is not None:
+    if (running := find_running(request)) is not None:
         make_current(running)
         return running
-    settings = parse_options(name, shape, options)
-    if settings.sync:
-        settings = replace(settings, sync=str(check_folder(settings.sync)))
+    shape, options = request.shape, request.options
+    name = options.name
     records = list_cluster_records(os.environ)
-    if settings.keep and (detached := find_detached(name, shape, records)) is not None:
+    if options.keep and (detached := find_detached(name, shape, records)) is not None:
         # Its notebook is gone, and the same line is run again.
-        check_same_options(detached.full_name, shape, detached.options, options)
+        check_same_options(detached.full_name, detached.options, request)
         attached = attach(detached.full_name, on_progress)
         return attached if attached.state != "dead" else _restart_dead(attached, on_progress)
     _check_can_start(shape)
@@ -366,7 +411,7 @@ def _start(
     if previous is not None:
         previous.stop()
     cluster = Cluster(
-        shape, settings, generation=next_generation(name, environment=os.environ), restarter=restart_cluster
+        shape, options, generation=next_generation(name, environment=os.environ), restarter=restart_cluster
     )
     cluster.notes = (*cluster.notes, *notes)
     return _complete_start(cluster, on_progress, after=_find_replaced_generation(previous, cluster))
@@ -551,12 +596,11 @@ def _check_can_start(shape: ClusterSpec) -> None:
     """Check that a start can work, before any process is created.
 
     Raises:
-        InvalidRequest: invalid counts or arguments.
+        InvalidRequest: more ranks than this machine has memory for.
         LaunchError: another operating system, a port that is in use, or a machine without resources for a cluster.
     """
     check_platform(sys.platform)
     check_cluster_spec(shape, available_nbytes=psutil.virtual_memory().available)
-    check_initialize(shape.initialize, shape.process_count)
     for argument in ("coordinator_address", "coordinator_bind_address") if shape.is_local else ():
         if address := shape.initialize.get(argument):
             check_port_free(str(address), name=argument)

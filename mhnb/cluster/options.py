@@ -1,6 +1,7 @@
 """Options of a start: resolve its arguments and profile into a cluster spec, and derive the spec of each host to start.
 
 The cluster spec is how many ranks run, on how many hosts, on which machines. `StartOptions` holds everything else.
+`StartRequest` is both, from the arguments of `mhnb.start` or the flags of a command.
 """
 
 from __future__ import annotations
@@ -8,17 +9,19 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from mhnb.core.arguments import closest_match
+from mhnb.core.arguments import closest_match, is_positive_seconds
+from mhnb.core.cell_request import Guard, check_guard
 from mhnb.core.cluster_spec import (
     INITIALIZE_ARGUMENTS,
     ClusterSpec,
     HostAssignment,
     check_counts,
+    check_initialize,
     diff_options,
     format_options_mismatch,
     parse_hosts_argument,
@@ -30,19 +33,92 @@ from mhnb.core.state.host_tracking import HOST_TIMEOUT_FACTOR
 from mhnb.errors import AlreadyStarted, InvalidRequest
 from mhnb.launchers.profiles import KINDS, Profile, is_path, load_profile, ranks_per_host, read_hostfile
 from mhnb.system.processes import require_gpus
+from mhnb.system.run_dir import check_name
 
-_START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 120.0
 _HOST_TIMEOUT_S = 20.0
+
+
+# -- type checks for the arguments of a start
+
+
+class _Rule(NamedTuple):
+    is_valid: Callable[[Any], bool]
+    expected: str
+
+
+def _is_optional_int(value: object) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _is_optional_mapping(value: object) -> bool:
+    return value is None or (isinstance(value, Mapping) and all(isinstance(name, str) for name in value))
+
+
+_COUNT = _Rule(_is_optional_int, "a whole number")
+_SWITCH = _Rule(lambda value: isinstance(value, bool), "True or False")
+_DURATION = _Rule(is_positive_seconds, "a number of seconds above 0")
+_TEXT = _Rule(lambda value: isinstance(value, str), "a text")
+
+_RULES: dict[str, _Rule] = {
+    "address": _TEXT,
+    "connection": _TEXT,
+    "devices": _COUNT,
+    "encrypt": _SWITCH,
+    "fork": _SWITCH,
+    "host_timeout_s": _DURATION,
+    "init": _SWITCH,
+    "initialize": _Rule(
+        _is_optional_mapping,
+        "the arguments of jax.distributed.initialize by name, like {'heartbeat_timeout_seconds': 30}",
+    ),
+    "keep": _SWITCH,
+    "name": _Rule(lambda value: isinstance(value, str), "a text of letters, digits, - and _"),
+    "on_progress": _Rule(lambda value: value is None or callable(value), "a function of one argument"),
+    "profile": _Rule(
+        lambda value: value is None or _is_path(value), "the name of a profile, like 'ssh', or the folder of one"
+    ),
+    "ranks": _COUNT,
+    "ranks_per_host": _COUNT,
+    "spare": _SWITCH,
+    "start_timeout_s": _DURATION,
+    "sync": _Rule(_is_path, "a folder of this machine"),
+}  # fmt: skip
+
+
+def check_argument(name: str, value: object) -> None:
+    """Check the type of an argument of a start, because a wrong one would cause an unrelated error later.
+
+    Raises:
+        InvalidRequest: it has a wrong type.
+
+    >>> check_argument("keep", True)
+    """
+    rule = _RULES[name]
+    if not rule.is_valid(value):
+        kind = "" if rule is _DURATION and isinstance(value, int | float) else f", not {type(value).__name__}"
+        raise InvalidRequest(f"{name}={value!r:.80}: give {rule.expected}{kind}")
+
+
+# -- the options, and what a start asks for
 
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """Options of a start, beyond the cluster spec."""
+    """Options of a start, beyond the cluster spec.
+
+    Raises:
+        InvalidRequest: a value is invalid, or two options are incompatible.
+    """
 
     name: str = "default"
-    start_timeout_s: float = _START_TIMEOUT_S
+    start_timeout_s: float = START_TIMEOUT_S
     keep: bool = False
-    guard: str = "lockstep"
+    guard: Guard = "lockstep"
     fork: bool = sys.platform == "linux"
     spare: bool = False
     """Whether the same number of ranks is kept on standby for a restart."""
@@ -59,28 +135,71 @@ class StartOptions:
     reach: Mapping[str, Any] = field(default_factory=dict)
     """Profile settings by name: how the launcher reaches the hosts. Settings that are not named are the profile's."""
 
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            if part.name not in ("guard", "reach"):
+                check_argument(part.name, getattr(self, part.name))
+        check_name(self.name)
+        check_guard(self.guard)
+        if self.keep and self.spare:
+            raise InvalidRequest("--keep and --spare do not go together: ranks in reserve end with this notebook")
+
 
 OPTION_NAMES = frozenset(part.name for part in fields(StartOptions)) - {"name", "reach"}
 """Options that are not settings of a profile."""
+_COMPARED_OPTIONS = OPTION_NAMES - {"connection", "start_timeout_s"}
+"""Options that describe a running cluster, which a later start of that name asks for."""
 
 
-def parse_options(name: str, shape: ClusterSpec, options: Mapping[str, Any]) -> StartOptions:
-    """Return the options of a start; options that are not ours are settings of the profile.
+@dataclass(frozen=True, slots=True)
+class SpecArguments:
+    """Arguments of a start that describe the cluster spec. What is None is left to the profile.
 
     Raises:
-        InvalidRequest: two options are incompatible.
+        InvalidRequest: a value has a wrong type.
     """
-    own_options = {key: value for key, value in options.items() if key in OPTION_NAMES}
-    profile_settings = {key: value for key, value in options.items() if key not in OPTION_NAMES}
-    parsed = StartOptions(name=name, **own_options, reach=profile_settings)
-    if parsed.keep and parsed.spare:
-        raise InvalidRequest("--keep and --spare do not go together: ranks in reserve end with this notebook")
-    fixed = sorted({"coordinator_address", "coordinator_bind_address"} & set(shape.initialize))
-    if parsed.spare and fixed:
-        raise InvalidRequest(
-            f"--spare and {fixed[0]}={shape.initialize[fixed[0]]!r} do not go together: ranks in reserve need an address of their own"
-        )
-    return parsed
+
+    hosts: int | Sequence[str] | None = None
+    """Number of hosts, or their names."""
+    devices: int | None = None
+    ranks: int | None = None
+    """Number of all ranks, an alternative to the number of hosts."""
+    ranks_per_host: int | None = None
+    profile: str | os.PathLike[str] | None = None
+    """Name or directory of a profile; None for ssh if hosts are named, else local."""
+    init: bool = True
+    initialize: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            # `parse_hosts_argument` checks the hosts.
+            if part.name != "hosts":
+                check_argument(part.name, getattr(self, part.name))
+
+
+_SPEC_FIELDS = frozenset(part.name for part in fields(SpecArguments))
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """What a start asks for.
+
+    Raises:
+        InvalidRequest: an option is incompatible with an argument of jax.distributed.initialize.
+    """
+
+    shape: ClusterSpec
+    options: StartOptions
+    given: tuple[str, ...] = ()
+    """Names of the options that were given and describe a cluster. The others have their defaults, and are not compared."""
+
+    def __post_init__(self) -> None:
+        initialize = self.shape.initialize
+        fixed = sorted({"coordinator_address", "coordinator_bind_address"} & set(initialize))
+        if self.options.spare and fixed:
+            raise InvalidRequest(
+                f"--spare and {fixed[0]}={initialize[fixed[0]]!r} do not go together: ranks in reserve need an address of their own"
+            )
 
 
 def check_detachable(options: StartOptions) -> None:
@@ -205,7 +324,7 @@ def hub_spec(
     return replace(spec, connection=options.connection, host_timeout_s=limit_s)
 
 
-def check_folder(folder: str) -> Path:
+def check_folder(folder: str | os.PathLike[str]) -> Path:
     """Return a folder that can be copied to hosts.
 
     Raises:
@@ -221,8 +340,6 @@ def check_folder(folder: str) -> Path:
 # -- resolve the arguments of a start
 
 
-_START_ONLY_OPTIONS = ("connection", "start_timeout_s")
-"""Options that do not describe an existing cluster."""
 _START_ARGUMENTS = ("hosts", "devices", "name", "ranks_per_host")
 """Arguments of a start, given by position or by name, that are not options."""
 _SPEC_ARGUMENTS = ("init", "initialize", "profile", "ranks")
@@ -230,28 +347,46 @@ _DEFAULT_RANKS = 4
 _DEFAULT_DEVICES = 2
 
 
-def resolve_spec(
-    hosts: int | Sequence[str] | None, devices: int | None, ranks_per_host: int | None, options: dict[str, Any]
-) -> ClusterSpec:
-    """Return the spec that the arguments of `start` describe, and remove what belongs to it from the options.
+def resolve_start(name: str = "default", **arguments: Any) -> StartRequest:
+    """Return what the arguments of `mhnb.start` ask for, which are also what the flags of a command become.
 
     Args:
-        hosts: number of hosts, or their names; None for the profile's value.
-        devices: None for the profile's value.
-        ranks_per_host: None for the profile's value.
-        options: of `start`; `ranks` is the number of all ranks, an alternative to the number of hosts.
+        name: the cluster's.
+        **arguments: of the spec, options, and settings of the profile. An option that is None was not given.
+
+    Raises:
+        InvalidRequest: a value is invalid, or values do not go together.
+
+    >>> request = resolve_start(hosts=["a", "b"], keep=True, spare=None, user="me")
+    >>> request.shape.describe(), request.given, request.options.reach
+    ('2 hosts (a, b), profile ssh', ('keep',), {'user': 'me'})
+    """
+    spec_arguments = {key: value for key, value in arguments.items() if key in _SPEC_FIELDS}
+    given = {key: value for key, value in arguments.items() if key in _COMPARED_OPTIONS and value is not None}
+    others = {key: value for key, value in arguments.items() if key in OPTION_NAMES - _COMPARED_OPTIONS}
+    settings = {key: value for key, value in arguments.items() if key not in OPTION_NAMES | _SPEC_FIELDS}
+    options = StartOptions(name=name, **given, **others, reach=settings)
+    if options.sync:
+        options = replace(options, sync=str(check_folder(options.sync)))
+    shape = resolve_spec(SpecArguments(**spec_arguments), settings)
+    check_initialize(shape.initialize, shape.process_count)
+    return StartRequest(shape, options, tuple(given))
+
+
+def resolve_spec(arguments: SpecArguments, settings: Mapping[str, Any]) -> ClusterSpec:
+    """Return the spec that the arguments of a start describe, with settings of the profile.
 
     Raises:
         InvalidRequest: hosts that are neither a number nor names, inconsistent numbers, or an unknown option.
 
-    >>> resolve_spec(["a", "b"], None, 1, {"keep": True}).describe()
+    >>> resolve_spec(SpecArguments(hosts=["a", "b"], ranks_per_host=1), {}).describe()
     '2 hosts (a, b), profile ssh'
     """
+    hosts, ranks, ranks_per_host = arguments.hosts, arguments.ranks, arguments.ranks_per_host
+    devices, profile_name = arguments.devices, arguments.profile
     count, machines = (None, ()) if hosts is None else parse_hosts_argument(hosts)
-    ranks: int | None = options.pop("ranks", None)
-    profile_option = options.pop("profile", None)
-    name = str(profile_option) if profile_option is not None else "ssh" if machines else "local"
-    profile = _load_profile(name, options)
+    name = str(profile_name) if profile_name is not None else "ssh" if machines else "local"
+    profile = _load_profile(name, settings)
     kind = "split" if profile is None else profile.kind
     if profile is not None:
         machines, ranks_per_host = _find_machines(profile, machines, ranks_per_host)
@@ -271,8 +406,8 @@ def resolve_spec(
     shape = ClusterSpec(
         hosts_count,
         devices,
-        bool(options.pop("init", True)),
-        dict(options.pop("initialize", None) or {}),
+        arguments.init,
+        dict(arguments.initialize or {}),
         ranks_per_host=per_host,
         profile=str(profile.folder) if profile is not None and is_path(name) else name,
         machines=machines,
@@ -284,26 +419,23 @@ def resolve_spec(
 
 def default_spec() -> ClusterSpec:
     """Return the spec of a start without arguments."""
-    return resolve_spec(None, None, None, {})
+    return resolve_start().shape
 
 
-def check_same_options(name: str, shape: ClusterSpec, running: StartOptions, requested: Mapping[str, Any]) -> None:
-    """Check that a running cluster was started with the requested options.
+def check_same_options(name: str, running: StartOptions, request: StartRequest) -> None:
+    """Check that a running cluster was started with the requested options; options that were not given are not compared.
 
     Args:
         name: the cluster's.
-        shape: its spec, which is also the requested one.
         running: its options.
-        requested: options that were given, after `resolve_spec`; options that were not given are not compared.
+        request: the present start, for the same spec.
 
     Raises:
         AlreadyStarted: an option differs; the message names it.
     """
-    wanted = {key: value for key, value in requested.items() if key in OPTION_NAMES and key not in _START_ONLY_OPTIONS}
-    if wanted.get("sync"):
-        wanted["sync"] = str(check_folder(wanted["sync"]))
+    shape, profile_settings = request.shape, request.options.reach
+    wanted = {key: getattr(request.options, key) for key in request.given}
     running_values: dict[str, Any] = {key: getattr(running, key) for key in wanted}
-    profile_settings = {key: value for key, value in requested.items() if key not in OPTION_NAMES}
     if profile_settings and shape.profile != "split":
         # As the profile reads them: a port that was typed is a text.
         running_settings = load_profile(shape.profile, running.reach).settings

@@ -34,7 +34,7 @@ from mhnb.cluster.generation import (
 )
 from mhnb.cluster.host_monitor import HostMonitor, HostRequests
 from mhnb.cluster.interrupts import run_uninterrupted
-from mhnb.cluster.options import GenerationLocation, StartOptions, parse_options, resolve_spec
+from mhnb.cluster.options import GenerationLocation, StartOptions, resolve_start
 from mhnb.cluster.status import ClusterListener
 from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec
 from mhnb.core.launch.hosts import group_by_machine, label_hosts
@@ -252,11 +252,9 @@ def run_doctor(args: argparse.Namespace, on_queue_status: Callable[[str], None] 
         InvalidRequest: an invalid value of a flag.
         LaunchError: no machine could be checked.
     """
-    arguments = start_arguments(args)
-    own = [arguments.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
-    shape = resolve_spec(own[0], own[1], own[2], arguments)
+    request = resolve_start(**{"name": "doctor"} | start_arguments(args))
+    shape, options = request.shape, request.options
     check_cluster_spec(shape, available_nbytes=psutil.virtual_memory().available)
-    options = parse_options("doctor", shape, arguments)
     if shape.is_local:
         return _check_this_machine(shape, args.coordinator_port)
     with _Doctor(shape, options, args.coordinator_port, on_queue_status) as doctor:

@@ -118,3 +118,12 @@ def seconds_argument(text: str) -> float:
     if math.isnan(number):
         raise ArgumentTypeError(f"expected a number of seconds, as 30 or 0.5, and got {text!r}")
     return number
+
+
+def is_positive_seconds(value: object) -> bool:
+    """Return whether a value is a positive number of seconds.
+
+    >>> [is_positive_seconds(value) for value in (2, 0, "2", float("nan"), True)]
+    [True, False, False, False, False]
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value) and value > 0

@@ -6,15 +6,18 @@ In auto mode, the text of a cell alone decides whether it runs in the notebook o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
-from mhnb.core.cluster_spec import is_positive_seconds
+from mhnb.core.arguments import is_positive_seconds
 from mhnb.core.ranks import resolve_ranks
 from mhnb.core.state.events import CellRequest
 from mhnb.errors import InvalidRequest
 
 Route: TypeAlias = Literal["ranks", "here", "local"]
 """`local` runs here too, without its first line `%%local`."""
+
+Guard: TypeAlias = Literal["lockstep", "parity", "off"]
+"""How the launches of the ranks are compared: before each launch, after the cell, or not at all."""
 
 _MAGIC_WORDS = ("%mhjax", "%mhjax?")
 _EXIT_COMMANDS = ("exit", "quit", "exit()", "quit()")
@@ -77,9 +80,6 @@ def strip_leading_blank_lines(source: str) -> str:
 # -- build and check the request for a cell
 
 
-_GUARDS = ("lockstep", "parity", "off")
-
-
 def check_guard(guard: str) -> str:
     """Return the guard.
 
@@ -89,7 +89,7 @@ def check_guard(guard: str) -> str:
     >>> check_guard("parity")
     'parity'
     """
-    if guard not in _GUARDS:
+    if guard not in get_args(Guard):
         raise InvalidRequest(f"--guard {guard!r}: choose lockstep, parity or off")
     return guard
 

@@ -17,7 +17,7 @@ from mhnb.cluster import manager, replay
 from mhnb.cluster.attach import describe_other_clusters
 from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.flags import add_start_flags, start_arguments
-from mhnb.cluster.options import resolve_spec
+from mhnb.cluster.options import START_TIMEOUT_S, resolve_start
 from mhnb.cluster.status import describe_location
 from mhnb.core.arguments import int_argument, seconds_argument
 from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS
@@ -56,9 +56,9 @@ def add_start_command_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument(
         "--start-timeout",
         type=seconds_argument,
-        default=120.0,
+        default=START_TIMEOUT_S,
         metavar="SECONDS",
-        help="limit for the whole start (120)",
+        help=f"limit for the whole start ({START_TIMEOUT_S:.0f})",
     )
     add_panel_start_flags(parser)
     for name in INITIALIZE_ARGUMENTS:
@@ -73,24 +73,24 @@ def _start(session: Session, args: argparse.Namespace) -> None:
     initialize = {
         name: _parse_literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None
     }
-    options = start_arguments(args) | {"init": not args.no_init, "initialize": initialize}
-    # Flags that were not typed are left out, so they are not compared with the options of a running cluster.
-    options |= {name: value for name in ("guard", "keep", "spare") if (value := getattr(args, name))}
-    remaining_options = dict(options)
-    spec_arguments = [remaining_options.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
-    shape = resolve_spec(spec_arguments[0], spec_arguments[1], spec_arguments[2], remaining_options)
-    if (running := manager.find_running(args.name, shape, remaining_options)) is not None:
+    # Flags that were not typed are None, so they are not compared with the options of a running cluster.
+    arguments = {
+        "name": args.name,
+        "init": not args.no_init,
+        "initialize": initialize,
+        "start_timeout_s": args.start_timeout,
+        "keep": args.keep or None,
+        "spare": args.spare or None,
+        "guard": args.guard,
+    }
+    request = resolve_start(**arguments | start_arguments(args))
+    if (running := manager.find_running(request)) is not None:
         manager.make_current(running)
         name = f"{running.name}: " if len(manager.all_clusters()) > 1 else ""
-        print(f"mhjax · {name}{shape.describe()} run already ({running.state}); going on")
+        print(f"mhjax · {name}{request.shape.describe()} run already ({running.state}); going on")
         return
     with show.StartDisplay() as progress:
-        cluster = manager.start(
-            **options,
-            name=args.name,
-            on_progress=progress.update,
-            start_timeout_s=args.start_timeout,
-        )
+        cluster = manager.start_requested(request, progress.update)
         progress.finish(summary_from_cluster(cluster))
 
 

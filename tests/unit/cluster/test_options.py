@@ -13,7 +13,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster.attach import select_cluster
 from mhnb.cluster.flags import add_doctor_flags, add_start_flags, start_arguments
-from mhnb.cluster.options import check_same_options, parse_options, resolve_spec
+from mhnb.cluster.options import SpecArguments, StartRequest, check_same_options, resolve_spec, resolve_start
 from mhnb.cluster.preflight import run_doctor
 from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS, ClusterSpec
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
@@ -26,10 +26,12 @@ def _options(line: str) -> dict[str, Any]:
     return start_arguments(parser.parse_args(shlex.split(line)))
 
 
+def _request(line: str) -> StartRequest:
+    return resolve_start(**_options(line))
+
+
 def _spec(line: str) -> ClusterSpec:
-    asked = _options(line)
-    hosts, devices, each = (asked.pop(name, None) for name in ("hosts", "devices", "ranks_per_host"))
-    return resolve_spec(hosts, devices, each, asked)
+    return _request(line).shape
 
 
 @pytest.mark.parametrize(
@@ -124,10 +126,7 @@ def test_same_options_attach_to_a_running_cluster(first: str, line: str) -> None
 
 
 def _check_same(first: str, line: str) -> None:
-    spec, running, asked = _spec(first), _options(first), _options(line)
-    for options in (running, asked):
-        resolve_spec(options.pop("hosts", None), None, None, options)
-    check_same_options("a", spec, parse_options("a", spec, running), asked)
+    check_same_options("a", _request(first).options, _request(line))
 
 
 def test_hosts_at_file_is_a_host_file(tmp_path: Path) -> None:
@@ -192,6 +191,8 @@ def test_missing_login_files_are_refused() -> None:
         ("--hosts a --hostfile b", "--hosts a and --hostfile b: give the one"),
         ("--hosts a --venv a --conda b", "give the one that the ranks are to use"),
         ("--profile nowhere", "there is no such profile; there are gpu"),
+        ("--set keep=yes", "keep='yes': give True or False"),
+        ("--sync /no/folder", "sync /no/folder: /no/folder is not there"),
         ("--profile slurm --hosts a", "Slurm chooses the machines; name them for it"),
         ("--profile kubernetes --address 127.0.0.1", "give the pods' name with {} for the number"),
     ],
@@ -248,13 +249,13 @@ def test_conflicting_options_are_refused(line: str, said: str) -> None:
 def test_argument_of_initialize_is_refused_with_a_hint(argument: str) -> None:
     """An argument of `initialize` is not an option of `start`; the error names two ways to pass it, and both work."""
     with pytest.raises(InvalidRequest, match=r"options are .*\binit, initialize, .*profile") as failed:
-        resolve_spec(2, 1, None, {argument: "a:1"})
+        resolve_start(hosts=2, devices=1, **{argument: "a:1"})
     hint = str(failed.value).splitlines()[-1]
     assert hint == (
         f"  {argument} is an argument of jax.distributed.initialize: initialize={{{argument!r}: 'a:1'}};"
         f" of %mhjax start: --{argument.replace('_', '-')} a:1"
     )
-    assert resolve_spec(2, 1, None, {"initialize": {argument: "a:1"}}).initialize == {argument: "a:1"}
+    assert resolve_spec(SpecArguments(initialize={argument: "a:1"}), {}).initialize == {argument: "a:1"}
     parser = MagicArgumentParser()
     add_start_command_flags(parser)
     assert getattr(parser.parse_args(hint.partition("start: ")[2].split()), argument) == "a:1"
@@ -263,13 +264,13 @@ def test_argument_of_initialize_is_refused_with_a_hint(argument: str) -> None:
 @pytest.mark.parametrize("hosts", [0, -1, 1000])
 def test_invalid_number_is_not_treated_as_missing(hosts: int) -> None:
     """An invalid number is not treated as missing: it is refused with its own value."""
-    for count, options in ((hosts, {}), (None, {"ranks": hosts})):
+    for count, ranks in ((hosts, None), (None, hosts)):
         with pytest.raises(InvalidRequest, match=f"hosts={hosts}"):
-            resolve_spec(count, 2, None, options)
+            resolve_start(hosts=count, ranks=ranks)
     with pytest.raises(InvalidRequest, match="ranks_per_host=0"):
-        resolve_spec(4, 2, 0, {})
+        resolve_start(hosts=4, ranks_per_host=0)
     with pytest.raises(InvalidRequest, match="devices=0"):
-        resolve_spec(4, 0, None, {})
+        resolve_start(hosts=4, devices=0)
 
 
 def test_every_flag_is_a_setting(tmp_path: Path) -> None:

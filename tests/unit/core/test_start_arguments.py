@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import pydoc
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import mhnb
 from mhnb.cluster import manager
 from mhnb.cluster.export import export_notebook
+from mhnb.cluster.options import SpecArguments, StartOptions, resolve_start
 from mhnb.cluster.requests import check_names
 from mhnb.core.cell_request import build_cell_request
-from mhnb.core.cluster_spec import validate_start_arguments
 from mhnb.core.ranks import resolve_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.system.run_dir import check_name
@@ -51,14 +55,81 @@ def test_argument_of_wrong_type_is_named(name: str, value: Any, expected: str) -
     assert expected in str(error.value)
 
 
-def test_valid_arguments_are_accepted() -> None:
-    """None is accepted where it has a meaning, folders as paths, and settings of any profile."""
-    validate_start_arguments(
-        {"devices": None, "profile": Path("x"), "sync": Path("y"), "initialize": {}, "ssh_port": object()}
+_OPTION_FIELDS = [part for part in (*fields(SpecArguments), *fields(StartOptions)) if part.name != "reach"]
+"""The settings of a profile, `reach`, are the other keywords of `start`."""
+
+
+def test_start_has_a_parameter_for_each_option() -> None:
+    """The parameters of `mhnb.start` have the types of the options and cannot drift from them; `help` explains each."""
+    parameters = inspect.signature(mhnb.start).parameters
+    text = pydoc.plain(pydoc.render_doc(mhnb.start))
+    for part in _OPTION_FIELDS:
+        parameter = parameters[part.name]
+        assert parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        # A folder is stored as a text.
+        base = {"sync": "str | os.PathLike[str]"}.get(part.name, str(part.type).removesuffix(" | None"))
+        assert parameter.annotation == (f"{base} | None" if parameter.default is None else base)
+        assert parameter.default in (None, part.default)
+    open_ended = [p.name for p in parameters.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
+    assert open_ended == ["settings"]
+    for name, parameter in parameters.items():
+        assert parameter.annotation is not parameter.empty
+        assert f"        {'**' * (name == 'settings')}{name}: " in text.partition("Args:")[2]
+        assert f"{name}: " in text.partition("Start ranks")[0]
+
+
+@pytest.mark.parametrize("name", [part.name for part in _OPTION_FIELDS])
+def test_each_option_reaches_its_check(name: str) -> None:
+    """`start` hands each option on under its own name, and no type of an option is left unchecked."""
+    value: Any = object()
+    with pytest.raises(InvalidRequest) as error:
+        manager.start(**{name: value})
+    assert str(error.value).startswith((f"{name}={value!r}: give ", f"--{name} {value!r}: choose "))
+
+
+def test_wrong_types_are_known_to_mypy() -> None:
+    """mypy flags a wrong type of a keyword before it is run: it reports each of these comments that is not needed."""
+    calls = (
+        lambda: mhnb.start(keep="yes"),  # type: ignore[arg-type]
+        lambda: mhnb.start(guard="strict"),  # type: ignore[arg-type]
+        lambda: mhnb.start(ranks="4"),  # type: ignore[arg-type]
+        lambda: mhnb.start(host_timeout_s="20"),  # type: ignore[arg-type]
+        lambda: mhnb.start(initialize=["process_id"]),  # type: ignore[arg-type]
+        lambda: mhnb.start(sync=5),  # type: ignore[arg-type]
     )
-    validate_start_arguments(
-        {"start_timeout_s": math.inf, "host_timeout_s": 2, "on_progress": print, "sync": "", "keep": False}
-    )
+    for call in calls:
+        with pytest.raises(InvalidRequest):
+            call()
+
+
+def test_default_arguments_are_not_given() -> None:
+    """A start without arguments asks for the default options, and for no particular one of a running cluster."""
+    parameters = inspect.signature(mhnb.start).parameters.values()
+    request = resolve_start(**{p.name: p.default for p in parameters if p.name not in ("on_progress", "settings")})
+    assert (request.options, request.given) == (StartOptions(), ())
+
+
+def test_given_options_are_known() -> None:
+    """An option that has its default but was given is compared with that of a running cluster; how long a start may take is not."""
+    request = resolve_start(keep=False, encrypt=True, spare=None, start_timeout_s=5, connection="")
+    assert (request.options, request.given) == (StartOptions(start_timeout_s=5), ("keep", "encrypt"))
+
+
+def test_options_that_conflict_are_refused() -> None:
+    """Ranks in reserve do not outlive the notebook, and cannot share the active ranks' address."""
+    with pytest.raises(InvalidRequest, match="--keep and --spare do not go together"):
+        manager.start(keep=True, spare=True)
+    with pytest.raises(InvalidRequest, match="--spare and coordinator_address='a:1' do not go together"):
+        manager.start(spare=True, initialize={"coordinator_address": "a:1"})
+
+
+def test_valid_arguments_are_accepted(tmp_path: Path) -> None:
+    """None is accepted where it has a meaning, and folders as paths."""
+    (tmp_path / "ipcluster_config.py").write_text("c = get_config()\nc.Cluster.engine_launcher_class = 'mhnb-ssh'\n")
+    request = resolve_start(hosts=["a"], devices=None, profile=tmp_path, sync=tmp_path, initialize={}, ranks=None)
+    assert (request.shape.profile, request.options.sync) == (str(tmp_path), str(tmp_path.resolve()))
+    request = resolve_start(start_timeout_s=math.inf, host_timeout_s=2, sync="", keep=False, initialize=None)
+    assert request.options == StartOptions(start_timeout_s=math.inf, host_timeout_s=2)
 
 
 @pytest.mark.parametrize(
