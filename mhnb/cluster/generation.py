@@ -108,7 +108,8 @@ def create_generation(
     shape: ClusterSpec, options: StartOptions, journal: ClusterJournal, *, generation: int, now: float
 ) -> Generation:
     """Create the resources of a new generation: directory, key, open transport. Its hosts are not launched yet."""
-    run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=find_settings_dir(shape))
+    # With the settings of the hub and the engines.
+    run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=find_profile(shape.profile))
     key = secrets.token_bytes(32)
     with ExitStack() as cleanup:
         transport = open_transport(shape, options, key, run_dir)
@@ -195,11 +196,6 @@ def make_cluster_record(
         local_pids,
         started_in_s,
     )
-
-
-def find_settings_dir(shape: ClusterSpec) -> Path:
-    """Return the directory with the settings of the hub and the engines."""
-    return find_profile("local" if shape.profile == "split" else shape.profile)
 
 
 def open_transport(shape: ClusterSpec, options: StartOptions, key: bytes, run_dir: Path) -> SocketServer:

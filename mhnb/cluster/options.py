@@ -387,15 +387,14 @@ def resolve_spec(arguments: SpecArguments, settings: Mapping[str, Any]) -> Clust
     count, machines = (None, ()) if hosts is None else parse_hosts_argument(hosts)
     name = str(profile_name) if profile_name is not None else "ssh" if machines else "local"
     profile = _load_profile(name, settings)
-    kind = "split" if profile is None else profile.kind
-    if profile is not None:
-        machines, ranks_per_host = _find_machines(profile, machines, ranks_per_host)
-        devices = _default_devices(profile, devices)
+    kind = profile.kind
+    machines, ranks_per_host = _find_machines(profile, machines, ranks_per_host)
+    devices = _default_devices(profile, devices)
     if machines and kind not in ("mpi", "slurm", "ssh"):
         # Other kinds would silently ignore the names.
         raise InvalidRequest(f"--profile {name} takes no names of machines, and got {', '.join(machines)}; ssh does")
     per_host = ranks_per_host
-    if per_host is None and profile is not None and not (machines and ranks is not None):
+    if per_host is None and not (machines and ranks is not None):
         per_host = profile.settings.ranks_per_host
     if ranks is None and count is None and not machines:
         ranks, per_host = _default_ranks(profile, per_host)
@@ -409,7 +408,7 @@ def resolve_spec(arguments: SpecArguments, settings: Mapping[str, Any]) -> Clust
         arguments.init,
         dict(arguments.initialize or {}),
         ranks_per_host=per_host,
-        profile=str(profile.folder) if profile is not None and is_path(name) else name,
+        profile=str(profile.folder) if is_path(name) else name,
         machines=machines,
         kind="" if kind == name else kind,
     )
@@ -436,7 +435,7 @@ def check_same_options(name: str, running: StartOptions, request: StartRequest) 
     shape, profile_settings = request.shape, request.options.reach
     wanted = {key: getattr(request.options, key) for key in request.given}
     running_values: dict[str, Any] = {key: getattr(running, key) for key in wanted}
-    if profile_settings and shape.profile != "split":
+    if profile_settings:
         # As the profile reads them: a port that was typed is a text.
         running_settings = load_profile(shape.profile, running.reach).settings
         requested_settings = load_profile(shape.profile, {**running.reach, **profile_settings}).settings
@@ -446,14 +445,12 @@ def check_same_options(name: str, running: StartOptions, request: StartRequest) 
         raise AlreadyStarted(format_options_mismatch(name, differing), name=name)
 
 
-def _load_profile(name: str, options: Mapping[str, Any]) -> Profile | None:
-    """Load the profile; None for several supervisors on this machine, which have no profile.
+def _load_profile(name: str, options: Mapping[str, Any]) -> Profile:
+    """Load the profile.
 
     Raises:
         InvalidRequest: an option that neither mhnb nor the profile has.
     """
-    if name == "split":
-        return None
     profile_settings = {
         key: value for key, value in options.items() if key not in OPTION_NAMES and key not in _SPEC_ARGUMENTS
     }
@@ -507,14 +504,12 @@ def _default_devices(profile: Profile, devices: int | None) -> int | None:
     return _DEFAULT_DEVICES if devices is None and profile.kind == "local" else devices
 
 
-def _default_ranks(profile: Profile | None, per_host: int | None) -> tuple[int, int | None]:
+def _default_ranks(profile: Profile, per_host: int | None) -> tuple[int, int | None]:
     """Return the default number of ranks, and the ranks per host.
 
     Raises:
         LaunchError: the default is the number of GPUs, and there are none.
     """
-    if profile is None:
-        return _DEFAULT_RANKS * (per_host or 1), per_host
     if profile.count is not None:
         return profile.count, per_host
     if profile.kind == "gpu":

@@ -28,7 +28,6 @@ from mhnb.cluster.flags import start_arguments
 from mhnb.cluster.generation import (
     create_state_machine,
     end_hosts,
-    find_settings_dir,
     launch_hosts,
     open_transport,
 )
@@ -43,6 +42,7 @@ from mhnb.core.preflight_facts import Endpoint, HostChecks, HostFacts, Preflight
 from mhnb.core.state.events import RunPreflight
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError, MhnbError, PreflightFailed
 from mhnb.launchers.base import Host
+from mhnb.launchers.profiles import find_profile
 from mhnb.system.host_checks import Listener, collect_facts, find_version
 from mhnb.system.run_dir import find_cwd, make_run_dir, remove_keys
 from mhnb.view.tables.reports import format_preflight_text
@@ -314,7 +314,7 @@ class _Doctor:
 
     def _start(self) -> None:
         run_dir = make_run_dir(
-            f"doctor-{os.getpid()}", 1, environment=os.environ, profile=find_settings_dir(self._shape)
+            f"doctor-{os.getpid()}", 1, environment=os.environ, profile=find_profile(self._shape.profile)
         )
         self._cleanup.callback(shutil.rmtree, run_dir, ignore_errors=True)
         self._cleanup.callback(remove_keys, run_dir)

@@ -9,20 +9,15 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
-from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
-from mhnb.launchers.base import Host
 from mhnb.system.private_files import open_private
 from mhnb.system.processes import PROCESS_ENDED, is_running, is_stopped, kill_groups, wait_until_ended
-from mhnb.system.resources import profile_dir
-from mhnb.system.run_dir import fill_run_dir
 
 _KILL_AFTER_S = 1.0
 
@@ -246,23 +241,3 @@ def end_supervisor(pid: int) -> None:
             with contextlib.suppress(*PROCESS_ENDED):
                 process.kill()
         wait_until_ended(processes)
-
-
-# -- launcher of simulated hosts
-
-
-class FakeMultiHostLauncher:
-    """Starts a supervisor on this machine for each host."""
-
-    def find_own_address(self) -> str:
-        """Return loopback, because no other machine connects."""
-        return "127.0.0.1"
-
-    def launch(
-        self, specs: Sequence[HostSpec], shares: Sequence[HostAssignment], environment: Mapping[str, str], run_dir: Path
-    ) -> Iterator[Host]:
-        """Start the supervisors one after another; each takes a moment."""
-        for spec, share in zip(specs, shares, strict=True):
-            own = run_dir / share.host
-            fill_run_dir(own, {path.name: path.read_bytes() for path in profile_dir("local").glob("*_config.py")})
-            yield LocalHost(replace(spec, run_dir=str(own)), {**environment, **spec.environment})

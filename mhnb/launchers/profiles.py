@@ -3,7 +3,8 @@
 Profiles are IPython profile directories that define how hosts are reached.
 A profile's kind is the launcher that its ipcluster_config.py names: `c.Cluster.engine_launcher_class = "mhnb-slurm"`.
 Each kind has a class of traitlets settings, as in `c.MhnbSlurm.partition = "debug"`, with types and help, which
-`mhnb profile show NAME` prints. The classes only hold values: `core` interprets them, with frozen options made of them.
+`mhnb profile show NAME` prints. The classes hold values and create the launcher: `core` interprets the values, as frozen options.
+`KINDS` lists the classes; a start needs nothing else to know a kind.
 The machines are those that `--hosts` or a host file names; a host file may also set the number of ranks per host.
 """
 
@@ -14,7 +15,7 @@ import difflib
 import os
 import shlex
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,6 @@ from mhnb.core.messages import HostSpec
 from mhnb.errors import InvalidRequest
 from mhnb.launchers.base import Launcher
 from mhnb.launchers.cloud import CloudLauncher
-from mhnb.launchers.local import FakeMultiHostLauncher
 from mhnb.launchers.mpi import MpiLauncher
 from mhnb.launchers.slurm import SlurmLauncher
 from mhnb.launchers.ssh import SshLauncher
@@ -67,6 +67,8 @@ class Settings(Configurable):
     """Settings of every kind of profile."""
 
     kind: ClassVar[str] = ""
+    is_remote: ClassVar[bool] = False
+    """Whether its hosts are other machines, which are checked before a start."""
     ranks_per_host = _count("Ranks on each host (--per-host).", 1)
     devices = _count("Simulated CPU devices per rank (--devices); none: what each machine has.")
 
@@ -74,6 +76,18 @@ class Settings(Configurable):
         """Build the frozen options of a kind from the settings of the same names."""
         values = {part.name: getattr(self, part.name) for part in fields(cls) if self.has_trait(part.name)}  # type: ignore[arg-type]
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+    def create_launcher(self, cluster_spec: ClusterSpec) -> Launcher:
+        """Create the launcher for a spec; a kind whose ranks all belong to the one supervisor of this machine has none.
+
+        Raises:
+            InvalidRequest: a setting is invalid, or the spec has machines missing, or has machines that the kind chooses itself.
+        """
+        raise NotImplementedError(f"the ranks of {cluster_spec.describe()} need no launcher")
+
+    def apply_to(self, spec: HostSpec) -> HostSpec:
+        """Return a host's spec with the settings for its side."""
+        return spec
 
 
 class MhnbLocal(Settings):
@@ -94,6 +108,7 @@ class MhnbGpu(Settings):
 class _RemoteSettings(Settings):
     """Settings of every kind of profile whose ranks run on other machines."""
 
+    is_remote = True
     python = _text("The interpreter over there; none: this notebook's own, by its path.")
     venv = _text("The folder of a virtual environment over there.")
     conda = _text("Name or folder of a conda environment over there.")
@@ -113,6 +128,11 @@ class _RemoteSettings(Settings):
             environment=dict(self.environment),
         )
 
+    def apply_to(self, spec: HostSpec) -> HostSpec:
+        """Return a host's spec with the settings for its side."""
+        # The shell enters a configured folder before the interpreter starts, or reports that it is missing.
+        return replace(spec, share_gpus=self.share_gpus, cwd="." if self.cwd else spec.cwd)
+
 
 class MhnbSsh(_RemoteSettings):
     """Machines reached by ssh, with one login per machine."""
@@ -126,6 +146,18 @@ class MhnbSsh(_RemoteSettings):
     config_file = _text("Another ssh config than your own.")
     extra = _words("More settings as in an ssh config, 'ProxyJump=gate'.")
     connect_timeout_s = _count("Seconds to wait for a machine to answer.", 10)
+
+    def remote_options(self) -> SshOptions:
+        """Return the options of the login and of the remote side."""
+        return replace(self.build_options(SshOptions), environment=dict(self.environment))
+
+    def create_launcher(self, cluster_spec: ClusterSpec) -> Launcher:
+        """Create the launcher; the spec must name the machines."""
+        if not cluster_spec.machines:
+            raise InvalidRequest(
+                "the ssh profile needs the names of the machines: --hosts a,b[1-3], --hostfile FILE, or c.MhnbSsh.hosts in the profile"
+            )
+        return SshLauncher(_parse_machines(cluster_spec), self.remote_options())
 
 
 class MhnbSlurm(_RemoteSettings):
@@ -144,6 +176,15 @@ class MhnbSlurm(_RemoteSettings):
     extra = _words("Further options of srun, a word each: '--exclusive', '--reservation=class'.")
     srun = _text("The program.", "srun")
 
+    def create_launcher(self, cluster_spec: ClusterSpec) -> Launcher:
+        """Create the launcher; the spec must name no machine."""
+        if cluster_spec.machines:
+            raise InvalidRequest(
+                f"hosts {', '.join(cluster_spec.machines)}: Slurm chooses the machines; name them for it: "
+                f"--set extra=--nodelist={','.join(cluster_spec.machines)}"
+            )
+        return SlurmLauncher(self.build_options(SlurmOptions), self.remote_options())
+
 
 class MhnbMpi(_RemoteSettings):
     """Processes started by an mpiexec, here or on machines that it reaches."""
@@ -153,6 +194,12 @@ class MhnbMpi(_RemoteSettings):
     hostfile = _text("A file that names them, one a line (--hostfile).")
     mpiexec = _text("The program.", "mpiexec")
     extra = _words("Further words for mpiexec, before the program.")
+
+    def create_launcher(self, cluster_spec: ClusterSpec) -> Launcher:
+        """Create the launcher."""
+        return MpiLauncher(
+            self.build_options(MpiOptions), self.remote_options(), _parse_machines(cluster_spec), os.environ
+        )
 
 
 class MhnbTpu(_RemoteSettings):
@@ -166,6 +213,11 @@ class MhnbTpu(_RemoteSettings):
     extra = _words("Further options of `gcloud compute tpus tpu-vm ssh`, a word each.")
     gcloud = _text("The program.", "gcloud")
 
+    def create_launcher(self, cluster_spec: ClusterSpec) -> Launcher:  # noqa: ARG002  # the workers have numbers
+        """Create the launcher."""
+        options = self.build_options(TpuOptions)
+        return CloudLauncher(options.gcloud, partial(tpu_command, options), self.remote_options())
+
 
 class MhnbKubernetes(_RemoteSettings):
     """Pods, reached by kubectl."""
@@ -178,11 +230,20 @@ class MhnbKubernetes(_RemoteSettings):
     extra = _words("Further options of kubectl, a word each: '--kubeconfig=file'.")
     kubectl = _text("The program.", "kubectl")
 
+    def create_launcher(self, cluster_spec: ClusterSpec) -> Launcher:  # noqa: ARG002  # the pods have numbers
+        """Create the launcher."""
+        options = self.build_options(KubernetesOptions)
+        return CloudLauncher(options.kubectl, partial(kubectl_command, options), self.remote_options())
+
+
+def _parse_machines(cluster_spec: ClusterSpec) -> list[HostName]:
+    return [parse_host(name) for name in cluster_spec.machines]
+
 
 KINDS: dict[str, type[Settings]] = {
     cls.kind: cls for cls in (MhnbGpu, MhnbKubernetes, MhnbLocal, MhnbMpi, MhnbSlurm, MhnbSsh, MhnbTpu)
 }
-"""By the suffix of a profile's `c.Cluster.engine_launcher_class = "mhnb-slurm"`."""
+"""Every kind of profile, by the suffix of its `c.Cluster.engine_launcher_class = "mhnb-slurm"`."""
 
 
 # -- find and read profiles
@@ -200,7 +261,7 @@ class Profile:
     """Name as requested."""
     folder: Path
     kind: str
-    """local, ssh, slurm, mpi, gpu, tpu, kubernetes."""
+    """One of `KINDS`."""
     count: int | None
     """Its number of ranks, `c.Cluster.n`; None if it sets none."""
     settings: Settings
@@ -379,19 +440,12 @@ def create_launcher(cluster_spec: ClusterSpec, profile_settings: Mapping[str, An
     Raises:
         InvalidRequest: an unknown profile, or a setting that it does not have.
     """
-    if cluster_spec.profile == "split":
-        return FakeMultiHostLauncher()
-    profile = load_profile(cluster_spec.profile, profile_settings)
-    return _FACTORIES[profile.kind](cluster_spec, profile.settings)
+    return load_profile(cluster_spec.profile, profile_settings).settings.create_launcher(cluster_spec)
 
 
 def apply_profile(spec: HostSpec, cluster_spec: ClusterSpec, profile_settings: Mapping[str, Any]) -> HostSpec:
     """Return a host's spec with the profile's settings for the remote side."""
-    if cluster_spec.profile == "split":
-        return spec
-    settings: Any = load_profile(cluster_spec.profile, profile_settings).settings
-    # The shell enters a configured folder before the interpreter starts, or reports that it is missing.
-    return replace(spec, share_gpus=settings.share_gpus, cwd="." if settings.cwd else spec.cwd)
+    return load_profile(cluster_spec.profile, profile_settings).settings.apply_to(spec)
 
 
 def format_restart_note(cluster_spec: ClusterSpec, *, is_detachable: bool) -> str:
@@ -400,67 +454,14 @@ def format_restart_note(cluster_spec: ClusterSpec, *, is_detachable: bool) -> st
     return REQUEUE_NOTE if queues else ""
 
 
-def _parse_machines(cluster_spec: ClusterSpec) -> list[HostName]:
-    return [parse_host(name) for name in cluster_spec.machines]
-
-
-def _ssh_launcher(cluster_spec: ClusterSpec, settings: Any) -> Launcher:
-    if not cluster_spec.machines:
-        raise InvalidRequest(
-            "the ssh profile needs the names of the machines: --hosts a,b[1-3], --hostfile FILE, or c.MhnbSsh.hosts in the profile"
-        )
-    return SshLauncher(_parse_machines(cluster_spec), _make_ssh_options(settings))
-
-
-def _make_ssh_options(settings: Any) -> SshOptions:
-    options: SshOptions = replace(settings.build_options(SshOptions), environment=dict(settings.environment))
-    return options
-
-
 def read_ssh_options(cluster_spec: ClusterSpec, profile_settings: Mapping[str, Any]) -> SshOptions | None:
     """Return the ssh options for the machines of a spec; None if they are not reached by ssh.
 
     Raises:
         InvalidRequest: a setting that the profile does not have.
     """
-    if cluster_spec.profile == "split":
-        return None
-    profile = load_profile(cluster_spec.profile, profile_settings)
-    return _make_ssh_options(profile.settings) if profile.kind == "ssh" else None
-
-
-def _slurm_launcher(cluster_spec: ClusterSpec, settings: Any) -> Launcher:
-    if cluster_spec.machines:
-        raise InvalidRequest(
-            f"hosts {', '.join(cluster_spec.machines)}: Slurm chooses the machines; name them for it: "
-            f"--set extra=--nodelist={','.join(cluster_spec.machines)}"
-        )
-    return SlurmLauncher(settings.build_options(SlurmOptions), settings.remote_options())
-
-
-def _mpi_launcher(cluster_spec: ClusterSpec, settings: Any) -> Launcher:
-    return MpiLauncher(
-        settings.build_options(MpiOptions), settings.remote_options(), _parse_machines(cluster_spec), os.environ
-    )
-
-
-def _tpu_launcher(_cluster_spec: ClusterSpec, settings: Any) -> Launcher:
-    options = settings.build_options(TpuOptions)
-    return CloudLauncher(options.gcloud, partial(tpu_command, options), settings.remote_options())
-
-
-def _kubernetes_launcher(_cluster_spec: ClusterSpec, settings: Any) -> Launcher:
-    options = settings.build_options(KubernetesOptions)
-    return CloudLauncher(options.kubectl, partial(kubectl_command, options), settings.remote_options())
-
-
-_FACTORIES: dict[str, Callable[[ClusterSpec, Settings], Launcher]] = {
-    "kubernetes": _kubernetes_launcher,
-    "mpi": _mpi_launcher,
-    "slurm": _slurm_launcher,
-    "ssh": _ssh_launcher,
-    "tpu": _tpu_launcher,
-}
+    settings = load_profile(cluster_spec.profile, profile_settings).settings
+    return settings.remote_options() if isinstance(settings, MhnbSsh) else None
 
 
 # -- read `--hosts` and host files

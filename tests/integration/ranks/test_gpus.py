@@ -33,13 +33,13 @@ def test_each_rank_sees_its_own_gpu(fresh: Callable[..., Cluster], monkeypatch: 
 
 
 @pytest.mark.usefixtures("gpus")
-def test_two_ranks_with_one_gpu_are_refused(fresh: Callable[..., Cluster]) -> None:
+def test_two_ranks_with_one_gpu_are_refused(fresh: Callable[..., Cluster], split_profile: str) -> None:
     """Two ranks that would use the same GPU are refused by its UUID before JAX starts.
 
     Without an assignment every rank would use every GPU.
     """
     with pytest.raises(LaunchError, match=r"rank 0 \(host0 .*\) and rank 1 \(host1 .*\) would use the same GPU, GPU-a"):
-        fresh(2, None, profile="split")
+        fresh(2, None, profile=split_profile)
 
 
 @pytest.mark.usefixtures("gpus")

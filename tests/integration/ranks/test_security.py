@@ -29,9 +29,14 @@ def begin() -> Callable[..., Cluster]:
     return lambda name, **options: manager.start(2, 1, name=name, **options)
 
 
-@pytest.mark.parametrize("profile", ["local", "split"])
+@pytest.mark.parametrize("is_split", [False, True])
 def test_other_users_can_read_no_file(
-    begin: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
+    begin: Callable[..., Cluster],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    split_profile: str,
+    *,
+    is_split: bool,
 ) -> None:
     """Other users can read no file of a cluster, while it runs and after it, with a umask of 0.
 
@@ -41,7 +46,7 @@ def test_other_users_can_read_no_file(
     monkeypatch.setenv("MHNB_HOME", str(home))
     before = os.umask(0)
     try:
-        cluster = begin("modes", keep=True, **({} if profile == "local" else {"profile": profile}))
+        cluster = begin("modes", keep=True, **({"profile": split_profile} if is_split else {}))
         cluster.run(
             f"import os, jax.numpy as jnp\nprint(jnp.ones(2))\nos.system('echo hi')\nopen({str(made)!r}, 'w').close()"
         )
@@ -67,9 +72,9 @@ def list_readable(home: Path) -> dict[str, str]:
     }
 
 
-def test_no_process_shows_a_key(begin: Callable[..., Cluster]) -> None:
+def test_no_process_shows_a_key(begin: Callable[..., Cluster], split_profile: str) -> None:
     """Neither a command line, which every user can read, nor an environment that a cell's subprocess inherits has a key."""
-    cluster = begin("keys", profile="split")
+    cluster = begin("keys", profile=split_profile)
     try:
         key = cluster._resources.key.hex()
         shown = cluster.run(

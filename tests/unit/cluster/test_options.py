@@ -46,12 +46,19 @@ def _spec(line: str) -> ClusterSpec:
         ("--profile slurm", "4 hosts, profile slurm"),
         ("--profile slurm -n 16 --per-host 4 --partition x", "4 hosts x 4 ranks, profile slurm"),
         ("--profile mpi --hosts a,b", "2 hosts (a, b), profile mpi"),
-        ("--profile split -n 2 --devices 2", "2 hosts x 2 devices, profile split"),
     ],
 )
 def test_options_become_a_spec(line: str, said: str) -> None:
     """`-n` counts ranks; with host names or ranks per host, it determines the rest."""
     assert _spec(line).describe() == said
+
+
+def test_added_kind_of_profile_is_resolved(split_profile: str) -> None:
+    """A kind that is added to the known ones is resolved as they are; it has the default number of hosts."""
+    assert _spec(f"--profile {split_profile} -n 2 --devices 2") == ClusterSpec(
+        2, 2, profile=split_profile, kind="split"
+    )
+    assert _spec(f"--profile {split_profile}") == ClusterSpec(4, None, profile=split_profile, kind="split")
 
 
 def test_host_file_sets_the_number_of_ranks(tmp_path: Path) -> None:
