@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mhnb.errors import InvalidRequest
-from mhnb.system.resources import list_profiles
+from mhnb.system.resources import HUB_SETTINGS, list_profiles, read_profile_files
 
 if TYPE_CHECKING:
     from mhnb.launchers.profiles import Profile
+
+_ENCRYPT = b"""# Encrypt the network traffic, including that of the hub.
+c.IPController.enable_curve = True
+"""
 
 
 def add_profile_command(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +52,13 @@ def _first_line(folder: Path) -> str:
 
 
 def _new(args: argparse.Namespace) -> None:
-    from mhnb.launchers.profiles import find_profile, user_profile_dir
+    from mhnb.launchers.profiles import find_profile, load_profile, user_profile_dir
 
     source_folder = find_profile(args.origin)
+    files = read_profile_files(source_folder)
+    if not (source_folder / HUB_SETTINGS).exists() and load_profile(args.origin).settings.is_remote:
+        # `ipcluster start` sets it only for a profile without this file.
+        files[HUB_SETTINGS] += _ENCRYPT
     is_path = "/" in args.name
     if not is_path and args.name in list_profiles():
         raise InvalidRequest(f"profile {args.name!r} comes with mhnb; give your own another name")
@@ -63,10 +70,10 @@ def _new(args: argparse.Namespace) -> None:
     if (folder / "ipcluster_config.py").exists():
         raise InvalidRequest(f"{folder} has an ipcluster_config.py already; change that, or give another name")
     folder.mkdir(parents=True, exist_ok=True)
-    for file in sorted(source_folder.glob("*_config.py")):
-        if (folder / file.name).exists():
-            raise InvalidRequest(f"{folder / file.name} is there already; give another name")
-        shutil.copyfile(file, folder / file.name)
+    for file_name, content in sorted(files.items()):
+        if (folder / file_name).exists():
+            raise InvalidRequest(f"{folder / file_name} is there already; give another name")
+        (folder / file_name).write_bytes(content)
     print(f"{folder}\n  change its ipcluster_config.py, then: %mhjax start --profile {args.name}")
 
 

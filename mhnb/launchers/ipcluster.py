@@ -10,11 +10,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ipyparallel.cluster.launcher import EngineLauncher, LocalControllerLauncher, LocalProcessLauncher
 
 from mhnb.launchers.profiles import KINDS
+from mhnb.system.resources import HUB_SETTINGS, default_settings_dir
 
 _STOP_TIMEOUT_S = 30
 
@@ -36,7 +38,10 @@ def _query_profile(profile_dir: str, *words: str) -> str:
 
 
 class MhnbControllerLauncher(LocalControllerLauncher):
-    """The hub on this machine, at the address by which the profile's hosts reach it."""
+    """The hub on this machine, at the address by which the profile's hosts reach it.
+
+    If the profile has no settings of the hub, it gets those that it would have in a notebook.
+    """
 
     def start(self) -> Any:
         """Find the address, then start the hub."""
@@ -45,6 +50,18 @@ class MhnbControllerLauncher(LocalControllerLauncher):
             address = _query_profile(self.profile_dir, "--address")
             self.controller_args = [*arguments, f"--ip={address}", f"--location={address}"]
         return super().start()
+
+    def find_args(self) -> list[str]:
+        """Return the command line of the hub."""
+        command: list[str] = super().find_args()
+        if (Path(self.profile_dir) / HUB_SETTINGS).exists():
+            return command
+        defaults = {"--config": str(default_settings_dir() / HUB_SETTINGS)}
+        if KINDS[getattr(self.parent.engine_launcher_class, "kind", "local")].is_remote:
+            defaults["--IPController.enable_curve"] = "True"
+        # The hub accepts an argument once.
+        given = tuple(word.partition("=")[0] for word in command)
+        return [*command, *(f"{name}={value}" for name, value in defaults.items() if name not in given)]
 
 
 class MhnbEngineLauncher(LocalProcessLauncher, EngineLauncher):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from mhnb.errors import InvalidRequest
 
+HUB_SETTINGS = "ipcontroller_config.py"
+"""The file of a profile with the hub's settings."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -28,6 +30,20 @@ def profile_dir(name: str, *, package: Path = _PACKAGE) -> Path:
     if name not in known:
         raise InvalidRequest(f"profile {name!r} does not come with mhnb; there is {', '.join(known)}")
     return _find("profiles", package) / name
+
+
+def default_settings_dir(*, package: Path = _PACKAGE) -> Path:
+    """Return the folder with the settings files that stand for those that a profile has not: of the hub, and of the engines."""
+    return _find("profiles", package)
+
+
+def read_profile_files(profile: Path, *, package: Path = _PACKAGE) -> dict[str, bytes]:
+    """Return the settings files of a profile by name: its own, and the defaults for those that it has not.
+
+    Only these: a profile in use has a history, logs, and connection files of other hubs.
+    """
+    folders = (default_settings_dir(package=package), profile)
+    return {path.name: path.read_bytes() for folder in folders for path in sorted(folder.glob("*_config.py"))}
 
 
 def list_profiles(*, package: Path = _PACKAGE) -> list[str]:

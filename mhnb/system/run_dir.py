@@ -31,6 +31,7 @@ from mhnb.system.private_files import (
     write_private,
 )
 from mhnb.system.processes import PROCESS_UNREADABLE, find_start_time_s, is_same_process
+from mhnb.system.resources import HUB_SETTINGS, read_profile_files
 
 _RETAINED_RUNS = 20
 _NAME_LIMIT_NBYTES = 150
@@ -156,7 +157,7 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
         name: the cluster's name, a plain word.
         generation: number of the start.
         environment: its MHNB_HOME selects another parent folder.
-        profile: the IPython profile directory to start from.
+        profile: the IPython profile directory to start from; the defaults stand for files that it has not.
 
     Raises:
         InvalidRequest: the name is not a plain word.
@@ -164,8 +165,7 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
     """
     check_name(name)
     run_dir = state_home(environment) / f"{name}.{os.getpid()}.{generation}"
-    # Only the settings: a profile in use has a history, logs, and connection files of other hubs.
-    settings = {path.name: path.read_bytes() for path in profile.glob("*_config.py")}
+    settings = read_profile_files(profile)
     make_home(environment)
     with report_home_errors(environment):
         if run_dir.exists():
@@ -198,7 +198,7 @@ def configure_hub(run_dir: Path, address: str, *, encrypt: bool) -> None:
         f"c.IPController.location = {address!r}",
         f"c.IPController.enable_curve = {encrypt!r}",
     ]
-    with (run_dir / "profile" / "ipcontroller_config.py").open("a", encoding="utf-8") as file:
+    with (run_dir / "profile" / HUB_SETTINGS).open("a", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
 
 

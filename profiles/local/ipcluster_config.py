@@ -3,7 +3,7 @@
     %mhjax start -n 4 --devices 2              in a notebook; this is the profile without a --profile
     ipcluster start --profile-dir DIR          the same ranks for ipyparallel's own tools: engine id = rank
 
-The settings of the hub and of the ranks' engines are in the two files beside this one.
+The settings of the hub and of the ranks' engines are those of all profiles, in the folder above; a file of the same name here replaces one.
 A real IPython profile. `mhnb profile new NAME` makes a copy that is yours; `mhnb profile show local` lists the settings.
 """
 

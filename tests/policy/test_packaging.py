@@ -13,7 +13,7 @@ from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
 from mhnb.errors import InvalidRequest
-from mhnb.system.resources import copy_notebooks, notebooks_dir, profile_dir
+from mhnb.system.resources import copy_notebooks, default_settings_dir, notebooks_dir, profile_dir, read_profile_files
 from tests.support.source import PACKAGE, ROOT
 
 
@@ -42,7 +42,9 @@ def test_resources_are_found_in_an_installed_wheel(wheel: zipfile.ZipFile, tmp_p
     """An unpacked wheel finds its notebooks and profiles inside the package."""
     wheel.extractall(tmp_path)
     assert notebooks_dir(package=tmp_path / "mhnb") == tmp_path / "mhnb" / "notebooks"
-    assert profile_dir("local", package=tmp_path / "mhnb") == tmp_path / "mhnb" / "profiles" / "local"
+    profile = profile_dir("local", package=tmp_path / "mhnb")
+    assert profile == tmp_path / "mhnb" / "profiles" / "local"
+    assert read_profile_files(profile, package=tmp_path / "mhnb").keys() == read_profile_files(profile).keys()
 
 
 def test_resources_are_found_in_a_checkout() -> None:
@@ -74,7 +76,7 @@ def test_unknown_profile_lists_existing_profiles() -> None:
         profile_dir("nowhere")
 
 
-PROFILE_FILES = sorted((ROOT / "profiles").glob("*/*_config.py"))
+PROFILE_FILES = sorted((ROOT / "profiles").rglob("*_config.py"))
 _OWNERS = {
     "Cluster": "ipyparallel.cluster.cluster",
     "HeartMonitor": "ipyparallel.controller.heartmonitor",
@@ -107,8 +109,8 @@ def test_a_misspelt_setting_is_found() -> None:
     assert _unknown_settings(Config({"IPController": {"use_thread": True}})) == ["IPController.use_thread"]
 
 
-def test_local_profile_listens_on_loopback_only() -> None:
-    """No port of the local profile can be reached from another machine."""
-    config = PyFileConfigLoader("ipcontroller_config.py", path=str(profile_dir("local"))).load_config()
+def test_default_hub_listens_on_loopback_only() -> None:
+    """No port of a hub with the default settings can be reached from another machine."""
+    config = PyFileConfigLoader("ipcontroller_config.py", path=str(default_settings_dir())).load_config()
     assert config.IPController.ip == "127.0.0.1"
     assert not [name for name in config.IPController if name.endswith("_ip")]

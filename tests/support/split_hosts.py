@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from mhnb.core.messages import HostSpec
 from mhnb.launchers.base import Host, Launcher
 from mhnb.launchers.local import LocalHost
 from mhnb.launchers.profiles import KINDS, Settings
-from mhnb.system.resources import profile_dir
+from mhnb.system.resources import read_profile_files
 from mhnb.system.run_dir import fill_run_dir
 
 _PROFILE = """c = get_config()
@@ -36,7 +35,7 @@ class SplitLauncher:
         """Start the supervisors one after another; each takes a moment."""
         for spec, share in zip(specs, shares, strict=True):
             own = run_dir / share.host
-            fill_run_dir(own, {path.name: path.read_bytes() for path in profile_dir("local").glob("*_config.py")})
+            fill_run_dir(own, read_profile_files(run_dir / "profile"))
             yield LocalHost(replace(spec, run_dir=str(own)), {**environment, **spec.environment})
 
 
@@ -54,6 +53,6 @@ def split_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Register the kind, and return the folder of a profile of it."""
     monkeypatch.setitem(KINDS, MhnbSplit.kind, MhnbSplit)
     folder = tmp_path / "split"
-    shutil.copytree(profile_dir("local"), folder)
+    folder.mkdir()
     (folder / "ipcluster_config.py").write_text(_PROFILE)
     return str(folder)

@@ -88,6 +88,9 @@ def test_local_profile(tmp_path: Path, mhnb_home: Path) -> None:
     shutil.copytree(profile_dir("local"), tmp_path / "own")
     with no_leftovers(mhnb_home), _ipcluster(tmp_path / "own", "-n", "2") as client:
         _check_engines(client, 2)
+        # The default settings of the hub: it stores no results.
+        with pytest.raises(ipyparallel.error.RemoteError, match="NoDB"):
+            client.hub_history()
         # The hub's key is not in the environment of any process.
         environments = [str(_environment(process)) for process in psutil.process_iter()]
         assert not [text for text in environments if "IPP_CONNECTION_INFO" in text and str(tmp_path) in text]

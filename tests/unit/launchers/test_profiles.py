@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ipyparallel import Cluster
+from ipyparallel.controller.app import IPController
+from traitlets.config import Config
+from traitlets.config.loader import PyFileConfigLoader
 
 from mhnb.cli.main import main
 from mhnb.core.cluster_spec import ClusterSpec
@@ -17,11 +21,12 @@ from mhnb.core.launch.slurm import SlurmOptions
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.errors import InvalidRequest
 from mhnb.launchers.cloud import CloudLauncher
+from mhnb.launchers.ipcluster import MhnbControllerLauncher
 from mhnb.launchers.mpi import MpiLauncher
 from mhnb.launchers.profiles import KINDS, create_launcher, find_profile, load_profile, user_profile_dir
 from mhnb.launchers.slurm import SlurmLauncher
 from mhnb.launchers.ssh import SshLauncher
-from mhnb.system.resources import list_profiles, profile_dir
+from mhnb.system.resources import HUB_SETTINGS, list_profiles, profile_dir
 
 Write = Callable[[str], str]
 _OPTIONS: dict[str, type[Any]] = {
@@ -46,9 +51,7 @@ def test_each_kind_has_a_profile() -> None:
     for name in KINDS:
         assert load_profile(name).kind == name
         assert load_profile(name).folder == profile_dir(name)
-        assert {file.name for file in profile_dir(name).glob("*.py")} == {
-            "ipcluster_config.py", "ipcontroller_config.py", "ipengine_config.py",
-        }  # fmt: skip
+        assert {file.name for file in profile_dir(name).iterdir()} == {"ipcluster_config.py"}
 
 
 @pytest.mark.parametrize("kind", sorted(_OPTIONS))
@@ -134,6 +137,45 @@ def test_each_kind_creates_its_launcher(tmp_path: Path) -> None:
         create_launcher(ClusterSpec(2, None, profile="slurm", machines=("a", "b")), {})
     with pytest.raises(InvalidRequest, match=r"needs the names of the machines: --hosts"):
         create_launcher(ClusterSpec(2, None, profile="ssh"), {})
+
+
+@pytest.mark.parametrize(("kind", "is_encrypted"), [("local", False), ("ssh", True)])
+def test_created_profile_has_every_file(kind: str, tmp_path: Path, *, is_encrypted: bool) -> None:
+    """`mhnb profile new` gives the user every file to change; the hub encrypts its traffic if hosts are other machines."""
+    folder = tmp_path / "own"
+    assert main(["profile", "new", str(folder), "--from", kind]) == 0
+    assert {file.name for file in folder.iterdir()} == {"ipcluster_config.py", HUB_SETTINGS, "ipengine_config.py"}
+    hub = PyFileConfigLoader(HUB_SETTINGS, path=str(folder)).load_config().IPController
+    assert (hub.ip, hub.get("enable_curve", False)) == ("127.0.0.1", is_encrypted)
+    # A copy of the copy has the user's own file, as it is.
+    (folder / HUB_SETTINGS).write_text("mine = True\n")
+    assert main(["profile", "new", str(tmp_path / "second"), "--from", str(folder)]) == 0
+    assert (tmp_path / "second" / HUB_SETTINGS).read_text() == "mine = True\n"
+
+
+def _hub_settings(folder: Path, kind: str, *arguments: str) -> Config:
+    """Return the settings of the hub that `ipcluster start` starts for a profile, as ipyparallel reads them."""
+    cluster = Cluster(profile_dir=str(folder), engine_launcher_class=f"mhnb-{kind}")
+    launcher = MhnbControllerLauncher(parent=cluster, profile_dir=str(folder), controller_args=list(arguments))
+    hub = IPController()
+    hub.parse_command_line([*launcher.find_args()[len(launcher.controller_cmd) :], f"--profile-dir={folder}"])
+    hub.init_profile_dir()
+    hub.init_config_files()
+    hub.load_config_file()
+    settings: Config = hub.config.IPController
+    return settings
+
+
+def test_hub_of_ipcluster_has_the_default_settings(tmp_path: Path) -> None:
+    """`ipcluster start` gives the hub the default settings, which a file of the profile replaces and an argument overrides."""
+    assert _hub_settings(tmp_path, "local").use_threads is True
+    assert "enable_curve" not in _hub_settings(tmp_path, "local")
+    assert _hub_settings(tmp_path, "ssh").enable_curve is True
+    assert _hub_settings(tmp_path, "ssh", "--IPController.enable_curve=False").enable_curve is False
+    (tmp_path / HUB_SETTINGS).write_text("c = get_config()\nc.IPController.registration_timeout = 7\n")
+    own = _hub_settings(tmp_path, "ssh")
+    assert own.registration_timeout == 7
+    assert "use_threads" not in own
 
 
 def test_user_profile_is_created_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from traitlets.config.loader import PyFileConfigLoader
 
 from mhnb.cluster.journal import JournalStore
 from mhnb.errors import LaunchError
+from mhnb.system.resources import HUB_SETTINGS, default_settings_dir
 from mhnb.system.run_dir import (
+    configure_hub,
     find_cwd,
     has_live_notebook,
     lock_as_alive,
@@ -117,6 +120,22 @@ def test_relative_home_is_resolved_at_start(tmp_path: Path, monkeypatch: pytest.
     profile.mkdir()
     run_dir = make_run_dir("a", 1, environment={"MHNB_HOME": "here"}, profile=profile)
     assert run_dir == tmp_path / "here" / f"a.{os.getpid()}.1"
+
+
+def test_files_of_a_profile_replace_the_defaults(tmp_path: Path) -> None:
+    """A run has the settings files of its profile, and the defaults for those that the profile has not; nothing else of it."""
+    profile = tmp_path / "profile"
+    (profile / "security").mkdir(parents=True)
+    (profile / "security" / "ipcontroller-client.json").touch()
+    (profile / "ipengine_config.py").write_text("mine = True\n")
+    run_dir = make_run_dir("a", 1, environment={"MHNB_HOME": str(tmp_path / "home")}, profile=profile)
+    found = {path.name: path.read_text() for path in (run_dir / "profile").glob("*.py")}
+    default = (default_settings_dir() / HUB_SETTINGS).read_text()
+    assert found == {HUB_SETTINGS: default, "ipengine_config.py": "mine = True\n"}
+    assert not list((run_dir / "profile" / "security").iterdir())
+    configure_hub(run_dir, "10.0.0.1", encrypt=True)
+    hub = PyFileConfigLoader(HUB_SETTINGS, path=str(run_dir / "profile")).load_config().IPController
+    assert (hub.ip, hub.enable_curve, hub.use_threads) == ("10.0.0.1", True, True)
 
 
 def test_removed_working_directory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,12 @@
-"""The hub of the GPUs of this machine: on loopback, in one process, keeping no results."""
+"""The hub of every profile that has no ipcontroller_config.py of its own: in one process, keeping no results.
+
+It is on loopback, so that nobody else can reach it. If ranks run on other machines, each start finds the one address of this machine
+by which they reach it (or --address says it), and encrypts the hub's traffic.
+"""
 
 c = get_config()  # noqa: F821  # IPython puts it there
 
-# The hub authenticates clients by its key alone, so only this machine may connect.
+# A start replaces it if hosts are other machines. Never use "*": the hub authenticates clients by its key alone.
 c.IPController.ip = "127.0.0.1"
 # Run the schedulers as threads: saves five processes and half a second of CPU time.
 c.IPController.use_threads = True

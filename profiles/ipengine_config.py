@@ -1,4 +1,7 @@
-"""A rank's engine: the supervisor watches it, not a nanny, and it does not end because the hub is slow."""
+"""A rank's engine, in every profile that has no ipengine_config.py of its own.
+
+The supervisor watches it, not a nanny, and it does not end because the hub is slow.
+"""
 
 c = get_config()  # noqa: F821  # IPython puts it there
 
