@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from mhnb.cluster import requests, transfer
 from mhnb.cluster.attach import ClusterRecord, write_cluster_record
 from mhnb.cluster.event_loop import CellFuture, EventLoop
-from mhnb.cluster.generation import end_hosts, make_cluster_record, open_generation
+from mhnb.cluster.generation import adopt_generation, create_generation, end_hosts, make_cluster_record
 from mhnb.cluster.host_monitor import HostMonitor, HostRequests, open_shared_board
 from mhnb.cluster.interrupts import SigintHandler, run_uninterrupted
 from mhnb.cluster.journal import ClusterJournal
@@ -37,6 +37,7 @@ from mhnb.core.replay import ReplayReport
 from mhnb.core.state.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, RunPreflight, StopRequested
 from mhnb.core.variables import VariableRow
 from mhnb.errors import InvalidRequest, MhnbError
+from mhnb.launchers.profiles import Profile
 from mhnb.system.run_dir import find_cwd
 from mhnb.types import ClusterState, DeviceRef, RankInfo, StartProgress
 
@@ -69,19 +70,30 @@ class Restarter(Protocol):
 
 
 class Cluster:
-    """Ranks that run every cell in the same order. Created by `mhnb.start`."""
+    """Ranks that run every cell in the same order. Created by `mhnb.start`.
+
+    Args:
+        shape: how many ranks, and where.
+        options: how to start them.
+        source: the profile to start with, or the record of a running cluster to take over.
+        generation: number of the start.
+        origin_pid: id of the process that started generation 1; None: this one.
+        restarter: replaces the cluster by the next generation.
+    """
 
     def __init__(
         self,
         shape: ClusterSpec,
         options: StartOptions,
         *,
+        source: Profile | ClusterRecord,
         generation: int = 1,
         origin_pid: int | None = None,
-        record: ClusterRecord | None = None,
         restarter: Restarter | None = None,
     ) -> None:
         self.shape, self.options, self.generation = shape, options, generation
+        # None: this process has not loaded it, because another one started the cluster.
+        self.profile = source if isinstance(source, Profile) else None
         self.name, self.cwd = options.name, find_cwd()
         self.started_in_s = 0.0
         self.looked_in_s: float | None = None
@@ -100,10 +112,12 @@ class Cluster:
         self.restarter = restarter
         self.spare: StandbyCluster | None = None
         self._ended, self._pid, self._end_lock = True, os.getpid(), threading.Lock()
-        self._is_taken_over, self.left = record is not None, False  # left: the cluster goes on without this object
+        self._is_taken_over, self.left = self.profile is None, False  # left: the cluster goes on without this object
         try:
-            self._resources = open_generation(
-                shape, options, self.journal, record, generation=generation, now=self._began
+            self._resources = (
+                create_generation(shape, options, source, self.journal, generation=generation, now=self._began)
+                if isinstance(source, Profile)
+                else adopt_generation(source, self.journal, now=self._began)
             )
         except BaseException:
             self.journal.close()
@@ -111,8 +125,8 @@ class Cluster:
         self._state_machine, self.launched = self._resources.state_machine, self._resources.hosts
         try:
             self._listener.enable_hang_report_file(self._resources.run_dir)
-            if record is None:
-                self._launch()
+            if isinstance(source, Profile):
+                self._launch(source)
             with SigintHandler():
                 self._serve()
         except BaseException:
@@ -122,8 +136,8 @@ class Cluster:
             )
             raise
 
-    def _launch(self) -> None:
-        self._resources.launch(self.shape, self.options, self.cwd)
+    def _launch(self, profile: Profile) -> None:
+        self._resources.launch(self.shape, self.options, profile, self.cwd)
 
     def _serve(self) -> None:
         transport, listener, write_record = self._resources.transport, self._listener, self.journal.write
@@ -148,7 +162,9 @@ class Cluster:
         atexit.register(self._at_exit)
 
     def _run_preflight(self, command: RunPreflight, requests: HostRequests) -> MhnbError | None:
-        report = check_hosts(self.shape, self._resources.transport.url, command, requests)
+        shares_machines = self.profile is not None and self.profile.settings.shares_machines
+        url = self._resources.transport.url
+        report = check_hosts(self.shape, url, command, requests, shares_machines=shares_machines)
         self.looked_in_s = report.duration_s
         return None if report.ok else preflight_error(report)
 

@@ -23,7 +23,7 @@ from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.errors import LaunchError
 from mhnb.launchers.base import Host
 from mhnb.launchers.local import AdoptedHost, DetachedHosts, LocalHost
-from mhnb.launchers.profiles import apply_profile, create_launcher, find_profile
+from mhnb.launchers.profiles import Profile
 from mhnb.system.processes import PROCESS_ENDED
 from mhnb.system.run_dir import configure_hub, make_run_dir, remove_keys, write_run_record
 from mhnb.transport.addresses import find_free_port
@@ -49,7 +49,7 @@ class Generation:
     """Id of the process that started the cluster first; part of the names of its directory and its journal."""
     lock: OwnerLock | None = None
 
-    def launch(self, shape: ClusterSpec, options: StartOptions, cwd: str) -> None:
+    def launch(self, shape: ClusterSpec, options: StartOptions, profile: Profile, cwd: str) -> None:
         """Start every supervisor, and add each to `hosts` at once, so that it can be ended if a later one fails.
 
         Raises:
@@ -58,7 +58,7 @@ class Generation:
         location = GenerationLocation(
             self.transport.url, self.key, self.state_machine.generation, cwd, str(self.run_dir)
         )
-        for _ in launch_hosts(shape, options, location, self.hosts):
+        for _ in launch_hosts(shape, options, profile, location, self.hosts):
             # Now: with `keep` the processes outlive a notebook that is killed during the start, and must be found.
             self.record_owner(shape, options, ())
 
@@ -89,30 +89,15 @@ class Generation:
             self.lock.release()
 
 
-def open_generation(
-    shape: ClusterSpec,
-    options: StartOptions,
-    journal: ClusterJournal,
-    record: ClusterRecord | None,
-    *,
-    generation: int,
-    now: float,
-) -> Generation:
-    """Create the resources of a new generation, or adopt those of a detached one."""
-    if record is not None:
-        return adopt_generation(record, journal, now=now)
-    return create_generation(shape, options, journal, generation=generation, now=now)
-
-
 def create_generation(
-    shape: ClusterSpec, options: StartOptions, journal: ClusterJournal, *, generation: int, now: float
+    shape: ClusterSpec, options: StartOptions, profile: Profile, journal: ClusterJournal, *, generation: int, now: float
 ) -> Generation:
     """Create the resources of a new generation: directory, key, open transport. Its hosts are not launched yet."""
     # With the settings of the hub and the engines.
-    run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=find_profile(shape.profile))
+    run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=profile.folder)
     key = secrets.token_bytes(32)
     with ExitStack() as cleanup:
-        transport = open_transport(shape, options, key, run_dir)
+        transport = open_transport(shape, options, profile, key, run_dir)
         cleanup.callback(transport.close)
         state_machine = create_state_machine(shape, options, run_dir, generation=generation, now=now)
         lock = OwnerLock(run_dir, options.name) if options.keep else None
@@ -198,7 +183,9 @@ def make_cluster_record(
     )
 
 
-def open_transport(shape: ClusterSpec, options: StartOptions, key: bytes, run_dir: Path) -> SocketServer:
+def open_transport(
+    shape: ClusterSpec, options: StartOptions, profile: Profile, key: bytes, run_dir: Path
+) -> SocketServer:
     """Open the transport where the hosts look for it: a socket file if all are on this machine, else an address that they reach.
 
     Raises:
@@ -206,7 +193,7 @@ def open_transport(shape: ClusterSpec, options: StartOptions, key: bytes, run_di
     """
     if shape.is_local:
         return SocketServer(key, path=run_dir / "link")
-    launcher = create_launcher(shape, options.reach)
+    launcher = profile.settings.create_launcher(shape)
     address = options.address or launcher.find_own_address()
     configure_hub(run_dir, address, encrypt=options.encrypt)
     try:
@@ -260,14 +247,14 @@ def end_hosts(hosts: Sequence[Host], registry: RankRegistry) -> None:
 
 
 def launch_hosts(
-    shape: ClusterSpec, options: StartOptions, location: GenerationLocation, hosts: list[Host]
+    shape: ClusterSpec, options: StartOptions, profile: Profile, location: GenerationLocation, hosts: list[Host]
 ) -> Iterator[None]:
     """Start every supervisor, add each to `hosts` as soon as it exists, and yield after each.
 
     Raises:
         LaunchError: a supervisor could not be started.
     """
-    launching = _launch_each(shape, options, location)
+    launching = _launch_each(shape, options, profile, location)
     while True:
         with SigintHandler():
             # Ctrl-C takes effect between two hosts: otherwise a process that was just created would have no owner.
@@ -278,7 +265,9 @@ def launch_hosts(
         yield
 
 
-def _launch_each(shape: ClusterSpec, options: StartOptions, location: GenerationLocation) -> Iterator[Host]:
+def _launch_each(
+    shape: ClusterSpec, options: StartOptions, profile: Profile, location: GenerationLocation
+) -> Iterator[Host]:
     if shape.is_local:
         spec = local_spec(shape, options, location, os.environ, f"127.0.0.1:{find_free_port()}")
         yield LocalHost(spec, os.environ | spec.environment)
@@ -286,6 +275,6 @@ def _launch_each(shape: ClusterSpec, options: StartOptions, location: Generation
     hub = hub_spec(shape, options, location, os.environ)
     yield LocalHost(hub, os.environ | hub.environment)
     shares = shape.assign_hosts()
-    specs = [apply_profile(host_spec(shape, options, location, os.environ, s), shape, options.reach) for s in shares]
-    launcher = create_launcher(shape, options.reach)
+    specs = [profile.settings.apply_to(host_spec(shape, options, location, os.environ, share)) for share in shares]
+    launcher = profile.settings.create_launcher(shape)
     yield from launcher.launch(specs, shares, os.environ, Path(location.run_dir))

@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from mhnb.cluster import manager
-from mhnb.cluster.options import format_host_names, resolve_start
-from mhnb.core.cluster_spec import ClusterSpec
+from mhnb.cluster.options import StartRequest, format_host_names, resolve_start
 from mhnb.core.launch.hosts import parse_hosts
 from mhnb.core.ranks import pluralize
 from mhnb.errors import LaunchError, MhnbError
-from mhnb.launchers.profiles import create_launcher
 from mhnb.types import StartProgress
 
 _POLL_S = 0.1
@@ -42,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         if args.address:
-            print(_find_address(_resolve_spec(args)))
+            print(_find_address(resolve_start(**_start_arguments(args))))
         elif args.count:
-            print(_resolve_spec(args).process_count)
+            print(resolve_start(**_start_arguments(args)).shape.process_count)
         else:
             _serve(args)
     except MhnbError as error:
@@ -65,14 +63,10 @@ def _start_arguments(args: argparse.Namespace) -> dict[str, Any]:
     )
 
 
-def _resolve_spec(args: argparse.Namespace) -> ClusterSpec:
-    return resolve_start(**_start_arguments(args)).shape
-
-
-def _find_address(shape: ClusterSpec) -> str:
-    if shape.is_local:
+def _find_address(request: StartRequest) -> str:
+    if request.shape.is_local:
         return "127.0.0.1"
-    return create_launcher(shape, {}).find_own_address()
+    return request.profile.settings.create_launcher(request.shape).find_own_address()
 
 
 def _serve(args: argparse.Namespace) -> None:

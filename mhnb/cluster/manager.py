@@ -58,6 +58,7 @@ from mhnb.core.messages import HostUp, StopHost
 from mhnb.core.replay import plan_replay
 from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
 from mhnb.launchers.local import AdoptedHost, check_platform
+from mhnb.launchers.profiles import Profile, load_profile
 from mhnb.launchers.slurm import park_allocation, release_parked_allocation
 from mhnb.system.capacity import check_disk, check_limits, check_loopback, has_memory_limit
 from mhnb.system.processes import PROCESS_ENDED
@@ -90,7 +91,8 @@ class Standby:
     def matches(self, cluster: Cluster) -> bool:
         """Whether it is what a restart of that cluster would start now."""
         is_usable = self.cluster.state in ("starting", "clean")
-        has_same_options = (self.cluster.shape, self.cluster.options) == (cluster.shape, cluster.options)
+        parts = ("shape", "options", "profile")
+        has_same_options = all(getattr(self.cluster, part) == getattr(cluster, part) for part in parts)
         return is_usable and has_same_options and self.environment == dict(os.environ) and self.cwd == find_cwd()
 
     def stop(self) -> None:
@@ -104,7 +106,13 @@ def start_standby(cluster: Cluster) -> None:
         return
     try:
         number = next_generation(cluster.name, environment=os.environ)
-        standby_cluster = Cluster(cluster.shape, cluster.options, generation=number, restarter=cluster.restarter)
+        standby_cluster = Cluster(
+            cluster.shape,
+            cluster.options,
+            source=_find_profile(cluster),
+            generation=number,
+            restarter=cluster.restarter,
+        )
     except (LaunchError, OSError) as error:
         cluster.notes = (*cluster.notes, f"no ranks are kept in reserve: {error}")
         return
@@ -257,7 +265,9 @@ def find_running(request: StartRequest) -> Cluster | None:
             f"  %mhjax restart keeps its shape with fresh processes; %mhjax stop ends it, then start again; or --name another",
             name=name,
         )
-    check_same_options(name, cluster.options, request)
+    if cluster.profile is None:
+        cluster.profile = request.profile.with_settings(cluster.options.reach)
+    check_same_options(name, cluster.options, cluster.profile, request)
     return cluster
 
 
@@ -398,8 +408,10 @@ def _start(request: StartRequest, on_progress: Callable[[StartProgress], None] |
     records = list_cluster_records(os.environ)
     if options.keep and (detached := find_detached(name, shape, records)) is not None:
         # Its notebook is gone, and the same line is run again.
-        check_same_options(detached.full_name, detached.options, request)
+        profile = request.profile.with_settings(detached.options.reach)
+        check_same_options(detached.full_name, detached.options, profile, request)
         attached = attach(detached.full_name, on_progress)
+        attached.profile = profile
         return attached if attached.state != "dead" else _restart_dead(attached, on_progress)
     _check_can_start(shape)
     previous = _clusters.get(name)
@@ -411,7 +423,11 @@ def _start(request: StartRequest, on_progress: Callable[[StartProgress], None] |
     if previous is not None:
         previous.stop()
     cluster = Cluster(
-        shape, options, generation=next_generation(name, environment=os.environ), restarter=restart_cluster
+        shape,
+        options,
+        source=request.profile,
+        generation=next_generation(name, environment=os.environ),
+        restarter=restart_cluster,
     )
     cluster.notes = (*cluster.notes, *notes)
     return _complete_start(cluster, on_progress, after=_find_replaced_generation(previous, cluster))
@@ -482,6 +498,8 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
     newest = current_generation(cluster)
     if newest.left:
         raise NotStarted(f"{newest.reason}, and then %mhjax restart")
+    # Before anything is stopped, because the profile may have become invalid.
+    profile = _find_profile(cluster)
     standby, newest.spare = newest.spare, None
     try:
         if standby is None:
@@ -500,12 +518,22 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
         origin = newest.journal.origin_pid
         generation = next_generation(newest.name, environment=os.environ, origin_pid=origin)
         fresh = Cluster(
-            cluster.shape, cluster.options, generation=generation, origin_pid=origin, restarter=restart_cluster
+            cluster.shape,
+            cluster.options,
+            source=profile,
+            generation=generation,
+            origin_pid=origin,
+            restarter=restart_cluster,
         )
     finally:
         # If it was not taken.
         release_parked_allocation(newest.name)
     return _complete_start(fresh, on_progress, after=newest.generation)
+
+
+def _find_profile(cluster: Cluster) -> Profile:
+    """Return the profile that a cluster was started with; one that another process started gets it as it is now."""
+    return cluster.profile or load_profile(cluster.shape.profile, cluster.options.reach)
 
 
 def current_generation(cluster: Cluster) -> Cluster:
@@ -545,7 +573,7 @@ def _attach(name: str | None, on_progress: Callable[[StartProgress], None] | Non
         record.options,
         generation=record.generation,
         origin_pid=record.origin_pid,
-        record=record,
+        source=record,
         restarter=restart_cluster,
     )
     cluster.wait_ready(on_progress)

@@ -190,6 +190,8 @@ class StartRequest:
 
     shape: ClusterSpec
     options: StartOptions
+    profile: Profile
+    """How the hosts are reached, with the settings of `options`."""
     given: tuple[str, ...] = ()
     """Names of the options that were given and describe a cluster. The others have their defaults, and are not compared."""
 
@@ -368,28 +370,27 @@ def resolve_start(name: str = "default", **arguments: Any) -> StartRequest:
     options = StartOptions(name=name, **given, **others, reach=settings)
     if options.sync:
         options = replace(options, sync=str(check_folder(options.sync)))
-    shape = resolve_spec(SpecArguments(**spec_arguments), settings)
+    spec = SpecArguments(**spec_arguments)
+    profile = _load_profile(spec, settings)
+    shape = resolve_spec(spec, profile)
     check_initialize(shape.initialize, shape.process_count)
-    return StartRequest(shape, options, tuple(given))
+    return StartRequest(shape, options, profile, tuple(given))
 
 
-def resolve_spec(arguments: SpecArguments, settings: Mapping[str, Any]) -> ClusterSpec:
-    """Return the spec that the arguments of a start describe, with settings of the profile.
+def resolve_spec(arguments: SpecArguments, profile: Profile) -> ClusterSpec:
+    """Return the spec that the arguments of a start describe, with the profile that they name.
 
     Raises:
-        InvalidRequest: hosts that are neither a number nor names, inconsistent numbers, or an unknown option.
+        InvalidRequest: hosts that are neither a number nor names, or inconsistent numbers.
 
-    >>> resolve_spec(SpecArguments(hosts=["a", "b"], ranks_per_host=1), {}).describe()
+    >>> resolve_spec(SpecArguments(hosts=["a", "b"], ranks_per_host=1), load_profile("ssh")).describe()
     '2 hosts (a, b), profile ssh'
     """
     hosts, ranks, ranks_per_host = arguments.hosts, arguments.ranks, arguments.ranks_per_host
-    devices, profile_name = arguments.devices, arguments.profile
+    name, kind = profile.name, profile.kind
     count, machines = (None, ()) if hosts is None else parse_hosts_argument(hosts)
-    name = str(profile_name) if profile_name is not None else "ssh" if machines else "local"
-    profile = _load_profile(name, settings)
-    kind = profile.kind
     machines, ranks_per_host = _find_machines(profile, machines, ranks_per_host)
-    devices = _default_devices(profile, devices)
+    devices = _default_devices(profile, arguments.devices)
     if machines and kind not in ("mpi", "slurm", "ssh"):
         # Other kinds would silently ignore the names.
         raise InvalidRequest(f"--profile {name} takes no names of machines, and got {', '.join(machines)}; ssh does")
@@ -421,46 +422,45 @@ def default_spec() -> ClusterSpec:
     return resolve_start().shape
 
 
-def check_same_options(name: str, running: StartOptions, request: StartRequest) -> None:
+def check_same_options(name: str, running: StartOptions, profile: Profile, request: StartRequest) -> None:
     """Check that a running cluster was started with the requested options; options that were not given are not compared.
 
     Args:
         name: the cluster's.
         running: its options.
+        profile: its profile.
         request: the present start, for the same spec.
 
     Raises:
         AlreadyStarted: an option differs; the message names it.
     """
-    shape, profile_settings = request.shape, request.options.reach
     wanted = {key: getattr(request.options, key) for key in request.given}
     running_values: dict[str, Any] = {key: getattr(running, key) for key in wanted}
-    if profile_settings:
+    for key in request.options.reach:
         # As the profile reads them: a port that was typed is a text.
-        running_settings = load_profile(shape.profile, running.reach).settings
-        requested_settings = load_profile(shape.profile, {**running.reach, **profile_settings}).settings
-        running_values |= {key: getattr(running_settings, key) for key in profile_settings}
-        wanted |= {key: getattr(requested_settings, key) for key in profile_settings}
+        running_values[key] = getattr(profile.settings, key)
+        wanted[key] = getattr(request.profile.settings, key)
     if differing := diff_options(running_values, wanted):
         raise AlreadyStarted(format_options_mismatch(name, differing), name=name)
 
 
-def _load_profile(name: str, options: Mapping[str, Any]) -> Profile:
-    """Load the profile.
+def _load_profile(arguments: SpecArguments, settings: Mapping[str, Any]) -> Profile:
+    """Load the profile that the arguments name, with settings of this start.
 
     Raises:
-        InvalidRequest: an option that neither mhnb nor the profile has.
+        InvalidRequest: hosts that are neither a number nor names, or an option that neither mhnb nor the profile has.
     """
-    profile_settings = {
-        key: value for key, value in options.items() if key not in OPTION_NAMES and key not in _SPEC_ARGUMENTS
-    }
-    known = load_profile(name).settings.class_trait_names(config=True)
-    if unknown := sorted(set(profile_settings) - set(known)):
+    hosts = arguments.hosts
+    default = "ssh" if hosts is not None and parse_hosts_argument(hosts)[1] else "local"
+    name = default if arguments.profile is None else str(arguments.profile)
+    profile = load_profile(name)
+    known = profile.settings.class_trait_names(config=True)
+    if unknown := sorted(set(settings) - set(known)):
         raise InvalidRequest(
             f"start: there is no option {', '.join(unknown)}; options are {', '.join(sorted({*OPTION_NAMES, *_SPEC_ARGUMENTS}))}, "
-            f"and of profile {name}: {', '.join(sorted(known))}{_format_option_hint(unknown[0], options[unknown[0]])}"
+            f"and of profile {name}: {', '.join(sorted(known))}{_format_option_hint(unknown[0], settings[unknown[0]])}"
         )
-    return load_profile(name, profile_settings)
+    return profile.with_settings(settings)
 
 
 def _format_option_hint(option: str, value: object) -> str:

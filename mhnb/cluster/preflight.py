@@ -33,7 +33,7 @@ from mhnb.cluster.generation import (
 )
 from mhnb.cluster.host_monitor import HostMonitor, HostRequests
 from mhnb.cluster.interrupts import run_uninterrupted
-from mhnb.cluster.options import GenerationLocation, StartOptions, resolve_start
+from mhnb.cluster.options import GenerationLocation, StartRequest, resolve_start
 from mhnb.cluster.status import ClusterListener
 from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec
 from mhnb.core.launch.hosts import group_by_machine, label_hosts
@@ -42,15 +42,12 @@ from mhnb.core.preflight_facts import Endpoint, HostChecks, HostFacts, Preflight
 from mhnb.core.state.events import RunPreflight
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError, MhnbError, PreflightFailed
 from mhnb.launchers.base import Host
-from mhnb.launchers.profiles import find_profile
 from mhnb.system.host_checks import Listener, collect_facts, find_version
 from mhnb.system.run_dir import find_cwd, make_run_dir, remove_keys
 from mhnb.view.tables.reports import format_preflight_text
 
 _FACTS_S, _ANSWER_S, _CONNECT_S = 30.0, 20.0, 8.0
 _STOP_S = 10.0
-_GROUPED_KINDS = ("mpi", "slurm")
-"""Profiles whose launcher may place several supervisors on one machine; those are checked once."""
 
 
 def preflight_error(report: PreflightReport) -> PreflightFailed:
@@ -59,7 +56,13 @@ def preflight_error(report: PreflightReport) -> PreflightFailed:
 
 
 def check_hosts(
-    shape: ClusterSpec, url: str, command: RunPreflight, requests: HostRequests, clock: Callable[[], float] = time.time
+    shape: ClusterSpec,
+    url: str,
+    command: RunPreflight,
+    requests: HostRequests,
+    *,
+    shares_machines: bool = False,
+    clock: Callable[[], float] = time.time,
 ) -> PreflightReport:
     """Check the hosts of a start.
 
@@ -68,13 +71,14 @@ def check_hosts(
         url: where the notebook listens, `tcp:ADDRESS:PORT`.
         command: what the supervisors have reported.
         requests: to the supervisors.
+        shares_machines: whether several hosts on one machine are meant, and checked once.
         clock: seconds since 1970.
 
     Raises:
         ChecksStopped: the start has ended meanwhile.
     """
     began = clock()
-    report = _Preflight(shape, url, command, requests).run()
+    report = _Preflight(shape, url, command, requests, shares_machines=shares_machines).run()
     return replace(report, duration_s=clock() - began)
 
 
@@ -84,8 +88,11 @@ class _Preflight:
     A position counts the machines; the supervisor of a machine is its first.
     """
 
-    def __init__(self, shape: ClusterSpec, url: str, command: RunPreflight, requests: HostRequests) -> None:
+    def __init__(
+        self, shape: ClusterSpec, url: str, command: RunPreflight, requests: HostRequests, *, shares_machines: bool
+    ) -> None:
         self._shape, self._command, self._requests = shape, command, requests
+        self._shares_machines = shares_machines
         self._endpoints = tuple(_find_endpoints(url, command, is_port_given=bool(_given_coordinator(shape))))
         self._supervisors: tuple[int, ...] = command.hosts
         self._token = secrets.token_hex(8)
@@ -125,7 +132,7 @@ class _Preflight:
 
     def _find_machines(self, hosts: list[HostChecks]) -> list[HostChecks]:
         """Keep one supervisor for each machine, and name the machines by their own names if the user has not named them."""
-        if (self._shape.kind or self._shape.profile) in _GROUPED_KINDS:
+        if self._shares_machines:
             groups = group_by_machine(hosts)
             self._supervisors = tuple(self._supervisors[first] for first, *_ in groups)
             hosts = [
@@ -253,11 +260,10 @@ def run_doctor(args: argparse.Namespace, on_queue_status: Callable[[str], None] 
         LaunchError: no machine could be checked.
     """
     request = resolve_start(**{"name": "doctor"} | start_arguments(args))
-    shape, options = request.shape, request.options
-    check_cluster_spec(shape, available_nbytes=psutil.virtual_memory().available)
-    if shape.is_local:
-        return _check_this_machine(shape, args.coordinator_port)
-    with _Doctor(shape, options, args.coordinator_port, on_queue_status) as doctor:
+    check_cluster_spec(request.shape, available_nbytes=psutil.virtual_memory().available)
+    if request.shape.is_local:
+        return _check_this_machine(request.shape, args.coordinator_port)
+    with _Doctor(request, args.coordinator_port, on_queue_status) as doctor:
         return doctor.wait()
 
 
@@ -285,17 +291,13 @@ class _Doctor:
     """A start that ends after the checks of its hosts.
 
     Args:
-        shape: the spec of the cluster that could be started.
-        options: how to start it.
+        request: the cluster that could be started.
         coordinator_port: the port to check for JAX's coordinator; 0 for what a start would use.
         on_queue_status: see `run_doctor`.
     """
 
-    def __init__(
-        self, shape: ClusterSpec, options: StartOptions, coordinator_port: int, on_queue_status: Callable[[str], None]
-    ) -> None:
-        self._shape, self._options, self._port = shape, options, coordinator_port
-        self._on_queue_status = on_queue_status
+    def __init__(self, request: StartRequest, coordinator_port: int, on_queue_status: Callable[[str], None]) -> None:
+        self._request, self._port, self._on_queue_status = request, coordinator_port, on_queue_status
         self._hosts: list[Host] = []
         self._results: queue.SimpleQueue[PreflightReport] = queue.SimpleQueue()
         self._listener = ClusterListener()
@@ -313,26 +315,27 @@ class _Doctor:
         run_uninterrupted(self._cleanup.close)
 
     def _start(self) -> None:
-        run_dir = make_run_dir(
-            f"doctor-{os.getpid()}", 1, environment=os.environ, profile=find_profile(self._shape.profile)
-        )
+        shape, options, profile = self._request.shape, self._request.options, self._request.profile
+        run_dir = make_run_dir(f"doctor-{os.getpid()}", 1, environment=os.environ, profile=profile.folder)
         self._cleanup.callback(shutil.rmtree, run_dir, ignore_errors=True)
         self._cleanup.callback(remove_keys, run_dir)
         key = secrets.token_bytes(32)
-        transport = open_transport(self._shape, self._options, key, run_dir)
+        transport = open_transport(shape, options, profile, key, run_dir)
         self._cleanup.callback(transport.close)
-        self._machine = create_state_machine(self._shape, self._options, run_dir, generation=1, now=time.monotonic())
+        self._machine = create_state_machine(shape, options, run_dir, generation=1, now=time.monotonic())
         self._cleanup.callback(lambda: end_hosts(self._hosts, self._machine.registry))
         location = GenerationLocation(transport.url, key, 1, find_cwd(), str(run_dir))
-        for _ in launch_hosts(self._shape, self._options, location, self._hosts):
+        for _ in launch_hosts(shape, options, profile, location, self._hosts):
             pass
 
         def check(command: RunPreflight, requests: HostRequests) -> MhnbError | None:
-            self._results.put(check_hosts(self._shape, transport.url, self._choose_port(command), requests))
+            shares_machines = profile.settings.shares_machines
+            self._results.put(
+                check_hosts(shape, transport.url, self._choose_port(command), requests, shares_machines=shares_machines)
+            )
             return LaunchError("the checks are done")
 
-        limit_s = self._options.host_timeout_s
-        monitor = HostMonitor(transport, self._hosts, timeout_s=limit_s, run_preflight=check)
+        monitor = HostMonitor(transport, self._hosts, timeout_s=options.host_timeout_s, run_preflight=check)
         loop = EventLoop(transport, self._machine, monitor, clock=time.monotonic, listener=self._listener)
         loop.start()
         self._cleanup.callback(loop.close, _STOP_S)

@@ -16,7 +16,7 @@ import os
 import shlex
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -68,7 +68,9 @@ class Settings(Configurable):
 
     kind: ClassVar[str] = ""
     is_remote: ClassVar[bool] = False
-    """Whether its hosts are other machines, which are checked before a start."""
+    """Whether its hosts are other machines, to which the hub encrypts its traffic."""
+    shares_machines: ClassVar[bool] = False
+    """Whether its launcher may place several hosts on one machine, which is then checked once."""
     ranks_per_host = _count("Ranks on each host (--per-host).", 1)
     devices = _count("Simulated CPU devices per rank (--devices); none: what each machine has.")
 
@@ -164,6 +166,7 @@ class MhnbSlurm(_RemoteSettings):
     """Machines allocated by Slurm: one srun, as a job of its own or a step of the job this notebook is in."""
 
     kind = "slurm"
+    shares_machines = True
     partition = _text("Which partition; none: the site's default.")
     account = _text("Whose budget.")
     qos = _text("Which quality of service.")
@@ -190,6 +193,7 @@ class MhnbMpi(_RemoteSettings):
     """Processes started by an mpiexec, here or on machines that it reaches."""
 
     kind = "mpi"
+    shares_machines = True
     hosts = _text("The machines, 'a,b,node[1-4]' (--hosts); none: where mpiexec places them by itself.")
     hostfile = _text("A file that names them, one a line (--hostfile).")
     mpiexec = _text("The program.", "mpiexec")
@@ -255,7 +259,7 @@ _PREFIX = "mhnb-"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile that was loaded."""
+    """A profile as its file was when it was loaded: once for a start and its restarts, so that all of a cluster has the same settings."""
 
     name: str
     """Name as requested."""
@@ -264,7 +268,31 @@ class Profile:
     """One of `KINDS`."""
     count: int | None
     """Its number of ranks, `c.Cluster.n`; None if it sets none."""
-    settings: Settings
+    config: Config = field(repr=False)
+    """What the file has set."""
+    settings: Settings = field(compare=False)
+    """Its own, with those of a start over them. Not compared, because traitlets compares identities; `StartOptions.reach` is."""
+
+    def with_settings(self, profile_settings: Mapping[str, Any]) -> Profile:
+        """Return the profile with settings of a start over its own, and without those of another start. Its file is not run again.
+
+        Args:
+            profile_settings: settings by name; texts are parsed as the setting's type.
+
+        Raises:
+            InvalidRequest: an unknown setting, or a value of the wrong type.
+        """
+        cls = type(self.settings)
+        settings = cls(**self.config.get(cls.__name__, {}))
+        known = cls.class_traits(config=True)
+        for key, value in profile_settings.items():
+            if key not in known:
+                raise InvalidRequest(
+                    f"start: there is no option {key}; profile {self.name} has {', '.join(sorted(known))}{_did_you_mean(key, known)}"
+                )
+            if value is not None:
+                _set(settings, key, _parse_setting(known[key], value, key), f"{key}={value!r}")
+        return replace(self, settings=settings)
 
 
 def user_profile_dir(name: str) -> Path:
@@ -311,7 +339,7 @@ def load_profile(name: str, profile_settings: Mapping[str, Any] | None = None) -
 
     Args:
         name: its name or directory.
-        profile_settings: settings by name; texts are parsed as the setting's type.
+        profile_settings: as for `Profile.with_settings`.
 
     Raises:
         InvalidRequest: an unknown profile, a file that cannot be run, an unknown setting, a value of the wrong type; the message names
@@ -324,17 +352,10 @@ def load_profile(name: str, profile_settings: Mapping[str, Any] | None = None) -
     cls = KINDS[kind]
     _check_settings(config, path)
     settings = cls()
-    known = cls.class_traits(config=True)
     for key, value in config.get(cls.__name__, {}).items():
         _set(settings, key, value, _locate_setting(path, cls.__name__, key))
-    for key, value in (profile_settings or {}).items():
-        if key not in known:
-            raise InvalidRequest(
-                f"start: there is no option {key}; profile {name} has {', '.join(sorted(known))}{_did_you_mean(key, known)}"
-            )
-        if value is not None:
-            _set(settings, key, _parse_setting(known[key], value, key), f"{key}={value!r}")
-    return Profile(name, folder, kind, config.get("Cluster", {}).get("n"), settings)
+    profile = Profile(name, folder, kind, config.get("Cluster", {}).get("n"), config, settings)
+    return profile.with_settings(profile_settings) if profile_settings else profile
 
 
 def _run_config(path: Path) -> Config:
@@ -431,37 +452,10 @@ def _parse_setting(trait: TraitType[Any, Any], value: object, name: str) -> obje
         raise InvalidRequest(f"{name}={value!r}: {trait.info()} is expected: {trait.help}") from error
 
 
-# -- create the launcher of a spec
-
-
-def create_launcher(cluster_spec: ClusterSpec, profile_settings: Mapping[str, Any]) -> Launcher:
-    """Create the launcher of a spec's profile.
-
-    Raises:
-        InvalidRequest: an unknown profile, or a setting that it does not have.
-    """
-    return load_profile(cluster_spec.profile, profile_settings).settings.create_launcher(cluster_spec)
-
-
-def apply_profile(spec: HostSpec, cluster_spec: ClusterSpec, profile_settings: Mapping[str, Any]) -> HostSpec:
-    """Return a host's spec with the profile's settings for the remote side."""
-    return load_profile(cluster_spec.profile, profile_settings).settings.apply_to(spec)
-
-
 def format_restart_note(cluster_spec: ClusterSpec, *, is_detachable: bool) -> str:
     """Return a note if a restart must request machines from a scheduler again; otherwise an empty string."""
     queues = is_detachable and (cluster_spec.kind or cluster_spec.profile) == "slurm" and not is_inside_job(os.environ)
     return REQUEUE_NOTE if queues else ""
-
-
-def read_ssh_options(cluster_spec: ClusterSpec, profile_settings: Mapping[str, Any]) -> SshOptions | None:
-    """Return the ssh options for the machines of a spec; None if they are not reached by ssh.
-
-    Raises:
-        InvalidRequest: a setting that the profile does not have.
-    """
-    settings = load_profile(cluster_spec.profile, profile_settings).settings
-    return settings.remote_options() if isinstance(settings, MhnbSsh) else None
 
 
 # -- read `--hosts` and host files

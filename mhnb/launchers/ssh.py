@@ -207,8 +207,8 @@ class SshLauncher:
     """
 
     def __init__(self, machines: Sequence[HostName], options: SshOptions) -> None:
-        self._machines = tuple(machines)
-        self._options = choose_python(options, sys.executable)
+        self.machines = tuple(machines)
+        self.options = choose_python(options, sys.executable)
 
     def find_own_address(self) -> str:
         """Return the address from which this machine would reach the first host.
@@ -216,12 +216,12 @@ class SshLauncher:
         Raises:
             LaunchError: the first host's name cannot be resolved here.
         """
-        name = _resolve_alias(self._machines[0], self._options)
+        name = _resolve_alias(self.machines[0], self.options)
         try:
             return find_own_address(name)
         except socket.gaierror as error:
             raise LaunchError(
-                f"host {self._machines[0]}: the name {name!r} cannot be resolved on this machine ({error.strerror}); "
+                f"host {self.machines[0]}: the name {name!r} cannot be resolved on this machine ({error.strerror}); "
                 "say which of its addresses the hosts are to reach: --address 10.0.0.1"
             ) from error
 
@@ -230,10 +230,10 @@ class SshLauncher:
     ) -> Iterator[Host]:
         """Log in to all machines at once, without waiting for each other."""
         del environment
-        for spec, share, machine in zip(specs, shares, self._machines, strict=True):
+        for spec, share, machine in zip(specs, shares, self.machines, strict=True):
             # The interpreter reads its hash seed from the environment; it cannot be set later.
             seed = {"PYTHONHASHSEED": spec.environment["PYTHONHASHSEED"]}
-            options = replace(self._options, environment={**seed, **self._options.environment})
+            options = replace(self.options, environment={**seed, **self.options.environment})
             if options.cwd is not None:
                 # The login has already changed to this folder; the notebook's own was not requested.
                 spec = replace(spec, cwd="")  # noqa: PLW2901

@@ -43,6 +43,7 @@ class MhnbSplit(Settings):
     """Several supervisors on this machine."""
 
     kind = "split"
+    shares_machines = True
 
     def create_launcher(self, cluster_spec: ClusterSpec) -> Launcher:  # noqa: ARG002  # part of the interface
         return SplitLauncher()

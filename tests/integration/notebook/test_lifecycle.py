@@ -225,3 +225,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 mesh = Mesh(jax.devices(), ("all",))
 ones = jax.jit(lambda: jnp.ones(jax.device_count()), out_shardings=NamedSharding(mesh, P("all")))()
 total = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))(ones)"""
+
+
+def test_start_runs_the_profile_once(fresh_session: Session, tmp_path: Path) -> None:
+    """`%mhjax start` runs the Python of a profile once, and once again for a cluster that runs already."""
+    runs = tmp_path / "runs"
+    (tmp_path / "ipcluster_config.py").write_text(f"with open({str(runs)!r}, 'a') as file:\n    file.write('x')\n")
+    assert "ready in" in fresh_session.run(f"%mhjax start --profile {tmp_path} -n 2 --devices 1").out
+    assert runs.read_text() == "x"
+    assert "run already" in fresh_session.run(f"%mhjax start --profile {tmp_path} -n 2 --devices 1").out
+    assert runs.read_text() == "xx"

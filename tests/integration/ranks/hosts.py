@@ -18,6 +18,7 @@ from mhnb.cluster.options import GenerationLocation, StartOptions, local_spec
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.messages import HostSpec
 from mhnb.launchers.local import LocalHost
+from mhnb.launchers.profiles import Profile, load_profile
 from mhnb.transport.addresses import find_free_port
 
 __all__ = ["MultiHostCluster", "CuttableProxy"]
@@ -42,9 +43,14 @@ class MultiHostCluster(Cluster):
         **options: Any,
     ) -> None:
         self._ranks_by_host, self._route = hosts, way
-        super().__init__(ClusterSpec(sum(map(len, hosts)), devices, True, {}), StartOptions(name=name, **options))
+        super().__init__(
+            ClusterSpec(sum(map(len, hosts)), devices, True, {}),
+            StartOptions(name=name, **options),
+            source=load_profile("local"),
+        )
 
-    def _launch(self) -> None:
+    def _launch(self, profile: Profile) -> None:
+        del profile
         resources = self._resources
         location = GenerationLocation(
             resources.transport.url, resources.key, self.generation, self.cwd, str(resources.run_dir)

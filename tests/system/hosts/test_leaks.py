@@ -249,7 +249,7 @@ def test_stop_detached_names_unreachable_hosts(net: HostNet, mhnb_home: Path) ->
             record.shape,
             record.options,
             origin_pid=record.origin_pid,
-            record=replace(record, local_supervisors={2: 2**22 + 1}),
+            source=replace(record, local_supervisors={2: 2**22 + 1}),
         )
     assert not OwnerLock.is_held(record.run_dir)
     assert stop_detached(record, wait_s=20) == ("host1 (beta)",)

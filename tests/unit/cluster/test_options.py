@@ -17,6 +17,7 @@ from mhnb.cluster.options import SpecArguments, StartRequest, check_same_options
 from mhnb.cluster.preflight import run_doctor
 from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS, ClusterSpec
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
+from mhnb.launchers.profiles import load_profile
 from mhnb.magics.lifecycle import add_start_command_flags
 
 
@@ -133,7 +134,20 @@ def test_same_options_attach_to_a_running_cluster(first: str, line: str) -> None
 
 
 def _check_same(first: str, line: str) -> None:
-    check_same_options("a", _request(first).options, _request(line))
+    running = _request(first)
+    check_same_options("a", running.options, running.profile, _request(line))
+
+
+def test_options_are_compared_with_the_profile_of_the_start(tmp_path: Path) -> None:
+    """A start is compared with the settings that the running cluster was started with, though its profile was changed since."""
+    file, line = tmp_path / "ipcluster_config.py", f"--profile {tmp_path} -n 2 "
+    file.write_text("c.Cluster.engine_launcher_class = 'mhnb-slurm'\nc.MhnbSlurm.partition = 'debug'\n")
+    running = _request(line)
+    file.write_text(file.read_text().replace("debug", "short"))
+    check_same_options("a", running.options, running.profile, _request(line))
+    check_same_options("a", running.options, running.profile, _request(f"{line} --partition debug"))
+    with pytest.raises(AlreadyStarted, match="partition is 'debug', and 'short' was asked for"):
+        check_same_options("a", running.options, running.profile, _request(f"{line} --partition short"))
 
 
 def test_hosts_at_file_is_a_host_file(tmp_path: Path) -> None:
@@ -262,7 +276,9 @@ def test_argument_of_initialize_is_refused_with_a_hint(argument: str) -> None:
         f"  {argument} is an argument of jax.distributed.initialize: initialize={{{argument!r}: 'a:1'}};"
         f" of %mhjax start: --{argument.replace('_', '-')} a:1"
     )
-    assert resolve_spec(SpecArguments(initialize={argument: "a:1"}), {}).initialize == {argument: "a:1"}
+    assert resolve_spec(SpecArguments(initialize={argument: "a:1"}), load_profile("local")).initialize == {
+        argument: "a:1"
+    }
     parser = MagicArgumentParser()
     add_start_command_flags(parser)
     assert getattr(parser.parse_args(hint.partition("start: ")[2].split()), argument) == "a:1"

@@ -20,10 +20,11 @@ from mhnb.core.launch.mpi import MpiOptions
 from mhnb.core.launch.slurm import SlurmOptions
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.errors import InvalidRequest
+from mhnb.launchers.base import Launcher
 from mhnb.launchers.cloud import CloudLauncher
 from mhnb.launchers.ipcluster import MhnbControllerLauncher
 from mhnb.launchers.mpi import MpiLauncher
-from mhnb.launchers.profiles import KINDS, create_launcher, find_profile, load_profile, user_profile_dir
+from mhnb.launchers.profiles import KINDS, find_profile, load_profile, user_profile_dir
 from mhnb.launchers.slurm import SlurmLauncher
 from mhnb.launchers.ssh import SshLauncher
 from mhnb.system.resources import HUB_SETTINGS, list_profiles, profile_dir
@@ -120,23 +121,40 @@ def test_start_options_override_the_profile(write: Write) -> None:
 def test_invalid_start_setting_is_refused(reach: dict[str, Any], said: str) -> None:
     """The error for an invalid setting contains its name and its value."""
     with pytest.raises(InvalidRequest) as failed:
-        create_launcher(ClusterSpec(2, None, profile="slurm"), reach)
+        load_profile("slurm", reach).settings.create_launcher(ClusterSpec(2, None, profile="slurm"))
     assert said in str(failed.value)
+
+
+def test_settings_of_another_start_replace_the_first(write: Write) -> None:
+    """A profile takes other settings without its file, which may be gone: its own come back where the new start sets none."""
+    folder = write("c.Cluster.engine_launcher_class = 'mhnb-ssh'\nc.MhnbSsh.user = 'me'\nc.MhnbSsh.port = 22")
+    first = load_profile(folder, {"user": "you", "key_file": "k"})
+    Path(folder, "ipcluster_config.py").unlink()
+    second: Any = first.with_settings({"port": "2222"})
+    assert (second.settings.user, second.settings.port, second.settings.key_file) == ("me", 2222, None)
+    assert first.settings.user == "you"  # type: ignore[attr-defined]
+    with pytest.raises(InvalidRequest, match=r"there is no option partition; profile .* has conda, config_file"):
+        first.with_settings({"partition": "x"})
 
 
 def test_each_kind_creates_its_launcher(tmp_path: Path) -> None:
     """Each kind creates its own launcher, also if the profile is a folder of the user."""
     user_profile = tmp_path / "own"
     main(["profile", "new", str(user_profile), "--from", "mpi"])
-    named = {"machines": ("a", "b")}
-    assert isinstance(create_launcher(ClusterSpec(2, None, profile="ssh", **named), {}), SshLauncher)  # type: ignore[arg-type]
-    assert isinstance(create_launcher(ClusterSpec(2, None, profile="slurm"), {}), SlurmLauncher)
-    assert isinstance(create_launcher(ClusterSpec(2, None, profile=str(user_profile)), {}), MpiLauncher)
-    assert isinstance(create_launcher(ClusterSpec(2, None, profile="tpu"), {"tpu": "x"}), CloudLauncher)
+    assert isinstance(_launcher("ssh", {}, "a", "b"), SshLauncher)
+    assert isinstance(_launcher("slurm", {}), SlurmLauncher)
+    assert isinstance(_launcher(str(user_profile), {}), MpiLauncher)
+    assert isinstance(_launcher("tpu", {"tpu": "x"}), CloudLauncher)
     with pytest.raises(InvalidRequest, match=r"--nodelist=a,b"):
-        create_launcher(ClusterSpec(2, None, profile="slurm", machines=("a", "b")), {})
+        _launcher("slurm", {}, "a", "b")
     with pytest.raises(InvalidRequest, match=r"needs the names of the machines: --hosts"):
-        create_launcher(ClusterSpec(2, None, profile="ssh"), {})
+        _launcher("ssh", {})
+
+
+def _launcher(profile: str, settings: dict[str, Any], *machines: str) -> Launcher:
+    return load_profile(profile, settings).settings.create_launcher(
+        ClusterSpec(2, None, profile=profile, machines=machines)
+    )
 
 
 @pytest.mark.parametrize(("kind", "is_encrypted"), [("local", False), ("ssh", True)])
