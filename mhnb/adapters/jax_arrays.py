@@ -25,7 +25,7 @@ from mhnb.adapters.variables import describe_briefly
 from mhnb.core.transfer import KEY_DATA_EXPRESSION, KEY_REFUSAL_CODE, ArrayDescription, LocalBox, Owners
 from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest
-from mhnb.sharding.boxes import Box, box_shape, parse_dtype
+from mhnb.sharding.boxes import Box, box_of_index, box_shape, parse_dtype
 from mhnb.sharding.layout import Layout, LayoutRow, LayoutTree
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.spec import parse_spec
@@ -132,7 +132,7 @@ def shards_of(array: jax.Array) -> list[Any]:
 def local_shards(array: jax.Array) -> Iterator[tuple[Any, Box]]:
     """Yield each shard that this rank holds, with its box of the global array."""
     for shard in shards_of(array):
-        box = _box(shard.index, array.shape)
+        box = box_of_index(shard.index, array.shape)
         if box_shape(box) != shard.data.shape:
             raise TransferError(
                 "shard",
@@ -145,12 +145,8 @@ def _list_owners(array: jax.Array) -> Owners:
     ranks: dict[Box, list[int]] = {}
     device: Any
     for device, index in array.sharding.devices_indices_map(array.shape).items():
-        ranks.setdefault(_box(index, array.shape), []).append(device.process_index)
+        ranks.setdefault(box_of_index(index, array.shape), []).append(device.process_index)
     return tuple((box, tuple(sorted(ranks[box]))) for box in sorted(ranks))
-
-
-def _box(index: Any, shape: tuple[int, ...]) -> Box:
-    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 
 # -- layouts and meshes from metadata
@@ -189,7 +185,8 @@ def read_layout(array: Any) -> Layout:
     shape, dtype = tuple(array.shape), parse_dtype(array.dtype)
     if isinstance(sharding, NamedSharding):
         return Layout(shape, dtype, read_mesh(sharding.mesh), parse_spec(sharding.spec))
-    placed = {device_ref(device): _box(index, shape) for device, index in sharding.devices_indices_map(shape).items()}
+    indices = sharding.devices_indices_map(shape)
+    placed = {device_ref(device): box_of_index(index, shape) for device, index in indices.items()}
     return Layout(shape, dtype, placed=tuple(sorted(placed.items())))
 
 

@@ -8,7 +8,7 @@ An element type is parsed, with its name and size, from whatever a user calls it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -164,6 +164,17 @@ _PYTHON = {"float": "float32", "int": "int32"}
 
 Range: TypeAlias = tuple[int, int]
 Box: TypeAlias = tuple[Range, ...]
+WHOLE_ARRAY = "whole"
+"""The description of a box without dims."""
+
+
+def box_of_index(index: Iterable[slice], shape: Sequence[int]) -> Box:
+    """Convert an index of slices, one per dim, as JAX's shardings give them.
+
+    >>> box_of_index((slice(2, 4), slice(None)), (8, 3))
+    ((2, 4), (0, 3))
+    """
+    return tuple((part.indices(size)[0], part.indices(size)[1]) for part, size in zip(index, shape, strict=True))
 
 
 def partition_dim(size: int, parts: int) -> list[Range]:
@@ -201,4 +212,17 @@ def format_box(box: Sequence[Range]) -> str:
     >>> format_box(((2, 4), (0, 3)))
     '[2:4, 0:3]'
     """
-    return "[" + ", ".join(f"{start}:{stop}" for start, stop in box) + "]"
+    return f"[{_format_ranges(box)}]"
+
+
+def describe_box(box: Sequence[Range]) -> str:
+    """Describe a box in a sentence, without brackets; an array without dims is `whole`.
+
+    >>> describe_box(((2, 4), (0, 3))), describe_box(())
+    ('2:4, 0:3', 'whole')
+    """
+    return _format_ranges(box) or WHOLE_ARRAY
+
+
+def _format_ranges(box: Sequence[Range]) -> str:
+    return ", ".join(f"{start}:{stop}" for start, stop in box)

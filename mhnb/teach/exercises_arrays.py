@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mhnb.sharding.boxes import box_of_index
 from mhnb.teach.check import assert_equal, assert_fits, assert_global_array, assert_shards, assert_spec, call_answer
 from mhnb.teach.exercise import Exercise, Prediction, ProcessInfo, WrongAnswer
 
@@ -35,7 +36,7 @@ def _columns_apart(process: ProcessInfo, spec: Any) -> str:
         raise WrongAnswer(f"spec {spec} does not fit float32[8,{n}] on this mesh: {error}") from None
     for ordinal, device in enumerate(jax.local_devices()):
         at = process.local_device_count * (process.rank or 0) + ordinal
-        got = tuple(box.indices(size)[:2] for box, size in zip(boxes[device], (8, n), strict=True))
+        got = box_of_index(boxes[device], (8, n))
         if got != ((0, 8), (at, at + 1)):
             raise WrongAnswer(
                 f"device {process.rank}:{ordinal} would hold rows {_format_range(got[0])} and columns {_format_range(got[1])}, "

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from mhnb.core.ranks import describe_ranks
+from mhnb.sharding.boxes import WHOLE_ARRAY
 
 HostDataRow: TypeAlias = list[Any]
 """Arrays that a rank made of host data on one line: [line, ranks, place, kinds, boxes].
@@ -248,7 +249,7 @@ def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
         else ""
     )
     # A scalar has no ranges to show.
-    box = f"box [{difference.box}]: " if difference.box not in ("", "whole") else ""
+    box = f"box [{difference.box}]: " if difference.box not in ("", WHOLE_ARRAY) else ""
     head, hint = _describe_kind(difference)
     gap = [f"  {difference.gap}"] if difference.gap else []
     return "\n".join([head, *where, f"  {box}{described}{count_text}", *gap, f"  {hint}"])
@@ -270,7 +271,7 @@ def _describe_kind(difference: HostDataMismatch) -> tuple[str, str]:
         )
         hint = (
             f"{EQUAL_VALUES_HINT} {PROCESS_LOCAL_HINT}"
-            if difference.is_launch_input and difference.box == "whole"
+            if difference.is_launch_input and difference.box == WHOLE_ARRAY
             else EQUAL_VALUES_HINT
         )
         return f"the ranks {what}, {difference.kind}", f"{hint} %mhjax check NAME compares a variable."

@@ -39,9 +39,9 @@ from mhnb.rank.guard.provenance import (
     read_tags,
     tag_array,
 )
+from mhnb.sharding.boxes import WHOLE_ARRAY, box_of_index, describe_box
 
 ShardSource: TypeAlias = Callable[[Any, Any], Any]
-_WHOLE_BOX = "whole"
 _NO_LABEL = HashLabel()
 _NO_CELL = RunCell(0, 0, "", "off")
 """Stands for a cell before the first one: no array is recorded."""
@@ -68,7 +68,7 @@ def find_shared_boxes(sharding: Any, shape: tuple[int, ...]) -> SharedBoxes | No
     ranks_by_box: dict[str, set[int]] = {}
     texts = {}
     for device, index in sharding.devices_indices_map(shape).items():
-        texts[device] = _format_box(index, shape)
+        texts[device] = describe_box(box_of_index(index, shape))
         ranks_by_box.setdefault(texts[device], set()).add(device.process_index)
     ranks = tuple(sorted(set().union(*ranks_by_box.values())))
     if len(ranks) < 2:
@@ -80,11 +80,6 @@ def find_shared_boxes(sharding: Any, shape: tuple[int, ...]) -> SharedBoxes | No
             boxes.setdefault(texts[device], (device, index))
     is_whole = all(len(each) == len(ranks) for each in ranks_by_box.values())
     return SharedBoxes(ranks, f"{hash_bytes(name.encode()):x}", is_whole, boxes)
-
-
-def _format_box(index: Any, shape: tuple[int, ...]) -> str:
-    ranges = (part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-    return ", ".join(f"{start}:{stop}" for start, stop in ranges) or _WHOLE_BOX
 
 
 @lru_cache(4096)
@@ -289,7 +284,7 @@ class HostDataRecorder:
             row = self._rows.setdefault((line, sharing.ranks, sharing.sharding_hash), _ArrayRow())
             row.kind_hash.add(group, kind, hash_bytes(kind.encode()))
             if isinstance(content, int) or "" in (*content.part_hashes, *content.parts):
-                self._add_hash(row.find_box_hash(_WHOLE_BOX), group, content, None, _NO_LABEL)
+                self._add_hash(row.find_box_hash(WHOLE_ARRAY), group, content, None, _NO_LABEL)
             else:
                 for box in sharing.boxes:
                     self._add_hash(row.find_box_hash(box), group, content, box, _NO_LABEL)
@@ -383,9 +378,9 @@ class HostDataRecorder:
         row.kind_hash.add(0, kind, label.combine(hash_bytes(kind.encode())))
         if content == ANY:
             # It is not a value that is still computed: it must not be compared.
-            row.find_box_hash(_WHOLE_BOX).is_partial = True
+            row.find_box_hash(WHOLE_ARRAY).is_partial = True
         else:
-            self._add_hash(row.find_box_hash(_WHOLE_BOX), 0, content, None, label)
+            self._add_hash(row.find_box_hash(WHOLE_ARRAY), 0, content, None, label)
 
     def _add_input_boxes(self, host: HostArray, label: HashLabel) -> None:
         row = self._rows.setdefault((None, host.sharing.ranks, LAUNCH_INPUT + host.sharing.sharding_hash), _ArrayRow())

@@ -26,7 +26,7 @@ from mhnb.adapters.variables import describe_briefly, facts_of
 from mhnb.core.variables import format_array
 from mhnb.rank.guard.provenance import read_provenance
 from mhnb.rank.jax_private import unwrap_array
-from mhnb.sharding.boxes import Box
+from mhnb.sharding.boxes import describe_box
 
 _UNREACHED_LEVEL = 99
 """A detail level above that of any request, so that IPython leaves `str(obj)` out."""
@@ -191,7 +191,7 @@ def _describe_jax(array: jax.Array) -> dict[str, Any]:
     kind = format_array(array.shape, str(array.dtype))
     is_local = array.is_fully_addressable
     boxes = [
-        ["" if is_local else _box_text(box), digest_of(raw_bytes(host_copy(shard.data)))]
+        ["" if is_local else describe_box(box), digest_of(raw_bytes(host_copy(shard.data)))]
         for shard, box in local_shards(array)
     ]
     # Copies of a local array: one is enough, unless they differ.
@@ -205,7 +205,3 @@ def _hash_placement(array: jax.Array) -> str:
     """Hash the assignment of a global array's boxes to devices."""
     boxes: dict[Any, Any] = dict(array.sharding.devices_indices_map(array.shape))
     return digest_of(memoryview(repr(sorted((device.id, str(index)) for device, index in boxes.items())).encode()))
-
-
-def _box_text(box: Box) -> str:
-    return ", ".join(f"{start}:{stop}" for start, stop in box) or "whole"
