@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mhnb.cluster.options import StartOptions
+from mhnb.core.addresses import parse_address
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.messages import PROTOCOL_VERSION
 from mhnb.core.ranks import pluralize
@@ -263,13 +264,13 @@ def _parse(run_dir: Path, body: dict[str, Any]) -> ClusterRecord:
     shape = ClusterSpec(**_known_fields(ClusterSpec, {**body["shape"], "machines": tuple(body["shape"]["machines"])}))
     options = StartOptions(**_known_fields(StartOptions, body["options"]))
     supervisors = {int(number): _parse_int(pid, least=1) for number, pid in body["supervisors"].items()}
-    key, kind = bytes.fromhex(body["key"]), body["url"].partition(":")[0]
-    if len(key) != _KEY_NBYTES or kind not in ("unix", "tcp", "sealed"):
-        raise ValueError("its key or its address is none")
+    key = bytes.fromhex(body["key"])
+    if len(key) != _KEY_NBYTES:
+        raise ValueError(f"its key has {len(key)} bytes, expected {_KEY_NBYTES}")
     return ClusterRecord(
         run_dir,
         key,
-        body["url"],
+        str(parse_address(body["url"], "its url")),
         _parse_int(body["generation"]),
         _parse_int(body["origin"], least=1),
         shape,

@@ -16,6 +16,7 @@ from mhnb.cluster.interrupts import SigintHandler
 from mhnb.cluster.journal import ClusterJournal
 from mhnb.cluster.options import GenerationLocation, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.cluster.status import describe_location
+from mhnb.core.addresses import Address, parse_address
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.state.host_tracking import StartBarrier
 from mhnb.core.state.machine import ClusterStateMachine
@@ -142,16 +143,16 @@ def open_detached_transport(record: ClusterRecord) -> SocketServer:
     Raises:
         LaunchError: nothing can listen there now, for instance because another program has that address.
     """
-    kind, _, location = record.url.partition(":")
-    if kind == "unix":
-        return SocketServer(record.key, path=Path(location))
-    address, _, port = location.rpartition(":")
+    address = parse_address(record.url)
+    if address.kind == "unix":
+        return SocketServer(record.key, path=Path(address.path))
     try:
-        return SocketServer(record.key, address=address, port=int(port), encrypt=kind == "sealed")
+        return SocketServer(record.key, address=address.host, port=address.port, encrypt=address.kind == "sealed")
     except OSError as error:
+        place = Address(address.host, address.port)
         raise LaunchError(
-            f"cluster {record.name!r} looks for its notebook at {location}, and nothing can listen there now: {error.strerror}\n"
-            f"  this machine must have that address, and no other program the port (ss -ltnp 'sport = :{port}')"
+            f"cluster {record.name!r} looks for its notebook at {place}, and nothing can listen there now: {error.strerror}\n"
+            f"  this machine must have that address, and no other program the port (ss -ltnp 'sport = :{address.port}')"
         ) from error
 
 

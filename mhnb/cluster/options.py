@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mhnb.core.addresses import parse_address
 from mhnb.core.arguments import closest_match, is_positive_seconds
 from mhnb.core.cell_request import Guard, check_guard
 from mhnb.core.cluster_spec import (
@@ -229,8 +230,8 @@ class GenerationLocation:
 
     @property
     def address(self) -> str:
-        """Address of this machine, as hosts on other machines reach it."""
-        return self.link_url.partition(":")[2].rpartition(":")[0]
+        """Address of this machine, as hosts on other machines reach it; empty if they use a socket file."""
+        return parse_address(self.link_url).host
 
 
 def _base_spec(

@@ -35,6 +35,7 @@ from mhnb.cluster.host_monitor import HostMonitor, HostRequests
 from mhnb.cluster.interrupts import run_uninterrupted
 from mhnb.cluster.options import GenerationLocation, StartRequest, resolve_start
 from mhnb.cluster.status import ClusterListener
+from mhnb.core.addresses import parse_address, parse_host_and_port
 from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec
 from mhnb.core.launch.hosts import group_by_machine, label_hosts
 from mhnb.core.preflight_checks import build_preflight_report
@@ -194,19 +195,16 @@ class _Preflight:
 
 def _find_endpoints(url: str, command: RunPreflight, *, is_port_given: bool) -> list[Endpoint]:
     """Return what every host must reach: the notebook, its hub, and on the first host JAX's coordinator."""
-    found = [Endpoint("link", None, *_split_address(url.partition(":")[2]))]
+    link = parse_address(url)
+    found = [Endpoint("link", None, link.host, link.port)]
     if command.connection:
         # The hub has several ports, all at this address; an engine registers at this one first.
         hub: dict[str, Any] = json.loads(command.connection)
         found.append(Endpoint("hub", None, found[0].address, int(hub["registration"])))
     if command.coordinator:
-        found.append(Endpoint("coordinator", 0, *_split_address(command.coordinator), is_port_given))
+        coordinator = parse_host_and_port(command.coordinator, "coordinator_address")
+        found.append(Endpoint("coordinator", 0, coordinator.host, coordinator.port, is_port_given))
     return found
-
-
-def _split_address(text: str) -> tuple[str, int]:
-    address, _, port = text.rpartition(":")
-    return address.strip("[]"), int(port)
 
 
 def _given_coordinator(shape: ClusterSpec) -> str:
@@ -272,7 +270,8 @@ def _check_this_machine(
 ) -> PreflightReport:
     """Check the only machine, which is this one, without a supervisor."""
     began = clock()
-    port = coordinator_port or int(_given_coordinator(shape).rpartition(":")[2] or 0)
+    given = _given_coordinator(shape)
+    port = coordinator_port or (parse_host_and_port(given, "coordinator_address").port if given else 0)
     host = HostChecks("this machine", facts=collect_facts(is_notebooks=True))
     try:
         listener = Listener(host.address, port, "")
@@ -343,7 +342,8 @@ class _Doctor:
     def _choose_port(self, command: RunPreflight) -> RunPreflight:
         if not self._port or not command.coordinator:
             return command
-        return replace(command, coordinator=f"{command.coordinator.rpartition(':')[0]}:{self._port}")
+        coordinator = parse_host_and_port(command.coordinator, "coordinator_address")
+        return replace(command, coordinator=str(replace(coordinator, port=self._port)))
 
     def wait(self) -> PreflightReport:
         """Wait for the result of the checks.

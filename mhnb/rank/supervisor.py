@@ -26,6 +26,7 @@ from pathlib import Path
 
 import psutil
 
+from mhnb.core.addresses import parse_address
 from mhnb.core.launch.environment import add_to_no_proxy
 from mhnb.core.launch.ssh import CANNOT_START
 from mhnb.core.messages import (
@@ -297,7 +298,9 @@ class Supervisor:
             # The notebook compares it with its own address: `SSH_CONNECTION` begins with the client's.
             client = self._environment.get("SSH_CONNECTION", "").partition(" ")[0]
             login = f"; the login came from {client}" if client else ""
-            raise LaunchError(f"cannot reach the notebook at {self._spec.link_url.partition(':')[2]}: {why}{login}")
+            raise LaunchError(
+                f"cannot reach the notebook at {replace(parse_address(self._spec.link_url), kind='')}: {why}{login}"
+            )
         self._channel = TransportClient(self._spec.link_url, bytes.fromhex(self._spec.key), f"s{self._spec.supervisor}")
         # A rank that is forked later has its own channel.
         os.register_at_fork(after_in_child=self._channel.close)
@@ -474,11 +477,8 @@ class Supervisor:
 
 def find_link_error(url: str) -> str:
     """Return why the notebook cannot be reached, or empty string; the connection itself would be tried for minutes."""
-    kind, _, target = url.partition(":")
-    if kind == "unix":
-        return ""
-    address, _, port = target.rpartition(":")
-    return find_connect_error(address.strip("[]"), int(port), "", _CONNECT_S)
+    address = parse_address(url)
+    return "" if address.kind == "unix" else find_connect_error(address.host, address.port, "", _CONNECT_S)
 
 
 def _signal_group(pid: int, signum: int) -> None:

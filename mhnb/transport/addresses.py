@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from itertools import islice
+from typing import Any
 
-from mhnb.errors import PreflightFailed
+from mhnb.core.addresses import Address, parse_host_and_port
+from mhnb.errors import InvalidRequest, PreflightFailed
 
 _BELOW_EPHEMERAL = range(20_000, 32_000)
 """Below the ephemeral range, from which Linux and macOS serve sockets that bind to port 0."""
@@ -23,6 +25,9 @@ _HUB_BLOCKS = range(12_000, 20_000, 32)
 """First ports of the hubs' blocks. Each hub has a block of its own; coordinators use none of these ports."""
 
 _LOOPBACK = "127.0.0.1"
+
+BACKLOG = 1024
+"""Connections that may wait to be accepted: a large start whose ranks all connect at once."""
 
 _MAX_UNAUTHENTICATED = 2048
 
@@ -50,7 +55,7 @@ def find_free_port(address: str = _LOOPBACK) -> int:
     for port in random.sample(_BELOW_EPHEMERAL, 50):
         if _is_free(address, port):
             return port
-    with socket.socket() as probe:
+    with socket.socket(find_family(address)) as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
@@ -91,12 +96,25 @@ def reserve_hub_ports(count: int, reservation: ExitStack, address: str = _LOOPBA
 
 
 def _is_free(address: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        try:
-            probe.bind((address.strip("*[]"), port))
-        except OSError:
-            return False
-    return True
+    return _find_bind_error(find_family(address), (address.strip("*[]"), port)) is None
+
+
+def find_family(host: str) -> socket.AddressFamily:
+    """Return the family of the sockets for an IP address.
+
+    >>> find_family("::1").name, find_family("127.0.0.1").name
+    ('AF_INET6', 'AF_INET')
+    """
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def listen_tcp(address: Address) -> socket.socket:
+    """Listen at an IP address and a port; port 0 is any free one.
+
+    Raises:
+        OSError: the address is not this machine's, or the port is taken.
+    """
+    return socket.create_server((address.host, address.port), family=find_family(address.host), backlog=BACKLOG)
 
 
 def find_own_address(name: str) -> str:
@@ -118,18 +136,24 @@ def check_port_free(address: str, *, name: str = "coordinator_address") -> None:
     silently.
 
     Raises:
-        PreflightFailed: the address is not `host:port`, its host is unknown, or the port is taken.
+        PreflightFailed: the address is not `HOST:PORT`, its host is unknown, or the port is taken.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise PreflightFailed(f"{name} {address!r} is not HOST:PORT with a port from 1 to 65535")
     try:
-        host = socket.gethostbyname(host)
+        named = parse_host_and_port(address, name)
+    except InvalidRequest as error:
+        raise PreflightFailed(str(error)) from error
+    if not named.port:
+        raise PreflightFailed(f"{name} {address!r}: port 0 is no port to meet at; name one from 1 to 65535")
+    try:
+        found = socket.getaddrinfo(named.host, named.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise PreflightFailed(
-            f"{name} {address}: this machine knows no host {host!r} ({error}); give an address of it"
+            f"{name} {address}: this machine knows no host {named.host!r} ({error}); give an address of it"
         ) from error
-    refusal = _find_bind_error(host, int(port))
+    # Of a name with addresses of both kinds, the IPv4 one.
+    family, _, _, _, target = min(found, key=lambda each: each[0] != socket.AF_INET)
+    host, port = str(target[0]), named.port
+    refusal = _find_bind_error(family, target)
     if refusal is not None and refusal.errno == errno.EADDRNOTAVAIL:
         raise PreflightFailed(
             f"{name} {address}: {host} is no address of this machine, where rank 0 listens; give one that is"
@@ -137,26 +161,26 @@ def check_port_free(address: str, *, name: str = "coordinator_address") -> None:
     if refusal is not None and refusal.errno != errno.EADDRINUSE:
         raise PreflightFailed(f"{name} {address}: cannot listen there: {refusal}") from refusal
     # On macOS, bind succeeds even if another process listens on all addresses.
-    if refusal is None and not _has_listener(host, int(port)):
+    if refusal is None and not _has_listener(family, target):
         return
     raise PreflightFailed(
         f"{name} {address}: port {port} is taken by another process; name a free one, or leave the choice to mhnb"
     )
 
 
-def _find_bind_error(host: str, port: int) -> OSError | None:
-    with socket.socket() as probe:
+def _find_bind_error(family: int, target: tuple[Any, ...]) -> OSError | None:
+    with socket.socket(family) as probe:
         try:
-            probe.bind((host, port))
+            probe.bind(target)
         except OSError as error:
             return error
     return None
 
 
-def _has_listener(host: str, port: int) -> bool:
-    with socket.socket() as probe:
+def _has_listener(family: int, target: tuple[Any, ...]) -> bool:
+    with socket.socket(family) as probe:
         probe.settimeout(1.0)
-        return probe.connect_ex((host, port)) == 0
+        return probe.connect_ex(target) == 0
 
 
 # -- wait until a process listens at an address
@@ -178,13 +202,17 @@ def wait_for_port(
 
     gRPC, refused once, tries again only after a second: it should not try before the coordinator is up.
     """
-    host, _, port = address.rpartition(":")
+    try:
+        named = parse_host_and_port(address)
+    except InvalidRequest:
+        # JAX reports it in its own words.
+        return False
     until, pause_s = clock() + limit_s, _FIRST_PAUSE_S
     while (left_s := until - clock()) > 0:
         try:
-            if _try_connect(host.strip("[]"), int(port), left_s):
+            if _try_connect(named.host, named.port, left_s):
                 return True
-        except (OSError, ValueError):
+        except OSError:
             # The host does not exist or cannot be reached: JAX reports it in its own words.
             return False
         sleep(min(pause_s, left_s))

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
+from mhnb.core.addresses import parse_address
 from mhnb.core.codec import decode, encode
 from mhnb.core.messages import Message, shorten_message
 from mhnb.errors import UnknownMessage
@@ -216,7 +217,7 @@ class TransportClient:
 
 
 def connect(url: str, timeout_s: float | None = None) -> socket.socket:
-    """Connect to `unix:PATH` or `tcp:ADDRESS:PORT`; an IPv6 address may be in brackets.
+    """Connect to an address.
 
     Args:
         timeout_s: for TCP; None leaves it to the system, which tries for minutes.
@@ -224,17 +225,16 @@ def connect(url: str, timeout_s: float | None = None) -> socket.socket:
     Raises:
         OSError: no process listens there.
     """
-    kind, _, target = url.partition(":")
-    if kind == "unix":
+    address = parse_address(url, "the address of the notebook")
+    if address.kind == "unix":
         connected = socket.socket(socket.AF_UNIX)
         try:
-            connected.connect(target)
+            connected.connect(address.path)
         except OSError:
             connected.close()
             raise
     else:
-        address, _, port = target.rpartition(":")
-        connected = socket.create_connection((address.strip("[]"), int(port)), timeout_s)
+        connected = socket.create_connection((address.host, address.port), timeout_s)
         connected.settimeout(None)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected

@@ -22,10 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from mhnb.core.addresses import Address
 from mhnb.core.codec import decode, encode
 from mhnb.core.messages import Message
 from mhnb.errors import UnknownMessage
-from mhnb.transport.addresses import ACCEPT_PAUSE_S, RESOURCE_ERRNOS, max_unauthenticated
+from mhnb.transport.addresses import ACCEPT_PAUSE_S, BACKLOG, RESOURCE_ERRNOS, listen_tcp, max_unauthenticated
 from mhnb.transport.framing import MESSAGE_LIMIT_NBYTES, FrameDecoder, encode_frames
 from mhnb.transport.security import CHALLENGE_NBYTES, FrameReader, FrameWriter, open_session
 from mhnb.types import Frame
@@ -33,7 +34,6 @@ from mhnb.types import Frame
 _BUFFER_NBYTES = 1 << 20
 _UNAUTHENTICATED_LIMIT_NBYTES = 4096
 """Size limit of a message from a client that has not been authenticated."""
-_BACKLOG = 1024
 _PEER = re.compile(r"[rs][0-9]{1,6}")
 _PATH_LIMIT_NBYTES = 100
 """Length limit for the path of a Unix domain socket; Linux allows 107 bytes, macOS 103."""
@@ -317,27 +317,13 @@ class FrameServer:
         return True
 
 
-def listen_tcp(address: str, port: int) -> socket.socket:
-    """Listen on one address of this machine.
-
-    Args:
-        address: an IP address.
-        port: 0 for any.
-
-    Raises:
-        OSError: the address is not this machine's, or the port is taken.
-    """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, port), family=family, backlog=_BACKLOG)
-
-
 def _listen_file(path: Path) -> socket.socket:
     # A notebook that was killed left its socket file. Only its owner can listen here.
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(os.fspath(path))
     path.chmod(0o600)
-    listener.listen(_BACKLOG)
+    listener.listen(BACKLOG)
     return listener
 
 
@@ -387,10 +373,11 @@ class SocketServer:
     ) -> None:
         self._path = path if path is not None and len(os.fsencode(path)) <= _PATH_LIMIT_NBYTES else None
         if self._path:
-            listener, self.url = _listen_file(self._path), f"unix:{self._path}"
+            listener = _listen_file(self._path)
+            self.url = str(Address(kind="unix", path=os.fspath(self._path)))
         else:
-            listener = listen_tcp(address, port)
-            self.url = f"{'sealed' if encrypt else 'tcp'}:{address}:{listener.getsockname()[1]}"
+            listener = listen_tcp(Address(address, port))
+            self.url = str(Address(address, listener.getsockname()[1], "sealed" if encrypt else "tcp"))
         self.frames = FrameServer(listener, key, handler=self, encrypt=encrypt, drops_unverified=True, clock=clock)
         self.wake, self.disconnect = self.frames.wake, self.frames.disconnect
         self.pop_violators, self.pop_disconnected = self.frames.pop_violators, self.frames.pop_disconnected

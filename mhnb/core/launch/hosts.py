@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from mhnb.core.addresses import bracket_host
 from mhnb.core.preflight_facts import HostChecks, HostFacts  # noqa: F401  # the example uses HostFacts
 from mhnb.core.ranks import format_ranks
 from mhnb.errors import InvalidRequest
@@ -102,8 +103,7 @@ def format_host(host: HostName) -> str:
     'me@[::1]:22'
     """
     user = "" if host.user is None else f"{host.user}@"
-    address = f"[{host.address}]" if ":" in host.address else host.address
-    return f"{user}{address}" + ("" if host.port is None else f":{host.port}")
+    return f"{user}{bracket_host(host.address)}" + ("" if host.port is None else f":{host.port}")
 
 
 def _split_names(text: str) -> Iterator[str]:

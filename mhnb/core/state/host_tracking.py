@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mhnb.core.addresses import Address
 from mhnb.core.messages import HostUp, StartRanks
 from mhnb.core.state.events import RunPreflight
 from mhnb.errors import LaunchError
@@ -154,8 +155,7 @@ class StartBarrier:
 
     def _coordinator(self) -> str:
         first = self._reports[self._hosts[0]]
-        address = f"[{first.address}]" if ":" in first.address else first.address
-        return self._given_coordinator or f"{address}:{first.free_ports[0]}"
+        return self._given_coordinator or str(Address(first.address, first.free_ports[0]))
 
     def open(self) -> StartRanks:
         """Return the message with which the ranks of all hosts start.
@@ -171,7 +171,7 @@ class StartBarrier:
         first = self._reports[self._hosts[0]]
         return StartRanks(
             coordinator_address=self._coordinator(),
-            board_url=f"tcp:{first.address}:{first.free_ports[1]}",
+            board_url=str(Address(first.address, first.free_ports[1], "tcp")),
             connection=self._reports[self._hub].connection,
             addresses={f"host{k}": self._reports[k].address for k in self._hosts},
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from mhnb.core.addresses import parse_address
 from mhnb.core.guard.agreement import (
     LAUNCH_DECISION,
     CellFinished,
@@ -27,7 +28,7 @@ from mhnb.core.guard.agreement import (
     encode_decision,
 )
 from mhnb.core.messages import HostSpec, parse_hostspec
-from mhnb.errors import LaunchError, UnknownMessage
+from mhnb.errors import InvalidRequest, LaunchError, UnknownMessage
 from mhnb.rank.guard.local_agreement import (
     FAST_POLLS,
     INTERRUPTED,
@@ -40,7 +41,8 @@ from mhnb.rank.guard.local_agreement import (
 from mhnb.rank.guard.remote_agreement import agreement_peer, set_keep_alive
 from mhnb.rank.guard.shared_board import SharedBoard
 from mhnb.system.processes import end_with_parent
-from mhnb.transport.server import FrameServer, listen_tcp
+from mhnb.transport.addresses import listen_tcp
+from mhnb.transport.server import FrameServer
 from mhnb.types import Frame
 
 
@@ -50,13 +52,12 @@ def listen(url: str) -> socket.socket:
     Raises:
         LaunchError: the port cannot be opened.
     """
-    kind, _, host_and_port = url.partition(":")
-    address, _, port = host_and_port.rpartition(":")
-    address = address.strip("[]")
-    if kind != "tcp" or not address or not port.isdecimal() or int(port) > 65535:
-        raise LaunchError(f"board_url {url!r} is not tcp:ADDRESS:PORT with a port to 65535")
     try:
-        listener = listen_tcp(address, int(port))
+        address = parse_address(url, "board_url", kinds=("tcp",))
+    except InvalidRequest as error:
+        raise LaunchError(str(error)) from error
+    try:
+        listener = listen_tcp(address)
     except OSError as error:
         raise LaunchError(
             f"the board cannot listen at {url}: {error}; name an address of this host, and a port that is free"

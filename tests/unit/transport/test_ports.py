@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
+from mhnb.cluster.options import GenerationLocation
+from mhnb.core.messages import HostUp
+from mhnb.core.state.host_tracking import StartBarrier
 from mhnb.errors import PreflightFailed
-from mhnb.transport.addresses import check_port_free, reserve_hub_ports
+from mhnb.rank.guard.agreement_server import listen
+from mhnb.transport.addresses import check_port_free, find_family, find_free_port, reserve_hub_ports
+from mhnb.transport.client import connect
+from mhnb.transport.server import SocketServer
 
 
 @pytest.fixture
@@ -71,3 +78,55 @@ def test_unusable_coordinator_address_names_the_cause() -> None:
     # An address reserved for documentation (RFC 5737), which no machine has.
     with pytest.raises(PreflightFailed, match=r"192\.0\.2\.7 is no address of this machine"):
         check_port_free("192.0.2.7:5555")
+
+
+@pytest.mark.parametrize(("host", "text"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_coordinator_address_of_both_families_is_checked(host: str, text: str) -> None:
+    """A port in use is found, and a free one is accepted, at an IPv4 and at an IPv6 address."""
+    try:
+        holder = socket.create_server((host, 0), family=find_family(host))
+    except OSError as error:
+        pytest.skip(f"this machine has no {host}: {error}")
+    with holder:
+        address = f"{text}:{holder.getsockname()[1]}"
+        with pytest.raises(PreflightFailed, match="is taken by another process"):
+            check_port_free(address)
+    check_port_free(address)
+
+
+@pytest.mark.parametrize("address", ["5555", ":5555", "node1:", "node1:65536", "node1:0", "[::1]"])
+def test_coordinator_address_without_a_usable_port_is_refused(address: str) -> None:
+    """An address that is not a host and a port from 1 to 65535 is refused with its name, its value and the range."""
+    with pytest.raises(PreflightFailed, match=rf"^coordinator_address '{re.escape(address)}'.*65535"):
+        check_port_free(address)
+
+
+@pytest.mark.parametrize("is_unbracketed", [False, True], ids=["as written now", "as earlier versions wrote it"])
+def test_notebook_is_reached_at_an_ipv6_address(is_unbracketed: bool) -> None:  # noqa: FBT001
+    """The address that a notebook gives its hosts leads them back to it, also over IPv6."""
+    try:
+        server = SocketServer(b"k" * 32, address="::1")
+    except OSError as error:
+        pytest.skip(f"this machine has no ::1: {error}")
+    try:
+        assert re.fullmatch(r"tcp:\[::1\]:\d+", server.url)
+        assert GenerationLocation(server.url, b"", 1, ".", ".").address == "::1"
+        url = re.sub(r"[\[\]]", "", server.url) if is_unbracketed else server.url
+        connect(url).close()
+    finally:
+        server.close()
+
+
+def test_ranks_reach_the_board_at_an_ipv6_address() -> None:
+    """The board's host listens at the address that the notebook sends to all hosts, also over IPv6."""
+    try:
+        free_port = find_free_port("::1")
+    except OSError as error:
+        pytest.skip(f"this machine has no ::1: {error}")
+    barrier = StartBarrier([0], hub=1)
+    barrier.record(0, HostUp(0, 7, "a", None, "::1", [20001, free_port]))
+    barrier.record(1, HostUp(1, 8, "here", 9, connection="{}"))
+    begin = barrier.open()
+    assert (begin.coordinator_address, begin.board_url) == ("[::1]:20001", f"tcp:[::1]:{free_port}")
+    with listen(begin.board_url):
+        connect(begin.board_url).close()
