@@ -66,7 +66,26 @@ def closest_match(word: str, known: Iterable[str]) -> str | None:
     >>> closest_match("statsu", ["start", "status", "stop"])
     'status'
     """
-    return next(iter(get_close_matches(word, known, 1)), None)
+    return next(iter(closest_matches(word, known, 1)), None)
+
+
+def closest_matches(word: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """Return the known words that are close to `word`, the closest first.
+
+    >>> closest_matches("stat", ["start", "status", "pull"])
+    ['start', 'status']
+    """
+    return get_close_matches(word, list(known), limit)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a note with the known word that is closest, to follow what is unknown; empty string if none is close.
+
+    >>> did_you_mean("statsu", ["start", "status"]), did_you_mean("xyz", ["start"])
+    (' (did you mean status?)', '')
+    """
+    closest = closest_match(word, known)
+    return f" (did you mean {closest}?)" if closest else ""
 
 
 def suggest_flags(message: str, flags: Iterable[str]) -> str:

@@ -11,7 +11,6 @@ The machines are those that `--hosts` or a host file names; a host file may also
 from __future__ import annotations
 
 import ast
-import difflib
 import os
 import shlex
 import traceback
@@ -26,6 +25,7 @@ from traitlets import Bool, Dict, Enum, Integer, List, TraitError, TraitType, Un
 from traitlets.config import Config, Configurable
 from traitlets.config.loader import PyFileConfigLoader
 
+from mhnb.core.arguments import did_you_mean
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.launch.cloud import KubernetesOptions, TpuOptions, kubectl_command, tpu_command
 from mhnb.core.launch.hosts import HostName, parse_host, parse_hostfile, parse_hosts
@@ -288,7 +288,7 @@ class Profile:
         for key, value in profile_settings.items():
             if key not in known:
                 raise InvalidRequest(
-                    f"start: there is no option {key}; profile {self.name} has {', '.join(sorted(known))}{_did_you_mean(key, known)}"
+                    f"start: there is no option {key}; profile {self.name} has {', '.join(sorted(known))}{did_you_mean(key, known)}"
                 )
             if value is not None:
                 _set(settings, key, _parse_setting(known[key], value, key), f"{key}={value!r}")
@@ -403,14 +403,9 @@ def _check_settings(config: Config, path: Path) -> None:
         for name in settings:
             if name not in known:
                 raise InvalidRequest(
-                    f"{_locate_setting(path, owner, name)}: c.{owner} has no setting {name!r}{_did_you_mean(name, known)}; "
+                    f"{_locate_setting(path, owner, name)}: c.{owner} has no setting {name!r}{did_you_mean(name, known)}; "
                     f"it has {', '.join(sorted(known))}"
                 )
-
-
-def _did_you_mean(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _locate_setting(path: Path, owner: str, name: str | None = None) -> str:

@@ -6,13 +6,13 @@ answers are stored. Each module of exercises is listed in the registry once.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+from mhnb.core.arguments import closest_matches
 from mhnb.errors import InvalidRequest
 
 
@@ -122,5 +122,5 @@ def find_task(name: str, kind: type[Exercise] | type[Prediction]) -> Exercise | 
     if task is not None:
         verb = "predict" if kind is Exercise else "check"
         raise InvalidRequest(f"{name!r} is no {what}; ask for it with mhnb.teach.{verb}({name!r}, ...)")
-    suggestions = difflib.get_close_matches(str(name), task_names(kind), n=3) or task_names(kind)
+    suggestions = closest_matches(str(name), task_names(kind)) or task_names(kind)
     raise InvalidRequest(f"there is no {what} {name!r}; did you mean {', '.join(suggestions)}?")

@@ -5,13 +5,13 @@ Handlers run on the rank's main thread and launch nothing on a device.
 
 from __future__ import annotations
 
-import difflib
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from mhnb.adapters.variables import describe_variables, user_names
+from mhnb.core.arguments import closest_matches
 from mhnb.core.messages import RankReply, RankRequest
 from mhnb.rank.requests import files, inspection, sharding
 from mhnb.rank.requests.transfer import HandlerResult, TransferStore
@@ -43,9 +43,7 @@ def _describe_values(context: RequestContext) -> HandlerResult:
         context.arguments["transfer"], found, digest_local=context.arguments["digest_local"]
     )
     known = user_names(context.namespace, context.hidden)
-    reply["missing"] = {
-        name: difflib.get_close_matches(name, known, 3) for name in context.arguments["names"] if name not in found
-    }
+    reply["missing"] = {name: closest_matches(name, known) for name in context.arguments["names"] if name not in found}
     return reply, payload
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -23,6 +22,7 @@ import jax
 import numpy as np
 
 from mhnb.adapters.jax_arrays import has_layout, host_label, is_mesh, read_mesh, read_row, read_tree
+from mhnb.core.arguments import closest_matches
 from mhnb.core.variables import format_array
 from mhnb.errors import HloError, InvalidRequest, MhnbError
 from mhnb.rank.execution.streams import capture_thread_output
@@ -315,7 +315,7 @@ def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) ->
         return _describe_failure(error, [], is_mhnb_error=True, was_traced=was_traced)
     except Exception as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the reply
         name = getattr(error, "name", None) if isinstance(error, NameError) else None
-        close_names = difflib.get_close_matches(name, known, 3) if isinstance(name, str) else []
+        close_names = closest_matches(name, known) if isinstance(name, str) else []
         return _describe_failure(error, close_names, is_mhnb_error=False, was_traced=was_traced)
 
 
