@@ -10,21 +10,18 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-import psutil
-
 from mhnb.cluster.transfer import PushPayload
 from mhnb.core.journal import CellRecord, PushRecord, Record, format_record, is_start_record, parse_records
 from mhnb.errors import ClusterError
 from mhnb.sharding.layout import format_nbytes
 from mhnb.system.private_files import is_own_folder, make_private_folder, open_private, read_private
-from mhnb.system.run_dir import is_locked, make_home, report_home_errors, state_home
+from mhnb.system.run_dir import is_in_use, make_home, prune_folders, report_home_errors, state_home
 
 _RETAINED_JOURNALS = 20
 _RETAINED_NBYTES = 2**30
@@ -161,13 +158,7 @@ def prune_journals(environment: Mapping[str, str]) -> None:
     if not home.is_dir():
         return
     ended = [path for path in home.iterdir() if _is_journal(path) and not _owner_lives(path)]
-    retained_nbytes = 0
-    for at, path in enumerate(sorted(ended, key=_changed_at, reverse=True)):
-        retained_nbytes += _nbytes(path)
-        # The newest stays whatever its size, because a user may look for it.
-        if at and (at >= _RETAINED_JOURNALS or retained_nbytes > _RETAINED_NBYTES):
-            # Another notebook that starts at the same moment may be removing it too.
-            shutil.rmtree(path, ignore_errors=True)
+    prune_folders(ended, retained_count=_RETAINED_JOURNALS, retained_nbytes=_RETAINED_NBYTES, dated_by=_FILE)
 
 
 def _is_journal(path: Path) -> bool:
@@ -176,25 +167,8 @@ def _is_journal(path: Path) -> bool:
 
 
 def _owner_lives(path: Path) -> bool:
-    if is_locked(path / _FILE):
-        return True
     _, pid, *aside = path.name.removesuffix(".journal").split(".")
-    return not aside and psutil.pid_exists(int(pid))
-
-
-def _nbytes(folder: Path) -> int:
-    try:
-        return sum(file.stat().st_size for file in folder.iterdir())
-    except FileNotFoundError:
-        # Another notebook that starts at the same moment is removing it.
-        return 0
-
-
-def _changed_at(path: Path) -> float:
-    try:
-        return (path / _FILE).stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
+    return is_in_use(path / _FILE, None if aside else int(pid))
 
 
 # -- read and write the journal's records

@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -217,9 +217,45 @@ def prune_run_dirs(environment: Mapping[str, str]) -> None:
     for path in ended:
         # A process that was killed, or whose machine lost power, did not remove its own keys.
         remove_keys(path)
-    for path in sorted(ended, key=_changed_at)[:-_RETAINED_RUNS]:
-        # Another notebook that starts at the same moment may be removing it too.
-        shutil.rmtree(path, ignore_errors=True)
+    prune_folders(ended, retained_count=_RETAINED_RUNS)
+
+
+def prune_folders(
+    ended: Iterable[Path], *, retained_count: int, retained_nbytes: int | None = None, dated_by: str = "."
+) -> None:
+    """Remove the oldest of some folders, whose processes have ended.
+
+    Args:
+        ended: the folders.
+        retained_count: how many stay, the most recent ones.
+        retained_nbytes: the most that those may have in total; None for no limit.
+        dated_by: the file whose time is that of its folder.
+    """
+    total_nbytes = 0
+    for at, path in enumerate(sorted(ended, key=lambda folder: _changed_at(folder / dated_by), reverse=True)):
+        is_beyond = at >= retained_count
+        if retained_nbytes is not None:
+            total_nbytes += _nbytes(path)
+            # The newest stays whatever its size, because a user may look for it.
+            is_beyond |= at > 0 and total_nbytes > retained_nbytes
+        if is_beyond:
+            # Another notebook that starts at the same moment may be removing it too.
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _nbytes(folder: Path) -> int:
+    try:
+        return sum(file.stat().st_size for file in folder.iterdir())
+    except FileNotFoundError:
+        # Another notebook that starts at the same moment is removing it.
+        return 0
 
 
 def remove_keys(run_dir: Path) -> None:
@@ -244,13 +280,6 @@ def _is_run_dir_of_this_machine(path: Path) -> bool:
 
 def _is_record_of_this_machine(record: Mapping[str, Any]) -> bool:
     return bool(record.get("machine", socket.gethostname()) == socket.gethostname())
-
-
-def _changed_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def lock_as_alive(run_dir: Path) -> int:
@@ -300,13 +329,16 @@ def is_locked(file: Path) -> bool:
     return False
 
 
+def is_in_use(lock: Path, pid: int | None) -> bool:
+    """Return whether a folder's lock is held, or the process with the id in its name lives; None if that id is another's by now."""
+    return is_locked(lock) or (pid is not None and psutil.pid_exists(pid))
+
+
 def _owner_lives(path: Path) -> bool:
-    if is_locked(path / _ALIVE_FILE):
+    if is_in_use(path / _ALIVE_FILE, int(path.name.split(".")[1])):
         return True
     record, _ = _try_read_cluster_record(path / "cluster.json")
-    if record is not None and _has_live_supervisor(record):
-        return True
-    return psutil.pid_exists(int(path.name.split(".")[1]))
+    return record is not None and _has_live_supervisor(record)
 
 
 def write_run_record(
