@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ import psutil
 
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
-from mhnb.system.private_files import open_private
+from mhnb.launchers.child_process import ChildProcess
 from mhnb.system.processes import PROCESS_ENDED, is_running, is_stopped, kill_groups, wait_until_ended
 
 _KILL_AFTER_S = 1.0
@@ -54,24 +53,11 @@ class LocalHost:
             raise LaunchError(
                 "this process does not know its own Python (sys.executable is empty), so it cannot start another"
             )
-        with open(self._log, "ab", opener=open_private) as log:
-            self._process = subprocess.Popen(
-                # -P: a file named random.py beside the notebook must not break the supervisor's own imports.
-                [sys.executable, "-P", "-m", "mhnb.rank.supervisor"],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=dict(environment),
-                # A terminal's Ctrl-C goes only to the notebook, which decides what it means.
-                start_new_session=True,
-            )
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            # It died at once; the owner polls, and `explain` describes why.
-            return
+        # -P: a file named random.py beside the notebook must not break the supervisor's own imports.
+        command = [sys.executable, "-P", "-m", "mhnb.rank.supervisor"]
+        self._process = ChildProcess(command, log=self._log, environment=environment)
+        # If it died at once, the owner polls, and `explain` describes why.
+        self._process.write(line)
 
     @property
     def pid(self) -> int:
@@ -80,12 +66,12 @@ class LocalHost:
 
     def has_exited(self) -> bool:
         """Return whether the supervisor has ended; False once it was released."""
-        # The order matters: during `poll`, another thread may release the process, which sets an exit code.
-        return self._process.poll() is not None and not self._released
+        # The order matters: during the check, another thread may release the process, which sets an exit code.
+        return self._process.has_exited() and not self._released
 
     def explain(self) -> str:
         """Describe how the supervisor ended, with its last output."""
-        code = self._process.poll()
+        code = self._process.code
         how = f"exit code {code}" if code is None or code >= 0 else signal.Signals(-code).name
         if code == 0:
             how = "exit code 0, as when mhnb stop ends it from a shell"
@@ -106,38 +92,25 @@ class LocalHost:
         """
         if self._released:
             return
-        self._close_input()
+        self._process.close_input()
         # Only once: later the ids may belong to other processes.
         if not self._ends_by_itself() and not self._was_killed:
             self._was_killed = True
             kill_groups(pids)
             self._process.kill()
-            self._process.wait()
-
-    def _close_input(self) -> None:
-        assert self._process.stdin is not None
-        # It may have ended without reading everything.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
 
     def _ends_by_itself(self) -> bool:
         """Return whether it ends by itself, after it has ended its ranks and the processes they started.
 
         The supervisor confirms it with a file. Its exit code is no evidence: if other code has waited for this child, it is always 0.
         """
-        try:
-            self._process.wait(_KILL_AFTER_S)
-        except subprocess.TimeoutExpired:
-            return False
-        return self._end_marker.exists()
+        return self._process.wait(_KILL_AFTER_S) and self._end_marker.exists()
 
     def release(self) -> None:
         """Let it outlive this process (`keep`)."""
-        # The event-loop thread still polls this object, and must not mistake the exit code below for the supervisor's end.
+        # First: the event-loop thread still polls this object, and must not mistake the detached process for an ended one.
         self._released = True
-        self._close_input()
-        # Otherwise the interpreter would warn of a child that was never waited for.
-        self._process.returncode = 0
+        self._process.detach()
 
 
 # -- hosts started by another process

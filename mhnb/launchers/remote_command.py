@@ -5,12 +5,10 @@ The command runs under the watchdog process (`watchdog.py`). The remote command 
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +17,8 @@ from mhnb.core.launch.ssh import SshOptions, choose_python, remote_line
 from mhnb.core.launch.tasks import TaskOutput, is_task_report
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
+from mhnb.launchers.child_process import ChildProcess
 from mhnb.launchers.watchdog import KEEP_MARKER, watchdog_command
-from mhnb.system.private_files import open_private
 
 _DETACHED_END_S = 3.0
 _END_S = 15.0
@@ -103,32 +101,20 @@ class CommandHosts:
         self.supervisors: tuple[int, ...] = tuple(supervisors)
         self.is_remote = True
         self._released = False
-        with open(command_spec.log, "ab", opener=open_private) as out:
-            self._process = subprocess.Popen(
-                watchdog_command(
-                    command_spec.command, keep=command_spec.is_detachable, clean_up=command_spec.clean_up_command
-                ),
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=out,
-                # A terminal's Ctrl-C goes only to the notebook, which decides what it means.
-                start_new_session=True,
-            )
-        self._stdin_lock = threading.Lock()
+        command = watchdog_command(
+            command_spec.command, keep=command_spec.is_detachable, clean_up=command_spec.clean_up_command
+        )
+        self._process = ChildProcess(command, log=command_spec.log)
         self.write_stdin(command_spec.stdin_data)
 
     def write_stdin(self, data: bytes) -> None:
         """Write to the command's standard input; do nothing if it has ended: the owner polls, and `explain` describes why."""
-        assert self._process.stdin is not None
-        with self._stdin_lock, contextlib.suppress(BrokenPipeError):
-            if not self._process.stdin.closed:
-                self._process.stdin.write(data)
-                self._process.stdin.flush()
+        self._process.write(data)
 
     @property
     def exit_code(self) -> int | None:
         """The exit code of the command; None while it runs, and after a release."""
-        return None if self._released else self._process.poll()
+        return None if self._released else self._process.code
 
     @property
     def pid(self) -> int:
@@ -137,12 +123,12 @@ class CommandHosts:
 
     def has_exited(self) -> bool:
         """Return whether the command has ended, and with it every supervisor."""
-        # The order matters: during `poll`, another thread may release the process, which sets an exit code.
-        return self._process.poll() is not None and not self._released
+        # The order matters: during the check, another thread may release the process, which sets an exit code.
+        return self._process.has_exited() and not self._released
 
     def explain(self) -> str:
         """Describe why it ended."""
-        code = self._process.poll()
+        code = self._process.code
         how = "runs" if code is None else f"ended with exit code {code}"
         log = self._command_spec.log
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -153,32 +139,17 @@ class CommandHosts:
         """Close the watchdog's input, which ends everything, and wait for the end."""
         if self._released:
             return
-        assert self._process.stdin is not None
-        # It may have ended without reading everything.
-        with self._stdin_lock, contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        if self._command_spec.is_detachable and not self._ends_within(_DETACHED_END_S):
+        self._process.close_input()
+        if self._command_spec.is_detachable and not self._process.wait(_DETACHED_END_S):
             # Supervisors that outlive their input get the order to end over the transport; a queued srun has no supervisor yet.
             self._process.terminate()
-        if not self._ends_within(_END_S):
+        if not self._process.wait(_END_S):
             self._process.kill()
-            self._process.wait()
-
-    def _ends_within(self, limit_s: float) -> bool:
-        try:
-            self._process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
     def release(self) -> None:
         """Let it outlive this process (`keep`)."""
         self._released = True
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        # Otherwise the interpreter would warn of a child that was never waited for.
-        self._process.returncode = 0
+        self._process.detach()
 
 
 class TaskHosts(CommandHosts):

@@ -7,12 +7,10 @@ run: the program ends with the input, whether this process, the machine or the n
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.launch.hosts import HostName
@@ -20,12 +18,12 @@ from mhnb.core.launch.ssh import SshOptions, build_ssh_error, choose_python, exp
 from mhnb.core.messages import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launchers.base import Host
+from mhnb.launchers.child_process import ChildProcess
 from mhnb.launchers.remote_command import run_program
-from mhnb.system.private_files import open_private
 from mhnb.transport.addresses import find_own_address
 
 
-class SshProcess:
+class SshProcess(ChildProcess):
     """An interpreter on another machine, reached by one ssh.
 
     The constructor returns at once; `has_exited` and `failure` show whether the login succeeded.
@@ -52,50 +50,17 @@ class SshProcess:
         stdin: bytes = b"",
         piped: bool = False,
     ) -> None:
-        self.host, self._options, self.log = host, options, log
+        self.host, self._options = host, options
         self._was_killed = False
-        with open(log, "ab", opener=open_private) as err:
-            self._log_start = err.tell()
-            try:
-                self._process = subprocess.Popen(
-                    ssh_command(host, options),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE if piped else err,
-                    stderr=err,
-                    # A terminal's Ctrl-C goes only to the notebook, which decides what it means.
-                    start_new_session=True,
-                )
-            except FileNotFoundError as error:
-                raise LaunchError("there is no ssh on this machine's PATH; install the OpenSSH client") from error
-        self.write(remote_line(options, arguments).encode() + stdin)
-
-    @property
-    def pid(self) -> int:
-        """Return the id of the local ssh process."""
-        return self._process.pid
-
-    @property
-    def stdout(self) -> IO[bytes]:
-        """Return the program's standard output, if it is piped."""
-        assert self._process.stdout is not None, "made without piped=True"
-        return self._process.stdout
-
-    def write(self, data: bytes) -> None:
-        """Write to its standard input; do nothing if it has ended, because `failure` describes that."""
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(data)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            return
-
-    def has_exited(self) -> bool:
-        """Return whether the program, the login or the connection has ended."""
-        return self._process.poll() is not None
+            super().__init__(ssh_command(host, options), log=log, piped=piped)
+        except FileNotFoundError as error:
+            raise LaunchError("there is no ssh on this machine's PATH; install the OpenSSH client") from error
+        self.write(remote_line(options, arguments).encode() + stdin)
 
     def failure(self) -> LaunchError | None:
         """Describe why it ended; None while it runs, or if it ended on request."""
-        code = self._process.poll()
+        code = self.code
         if code is None or code == 0 or self._was_killed:
             return None
         output = self.output()
@@ -108,49 +73,12 @@ class SshProcess:
             return str(error) + "".join(f"\n    {line}" for line in lines)
         return f"{self.host}: {'ended' if self.has_exited() else 'runs'}; log {self.log}"
 
-    def output(self) -> str:
-        """Return all output that it wrote to the log."""
-        with self.log.open("rb") as log:
-            log.seek(self._log_start)
-            return log.read().decode(errors="replace")
-
-    def close_input(self) -> None:
-        """Close standard input, which ends the program."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.close()
-        except BrokenPipeError:
-            # It ended without reading everything.
-            return
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended; return False if it has not within that time."""
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
     def kill(self) -> None:
         """Break the connection at once. The program is not killed, but sees the end of its standard input."""
-        self._was_killed = self._process.poll() is None
-        self._process.kill()
-        self._process.wait()
+        self._was_killed = not self.has_exited()
+        super().kill()
         # Standard output stays open: another thread may be reading it.
         self.close_input()
-
-    def end(self, grace_s: float) -> None:
-        """Close standard input, wait for the grace period, then break the connection."""
-        self.close_input()
-        if not self.wait(grace_s):
-            self.kill()
-        self.close()
-
-    def close(self) -> None:
-        """Close the pipes after it has ended."""
-        self.close_input()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
 
 
 # -- ssh launcher

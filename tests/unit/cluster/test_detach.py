@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
@@ -16,15 +15,14 @@ class _ReleasedDuringPoll:
     """A running process that the other thread releases during the check."""
 
     def __init__(self, host: Any) -> None:
-        self.host, self.stdin, self.returncode = host, io.BytesIO(), None
-
-    def poll(self) -> int | None:
-        self.host.release()
-        return self.returncode
+        self.host = host
 
     def has_exited(self) -> bool:
         self.host.release()
         return True
+
+    def detach(self) -> None:
+        """Do nothing, because the process is a fake."""
 
     def kill(self) -> None:
         """Do nothing, because releasing an ssh host kills its ssh process."""

@@ -35,8 +35,7 @@ def test_supervisor_that_reads_nothing_counts_as_ended(spec: HostSpec, end: str)
         host.wait(())
     else:
         host.release()
-    assert host._process.stdin is not None
-    assert host._process.stdin.closed
+    assert host._process._stdin.closed
 
 
 def test_rank_that_reads_nothing_is_waited_for(spec: HostSpec, tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+"""A process on this machine that reads its standard input from here and writes to a log: a supervisor, ssh, or a launcher's command."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from mhnb.system.private_files import open_private
+
+
+class ChildProcess:
+    """A running process. It may have ended at any time, so no method raises for that reason.
+
+    Args:
+        command: the program and its arguments.
+        log: receives standard error, and standard output too unless it is piped. Appended to.
+        environment: the whole environment; None for that of this process.
+        piped: whether standard output is read here, from `stdout`.
+
+    Raises:
+        FileNotFoundError: there is no such program.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None, piped: bool = False
+    ) -> None:
+        self.log = log
+        self._stdin_lock = threading.Lock()
+        with open(log, "ab", opener=open_private) as file:
+            self._log_start = file.tell()
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if piped else file,
+                stderr=file,
+                env=None if environment is None else dict(environment),
+                # A terminal's Ctrl-C goes only to the notebook, which decides what it means.
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        self._stdin = self._process.stdin
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        return self._process.pid
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        """Return its standard output, if it is piped."""
+        assert self._process.stdout is not None, "made without piped=True"
+        return self._process.stdout
+
+    @property
+    def code(self) -> int | None:
+        """Return its exit code, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def has_exited(self) -> bool:
+        """Return whether it has ended, or was detached."""
+        return self.code is not None
+
+    def output(self) -> str:
+        """Return everything that it wrote to the log."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    def write(self, data: bytes) -> None:
+        """Write to its standard input, from any thread; do nothing if it has ended, or the input is closed."""
+        with self._stdin_lock, contextlib.suppress(BrokenPipeError):
+            if not self._stdin.closed:
+                self._stdin.write(data)
+                self._stdin.flush()
+
+    def close_input(self) -> None:
+        """Close its standard input. A second call does nothing."""
+        # It may have ended without reading everything.
+        with self._stdin_lock, contextlib.suppress(BrokenPipeError):
+            self._stdin.close()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has ended; return False if it has not within that time."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Kill it at once, and wait for its end."""
+        self._process.kill()
+        self._process.wait()
+
+    def end(self, grace_s: float) -> None:
+        """Close its standard input, wait for the grace period, then kill it."""
+        self.close_input()
+        if not self.wait(grace_s):
+            self.kill()
+        self.close()
+
+    def close(self) -> None:
+        """Close the pipes after it has ended."""
+        self.close_input()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def detach(self) -> None:
+        """Close its standard input, and let it outlive this process."""
+        self.close_input()
+        # Otherwise the interpreter would warn of a child that was never waited for.
+        self._process.returncode = 0
