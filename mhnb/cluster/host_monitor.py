@@ -46,6 +46,7 @@ from mhnb.errors import LaunchError, MhnbError
 from mhnb.launchers.base import FailureReporter, Host, QueuedHost, ReportObserver
 from mhnb.rank.guard.shared_board import SharedBoard
 from mhnb.system.processes import find_exit_status, is_stopped
+from mhnb.system.waiting import wait_until
 from mhnb.transport.base import Transport, supervisor_peer
 
 _CLOSE_S, _CLOSE_DETACHABLE_S = 1.5, 5.0
@@ -195,10 +196,9 @@ class HostMonitor:
             self._transport.send(supervisor_peer(supervisor), Heartbeat(supervisor, outlives_notebook=True))
         # A remote supervisor is lost by then. A local one that is silent for so long was stopped, and reads the message
         # when it continues.
-        until = time.monotonic() + self._timeout_s + _CONFIRM_MARGIN_S
+        limit_s = self._timeout_s + _CONFIRM_MARGIN_S
         # No lock: Ctrl-C could leave one held, and the event loop would wait for it.
-        while self._unconfirmed and is_loop_alive() and time.monotonic() < until:
-            time.sleep(_POLL_S)
+        wait_until(lambda: not self._unconfirmed or not is_loop_alive(), limit_s, _POLL_S)
 
     def check_hosts(self, command: RunPreflight, on_end: Callable[[MhnbError | None], None]) -> None:
         """Begin to check the hosts, in a thread of its own.

@@ -22,6 +22,7 @@ from mhnb.cluster.options import StartRequest, format_host_names, resolve_start
 from mhnb.core.launch.hosts import parse_hosts
 from mhnb.core.ranks import pluralize
 from mhnb.errors import LaunchError, MhnbError
+from mhnb.system.waiting import read_whole_json, wait_until
 from mhnb.types import StartProgress
 
 _POLL_S = 0.1
@@ -136,11 +137,11 @@ def _wait_for_hub(args: argparse.Namespace, stop_event: threading.Event) -> str:
     """
     name = f"ipcontroller-{args.cluster_id}-engine.json" if args.cluster_id else "ipcontroller-engine.json"
     path = Path(args.profile_dir) / "security" / name
-    for _ in range(int(_HUB_WAIT_S / _POLL_S)):
-        if path.exists() and (text := path.read_text(encoding="utf-8")).rstrip().endswith("}"):
-            return text
-        if stop_event.wait(_POLL_S):
-            break
+    found = wait_until(
+        lambda: read_whole_json(path) or stop_event.is_set(), _HUB_WAIT_S, _POLL_S, pause=stop_event.wait
+    )
+    if isinstance(found, str):
+        return found
     raise LaunchError(f"the hub has not written {path}; start it before the engines: ipcluster start does")
 
 

@@ -17,7 +17,6 @@ import secrets
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from mhnb.system.private_files import NotPrivate, check_ancestors, make_private_
 from mhnb.system.processes import list_gpus, require_gpus
 from mhnb.system.resources import profile_dir
 from mhnb.system.run_dir import SUPERVISOR_MARK, format_supervisor_mark, lock_as_alive, make_run_dir, prune_run_dirs
+from mhnb.system.waiting import read_whole_json, wait_until
 
 
 class Offsets(NamedTuple):
@@ -307,10 +307,8 @@ def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> 
         LaunchError: the hub has not written it in that time; its log says why.
     """
     path = run_dir / _CONNECTION
-    for _ in range(int(wait_s / _POLL_S)):
-        if path.exists() and (text := path.read_text()).rstrip().endswith("}"):
-            return text
-        time.sleep(_POLL_S)
+    if text := wait_until(lambda: read_whole_json(path), wait_s, _POLL_S):
+        return text
     raise LaunchError(f"the hub did not come up in {wait_s:g} s; its log is {hub_log(run_dir)}")
 
 

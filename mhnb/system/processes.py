@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +22,7 @@ import psutil
 
 from mhnb.core.launch.environment import parse_gpus, select_visible
 from mhnb.errors import LaunchError
+from mhnb.system.waiting import wait_until
 
 PROCESS_ENDED = (psutil.NoSuchProcess, FileNotFoundError)
 """What psutil raises for a process that has ended.
@@ -200,12 +200,7 @@ def is_running(process: psutil.Process) -> bool:
 
 def wait_until_ended(processes: Sequence[psutil.Process], limit_s: float = _KILL_WAIT_S) -> bool:
     """Wait until all have ended; return False if some have not within the limit."""
-    end = time.monotonic() + limit_s
-    while any(map(is_running, processes)):
-        if time.monotonic() >= end:
-            return False
-        time.sleep(_POLL_S)
-    return True
+    return wait_until(lambda: not any(map(is_running, processes)), limit_s, _POLL_S)
 
 
 def kill_groups(pids: Iterable[int]) -> None:
