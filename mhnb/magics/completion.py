@@ -8,6 +8,7 @@ parse the line.
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,7 @@ from concurrent.futures import wait
 from traceback import walk_tb
 from typing import Any
 
+from IPython.core import page
 from IPython.core.completer import (
     CompletionContext,
     SimpleCompletion,
@@ -105,6 +107,8 @@ def _positional_values(parser: argparse.ArgumentParser, command: str, names: Nam
 # -- IPython hooks that help while typing
 
 
+_DETAIL_OF_PINFO = {"pinfo": 0, "pinfo2": 1}
+"""IPython's line magics for `name?` and `name??`, and the level of detail of each."""
 _ANSWER_TIMEOUT_S = 0.5
 _MAX_OFFERED_RANKS = 10
 _RANKS_FLAG = re.compile(r"--ranks[ =]+'?\"?([0-9]{1,9})")
@@ -127,7 +131,8 @@ class ShellHooks:
         """Whether the name being inspected is in a cell that runs on the ranks."""
         self._inspected_rank = 0
         self._transformers = (self._route, _add_empty_body)
-        self._original_inspect = shell._inspect
+        line_magics = shell.magics_manager.magics["line"]
+        self._original_pinfo = {name: line_magics[name] for name in _DETAIL_OF_PINFO}
         self._original_inspect_mime = shell.object_inspect_mime
         self._original_debugger = shell.debugger
         self._original_custom_exceptions = (shell.custom_exceptions, shell.CustomTB)
@@ -139,7 +144,8 @@ class ShellHooks:
         shell = self._shell
         shell.input_transformers_cleanup.extend(self._transformers)
         shell.Completer.custom_matchers.append(self._matcher)
-        shell._inspect = self._inspect
+        for name, detail in _DETAIL_OF_PINFO.items():
+            shell.register_magic_function(self._make_pinfo(self._original_pinfo[name], detail), "line", name)
         shell.object_inspect_mime = self._inspect_mime
         shell.debugger = self._debugger
         if self._kernel is not None:
@@ -152,7 +158,8 @@ class ShellHooks:
         for transform in self._transformers:
             shell.input_transformers_cleanup.remove(transform)
         shell.Completer.custom_matchers.remove(self._matcher)
-        shell._inspect, shell.object_inspect_mime = self._original_inspect, self._original_inspect_mime
+        shell.magics_manager.magics["line"].update(self._original_pinfo)
+        shell.object_inspect_mime = self._original_inspect_mime
         shell.debugger = self._original_debugger
         if self._kernel is not None:
             self._kernel.do_inspect = self._original_do_inspect
@@ -226,14 +233,21 @@ class ShellHooks:
 
     # -- ? and Shift-Tab
 
-    def _inspect(self, meth: str, oname: str, namespaces: Any = None, **kwargs: Any) -> Any:
-        is_local = meth != "pinfo" or self._shell._ofind(oname, namespaces).found
-        if not is_local and (data := self._request_inspection(oname, kwargs.get("detail_level", 0))):
-            from IPython.core import page
+    def _make_pinfo(self, original: Callable[..., Any], detail: int) -> Callable[..., Any]:
+        """Wrap a magic that IPython makes of `name?` or `name??`: a name that only the ranks have is described there."""
 
-            page.page(data)
-            return None
-        return self._original_inspect(meth, oname, namespaces, **kwargs)
+        @functools.wraps(original)
+        def pinfo(parameter_s: str = "", *args: Any, **kwargs: Any) -> Any:
+            # A `?` that is left belongs to `?name?` or `%pinfo name?`, which ask for more detail.
+            name = parameter_s.removeprefix("pinfo ").strip("? ")
+            more = detail or int("?" in parameter_s)
+            is_local = "*" in name or self._shell.object_inspect(name)["found"]
+            if not is_local and (data := self._request_inspection(name, more)):
+                page.page(data)
+                return None
+            return original(parameter_s, *args, **kwargs)
+
+        return pinfo
 
     def _do_inspect(self, code: str, *args: Any, **kwargs: Any) -> Any:
         """Wrap the kernel's `do_inspect`, the only hook that receives the whole cell."""

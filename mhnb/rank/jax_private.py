@@ -68,6 +68,18 @@ from mhnb.sharding.shardy import find_donated, find_passthrough_outputs
 
 _Wrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+ARRAY_CLASSES = (
+    ("jaxlib._jax", "ArrayImpl"),
+    ("jax._src.prng", "PRNGKeyArray"),
+    ("jax._src.random.prng", "PRNGKeyArray"),
+)
+"""Classes of arrays and of key arrays, in the known JAX versions. jax.Array is not listed: IPython prefers the `__repr__` of
+a class to a printer that is registered for its bases. Classes are given by name, so that nothing private is imported and a
+removed class is no error: its arrays are then shown as JAX shows them.
+"""
+PMAP_MODULE = "jax._src.pmap"
+"""The module that lays out pmap's arguments. Under another name, they would be compared as those of any other launch are."""
+
 
 def register_cluster_env(arguments: Mapping[str, Any]) -> None:
     """Make `jax.distributed.initialize()` find its arguments by itself, as it does under Slurm.

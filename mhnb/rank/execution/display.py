@@ -32,7 +32,9 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
         if self.capture is None:
             super().publish(data, metadata, transient=transient, update=update, **unused)
             return
-        self._validate_data(data, metadata)
+        for name, value in (("data", data), ("metadata", metadata or {})):
+            if not isinstance(value, dict):
+                raise TypeError(f"{name} must be a dict, got: {value!r}")
         bundle, clean_metadata = clean_bundle(data), clean_bundle(metadata or {})
         display_id = (transient or {}).get("display_id")
         self.capture.publish(["update" if update else "display", bundle, clean_metadata, display_id])

@@ -20,7 +20,6 @@ from subprocess import CalledProcessError
 from types import CodeType, TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.autocall import IPyAutocall, ZMQExitAutocall
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult
@@ -43,6 +42,7 @@ from mhnb.rank.execution.exceptions import (
     traceback_of,
 )
 from mhnb.rank.execution.interrupts import InterruptDelivery
+from mhnb.rank.execution.ipython_private import PublicShell, describe_missing_names
 from mhnb.rank.execution.shell_patches import (
     NO_BROWSER_NOTE,
     RankHistory,
@@ -93,7 +93,7 @@ class _Exit(ZMQExitAutocall):
         raise SystemExit
 
 
-class RankShell(ZMQInteractiveShell):
+class RankShell(PublicShell):
     """An IPython shell whose output goes to a capture once one is attached; `execution_count` is the cell number."""
 
     displayhook_class = Type(RankDisplayHook)
@@ -145,7 +145,7 @@ class RankShell(ZMQInteractiveShell):
     system = system_piped
 
     @default("exiter")
-    def _default_exiter(self) -> _Exit:
+    def _make_exiter(self) -> _Exit:
         return _Exit(self)
 
     def init_history(self) -> None:
@@ -170,6 +170,11 @@ class RankShell(ZMQInteractiveShell):
         assert isinstance(self.displayhook, RankDisplayHook)
         self.capture = self.display_pub.capture = self.displayhook.capture = capture
         self.clock, self._interrupts, self._note_shown = clock, interrupts, note_shown
+        for line in describe_missing_names():
+            capture.write_to_log(
+                f"mhnb: {line}\
+"
+            )
         threading.excepthook = print_thread_error
         install_text_output()
         disable_stdin(self)
@@ -310,7 +315,7 @@ class RankShell(ZMQInteractiveShell):
         return raised
 
     def _coroutine(self, cell: PreparedCell) -> Coroutine[Any, Any, ExecutionResult]:
-        self._last_traceback = None
+        self.drawn_error = None
         coroutine: Coroutine[Any, Any, ExecutionResult] = self.run_cell_async(
             cell.source, store_history=True, transformed_cell=cell.transformed, preprocessing_exc_tuple=cell.failure
         )
@@ -337,7 +342,7 @@ class RankShell(ZMQInteractiveShell):
     ) -> None:
         """Show the exception that was just raised, without this package's frames.
 
-        A library or a cell may have replaced `_showtraceback` or this method: such a hook is called, as IPython calls it.
+        A library or a cell may have replaced this method, or the one that shows drawn lines: such a hook is called, as IPython calls it.
         """
         _, value, tb = exc_tuple or sys.exc_info()
         if self.capture is None or not is_a(value, BaseException):
@@ -351,7 +356,7 @@ class RankShell(ZMQInteractiveShell):
         elif type(value) is UsageError:
             self.show_usage_error(value)
         else:
-            self._showtraceback(type(value), value, self._format_error(value, tb, tb_offset))
+            self.call_error_hook(value, self._format_error(value, tb, tb_offset))
 
     def showsyntaxerror(self, filename: str | None = None, running_compiled_code: bool = False) -> None:  # noqa: FBT001, FBT002
         """Show an error of the compiler, or one of a file that the cell imports with the frames that led there."""
@@ -359,7 +364,7 @@ class RankShell(ZMQInteractiveShell):
         if self.capture is None or value is None:
             super().showsyntaxerror(filename, running_compiled_code)
             return
-        self._showtraceback(type(value), value, self._format_error(value, traceback_of(value)))
+        self.call_error_hook(value, self._format_error(value, traceback_of(value)))
 
     def _format_error(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None = None) -> list[str]:
         """Format an error with its traceback, by IPython if that succeeds."""
@@ -411,18 +416,19 @@ class RankShell(ZMQInteractiveShell):
         if self.capture is None:
             super().show_usage_error(exc)
         else:
-            self._showtraceback(type(exc), exc, [f"UsageError: {text_of(exc)}"])
+            self.call_error_hook(exc, [f"UsageError: {text_of(exc)}"])
 
-    def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
+    def show_drawn_error(self, kind: type[BaseException], error: BaseException, drawn: list[str]) -> None:
+        """Send an error to the notebook."""
         if self.capture is None:
-            super()._showtraceback(etype, evalue, stb)
+            super().show_drawn_error(kind, error, drawn)
         else:
-            self._publish_error(evalue, stb)
+            self._publish_error(error, drawn)
 
     def _publish_error(self, error: BaseException, drawn: list[str]) -> None:
         """Send an error to the notebook: its name, text, traceback and place."""
         assert self.capture is not None
-        self._last_traceback = drawn
+        self.drawn_error = drawn
         self._note_shown(error)
         plain = self._read(error).plain
         name, full = name_of(plain), str(plain)
@@ -453,10 +459,10 @@ class RankShell(ZMQInteractiveShell):
             self.capture.write_to_log(f"mhnb: where this cell's error arose could not be read: {why}\n")
             return unknown
 
-    def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
+    def summarise_error(self, error: BaseException) -> dict[str, Any]:
         """Return what was shown; IPython would render every traceback a second time."""
-        plain = self._read(exception).plain
-        return {"ename": name_of(plain), "evalue": str(plain), "traceback": self._last_traceback or []}
+        plain = self._read(error).plain
+        return {"ename": name_of(plain), "evalue": str(plain), "traceback": self.drawn_error or []}
 
     # -- tasks of a notebook's front end
 

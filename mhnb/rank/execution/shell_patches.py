@@ -35,23 +35,14 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from mhnb.adapters.jax_arrays import is_global_array, read_layout
 from mhnb.errors import NoKeyboard
+from mhnb.rank.jax_private import ARRAY_CLASSES
 from mhnb.sharding.layout import format_array_line
-
-_ARRAY_CLASSES = (
-    ("jaxlib._jax", "ArrayImpl"),
-    ("jax._src.prng", "PRNGKeyArray"),
-    ("jax._src.random.prng", "PRNGKeyArray"),
-)
-"""Classes of arrays and of key arrays, in the known JAX versions. jax.Array is not listed: IPython prefers the `__repr__` of
-a class to a printer that is registered for its bases. Classes are given by name, so that nothing private is imported and a
-removed class is no error: its arrays are then shown as JAX shows them.
-"""
 
 
 def register_array_reprs(shell: Any) -> None:
     """Make a shell show global arrays in this form. An array on this rank alone keeps JAX's text, with its numbers."""
     formatter = shell.display_formatter.formatters["text/plain"]
-    for module, name in _ARRAY_CLASSES:
+    for module, name in ARRAY_CLASSES:
         formatter.for_type_by_name(module, name, _print_array)
 
 
@@ -279,7 +270,7 @@ class RankHistory(HistoryManager):
     ) -> Iterable[tuple[int, int, Any]]:
         """Return the last cells of this session, which is the only one."""
         stop = len(self.input_hist_raw) - (not include_latest)
-        return list(self._get_range_session(max(1, stop - (n or 10)), stop, raw, output))
+        return list(self.get_range(0, max(1, stop - (n or 10)), stop, raw, output))
 
 
 def _store_at(history: list[str], number: int, text: str) -> None:

@@ -17,11 +17,16 @@ from mhnb.adapters.numpy_arrays import raw_bytes
 from mhnb.rank.guard.hashing import ArrayBytes
 from mhnb.rank.guard.host_data import HostDataRecorder
 from mhnb.rank.guard.provenance import copy_provenance, is_tagged
-from mhnb.rank.jax_private import finish_effects, hook_array_constructors, list_arrays, select_dispatch, unwrap_array
+from mhnb.rank.jax_private import (
+    PMAP_MODULE,
+    finish_effects,
+    hook_array_constructors,
+    list_arrays,
+    select_dispatch,
+    unwrap_array,
+)
 
 _HOST_VALUES = (np.ndarray, np.generic, bool, int, float, complex)
-_PMAP = "jax._src.pmap"
-"""Arguments of pmap that are not mapped are each process's own: nothing guarantees that they are equal."""
 
 _MOST_FETCHED_NBYTES = 16 * 2**20
 """A larger array is not fetched from a device to be hashed; some pieces of it are, from its beginning to its end."""
@@ -94,7 +99,8 @@ class _ArrayHooks:
             __tracebackhide__ = True
             made = put(aval, sharding, xs, devices, *rest, **more)
             plain = unwrap_array(made)
-            if sys._getframe(1).f_globals.get("__name__") == _PMAP:
+            if sys._getframe(1).f_globals.get("__name__") == PMAP_MODULE:
+                # Arguments of pmap that are not mapped are each process's own: nothing guarantees that they are equal.
                 self._recorder.tag_pmap_argument(plain)
             elif not self._is_in_shard_args():
                 self._recorder.record_array(plain, functools.partial(_find_copy, xs, devices))
