@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from mhnb.core.ranks import describe_ranks
+from mhnb.core.ranks import describe_ranks, group_ranks
+from mhnb.sharding.boxes import short_dtype
 
 ValueScope: TypeAlias = Literal["global", "local", "host"]
 """global: a jax.Array with parts on other ranks; local: a jax.Array on this rank's devices; host: any other value."""
-
-_SHORT_STEMS = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +113,8 @@ def merge_variables(ranks: Mapping[int, Mapping[str, VariableInfo]]) -> tuple[Va
 
 
 def _merge(name: str, ranks: Mapping[int, Mapping[str, VariableInfo]]) -> VariableRow:
-    groups: dict[VariableInfo, list[int]] = {}
-    for rank in sorted(ranks):
-        if name in ranks[rank]:
-            groups.setdefault(ranks[rank][name], []).append(rank)
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0]))
     missing = tuple(rank for rank in sorted(ranks) if name not in ranks[rank])
-    return VariableRow(name, tuple((tuple(members), facts) for facts, members in ordered), missing)
-
-
-def short_dtype(dtype: str) -> str:
-    """Format NumPy's name of a dtype as JAX prints it.
-
-    >>> short_dtype("float32"), short_dtype("bfloat16"), short_dtype("float8_e4m3fn"), short_dtype("bool")
-    ('f32', 'bf16', 'f8_e4m3fn', 'bool')
-    """
-    stem = dtype.rstrip("0123456789") if "_" not in dtype else dtype.partition("_")[0].rstrip("0123456789")
-    return _SHORT_STEMS[stem] + dtype[len(stem) :] if stem in _SHORT_STEMS else dtype
+    return VariableRow(name, group_ranks({rank: held[name] for rank, held in ranks.items() if name in held}), missing)
 
 
 def format_array(shape: tuple[int, ...], dtype: str) -> str:

@@ -119,10 +119,19 @@ class Dtype:
     @property
     def short(self) -> str:
         """Return the name as JAX prints it: `f32`, `bf16`, `bool`."""
-        found = _NAME.fullmatch(self.name)
-        if found is None or found[1] not in _SHORT:
-            return self.name
-        return f"{_SHORT[found[1]]}{found[2]}{found[3] or ''}"
+        return short_dtype(self.name)
+
+
+def short_dtype(name: str) -> str:
+    """Format NumPy's name of a dtype as JAX prints it.
+
+    >>> short_dtype("float32"), short_dtype("bfloat16"), short_dtype("float8_e4m3fn"), short_dtype("bool")
+    ('f32', 'bf16', 'f8_e4m3fn', 'bool')
+    """
+    found = _NAME.fullmatch(name)
+    if found is None or found[1] not in _SHORT:
+        return name
+    return f"{_SHORT[found[1]]}{found[2]}{found[3] or ''}"
 
 
 def parse_dtype(value: Any) -> Dtype:
