@@ -21,7 +21,7 @@ import os
 import pdb
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -178,8 +178,16 @@ _TQDM_MODULES = {
 """The names that each of them provides."""
 
 
-class _TqdmTextFinder(MetaPathFinder, Loader):
-    """Import hook that provides tqdm's text bars in place of its automatic choice and of its widgets."""
+class _Substitute(MetaPathFinder, Loader):
+    """Import hook that provides some modules in place of the installed ones.
+
+    Args:
+        names: the full names of the modules.
+        fill: fills an empty module of one of these names.
+    """
+
+    def __init__(self, names: Collection[str], fill: Callable[[ModuleType], None]) -> None:
+        self._names, self._fill = frozenset(names), fill
 
     def find_spec(
         self,
@@ -188,43 +196,33 @@ class _TqdmTextFinder(MetaPathFinder, Loader):
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         """Return a spec for those modules."""
-        return ModuleSpec(fullname, self) if fullname in _TQDM_MODULES else None
+        return ModuleSpec(fullname, self) if fullname in self._names else None
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Use Python's default module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill the module as tqdm does in a terminal."""
-        # tqdm's own package has loaded `tqdm.std` before it imports this module.
-        std, names = sys.modules["tqdm.std"], _TQDM_MODULES[module.__name__]
-        vars(module).update({name: std.trange if "range" in name else std.tqdm for name in names}, __all__=list(names))
+        """Fill the module."""
+        self._fill(module)
+
+
+def _fill_tqdm(module: ModuleType) -> None:
+    """Provide tqdm's text bars in place of its automatic choice and of its widgets, as tqdm does in a terminal."""
+    # tqdm's own package has loaded `tqdm.std` before it imports this module.
+    std, names = sys.modules["tqdm.std"], _TQDM_MODULES[module.__name__]
+    vars(module).update({name: std.trange if "range" in name else std.tqdm for name in names}, __all__=list(names))
 
 
 _BROWSER_BACKENDS = ("matplotlib.backends.backend_nbagg", "ipympl.backend_nbagg")
 """Backends of matplotlib that need a browser."""
 
 
-class _InlineBackendFinder(MetaPathFinder, Loader):
-    """Import hook that provides matplotlib's inline backend in place of one that needs a browser."""
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002 - the finder's interface
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
-        """Return a spec for those modules."""
-        return ModuleSpec(fullname, self) if fullname in _BROWSER_BACKENDS else None
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Use Python's default module."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Fill the module with the inline backend's names, and print a note."""
-        # Installed with IPython, like the inline backend itself.
-        backend_inline = importlib.import_module("matplotlib_inline.backend_inline")
-        vars(module).update({name: value for name, value in vars(backend_inline).items() if name[:1] != "_"})
-        print(f"mhnb: {NO_BROWSER_NOTE.format(f'the backend {module.__name__}')}", file=sys.stderr)
+def _fill_inline_backend(module: ModuleType) -> None:
+    """Provide the names of matplotlib's inline backend in place of a backend that needs a browser, and print a note."""
+    # Installed with IPython, like the inline backend itself.
+    backend_inline = importlib.import_module("matplotlib_inline.backend_inline")
+    vars(module).update({name: value for name, value in vars(backend_inline).items() if name[:1] != "_"})
+    print(f"mhnb: {NO_BROWSER_NOTE.format(f'the backend {module.__name__}')}", file=sys.stderr)
 
 
 NO_BROWSER_NOTE = "{} needs a browser or a screen, which a rank does not have; inline is used"
@@ -232,8 +230,11 @@ NO_BROWSER_NOTE = "{} needs a browser or a screen, which a rank does not have; i
 
 def install_text_output() -> None:
     """Install the import hooks; a second call changes nothing."""
-    if not any(isinstance(finder, _TqdmTextFinder) for finder in sys.meta_path):
-        sys.meta_path[:0] = [_TqdmTextFinder(), _InlineBackendFinder()]
+    if not any(isinstance(finder, _Substitute) for finder in sys.meta_path):
+        sys.meta_path[:0] = [
+            _Substitute(_TQDM_MODULES, _fill_tqdm),
+            _Substitute(_BROWSER_BACKENDS, _fill_inline_backend),
+        ]
 
 
 # -- `In` and `Out` of a rank
