@@ -76,11 +76,17 @@ def _open_folder(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        if path.is_symlink():
-            raise make_not_private_error(
-                path, "is a symbolic link", f"remove it: rm {shlex.quote(str(path))}"
-            ) from None
+        _refuse_link(path)
         raise
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise make_not_private_error(path, "is a symbolic link", _format_removal(path)) from None
+
+
+def _format_removal(path: Path) -> str:
+    return f"remove it: rm {shlex.quote(str(path))}"
 
 
 def is_shared_temp_folder(path: Path) -> bool:
@@ -200,21 +206,16 @@ def _open_file(path: Path, flags: int, folder: int | None = None) -> int:
         # O_NONBLOCK: opening a pipe that another user has put there must not block.
         return os.open(target, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600, dir_fd=folder)
     except OSError:
-        if path.is_symlink():
-            raise make_not_private_error(
-                path, "is a symbolic link", f"remove it: rm {shlex.quote(str(path))}"
-            ) from None
+        _refuse_link(path)
         raise
 
 
 def _check_file(path: Path, found: os.stat_result) -> None:
     _check_owner(path, found)
     if not stat.S_ISREG(found.st_mode):
-        raise make_not_private_error(path, "is no plain file", f"remove it: rm {shlex.quote(str(path))}")
+        raise make_not_private_error(path, "is no plain file", _format_removal(path))
     if found.st_nlink > 1:
-        raise make_not_private_error(
-            path, f"has {found.st_nlink} names (hard links)", f"remove it: rm {shlex.quote(str(path))}"
-        )
+        raise make_not_private_error(path, f"has {found.st_nlink} names (hard links)", _format_removal(path))
 
 
 @contextmanager
