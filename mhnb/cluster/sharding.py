@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from mhnb.cluster.requests import RankClient, check_ranks, request_all
 from mhnb.core.error_site import ErrorSite
 from mhnb.core.hints import find_hint
-from mhnb.core.ranks import describe_ranks, format_ranks
+from mhnb.core.ranks import describe_ranks, format_ranks, ranks_by_key
 from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
 from mhnb.sharding.layout import Layout, LayoutTree, decode_mesh, decode_tree
 from mhnb.sharding.mesh import MeshShape
@@ -78,9 +78,7 @@ def merge_compiled(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Progr
     if failed:
         _raise_failed(call, failed, everywhere=len(failed) == len(answers))
     programs = {rank: program_from_wire(answer["program"]) for rank, answer in answers.items()}
-    groups: dict[object, list[int]] = {}
-    for rank, program in programs.items():
-        groups.setdefault(_comparison_key(program), []).append(rank)
+    groups = ranks_by_key({rank: _comparison_key(program) for rank, program in programs.items()})
     if len(groups) > 1:
         sides = [(ranks, _describe(programs[ranks[0]])) for ranks in groups.values()]
         listing = "\n".join(f"  {describe_ranks(ranks)}: {words}" for ranks, words in sides)

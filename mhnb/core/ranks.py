@@ -106,8 +106,17 @@ def group_ranks(keys: Mapping[int, _K]) -> tuple[tuple[tuple[int, ...], _K], ...
     >>> group_ranks({0: "a", 1: "b", 2: "b"})
     (((1, 2), 'b'), ((0,), 'a'))
     """
+    ordered = sorted(ranks_by_key(keys).items(), key=lambda item: (-len(item[1]), item[1][0]))
+    return tuple((tuple(ranks), key) for key, ranks in ordered)
+
+
+def ranks_by_key(keys: Mapping[int, _K]) -> dict[_K, list[int]]:
+    """Return the ranks of each key, in the order of the first rank that has it.
+
+    >>> ranks_by_key({2: "b", 1: "b", 0: "a"})
+    {'a': [0], 'b': [1, 2]}
+    """
     groups: dict[_K, list[int]] = {}
     for rank in sorted(keys):
         groups.setdefault(keys[rank], []).append(rank)
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0]))
-    return tuple((tuple(ranks), key) for key, ranks in ordered)
+    return groups

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
@@ -26,7 +26,7 @@ from mhnb.core.journal import (
     StartRecord,
     TraceRow,
 )
-from mhnb.core.ranks import describe_ranks, format_ranks, pluralize
+from mhnb.core.ranks import describe_ranks, format_ranks, pluralize, ranks_by_key
 from mhnb.errors import InvalidRequest
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -42,14 +42,14 @@ def describe_difference(before: CellRecord, now: CellRecord) -> str:
     'rank 1: before it finished, now it raised an error'
     """
     all_ranks = sorted({*before.outcomes, *now.outcomes})
-    endings = _group_ranks(all_ranks, lambda rank: (_format_ending(before, rank), _format_ending(now, rank)))
-    lines = [f"{describe_ranks(ranks)}: before {was}, now {is_}" for (was, is_), ranks in endings if was != is_]
+    endings = ranks_by_key({rank: (_format_ending(before, rank), _format_ending(now, rank)) for rank in all_ranks})
+    lines = [f"{describe_ranks(ranks)}: before {was}, now {is_}" for (was, is_), ranks in endings.items() if was != is_]
     if before.launches is not None and now.launches is not None:
         was_by, is_by = _trace_by_rank(before.launches), _trace_by_rank(now.launches)
-        launched = _group_ranks(all_ranks, lambda rank: (was_by.get(rank), is_by.get(rank)))
+        launched = ranks_by_key({rank: (was_by.get(rank), is_by.get(rank)) for rank in all_ranks})
         lines += [
             f"{describe_ranks(ranks)}: {said}"
-            for pair, ranks in launched
+            for pair, ranks in launched.items()
             if (said := _describe_launch_difference(*pair))
         ]
     if not lines and (before.how, before.state) != (now.how, now.state):
@@ -60,13 +60,6 @@ def describe_difference(before: CellRecord, now: CellRecord) -> str:
 def _format_end_state(record: CellRecord) -> str:
     words = {"timeout": " after its --timeout", "interrupted": " after an interrupt"}
     return record.state + words.get(record.how, "")
-
-
-def _group_ranks(ranks: Iterable[int], key: Callable[[int], _Key]) -> list[tuple[_Key, list[int]]]:
-    same: dict[_Key, list[int]] = {}
-    for rank in ranks:
-        same.setdefault(key(rank), []).append(rank)
-    return list(same.items())
 
 
 def _format_ending(record: CellRecord, rank: int) -> str:

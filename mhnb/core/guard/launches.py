@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any, TypeAlias
 
 from mhnb.core.messages import LaunchRow
-from mhnb.core.ranks import describe_ranks
+from mhnb.core.ranks import describe_ranks, ranks_by_key
 from mhnb.types import ClusterState, Outcome
 
 LOCAL_PREFIX = "free:"
@@ -302,11 +302,8 @@ def _format_lines(numbers: Sequence[int], source: str) -> str:
 
 def _format_outcomes(ran: Mapping[int, Outcome]) -> str:
     words = {"ok": "finished", "error": "raised", "interrupted": "was interrupted", "refused": "refused the cell"}
-    members: dict[Outcome, list[int]] = {}
-    for rank in sorted(ran):
-        members.setdefault(ran[rank], []).append(rank)
     parts = []
-    for outcome, ranks in sorted(members.items(), key=lambda item: (item[0] == "ok", item[1])):
+    for outcome, ranks in sorted(ranks_by_key(ran).items(), key=lambda item: (item[0] == "ok", item[1])):
         word = words.get(outcome, outcome)
         parts.append(f"{describe_ranks(ranks)} {word.replace('was', 'were') if len(ranks) > 1 else word}")
     return ", ".join(parts)
@@ -318,10 +315,10 @@ def _refused_notes(ran: Mapping[int, Outcome]) -> tuple[str, ...]:
 
 
 def _abandoned_notes(abandoned_by_rank: Mapping[int, str]) -> tuple[str, ...]:
-    ranks_by_launch: dict[str, list[int]] = {}
-    for rank, launch in sorted(abandoned_by_rank.items()):
-        ranks_by_launch.setdefault(launch, []).append(rank)
-    return tuple(f"{describe_ranks(ranks)} left {launch} before its end" for launch, ranks in ranks_by_launch.items())
+    return tuple(
+        f"{describe_ranks(ranks)} left {launch} before its end"
+        for launch, ranks in ranks_by_key(abandoned_by_rank).items()
+    )
 
 
 def _lost_note(lost: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mhnb.core.guard.provenance import describe_provenance
-from mhnb.core.ranks import describe_ranks
+from mhnb.core.ranks import describe_ranks, ranks_by_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def compare_leaves(name: str, leaves_by_rank: Mapping[int, Sequence[Mapping[str,
 
 def _compare_leaf(name: str, path: str, leaves_by_rank: Mapping[int, Sequence[Mapping[str, Any]]]) -> CheckRow:
     found = {rank: leaf for rank, leaves in leaves_by_rank.items() for leaf in leaves if leaf["path"] == path}
-    kinds = _group_ranks({rank: str(leaf["kind"]) for rank, leaf in found.items()})
+    kinds = ranks_by_key({rank: str(leaf["kind"]) for rank, leaf in found.items()})
     first = next(iter(kinds))
     if missing := [rank for rank in leaves_by_rank if rank not in found]:
         return CheckRow(
@@ -59,9 +59,9 @@ def _compare_leaf(name: str, path: str, leaves_by_rank: Mapping[int, Sequence[Ma
         )
         return CheckRow(name + path, first, False, described)
     if unread := {rank: str(leaf["unread"]) for rank, leaf in found.items() if "unread" in leaf}:
-        why = ", ".join(f"{text} on {describe_ranks(ranks)}" for text, ranks in _group_ranks(unread).items())
+        why = ", ".join(f"{text} on {describe_ranks(ranks)}" for text, ranks in ranks_by_key(unread).items())
         return CheckRow(name + path, first, None, f"not compared: {why}")
-    shardings = _group_ranks({rank: str(leaf.get("placed", "")) for rank, leaf in found.items()})
+    shardings = ranks_by_key({rank: str(leaf.get("placed", "")) for rank, leaf in found.items()})
     if len(shardings) > 1:
         groups = " and ".join(map(describe_ranks, shardings.values()))
         return CheckRow(
@@ -97,10 +97,3 @@ def _format_box_difference(box: str, digests: Mapping[str, Sequence[int]]) -> st
         for digest, ranks in digests.items()
     )
     return f"{f'box [{box}]' if box else 'the value'} differs: {holders}"
-
-
-def _group_ranks(texts: Mapping[int, str]) -> dict[str, list[int]]:
-    members: dict[str, list[int]] = {}
-    for rank in sorted(texts):
-        members.setdefault(texts[rank], []).append(rank)
-    return members

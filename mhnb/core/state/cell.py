@@ -21,7 +21,7 @@ from mhnb.core.journal import CellRecord, trace_launches
 from mhnb.core.messages import CellEnded, InterruptDelivered, LaunchRow, OutputEvent, RankStatus
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CellResult, RankResult
-from mhnb.core.ranks import describe_ranks
+from mhnb.core.ranks import describe_ranks, ranks_by_key
 from mhnb.core.state.events import CellRequest, Command
 from mhnb.core.state.interrupt import INTERRUPT_KILL_S, InterruptEscalation
 from mhnb.types import ClusterState, Outcome, RankError
@@ -345,10 +345,9 @@ class Cell:
         return (*self._lockstep_note(), *(f"{note} · {self.state}" for note in notes))
 
     def _stop_notes(self) -> list[str]:
-        stopped: dict[int, list[int]] = {}
-        for rank, part in self.parts.items():
-            if part.stopped_before is not None:
-                stopped.setdefault(part.stopped_before, []).append(rank)
+        stopped = ranks_by_key(
+            {rank: part.stopped_before for rank, part in self.parts.items() if part.stopped_before is not None}
+        )
         parts = self.parts.values()
         stopped_unevenly = any(part.outcome == "interrupted" for part in parts) and not any(
             part.running_count for part in parts
@@ -362,11 +361,9 @@ class Cell:
 
     def _format_waits(self) -> str:
         """Describe which ranks waited before a launch that not all participants had reached."""
-        places: dict[tuple[int, int | None], list[int]] = {}
-        for rank, part in self.parts.items():
-            if part.pending_launch:
-                number, line = part.pending_launch
-                places.setdefault((number, line), []).append(rank)
+        places = ranks_by_key(
+            {rank: tuple(part.pending_launch) for rank, part in self.parts.items() if part.pending_launch}
+        )
         waited = [
             f"{describe_ranks(ranks)} waited before launch {number}{f' (line {line})' if line else ''}"
             for (number, line), ranks in places.items()

@@ -35,7 +35,7 @@ from mhnb.core.messages import (
     StartFailed,
 )
 from mhnb.core.output.results import RANK_STOPPED
-from mhnb.core.ranks import describe_ranks, format_ranks
+from mhnb.core.ranks import describe_ranks, format_ranks, ranks_by_key
 from mhnb.core.replay import ReplayEstimate
 from mhnb.core.state.cell import Cell, FinishedCells, record_cell
 from mhnb.core.state.events import (
@@ -92,9 +92,7 @@ class TakeoverState:
 
 
 def _format_unseen_cell(unseen: CellRecord) -> str:
-    by_outcome: dict[str, list[int]] = {}
-    for rank, outcome in unseen.outcomes.items():
-        by_outcome.setdefault(unseen.errors.get(rank) or outcome, []).append(rank)
+    by_outcome = ranks_by_key({rank: unseen.errors.get(rank) or outcome for rank, outcome in unseen.outcomes.items()})
     how = ", ".join(f"{describe_ranks(ranks)} {outcome}" for outcome, ranks in by_outcome.items())
     return f"cell {unseen.seq} ended after its notebook: {how}; what it printed is in the ranks' logs alone"
 
