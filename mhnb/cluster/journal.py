@@ -12,9 +12,10 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from mhnb.cluster.transfer import PushPayload
 from mhnb.core.journal import CellRecord, PushRecord, Record, format_record, is_start_record, parse_records

@@ -8,12 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
 
 from mhnb.core.guard.launches import has_collectives
 from mhnb.core.messages import LaunchRow
 from mhnb.core.ranks import format_ranks
+from mhnb.core.typed_json import convert, to_json_types
 from mhnb.errors import InvalidRequest
 from mhnb.types import ClusterState, Outcome
 
@@ -39,11 +42,18 @@ class LaunchTrace:
     """The first runs, as text; adjacent launches of the same program are one run."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartRecord:
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """A line of the journal. Its fields are in the order of the line, and another version's fields are refused."""
+
+    @property
+    def kind(self) -> str:
+        """The word by which a line says what it records."""
+        return str(self.__struct_config__.tag)
+
+
+class StartRecord(_Record, frozen=True, tag="start"):
     """The ranks of a generation are ready."""
 
-    kind: ClassVar[str] = "start"
     generation: int
     shape: str
     """As text, such as `4 hosts x 2 devices`; a replay needs the same."""
@@ -54,11 +64,9 @@ class StartRecord:
     """Unix time in seconds, here as in every record."""
 
 
-@dataclass(frozen=True, slots=True)
-class CellRecord:
+class CellRecord(_Record, frozen=True, tag="cell"):
     """A cell that has ended."""
 
-    kind: ClassVar[str] = "cell"
     generation: int
     seq: int
     source: str
@@ -66,9 +74,9 @@ class CellRecord:
     """As requested; None for all."""
     guard: str = "lockstep"
     timeout_s: float | None = None
-    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
+    outcomes: Mapping[int, Outcome] = msgspec.field(default_factory=dict)
     """By rank, for the ranks that were to run it."""
-    errors: Mapping[int, str] = field(default_factory=dict)
+    errors: Mapping[int, str] = msgspec.field(default_factory=dict)
     """Names of the exceptions that ranks raised."""
     launches: tuple[LaunchTrace, ...] | None = ()
     """None if nothing was recorded: the guard was off or unavailable."""
@@ -81,11 +89,9 @@ class CellRecord:
     when: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class PushRecord:
+class PushRecord(_Record, frozen=True, tag="push"):
     """Values of the notebook were bound on ranks."""
 
-    kind: ClassVar[str] = "push"
     generation: int
     names: tuple[str, ...]
     ranks: tuple[int, ...] | None
@@ -101,22 +107,18 @@ class PushRecord:
     when: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptRecord:
+class AcceptRecord(_Record, frozen=True, tag="accept"):
     """The user accepted a split or tainted cluster."""
 
-    kind: ClassVar[str] = "accept"
     generation: int
     state: ClusterState
     """The state before."""
     when: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayRecord:
+class ReplayRecord(_Record, frozen=True, tag="replay"):
     """A replay into this generation has ended."""
 
-    kind: ClassVar[str] = "replay"
     generation: int
     source_generation: int
     """The generation whose cells ran again."""
@@ -130,10 +132,6 @@ class ReplayRecord:
 
 Record: TypeAlias = StartRecord | CellRecord | PushRecord | AcceptRecord | ReplayRecord
 
-_KINDS: dict[str, type[Any]] = {
-    cls.kind: cls for cls in (StartRecord, CellRecord, PushRecord, AcceptRecord, ReplayRecord)
-}
-_FIELDS = {cls: tuple(part.name for part in fields(cls)) for cls in _KINDS.values()}
 _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -199,8 +197,7 @@ def format_record(record: Record, *, when: float | None = None) -> bytes:
     >>> format_record(AcceptRecord(generation=1, state="split"), when=5.0).strip()
     b'{"kind":"accept","generation":1,"state":"split","when":5.0}'
     """
-    cls = type(record)
-    body = {name: getattr(record, name) for name in _FIELDS[cls]}
+    body = msgspec.structs.asdict(record)
     if when is not None:
         body["when"] = when
     if isinstance(record, CellRecord | PushRecord):
@@ -208,8 +205,33 @@ def format_record(record: Record, *, when: float | None = None) -> bytes:
     if isinstance(record, CellRecord):
         body["outcomes"], body["errors"] = _group_by_value(record.outcomes), _group_by_value(record.errors)
         if record.launches is not None:
-            body["launches"] = [[format_ranks(t.ranks), t.hash, t.count, t.rows] for t in record.launches]
-    return _encode_json({"kind": cls.kind, **body}).encode("utf-8", "surrogatepass") + b"\n"
+            rows = [_TraceRow(format_ranks(t.ranks), t.hash, t.count, t.rows) for t in record.launches]
+            body["launches"] = to_json_types(rows)
+    return _encode_json({"kind": record.kind, **body}).encode("utf-8", "surrogatepass") + b"\n"
+
+
+class _TraceRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A `LaunchTrace` in a line."""
+
+    ranks: str
+    hash: str
+    count: int
+    rows: tuple[TraceRow, ...]
+
+
+class _PushRanks(msgspec.Struct):
+    """The field of a push that a line holds in a shorter form: ranks as text."""
+
+    ranks: str | None
+
+
+class _CellRanks(msgspec.Struct):
+    """The fields of a cell that a line holds in a shorter form: ranks as text, by value."""
+
+    ranks: str | None
+    outcomes: dict[str, str]
+    errors: dict[str, str]
+    launches: tuple[_TraceRow, ...] | None
 
 
 def parse_record(line: bytes) -> Record:
@@ -223,20 +245,14 @@ def parse_record(line: bytes) -> Record:
     """
     try:
         body = json.loads(line.decode("utf-8", "surrogatepass"))
-        cls = _KINDS[body.pop("kind")]
-        if cls in (CellRecord, PushRecord):
-            body["ranks"] = None if body["ranks"] is None else _parse_ranks(body["ranks"])
-        if cls is CellRecord:
-            body["outcomes"], body["errors"] = _ungroup(body["outcomes"]), _ungroup(body["errors"])
-            body["launches"] = None if body["launches"] is None else tuple(map(_parse_trace, body["launches"]))
-        for name in ("names", "values", "sizes"):
-            if name in body:
-                body[name] = tuple(body[name])
-        record: Record = cls(**body)
-        if any(type(body[name]) is not int for name in ("generation", "seq") if name in body):
-            raise ValueError("a number of it is none")
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"a line of the journal cannot be read ({error!r}): {line[:120]!r}") from error
+        match body:
+            case {"kind": "push"}:
+                body["ranks"] = _parse_optional_ranks(convert(body, _PushRanks).ranks)
+            case {"kind": "cell"}:
+                body |= _expand_cell(convert(body, _CellRanks))
+        record: Record = convert(body, Record)  # type: ignore[arg-type]  # a union
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"a line of the journal cannot be read ({error!r:.200}): {line[:120]!r}") from error
     return record
 
 
@@ -277,8 +293,23 @@ def _group_by_value(by_rank: Mapping[int, str]) -> dict[str, str]:
     return {word: format_ranks(same) for word, same in ranks.items()}
 
 
-def _ungroup(folded: Mapping[str, str]) -> dict[int, Any]:
-    return dict(sorted((rank, word) for word, spec in folded.items() for rank in _parse_ranks(spec)))
+def _expand_cell(cell: _CellRanks) -> dict[str, Any]:
+    """Return the fields of a `CellRecord` that its line holds in a shorter form."""
+    return {
+        "ranks": _parse_optional_ranks(cell.ranks),
+        "outcomes": _ungroup(cell.outcomes),
+        "errors": _ungroup(cell.errors),
+        "launches": cell.launches
+        and [msgspec.structs.asdict(row) | {"ranks": _parse_ranks(row.ranks)} for row in cell.launches],
+    }
+
+
+def _ungroup(grouped: Mapping[str, str]) -> dict[int, str]:
+    return dict(sorted((rank, word) for word, spec in grouped.items() for rank in _parse_ranks(spec)))
+
+
+def _parse_optional_ranks(spec: str | None) -> tuple[int, ...] | None:
+    return None if spec is None else _parse_ranks(spec)
 
 
 _MAX_RANKS = 1 << 20
@@ -292,8 +323,3 @@ def _parse_ranks(spec: str) -> tuple[int, ...]:
             raise ValueError(f"there is no rank {high or low}"[:80])
         ranks += range(int(low), int(high or low) + 1)
     return tuple(ranks)
-
-
-def _parse_trace(item: Sequence[Any]) -> LaunchTrace:
-    spec, digest, count, rows = item
-    return LaunchTrace(_parse_ranks(spec), digest, count, tuple(tuple(row) for row in rows))

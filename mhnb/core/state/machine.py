@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from mhnb.core.guard.launches import IN_SYNC_NOTE, REPLAY_COMMAND
 from mhnb.core.hang_report import HangReport

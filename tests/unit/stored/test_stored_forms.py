@@ -101,6 +101,7 @@ def test_half_a_character_is_read_and_written_as_before() -> None:
         {"more": 1},
         {"kind": "walk"},
         {"kind": ["cell"]},
+        {"state": "walking"},
         {"seq": "1"},
         {"seq": True},
         {"ranks": "a-b"},
