@@ -6,26 +6,26 @@ mhnb, and on this machine are considered.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from mhnb.errors import LaunchError
 from mhnb.launchers.local import end_supervisor
-from mhnb.system.private_files import is_own_folder, read_private
+from mhnb.system.private_files import is_own_folder
 from mhnb.system.processes import PROCESS_UNREADABLE
 from mhnb.system.run_dir import (
     SUPERVISOR_MARK,
     SUPERVISOR_MODULES,
+    RunRecord,
     has_live_notebook,
     is_abandoned_mark,
     read_running_clusters,
+    read_supervisor_records,
 )
 
 
@@ -46,7 +46,7 @@ def find_orphans(environment: Mapping[str, str]) -> list[Orphan]:
     They are supervisors whose notebook has ended, unless started with `--keep`; supervisors without a record whose parent has ended;
     and processes that cells started.
     """
-    records = {record["supervisor"]: record for record in read_running_clusters(environment)}
+    records = {record.supervisor_pid: record for record in read_running_clusters(environment)}
     detachable_pids = set(_find_detachable_pids())
     orphans = [
         _find_orphan_reason(process, records.get(process.pid), detachable_pids) for process in _find_supervisors()
@@ -55,16 +55,16 @@ def find_orphans(environment: Mapping[str, str]) -> list[Orphan]:
 
 
 def _find_orphan_reason(
-    process: psutil.Process, record: Mapping[str, Any] | None, detachable_pids: Collection[int]
+    process: psutil.Process, record: RunRecord | None, detachable_pids: Collection[int]
 ) -> Orphan | None:
     """Decide whether a supervisor is an orphan, and why; None if it is not, or if it has ended in the meantime."""
     record = record or _read_own_record(process)
     if record is None:
         is_orphan = process.pid not in detachable_pids and _parent_pid(process) == 1
         return _make_orphan(process, "the process that started it has ended") if is_orphan else None
-    if record["keep"] or has_live_notebook(record):
+    if record.is_detachable or has_live_notebook(record):
         return None
-    return _make_orphan(process, f"the notebook of cluster {record['name']!r} (pid {record['owner']}) is gone")
+    return _make_orphan(process, f"the notebook of cluster {record.name!r} (pid {record.owner_pid}) is gone")
 
 
 def end_orphan(orphan: Orphan) -> None:
@@ -142,14 +142,14 @@ def _find_supervisors() -> Iterator[psutil.Process]:
     yield from (process for process in own_supervisors.values() if process.info["ppid"] not in own_supervisors)
 
 
-def _read_own_record(process: psutil.Process) -> dict[str, Any] | None:
+def _read_own_record(process: psutil.Process) -> RunRecord | None:
     """Read a supervisor's record through its environment, because its MHNB_HOME may not be that of this shell."""
     try:
         records = read_running_clusters(process.environ())
     except (*PROCESS_UNREADABLE, LaunchError):
         # It has just ended, or other users can write to its folder, so its records cannot be trusted.
         return None
-    return next((record for record in records if record["supervisor"] == process.pid), None)
+    return next((record for record in records if record.supervisor_pid == process.pid), None)
 
 
 def _find_detachable_pids() -> Iterator[int]:
@@ -157,15 +157,5 @@ def _find_detachable_pids() -> Iterator[int]:
     for home in Path(tempfile.gettempdir()).glob(f"mhnb-{os.getuid()}-*"):
         # Any user can create a folder with that name in the temporary directory.
         # A file in it could name a process that would then never be ended.
-        for path in home.glob("*/supervisor.json") if is_own_folder(home) else ():
-            match _read_json(path):
-                case {"pid": int(pid), "keep": True}:
-                    yield pid
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(read_private(path))
-    except (OSError, ValueError, RecursionError):
-        # It was just removed or is being written, or it belongs to another user.
-        return None
+        records = read_supervisor_records(home) if is_own_folder(home) else []
+        yield from (record.pid for record in records if record.is_detachable)

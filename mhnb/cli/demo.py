@@ -90,11 +90,11 @@ def _style_text(text: str, style: int) -> str:
 def _print_processes() -> None:
     """Print each rank's process id and status, to show that the ranks are processes of this machine."""
     for record in read_running_clusters(os.environ):
-        if os.getpid() in [parent.pid for parent in psutil.Process(record["owner"]).parents()]:
-            for rank, pid in enumerate(record["ranks"]):
-                print(
-                    f"  rank {rank}: process {pid} {psutil.Process(pid).status() if psutil.pid_exists(pid) else 'is gone'}"
-                )
+        if os.getpid() in [parent.pid for parent in psutil.Process(record.owner_pid).parents()]:
+            for rank, pid in enumerate(record.rank_pids):
+                # None for a rank that has not reported its id yet.
+                is_alive = pid is not None and psutil.pid_exists(pid)
+                print(f"  rank {rank}: process {pid} {psutil.Process(pid).status() if is_alive else 'is gone'}")
 
 
 def _write_page(notebook: Any, html_path: Path) -> None:

@@ -113,7 +113,9 @@ def _list(args: argparse.Namespace) -> int:
 
     records = read_running_clusters(os.environ)
     for record in records:
-        print(f"{describe_cluster(record)}  supervisor {record['supervisor']}{' keep' if record['keep'] else ''}")
+        print(
+            f"{describe_cluster(record)}  supervisor {record.supervisor_pid}{' keep' if record.is_detachable else ''}"
+        )
     for fault in read_cluster_records(os.environ)[1]:
         print(f"mhnb list: {fault}", file=sys.stderr)
     if not records:
@@ -126,7 +128,7 @@ def _print_stop_usage() -> int:
     """Print which cluster names can be given, because no flag ends all clusters of a user at once."""
     from mhnb.system.run_dir import read_running_clusters
 
-    running = sorted({record["name"] for record in read_running_clusters(os.environ)})
+    running = sorted({record.name for record in read_running_clusters(os.environ)})
     print(
         "mhnb stop: name the cluster: mhnb stop NAME, or mhnb stop NAME --all where several notebooks have one of that name; "
         + (f"there run: {', '.join(running)}" if running else "none runs on this machine"),
@@ -142,12 +144,12 @@ def _stop(args: argparse.Namespace) -> int:
     from mhnb.cluster.manager import stop_detached
     from mhnb.core.ranks import pluralize
     from mhnb.launchers.local import end_supervisor
-    from mhnb.system.run_dir import find_clusters_named, full_name, list_running_clusters
+    from mhnb.system.run_dir import find_clusters_named, list_running_clusters
 
     records_by_run_dir = {str(attachable.run_dir): attachable for attachable in list_cluster_records(os.environ)}
     named = find_clusters_named(os.environ, args.name)
     if len(named) > 1 and not args.all:
-        names = ", ".join(full_name(record) for record in named)
+        names = ", ".join(record.full_name for record in named)
         print(
             f"mhnb stop {args.name}: {len(named)} clusters of that name run, of several notebooks: {names}; "
             "nothing was stopped, give one of these names, or --all",
@@ -156,14 +158,14 @@ def _stop(args: argparse.Namespace) -> int:
         return 1
     missing: tuple[str, ...] = ()
     for record in named:
-        attachable = records_by_run_dir.get(record["run_dir"])
+        attachable = records_by_run_dir.get(record.run_dir)
         if attachable is not None and not attachable.shape.is_local:
             # Its ranks are on other machines, and only the owner of the cluster can reach them.
             missing += stop_detached(attachable)
         else:
-            end_supervisor(record["supervisor"])
-        shown_name = args.name if len(named) == 1 else full_name(record)
-        print(f"{shown_name}: {pluralize(len(record['ranks']), 'rank')} stopped")
+            end_supervisor(record.supervisor_pid)
+        shown_name = args.name if len(named) == 1 else record.full_name
+        print(f"{shown_name}: {pluralize(len(record.rank_pids), 'rank')} stopped")
     if not named:
         print(f"mhnb stop {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
         for fault in list_running_clusters(os.environ)[1]:
@@ -202,7 +204,7 @@ def _where(args: argparse.Namespace) -> int:
     elif not reports and any(map(has_owner, named)):
         print(f"{args.name}: no cell runs, or none for longer than 2 s")
     elif not reports:
-        is_detachable = any(record["keep"] for record in named)
+        is_detachable = any(record.is_detachable for record in named)
         next_step = (
             f"nobody looks at the ranks; %mhjax attach {args.name} takes it over" if is_detachable else "it is ending"
         )

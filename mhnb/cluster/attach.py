@@ -6,27 +6,28 @@ The record exists while the cluster lives. It holds the cluster's key, so only t
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from mhnb.cluster.options import StartOptions
 from mhnb.core.addresses import parse_address
 from mhnb.core.cluster_spec import ClusterSpec
 from mhnb.core.messages import PROTOCOL_VERSION
 from mhnb.core.ranks import pluralize
+from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotDriver, NotStarted
 from mhnb.system.private_files import NotPrivate, open_private, read_private, write_private
-from mhnb.system.run_dir import format_location, has_live_notebook, list_running_clusters
+from mhnb.system.run_dir import Pid, RunRecord, has_live_notebook, list_running_clusters
 
 _FILE = "attach.json"
 _OLD_FILE = "berth.json"
 """The name that earlier versions gave to the record; still read."""
 _LOCK = "driver"
-_KEY_NBYTES = 32
 _locked_dirs: set[Path] = set()
 """Run directories whose lock this process holds, because opening and closing the lock file would release the lock."""
 
@@ -58,6 +59,21 @@ class ClusterRecord:
     def full_name(self) -> str:
         """Its name, unique also among clusters of the same name."""
         return f"{self.name}.{self.origin_pid}"
+
+
+class _RecordFile(Struct):
+    """What the file says, in its order. Fields that only another version knows are ignored, because most of its records can be read."""
+
+    key: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    url: Annotated[str, Meta(pattern="^(unix|tcp|sealed):")]
+    generation: Annotated[int, Meta(ge=0)]
+    origin: Pid
+    shape: ClusterSpec
+    options: StartOptions
+    supervisors: Mapping[int, Pid]
+    started_in_s: float
+    protocol: Annotated[int, Meta(ge=0)] = 0
+    """0 for a version that did not write it."""
 
 
 class OwnerLock:
@@ -114,18 +130,18 @@ class OwnerLock:
 
 def write_cluster_record(record: ClusterRecord) -> None:
     """Write the record of a cluster."""
-    body: dict[str, Any] = {
-        "key": record.key.hex(),
-        "url": record.url,
-        "generation": record.generation,
-        "origin": record.origin_pid,
-        "shape": asdict(record.shape),
-        "options": asdict(record.options),
-        "supervisors": {str(number): pid for number, pid in record.local_supervisors.items()},
-        "started_in_s": record.started_in_s,
-        "protocol": record.protocol,
-    }
-    write_private(record.run_dir / _FILE, json.dumps(body))
+    body = _RecordFile(
+        record.key.hex(),
+        record.url,
+        record.generation,
+        record.origin_pid,
+        record.shape,
+        record.options,
+        record.local_supervisors,
+        record.started_in_s,
+        record.protocol,
+    )
+    write_private(record.run_dir / _FILE, encode_json(body))
 
 
 def list_cluster_records(environment: Mapping[str, str]) -> list[ClusterRecord]:
@@ -136,31 +152,33 @@ def list_cluster_records(environment: Mapping[str, str]) -> list[ClusterRecord]:
 def read_cluster_records(environment: Mapping[str, str]) -> tuple[list[ClusterRecord], list[str]]:
     """Return every detachable cluster of this user whose processes live, and for each record that was left out the reason."""
     records, faults = list_running_clusters(environment)
-    read = [_read(Path(record["run_dir"])) for record in records if record["keep"]]
+    read = [_read(Path(record.run_dir)) for record in records if record.is_detachable]
     return [each for each, _ in read if each is not None], [*faults, *(fault for _, fault in read if fault)]
 
 
-def has_owner(record: Mapping[str, Any]) -> bool:
+def has_owner(record: RunRecord) -> bool:
     """Return whether a notebook owns a cluster that `list_running_clusters` found; a detachable one may be detached."""
-    return OwnerLock.is_held(Path(record["run_dir"])) if record["keep"] else has_live_notebook(record)
+    return OwnerLock.is_held(Path(record.run_dir)) if record.is_detachable else has_live_notebook(record)
 
 
 def describe_other_clusters(environment: Mapping[str, str]) -> list[str]:
     """Describe the clusters of this user on this machine that this process does not own, one per line; and what was left out."""
     records, faults = list_running_clusters(environment)[0], read_cluster_records(environment)[1]
-    others = [r for r in records if not (has_owner(r) and r["owner"] == os.getpid())]
+    others = [r for r in records if not (has_owner(r) and r.owner_pid == os.getpid())]
     return [*map(describe_cluster, others), *faults]
 
 
-def describe_cluster(record: Mapping[str, Any]) -> str:
+def describe_cluster(record: RunRecord) -> str:
     """Describe a cluster that `list_running_clusters` found: name, ranks, location, and owner."""
     if has_owner(record):
-        how = f"driven by the notebook with pid {record['owner']}"
-    elif record["keep"]:
-        how = f"kept, and nobody drives it: %mhjax attach {record['name']}"
+        how = f"driven by the notebook with pid {record.owner_pid}"
+    elif record.is_detachable:
+        how = f"kept, and nobody drives it: %mhjax attach {record.name}"
     else:
         how = "its notebook is gone, and it is ending"
-    return f"{record['name']}  {pluralize(len(record['ranks']), 'rank')}  {format_location(record)}{how}"
+    # An older mhnb recorded no location.
+    where = f"on {record.location}  " if record.location else ""
+    return f"{record.name}  {pluralize(len(record.rank_pids), 'rank')}  {where}{how}"
 
 
 def find_detached(name: str, shape: ClusterSpec, records: Sequence[ClusterRecord]) -> ClusterRecord | None:
@@ -243,13 +261,13 @@ def _read(run_dir: Path) -> tuple[ClusterRecord | None, str]:
     if not path.exists() and (run_dir / _OLD_FILE).exists():
         path = run_dir / _OLD_FILE
     try:
-        return _parse(run_dir, json.loads(read_private(path))), ""
+        return _parse(run_dir, decode_json(read_private(path), _RecordFile)), ""
     except FileNotFoundError:
         # Not written yet, or the cluster is ending at this moment.
         return None, ""
     except NotPrivate as error:
         return None, f"left out: {error}"
-    except (AttributeError, KeyError, TypeError, ValueError, OSError, RecursionError, InvalidRequest) as error:
+    except (ValueError, OSError, InvalidRequest) as error:
         # Broken, or of a version that writes it differently: `mhnb list` shows the cluster, and `mhnb stop` ends it,
         # by another file.
         name = run_dir.name.rpartition(".")[0]
@@ -259,49 +277,19 @@ def _read(run_dir: Path) -> tuple[ClusterRecord | None, str]:
         )
 
 
-def _parse(run_dir: Path, body: dict[str, Any]) -> ClusterRecord:
-    # Fields that only another version knows are ignored, because most of its records can still be read and reported.
-    shape = ClusterSpec(**_known_fields(ClusterSpec, {**body["shape"], "machines": tuple(body["shape"]["machines"])}))
-    options = StartOptions(**_known_fields(StartOptions, body["options"]))
-    supervisors = {int(number): _parse_int(pid, least=1) for number, pid in body["supervisors"].items()}
-    key = bytes.fromhex(body["key"])
-    if len(key) != _KEY_NBYTES:
-        raise ValueError(f"its key has {len(key)} bytes, expected {_KEY_NBYTES}")
+def _parse(run_dir: Path, body: _RecordFile) -> ClusterRecord:
     return ClusterRecord(
         run_dir,
-        key,
-        str(parse_address(body["url"], "its url")),
-        _parse_int(body["generation"]),
-        _parse_int(body["origin"], least=1),
-        shape,
-        options,
-        supervisors,
-        float(body["started_in_s"]),
-        _parse_int(body.get("protocol", 0)),
+        bytes.fromhex(body.key),
+        str(parse_address(body.url, "its url")),
+        body.generation,
+        body.origin,
+        body.shape,
+        body.options,
+        body.supervisors,
+        body.started_in_s,
+        body.protocol,
     )
-
-
-def _parse_int(value: object, least: int = 0) -> int:
-    if type(value) is not int or value < least:
-        raise TypeError(f"{str(value)[:40]!r} is no number from {least} on")
-    return value
-
-
-def _known_fields(cls: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that this version knows.
-
-    Raises:
-        ValueError: the type of a field differs from that of its default.
-    """
-    values, defaults = {}, cls()
-    for part in fields(cls):
-        if part.name in found:
-            value, default = found[part.name], getattr(defaults, part.name)
-            kinds = (int, float) if isinstance(default, float) else (type(default),)
-            if type(value) not in kinds and not (value is None and "None" in str(part.type)):
-                raise ValueError(f"its {part.name!r} is {str(value)[:40]!r}")
-            values[part.name] = value
-    return values
 
 
 def _has_same_protocol(record: ClusterRecord) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import re
@@ -31,7 +30,14 @@ from mhnb.rank.execution.streams import split_library_noise
 from mhnb.system.private_files import NotPrivate, check_ancestors, make_private_folder, open_private, write_private
 from mhnb.system.processes import list_gpus, require_gpus
 from mhnb.system.resources import profile_dir
-from mhnb.system.run_dir import SUPERVISOR_MARK, format_supervisor_mark, lock_as_alive, make_run_dir, prune_run_dirs
+from mhnb.system.run_dir import (
+    SUPERVISOR_MARK,
+    format_supervisor_mark,
+    lock_as_alive,
+    make_run_dir,
+    prune_run_dirs,
+    write_supervisor_record,
+)
 from mhnb.system.waiting import read_whole_json, wait_until
 
 
@@ -275,7 +281,7 @@ def _make_local_run_dir(spec: HostSpec) -> Path:
     )
     # Held until this process ends, and so without a name.
     lock_as_alive(run_dir)
-    write_private(run_dir / "supervisor.json", json.dumps({"pid": os.getpid(), "keep": spec.is_detachable}))
+    write_supervisor_record(run_dir, is_detachable=spec.is_detachable)
     return run_dir
 
 

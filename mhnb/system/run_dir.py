@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shlex
@@ -12,11 +11,14 @@ import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
+import msgspec
 import psutil
+from msgspec import field
 from platformdirs import user_state_path
 
+from mhnb.core.typed_json import convert, decode_json, encode_json
 from mhnb.errors import InvalidRequest, LaunchError
 from mhnb.system.private_files import (
     NotPrivate,
@@ -50,19 +52,57 @@ SUPERVISOR_MARK = "MHNB_SUPERVISOR"
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
 _KNOWN_NAMES = re.compile(r"[\w-]+\.\d+(\.\d+)?(\.journal)?|lessons|doctor-.*|\..*")
 """Names that mhnb or (hidden files) file systems create in `state_home`. A folder with only such names is mhnb's alone."""
-_FIELDS: dict[str, type] = {
-    "name": str,
-    "machine": str,
-    "owner": int,
-    "supervisor": int,
-    "ranks": list,
-    "keep": bool,
-    "place": str,
-    "owner_began_s": float,
-    "supervisor_began_s": float,
-}
-_OPTIONAL = ("machine", "place", "owner_began_s", "supervisor_began_s")
-"""Fields that an older version did not write. The last two are None if the system did not report a start time."""
+_FILE = "cluster.json"
+_SUPERVISOR_FILE = "supervisor.json"
+Pid: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+"""A process id; 0 and negative numbers would name groups of processes."""
+
+
+class _RunFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file of a cluster's processes says, in its order. Fields with a default were not written by older versions."""
+
+    name: str
+    machine: str = ""
+    """The machine whose process ids these are; empty for this one."""
+    owner_pid: Pid = field(name="owner")
+    owner_began_s: float | None = None
+    """None if the system did not report the start time, here and below."""
+    supervisor_pid: Pid = field(name="supervisor")
+    supervisor_began_s: float | None = None
+    rank_pids: tuple[int | None, ...] = field(name="ranks")
+    is_detachable: bool = field(name="keep")
+    location: str = field(name="place", default="")
+    """Where the ranks run, such as `2 hosts (a, b), profile ssh`."""
+
+
+class RunRecord(_RunFile, frozen=True, kw_only=True):
+    """The processes of a cluster, as its run directory names them."""
+
+    run_dir: str
+
+    @property
+    def full_name(self) -> str:
+        """The name that tells it from other clusters of the same name, as in `%mhjax attach`: `kept.317.2`."""
+        return Path(self.run_dir).name.rpartition(".")[0]
+
+
+class SupervisorRecord(msgspec.Struct, frozen=True):
+    """A supervisor that a notebook on another machine started here."""
+
+    pid: Pid
+    is_detachable: bool = field(name="keep")
+
+
+class _Process(NamedTuple):
+    pid: int
+    began_s: float | None
+
+
+class _SupervisorMark(NamedTuple):
+    """The value of `SUPERVISOR_MARK`."""
+
+    processes: tuple[_Process, ...]
+    run_dir: str
 
 
 def state_home(environment: Mapping[str, str]) -> Path:
@@ -275,11 +315,12 @@ def _is_run_dir(path: Path) -> bool:
 
 def _is_run_dir_of_this_machine(path: Path) -> bool:
     """Return whether its processes run on this machine: machines may share a home, and process ids are valid on one only."""
-    return _is_record_of_this_machine(_try_read_cluster_record(path / "cluster.json")[0] or {})
+    record, _ = _try_read_run_record(path / _FILE)
+    return record is None or _is_record_of_this_machine(record)
 
 
-def _is_record_of_this_machine(record: Mapping[str, Any]) -> bool:
-    return bool(record.get("machine", socket.gethostname()) == socket.gethostname())
+def _is_record_of_this_machine(record: RunRecord) -> bool:
+    return record.machine in ("", socket.gethostname())
 
 
 def lock_as_alive(run_dir: Path) -> int:
@@ -297,8 +338,8 @@ def format_supervisor_mark(run_dir: Path) -> str:
 
     The parent is the notebook, or its representative on another machine. Each process is given by its id and start time.
     """
-    processes = [[pid, find_start_time_s(pid)] for pid in (os.getpid(), os.getppid())]
-    return json.dumps([processes, str(run_dir)])
+    processes = tuple(_Process(pid, find_start_time_s(pid)) for pid in (os.getpid(), os.getppid()))
+    return encode_json(_SupervisorMark(processes, str(run_dir)))
 
 
 def is_abandoned_mark(mark: str) -> bool:
@@ -307,11 +348,11 @@ def is_abandoned_mark(mark: str) -> bool:
     False if the text is not a mark.
     """
     try:
-        processes, run_dir = json.loads(mark)
-        return not any(is_same_process(int(pid), began_s) for pid, began_s in processes) and not is_locked(
-            Path(run_dir) / _ALIVE_FILE
+        found = decode_json(mark, _SupervisorMark)
+        return not any(is_same_process(*process) for process in found.processes) and not is_locked(
+            Path(found.run_dir) / _ALIVE_FILE
         )
-    except (ValueError, TypeError):
+    except ValueError:
         return False
 
 
@@ -337,7 +378,7 @@ def is_in_use(lock: Path, pid: int | None) -> bool:
 def _owner_lives(path: Path) -> bool:
     if is_in_use(path / _ALIVE_FILE, int(path.name.split(".")[1])):
         return True
-    record, _ = _try_read_cluster_record(path / "cluster.json")
+    record, _ = _try_read_run_record(path / _FILE)
     return record is not None and _has_live_supervisor(record)
 
 
@@ -351,18 +392,37 @@ def write_run_record(
     location: str = "",
 ) -> None:
     """Record the processes of a cluster and where they run, so that a shell can list and stop it."""
-    record = {
-        "name": name,
-        "machine": socket.gethostname(),
-        "owner": os.getpid(),
-        "owner_began_s": find_start_time_s(os.getpid()),
-        "supervisor": supervisor_pid,
-        "supervisor_began_s": find_start_time_s(supervisor_pid),
-        "ranks": list(rank_pids),
-        "keep": is_detachable,
-        "place": location,
-    }
-    write_private(run_dir / "cluster.json", json.dumps(record))
+    record = _RunFile(
+        name=name,
+        machine=socket.gethostname(),
+        owner_pid=os.getpid(),
+        owner_began_s=find_start_time_s(os.getpid()),
+        supervisor_pid=supervisor_pid,
+        supervisor_began_s=find_start_time_s(supervisor_pid),
+        rank_pids=tuple(rank_pids),
+        is_detachable=is_detachable,
+        location=location,
+    )
+    write_private(run_dir / _FILE, encode_json(record))
+
+
+def write_supervisor_record(run_dir: Path, *, is_detachable: bool) -> None:
+    """Record this supervisor of a notebook on another machine, so that a shell here can tell whether it outlives that notebook."""
+    write_private(run_dir / _SUPERVISOR_FILE, encode_json(SupervisorRecord(os.getpid(), is_detachable)))
+
+
+def read_supervisor_records(home: Path) -> list[SupervisorRecord]:
+    """Return the records of the supervisors whose run directories are in a folder."""
+    read = [_try_read_supervisor_record(path) for path in home.glob(f"*/{_SUPERVISOR_FILE}")]
+    return [record for record in read if record is not None]
+
+
+def _try_read_supervisor_record(path: Path) -> SupervisorRecord | None:
+    try:
+        return decode_json(read_private(path), SupervisorRecord)
+    except (OSError, ValueError):
+        # It was just removed or is being written, or it belongs to another user.
+        return None
 
 
 def write_hang_report(run_dir: Path, text: str | None) -> None:
@@ -373,7 +433,7 @@ def write_hang_report(run_dir: Path, text: str | None) -> None:
         write_private(run_dir / "where.txt", text)
 
 
-def read_hang_report(record: Mapping[str, Any]) -> str | None:
+def read_hang_report(record: RunRecord) -> str | None:
     """Read the hang report of a cluster that `read_running_clusters` found.
 
     None if no cell has run for long enough, or if its notebook has ended.
@@ -381,40 +441,26 @@ def read_hang_report(record: Mapping[str, Any]) -> str | None:
     if not has_live_notebook(record):
         return None
     try:
-        return read_private(Path(record["run_dir"]) / "where.txt").decode(errors="replace")
+        return read_private(Path(record.run_dir) / "where.txt").decode(errors="replace")
     except FileNotFoundError:
         return None
 
 
-def _read_cluster_record(path: Path) -> dict[str, Any]:
-    """Read the owner record of a cluster.
+def _read_run_record(path: Path) -> RunRecord:
+    """Read the record of a cluster's processes.
 
     Raises:
         OSError: it cannot be read, or another user could have written it (`NotPrivate`).
-        ValueError: it is not an owner record, or one of another version.
+        ValueError: it is no such record, or one of another version.
     """
-    try:
-        record = json.loads(read_private(path))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    if not isinstance(record, dict):
-        raise ValueError("it is no table of fields")  # noqa: TRY004  # as json's own
-    for name, kind in _FIELDS.items():
-        value = record.get(name)
-        if name in _OPTIONAL and (name not in record or (value is None and kind is float)):
-            continue
-        fits = isinstance(value, (int, float) if kind is float else kind) and (kind is bool) == isinstance(value, bool)
-        if not fits:
-            raise ValueError(f"its field {name!r} is {str(value)[:40]!r}" if name in record else f"it has no {name!r}")
-    if min(record["owner"], record["supervisor"]) <= 0:
-        raise ValueError("it names no process")
-    return record | {"run_dir": str(path.parent)}
+    body = decode_json(read_private(path), dict[str, Any])
+    return convert(body | {"run_dir": str(path.parent)}, RunRecord)
 
 
-def _try_read_cluster_record(path: Path) -> tuple[dict[str, Any] | None, str]:
-    """Return the owner record of a cluster, or why it cannot be read; neither if there is no record."""
+def _try_read_run_record(path: Path) -> tuple[RunRecord | None, str]:
+    """Return the record of a cluster's processes, or why it cannot be read; neither if there is no record."""
     try:
-        return _read_cluster_record(path), ""
+        return _read_run_record(path), ""
     except (FileNotFoundError, NotADirectoryError):
         return None, ""
     except NotPrivate as error:
@@ -426,7 +472,7 @@ def _try_read_cluster_record(path: Path) -> tuple[dict[str, Any] | None, str]:
         )
 
 
-def list_running_clusters(environment: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
+def list_running_clusters(environment: Mapping[str, str]) -> tuple[list[RunRecord], list[str]]:
     """Return the clusters of this user on this machine whose supervisor lives, and why other records were left out.
 
     Raises:
@@ -436,7 +482,7 @@ def list_running_clusters(environment: Mapping[str, str]) -> tuple[list[dict[str
         home = state_home(environment)
         if home.exists():
             _check_home(home)
-        read = [_try_read_cluster_record(path) for path in sorted(home.glob("*/cluster.json"))]
+        read = [_try_read_run_record(path) for path in sorted(home.glob(f"*/{_FILE}"))]
     running = [
         record
         for record, _ in read
@@ -445,7 +491,7 @@ def list_running_clusters(environment: Mapping[str, str]) -> tuple[list[dict[str
     return running, [fault for _, fault in read if fault]
 
 
-def read_running_clusters(environment: Mapping[str, str]) -> list[dict[str, Any]]:
+def read_running_clusters(environment: Mapping[str, str]) -> list[RunRecord]:
     """Return the clusters of this user on this machine whose supervisor lives.
 
     Raises:
@@ -454,40 +500,21 @@ def read_running_clusters(environment: Mapping[str, str]) -> list[dict[str, Any]
     return list_running_clusters(environment)[0]
 
 
-def full_name(record: Mapping[str, Any]) -> str:
-    """Return the name that tells a cluster of `read_running_clusters` from others of the same name, as in `%mhjax attach`.
-
-    >>> full_name({"run_dir": "/state/kept.317.2.1"})
-    'kept.317.2'
-    """
-    return Path(record["run_dir"]).name.rpartition(".")[0]
-
-
-def find_clusters_named(environment: Mapping[str, str], name: str) -> list[dict[str, Any]]:
+def find_clusters_named(environment: Mapping[str, str], name: str) -> list[RunRecord]:
     """Return the clusters of this user on this machine whose name or full name matches."""
-    return [record for record in read_running_clusters(environment) if name in (record["name"], full_name(record))]
+    return [record for record in read_running_clusters(environment) if name in (record.name, record.full_name)]
 
 
-def format_location(record: Mapping[str, Any]) -> str:
-    """Describe where the ranks of a cluster of `read_running_clusters` run; empty string if an older mhnb started it.
-
-    >>> format_location({"place": "2 hosts (a, b), profile ssh"})
-    'on 2 hosts (a, b), profile ssh  '
-    """
-    return f"on {place}  " if (place := record.get("place")) else ""
-
-
-def has_live_notebook(record: Mapping[str, Any]) -> bool:
+def has_live_notebook(record: RunRecord) -> bool:
     """Return whether the notebook of a cluster of `read_running_clusters` lives."""
-    return is_same_process(record["owner"], record.get("owner_began_s"))
+    return is_same_process(record.owner_pid, record.owner_began_s)
 
 
-def _has_live_supervisor(record: Mapping[str, Any]) -> bool:
-    pid = record["supervisor"]
+def _has_live_supervisor(record: RunRecord) -> bool:
     try:
         # Older versions recorded only the id, so check that the process is at least a supervisor.
-        return is_same_process(pid, record.get("supervisor_began_s")) and not set(SUPERVISOR_MODULES).isdisjoint(
-            psutil.Process(pid).cmdline()
-        )
+        return is_same_process(record.supervisor_pid, record.supervisor_began_s) and not set(
+            SUPERVISOR_MODULES
+        ).isdisjoint(psutil.Process(record.supervisor_pid).cmdline())
     except PROCESS_UNREADABLE:
         return False

@@ -7,21 +7,21 @@ a cell are in the notebook as well.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
+
 from mhnb.core.ranks import format_ranks
+from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import InvalidRequest
 from mhnb.system.private_files import make_private_folder, read_private, write_private
 from mhnb.system.run_dir import make_home, state_home
 from mhnb.teach.exercise import tasks
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRecord:
+class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The last answer in one process, and its feedback."""
 
     rank: int | None
@@ -50,7 +50,7 @@ def write_record(name: str, record: AnswerRecord, environment: Mapping[str, str]
         make_private_folder(each)
     path = folder / ("notebook.json" if record.rank is None else f"rank{record.rank}.json")
     # Written atomically, because the notebook may read while a rank writes.
-    write_private(path, json.dumps(asdict(record)))
+    write_private(path, encode_json(record))
 
 
 def try_write_record(name: str, record: AnswerRecord) -> str:
@@ -62,18 +62,6 @@ def try_write_record(name: str, record: AnswerRecord) -> str:
     return ""
 
 
-def _parse_record(text: bytes) -> AnswerRecord:
-    """Parse a record.
-
-    Raises:
-        TypeError, ValueError: the text is not a record.
-    """
-    match json.loads(text):
-        case {"rank": int() | None, "process_count": int(), "right": _, "said": str(), "answer": str()} as fields:
-            return AnswerRecord(**fields)
-    raise TypeError("it is no record of an answer")
-
-
 def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list[AnswerRecord]:
     """Return the records of the last attempt: the notebook first, then by rank.
 
@@ -82,8 +70,8 @@ def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list
     found = []
     for path in _folder(name, environment).glob("*.json"):
         try:
-            found.append((path.stat().st_mtime_ns, _parse_record(read_private(path))))
-        except (OSError, ValueError, TypeError, RecursionError):
+            found.append((path.stat().st_mtime_ns, decode_json(read_private(path), AnswerRecord)))
+        except (OSError, ValueError):
             # The file was just replaced, was truncated by a full disk, or belongs to another user: treat it as
             # unanswered.
             continue

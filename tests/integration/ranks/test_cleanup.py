@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from mhnb.cli.cleanup import _find_orphan_reason, end_orphan, find_orphans
+from mhnb.system.run_dir import RunRecord
 from tests.integration.ranks.conftest import wait_for_exit
 
 NOTEBOOK = """
@@ -122,5 +123,7 @@ def test_process_that_ends_during_check_is_not_orphan() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
         process = psutil.Process(started.pid)
         started.communicate(b"\n")
-    own_record = {"name": "x", "owner": started.pid, "supervisor": started.pid, "keep": False, "ranks": []}
+    own_record = RunRecord(
+        run_dir="", name="x", owner_pid=started.pid, supervisor_pid=started.pid, is_detachable=False, rank_pids=()
+    )
     assert [_find_orphan_reason(process, record, ()) for record in (None, own_record)] == [None, None]

@@ -309,7 +309,7 @@ def test_cluster_can_be_found_while_it_starts(mhnb_home: Path) -> None:
     found: list[str] = []
 
     def on_progress(_report: StartProgress) -> None:
-        found.extend(record["name"] for record in read_running_clusters({"MHNB_HOME": str(mhnb_home)}))
+        found.extend(record.name for record in read_running_clusters({"MHNB_HOME": str(mhnb_home)}))
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

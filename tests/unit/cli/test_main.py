@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -144,7 +145,7 @@ def test_stop_without_name_is_refused(
 ) -> None:
     """`mhnb stop` without a name ends nothing and prints its usage with the names of the running clusters."""
     monkeypatch.setattr(
-        "mhnb.system.run_dir.read_running_clusters", lambda _: [{"name": "b"}, {"name": "a"}, {"name": "a"}]
+        "mhnb.system.run_dir.read_running_clusters", lambda _: [SimpleNamespace(name=name) for name in ("b", "a", "a")]
     )
     assert main(line.split()) == 2
     error = capsys.readouterr().err

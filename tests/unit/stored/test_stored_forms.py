@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mhnb.cluster import attach
 from mhnb.cluster.attach import ClusterRecord, write_cluster_record
@@ -31,6 +32,7 @@ from mhnb.core.journal import (
     parse_records,
 )
 from mhnb.system import run_dir as run_dirs
+from mhnb.system.private_files import write_private
 from mhnb.teach.progress import AnswerRecord, read_records, write_record
 
 STORED = Path(__file__).parent
@@ -198,6 +200,39 @@ def test_run_record_is_written_as_before(tmp_path: Path) -> None:
     """The record of a cluster's processes has the same bytes."""
     run_dirs.write_run_record(tmp_path, "kept", 12, [13, None], is_detachable=True, location="2 hosts (a, é)")
     assert (tmp_path / "cluster.json").read_bytes() == (STORED / "cluster.json").read_bytes()
+
+
+def test_run_record_is_read_as_before(tmp_path: Path) -> None:
+    """The record of a cluster's processes has the same values, also if an older version wrote fewer fields, or a newer one more."""
+    tmp_path.chmod(0o700)
+    body = json.loads((STORED / "cluster.json").read_bytes())
+    oldest = {name: body[name] for name in ("name", "owner", "supervisor", "ranks", "keep")}
+    record = run_dirs.RunRecord(
+        run_dir=str(tmp_path),
+        name="kept",
+        machine="here",
+        owner_pid=77,
+        owner_began_s=77.5,
+        supervisor_pid=12,
+        rank_pids=(13, None),
+        is_detachable=True,
+        location="2 hosts (a, é)",
+    )
+    for written, expected in (
+        (body, record),
+        (body | {"newer": 1, "run_dir": "/elsewhere"}, record),
+        (oldest, replace(record, machine="", owner_began_s=None, location="")),
+    ):
+        write_private(tmp_path / "cluster.json", json.dumps(written))
+        assert run_dirs._read_run_record(tmp_path / "cluster.json") == expected
+
+
+def test_supervisor_record_is_read_and_written_as_before(tmp_path: Path) -> None:
+    """The record of a supervisor whose notebook is on another machine has the same form."""
+    (tmp_path / "run").mkdir(mode=0o700)
+    run_dirs.write_supervisor_record(tmp_path / "run", is_detachable=True)
+    assert (tmp_path / "run" / "supervisor.json").read_text() == f'{{"pid": {os.getpid()}, "keep": true}}'
+    assert run_dirs.read_supervisor_records(tmp_path) == [run_dirs.SupervisorRecord(os.getpid(), is_detachable=True)]
 
 
 @pytest.mark.usefixtures("fixed_process")

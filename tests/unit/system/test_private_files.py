@@ -93,7 +93,7 @@ def give_away(path: Path) -> None:
 def attachable_names(home: Path) -> list[str]:
     """Return the names of the listed clusters, after checking that the same clusters can be attached to."""
     environment = {"MHNB_HOME": str(home)}
-    listed = [record["name"] for record in read_running_clusters(environment)]
+    listed = [record.name for record in read_running_clusters(environment)]
     assert [cluster.name for cluster in list_cluster_records(environment)] == listed
     return listed
 
@@ -245,7 +245,7 @@ def test_record_writable_by_others_is_skipped(home: Path, make_run: Callable[[st
         writable_run.chmod(0o755)
         record.chmod(0o666)
     records, faults = list_running_clusters({"MHNB_HOME": str(home)})
-    assert [each["name"] for each in records] == ["mine"]
+    assert [each.name for each in records] == ["mine"]
     assert [str(writable_run) in fault for fault in faults] == [True]
 
 
@@ -473,6 +473,7 @@ def test_record_with_wrong_field_type_is_skipped(
     records, faults = read_cluster_records({"MHNB_HOME": str(home)})
     assert records == []
     assert len(faults) == 1
+    assert f"`$.{field}" in faults[0] or "--name '../x'" in faults[0]
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from traitlets.config.loader import PyFileConfigLoader
 
 from mhnb.cluster.journal import JournalStore
 from mhnb.errors import LaunchError
 from mhnb.system.resources import HUB_SETTINGS, default_settings_dir
 from mhnb.system.run_dir import (
+    RunRecord,
     configure_hub,
     find_cwd,
     has_live_notebook,
@@ -91,13 +93,15 @@ def test_reused_process_id_is_not_a_cluster(tmp_path: Path) -> None:
         write_run_record(run, "a", supervisor.pid, [], is_detachable=True)
         (record,) = read_running_clusters(environment)
         assert has_live_notebook(record)
-        before = {"owner_began_s": record["owner_began_s"] - 3600, "supervisor_began_s": 1.0}
-        assert not has_live_notebook(record | before)
-        (run / "cluster.json").write_text(json.dumps(record | before))
+        assert record.owner_began_s is not None
+        before = {"owner_began_s": record.owner_began_s - 3600, "supervisor_began_s": 1.0}
+        assert not has_live_notebook(replace(record, **before))
+        body = json.loads((run / "cluster.json").read_text())
+        (run / "cluster.json").write_text(json.dumps(body | before))
         assert read_running_clusters(environment) == []
         # An older version recorded the process ids alone.
-        (run / "cluster.json").write_text(json.dumps({k: v for k, v in record.items() if k not in before}))
-        assert [older["name"] for older in read_running_clusters(environment)] == ["a"]
+        (run / "cluster.json").write_text(json.dumps({k: v for k, v in body.items() if k not in before}))
+        assert [older.name for older in read_running_clusters(environment)] == ["a"]
         supervisor.communicate("\n")
 
 
@@ -181,12 +185,14 @@ def test_inaccessible_home_is_reported(tmp_path: Path) -> None:
 
 def test_hang_report_is_written_replaced_and_removed(tmp_path: Path) -> None:
     """A hang report can be written, replaced and removed twice; the report of an ended notebook is ignored."""
-    record = {"owner": os.getpid(), "run_dir": str(tmp_path)}
+    record = RunRecord(
+        run_dir=str(tmp_path), name="a", owner_pid=os.getpid(), supervisor_pid=1, rank_pids=(), is_detachable=False
+    )
     assert read_hang_report(record) is None
     for text in ("waiting 2 s", "waiting 3 s"):
         write_hang_report(tmp_path, text)
         assert read_hang_report(record) == text
-    assert read_hang_report(record | {"owner": UNUSED_PID}) is None
+    assert read_hang_report(replace(record, owner_pid=UNUSED_PID)) is None
     write_hang_report(tmp_path, None)
     write_hang_report(tmp_path, None)
     assert read_hang_report(record) is None
