@@ -7,6 +7,7 @@ source of cells, in the names of threads, and in paths that are not UTF-8. The t
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -59,7 +60,9 @@ def to_json_types(value: object) -> Any:
 
 
 def _to_base_type(value: object) -> object:
-    """Convert a value whose type derives from one of JSON's, because users' settings may hold such values and msgspec refuses them."""
+    """Convert what msgspec refuses: read-only tables, and values of a type derived from one of JSON's, as users' settings hold."""
+    if isinstance(value, Mapping):
+        return dict(value)
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)

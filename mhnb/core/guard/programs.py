@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
+
+from mhnb.core.typed_json import decode_json, encode_json
 
 CALLBACK_PREFIX = "host callback"
 """Prefix of an outline's lines that name the Python functions which a program calls."""
@@ -44,7 +45,7 @@ def pack_outline(module: str, names: Mapping[str, str]) -> str:
     """
     lines = [line.strip()[:_MAX_LINE_CHARS] for line in module.splitlines()[:_MAX_LINES]]
     while True:
-        data = json.dumps([dict(names), lines]).encode()
+        data = encode_json(Outline(names, lines)).encode()
         packed = base64.b64encode(zlib.compress(data, 1)).decode()
         if len(packed) <= MAX_PACKED_CHARS:
             return packed
@@ -57,13 +58,9 @@ def unpack_outline(packed: str) -> Outline | None:
     >>> unpack_outline("half of one")
     """
     try:
-        data = json.loads(zlib.decompressobj().decompress(base64.b64decode(packed), _MAX_UNPACKED))
+        return decode_json(zlib.decompressobj().decompress(base64.b64decode(packed), _MAX_UNPACKED), Outline)
     except (binascii.Error, zlib.error, ValueError):
         return None
-    match data:
-        case [dict(names), list(lines)]:
-            return Outline({str(name): str(value) for name, value in names.items()}, list(map(str, lines)))
-    return None
 
 
 def find_differences(outlines: Mapping[int, Outline]) -> dict[int, str]:

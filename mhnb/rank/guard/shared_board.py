@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import mmap
 import os
 import struct
@@ -31,8 +30,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from time import sleep
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
+from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.system.private_files import open_private, touch_private, write_private
 
 _MAGIC = 0x6D686E6204
@@ -155,6 +155,25 @@ def _link_memory(link: Path, process_count: int) -> int | None:
         os.close(fd)
         return None
     return fd
+
+
+class _ProgramRow(NamedTuple):
+    """A line of the file of names: a program, and a set of ranks that launches it."""
+
+    fingerprint: int
+    name: str
+    set_index: int
+    participants: tuple[int, ...]
+
+
+class _ThreadRow(NamedTuple):
+    """Another line of that file: the label of a kind of threads."""
+
+    kind: int
+    label: str
+
+
+_Row = TypeVar("_Row", _ProgramRow, _ThreadRow)
 
 
 class SharedBoard:
@@ -379,7 +398,7 @@ class SharedBoard:
     def record_program_name(self, fingerprint: int, name: str, set_index: int, participants: Sequence[int]) -> None:
         """Record the name of a program before it is posted; a repeated call costs nothing."""
         if (fingerprint, set_index) not in self._named_programs:
-            self._append([fingerprint, name, set_index, list(participants)])
+            self._append(_ProgramRow(fingerprint, name, set_index, tuple(participants)))
             self._named_programs.add((fingerprint, set_index))
 
     def record_outline(self, fingerprint: int, outline: str) -> None:
@@ -399,42 +418,42 @@ class SharedBoard:
     def record_thread_label(self, kind: int, label: str) -> None:
         """Record the label of a kind of threads; a repeated call costs nothing."""
         if kind not in self._named_threads:
-            self._append([kind, label])
+            self._append(_ThreadRow(kind, label))
             self._named_threads.add(kind)
 
-    def _append(self, row: list[Any]) -> None:
+    def _append(self, row: _ProgramRow | _ThreadRow) -> None:
         file = os.open(self._programs_path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            os.write(file, (json.dumps(row) + "\n").encode())
+            os.write(file, (encode_json(row) + "\n").encode())
         finally:
             os.close(file)
 
     def program_names(self) -> dict[int, str]:
         """Return every program's name, by fingerprint."""
-        return {row[0]: row[1] for row in self._read_rows(4)}
+        return {row.fingerprint: row.name for row in self._read_rows(_ProgramRow)}
 
     def thread_labels(self) -> dict[int, str]:
         """Return the labels of threads, by kind; if ranks gave one kind two labels, the first, so that all ranks report the same."""
         labels: dict[int, str] = {}
-        for kind, label in self._read_rows(2):
-            labels.setdefault(kind, label)
+        for row in self._read_rows(_ThreadRow):
+            labels.setdefault(row.kind, row.label)
         return labels
 
     def participants_of(self, set_index: int) -> tuple[int, ...]:
         """Return the ranks of a set in which a rank has posted; empty if that cannot be read."""
         if set_index not in self._participants_by_index:
-            self._participants_by_index |= {row[2]: tuple(row[3]) for row in self._read_rows(4)}
+            self._participants_by_index |= {row.set_index: row.participants for row in self._read_rows(_ProgramRow)}
         return self._participants_by_index.get(set_index, ())
 
-    def _read_rows(self, length: int) -> Iterator[list[Any]]:
+    def _read_rows(self, kind: type[_Row]) -> Iterator[_Row]:
         for line in self._programs_path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                row = json.loads(line)
+                row = decode_json(line, kind)
             except ValueError:
-                # Partly written: the disk is full. Only a name in the text of an error is missing.
+                # A row of the other kind; or partly written, because the disk is full: only a name in the text of an error
+                # is missing.
                 continue
-            if isinstance(row, list) and len(row) == length:
-                yield row
+            yield row
 
     # -- deadlocks
 
