@@ -9,18 +9,21 @@ and reports when its cell has ended. Each message is one frame of JSON; transpor
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
 
 from mhnb.core.guard.launches import LaunchDifference, LaunchGroup, format_difference
 from mhnb.core.guard.programs import CALLBACK_PREFIX, MAX_PACKED_CHARS
 from mhnb.core.guard.provenance import find_conflict, join_uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, format_thread
 from mhnb.core.ranks import describe_ranks, format_ranks
+from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import UnknownMessage
 from mhnb.types import Frame, Outcome
 
@@ -36,6 +39,13 @@ WITHDRAW_REASONS = ("stands", "interrupted", "ring", "cell ended", "lost")
 
 MAX_LINES, LINE_LIMIT = 3, 1 << 21
 """Most lines that a message names for a launch (the innermost and two that called it), and the number that each is below."""
+
+_Hash: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""Fits into a word of the board. An invalid number of one rank would show up in another rank's message."""
+_Number: TypeAlias = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+_CellNumber: TypeAlias = Annotated[int, Meta(ge=1, lt=1 << 32)]
+_Line: TypeAlias = Annotated[int, Meta(ge=1, lt=LINE_LIMIT)]
+_Rank: TypeAlias = Annotated[int, Meta(ge=0)]
 
 _ENDING_TEXTS: dict[Ending, str] = {
     "error": "raised an error before it",
@@ -74,8 +84,7 @@ _RANK_EXPRESSION = re.compile(r"process_index|process_id|\b(?:my_?)?rank\b")
 _ABANDONED_HINT = "  Wait until that one ends, if it does; else %mhjax restart --replay"
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a decision reads of one participant: the program that it proposes, or how its cell ended."""
 
     rank: int
@@ -353,19 +362,19 @@ DecisionKind: TypeAlias = Literal["launch", "again", "interrupt", "mismatch", "r
 class LaunchProposal(NamedTuple):
     """A rank's proposal: the launch that it is about to make."""
 
-    seq: int
+    seq: _CellNumber
     """Number of the cell."""
-    fingerprint: int
+    fingerprint: _Number
     """Odd, less than 2**63."""
     name: str
-    participants: tuple[int, ...]
-    lines: tuple[int, ...]
+    participants: tuple[_Rank, ...]
+    lines: Annotated[tuple[_Line, ...], Meta(max_length=MAX_LINES)]
     """1-based lines of the cell: the innermost, and those that called it; empty if the launch is outside the cell's own text."""
     in_interrupt_handler: bool = False
     """The ranks were stopped together, and the cell's code makes this launch to handle that: it is not stopped again."""
-    provenance: int = 0
+    provenance: _Hash = 0
     """Provenance hash of the arrays that it launches on, less than 2**63."""
-    thread: int = UNKNOWN_THREAD
+    thread: _Hash = UNKNOWN_THREAD
     """Number of the thread or task of the cell that launches it; see `core/guard/threads.py`."""
     thread_label: str = ""
     """Label of the thread's kind."""
@@ -376,8 +385,7 @@ class LaunchProposal(NamedTuple):
         return self.lines[0] if self.lines else None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The decision on a proposal. Except for `launch`, no rank launches it; after `again` all participants propose once more."""
 
     kind: DecisionKind
@@ -386,11 +394,11 @@ class Decision:
     launch_number: int = 0
     """Of a mismatch: number of the launch among those of these participants in the cell, from 1."""
     votes: tuple[Vote, ...] = ()
-    names: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    names: Mapping[int, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     """Of a mismatch: the programs' names, by fingerprint."""
-    differences: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    differences: Mapping[int, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     """Of a mismatch of programs with one name: how each differs from the others, by fingerprint."""
-    threads: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    threads: Mapping[int, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     """Of a mismatch: the labels of threads, by kind."""
     text: str = ""
     """Message that was formatted on the host of the board, for the kinds that need one."""
@@ -399,38 +407,38 @@ class Decision:
 LAUNCH_DECISION = Decision("launch")
 
 
-@dataclass(frozen=True, slots=True)
-class Propose:
+class _RankMessage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A message of a rank: a list of a word and the fields."""
+
+
+class Propose(_RankMessage, frozen=True, tag="asked"):
     """A rank proposes a launch. Its proposals are numbered; it makes one at a time."""
 
-    number: int
+    number: _Number
     proposal: LaunchProposal
 
 
-@dataclass(frozen=True, slots=True)
-class Withdraw:
+class Withdraw(_RankMessage, frozen=True, tag="withdrawn"):
     """A rank withdraws a proposal, if it is not too late; the decision reports the result."""
 
     number: int
-    reason: int
-    """Index of the reason in MARKS."""
+    reason: Annotated[int, Meta(ge=1, lt=len(WITHDRAW_REASONS))]
+    """Index of the reason in WITHDRAW_REASONS."""
 
 
-@dataclass(frozen=True, slots=True)
-class CellFinished:
+class CellFinished(_RankMessage, frozen=True, tag="over"):
     """A cell has ended on a rank, which proposes nothing more in it."""
 
-    seq: int
-    ending: int
+    seq: _CellNumber
+    ending: Annotated[int, Meta(ge=0, lt=len(ENDINGS))]
     """Index in ENDINGS of how the cell ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeProgram:
+class DescribeProgram(_RankMessage, frozen=True, tag="described"):
     """Outline of a program that a rank has compiled, sent before the rank proposes to launch it."""
 
-    fingerprint: int
-    outline: str
+    fingerprint: _Number
+    outline: Annotated[str, Meta(max_length=MAX_PACKED_CHARS)]
     """From `pack_outline`."""
 
 
@@ -443,16 +451,7 @@ def encode_from_rank(message: RankMessage) -> list[bytes]:
     >>> encode_from_rank(CellFinished(7, 0))
     [b'["over", 7, 0]']
     """
-    match message:
-        case Propose(number, proposal):
-            row: list[Any] = ["asked", number, *proposal]
-        case Withdraw(number, mark):
-            row = ["withdrawn", number, mark]
-        case CellFinished(seq, ending):
-            row = ["over", seq, ending]
-        case DescribeProgram(fingerprint, outline):
-            row = ["described", fingerprint, outline]
-    return [json.dumps(row).encode()]
+    return [encode_json(message).encode()]
 
 
 def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> RankMessage:
@@ -464,72 +463,38 @@ def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> 
     >>> decode_from_rank([b'["withdrawn", 3, 1]'], 1, 2)
     Withdraw(number=3, reason=1)
     """
-    match _parse_json(frames):
-        case [
-            "asked",
-            int(number),
-            int(seq),
-            int(fp),
-            str(name),
-            list(members),
-            list(lines),
-            bool(handles),
-            int(origin),
-            int(thread),
-            str(label),
-        ]:
-            proposal = LaunchProposal(seq, fp, name, tuple(members), tuple(lines), handles, origin, thread, label)
-            if 0 < number < 1 << 63 and _is_valid(proposal, rank, process_count):
-                return Propose(number, proposal)
-        case ["withdrawn", int(number), int(mark)] if 0 < mark < len(WITHDRAW_REASONS):
-            return Withdraw(number, mark)
-        case ["over", int(seq), int(ending)] if 0 < seq < 1 << 32 and 0 <= ending < len(ENDINGS):
-            return CellFinished(seq, ending)
-        case ["described", int(fp), str(outline)] if 0 < fp < 1 << 63 and len(outline) <= MAX_PACKED_CHARS:
-            return DescribeProgram(fp, outline)
-    raise UnknownMessage(f"rank {rank} said what no rank says of a launch: {_quote(frames)}")
+    try:
+        message: RankMessage = decode_json(bytes(frames[0]), RankMessage)  # type: ignore[arg-type]  # a union
+        if isinstance(message, Propose):
+            _check_proposal(message.proposal, rank, process_count)
+    except (IndexError, ValueError) as error:
+        raise UnknownMessage(
+            f"rank {rank} said what no rank says of a launch: {_quote(frames)} ({error!s:.200})"
+        ) from error
+    return message
 
 
-def _is_valid(proposal: LaunchProposal, rank: int, process_count: int) -> bool:
-    participants_exist = all(type(member) is int and 0 <= member < process_count for member in proposal.participants)
-    return (
-        participants_exist
-        and rank in proposal.participants
-        and 0 < proposal.seq < 1 << 32
-        and 0 < proposal.fingerprint < 1 << 63
-        and proposal.fingerprint % 2 == 1
-        and len(proposal.lines) <= MAX_LINES
-        and all(type(line) is int and 0 < line < LINE_LIMIT for line in proposal.lines)
-        and 0 <= proposal.provenance < 1 << 63
-        and 0 <= proposal.thread < 1 << 63
-    )
+def _check_proposal(proposal: LaunchProposal, rank: int, process_count: int) -> None:
+    """Check what no type says.
+
+    Raises:
+        ValueError: the rank is not among the participants, one of them does not exist, or the fingerprint is even.
+    """
+    if rank not in proposal.participants or max(proposal.participants) >= process_count:
+        raise ValueError(
+            f"rank {rank} of {process_count} is not one of these participants, or one of them does not exist"
+        )
+    if proposal.fingerprint % 2 == 0:
+        raise ValueError("the fingerprint is even")
 
 
 def encode_decision(number: int, decision: Decision) -> list[bytes]:
     """Encode the decision on a rank's proposal.
 
     >>> encode_decision(3, LAUNCH_DECISION)
-    [b'[3, "launch", false, 0, [], [], [], [], ""]']
+    [b'[3, ["launch", false, 0, [], {}, {}, {}, ""]]']
     """
-    votes = [
-        [s.rank, s.fingerprint, s.lines, s.is_stopped, s.in_interrupt_handler, s.ending, s.provenance, s.thread]
-        for s in decision.votes
-    ]
-    names, differences, threads = (
-        list(texts.items()) for texts in (decision.names, decision.differences, decision.threads)
-    )
-    row = [
-        number,
-        decision.kind,
-        decision.is_agreed,
-        decision.launch_number,
-        votes,
-        names,
-        differences,
-        threads,
-        decision.text,
-    ]
-    return [json.dumps(row).encode()]
+    return [encode_json((number, decision)).encode()]
 
 
 def decode_decision(frames: Sequence[Frame]) -> tuple[int, Decision]:
@@ -541,47 +506,12 @@ def decode_decision(frames: Sequence[Frame]) -> tuple[int, Decision]:
     >>> decode_decision(encode_decision(3, LAUNCH_DECISION)) == (3, LAUNCH_DECISION)
     True
     """
-    match _parse_json(frames):
-        case [
-            int(number),
-            str(kind),
-            bool(agreed),
-            int(launch_number),
-            list(vote_rows),
-            list(names),
-            list(differences),
-            list(threads),
-            str(text),
-        ] if (
-            kind in get_args(DecisionKind)
-            and all(map(_is_vote, vote_rows))
-            and all(map(_is_text_entry, (*names, *differences, *threads)))
-        ):
-            votes = tuple(Vote(rank, fp, tuple(lines), *rest) for rank, fp, lines, *rest in vote_rows)
-            mappings = (dict(names), dict(differences), dict(threads))
-            return number, Decision(cast(DecisionKind, kind), agreed, launch_number, votes, *mappings, text)
-    raise UnknownMessage(f"the host of the board said what is no verdict: {_quote(frames)}")
-
-
-def _is_vote(row: Any) -> bool:
-    match row:
-        case [int(), int() | None, list(lines), bool(), bool(), str(ending), int(), int()]:
-            return ending in ENDINGS and all(type(line) is int for line in lines)
-    return False
-
-
-def _is_text_entry(row: Any) -> bool:
-    match row:
-        case [int(), str()]:
-            return True
-    return False
-
-
-def _parse_json(frames: Sequence[Frame]) -> Any:
     try:
-        return json.loads(bytes(frames[0]))
-    except (IndexError, ValueError, RecursionError):
-        return None
+        return decode_json(bytes(frames[0]), tuple[int, Decision])
+    except (IndexError, ValueError) as error:
+        raise UnknownMessage(
+            f"the host of the board said what is no verdict: {_quote(frames)} ({error!s:.200})"
+        ) from error
 
 
 def _quote(frames: Sequence[Frame]) -> str:

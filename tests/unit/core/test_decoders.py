@@ -172,7 +172,7 @@ AGREEMENT_MESSAGES: list[list[bytes]] = [
     encode_from_rank(Withdraw(1, 1)),
     encode_from_rank(CellFinished(1, 0)),
     encode_decision(1, LAUNCH_DECISION),
-    [b'[1,"mismatch",false,1,[[0,3,[1],false,false,"ok",0,0]],[[3,"f"]],[[3,"d"]],[[1,"t"]],""]'],
+    [b'[1,["mismatch",false,1,[[0,3,[1],false,false,"ok",0,0]],{"3":"f"},{"3":"d"},{"1":"t"},""]]'],
 ]
 
 

@@ -32,6 +32,7 @@ PROPOSAL = LaunchProposal(7, 2**63 - 1, "jit(add) f32[8] → f32[]", (0, 1, 3), 
         Propose(1, PROPOSAL),
         Propose(9, PROPOSAL._replace(lines=())),
         Propose(9, PROPOSAL._replace(thread=2**63 - 1, thread_label="thread prefetch")),
+        Propose(9, PROPOSAL._replace(thread_label="half a character: \ud800")),
         Propose(2, PROPOSAL._replace(in_interrupt_handler=True)),
         Propose(2, PROPOSAL._replace(provenance=2**63 - 1)),
         Withdraw(3, 1),
@@ -70,7 +71,7 @@ def test_decision_round_trip(verdict: Decision) -> None:
 
 def proposal_row(**changes: Any) -> list[Any]:
     """Return the row of a proposal of rank 1 among 4 ranks, with some fields replaced."""
-    return ["asked", 1, *PROPOSAL._replace(**changes)]
+    return ["asked", 1, PROPOSAL._replace(**changes)]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def proposal_row(**changes: Any) -> list[Any]:
         proposal_row(thread=2**63),
         proposal_row(provenance=-1),
         proposal_row(provenance=2**63),
-        ["asked", 0, *PROPOSAL],
+        ["asked", 0, PROPOSAL],
         ["withdrawn", 1, 0],
         ["withdrawn", 1, 99],
         ["over", 1, 99],
@@ -114,8 +115,9 @@ def test_invalid_rank_message_is_refused(row: Any) -> None:
     [
         b"",
         b"[3]",
-        b'[3, "go", false, 0, [], [], [], [], ""]',
-        b'[3, "mismatch", false, 0, [[1]], [], [], [], ""]',
+        b'[3, ["go", false, 0, [], {}, {}, {}, ""]]',
+        b'[3, ["mismatch", false, 0, [[1, "7"]], {}, {}, {}, ""]]',
+        b'[3, ["mismatch", false, 0, [], {"a": "f"}, {}, {}, ""]]',
         b"\xff",
     ],
 )
