@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, Self
 
+from mhnb.core.program_replies import ArgumentLayout, CompileReply, CompileRequest
+from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
@@ -80,25 +81,23 @@ class CompileClient:
         self, layouts: Sequence[Layout], hosts: Mapping[int, str] | None, *, program: str, to: str | None
     ) -> Report:
         mesh = _require_one_mesh(layouts)
-        arrays = [[list(layout.shape), layout.dtype.name, str(layout.spec)] for layout in layouts]
-        reply = self._request({"axes": mesh.axes, "arrays": arrays, "program": program, "to": to})
-        if "error" in reply:
-            raise InvalidRequest(
-                f"the program cannot be compiled for these arrays: {reply['error']}", error=reply["error"]
-            )
+        arrays = tuple(ArgumentLayout(layout.shape, layout.dtype.name, str(layout.spec)) for layout in layouts)
+        reply = self._request(CompileRequest(mesh.axes, arrays, program, to))
+        if reply.program is None:
+            raise InvalidRequest(f"the program cannot be compiled for these arrays: {reply.error}", error=reply.error)
         # All fake devices belong to one process; the ranks that they represent are known here.
         ranks = tuple(device.rank for device in mesh.devices)
         known = hosts or {}
         return make_report(
-            replace(program_from_wire(reply["program"]), ranks=ranks),
+            replace(program_from_wire(reply.program), ranks=ranks),
             {rank: known.get(rank, f"host{rank}") for rank in ranks},
         )
 
-    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, request: CompileRequest) -> CompileReply:
         process = self._process or self._start()
         assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.write(encode_json(request) + "\n")
             process.stdin.flush()
             reply = self._replies.get(timeout=self._timeout_s)
         except KeyboardInterrupt:
@@ -115,8 +114,13 @@ class CompileClient:
         if not reply:
             self.close()
             raise ClusterError("the compiler's helper process ended by itself; ask again to start another")
-        answer: dict[str, Any] = json.loads(reply)
-        return answer
+        try:
+            return decode_json(reply, CompileReply)
+        except ValueError as error:
+            self.close()
+            raise ClusterError(
+                f"the compiler's helper process answered with something else: {error!s:.200}; ask again to start another"
+            ) from error
 
     def _start(self) -> subprocess.Popen[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}

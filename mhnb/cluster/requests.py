@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from mhnb.core.guard.value_check import CheckRow, compare_leaves
 from mhnb.core.messages import RankReply
 from mhnb.core.ranks import describe_ranks
 from mhnb.core.transfer import MAX_IN_FLIGHT
+from mhnb.core.typed_json import convert
 from mhnb.core.variables import VariableInfo, VariableRow, merge_variables
 from mhnb.errors import ClusterError, InvalidRequest, NameMissing
 
+T = TypeVar("T")
 _transfer_numbers = itertools.count(1)
 _open_transfers: set[str] = set()
 """Transfers of this process that are under way; a rank releases all others."""
@@ -101,6 +103,25 @@ def request_all(
     return {rank: await_reply(rank, verb, future) for rank, future in futures.items()}
 
 
+def read_values(verb: str, answers: Mapping[int, RankReply], kind: type[T]) -> dict[int, T]:
+    """Return the value of each reply as the type that replies to this request have.
+
+    Raises:
+        ClusterError: a value is of another type; `rank` sent it.
+    """
+    values = {}
+    for rank, answer in answers.items():
+        try:
+            values[rank] = convert(answer.value, kind)
+        except ValueError as error:
+            raise ClusterError(
+                f"rank {rank} answered {verb!r} with something else: {error!s:.200}; have the same mhnb on every host:"
+                " %mhjax doctor compares the versions",
+                rank=rank,
+            ) from error
+    return values
+
+
 def run_jobs(client: RankClient, jobs: Iterable[TransferJob], *, in_flight: int = MAX_IN_FLIGHT) -> None:
     """Send requests one after another, with a few under way at a time, so that no more than those are in memory."""
     pending: deque[tuple[TransferJob, Future[RankReply]]] = deque()
@@ -169,12 +190,7 @@ class Completion:
 def list_variables(client: RankClient, ranks: Sequence[int] | None = None) -> tuple[VariableRow, ...]:
     """List the variables of the ranks by name, and where they differ. No array is read."""
     answers = request_all(client, check_ranks(ranks, client.process_count), "vars", {})
-    return merge_variables(
-        {
-            rank: {name: VariableInfo.from_wire(row) for name, row in answer.value.items()}
-            for rank, answer in answers.items()
-        }
-    )
+    return merge_variables(read_values("vars", answers, dict[str, VariableInfo]))
 
 
 def check_values(client: RankClient, wanted: Sequence[str]) -> tuple[CheckRow, ...]:

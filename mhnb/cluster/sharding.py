@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from mhnb.cluster.requests import RankClient, check_ranks, request_all
+from mhnb.cluster.requests import RankClient, check_ranks, read_values, request_all
 from mhnb.core.error_site import ErrorSite
 from mhnb.core.hints import find_hint
+from mhnb.core.program_replies import CompiledCall, FailedCall, LaunchedPrograms
 from mhnb.core.ranks import describe_ranks, format_ranks, ranks_by_key
 from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
 from mhnb.sharding.layout import Layout, LayoutTree, decode_mesh, decode_tree
@@ -59,10 +60,15 @@ def request_collectives(client: RankClient, call: str, hosts: Mapping[int, str])
     """
     call_text = check_call(call)
     answers = request_all(client, check_ranks(None, client.process_count), "collectives", {"call": call_text})
-    replies = {rank: answer.value for rank, answer in answers.items()}
+    replies: dict[int, CompiledCall | FailedCall] = read_values(
+        "collectives",
+        answers,
+        CompiledCall | FailedCall,  # type: ignore[arg-type]  # a union
+    )
     report = make_report(merge_compiled(call_text, replies), hosts)
-    printed = _merge_printed({rank: answer["printed"] for rank, answer in replies.items()})
-    return replace(report, is_plain=any(answer["plain"] for answer in replies.values()), printed=printed)
+    compiled = {rank: reply for rank, reply in replies.items() if isinstance(reply, CompiledCall)}
+    printed = _merge_printed({rank: reply.printed for rank, reply in compiled.items()})
+    return replace(report, is_plain=any(reply.is_plain for reply in compiled.values()), printed=printed)
 
 
 def _merge_printed(texts: Mapping[int, str]) -> tuple[str, ...]:
@@ -72,12 +78,14 @@ def _merge_printed(texts: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(f"rank {rank}: {line}" for rank, text in sorted(texts.items()) for line in text.splitlines())
 
 
-def merge_compiled(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Program:
+def merge_compiled(call: str, answers: Mapping[int, CompiledCall | FailedCall]) -> Program:
     """Check that all ranks report the same program for a call, and return it."""
-    failed = {rank: answer for rank, answer in answers.items() if "program" not in answer}
+    failed = {rank: answer for rank, answer in answers.items() if isinstance(answer, FailedCall)}
     if failed:
         _raise_failed(call, failed, everywhere=len(failed) == len(answers))
-    programs = {rank: program_from_wire(answer["program"]) for rank, answer in answers.items()}
+    programs = {
+        rank: program_from_wire(answer.program) for rank, answer in answers.items() if isinstance(answer, CompiledCall)
+    }
     groups = ranks_by_key({rank: _comparison_key(program) for rank, program in programs.items()})
     if len(groups) > 1:
         sides = [(ranks, _describe(programs[ranks[0]])) for ranks in groups.values()]
@@ -95,32 +103,32 @@ def merge_compiled(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Progr
     return programs[min(programs)]
 
 
-def _raise_failed(call: str, failed: Mapping[int, Mapping[str, Any]], *, everywhere: bool) -> None:
+def _raise_failed(call: str, failed: Mapping[int, FailedCall], *, everywhere: bool) -> None:
     first = failed[min(failed)]
-    same_error_ranks = [rank for rank, answer in failed.items() if answer["ename"] == first["ename"]]
+    same_error_ranks = [rank for rank, answer in failed.items() if answer.ename == first.ename]
     where = (
         "on every rank"
         if everywhere and len(same_error_ranks) == len(failed)
         else f"on {describe_ranks(same_error_ranks)}"
     )
-    near = f"; did you mean {' or '.join(first['near'])}?" if first["near"] else ""
+    near = f"; did you mean {' or '.join(first.close_names)}?" if first.close_names else ""
     # Error messages of mhnb are complete without their type.
-    ename = "" if first["ours"] else f"{first['ename']}: "
-    message = f"{call} {where}: {ename}{first['evalue']}{near}"
-    if first["ename"] == UnknownForm.__name__:
+    ename = "" if first.is_mhnb_error else f"{first.ename}: "
+    message = f"{call} {where}: {ename}{first.evalue}{near}"
+    if first.ename == UnknownForm.__name__:
         raise UnknownForm(message, form=call)
-    if first["traced"] and not first["ours"]:
-        raise CallFailed("\n".join([message, *_format_site_and_hint(call, first)]), ename=first["ename"])
-    if first["ename"] == "NameError" and not near:
+    if first.was_traced and not first.is_mhnb_error:
+        raise CallFailed("\n".join([message, *_format_site_and_hint(call, first)]), ename=first.ename)
+    if first.ename == "NameError" and not near:
         message += "; %mhjax vars lists what the ranks hold, %mhjax push NAME binds what this notebook holds"
     raise InvalidRequest(message, text=call)
 
 
-def _format_site_and_hint(call: str, answer: Mapping[str, Any]) -> list[str]:
+def _format_site_and_hint(call: str, answer: FailedCall) -> list[str]:
     """Return the line of the user's code that raised, and a hint for the error, as far as they are known."""
-    site, code = ErrorSite(*answer["site"]), answer["code"] or call
-    hint = find_hint(answer["ename"], answer["evalue"], site=site, code=code)
-    line = [f"  {answer['place']}:  {answer['code']}"] if answer["place"] else []
+    site, code = ErrorSite(*answer.site), answer.code or call
+    hint = find_hint(answer.ename, answer.evalue, site=site, code=code)
+    line = [f"  {answer.place}:  {answer.code}"] if answer.place else []
     return [*line, *([f"  → {hint}"] if hint else [])]
 
 
@@ -155,16 +163,16 @@ def request_launched(
         HloError: a compiled text holds something that mhnb does not know.
     """
     answers = request_all(client, ranks, "launched", {"seq": seq})
-    return merge_launched(seq, {rank: answer.value for rank, answer in answers.items()}, hosts)
+    return merge_launched(seq, read_values("launched", answers, LaunchedPrograms), hosts)
 
 
-def merge_launched(seq: int, answers: Mapping[int, Mapping[str, Any]], hosts: Mapping[int, str]) -> tuple[Report, ...]:
+def merge_launched(seq: int, answers: Mapping[int, LaunchedPrograms], hosts: Mapping[int, str]) -> tuple[Report, ...]:
     """Merge the programs that the ranks launched; a program must be the same on each rank that has it."""
-    if any(answer["gone"] for answer in answers.values()):
+    if any(answer.is_gone for answer in answers.values()):
         raise InvalidRequest(f"another cell has run since cell {seq}: what it launched is not known any more")
     found: dict[str, tuple[int, Program, int]] = {}
     for rank, answer in sorted(answers.items()):
-        for fingerprint, count, wire in answer["programs"]:
+        for fingerprint, count, wire in answer.programs:
             if isinstance(wire, str):
                 raise HloError(f"rank {rank} cannot read what it launched: {wire}")
             program = program_from_wire(wire)

@@ -34,10 +34,10 @@ from mhnb.cluster.requests import (
     check_names,
     check_ranks,
     open_transfer,
+    read_values,
     request_all,
     run_jobs,
 )
-from mhnb.core.messages import RankReply
 from mhnb.core.pickling import GlobalArrayPlaceholder, MissingDefinition, dump_value, find_difference, load_value
 from mhnb.core.ranks import describe_ranks, group_ranks
 from mhnb.core.transfer import (
@@ -49,7 +49,10 @@ from mhnb.core.transfer import (
     MAX_IN_FLIGHT,
     ArrayDescription,
     Fetch,
+    HeldValue,
+    HeldValues,
     Owners,
+    RefusedValue,
     TransferRefusal,
     ValueDescription,
     build_value_differs,
@@ -278,7 +281,8 @@ def pull(client: RankClient, names: Sequence[str], *, ranks: Sequence[int] | Non
         }
         transfer.retaining_ranks.update(chosen)
         answers = request_all(client, chosen, "hold", arguments)
-        manifests = {rank: _Manifest.read(answer) for rank, answer in answers.items()}
+        replies = read_values("hold", answers, HeldValues)
+        manifests = {rank: _Manifest.read(reply, answers[rank].payload) for rank, reply in replies.items()}
         transfer.retaining_ranks.intersection_update(
             rank for rank, holding in manifests.items() if holding.inline is None
         )
@@ -296,22 +300,18 @@ class _Manifest:
     inline: tuple[Any, ...] | None
 
     @classmethod
-    def read(cls, answer: RankReply) -> _Manifest:
-        tables: list[Owners] = [
-            tuple((tuple((start, stop) for start, stop in box), tuple(ranks)) for box, ranks in table)
-            for table in answer.value["tables"]
-        ]
-        values = {row["name"]: _read_value(row, tables) for row in answer.value["values"]}
-        for name, similar in answer.value["missing"].items():
-            values[name] = TransferRefusal("missing", "is missing", tuple(similar))
-        return cls(values, tuple(answer.value["parts"]), answer.payload if answer.value["inline"] else None)
+    def read(cls, reply: HeldValues, payload: tuple[Any, ...]) -> _Manifest:
+        values = {row.name: _read_value(row, reply.tables) for row in reply.values}
+        for name, similar in reply.missing.items():
+            values[name] = TransferRefusal("missing", "is missing", similar)
+        return cls(values, reply.part_sizes, payload if reply.is_inline else None)
 
 
-def _read_value(row: Mapping[str, Any], tables: Sequence[Owners]) -> ValueDescription | TransferRefusal:
-    if "code" in row:
-        return TransferRefusal(row["code"], row["text"])
-    arrays = tuple(ArrayDescription.from_wire(array, tables) for array in row["arrays"])
-    return ValueDescription(row["name"], row["short"], row["skeleton"], tuple(row["buffers"]), row["digest"], arrays)
+def _read_value(row: HeldValue | RefusedValue, tables: Sequence[Owners]) -> ValueDescription | TransferRefusal:
+    if isinstance(row, RefusedValue):
+        return TransferRefusal(row.code, row.text)
+    arrays = tuple(ArrayDescription.from_row(array, tables) for array in row.arrays)
+    return ValueDescription(row.name, row.summary, row.skeleton, row.buffers, row.digest, arrays)
 
 
 class _Puller:

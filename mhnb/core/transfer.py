@@ -7,9 +7,11 @@ whose arrays are each on one rank gets the default advice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
 
 from mhnb.core.guard.provenance import describe_provenance
 from mhnb.core.ranks import describe_ranks, format_ranks, group_ranks
@@ -34,8 +36,7 @@ Owners: TypeAlias = tuple[tuple[Box, tuple[int, ...]], ...]
 """The placement of a global array: each box with the rank of every device that holds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalBox:
+class LocalBox(NamedTuple):
     """A box of an array on one device of a rank, and the number of the transfer's part that holds its bytes, row-major."""
 
     box: Box
@@ -68,17 +69,59 @@ class ArrayDescription:
         return self.shape[::-1] if self.order == "F" else self.shape
 
     @classmethod
-    def from_wire(cls, row: Sequence[Any], tables: Sequence[Owners]) -> ArrayDescription:
-        """Parse a row in the form that `to_wire` writes."""
-        shape, dtype, order, boxes_row, table, is_global, (fingerprint, producer) = row
-        boxes = tuple(LocalBox(_parse_box(box), ordinal, part, digest) for box, ordinal, part, digest in boxes_row)
-        owners = None if table is None else tables[table]
-        return cls(tuple(shape), dtype, order, boxes, owners, is_global, (fingerprint, producer))
+    def from_row(cls, row: ArrayRow, tables: Sequence[Owners]) -> ArrayDescription:
+        """Return the array of a row."""
+        owners = None if row.table is None else tables[row.table]
+        return cls(row.shape, row.dtype, row.order, row.local_boxes, owners, row.is_global, row.provenance)
 
-    def to_wire(self, table: int | None) -> list[Any]:
-        """Return the row for JSON, with its owners as the number of a table that many rows share."""
-        held = [[h.box, h.ordinal, h.part, h.digest] for h in self.local_boxes]
-        return [self.shape, self.dtype, self.order, held, table, self.is_global, self.provenance]
+    def to_row(self, table: int | None) -> ArrayRow:
+        """Return the row with which a rank describes it; `table` is the number of its owners."""
+        return ArrayRow(self.shape, self.dtype, self.order, self.local_boxes, table, self.is_global, self.provenance)
+
+
+class ArrayRow(NamedTuple):
+    """An `ArrayDescription` as a rank sends it: its owners are the number of a table, because many arrays share one."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    order: str
+    local_boxes: tuple[LocalBox, ...]
+    table: int | None
+    is_global: bool
+    provenance: tuple[int, str]
+
+
+class HeldValue(msgspec.Struct, frozen=True, tag="value"):
+    """A `ValueDescription` as a rank sends it."""
+
+    name: str
+    summary: str
+    skeleton: int
+    buffers: tuple[int, ...]
+    digest: str
+    arrays: tuple[ArrayRow, ...]
+
+
+class RefusedValue(msgspec.Struct, frozen=True, tag="refused"):
+    """A value that a rank has and cannot send: the name, and the fields of a `TransferRefusal`."""
+
+    name: str
+    code: str
+    text: str
+
+
+class HeldValues(msgspec.Struct, frozen=True):
+    """A rank's reply to the first request of a pull."""
+
+    values: tuple[HeldValue | RefusedValue, ...]
+    tables: tuple[Owners, ...]
+    """The owners of arrays, by number."""
+    part_sizes: tuple[int, ...]
+    """Bytes of each part that values and arrays refer to by number."""
+    is_inline: bool
+    """Whether the parts come with the reply."""
+    missing: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """Names that the rank does not have, with similar ones that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +167,6 @@ class Fetch:
     rank: int
     part: int
     box: Box
-
-
-def _parse_box(ranges: Iterable[Sequence[int]]) -> Box:
-    return tuple((start, stop) for start, stop in ranges)
 
 
 def _local_signature(row: ArrayDescription) -> tuple[Any, ...]:

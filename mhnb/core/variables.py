@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from mhnb.core.ranks import describe_ranks, group_ranks
 from mhnb.sharding.boxes import short_dtype
@@ -31,17 +31,6 @@ class VariableInfo:
     """Axes of the mesh in order, with their sizes; None without a named sharding."""
     nbytes_per_device: int | None = None
     """Bytes on each device that holds part of it, summed over a container's arrays; None without arrays."""
-
-    @classmethod
-    def from_wire(cls, row: Mapping[str, Any]) -> VariableInfo:
-        """Parse the facts in the form that `to_wire` writes."""
-        shape, mesh = row["shape"], row["mesh"]
-        axes = None if mesh is None else tuple((axis, size) for axis, size in mesh)
-        return cls(**{**row, "shape": None if shape is None else tuple(shape), "mesh": axes})
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the facts for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

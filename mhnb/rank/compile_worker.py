@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -20,9 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from mhnb.core.program_replies import CompileReply, CompileRequest
+from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.rank.requests.sharding import lower_program, replace_source
 from mhnb.sharding.hlo_text import SourceLine
-from mhnb.sharding.report import program_to_wire
+from mhnb.sharding.report import WireProgram, program_to_wire
 from mhnb.sharding.spec import parse_spec
 
 
@@ -72,21 +73,21 @@ def find_program(name: str) -> Callable[..., Any]:
     return cast("Callable[..., Any]", found)
 
 
-def handle_request(request: dict[str, Any]) -> dict[str, Any]:
-    """Compile the requested program; the keys are those that `mhnb.compiler.CompileClient` sends."""
-    sizes = [size for _, size in request["axes"]]
-    names = [name for name, _ in request["axes"]]
+def handle_request(request: CompileRequest) -> WireProgram:
+    """Compile the requested program, or change of layout."""
+    sizes = [size for _, size in request.axes]
+    names = [name for name, _ in request.axes]
     devices = np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)
     mesh = Mesh(devices, names, axis_types=(AxisType.Auto,) * len(names))
     arrays = [
-        jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=NamedSharding(mesh, _spec(spec)))
-        for shape, dtype, spec in request["arrays"]
+        jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, _spec(spec)))
+        for shape, dtype, spec in request.arrays
     ]
-    if request["to"] is not None:
-        reshard = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, _spec(request["to"])))
-        return {"program": program_to_wire(lower_program(reshard, tuple(arrays), {}))}
-    program = lower_program(find_program(request["program"]), tuple(arrays), {})
-    return {"program": program_to_wire(replace_source(program, __file__, _locate_line))}
+    if request.to is not None:
+        reshard = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, _spec(request.to)))
+        return program_to_wire(lower_program(reshard, tuple(arrays), {}))
+    program = lower_program(find_program(request.program), tuple(arrays), {})
+    return program_to_wire(replace_source(program, __file__, _locate_line))
 
 
 def _locate_line(line: int) -> SourceLine | None:
@@ -109,10 +110,10 @@ def main() -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         try:
-            reply = handle_request(json.loads(line))
+            reply = CompileReply(handle_request(decode_json(line, CompileRequest)))
         except Exception as error:  # noqa: BLE001 - the user's program may raise anything; it becomes the reply
-            reply = {"error": f"{type(error).__name__}: {error}"}
-        replies.write(json.dumps(reply) + "\n")
+            reply = CompileReply(error=f"{type(error).__name__}: {error}")
+        replies.write(encode_json(reply) + "\n")
         replies.flush()
 
 

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 from mhnb.errors import UnknownForm
 from mhnb.sharding.hlo_groups import Groups, parse_groups, parse_pairs
@@ -284,38 +283,6 @@ class HloCollective:
     def nbytes(self) -> int:
         """Bytes that one device contributes, per run."""
         return sum(shape.nbytes for shape in self.operands)
-
-    def to_wire(self) -> list[Any]:
-        """Encode it as lists for JSON, without its groups, which are few and long."""
-        shapes = [[[shape.dtype, *shape.dims] for shape in part] for part in (self.operands, self.results)]
-        runs = [self.times, self.has_unknown_loop, self.is_conditional, self.is_async, self.is_widened]
-        return [self.op, self.name, *shapes, self.pairs, runs, self.op_name, self.source]
-
-    @classmethod
-    def from_wire(cls, row: list[Any], groups: Groups) -> HloCollective:
-        """Decode the result of `to_wire`."""
-        op, name, operands, results, pairs, runs, op_name, source = row
-        times, unknown, at_most, is_async, widened = runs
-        operand_shapes, result_shapes = (
-            tuple(HloShape(dtype, tuple(dims)) for dtype, *dims in part) for part in (operands, results)
-        )
-        line = None if source is None else SourceLine(*source)
-        couples = tuple((start, end) for start, end in pairs)
-        return cls(
-            op,
-            name,
-            operand_shapes,
-            result_shapes,
-            groups,
-            couples,
-            times,
-            unknown,
-            at_most,
-            is_async,
-            op_name,
-            line,
-            widened,
-        )
 
 
 def parse_collectives(text: str) -> tuple[HloCollective, ...]:

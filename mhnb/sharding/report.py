@@ -23,7 +23,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
+
+import msgspec
 
 from mhnb.sharding.hlo_collectives import HloCollective, NamedMesh, find_axes
 from mhnb.sharding.hlo_groups import Groups
@@ -286,39 +287,36 @@ def _merge(rows: Iterable[Collective]) -> Iterable[Collective]:
 # -- encoding between the ranks and the notebook
 
 
-def program_to_wire(program: Program) -> dict[str, Any]:
-    """Encode a program for JSON; equal groups are written once.
+class WireProgram(msgspec.Struct, frozen=True):
+    """A program as ranks send it. Equal groups are written once, because there are few of them, and they are long."""
 
-    >>> program_to_wire(Program("jit(f)", (0, 1), "cpu", ()))["ranks"]
+    program: Program
+    """Its collectives have no groups."""
+    groups: tuple[Groups, ...]
+    group_numbers: tuple[int, ...]
+    """For each collective, the position of its groups in `groups`."""
+
+
+def program_to_wire(program: Program) -> WireProgram:
+    """Return the form in which a program is sent.
+
+    >>> program_to_wire(Program("jit(f)", (0, 1), "cpu", ())).program.ranks
     (0, 1)
     """
     groups = list(dict.fromkeys(one.groups for one in program.collectives))
     numbers = {each: number for number, each in enumerate(groups)}
-    return {
-        "name": program.name,
-        "ranks": program.ranks,
-        "platform": program.platform,
-        "groups": groups,
-        "collectives": [[numbers[one.groups], *one.to_wire()] for one in program.collectives],
-        "digest": program.digest,
-        "takes": program.argument_types,
-        "meshes": [[mesh.names, mesh.sizes, mesh.positions] for mesh in program.meshes],
-        "why": [None if one is None else [one.written, one.before, one.after, one.is_kept] for one in program.why],
-    }
+    bare = tuple(replace(one, groups=()) for one in program.collectives)
+    return WireProgram(
+        replace(program, collectives=bare), tuple(groups), tuple(numbers[one.groups] for one in program.collectives)
+    )
 
 
-def program_from_wire(wire: Mapping[str, Any]) -> Program:
-    """Decode the result of `program_to_wire`.
+def program_from_wire(wire: WireProgram) -> Program:
+    """Return the program of `program_to_wire`.
 
     >>> program_from_wire(program_to_wire(Program("jit(f)", (0, 1), "cpu", ()))).platform
     'cpu'
     """
-    groups = [tuple(tuple(group) for group in each) for each in wire["groups"]]
-    collectives = tuple(HloCollective.from_wire(row, groups[number]) for number, *row in wire["collectives"])
-    meshes = tuple(NamedMesh(tuple(names), tuple(sizes), tuple(order)) for names, sizes, order in wire["meshes"])
-    why = tuple(
-        None if row is None else Explanation(one.op_name, one.source, bool(row[0]), tuple(row[1]), row[2], bool(row[3]))
-        for one, row in zip(collectives, wire["why"], strict=bool(wire["why"]))
-    )
-    digest_and_types = wire["digest"], wire["takes"]
-    return Program(wire["name"], tuple(wire["ranks"]), wire["platform"], collectives, meshes, why, *digest_and_types)
+    numbered = zip(wire.program.collectives, wire.group_numbers, strict=True)
+    collectives = tuple(replace(one, groups=wire.groups[number]) for one, number in numbered)
+    return replace(wire.program, collectives=collectives)

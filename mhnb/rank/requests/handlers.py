@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from mhnb.adapters.variables import describe_variables, user_names
 from mhnb.core.arguments import closest_matches
 from mhnb.core.messages import RankReply, RankRequest
+from mhnb.core.typed_json import to_json_types
 from mhnb.rank.requests import files, inspection, sharding
 from mhnb.rank.requests.transfer import HandlerResult, TransferStore
 
@@ -43,8 +46,8 @@ def _describe_values(context: RequestContext) -> HandlerResult:
         context.arguments["transfer"], found, digest_local=context.arguments["digest_local"]
     )
     known = user_names(context.namespace, context.hidden)
-    reply["missing"] = {name: closest_matches(name, known) for name in context.arguments["names"] if name not in found}
-    return reply, payload
+    missing = {name: tuple(closest_matches(name, known)) for name in context.arguments["names"] if name not in found}
+    return replace(reply, missing=missing), payload
 
 
 def _fetch(context: RequestContext) -> HandlerResult:
@@ -78,7 +81,7 @@ def _commit(context: RequestContext) -> HandlerResult:
 
 def _vars(context: RequestContext) -> HandlerResult:
     facts = describe_variables(context.namespace, context.hidden)
-    return {name: row.to_wire() for name, row in facts.items()}, ()
+    return facts, ()
 
 
 def _names(context: RequestContext) -> HandlerResult:
@@ -169,6 +172,7 @@ def handle_request(request: RankRequest, namespace: dict[str, Any], *, rank: int
     )
     try:
         value, payload = HANDLERS[request.handler](context)
+        value = to_json_types(value)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - becomes the reply
         # Ctrl-C, too: it ends the request, not the rank.
         reason = {

@@ -23,6 +23,7 @@ import numpy as np
 
 from mhnb.adapters.jax_arrays import has_layout, host_label, is_mesh, read_mesh, read_row, read_tree
 from mhnb.core.arguments import closest_matches
+from mhnb.core.program_replies import CompiledCall, FailedCall, LaunchedProgram, LaunchedPrograms
 from mhnb.core.variables import format_array
 from mhnb.errors import HloError, InvalidRequest, MhnbError
 from mhnb.rank.execution.streams import capture_thread_output
@@ -292,7 +293,7 @@ _NO_LAUNCH = (
 )
 
 
-def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
+def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) -> CompiledCall | FailedCall:
     """Compile a call without running it.
 
     Args:
@@ -301,8 +302,7 @@ def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) ->
         known: the user's names, for a did-you-mean hint.
 
     Returns:
-        `{"program", "plain", "printed"}`. If evaluating, lowering or reading the call raised, the error instead:
-        `{"ename", "evalue", "is_mhnb_error", "close_names", "was_traced", "place", "code", "site"}`.
+        The program; if evaluating, lowering or reading the call raised, the error instead.
     """
     was_traced = False
     try:
@@ -310,7 +310,7 @@ def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) ->
             f, args, kwargs = _evaluate(call, namespace)
             was_traced = True
             program = lower_program(f, args, kwargs)
-        return {"program": program_to_wire(program), "plain": is_plain_function(f), "printed": output.text}
+        return CompiledCall(program_to_wire(program), is_plain_function(f), output.text)
     except MhnbError as error:
         return _describe_failure(error, [], is_mhnb_error=True, was_traced=was_traced)
     except Exception as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the reply
@@ -319,18 +319,11 @@ def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) ->
         return _describe_failure(error, close_names, is_mhnb_error=False, was_traced=was_traced)
 
 
-def _describe_failure(
-    error: Exception, close_names: list[str], *, is_mhnb_error: bool, was_traced: bool
-) -> dict[str, Any]:
-    failure = {
-        "ename": type(error).__name__,
-        "evalue": str(error),
-        "ours": is_mhnb_error,
-        "near": close_names,
-        "traced": was_traced,
-    }
+def _describe_failure(error: Exception, close_names: list[str], *, is_mhnb_error: bool, was_traced: bool) -> FailedCall:
     place, code, site = find_user_location(error)
-    return failure | {"place": place, "code": code, "site": site}
+    return FailedCall(
+        type(error).__name__, str(error), is_mhnb_error, tuple(close_names), was_traced, place, code, site
+    )
 
 
 def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -345,26 +338,22 @@ def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...
     return f, args, kwargs
 
 
-def describe_launched(seq: int) -> dict[str, Any]:
-    """Describe the programs that a cell launched on several ranks, in the order of their first launches.
-
-    Returns:
-        `{"gone": True}` if another cell has run since, else `{"programs": [[fingerprint, launches, program or text of
-        the error], ...]}`.
-    """
+def describe_launched(seq: int) -> LaunchedPrograms:
+    """Describe the programs that a cell launched on several ranks, in the order of their first launches."""
     recorder = current_recorder()
     if recorder is None:
         raise HloError("launches are not recorded: %mhjax status says why the guard is unavailable")
     programs = find_launched_programs(recorder, seq)
     if programs is None:
-        return {"gone": True, "programs": []}
+        return LaunchedPrograms(is_gone=True)
     # Keep the line of each program's first launch. Launches from no line of the cell have none.
     located = [(row[0], SourceLine(cell_file(seq), row[3])) for row in reversed(recorder.ended_rows) if row[3]]
     lines = dict(located)
-    rows: list[list[Any]] = []
+    rows: list[LaunchedProgram] = []
     for fingerprint, count, compiled in programs:
         try:
-            rows.append([fingerprint, count, program_to_wire(describe_compiled(compiled, lines.get(fingerprint)))])
+            program = program_to_wire(describe_compiled(compiled, lines.get(fingerprint)))
+            rows.append(LaunchedProgram(fingerprint, count, program))
         except HloError as error:
-            rows.append([fingerprint, count, f"{compiled.name}: {error}"])
-    return {"gone": False, "programs": rows}
+            rows.append(LaunchedProgram(fingerprint, count, f"{compiled.name}: {error}"))
+    return LaunchedPrograms(is_gone=False, programs=tuple(rows))

@@ -26,7 +26,15 @@ from mhnb.adapters.numpy_arrays import (
 )
 from mhnb.adapters.variables import describe_briefly
 from mhnb.core.pickling import MissingDefinition, dump_value, load_value
-from mhnb.core.transfer import INLINE_NBYTES, ArrayDescription, LocalBox, Owners
+from mhnb.core.transfer import (
+    INLINE_NBYTES,
+    ArrayDescription,
+    HeldValue,
+    HeldValues,
+    LocalBox,
+    Owners,
+    RefusedValue,
+)
 from mhnb.rank.guard.provenance import read_provenance
 from mhnb.sharding.boxes import full_box
 
@@ -64,16 +72,17 @@ class TransferStore:
         self._outgoing: dict[str, _Outgoing] = {}
         self._incoming: dict[str, _Incoming] = {}
 
-    def describe(self, transfer: str, values: Mapping[str, Any], *, digest_local: bool) -> HandlerResult:
+    def describe(
+        self, transfer: str, values: Mapping[str, Any], *, digest_local: bool
+    ) -> tuple[HeldValues, tuple[memoryview, ...]]:
         """Describe values and keep their bytes. Small values are sent with the reply and are not kept."""
         outgoing = _Outgoing()
-        rows = [_describe(name, value, outgoing, digest_local=digest_local) for name, value in values.items()]
-        sizes = [part.nbytes for part in outgoing.parts]
+        rows = tuple(_describe(name, value, outgoing, digest_local=digest_local) for name, value in values.items())
+        sizes = tuple(part.nbytes for part in outgoing.parts)
         inline = sum(sizes) <= INLINE_NBYTES
         if not inline:
             self._outgoing[transfer] = outgoing
-        reply = {"values": rows, "tables": list(outgoing.tables), "parts": sizes, "inline": inline}
-        return reply, tuple(outgoing.parts) if inline else ()
+        return HeldValues(rows, tuple(outgoing.tables), sizes, inline), tuple(outgoing.parts) if inline else ()
 
     def fetch(self, transfer: str, part: int, start: int, stop: int) -> HandlerResult:
         """Send the bytes `start:stop` of a part."""
@@ -121,31 +130,29 @@ class TransferStore:
         return None, ()
 
 
-def _describe(name: str, value: object, outgoing: _Outgoing, *, digest_local: bool) -> dict[str, Any]:
+def _describe(name: str, value: object, outgoing: _Outgoing, *, digest_local: bool) -> HeldValue | RefusedValue:
     try:
-        return {
-            "name": name,
-            **_pack_value(value, outgoing, digest_local=digest_local),
-            "short": describe_briefly(value),
-        }
+        return _pack_value(name, value, outgoing, digest_local=digest_local)
     except TransferError as error:
-        return {"name": name, "code": error.code, "text": error.text}
+        return RefusedValue(name, error.code, error.text)
     except Exception as error:  # noqa: BLE001 - becomes the reply
         # Pickling runs the value's own code, which may raise anything; the reply reports it to the notebook.
         text = f"cannot be sent: {type(error).__name__}: {error}. Pull what it is made of: arrays, numbers, containers"
-        return {"name": name, "code": "unpicklable", "text": text}
+        return RefusedValue(name, "unpicklable", text)
 
 
-def _pack_value(value: object, outgoing: _Outgoing, *, digest_local: bool) -> dict[str, Any]:
+def _pack_value(name: str, value: object, outgoing: _Outgoing, *, digest_local: bool) -> HeldValue:
     collector = _ArrayCollector(outgoing, digest_local=digest_local)
     packed = dump_value(value, collector.number_of)
     digests = [digest_of(packed.skeleton), *(digest_of(buffer) for buffer in packed.buffers)]
-    return {
-        "digest": " ".join(digests),
-        "skeleton": outgoing.add(packed.skeleton),
-        "buffers": [outgoing.add(buffer) for buffer in packed.buffers],
-        "arrays": [row.to_wire(outgoing.table_index(row.owners)) for row in collector.rows],
-    }
+    return HeldValue(
+        name,
+        summary=describe_briefly(value),
+        skeleton=outgoing.add(packed.skeleton),
+        buffers=tuple(outgoing.add(buffer) for buffer in packed.buffers),
+        digest=" ".join(digests),
+        arrays=tuple(row.to_row(outgoing.table_index(row.owners)) for row in collector.rows),
+    )
 
 
 class _ArrayCollector:

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from mhnb.cluster.requests import read_values
 from mhnb.cluster.sharding import check_call, merge_compiled, merge_launched
-from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
+from mhnb.core.messages import RankReply
+from mhnb.core.program_replies import CompiledCall, FailedCall, LaunchedProgram, LaunchedPrograms
+from mhnb.core.variables import VariableInfo
+from mhnb.errors import CallFailed, ClusterError, HloError, InvalidRequest, UnknownForm, ValueDiffers
 from mhnb.sharding.hlo_collectives import HloCollective
 from mhnb.sharding.hlo_text import HloShape
 from mhnb.sharding.report import Program, program_to_wire
@@ -19,21 +23,23 @@ STEP = Program("jit(step)", (0, 1), "cpu", (SUM,), digest="a", argument_types="f
 LOCAL_PROGRAM = Program("jit(add)", (0, 1), "cpu", ())
 
 
-def call_reply(program: Program) -> dict[str, Any]:
+def call_reply(program: Program) -> CompiledCall:
     """Return a rank's reply about a call."""
-    return {"program": program_to_wire(program)}
+    return CompiledCall(program_to_wire(program), is_plain=False, printed="")
 
 
-def cell_reply(*rows: tuple[str, int, Program | str]) -> dict[str, Any]:
+def cell_reply(*rows: tuple[str, int, Program | str]) -> LaunchedPrograms:
     """Return a rank's reply about a cell."""
-    wires = [[key, count, one if isinstance(one, str) else program_to_wire(one)] for key, count, one in rows]
-    return {"gone": False, "programs": wires}
+    wires = [
+        LaunchedProgram(key, count, one if isinstance(one, str) else program_to_wire(one)) for key, count, one in rows
+    ]
+    return LaunchedPrograms(is_gone=False, programs=tuple(wires))
 
 
-def failure_reply(ename: str, evalue: str, *near: str, ours: bool = False, **more: Any) -> dict[str, Any]:
+def failure_reply(ename: str, evalue: str, *near: str, ours: bool = False, **more: Any) -> FailedCall:
     """Return a rank's reply about a call that it cannot compile."""
-    known = {"ename": ename, "evalue": evalue, "near": list(near), "ours": ours}
-    return known | {"traced": False, "place": "", "code": "", "site": ["", "", "", {}, False]} | more
+    given: dict[str, Any] = {"was_traced": False, "place": "", "code": "", "site": ["", "", "", {}, False]} | more
+    return FailedCall(ename, evalue, is_mhnb_error=ours, close_names=near, **given)
 
 
 def test_any_form_of_call_is_accepted() -> None:
@@ -117,7 +123,11 @@ def test_unknown_name_without_similar_names_has_a_hint() -> None:
 
 def test_an_error_on_some_ranks_names_them() -> None:
     """The error names the failed rank, because the others could compile the call."""
-    answers = {0: call_reply(STEP), 1: failure_reply("TypeError", "no"), 2: call_reply(STEP)}
+    answers: dict[int, CompiledCall | FailedCall] = {
+        0: call_reply(STEP),
+        1: failure_reply("TypeError", "no"),
+        2: call_reply(STEP),
+    }
     with pytest.raises(InvalidRequest, match=r"^step\(x\) on rank 1: TypeError: no$"):
         merge_compiled("step(x)", answers)
 
@@ -125,7 +135,7 @@ def test_an_error_on_some_ranks_names_them() -> None:
 def test_failing_program_is_reported_as_in_a_cell() -> None:
     """A failing program is not a wrong use of the command, so the error line and the hint are shown if they are known."""
     said = "Contracting dimensions are sharded and it is ambiguous how the output should be sharded."
-    answer = failure_reply("ShardingTypeError", said, traced=True, place="cell 3, line 2", code="return a @ b")
+    answer = failure_reply("ShardingTypeError", said, was_traced=True, place="cell 3, line 2", code="return a @ b")
     with pytest.raises(CallFailed) as caught:
         merge_compiled("step(a, b)", {0: answer})
     first, line, hint = str(caught.value).splitlines()
@@ -133,7 +143,7 @@ def test_failing_program_is_reported_as_in_a_cell() -> None:
     assert line == "  cell 3, line 2:  return a @ b"
     assert hint.startswith("  → The dimension that a and b are summed over is sharded on both sides")
     with pytest.raises(CallFailed, match=r"^step\(x\) on every rank: TypeError: no$"):
-        merge_compiled("step(x)", {0: failure_reply("TypeError", "no", traced=True)})
+        merge_compiled("step(x)", {0: failure_reply("TypeError", "no", was_traced=True)})
 
 
 def test_errors_of_mhnb_have_no_class_name() -> None:
@@ -167,10 +177,22 @@ def test_launches_that_differ_are_shown(other: tuple[str, int, Program]) -> None
 def test_earlier_cell_is_refused() -> None:
     """Launches of the last cell only are recorded."""
     with pytest.raises(InvalidRequest, match="another cell has run since cell 4"):
-        merge_launched(4, {0: cell_reply(), 1: {"gone": True, "programs": []}}, HOSTS)
+        merge_launched(4, {0: cell_reply(), 1: LaunchedPrograms(is_gone=True)}, HOSTS)
 
 
 def test_unreadable_program_is_an_error() -> None:
     """An unreadable program is an error, never a shorter report."""
     with pytest.raises(HloError, match=r"rank 1 cannot read what it launched: jit.f.: all-shuffle"):
         merge_launched(4, {0: cell_reply(), 1: cell_reply(("a", 1, "jit(f): all-shuffle"))}, HOSTS)
+
+
+def test_reply_of_another_type_is_reported() -> None:
+    """The error names the rank, the request, the field that is wrong, and how to compare the versions of the hosts."""
+    facts = {"x": {"place": "host", "type": "int"}}
+    answers = {
+        rank: RankReply(rank, 1, ok=True, value=value) for rank, value in enumerate((facts, {"x": {"place": "host"}}))
+    }
+    with pytest.raises(ClusterError, match=r"^rank 1 answered 'vars' .* required field `type` .*: %mhjax doctor"):
+        read_values("vars", answers, dict[str, VariableInfo])
+    del answers[1]
+    assert read_values("vars", answers, dict[str, VariableInfo]) == {0: {"x": VariableInfo("host", "int")}}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mhnb.core.ranks import group_ranks
 from mhnb.core.transfer import (
     ArrayDescription,
+    ArrayRow,
     LocalBox,
     TransferRefusal,
     ValueDescription,
@@ -24,6 +25,7 @@ from mhnb.core.transfer import (
     merge_placements,
     plan_fetches,
 )
+from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
 from mhnb.sharding.boxes import Box, box_size, full_box
 
@@ -213,11 +215,9 @@ def test_groups_are_a_partition(keys: dict[int, str]) -> None:
 @given(placements())
 def test_description_round_trip(rows: dict[int, ArrayDescription]) -> None:
     """A description that is read back from JSON is unchanged."""
-    import json
-
     for row in rows.values():
         assert row.owners is not None
-        assert ArrayDescription.from_wire(json.loads(json.dumps(row.to_wire(0))), [row.owners]) == row
+        assert ArrayDescription.from_row(decode_json(encode_json(row.to_row(0)), ArrayRow), [row.owners]) == row
 
 
 def test_shards_with_different_provenance_are_refused() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.core.variables import VariableInfo, VariableRow, merge_variables
 
 ARRAY = VariableInfo("global", "Array", "", (8, 4), "float32", "P('data', None)", (("data", 4), ("model", 2)), 32)
@@ -46,7 +45,7 @@ def test_names_are_sorted() -> None:
 
 def test_variable_facts_round_trip() -> None:
     """Facts that are read back from JSON are unchanged."""
-    assert [VariableInfo.from_wire(json.loads(json.dumps(facts.to_wire()))) for facts in (ARRAY, INT_ONE)] == [
+    assert [decode_json(encode_json(facts), VariableInfo) for facts in (ARRAY, INT_ONE)] == [
         ARRAY,
         INT_ONE,
     ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 
+from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.sharding.hlo_collectives import HloCollective, parse_meshes
 from mhnb.sharding.hlo_text import HloShape
-from mhnb.sharding.report import Program, make_report, program_from_wire, program_to_wire
+from mhnb.sharding.report import Program, WireProgram, make_report, program_from_wire, program_to_wire
 from tests.unit.sharding.texts import CPU, TPU, lowered, read
 
 RANKS = (0, 0, 1, 1, 2, 2, 3, 3)
@@ -27,7 +27,7 @@ def program(name: str, kind: str) -> Program:
 def test_program_survives_encoding(name: str, kind: str) -> None:
     """A program that a rank encodes as JSON is decoded to an equal one."""
     reported = program(name, kind)
-    assert program_from_wire(json.loads(json.dumps(program_to_wire(reported)))) == reported
+    assert program_from_wire(decode_json(encode_json(program_to_wire(reported)), WireProgram)) == reported
 
 
 @pytest.mark.parametrize("kind", CPU)

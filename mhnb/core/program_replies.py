@@ -1,0 +1,81 @@
+"""Requests to compile a program and their replies: those between the notebook and the ranks, and those of the compiler's process."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from mhnb.sharding.report import WireProgram
+
+
+class CompiledCall(Struct, frozen=True, tag="compiled"):
+    """The program of a call on one rank."""
+
+    program: WireProgram
+    is_plain: bool
+    """Whether the function was not jitted."""
+    printed: str
+    """What the function printed while it was traced."""
+
+
+class FailedCall(Struct, frozen=True, tag="failed"):
+    """Why a rank could not evaluate, lower or read a call."""
+
+    ename: str
+    evalue: str
+    is_mhnb_error: bool
+    close_names: tuple[str, ...]
+    """The user's names that are similar to one that is missing."""
+    was_traced: bool
+    """Whether the error is of the function itself, not of its arguments."""
+    place: str
+    """The line in the user's own code; empty if there is none."""
+    code: str
+    """The text of that line."""
+    site: list[Any]
+    """The fields of an `ErrorSite`."""
+
+
+class LaunchedProgram(NamedTuple):
+    """A program that a cell launched on a rank."""
+
+    fingerprint: str
+    launches: int
+    program: WireProgram | str
+    """The text of the error if its compiled form cannot be read."""
+
+
+class LaunchedPrograms(Struct, frozen=True):
+    """The programs that a cell launched on one rank, in the order of their first launches."""
+
+    is_gone: bool
+    """Whether another cell has run since."""
+    programs: tuple[LaunchedProgram, ...] = ()
+
+
+class ArgumentLayout(NamedTuple):
+    """An argument of a program that is compiled for fake devices."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    spec: str
+
+
+class CompileRequest(Struct, frozen=True):
+    """Compile a program, or a change of an array's layout, for fake devices."""
+
+    axes: tuple[tuple[str, int], ...]
+    """Of the mesh, with their sizes."""
+    arrays: tuple[ArgumentLayout, ...]
+    program: str
+    """A name, an expression or the source of a function; not used if `to` is given."""
+    to: str | None = None
+    """The spec that the one array is to have."""
+
+
+class CompileReply(Struct, frozen=True):
+    """The compiled program, or why there is none."""
+
+    program: WireProgram | None = None
+    error: str = ""
