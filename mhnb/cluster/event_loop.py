@@ -320,7 +320,9 @@ class EventLoop:
             # A cell is judged when its last rank ends, so the reply that cannot be judged may be another rank's.
             peers = self._find_invalid_replies() or {peer: error}
             for each, cause in peers.items():
-                self._disconnect(each, f"its {message.kind} could not be taken in: {type(cause).__name__}: {cause}")
+                self._disconnect(
+                    each, f"its {type(message).__name__} could not be taken in: {type(cause).__name__}: {cause}"
+                )
             # The message was processed only in part, so no cell can be judged by the present state.
             names = " and ".join(map(self._state_machine.registry.name_peer, peers))
             for command in self._state_machine.fail(f"what {names} sent could not be taken in"):

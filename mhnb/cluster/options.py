@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from mhnb.core.addresses import parse_address
 from mhnb.core.arguments import closest_match, is_positive_seconds
 from mhnb.core.cell_request import Guard, check_guard
@@ -281,12 +283,12 @@ def local_spec(
     coordinator_address = shape.initialize.get("coordinator_address") or coordinator
     # One rank with all GPUs of a machine leaves nothing to share out.
     share_gpus = not shape.is_simulated and shape.process_count > 1
-    spec = replace(
+    spec = structs.replace(
         _base_spec(shape, options, location, environment),
         coordinator_address=coordinator_address,
         share_gpus=share_gpus,
     )
-    return replace(spec, connection=options.connection)
+    return structs.replace(spec, connection=options.connection)
 
 
 def host_spec(
@@ -297,7 +299,7 @@ def host_spec(
     share: HostAssignment,
 ) -> HostSpec:
     """Return the spec for the supervisor of one of several hosts, which starts its share of the ranks once all hosts are up."""
-    return replace(
+    return structs.replace(
         _base_spec(shape, options, location, environment),
         supervisor=share.supervisor,
         ranks=list(share.ranks),
@@ -315,7 +317,7 @@ def hub_spec(
 ) -> HostSpec:
     """Return the spec for the supervisor on this machine if every rank is on another: it starts the hub."""
     number = len(shape.assign_hosts())
-    spec = replace(
+    spec = structs.replace(
         _base_spec(shape, options, location, environment),
         supervisor=number,
         ranks=[],
@@ -324,7 +326,7 @@ def hub_spec(
     )
     # Without `keep` it is a child process of the notebook, and needs no clock to detect the notebook's end.
     limit_s = HOST_TIMEOUT_FACTOR * options.host_timeout_s if options.keep else 0.0
-    return replace(spec, connection=options.connection, host_timeout_s=limit_s)
+    return structs.replace(spec, connection=options.connection, host_timeout_s=limit_s)
 
 
 def check_folder(folder: str | os.PathLike[str]) -> Path:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from mhnb.cluster.requests import RankClient, check_ranks, read_values, request_all
-from mhnb.core.error_site import ErrorSite
 from mhnb.core.hints import find_hint
 from mhnb.core.program_replies import CompiledCall, FailedCall, LaunchedPrograms
 from mhnb.core.ranks import describe_ranks, format_ranks, ranks_by_key
@@ -126,8 +125,7 @@ def _raise_failed(call: str, failed: Mapping[int, FailedCall], *, everywhere: bo
 
 def _format_site_and_hint(call: str, answer: FailedCall) -> list[str]:
     """Return the line of the user's code that raised, and a hint for the error, as far as they are known."""
-    site, code = ErrorSite(*answer.site), answer.code or call
-    hint = find_hint(answer.ename, answer.evalue, site=site, code=code)
+    hint = find_hint(answer.ename, answer.evalue, site=answer.site, code=answer.code or call)
     line = [f"  {answer.place}:  {answer.code}"] if answer.place else []
     return [*line, *([f"  → {hint}"] if hint else [])]
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from msgspec import Struct, field
 
 _MAX_QUOTED_CHARS = 40
 """Longer pieces of code would bury the sentence that quotes them."""
@@ -36,8 +38,7 @@ class ArrayFacts(NamedTuple):
     """Equal if the shardings of two arrays list the devices in the same order."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorSite:
+class ErrorSite(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where an exception was raised, and the piece of the cell that led there."""
 
     module: str = ""
@@ -46,27 +47,12 @@ class ErrorSite:
     """The function of the innermost frame, with its class: `ArrayImpl.__iter__`."""
     expression: str = ""
     """The part of the cell that was being evaluated, if it called directly into JAX or NumPy; otherwise empty."""
-    names: Mapping[str, bool] = field(default_factory=dict)
+    names: dict[str, bool] = field(default_factory=dict)
     """The names in it that may refer to arrays or trees of arrays; true for a JAX array."""
     top_level: bool = False
     """Whether it is in the cell itself and not in a function, so that its names are the rank's variables."""
-    arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Fields of `ArrayFacts` by name, for those names that are JAX arrays."""
-
-    def find_array_facts(self, name: str) -> ArrayFacts | None:
-        """Return the facts about an array by its name; None for anything else."""
-        match self.arrays.get(name):
-            case [
-                list() | tuple() as shape,
-                bool(local),
-                bool(on_mesh),
-                bool(explicit),
-                int(n),
-                int(these),
-                int(order),
-            ]:
-                return ArrayFacts(tuple(shape), local, on_mesh, explicit, n, these, order)
-        return None
+    arrays: dict[str, ArrayFacts] = field(default_factory=dict)
+    """Those of the names that are JAX arrays."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from mhnb.core.guard.launch_report import LaunchRow
 from mhnb.core.guard.launches import has_collectives
-from mhnb.core.messages import LaunchRow, RankStatus
+from mhnb.core.messages import RankStatus
 from mhnb.types import Outcome
 
 UNRESPONSIVE_AFTER_S = 4.0
@@ -60,7 +61,7 @@ class RankSnapshot:
         """Return the number of its launches for each set of participants, as far as it is known."""
         if self.latest is None or self.outcome != "running":
             return count_launches(self.launches)
-        return {tuple(participants): count for participants, count in self.latest.counts}
+        return {each.participants: each.count for each in self.latest.counts}
 
 
 def _sample_key(status: RankStatus) -> tuple[object, ...]:
@@ -78,14 +79,13 @@ def _sample_key(status: RankStatus) -> tuple[object, ...]:
 def count_launches(rows: Iterable[LaunchRow]) -> dict[tuple[int, ...], int]:
     """Count the launches in a record that communicate, by participants.
 
-    >>> count_launches([["f", "jit(f)", [0, 1], 1, 3], ["g", "jit(g)", [0, 1], 2, 1]])
+    >>> count_launches([LaunchRow("f", "jit(f)", (0, 1), 1, 3), LaunchRow("g", "jit(g)", (0, 1), 2, 1)])
     {(0, 1): 4}
     """
     counts: dict[tuple[int, ...], int] = {}
-    for fingerprint, _, participants, _, count in rows:
-        if has_collectives(fingerprint):
-            key = tuple(participants)
-            counts[key] = counts.get(key, 0) + count
+    for row in rows:
+        if has_collectives(row.fingerprint):
+            counts[row.participants] = counts.get(row.participants, 0) + row.count
     return counts
 
 
@@ -211,7 +211,7 @@ def _find_waiting(snapshots: Sequence[RankSnapshot], age_s: float) -> tuple[tupl
 
 def _find_wait(status: RankStatus) -> tuple[str, str]:
     """Return the activity that a rank waits in, and its name: a launch also if its main thread waits for the thread in it."""
-    launches = [(each[1], each[2]) for each in status.threads if each[1] in _RANK_WAITS]
+    launches = [(each.activity, each.what) for each in status.threads if each.activity in _RANK_WAITS]
     return launches[0] if launches and status.activity in _LOCAL_WAITS else (status.activity, status.what)
 
 
@@ -278,8 +278,9 @@ def _locate_rank(snapshot: RankSnapshot, source: Sequence[str], age_s: float) ->
 
 def _locate_threads(status: RankStatus, source: Sequence[str]) -> tuple[ThreadLocation, ...]:
     counts: dict[ThreadLocation, int] = {}
-    for name, activity, what, line, place in status.threads:
-        found = ThreadLocation(name, activity, what, line, _line_text(source, line), place)
+    for thread in status.threads:
+        code = _line_text(source, thread.line)
+        found = ThreadLocation(thread.name, thread.activity, thread.what, thread.line, code, thread.user_frame)
         counts[found] = counts.get(found, 0) + 1
     return tuple(replace(found, count=count) for found, count in counts.items())
 

@@ -217,13 +217,13 @@ def _hint_fetch(seen: RecognisedError) -> str:
 
 def _format_mesh(seen: RecognisedError, text: str) -> str:
     """Format the mesh of an array, through the array if it is known to have one."""
-    facts = seen.site.find_array_facts(text)
+    facts = seen.site.arrays.get(text)
     return f"{text}.sharding.mesh" if facts and facts.is_on_mesh and not facts.is_local else "mesh"
 
 
 def _hint_iterate(seen: RecognisedError) -> str:
     text = seen.format_array_name()
-    facts = seen.site.find_array_facts(text)
+    facts = seen.site.arrays.get(text)
     index = (
         f"{text}.at[i].get(out_sharding=NamedSharding({text}.sharding.mesh, P()))"
         if facts and facts.is_explicit
@@ -311,7 +311,7 @@ def _parse_placed_arguments(seen: RecognisedError) -> list[_PlacedArgument]:
             text, subject = (named, named) if named else (name if name.isidentifier() else "a", subject)
         elif not name.isidentifier():
             text = "ab"[len(found) > 0]
-        ids, facts = tuple(devices.split(", ")), seen.site.find_array_facts(text)
+        ids, facts = tuple(devices.split(", ")), seen.site.arrays.get(text)
         is_local = facts.is_local if facts else len(ids) == 1
         # An array without a NamedSharding has no mesh.
         on_mesh = f"{text}.sharding.mesh" if facts is None or facts.is_on_mesh else "mesh"
@@ -421,7 +421,7 @@ def _hint_other_mesh(seen: RecognisedError) -> str:
 
 def _hint_other_devices(seen: RecognisedError, left: str, right: str) -> str:
     """Return the hint for two arrays that are known to be on different devices; empty for any others."""
-    one, other = seen.site.find_array_facts(left), seen.site.find_array_facts(right)
+    one, other = seen.site.arrays.get(left), seen.site.arrays.get(right)
     if one is None or other is None or one.device_set == other.device_set:
         return ""
     if one.is_local != other.is_local:
@@ -451,7 +451,7 @@ def _hint_other_memory(seen: RecognisedError) -> str:
 
 def _format_target_sharding(seen: RecognisedError, fixed: str, moved: str) -> str:
     """Return the sharding that `moved` can take: that of `fixed`, unless their shapes are known to differ."""
-    one, other = seen.site.find_array_facts(fixed), seen.site.find_array_facts(moved)
+    one, other = seen.site.arrays.get(fixed), seen.site.arrays.get(moved)
     same = one is None or other is None or one.shape == other.shape
     return f"{fixed}.sharding" if same else f"NamedSharding({fixed}.sharding.mesh, P())"
 
@@ -504,7 +504,7 @@ def _hint_incompatible(seen: RecognisedError) -> str:
     left, right = map(_parenthesize, find_operands(seen.site, seen.code) or ("a", "b"))
     if hint := _hint_other_devices(seen, left, right):
         return hint
-    one, other = seen.site.find_array_facts(left), seen.site.find_array_facts(right)
+    one, other = seen.site.arrays.get(left), seen.site.arrays.get(right)
     # reshard works within one mesh; device_put also moves to one that lists the same devices in another order.
     move = (
         "jax.sharding.reshard" if not one or not other or one.device_order == other.device_order else "jax.device_put"

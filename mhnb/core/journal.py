@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from mhnb.core.guard.launch_report import LaunchRow
 from mhnb.core.guard.launches import has_collectives
-from mhnb.core.messages import LaunchRow
 from mhnb.core.ranks import format_ranks
 from mhnb.core.typed_json import convert, to_json_types
 from mhnb.errors import InvalidRequest
@@ -141,7 +141,8 @@ _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encod
 def trace_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[LaunchTrace, ...]:
     """Summarise what each rank launched, without programs that never communicate, lines, and ranks that launched nothing.
 
-    >>> trace_launches({0: [["a", "f", [0, 1], 1, 2]], 1: [["a", "f", [0, 1], 1, 1], ["a", "f", [0, 1], 2, 1]]})[0].ranks
+    >>> two, one, other = (LaunchRow("a", "f", (0, 1), line, count) for line, count in ((1, 2), (1, 1), (2, 1)))
+    >>> trace_launches({0: [two], 1: [one, other]})[0].ranks
     (0, 1)
     """
     if not any(rows_by_rank.values()):
@@ -169,15 +170,15 @@ def _merge_runs(rows: Iterable[LaunchRow]) -> list[TraceRow]:
     """Merge adjacent rows of the same program, because the ranks start a new run at each line."""
     runs: list[TraceRow] = []
     specs: dict[tuple[int, ...], str] = {}
-    for fingerprint, name, participants, line, count in rows:
-        if not has_collectives(fingerprint):
+    for row in rows:
+        if not has_collectives(row.fingerprint):
             continue
-        key = tuple(participants)
+        key = row.participants
         spec = specs[key] if key in specs else specs.setdefault(key, format_ranks(key))
-        if runs and runs[-1][0] == fingerprint and runs[-1][2] == spec:
-            runs[-1] = (*runs[-1][:4], runs[-1][4] + count)
+        if runs and runs[-1][0] == row.fingerprint and runs[-1][2] == spec:
+            runs[-1] = (*runs[-1][:4], runs[-1][4] + row.count)
         else:
-            runs.append((fingerprint, name, spec, line, count))
+            runs.append((row.fingerprint, row.name, spec, row.line, row.count))
     return runs
 
 

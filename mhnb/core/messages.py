@@ -6,146 +6,130 @@ A text of a rank that is too long is shortened before it is sent, and states how
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
+
+from mhnb.core.guard.launch_report import LaunchReport
+from mhnb.core.output.events import ErrorRaised, OutputEvent
+from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import UnknownMessage, VersionMismatch
-from mhnb.types import Frame, Outcome, Phase
+from mhnb.types import Outcome, Phase
 
-PROTOCOL_VERSION = 17
+PROTOCOL_VERSION = 18
 """Raise it with every change of this module and of `core/codec.py`, because long-lived processes may meet newer ones."""
 
-OutputEvent: TypeAlias = list[Any]
-"""One output of a rank, in the order in which it was produced. The first item is the kind:
+Int64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""Numbers are stored in words of 8 bytes, and used as process numbers."""
 
-    ["stdout", text]  ["stderr", text]
-    ["display", data, metadata, display_id or None]      a new display
-    ["update", data, metadata, display_id]               replaces the displays of that id, also in older cells
-    ["result", data, metadata]                           the value of the last expression
-    ["clear", wait]                                      clear_output
-    ["error", ename, evalue, traceback_lines, line, code, at_s, site]
-                                                         site: the fields of `ErrorSite`, or empty
-    ["omitted", stream_name, nbytes]                     text left out here; the log file has it
-    ["noise", text]                                      internal log lines of C++ libraries (Gloo, absl)
-"""
+Payload: TypeAlias = tuple[Any, ...]
+"""Frames of raw bytes, `bytes` or `memoryview`, that follow the header of a message."""
 
-LaunchRow: TypeAlias = list[Any]
-"""A run of equal multi-process launches: [fingerprint, name, participants, line, count].
 
-participants is a sorted list of ranks; line is the 1-based line of the cell or None. count is at least 1, or 0 for a program
-that ran without a collective and of which no output is still referenced.
-"""
+class _Value(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A value whose types are checked when it is decoded. A field that holds its default is not written."""
+
+    _hidden: ClassVar[tuple[str, ...]] = ()
+    """The fields that no text shows: secrets, and what is too large."""
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in self._hidden)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class _Message(_Value, frozen=True, tag=True, tag_field="kind"):
+    """A message; its `kind` on the wire is the name of its class."""
 
 
 # -- to a rank
 
 
-@dataclass(frozen=True, slots=True)
-class RunCell:
+class RunCell(_Message, frozen=True):
     """Run a cell. The rank refuses it unless `generation` is the rank's own and `seq` is its next cell number."""
 
-    kind: ClassVar[str] = "run_cell"
-    generation: int
-    seq: int
+    generation: Int64
+    seq: Int64
     source: str
     guard: str = "parity"
-    ranks: list[int] | None = None
+    ranks: list[Int64] | None = None
     """The ranks that run it; None for all."""
 
 
-@dataclass(frozen=True, slots=True)
-class SkipCell:
+class SkipCell(_Message, frozen=True):
     """Count a cell that this rank does not run."""
 
-    kind: ClassVar[str] = "skip_cell"
-    generation: int
-    seq: int
+    generation: Int64
+    seq: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class RankRequest:
+class RankRequest(_Message, frozen=True):
     """A request between cells: `handler` names a function of `rank/requests/handlers.py`. The payload is sent with it."""
 
-    kind: ClassVar[str] = "ask"
-    request_id: int
+    _hidden = ("payload",)
+    request_id: Int64
     handler: str
     arguments: dict[str, Any]
-    payload: tuple[Frame, ...] = field(default=(), repr=False)
+    payload: Payload = ()
 
 
 # -- to a supervisor
 
 
-@dataclass(frozen=True, slots=True)
-class SignalRank:
+class SignalRank(_Message, frozen=True):
     """Send a signal to a rank's process group."""
 
-    kind: ClassVar[str] = "signal_rank"
-    rank: int
-    signum: int
+    rank: Int64
+    signum: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class InterruptCell:
+class InterruptCell(_Message, frozen=True):
     """Make the ranks of this host stop a cell before their next launch, and limit the signals that follow to that cell."""
 
-    kind: ClassVar[str] = "interrupt_cell"
-    seq: int
+    seq: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class CloseConnections:
+class CloseConnections(_Message, frozen=True):
     """Make the ranks of this host close their connections to other ranks, so that a collective in progress fails."""
 
-    kind: ClassVar[str] = "close_connections"
 
-
-@dataclass(frozen=True, slots=True)
-class StopHost:
+class StopHost(_Message, frozen=True):
     """End every process of this host, then the supervisor."""
 
-    kind: ClassVar[str] = "stop_host"
 
-
-@dataclass(frozen=True, slots=True)
-class CheckHost:
+class CheckHost(_Message, frozen=True):
     """Check this host before its ranks start: `check` names a function of `system/host_checks.py`."""
 
-    kind: ClassVar[str] = "check_host"
-    request_id: int
+    request_id: Int64
     check: str
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class StartRanks:
+class StartRanks(_Message, frozen=True):
     """Start the ranks, because every host has reported. Only for supervisors whose spec sets `staged_start`."""
 
-    kind: ClassVar[str] = "begin_ranks"
+    _hidden = ("connection",)
     coordinator_address: str
     board_url: str
     """The address at which ranks of several hosts agree on launches."""
-    connection: str = field(repr=False)
+    connection: str
     """The hub's connection file, with its key."""
     addresses: dict[str, str]
     """Each host's label, and the address at which the others reach it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(_Message, frozen=True):
     """A heartbeat. A supervisor replies with the same message and the state of its ranks."""
 
-    kind: ClassVar[str] = "beat"
-    supervisor: int
-    memory_nbytes: dict[str, int] = field(default_factory=dict)
+    supervisor: Int64
+    memory_nbytes: dict[str, Int64] = field(default_factory=dict)
     """Resident memory of each rank, by its number as text."""
     outlives_notebook: bool = False
     """From the notebook: it has recorded where the ranks are, so ranks that are to outlive it do so from now on.
 
     From a supervisor: its ranks outlive the notebook.
     """
-    halted_ranks: list[int] = field(default_factory=list)
+    halted_ranks: list[Int64] = field(default_factory=list)
     """Ranks whose process a signal or a debugger has halted."""
     is_hub_halted: bool = False
     """Whether the hub's process is halted, if this supervisor started it."""
@@ -154,211 +138,177 @@ class Heartbeat:
 # -- from a rank
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseReached:
+class LaunchCount(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How many launches of a set of ranks a cell has made on one of them."""
+
+    participants: tuple[Int64, ...]
+    count: Int64
+
+
+class ThreadStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where a thread is that the cell started."""
+
+    name: str
+    activity: str  # an `Activity` of `core/hang_report.py`
+    what: str
+    line: Int64 | None  # of the cell
+    user_frame: str
+
+
+class PhaseReached(_Message, frozen=True):
     """A rank reached the next phase of its start. `connected` carries pid, hostname and versions in `facts`."""
 
-    kind: ClassVar[str] = "phase_reached"
-    rank: int
+    rank: Int64
     phase: Phase
     facts: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class StartFailed:
+class StartFailed(_Message, frozen=True):
     """A rank failed to start; carries the exception's own text."""
 
-    kind: ClassVar[str] = "start_failed"
-    rank: int
+    rank: Int64
     phase: Phase
     ename: str
     evalue: str
     traceback: str
 
 
-@dataclass(frozen=True, slots=True)
-class RankReady:
+class RankReady(_Message, frozen=True):
     """A rank is ready for cells. `facts`: engine_id, process_index, process_count, devices, guard, versions."""
 
-    kind: ClassVar[str] = "rank_ready"
-    rank: int
+    rank: Int64
     facts: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class OutputProduced:
+class OutputProduced(_Message, frozen=True):
     """Output of a cell that is still running, or output that came after the cell `seq` had ended."""
 
-    kind: ClassVar[str] = "output_produced"
-    rank: int
-    seq: int
+    rank: Int64
+    seq: Int64
     events: list[OutputEvent]
 
 
-@dataclass(frozen=True, slots=True)
-class RankStatus:
+class RankStatus(_Message, frozen=True):
     """Where a rank is in a long-running cell. A second thread sends it about every second, so also while the rank is stuck."""
 
-    kind: ClassVar[str] = "rank_status"
-    rank: int
-    seq: int
+    rank: Int64
+    seq: Int64
     activity: str  # an `Activity` of `core/hang_report.py`
     what: str
     """The launch it waits in, or the call that blocks; may be empty."""
-    line: int | None  # of the cell
+    line: Int64 | None  # of the cell
     user_frame: str
     """The innermost frame in a user's file, such as `data.py:31 read_shard`; empty if it is in the cell."""
     unchanged_s: float
     """How long it has been on this line without a further launch."""
-    counts: list[list[Any]]
-    """[participants, launches made in this cell] for each set of ranks."""
-    participants: list[int] | None = None
+    counts: list[LaunchCount]
+    """For each set of ranks."""
+    participants: list[Int64] | None = None
     """Participants of the launch in flight; None if there is none.
 
     All ranks while the rank is blocked in a call that may be a launch without a record.
     """
-    launch_number: int | None = None
+    launch_number: Int64 | None = None
     """The number of the launch in flight among the launches of its participants, from 1."""
-    memory_nbytes: int = 0
+    memory_nbytes: Int64 = 0
     """Memory that the process uses."""
     is_launched: bool = True
     """False: the rank only waits for agreement on the launch, or computes it after an interrupt; both end by themselves."""
-    threads: list[list[Any]] = field(default_factory=list)
-    """[name, activity, what, line, place] of each thread that the cell started, while its main thread waits."""
+    threads: list[ThreadStatus] = field(default_factory=list)
+    """The threads that the cell started, while its main thread waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class InterruptDelivered:
+class InterruptDelivered(_Message, frozen=True):
     """The code of the running cell has received its interrupt. Whatever it does now is its own handling of the interrupt."""
 
-    kind: ClassVar[str] = "interrupt_taken"
-    rank: int
-    seq: int
+    rank: Int64
+    seq: Int64
     is_delivered: bool = True
     """False: the interrupt had no effect after all, like one that arrives while a finalizer runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class CellEnded:
+class CellEnded(_Message, frozen=True):
     """The only reply of a rank to a cell: outcome, the output not sent before, and the launches."""
 
-    kind: ClassVar[str] = "cell_ended"
-    rank: int
-    seq: int
+    rank: Int64
+    seq: Int64
     outcome: Outcome
     events: list[OutputEvent]
-    launches: list[LaunchRow]
-    """In the form of `core/codec.py`, which makes many rows smaller."""
-    abandoned: int
-    """Launches that had not finished when the rank stopped waiting for them."""
     wall_s: float
+    launches: LaunchReport = LaunchReport()
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    host_arrays: list[list[Any]] = field(default_factory=list)
-    """The arrays that the cell made from host data: rows of `core/guard/host_data.py`."""
-    interrupted_before: int | None = None
-    """The number of the launch before which the rank was interrupted, together with all participants."""
-    ignored_refusals: list[list[Any]] = field(default_factory=list)
-    """Refused launches whose error the cell's code caught: for each, the program's name and the cell's line or None."""
-    running_launches: int = 0
-    """Launches that all ranks agreed on and the rank did not wait for. They end by themselves, unless one failed."""
-    failed_callbacks: int = 0
-    """Launches that failed on this rank in a callback. Another rank may wait for the rest of them."""
-    pending_launch: list[Any] = field(default_factory=list)
-    """The launch that the rank waited for when it was interrupted, before others had reached it: its number and its line.
-
-    Empty if there is none.
-    """
-    abandoned_launch: list[Any] = field(default_factory=list)
-    """The first collective launch that the rank did not wait for: the program's name, and the cell's line or None.
-
-    The number of the cell follows if that was an earlier one. Empty if there is none.
-    """
-    refused_inputs: list[list[Any]] = field(default_factory=list)
-    """The arrays for which a launch was refused: rows of `core/guard/provenance.py`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CellRefused:
+class CellRefused(_Message, frozen=True):
     """A rank refused a cell because its generation or number is wrong."""
 
-    kind: ClassVar[str] = "cell_refused"
-    rank: int
-    seq: int
+    rank: Int64
+    seq: Int64
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RankReply:
+class RankReply(_Message, frozen=True):
     """The reply to an `RankRequest`. If `ok` is false, `value` is {ename, evalue, traceback}."""
 
-    kind: ClassVar[str] = "answer"
-    rank: int
-    request_id: int
+    _hidden = ("payload",)
+    rank: Int64
+    request_id: Int64
     ok: bool
     value: Any
-    payload: tuple[Frame, ...] = field(default=(), repr=False)
+    payload: Payload = ()
 
 
 # -- from a supervisor
 
 
-@dataclass(frozen=True, slots=True)
-class HostUp:
+class HostUp(_Message, frozen=True):
     """A supervisor is running."""
 
-    kind: ClassVar[str] = "host_up"
-    supervisor: int
-    pid: int
+    _hidden = ("connection",)
+    supervisor: Int64
+    pid: Int64
     hostname: str
-    hub_pid: int | None
+    hub_pid: Int64 | None
     address: str = "127.0.0.1"
     """The address at which the notebook, and so the other hosts, reach this machine."""
-    free_ports: list[int] = field(default_factory=list)
+    free_ports: list[Int64] = field(default_factory=list)
     """TCP ports that are free on that machine at this moment."""
-    connection: str = field(default="", repr=False)
+    connection: str = ""
     """The hub's connection file, if the hub runs on this machine."""
     log_dir: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HostChecked:
+class HostChecked(_Message, frozen=True):
     """The answer to a `CheckHost`."""
 
-    kind: ClassVar[str] = "host_checked"
-    supervisor: int
-    request_id: int
+    supervisor: Int64
+    request_id: Int64
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class RankSpawned:
+class RankSpawned(_Message, frozen=True):
     """A rank's process exists."""
 
-    kind: ClassVar[str] = "rank_spawned"
-    rank: int
-    pid: int
+    rank: Int64
+    pid: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class RankExited:
+class RankExited(_Message, frozen=True):
     """A rank's process has ended. Exactly one of exit_code and signum is not None."""
 
-    kind: ClassVar[str] = "rank_exited"
-    rank: int
-    exit_code: int | None
-    signum: int | None
+    rank: Int64
+    exit_code: Int64 | None
+    signum: Int64 | None
     last_lines: list[str]
     """Its output since its latest cell began, without frames of C++ stacks; all of its output if it never became ready."""
 
 
-@dataclass(frozen=True, slots=True)
-class HubExited:
+class HubExited(_Message, frozen=True):
     """ipyparallel's controller has ended."""
 
-    kind: ClassVar[str] = "hub_exited"
-    exit_code: int | None
-    signum: int | None
+    exit_code: Int64 | None
+    signum: Int64 | None
     last_lines: list[str] = field(default_factory=list)
     """The last lines of its output."""
 
@@ -397,12 +347,13 @@ Message: TypeAlias = (
 # -- start parameters of a supervisor
 
 
-@dataclass(frozen=True, slots=True)
-class HostSpec:
+class HostSpec(_Value, frozen=True, omit_defaults=False):
     """The part of a cluster that one supervisor starts."""
 
+    _hidden = ("key", "connection")
+
     link_url: str
-    key: str = field(repr=False)
+    key: str
     """Hex. It is passed on standard input only: never in argv, never in the environment."""
     supervisor: int | None
     """None for identical supervisors (Slurm, MPI): each reads its number, and so its ranks, from its launcher's variables."""
@@ -452,7 +403,7 @@ class HostSpec:
     """Assign each rank its own share of the GPUs of this machine."""
     gpus: list[str] = field(default_factory=list)
     """UUIDs of the GPUs that the rank sees, as its supervisor found them."""
-    connection: str = field(default="", repr=False)
+    connection: str = ""
     """The connection file of a hub that already runs; empty if this supervisor starts the hub or receives the file later."""
     engine_only: bool = False
     """The ranks serve ipyparallel's client, like any engine, and accept no cells over the control connection."""
@@ -473,7 +424,8 @@ def format_hostspec(spec: HostSpec) -> str:
     >>> parse_hostspec(format_hostspec(spec)) == spec
     True
     """
-    return json.dumps(asdict(spec)) + "\n"
+    # It is ASCII, because the locale of the reader is not known yet.
+    return encode_json(spec) + "\n"
 
 
 def parse_hostspec(line: str) -> HostSpec:
@@ -488,19 +440,21 @@ def parse_hostspec(line: str) -> HostSpec:
     mhnb.errors.VersionMismatch: the notebook speaks protocol 0
     """
     try:
-        body = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UnknownMessage(f"no spec of a host: {line[:80]!r} ({str(error)[:80]})") from error
-    if not isinstance(body, dict):
-        raise UnknownMessage(f"no spec of a host: {line[:80]!r}")
-    if body.get("protocol") != PROTOCOL_VERSION:
-        raise VersionMismatch(
-            f"the notebook speaks protocol {str(body.get('protocol'))[:20]}, this host {PROTOCOL_VERSION}; install the same mhnb on both"
-        )
-    try:
-        return HostSpec(**body)
-    except TypeError as error:
-        raise UnknownMessage(f"no spec of a host: {str(error)[:120]}") from error
+        # Before the fields, which another version may have changed.
+        protocol = decode_json(line, _AnyVersion).protocol
+        if protocol == PROTOCOL_VERSION:
+            return decode_json(line, HostSpec)
+    except ValueError as error:
+        raise UnknownMessage(f"no spec of a host: {line[:80]!r} ({str(error)[:120]})") from error
+    raise VersionMismatch(
+        f"the notebook speaks protocol {str(protocol)[:20]}, this host {PROTOCOL_VERSION}; install the same mhnb on both"
+    )
+
+
+class _AnyVersion(Struct):
+    """The part of a spec that every version of mhnb reads."""
+
+    protocol: Any = None
 
 
 # -- limits for texts from ranks
@@ -531,29 +485,25 @@ def shorten_text(text: str, limit: int, full_text_file: str = "") -> str:
     )
 
 
-def shorten_error(event: OutputEvent, full_text_file: str = "") -> OutputEvent:
+def shorten_error(event: ErrorRaised, full_text_file: str = "") -> ErrorRaised:
     """Shorten every text of an error event; return the same event if none is too long.
 
-    >>> len(shorten_error(["error", "E" * 10**6, "no", [], None, None, 0.0, []])[1]) < 2000
+    >>> len(shorten_error(ErrorRaised("E" * 10**6, "no", [])).ename) < 2000
     True
     """
-    kind, ename, evalue, lines, line, code, at_s, site = event
+    lines = event.traceback
     if sum(map(len, lines)) > MAX_LINES_CHARS:
         each = max(MAX_NAME_CHARS, MAX_LINES_CHARS // min(len(lines), 16))
         lines = [shorten_text(text, each, full_text_file) for text in lines]
         lines = _keep_ends(lines)
-    bounded = [
-        kind,
-        shorten_text(ename, MAX_NAME_CHARS, full_text_file),
-        shorten_text(evalue, MAX_TEXT_CHARS, full_text_file),
-        lines,
-    ]
-    bounded += [
-        line,
-        None if code is None else shorten_text(code, MAX_NAME_CHARS),
-        at_s,
-        _shorten_value(site, MAX_NAME_CHARS),
-    ]
+    bounded = replace(
+        event,
+        ename=shorten_text(event.ename, MAX_NAME_CHARS, full_text_file),
+        evalue=shorten_text(event.evalue, MAX_TEXT_CHARS, full_text_file),
+        traceback=lines,
+        code=None if event.code is None else shorten_text(event.code, MAX_NAME_CHARS),
+        site=_shorten_value(event.site, MAX_NAME_CHARS),
+    )
     return event if bounded == event else bounded
 
 
@@ -582,21 +532,23 @@ def shorten_message(message: Message) -> Message:
     if isinstance(message, OutputProduced | RunCell) or (isinstance(message, RankReply) and message.ok):
         return message
     limit = MAX_NAME_CHARS if isinstance(message, CellEnded) else MAX_TEXT_CHARS
-    changed = {}
-    for part in fields(message):
-        value = getattr(message, part.name)
-        if part.name in ("events", "payload"):
-            continue
-        if (bounded := _shorten_value(value, MAX_TEXT_CHARS if part.name == "notes" else limit)) != value:
-            changed[part.name] = bounded
-    return replace(message, **changed) if changed else message
+    kept = ("events", "payload")
+    changed = {
+        name: _shorten_value(getattr(message, name), MAX_TEXT_CHARS if name == "notes" else limit)
+        for name in message.__struct_fields__
+        if name not in kept
+    }
+    return replace(message, **changed)
 
 
 def _shorten_value(value: Any, limit: int) -> Any:
+    """Shorten every text inside a value. One without text is returned as it is."""
     if isinstance(value, str):
         return shorten_text(value, limit)
-    if isinstance(value, list | tuple):
-        return [_shorten_value(each, limit) for each in value]
+    if type(value) in (list, tuple):
+        return type(value)(_shorten_value(each, limit) for each in value)
     if isinstance(value, dict):
         return {_shorten_value(key, limit): _shorten_value(each, limit) for key, each in value.items()}
+    if isinstance(value, Struct):
+        return replace(value, **{name: _shorten_value(getattr(value, name), limit) for name in value.__struct_fields__})
     return value

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
+from mhnb.core.error_site import ErrorSite
 from mhnb.sharding.report import WireProgram
 
 
@@ -33,8 +34,7 @@ class FailedCall(Struct, frozen=True, tag="failed"):
     """The line in the user's own code; empty if there is none."""
     code: str
     """The text of that line."""
-    site: list[Any]
-    """The fields of an `ErrorSite`."""
+    site: ErrorSite
 
 
 class LaunchedProgram(NamedTuple):

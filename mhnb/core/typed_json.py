@@ -56,10 +56,10 @@ def encode_json(value: object) -> str:
 
 def to_json_types(value: object) -> Any:
     """Convert a value of a declared type to what JSON holds: tables, lists, text, numbers, None."""
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=_to_base_type)
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=to_base_type)
 
 
-def _to_base_type(value: object) -> object:
+def to_base_type(value: object) -> object:
     """Convert what msgspec refuses: read-only tables, and values of a type derived from one of JSON's, as users' settings hold."""
     if isinstance(value, Mapping):
         return dict(value)

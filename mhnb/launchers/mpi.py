@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.mpi import MpiOptions, explain_mpiexec, mpiexec_command, parse_implementation
@@ -103,7 +105,7 @@ class MpiLauncher:
             LaunchError: mpiexec is missing, or is neither Open MPI nor MPICH.
         """
         del environment
-        spec = replace(specs[0], supervisor=None, ends_with_stdin=False)
+        spec = structs.replace(specs[0], supervisor=None, ends_with_stdin=False)
         tasks = [share.supervisor for share in shares]
         program = check_program(self._options.mpiexec, setting="mpiexec", install="install Open MPI or MPICH")
         version = run_program([program, "--version"])

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.launch.slurm import (
     QUEUE_FORMAT,
@@ -262,7 +264,7 @@ class SlurmLauncher:
             LaunchError: srun is missing.
         """
         # One spec for all: each task finds its number, and its ranks by it.
-        spec = replace(specs[0], supervisor=None)
+        spec = structs.replace(specs[0], supervisor=None)
         tasks, ranks_per_task = [share.supervisor for share in shares], len(shares[0].ranks)
         srun = check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
         options, remote = replace(self._options, srun=srun), self._remote_options

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from mhnb.core.cluster_spec import HostAssignment
 from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import SshOptions, build_ssh_error, choose_python, explain_ssh, remote_line, ssh_command
@@ -164,7 +166,7 @@ class SshLauncher:
             options = replace(self.options, environment={**seed, **self.options.environment})
             if options.cwd is not None:
                 # The login has already changed to this folder; the notebook's own was not requested.
-                spec = replace(spec, cwd="")  # noqa: PLW2901
+                spec = structs.replace(spec, cwd="")  # noqa: PLW2901
             process = SshProcess(
                 machine,
                 options,

@@ -170,7 +170,7 @@ class Bootstrap:
             results += [float(add(spread, np.float32(1))) for _ in range(_SUM_LAUNCHES)]
             self.recorder.wait_all()
             records_arguments.append(self.recorder.host_data.has_inputs())
-            recorded_counts.append(sum(row[4] for row in self.recorder.end_cell()[0]))
+            recorded_counts.append(sum(row.count for row in self.recorder.end_cell()[0]))
         self.recorder.select_dispatch("lockstep", is_direct=False)
         self._check_record(recorded_counts)
         if self.guard["available"] and self._spec.process_count > 1:

@@ -18,9 +18,11 @@ import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import structs
 
 from mhnb.core.launch.environment import divide_gpus
 from mhnb.core.messages import HostSpec
@@ -195,12 +197,12 @@ def prepare_host(spec: HostSpec, environment: MutableMapping[str, str]) -> HostS
         )
     if spec.supervisor is None:
         number, ranks_per_host = find_task_number(environment), len(spec.ranks)
-        spec = replace(
+        spec = structs.replace(
             spec, supervisor=number, ranks=list(range(number * ranks_per_host, (number + 1) * ranks_per_host))
         )
     environment.update(spec.environment)
     if not spec.run_dir:
-        spec = replace(spec, run_dir=str(_make_local_run_dir(spec)))
+        spec = structs.replace(spec, run_dir=str(_make_local_run_dir(spec)))
     # Processes that a cell starts inherit it: if this process is killed with its notebook, they are found by it.
     environment[SUPERVISOR_MARK] = format_supervisor_mark(Path(spec.run_dir))
     _enter_cwd(spec)

@@ -17,11 +17,11 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
+from msgspec import structs
 
 from mhnb.core.messages import CheckHost, HostSpec, format_hostspec
 from mhnb.rank.host_setup import RankPaths, hub_log
@@ -98,7 +98,7 @@ def spawn_agreement_server(spec: HostSpec, listener: socket.socket) -> int:
 def spawn_rank(spec: HostSpec, rank: int) -> int:
     """Start one rank; return its process id. Its process group has the same number."""
     paths = RankPaths(Path(spec.run_dir), rank)
-    rank_spec = replace(spec, ranks=[rank], starts_hub=False)
+    rank_spec = structs.replace(spec, ranks=[rank], starts_hub=False)
     if spec.share_gpus:
         # Before CUDA is used: it reads this once.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)

@@ -25,6 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
+from msgspec import structs
 
 from mhnb.core.addresses import parse_address
 from mhnb.core.launch.environment import add_to_no_proxy
@@ -270,7 +271,7 @@ class Supervisor:
             os.environ.get("no_proxy", ""), begin.addresses.values()
         )
         is_single_host = len(self._spec.ranks) == self._spec.process_count
-        self._spec = replace(
+        self._spec = structs.replace(
             self._spec,
             coordinator_address=begin.coordinator_address,
             # On one host only, that of rank 0.
@@ -287,7 +288,7 @@ class Supervisor:
             preload()
         gpus = assign_gpus(spec, os.environ)
         for rank in spec.ranks:
-            self._ranks[spawn_rank(replace(spec, gpus=gpus[rank]), rank)] = rank
+            self._ranks[spawn_rank(structs.replace(spec, gpus=gpus[rank]), rank)] = rank
 
     def _send_spawned(self) -> None:
         for pid, rank in self._ranks.items():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mhnb.core.messages import CellEnded
+from mhnb.core.output.events import Stream
 from mhnb.core.state.cell import Cell
 from mhnb.core.state.events import CellRequest
 from mhnb.view.html import RankLocations
@@ -37,11 +38,13 @@ def play_mhnb(ranks: int, lines: int, report: str, *, numbers: bool = False, gro
     view, spent = CellView(locations=places), [0.0]
     for step in range(STEPS):
         for rank, part in cell.parts.items():
-            part.add_output([["stdout", text] for text in _batch(rank, lines, step, numbers=numbers, groups=groups)])
+            part.add_output(
+                [Stream("stdout", text) for text in _batch(rank, lines, step, numbers=numbers, groups=groups)]
+            )
         _timed(spent, lambda: view.update(cell.result(0.2 + step / 10, ranks)))  # noqa: B023 - called at once
         time.sleep(0.05)
     for rank in range(ranks):
-        cell.end_rank(CellEnded(rank, 1, "ok", [], [], 0, 2.0))
+        cell.end_rank(CellEnded(rank, 1, "ok", [], 2.0))
     cell.wall_s = 2.0
     _timed(spent, lambda: view.finish(cell.result(2.2, ranks)))
     _write(report, spent[0])

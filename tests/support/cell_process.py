@@ -21,11 +21,12 @@ from types import TracebackType
 from typing import Any
 
 from mhnb.core.codec import decode, encode
+from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
 from mhnb.core.hang_report import PendingLaunch
-from mhnb.core.messages import CellEnded, CellRefused, Message, OutputEvent, OutputProduced, RunCell, SkipCell
+from mhnb.core.messages import CellEnded, CellRefused, Message, OutputProduced, RunCell, SkipCell
+from mhnb.core.output.events import ErrorRaised, OutputEvent, Stream
 from mhnb.core.output.outputs import accumulate_events
 from mhnb.rank.guard.launch_gate import Mismatches
-from mhnb.rank.guard.launch_recorder import LaunchReport
 from mhnb.rank.guard.shared_board import InterruptFlag, create_interrupt_flag
 from mhnb.types import Outcome, Output
 
@@ -64,8 +65,8 @@ class CellAnswer:
         return next((o["data"]["text/plain"] for o in self.outputs if o["output_type"] == "execute_result"), None)
 
     @property
-    def error(self) -> OutputEvent:
-        (error,) = [event for event in self.events if event[0] == "error"]
+    def error(self) -> ErrorRaised:
+        (error,) = [event for event in self.events if isinstance(event, ErrorRaised)]
         return error
 
 
@@ -144,7 +145,7 @@ class CellProcess:
         while text not in said:
             message = self.receive(lambda m: isinstance(m, OutputProduced) and m.seq == seq)
             assert isinstance(message, OutputProduced)
-            said += "".join(event[1] for event in message.events if event[0] in ("stdout", "stderr"))
+            said += "".join(event.text for event in message.events if isinstance(event, Stream))
 
     def interrupt(self) -> None:
         self._flag.request_interrupt(self.seq)
@@ -199,10 +200,11 @@ class SimulatedLaunches:
     def release_finished(self) -> None:
         """Do nothing, because nothing was launched."""
 
-    def close_cell(self, seq: int, outcome: Outcome) -> LaunchReport:
+    def close_cell(self, seq: int, outcome: Outcome) -> tuple[LaunchReport, list[str]]:
         self.notify_cell_ended(seq, outcome)
         rows, abandoned = self._names.pop("rows", []), self._names.pop("abandoned", 0)
-        return LaunchReport(rows, abandoned, self._names.get("running", 0), 0, [], None, [], [], [], [], [])
+        rows = [LaunchRow(*row) for row in rows]
+        return LaunchReport(rows, abandoned_count=abandoned, running_count=self._names.get("running", 0)), []
 
     def sample_launches(self) -> tuple[dict[tuple[int, ...], int], PendingLaunch | None]:
         return {}, self._names.get("flight")

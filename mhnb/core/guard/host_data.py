@@ -11,28 +11,17 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+from msgspec import Meta, Struct
 
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.boxes import WHOLE_ARRAY
-
-HostDataRow: TypeAlias = list[Any]
-"""Arrays that a rank made of host data on one line: [line, ranks, place, kinds, boxes].
-
-`ranks` share the array; `place` identifies devices and spec. `kinds` is a `RunningHash` of shapes and types. `boxes` maps the
-text of each box that another rank holds too to a `RunningHash` of its bytes.
-
-RunningHash: [count, groups, in order, in any order, last, sample]. The middle three are hashes: of how many arrays were made between
-which two launches, of what was made there, and of everything regardless of order. `last` describes the array made last: a kind such as
-`f32[8]`, or a hash. For a box, `sample` holds a few values of the last array as doubles in hex; it is empty or missing if there are
-none.
-"""
 
 LAUNCH_INPUT = "given "
 """Prefix of `place` in rows of launch inputs, whatever the line. Their hashes include which launch it was, and which argument."""
 INCOMPLETE = -1
 """Count of an incomplete `RunningHash`, which is not compared."""
-_COUNT, _GROUPS, _ORDERED, _TOTAL, _LAST, _SAMPLE = range(6)
 _EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, "c64": 2.0**-23, "c128": 2.0**-52}
 _LAST_DIGITS = 64
 """Values at most this many times their type's smallest step apart count as rounding differences."""
@@ -45,6 +34,41 @@ EQUAL_VALUES_HINT = "Make the values equal first: the same seed, or read them on
 PROCESS_LOCAL_HINT = "Data of each rank's own goes in by jax.make_array_from_process_local_data."
 _LINE_SEPARATOR = " on line "
 """Separates the hash of the last launch input from the text of its line."""
+
+
+Sample: TypeAlias = Annotated[str, Meta(pattern=r"\A([0-9a-f]{16})*\Z")]
+"""A few values of an array as doubles in hex; empty if there are none."""
+
+
+class HashSummary(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is compared of several items: how many they are, and hashes of them."""
+
+    count: int
+    """`INCOMPLETE` if an item is missing."""
+    groups: str
+    """Hash of how many arrays were made between which two launches."""
+    ordered: str
+    """Hash of what was made there."""
+    unordered: str
+    """Hash of everything regardless of order."""
+    last: str
+    """Describes the array made last: a kind such as `f32[8]`, or a hash."""
+    sample: Sample = ""
+    """For a box, of the last array."""
+
+
+class HostDataRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Arrays that a rank made of host data on one line."""
+
+    line: int | None
+    ranks: tuple[int, ...]
+    """They share the array."""
+    place: str
+    """Identifies devices and spec."""
+    kinds: HashSummary
+    """Of shapes and types."""
+    boxes: dict[str, HashSummary]
+    """Of the bytes, by the text of each box that another rank holds too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +97,8 @@ def compare_host_data(rows_by_rank: Mapping[int, Sequence[HostDataRow]]) -> tupl
     Args:
         rows_by_rank: of the ranks that ran the cell.
 
-    >>> one, two = ([2, [0, 1], "d", [1, "g", "k", "k", "f32[2]"], {"0:2": [1, "g", h, h, h]}] for h in ("a", "b"))
+    >>> kinds, (one, two) = HashSummary(1, "g", "k", "k", "f32[2]"), (HashSummary(1, "g", h, h, h) for h in ("a", "b"))
+    >>> one, two = (HostDataRow(2, (0, 1), "d", kinds, {"0:2": bytes_hash}) for bytes_hash in (one, two))
     >>> compare_host_data({0: [one], 1: [one]})
     ()
     >>> compare_host_data({0: [one], 1: [two]})[0].ranks_by_value
@@ -82,7 +107,7 @@ def compare_host_data(rows_by_rank: Mapping[int, Sequence[HostDataRow]]) -> tupl
     rows_by_key: dict[tuple[Any, ...], dict[int, HostDataRow]] = {}
     for rank, rows in sorted(rows_by_rank.items()):
         for row in rows:
-            rows_by_key.setdefault((row[0], tuple(row[1]), row[2]), {})[rank] = row
+            rows_by_key.setdefault((row.line, row.ranks, row.place), {})[rank] = row
     line_mismatches, input_mismatches = [], []
     for (line, ranks, place), by_rank in rows_by_key.items():
         if place.startswith(LAUNCH_INPUT):
@@ -100,20 +125,20 @@ def compare_host_data(rows_by_rank: Mapping[int, Sequence[HostDataRow]]) -> tupl
 def _compare_launch_input(
     line: int | None, ranks: Sequence[int], by_rank: Mapping[int, HostDataRow]
 ) -> HostDataMismatch | None:
-    kinds = {(row[3][_COUNT], row[3][_TOTAL]) for row in by_rank.values()}
+    kinds = {(row.kinds.count, row.kinds.unordered) for row in by_rank.values()}
     if set(by_rank) != set(ranks) or len(kinds) > 1:
         # A launch input of another kind on one rank is not a difference.
         return None
-    first = by_rank[min(by_rank)][3]
-    for box in sorted({box for row in by_rank.values() for box in row[4]}):
-        hashes = {rank: row[4][box] for rank, row in by_rank.items() if box in row[4]}
-        if _can_be_compared(hashes) and len({each[_TOTAL] for each in hashes.values()}) > 1:
-            gap = _find_gap(first[_LAST], hashes)
+    first = by_rank[min(by_rank)].kinds
+    for box in sorted({box for row in by_rank.values() for box in row.boxes}):
+        hashes = {rank: row.boxes[box] for rank, row in by_rank.items() if box in row.boxes}
+        if _can_be_compared(hashes) and len({each.unordered for each in hashes.values()}) > 1:
+            gap = _find_gap(first.last, hashes)
             return HostDataMismatch(
                 line,
                 box,
-                first[_LAST],
-                first[_COUNT],
+                first.last,
+                first.count,
                 _group_by_last(hashes),
                 is_launch_input=True,
                 was_launched=True,
@@ -125,45 +150,45 @@ def _compare_launch_input(
 def _compare_line(
     line: int | None, ranks: Sequence[int], by_rank: Mapping[int, HostDataRow]
 ) -> HostDataMismatch | None:
-    kinds = {rank: row[3] for rank, row in by_rank.items()}
-    if set(kinds) != set(ranks) or len({kind[_COUNT] for kind in kinds.values()}) > 1:
+    kinds = {rank: row.kinds for rank, row in by_rank.items()}
+    if set(kinds) != set(ranks) or len({kind.count for kind in kinds.values()}) > 1:
         return None
     first = kinds[min(kinds)]
     if _hashes_differ(kinds):
-        return HostDataMismatch(line, "", first[_LAST], first[_COUNT], _group_by_last(kinds))
-    for box in sorted({box for row in by_rank.values() for box in row[4]}):
-        hashes = {rank: row[4][box] for rank, row in by_rank.items() if box in row[4]}
+        return HostDataMismatch(line, "", first.last, first.count, _group_by_last(kinds))
+    for box in sorted({box for row in by_rank.values() for box in row.boxes}):
+        hashes = {rank: row.boxes[box] for rank, row in by_rank.items() if box in row.boxes}
         if _hashes_differ(hashes):
-            kind, ranks_by_value = first[_LAST], _group_by_last(hashes)
-            return HostDataMismatch(line, box, kind, first[_COUNT], ranks_by_value, gap=_find_gap(kind, hashes))
+            kind, ranks_by_value = first.last, _group_by_last(hashes)
+            return HostDataMismatch(line, box, kind, first.count, ranks_by_value, gap=_find_gap(kind, hashes))
     return None
 
 
-def _hashes_differ(hashes: Mapping[int, Sequence[Any]]) -> bool:
+def _hashes_differ(hashes: Mapping[int, HashSummary]) -> bool:
     """Check whether the ranks made different arrays, equally often.
 
     The order counts if each rank made as many between the same two launches; otherwise only the total counts.
     """
     if not _can_be_compared(hashes):
         return False
-    compared = _ORDERED if len({each[_GROUPS] for each in hashes.values()}) == 1 else _TOTAL
-    return len({each[compared] for each in hashes.values()}) > 1
+    in_order = len({each.groups for each in hashes.values()}) == 1
+    return len({each.ordered if in_order else each.unordered for each in hashes.values()}) > 1
 
 
-def _can_be_compared(hashes: Mapping[int, Sequence[Any]]) -> bool:
-    counts = {each[_COUNT] for each in hashes.values()}
+def _can_be_compared(hashes: Mapping[int, HashSummary]) -> bool:
+    counts = {each.count for each in hashes.values()}
     return len(counts) == 1 and INCOMPLETE not in counts
 
 
-def _group_by_last(hashes: Mapping[int, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
+def _group_by_last(hashes: Mapping[int, HashSummary]) -> dict[str, tuple[int, ...]]:
     members: dict[str, tuple[int, ...]] = {}
     for rank, each in sorted(hashes.items()):
-        members[each[_LAST]] = (*members.get(each[_LAST], ()), rank)
+        members[each.last] = (*members.get(each.last, ()), rank)
     return members
 
 
-def _find_gap(kind: str, hashes: Mapping[int, Sequence[Any]]) -> str:
-    samples = {each[_LAST]: each[_SAMPLE] if len(each) > _SAMPLE else "" for _, each in sorted(hashes.items())}
+def _find_gap(kind: str, hashes: Mapping[int, HashSummary]) -> str:
+    samples = {each.last: each.sample for _, each in sorted(hashes.items())}
     return format_gap(kind, [read_sample(sample) for sample in samples.values()])
 
 

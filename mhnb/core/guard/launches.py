@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from mhnb.core.messages import LaunchRow
+from mhnb.core.guard.launch_report import LaunchPlace, LaunchRow
 from mhnb.core.ranks import describe_ranks, ranks_by_key
 from mhnb.types import ClusterState, Outcome
 
@@ -77,8 +77,9 @@ def compare_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> LaunchD
     A participant that is not in `rows_by_rank` launched nothing. Lines and names are reported, not compared.
     The time grows with the number of rows, not with their counts.
 
-    >>> compare_launches({0: [["a", "f", [0, 1], 1, 9]], 1: [["a", "f", [0, 1], 1, 8], ["a", "f", [0, 1], 2, 1]]})
-    >>> compare_launches({0: [["a", "f", [0, 1], 1, 9]], 1: [["a", "f", [0, 1], 1, 8]]}).index
+    >>> nine, eight, one = (LaunchRow("a", "f", (0, 1), 1, count) for count in (9, 8, 1))
+    >>> compare_launches({0: [nine], 1: [eight, one]})
+    >>> compare_launches({0: [nine], 1: [eight]}).index
     8
     """
     comparison = _LaunchComparison(rows_by_rank)
@@ -178,15 +179,15 @@ class _LaunchComparison:
     """The launches with collectives of every rank, and a cache of comparisons."""
 
     def __init__(self, rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> None:
-        rows = {rank: tuple(r for r in rows if has_collectives(r[0])) for rank, rows in rows_by_rank.items()}
-        sets = {rank: frozenset(tuple(row[2]) for row in mine) for rank, mine in rows.items()}
+        rows = {rank: tuple(r for r in rows if has_collectives(r.fingerprint)) for rank, rows in rows_by_rank.items()}
+        sets = {rank: frozenset(row.participants for row in mine) for rank, mine in rows.items()}
         everyone = set(rows).union(*(ranks for mine in sets.values() for ranks in mine))
         self._rows: dict[int, _Rows] = {rank: rows.get(rank, ()) for rank in sorted(everyone)}
         self._participant_sets = {rank: sets.get(rank, frozenset()) for rank in everyone}
         # Ranks with equal records share a class, so 64 ranks with the same launches need no comparison.
         classes: dict[tuple[object, ...], int] = {}
         self._class = {
-            rank: classes.setdefault(tuple((r[0], tuple(r[2]), r[4]) for r in mine), len(classes))
+            rank: classes.setdefault(tuple((r.fingerprint, r.participants, r.count) for r in mine), len(classes))
             for rank, mine in self._rows.items()
         }
         self._differences: dict[object, tuple[int, LaunchRow | None, LaunchRow | None] | None] = {}
@@ -239,7 +240,7 @@ class _LaunchComparison:
 
 
 def _shared_rows(rows: _Rows, shared: Collection[_Participants]) -> list[LaunchRow]:
-    return [row for row in rows if tuple(row[2]) in shared]
+    return [row for row in rows if row.participants in shared]
 
 
 def _first_difference(
@@ -268,23 +269,25 @@ class _Cursor:
         self.remaining -= step
         if self.remaining == 0:
             self.row = next(self._rest, None)
-            self.remaining = self.row[4] if self.row is not None else 0
+            self.remaining = self.row.count if self.row is not None else 0
 
 
 def _row_at(rows: Iterable[LaunchRow], index: int) -> LaunchRow | None:
     for row in rows:
-        if index < row[4]:
+        if index < row.count:
             return row
-        index -= row[4]
+        index -= row.count
     return None
 
 
 def _program_key(row: LaunchRow | None) -> tuple[str, _Participants] | None:
-    return None if row is None else (row[0], tuple(row[2]))
+    return None if row is None else (row.fingerprint, row.participants)
 
 
 def _build_group(ranks: tuple[int, ...], row: LaunchRow | None) -> LaunchGroup:
-    return LaunchGroup(ranks, None, None, None) if row is None else LaunchGroup(ranks, row[0], row[1], row[3])
+    if row is None:
+        return LaunchGroup(ranks, None, None, None)
+    return LaunchGroup(ranks, row.fingerprint, row.name, row.line)
 
 
 def _format_program(group: LaunchGroup, *, ambiguous: bool) -> str:
@@ -332,19 +335,19 @@ def _lost_note(lost: Sequence[int]) -> str:
 _MAX_NOTES = 3
 
 
-def note_swallowed_mismatches(caught: Mapping[int, Sequence[Sequence[Any]]]) -> list[str]:
+def note_swallowed_mismatches(caught: Mapping[int, Sequence[LaunchPlace]]) -> list[str]:
     """Return one note per refused launch whose mismatch was caught; of many launches only the first ones.
 
     Args:
-        caught: by rank, name and line of each launch that it was refused; None for a line outside the cell.
+        caught: by rank, each launch that it was refused.
 
-    >>> note_swallowed_mismatches({0: [("jit(f)", 2)], 1: [("jit(f)", 2)], 2: []})
+    >>> note_swallowed_mismatches({0: [LaunchPlace("jit(f)", 2)], 1: [LaunchPlace("jit(f)", 2)], 2: []})
     ['ranks 0-1 caught an OrderMismatch: jit(f), line 2, was not launched']
     """
     members: dict[tuple[str, int | None], list[int]] = {}
     for rank, launches in sorted(caught.items()):
-        for name, line in launches:
-            members.setdefault((name, line), []).append(rank)
+        for launch in launches:
+            members.setdefault((launch.name, launch.line), []).append(rank)
     notes = [
         f"{describe_ranks(ranks)} caught an OrderMismatch: {name}{'' if line is None else f', line {line},'} was not launched"
         for (name, line), ranks in list(members.items())[:_MAX_NOTES]

@@ -10,18 +10,12 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Annotated
 
-from mhnb.core.guard.host_data import EQUAL_VALUES_HINT, PROCESS_LOCAL_HINT, format_gap, read_sample
+from msgspec import Meta, Struct
+
+from mhnb.core.guard.host_data import EQUAL_VALUES_HINT, PROCESS_LOCAL_HINT, Sample, format_gap, read_sample
 from mhnb.core.ranks import describe_ranks, group_ranks
-
-InputRow: TypeAlias = list[Any]
-"""An array of a launch that was refused, as on one rank: [value, cell that made it, kind, what made it, sample].
-
-The cell is 0 if no cell made it, or if the state before that cell is no better. `kind` is such as `f32[8]`. What made it is a text;
-it is empty for an array that was laid out for this launch only. The sample is a few of its elements as doubles in
-hex; it is empty if they are not known.
-"""
 
 HOST_DATA = "host data"
 """Producer of an array that was not made by a launch."""
@@ -38,9 +32,23 @@ _PARTIAL, _BLOCKS = 1 << 62, 31
 the rest. Up to this many arrays, each is a block of its own.
 """
 _SHOWN_LINES, _SHOWN_ARRAYS = 4, 3
+_MAX_SEQ = (1 << 32) - 1
 _UNKNOWN_TEXT = "from where the guard does not look (--guard off or parity)"
 _UNKNOWN_HINT = "Make it in the same cell, under one guard, on every rank."
 _ORDER_HINT = "Sort what you list; make each array on the same line, as often on every rank."
+
+
+class InputRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An array of a launch that was refused, as on one rank."""
+
+    value: Annotated[int, Meta(ge=0, le=ANY)]
+    seq: Annotated[int, Meta(ge=0, le=_MAX_SEQ)]
+    """The cell that made it; 0 if no cell did, or if the state before that cell is no better."""
+    kind: str
+    """Such as `f32[8]`."""
+    producer: str
+    """What made it; empty for an array that was laid out for this launch only."""
+    sample: Sample
 
 
 def combine_values(values: Sequence[int], uncompared: int = 0) -> int:
@@ -123,35 +131,19 @@ def find_divergence(rows: Iterable[Sequence[InputRow]]) -> int:
     Args:
         rows: by rank.
 
-    >>> find_divergence([[[5, 2], [7, 3]], [[5, 2], [8, 22]]]), find_divergence([[[5, 2]], [[5, 2]]])
+    >>> same, one, two = (InputRow(value, seq, "f32[]", "", "") for value, seq in ((5, 2), (7, 3), (8, 22)))
+    >>> find_divergence([[same, one], [same, two]]), find_divergence([[same], [same]])
     (22, 0)
     """
-    columns = [list(zip(*(row[:2] for row in same), strict=True)) for same in zip(*rows, strict=False)]
+    columns = [([row.value for row in same], [row.seq for row in same]) for same in zip(*rows, strict=False)]
     latest_cells = [max(cells) for values, cells in columns if len({*values} - {ANY}) > 1]
     return min(filter(None, latest_cells), default=0)
-
-
-def are_input_rows(rows: Any) -> bool:
-    """Check whether a rank's message about the arrays of a launch is well-formed.
-
-    >>> are_input_rows([[5, 2, "f32[8]", "jit(f) (cell 2)", ""]]), are_input_rows([[5, 2]])
-    (True, False)
-    """
-    return type(rows) is list and all(map(_is_input_row, rows))
-
-
-def _is_input_row(row: Any) -> bool:
-    match row:
-        case [int(value), int(cell), str(), str(), str(sample)]:
-            hexadecimal = not sample.strip("0123456789abcdef") and len(sample) % 16 == 0
-            return 0 <= value <= ANY and 0 <= cell < 1 << 32 and hexadecimal
-    return False
 
 
 def describe_divergence(rows: Mapping[int, Sequence[InputRow]]) -> list[str]:
     """Describe which arrays of a refused launch differ, what each rank has there, and how to fix it.
 
-    >>> one, two = ([[value, 0, "f32[]", "", f"000000000000{n}40"]] for value, n in ((5, "00"), (6, "40")))
+    >>> one, two = ([InputRow(value, 0, "f32[]", "", f"000000000000{n}40")] for value, n in ((5, "00"), (6, "40")))
     >>> print(describe_divergence({0: one, 1: two, 2: two})[0])
     array 1 of the launch, f32[], is 32.0 on ranks 1-2, 2.0 on rank 0
     """
@@ -159,8 +151,8 @@ def describe_divergence(rows: Mapping[int, Sequence[InputRow]]) -> list[str]:
     hints: list[str] = []
     columns = zip(*rows.values(), strict=False)
     for number, same in enumerate(columns, 1):
-        by_rank = {rank: row for rank, row in zip(rows, same, strict=True) if row[0] != ANY}
-        if len({row[0] for row in by_rank.values()}) > 1:
+        by_rank = {rank: row for rank, row in zip(rows, same, strict=True) if row.value != ANY}
+        if len({row.value for row in by_rank.values()}) > 1:
             text, hint = _describe_array(number, by_rank)
             descriptions.append(text)
             hints += [hint] if hint and hint not in hints else []
@@ -169,17 +161,21 @@ def describe_divergence(rows: Mapping[int, Sequence[InputRow]]) -> list[str]:
 
 
 def _describe_array(number: int, by_rank: Mapping[int, InputRow]) -> tuple[str, str]:
-    groups = [(ranks, by_rank[ranks[0]]) for ranks, _ in group_ranks({rank: row[0] for rank, row in by_rank.items()})]
-    rows, samples = [row for _, row in groups], [read_sample(row[4]) for _, row in groups]
-    kind = rows[0][2]
+    groups = [
+        (ranks, by_rank[ranks[0]]) for ranks, _ in group_ranks({rank: row.value for rank, row in by_rank.items()})
+    ]
+    rows, samples = [row for _, row in groups], [read_sample(row.sample) for _, row in groups]
+    kind = rows[0].kind
     head = f"array {number} of the launch{f', {kind},' if kind else ''}"
-    producers = describe_provenance({rank: (row[0], row[3] or "what it was given") for rank, row in by_rank.items()})
-    if any(row[0] == UNKNOWN for row in rows):
+    producers = describe_provenance(
+        {rank: (row.value, row.producer or "what it was given") for rank, row in by_rank.items()}
+    )
+    if any(row.value == UNKNOWN for row in rows):
         return f"{head} is {producers}", _UNKNOWN_HINT
     gap = format_gap(kind, samples)
-    if any(row[3] for row in rows):
+    if any(row.producer for row in rows):
         hint = EQUAL_VALUES_HINT if all(samples) else ""
-        hint = _ORDER_HINT if all(row[3].startswith(SHARDED_HOST_DATA) for row in rows) else hint
+        hint = _ORDER_HINT if all(row.producer.startswith(SHARDED_HOST_DATA) for row in rows) else hint
         return f"{head} is {producers}{f'; {gap}' if gap else ''}", hint
     if all(len(sample) == 1 for sample in samples):
         values = ", ".join(

@@ -20,7 +20,17 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, TypeAlias
 
-from mhnb.core.messages import OutputEvent
+from mhnb.core.output.events import (
+    ClearOutput,
+    DisplayData,
+    ErrorRaised,
+    ExecuteResult,
+    LibraryNoise,
+    OutputEvent,
+    OutputOmitted,
+    Stream,
+    UpdateDisplayData,
+)
 from mhnb.core.output.rich import describe_figure, find_figure_type
 from mhnb.types import Output
 
@@ -606,19 +616,19 @@ class OutputAccumulator:
     def add(self, events: Iterable[OutputEvent]) -> None:
         """Add events, in the order in which the rank produced them."""
         for event in events:
-            kind = event[0]
-            if kind in ("stdout", "stderr"):
-                self._add_text(kind, event[1])
-            elif kind == "update":
-                self._add_update(*event[1:])
-            elif kind == "clear":
-                self._clear(wait=event[1])
-            elif kind == "noise":
-                self.noise += event[1]
-            elif kind == "omitted":
-                self._add_gap(event[1], event[2])
-            else:
-                self._add_bundle(event)
+            match event:
+                case Stream(name, text):
+                    self._add_text(name, text)
+                case UpdateDisplayData(data, metadata, display_id):
+                    self._add_update(data, metadata, display_id)
+                case ClearOutput(wait):
+                    self._clear(wait=wait)
+                case LibraryNoise(text):
+                    self.noise += text
+                case OutputOmitted(name, nbytes):
+                    self._add_gap(name, nbytes)
+                case DisplayData() | ExecuteResult() | ErrorRaised():
+                    self._add_bundle(event)
 
     def finish(self) -> None:
         """Finish at the cell's end: if text is left out, the kept part is cut as if no more text came."""
@@ -642,7 +652,7 @@ class OutputAccumulator:
     def update_display(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any]) -> bool:
         """Replace the displays with that id; return whether this cell has any."""
         for bundle in self._displays.get(display_id, ()):
-            bundle.output = {**bundle.output, "data": _clean_data(data), "metadata": _as_metadata(metadata)}
+            bundle.output = {**bundle.output, "data": _clean_data(data), "metadata": metadata}
         return display_id in self._displays
 
     def take_foreign_updates(self) -> list[ForeignUpdate]:
@@ -673,12 +683,12 @@ class OutputAccumulator:
         gap.nbytes[name] = nbytes
         self._append(gap)
 
-    def _add_bundle(self, event: OutputEvent) -> None:
+    def _add_bundle(self, event: DisplayData | ExecuteResult | ErrorRaised) -> None:
         self._before_output()
         self._seal()
         bundle = _Bundle(_make_output(event, self._execution_count))
-        if event[0] == "display" and event[3] is not None:
-            self._displays.setdefault(event[3], []).append(bundle)
+        if isinstance(event, DisplayData) and event.display_id is not None:
+            self._displays.setdefault(event.display_id, []).append(bundle)
         self._append(bundle)
 
     def _clear(self, *, wait: bool) -> None:
@@ -758,7 +768,7 @@ class OutputAccumulator:
 def accumulate_events(events: Iterable[OutputEvent], *, execution_count: int | None = None) -> tuple[Output, ...]:
     """Accumulate a whole cell's events at once.
 
-    >>> accumulate_events([["stdout", "a"], ["stdout", "b"]])
+    >>> accumulate_events([Stream("stdout", "a"), Stream("stdout", "b")])
     ({'output_type': 'stream', 'name': 'stdout', 'text': 'ab'},)
     """
     accumulator = OutputAccumulator(execution_count=execution_count)
@@ -791,11 +801,16 @@ def _format_gap(name: str, nbytes: int) -> tuple[str, str]:
     return "stderr", f"\n[... {nbytes:,} bytes of displays left out ...]\n"
 
 
-def _make_output(event: OutputEvent, execution_count: int | None) -> Output:
-    if event[0] == "error":
-        return {"output_type": "error", "ename": event[1], "evalue": event[2], "traceback": list(event[3])}
-    output: Output = {"output_type": "display_data", "data": _clean_data(event[1]), "metadata": _as_metadata(event[2])}
-    if event[0] == "result":
+def _make_output(event: DisplayData | ExecuteResult | ErrorRaised, execution_count: int | None) -> Output:
+    if isinstance(event, ErrorRaised):
+        return {
+            "output_type": "error",
+            "ename": event.ename,
+            "evalue": event.evalue,
+            "traceback": list(event.traceback),
+        }
+    output: Output = {"output_type": "display_data", "data": _clean_data(event.data), "metadata": event.metadata}
+    if isinstance(event, ExecuteResult):
         output |= {"output_type": "execute_result", "execution_count": execution_count}
     return output
 
@@ -819,10 +834,6 @@ def _is_stored(mime: str, value: Any) -> bool:
 def _as_text(value: Any) -> str:
     is_lines = isinstance(value, list) and all(isinstance(line, str) for line in value)
     return "".join(value) if is_lines else str(value)
-
-
-def _as_metadata(metadata: Any) -> dict[str, Any]:
-    return metadata if isinstance(metadata, dict) else {}
 
 
 def _with_reason(data: dict[str, Any], what: str, why: str) -> dict[str, Any]:

@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from mhnb.core.codec import decompress_launches
-from mhnb.core.error_site import ErrorSite
 from mhnb.core.guard.agreement import remove_cluster_state
+from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
 from mhnb.core.guard.launches import STILL_ABANDONED, note_swallowed_mismatches
 from mhnb.core.guard.provenance import describe_divergence, find_divergence
 from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
 from mhnb.core.hints import find_hint, find_printed_hint, shorten_values
 from mhnb.core.journal import CellRecord, trace_launches
-from mhnb.core.messages import CellEnded, InterruptDelivered, LaunchRow, OutputEvent, RankStatus
+from mhnb.core.messages import CellEnded, InterruptDelivered, RankStatus
+from mhnb.core.output.events import ErrorRaised, OutputEvent, Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, ranks_by_key
@@ -33,8 +32,9 @@ _SEARCHED_CHARS = 8192
 def launch_key(sample: RankStatus) -> object:
     """Return a key that distinguishes one launch from another in a rank's samples: its number, or else all that is known.
 
-    >>> launch_key(RankStatus(0, 1, "blocked", "step", 3, "", 1.0, [[[0, 1], 5]], [0, 1]))
-    ([0, 1], 'step', 3, [[[0, 1], 5]])
+    >>> from mhnb.core.messages import LaunchCount
+    >>> launch_key(RankStatus(0, 1, "blocked", "step", 3, "", 1.0, [LaunchCount((0, 1), 5)], [0, 1]))
+    ([0, 1], 'step', 3, [LaunchCount(participants=(0, 1), count=5)])
     """
     if sample.launch_number is not None:
         return sample.participants, sample.launch_number
@@ -48,18 +48,11 @@ class RankCell:
     accumulator: OutputAccumulator
     outcome: Outcome = "running"
     error: RankError | None = None
+    report: LaunchReport = field(default_factory=LaunchReport)
     launches: list[LaunchRow] = field(default_factory=list)
-    abandoned_count: int = 0
-    running_count: int = 0
-    failed_count: int = 0
+    """The launches of its report, in order."""
     wall_s: float = 0.0
     notes: list[str] = field(default_factory=list)
-    host_data: list[list[Any]] = field(default_factory=list)
-    launch_inputs: list[list[Any]] = field(default_factory=list)
-    abandoned_launch: list[Any] = field(default_factory=list)
-    pending_launch: list[Any] = field(default_factory=list)
-    stopped_before: int | None = None
-    caught_mismatches: list[list[Any]] = field(default_factory=list)
     samples: tuple[RankStatus, ...] = ()
     """Its latest two samples of itself, the newer last."""
     sampled_at: float = 0.0
@@ -112,20 +105,20 @@ class RankCell:
         samples = [look for look in self.samples if was_disconnected and look.participants and look.is_launched]
         seen = [("a collective" if look.launch_number is None else look.what, look.line) for look in samples]
         name, line = ("a collective", None) if not seen else seen[-1]
-        if self.abandoned_launch:
+        if (launch := self.report.abandoned_launch) is not None:
             # The rank's own record has the name with its types.
-            name, line = self.abandoned_launch[0].partition(" ")[0], self.abandoned_launch[1]
-            if self.abandoned_launch[2:]:
-                return f"{name} of cell {self.abandoned_launch[2]}"
+            name, line = launch.name.partition(" ")[0], launch.line
+            if launch.seq is not None:
+                return f"{name} of cell {launch.seq}"
         return name if line is None else f"{name} (line {line})"
 
     def add_output(self, events: list[OutputEvent]) -> None:
         """Record output."""
         for event in events:
-            if event[0] == "error":
-                self.error = _parse_error(event)
-            elif event[0] in ("stdout", "stderr"):
-                self._printed = (self._printed + event[1])[-_SEARCHED_CHARS:]
+            if isinstance(event, ErrorRaised):
+                self.error = _explain_error(event)
+            elif isinstance(event, Stream):
+                self._printed = (self._printed + event.text)[-_SEARCHED_CHARS:]
         self._output_flags = (self._output_flags[0], self._output_flags[1] or bool(events))
         self.accumulator.add(events)
 
@@ -141,30 +134,19 @@ class RankCell:
         self.accumulator.finish()
         if self.error is not None and self.error.hint is None:
             self.error = replace(self.error, hint=find_printed_hint(self.error.ename, self._printed))
-        self.outcome, self.launches = ended.outcome, decompress_launches(ended.launches)
-        self.abandoned_count, self.wall_s, self.notes, self.host_data = (
-            ended.abandoned,
-            ended.wall_s,
-            ended.notes,
-            ended.host_arrays,
-        )
-        self.running_count, self.failed_count = ended.running_launches, ended.failed_callbacks
-        self.stopped_before, self.caught_mismatches, self.launch_inputs = (
-            ended.interrupted_before,
-            ended.ignored_refusals,
-            ended.refused_inputs,
-        )
-        self.abandoned_launch, self.pending_launch = ended.abandoned_launch, ended.pending_launch
+        self.outcome, self.wall_s, self.notes = ended.outcome, ended.wall_s, ended.notes
+        self.report, self.launches = ended.launches, ended.launches.list_launches()
 
 
-def _parse_error(event: OutputEvent) -> RankError:
-    _, ename, evalue, traceback, line, code, at_s, *site = event
-    error_site = ErrorSite(*site[0]) if site else ErrorSite()
-    hint = find_hint(ename, evalue, site=error_site, code=code)
-    if error_site.module.partition(".")[0] in ("jax", "jaxlib", "numpy"):
+def _explain_error(event: ErrorRaised) -> RankError:
+    evalue, traceback = event.evalue, event.traceback
+    hint = find_hint(event.ename, evalue, site=event.site, code=event.code)
+    if event.site.module.partition(".")[0] in ("jax", "jaxlib", "numpy"):
         # Text by the user stays as it is.
         evalue, traceback = shorten_values(evalue), [shorten_values(text) for text in traceback]
-    return RankError(ename, evalue, tuple(traceback), hint=hint, line=line, code=code, at_s=at_s)
+    return RankError(
+        event.ename, evalue, tuple(traceback), hint=hint, line=event.line, code=event.code, at_s=event.at_s
+    )
 
 
 # -- one cell in flight
@@ -298,7 +280,11 @@ class Cell:
     def is_uneventful(self) -> bool:
         """Check whether all ranks ended it without error, and nothing was launched, made or abandoned that could be compared."""
         return self.escalation is None and not any(
-            part.outcome != "ok" or part.launches or part.host_data or part.abandoned_count or part.error
+            part.outcome != "ok"
+            or part.launches
+            or part.report.host_arrays
+            or part.report.abandoned_count
+            or part.error
             for part in self.parts.values()
         )
 
@@ -320,11 +306,11 @@ class Cell:
         A launch that still runs while another rank failed in a callback may wait for that rank forever.
         """
         disconnected = () if self.escalation is None else self.escalation.disconnected
-        failed = {rank for rank, part in self.parts.items() if part.failed_count}
+        failed = {rank for rank, part in self.parts.items() if part.report.failed_count}
         return {
             rank: part.name_abandoned(was_disconnected=rank in disconnected)
             for rank, part in self.parts.items()
-            if part.abandoned_count or rank in disconnected or (part.running_count and failed - {rank})
+            if part.report.abandoned_count or rank in disconnected or (part.report.running_count and failed - {rank})
         }
 
     def rank_notes(self, command_before: Callable[[int], str]) -> tuple[str, ...]:
@@ -336,9 +322,7 @@ class Cell:
         from_ranks = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
         notes = (
             *self._stop_notes(),
-            *note_swallowed_mismatches(
-                {rank: part.caught_mismatches for rank, part in self.parts.items() if part.caught_mismatches}
-            ),
+            *note_swallowed_mismatches({rank: part.report.ignored_refusals for rank, part in self.parts.items()}),
             *from_ranks,
             *self._divergence_notes(command_before),
         )
@@ -346,11 +330,15 @@ class Cell:
 
     def _stop_notes(self) -> list[str]:
         stopped = ranks_by_key(
-            {rank: part.stopped_before for rank, part in self.parts.items() if part.stopped_before is not None}
+            {
+                rank: part.report.interrupted_before
+                for rank, part in self.parts.items()
+                if part.report.interrupted_before is not None
+            }
         )
         parts = self.parts.values()
         stopped_unevenly = any(part.outcome == "interrupted" for part in parts) and not any(
-            part.running_count for part in parts
+            part.report.running_count for part in parts
         )
         if not stopped and self.state == "clean" and stopped_unevenly:
             return [f"Interrupted while {self._format_waits()}, so variables that this cell sets may differ"]
@@ -362,11 +350,11 @@ class Cell:
     def _format_waits(self) -> str:
         """Describe which ranks waited before a launch that not all participants had reached."""
         places = ranks_by_key(
-            {rank: tuple(part.pending_launch) for rank, part in self.parts.items() if part.pending_launch}
+            {rank: launch for rank, part in self.parts.items() if (launch := part.report.pending_launch) is not None}
         )
         waited = [
-            f"{describe_ranks(ranks)} waited before launch {number}{f' (line {line})' if line else ''}"
-            for (number, line), ranks in places.items()
+            f"{describe_ranks(ranks)} waited before launch {launch.number}{f' (line {launch.line})' if launch.line else ''}"
+            for launch, ranks in places.items()
         ]
         return f"{' and '.join(waited)} for others" if waited else "no rank was in a launch"
 
@@ -375,7 +363,7 @@ class Cell:
 
         A full replay would make them differ again.
         """
-        inputs = {rank: part.launch_inputs for rank, part in self.parts.items() if part.launch_inputs}
+        inputs = {rank: part.report.refused_inputs for rank, part in self.parts.items() if part.report.refused_inputs}
         diverged_in = find_divergence(inputs.values())
         command = command_before(diverged_in) if diverged_in else ""
         limit_note = f"What a rank changed alone differs until {command}, which stops before cell {diverged_in}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from mhnb.core.guard.launches import IN_SYNC_NOTE, REPLAY_COMMAND
@@ -185,7 +186,7 @@ def _judge_unseen(
     request = CellRequest(source, None if ranks is None else tuple(ranks), guard)
     cell = Cell(0, request, seq=seq, ranks=tuple(ran), now=0.0)
     for said in ran.values():
-        cell.end_rank(CellEnded(**said["last"]))
+        cell.end_rank(msgspec.convert(said["last"], CellEnded))
     recorded = cell.has_record(guard_available=guard_available)
     cell.state, notes = judge_cell(cell, (), recorded=recorded, disconnected_in=0)
     cell.wall_s = max(part.wall_s for part in cell.parts.values())

@@ -57,7 +57,7 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, disco
 
 
 def _judge_host_data(cell: Cell, state: ClusterState, notes: tuple[str, ...]) -> _Judgement:
-    found = compare_host_data({rank: part.host_data for rank, part in cell.parts.items()})
+    found = compare_host_data({rank: part.report.host_arrays for rank, part in cell.parts.items()})
     if not found:
         return state, notes
     texts = [format_host_data(difference, cell.request.source) for difference in found[:_MAX_NOTES]]

@@ -15,9 +15,21 @@ from collections.abc import Callable
 from functools import partial
 from os import fstat, write
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
-from mhnb.core.messages import OutputEvent, shorten_error, shorten_text
+from mhnb.core.messages import shorten_error, shorten_text
+from mhnb.core.output.events import (
+    ClearOutput,
+    DisplayData,
+    ErrorRaised,
+    ExecuteResult,
+    LibraryNoise,
+    OutputEvent,
+    OutputOmitted,
+    Stream,
+    StreamName,
+    UpdateDisplayData,
+)
 from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT
 from mhnb.rank.execution.streams import (
     CELL_NUMBER,
@@ -42,7 +54,7 @@ _MAX_DISPLAYS = 2000
 """Displays in one cell, because a browser cannot draw more in time."""
 _MAX_FORMS, _MAX_MIME_CHARS = 64, 200
 _MAX_METADATA_CHARS = 1024 * 1024
-_TEXT_STREAMS = ("stdout", "stderr")
+_Display: TypeAlias = DisplayData | UpdateDisplayData | ExecuteResult
 
 
 class EventBuffer:
@@ -88,13 +100,13 @@ class EventBuffer:
         self._tail_size = 0
         self._gap: dict[str, int] = {}
         """Bytes dropped since the last event in `_ready`, per stream."""
-        self._updates: dict[str, OutputEvent] = {}
+        self._updates: dict[str, UpdateDisplayData] = {}
         self._begin_chunk("stdout")
 
-    def _begin_chunk(self, name: str) -> None:
-        self._name, self._pieces, self._size = name, [], 0  # type: str, list[str], int
+    def _begin_chunk(self, name: StreamName) -> None:
+        self._name, self._pieces, self._size = name, [], 0  # type: StreamName, list[str], int
 
-    def add_text(self, name: str, text: str) -> None:
+    def add_text(self, name: StreamName, text: str) -> None:
         """Add text of a stream."""
         if name != self._name or self._size > _CHUNK or self._clear_pending:
             self._before_output()
@@ -104,22 +116,22 @@ class EventBuffer:
 
     def add(self, event: OutputEvent) -> None:
         """Add any other event."""
-        if event[0] == "clear" and event[1]:
+        if isinstance(event, ClearOutput) and event.wait:
             self._clear_pending = True
             return
-        if event[0] in ("display", "update", "result"):
+        if isinstance(event, _Display):
             event = self._bound_display(event)
-        elif event[0] == "error":
+        elif isinstance(event, ErrorRaised):
             event = shorten_error(event, self._log_path)
         self._before_output()
-        if event[0] == "clear":
+        if isinstance(event, ClearOutput):
             self._reset()
-        elif event[0] == "update":
+        elif isinstance(event, UpdateDisplayData):
             if self._coalesce(event):
                 return
-        elif event[0] == "display":
-            self._updates.pop(event[3], None)
-        if self._fits(event):
+        elif isinstance(event, DisplayData) and event.display_id is not None:
+            self._updates.pop(event.display_id, None)
+        if not isinstance(event, _Display) or self._fits(event):
             self._append(event)
 
     def take(self, *, everything: bool = True) -> list[OutputEvent]:
@@ -134,10 +146,10 @@ class EventBuffer:
             self._ready += self._tail
             self._tail, self._tail_size = deque(), 0
         if self._omitted_chars:
-            self._ready.append(["omitted", "display", self._omitted_chars])
+            self._ready.append(OutputOmitted("display", self._omitted_chars))
             self._omitted_chars = 0
         if everything and self._clear_pending:
-            self._ready.append(["clear", True])
+            self._ready.append(ClearOutput(wait=True))
             self._clear_pending = False
         events, self._ready, self._updates = self._ready, [], {}
         return events
@@ -146,32 +158,34 @@ class EventBuffer:
         if self._clear_pending:
             self._clear_pending = False
             self._reset()
-            self._ready.append(["clear", False])
+            self._ready.append(ClearOutput(wait=False))
         else:
             self._end_chunk()
 
-    def _coalesce(self, event: OutputEvent) -> bool:
+    def _coalesce(self, event: UpdateDisplayData) -> bool:
         """Replace an update of the same display that was not sent yet. Return whether there was one."""
-        earlier = self._updates.get(event[3])
+        earlier = self._updates.get(event.display_id)
         if earlier is None:
-            self._updates[event[3]] = event
+            self._updates[event.display_id] = event
             return False
-        earlier[1:3] = event[1:3]
+        earlier.data, earlier.metadata = event.data, event.metadata
         return True
 
-    def _bound_display(self, event: OutputEvent) -> OutputEvent:
+    def _bound_display(self, event: _Display) -> _Display:
         """Shorten mime types and the text form. Larger forms count against the limit for displays."""
-        data = {shorten_text(mime, _MAX_MIME_CHARS): value for mime, value in list(event[1].items())[:_MAX_FORMS]}
+        data = {shorten_text(mime, _MAX_MIME_CHARS): value for mime, value in list(event.data.items())[:_MAX_FORMS]}
         if isinstance(text := data.get("text/plain"), str):
             data["text/plain"] = shorten_text(text, self._head + self._tail_limit, self._log_path)
-        metadata = event[2] if _count_chars(event[2]) <= _MAX_METADATA_CHARS else {}
-        display_id = [shorten_text(str(each), _MAX_MIME_CHARS) if each is not None else None for each in event[3:]]
-        return [event[0], data, metadata, *display_id]
+        metadata = event.metadata if _count_chars(event.metadata) <= _MAX_METADATA_CHARS else {}
+        if isinstance(event, ExecuteResult):
+            return ExecuteResult(data, metadata)
+        if isinstance(event, UpdateDisplayData):
+            return UpdateDisplayData(data, metadata, shorten_text(event.display_id, _MAX_MIME_CHARS))
+        display_id = None if event.display_id is None else shorten_text(event.display_id, _MAX_MIME_CHARS)
+        return DisplayData(data, metadata, display_id)
 
-    def _fits(self, event: OutputEvent) -> bool:
-        if event[0] not in ("display", "update", "result"):
-            return True
-        size = sum(map(_count_chars, event[1].values()))
+    def _fits(self, event: _Display) -> bool:
+        size = sum(map(_count_chars, event.data.values()))
         self._displays += 1
         if self._displays <= _MAX_DISPLAYS and size <= self._display_left_chars:
             self._display_left_chars -= size
@@ -186,10 +200,10 @@ class EventBuffer:
         name, text = self._name, "".join(self._pieces)
         self._begin_chunk(name)
         if self._head_left_chars > 0:
-            self._ready.append([name, text[: self._head_left_chars]])
+            self._ready.append(Stream(name, text[: self._head_left_chars]))
             self._head_left_chars, text = self._head_left_chars - len(text), text[self._head_left_chars :]
         if text:
-            self._tail.append([name, text])
+            self._tail.append(Stream(name, text))
             self._tail_size += len(text)
             self._shorten_tail()
 
@@ -199,21 +213,21 @@ class EventBuffer:
     def _shorten_tail(self) -> None:
         while self._tail_size > self._tail_limit:
             oldest = self._tail[0]
-            if oldest[0] not in _TEXT_STREAMS:
+            if not isinstance(oldest, Stream):
                 self._close_gap()
                 self._ready.append(self._tail.popleft())
                 continue
-            name, text = oldest
+            name, text = oldest.name, oldest.text
             dropped = text[: self._tail_size - self._tail_limit]
             self._tail_size -= len(dropped)
             self._gap[name] = self._gap.get(name, 0) + len(dropped.encode("utf-8", "surrogatepass"))
             if len(dropped) == len(text):
                 self._tail.popleft()
             else:
-                self._tail[0] = [name, text[len(dropped) :]]
+                self._tail[0] = Stream(name, text[len(dropped) :])
 
     def _close_gap(self) -> None:
-        self._ready += [["omitted", name, nbytes] for name, nbytes in self._gap.items()]
+        self._ready += [OutputOmitted(name, nbytes) for name, nbytes in self._gap.items()]
         self._gap = {}
 
 
@@ -251,7 +265,10 @@ class Capture:
         self._cell, self._noise_left_chars = self._make_buffer(), _MAX_NOISE_CHARS
         self._late_buffers: dict[int, EventBuffer] = {}
         self._log, self._offsets = _Log(log_path), LogOffsets(offsets_path)
-        self._native = (("stdout", NativeFile(native_paths[0])), ("stderr", NativeFile(native_paths[1])))
+        self._native: tuple[tuple[StreamName, NativeFile], ...] = (
+            ("stdout", NativeFile(native_paths[0])),
+            ("stderr", NativeFile(native_paths[1])),
+        )
         self.stdout = RankStream("stdout", 1, self._write_stdout, unbuffered=False)
         self.stderr = RankStream("stderr", 2, self._write_stderr, unbuffered=True)
         self._has_subprocesses = self._is_forked = False
@@ -451,7 +468,7 @@ class Capture:
         # More noise helps no user, and the log has all of it.
         if kept := noise[: self._noise_left_chars]:
             self._noise_left_chars -= len(kept)
-            buffer.add(["noise", kept])
+            buffer.add(LibraryNoise(kept))
 
     def _note_subprocess(self) -> None:
         """From here to the cell's end, read the files before each printed line, so that the order is kept."""
@@ -525,15 +542,15 @@ class _Log:
 
 def _find_shortened_text(event: OutputEvent) -> str | None:
     """Return the text of an event that is shortened in the notebook, so that the log has all of it. None for any other event."""
-    if event[0] == "error":
+    if isinstance(event, ErrorRaised):
         return None if shorten_error(event) is event else _format_event(event)
-    if event[0] not in ("display", "update", "result"):
+    if not isinstance(event, _Display):
         return None
-    text = event[1].get("text/plain")
+    text = event.data.get("text/plain")
     return text if isinstance(text, str) and len(text) > HEAD_LIMIT + TAIL_LIMIT else None
 
 
 def _format_event(event: OutputEvent) -> str:
-    if event[0] in ("display", "update", "result"):
-        return str(event[1].get("text/plain", "")) + "\n"
-    return "\n".join(event[3]) + "\n" if event[0] == "error" else ""
+    if isinstance(event, _Display):
+        return str(event.data.get("text/plain", "")) + "\n"
+    return "\n".join(event.traceback) + "\n" if isinstance(event, ErrorRaised) else ""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.zmqshell import ZMQDisplayPublisher
 
+from mhnb.core.output.events import ClearOutput, DisplayData, ExecuteResult, UpdateDisplayData
+
 if TYPE_CHECKING:
     from mhnb.rank.execution.capture import Capture
 
@@ -37,14 +39,18 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
                 raise TypeError(f"{name} must be a dict, got: {value!r}")
         bundle, clean_metadata = clean_bundle(data), clean_bundle(metadata or {})
         display_id = (transient or {}).get("display_id")
-        self.capture.publish(["update" if update else "display", bundle, clean_metadata, display_id])
+        self.capture.publish(
+            UpdateDisplayData(bundle, clean_metadata, str(display_id))
+            if update
+            else DisplayData(bundle, clean_metadata, None if display_id is None else str(display_id))
+        )
 
     def clear_output(self, wait: bool = False) -> None:  # noqa: FBT001, FBT002
         """Clear the output of the cell, now or when it shows something again."""
         if self.capture is None:
             super().clear_output(wait)
         else:
-            self.capture.publish(["clear", bool(wait)])
+            self.capture.publish(ClearOutput(bool(wait)))
 
 
 class RankDisplayHook(ZMQShellDisplayHook):
@@ -89,7 +95,7 @@ class RankDisplayHook(ZMQShellDisplayHook):
         if self.capture is None:
             super().finish_displayhook()
         elif self._bundle is not None:
-            self.capture.publish(["result", *self._bundle])
+            self.capture.publish(ExecuteResult(*self._bundle))
             self._bundle = None
 
 
@@ -108,7 +114,9 @@ def _make_json_safe(value: Any) -> Any:
     # since ipykernel 7: its own json_clean and encode_images do nothing and leave this to jupyter_client's session,
     # which a rank does not have. A value that is not JSON at the end would end the rank.
     try:
-        return json.loads(json.dumps(value, default=_make_one_json_safe))
+        text = json.dumps(value, default=_make_one_json_safe)
+        # JSON has no NaN and no infinity: they become text, as in the session of a kernel.
+        return json.loads(text, parse_constant=lambda constant: repr(float(constant)))
     except (TypeError, ValueError):  # a key that is not text, or a circular reference
         return repr(value)
 

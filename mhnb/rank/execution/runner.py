@@ -15,13 +15,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from os import getpid
 from typing import Any, ParamSpec, TypeVar
 
 from IPython.core.interactiveshell import ExecutionResult
+from msgspec.structs import replace
 
-from mhnb.core.codec import compress_launches
 from mhnb.core.messages import (
     CellEnded,
     CellRefused,
@@ -31,6 +31,7 @@ from mhnb.core.messages import (
     RunCell,
     SkipCell,
 )
+from mhnb.core.output.events import ErrorRaised
 from mhnb.rank.execution.capture import Capture
 from mhnb.rank.execution.exceptions import is_a
 from mhnb.rank.execution.interrupts import InterruptDelivery
@@ -151,7 +152,7 @@ class CellRunner:
         else:
             self.capture.record_offsets()
             self.launches.notify_cell_ended(message.seq, "skipped")
-            self._last_reply = CellEnded(self.rank, message.seq, "skipped", [], [], abandoned=0, wall_s=0.0)
+            self._last_reply = CellEnded(self.rank, message.seq, "skipped", [], wall_s=0.0)
             self._send(self._last_reply)
 
     def describe_state(self) -> dict[str, Any]:
@@ -162,9 +163,9 @@ class CellRunner:
         last, run = self._last_reply, self._last_request
         if last is None:
             return {"seq": self._next_seq, "last": None, "cell": None}
-        errors = [event for event in last.events if event[0] == "error"]
+        errors = [event for event in last.events if isinstance(event, ErrorRaised)]
         cell = None if run is None or run.seq != last.seq else [run.source, run.guard, run.ranks]
-        return {"seq": self._next_seq, "last": asdict(replace(last, events=errors, facts={})), "cell": cell}
+        return {"seq": self._next_seq, "last": replace(last, events=errors, facts={}), "cell": cell}
 
     def _send(self, message: Message) -> None:
         with self._lock:
@@ -278,32 +279,14 @@ class CellRunner:
             self.shell.ensure_error_shown(error)
         assert self._running is not None
         seq = self._running.seq
-        launches = self.launches.close_cell(seq, outcome)
+        launches, notes = self.launches.close_cell(seq, outcome)
         facts = self.changed_facts()
         with self._lock:
             events = self.capture.end()
             self._running = None
             self.interrupts.end_cell()
             wall_s = self.clock() - self._began_s
-            self._last_reply = CellEnded(
-                self.rank,
-                seq,
-                outcome,
-                events,
-                compress_launches(launches.rows),
-                launches.abandoned,
-                wall_s,
-                facts=facts,
-                notes=launches.notes,
-                host_arrays=launches.host_arrays,
-                interrupted_before=launches.interrupted_before,
-                ignored_refusals=launches.ignored_refusals,
-                running_launches=launches.running_launches,
-                failed_callbacks=launches.failed_callbacks,
-                refused_inputs=launches.refused_inputs,
-                abandoned_launch=launches.abandoned_launch,
-                pending_launch=launches.pending_launch,
-            )
+            self._last_reply = CellEnded(self.rank, seq, outcome, events, wall_s, launches, notes, facts)
             self.send(self._last_reply)
 
     def _classify_outcome(self, error: BaseException) -> Outcome:

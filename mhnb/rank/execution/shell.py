@@ -28,7 +28,8 @@ from IPython.utils import timing
 from IPython.utils.process import system  # type: ignore[attr-defined]  # chosen by platform there
 from traitlets import Type, default
 
-from mhnb.core.error_site import trim_embedded_traceback
+from mhnb.core.error_site import ErrorSite, trim_embedded_traceback
+from mhnb.core.output.events import ErrorRaised
 from mhnb.rank.execution.capture import Capture
 from mhnb.rank.execution.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
 from mhnb.rank.execution.exceptions import (
@@ -441,10 +442,9 @@ class RankShell(PublicShell):
             text = f"{text} · {_EXIT_NOTE}" if text else _EXIT_NOTE
         at_s = self.clock() - self.cell.began_s if self.cell else 0.0
         nowhere: tuple[int | None, str | None] = (None, None)
-        no_site: list[Any] = []
         line, code = self._find(find_cell_line, error, nowhere)
-        site = self._find(find_error_site, error, no_site)
-        self.capture.publish(["error", name, text, list(drawn), line, code, at_s, site])
+        site = self._find(find_error_site, error, ErrorSite())
+        self.capture.publish(ErrorRaised(name, text, list(drawn), line, code, at_s, site))
         self.error_shown = error
 
     def _find(self, find: Callable[[BaseException, RunningCell], _T], error: BaseException, unknown: _T) -> _T:

@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from mhnb.core.hang_report import OWN_WAITS, Frame, PendingLaunch, StackSample, cell_line, classify_stack
-from mhnb.core.messages import RankStatus
+from mhnb.core.messages import LaunchCount, RankStatus, ThreadStatus
 from mhnb.rank.execution.interrupts import is_one_of
 from mhnb.rank.execution.streams import propagate_to_threads
 
@@ -148,7 +148,7 @@ class StackSampler:
             doing.line,
             doing.user_frame,
             round(age_s - self._position_since_s, 2),
-            counts=[[list(participants), count] for participants, count in counts.items()],
+            counts=[LaunchCount(participants, count) for participants, count in counts.items()],
             participants=list(flight.participants) if flight else awaited,
             launch_number=flight.number if flight else None,
             memory_nbytes=psutil.Process().memory_info().rss,
@@ -156,7 +156,7 @@ class StackSampler:
             threads=threads,
         )
 
-    def _describe_threads(self, flight: PendingLaunch | None) -> list[list[Any]]:
+    def _describe_threads(self, flight: PendingLaunch | None) -> list[ThreadStatus]:
         """Describe where the threads are that the cell started, because its main thread may wait for one of them."""
         frames = sys._current_frames()
         found = []
@@ -170,7 +170,7 @@ class StackSampler:
 
     def _describe_thread(
         self, thread: threading.Thread, stack: list[FrameType], cell_file: str, flight: PendingLaunch | None
-    ) -> list[Any]:
+    ) -> ThreadStatus:
         used_s, key = _read_cpu_s(thread), thread.native_id or 0
         before_s, self._thread_used_s[key] = self._thread_used_s.get(key, used_s), used_s
         # Below the thread's own function are the frames that run it.
@@ -184,7 +184,7 @@ class StackSampler:
         doing = classify_stack(sight, _STDLIB)
         named = _GENERATED_NAME.fullmatch(thread.name)
         name = thread.name if named is None else named[1] or named[2]
-        return [name[:_MAX_NAME], doing.activity, doing.what, doing.line, doing.user_frame]
+        return ThreadStatus(name[:_MAX_NAME], doing.activity, doing.what, doing.line, doing.user_frame)
 
     def _describe(self, frame: FrameType, cell_file: str) -> Frame:
         file, name = frame.f_code.co_filename, frame.f_code.co_name

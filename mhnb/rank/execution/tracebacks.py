@@ -19,6 +19,7 @@ from zlib import crc32
 
 from IPython.core.compilerop import CachingCompiler
 
+from mhnb.core.error_site import ArrayFacts, ErrorSite
 from mhnb.core.guard.threads import UNKNOWN_THREAD, format_thread, kind_of
 from mhnb.core.hang_report import CAPTURED_FILE, TIMED_FILES, cell_line
 from mhnb.errors import MhnbError
@@ -159,17 +160,17 @@ def find_cell_line(error: BaseException, cell: RunningCell) -> tuple[int | None,
     return cell.find_line(lines[-1] if lines else None)
 
 
-def find_error_site(error: BaseException, cell: RunningCell) -> list[Any]:
-    """Return where an error was raised, in the form in which messages carry it; see `core.error_site.ErrorSite`."""
+def find_error_site(error: BaseException, cell: RunningCell) -> ErrorSite:
+    """Return where an error was raised."""
     frames = list(_iterate_traceback(traceback_of(error)))
     if not frames:
-        return ["", "", "", {}, False]
+        return ErrorSite()
     innermost = frames[-1].tb_frame
-    site = [_module_name(innermost), innermost.f_code.co_qualname]
+    module, function = _module_name(innermost), innermost.f_code.co_qualname
     in_cell = [index for index, part in enumerate(frames) if part.tb_frame.f_code.co_filename == cell.file]
     below = frames[in_cell[-1] + 1 :] if in_cell else []
     if not below or any(_top_package(part.tb_frame) not in _LIBRARIES for part in below):
-        return [*site, "", {}, False]
+        return ErrorSite(module, function)
     caller = frames[in_cell[-1]]
     expression = _source_of_expression(caller, cell)
     # For `a, b = x` Python marks only the left side.
@@ -177,26 +178,32 @@ def find_error_site(error: BaseException, cell: RunningCell) -> list[Any]:
     names = {name: known for piece in pieces for name, known in _arrays_named_in(piece, caller.tb_frame)}
     scope = {**caller.tb_frame.f_globals, **caller.tb_frame.f_locals}
     arrays = {name: _describe_array(scope[name]) for name in list(names)[:_MAX_ARRAYS] if _is_plain_array(scope[name])}
-    return [*site, expression, names, caller.tb_frame.f_code.co_name == "<module>", *([arrays] if arrays else [])]
+    return ErrorSite(module, function, expression, names, caller.tb_frame.f_code.co_name == "<module>", arrays)
 
 
 def _is_plain_array(value: object) -> bool:
     return type(value).__name__ == "ArrayImpl" and type(value).__module__.startswith("jax")
 
 
-def _describe_array(array: Any) -> list[Any]:
-    """Return the fields of `ArrayFacts`."""
+def _describe_array(array: Any) -> ArrayFacts:
     sharding = array.sharding
     mesh = getattr(sharding, "mesh", None)
     kinds = getattr(mesh, "axis_types", ())
     explicit = any(getattr(kind, "name", "") == "Explicit" for kind in kinds)
     listed = sharding.device_set if mesh is None else mesh.devices.flat
     ids = [device.id for device in listed]
-    devices = [len(ids), crc32(repr(sorted(ids)).encode()), crc32(repr(ids).encode())]
-    return [list(array.shape), bool(array.is_fully_addressable), hasattr(sharding, "spec"), explicit, *devices]
+    return ArrayFacts(
+        tuple(array.shape),
+        bool(array.is_fully_addressable),
+        hasattr(sharding, "spec"),
+        explicit,
+        device_count=len(ids),
+        device_set=crc32(repr(sorted(ids)).encode()),
+        device_order=crc32(repr(ids).encode()),
+    )
 
 
-def find_user_location(error: BaseException) -> tuple[str, str, list[Any]]:
+def find_user_location(error: BaseException) -> tuple[str, str, ErrorSite]:
     """Return where in the user's own code an error outside of running cells was raised, the text of that line, and the site.
 
     The innermost line of a cell counts, else that of a file outside the libraries. Without either, both texts are empty.

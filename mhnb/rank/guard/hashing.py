@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from mhnb.core.guard.host_data import INCOMPLETE
+from mhnb.core.guard.host_data import INCOMPLETE, HashSummary
 from mhnb.core.guard.provenance import ANY, HASH_MASK
 
 _MODULUS = 2**64
@@ -168,12 +168,12 @@ class RunningHash:
             self.ordered = (self.ordered * _FACTOR + self._group_hash) % _MODULUS
             self._group_hash = self._group_count = 0
 
-    def to_wire(self) -> list[Any]:
+    def summarise(self) -> HashSummary:
         """Return what is compared, and a few values of the last item."""
         self._close_group()
-        hashes = [f"{number:x}" for number in (self.groups, self.ordered, self.unordered)]
-        sample = sample_of(self.last_hash)
-        return [INCOMPLETE if self.is_partial else self.count, *hashes, self.last, *([sample] if sample else [])]
+        groups, ordered, unordered = (f"{number:x}" for number in (self.groups, self.ordered, self.unordered))
+        count = INCOMPLETE if self.is_partial else self.count
+        return HashSummary(count, groups, ordered, unordered, self.last, sample_of(self.last_hash))
 
 
 @dataclass(frozen=True, slots=True)

@@ -446,13 +446,13 @@ class HostDataRecorder:
         deferred.add_remaining()
         self._is_partial = self._is_partial or deferred.is_partial
         return [
-            [
+            HostDataRow(
                 line,
-                list(ranks),
+                ranks,
                 name,
-                row.kind_hash.to_wire(),
-                {text: sums.to_wire() for text, sums in row.box_hashes.items()},
-            ]
+                row.kind_hash.summarise(),
+                {text: sums.summarise() for text, sums in row.box_hashes.items()},
+            )
             for (line, ranks, name), row in rows.items()
         ]
 

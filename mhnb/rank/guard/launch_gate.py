@@ -40,6 +40,7 @@ from mhnb.core.guard.agreement import (
     format_missing_ranks,
     label_provenance,
 )
+from mhnb.core.guard.launch_report import LaunchPlace, PendingPlace
 from mhnb.core.guard.provenance import InputRow, join_uncompared_blocks, uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD
 from mhnb.core.messages import RunCell
@@ -108,11 +109,11 @@ class Mismatches:
         shown, self._first_shown = self._first_shown, None
         return shown
 
-    def take_ignored_refusals(self) -> list[list[Any]]:
-        """Return the name and line of each refused launch whose reason was not shown to the user, each once."""
+    def take_ignored_refusals(self) -> list[LaunchPlace]:
+        """Return each refused launch whose reason was not shown to the user, once."""
         if not self._unshown:
             return []
-        ignored_refusals = [list(place) for place, count in self._unshown.items() if count]
+        ignored_refusals = [LaunchPlace(*place) for place, count in self._unshown.items() if count]
         self._forget()
         return ignored_refusals
 
@@ -258,7 +259,7 @@ class LaunchGate:
         """The proposal that is posted and not yet decided: name, participants, line of the cell."""
         self._pending_proposal: LaunchProposal | None = None
         """The proposal that was pending when the main thread was interrupted, and that other participants had not reached."""
-        self.pending_launch: list[Any] = []
+        self.pending_launch: PendingPlace | None = None
         """Number and line of its launch; empty if there is none."""
         self._stopped_before = 0
         """Number of the launch before which the ranks first stopped together; 0 if they did not."""
@@ -275,7 +276,7 @@ class LaunchGate:
         """Start a cell."""
         self._seq, self._source, self._guard = cell.seq, cell.source, cell.guard
         self._cell_ranks = None if cell.ranks is None else tuple(cell.ranks)
-        self._pending_proposal, self.pending_launch, self._stopped_before = None, [], 0
+        self._pending_proposal, self.pending_launch, self._stopped_before = None, None, 0
         self._thread_failure, self._refused_inputs = None, []
         self._first_mismatch = None
         self._uncompared = UncomparedArrays()
@@ -623,8 +624,8 @@ class LaunchGate:
         number = self._count_launches() + 1
         if self.agreed_stop_number() == 0:
             self._stopped_before = number
-        if self._pending_proposal is not None and not self.pending_launch:
-            self.pending_launch = [number, self._pending_proposal.line]
+        if self._pending_proposal is not None and self.pending_launch is None:
+            self.pending_launch = PendingPlace(number, self._pending_proposal.line)
         return self._interrupts.make_exception()
 
     def agreed_stop_number(self) -> int | None:

@@ -16,15 +16,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from types import FrameType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 from mhnb.core.guard.agreement import MAX_LINES
-from mhnb.core.guard.host_data import HostDataRow
+from mhnb.core.guard.launch_report import LaunchPlace, LaunchReport, LaunchRow, merge_equal_rows
 from mhnb.core.guard.launches import has_collectives
 from mhnb.core.guard.programs import pack_outline
-from mhnb.core.guard.provenance import InputRow
 from mhnb.core.hang_report import PendingLaunch, cell_line, count_launches
-from mhnb.core.messages import LaunchRow, RunCell
+from mhnb.core.messages import RunCell
 from mhnb.rank.execution.interrupts import InterruptDelivery
 from mhnb.rank.execution.tracebacks import RunningCell
 from mhnb.rank.guard.hashing import ArrayBytes
@@ -148,7 +147,7 @@ class UnrecordedLaunch:
     def __init__(self, array: Any) -> None:
         self._array: _Output = array
         participants = sorted({device.process_index for device in array.sharding.device_set})
-        self.row: LaunchRow = ["", "a program under --guard off", participants, None, 1]
+        self.row = LaunchRow("", "a program under --guard off", tuple(participants), None, 1)
 
     def is_running(self) -> bool:
         """Return whether the launch still runs or waits."""
@@ -191,22 +190,6 @@ def find_plain_values(frame: FrameType) -> dict[str, str]:
     return found
 
 
-class LaunchReport(NamedTuple):
-    """Report on a cell's launches at the end of the cell; the fields are those of `CellEnded`."""
-
-    rows: list[LaunchRow]
-    abandoned: int
-    running_launches: int
-    failed_callbacks: int
-    host_arrays: list[HostDataRow]
-    interrupted_before: int | None
-    notes: list[str]
-    ignored_refusals: list[list[Any]]
-    refused_inputs: list[InputRow]
-    abandoned_launch: list[Any]
-    pending_launch: list[Any]
-
-
 class LaunchLog(Protocol):
     """Record of the launches of a cell."""
 
@@ -221,8 +204,8 @@ class LaunchLog(Protocol):
     def wait_all(self, limit_s: float | None = None) -> None:
         """Wait until all launches have finished, at most `limit_s`; raise the error of a failed launch."""
 
-    def close_cell(self, seq: int, outcome: Outcome) -> LaunchReport:
-        """Return the report on the cell's launches, and notify the other ranks that this rank is done with the cell."""
+    def close_cell(self, seq: int, outcome: Outcome) -> tuple[LaunchReport, list[str]]:
+        """Return the report on the cell's launches and notes, and notify the other ranks that this rank is done with the cell."""
 
     def release_finished(self) -> None:
         """Release the launches that have ended; called from time to time, from any thread."""
@@ -458,9 +441,9 @@ class LaunchRecorder:
                 return
             self._running.remove(launch)
             self._forget_counts()
-            launch.row[4] -= 1
-            self.host_data.undo_count(tuple(launch.row[2]), is_agreed=launch.is_agreed)
-            if launch.row[4] == 0:
+            launch.row.count -= 1
+            self.host_data.undo_count(launch.row.participants, is_agreed=launch.is_agreed)
+            if launch.row.count == 0:
                 self._rows = [row for row in self._rows if row is not launch.row]
 
     def wait_all(self, limit_s: float | None = None) -> None:
@@ -514,8 +497,8 @@ class LaunchRecorder:
             self._release_finished(check_all=True)
             return len(self._failed_in_callback)
 
-    def close_cell(self, seq: int, outcome: Outcome) -> LaunchReport:
-        """Return the report on the cell's launches, and notify the other ranks that this rank makes no more in the cell."""
+    def close_cell(self, seq: int, outcome: Outcome) -> tuple[LaunchReport, list[str]]:
+        """Return the report on the cell's launches and notes, and notify the other ranks that this rank makes no more in the cell."""
         host_arrays = self.host_data.end_cell()
         running, failed = self.count_running(), self.count_failed()
         abandoned_launch = self._find_abandoned()
@@ -523,7 +506,7 @@ class LaunchRecorder:
         if given_up := self.abandoned.take_given_up():
             # The cell was interrupted while it waited for them: they may hang, and so would every later collective.
             (of_seq, row), abandoned = given_up[0], abandoned + len(given_up)
-            abandoned_launch = [row[1], row[3], of_seq]
+            abandoned_launch = LaunchPlace(row.name, row.line, of_seq)
         if unrecorded := self._list_unrecorded():
             self.abandoned.add(seq, unrecorded)
             abandoned += len(unrecorded)
@@ -535,33 +518,33 @@ class LaunchRecorder:
         ignored_refusals = self.mismatches.take_ignored_refusals()
         refused_inputs = self.gate.take_refused_inputs()
         self.notify_cell_ended(seq, outcome)
-        return LaunchReport(
-            rows,
-            abandoned,
-            running,
-            failed,
-            host_arrays,
-            interrupted_before,
-            notes,
-            ignored_refusals,
-            refused_inputs,
-            abandoned_launch,
-            self.gate.pending_launch,
+        report = LaunchReport(
+            *merge_equal_rows(rows),
+            abandoned_count=abandoned,
+            abandoned_launch=abandoned_launch,
+            running_count=running,
+            failed_count=failed,
+            interrupted_before=interrupted_before,
+            pending_launch=self.gate.pending_launch,
+            ignored_refusals=ignored_refusals,
+            refused_inputs=refused_inputs,
+            host_arrays=host_arrays,
         )
+        return report, notes
 
     def _list_unrecorded(self) -> list[UnrecordedLaunch]:
         """List the launches that a cell under --guard off abandoned; there is no record of them."""
         is_unrecorded = self.guard == "off" and self.is_direct
         return [UnrecordedLaunch(array) for array in self.local_arrays.abandoned_shared] if is_unrecorded else []
 
-    def _find_abandoned(self) -> list[Any]:
-        """Return name and line of the first collective launch that is not waited for; those that end by themselves come last."""
+    def _find_abandoned(self) -> LaunchPlace | None:
+        """Return the first collective launch that is not waited for; those that end by themselves come last."""
         with self._lock:
             unfinished = list(self._running)
             not_agreed = [(launched.number, launched.row) for launched in unfinished if not launched.is_agreed]
             agreed = [(launched.number, launched.row) for launched in unfinished if launched.is_agreed]
             first = min([*not_agreed, *self._first_failed] or agreed, key=itemgetter(0), default=None)
-        return [] if first is None else [first[1][1], first[1][3]]
+        return None if first is None else LaunchPlace(first[1].name, first[1].line)
 
     def _has_running(self) -> bool:
         return bool(self._running) or self.gate.has_launching_threads()
@@ -612,10 +595,10 @@ class LaunchRecorder:
             running = list(self._running)
             for index, launched in enumerate(running):
                 if launched.is_running():
-                    _, name, participants, line, _ = launched.row
-                    later = sum(other.row[2] == participants for other in running[index + 1 :])
-                    key = tuple(participants)
-                    return counts, PendingLaunch(name, key, line, counts[key] - later)
+                    row = launched.row
+                    later = sum(other.row.participants == row.participants for other in running[index + 1 :])
+                    number = counts[row.participants] - later
+                    return counts, PendingLaunch(row.name, row.participants, row.line, number)
             if (pending := self.gate.undecided_launch) is not None:
                 # This rank has come as far, though the launch is not made before all participants have.
                 name, key, line = pending
@@ -641,11 +624,15 @@ class LaunchRecorder:
         rows = self._rows
         if rows:
             last = rows[-1]
-            if last[0] == fingerprint and last[3] == line and last[1] == name and last[2] == participants:
-                last[4] += 1
+            if (
+                last.fingerprint == fingerprint
+                and last.line == line
+                and last.name == name
+                and last.participants == participants
+            ):
+                last.count += 1
                 return last
-        # A tuple is written to JSON as a list is, and is shared by every row of a program.
-        row: LaunchRow = [fingerprint, name, participants, line, 1]
+        row = LaunchRow(fingerprint, name, participants, line, 1)
         rows.append(row)
         return row
 

@@ -19,8 +19,9 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
+from mhnb.core.guard.launch_report import LaunchRow
 from mhnb.core.guard.launches import STILL_ABANDONED
-from mhnb.core.messages import LaunchRow, RunCell
+from mhnb.core.messages import RunCell
 from mhnb.errors import OrderMismatch
 
 _SHORT_PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
@@ -223,10 +224,10 @@ class AbandonedLaunches:
         if not self._abandoned or not self.count_running():
             return
         for seq, launch in self._abandoned:
-            if not set(participants).isdisjoint(launch.row[2]):
+            if not set(participants).isdisjoint(launch.row.participants):
                 self.has_refused_launch = True
                 raise OrderMismatch(
-                    f"nothing was launched\n  {name} would meet {launch.row[1]} of cell {seq}, {STILL_ABANDONED}"
+                    f"nothing was launched\n  {name} would meet {launch.row.name} of cell {seq}, {STILL_ABANDONED}"
                     "\n  Wait until it ends, if it does; else %mhjax restart --replay",
                     result=None,
                 )
@@ -238,7 +239,7 @@ class AbandonedLaunches:
         """
         pauses = poll_pauses_s()
         try:
-            while any(not set(participants).isdisjoint(launch.row[2]) for _, launch in self._list_expected()):
+            while any(not set(participants).isdisjoint(launch.row.participants) for _, launch in self._list_expected()):
                 time.sleep(next(pauses))
         except BaseException:
             self._give_up()

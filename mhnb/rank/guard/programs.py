@@ -248,8 +248,8 @@ def find_launched_programs(recorder: LaunchRecorder, seq: int) -> list[tuple[str
     if recorder.ended_seq != seq:
         return None
     counts: dict[str, int] = {}
-    for fingerprint, _, _, _, count in recorder.ended_rows:
-        counts[fingerprint] = counts.get(fingerprint, 0) + count
+    for row in recorder.ended_rows:
+        counts[row.fingerprint] = counts.get(row.fingerprint, 0) + row.count
     programs = recorder.ended_programs
     # JAX may have dropped a program that C++ launched.
     return [(each, count, programs[each]) for each, count in counts.items() if programs[each] is not None]

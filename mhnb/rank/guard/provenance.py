@@ -206,7 +206,7 @@ def describe_inputs(inputs: Iterable[Any], sample_of: Callable[[int], str]) -> l
         # An array identified by its place of making is wrong before its cell, too, if that made it in another order.
         seq = 0 if producer is None or producer.name == SHARDED_HOST_DATA else producer.seq
         kind = format_array(array.shape, str(array.dtype)) if hasattr(array, "dtype") else ""
-        rows.append([value, seq, kind, read_provenance(array)[1], sample_of(value)])
+        rows.append(InputRow(value, seq, kind, read_provenance(array)[1], sample_of(value)))
     return rows
 
 

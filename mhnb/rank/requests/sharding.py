@@ -347,8 +347,7 @@ def describe_launched(seq: int) -> LaunchedPrograms:
     if programs is None:
         return LaunchedPrograms(is_gone=True)
     # Keep the line of each program's first launch. Launches from no line of the cell have none.
-    located = [(row[0], SourceLine(cell_file(seq), row[3])) for row in reversed(recorder.ended_rows) if row[3]]
-    lines = dict(located)
+    lines = {row.fingerprint: SourceLine(cell_file(seq), row.line) for row in reversed(recorder.ended_rows) if row.line}
     rows: list[LaunchedProgram] = []
     for fingerprint, count, compiled in programs:
         try:

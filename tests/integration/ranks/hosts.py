@@ -9,9 +9,10 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from mhnb.cluster.cluster import Cluster
 from mhnb.cluster.options import GenerationLocation, StartOptions, local_spec

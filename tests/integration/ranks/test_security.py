@@ -95,9 +95,9 @@ def test_no_process_shows_a_key(begin: Callable[..., Cluster], split_profile: st
     [
         "own.frames.send([b'shouting'])",
         "own.send(StopHost())",
-        "own.send(CellEnded(0, 1, 'ok', [], [], 0, 0.0))",
-        "own.send(OutputProduced(1, 1, [['stdout', 7]]))",
-        "own.send(CellEnded(1, 1, 'ok', [], [], 1, 0.0, host_arrays=[[{}]], abandoned_launch=[{}]))",
+        "own.send(CellEnded(0, 1, 'ok', [], 0.0))",
+        "own.send(OutputProduced(1, 1, [['Stream', 'stdout', 7]]))",
+        "own.send(CellEnded(1, 1, 'ok', [], 0.0, {'host_arrays': [[{}]], 'abandoned_launch': [{}]}))",
     ],
 )
 def test_garbage_from_a_cell_ends_only_its_cluster(

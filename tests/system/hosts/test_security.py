@@ -17,6 +17,7 @@ from jupyter_client.session import Session
 
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.messages import CellEnded, RankExited
+from mhnb.core.output.events import Stream
 from mhnb.errors import HostUnreachable
 from mhnb.rank.guard.remote_agreement import RemoteAgreement
 from mhnb.transport.client import TransportClient, connect
@@ -68,7 +69,7 @@ def test_peer_with_wrong_key_is_refused(net: HostNet, begin: Begin, tmp_path: Pa
     cell = cluster.submit(WAITING.format(path=str(tmp_path / "end")))
     before = cluster.refused_messages
     stranger = TransportClient(url, wrong, "r1")
-    stranger.send(CellEnded(1, 1, "ok", [["stdout", "forged\n"]], [], 0, 0.0))
+    stranger.send(CellEnded(1, 1, "ok", [Stream("stdout", "forged\n")], 0.0))
     other = TransportClient(url, wrong, "s1")
     other.send(RankExited(1, None, 9, []))
     (agreement_port,) = select_reachable(find_ports(net, cluster), "delegate")

@@ -15,6 +15,7 @@ from mhnb.cluster.event_loop import CellFuture, EventLoop
 from mhnb.cluster.host_monitor import HostMonitor
 from mhnb.cluster.status import ClusterListener
 from mhnb.core.codec import encode
+from mhnb.core.guard.launch_report import LaunchReport
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import CellRecord
 from mhnb.core.messages import (
@@ -31,10 +32,14 @@ from mhnb.core.messages import (
     SignalRank,
     StopHost,
 )
+from mhnb.core.output.events import Stream
 from mhnb.core.output.results import CellResult
+from mhnb.core.state import machine
+from mhnb.core.state.cell import Cell
 from mhnb.core.state.events import CellRequest, CellSubmitted, StopRequested
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
+from mhnb.core.state.verdict import judge_cell
 from mhnb.errors import MhnbError, NotStarted, RanksLost
 from tests.support.in_process_transport import InProcessPeer, InProcessTransport
 
@@ -149,7 +154,7 @@ def run_cell(reader: EventLoop, peers: Sequence[InProcessPeer], seq: int) -> Cel
     """Submit a cell, and make every rank end it."""
     submission = reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
     for rank, peer in enumerate(peers):
-        peer.send(CellEnded(rank, seq, "ok", [], [], 0, 0.1))
+        peer.send(CellEnded(rank, seq, "ok", [], 0.1))
     return submission
 
 
@@ -174,7 +179,7 @@ def late_rig() -> Iterator[LateRig]:
     peers = start_ranks(link, listener)
     run_cell(reader, peers, 1).updates.get(timeout=WAIT_S)
     for rank, peer in enumerate(peers):
-        peer.send(OutputProduced(rank, 1, [["stdout", "late\n"]]))
+        peer.send(OutputProduced(rank, 1, [Stream("stdout", "late\n")]))
     # The reply to a request arrives after the output that was sent before it.
     asked = reader.request(0, "names", {})
     while not isinstance(peers[0].receive(WAIT_S), RankRequest):
@@ -230,7 +235,7 @@ def test_cell_is_in_the_journal_before_its_result_is_delivered() -> None:
     peers = start_ranks(link, listener)
     submission = reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
     for rank, peer in enumerate(peers):
-        peer.send(CellEnded(rank, 1, "ok", [], [], 0, 0.1))
+        peer.send(CellEnded(rank, 1, "ok", [], 0.1))
     assert isinstance(submission.updates.get(timeout=WAIT_S), CellResult)
     reader.close(WAIT_S)
     assert seen == [(1, True)]
@@ -337,15 +342,15 @@ def test_failing_user_callback_prints_its_error(capsys: pytest.CaptureFixture[st
     assert "IndexError" in capsys.readouterr().err
 
 
-ENDED = CellEnded(1, 1, "ok", [], [], 0, 0.1)
+ENDED = CellEnded(1, 1, "ok", [], 0.1)
 INVALID_MESSAGES: dict[str, tuple[str, Message | list[bytes]]] = {
     "no message": ("r1", [b"shouting"]),
     "another type": ("r1", [encode(ENDED)[0].replace(b'"wall_s":0.1', b'"wall_s":"x"')]),
-    "an event that is none": ("r1", OutputProduced(1, 1, [["stdout", 7]])),
+    "an event that is none": ("r1", [b'{"kind":"OutputProduced","rank":1,"seq":1,"events":[["Stream","stdout",7]]}']),
     "a message for ranks": ("r1", StopHost()),
-    "in another rank's name": ("r1", CellEnded(0, 1, "ok", [], [], 0, 0.1)),
+    "in another rank's name": ("r1", CellEnded(0, 1, "ok", [], 0.1)),
     "of a supervisor": ("r1", RankExited(0, 1, None, [])),
-    "of a rank that is none": ("r7", CellEnded(7, 1, "ok", [], [], 0, 0.1)),
+    "of a rank that is none": ("r7", CellEnded(7, 1, "ok", [], 0.1)),
     "of a supervisor, about no rank": ("s0", RankExited(7, 1, None, [])),
     "of a supervisor, with both ends": ("s0", RankExited(1, 1, 9, [])),
     "of a supervisor, a beat about no rank": ("s0", Heartbeat(0, {"x": 1})),
@@ -378,7 +383,7 @@ def test_peer_that_sends_an_invalid_message_is_dropped(
         supervisor = rig.transport._peers["s0"]
         while (message := supervisor.receive(WAIT_S)) != SignalRank(1, 9):
             assert message is not None
-        rig.transport._peers["r0"].send(CellEnded(0, 1, "ok", [], [], 0, 0.1))
+        rig.transport._peers["r0"].send(CellEnded(0, 1, "ok", [], 0.1))
         supervisor.send(RankExited(1, None, 9, []))
     if peer != "r7":
         assert isinstance(ended := submission.updates.get(timeout=WAIT_S), CellResult)
@@ -386,23 +391,49 @@ def test_peer_that_sends_an_invalid_message_is_dropped(
         assert "a message that cannot be" in rig.machine.reason
 
 
-@pytest.mark.parametrize("field", ["host_arrays", "ignored_refusals", "abandoned_launch", "pending_launch"])
-def test_unreadable_cell_end_ends_the_cell(start_loop: Callable[[InProcessTransport], Rig], field: str) -> None:
-    """If the guard cannot read the rows of a cell's end, the cluster is dead and names the rank, and the cell ends."""
+def test_unreadable_cell_end_ends_the_cell(
+    start_loop: Callable[[InProcessTransport], Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the end of a cell cannot be judged, the cluster is dead and names the rank whose reply it is, and the cell ends."""
+
+    def judge(cell: Cell, *arguments: Any, **options: Any) -> Any:
+        assert all(part.report.interrupted_before != 7 for part in cell.parts.values()), "a reply that nobody expects"
+        return judge_cell(cell, *arguments, **options)
+
+    monkeypatch.setattr(machine, "judge_cell", judge)
     rig = start_loop(InProcessTransport())
     rig.make_ranks_ready()
     submission = rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
-    rows: dict[str, Any] = {field: {"abandoned_launch": [{}], "pending_launch": [{}]}.get(field, [[{}]])}
     for rank in (1, 0):
         # The last rank to end is not the cause.
-        launches = [["a", "f", [0, 1], 1, 1]]
-        ended = CellEnded(rank, 1, "interrupted", [], launches, 1, 0.1, **(rows if rank else {}))
-        rig.transport._peers[f"r{rank}"].send(ended)
+        report = LaunchReport(abandoned_count=1, interrupted_before=7 if rank else None)
+        rig.transport._peers[f"r{rank}"].send(CellEnded(rank, 1, "interrupted", [], 0.1, report))
     update = submission.updates.get(timeout=WAIT_S)
     assert rig.reader.is_alive
-    if isinstance(update, CellResult):
-        # The field had no meaning in this cell.
-        return
     assert isinstance(update, RanksLost)
     assert "rank 1 (b)" in str(update)
     assert rig.machine.state == "dead"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b'{"rows":[["a","f",[0,1]]]}',
+        b'{"rows":[["a","f",[0,1],1,1]],"order":[0,1]}',
+        b'{"host_arrays":[[{}]]}',
+        b'{"ignored_refusals":[[{}]]}',
+        b'{"abandoned_launch":[{}]}',
+        b'{"pending_launch":[{}]}',
+        b'{"refused_inputs":[[{}]]}',
+    ],
+)
+def test_unreadable_launches_end_the_cell(start_loop: Callable[[InProcessTransport], Rig], report: bytes) -> None:
+    """If the guard cannot read the launches of a cell's end, the cluster is dead and names the rank and the field."""
+    rig = start_loop(InProcessTransport())
+    rig.make_ranks_ready()
+    rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
+    rig.transport._peers["r1"].send_frames([encode(ENDED)[0].replace(b"}", b',"launches":' + report + b"}")])
+    assert rig.listener.notified.wait(WAIT_S)
+    (notification,) = rig.listener.notifications[:1]
+    assert "rank 1 (b) sent a message that cannot be: a CellEnded cannot be read: Expected" in notification
+    assert "at `$.launches" in notification

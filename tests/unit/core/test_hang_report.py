@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
+from msgspec.structs import replace
+
 from mhnb.core.codec import decode, encode
+from mhnb.core.guard.launch_report import LaunchRow
 from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
-from mhnb.core.messages import RankStatus
+from mhnb.core.messages import LaunchCount, RankStatus, ThreadStatus
+from mhnb.core.output.events import Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.state.cell import RankCell
 
 ALL = [0, 1, 2, 3]
 SOURCE = "loss = step(params, batch)\nbatch = next(batches)"
-STEP = ["f1", "jit(step)", ALL, 1, 7]
+STEP = LaunchRow("f1", "jit(step)", tuple(ALL), 1, 7)
 
 
 def sample(rank: int, activity: str, what: str = "", **parts: Any) -> RankStatus:
@@ -24,7 +28,7 @@ def sample(rank: int, activity: str, what: str = "", **parts: Any) -> RankStatus
 def launching(rank: int, number: int, of: list[int] | None = None, **parts: Any) -> RankStatus:
     """Return the sample of a rank that waits in its n-th launch."""
     group = of or ALL
-    found = {"counts": [[group, number]], "participants": group, "launch_number": number}
+    found = {"counts": [LaunchCount(tuple(group), number)], "participants": group, "launch_number": number}
     return sample(rank, "launch", "jit(step)", **(found | parts))
 
 
@@ -33,7 +37,7 @@ def unchanged(one: RankStatus, **parts: Any) -> RankSnapshot:
     return RankSnapshot(one.rank, latest=one, before=one, **parts)
 
 
-def ended(rank: int, *rows: list[Any]) -> RankSnapshot:
+def ended(rank: int, *rows: LaunchRow) -> RankSnapshot:
     """Return the snapshot of a rank that has ended the cell."""
     return RankSnapshot(rank, "ok", launches=rows)
 
@@ -50,7 +54,9 @@ def waiting_and_missing(report: HangReport) -> tuple[tuple[int, ...], tuple[int,
 
 def test_rank_that_has_not_reached_the_launch_is_missing() -> None:
     """Three ranks wait in a launch of all four; the fourth one sleeps and is missing, and each rank has its line."""
-    sleeping = unchanged(sample(2, "sleep", "sleep", line=2, user_frame="data.py:31 read_shard", counts=[[ALL, 6]]))
+    sleeping = unchanged(
+        sample(2, "sleep", "sleep", line=2, user_frame="data.py:31 read_shard", counts=[LaunchCount(tuple(ALL), 6)])
+    )
     report = build_report(*(unchanged(launching(rank, 7)) for rank in (0, 1)), sleeping, unchanged(launching(3, 7)))
     assert waiting_and_missing(report) == ((0, 1, 3), (2,))
     assert (report.launch, report.lines, report.age_s) == ("jit(step)", {0: 1, 1: 1, 2: 2, 3: 1}, 3.0)
@@ -69,7 +75,9 @@ def test_launch_counts_distinguish_equal_stacks() -> None:
 
 def test_rank_past_the_launch_is_not_missing() -> None:
     """Dispatch does not block: a rank that sleeps after its launch has reached that launch."""
-    past_launch = unchanged(sample(1, "sleep", "sleep", line=2, counts=[[ALL, 7]], participants=ALL, launch_number=7))
+    past_launch = unchanged(
+        sample(1, "sleep", "sleep", line=2, counts=[LaunchCount(tuple(ALL), 7)], participants=ALL, launch_number=7)
+    )
     report = build_report(
         unchanged(launching(0, 7)), past_launch, unchanged(launching(2, 7)), unchanged(sample(3, "computing"))
     )
@@ -87,7 +95,7 @@ def test_local_programs_are_not_counted() -> None:
     """A rank may skip such programs without harm, so they do not count as reaching a launch."""
     report = build_report(
         unchanged(launching(0, 1)),
-        ended(1, ["free:1", "jit(fill)", ALL, 1, 9]),
+        ended(1, LaunchRow("free:1", "jit(fill)", tuple(ALL), 1, 9)),
         *(unchanged(launching(r, 1)) for r in (2, 3)),
     )
     assert waiting_and_missing(report) == ((0, 2, 3), (1,))
@@ -141,7 +149,7 @@ def test_output_counts_since_the_sample_before_the_latest() -> None:
     for now in (1.0, 2.0, 3.0):
         part.record_sample(sample(0, "blocked"), now)
         flags.append(part.has_new_output)
-        part.add_output([["stdout", "step\n"]] if now == 1.0 else [])
+        part.add_output([Stream("stdout", "step\n")] if now == 1.0 else [])
         flags.append(part.has_new_output)
     assert flags == [False, True, True, True, False, False]
 
@@ -200,9 +208,14 @@ def test_rank_without_samples_is_not_missing() -> None:
 
 def test_rank_waiting_for_its_launching_thread_waits_for_ranks() -> None:
     """The rank whose thread has not reached the launch is missing; equal threads of one rank are counted."""
-    in_launch = ["worker", "launch", "jit(step)", 1, ""]
-    joins = {"counts": [[ALL, 7]], "participants": ALL, "launch_number": 7, "threads": [in_launch, in_launch]}
-    lags = {"counts": [[ALL, 6]], "threads": [["worker", "sleep", "sleep", 2, ""]]}
+    in_launch = ThreadStatus("worker", "launch", "jit(step)", 1, "")
+    joins = {
+        "counts": [LaunchCount(tuple(ALL), 7)],
+        "participants": ALL,
+        "launch_number": 7,
+        "threads": [in_launch, in_launch],
+    }
+    lags = {"counts": [LaunchCount(tuple(ALL), 6)], "threads": [ThreadStatus("worker", "sleep", "sleep", 2, "")]}
     report = build_report(
         *(unchanged(sample(rank, "lock", "join", line=2, **joins)) for rank in (0, 1, 2)),
         unchanged(sample(3, "lock", "join", line=2, **lags)),
@@ -237,7 +250,7 @@ def test_output_before_silence_is_not_progress() -> None:
         unchanged(latest, has_output=True, sample_age_s=60.0),
         RankSnapshot(0, latest=latest, before=before, sample_age_s=60.0),
     ):
-        report = build_report(quiet, replace(quiet, rank=1), age_s=62.0)
+        report = build_report(quiet, dataclasses.replace(quiet, rank=1), age_s=62.0)
         assert (report.moved, report.stuck) == ((), True)
 
 

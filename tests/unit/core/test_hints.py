@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
-from mhnb.core.error_site import ErrorSite
+from mhnb.core.error_site import ArrayFacts, ErrorSite
 from mhnb.core.hints import HINTS, find_hint
 from mhnb.magics.commands import COMMANDS
 from tests.support.source import PACKAGE
@@ -215,8 +214,11 @@ MIXED = (
     "Received incompatible devices for jitted computation. Got argument {} of {} with shape float32[{}] and with device ids [{}] "
     "on platform CPU and argument {} of {} with shape float32[{}] and with device ids [{}] on platform CPU"
 )
-LOCAL, GLOBAL = [[8], True, True, False, 1, 1, 1], [[8], False, True, False, 8, 2, 3]
-FOUR_DEVICES, REORDERED = [[8], False, True, False, 4, 4, 4], [[8], False, True, True, 8, 2, 4]
+LOCAL, GLOBAL = ArrayFacts((8,), True, True, False, 1, 1, 1), ArrayFacts((8,), False, True, False, 8, 2, 3)
+FOUR_DEVICES, REORDERED = (
+    ArrayFacts((8,), False, True, False, 4, 4, 4),
+    ArrayFacts((8,), False, True, True, 8, 2, 4),
+)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,7 @@ FOUR_DEVICES, REORDERED = [[8], False, True, False, 4, 4, 4], [[8], False, True,
     ],
 )
 def test_arrays_on_incompatible_devices(
-    arguments: tuple[str, ...], arrays: dict[str, Any], code: str, words: str
+    arguments: tuple[str, ...], arrays: dict[str, ArrayFacts], code: str, words: str
 ) -> None:
     """For two arrays on incompatible devices, the hint depends on the devices that they are really on."""
     site = ErrorSite(expression=code, names=dict.fromkeys("ab", True), arrays=arrays)
@@ -266,17 +268,11 @@ def test_arrays_on_incompatible_devices(
         ),
     ],
 )
-def test_explicit_arrays_with_incompatible_devices(error: str, other: list[Any], words: str) -> None:
+def test_explicit_arrays_with_incompatible_devices(error: str, other: ArrayFacts, words: str) -> None:
     """JAX compares axes before devices, so its message about axes may hide that the devices differ."""
     site = ErrorSite(expression="a + b", names=dict.fromkeys("ab", True), arrays={"a": GLOBAL, "b": other})
     ename = "ValueError" if error.startswith("Mesh") else "ShardingTypeError"
     assert words in (find_hint(ename, error, site=site, code="a + b") or "")
-
-
-@pytest.mark.parametrize("arrays", [{"x": None}, {"x": []}, {"x": [1, 2, 3, 4]}, {"x": "local"}])
-def test_unreadable_array_facts_are_none(arrays: dict[str, Any]) -> None:
-    """A rank's facts about an array are checked before they are used."""
-    assert ErrorSite(arrays=arrays).find_array_facts("x") is None
 
 
 def test_every_hint_has_a_case() -> None:

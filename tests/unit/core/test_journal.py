@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 
+from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
 from mhnb.core.journal import (
     MAX_TRACE_ROWS,
     AcceptRecord,
@@ -22,6 +24,7 @@ from mhnb.core.journal import (
     trace_launches,
 )
 from mhnb.core.messages import CellEnded
+from mhnb.core.output.events import ErrorRaised
 from mhnb.core.replay import (
     ReplayEstimate,
     ReplayPlan,
@@ -40,8 +43,8 @@ from mhnb.core.state.cell import Cell, record_cell
 from mhnb.core.state.events import CellRequest
 from mhnb.errors import InvalidRequest
 
-ADD = ["a1b2c3d4", "jit(add)", [0, 1], 2, 1]
-TOP = ["e5f6a7b8", "jit(top)", [0, 1], 3, 1]
+ADD = LaunchRow("a1b2c3d4", "jit(add)", (0, 1), 2, 1)
+TOP = LaunchRow("e5f6a7b8", "jit(top)", (0, 1), 3, 1)
 START = StartRecord(1, "2 hosts x 1 device", "0.10.2")
 PUSH = PushRecord(1, ("x",), None, ({"name": "x"},), (8,), "push1-1.bin")
 
@@ -52,7 +55,7 @@ def cell(seq: int, *, generation: int = 1, **more: Any) -> CellRecord:
     return CellRecord(generation, seq, f"x = {seq}", **given)
 
 
-def launched(*rows: list[Any], other: list[list[Any]] | None = None) -> dict[str, Any]:
+def launched(*rows: LaunchRow, other: list[LaunchRow] | None = None) -> dict[str, Any]:
     """Return the launches of rank 0, which are also those of rank 1 unless `other` is given."""
     return {"launches": trace_launches({0: rows, 1: rows if other is None else other})}
 
@@ -110,9 +113,9 @@ def test_the_record_of_a_cell() -> None:
     """The record has flags, outcomes, error names and launches by rank, and says whether the cell was replayed."""
     request = CellRequest("boom()", (0, 1), "parity", 9.0, replayed_seq=7)
     ran = Cell(1, request, seq=7, ranks=(0, 1), now=1.0)
-    raised = ["error", "KeyError", "'a'", [], 1, "boom()", 0.1]
-    ran.end_rank(CellEnded(0, 7, "ok", [], [ADD], 0, 0.1))
-    ran.end_rank(CellEnded(1, 7, "error", [raised], [ADD], 0, 0.1))
+    raised = ErrorRaised("KeyError", "'a'", [], 1, "boom()", 0.1)
+    ran.end_rank(CellEnded(0, 7, "ok", [], 0.1, LaunchReport(rows=[ADD])))
+    ran.end_rank(CellEnded(1, 7, "error", [raised], 0.1, LaunchReport(rows=[ADD])))
     ran.wall_s, ran.state = 0.5, "clean"
     record = record_cell(ran, 3, recorded=True)
     expected = cell(7, generation=3, ranks=(0, 1), guard="parity", timeout_s=9.0, **launched(ADD))
@@ -129,14 +132,24 @@ def test_the_record_of_a_cell() -> None:
 
 def test_lines_names_and_local_programs_keep_the_hash() -> None:
     """The hash covers what the guard compares: a run that is split at another line is the same run."""
-    plain = trace_launches({0: [[*ADD[:4], 3]]})[0]
-    split = trace_launches({0: [ADD, ["free:77", "jit(local)", [0, 1], 2, 5], [*ADD[:3], 9, 2]]})[0]
+    plain = trace_launches({0: [structs.replace(ADD, count=3)]})[0]
+    split = trace_launches(
+        {0: [ADD, LaunchRow("free:77", "jit(local)", (0, 1), 2, 5), structs.replace(ADD, line=9, count=2)]}
+    )[0]
     assert (split.hash, split.count, split.rows) == (plain.hash, 3, plain.rows)
 
 
 @pytest.mark.parametrize(
     "rows",
-    [[ADD], [ADD, TOP], [TOP, ADD, ADD], [[*ADD[:4], 2]], [["ffff", *ADD[1:]]], [[*ADD[:2], [0], *ADD[3:]]], []],
+    [
+        [ADD],
+        [ADD, TOP],
+        [TOP, ADD, ADD],
+        [structs.replace(ADD, count=2)],
+        [structs.replace(ADD, fingerprint="ffff")],
+        [structs.replace(ADD, participants=(0,))],
+        [],
+    ],
 )
 def test_program_order_count_and_ranks_change_the_hash(rows: list[Any]) -> None:
     """Each of these is a different sequence."""
@@ -152,7 +165,7 @@ def test_ranks_with_equal_launches_share_a_trace() -> None:
 
 def test_a_long_sequence_is_hashed_whole_and_kept_in_part() -> None:
     """The hash includes the launches after the rows that are kept."""
-    rows = [[str(n), "jit(f)", [0], 1, 1] for n in range(MAX_TRACE_ROWS + 9)]
+    rows = [LaunchRow(str(n), "jit(f)", (0,), 1, 1) for n in range(MAX_TRACE_ROWS + 9)]
     long, other = (trace_launches({0: each})[0] for each in (rows, [*rows[:-1], ADD]))
     assert (len(long.rows), long.count) == (MAX_TRACE_ROWS, MAX_TRACE_ROWS + 9)
     assert long.hash != other.hash
@@ -277,7 +290,12 @@ def test_replay_follows_the_history_of_starts() -> None:
 def test_equal_cells_have_no_difference() -> None:
     """Time, generation, the lines that split a run, and a missing launch record do not count."""
     before = cell(1, **launched(ADD, ADD), wall_s=1.0)
-    assert describe_difference(before, cell(1, generation=2, **launched([*ADD[:3], 9, 2]), replayed=True)) == ""
+    assert (
+        describe_difference(
+            before, cell(1, generation=2, **launched(structs.replace(ADD, line=9, count=2)), replayed=True)
+        )
+        == ""
+    )
     assert describe_difference(before, cell(1, launches=None)) == ""
     raised: dict[str, Any] = {"outcomes": {0: "error", 1: "error"}, "errors": {0: "KeyError", 1: "KeyError"}}
     assert describe_difference(cell(1, **raised), cell(1, **raised)) == ""
@@ -307,13 +325,13 @@ def test_equal_cells_have_no_difference() -> None:
             "ranks 0-1: launch 2 was jit(top) of line 3, now jit(add) of line 2 (launches: 2 before, 3 now)",
         ),
         (
-            launched([*ADD[:4], 5]),
-            launched([*ADD[:4], 3]),
+            launched(structs.replace(ADD, count=5)),
+            launched(structs.replace(ADD, count=3)),
             "ranks 0-1: launch 4 was jit(add) of line 2, now none (launches: 5 before, 3 now)",
         ),
         (
             launched(ADD, TOP),
-            launched(["ffffffff", *ADD[1:]], TOP),
+            launched(structs.replace(ADD, fingerprint="ffffffff"), TOP),
             ("ranks 0-1: launch 1 was jit(add) (program a1b2c3) of line 2, now jit(add) (program ffffff) of line 2"
             " (launches: 2 before, 2 now)"),
         ),
@@ -332,10 +350,10 @@ def test_a_difference_names_ranks_before_and_now(before: dict[str, Any], now: di
     assert describe_difference(cell(1, **before), cell(1, **now)) == said
 
 
-@pytest.mark.parametrize("change", [ADD, [str(MAX_TRACE_ROWS - 1), "jit(f)", [0, 1], 1, 7]])
-def test_difference_beyond_the_kept_rows_is_described(change: list[Any]) -> None:
+@pytest.mark.parametrize("change", [ADD, LaunchRow(str(MAX_TRACE_ROWS - 1), "jit(f)", (0, 1), 1, 7)])
+def test_difference_beyond_the_kept_rows_is_described(change: LaunchRow) -> None:
     """The hash shows the difference; the message says how far the sequences are known to be equal, and no more."""
-    rows: list[list[Any]] = [[str(n), "jit(f)", [0, 1], 1, 1] for n in range(MAX_TRACE_ROWS + 1)]
+    rows = [LaunchRow(str(n), "jit(f)", (0, 1), 1, 1) for n in range(MAX_TRACE_ROWS + 1)]
     other = [*rows[:-1], change] if change is ADD else [*rows[: MAX_TRACE_ROWS - 1], change, rows[-1]]
     text = describe_difference(cell(1, **launched(*rows)), cell(1, **launched(*other)))
     assert text.startswith(f"ranks 0-1: its launches differ after the first {MAX_TRACE_ROWS} (")

@@ -6,8 +6,17 @@ import math
 import struct
 
 import pytest
+from msgspec.structs import replace
 
-from mhnb.core.guard.host_data import INCOMPLETE, LAUNCH_INPUT, HostDataRow, compare_host_data, format_host_data
+from mhnb.core.guard.host_data import (
+    INCOMPLETE,
+    LAUNCH_INPUT,
+    HashSummary,
+    HostDataRow,
+    compare_host_data,
+    format_host_data,
+)
+from mhnb.core.guard.launch_report import LaunchReport
 from mhnb.core.messages import CellEnded, RankReady
 from tests.unit.core.state.test_machine import GUARD, PSUM, Driver, error, finished
 
@@ -16,8 +25,9 @@ def row(
     digest: str, *, line: int = 2, kind: str = "f32[8]", count: int = 1, groups: str = "g", total: str = ""
 ) -> HostDataRow:
     """Return the row of one line's arrays on ranks 0 and 1, replicated."""
-    kinds = [count, groups, kind, kind, kind]
-    return [line, [0, 1], "d", kinds, {"0:8": [count, groups, digest, total or digest, digest]}]
+    kinds = HashSummary(count, groups, kind, kind, kind)
+    boxes = {"0:8": HashSummary(count, groups, digest, total or digest, digest)}
+    return HostDataRow(line, (0, 1), "d", kinds, boxes)
 
 
 def test_equal_data_is_not_reported() -> None:
@@ -48,8 +58,8 @@ def test_different_types_and_shapes_are_named(mine: str, theirs: str, head: str)
         pytest.param([row("a")], [row("b", line=3)], id="another line"),
         pytest.param([row("a")], [], id="one rank made none"),
         pytest.param([row("a", groups="x", total="t")], [row("b", groups="y", total="t")], id="the same at another pace"),
-        pytest.param([[2, [0, 1], "d", row("a")[3], {"0:4": row("a")[4]["0:8"]}]],
-                     [[2, [0, 1], "d", row("a")[3], {"4:8": row("b")[4]["0:8"]}]], id="boxes of their own"),
+        pytest.param([replace(row("a"), boxes={"0:4": row("a").boxes["0:8"]})],
+                     [replace(row("b"), boxes={"4:8": row("b").boxes["0:8"]})], id="boxes of their own"),
     ],
 )  # fmt: skip
 def test_possibly_different_arrays_are_not_compared(one: list[HostDataRow], two: list[HostDataRow]) -> None:
@@ -60,13 +70,13 @@ def test_possibly_different_arrays_are_not_compared(one: list[HostDataRow], two:
 def launch_input(digest: str, *, line: int = 2, count: int = 1, kind: str = "k", total: str = "") -> HostDataRow:
     """Return the row of a launch input on ranks 0 and 1."""
     description = f"{digest} on line {line}"
-    return [
+    return HostDataRow(
         None,
-        [0, 1],
+        (0, 1),
         f"{LAUNCH_INPUT}1",
-        [count, "g", kind, kind, "f32[]"],
-        {"whole": [count, "g", digest, total or digest, description]},
-    ]
+        HashSummary(count, "g", kind, kind, "f32[]"),
+        {"whole": HashSummary(count, "g", digest, total or digest, description)},
+    )
 
 
 def test_launch_inputs_from_different_lines_are_named() -> None:
@@ -110,8 +120,10 @@ def test_incomplete_rows_are_not_compared() -> None:
     for make in (row, launch_input):
         one, two = make("a"), make("b")
         assert compare_host_data({0: [one], 1: [two]})
-        for sums in (*one[4].values(), *two[4].values()):
-            sums[0] = INCOMPLETE
+        one, two = (
+            replace(each, boxes={box: replace(sums, count=INCOMPLETE) for box, sums in each.boxes.items()})
+            for each in (one, two)
+        )
         assert compare_host_data({0: [one], 1: [two]}) == ()
 
 
@@ -140,7 +152,7 @@ def run_with_rows(
     """Run a cell that made these rows; return the cluster state."""
     driver.submit(guard=guard, source="a\nb")
     replies = [
-        CellEnded(rank, 1, "ok", events or [], [PSUM], 0, 0.1, host_arrays=made)  # type: ignore[arg-type]
+        CellEnded(rank, 1, "ok", events or [], 0.1, LaunchReport(rows=[PSUM], host_arrays=made))  # type: ignore[arg-type]
         for rank, made in enumerate(rows)
     ]
     return finished(driver(*replies)).result.state
@@ -205,8 +217,7 @@ def test_size_of_difference_is_described(
     rows = []
     for digest, values in (("a", mine), ("b", theirs)):
         one = row(digest, kind=kind)
-        one[4] = {box: [*sums[:5], sample(*values)] for box, sums in one[4].items()}
-        rows.append(one)
+        rows.append(replace(one, boxes={box: replace(s, sample=sample(*values)) for box, s in one.boxes.items()}))
     (found,) = compare_host_data({0: [rows[0]], 1: [rows[1]]})
     text = format_host_data(found, "u = 1\nw = make(v)")
     assert head in text.splitlines()[0]

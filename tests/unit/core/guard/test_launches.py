@@ -7,7 +7,9 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from mhnb.core.guard.launch_report import LaunchRow
 from mhnb.core.guard.launches import (
     LOCAL_PREFIX,
     LaunchDifference,
@@ -17,7 +19,6 @@ from mhnb.core.guard.launches import (
     has_collectives,
     judge_state,
 )
-from mhnb.core.messages import LaunchRow
 from mhnb.types import Outcome
 
 ALL = [0, 1, 2, 3]
@@ -25,17 +26,17 @@ ALL = [0, 1, 2, 3]
 
 def row(fingerprint: str, participants: list[int], line: int | None = 1, count: int = 1) -> LaunchRow:
     """A row whose program is named after its fingerprint."""
-    return [fingerprint, f"jit({fingerprint})", participants, line, count]
+    return LaunchRow(fingerprint, f"jit({fingerprint})", tuple(participants), line, count)
 
 
 def expand_launches(rows: list[LaunchRow]) -> list[tuple[str, tuple[int, ...]]]:
     """Every launch of the rows, one by one."""
-    return [(r[0], tuple(r[2])) for r in rows for _ in range(r[4])]
+    return [(r.fingerprint, r.participants) for r in rows for _ in range(r.count)]
 
 
 def find_difference_naively(rows_by_rank: dict[int, list[LaunchRow]]) -> int | None:
     """The oracle: expand everything, compare every two ranks, and return the least index of a difference."""
-    ranks = set(rows_by_rank) | {rank for rows in rows_by_rank.values() for r in rows for rank in r[2]}
+    ranks = set(rows_by_rank) | {rank for rows in rows_by_rank.values() for r in rows for rank in r.participants}
     launches = {rank: expand_launches(rows_by_rank.get(rank, [])) for rank in ranks}
     found = []
     for a, b in itertools.combinations(sorted(ranks), 2):
@@ -56,7 +57,7 @@ launches = st.builds(row, programs, groups, st.sampled_from([1, 2, None]), st.in
 def nearly_equal(draw: st.DrawFn) -> dict[int, list[LaunchRow]]:
     """Records of ranks that ran the same program, some with one change, because that case matters most."""
     common = draw(st.lists(launches, max_size=8))
-    rows = {rank: [list(r) for r in common if rank in r[2]] for rank in range(4)}
+    rows = {rank: [replace(r) for r in common if rank in r.participants] for rank in range(4)}
     for rank in draw(st.sets(st.integers(0, 3), max_size=2)):
         at = draw(st.integers(0, len(rows[rank])))
         rows[rank][at : at + draw(st.integers(0, 1))] = draw(st.lists(launches, max_size=1))

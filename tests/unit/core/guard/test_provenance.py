@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
+from mhnb.core.guard.launch_report import LaunchReport
 from mhnb.core.guard.provenance import (
     ANY,
     SHARDED_HOST_DATA,
     UNKNOWN,
     InputRow,
-    are_input_rows,
     combine_values,
     describe_divergence,
     find_conflict,
@@ -51,7 +52,7 @@ def test_uncomputed_array_hides_only_its_block(count: int) -> None:
 
 def row(value: int, producer: str = "", *values: float, kind: str = "f32[2]", cell: int = 0) -> InputRow:
     """Return the row of one array of a launch, as one rank has it."""
-    return [value, cell, kind, producer, struct.pack(f"<{len(values)}d", *values).hex()]
+    return InputRow(value, cell, kind, producer, struct.pack(f"<{len(values)}d", *values).hex())
 
 
 EQUAL_HINT = "Make the values equal first: the same seed, or read them on one rank and broadcast."
@@ -125,8 +126,10 @@ def test_only_first_different_arrays_are_named() -> None:
 )
 def test_malformed_row_is_refused(bad: list[object]) -> None:
     """A malformed row would appear in another rank's message."""
-    assert are_input_rows([row(1, "jit(f)", 1.0)])
-    assert not are_input_rows([row(1, "jit(f)", 1.0), bad])
+    good = row(1, "jit(f)", 1.0)
+    assert msgspec.convert(msgspec.to_builtins(good), InputRow) == good
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(bad, InputRow)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +154,11 @@ def test_recovery_replays_up_to_the_divergence() -> None:
     driver = Driver().ready()
     for number in (1, 2, 3):
         driver.submit(number)
-        ends = [CellEnded(rank, number, "ok", [], [], 0, 0.1) for rank in (0, 1)]
+        ends = [CellEnded(rank, number, "ok", [], 0.1) for rank in (0, 1)]
         if number == 3:
             ends = [
-                replace(end, refused_inputs=[row(1 + rank, "jit(f)", cell=2 + rank)]) for rank, end in enumerate(ends)
+                replace(end, launches=LaunchReport(refused_inputs=[row(1 + rank, "jit(f)", cell=2 + rank)]))
+                for rank, end in enumerate(ends)
             ]
         notes = finished(driver(*ends)).result.notes
     expected = (
@@ -163,7 +167,8 @@ def test_recovery_replays_up_to_the_divergence() -> None:
     assert notes[1:] == (expected,)
     driver.submit(4)
     ends = [
-        CellEnded(rank, 4, "ok", [], [], 0, 0.1, refused_inputs=[row(1 + rank, "jit(f)", cell=rank)]) for rank in (0, 1)
+        CellEnded(rank, 4, "ok", [], 0.1, LaunchReport(refused_inputs=[row(1 + rank, "jit(f)", cell=rank)]))
+        for rank in (0, 1)
     ]
     assert not any("--replay" in note for note in finished(driver(*ends)).result.notes)
 
@@ -173,11 +178,11 @@ def test_recovery_never_stops_at_a_skipped_cell() -> None:
     driver = Driver().ready()
     driver(
         CellSubmitted(1, CellRequest("x = 1", replayed_seq=2)),
-        *(CellEnded(rank, 2, "ok", [], [], 0, 0.1) for rank in (0, 1)),
+        *(CellEnded(rank, 2, "ok", [], 0.1) for rank in (0, 1)),
     )
     driver(CellSubmitted(2, CellRequest("x = 1", replayed_seq=5)))
     ends = [
-        CellEnded(rank, 5, "ok", [], [], 0, 0.1, refused_inputs=[row(1 + rank, "jit(f)", cell=4 + rank)])
+        CellEnded(rank, 5, "ok", [], 0.1, LaunchReport(refused_inputs=[row(1 + rank, "jit(f)", cell=4 + rank)]))
         for rank in (0, 1)
     ]
     _, note = finished(driver(*ends)).result.notes

@@ -9,11 +9,21 @@ import nbformat
 import nbformat.v4
 import pytest
 
-from mhnb.core.messages import OutputEvent
+from mhnb.core.output.events import (
+    ClearOutput,
+    DisplayData,
+    ErrorRaised,
+    ExecuteResult,
+    LibraryNoise,
+    OutputEvent,
+    OutputOmitted,
+    Stream,
+    UpdateDisplayData,
+)
 from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT, OutputAccumulator, accumulate_events
 from mhnb.rank.execution.capture import EventBuffer
 
-DISPLAY: OutputEvent = ["display", {"text/plain": "old"}, {}, "id1"]
+DISPLAY: OutputEvent = DisplayData({"text/plain": "old"}, {}, "id1")
 
 
 def texts(accumulator: OutputAccumulator) -> list[str]:
@@ -30,7 +40,9 @@ def accumulate(*events: OutputEvent) -> OutputAccumulator:
 
 def test_streams_merge_until_another_comes_between() -> None:
     """Text of one stream merges; another stream or a display begins a new output."""
-    accumulator = accumulate(["stdout", "a"], ["stdout", "b\n"], ["stderr", "e"], DISPLAY, ["stdout", "c"])
+    accumulator = accumulate(
+        Stream("stdout", "a"), Stream("stdout", "b\n"), Stream("stderr", "e"), DISPLAY, Stream("stdout", "c")
+    )
     assert texts(accumulator) == ["ab\n", "e", "old", "c"]
 
 
@@ -38,11 +50,11 @@ def test_every_kind_of_output_is_valid() -> None:
     """Accumulated outputs can be stored: nbformat accepts every kind."""
     outputs = accumulate_events(
         [
-            ["stdout", "a"],
+            Stream("stdout", "a"),
             DISPLAY,
-            ["error", "ValueError", "bad", ["Traceback", "ValueError: bad"], 1, "f()", 0.1],
-            ["result", {"text/plain": "3"}, {}],
-            ["omitted", "stderr", 12],
+            ErrorRaised("ValueError", "bad", ["Traceback", "ValueError: bad"], 1, "f()", 0.1),
+            ExecuteResult({"text/plain": "3"}, {}),
+            OutputOmitted("stderr", 12),
         ],
         execution_count=5,
     )
@@ -53,13 +65,13 @@ def test_every_kind_of_output_is_valid() -> None:
 
 def test_result_has_the_number_of_the_cell() -> None:
     """The value of the last expression becomes an execute_result with the cell's seq."""
-    (output,) = accumulate(["result", {"text/plain": "3"}, {}]).outputs()
+    (output,) = accumulate(ExecuteResult({"text/plain": "3"}, {})).outputs()
     assert (output["output_type"], output["execution_count"]) == ("execute_result", 5)
 
 
 def test_error_keeps_its_parts() -> None:
     """An error becomes nbformat's error output."""
-    (output,) = accumulate(["error", "KeyError", "'x'", ["line 1", "line 2"], 3, "d['x']", 0.5]).outputs()
+    (output,) = accumulate(ErrorRaised("KeyError", "'x'", ["line 1", "line 2"], 3, "d['x']", 0.5)).outputs()
     assert output == {"output_type": "error", "ename": "KeyError", "evalue": "'x'", "traceback": ["line 1", "line 2"]}
 
 
@@ -67,25 +79,27 @@ def test_error_keeps_its_parts() -> None:
 def test_carriage_return_across_events(cut: int) -> None:
     """A progress line is overwritten wherever the events cut it."""
     text = "10 %\r20 %\rok"
-    assert texts(accumulate(["stdout", text[:cut]], ["stdout", text[cut:]])) == ["ok %"]
+    assert texts(accumulate(Stream("stdout", text[:cut]), Stream("stdout", text[cut:]))) == ["ok %"]
 
 
 def test_clear_removes_earlier_outputs() -> None:
     """clear_output drops what was shown before it."""
-    assert texts(accumulate(["stdout", "a"], DISPLAY, ["clear", False], ["stdout", "b"])) == ["b"]
+    assert texts(accumulate(Stream("stdout", "a"), DISPLAY, ClearOutput(wait=False), Stream("stdout", "b"))) == ["b"]
 
 
 def test_clear_waits_for_the_next_output() -> None:
     """clear_output(wait=True) keeps the old outputs until a new one comes."""
-    accumulator = accumulate(["stdout", "a"], ["clear", True])
+    accumulator = accumulate(Stream("stdout", "a"), ClearOutput(wait=True))
     assert texts(accumulator) == ["a"]
-    accumulator.add([["stdout", "b"]])
+    accumulator.add([Stream("stdout", "b")])
     assert texts(accumulator) == ["b"]
 
 
 def test_update_replaces_every_display_of_its_id() -> None:
     """An update replaces every display of its id, in place."""
-    accumulator = accumulate(DISPLAY, ["stdout", "x"], DISPLAY, ["update", {"text/plain": "new"}, {"m": 1}, "id1"])
+    accumulator = accumulate(
+        DISPLAY, Stream("stdout", "x"), DISPLAY, UpdateDisplayData({"text/plain": "new"}, {"m": 1}, "id1")
+    )
     assert texts(accumulator) == ["new", "x", "new"]
     assert accumulator.outputs()[0]["metadata"] == {"m": 1}
     assert accumulator.take_foreign_updates() == []
@@ -101,7 +115,9 @@ def test_returned_outputs_do_not_change() -> None:
 
 def test_foreign_updates_are_returned_once() -> None:
     """Updates of other cells' displays go to the caller, the latest of each id, once."""
-    accumulator = accumulate(["update", {"text/plain": "1"}, {}, "z"], ["update", {"text/plain": "2"}, {}, "z"])
+    accumulator = accumulate(
+        UpdateDisplayData({"text/plain": "1"}, {}, "z"), UpdateDisplayData({"text/plain": "2"}, {}, "z")
+    )
     assert accumulator.take_foreign_updates() == [("z", {"text/plain": "2"}, {})]
     assert accumulator.take_foreign_updates() == []
     assert not accumulator.update_display("z", {}, {})
@@ -111,7 +127,7 @@ def test_plotly_figure_that_cannot_be_drawn_is_explained() -> None:
     """The figure's own format needs a front-end extension for each output; if another format exists, that one is shown."""
     accumulator = OutputAccumulator()
     form = {"application/vnd.plotly.v1+json": {"data": []}, "text/plain": "Figure()"}
-    accumulator.add([["display", form, {}, None], ["display", form | {"text/html": "<b>x</b>"}, {}, None]])
+    accumulator.add([DisplayData(form, {}), DisplayData(form | {"text/html": "<b>x</b>"}, {})])
     bare, drawn = accumulator.outputs()
     assert bare["data"]["text/plain"].startswith("Figure()\n(told as text:")
     assert "fig.show('png')" in bare["data"]["text/plain"]
@@ -121,7 +137,7 @@ def test_plotly_figure_that_cannot_be_drawn_is_explained() -> None:
 def test_a_figure_without_a_text_is_described() -> None:
     """Plotly provides no text, and the figure's data is not readable."""
     form = {"application/vnd.plotly.v1+json": {"data": [{"type": "bar"}, {}, {}], "layout": {"title": "loss"}}}
-    ((output),) = accumulate_events([["display", form, {}, None]])
+    ((output),) = accumulate_events([DisplayData(form, {})])
     assert output["data"]["text/plain"].startswith("a plotly figure “loss”: bar, 2 scatter\n(told as text:")
 
 
@@ -129,7 +145,7 @@ def test_widget_views_are_removed() -> None:
     """A widget's model lives on the rank, so its view is dropped; its text stays, with one line that says why."""
     view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
     both: dict[str, Any] = {**view, "text/plain": "IntSlider(value=0)"}
-    outputs = accumulate_events([["display", both, {}, None], ["display", view, {}, None]])
+    outputs = accumulate_events([DisplayData(both, {}), DisplayData(view, {})])
     assert set(outputs[0]["data"]) == {"text/plain"}
     first, why = outputs[0]["data"]["text/plain"].split("\n")
     assert first == "IntSlider(value=0)"
@@ -139,7 +155,7 @@ def test_widget_views_are_removed() -> None:
 
 def test_gap_shows_where_text_is_missing() -> None:
     """Text left out on the rank leaves a mark in its stream and is counted."""
-    accumulator = accumulate(["stdout", "a\n"], ["omitted", "stdout", 1234], ["stdout", "z\n"])
+    accumulator = accumulate(Stream("stdout", "a\n"), OutputOmitted("stdout", 1234), Stream("stdout", "z\n"))
     (text,) = texts(accumulator)
     assert text.startswith("a\n")
     assert text.endswith("]\nz\n")
@@ -152,7 +168,7 @@ def test_text_size_is_limited() -> None:
     accumulator = OutputAccumulator()
     lines = [f"line {number:07}\n" for number in range(400_000)]
     for start in range(0, len(lines), 1000):
-        accumulator.add([["stdout", "".join(lines[start : start + 1000])]])
+        accumulator.add([Stream("stdout", "".join(lines[start : start + 1000]))])
     (output,) = accumulator.outputs()
     text = output["text"]
     assert text.startswith("".join(lines[:30_000]))
@@ -188,9 +204,9 @@ def test_kept_text_does_not_depend_on_the_pieces(size: int) -> None:
 def test_displays_stay_when_text_is_dropped() -> None:
     """Only text is dropped from the middle; displays there stay, in order."""
     accumulator = OutputAccumulator()
-    accumulator.add([["stdout", "a" * HEAD_LIMIT + "\n"], DISPLAY])
+    accumulator.add([Stream("stdout", "a" * HEAD_LIMIT + "\n"), DISPLAY])
     for _ in range(40):
-        accumulator.add([["stdout", ("b" * 63 + "\n") * 1024], ["display", {"text/plain": "more"}, {}, None]])
+        accumulator.add([Stream("stdout", ("b" * 63 + "\n") * 1024), DisplayData({"text/plain": "more"}, {})])
     shown = [o["data"]["text/plain"] for o in accumulator.outputs() if o["output_type"] == "display_data"]
     assert shown == ["old", *["more"] * 40]
 
@@ -199,7 +215,7 @@ def test_progress_bar_does_not_grow() -> None:
     """A line that is overwritten endlessly counts as one line, and nothing of it is left out."""
     accumulator = OutputAccumulator()
     for step in range(200_000):
-        accumulator.add([["stderr", f"\rstep {step:6} of 200000"]])
+        accumulator.add([Stream("stderr", f"\rstep {step:6} of 200000")])
     assert texts(accumulator) == ["step 199999 of 200000"]
     assert accumulator.omitted_nbytes == 0
 
@@ -207,15 +223,15 @@ def test_progress_bar_does_not_grow() -> None:
 def test_noise_is_stored_separately() -> None:
     """Log lines of C++ libraries are in no output, but they are kept."""
     accumulator = OutputAccumulator()
-    accumulator.add([["noise", "[Gloo] a\n"], ["stdout", "mine\n"], ["noise", "[Gloo] b\n"]])
+    accumulator.add([LibraryNoise("[Gloo] a\n"), Stream("stdout", "mine\n"), LibraryNoise("[Gloo] b\n")])
     assert [output["text"] for output in accumulator.outputs()] == ["mine\n"]
     assert accumulator.noise == "[Gloo] a\n[Gloo] b\n"
 
 
 @pytest.mark.parametrize(("form", "text"), [(None, "None"), (3, "3"), (["a", "b"], "ab"), (["a", None], "['a', None]")])
 def test_invalid_display_data_can_be_stored(form: object, text: str) -> None:
-    """Under a MIME type other than JSON a notebook stores text, and its metadata is a mapping."""
-    (shown,) = accumulate_events([["display", {"text/html": form, "application/json": [1]}, ["wide"], None]])
+    """Under a MIME type other than JSON a notebook stores text."""
+    (shown,) = accumulate_events([DisplayData({"text/html": form, "application/json": [1]}, {})])
     assert shown == {
         "output_type": "display_data",
         "data": {"text/html": text, "application/json": [1]},

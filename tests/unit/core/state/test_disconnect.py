@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from mhnb.core.guard.launch_report import LaunchPlace, LaunchReport
 from mhnb.core.guard.launches import STILL_ABANDONED
 from mhnb.core.messages import (
     InterruptDelivered,
@@ -17,6 +18,7 @@ from mhnb.core.messages import (
     RankStatus,
     RunCell,
 )
+from mhnb.core.output.events import ErrorRaised
 from mhnb.core.state.events import (
     Accepted,
     Command,
@@ -162,19 +164,20 @@ def test_disconnected_cluster_is_tainted_with_reason() -> None:
 @pytest.mark.parametrize(
     ("number", "left", "note"),
     [
-        (7, [], "rank 0 left jit(f) (line 1) before its end"),
-        (None, [], "rank 0 left a collective (line 1) before its end"),
-        (7, ["jit(g) f32[8]", 3], "rank 0 left jit(g) (line 3) before its end"),
+        (7, None, "rank 0 left jit(f) (line 1) before its end"),
+        (None, None, "rank 0 left a collective (line 1) before its end"),
+        (7, LaunchPlace("jit(g) f32[8]", 3), "rank 0 left jit(g) (line 3) before its end"),
     ],
     ids=["of its looks", "of looks at a call without a record", "of its own record"],
 )
-def test_abandoned_launch_is_named_at_the_end(number: int | None, left: list[object], note: str) -> None:
+def test_abandoned_launch_is_named_at_the_end(number: int | None, left: LaunchPlace | None, note: str) -> None:
     """The live hang report has disappeared by then; the rank's own record is newer than its samples, so it takes precedence."""
     driver = start_cell()
     driver(ended(1))
     run_escalation(driver, INTERRUPT_DISCONNECT_S + 0.2, sample(0, [0, 1], number), sample(0, [0, 1], number))
     driver(sample(0, [0, 1], number, launched=False))
-    end = replace(ended(0, outcome="error", events=[error("JaxRuntimeError")], abandoned=1), abandoned_launch=left)
+    report = LaunchReport(abandoned_count=1, abandoned_launch=left)
+    end = replace(ended(0, outcome="error", events=[error("JaxRuntimeError")]), launches=report)
     assert finished(driver(end)).result.notes[1] == note
 
 
@@ -208,7 +211,7 @@ def test_failed_collective_after_accept_taints_again(said: str, state: str) -> N
     run_escalation(driver, INTERRUPT_DISCONNECT_S + 0.2, sample(0, [0, 1]))
     driver(ended(0, outcome="error"), Accepted())
     driver.submit(2, guard="off")
-    ends = [ended(rank, 2, "error", events=[["error", "E", said, ["line"], 1, "x", 0.1]]) for rank in (0, 1)]
+    ends = [ended(rank, 2, "error", events=[ErrorRaised("E", said, ["line"], 1, "x", 0.1)]) for rank in (0, 1)]
     assert finished(driver(*ends)).result.state == state
 
 
@@ -218,7 +221,7 @@ def test_refused_launch_after_accept_taints_again() -> None:
     driver.submit(2, guard="lockstep")
     driver(ended(0), ended(1))
     text = f"nothing was launched\n  jit(f) would meet jit(g) of cell 1, {STILL_ABANDONED}"
-    events = [["error", "OrderMismatch", text, ["line"], 1, "x", 0.1]]
+    events = [ErrorRaised("OrderMismatch", text, ["line"], 1, "x", 0.1)]
     result = finished(driver(ended(0, 2, "error", events=events), ended(1, 2, "error"))).result
     assert result.state == "tainted"
     assert driver.machine.reason.startswith("a collective of an earlier cell was left")
@@ -228,7 +231,13 @@ def test_refused_launch_after_accept_taints_again() -> None:
 def test_abandoned_collective_forces_lockstep(guard: str) -> None:
     """Without agreement only the rank that abandoned it would refuse; after the collective ends, the requested guard is back."""
     driver = start_cell()
-    driver(*(replace(ended(rank), facts={"left": 1 - rank}, abandoned=1 - rank) for rank in (0, 1)), Accepted())
+    driver(
+        *(
+            replace(ended(rank), facts={"left": 1 - rank}, launches=LaunchReport(abandoned_count=1 - rank))
+            for rank in (0, 1)
+        ),
+        Accepted(),
+    )
     assert sent_guards(driver.submit(2, guard=guard)) == ["lockstep"] * 2
     result = finished(driver(replace(ended(0, 2), facts={"left": 0}), ended(1, 2))).result
     reason = "rank 0 left a collective in an earlier cell, which may still wait"
@@ -239,7 +248,13 @@ def test_abandoned_collective_forces_lockstep(guard: str) -> None:
 def test_cell_forced_to_lockstep_is_judged_by_its_record() -> None:
     """The cell requested guard off; a rank that raised has launched the same as the other, so the state is not split."""
     driver = start_cell()
-    driver(*(replace(ended(rank), facts={"left": 1 - rank}, abandoned=1 - rank) for rank in (0, 1)), Accepted())
+    driver(
+        *(
+            replace(ended(rank), facts={"left": 1 - rank}, launches=LaunchReport(abandoned_count=1 - rank))
+            for rank in (0, 1)
+        ),
+        Accepted(),
+    )
     driver.submit(2, guard="off")
     assert finished(driver(ended(0, 2), ended(1, 2, "error", events=[error("ValueError")]))).result.state == "clean"
     driver.submit(3, guard="off")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from mhnb.cluster.status import describe_ranks
+from mhnb.core.guard.launch_report import LaunchReport, LaunchRow, PendingPlace
 from mhnb.core.messages import (
     CellEnded,
     CellRefused,
@@ -22,6 +23,7 @@ from mhnb.core.messages import (
     SkipCell,
     StartFailed,
 )
+from mhnb.core.output.events import DisplayData, ErrorRaised, OutputEvent, Stream, UpdateDisplayData
 from mhnb.core.state.events import (
     Accepted,
     CellRequest,
@@ -47,10 +49,11 @@ from mhnb.core.state.interrupt import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, KILLE
 from mhnb.core.state.machine import ClusterStateMachine
 from mhnb.core.state.rank_registry import RankRegistry
 from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, EnginesMissing, LaunchError, NotClean, NotStarted
+from mhnb.types import Outcome
 
 GUARD = {"guard": {"available": True, "reason": ""}}
-PSUM = ["f1", "jit(f)", [0, 1], 1, 1]
-PMAX = ["f2", "jit(g)", [0, 1], 1, 1]
+PSUM = LaunchRow("f1", "jit(f)", (0, 1), 1, 1)
+PMAX = LaunchRow("f2", "jit(g)", (0, 1), 1, 1)
 
 
 class Driver:
@@ -107,19 +110,24 @@ def driver() -> Iterator[Driver]:
 
 
 def ended(
-    rank: int, seq: int = 1, outcome: str = "ok", launches: list[list[object]] | None = None, **more: object
+    rank: int,
+    seq: int = 1,
+    outcome: Outcome = "ok",
+    launches: Sequence[LaunchRow] = (),
+    *,
+    events: Sequence[OutputEvent] = (),
+    notes: Sequence[str] = (),
+    abandoned: int = 0,
+    interrupted_before: int | None = None,
 ) -> CellEnded:
     """Return a rank's final reply to a cell."""
-    events = more.pop("events", [])
-    abandoned = more.pop("abandoned", 0)
-    notes = more.pop("notes", [])
-    before = more.pop("interrupted_before", None)
-    return CellEnded(rank, seq, outcome, events, launches or [], abandoned, 0.1, notes, interrupted_before=before)  # type: ignore[arg-type]
+    report = LaunchReport(list(launches), abandoned_count=abandoned, interrupted_before=interrupted_before)
+    return CellEnded(rank, seq, outcome, list(events), 0.1, report, list(notes))
 
 
-def error(name: str = "ValueError", at_s: float = 0.1) -> list[object]:
+def error(name: str = "ValueError", at_s: float = 0.1) -> ErrorRaised:
     """The event of an exception on line 3."""
-    return ["error", name, "bad", ["line"], 3, "x = y", at_s]
+    return ErrorRaised(name, "bad", ["line"], 3, "x = y", at_s)
 
 
 def finished(commands: list[Command]) -> FinishCell:
@@ -215,8 +223,8 @@ def test_next_cell_is_sent_after_the_first_ends(driver: Driver) -> None:
 def test_live_and_final_output_are_joined_in_order(driver: Driver) -> None:
     """Output sent while the cell ran, and output sent with its end, make one text."""
     driver.submit()
-    driver(OutputProduced(0, 1, [["stdout", "a\n"]]))
-    result = finished(driver(ended(0, events=[["stdout", "b\n"]]), ended(1))).result
+    driver(OutputProduced(0, 1, [Stream("stdout", "a\n")]))
+    result = finished(driver(ended(0, events=[Stream("stdout", "b\n")]), ended(1))).result
     assert result[0].stdout == "a\nb\n"
     assert result[1].stdout == ""
 
@@ -342,17 +350,23 @@ def test_note_names_the_launch_before_the_interrupt(
 @pytest.mark.parametrize(
     ("came_to", "expected"),
     [
-        (([1, 2], []), "rank 0 waited before launch 1 (line 2) for others"),
-        (([1, None], [4, 3]), "rank 0 waited before launch 1 and rank 1 waited before launch 4 (line 3) for others"),
+        ((PendingPlace(1, 2), None), "rank 0 waited before launch 1 (line 2) for others"),
+        (
+            (PendingPlace(1, None), PendingPlace(4, 3)),
+            "rank 0 waited before launch 1 and rank 1 waited before launch 4 (line 3) for others",
+        ),
     ],
 )
 def test_note_names_ranks_that_waited_before_a_launch(
-    driver: Driver, came_to: tuple[list[int | None], ...], expected: str
+    driver: Driver, came_to: tuple[PendingPlace | None, ...], expected: str
 ) -> None:
     """In lockstep the rank had reached a launch that the others had not reached: nothing was launched, and it waited there."""
     driver.submit()
     driver(InterruptRequested())
-    ends = [replace(ended(rank, outcome="interrupted"), pending_launch=place) for rank, place in enumerate(came_to)]
+    ends = [
+        replace(ended(rank, outcome="interrupted"), launches=LaunchReport(pending_launch=place))
+        for rank, place in enumerate(came_to)
+    ]
     note = f"Interrupted while {expected}, so variables that this cell sets may differ · clean"
     assert finished(driver(*ends)).result.notes == (note,)
 
@@ -534,7 +548,7 @@ def test_late_output_goes_to_its_own_cell(driver: Driver) -> None:
     driver.submit(1)
     driver(ended(0), ended(1))
     driver.submit(2)
-    (late,) = driver(OutputProduced(1, 1, [["stdout", "late\n"]]))
+    (late,) = driver(OutputProduced(1, 1, [Stream("stdout", "late\n")]))
     assert isinstance(late, ShowLateOutput)
     assert (late.result.seq, late.result[1].stdout) == (1, "late\n")
     assert driver.machine.current is not None
@@ -543,9 +557,9 @@ def test_late_output_goes_to_its_own_cell(driver: Driver) -> None:
 def test_display_update_changes_the_older_cell(driver: Driver) -> None:
     """Display ids are valid across cells."""
     driver.submit(1)
-    driver(ended(0, events=[["display", {"text/plain": "1"}, {}, "bar"]]), ended(1))
+    driver(ended(0, events=[DisplayData({"text/plain": "1"}, {}, "bar")]), ended(1))
     driver.submit(2)
-    commands = driver(ended(0, 2, events=[["update", {"text/plain": "2"}, {}, "bar"]]), ended(1, 2))
+    commands = driver(ended(0, 2, events=[UpdateDisplayData({"text/plain": "2"}, {}, "bar")]), ended(1, 2))
     (late,) = [c for c in commands if isinstance(c, ShowLateOutput)]
     assert late.result.seq == 1
     assert late.result[0].outputs[0]["data"]["text/plain"] == "2"
@@ -587,7 +601,7 @@ def test_a_replayed_cell_has_its_old_number(driver: Driver) -> None:
     run = RunCell(1, 3, "x = 1", "parity", None)
     skips = [SendToRank(rank, SkipCell(1, seq)) for seq in (1, 2) for rank in (0, 1)]
     assert driver.submit(1, replayed_seq=3) == [*skips, SendToRank(0, run), SendToRank(1, run)]
-    assert driver(*(CellEnded(rank, seq, "skipped", [], [], 0, 0.0) for seq in (1, 2) for rank in (0, 1))) == []
+    assert driver(*(CellEnded(rank, seq, "skipped", [], 0.0) for seq in (1, 2) for rank in (0, 1))) == []
     (finished,) = driver(ended(0, 3), ended(1, 3))
     assert isinstance(finished, FinishCell)
     assert finished.record is not None

@@ -22,4 +22,4 @@ def test_devices_initialised_by_a_cell_are_known_at_its_end() -> None:
 
 def _ended_with_devices(rank: int) -> CellEnded:
     facts = {"devices": [[rank, ordinal, "cpu"] for ordinal in range(2)]}
-    return CellEnded(rank, 1, "ok", [], [], abandoned=0, wall_s=0.1, facts=facts)
+    return CellEnded(rank, 1, "ok", [], 0.1, facts=facts)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from mhnb.core.journal import CellRecord, Record, ReplayRecord, StartRecord
-from mhnb.core.messages import SkipCell
+from mhnb.core.messages import CellEnded, SkipCell
 from mhnb.core.replay import plan_replay
 from mhnb.core.state.events import NotifyUser, SendToRank, WriteRecord
 from mhnb.core.state.machine import assess_takeover
@@ -16,8 +17,8 @@ from mhnb.core.state.machine import assess_takeover
 
 def rank_report(rank: int, seq: int, source: str, outcome: str = "ok", guard: str = "lockstep") -> dict[str, Any]:
     """Return the report of a rank whose last ended cell is this one."""
-    last = {"rank": rank, "seq": seq, "outcome": outcome, "events": [], "launches": [], "abandoned": 0, "wall_s": 0.5}
-    return {"seq": seq + 1, "last": last, "cell": [source, guard, None]}
+    last = CellEnded(rank, seq, outcome, [], 0.5)  # type: ignore[arg-type]
+    return {"seq": seq + 1, "last": msgspec.to_builtins(last), "cell": [source, guard, None]}
 
 
 def test_recorded_cell_is_not_recorded_again() -> None:

@@ -6,7 +6,10 @@ from itertools import product
 
 import pytest
 
+from mhnb.core.guard.host_data import HashSummary, HostDataRow
+from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
 from mhnb.core.messages import CellEnded
+from mhnb.core.output.events import Stream
 from mhnb.core.state.cell import Cell
 from mhnb.core.state.events import CellRequest
 from mhnb.core.state.interrupt import InterruptEscalation
@@ -17,7 +20,7 @@ from mhnb.types import RankError
 def _ended_cell(ranks: int = 2) -> Cell:
     cell = Cell(1, CellRequest("x = 1"), seq=4, ranks=tuple(range(ranks)), now=0.0)
     for rank in range(ranks):
-        cell.end_rank(CellEnded(rank, 4, "ok", [["stdout", "hi\n"]], [], abandoned=0, wall_s=0.1))
+        cell.end_rank(CellEnded(rank, 4, "ok", [Stream("stdout", "hi\n")], 0.1))
     return cell
 
 
@@ -44,9 +47,12 @@ def test_lost_rank_makes_the_cluster_dead() -> None:
         ("outcome", "error"),
         ("outcome", "running"),
         ("error", RankError("ValueError", "no")),
-        ("launches", [["a1", "jit(f)", [0, 1], 1, 1]]),
-        ("host_data", [[1, [0, 1], "d", [1, "g", "k", "k", "f32[2]"], {}]]),
-        ("abandoned_count", 1),
+        ("launches", [LaunchRow("a1", "jit(f)", (0, 1), 1, 1)]),
+        (
+            "report",
+            LaunchReport(host_arrays=[HostDataRow(1, (0, 1), "d", HashSummary(1, "g", "k", "k", "f32[2]"), {})]),
+        ),
+        ("report", LaunchReport(abandoned_count=1)),
     ],
 )
 def test_event_on_one_rank_makes_a_cell_eventful(name: str, value: object) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mhnb.core.output.events import DisplayData, ExecuteResult, OutputOmitted, Stream
 from tests.support.cell_process import CellProcess
 
 
@@ -37,8 +38,8 @@ display(HTML("<i>d</i>"))
 print("e")
 "f"
 """)
-    assert [event[0] for event in result.events] == ["stdout", "stderr", "stdout", "display", "stdout", "result"]
-    assert [event[1] for event in result.events[:3]] == ["a", "b", "c"]
+    assert result.events[:3] == [Stream("stdout", "a"), Stream("stderr", "b"), Stream("stdout", "c")]
+    assert [type(event) for event in result.events[3:]] == [DisplayData, Stream, ExecuteResult]
 
 
 def test_streams_have_what_programs_expect(rank: CellProcess) -> None:
@@ -208,7 +209,7 @@ threading.Thread(target=speak).start()
 import asyncio
 asyncio.get_running_loop().call_later(0.05, may_speak.set)
 """)
-    assert result.events == [["result", *result.events[0][1:]]]
+    assert [type(event) for event in result.events] == [ExecuteResult]
     rank.wait_for_output(result.ended.seq, "late\n")
 
 
@@ -265,8 +266,8 @@ def test_many_lines_are_bounded(rank: CellProcess) -> None:
     assert lines[0] == "one of many lines 0"
     assert lines[-1] == "one of many lines 99999"
     whole = sum(len(f"one of many lines {i}\n") for i in range(100_000))
-    kept = sum(len(event[1]) for event in result.events if event[0] == "stdout")
-    assert kept + sum(event[2] for event in result.events if event[0] == "omitted") == whole
+    kept = sum(len(event.text) for event in result.events if isinstance(event, Stream) and event.name == "stdout")
+    assert kept + sum(event.nbytes for event in result.events if isinstance(event, OutputOmitted)) == whole
     # Head and tail have half a megabyte each; each live message of a long cell adds some.
     assert kept < 1.5 * (1 << 20) + len(result.live) * (1 << 14)
     assert rank.log.count("one of many lines") == 100_000
@@ -315,7 +316,7 @@ class Odd:
     def _repr_mimebundle_(self, **_):
         circle = {}
         circle["self"] = circle
-        data = {"text/plain": "odd", "application/json": {"set": {1}, "kind": Odd}, "application/x-circle": circle}
+        data = {"text/plain": "odd", "application/json": {"set": [1, float("nan")], "kind": Odd}, "application/x-circle": circle}
         return data, {"application/json": {"root": frozenset({2})}}
 display(Picture())
 Odd()
@@ -325,10 +326,12 @@ Odd()
 def test_values_without_a_json_form_are_shown(rank: CellProcess) -> None:
     """Bytes of a picture are sent as base64, as in Jupyter; other values as numbers, lists or their repr."""
     picture, odd = rank.run(ODD_DISPLAY).events
-    assert picture[1]["image/png"] == "iVBORw=="
-    assert odd[1]["application/json"] == {"set": [1], "kind": "<class '__main__.Odd'>"}
-    assert odd[1]["application/x-circle"] == "{'self': {...}}"
-    assert odd[2] == {"application/json": {"root": [2]}}
+    assert isinstance(picture, DisplayData)
+    assert isinstance(odd, ExecuteResult)
+    assert picture.data["image/png"] == "iVBORw=="
+    assert odd.data["application/json"] == {"set": [1, "nan"], "kind": "<class '__main__.Odd'>"}
+    assert odd.data["application/x-circle"] == "{'self': {...}}"
+    assert odd.metadata == {"application/json": {"root": [2]}}
 
 
 @pytest.mark.parametrize(
@@ -367,7 +370,7 @@ def test_output_of_the_next_cell_is_shown_whatever_a_cell_replaces(tmp_path: Pat
         assert result.ended.outcome == "ok"
         after = rank.run("print('alive')\n41 + 1")
         assert (after.ended.outcome, after.stdout, after.result) == ("ok", "alive\n", "42")
-        assert rank.run("1 / 0").error[1] == "ZeroDivisionError"
+        assert rank.run("1 / 0").error.ename == "ZeroDivisionError"
 
 
 def test_replaced_stream_is_reported(own_rank: CellProcess) -> None:

@@ -47,6 +47,6 @@ def test_cells_run_without_the_private_names(tmp_path: Path) -> None:
     with CellProcess(tmp_path, preload=["tests.support.shell_without_private_names"]) as rank:
         assert rank.run("1 + 1").result == "2"
         answer = rank.run("x = 1\nraise ValueError('told')")
-        assert (answer.error[1:3], answer.error[4]) == (["ValueError", "told"], 2)
-        assert rank.run("a b").error[1] == "SyntaxError"
+        assert (answer.error.ename, answer.error.evalue, answer.error.line) == ("ValueError", "told", 2)
+        assert rank.run("a b").error.ename == "SyntaxError"
         assert [rank.log.count(f"has no InteractiveShell.{name}: ") for name in ipython_private._EFFECTS] == [1, 1]

@@ -13,7 +13,10 @@ import nbformat
 import nbformat.v4
 import pytest
 
+from mhnb.core.error_site import ErrorSite
+from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
 from mhnb.core.messages import CellEnded, InterruptDelivered, RankStatus, RunCell, SkipCell
+from mhnb.core.output.events import DisplayData, UpdateDisplayData
 from mhnb.view.ansi import strip_ansi
 from tests.support.cell_process import CellProcess
 
@@ -187,8 +190,8 @@ def test_other_magics(rank: CellProcess, tmp_path: Path) -> None:
 def test_help(rank: CellProcess) -> None:
     """`name?` shows help as a display, because a rank has no pager."""
     (event,) = rank.run("len?").events
-    assert event[0] == "display"
-    assert "number of items" in event[1]["text/plain"]
+    assert isinstance(event, DisplayData)
+    assert "number of items" in event.data["text/plain"]
 
 
 def test_display(rank: CellProcess) -> None:
@@ -211,7 +214,7 @@ def test_update_display(rank: CellProcess) -> None:
     )
     assert [o["data"]["text/plain"] for o in result.outputs] == ["'new'"]
     later = rank.run("h.update('newer')")
-    assert later.events == [["update", {"text/plain": "'newer'"}, {}, "of-a-test"]]
+    assert later.events == [UpdateDisplayData({"text/plain": "'newer'"}, {}, "of-a-test")]
 
 
 def test_clear_output(rank: CellProcess) -> None:
@@ -262,7 +265,8 @@ __name__, pickle.loads(pickle.dumps(Point(3))).x, inspect.getsource(area)
 def test_error_names_its_line(rank: CellProcess) -> None:
     """An error names the innermost line of the cell; the traceback shows the cell's own lines and none of mhnb's."""
     result = rank.run("import json\ndef f():\n    return json.loads('{')   # here\n\nf()")
-    _, ename, evalue, traceback, line, code, at_s, _ = result.error
+    ename, evalue, traceback = result.error.ename, result.error.evalue, result.error.traceback
+    line, code, at_s = result.error.line, result.error.code, result.error.at_s
     assert result.ended.outcome == "error"
     assert (ename, line, code) == ("JSONDecodeError", 3, "return json.loads('{')   # here")
     text = "\n".join(traceback)
@@ -281,48 +285,59 @@ def test_rank_frames_are_hidden(rank: CellProcess) -> None:
         "def fail(): return 1 / 0\n"
         "ThreadPoolExecutor(1).submit(fail).result()"
     )
-    text = "\n".join(result.error[3])
+    text = "\n".join(result.error.traceback)
     assert "fail" in text
     assert "mhnb" not in text
-    assert result.error[4] == 2
+    assert result.error.line == 2
 
 
 def test_falsy_error_is_an_error(rank: CellProcess) -> None:
     """An exception whose `__bool__` returns False is still an error."""
     result = rank.run("class Empty(Exception):\n    def __bool__(self): return False\nraise Empty('no')")
-    assert (result.ended.outcome, result.error[1]) == ("error", "Empty")
+    assert (result.ended.outcome, result.error.ename) == ("error", "Empty")
 
 
 def test_error_below_time_magic(rank: CellProcess) -> None:
     """An error below `%%time` names the line of the cell."""
-    assert rank.run("%%time\na = 1\nb = a / 0\nprint(b)").error[4:6] == [3, "b = a / 0"]
+    error = rank.run("%%time\na = 1\nb = a / 0\nprint(b)").error
+    assert (error.line, error.code) == (3, "b = a / 0")
 
 
 def test_error_in_an_older_cell_has_the_calling_line(rank: CellProcess) -> None:
     """An error in an older cell's function is reported at the line of this cell that called it."""
     rank.run("def older():\n    pass\n    raise KeyError('k')")
-    assert rank.run("1\n2\nolder()").error[4:6] == [3, "older()"]
+    error = rank.run("1\n2\nolder()").error
+    assert (error.line, error.code) == (3, "older()")
 
 
 @pytest.mark.parametrize(
     ("source", "site"),
     [
-        ("1 / 0", ["__main__", "<module>", "", {}, False]),
+        ("1 / 0", ErrorSite("__main__", "<module>", "", {}, False)),
         (
             "a = np.ones(3)\nb = 1 + np.broadcast_to(a, (2, 2))",
-            [ANY, ANY, "np.broadcast_to(a, (2, 2))", {"a": False}, True],
+            ErrorSite(ANY, ANY, "np.broadcast_to(a, (2, 2))", {"a": False}, True),
         ),
-        ("é = {}\nx, y = 'ü', np.stack(é,\n  axis=[])", [ANY, ANY, "np.stack(é,\n  axis=[])", {"é": False}, True]),
-        ("def f(p):\n    np.broadcast_to(p, 2)\nf(a)", [ANY, ANY, "np.broadcast_to(p, 2)", {"p": False}, False]),
+        (
+            "é = {}\nx, y = 'ü', np.stack(é,\n  axis=[])",
+            ErrorSite(ANY, ANY, "np.stack(é,\n  axis=[])", {"é": False}, True),
+        ),
+        (
+            "def f(p):\n    np.broadcast_to(p, 2)\nf(a)",
+            ErrorSite(ANY, ANY, "np.broadcast_to(p, 2)", {"p": False}, False),
+        ),
         # Third-party code is between the cell and NumPy, so its names explain nothing.
-        ("import json\njson.dumps(1, default=a)\njson.JSONEncoder(default=f).encode(a)", [ANY, ANY, "", {}, False]),
-        ("f(a", [ANY, ANY, "", {}, False]),
+        (
+            "import json\njson.dumps(1, default=a)\njson.JSONEncoder(default=f).encode(a)",
+            ErrorSite(ANY, ANY, "", {}, False),
+        ),
+        ("f(a", ErrorSite(ANY, ANY, "", {}, False)),
     ],
 )
-def test_error_site_is_reported(rank: CellProcess, source: str, site: list[object]) -> None:
+def test_error_site_is_reported(rank: CellProcess, source: str, site: ErrorSite) -> None:
     """An error has the function that raised it, and the cell's expression that called a library, with its arrays' names."""
     rank.run("import numpy as np\na = np.ones(3)\ndef f(p):\n    np.broadcast_to(p, 2)")
-    assert rank.run(source).error[7] == site
+    assert rank.run(source).error.site == site
 
 
 def test_error_with_a_forged_traceback_is_shown(rank: CellProcess) -> None:
@@ -336,14 +351,14 @@ except ValueError as error:
     raise error.with_traceback(types.TracebackType(trace.tb_next, trace.tb_frame, 99999, 7777))
 """
     error = rank.run(source).error
-    assert error[1] == "ValueError"
+    assert error.ename == "ValueError"
 
 
 def test_syntax_error(rank: CellProcess) -> None:
     """A syntax error is the cell's error, with its line."""
     result = rank.run("a = 1\ndef :\n")
     assert result.ended.outcome == "error"
-    assert (result.error[1], result.error[4], result.error[5]) == ("SyntaxError", 2, "def :")
+    assert (result.error.ename, result.error.line, result.error.code) == ("SyntaxError", 2, "def :")
 
 
 @pytest.mark.parametrize(
@@ -365,7 +380,7 @@ def test_every_error_is_reported_once(rank: CellProcess, source: str, ename: str
     if ename is None:
         assert "no repr" in str(result.events)
     else:
-        assert (result.ended.outcome, result.error[1]) == ("error", ename)
+        assert (result.ended.outcome, result.error.ename) == ("error", ename)
     assert rank.run("1").result == "1"
 
 
@@ -374,7 +389,7 @@ def test_error_may_render_itself(rank: CellProcess) -> None:
     result = rank.run(
         "class Short(Exception):\n    def _render_traceback_(self): return ['short and sweet']\nraise Short"
     )
-    assert result.error[3] == ["short and sweet"]
+    assert result.error.traceback == ["short and sweet"]
 
 
 _PROPERTY = "class Odd(Exception):\n    @property\n    def {name}(self): raise RuntimeError('not this')\n"
@@ -437,9 +452,10 @@ def test_error_of_a_misbehaving_class_is_shown(rank: CellProcess, makes: str) ->
     """Name, text and line are those of the raised error, nothing else is shown, and the next cell runs."""
     result = rank.run(f"{makes}raise Odd('no')")
     assert (result.ended.outcome, result.stdout, result.stderr) == ("error", "", "")
-    assert result.error[1:3] == ["Odd", "no"]
-    assert result.error[4:6] == [makes.count("\n") + 1, "raise Odd('no')"]
-    assert "mhnb" not in "\n".join(result.error[3])
+    assert (result.error.ename, result.error.evalue) == ("Odd", "no")
+    error = result.error
+    assert (error.line, error.code) == (makes.count("\n") + 1, "raise Odd('no')")
+    assert "mhnb" not in "\n".join(result.error.traceback)
     assert rank.run("1").result == "1"
 
 
@@ -449,8 +465,8 @@ def test_error_of_a_misbehaving_class_is_shown(rank: CellProcess, makes: str) ->
 def test_failing_str_is_reported_in_the_error(rank: CellProcess, does: str) -> None:
     """The error is the one that was raised, and its text reports what its `__str__` raised."""
     result = rank.run(f"class Mute(Exception):\n    def __str__(self): {does}\nraise Mute")
-    assert (result.ended.outcome, result.stderr, result.error[1], result.error[4]) == ("error", "", "Mute", 3)
-    assert result.error[2].startswith("<its __str__ raised ")
+    assert (result.ended.outcome, result.stderr, result.error.ename, result.error.line) == ("error", "", "Mute", 3)
+    assert result.error.evalue.startswith("<its __str__ raised ")
 
 
 def test_endless_str_can_be_interrupted(own_rank: CellProcess) -> None:
@@ -461,7 +477,7 @@ def test_endless_str_can_be_interrupted(own_rank: CellProcess) -> None:
     own_rank.wait_for_output(seq, "asked\n")
     own_rank.interrupt()
     result = own_rank.finish(seq)
-    assert result.error[1:3] == ["Slow", "<its __str__ raised KeyboardInterrupt>"]
+    assert (result.error.ename, result.error.evalue) == ("Slow", "<its __str__ raised KeyboardInterrupt>")
     assert own_rank.run("1").result == "1"
 
 
@@ -484,9 +500,9 @@ def test_endless_str_can_be_interrupted(own_rank: CellProcess) -> None:
 def test_long_chains_and_groups_are_shortened(rank: CellProcess, source: str, ename: str) -> None:
     """The traceback stays small, with or without a cycle, and begins with the raised error."""
     result = rank.run(source)
-    assert (result.ended.outcome, result.error[1], result.stdout, result.stderr) == ("error", ename, "", "")
-    assert sum(map(len, result.error[3])) < 30_000
-    assert result.error[4] is not None
+    assert (result.ended.outcome, result.error.ename, result.stdout, result.stderr) == ("error", ename, "", "")
+    assert sum(map(len, result.error.traceback)) < 30_000
+    assert result.error.line is not None
 
 
 @pytest.mark.parametrize(
@@ -501,13 +517,13 @@ def test_long_chains_and_groups_are_shortened(rank: CellProcess, source: str, en
 def test_syntax_error_with_invalid_fields(rank: CellProcess, sets: str) -> None:
     """The fields of a SyntaxError may contain anything; the line is that of the raise."""
     result = rank.run(f"e = SyntaxError('odd', ('f.py', 1, 2, 'text'))\n{sets}\nraise e")
-    assert (result.error[1], result.error[4], result.stdout, result.stderr) == ("SyntaxError", 3, "", "")
+    assert (result.error.ename, result.error.line, result.stdout, result.stderr) == ("SyntaxError", 3, "", "")
 
 
 @pytest.mark.parametrize(("name", "shown"), [("A\\nB", "A B"), ("", "Exception"), ("N" * 1000, "N" * 200 + "…")])
 def test_error_name_is_one_short_line(rank: CellProcess, name: str, shown: str) -> None:
     """The error's name is one short line, whatever its class is called."""
-    assert rank.run(f"raise type('{name}', (Exception,), {{}})").error[1] == shown
+    assert rank.run(f"raise type('{name}', (Exception,), {{}})").error.ename == shown
 
 
 # -- errors that a library or a cell shows in its own way
@@ -539,10 +555,11 @@ def test_error_is_read_despite_hooks(own_rank: CellProcess, sets: str, said_by_h
     """A hook is called as IPython calls it; name, text and line come from the error itself, once."""
     own_rank.run(sets)
     result = own_rank.run("x = 1\nraise ValueError('told')")
-    assert (result.ended.outcome, result.error[1:3], result.error[4]) == ("error", ["ValueError", "told"], 2)
+    assert (result.ended.outcome, result.error.evalue, result.error.line) == ("error", "told", 2)
+    assert result.error.ename == "ValueError"
     assert said_by_hook in result.stdout + result.stderr
     assert "Unexpected exception" not in result.stdout
-    assert own_rank.run("a b").error[1] == "SyntaxError"
+    assert own_rank.run("a b").error.ename == "SyntaxError"
 
 
 @pytest.mark.parametrize(
@@ -567,8 +584,8 @@ def test_error_with_an_unreadable_scope_is_shown(own_rank: CellProcess, source: 
     """A scope that raises, or a function that the cell replaced, removes only the hints from the error."""
     own_rank.run("import jax, numpy")
     result = own_rank.run(source)
-    assert (result.error[1], result.error[4], result.stderr) == ("TypeError", line, "")
-    assert "add got incompatible shapes" in result.error[2]
+    assert (result.error.ename, result.error.line, result.stderr) == ("TypeError", line, "")
+    assert "add got incompatible shapes" in result.error.evalue
 
 
 # -- the line of an error
@@ -595,14 +612,14 @@ def test_error_with_an_unreadable_scope_is_shown(own_rank: CellProcess, source: 
 )
 def test_error_line_is_that_of_the_cell(rank: CellProcess, source: str, line: int) -> None:
     """The line is that of the cell, however IPython rewrites the cell and whatever runs a part of it."""
-    assert rank.run(source).error[4] == line
+    assert rank.run(source).error.line == line
 
 
 def test_inner_cell_does_not_take_another_cells_name(own_rank: CellProcess) -> None:
     """Code that `%%capture` runs is not a cell of its own, so the next cell's functions keep their source text."""
     own_rank.run("%%capture\ndef inner():\n    return 1 / 0")
     own_rank.run("def outer():\n    return inner()")
-    text = strip_ansi("\n".join(own_rank.run("outer()").error[3]))
+    text = strip_ansi("\n".join(own_rank.run("outer()").error.traceback))
     assert "return inner()" in text
     assert "1 / 0" in text
 
@@ -613,8 +630,8 @@ def test_exit_is_an_error(rank: CellProcess, source: str) -> None:
     result = rank.run(source)
     assert result.ended.outcome == "error"
     assert result.stderr == ""
-    assert result.error[1] == "SystemExit"
-    assert "%mhjax stop" in result.error[2]
+    assert result.error.ename == "SystemExit"
+    assert "%mhjax stop" in result.error.evalue
     assert rank.run("1").result == "1"
 
 
@@ -637,17 +654,18 @@ def test_exit_is_an_error(rank: CellProcess, source: str) -> None:
 def test_keyboard_input_is_refused(rank: CellProcess, source: str, what: str) -> None:
     """Anything that would wait for a keyboard raises at once, with the reason and the next step."""
     result = rank.run(source)
-    assert (result.ended.outcome, result.error[1]) == ("error", "NoKeyboard")
-    assert result.error[2].startswith(f"{what} has no keyboard")
-    assert "%mhjax" in result.error[2]
+    assert (result.ended.outcome, result.error.ename) == ("error", "NoKeyboard")
+    assert result.error.evalue.startswith(f"{what} has no keyboard")
+    assert "%mhjax" in result.error.evalue
 
 
 @pytest.mark.parametrize("module", ["IPython.core.debugger", "IPython.terminal.debugger", "pdb"])
 def test_debugger_is_refused_at_its_line(rank: CellProcess, module: str) -> None:
     """The error has the line of the call, not that of a later line at which the debugger would stop."""
     result = rank.run(f"from {module} import set_trace\ndef f():\n    set_trace()\n    return 1\nf()")
-    assert result.error[1] == "NoKeyboard"
-    assert result.error[4:6] == [3, "set_trace()"]
+    assert result.error.ename == "NoKeyboard"
+    error = result.error
+    assert (error.line, error.code) == (3, "set_trace()")
 
 
 def test_keyboard_input_raises_end_of_file(rank: CellProcess) -> None:
@@ -690,15 +708,16 @@ def test_one_cell_at_a_time(own_rank: CellProcess) -> None:
 def test_launches_are_part_of_the_cell(own_rank: CellProcess) -> None:
     """The final message lists the cell's launches. Output and errors while the cell waits for them belong to the cell."""
     result = own_rank.run("rows = [['f', 'jit(f)', [0, 1], 1, 2]]; abandoned = 1\ndef waiting(): print('waited')")
-    assert (result.ended.launches, result.ended.abandoned, result.stdout) == (
-        [["f", "jit(f)", [0, 1], 1, 2]],
-        1,
-        "waited\n",
-    )
+    report = LaunchReport([LaunchRow("f", "jit(f)", (0, 1), 1, 2)], abandoned_count=1)
+    assert (result.ended.launches, result.stdout) == (report, "waited\n")
     result = own_rank.run("def waiting(): raise RuntimeError('a launch failed')")
-    assert (result.ended.outcome, result.error[1], result.error[2]) == ("error", "RuntimeError", "a launch failed")
+    assert (result.ended.outcome, result.error.ename, result.error.evalue) == (
+        "error",
+        "RuntimeError",
+        "a launch failed",
+    )
     result = own_rank.run("import asyncio\nawait asyncio.sleep(0)")
-    assert (result.ended.outcome, result.error[1]) == ("error", "RuntimeError")
+    assert (result.ended.outcome, result.error.ename) == ("error", "RuntimeError")
 
 
 # -- interrupts
@@ -727,7 +746,7 @@ def test_interrupt_ends_the_cell(tmp_path: Path, source: str) -> None:
         rank.interrupt()
         result = rank.finish(seq)
         assert result.ended.outcome == "interrupted"
-        assert result.error[1] == "KeyboardInterrupt"
+        assert result.error.ename == "KeyboardInterrupt"
         assert rank.run("waiting = int; 'alive'").result == "'alive'"
 
 
@@ -742,7 +761,7 @@ def finishing():
     finished += 1
 raise KeyboardInterrupt"""
     result = own_rank.run(source)
-    assert (result.ended.outcome, result.ended.running_launches) == ("interrupted", 1)
+    assert (result.ended.outcome, result.ended.launches.running_count) == ("interrupted", 1)
     assert own_rank.run("running = 0\nfinished").result == "1"
     assert own_rank.run("finished = 0\ndef waiting(): raise KeyboardInterrupt").ended.outcome == "interrupted"
     assert own_rank.run("waiting = int\nasked = False\nfinished").result == "1"
@@ -776,9 +795,9 @@ exec(compile("def call(): raise {raised}", "deep.py", "exec"), inside)
 inside["call"]()"""
     result = own_rank.run(source)
     assert result.ended.outcome == ("error" if shown else "interrupted")
-    text = "\n".join(result.error[3])
+    text = "\n".join(result.error.traceback)
     assert ("deep.py:1" in text) == shown
-    assert result.error[4] == 5
+    assert result.error.line == 5
 
 
 @pytest.mark.parametrize("code", [
@@ -792,7 +811,7 @@ def test_exception_of_the_code_is_not_an_interrupt(own_rank: CellProcess, code: 
     """The code's own exceptions, even those that end a program, a generator or a task, are errors; the next cell runs."""
     result = own_rank.run(code)
     assert result.ended.outcome == "error"
-    assert result.error[1] == code.rpartition(" ")[2].partition(".")[2] or code.rpartition(" ")[2].partition("(")[0]
+    assert result.error.ename == code.rpartition(" ")[2].partition(".")[2] or code.rpartition(" ")[2].partition("(")[0]
     assert own_rank.run("'alive'").result == "'alive'"
 
 
@@ -864,7 +883,7 @@ while True: pass"""
     own_rank.wait_for_output(seq, "dropped\n")
     own_rank.interrupt()
     result = own_rank.finish(seq)
-    assert (result.ended.outcome, result.error[4]) == ("interrupted", 11)
+    assert (result.ended.outcome, result.error.line) == ("interrupted", 11)
 
 
 def test_interrupt_between_cells_does_nothing(rank: CellProcess) -> None:

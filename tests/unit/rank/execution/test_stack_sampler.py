@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.messages import CellEnded, RankStatus
+from mhnb.core.messages import CellEnded, RankStatus, ThreadStatus
 from mhnb.rank.execution.stack_sampler import _find_call, read_call
 from tests.support.cell_process import CellProcess
 
@@ -123,11 +123,11 @@ IMPORTS = (
 @pytest.mark.parametrize("case", THREADS)
 def test_awaited_thread_is_shown(tmp_path: Path, case: str) -> None:
     """The status has the thread's name and line, because the main thread's own line shows only that it waits."""
-    code, (what, *thread) = THREADS[case]
+    code, (what, name, activity, thread_what, line) = THREADS[case]
     with CellProcess(tmp_path) as rank:
         rank.run("import threading\nstop = threading.Event()")
         (status,) = sample_cell(rank, IMPORTS + code)
-        assert (status.what, status.threads) == (what, [[*thread, ""]])
+        assert (status.what, status.threads) == (what, [ThreadStatus(name, activity, thread_what, line, "")])
 
 
 def test_threads_of_earlier_cells_and_of_the_rank_are_not_shown(tmp_path: Path) -> None:

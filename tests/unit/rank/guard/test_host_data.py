@@ -246,7 +246,7 @@ def test_refused_launch_has_no_number(theirs: int) -> None:
             recorder.record_inputs(BOTH, 1, [], is_agreed=True)
             recorder.undo_count(BOTH, is_agreed=True)
         launch_with(recorder, Value(content), line=2 + tries)
-        rows.append([row for row in recorder.end_cell() if row[2].startswith(LAUNCH_INPUT)])
+        rows.append([row for row in recorder.end_cell() if row.place.startswith(LAUNCH_INPUT)])
     assert rows_differ(*rows) == (theirs != 3)
 
 

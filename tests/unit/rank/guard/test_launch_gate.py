@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mhnb.core.guard.agreement import LAUNCH_DECISION, Decision, LaunchProposal, Vote
+from mhnb.core.guard.launch_report import PendingPlace
 from mhnb.core.messages import RunCell
 from mhnb.errors import OrderMismatch
 from mhnb.rank.execution.interrupts import InterruptDelivery
@@ -353,7 +354,7 @@ def test_ranks_that_stop_together_know_before_which_launch() -> None:
 
     run_cell(interrupts, code)
     assert interrupts.stopped_ranks == frozenset((0, 1))
-    assert (gate.agreed_stop_number(), gate.pending_launch) == (1, [])
+    assert (gate.agreed_stop_number(), gate.pending_launch) == (1, None)
     assert texts[0] == ""
     assert texts[1].startswith("nothing was launched to handle the interrupt")
 
@@ -369,4 +370,4 @@ def test_rank_that_stops_alone_names_its_pending_launch() -> None:
 
     run_cell(interrupts, code)
     assert interrupts.stopped_ranks == frozenset()
-    assert (gate.agreed_stop_number(), gate.pending_launch) == (None, [1, 2])
+    assert (gate.agreed_stop_number(), gate.pending_launch) == (None, PendingPlace(1, 2))

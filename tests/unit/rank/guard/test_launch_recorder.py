@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mhnb.core.guard.launch_report import LaunchPlace
 from mhnb.core.hang_report import PendingLaunch
 from mhnb.core.messages import RunCell
 from mhnb.errors import OrderMismatch
@@ -72,7 +73,7 @@ def test_equal_launches_share_a_row() -> None:
     for fingerprint, line in [("a", 1), ("a", 1), ("a", 2), ("b", 2), ("a", 2)]:
         note(recorder, (), fingerprint, line)
     rows, abandoned = recorder.end_cell()
-    assert [(r[0], r[3], r[4]) for r in rows] == [("a", 1, 2), ("a", 2, 1), ("b", 2, 1), ("a", 2, 1)]
+    assert [(r.fingerprint, r.line, r.count) for r in rows] == [("a", 1, 2), ("a", 2, 1), ("b", 2, 1), ("a", 2, 1)]
     assert abandoned == 0
 
 
@@ -143,20 +144,20 @@ def test_limited_wait_gives_up() -> None:
 @pytest.mark.parametrize(
     ("launches", "left"),
     [
-        ([("a", 1, {"ready": True}), ("b", 2, {}), ("c", 3, {})], ["jit(b)", 2]),
-        ([("a", 1, {}), ("b", 2, {"ready": True})], ["jit(a)", 1]),
-        ([("a", 1, {"ready": True, "failure": RuntimeError("Gloo failed")}), ("b", 2, {})], ["jit(a)", 1]),
-        ([("a", 1, {}), ("b", 2, {"ready": True, "failure": RuntimeError("Gloo failed")})], ["jit(a)", 1]),
-        ([("a", 1, {"ready": True})], []),
+        ([("a", 1, {"ready": True}), ("b", 2, {}), ("c", 3, {})], LaunchPlace("jit(b)", 2)),
+        ([("a", 1, {}), ("b", 2, {"ready": True})], LaunchPlace("jit(a)", 1)),
+        ([("a", 1, {"ready": True, "failure": RuntimeError("Gloo failed")}), ("b", 2, {})], LaunchPlace("jit(a)", 1)),
+        ([("a", 1, {}), ("b", 2, {"ready": True, "failure": RuntimeError("Gloo failed")})], LaunchPlace("jit(a)", 1)),
+        ([("a", 1, {"ready": True})], None),
     ],
 )
-def test_first_abandoned_launch_is_reported(launches: list[tuple[str, int, Any]], left: list[object]) -> None:
+def test_first_abandoned_launch_is_reported(launches: list[tuple[str, int, Any]], left: LaunchPlace | None) -> None:
     """The first abandoned launch is reported by its row: others may have ended after it, and a failed one is not kept."""
     recorder = LaunchRecorder()
     for fingerprint, line, state in launches:
         note(recorder, [FakeArray(**state)], fingerprint, line)
-    assert recorder.close_cell(1, "interrupted").abandoned_launch == left
-    assert recorder.close_cell(2, "ok").abandoned_launch == []
+    assert recorder.close_cell(1, "interrupted")[0].abandoned_launch == left
+    assert recorder.close_cell(2, "ok")[0].abandoned_launch is None
 
 
 def test_agreed_launch_is_reported_if_no_other_is_abandoned() -> None:
@@ -164,7 +165,7 @@ def test_agreed_launch_is_reported_if_no_other_is_abandoned() -> None:
     recorder = LaunchRecorder()
     note(recorder, [FakeArray()]).is_agreed = True
     note(recorder, [FakeArray()], "b", 2).is_agreed = True
-    assert recorder.close_cell(1, "interrupted").abandoned_launch == ["jit(a)", 1]
+    assert recorder.close_cell(1, "interrupted")[0].abandoned_launch == LaunchPlace("jit(a)", 1)
 
 
 def test_failed_launch_is_raised() -> None:
@@ -219,7 +220,7 @@ def test_refused_launch_is_withdrawn() -> None:
     recorder.withdraw(note(recorder, None))
     recorder.withdraw(note(recorder, None, "b"))
     rows, abandoned = recorder.end_cell()
-    assert [(r[0], r[4]) for r in rows] == [("a", 1)]
+    assert [(r.fingerprint, r.count) for r in rows] == [("a", 1)]
     assert abandoned == 0
 
 
@@ -229,7 +230,7 @@ def test_launch_of_an_ended_cell_is_not_withdrawn() -> None:
     launched = note(recorder, None)
     rows, _ = recorder.end_cell()
     recorder.withdraw(launched)
-    assert [(r[0], r[4]) for r in rows] == [("a", 1)]
+    assert [(r.fingerprint, r.count) for r in rows] == [("a", 1)]
     assert recorder.end_cell() == ([], 0)
 
 
@@ -297,7 +298,7 @@ def test_sample_counts_launches_and_finds_the_oldest() -> None:
     stuck.ready = True
     assert recorder.sample_launches()[1] == PendingLaunch("jit(sub)", (0, 2), 3, 1)
     assert recorder.sample_launches()[0] == counts
-    assert sum(row[4] for row in recorder.end_cell()[0]) == 4
+    assert sum(row.count for row in recorder.end_cell()[0]) == 4
     assert recorder.sample_launches() == ({}, None)
 
 
@@ -354,11 +355,9 @@ def test_agreed_launch_is_not_abandoned() -> None:
     recorder.begin_cell(RunCell(1, 4, "", "lockstep"))
     note(recorder, [slow]).is_agreed = True
     recorder.wait_all(0.01)
-    ended = recorder.close_cell(4, "interrupted")
-    assert (ended.running_launches, ended.abandoned) == (1, 0)
-    assert ended.notes == [
-        "launches of it, on which all ranks agreed, still run, and the next collective waits for them"
-    ]
+    report, notes = recorder.close_cell(4, "interrupted")
+    assert (report.running_count, report.abandoned_count) == (1, 0)
+    assert notes == ["launches of it, on which all ranks agreed, still run, and the next collective waits for them"]
     recorder.begin_cell(RunCell(1, 5, "", "lockstep"))
     recorder.abandoned.check("jit(g)", (2, 3))
     polls = iter([False] * 100 + [True] * 100)
@@ -388,9 +387,9 @@ def test_interrupted_wait_abandons_earlier_launches() -> None:
     hung.is_ready = interrupt  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         recorder.abandoned.check("jit(g)", (0, 1))
-    ended = recorder.close_cell(5, "interrupted")
-    assert (ended.abandoned, ended.abandoned_launch[0], ended.abandoned_launch[2]) == (1, "jit(a)", 4)
+    report, _ = recorder.close_cell(5, "interrupted")
+    assert (report.abandoned_count, report.abandoned_launch) == (1, LaunchPlace("jit(a)", 1, 4))
     recorder.begin_cell(RunCell(1, 6, "", "lockstep"))
     with pytest.raises(OrderMismatch, match="of cell 4"):
         recorder.abandoned.check("jit(g)", (0, 1))
-    assert recorder.close_cell(6, "error").abandoned == 0
+    assert recorder.close_cell(6, "error")[0].abandoned_count == 0

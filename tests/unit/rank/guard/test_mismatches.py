@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 
+from mhnb.core.guard.launch_report import LaunchPlace
 from mhnb.core.messages import RunCell
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launch_gate import Mismatches
@@ -39,7 +40,7 @@ def test_each_refused_launch_is_reported_once(cell_mismatches: Mismatches) -> No
         record_mismatch(cell_mismatches)
     record_mismatch(cell_mismatches, "jit(g)", None)
     assert cell_mismatches.take_shown() is None
-    assert cell_mismatches.take_ignored_refusals() == [["jit(f)", 2], ["jit(g)", None]]
+    assert cell_mismatches.take_ignored_refusals() == [LaunchPlace("jit(f)", 2), LaunchPlace("jit(g)", None)]
     assert cell_mismatches.take_ignored_refusals() == []
 
 
@@ -50,7 +51,7 @@ def test_shown_mismatch_is_the_cells_error(cell_mismatches: Mismatches) -> None:
     for error in (ValueError("of a repr"), first, second, first):
         cell_mismatches.note_shown(error)
     assert cell_mismatches.take_shown() is first
-    assert cell_mismatches.take_ignored_refusals() == [["jit(f)", 2]]
+    assert cell_mismatches.take_ignored_refusals() == [LaunchPlace("jit(f)", 2)]
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -59,7 +60,7 @@ def test_chained_error_shows_its_mismatch_unless_suppressed(cell_mismatches: Mis
     error = with_context(ValueError("no sum"), record_mismatch(cell_mismatches), hidden=hidden)
     cell_mismatches.note_shown(error)
     assert (cell_mismatches.take_shown() is error, cell_mismatches.take_ignored_refusals()) == (
-        (False, [["jit(f)", 2]]) if hidden else (True, [])
+        (False, [LaunchPlace("jit(f)", 2)]) if hidden else (True, [])
     )
 
 
@@ -67,7 +68,7 @@ def test_chained_error_shows_its_mismatch_unless_suppressed(cell_mismatches: Mis
 def test_exit_and_mhnb_errors_do_not_show_their_cause(cell_mismatches: Mismatches, outer: BaseException) -> None:
     """The traceback of an exit or of an mhnb error does not show its cause."""
     cell_mismatches.note_shown(with_context(outer, record_mismatch(cell_mismatches)))
-    assert (cell_mismatches.take_shown(), cell_mismatches.take_ignored_refusals()) == (None, [["jit(f)", 2]])
+    assert (cell_mismatches.take_shown(), cell_mismatches.take_ignored_refusals()) == (None, [LaunchPlace("jit(f)", 2)])
 
 
 def test_exception_group_shows_its_members(cell_mismatches: Mismatches) -> None:

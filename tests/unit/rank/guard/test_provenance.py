@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mhnb.core.guard.provenance import ANY, SHARDED_HOST_DATA, UNKNOWN
+from mhnb.core.guard.provenance import ANY, SHARDED_HOST_DATA, UNKNOWN, InputRow
 from mhnb.rank.guard.provenance import (
     NOT_GUARDED,
     OutputProvenance,
@@ -154,10 +154,10 @@ def test_inputs_of_a_refused_launch_are_described() -> None:
     """An input identified by its place has no cell to refer to, and neither has one that was laid out for the launch."""
     arrays = [host_array(5, STEP), host_array(6, Producer(SHARDED_HOST_DATA, 4, 1)), host_array(7), Array()]
     assert describe_inputs(arrays, lambda value: "ab" if value == 7 else "") == [
-        [5, 3, "", "jit(step) (cell 3, line 2)", ""],
-        [6, 0, "", "sharded host data (cell 4, line 1)", ""],
-        [7, 0, "", "", "ab"],
-        [UNKNOWN, 0, "", "", ""],
+        InputRow(5, 3, "", "jit(step) (cell 3, line 2)", ""),
+        InputRow(6, 0, "", "sharded host data (cell 4, line 1)", ""),
+        InputRow(7, 0, "", "", "ab"),
+        InputRow(UNKNOWN, 0, "", "", ""),
     ]
     assert read_provenance(arrays[0]) == (5, "jit(step) (cell 3, line 2)")
 

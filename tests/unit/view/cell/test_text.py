@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.messages import OutputEvent
 from mhnb.core.output.diff import DiffRow, DiffSpan
+from mhnb.core.output.events import OutputEvent, OutputOmitted, Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.view.ansi import strip_ansi
@@ -104,7 +104,7 @@ def rank_with_output(*events: OutputEvent) -> RankResult:
 
 def test_missing_bytes_are_marked_where_they_are_missing() -> None:
     """The mark names the log that has the bytes, and nothing follows the last line."""
-    result = cell(rank_with_output(["stdout", "a\n"], ["omitted", "stdout", 2048], ["stdout", "z\n"]))
+    result = cell(rank_with_output(Stream("stdout", "a\n"), OutputOmitted("stdout", 2048), Stream("stdout", "z\n")))
     lines = [
         line.strip() for line in format_cell_text(result, locations=RankLocations(logs={0: "r.log"})).splitlines()[1:]
     ]
@@ -118,7 +118,10 @@ def test_missing_bytes_are_marked_where_they_are_missing() -> None:
 def test_smallest_omitted_amount_of_the_ranks_is_shown() -> None:
     """The mark has the smallest amount and the ranks share a block, because the mark's number is not one of the user's."""
     ranks = [
-        replace(rank_with_output(["stdout", "a\n"], ["omitted", "stdout", nbytes], ["stdout", "z\n"]), rank=rank)
+        replace(
+            rank_with_output(Stream("stdout", "a\n"), OutputOmitted("stdout", nbytes), Stream("stdout", "z\n")),
+            rank=rank,
+        )
         for rank, nbytes in enumerate((3_089_204, 2_523_274))
     ]
     text = format_cell_text(CellResult(1, "", tuple(ranks), 0.1, process_count=2))
@@ -129,7 +132,7 @@ def test_smallest_omitted_amount_of_the_ranks_is_shown() -> None:
 def test_one_note_counts_all_missing_lines_and_bytes() -> None:
     """The note counts lines that are not shown and bytes that never arrived; the last line is the end of the output."""
     lines = [f"line {number}\n" for number in range(100_000)]
-    rank = rank_with_output(*(["stdout", "".join(lines[at : at + 1000])] for at in range(0, len(lines), 1000)))
+    rank = rank_with_output(*(Stream("stdout", "".join(lines[at : at + 1000])) for at in range(0, len(lines), 1000)))
     assert rank.omitted_nbytes > 0
     text = format_cell_text(cell(rank), locations=RankLocations(logs={0: "r.log"}))
     _, head, *shown, tail = text.splitlines()

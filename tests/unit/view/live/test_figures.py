@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mhnb.core.output.events import DisplayData
 from mhnb.core.output.outputs import accumulate_events
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.types import Output
@@ -24,7 +25,7 @@ PLOTLY = "application/vnd.plotly.v1+json"
 def _figure(*points: int) -> Output:
     """Return a figure as the notebook receives it from a rank."""
     content = {"data": [{"type": "scatter", "y": list(points)}], "layout": {"title": {"text": "loss"}}}
-    ((made),) = accumulate_events([["display", {PLOTLY: content}, {}, None]])
+    ((made),) = accumulate_events([DisplayData({PLOTLY: content}, {})])
     return made
 
 
@@ -73,7 +74,7 @@ def test_too_large_figure_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None
 def test_figure_with_an_image_is_shown_as_the_image() -> None:
     """A figure that also has an image is shown as the image in the rank's block."""
     both: dict[str, Any] = {PLOTLY: {"data": []}, "image/png": "AAAA"}
-    outputs = accumulate_events([["display", both, {}, None]])
+    outputs = accumulate_events([DisplayData(both, {})])
     assert build_figure_bundles(cell(outputs)) == []
     assert "data:image/png" in format_cell_html(cell(outputs))
 
@@ -129,7 +130,7 @@ def test_cleared_figure_is_removed() -> None:
 @pytest.mark.parametrize("content", [{"data": 5}, {"data": True}, {"data": [5, {"type": ["x"]}]}, [], 5, None])
 def test_malformed_figure_is_named_without_description(content: object) -> None:
     """A malformed figure is accepted and named, because a rank may display any content."""
-    made = accumulate_events([["display", {PLOTLY: content}, {}, None]])
+    made = accumulate_events([DisplayData({PLOTLY: content}, {})])
     assert "a plotly figure" in format_cell_text(cell(made))
 
 

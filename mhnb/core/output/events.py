@@ -1,0 +1,92 @@
+"""Output of a rank as events, in the order in which it was produced.
+
+In a message each is an array that begins with the name of its class.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from mhnb.core.error_site import ErrorSite
+
+StreamName: TypeAlias = Literal["stdout", "stderr"]
+
+
+class _Event(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    """An event; its types are checked when it is decoded."""
+
+
+class Stream(_Event, frozen=True):
+    """Text of a stream."""
+
+    name: StreamName
+    text: str
+
+
+class DisplayData(_Event, frozen=True):
+    """A new display."""
+
+    data: dict[str, Any]
+    """By MIME type."""
+    metadata: dict[str, Any]
+    display_id: str | None = None
+
+
+class UpdateDisplayData(Struct, array_like=True, tag=True, forbid_unknown_fields=True):
+    """Replaces the displays of that id, also in older cells. Until it is sent, a later update replaces its data."""
+
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+    display_id: str
+
+
+class ExecuteResult(_Event, frozen=True):
+    """The value of the last expression."""
+
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+
+
+class ClearOutput(_Event, frozen=True):
+    """Clears the output of the cell."""
+
+    wait: bool
+    """Clear it only when the cell shows something again."""
+
+
+class ErrorRaised(_Event, frozen=True):
+    """An exception that ended the cell's code."""
+
+    ename: str
+    evalue: str
+    traceback: list[str]
+    """Lines as IPython renders them."""
+    line: int | None = None
+    """Of the cell."""
+    code: str | None = None
+    """The text of that line."""
+    at_s: float = 0.0
+    """Seconds since the cell began."""
+    site: ErrorSite = ErrorSite()
+
+
+class OutputOmitted(_Event, frozen=True):
+    """Output that was left out here. The log file has the text."""
+
+    name: str
+    """The stream, or `display`."""
+    nbytes: Annotated[int, Meta(ge=0)]
+
+
+class LibraryNoise(_Event, frozen=True):
+    """Internal log lines of C++ libraries (Gloo, absl)."""
+
+    text: str
+
+
+OutputEvent: TypeAlias = (
+    Stream | DisplayData | UpdateDisplayData | ExecuteResult | ClearOutput | ErrorRaised | OutputOmitted | LibraryNoise
+)
+"""One output of a rank."""
