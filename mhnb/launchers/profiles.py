@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import msgspec
 from IPython.paths import get_ipython_dir
 from traitlets import Bool, Dict, Enum, Integer, List, TraitError, TraitType, Unicode
 from traitlets.config import Config, Configurable
@@ -133,7 +134,7 @@ class _RemoteSettings(Settings):
     def apply_to(self, spec: HostSpec) -> HostSpec:
         """Return a host's spec with the settings for its side."""
         # The shell enters a configured folder before the interpreter starts, or reports that it is missing.
-        return replace(spec, share_gpus=self.share_gpus, cwd="." if self.cwd else spec.cwd)
+        return msgspec.structs.replace(spec, share_gpus=self.share_gpus, cwd="." if self.cwd else spec.cwd)
 
 
 class MhnbSsh(_RemoteSettings):

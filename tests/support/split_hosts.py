@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mhnb.core.cluster_spec import ClusterSpec, HostAssignment
 from mhnb.core.messages import HostSpec

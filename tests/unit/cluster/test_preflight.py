@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mhnb.cli.main import main
@@ -252,7 +253,7 @@ def test_answer_of_the_wrong_form_is_reported(supervisors: Supervisors) -> None:
     supervisors.requests.deliver = lambda message: original(  # type: ignore[method-assign]
         message
         if message.supervisor == 0 or not isinstance(message.value, dict)
-        else replace(message, value={"hostname": 1})
+        else msgspec.structs.replace(message, value={"hostname": 1})
     )
     assert "beta: its facts cannot be read: " in str([finding.text for finding in supervisors.check().failures])
 

@@ -9,6 +9,7 @@ import pytest
 
 from mhnb.cluster.requests import read_values
 from mhnb.cluster.sharding import check_call, merge_compiled, merge_launched
+from mhnb.core.error_site import ErrorSite
 from mhnb.core.messages import RankReply
 from mhnb.core.program_replies import CompiledCall, FailedCall, LaunchedProgram, LaunchedPrograms
 from mhnb.core.variables import VariableInfo
@@ -38,7 +39,7 @@ def cell_reply(*rows: tuple[str, int, Program | str]) -> LaunchedPrograms:
 
 def failure_reply(ename: str, evalue: str, *near: str, ours: bool = False, **more: Any) -> FailedCall:
     """Return a rank's reply about a call that it cannot compile."""
-    given: dict[str, Any] = {"was_traced": False, "place": "", "code": "", "site": ["", "", "", {}, False]} | more
+    given: dict[str, Any] = {"was_traced": False, "place": "", "code": "", "site": ErrorSite()} | more
     return FailedCall(ename, evalue, is_mhnb_error=ours, close_names=near, **given)
 
 
