@@ -7,7 +7,6 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from mhnb.system.private_files import open_private
 
@@ -17,17 +16,14 @@ class ChildProcess:
 
     Args:
         command: the program and its arguments.
-        log: receives standard error, and standard output too unless it is piped. Appended to.
+        log: receives its output. Appended to.
         environment: the whole environment; None for that of this process.
-        piped: whether standard output is read here, from `stdout`.
 
     Raises:
         FileNotFoundError: there is no such program.
     """
 
-    def __init__(
-        self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None, piped: bool = False
-    ) -> None:
+    def __init__(self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> None:
         self.log = log
         self._stdin_lock = threading.Lock()
         with open(log, "ab", opener=open_private) as file:
@@ -35,7 +31,7 @@ class ChildProcess:
             self._process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if piped else file,
+                stdout=file,
                 stderr=file,
                 env=None if environment is None else dict(environment),
                 # A terminal's Ctrl-C goes only to the notebook, which decides what it means.
@@ -48,12 +44,6 @@ class ChildProcess:
     def pid(self) -> int:
         """Return its process id."""
         return self._process.pid
-
-    @property
-    def stdout(self) -> IO[bytes]:
-        """Return its standard output, if it is piped."""
-        assert self._process.stdout is not None, "made without piped=True"
-        return self._process.stdout
 
     @property
     def code(self) -> int | None:
@@ -105,13 +95,6 @@ class ChildProcess:
         self.close_input()
         if not self.wait(grace_s):
             self.kill()
-        self.close()
-
-    def close(self) -> None:
-        """Close the pipes after it has ended."""
-        self.close_input()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
 
     def detach(self) -> None:
         """Close its standard input, and let it outlive this process."""

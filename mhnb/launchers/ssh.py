@@ -34,28 +34,20 @@ class SshProcess(ChildProcess):
         host: the machine.
         options: how to log in, and the interpreter's folder and environment there.
         arguments: of the interpreter.
-        log: receives standard error, and standard output too unless it is piped. Appended to.
+        log: receives its output. Appended to.
         stdin: its first input. Less than 60 kB, because it waits in a pipe until the login is done.
-        piped: whether standard output is read here, from `stdout`.
 
     Raises:
         LaunchError: this machine has no ssh.
     """
 
     def __init__(
-        self,
-        host: HostName,
-        options: SshOptions,
-        arguments: Sequence[str],
-        *,
-        log: Path,
-        stdin: bytes = b"",
-        piped: bool = False,
+        self, host: HostName, options: SshOptions, arguments: Sequence[str], *, log: Path, stdin: bytes = b""
     ) -> None:
         self.host, self._options = host, options
         self._was_killed = False
         try:
-            super().__init__(ssh_command(host, options), log=log, piped=piped)
+            super().__init__(ssh_command(host, options), log=log)
         except FileNotFoundError as error:
             raise LaunchError("there is no ssh on this machine's PATH; install the OpenSSH client") from error
         self.write(remote_line(options, arguments).encode() + stdin)
@@ -79,7 +71,6 @@ class SshProcess(ChildProcess):
         """Break the connection at once. The program is not killed, but sees the end of its standard input."""
         self._was_killed = not self.has_exited()
         super().kill()
-        # Standard output stays open: another thread may be reading it.
         self.close_input()
 
 

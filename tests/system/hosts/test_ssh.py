@@ -34,7 +34,7 @@ class SshStarter:
     def __call__(self, host: str = "alpha", program: str = _ECHO, **changed: Any) -> SshProcess:
         where = HostName(host)
         options = replace(self.options, **changed)
-        process = SshProcess(where, options, ["-c", program], log=self.log, piped=True, stdin=b"first ")
+        process = SshProcess(where, options, ["-c", program], log=self.log, stdin=b"first ")
         self._all.append(process)
         return process
 
@@ -50,7 +50,11 @@ class SshStarter:
         """End all started programs."""
         for process in self._all:
             process.kill()
-            process.close()
+
+
+def wait_until_up(process: SshProcess) -> None:
+    """Wait until the program has begun."""
+    wait_until(lambda: "up\n" in process.output(), "the program is up")
 
 
 @pytest.fixture
@@ -64,12 +68,12 @@ def start(net: HostNet, tmp_path: Path) -> Iterator[SshStarter]:
 def test_program_ends_with_its_standard_input(start: SshStarter) -> None:
     """A program gets its input in order, and ends by itself when its standard input ends."""
     process = start()
-    assert process.stdout.readline() == b"up\n"
+    wait_until_up(process)
     assert not process.has_exited()
     process.write(b"second")
     process.close_input()
-    assert process.stdout.read() == b"first second"
     assert process.wait(20)
+    assert process.output().endswith("up\nfirst second")
     assert process.failure() is None
 
 
@@ -87,13 +91,14 @@ def test_special_characters_survive_every_login_shell(start: SshStarter, net: Ho
     folder.mkdir()
     program = "import os; print(ascii([os.getcwd(), os.environ['NASTY']]))"
     process = start(program=program, cwd=str(folder), environment={"NASTY": special})
-    assert process.stdout.read().decode() == ascii([str(folder), special]) + "\n", process.explain()
+    assert process.wait(20)
+    assert process.output().endswith(ascii([str(folder), special]) + "\n"), process.explain()
 
 
 def test_variables_are_in_no_command_line(start: SshStarter, net: HostNet) -> None:
     """No process list, on this machine or the other, shows a variable's value."""
     process = start(environment={"TOKEN": "s3cret"}, program=f"import os; assert os.environ['TOKEN']; {_ECHO}")
-    assert process.stdout.readline() == b"up\n"
+    wait_until_up(process)
     assert "s3cret" not in " ".join(net[0].pids().values())
     assert "s3cret" not in " ".join(psutil.Process(process.pid).cmdline())
 
@@ -171,7 +176,7 @@ def test_missing_python_folder_or_mhnb_is_reported(start: SshStarter, net: HostN
 def test_lost_machine_ends_ssh(start: SshStarter, net: HostNet, fault: Callable[[HostNet], None], kind: str) -> None:
     """The end of the machine ends ssh with the cause, whether connections were closed or not."""
     process = start()
-    assert process.stdout.readline() == b"up\n"
+    wait_until_up(process)
     fault(net)
     assert process.wait(60)
     error = process.failure()
@@ -182,7 +187,7 @@ def test_lost_machine_ends_ssh(start: SshStarter, net: HostNet, fault: Callable[
 def test_killed_program_is_not_a_lost_connection(start: SshStarter, net: HostNet) -> None:
     """A program that a signal ended, as when memory runs out, is not reported as a lost connection."""
     process = start()
-    assert process.stdout.readline() == b"up\n"
+    wait_until_up(process)
     [program] = [pid for pid, words in net[0].pids().items() if "sys.stdin.read" in words]
     os.kill(program, signal.SIGKILL)
     assert process.wait(20)
@@ -192,7 +197,7 @@ def test_killed_program_is_not_a_lost_connection(start: SshStarter, net: HostNet
 def test_killed_ssh_ends_the_program(start: SshStarter, net: HostNet) -> None:
     """If the local ssh is killed, the remote program gets the end of its standard input."""
     process = start()
-    assert process.stdout.readline() == b"up\n"
+    wait_until_up(process)
     process.kill()
     assert process.failure() is None
     wait_until(lambda: not net[0].pids(), "the program there has ended")
@@ -200,13 +205,16 @@ def test_killed_ssh_ends_the_program(start: SshStarter, net: HostNet) -> None:
 
 _OWNER = """
 import sys
+import time
 from pathlib import Path
 from mhnb.core.launch.hosts import HostName
 from mhnb.core.launch.ssh import SshOptions
 from mhnb.launchers.ssh import SshProcess
 options = SshOptions(config_file=sys.argv[1], python=sys.executable)
-process = SshProcess(HostName("alpha"), options, ["-c", sys.argv[2]], log=Path(sys.argv[3]), piped=True)
-print(process.stdout.readline(), flush=True)
+process = SshProcess(HostName("alpha"), options, ["-c", sys.argv[2]], log=Path(sys.argv[3]))
+while "up\\n" not in process.output():
+    time.sleep(0.01)
+print("up", flush=True)
 sys.stdin.read()
 """
 
@@ -216,7 +224,7 @@ def test_killed_notebook_leaves_no_process(net: HostNet, tmp_path: Path) -> None
     words = [sys.executable, "-c", _OWNER, str(net.ssh_config), _ECHO, str(tmp_path / "log")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
-        assert owner.stdout.readline() == b"b'up\\n'\n"
+        assert owner.stdout.readline() == b"up\n"
         [ssh] = psutil.Process(owner.pid).children()
         assert net[0].pids()
         owner.kill()
