@@ -131,8 +131,8 @@ class ShellHooks:
         """Whether the name being inspected is in a cell that runs on the ranks."""
         self._inspected_rank = 0
         self._transformers = (self._route, _add_empty_body)
-        line_magics = shell.magics_manager.magics["line"]
-        self._original_pinfo = {name: line_magics[name] for name in _DETAIL_OF_PINFO}
+        # Looked up by name: the table may hold a placeholder, which looks the magic up when it is called, and would find mhnb's.
+        self._original_pinfo = {name: shell.find_line_magic(name) for name in _DETAIL_OF_PINFO}
         self._original_inspect_mime = shell.object_inspect_mime
         self._original_debugger = shell.debugger
         self._original_custom_exceptions = (shell.custom_exceptions, shell.CustomTB)
