@@ -6,7 +6,7 @@
     │   ├── HostUnfit          the login to a host works, but a program or file that is needed there is missing
     │   ├── EnginesMissing     a rank did not start; names rank, phase and cause
     │   ├── CoordinatorTimeout jax.distributed did not form in time
-    │   └── PreflightFailed    a check failed before any process was started
+    │   └── PreflightFailed    a check failed before any rank was started
     ├── ClusterError           the cluster cannot execute a request
     │   ├── NotStarted         there is no cluster
     │   ├── AlreadyStarted     a cluster with that name and another spec exists
@@ -152,7 +152,7 @@ class CoordinatorTimeout(LaunchError):
 
 
 class PreflightFailed(LaunchError):
-    """A preflight check failed, before any process was started. `report` holds the findings if hosts were checked."""
+    """A preflight check failed, before any rank was started. `report` holds the findings if hosts were checked."""
 
     report: Any
 

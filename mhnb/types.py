@@ -71,7 +71,7 @@ class StartProgress:
 
     ranks: tuple[RankInfo, ...]
     elapsed_s: float
-    """Seconds since its begin."""
+    """Seconds since it began."""
     ready: bool = False
     standing: str = ""
     """What the ranks wait for, such as their position in a scheduler's queue; empty if they are starting."""

@@ -96,7 +96,7 @@ class Cluster:
         self.profile = source if isinstance(source, Profile) else None
         self.name, self.cwd = options.name, find_cwd()
         self.started_in_s = 0.0
-        self.looked_in_s: float | None = None
+        self.preflight_s: float | None = None
         self.notes = check_initialize(shape.initialize, shape.process_count)
         self._began = time.monotonic()
         self._listener = ClusterListener()
@@ -165,7 +165,7 @@ class Cluster:
         shares_machines = self.profile is not None and self.profile.settings.shares_machines
         url = self._resources.transport.url
         report = check_hosts(self.shape, url, command, requests, shares_machines=shares_machines)
-        self.looked_in_s = report.duration_s
+        self.preflight_s = report.duration_s
         return None if report.ok else preflight_error(report)
 
     # -- start

@@ -24,7 +24,7 @@ _SETTING_FLAGS = {
     "--connect-timeout": (
         "connect_timeout_s",
         "SECONDS",
-        "ssh: limit for each login, and for each connection that the look tries (10)",
+        "ssh: limit for each login (10)",
     ),
     "--setup": ("setup", "LINE", "a line of shell to run there first, like 'module load cuda'"),
     "--python": ("python", "PATH", "the interpreter on the hosts"),

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -107,6 +107,7 @@ class HostMonitor:
         self._is_stopping = self._is_stopping or isinstance(message, StopHost)
         if isinstance(message, StartRanks):
             self._importing = set(self._monitored_remote)
+            self._heartbeats.allow_silence(_IMPORT_ALLOWANCE_S)
         # Also to those that were given up: one that comes back must end with the others.
         for supervisor in self._all:
             self._transport.send(supervisor_peer(supervisor), message)
@@ -418,6 +419,8 @@ class HostRequests:
         self._changed = threading.Condition()
         self._answers: dict[int, tuple[Any, float]] = {}
         """Supervisor -> its answer to the latest request, and when it came."""
+        self._errors: dict[int, str] = {}
+        """Supervisor -> why it cannot answer the latest request."""
         self._request_id = 0
         self._lost: set[int] = set()
         self._is_closed = False
@@ -445,22 +448,31 @@ class HostRequests:
     ) -> Mapping[int, tuple[Any, float]]:
         with self._changed:
             self._request_id += 1
-            self._answers = {}
+            self._answers, self._errors = {}, {}
         for supervisor, own in arguments.items():
             self._send(supervisor, CheckHost(self._request_id, check, dict(own)))
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_closed or arguments.keys() <= self._answers.keys() | self._lost, timeout_s
-            )
+            self._changed.wait_for(lambda: self._is_closed or not self._awaited(arguments), timeout_s)
             if self._is_closed:
                 raise ChecksStopped
-            return self._answers
+            # A copy: an answer that comes too late is still entered.
+            return dict(self._answers)
+
+    def _awaited(self, supervisors: Iterable[int]) -> set[int]:
+        return {*supervisors} - self._answers.keys() - self._errors.keys() - self._lost
+
+    def find_error(self, supervisor: int) -> str:
+        """Return why a supervisor could not answer the latest request; empty if it said nothing."""
+        return self._errors.get(supervisor, "")
 
     def deliver(self, message: HostChecked) -> None:
         """Take an answer. One that comes too late is dropped."""
         with self._changed:
             if message.request_id == self._request_id:
-                self._answers[message.supervisor] = message.value, self._clock()
+                if message.error:
+                    self._errors[message.supervisor] = message.error
+                else:
+                    self._answers[message.supervisor] = message.value, self._clock()
                 self._changed.notify_all()
 
     def mark_lost(self, supervisor: int) -> None:

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _start_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Return arguments of `starting.start` from the flags of ipcluster and the settings of the profile."""
+    """Return arguments of `mhnb.start` from the flags of ipcluster and the settings of the profile."""
     settings: dict[str, Any] = json.loads(args.settings)
     # A setting of the profile; the argument of `start` takes names.
     if hosts := settings.pop("hosts", None):

@@ -15,7 +15,7 @@ import queue
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ from mhnb.cluster.host_monitor import HostMonitor, HostRequests
 from mhnb.cluster.interrupts import run_uninterrupted
 from mhnb.cluster.options import GenerationLocation, StartRequest, resolve_start
 from mhnb.cluster.status import ClusterListener
-from mhnb.core.addresses import parse_address, parse_host_and_port
+from mhnb.core.addresses import Address, parse_address, parse_host_and_port
 from mhnb.core.cluster_spec import ClusterSpec, check_cluster_spec
 from mhnb.core.launch.hosts import group_by_machine, label_hosts
 from mhnb.core.preflight_checks import build_preflight_report
@@ -43,11 +43,11 @@ from mhnb.core.preflight_facts import Endpoint, HostChecks, HostFacts, Preflight
 from mhnb.core.state.events import RunPreflight
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError, MhnbError, PreflightFailed
 from mhnb.launchers.base import Host
-from mhnb.system.host_checks import Listener, collect_facts, find_version
+from mhnb.system.host_checks import CONNECT_S, CONNECTIONS_AT_ONCE, Listener, collect_facts, find_version
 from mhnb.system.run_dir import find_cwd, make_run_dir, remove_keys
 from mhnb.view.tables.reports import format_preflight_text
 
-_FACTS_S, _ANSWER_S, _CONNECT_S = 30.0, 20.0, 8.0
+_FACTS_S, _ANSWER_S = 30.0, 20.0
 _STOP_S = 10.0
 
 
@@ -94,7 +94,10 @@ class _Preflight:
     ) -> None:
         self._shape, self._command, self._requests = shape, command, requests
         self._shares_machines = shares_machines
-        self._endpoints = tuple(_find_endpoints(url, command, is_port_given=bool(_given_coordinator(shape))))
+        self._endpoints = tuple(_find_endpoints(url, command))
+        bind_address = shape.initialize.get("coordinator_bind_address")
+        self._bind_address = parse_host_and_port(bind_address, "coordinator_bind_address") if bind_address else None
+        """Where the coordinator listens, if the user has set that apart from its address for the others."""
         self._supervisors: tuple[int, ...] = command.hosts
         self._token = secrets.token_hex(8)
 
@@ -102,8 +105,11 @@ class _Preflight:
         hosts = self._find_machines(self._ask_facts())
         own = [supervisor for supervisor, host in zip(self._supervisors, hosts, strict=True) if host.facts is not None]
         clocks = self._requests.measure_clocks(own, timeout_s=_ANSWER_S)
+        hosts = self._mark_silent(hosts, clocks, _ANSWER_S)
         listening = self._listen(hosts)
+        hosts = self._mark_silent(hosts, listening, _ANSWER_S)
         reached = self._connect(hosts, listening)
+        hosts = self._mark_silent(hosts, reached, self._connect_limit_s(hosts))
         checked = [
             replace(
                 host,
@@ -128,8 +134,21 @@ class _Preflight:
                 hosts.append(_explain_failure(name, failure))
                 continue
             host = HostChecks(name, reports[supervisor].address)
-            hosts.append(_read_facts(host, answers[supervisor]) if supervisor in answers else _mark_late(host))
-        return hosts
+            hosts.append(_read_facts(host, answers[supervisor]) if supervisor in answers else host)
+        asked = [supervisor for supervisor in self._supervisors if supervisor in reports]
+        return self._mark_silent(hosts, answers, _FACTS_S, asked=asked)
+
+    def _mark_silent(
+        self, hosts: Sequence[HostChecks], answers: Container[int], limit_s: float, asked: Sequence[int] | None = None
+    ) -> list[HostChecks]:
+        """Give a failure to each host that has not answered the latest request; without `asked`, those with facts were asked."""
+        marked = []
+        for supervisor, host in zip(self._supervisors, hosts, strict=True):
+            is_asked = host.facts is not None if asked is None else supervisor in asked
+            if is_asked and supervisor not in answers:
+                host = _mark_late(host, limit_s, self._requests.find_error(supervisor))  # noqa: PLW2901
+            marked.append(host)
+        return marked
 
     def _find_machines(self, hosts: list[HostChecks]) -> list[HostChecks]:
         """Keep one supervisor for each machine, and name the machines by their own names if the user has not named them."""
@@ -158,7 +177,8 @@ class _Preflight:
         }
         for endpoint in self._endpoints:
             if endpoint.host is not None and (supervisor := self._supervisors[endpoint.host]) in sockets:
-                sockets[supervisor].append(self._socket(endpoint.name, endpoint.address, endpoint.port))
+                bound = self._bind_address or Address(endpoint.address, endpoint.port)
+                sockets[supervisor].append(self._socket(endpoint.name, bound.host, bound.port))
         return self._requests.ask(
             "listen", {supervisor: {"sockets": each} for supervisor, each in sockets.items()}, timeout_s=_ANSWER_S
         )
@@ -181,19 +201,24 @@ class _Preflight:
         arguments = {
             supervisor: {
                 "targets": [*targets, *(peer for other, peer in peers.items() if other != supervisor)],
-                "timeout_s": _CONNECT_S,
+                "timeout_s": CONNECT_S,
             }
             for supervisor, host in zip(self._supervisors, hosts, strict=True)
             if host.facts is not None
         }
-        return self._requests.ask("connect", arguments, timeout_s=_ANSWER_S + _CONNECT_S * 2)
+        return self._requests.ask("connect", arguments, timeout_s=self._connect_limit_s(hosts))
+
+    def _connect_limit_s(self, hosts: Sequence[HostChecks]) -> float:
+        """Return how long connecting may take, if every connection is tried to its limit."""
+        rounds = 1 + (len(self._endpoints) + len(hosts)) // CONNECTIONS_AT_ONCE
+        return _ANSWER_S + CONNECT_S * rounds
 
     def _socket(self, name: str, address: str, port: int, *, is_own: bool = True) -> dict[str, Any]:
         """Describe a socket for a request; `is_own` if a check listens there, and not the hub or the notebook."""
         return {"name": name, "address": address, "port": port, "word": self._token if is_own else ""}
 
 
-def _find_endpoints(url: str, command: RunPreflight, *, is_port_given: bool) -> list[Endpoint]:
+def _find_endpoints(url: str, command: RunPreflight) -> list[Endpoint]:
     """Return what every host must reach: the notebook, its hub, and on the first host JAX's coordinator."""
     link = parse_address(url)
     found = [Endpoint("link", None, link.host, link.port)]
@@ -203,12 +228,10 @@ def _find_endpoints(url: str, command: RunPreflight, *, is_port_given: bool) -> 
         found.append(Endpoint("hub", None, found[0].address, int(hub["registration"])))
     if command.coordinator:
         coordinator = parse_host_and_port(command.coordinator, "coordinator_address")
-        found.append(Endpoint("coordinator", 0, coordinator.host, coordinator.port, is_port_given))
+        free_ports = command.reports[command.hosts[0]].free_ports
+        is_given = coordinator.port not in free_ports
+        found.append(Endpoint("coordinator", 0, coordinator.host, coordinator.port, is_given))
     return found
-
-
-def _given_coordinator(shape: ClusterSpec) -> str:
-    return str(shape.initialize.get("coordinator_address", ""))
 
 
 def _explain_failure(name: str, failure: LaunchError) -> HostChecks:
@@ -228,9 +251,16 @@ def _read_facts(host: HostChecks, answer: Any) -> HostChecks:
         return replace(host, failure=HostUnfit(text, host=host.name, kind="version", cause=str(error)))
 
 
-def _mark_late(host: HostChecks) -> HostChecks:
-    text = f"{host.name}: gave no answer within {_FACTS_S:g} s\n  it may be overloaded, or a disk there may hang: log in by hand and see"
-    return replace(host, failure=HostUnreachable(text, host=host.name, kind="late", cause="no answer"))
+def _mark_late(host: HostChecks, limit_s: float, error: str) -> HostChecks:
+    """Return the failure of a host that has not answered, with its error if it has sent one."""
+    failure: LaunchError
+    if error:
+        text = f"{host.name}: its checks ended: {error}\n  mend that on {host.name}, then start again"
+        failure = HostUnfit(text, host=host.name, kind="ended", cause=error)
+    else:
+        text = f"{host.name}: gave no answer within {limit_s:g} s\n  it may be overloaded, or a disk there may hang: log in by hand and see"
+        failure = HostUnreachable(text, host=host.name, kind="late", cause="no answer")
+    return replace(host, facts=None, failure=failure)
 
 
 def make_requirements(shape: ClusterSpec) -> Requirements:
@@ -270,16 +300,14 @@ def _check_this_machine(
 ) -> PreflightReport:
     """Check the only machine, which is this one, without a supervisor."""
     began = clock()
-    given = _given_coordinator(shape)
-    port = coordinator_port or (parse_host_and_port(given, "coordinator_address").port if given else 0)
     host = HostChecks("this machine", facts=collect_facts(is_notebooks=True))
     try:
-        listener = Listener(host.address, port, "")
+        listener = Listener(host.address, coordinator_port, "")
     except OSError as error:
-        endpoint = Endpoint("coordinator", 0, host.address, port, bool(port))
+        endpoint = Endpoint("coordinator", 0, host.address, coordinator_port, bool(coordinator_port))
         host = replace(host, listen_errors={"coordinator": error.strerror or str(error)})
     else:
-        endpoint = Endpoint("coordinator", 0, host.address, listener.port, bool(port))
+        endpoint = Endpoint("coordinator", 0, host.address, listener.port, bool(coordinator_port))
         host = replace(host, connect_errors={"coordinator": ""})
         listener.close()
     report = build_preflight_report([host], replace(make_requirements(shape), endpoints=(endpoint,)))

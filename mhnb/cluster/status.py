@@ -95,7 +95,8 @@ def start_progress(state_machine: ClusterStateMachine, now: float) -> StartProgr
     ranks, registry = describe_ranks(state_machine), state_machine.registry
     standing = registry.queue_position
     if not standing and registry.is_waiting_for_hosts:
-        standing = f"looking at {pluralize(len({rank.host for rank in ranks}), 'host')}"
+        count = pluralize(len({rank.host for rank in ranks}), "host")
+        standing = f"waiting for {count}" if registry.missing_hosts else f"checking {count}"
     return StartProgress(ranks, now - state_machine.started_at, ready, standing, is_takeover=registry.is_takeover)
 
 

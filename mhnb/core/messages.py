@@ -18,7 +18,7 @@ from mhnb.errors import UnknownMessage, VersionMismatch
 from mhnb.types import Outcome, Phase
 
 PROTOCOL_VERSION = 18
-"""Raise it with every change of this module and of `core/codec.py`, because long-lived processes may meet newer ones."""
+"""Raise it with every change of what is sent, because long-lived processes may meet newer ones."""
 
 Int64: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """Numbers are stored in words of 8 bytes, and used as process numbers."""
@@ -106,7 +106,7 @@ class CheckHost(_Message, frozen=True):
 
 
 class StartRanks(_Message, frozen=True):
-    """Start the ranks, because every host has reported. Only for supervisors whose spec sets `staged_start`."""
+    """Start the ranks, because every host has reported and was checked. Only for supervisors whose spec sets `staged_start`."""
 
     _hidden = ("connection",)
     coordinator_address: str
@@ -249,7 +249,7 @@ class CellRefused(_Message, frozen=True):
 
 
 class RankReply(_Message, frozen=True):
-    """The reply to an `RankRequest`. If `ok` is false, `value` is {ename, evalue, traceback}."""
+    """The reply to a `RankRequest`. If `ok` is false, `value` is {ename, evalue, traceback}."""
 
     _hidden = ("payload",)
     rank: Int64
@@ -285,6 +285,8 @@ class HostChecked(_Message, frozen=True):
     supervisor: Int64
     request_id: Int64
     value: Any
+    error: str = ""
+    """Why there is no value; empty if there is one."""
 
 
 class RankSpawned(_Message, frozen=True):

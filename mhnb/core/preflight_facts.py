@@ -44,7 +44,7 @@ class HostFacts:
     versions: Mapping[str, str | None] = field(default_factory=dict)
     """Distribution -> version; None if it is not installed for that Python."""
     name_addresses: tuple[str, ...] = ()
-    """The addresses for which the machine's own name stands there; empty if it cannot be resolved."""
+    """The addresses to which the machine's own name resolves there; empty if it cannot be resolved."""
     name_error: str = ""
     """Why its own name cannot be resolved there."""
     disks: tuple[Disk, ...] = ()

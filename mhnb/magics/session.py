@@ -59,7 +59,7 @@ def summary_from_cluster(cluster: Cluster) -> StartSummary:
         location="on this machine" if cluster.shape.is_local else f"by {cluster.shape.kind or cluster.shape.profile}",
         log_dir=str(cluster.log_dir),
         notes=notes,
-        preflight_s=cluster.looked_in_s,
+        preflight_s=cluster.preflight_s,
     )
 
 

@@ -46,7 +46,7 @@ _PRELOADED = (
     "mhnb.rank.guard.array_hooks",
 )
 """What every rank imports when it starts, in order."""
-_ANSWER_NBYTES = 1 << 16
+_ANSWER_NBYTES, _CHECK_END_S = 1 << 16, 2.0
 
 
 def preload() -> None:
@@ -173,6 +173,15 @@ def _reseed() -> None:
         np.random.seed()  # noqa: NPY002  # the legacy state is the one that the fork has copied
 
 
+class CheckAnswer(msgspec.Struct, array_like=True, frozen=True):
+    """The answer of the checking child to one request."""
+
+    request_id: int
+    value: Any
+    error: str = ""
+    """Why there is no value; empty if there is one."""
+
+
 class CheckProcess:
     """The child process that answers `CheckHost`: `system/host_checks.py`.
 
@@ -196,32 +205,55 @@ class CheckProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._requests, self._answers = self._process.stdin, self._process.stdout
-        self._unread = b""
+        self._log, self._unread = log, b""
+        self._pending: list[int] = []
 
     def fileno(self) -> int:
         """Return the descriptor that is readable while there are answers, and once it has ended."""
         return self._answers.fileno()
 
     def send(self, request: CheckHost) -> None:
-        """Pass a request on; if the child has ended, there will be no answer, which the notebook reports."""
+        """Pass a request on; `read_answers` reports a child that has ended."""
+        self._pending.append(request.request_id)
         with contextlib.suppress(BrokenPipeError):
             self._requests.write(msgspec.json.encode((request.request_id, request.check, request.arguments)) + b"\n")
             self._requests.flush()
 
-    def read_answers(self) -> list[tuple[int, Any]] | None:
-        """Return the request numbers and values that have arrived; None once it has ended. To be called when it is readable."""
+    def read_answers(self) -> list[CheckAnswer] | None:
+        """Return the answers that have arrived; None once it has ended. To be called when it is readable.
+
+        If it ends with requests unanswered, the answers before that have its last words as their error.
+        """
         data = os.read(self._answers.fileno(), _ANSWER_NBYTES)
+        if not data:
+            failed = [CheckAnswer(request_id, None, self._read_last_words()) for request_id in self._pending]
+            self._pending = []
+            return failed or None
         *lines, self._unread = (self._unread + data).split(b"\n")
-        return [msgspec.json.decode(line, type=tuple[int, Any]) for line in lines] if data else None
+        found = []
+        for line in lines:
+            # A start-up file of this Python may print, too.
+            with contextlib.suppress(msgspec.MsgspecError):
+                answer = msgspec.json.decode(line, type=CheckAnswer)
+                if answer.request_id in self._pending:
+                    self._pending.remove(answer.request_id)
+                    found.append(answer)
+        return found
+
+    def _read_last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
     def close(self) -> None:
-        """End it, and with it its listeners, and wait for its end."""
-        self._process.kill()
+        """End it with its listeners and whatever it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         for pipe in (self._requests, self._answers):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-        # The supervisor's own waitpid may have reaped it.
-        self._process.wait()
+        # One that is stuck in the kernel, on a disk that hangs, must not keep the supervisor. Its waitpid may have reaped it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_CHECK_END_S)
 
 
 def _start_process(module: str, spec: HostSpec, native: tuple[Path, Path], *fds: int) -> int:

@@ -61,7 +61,7 @@ from mhnb.rank.host_setup import (
 )
 from mhnb.rank.spawn import CheckProcess, preload, spawn_agreement_server, spawn_hub, spawn_rank
 from mhnb.system.capacity import raise_open_file_limit
-from mhnb.system.host_checks import find_connect_error
+from mhnb.system.host_checks import CONNECT_S, find_connect_error
 from mhnb.system.private_files import open_private, touch_private
 from mhnb.system.processes import PROCESS_UNREADABLE, is_stopped, resident_nbytes
 from mhnb.system.run_dir import remove_keys
@@ -176,7 +176,7 @@ class AgreementHost:
             status: the status from `waitpid`.
         """
         self.server_pid = None
-        print(f"mhnb: the board's delegate ended with status {status}; see log/board.log", file=sys.stderr, flush=True)
+        print(f"mhnb: the agreement server ended with status {status}; see log/board.log", file=sys.stderr, flush=True)
         assert self._board is not None
         for rank in self._remote_ranks:
             mark_rank_lost(self._board, rank)
@@ -188,7 +188,6 @@ class AgreementHost:
 _POLL_S = 1.0
 _RECONNECT_POLL_S = 0.5
 _LAST_LINES = 12
-_CONNECT_S = 8.0
 
 
 class Supervisor:
@@ -262,7 +261,7 @@ class Supervisor:
             self._send(exited)
 
     def _begin_ranks(self, begin: StartRanks) -> None:
-        """Start the ranks: every host has reported."""
+        """Start the ranks: every host has reported and was checked."""
         self._end_checks()
         if not self._spec.ranks:
             return
@@ -354,10 +353,9 @@ class Supervisor:
         assert self._checks is not None
         answers = self._checks.read_answers()
         if answers is None:
-            # Its log says why. The notebook reports that there is no answer.
             self._end_checks()
-        for request_id, value in answers or ():
-            self._send(HostChecked(self._spec.supervisor or 0, request_id, value))
+        for answer in answers or ():
+            self._send(HostChecked(self._spec.supervisor or 0, answer.request_id, answer.value, answer.error))
 
     def _end_checks(self) -> None:
         """End the checks: their listeners may hold the ports that the ranks need."""
@@ -456,7 +454,6 @@ class Supervisor:
         """Kill every process of this host and wait until each has ended."""
         # Schedulers send it more than once: the shutdown that was begun runs to completion, to the last key.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self._end_checks()
         services = (self._hub, self._agreement_host.server_pid if self._agreement_host is not None else None)
         pids = [*self._ranks, *(pid for pid in services if pid is not None)]
         for pid in pids:
@@ -466,6 +463,7 @@ class Supervisor:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 continue
+        self._end_checks()
         remove_keys(Path(self._spec.run_dir))
         try:
             touch_private(Path(self._spec.ended_path))
@@ -479,7 +477,7 @@ class Supervisor:
 def find_link_error(url: str) -> str:
     """Return why the notebook cannot be reached, or empty string; the connection itself would be tried for minutes."""
     address = parse_address(url)
-    return "" if address.kind == "unix" else find_connect_error(address.host, address.port, "", _CONNECT_S)
+    return "" if address.kind == "unix" else find_connect_error(address.host, address.port, "", CONNECT_S)
 
 
 def _signal_group(pid: int, signum: int) -> None:

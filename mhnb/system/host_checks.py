@@ -30,6 +30,7 @@ from typing import Any
 import msgspec
 
 from mhnb.core.preflight_facts import Disk, Gpu, HostFacts
+from mhnb.system.run_dir import state_home
 
 _PACKAGES = ("mhnb", "jax", "jaxlib", "ipyparallel", "ipykernel", "numpy")
 _VARIABLES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "no_proxy", "CUDA_VISIBLE_DEVICES")
@@ -38,6 +39,11 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # only tested for whether ranks
 _TEST_WRITE_NBYTES = 1 << 20
 _PORTS = range(20_000, 32_000)
 """Below the ports that the system assigns, so that a port found free stays free."""
+
+CONNECT_S = 8.0
+"""How long a connection is tried."""
+CONNECTIONS_AT_ONCE = 64
+"""How many connections a host tries at a time."""
 
 
 # -- facts
@@ -106,19 +112,13 @@ def _folders(*, is_notebooks: bool) -> dict[str, Path]:
     """Return the folders that ranks write to: logs and run files, temporary files of programs, shared memory."""
     # On other machines, a rank's logs are on the local disk, because a home that hosts share may be slow.
     found = (
-        {"logs": _state_home(), "temporary files": _find_temporary_folder()}
+        {"logs": state_home(os.environ), "temporary files": _find_temporary_folder()}
         if is_notebooks
         else {"logs": _find_temporary_folder()}
     )
     if _SHARED_MEMORY.is_dir():
         found["shared memory"] = _SHARED_MEMORY
     return found
-
-
-def _state_home() -> Path:
-    home = Path.home()
-    default = home / "Library/Application Support" if sys.platform == "darwin" else home / ".local/state"
-    return Path(os.environ.get("MHNB_HOME") or Path(os.environ.get("XDG_STATE_HOME") or default) / "mhnb").expanduser()
 
 
 def _find_temporary_folder() -> Path:
@@ -224,8 +224,10 @@ class Listener:
     @staticmethod
     def _open(address: str, port: int) -> socket.socket:
         error = OSError(0, "no port is free")
+        # The user may have given a name.
+        family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
         for candidate in [port] if port else random.sample(_PORTS, 50):
-            listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+            listener = socket.socket(family)
             # Without it, the port of a coordinator that has just ended counts as taken for a minute. One with a listener
             # always counts as taken.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -274,7 +276,7 @@ def connect(targets: Sequence[Mapping[str, Any]], timeout_s: float) -> dict[str,
     Returns:
         Why each target does not answer; empty if it does.
     """
-    with ThreadPoolExecutor(min(64, len(targets) or 1)) as pool:
+    with ThreadPoolExecutor(min(CONNECTIONS_AT_ONCE, len(targets) or 1)) as pool:
         answers = list(
             pool.map(lambda it: find_connect_error(it["address"], it["port"], it["word"], timeout_s), targets)
         )

@@ -54,8 +54,8 @@ _KNOWN_NAMES = re.compile(r"[\w-]+\.\d+(\.\d+)?(\.journal)?|lessons|doctor-.*|\.
 """Names that mhnb or (hidden files) file systems create in `state_home`. A folder with only such names is mhnb's alone."""
 _FILE = "cluster.json"
 _SUPERVISOR_FILE = "supervisor.json"
-Pid: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
-"""A process id; 0 and negative numbers would name groups of processes."""
+Pid: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
+"""A process id; 0 and negative numbers would name groups of processes, and the system has no larger ones."""
 
 
 class _RunFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class SupervisorRecord(msgspec.Struct, frozen=True):
 
 
 class _Process(NamedTuple):
-    pid: int
+    pid: Pid
     began_s: float | None
 
 

@@ -118,7 +118,7 @@ def srun_command(
     arguments = [options.srun, f"--job-name={name}", f"--ntasks={tasks}"]
     arguments += list(allocation_args(options)) if not is_step else ["--overlap"]
     arguments += list(placement_args(options, tasks, ranks_per_task))
-    # Every task reads the same input, its lines in the log have its number, and the end of one task ends all.
+    # Every task reads the same input, its lines in the log have its number, and a task that ends with a failure ends all.
     arguments += ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
     return [*arguments, *(options.extra if extra is None else extra), "sh", "-c", TASK_SCRIPT]
 

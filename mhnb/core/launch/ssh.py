@@ -209,7 +209,7 @@ _AFTER_LOGIN = (
     ("folder", r"mhnb: no folder: "),
     ("environment", r"mhnb: no (?:virtual environment|conda environment|conda): "),
     ("python", r"mhnb: no python: "),
-    ("old_python", r"[Uu]nknown option:? -P|mhnb: old python: "),
+    ("old_python", r"[Uu]nknown option:? -P"),
     ("mhnb", r"No module named (?:mhnb$|'mhnb[.'])"),
     ("notebook", r"mhnb: cannot start: cannot reach the notebook"),
     ("version", r"mhnb: cannot start: the notebook speaks protocol"),

@@ -14,14 +14,15 @@ from mhnb.core.launch.ssh import LOGGED_IN, SshOptions, build_ssh_error, explain
 from mhnb.errors import LaunchError
 
 _NUMBER = "${SLURM_PROCID-${OMPI_COMM_WORLD_RANK-${PMIX_RANK-$PMI_RANK}}}"
+_HOLD_S = 60
 TASK_SCRIPT = (
-    'IFS= read -r line && (eval "$line") || '
-    f'{{ echo "mhnb-task {_NUMBER} failed $? $(uname -n)"; exec cat >/dev/null; }}'
+    'IFS= read -r line && (eval "$line") || { code=$?; '
+    f'echo "mhnb-task {_NUMBER} failed $code $(uname -n)"; timeout {_HOLD_S} cat >/dev/null; exit $code; }}'
 )
-"""Run by each task: it becomes what a line on standard input says.
+"""Run by each task: it runs what a line on standard input says.
 
-A task that fails reports it and waits for the end of its input. If it ended, the launcher would end the other tasks before they
-had reported.
+A task that fails reports it and waits a while, at most until the end of its input: at its end the launcher ends the other tasks,
+which are to report before. A job that is kept must not go on by the wait alone.
 """
 
 _TAG = re.compile(r"\s*(?:\[\d+,(\d+)\]<\w+>:\s?|\[(\d+)\] ?|(\d+): )")

@@ -59,6 +59,10 @@ class HeartbeatMonitor:
         """Extend all limits by a time in which no host was asked, and so none could answer."""
         self._last_seen_at = {k: at + missed_s for k, at in self._last_seen_at.items()}
 
+    def allow_silence(self, extra_s: float) -> None:
+        """Let every supervisor be silent for so many seconds more until its next heartbeat."""
+        self._allowed_s = dict.fromkeys(self._last_seen_at, self._limit_s + extra_s)
+
     def limit_wait(self, now: float, limit_s: float) -> None:
         """Limit the time to each host's next heartbeat: it was asked to end ranks, and the wait for a lost host must be short."""
         for k, at in self._last_seen_at.items():

@@ -296,6 +296,8 @@ class ClusterStateMachine:
             case PreflightEnded(error):
                 if self.state != "starting":
                     return []
+                # The limit is for the ranks; the checks have limits of their own.
+                self._hosts_allocated_at = now
                 return [SendToHosts(self.registry.start_ranks())] if error is None else self._fail_start(error)
             case InterruptRequested(ticket):
                 return self._cancel_queued(ticket) or self._interrupt(now, "interrupted", ticket)
@@ -479,11 +481,24 @@ class ClusterStateMachine:
 
     def _on_time_passed(self, now: float) -> list[Command]:
         if self.state == "starting" and now - self._hosts_allocated_at > self.start_timeout_s:
-            return self._note_busy_takeover() or self._fail_start(self.registry.timeout_error(self.start_timeout_s))
+            return self._on_start_timeout()
         cell = self.current
         if cell is None:
             return []
         return self._interrupt(now, "timeout") if cell.is_overdue(now) else cell.escalate(now)
+
+    def _on_start_timeout(self) -> list[Command]:
+        if self.registry.missing_hosts:
+            # The hosts that have reported are checked all the same.
+            preflight = self.registry.record_missing_hosts(self.start_timeout_s)
+            return (
+                self._fail_start(self.registry.timeout_error(self.start_timeout_s))
+                if preflight is None
+                else [preflight]
+            )
+        if self.registry.is_waiting_for_hosts:
+            return []
+        return self._note_busy_takeover() or self._fail_start(self.registry.timeout_error(self.start_timeout_s))
 
     def _cancel_queued(self, ticket: int | None) -> list[Command]:
         """Cancel a cell that is still queued; its submitter must not stop another caller's running cell."""
@@ -557,7 +572,7 @@ class ClusterStateMachine:
             return []
         self._service_loss = self._service_loss or self.registry.describe_service_loss(event)
         if self.state == "starting" and not self.registry.is_takeover:
-            if isinstance(event, HostExited) and event.error is not None and self.registry.is_waiting_for_hosts:
+            if isinstance(event, HostExited) and event.error is not None and self.registry.missing_hosts:
                 # The others are still checked, so that one start names every host that has a fault.
                 preflight = self.registry.record_host_failure(event.supervisor, event.error)
                 return [] if preflight is None else [preflight]

@@ -31,7 +31,7 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.core.state.events import HostExited, RunPreflight
 from mhnb.core.state.host_tracking import StartBarrier
 from mhnb.core.state.interrupt import KILLED_AFTER_INTERRUPT
-from mhnb.errors import CoordinatorTimeout, EnginesMissing, LaunchError, UnknownMessage
+from mhnb.errors import CoordinatorTimeout, EnginesMissing, HostUnreachable, LaunchError, UnknownMessage
 from mhnb.types import PHASES, Outcome, Phase
 
 _QUOTED_CHARS = 120
@@ -266,6 +266,28 @@ class RankRegistry:
     def is_waiting_for_hosts(self) -> bool:
         """Whether no rank may start yet, because hosts have not reported or are being checked."""
         return self._barrier is not None and not self._barrier.is_open
+
+    @property
+    def missing_hosts(self) -> tuple[int, ...]:
+        """Supervisors that have neither reported nor failed, if ranks wait for all of them."""
+        return () if self._barrier is None else self._barrier.missing
+
+    def record_missing_hosts(self, timeout_s: float) -> RunPreflight | None:
+        """Record that the missing supervisors will not report; return the command to check the hosts.
+
+        None if the hub's is missing, without which the others cannot be checked.
+        """
+        missing = [k for k in self.missing_hosts if self.ranks_of(k)]
+        if len(missing) < len(self.missing_hosts):
+            return None
+        preflight = None
+        for supervisor in missing:
+            host = next(entry.host for entry in self.entries if entry.supervisor == supervisor)
+            text = f"{host}: did not report within {timeout_s:g} s"
+            text += "\n  it may be overloaded, or a disk there may hang: log in by hand and see"
+            error = HostUnreachable(text, host=host, kind="late", cause="no report")
+            preflight = self.record_host_failure(supervisor, error)
+        return preflight
 
     def start_ranks(self) -> StartRanks:
         """Return the message with which the ranks of all hosts start, after the checks."""

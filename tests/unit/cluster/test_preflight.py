@@ -23,9 +23,10 @@ from mhnb.core.messages import CheckHost, HostChecked, HostUp
 from mhnb.core.preflight_facts import PreflightReport
 from mhnb.core.state.events import RunPreflight
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError
-from mhnb.rank.spawn import CheckProcess
+from mhnb.rank.spawn import CheckAnswer, CheckProcess
 from mhnb.system.host_checks import Listener, collect_facts, connect
 from mhnb.transport.addresses import find_free_port
+from tests.support.source import ROOT
 
 
 def _doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -153,6 +154,8 @@ class Supervisors:
     def __init__(self, folder: Path) -> None:
         self._processes = {k: CheckProcess(os.environ, folder / f"checks{k}.log") for k in (0, 1)}
         self.silent: set[int] = set()
+        self.silent_for: tuple[str, ...] = ("facts", "clock", "listen", "connect")
+        """The checks that a silent supervisor does not answer."""
         self.requests = HostRequests(self._answer)
         self.reports = {
             0: HostUp(0, 1, "a", None, "127.0.0.1", [find_free_port(), find_free_port()]),
@@ -160,15 +163,15 @@ class Supervisors:
         }
 
     def _answer(self, supervisor: int, request: CheckHost) -> None:
-        if supervisor in self.silent:
+        if supervisor in self.silent and request.check in self.silent_for:
             return
         process = self._processes[supervisor]
         process.send(request)
-        answers: list[tuple[int, Any]] | None = []
+        answers: list[CheckAnswer] | None = []
         while answers == []:
             answers = process.read_answers()
-        for request_id, value in answers or ():
-            self.requests.deliver(HostChecked(supervisor, request_id, value))
+        for answer in answers or ():
+            self.requests.deliver(HostChecked(supervisor, answer.request_id, answer.value, answer.error))
 
     def check(self, failures: Mapping[int, LaunchError] | None = None, **changed: Any) -> PreflightReport:
         """Check the hosts of a cluster; a host with a failure has not reported."""
@@ -279,3 +282,39 @@ def test_closed_checks_release_their_ports(supervisors: Supervisors) -> None:
     supervisors.close()
     with socket.create_server(("127.0.0.1", supervisors.reports[0].free_ports[0])):
         pass
+
+
+@pytest.mark.parametrize("check", ["clock", "listen", "connect"])
+def test_unanswered_check_is_a_failure(supervisors: Supervisors, monkeypatch: pytest.MonkeyPatch, check: str) -> None:
+    """A host that answers some checks and not others has not passed."""
+    monkeypatch.setattr(preflight, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(preflight, "CONNECT_S", 0.5)
+    supervisors.silent, supervisors.silent_for = {1}, (check,)
+    (finding,) = supervisors.check().failures
+    assert finding.text.startswith("beta: gave no answer within ")
+
+
+def test_checks_that_end_give_their_last_words(tmp_path: Path) -> None:
+    """A check that raises ends its process, and its error is the answer; noise on its output is no answer."""
+    (tmp_path / "sitecustomize.py").write_text("print('welcome'); print('[9, 2]')\n")
+    process = CheckProcess(os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, tmp_path / "checks.log")
+    process.send(CheckHost(1, "clock", {}))
+    process.send(CheckHost(2, "connect", {"targets": [{}], "timeout_s": 1}))
+    answers: list[CheckAnswer] = []
+    while (found := process.read_answers()) is not None:
+        answers += found
+    assert [answer.request_id for answer in answers] == [1, 2]
+    assert (answers[0].error, type(answers[0].value)) == ("", float)
+    assert "KeyError" in answers[1].error
+    process.close()
+
+
+def test_error_of_a_check_is_reported(supervisors: Supervisors) -> None:
+    """The error of a host's checks is its failure."""
+    original = supervisors.requests.deliver
+    supervisors.requests.deliver = lambda message: original(  # type: ignore[method-assign]
+        message if message.supervisor == 0 else HostChecked(1, message.request_id, None, "OSError: the disk hangs")
+    )
+    assert [finding.text for finding in supervisors.check().failures] == [
+        "beta: its checks ended: OSError: the disk hangs"
+    ]

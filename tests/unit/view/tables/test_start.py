@@ -90,11 +90,10 @@ def test_progress_shows_which_hosts_have_reported() -> None:
 
 def test_preflight_is_named() -> None:
     """While the hosts are checked, the line says so instead of the ranks' phases, which have not begun."""
-    progress = StartProgress((make_rank(0), make_rank(1)), 1.5, standing="looking at 2 hosts")
-    assert format_start_text(progress) == "mhjax · starting 2 ranks · 1.5 s · looking at 2 hosts"
+    progress = StartProgress((make_rank(0), make_rank(1)), 1.5, standing="checking 2 hosts")
+    assert format_start_text(progress) == "mhjax · starting 2 ranks · 1.5 s · checking 2 hosts"
     assert (
-        format_failed_start(progress, "failed")
-        == "mhjax · the start of 2 ranks failed after 1.5 s · looking at 2 hosts"
+        format_failed_start(progress, "failed") == "mhjax · the start of 2 ranks failed after 1.5 s · checking 2 hosts"
     )
 
 
