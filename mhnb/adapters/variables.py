@@ -139,7 +139,7 @@ def _array_facts(array: jax.Array) -> VariableInfo:
         array.shape,
         str(array.dtype),
         _format_spec(sharding.spec) if named else None,
-        tuple(sharding.mesh.shape.items()) if named else None,
+        tuple((str(axis), size) for axis, size in sharding.mesh.shape.items()) if named else None,
         _nbytes_per_device(array),
     )
 

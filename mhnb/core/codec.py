@@ -6,21 +6,16 @@ cell has many fields that are nearly always empty. The transport carries and sig
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from math import isfinite
 
 import msgspec
 
 from mhnb.core.messages import Message, RankReply, RankRequest
-from mhnb.core.typed_json import convert, to_base_type, to_json_types
+from mhnb.core.typed_json import MessageCodec
 from mhnb.errors import UnknownMessage
 from mhnb.types import Frame
 
-_DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
-_encode_json = msgspec.json.Encoder(enc_hook=to_base_type).encode
-_READ_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What reading JSON of any bytes may raise."""
+_CODEC: MessageCodec[Message] = MessageCodec(Message)
 _SHOWN_NBYTES, _SHOWN_CHARS = 120, 300
 
 
@@ -32,8 +27,8 @@ def encode(message: Message) -> list[bytes]:
     [b'{"kind":"SkipCell","generation":1,"seq":4}']
     """
     if isinstance(message, RankRequest | RankReply) and message.payload:
-        return [_write_json(msgspec.structs.replace(message, payload=())), *message.payload]
-    return [_write_json(message)]
+        return [_CODEC.encode(msgspec.structs.replace(message, payload=())), *message.payload]
+    return [_CODEC.encode(message)]
 
 
 def decode(frames: Sequence[Frame]) -> Message:
@@ -50,8 +45,8 @@ def decode(frames: Sequence[Frame]) -> Message:
     """
     header = frames[0] if frames else b""
     try:
-        message = _read_json(header)
-    except _READ_ERRORS as error:
+        message = _CODEC.decode(header)
+    except (ValueError, RecursionError) as error:
         shown = bytes(header[:_SHOWN_NBYTES])
         raise UnknownMessage(
             f"{_name_kind(header)} cannot be read: {str(error)[:_SHOWN_CHARS]}; the message begins {shown!r}"
@@ -71,34 +66,5 @@ def _name_kind(header: Frame) -> str:
     try:
         kind = msgspec.json.decode(header, type=_Header).kind[:40]
         return f"{'an' if kind[:1] in 'AEIOU' else 'a'} {kind}"
-    except _READ_ERRORS:
+    except (ValueError, RecursionError):
         return "a message"
-
-
-def _write_json(message: Message) -> bytes:
-    try:
-        return _encode_json(message)
-    except UnicodeEncodeError:
-        # A lone surrogate, as in the name of a file that is not UTF-8: msgspec writes valid UTF-8 only.
-        plain = to_json_types(message)
-        return json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-
-def _read_json(text: Frame) -> Message:
-    try:
-        return _DECODER.decode(text)
-    except UnicodeDecodeError:
-        plain = json.loads(str(text, "utf-8", "surrogatepass"), parse_float=_parse_finite, parse_constant=_parse_finite)
-        return convert(plain, _DECODER.type)
-
-
-def _parse_finite(text: str) -> float:
-    """Parse a number as msgspec does, which knows no NaN and no infinity.
-
-    Raises:
-        ValueError: it is not a finite number.
-    """
-    number = float(text)
-    if not isfinite(number):
-        raise ValueError(f"{text[:40]} is not a finite number")
-    return number

@@ -224,8 +224,9 @@ def connect(url: str, timeout_s: float | None = None) -> socket.socket:
 
     Raises:
         OSError: no process listens there.
+        InvalidRequest: the text is not an address.
     """
-    address = parse_address(url, "the address of the notebook")
+    address = parse_address(url, "the address to connect to")
     if address.kind == "unix":
         connected = socket.socket(socket.AF_UNIX)
         try:

@@ -23,7 +23,7 @@ from mhnb.core.guard.programs import CALLBACK_PREFIX, MAX_PACKED_CHARS
 from mhnb.core.guard.provenance import find_conflict, join_uncompared_blocks
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, format_thread
 from mhnb.core.ranks import describe_ranks, format_ranks
-from mhnb.core.typed_json import decode_json, encode_json
+from mhnb.core.typed_json import MessageCodec
 from mhnb.errors import UnknownMessage
 from mhnb.types import Frame, Outcome
 
@@ -394,11 +394,11 @@ class Decision(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     launch_number: int = 0
     """Of a mismatch: number of the launch among those of these participants in the cell, from 1."""
     votes: tuple[Vote, ...] = ()
-    names: Mapping[int, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    names: Mapping[int, str] = msgspec.field(default_factory=dict)
     """Of a mismatch: the programs' names, by fingerprint."""
-    differences: Mapping[int, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    differences: Mapping[int, str] = msgspec.field(default_factory=dict)
     """Of a mismatch of programs with one name: how each differs from the others, by fingerprint."""
-    threads: Mapping[int, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    threads: Mapping[int, str] = msgspec.field(default_factory=dict)
     """Of a mismatch: the labels of threads, by kind."""
     text: str = ""
     """Message that was formatted on the host of the board, for the kinds that need one."""
@@ -408,7 +408,7 @@ LAUNCH_DECISION = Decision("launch")
 
 
 class _RankMessage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A message of a rank: a list of a word and the fields."""
+    """A message of a rank: an array of its kind and its fields."""
 
 
 class Propose(_RankMessage, frozen=True, tag="asked"):
@@ -444,14 +444,17 @@ class DescribeProgram(_RankMessage, frozen=True, tag="described"):
 
 RankMessage: TypeAlias = Propose | Withdraw | CellFinished | DescribeProgram
 
+_RANK_MESSAGES: MessageCodec[RankMessage] = MessageCodec(RankMessage)
+_DECISIONS: MessageCodec[tuple[int, Decision]] = MessageCodec(tuple[int, Decision])
+
 
 def encode_from_rank(message: RankMessage) -> list[bytes]:
     """Encode a rank's message.
 
     >>> encode_from_rank(CellFinished(7, 0))
-    [b'["over", 7, 0]']
+    [b'["over",7,0]']
     """
-    return [encode_json(message).encode()]
+    return [_RANK_MESSAGES.encode(message)]
 
 
 def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> RankMessage:
@@ -464,12 +467,12 @@ def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> 
     Withdraw(number=3, reason=1)
     """
     try:
-        message: RankMessage = decode_json(bytes(frames[0]), RankMessage)  # type: ignore[arg-type]  # a union
+        message = _RANK_MESSAGES.decode(frames[0])
         if isinstance(message, Propose):
             _check_proposal(message.proposal, rank, process_count)
     except (IndexError, ValueError) as error:
         raise UnknownMessage(
-            f"rank {rank} said what no rank says of a launch: {_quote(frames)} ({error!s:.200})"
+            f"rank {rank} sent an invalid message about a launch: {_quote(frames)} ({error!s:.200})"
         ) from error
     return message
 
@@ -492,9 +495,9 @@ def encode_decision(number: int, decision: Decision) -> list[bytes]:
     """Encode the decision on a rank's proposal.
 
     >>> encode_decision(3, LAUNCH_DECISION)
-    [b'[3, ["launch", false, 0, [], {}, {}, {}, ""]]']
+    [b'[3,["launch",false,0,[],{},{},{},""]]']
     """
-    return [encode_json((number, decision)).encode()]
+    return [_DECISIONS.encode((number, decision))]
 
 
 def decode_decision(frames: Sequence[Frame]) -> tuple[int, Decision]:
@@ -507,10 +510,10 @@ def decode_decision(frames: Sequence[Frame]) -> tuple[int, Decision]:
     True
     """
     try:
-        return decode_json(bytes(frames[0]), tuple[int, Decision])
+        return _DECISIONS.decode(frames[0])
     except (IndexError, ValueError) as error:
         raise UnknownMessage(
-            f"the host of the board said what is no verdict: {_quote(frames)} ({error!s:.200})"
+            f"the host of the board sent something that is not a decision: {_quote(frames)} ({error!s:.200})"
         ) from error
 
 

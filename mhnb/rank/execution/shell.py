@@ -172,10 +172,7 @@ class RankShell(PublicShell):
         self.capture = self.display_pub.capture = self.displayhook.capture = capture
         self.clock, self._interrupts, self._note_shown = clock, interrupts, note_shown
         for line in describe_missing_names():
-            capture.write_to_log(
-                f"mhnb: {line}\
-"
-            )
+            capture.write_to_log(f"mhnb: {line}\n")
         threading.excepthook = print_thread_error
         install_text_output()
         disable_stdin(self)

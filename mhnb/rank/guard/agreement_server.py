@@ -172,7 +172,7 @@ class AgreementServer:
         match message:
             case Propose(number, proposal):
                 if client.proposal is not None:
-                    raise UnknownMessage(f"wish {number} came while wish {client.number} was still open")
+                    raise UnknownMessage(f"proposal {number} came while proposal {client.number} was still open")
                 client.number, client.proposal, client.is_posted = number, proposal, False
                 self._waiting[client] = None
                 # At once: the rank's next message, say a withdrawal, then refers to a post, as on the board's own host.

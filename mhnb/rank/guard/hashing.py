@@ -55,7 +55,7 @@ def sample_of(value_hash: int) -> str:
     if values is None:
         return ""
     if values.dtype.kind == "c":
-        values = values.view(values.real.dtype)
+        values = values.view(values.real.dtype)[:_SAMPLE_SIZE]
     return str(values.astype("<f8").tobytes().hex())
 
 

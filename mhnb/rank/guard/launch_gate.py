@@ -260,7 +260,7 @@ class LaunchGate:
         self._pending_proposal: LaunchProposal | None = None
         """The proposal that was pending when the main thread was interrupted, and that other participants had not reached."""
         self.pending_launch: PendingPlace | None = None
-        """Number and line of its launch; empty if there is none."""
+        """Number and line of its launch; None if there is none."""
         self._stopped_before = 0
         """Number of the launch before which the ranks first stopped together; 0 if they did not."""
 

@@ -106,7 +106,7 @@ def proposal_row(**changes: Any) -> list[Any]:
 )
 def test_invalid_rank_message_is_refused(row: Any) -> None:
     """An invalid number would appear in another rank's message, so it is refused before it reaches the shared board."""
-    with pytest.raises(UnknownMessage, match="rank 1 said what no rank says"):
+    with pytest.raises(UnknownMessage, match="rank 1 sent an invalid message about a launch"):
         decode_from_rank([json.dumps(row).encode()], 1, 4)
 
 
@@ -123,5 +123,5 @@ def test_invalid_rank_message_is_refused(row: Any) -> None:
 )
 def test_invalid_decision_is_refused(text: bytes) -> None:
     """No rank launches on a text that is not a decision."""
-    with pytest.raises(UnknownMessage, match="no verdict"):
+    with pytest.raises(UnknownMessage, match="not a decision"):
         decode_decision([text])

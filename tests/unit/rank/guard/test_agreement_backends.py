@@ -111,6 +111,12 @@ class Rig:
             done.result(WAIT_S) for done in [self.propose(rank, proposal) for rank, proposal in enumerate(proposals)]
         ]
 
+    def wait_until_lost(self, rank: int) -> None:
+        """Wait until the board's host has noticed that a rank is lost: until then its proposal counts."""
+        pause = threading.Event()
+        while not self.board.ended_seq(rank):
+            pause.wait(0.001)
+
     def wait_until_posted(self, rank: int, proposal: LaunchProposal) -> None:
         """Wait until a rank's proposal is on the board, and the rank is seen to wait."""
         pause = threading.Event()
@@ -561,6 +567,7 @@ def test_rank_whose_connection_ends_is_lost(far: Rig) -> None:
     backend.close()
     with pytest.raises(RanksLost, match=r"nothing was launched on rank 1\n.*connection to the host of rank 0"):
         waiting.result(WAIT_S)
+    far.wait_until_lost(1)
     futures = [far.propose(rank, make_proposal()) for rank in (0, 2)]
     assert {"rank 1      was lost before it" in text_of(done.result(WAIT_S)) for done in futures} == {True}
     for rank in (0, 2):

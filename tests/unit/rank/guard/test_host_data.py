@@ -7,14 +7,15 @@ import sys
 import threading
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow, compare_host_data
 from mhnb.core.guard.provenance import ANY, uncompared_blocks
 from mhnb.core.guard.threads import UNKNOWN_THREAD
-from mhnb.core.messages import RunCell
+from mhnb.core.messages import MAX_NAME_CHARS, RunCell
 from mhnb.rank.execution.streams import current_thread, propagate_to_threads
-from mhnb.rank.guard.hashing import ArrayBytes, HostArray
+from mhnb.rank.guard.hashing import ArrayBytes, HostArray, sample_of
 from mhnb.rank.guard.host_data import HostDataRecorder, SharedBoxes, merge_boxes
 from mhnb.rank.guard.provenance import combine_tags, read_tags
 
@@ -387,3 +388,11 @@ def test_pieces_span_the_whole_array() -> None:
     """Pieces are cut on the device, even while a program is traced; what is in the host's memory is read completely."""
     ran = subprocess.run([sys.executable, "-c", SAMPLE_PIECES], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_sample_of_complex_values_survives_the_limit_of_texts() -> None:
+    """A cell's end that is shortened for its output still has whole samples of its arrays, and so can be decoded."""
+    values = np.arange(64) * (1 + 2j)
+    array = HostArray("c128[64]", values.dtype, {"": values})
+    assert array.hash_parts(lambda part, dtype: ArrayBytes(part.tobytes(), dtype))
+    assert 0 < len(sample_of(array.part_hashes[""])) <= MAX_NAME_CHARS
