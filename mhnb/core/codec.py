@@ -2,6 +2,8 @@
 
 The types of a message's fields are checked when it is decoded. A field that holds its default is not written, because the end of a
 cell has many fields that are nearly always empty. The transport carries and signs the frames.
+
+JSON has no NaN and no infinity, and msgspec would write null for them: values of any type must not hold them. Displays hold them as text.
 """
 
 from __future__ import annotations
