@@ -16,7 +16,6 @@ import random
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -30,6 +29,7 @@ from typing import Any
 import msgspec
 
 from mhnb.core.preflight_facts import Disk, Gpu, HostFacts
+from mhnb.system.processes import query_gpus
 from mhnb.system.run_dir import state_home
 
 _PACKAGES = ("mhnb", "jax", "jaxlib", "ipyparallel", "ipykernel", "numpy")
@@ -68,7 +68,7 @@ def collect_facts(*, is_notebooks: bool) -> HostFacts:
         disks=tuple(_disk(purpose, folder) for purpose, folder in _folders(is_notebooks=is_notebooks).items()),
         environment=_environment(),
         unknown_flags=tuple(_unknown_flags(os.environ.get("XLA_FLAGS", ""))),
-        gpus=tuple(_gpus()),
+        gpus=_gpus(),
         tpus=len(list(Path("/dev").glob("accel*"))),
     )
 
@@ -169,35 +169,13 @@ def _find_jaxlib_library() -> Path | None:
     return max((path for path in paths if path.is_file()), key=lambda path: path.stat().st_size, default=None)
 
 
-def _gpus() -> list[Gpu]:
+def _gpus() -> tuple[Gpu, ...]:
     """Return the GPUs listed by the vendor's tool, or else by their device files."""
-    command = ["nvidia-smi", "--query-gpu=name,uuid", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        nvidia = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]
-        amd = list(Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
-        return [Gpu(path.name) for path in sorted([*nvidia, *amd])]
-    rows = [line.rpartition(",") for line in done.stdout.decode(errors="replace").splitlines() if "," in line]
-    return _select_visible([Gpu(name.strip(), uuid.strip()) for name, _, uuid in rows])
-
-
-def _select_visible(gpus: list[Gpu]) -> list[Gpu]:
-    """Return the GPUs that CUDA would show a rank: it accepts indices and UUID prefixes, up to the first invalid one."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return gpus
-    found: list[Gpu] = []
-    for word in map(str.strip, chosen.split(",")):
-        each = [
-            gpu
-            for at, gpu in enumerate(gpus)
-            if word == str(at) or (word.startswith("GPU-") and gpu.uuid.startswith(word))
-        ]
-        if len(each) != 1:
-            break
-        found += each
-    return found
+    if (listed := query_gpus(os.environ)) is not None:
+        return listed
+    nvidia = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]
+    amd = list(Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
+    return tuple(Gpu(path.name) for path in sorted([*nvidia, *amd]))
 
 
 # -- connectivity

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from mhnb.core.launch.environment import parse_gpus, select_visible
+from mhnb.core.preflight_facts import Gpu
 from mhnb.errors import LaunchError
 from mhnb.system.waiting import wait_until
 
@@ -144,20 +145,27 @@ def end_with_parent(parent: int) -> None:
 _QUERY_TIMEOUT_S = 30.0
 
 
-def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the UUIDs of the GPUs that this process may use; empty if nvidia-smi is missing or fails."""
+def query_gpus(environment: Mapping[str, str]) -> tuple[Gpu, ...] | None:
+    """Return the GPUs that this process may use; None if nvidia-smi is missing or lists none."""
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if program is None:
-        return ()
-    command = [program, "--query-gpu=index,uuid", "--format=csv,noheader"]
+        return None
+    command = [program, "--query-gpu=index,name,uuid", "--format=csv,noheader"]
     try:
         result = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_QUERY_TIMEOUT_S, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
         # The driver hangs. JAX reports that with a message of its own.
-        return ()
-    return select_visible(parse_gpus(result.stdout), environment.get("CUDA_VISIBLE_DEVICES"))
+        return None
+    names = {gpu.uuid: gpu.name for gpu in parse_gpus(result.stdout)}
+    visible = select_visible(list(names), environment.get("CUDA_VISIBLE_DEVICES"))
+    return tuple(Gpu(names.get(uuid, "MIG"), uuid) for uuid in visible) if names else None
+
+
+def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that this process may use; empty if nvidia-smi is missing or fails."""
+    return tuple(gpu.uuid for gpu in query_gpus(environment) or ())
 
 
 def require_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:

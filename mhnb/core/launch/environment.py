@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from mhnb.core.preflight_facts import Gpu
 from mhnb.errors import LaunchError
 
 COLLECTIVE_TIMEOUT_S = 300
@@ -105,15 +106,19 @@ def _xla_flags(flags: str) -> str:
 # -- assign GPUs to ranks
 
 
-def parse_gpus(text: str) -> tuple[str, ...]:
-    r"""Parse the UUIDs that `nvidia-smi --query-gpu=index,uuid --format=csv,noheader` lists, in the order of their indices.
+def parse_gpus(text: str) -> tuple[Gpu, ...]:
+    r"""Parse what `nvidia-smi --query-gpu=index,name,uuid --format=csv,noheader` lists, in the order of the indices.
 
-    >>> parse_gpus("1, GPU-b\n0, GPU-a\n")
-    ('GPU-a', 'GPU-b')
+    >>> parse_gpus("1, NVIDIA H200, GPU-b\n0, NVIDIA H200, GPU-a\n")[0]
+    Gpu(name='NVIDIA H200', uuid='GPU-a')
     """
-    rows = [line.split(",", 1) for line in text.splitlines() if "," in line]
-    found = [(int(index), uuid.strip()) for index, uuid in rows if index.strip().isdecimal()]
-    return tuple(uuid for _, uuid in sorted(found))
+    found: dict[int, Gpu] = {}
+    for line in text.splitlines():
+        index, _, rest = line.partition(",")
+        name, _, uuid = rest.rpartition(",")
+        if index.strip().isdecimal():
+            found[int(index)] = Gpu(name.strip(), uuid.strip())
+    return tuple(gpu for _, gpu in sorted(found.items()))
 
 
 def select_visible(gpus: Sequence[str], visible: str | None) -> tuple[str, ...]:

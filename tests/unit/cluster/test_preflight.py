@@ -97,8 +97,8 @@ def test_other_program_at_the_port_is_recognised() -> None:
 
 
 _SMI = """#!/bin/sh
-echo 'NVIDIA H200, GPU-aa11'
-echo 'NVIDIA H200, GPU-bb22'
+echo '0, NVIDIA H200, GPU-aa11'
+echo '1, NVIDIA H200, GPU-bb22'
 """
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from mhnb.core.launch.environment import divide_gpus, find_shared_gpu, parse_gpus, select_visible
 from mhnb.core.messages import PhaseReached
+from mhnb.core.preflight_facts import Gpu
 from mhnb.core.state.events import FailStart
 from mhnb.core.state.host_tracking import StartBarrier
 from mhnb.core.state.machine import ClusterStateMachine
@@ -35,7 +36,8 @@ def test_cuda_visible_devices_selects_gpus(visible: str | None, seen: tuple[str,
 
 def test_nvidia_smi_output_is_parsed() -> None:
     """The GPUs are in the order of their indices; lines that are not rows are ignored."""
-    assert parse_gpus("10, GPU-k\n2, GPU-c\n\nNVIDIA-SMI has failed, because\n") == ("GPU-c", "GPU-k")
+    text = "10, A, B, GPU-k\n2, H200, GPU-c\n\nNVIDIA-SMI has failed, because\n"
+    assert parse_gpus(text) == (Gpu("H200", "GPU-c"), Gpu("A, B", "GPU-k"))
 
 
 @pytest.mark.parametrize(("gpus", "ranks"), [((), [0]), (_FOUR_GPUS, [0, 1, 2]), (_FOUR_GPUS[:1], [0, 1])])
