@@ -308,7 +308,7 @@ def start(
         profile: how hosts are reached: the name of a profile, such as slurm, or its directory; None: ssh if hosts are named, else local.
         init: False leaves `jax.distributed.initialize()` to a cell.
         initialize: arguments of `jax.distributed.initialize`, by name; None: none.
-        start_timeout_s: limit for the whole start, in seconds.
+        start_timeout_s: limit for the start, in seconds, without the time in a scheduler's queue and for the checks of hosts.
         keep: True lets the ranks outlive this notebook; None: False.
         spare: True keeps as many ranks again warm in reserve, for a quick restart; not with `keep`; None: False.
         guard: how launches are compared: before each launch (lockstep), after the cell (parity), or not (off); None: lockstep.

@@ -126,7 +126,9 @@ class _Preflight:
     def _ask_facts(self) -> list[HostChecks]:
         """Return the facts of each supervisor, or why there are none."""
         reports, failures = self._command.reports, self._command.failures
-        answers = self._requests.ask("facts", {k: {} for k in self._supervisors if k in reports}, timeout_s=_FACTS_S)
+        # One that has reported may have failed since.
+        asked = [supervisor for supervisor in self._supervisors if supervisor in reports and supervisor not in failures]
+        answers = self._requests.ask("facts", {supervisor: {} for supervisor in asked}, timeout_s=_FACTS_S)
         hosts = []
         for at, supervisor in enumerate(self._supervisors):
             name = self._shape.machines[at] if self._shape.machines else f"host{supervisor}"
@@ -135,7 +137,6 @@ class _Preflight:
                 continue
             host = HostChecks(name, reports[supervisor].address)
             hosts.append(_read_facts(host, answers[supervisor]) if supervisor in answers else host)
-        asked = [supervisor for supervisor in self._supervisors if supervisor in reports]
         return self._mark_silent(hosts, answers, _FACTS_S, asked=asked)
 
     def _mark_silent(

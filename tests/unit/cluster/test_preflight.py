@@ -174,10 +174,9 @@ class Supervisors:
             self.requests.deliver(HostChecked(supervisor, answer.request_id, answer.value, answer.error))
 
     def check(self, failures: Mapping[int, LaunchError] | None = None, **changed: Any) -> PreflightReport:
-        """Check the hosts of a cluster; a host with a failure has not reported."""
+        """Check the hosts of a cluster; a host with a failure has reported, and was lost before the others had."""
         failed = failures or {}
-        reports = {k: report for k, report in self.reports.items() if k not in failed}
-        command = RunPreflight((0, 1), reports, failed, f"127.0.0.1:{self.reports[0].free_ports[0]}", "")
+        command = RunPreflight((0, 1), self.reports, failed, f"127.0.0.1:{self.reports[0].free_ports[0]}", "")
         with socket.create_server(("127.0.0.1", 0)) as notebook:
             url = f"tcp:127.0.0.1:{notebook.getsockname()[1]}"
             return check_hosts(
