@@ -51,7 +51,7 @@ _CONDITIONS = (
         _PROCESS_LIMIT_HINT,
     ),
     (
-        r"Cannot allocate memory|failed to map segment|MemoryError|std::bad_alloc",
+        r"[Cc]annot allocate memory|failed to map segment|MemoryError|std::bad_alloc",
         "there was no memory: start fewer ranks, or raise ulimit -v where it is set, or the container's limit",
     ),
     (

@@ -127,7 +127,7 @@ class InterruptDelivery:
 
     def _can_be_late(self) -> bool:
         """Return whether a signal that comes now may be meant for the previous cell."""
-        return self._requests is not None and 0 < self._requests.interrupted_seq == self._seq - 1
+        return self._requests is not None and self._requests.interrupted_seq == self._seq - 1
 
     def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
         """Interrupt the user's code: at once if the signal hit it, else by cancelling the cell that awaits.

@@ -39,7 +39,10 @@ _samples: dict[int, Any] = {}
 
 
 def _keep_sample(value_hash: int, array_bytes: ArrayBytes) -> None:
-    if value_hash in _samples or array_bytes.dtype is None:
+    if (known := _samples.pop(value_hash, None)) is not None:
+        # The oldest go first, and this one is used again.
+        _samples[value_hash] = known
+    if known is not None or array_bytes.dtype is None:
         return
     if len(_samples) >= _MOST_SAMPLES:
         # Another thread may remove some, too.

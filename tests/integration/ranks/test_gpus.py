@@ -38,7 +38,7 @@ def test_two_ranks_with_one_gpu_are_refused(fresh: Callable[..., Cluster], split
 
     Without an assignment every rank would use every GPU.
     """
-    with pytest.raises(LaunchError, match=r"rank 0 \(host0 .*\) and rank 1 \(host1 .*\) would use the same GPU, GPU-a"):
+    with pytest.raises(LaunchError, match=r"2 tasks on .* have the same GPU \(GPU-a\)"):
         fresh(2, None, profile=split_profile)
 
 

@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.
 
 SET_UP = """
 from pathlib import Path
+from mhnb.core.output.events import DisplayData
 from mhnb.core.output.outputs import accumulate_events
 from mhnb.view.live.view import CellView
 from mhnb.view.live.results_panel import ResultPanel
@@ -39,13 +40,13 @@ def figure(rank):
         "data": {"values": [{"step": step, "loss": step + rank // 2} for step in range(4)]},
         "encoding": {"x": {"field": "step", "type": "ordinal"}, "y": {"field": "loss", "type": "quantitative"}},
     }
-    return accumulate_events([["display", {"application/vnd.vegalite.v5+json": spec}, {}, None]])[0]
+    return accumulate_events([DisplayData({"application/vnd.vegalite.v5+json": spec}, {})])[0]
 CellView().finish(cell(*[[figure(rank)] for rank in range(4)]))
 """
 PLOTLY = """
 import json, plotly.graph_objects as go
 content = json.loads(go.Figure(go.Bar(y=[1, 2])).to_json())
-CellView().finish(cell(*[accumulate_events([["display", {"application/vnd.plotly.v1+json": content}, {}, None]])] * 4))
+CellView().finish(cell(*[accumulate_events([DisplayData({"application/vnd.plotly.v1+json": content}, {})])] * 4))
 """
 LOG = """
 folder = Path.cwd()

@@ -12,6 +12,8 @@ import sys
 from itertools import count as count_up
 from typing import Any
 
+import msgspec
+
 from mhnb.core.messages import RunCell
 from mhnb.rank import jax_private
 from mhnb.rank.execution.tracebacks import cell_file
@@ -71,7 +73,7 @@ def main() -> None:
     recorder, scope = start(rank, count, port)
     for line in sys.stdin:
         name, source = json.loads(line)
-        print("\x00" + json.dumps(run_cell(recorder, scope, name, source)), flush=True)
+        print("\x00" + json.dumps(msgspec.to_builtins(run_cell(recorder, scope, name, source))), flush=True)
     # Exit without cleanup, because otherwise the ranks would wait for each other.
     os._exit(0)
 

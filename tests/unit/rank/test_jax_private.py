@@ -16,8 +16,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from mhnb.core.guard.launch_report import LaunchRow
 from mhnb.core.guard.launches import LOCAL_PREFIX, compare_launches, judge_state
 from mhnb.core.hints import find_hint
 from mhnb.rank import jax_private
@@ -183,10 +185,16 @@ def rows_of(answers: Answers, name: str) -> list[Any]:
     return rows
 
 
+def read_rows(answer: Mapping[str, Any]) -> list[LaunchRow]:
+    """Return the launches that a rank has recorded."""
+    return msgspec.convert(answer["rows"], list[LaunchRow])
+
+
 def state_after(by_rank: Mapping[int, dict[str, Any]]) -> str:
     """Return the cluster's state after a cell."""
     outcomes = {rank: "error" if a["error"] else "ok" for rank, a in by_rank.items()}
-    rows, abandoned = ({rank: a[key] for rank, a in by_rank.items()} for key in ("rows", "abandoned"))
+    rows = {rank: read_rows(answer) for rank, answer in by_rank.items()}
+    abandoned = {rank: answer["abandoned"] for rank, answer in by_rank.items()}
     abandoned_launches = {rank: "a collective" for rank, count in abandoned.items() if count}
     return judge_state(outcomes, rows, abandoned_launches, ())[0]  # type: ignore[arg-type]
 
@@ -319,7 +327,7 @@ def test_every_error_finds_its_hint(answers: Answers) -> None:
 
 def test_different_order_is_detected(answers: Answers) -> None:
     """Two collectives of equal size in another order cause no error in JAX, but the record shows the difference."""
-    rows = {rank: answers["different order"][rank]["rows"] for rank in range(RANKS)}
+    rows = {rank: read_rows(answers["different order"][rank]) for rank in range(RANKS)}
     difference = compare_launches(rows)
     assert difference is not None
     assert difference.index == 0
