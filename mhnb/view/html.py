@@ -38,10 +38,6 @@ class RankLocations:
     script_path: str = ""
     """The file that runs instead of cells; empty if cells run."""
 
-    def describe_source(self, seq: int) -> str:
-        """Return what a line number refers to: the script, or else the cell."""
-        return self.script_path or f"cell {seq}"
-
     def host_of(self, ranks: Iterable[int]) -> str | None:
         """Return the host that holds all of `ranks`; None if there are several or it is unknown."""
         hosts = {self.hosts.get(rank) for rank in ranks}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from mhnb.core.cell_name import format_cell_name
 from mhnb.core.hang_report import HangReport
 from mhnb.core.output.folding import normalize_output
 from mhnb.core.ranks import describe_ranks
@@ -93,9 +94,16 @@ class CellResult:
     """Where the ranks are, if the cell has been running for a while."""
     handling: tuple[int, ...] = ()
     """Ranks whose code still runs after it received the interrupt; a second interrupt ends it."""
+    execution_count: int | None = None
+    """The number that the notebook shows beside the cell; None if the cell is not of this kernel's notebook."""
+
+    @property
+    def name(self) -> str:
+        """The cell's name in messages: `In [7]`, or `cell 12` by mhnb's own number if the notebook shows none."""
+        return format_cell_name(self.seq, self.execution_count)
 
     def __repr__(self) -> str:
-        ending = self.summary() if self.done else f"cell {self.seq} runs"
+        ending = self.summary() if self.done else f"{self.name} runs"
         return f"<CellResult {self.seq}: {ending}>"
 
     def __getitem__(self, rank: int) -> RankResult:
@@ -103,7 +111,7 @@ class CellResult:
             if result.rank == rank:
                 return result
         ran = ",".join(str(r.rank) for r in self.ranks)
-        raise InvalidRequest(f"cell {self.seq} did not run on rank {rank}; it ran on ranks {ran}")
+        raise InvalidRequest(f"{self.name} did not run on rank {rank}; it ran on ranks {ran}")
 
     def __iter__(self) -> Iterator[RankResult]:
         return iter(self.ranks)
@@ -161,7 +169,7 @@ class CellResult:
     def summary(self) -> str:
         """Format one line: what failed on which ranks, first failure first."""
         if not self.failed:
-            return f"cell {self.seq} ended well on {describe_ranks(r.rank for r in self)}"
+            return f"{self.name} ended well on {describe_ranks(r.rank for r in self)}"
         by_word: dict[str, list[int]] = {}
         for failed in self.failed:
             by_word.setdefault(failed.error.ename if failed.error else failed.outcome, []).append(failed.rank)

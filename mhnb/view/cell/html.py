@@ -57,43 +57,45 @@ def format_failure_report(result: CellResult, cell_summary: CellSummary, locatio
     heading = f'<div><b class="mhnb-bad">✗ {escape(cell_summary.failure_heading)}</b></div>'
     failed = [failure for failure in cell_summary.failures if not failure.only_waited]
     parts = [
-        _format_failure(f, result.seq, locations, first=at == 0, is_labelled=len(failed) > 1)
+        _format_failure(f, result.name, locations, first=at == 0, is_labelled=len(failed) > 1)
         for at, f in enumerate(failed)
     ]
     waited = [
-        _format_waited(failure, result.seq, locations) for failure in cell_summary.failures if failure.only_waited
+        _format_waited(failure, result.name, locations) for failure in cell_summary.failures if failure.only_waited
     ]
     return f'<div style="margin-bottom:4px;border-left:4px solid {FAILED_COLOR};padding-left:8px">{heading}{"".join(parts + waited)}</div>'
 
 
-def _format_failure(failure: Failure, seq: int, locations: RankLocations, *, first: bool, is_labelled: bool) -> str:
+def _format_failure(
+    failure: Failure, cell_name: str, locations: RankLocations, *, first: bool, is_labelled: bool
+) -> str:
     when = " (first)" if first else ""
     label = (
         f"<div>{format_ranks_html(failure.ranks, locations)}: {escape(failure.kind)}{when}</div>" if is_labelled else ""
     )
-    body = format_failure_summary(failure, seq) + _format_trace(failure, is_first=first)
+    body = format_failure_summary(failure, cell_name) + _format_trace(failure, is_first=first)
     return f'{label}<div style="{"padding-left:1em" if is_labelled else ""}">{body}</div>' if body else label
 
 
-def _format_waited(failure: Failure, seq: int, locations: RankLocations) -> str:
+def _format_waited(failure: Failure, cell_name: str, locations: RankLocations) -> str:
     report = (
-        _format_details("what the guard said", format_pre("\n".join(format_failure_lines(failure, f"cell {seq}"))))
+        _format_details("what the guard said", format_pre("\n".join(format_failure_lines(failure, cell_name))))
         if failure.error
         else ""
     )
     return f"<div>{format_ranks_html(failure.ranks, locations)} {escape(format_waited(failure))}</div>{report}"
 
 
-def format_failure_summary(failure: Failure, seq: int) -> str:
+def format_failure_summary(failure: Failure, cell_name: str) -> str:
     """Format the cell's line, the message and the hint of a failure.
 
     The line's number is a button that moves the cursor to the line. The middle of a long message is collapsed.
     """
-    lines = list(format_failure_lines(failure, f"cell {seq}"))
+    lines = list(format_failure_lines(failure, cell_name))
     error = failure.error
     if not lines or error is None:
         return ""
-    line_label = f"cell {seq}, line {error.line}"
+    line_label = f"{cell_name}, line {error.line}"
     short = _shorten_message(lines)
     html = format_pre("\n".join(short))
     if short != lines:

@@ -112,7 +112,7 @@ def summarise_cell(result: CellResult) -> CellSummary:
         failure_heading=format_failure_heading(result, failures),
         notes=(*result.notes, *_format_compared_note(result, blocks)),
         noise=_group_noise(result),
-        name=f"cell {result.seq}",
+        name=result.name,
     )
 
 

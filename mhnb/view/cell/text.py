@@ -78,7 +78,7 @@ def format_cell_text(
         else []
     )
     lines = [
-        *_format_failures(cell_summary, painter, known_locations.describe_source(result.seq)),
+        *_format_failures(cell_summary, painter, known_locations.script_path or result.name),
         *_format_blocks(cell_summary, painter, known_locations),
         *noise,
         *cell_summary.notes,

@@ -48,7 +48,7 @@ def hide_missing_widget(html: str, *, uid: str) -> str:
 def format_replacement(result: CellResult, locations: RankLocations, *, uid: str) -> dict[str, str]:
     """Format the static replacement."""
     line = (
-        f"mhjax · panel over cell {result.seq} · {format_heading(result)} · it lives while its kernel does: "
+        f"mhjax · panel over {result.name} · {format_heading(result)} · it lives while its kernel does: "
         "run the cell again, then %mhjax panel brings it back"
     )
     page = format_cell_html(result, uid=f"{uid}-page", locations=locations)

@@ -146,7 +146,7 @@ def build_panel_state(
         for one in result
     ]
     return {
-        "head": f"cell {result.seq} · {cell_summary.heading}",
+        "head": f"{result.name} · {cell_summary.heading}",
         "page": page,
         "ranks": ranks,
         "runs": not result.done,

@@ -325,7 +325,7 @@ class CellView:
             return
         # With several blocks, the earlier lines show which ranks the new lines belong to.
         new_text = _new_lines(self._written, text) if len(cell_summary.blocks) == 1 else text
-        self._screen.write(f"cell {result.seq} went on after its end:\n{new_text}" if late else text)
+        self._screen.write(f"{result.name} went on after its end:\n{new_text}" if late else text)
         self._written = text
 
     def _close_region(self) -> None:
