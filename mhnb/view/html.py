@@ -117,6 +117,8 @@ _DIGITS = re.compile(r"(\d+)$")
 
 _CSS = (
     ".mhnb pre{font-family:var(--jp-code-font-family,monospace)!important}.mhnb summary::marker{color:#8c8c8c}"
+    # nbconvert's classic page makes it a block without its triangle. The height is that of a target that is easy to hit.
+    ".mhnb summary{display:list-item;padding-block:3px}"
     ".mhnb .mhnb-bad{color:var(--jp-error-color1,#c62828)}.vscode-dark .mhnb-bad{color:#f48771}"
     ".mhnb summary:focus-visible,.mhnb [tabindex]:focus-visible,.mhnb button:focus-visible"
     "{outline:2px solid var(--jp-brand-color1,#0072b2)!important;outline-offset:1px}"

@@ -465,7 +465,7 @@ def _format_pane_html(pane: Pane, grid: LayoutGrid, locations: RankLocations, *,
     rows = []
     if pane.columns:
         heads = "".join(f'<th scope="col">{format_range(span, "cols")}</th>' for span in pane.columns)
-        rows.append(f"<tr><th></th>{heads}<th></th></tr>")
+        rows.append(f"<tr><td></td>{heads}<td></td></tr>")
     for at, tiles in enumerate(pane.tiles):
         label = format_range(pane.rows[at], "rows" if grid.ndim > 1 else "") if pane.rows else "scalar"
         cells = "".join(
@@ -475,7 +475,7 @@ def _format_pane_html(pane: Pane, grid: LayoutGrid, locations: RankLocations, *,
             f'<tr><th scope="row">{label}</th>{cells}<td style="{QUIET_STYLE}">{_format_hosts_html(tiles)}</td></tr>'
         )
     return (
-        '<div class="lay" style="overflow-x:auto;padding-bottom:1.6em"><table style="border-collapse:separate;'
+        '<div class="lay" tabindex="0" style="overflow-x:auto;padding-bottom:1.6em"><table style="border-collapse:separate;'
         f'border-spacing:2px;font-family:monospace;margin:2px 0">{"".join(rows)}</table></div>'
     )
 
@@ -492,9 +492,7 @@ def _format_tile_html(tile: Tile | None, locations: RankLocations, *, has_stops:
         # Each name is listed and has the colour of its host, which stripes across the whole tile would not match.
         colors = {str(device): host_color(locations, (device.rank,)) for device in tile.owners}
         words, fill = " ".join(_color_name(word, colors.get(word)) for word in words.split()), "none"
-    mark = (
-        f' <small style="{QUIET_STYLE}">×{tile.replicas}</small>' if tile.replicas > 1 and not tile.is_partial else ""
-    )
+    mark = f" <small>×{tile.replicas}</small>" if tile.replicas > 1 and not tile.is_partial else ""
     stop = ' tabindex="0"' if has_stops else ""
     return f'<td{stop} title="{escape(tile.description)}" style="background:{fill};{frame}">{words}{mark}</td>'
 

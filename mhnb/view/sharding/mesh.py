@@ -193,7 +193,7 @@ def format_tree_html(tree: LayoutTree, *, name: str = "", notes: tuple[str, ...]
 
 def _format_heading(word: str) -> str:
     if not word:
-        return "<th></th>"
+        return "<td></td>"
     act = f'role="button" tabindex="0" onclick="{escape(_SORT_SCRIPT)}" onkeydown="{escape(_KEY_SCRIPT)}"'
     side = "right" if word in _NUMBERS else "left"
     return (

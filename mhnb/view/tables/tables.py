@@ -61,12 +61,20 @@ def format_table_html(header: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 def _format_row_html(line: Sequence[str], right: set[int], unbroken: set[int], tag: str) -> str:
     top = ";vertical-align:top" if any(len(cell) > _SHORT_CHARS for cell in line) else ""
-    cells = "".join(
-        f'<{tag} style="text-align:{"right" if column in right else "left"};padding:1px 10px 1px 0{top}'
-        f'{NO_BREAK_STYLE if column in unbroken else _LONG_STYLE if len(cell) > _SHORT_CHARS else ""}">{escape(cell, quote=False)}</{tag}>'
+    cells = (
+        # A heading without text would be announced as one.
+        _format_cell_html(
+            cell, tag if cell else "td", is_right=column in right, is_unbroken=column in unbroken, top=top
+        )
         for column, cell in enumerate(line)
     )
-    return f"<tr>{cells}</tr>"
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _format_cell_html(cell: str, tag: str, *, is_right: bool, is_unbroken: bool, top: str) -> str:
+    width = NO_BREAK_STYLE if is_unbroken else _LONG_STYLE if len(cell) > _SHORT_CHARS else ""
+    style = f"text-align:{'right' if is_right else 'left'};padding:1px 10px 1px 0{top}{width}"
+    return f'<{tag} style="{style}">{escape(cell, quote=False)}</{tag}>'
 
 
 def find_widest_cells(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
@@ -83,8 +91,8 @@ def find_widest_cells(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
 
 
 def wrap_in_scroller(table: str) -> str:
-    """Wrap a table so that it scrolls by itself if it is wider than the page."""
-    return f'<div style="overflow-x:auto">{table}</div>'
+    """Wrap a table so that it scrolls by itself, also by keyboard, if it is wider than the page."""
+    return f'<div tabindex="0" style="overflow-x:auto">{table}</div>'
 
 
 def _right_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> set[int]:
