@@ -197,6 +197,12 @@ class CellError(MhnbError):
     """A cell did not succeed. `result` holds the results of all ranks, if there are any."""
 
     result: Any
+    short_text = ""
+    """Shown instead of the message where a report on the cell is already shown; empty if there is none."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the short form for IPython, which repeats nothing that a report above it shows."""
+        return [f"{type(self).__name__}: {self.short_text}"] if self.short_text else super()._render_traceback_()
 
 
 class CellFailed(CellError):

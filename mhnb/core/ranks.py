@@ -91,6 +91,20 @@ def describe_ranks(ranks: Iterable[int]) -> str:
     return f"{'rank' if len(chosen) == 1 else 'ranks'} {format_ranks(chosen)}"
 
 
+_MAX_SHORT_CHARS = 24
+
+
+def describe_ranks_short(ranks: Iterable[int]) -> str:
+    """Describe ranks where there is little room: a long list becomes a count.
+
+    >>> describe_ranks_short([0, 1, 3]), describe_ranks_short(range(0, 64, 2))
+    ('ranks 0-1,3', '32 ranks')
+    """
+    known = list(ranks)
+    text = describe_ranks(known)
+    return text if len(text) <= _MAX_SHORT_CHARS else f"{len(set(known))} ranks"
+
+
 def pluralize(count: int, noun: str) -> str:
     """Format a number with its noun.
 

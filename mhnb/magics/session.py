@@ -25,9 +25,10 @@ from mhnb.cluster.manager import current
 from mhnb.cluster.sharding import request_launched
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.ranks import pluralize
-from mhnb.errors import MhnbError
+from mhnb.errors import CellError, MhnbError
 from mhnb.system.processes import resident_nbytes
 from mhnb.types import DeviceRef, RankError, RankInfo
+from mhnb.view.cell.failures import format_raised_error
 from mhnb.view.cell.html import View
 from mhnb.view.html import RankLocations
 from mhnb.view.live.results_panel import ResultPanel
@@ -204,7 +205,12 @@ class Session:
             show_launched_collectives(cluster, result)
         self.store_result(cluster, result)
         self._open_persistent_panel(result, locations, flags)
-        result.check()
+        try:
+            result.check()
+        except CellError as error:
+            # IPython shows the error below the report. `str(error)` stays complete, because a script has no report.
+            error.short_text = format_raised_error(result)
+            raise
 
     def _add_hints(self, result: CellResult) -> CellResult:
         """Add a hint to each error about a name that the ranks lack but this notebook has."""

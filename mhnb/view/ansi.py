@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from html import escape
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeAlias
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*(?:[@-~]|$)|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~]|$)")
@@ -56,14 +58,19 @@ def ansi_to_html(text: str) -> str:
     """
     if "\x1b" not in text:
         return escape(text, quote=False)
-    style, start, parts = _DEFAULT_STYLE, 0, []
+    style, start = _DEFAULT_STYLE, 0
+    runs: list[tuple[_Style, str]] = []
     for match in _ESCAPE.finditer(text):
-        parts.append(_format_span(style, text[start : match.start()]))
+        runs.append((style, text[start : match.start()]))
         start = match.end()
         if match[0].startswith("\x1b[") and match[0].endswith("m"):
             style = _apply(style, match[0][2:-1])
-    parts.append(_format_span(style, text[start:]))
-    return "".join(parts)
+    runs.append((style, text[start:]))
+    # IPython ends and begins a style at each token; one span for all of them is much smaller.
+    return "".join(
+        _format_span(style, "".join(text for _, text in same))
+        for style, same in groupby((run for run in runs if run[1]), key=itemgetter(0))
+    )
 
 
 def _apply(style: _Style, parameters: str) -> _Style:

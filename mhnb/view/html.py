@@ -124,19 +124,28 @@ _CSS = (
     "{outline:2px solid var(--jp-brand-color1,#0072b2)!important;outline-offset:1px}"
 )
 ANSI_CSS = "".join(
-    f".mhnb .ansi-{name}-fg{{color:{value}}}.mhnb .ansi-{name}-intense-fg{{color:{value};font-weight:bold}}"
+    f".mhnb pre :is(.ansi-{name}-fg,.ansi-{name}-intense-fg){{color:color-mix(in srgb,{value} 70%,currentcolor)}}"
     for name, value in (
         ("red", "#d9534f"), ("green", "#2f9e5a"), ("yellow", "#b8860b"),
         ("blue", "#4a86d8"), ("magenta", "#b565b5"), ("cyan", "#2b9bab"),
     )
-)  # fmt: skip
-"""For pages that do not have JupyterLab's classes; JupyterLab's own rules are more specific and take precedence."""
+) + ".mhnb [class*=-intense-fg]{font-weight:bold}"  # fmt: skip
+"""Mixed with the text's own colour, so that they have contrast on light and on dark: the colours of nbconvert have not."""
 
 REPEATED_LINES_CSS = (
     ".mhnb .mhnb-run th,.mhnb .mhnb-run td{padding:0 .7em 0 0;border:0;background:none;text-align:right;font-weight:normal;"
     "vertical-align:top}.mhnb .mhnb-run th{opacity:.75}"
 )
 """For tables of many cells, which would otherwise store the same style in each cell."""
+
+JUMP_CSS = (
+    ".jp-Cell .mhnb .mhnb-jump[onclick]{all:unset;display:block!important;position:absolute;inset:0;cursor:pointer;"
+    "border-bottom:1px solid}"
+)
+"""Reveals the button over a line's number where it can work: in a cell whose lines can be found, and with its script.
+
+The style sheet of a trusted cell also applies to cells that are not trusted, which have lost their scripts.
+"""
 
 TABS_CSS = (
     "@supports selector(::details-content){{"
@@ -168,7 +177,8 @@ def wrap_html(body: str, *, css: str = "") -> str:
     """Wrap a view's HTML in its outer element, with the style sheet that it needs."""
     ansi = ANSI_CSS if "ansi-" in body else ""
     repeated = REPEATED_LINES_CSS if "mhnb-run" in body else ""
-    return f'<div class="mhnb"><style>{_CSS}{ansi}{repeated}{css}</style>{body}</div>'
+    jump = JUMP_CSS if "mhnb-jump" in body else ""
+    return f'<div class="mhnb"><style>{_CSS}{ansi}{repeated}{jump}{css}</style>{body}</div>'
 
 
 # -- unique display ids

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
-from mhnb.core.output.results import CellResult, RankResult
+from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
 from mhnb.types import Outcome, Output, RankError
 from mhnb.view.live.frame import LiveFrame, frame_to_html
 from mhnb.view.screen import LiveWidget, Region
@@ -63,6 +64,44 @@ def cell(
         for rank, part in enumerate(said)
     )
     return CellResult(12, "x", ranks, wall_s, done=done, notes=notes, process_count=len(ranks))
+
+
+def after_a_failure(*said: Sequence[Output] | RankResult) -> CellResult:
+    """Return the result of a cell after one that ended on rank 0 only."""
+    details = "FileExistsError on ranks 1-3 · rank 0 finished; the ranks are in step; variables that it sets may differ"
+    carried = CarriedNote(11, "ended on rank 0 only: variables may differ", details)
+    return replace(cell(*(said or [[value("2")]] * 4)), carried=carried)
+
+
+def failed_in_a_helper(rank: int) -> RankResult:
+    """Return the result of a rank on which a function in a file of the user's raised."""
+    result = failed(rank)
+    assert result.error is not None
+    return replace(result, error=replace(result.error, traceback=(*TRACEBACK[:3], HELPER, *TRACEBACK[3:])))
+
+
+DEATH = (
+    'rank 3 (host3, pid 4714) was killed by SIGKILL, often the memory limit · last line: "loading shard 3" · log /l/rank3.log',
+    "ranks 0-2 were stopped with it. %mhjax restart --replay (11 cells, about 4 s)",
+)
+
+
+def rank_died() -> CellResult:
+    """Return the result of a cell in which rank 3 was killed, and ranks 0-2 were stopped with it."""
+    stopped = [
+        RankResult(rank, "killed", error=RankError(RANK_STOPPED, "stopped because rank 3 was lost"))
+        for rank in range(3)
+    ]
+    died = RankResult(3, "died", error=RankError("RankDied", "rank 3 was killed by SIGKILL, often the memory limit"))
+    return replace(cell(*stopped, died, notes=("\n  ".join(DEATH),)), state="dead")
+
+
+def with_noise(*said: Sequence[Output]) -> CellResult:
+    """Return the result of a cell in which a C++ library has printed a line on each rank."""
+    noise = "[Gloo] Rank {} is connected to {} peer ranks.\n"
+    result = cell(*said)
+    ranks = tuple(replace(rank, noise=noise.format(rank.rank, len(said) - 1)) for rank in result)
+    return replace(result, ranks=ranks)
 
 
 class StrictPage(HTMLParser):

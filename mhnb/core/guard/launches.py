@@ -128,7 +128,10 @@ def format_groups(groups: Sequence[LaunchGroup], source: str = "") -> list[str]:
     ]
 
 
-IN_SYNC_NOTE = "the ranks are in step; variables that this cell sets may differ"
+MAY_DIFFER = "variables that this cell sets may differ"
+"""The consequence if only some ranks ran all of a cell."""
+
+IN_SYNC_NOTE = f"the ranks are in step; {MAY_DIFFER}"
 """Note of a cell that ended differently on some ranks, without a launch that differs."""
 
 

@@ -72,6 +72,28 @@ class Group:
     error: RankError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CarriedNote:
+    """What an earlier cell left behind that the reader of the next cell must know; that cell alone has it."""
+
+    seq: int
+    """The number of the earlier cell."""
+    words: str
+    """What it left, short, as a predicate: `ended on rank 0 only: variables may differ`."""
+    details: str
+    """All that is known about it, as sentences."""
+    execution_count: int | None = None
+    """The number that the notebook shows beside the earlier cell, as in `CellResult`."""
+
+    @property
+    def name(self) -> str:
+        """The earlier cell's name in messages, as in `CellResult`."""
+        return format_cell_name(self.seq, self.execution_count)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.words}"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class CellResult:
     """Every rank's result of one cell. Also used for a cell that is still running: then `done` is false."""
@@ -96,6 +118,8 @@ class CellResult:
     """Ranks whose code still runs after it received the interrupt; a second interrupt ends it."""
     execution_count: int | None = None
     """The number that the notebook shows beside the cell; None if the cell is not of this kernel's notebook."""
+    carried: CarriedNote | None = None
+    """What the cell before left behind; None if it left nothing."""
 
     @property
     def name(self) -> str:
@@ -130,6 +154,7 @@ class CellResult:
         return (
             self.ok
             and not self.notes
+            and self.carried is None
             and not any(r.outputs or r.error or r.noise or r.omitted_nbytes for r in self.ranks)
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from mhnb.core.guard.agreement import remove_cluster_state
 from mhnb.core.guard.launch_report import LaunchReport, LaunchRow
-from mhnb.core.guard.launches import STILL_ABANDONED, note_swallowed_mismatches
+from mhnb.core.guard.launches import MAY_DIFFER, STILL_ABANDONED, note_swallowed_mismatches
 from mhnb.core.guard.provenance import describe_divergence, find_divergence
 from mhnb.core.hang_report import HangReport, RankSnapshot, build_hang_report
 from mhnb.core.hints import find_hint, find_printed_hint, shorten_values
@@ -19,7 +19,7 @@ from mhnb.core.journal import CellRecord, trace_launches
 from mhnb.core.messages import CellEnded, InterruptDelivered, RankStatus
 from mhnb.core.output.events import ErrorRaised, OutputEvent, Stream
 from mhnb.core.output.outputs import OutputAccumulator
-from mhnb.core.output.results import CellResult, RankResult
+from mhnb.core.output.results import CarriedNote, CellResult, RankResult
 from mhnb.core.ranks import describe_ranks, ranks_by_key
 from mhnb.core.state.events import CellRequest, Command
 from mhnb.core.state.interrupt import INTERRUPT_KILL_S, InterruptEscalation
@@ -168,6 +168,7 @@ class Cell:
         self.end_reason = ""
         self.state: ClusterState = "running"
         self.notes: tuple[str, ...] = ()
+        self.carried: CarriedNote | None = None
         self.abandoned_by: tuple[int, ...] = ()
         """Ranks with an abandoned collective of an earlier cell: because of them the cell runs in lockstep, whatever guard was
         requested.
@@ -341,7 +342,7 @@ class Cell:
             part.report.running_count for part in parts
         )
         if not stopped and self.state == "clean" and stopped_unevenly:
-            return [f"Interrupted while {self._format_waits()}, so variables that this cell sets may differ"]
+            return [f"Interrupted while {self._format_waits()}, so {MAY_DIFFER}"]
         return [
             f"Interrupted before launch {number} on {'every rank' if len(ranks) == len(self.parts) else describe_ranks(ranks)}"
             for number, ranks in stopped.items()
@@ -431,6 +432,7 @@ class Cell:
             done=self.wall_s is not None,
             state=self.state,
             notes=self.notes,
+            carried=self.carried,
             process_count=process_count,
             how=self.end_reason,
             handling=self._long_handling_ranks(now),

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from mhnb.core.guard.launches import IN_SYNC_NOTE, REPLAY_COMMAND
+from mhnb.core.guard.launches import IN_SYNC_NOTE, MAY_DIFFER, REPLAY_COMMAND
 from mhnb.core.hang_report import HangReport
 from mhnb.core.journal import AcceptRecord, CellRecord, Record, ReplayRecord
 from mhnb.core.messages import (
@@ -37,8 +37,8 @@ from mhnb.core.messages import (
     SkipCell,
     StartFailed,
 )
-from mhnb.core.output.results import RANK_STOPPED
-from mhnb.core.ranks import describe_ranks, format_ranks, ranks_by_key
+from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
+from mhnb.core.ranks import describe_ranks, describe_ranks_short, format_ranks, ranks_by_key
 from mhnb.core.replay import ReplayEstimate
 from mhnb.core.state.cell import Cell, FinishedCells, record_cell
 from mhnb.core.state.events import (
@@ -249,7 +249,7 @@ class ClusterStateMachine:
         self._queued: deque[CellSubmitted] = deque()
         self._next_seq = 1
         self._finished_cells = FinishedCells()
-        self._next_cell_note: str | None = None
+        self._next_cell_note: CarriedNote | None = None
         self._service_loss, self._disconnected_in = "", 0
         self._has_lost_host = False  # the host was lost, not only one of its ranks: no rank is the cause
         self._replay_estimate = ReplayEstimate()
@@ -432,14 +432,17 @@ class ClusterStateMachine:
         if self._service_loss:
             recovery = () if self._has_lost_host or deaths else (self._replay_estimate.recovery_command(),)
             state, notes = "dead", (self._service_loss, *notes, *recovery)
-        previous_notes = (self._next_cell_note,) if self._next_cell_note else ()
-        self._next_cell_note = None
+        cell.carried, self._next_cell_note = self._next_cell_note, None
         if state == "clean" and notes:
-            self._next_cell_note = _shorten_for_next_cell(cell.seq, notes[0])
+            self._next_cell_note = _build_carried_note(cell, notes[0])
         elif state != "clean":
             self.reason = notes[0] if notes else state
         self.state = cell.state = "stopped" if self.state == "stopped" else state
-        cell.notes = (*notes, *cell.rank_notes(self._replay_estimate.recovery_command_before), *previous_notes)
+        rank_notes = cell.rank_notes(self._replay_estimate.recovery_command_before)
+        if any(MAY_DIFFER in note for note in rank_notes):
+            # The note on the interrupt says the same, with the reason.
+            notes = tuple(note for note in notes if note != IN_SYNC_NOTE)
+        cell.notes = (*notes, *rank_notes)
         if state != "clean":
             for part in cell.parts.values():
                 part.remove_cluster_state()
@@ -639,9 +642,19 @@ class ClusterStateMachine:
         return [*self._finish_if_done(now), *self._refuse_queued()]
 
 
-def _shorten_for_next_cell(seq: int, note: str) -> str:
-    """Shorten a cell's note for the next cell, and name the cell in it."""
-    if note == IN_SYNC_NOTE:
-        return f"cell {seq} did not finish on every rank: variables that it sets may differ"
-    first, _, rest = note.replace("this cell", "it").partition("\n")
-    return f"cell {seq}: {first}{' …' if rest else ''}"
+_DISCONNECTED = "left the ranks without connections: collectives raise errors"
+
+
+def _build_carried_note(cell: Cell, note: str) -> CarriedNote:
+    """Build what the next cell shows of a cell that left the cluster clean, with a note."""
+    it = note.replace("this cell", "it")
+    if note != IN_SYNC_NOTE:
+        return CarriedNote(
+            cell.seq, _DISCONNECTED if cell.disconnect_notes() else f"left a note: {it.splitlines()[0]}", it
+        )
+    ranks = tuple(RankResult(rank, part.outcome, error=part.error) for rank, part in cell.parts.items())
+    finished = [rank.rank for rank in ranks if rank.outcome == "ok"]
+    words = f"ended on {describe_ranks_short(finished)} only" if finished else "ended differently on the ranks"
+    return CarriedNote(
+        cell.seq, f"{words}: variables may differ", f"{CellResult(cell.seq, '', ranks, 0.0).summary()}; {it}"
+    )

@@ -3,8 +3,8 @@
 Ranks that failed in the same way are shown once, the first failure before the others. Decides what counts as the same way
 (equal except for numbers), and which ranks only waited for a rank that had failed.
 
-A traceback is the list of strings that IPython creates, including colours. Frames of JAX, mhnb and IPython are library frames;
-all others are the user's.
+A traceback is the list of strings that IPython creates, including colours. Frames of JAX, mhnb, IPython and Python's standard
+library are library frames; all others are the user's.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from itertools import groupby
 
 from mhnb.core.messages import shorten_text
 from mhnb.core.output.folding import OutputGroup, TextPart, group_outputs
-from mhnb.core.output.results import CellResult, RankResult
-from mhnb.core.ranks import describe_ranks
+from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
+from mhnb.core.ranks import describe_ranks, describe_ranks_short
 from mhnb.types import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import format_lines
@@ -25,10 +25,13 @@ from mhnb.view.html import join_words
 
 _FRAME = re.compile(r"\s*(?:File (?P<path>.+?):\d+|Cell In\[)")
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
+_FAILED_LINE = re.compile(r"^-+> *(\d+) (.*)$", re.MULTILINE)
+"""The line that raised, among the lines around it that IPython shows of a frame."""
 _HIDDEN = re.compile(r"\s*\[\.\.\. skipping hidden (\d+) frames?\]")
 _CHAINED = re.compile(
     r"direct cause of the following exception|During handling of the above exception|Exception Group Traceback"
 )
+_TITLE_END = "Traceback (most recent call last)"
 _SEPARATOR = re.compile(r"-{20,}\s*$")
 _MHNB_PATH = re.compile(
     r"[/\\]mhnb[/\\](?:adapters|cli|cluster|core|launchers|magics|rank|sharding|system|teach|transport|view)\b"
@@ -37,6 +40,7 @@ _LIBRARIES = (
     (re.compile(r"[/\\](?:site|dist)-packages[/\\](?:jax|jaxlib)[/\\]|[/\\]jax[/\\]_src[/\\]"), "jax"),
     (_MHNB_PATH, "mhnb"),
     (re.compile(r"[/\\](?:site|dist)-packages[/\\](?:IPython|ipykernel|ipyparallel)[/\\]"), "IPython"),
+    (re.compile(r"<frozen |.*[/\\]lib[/\\]python3\.\d+t?[/\\](?!(?:site|dist)-packages)"), "Python"),
 )
 
 
@@ -55,24 +59,39 @@ class _Item:
     owner: str | None
     """The library that the frame belongs to; None for the user's frames and for text that is not a frame."""
     frames: int
+    is_shown: bool = False
+    """Whether its line is shown above the traceback."""
 
 
-def collapse_traceback(traceback: Iterable[str]) -> tuple[TracePart, ...]:
+def collapse_traceback(traceback: Iterable[str], shown: RankError | None = None) -> tuple[TracePart, ...]:
     r"""Collapse each run of library frames into one part with a label.
+
+    Args:
+        traceback: the traceback's pieces.
+        shown: the error whose line is shown above. The frame of that line is collapsed too, if the traceback adds to the line.
 
     >>> collapse_traceback(["File /v/site-packages/jax/_src/core.py:7, in f\n----> 7 raise", "TypeError: no"])[0].label
     '… 1 frame inside jax'
     """
-    items = [_parse_item(text) for text in traceback if not _SEPARATOR.match(strip_ansi(text))]
+    if shown is not None and not has_extra_information(shown):
+        shown = None
+    items = _parse_items(traceback, shown)
     parts = []
-    for is_library, run in groupby(items, key=lambda item: item.owner is not None):
+    for (is_library, is_shown), run in groupby(items, key=lambda item: (item.owner is not None, item.is_shown)):
         same = list(run)
         text = "\n".join(item.text.rstrip("\n") for item in same)
-        parts.append(TracePart(text, _format_label(same) if is_library else ""))
+        parts.append(TracePart(text, _format_label(same) if is_library else _SHOWN_LABEL if is_shown else ""))
     return tuple(parts)
 
 
-def _parse_item(text: str) -> _Item:
+_SHOWN_LABEL = "… the cell's line, as above"
+
+
+def _parse_items(traceback: Iterable[str], shown: RankError | None) -> list[_Item]:
+    return [_parse_item(text, shown) for text in traceback if not _SEPARATOR.match(strip_ansi(text))]
+
+
+def _parse_item(text: str, shown: RankError | None = None) -> _Item:
     plain = strip_ansi(text)
     hidden = _HIDDEN.match(plain)
     if hidden:  # JAX marks its own frames as hidden, and mhnb does the same
@@ -80,7 +99,14 @@ def _parse_item(text: str) -> _Item:
     frame = _FRAME.match(plain)
     path = frame["path"] if frame else None
     owner = next((name for pattern, name in _LIBRARIES if path and pattern.search(path)), None)
-    return _Item(text, owner, 1 if frame else 0)
+    is_shown = shown is not None and frame is not None and not path and _shows_line(plain, shown)
+    return _Item(text, owner, 1 if frame else 0, is_shown)
+
+
+def _shows_line(frame: str, error: RankError) -> bool:
+    """Return whether a frame failed on the cell's line that an error names, without anything else of the cell in its head."""
+    failed = _FAILED_LINE.search(frame)
+    return failed is not None and (int(failed[1]), failed[2].strip()) == (error.line, (error.code or "").strip())
 
 
 def _format_label(items: list[_Item]) -> str:
@@ -102,7 +128,7 @@ def trim_traceback(error: RankError) -> tuple[str, ...]:
     kept = []
     for text in error.traceback[: len(error.traceback) - len(_trailing_notes(error))]:
         plain = strip_ansi(text).strip()
-        title = plain.startswith(f"{error.ename} ") and plain.endswith("Traceback (most recent call last)")
+        title = plain.startswith((f"{error.ename} ", "Traceback ")) and plain.rstrip(":").endswith(_TITLE_END)
         if not title and plain != _final_line(error):
             kept.append(text)
     return tuple(kept)
@@ -137,16 +163,37 @@ def count_user_frames(traceback: Iterable[str]) -> int:
 def has_extra_information(error: RankError) -> bool:
     """Return whether a traceback adds to the cell's line and the message.
 
-    Other frames, a cause, the errors of a group and a caret do.
+    Other frames, a cause and the errors of a group do. So does a syntax error that is not on the cell's line.
     """
-    if error.line is None or error.ename in _SYNTAX or count_user_frames(error.traceback) > 1:
+    if error.line is None or (error.ename in _SYNTAX and find_caret(error) is None):
         return True
+    if count_user_frames(error.traceback) > 1:
+        # A function on one line raises on the line that calls it.
+        return any(item.frames and not (item.owner or item.is_shown) for item in _parse_items(error.traceback, error))
     return _CHAINED.search("\n".join(error.traceback)) is not None
 
 
-def format_trace_text(traceback: Iterable[str], *, color: bool) -> str:
-    """Format a traceback as text, with a label for each collapsed run of frames."""
-    text = "\n".join(f"    {part.label}" if part.label else part.text for part in collapse_traceback(traceback))
+def find_caret(error: RankError) -> tuple[int, str] | None:
+    r"""Return the column in the cell's line, without its indent, at which a syntax error is, and its mark.
+
+    None if it is another error, or if another line has the mistake.
+
+    >>> find_caret(RankError("SyntaxError", "invalid syntax", ("    x = = 3\n        ^",), line=1, code="x = = 3"))
+    (4, '^')
+    """
+    if error.ename not in _SYNTAX or not (code := (error.code or "").strip()):
+        return None
+    found = re.search(rf"^( *){re.escape(code)} *\n( *)(\^+) *$", strip_ansi("\n".join(error.traceback)), re.MULTILINE)
+    return (len(found[2]) - len(found[1]), found[3]) if found and len(found[2]) >= len(found[1]) else None
+
+
+def format_trace_text(traceback: Iterable[str], *, color: bool, shown: RankError | None = None) -> str:
+    """Format a traceback as text, with a label for each collapsed run of frames; `shown` as for `collapse_traceback`."""
+    parts = collapse_traceback(traceback, shown)
+    if parts and parts[0].label == _SHOWN_LABEL:
+        # The text has no folds, so that line would say nothing.
+        parts = parts[1:]
+    text = "\n".join(f"    {part.label}" if part.label else part.text for part in parts)
     return text if color else strip_ansi(text)
 
 
@@ -335,6 +382,79 @@ def _normalise(text: str) -> str:
 
 def _as_stream_output(text: str) -> Output:
     return {"output_type": "stream", "name": "stderr", "text": text}
+
+
+# -- a rank that was lost
+
+
+_LOST_KINDS = ("RankDied", RANK_STOPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class LossReport:
+    """How ranks were lost, in the verdict's words, which say more than the ranks' own errors."""
+
+    heading: str
+    """As `rank 3 (host3, pid 4714) was killed by SIGKILL, often the memory limit · last line: "loading shard 3" · log …`."""
+    lines: tuple[str, ...]
+    """What happened to the other ranks, what helps, and the command that restores the state."""
+
+
+def find_loss(result: CellResult, failures: Sequence[Failure]) -> LossReport | None:
+    """Return the report on lost ranks; None if no rank was lost, or nothing but its error is known."""
+    lost = [failure for failure in failures if is_loss(failure)]
+    if not lost or not result.notes or result.state != "dead":
+        return None
+    heading, *lines = [line.strip() for note in result.notes for line in note.splitlines()]
+    died = [failure for failure in lost if failure.kind != RANK_STOPPED]
+    if any(failure.error is not None and failure.error.evalue == heading for failure in died):
+        # A host was lost: the verdict does not name its ranks.
+        lines[:1] = [". ".join([_format_lost_ranks(lost), *lines[:1]])]
+    finished = [rank.rank for rank in result.ranks if rank.outcome == "ok"]
+    hints = dict.fromkeys(f"→ {failure.error.hint}" for failure in lost if failure.error and failure.error.hint)
+    ended = [f"{describe_ranks(finished)} had finished the cell"] if finished else []
+    return LossReport(heading, (*lines, *hints, *ended))
+
+
+def _format_lost_ranks(lost: Sequence[Failure]) -> str:
+    parts = []
+    for kind, verb in zip(_LOST_KINDS, ("lost", "stopped"), strict=True):
+        if ranks := [rank for failure in lost if failure.kind == kind for rank in failure.ranks]:
+            parts.append(f"{describe_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} {verb} with it")
+    return ", ".join(parts)
+
+
+def is_loss(failure: Failure) -> bool:
+    """Return whether ranks were lost, or stopped because others were; their own code has not raised."""
+    return failure.kind in _LOST_KINDS and failure.error is not None and not failure.error.traceback
+
+
+# -- in one line
+
+
+_MAX_KINDS = 2
+
+
+def format_raised_error(result: CellResult) -> str:
+    """Format the line of the error that a notebook or a terminal shows below the report; empty if there is no report.
+
+    >>> from mhnb.types import RankError
+    >>> format_raised_error(CellResult(1, "", (RankResult(2, "error", error=RankError("ValueError", "no")),), 0.1))
+    'ValueError on rank 2; details above'
+    """
+    ranks: dict[str, list[int]] = {}
+    for failed in result.failed:
+        ranks.setdefault(_name_failure(failed), []).append(failed.rank)
+    causes = [kind for kind in ranks if kind not in (ORDER_MISMATCH, RANK_STOPPED)] or list(ranks)
+    if not causes:
+        return ""
+    if result.how == "timeout":
+        return "--timeout ended it; details above"
+    if causes == [ORDER_MISMATCH]:
+        return f"a launch was refused on {describe_ranks_short(ranks[ORDER_MISMATCH])}; details above"
+    words = ", ".join(f"{kind} on {describe_ranks_short(ranks[kind])}" for kind in causes[:_MAX_KINDS])
+    more = len(causes) - _MAX_KINDS
+    return f"{words}{f' and {more} more' if more > 0 else ''}; details above"
 
 
 def format_failure_heading(result: CellResult, failures: Sequence[Failure]) -> str:

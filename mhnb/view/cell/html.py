@@ -19,8 +19,8 @@ from mhnb.types import Output
 from mhnb.view.cell.blocks import block_items, format_omitted_line, shorten_line
 from mhnb.view.cell.blocks_html import Pictures, block_to_html
 from mhnb.view.cell.failures import Failure, collapse_traceback, has_extra_information, trim_traceback
-from mhnb.view.cell.summary import Block, CellSummary, clip_outputs, format_noise_label, summarise_cell, without_errors
-from mhnb.view.cell.text import format_failure_lines, format_trace_label, format_waited
+from mhnb.view.cell.summary import Block, CellSummary, clip_outputs, summarise_cell, without_errors
+from mhnb.view.cell.text import format_failure_lines, format_trace_label, format_waited, names_kind
 from mhnb.view.html import (
     FAILED_COLOR,
     GRID_CELL_STYLE,
@@ -49,30 +49,54 @@ It uses nothing that would have to be loaded.
 """
 _MAX_HEAD_LINES, _MAX_TAIL_LINES, _MAX_LINE_CHARS = 24, 8, 1000
 """Limits on what the report shows of a long message without a click."""
-_LINK_STYLE = "all:unset;cursor:pointer;text-decoration:underline;text-underline-offset:2px"
+_NOTE_STYLE = "white-space:pre-wrap"
+_CHIP_STYLE = "display:inline-block;margin-left:.7em;padding:0 .6em;border:1px solid #8c8c8c;border-radius:.7em;font-size:92%;cursor:help"
 
 
-def format_failure_report(result: CellResult, cell_summary: CellSummary, locations: RankLocations) -> str:
-    """Format the failure report."""
-    heading = f'<div><b class="mhnb-bad">✗ {escape(cell_summary.failure_heading)}</b></div>'
+def format_failure_report(
+    result: CellResult, cell_summary: CellSummary, locations: RankLocations, *, has_status: bool = True
+) -> str:
+    """Format the failure report: all about the failure, with the verdict's notes at its end.
+
+    `has_status` means that a status line follows. Otherwise the heading has its tooltip.
+    """
+    tooltip = "" if has_status else _format_tooltip(cell_summary)
     failed = [failure for failure in cell_summary.failures if not failure.only_waited]
     parts = [
         _format_failure(f, result.name, locations, first=at == 0, is_labelled=len(failed) > 1)
-        for at, f in enumerate(failed)
+        for at, f in enumerate(cell_summary.own_failures)
     ]
     waited = [
         _format_waited(failure, result.name, locations) for failure in cell_summary.failures if failure.only_waited
     ]
-    return f'<div style="margin-bottom:4px;border-left:4px solid {FAILED_COLOR};padding-left:8px">{heading}{"".join(parts + waited)}</div>'
+    quiet = f";{QUIET_STYLE}" if cell_summary.has_quiet_notes else ""
+    notes = [f'<div style="{_NOTE_STYLE}{quiet}">{escape(note, quote=False)}</div>' for note in cell_summary.notes]
+    heading = _format_failure_heading(cell_summary, locations)
+    return (
+        f'<div style="margin-bottom:4px;border-left:4px solid {FAILED_COLOR};padding-left:8px">'
+        f"<div{tooltip}>{heading}</div>{''.join([*parts, *waited, *notes])}</div>"
+    )
+
+
+def _format_failure_heading(cell_summary: CellSummary, locations: RankLocations) -> str:
+    loss = cell_summary.loss
+    if loss is None:
+        return f'<b class="mhnb-bad">✗ {escape(cell_summary.failure_heading)}</b>'
+    what, separator, more = loss.heading.partition(" · ")
+    rest = escape(separator + more, quote=False)
+    for log in locations.logs.values():
+        if loss.heading.endswith(log):
+            rest = rest.replace(escape(log, quote=False), format_log_html(log, locations.notebook_dir))
+    lines = "".join(f"<div>{escape(line, quote=False)}</div>" for line in loss.lines)
+    return f'<b class="mhnb-bad">✗ {escape(what)}</b>{rest}{lines}'
 
 
 def _format_failure(
     failure: Failure, cell_name: str, locations: RankLocations, *, first: bool, is_labelled: bool
 ) -> str:
     when = " (first)" if first else ""
-    label = (
-        f"<div>{format_ranks_html(failure.ranks, locations)}: {escape(failure.kind)}{when}</div>" if is_labelled else ""
-    )
+    kind = "" if names_kind(failure, list(format_failure_lines(failure, cell_name))) else f": {escape(failure.kind)}"
+    label = f"<div>{format_ranks_html(failure.ranks, locations)}{kind}{when}</div>" if is_labelled else ""
     body = format_failure_summary(failure, cell_name) + _format_trace(failure, is_first=first)
     return f'{label}<div style="{"padding-left:1em" if is_labelled else ""}">{body}</div>' if body else label
 
@@ -89,7 +113,8 @@ def _format_waited(failure: Failure, cell_name: str, locations: RankLocations) -
 def format_failure_summary(failure: Failure, cell_name: str) -> str:
     """Format the cell's line, the message and the hint of a failure.
 
-    The line's number is a button that moves the cursor to the line. The middle of a long message is collapsed.
+    The line's number is a button that moves the cursor to the line, where scripts are allowed. The middle of a long
+    message is collapsed.
     """
     lines = list(format_failure_lines(failure, cell_name))
     error = failure.error
@@ -103,10 +128,13 @@ def format_failure_summary(failure: Failure, cell_name: str) -> str:
     if error.line is None or not lines[0].startswith(line_label):
         return html
     call = escape(f"{_JUMP_SCRIPT}(this,{error.line},{json.dumps((error.code or '').strip())})")
+    # The button lies over the text, and a style sheet reveals it: a notebook that is not trusted has neither the script
+    # nor the style sheet, so a button would do nothing there. The text is there once, whatever a page drops.
     button = (
-        f'<button type="button" style="{_LINK_STYLE}" title="go to the line" onclick="{call}">{line_label}</button>'
+        f'<button type="button" class="mhnb-jump" style="display:none" title="go to the line" aria-label="{line_label}"'
+        f' onclick="{call}"></button>'
     )
-    return html.replace(line_label, button, 1)
+    return html.replace(line_label, f'<span style="position:relative">{line_label}{button}</span>', 1)
 
 
 def _shorten_message(lines: Sequence[str]) -> list[str]:
@@ -122,7 +150,8 @@ def _format_trace(failure: Failure, *, is_first: bool) -> str:
         return ""
     # the cell's own line is shown above; further frames of the user's are worth seeing without a click
     is_open = is_first and has_extra_information(error)
-    inner = "".join(_format_trace_part(part.text, part.label) for part in collapse_traceback(trim_traceback(error)))
+    parts = collapse_traceback(trim_traceback(error), error)
+    inner = "".join(_format_trace_part(part.text, part.label) for part in parts)
     return _format_details(format_trace_label(failure), inner, is_open=is_open)
 
 
@@ -132,7 +161,9 @@ def _format_trace_part(text: str, label: str) -> str:
 
 def _format_details(label: str, inner: str, *, is_open: bool = False, indent: str = "") -> str:
     style = ";".join(filter(None, ("cursor:pointer", QUIET_STYLE, indent)))
-    return f'<details{" open" if is_open else ""}><summary style="{style}">{escape(label)}</summary>{inner}</details>'
+    # A fold may follow another one directly, and each is to be hit by a finger.
+    space = ' style="margin:7px 0"' if indent else ""
+    return f'<details{" open" if is_open else ""}{space}><summary style="{style}">{escape(label)}</summary>{inner}</details>'
 
 
 def format_ranks_html(ranks: Sequence[int], locations: RankLocations) -> str:
@@ -183,10 +214,15 @@ def format_cell_html(
     if cell_summary.is_empty:
         return wrap_html(_format_heading(cell_summary)) if badge else ""
     known_locations = locations or RankLocations()
-    parts = [format_failure_report(result, cell_summary, known_locations)] if cell_summary.failures else []
+    has_status = cell_summary.has_status or view != "fold"
+    parts = (
+        [format_failure_report(result, cell_summary, known_locations, has_status=has_status)]
+        if cell_summary.failures
+        else []
+    )
     if view == "fold":
         pictures = Pictures()
-        merged = _format_blocks(cell_summary, known_locations, pictures) if cell_summary.blocks else ""
+        merged = _format_blocks(cell_summary, known_locations, pictures) if has_status else ""
         verbatim = _format_verbatim(result, cell_summary, known_locations, uid, pictures) if cell_summary.blocks else ""
         parts.append(merged + verbatim)
         css = TABS_CSS.format(uid=uid) if verbatim else ""
@@ -196,10 +232,9 @@ def format_cell_html(
             + (_format_tabs if view == "tabs" else _format_grid)(result, cell_summary, known_locations, uid, Pictures())
         )
         css = TABS_CSS.format(uid=uid) if view == "tabs" else ""
-    parts += [_format_noise(result, cell_summary)] if cell_summary.noise else []
     parts += [
-        f'<div style="margin-top:4px;white-space:pre-wrap">{escape(note, quote=False)}</div>'
-        for note in cell_summary.notes
+        f'<div style="margin-top:4px;{_NOTE_STYLE}">{escape(note, quote=False)}</div>'
+        for note in (*(() if cell_summary.failures else cell_summary.notes), *cell_summary.output_notes)
     ]
     return wrap_html("".join(parts), css=css)
 
@@ -208,20 +243,40 @@ def format_cell_html(
 
 
 def _format_heading(cell_summary: CellSummary) -> str:
-    """Format which ranks ran the cell and how they differ. The cell's number is the tooltip.
+    """Format which ranks ran the cell, how they differ, and what the cell before left behind.
 
+    The tooltip has the cell's number and how C++ noise began.
     A panel shows the ranks in its own head, so its heading is empty.
     """
-    tooltip = f' title="{cell_summary.name}"' if cell_summary.name else ""
+    tooltip, carried = _format_tooltip(cell_summary), _format_carried(cell_summary)
+    # The underline shows that there is more in the tooltip than the number.
+    noisy = ' style="text-decoration:underline dotted;cursor:help"' if cell_summary.noise_label else ""
     if cell_summary.marked_outliers:
-        head = f'<span style="{QUIET_STYLE}">{escape(cell_summary.heading)} ·</span> ' if cell_summary.heading else ""
-        return f"<div{tooltip}>{head}<b>{escape(cell_summary.difference)}</b></div>"
-    words = " · ".join(filter(None, (cell_summary.heading, cell_summary.difference)))
-    return f'<div{tooltip} style="{QUIET_STYLE}">{escape(words)}</div>' if words else ""
+        head = f"<span{noisy}>{escape(cell_summary.heading)}</span> ·" if noisy else f"{escape(cell_summary.heading)} ·"
+        head = f'<span style="{QUIET_STYLE}">{head}</span> ' if cell_summary.heading else ""
+        return f"<div{tooltip}>{head}<b>{escape(cell_summary.difference)}</b>{carried}</div>"
+    words = escape(" · ".join(filter(None, (cell_summary.heading, cell_summary.difference))))
+    shown = f"<span{noisy}>{words}</span>" if words and noisy else words
+    return f'<div{tooltip} style="{QUIET_STYLE}">{shown}{carried}</div>' if shown or carried else ""
+
+
+def _format_tooltip(cell_summary: CellSummary) -> str:
+    return f' title="{escape(cell_summary.tooltip)}"' if cell_summary.tooltip else ""
+
+
+def _format_carried(cell_summary: CellSummary) -> str:
+    """Format what the cell before left behind as one chip, with the full sentence as its tooltip."""
+    carried = cell_summary.carried
+    if carried is None:
+        return ""
+    details = escape(f"{carried.name}: {carried.details}")
+    return f' <span style="{_CHIP_STYLE}" title="{details}">{escape(str(carried))}</span>'
 
 
 def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures: Pictures) -> str:
     blocks = cell_summary.blocks
+    if not blocks:
+        return _format_heading(cell_summary)
     bodies = [_format_block_body(block, len(blocks), locations, pictures) for block in blocks]
     if len(blocks) == 1:
         return _format_heading(cell_summary) + (_wrap_scrolling(bodies[0]) if _is_long(blocks[0]) else bodies[0])
@@ -309,14 +364,6 @@ def _format_block_body(block: Block, block_count: int, locations: RankLocations,
     return body or f'<span style="{QUIET_STYLE}">(no output)</span>'
 
 
-def _format_noise(result: CellResult, cell_summary: CellSummary) -> str:
-    """Format what C++ libraries printed: counted and collapsed."""
-    lines = "".join(
-        f"<div>{describe_ranks(ranks)}</div>{format_pre(text.rstrip())}" for ranks, text in cell_summary.noise
-    )
-    return f'<details><summary style="cursor:pointer;{QUIET_STYLE}">{format_noise_label(result)}</summary>{lines}</details>'
-
-
 # -- each rank
 
 
@@ -329,7 +376,18 @@ def _format_verbatim(
     if sum(plain_nbytes(r.outputs) for r in result.ranks) > MAX_VERBATIM_NBYTES:
         return f'<div style="{QUIET_STYLE}">word for word: each rank\'s log file{_format_log_hint(locations, result)}</div>'
     summary = f'<summary style="cursor:pointer;{QUIET_STYLE}">each rank word for word</summary>'
-    return f'<details style="margin-top:3px">{summary}{_format_tabs(result, cell_summary, locations, uid, pictures)}</details>'
+    tabs = _format_tabs(result, cell_summary, locations, uid, pictures)
+    return f'<details style="margin-top:3px">{summary}{tabs}{_format_noise(cell_summary)}</details>'
+
+
+def _format_noise(cell_summary: CellSummary) -> str:
+    """Format what C++ libraries printed: counted and collapsed."""
+    if not cell_summary.noise_label:
+        return ""
+    lines = "".join(
+        f"<div>{describe_ranks(ranks)}</div>{format_pre(text.rstrip())}" for ranks, text in cell_summary.noise
+    )
+    return _format_details(cell_summary.noise_label, lines)
 
 
 def _format_log_hint(locations: RankLocations, result: CellResult) -> str:

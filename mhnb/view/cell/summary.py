@@ -13,20 +13,21 @@ from dataclasses import dataclass, replace
 from mhnb.core.output.diff import DiffRow, compare_lines
 from mhnb.core.output.folding import OutputGroup, RichPart, TextPart, find_majority, group_outputs, is_text
 from mhnb.core.output.outputs import GAP_LINE
-from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
+from mhnb.core.output.results import CarriedNote, CellResult, RankResult, group_by_outputs
 from mhnb.core.output.rich import ignore_bars
 from mhnb.core.output.template import RANK_PLACEHOLDER
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output
 from mhnb.view.cell.blocks import block_items, comparable_lines, format_omitted_line, shorten_line
-from mhnb.view.cell.failures import Failure, find_failures, format_failure_heading
+from mhnb.view.cell.failures import Failure, LossReport, find_failures, find_loss, format_failure_heading, is_loss
 from mhnb.view.html import format_seconds
 
 MAX_COMPARED_NBYTES = 192 * 1024
 """Text of one rank that is compared: its beginning and its end. More is never shown, and would cost time."""
 _MAX_LINE_NBYTES = MAX_COMPARED_NBYTES // 8
 _MIN_EQUAL_SHARE = 0.3
+_MAX_TOOLTIP_LINES, _MAX_TOOLTIP_CHARS = 4, 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +70,50 @@ class CellSummary:
     failure_heading: str
     """As `ValueError on rank 2 · ranks 0-1,3 finished`; empty if nothing failed."""
     notes: tuple[str, ...]
+    """Of the verdict on the cell, without those that `loss` has."""
+    has_quiet_notes: bool = True
+    """Whether the notes ask for nothing, because the cluster is clean."""
+    output_notes: tuple[str, ...] = ()
+    """Of the comparison of the ranks' outputs."""
+    loss: LossReport | None = None
+    """How ranks were lost; None if none was."""
+    carried: CarriedNote | None = None
+    """What the cell before left behind."""
     noise: tuple[tuple[tuple[int, ...], str], ...] = ()
     """Ranks, and what C++ libraries printed on them."""
     name: str = ""
     """As `cell 12`: the name that other cells and commands use."""
+    noise_label: str = ""
+    """As `6 lines of C++ libraries (Gloo 4, absl 2)`; empty if there is no noise."""
 
     @property
     def is_empty(self) -> bool:
         """Return whether there is nothing to show."""
-        return not (self.blocks or self.failures or self.notes)
+        return not (self.blocks or self.failures or self.notes or self.output_notes or self.carried)
+
+    @property
+    def has_status(self) -> bool:
+        """Return whether a line says which ranks ran the cell and for how long, because something stands on or below it."""
+        return bool(self.blocks or self.carried)
+
+    @property
+    def own_failures(self) -> tuple[Failure, ...]:
+        """Return the failures that `loss` does not have, without the ranks that only waited for others."""
+        return tuple(f for f in self.failures if not (f.only_waited or (self.loss is not None and is_loss(f))))
+
+    @property
+    def tooltip(self) -> str:
+        """Return what the status line shows only on demand: the cell's name, and how C++ noise began."""
+        if not self.noise_label:
+            return self.name
+        lines = [
+            f"{describe_ranks(ranks)}: {shorten_line(line, _MAX_TOOLTIP_CHARS)}"
+            for ranks, text in self.noise
+            for line in text.splitlines()
+        ]
+        more = [f"… {len(lines) - _MAX_TOOLTIP_LINES} more"] if len(lines) > _MAX_TOOLTIP_LINES else []
+        where = f"{self.noise_label}, all of them in the log files:"
+        return "\n".join(filter(None, [self.name, where, *lines[:_MAX_TOOLTIP_LINES], *more]))
 
     @property
     def marked_outliers(self) -> frozenset[int]:
@@ -103,16 +139,22 @@ def summarise_cell(result: CellResult) -> CellSummary:
     outliers -= {
         r.rank for r in result.ranks if r.failure is not None and not (without_errors(r).outputs or r.omitted_nbytes)
     }
+    loss = find_loss(result, failures)
     return CellSummary(
         heading=format_heading(result),
         difference=_format_difference(blocks, sorted(outliers)) if has_output else "",
         blocks=blocks if has_output else (),
         outliers=frozenset(outliers),
         failures=failures,
-        failure_heading=format_failure_heading(result, failures),
-        notes=(*result.notes, *_format_compared_note(result, blocks)),
+        failure_heading=format_failure_heading(result, failures) if loss is None else loss.heading,
+        notes=result.notes if loss is None else (),
+        has_quiet_notes=result.state == "clean",
+        output_notes=_format_compared_note(result, blocks),
+        loss=loss,
+        carried=result.carried,
         noise=_group_noise(result),
         name=result.name,
+        noise_label=format_noise_label(result),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -34,12 +35,13 @@ from mhnb.view.cell.blocks import (
 from mhnb.view.cell.failures import (
     ORDER_MISMATCH,
     Failure,
+    find_caret,
     format_trace_text,
     full_message,
     has_extra_information,
     trim_traceback,
 )
-from mhnb.view.cell.summary import Block, CellSummary, format_noise_label, summarise_cell
+from mhnb.view.cell.summary import Block, CellSummary, summarise_cell
 from mhnb.view.html import RankLocations
 from mhnb.view.mime import output_to_text
 
@@ -50,6 +52,9 @@ _MAX_EQUAL_LINES = 3
 _MAX_LABEL_CHARS = 40
 """Characters of a list of ranks that is shown beside their output; a longer one is shown above it."""
 _MANY_RANKS = 16
+
+_OWN_PLACE = re.compile(r" \(<[^()]*>, line \d+\)$", re.MULTILINE)
+"""The place in the message of a syntax error of a cell: `(<cell 7>, line 1)`."""
 
 _BOLD, _RED, _DIM, _RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
@@ -72,16 +77,11 @@ def format_cell_text(
     painter = _Colorizer(color)
     if badge:
         cell_summary = replace(cell_summary, heading=f"mhjax · {cell_summary.heading}")
-    noise = (
-        [painter(_DIM, f"({format_noise_label(result)} folded away; the log files have them)")]
-        if cell_summary.noise
-        else []
-    )
     lines = [
         *_format_failures(cell_summary, painter, known_locations.script_path or result.name),
         *_format_blocks(cell_summary, painter, known_locations),
-        *noise,
-        *cell_summary.notes,
+        *(() if cell_summary.failures else cell_summary.notes),
+        *cell_summary.output_notes,
     ]
     return "\n".join(lines)
 
@@ -99,16 +99,38 @@ class _Colorizer:
 def _format_failures(cell_summary: CellSummary, painter: _Colorizer, source: str) -> Iterator[str]:
     if not cell_summary.failures:
         return
-    yield painter(_RED, cell_summary.failure_heading)
-    has_several = len(cell_summary.failures) > 1
+    what, separator, more = cell_summary.failure_heading.partition(" · ")
+    # The words after the first ones of a loss are no failure, and long.
+    heading = (what, separator + more) if cell_summary.loss else (cell_summary.failure_heading, "")
+    yield (
+        painter(_RED, heading[0])
+        + heading[1]
+        + ("" if cell_summary.has_status else _format_noise(cell_summary, painter))
+    )
+    if cell_summary.loss:
+        yield from (f"  {line}" for line in cell_summary.loss.lines)
+    is_labelled = len(cell_summary.failures) > 1
+    for failure in cell_summary.own_failures:
+        lines = list(format_failure_lines(failure, source))
+        if is_labelled:
+            kind = "" if names_kind(failure, lines) else f" {failure.kind}"
+            yield f"  {painter(_BOLD, describe_ranks(failure.ranks))}:{kind}"
+        yield from (f"  {line}" for line in lines)
+        yield from _format_trace(failure, color=painter.color)
     for failure in cell_summary.failures:
         if failure.only_waited:
             yield f"  {painter(_BOLD, describe_ranks(failure.ranks))} {format_waited(failure)}"
-            continue
-        if has_several:
-            yield f"  {painter(_BOLD, describe_ranks(failure.ranks))}: {failure.kind}"
-        yield from (f"  {line}" for line in format_failure_lines(failure, source))
-        yield from _format_trace(failure, color=painter.color)
+    style = painter if cell_summary.has_quiet_notes else _Colorizer(color=False)
+    yield from (style(_DIM, f"  {line}") for note in cell_summary.notes for line in note.splitlines())
+
+
+def names_kind(failure: Failure, lines: Sequence[str]) -> bool:
+    """Return whether the lines of a failure name its kind, so that its label need not."""
+    return any(line == failure.kind or line.startswith(f"{failure.kind}: ") for line in lines)
+
+
+def _format_noise(cell_summary: CellSummary, painter: _Colorizer) -> str:
+    return painter(_DIM, f" · {cell_summary.noise_label} in the logs") if cell_summary.noise_label else ""
 
 
 def format_waited(failure: Failure) -> str:
@@ -129,9 +151,13 @@ def format_failure_lines(failure: Failure, source: str) -> Iterator[str]:
         # The report itself names every side with its line; its first line is in the heading.
         yield from (line.removeprefix("  ") for line in strip_ansi(error.evalue).splitlines()[1:])
         return
-    if error.line is not None:
-        yield f"{source}, line {error.line}:   {(error.code or '').strip()}".rstrip()
     message = "\n".join(failure.message_lines) or full_message(error)
+    if error.line is not None:
+        label = f"{source}, line {error.line}:   "
+        yield f"{label}{(error.code or '').strip()}".rstrip()
+        if (caret := find_caret(error)) is not None:
+            yield " " * (len(label) + caret[0]) + caret[1]
+            message = _OWN_PLACE.sub("", message)
     yield from f"{error.ename}: {message}".rstrip(": ").splitlines()
     if error.hint:
         yield f"→ {error.hint}"
@@ -149,17 +175,18 @@ def _format_trace(failure: Failure, *, color: bool) -> Iterator[str]:
     error = failure.error
     if error is None or not has_extra_information(error):
         return
-    lines = format_trace_text(trim_traceback(error), color=color).splitlines()
+    lines = format_trace_text(trim_traceback(error), color=color, shown=error).splitlines()
     if failure.message_lines and lines:
         yield f"    {format_trace_label(failure)}:"
     yield from (f"    {line}" for line in lines)
 
 
 def _format_blocks(cell_summary: CellSummary, painter: _Colorizer, locations: RankLocations) -> Iterator[str]:
-    if not cell_summary.blocks:
+    if not cell_summary.has_status:
         return
     difference = f" · {painter(_BOLD, cell_summary.difference)}" if cell_summary.difference else ""
-    yield painter(_DIM, cell_summary.heading) + difference
+    carried = painter(_DIM, f"   [{cell_summary.carried}]") if cell_summary.carried else ""
+    yield painter(_DIM, cell_summary.heading) + difference + _format_noise(cell_summary, painter) + carried
     if len(cell_summary.blocks) == 1:
         yield from (f"  {line}".rstrip() for line in _format_block(cell_summary.blocks[0], 1, painter, locations))
         return

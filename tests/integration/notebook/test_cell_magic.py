@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from mhnb.cluster import manager
@@ -95,9 +98,30 @@ def test_a_failure_is_one_short_block(nb: Session) -> None:
         "ZeroDivisionError on ranks 0-1",
         f"  cell {getattr(outcome.error, 'result').seq}, line 2:   x / 0",  # noqa: B009  # typed as any error
         "  ZeroDivisionError: division by zero",
-        "CellFailed: ZeroDivisionError on ranks 0-1",
+        "CellFailed: ZeroDivisionError on ranks 0-1; details above",
     ]
     assert outcome.err == ""
+    assert str(outcome.error) == "ZeroDivisionError on ranks 0-1", "complete for code that catches it"
+
+
+def test_an_error_without_a_report_above_it_is_complete(nb: Session) -> None:
+    """`check()` in a plain cell shows no report, so its error is not shortened."""
+    outcome = nb.try_("import mhnb\nmhnb.current().run('1 / 0').check()")
+    assert outcome.out.splitlines()[-1] == "CellFailed: ZeroDivisionError on ranks 0-1"
+
+
+def test_only_the_next_cell_is_marked_after_a_cell_that_ended_on_some_ranks(nb: Session, tmp_path: Path) -> None:
+    """The next cell has its value and one mark that names the earlier cell; the one after it has only its value."""
+    once = f"import os; os.makedirs({str(tmp_path / 'once')!r}, exist_ok=False)"
+    outcome = nb.try_(f"%%mhjax --out failed\n{once}")
+    last = "  the ranks are in step; variables that this cell sets may differ"
+    assert outcome.out.splitlines()[-2] == last, "below the error, in its report"
+    (winner,) = [rank.rank for rank in nb.run("failed").value if rank.outcome == "ok"]
+    heading, value = nb.run("%%mhjax\n1 + 1").out.splitlines()
+    mark = f"[cell {nb.run('failed.seq').value} ended on rank {winner} only: variables may differ]"
+    assert re.fullmatch(rf"ranks 0-1 · [\d.]+ m?s   {re.escape(mark)}", heading)
+    assert value == "  2"
+    assert "ended on" not in nb.run("%%mhjax\n1 + 1").out
 
 
 @pytest.mark.parametrize(

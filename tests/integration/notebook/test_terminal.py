@@ -52,7 +52,7 @@ def test_terminal_output_is_text(leftovers: None, mhnb_home: str) -> None:
     for step in range(4):
         assert done.stdout.count(f"rank ‹rank› step {step}") == 1
     assert "ZeroDivisionError on ranks 0-1" in done.stdout
-    assert "CellFailed: ZeroDivisionError on ranks 0-1" in done.stdout
+    assert "CellFailed: ZeroDivisionError on ranks 0-1; details above" in done.stdout
     assert "step" in done.stdout.rpartition("CellFailed")[2]
     assert "went on" in done.stdout
     assert not [word for word in ("widget", "HTML(", "<div", "<details", "Traceback") if word in done.stdout]

@@ -194,10 +194,12 @@ def test_result_has_the_error_with_any_handler(cluster: Cluster, handler: str) -
 
 
 def test_note_names_the_unfinished_cell(cluster: Cluster) -> None:
-    """The cell after one that raised on some ranks has one short note, which names that cell and repeats no outcome."""
+    """Only the cell after one that raised on some ranks is marked: short, with that cell's name, and as text in one line."""
     first = cluster.run("if jax.process_index() == 1: raise ValueError('only here')")
     assert first.notes == ("the ranks are in step; variables that this cell sets may differ",)
-    assert cluster.run("1 + 1").notes == (
-        f"cell {first.seq} did not finish on every rank: variables that it sets may differ",
-    )
-    assert cluster.run("1 + 1").notes == ()
+    second, third = cluster.run("1 + 1"), cluster.run("1 + 1")
+    mark = f"cell {first.seq} ended on ranks 0,2-3 only: variables may differ"
+    assert (second.notes, str(second.carried)) == ((), mark)
+    heading, shown = format_cell_text(second).splitlines()
+    assert (heading.partition("   ")[2], shown) == (f"[{mark}]", "  2")
+    assert (third.notes, third.carried) == ((), None)

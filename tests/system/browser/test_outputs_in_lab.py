@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -133,6 +134,30 @@ def test_error_links_to_its_line(ran: RunNotebook) -> None:
     card.get_by_role("button", name="line 3").click()
     cursor_line = "() => getSelection().anchorNode?.parentElement.closest('.cm-line')?.textContent"
     assert ran.page.page.evaluate(cursor_line) == "    raise ValueError('only here')"
+
+
+def test_error_below_the_report_is_one_short_line(ran: RunNotebook) -> None:
+    """JupyterLab shows the exception itself on red: one line, because the report above it has the rest."""
+    box = ran.area(ERROR).locator(
+        '[data-mime-type="application/vnd.jupyter.error"], .jp-RenderedText[data-mime-type*="stderr"]'
+    )
+    assert box.inner_text().strip() == "CellFailed: ValueError on rank 2; details above"
+    frame = box.bounding_box()
+    assert frame is not None
+    assert frame["height"] < 2 * 17
+
+
+def test_next_cell_has_one_chip_in_its_status_line(ran: RunNotebook) -> None:
+    """The cell after the one that failed on rank 2 has a chip on the line of its ranks, and no line of its own for it."""
+    area = ran.area(LONG)
+    chip = area.get_by_text("ended on ranks 0-1,3 only: variables may differ")
+    heading = area.get_by_text(re.compile(r"ranks 0-3 · [\d.]+ s"))
+    box, line = chip.bounding_box(), heading.bounding_box()
+    assert box is not None
+    assert line is not None
+    assert line["y"] <= box["y"] < box["y"] + box["height"] <= line["y"] + line["height"] + 1
+    assert line["height"] < 2 * 17
+    assert ran.area(NUMBERS).get_by_text("variables may differ").count() == 0
 
 
 def test_long_cell_updates_its_widget(ran: RunNotebook) -> None:

@@ -17,7 +17,7 @@ from mhnb.view.sharding.layout import format_layout_html
 from mhnb.view.tables.tables import format_vars_html
 from tests.support.axe import violations
 from tests.support.parts import chromium
-from tests.support.view_samples import cell, failed, out, shown
+from tests.support.view_samples import after_a_failure, cell, failed, failed_in_a_helper, out, rank_died, shown
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -33,6 +33,9 @@ OUTPUTS = {
     "odd": format_cell_html(cell(*[[out(f"a\nloss {int(rank == 2)}.5\n")] for rank in range(4)]), uid="mhnb-o"),
     "error": format_cell_html(cell(failed(0), [out("x\n", "stderr")], failed(2, "OrderMismatch"))),
     "figures": format_cell_html(cell(*[[shown(image__png="A" * 900 + str(rank % 2) * 4)] for rank in range(4)])),
+    "helper": format_cell_html(cell(failed_in_a_helper(0), [])),
+    "death": format_cell_html(rank_died()),
+    "chip": format_cell_html(after_a_failure()),
     "tabs": format_cell_html(THREE_RANKS, view="tabs", uid="mhnb-t"),
     "grid": format_cell_html(THREE_RANKS, view="grid"),
 }
@@ -94,6 +97,42 @@ def _untrusted(html: str) -> str:
     kept = re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)
     kept = re.sub(r' (?:on\w+|name|role|tabindex|aria-[\w-]+|data-[\w-]+)="[^"]*"', "", kept)
     return kept.replace("<input", "<input disabled")
+
+
+def test_line_number_is_a_button_only_where_it_works(page: Page) -> None:
+    """Over the number is a button in a trusted cell of JupyterLab. Elsewhere the number is plain text, and there once."""
+    html = format_cell_html(cell(failed(0)))
+    button = page.get_by_role("button", name="cell 12, line 3")
+    for number, (content, works) in enumerate(
+        (
+            (f'<div class="jp-Cell">{html}</div>', True),
+            (f'<div class="jp-Cell">{_untrusted(html)}</div>', False),
+            (html, False),
+        )
+    ):
+        # A trusted cell above leaves its style sheet in the page.
+        page.set_content(f"<!doctype html><div class='jp-Cell'>{html}</div><main>{content}</main>")
+        main = page.locator("main")
+        assert (number, main.locator("button").is_visible()) == (number, works)
+        assert main.inner_text().count("cell 12, line 3") == 1
+    page.set_content(f'<!doctype html><div class="jp-Cell">{html}</div>')
+    text, over = page.locator("span:has(> .mhnb-jump)").bounding_box(), button.bounding_box()
+    assert text is not None
+    assert over is not None
+    assert abs(over["width"] - text["width"]) <= 1
+    assert abs(over["x"] - text["x"]) <= 1
+    page.keyboard.press("Tab")
+    assert button.evaluate("b => [document.activeElement === b, getComputedStyle(b).outlineStyle]") == [True, "solid"]
+
+
+@pytest.mark.parametrize(("name", "width", "lines"), [("death", 1600, 2), ("chip", 700, 2), ("chip", 1600, 2)])
+def test_short_reports_take_few_lines(page: Page, name: str, width: int, lines: int) -> None:
+    """A death is two lines in a wide window. The chip and the value are two lines in a narrow one too."""
+    page.set_viewport_size({"width": width, "height": 500})
+    page.set_content(f"<!doctype html><body style='font:13px/17px sans-serif'>{OUTPUTS[name]}")
+    box = page.locator(".mhnb").bounding_box()
+    assert box is not None
+    assert box["height"] < (lines + 0.8) * 17
 
 
 def test_untrusted_layout_opens_slice_by_slice(page: Page) -> None:

@@ -24,6 +24,10 @@ from mhnb.view.ansi import ansi_to_html, strip_ansi
         ("\x1b]8;;http://a\x07link\x1b]8;;\x07", "link"),
         ("\x1b[38;5mx", "x"),
         ("cut \x1b[3", "cut "),
+        (
+            "\x1b[30;43mf\x1b[39;49m\x1b[30;43m(\x1b[39;49m\x1b[31m)",
+            '<span class="ansi-black-fg ansi-yellow-bg">f(</span><span class="ansi-red-fg">)</span>',
+        ),
     ],
 )
 def test_colours_become_front_end_classes(text: str, html: str) -> None:

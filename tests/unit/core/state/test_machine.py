@@ -238,9 +238,37 @@ def test_error_on_one_rank_is_noted_on_this_and_the_next_cell(driver: Driver) ->
     assert result.failed[0].error.line == 3
     assert result.notes
     driver.submit(2)
-    assert any("cell 1" in note for note in finished(driver(ended(0, 2), ended(1, 2))).result.notes)
+    second = finished(driver(ended(0, 2), ended(1, 2))).result
+    assert (second.notes, str(second.carried)) == ((), "cell 1 ended on rank 1 only: variables may differ")
+    assert second.carried is not None
+    assert second.carried.details == (
+        "ValueError on rank 0 · rank 1 finished; the ranks are in step; variables that it sets may differ"
+    )
     driver.submit(3)
-    assert finished(driver(ended(0, 3), ended(1, 3))).result.notes == ()
+    third = finished(driver(ended(0, 3), ended(1, 3))).result
+    assert (third.notes, third.carried) == ((), None)
+
+
+def test_carried_note_has_no_ranks_if_none_finished(driver: Driver) -> None:
+    """If one rank raised and the other was interrupted, no rank ended the cell."""
+    driver.submit()
+    driver(InterruptRequested())
+    ends = (ended(0, outcome="error", events=[error()]), ended(1, outcome="interrupted", interrupted_before=3))
+    assert len(finished(driver(*ends)).result.notes) == 2
+    driver.submit(2)
+    second = finished(driver(ended(0, 2), ended(1, 2))).result
+    assert str(second.carried) == "cell 1 ended differently on the ranks: variables may differ"
+
+
+def test_notes_say_once_that_variables_may_differ(driver: Driver) -> None:
+    """The note on an interrupt gives the reason, so the general one is left out; the next cell has its mark all the same."""
+    driver.submit()
+    driver(InterruptRequested())
+    result = finished(driver(ended(0), ended(1, outcome="interrupted"))).result
+    assert [note.count("may differ") for note in result.notes] == [1]
+    driver.submit(2)
+    second = finished(driver(ended(0, 2), ended(1, 2))).result
+    assert str(second.carried) == "cell 1 ended on rank 0 only: variables may differ"
 
 
 def test_first_failed_rank_comes_first(driver: Driver) -> None:

@@ -11,11 +11,11 @@ import pytest
 from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
 from mhnb.errors import CellFailed
 from mhnb.types import RankError
-from mhnb.view.cell.failures import ORDER_MISMATCH
+from mhnb.view.cell.failures import ORDER_MISMATCH, format_raised_error
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.summary import summarise_cell
 from mhnb.view.cell.text import format_cell_text
-from tests.support.view_samples import cell
+from tests.support.view_samples import cell, rank_died
 
 _TRACEBACK = ("Traceback (most recent call last)", "helper.py:7, in read()", "    raise it")
 
@@ -176,6 +176,35 @@ def test_rank_with_outlying_number_is_not_grouped() -> None:
     """A rank whose number differs from the number that all others share has a failure of its own, as with printed output."""
     ranks = [raised(rank, f"wanted 8 and got {7 if rank == 2 else 9}", at_s=rank) for rank in range(5)]
     assert grouped_ranks(cell(*ranks)) == [(0, 1, 3, 4), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("result", "line"),
+    [
+        (cell(raised(0, "a"), [], raised(2, "b")), "ValueError on ranks 0,2; details above"),
+        (
+            cell(raised(0, "a"), raised(1, "b", ename="KeyError")),
+            "ValueError on rank 0, KeyError on rank 1; details above",
+        ),
+        (
+            cell(*(raised(at, "a", ename=name) for at, name in enumerate(("KeyError", "OSError", "TypeError")))),
+            "KeyError on rank 0, OSError on rank 1 and 1 more; details above",
+        ),
+        (cell(raised(0, "a"), raised(1, "b", ename=ORDER_MISMATCH)), "ValueError on rank 0; details above"),
+        (
+            cell(*(raised(at, "a", ename=ORDER_MISMATCH) for at in (0, 1))),
+            "a launch was refused on ranks 0-1; details above",
+        ),
+        (cell(*(raised(at, "a") if at % 2 else [] for at in range(64))), "ValueError on 32 ranks; details above"),
+        (replace(cell(raised(0, "a")), how="timeout"), "--timeout ended it; details above"),
+        (replace(cell([], []), how="interrupted"), ""),
+        (rank_died(), "RankDied on rank 3; details above"),
+    ],
+    ids=["one", "two", "three", "waiting", "guard", "many ranks", "timeout", "ended well", "death"],
+)
+def test_error_below_a_report_is_short(result: CellResult, line: str) -> None:
+    """Below a report the exception names the causes and their ranks in one short line; without a report there is none."""
+    assert format_raised_error(result) == line
 
 
 _REPORT = """nothing was launched, the cluster is clean

@@ -7,10 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.output.results import CellResult, RankResult
+from mhnb.core.output.results import RANK_STOPPED, CellResult, RankResult
+from mhnb.types import RankError
 from mhnb.view.cell.html import MAX_CELL_NBYTES, MAX_VERBATIM_NBYTES, View, format_cell_html
 from mhnb.view.html import RankLocations
-from tests.support.view_samples import StrictPage, cell, failed, out, shown, value
+from tests.support.view_samples import (
+    DEATH,
+    StrictPage,
+    after_a_failure,
+    cell,
+    failed,
+    failed_in_a_helper,
+    out,
+    rank_died,
+    shown,
+    value,
+    with_noise,
+)
 
 LOCATIONS = RankLocations({rank: f"host{rank}" for rank in range(64)}, {rank: f"rank{rank}.log" for rank in range(64)})
 LINES = "one\ntwo\n"
@@ -153,11 +166,19 @@ def test_waiting_rank_is_not_a_failure_of_its_own() -> None:
 
 
 def test_cell_line_is_a_button_that_leads_to_it() -> None:
-    """The cell's line is a button without a script element; its text remains where scripts are not allowed."""
+    """The cell's line is a button without a script element. Its text is outside of the button, once, for strict pages."""
     html = format_cell_html(cell(failed(0)))
-    assert re.search(
-        r'<button [^>]*onclick="[^"]*\(this,3,&quot;x = x.reshape\(7, -1\)&quot;\)"[^>]*>cell 12, line 3</button>', html
-    )
+    call = r'onclick="[^"]*\(this,3,&quot;x = x.reshape\(7, -1\)&quot;\)"'
+    assert re.search(rf'>cell 12, line 3<button [^>]*aria-label="cell 12, line 3" {call}></button></span>:', html)
+    assert StrictPage(html).text.count("cell 12, line 3") == 1
+
+
+def test_button_is_hidden_without_its_style_sheet() -> None:
+    """Only a style sheet reveals the button, and only if its script is there: otherwise it could do nothing."""
+    html = format_cell_html(cell(failed(0)))
+    assert re.search(r'<button type="button" class="mhnb-jump" style="display:none"', html)
+    assert ".mhnb-jump[onclick]{" in html
+    assert "mhnb-jump" not in format_cell_html(RESULTS["agree"]), "no bytes for it elsewhere"
 
 
 def test_failure_comes_first_with_collapsed_traceback() -> None:
@@ -248,20 +269,109 @@ def test_silent_cell_shows_only_a_badge() -> None:
 def test_a_lost_rank_is_named_without_a_traceback() -> None:
     """A lost rank is named without a traceback, because the notes explain the loss."""
     page = StrictPage(format_cell_html(cell([value("1")], RankResult(1, "died"), notes=("rank 1 was killed.",))))
-    assert page.visible.startswith("✗ died on rank 1 · rank 0 finished")
-    assert page.visible.endswith("rank 1 was killed.")
+    assert page.visible.startswith("✗ died on rank 1 · rank 0 finishedrank 1 was killed.")
 
 
-def test_noise_is_counted_and_can_be_read() -> None:
-    """Library noise is collapsed and is not output of the ranks; alone it does not create a display."""
-    ranks = [
-        RankResult(rank, "ok", (out("mine\n"),), noise=f"[Gloo] Rank {rank} is connected to 1 peer ranks.\n")
-        for rank in range(2)
-    ]
-    page = StrictPage(format_cell_html(cell(*ranks)))
-    assert page.visible == "ranks 0-1 · 0.21 smine2 lines of C++ libraries (Gloo 2)"
-    assert "[Gloo] Rank ‹rank› is connected" in page.text
-    assert format_cell_html(cell(*[replace(rank, outputs=()) for rank in ranks])) == ""
+def test_a_death_is_two_lines() -> None:
+    """The report on a death is the verdict's two lines: the ranks' own errors would say less, and the same again."""
+    assert StrictPage(format_cell_html(rank_died())).text == f"✗ {''.join(DEATH)}"
+
+
+def test_an_error_before_a_death_is_kept() -> None:
+    """An error that the user's code raised on another rank before the death is shown below the death, with its kind."""
+    died = rank_died()
+    page = StrictPage(format_cell_html(replace(died, ranks=(failed(0), *died.ranks[1:]))))
+    assert page.visible.startswith(f"✗ {''.join(DEATH)}rank 0 (first)cell 12, line 3:   x = x.reshape(7, -1)")
+    assert "ValueError: cannot reshape" in page.visible
+
+
+def test_loss_of_a_host_names_its_ranks() -> None:
+    """The verdict names the host and the command, but not which ranks were on it; so the report adds them."""
+    reason = "host1 (beta) is lost: it has not answered for 21 s"
+    stopped = RankError(RANK_STOPPED, "stopped because a host was lost")
+    ranks = [RankResult(0, "killed", error=stopped)]
+    ranks += [RankResult(rank, "died", error=RankError("RankDied", reason)) for rank in (1, 2)]
+    result = replace(cell(*ranks, [], notes=(reason, "%mhjax restart --replay")), state="dead")
+    assert StrictPage(format_cell_html(result)).text == (
+        f"✗ {reason}ranks 1-2 were lost with it, rank 0 was stopped with it. %mhjax restart --replayrank 3 had finished the cell"
+    )
+
+
+def test_notes_of_the_verdict_end_the_failure_report() -> None:
+    """The verdict's note is the report's last line, quiet while the cluster is clean; output follows the report."""
+    note = "the ranks are in step; variables that this cell sets may differ"
+    result = cell([out("said")], failed(1, said=[out("said")]), notes=(note,))
+    html = format_cell_html(result)
+    assert StrictPage(html).visible.endswith(f"traceback{note}ranks 0-1 · 0.21 ssaid")
+    assert f'<div style="white-space:pre-wrap;opacity:.65">{note}</div></div>' in html
+    tainted = format_cell_html(replace(result, state="tainted"))
+    assert f'<div style="white-space:pre-wrap">{note}</div></div>' in tainted, "it asks for something"
+
+
+def test_several_errors_have_each_kind_once_in_the_body() -> None:
+    """The label of one of several errors names the ranks; the message below it begins with the kind."""
+    page = StrictPage(format_cell_html(RESULTS["two errors"]))
+    assert "rank 0 (first)cell 12, line 3:" in page.visible
+    assert page.visible.count("KeyError") == 2, "in the heading and before the message"
+
+
+def test_open_traceback_leaves_out_the_cells_line() -> None:
+    """A traceback is open if it has other frames of the user's. The frame of the line above is collapsed, not lost."""
+    html = format_cell_html(cell(failed_in_a_helper(0), []))
+    page = StrictPage(html)
+    assert "model.py:8" in page.visible
+    assert page.visible.count("x = x.reshape(7, -1)") == 1
+    assert "… the cell's line, as above" in page.visible
+    assert "In[1], line 3" in page.text
+    closed = StrictPage(format_cell_html(cell(failed(0), [])))
+    assert "as above" not in closed.text, "a traceback that is opened by hand begins with that frame"
+
+
+def test_what_the_cell_before_left_is_a_chip_in_the_status_line() -> None:
+    """One chip names the cell before, in the status line; the whole sentence is its tooltip."""
+    html = format_cell_html(after_a_failure())
+    assert StrictPage(html).visible == "ranks 0-3 · 0.21 s cell 11 ended on rank 0 only: variables may differ2"
+    assert 'title="cell 11: FileExistsError on ranks 1-3 · rank 0 finished; the ranks are in step;' in html
+    assert StrictPage(html).text.count("cell 11") == 1
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_chip_is_shown_without_output_and_beside_a_failure(view: View) -> None:
+    """The next cell has the chip whatever it did, because no later cell has it."""
+    chip = "cell 11 ended on rank 0 only: variables may differ"
+    for result in (after_a_failure([], []), after_a_failure(failed(0), []), after_a_failure([out("a")], [out("b")])):
+        assert StrictPage(format_cell_html(result, view=view)).visible.count(chip) == 1
+
+
+def test_noise_is_a_tooltip_of_the_status_line() -> None:
+    """Library noise takes no line: the tooltip counts it and has its first lines. Alone it does not create a display."""
+    result = with_noise([out("mine\n")], [out("mine\n")])
+    html = format_cell_html(result)
+    assert StrictPage(html).text == "ranks 0-1 · 0.21 smine"
+    assert (
+        '<div title="cell 12\n2 lines of C++ libraries (Gloo 2), all of them in the log files:\n'
+        'ranks 0-1: [Gloo] Rank ‹rank› is connected to 1 peer ranks."' in html
+    )
+    assert format_cell_html(with_noise([], [])) == ""
+    many = replace(
+        result, ranks=tuple(replace(rank, noise="".join(f"{n} {'x' * 400}\n" for n in range(50))) for rank in result)
+    )
+    assert len(format_cell_html(many)) < len(html) + 1000
+
+
+def test_noise_of_a_failure_without_output_is_a_tooltip_of_its_heading() -> None:
+    """Without a status line the report's heading has the tooltip."""
+    result = with_noise([], [])
+    html = format_cell_html(replace(result, ranks=(replace(failed(0), noise=result[0].noise), result[1])))
+    assert re.search(r'<div title="cell 12\n2 lines of C\+\+ libraries[^"]*"><b class="mhnb-bad">✗ ValueError', html)
+
+
+def test_all_noise_is_beside_the_output_word_for_word() -> None:
+    """Where each rank's output is stored word for word, behind a click, the noise is too."""
+    page = StrictPage(format_cell_html(with_noise([out("said 0\n")], [out("said 1\n")])))
+    assert "Gloo" not in page.visible
+    assert "2 lines of C++ libraries (Gloo 2)" in page.text
+    assert "[Gloo] Rank ‹rank› is connected to 1 peer ranks." in page.text
 
 
 def test_differing_figure_is_visible() -> None:

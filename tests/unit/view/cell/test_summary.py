@@ -135,9 +135,9 @@ def test_text_that_was_not_compared_is_noted() -> None:
     """Ranks that differ in the middle of very long text look equal, so a note says how far they were compared."""
     lines = [f"line {n} of much text\n" for n in range(20_000)]
     other = [*lines[:10_000], "odd\n", *lines[10_001:]]
-    notes = summarise_cell(cell([out("".join(lines))], [out("".join(other))])).notes
+    notes = summarise_cell(cell([out("".join(lines))], [out("".join(other))])).output_notes
     assert any("only the beginning and the end were compared" in note for note in notes)
-    assert summarise_cell(cell(*[[out("".join(lines))]] * 2)).notes == ()
+    assert summarise_cell(cell(*[[out("".join(lines))]] * 2)).output_notes == ()
 
 
 def test_rank_that_failed_without_output_is_not_an_outlier() -> None:

@@ -11,11 +11,22 @@ from mhnb.core.output.diff import DiffRow, DiffSpan
 from mhnb.core.output.events import OutputEvent, OutputOmitted, Stream
 from mhnb.core.output.outputs import OutputAccumulator
 from mhnb.core.output.results import CellResult, RankResult
+from mhnb.types import RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import clip_unchanged
 from mhnb.view.cell.text import MAX_TEXT_NBYTES, format_cell_text
 from mhnb.view.html import RankLocations
-from tests.support.view_samples import HELPER, TRACEBACK, cell, failed, out, value
+from tests.support.view_samples import (
+    DEATH,
+    after_a_failure,
+    cell,
+    failed,
+    failed_in_a_helper,
+    out,
+    rank_died,
+    value,
+    with_noise,
+)
 
 
 def test_agreement_is_one_block() -> None:
@@ -39,24 +50,67 @@ def test_silent_ranks_are_named() -> None:
 
 
 def test_error_shows_line_message_and_hint() -> None:
-    """An error shows heading, the cell's line, the message, the hint and the notes."""
+    """An error shows heading, the cell's line, the message, the hint and the notes; then the output follows."""
     result = cell([], failed(1, hint="Make it fit."), [], notes=("The ranks are in step.",))
     assert format_cell_text(result) == (
         "ValueError on rank 1 · ranks 0,2 finished\n"
         "  cell 12, line 3:   x = x.reshape(7, -1)\n"
         "  ValueError: cannot reshape\n"
         "  → Make it fit.\n"
-        "The ranks are in step."
+        "  The ranks are in step."
     )
+
+
+def test_a_death_is_two_lines() -> None:
+    """The report on a death is the verdict's two lines, without the ranks' own errors."""
+    assert format_cell_text(rank_died()) == "\n  ".join(DEATH)
+
+
+def test_what_the_cell_before_left_ends_the_status_line() -> None:
+    """One short mark names the cell before, also if this cell has no output or failed."""
+    mark = "   [cell 11 ended on rank 0 only: variables may differ]"
+    assert format_cell_text(after_a_failure()) == f"ranks 0-3 · 0.21 s{mark}\n  2"
+    assert format_cell_text(after_a_failure([], [])) == f"ranks 0-1 · 0.21 s{mark}"
+    assert format_cell_text(after_a_failure(failed(0), [])).splitlines()[-1] == f"ranks 0-1 · 0.21 s{mark}"
+
+
+def test_noise_is_a_suffix_of_the_first_line() -> None:
+    """Library noise takes no line. Without a status line the heading of the failure has the suffix."""
+    suffix = " · 2 lines of C++ libraries (Gloo 2) in the logs"
+    result = with_noise([out("mine")], [out("mine")])
+    assert format_cell_text(result) == f"ranks 0-1 · 0.21 s{suffix}\n  mine"
+    ranks = (replace(failed(0), noise=result[0].noise), replace(result[1], outputs=()))
+    assert (
+        format_cell_text(replace(result, ranks=ranks)).splitlines()[0]
+        == f"ValueError on rank 0 · rank 1 finished{suffix}"
+    )
+    assert format_cell_text(with_noise([], [])) == ""
+
+
+def test_syntax_error_has_its_mark_below_the_line() -> None:
+    """The mark stands below the cell's line, so the traceback, and the place in the message, would say nothing new."""
+    code, traceback = (
+        "x = = 3",
+        ("  Cell In[7], line 2\n        x = = 3\n            ^\nSyntaxError: invalid syntax\n",),
+    )
+    error = RankError("SyntaxError", "invalid syntax (<cell 7>, line 2)", traceback, line=2, code=f"    {code}")
+    text = format_cell_text(cell(RankResult(0, "error", error=error), []))
+    assert text.splitlines() == [
+        "SyntaxError on rank 0 · rank 1 finished",
+        "  cell 12, line 2:   x = = 3",
+        "                         ^",
+        "  SyntaxError: invalid syntax",
+    ]
+    elsewhere = replace(error, evalue="invalid syntax (bad.py, line 1)", code="import bad")
+    assert "bad.py" in format_cell_text(cell(RankResult(0, "error", error=elsewhere), []))
+    assert "    ^" in format_cell_text(cell(RankResult(0, "error", error=elsewhere), []))
 
 
 def test_traceback_with_a_second_user_frame_is_shown() -> None:
     """A second user frame is shown with its lines; JAX frames are one line."""
-    one = failed(0)
-    assert one.error
-    deep = replace(one, error=replace(one.error, traceback=(*TRACEBACK[:3], HELPER, *TRACEBACK[3:])))
-    text = format_cell_text(cell(deep))
+    text = format_cell_text(cell(failed_in_a_helper(0)))
     assert "model.py:8" in text
+    assert text.count("x = x.reshape(7, -1)") == 1, "the cell's line is above"
     assert "… 3 frames inside jax" in text
     assert "core.py" not in text
 

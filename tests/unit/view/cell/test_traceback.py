@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from IPython.core.ultratb import AutoFormattedTB
 
@@ -28,6 +30,16 @@ def test_frames_of_several_libraries_are_collapsed_together() -> None:
     """Frames of mhnb are collapsed with those of JAX, because neither helps the user."""
     ours = "File /v/site-packages/mhnb/rank/execution/runner.py:7, in run\n----> 7 x"
     assert collapse_traceback([JAX_FRAME, ours])[0].label == "… 2 frames inside jax and mhnb"
+
+
+@pytest.mark.parametrize(
+    "path", ["<frozen os>", "/usr/lib/python3.11/json/decoder.py", "~/conda/lib/python3.13/ast.py"]
+)
+def test_frames_of_the_standard_library_are_collapsed(path: str) -> None:
+    """Frames of Python's own modules are collapsed, because the user wrote none of them."""
+    assert collapse_traceback([f"File {path}:7, in f\n----> 7 x"])[0].label == "… 1 frame inside Python"
+    site = path.replace("json", "site-packages").replace("ast", "site-packages/flax/ast")
+    assert "<" in path or collapse_traceback([f"File {site}:7, in f\n----> 7 x"])[0].label == ""
 
 
 @pytest.mark.parametrize("path", ["~/mhnb/train.py", "/data/jax/train.py", "/v/site-packages/flax/linen.py"])
@@ -93,3 +105,11 @@ def test_traceback_rendered_by_ipython_is_parsed(theme: str) -> None:
 def test_traceback_with_extra_information_is_recognised(line: int | None, traceback: list[str], *, more: bool) -> None:
     """Other frames, a cause without frames, and the errors of a group are shown nowhere else."""
     assert has_extra_information(RankError("ValueError", "no", tuple(traceback), line=line)) == more
+
+
+def test_frames_that_repeat_the_cells_line_add_nothing() -> None:
+    """A function on the line that calls it gives two frames with the same line; a third one, on another line, adds to it."""
+    error = RankError("ValueError", "no", (FRAME, JAX_FRAME, FRAME), line=3, code="x = x.reshape(7, -1)")
+    assert not has_extra_information(error)
+    assert has_extra_information(replace(error, traceback=(FRAME, FRAME, FRAME.replace("3", "4"))))
+    assert has_extra_information(replace(error, code="another line"))
