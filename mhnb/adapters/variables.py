@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import types
 from typing import Any
@@ -16,6 +17,14 @@ _MAX_CHARS = 60
 _MAX_NAME_CHARS = 200
 _REPR_TYPES = (bool, float, complex, range, slice, type(None), type(Ellipsis))
 _CONTAINER_TYPES = (dict, list, tuple, set, frozenset)
+_SHARDING_TYPES = (
+    jax.sharding.Mesh,
+    jax.sharding.AbstractMesh,
+    jax.sharding.NamedSharding,
+    jax.sharding.PartitionSpec,
+)
+"""Their text is short, and reads no array."""
+_MAX_ITEMS = 8
 _MAX_ELEMENTS = 6
 _CODE_TYPES = (
     types.ModuleType,
@@ -106,13 +115,58 @@ def describe_briefly(value: object) -> str:
     return f"{facts.type} of {facts.summary}" if facts.summary else facts.type
 
 
+def format_plainly(value: object, *, depth: int = 3) -> str:
+    """Format a value in one line from metadata alone, with arrays as shape and spec: `{'w': f32[8,4] P('x'), 'step': 3}`.
+
+    Args:
+        value: any value.
+        depth: levels of containers that are shown.
+
+    Returns:
+        Empty string for a value of a class whose text only its own code could give.
+    """
+    kind = type(value)
+    if kind is np.ndarray:
+        return describe_briefly(value)
+    if isinstance(value, jax.Array):
+        facts = facts_of(value)
+        assert facts.shape is not None
+        return " ".join(filter(None, (format_array(facts.shape, facts.dtype or ""), facts.spec, facts.summary)))
+    if kind in _SHARDING_TYPES or kind is types.ModuleType or isinstance(value, np.dtype):
+        return _truncate(str(value), 0)
+    if kind in (int, str, bytes, *_REPR_TYPES) or isinstance(value, np.number | np.bool_):
+        return summarize(value)
+    if kind not in _CONTAINER_TYPES:
+        return ""
+    return _format_items(value, depth) if depth else "…"
+
+
+def _format_items(container: Any, depth: int) -> str:
+    shown = [_format_item(item, container, depth) for item in itertools.islice(container, _MAX_ITEMS)]
+    body = ", ".join([*shown, *(["…"] if len(container) > _MAX_ITEMS else [])])
+    if isinstance(container, list):
+        return f"[{body}]"
+    if isinstance(container, tuple):
+        return f"({body}{',' if len(container) == 1 else ''})"
+    text = f"{{{body}}}" if container or isinstance(container, dict) else ""
+    return f"frozenset({text})" if isinstance(container, frozenset) else text or "set()"
+
+
+def _format_item(item: object, container: Any, depth: int) -> str:
+    def format_one(value: object) -> str:
+        return format_plainly(value, depth=depth - 1) or f"<{shorten_text(type(value).__name__, _MAX_NAME_CHARS)}>"
+
+    return f"{format_one(item)}: {format_one(container[item])}" if isinstance(container, dict) else format_one(item)
+
+
 def _format_tiny(value: object) -> str:
     """Return the content of a tiny array on one local device, which a pull has read anyway. Empty string for other values."""
     if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
         return ""
     if value.size > _MAX_ELEMENTS or not value.is_fully_addressable or value.is_deleted():
         return ""
-    if len(value.sharding.device_set) > 1 or value.dtype.kind not in "biufc":
+    # The types of PRNG keys have no kind.
+    if len(value.sharding.device_set) > 1 or getattr(value.dtype, "kind", "key") not in "biufc":
         return ""
     return _truncate(f" {np.asarray(value).tolist()!r}", 0)
 

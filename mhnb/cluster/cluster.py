@@ -9,7 +9,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -397,12 +397,34 @@ class Cluster:
         Raises:
             ValueDiffers: a value is not the same on all ranks, or its name is missing on one (NameMissing).
         """
-        return transfer.pull(self, names, ranks=resolve_ranks(ranks, self.process_count), each=each)
+        return self.pull_values(names, ranks=ranks, each=each)
+
+    def pull_values(
+        self,
+        names: Sequence[str],
+        *,
+        ranks: str | Sequence[int] | None = None,
+        each: bool = False,
+        on_progress: transfer.ProgressCallback | None = None,
+    ) -> Any:
+        """Fetch values as `pull` does, and report the bytes that have arrived."""
+        chosen = resolve_ranks(ranks, self.process_count)
+        return transfer.pull(self, names, ranks=chosen, each=each, on_progress=on_progress)
 
     def push(self, *, ranks: str | Sequence[int] | None = None, **values: Any) -> None:
         """Bind the same host values on every rank, never as a global array; on no rank if one cannot accept them."""
+        self.push_values(values, ranks=ranks)
+
+    def push_values(
+        self,
+        values: Mapping[str, Any],
+        *,
+        ranks: str | Sequence[int] | None = None,
+        on_progress: transfer.ProgressCallback | None = None,
+    ) -> None:
+        """Bind values as `push` does, and report the bytes that were sent."""
         chosen = resolve_ranks(ranks, self.process_count)
-        self.journal.write_push(transfer.push(self, values, ranks=chosen), chosen)
+        self.journal.write_push(transfer.push(self, values, ranks=chosen, on_progress=on_progress), chosen)
 
     def vars(self) -> tuple[VariableRow, ...]:
         """Return the variables of the ranks, and where they differ. Fetches no value."""

@@ -47,6 +47,8 @@ class TransferJob:
     arguments: dict[str, Any]
     payload: tuple[Any, ...] = ()
     on_payload: Callable[[Any], None] | None = None
+    nbytes: int = 0
+    """Bytes that it transfers, in either direction."""
 
 
 @dataclass(slots=True)
@@ -122,21 +124,36 @@ def read_values(verb: str, answers: Mapping[int, RankReply], kind: type[T]) -> d
     return values
 
 
-def run_jobs(client: RankClient, jobs: Iterable[TransferJob], *, in_flight: int = MAX_IN_FLIGHT) -> None:
-    """Send requests one after another, with a few under way at a time, so that no more than those are in memory."""
+def run_jobs(
+    client: RankClient,
+    jobs: Iterable[TransferJob],
+    *,
+    in_flight: int = MAX_IN_FLIGHT,
+    on_done: Callable[[TransferJob], None] | None = None,
+) -> None:
+    """Send requests one after another, with a few under way at a time, so that no more than those are in memory.
+
+    Args:
+        client: the cluster.
+        jobs: the requests, made when it is their turn.
+        in_flight: the number of requests that may be under way.
+        on_done: called in this thread after each of them.
+    """
     pending: deque[tuple[TransferJob, Future[RankReply]]] = deque()
     for job in jobs:
         pending.append((job, client.ask(job.rank, job.verb, job.arguments, job.payload)))
         if len(pending) >= in_flight:
-            _finish_job(*pending.popleft())
+            _finish_job(*pending.popleft(), on_done)
     while pending:
-        _finish_job(*pending.popleft())
+        _finish_job(*pending.popleft(), on_done)
 
 
-def _finish_job(job: TransferJob, future: Future[RankReply]) -> None:
+def _finish_job(job: TransferJob, future: Future[RankReply], on_done: Callable[[TransferJob], None] | None) -> None:
     answer = await_reply(job.rank, job.verb, future)
     if job.on_payload is not None:
         job.on_payload(answer.payload[0])
+    if on_done is not None:
+        on_done(job)
 
 
 def check_ranks(ranks: Iterable[int] | None, process_count: int) -> tuple[int, ...]:

@@ -13,10 +13,11 @@ It never imports JAX; it imports NumPy when the first array is transferred.
 from __future__ import annotations
 
 import keyword
+import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mhnb.adapters.numpy_arrays import (
     dtype_from_name,
@@ -73,13 +74,43 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def push(client: RankClient, values: Mapping[str, Any], *, ranks: Sequence[int] | None = None) -> PushPayload:
+ProgressCallback: TypeAlias = Callable[[int, int], None]
+"""Takes the bytes that are transferred so far, and all. It is called in the caller's thread, after each message of bytes.
+
+All is an estimate for a pull of values that have to be compared: what the comparison reads is not known before.
+"""
+
+
+@dataclass(slots=True)
+class _ByteCount:
+    """Counts the bytes of one transfer, and reports them."""
+
+    total: int
+    report: ProgressCallback | None
+    done: int = 0
+
+    def add(self, job: TransferJob) -> None:
+        self.done += job.nbytes
+        # What arrives beyond the estimate enlarges it.
+        self.total = max(self.total, self.done)
+        if self.report is not None:
+            self.report(self.done, self.total)
+
+
+def push(
+    client: RankClient,
+    values: Mapping[str, Any],
+    *,
+    ranks: Sequence[int] | None = None,
+    on_progress: ProgressCallback | None = None,
+) -> PushPayload:
     """Bind the same host values on every rank. A jax.Array of the notebook arrives as a NumPy array.
 
     Args:
         client: the cluster.
         values: the values by variable name.
         ranks: the ranks to bind them on; None for all.
+        on_progress: follows the transfer.
 
     Returns:
         The payload that was sent. It shares the memory of the values, and changes with them.
@@ -94,11 +125,17 @@ def push(client: RankClient, values: Mapping[str, Any], *, ranks: Sequence[int] 
             )
     builder = _PayloadBuilder()
     payload = PushPayload([builder.add_value(name, value) for name, value in values.items()], builder.parts)
-    push_payload(client, payload, ranks=ranks)
+    push_payload(client, payload, ranks=ranks, on_progress=on_progress)
     return payload
 
 
-def push_payload(client: RankClient, payload: PushPayload, *, ranks: Sequence[int] | None = None) -> None:
+def push_payload(
+    client: RankClient,
+    payload: PushPayload,
+    *,
+    ranks: Sequence[int] | None = None,
+    on_progress: ProgressCallback | None = None,
+) -> None:
     """Bind values that were packed before.
 
     Raises:
@@ -113,7 +150,9 @@ def push_payload(client: RankClient, payload: PushPayload, *, ranks: Sequence[in
             "sizes": [part.nbytes for part in payload.parts],
         }
         request_all(client, chosen, "receive", arguments)
-        run_jobs(client, _jobs(transfer, chosen, payload.parts), in_flight=MAX_IN_FLIGHT * len(chosen))
+        count = _ByteCount(payload.nbytes * len(chosen), on_progress)
+        jobs = _jobs(transfer, chosen, payload.parts)
+        run_jobs(client, jobs, in_flight=MAX_IN_FLIGHT * len(chosen), on_done=count.add)
         staged = request_all(client, chosen, "stage", {"transfer": transfer.number, "values": payload.values})
         _check_staged({rank: answer.value for rank, answer in staged.items()})
         request_all(client, chosen, "commit", {"transfer": transfer.number})
@@ -189,8 +228,9 @@ def _jobs(transfer: Transfer, ranks: Sequence[int], parts: Sequence[memoryview])
     """Yield every message of bytes: small parts together, large ones in chunks, each to all ranks in turn."""
     for targets, data in _messages(parts):
         arguments = {"transfer": transfer.number, "places": targets}
+        nbytes = sum(piece.nbytes for piece in data)
         for rank in ranks:
-            yield TransferJob(rank, "fill", arguments, data)
+            yield TransferJob(rank, "fill", arguments, data, nbytes=nbytes)
 
 
 def _messages(parts: Sequence[memoryview]) -> Iterator[tuple[list[tuple[int, int]], tuple[memoryview, ...]]]:
@@ -257,7 +297,14 @@ def _locate_prng_key(name: str, refusal: TransferRefusal, layout: Mapping[str, A
 # -- pull
 
 
-def pull(client: RankClient, names: Sequence[str], *, ranks: Sequence[int] | None = None, each: bool = False) -> Any:
+def pull(
+    client: RankClient,
+    names: Sequence[str],
+    *,
+    ranks: Sequence[int] | None = None,
+    each: bool = False,
+    on_progress: ProgressCallback | None = None,
+) -> Any:
     """Fetch values by name: arrays as NumPy arrays, containers kept. One name returns its value; several return a tuple.
 
     Args:
@@ -265,6 +312,7 @@ def pull(client: RankClient, names: Sequence[str], *, ranks: Sequence[int] | Non
         names: variables on the ranks.
         ranks: the ranks to fetch from; None for all.
         each: return for each name a list with every rank's value, in rank order, instead of the one value that all hold.
+        on_progress: follows the transfer.
 
     Raises:
         ValueDiffers: a value differs between the ranks, or its name is missing on one (NameMissing).
@@ -286,7 +334,8 @@ def pull(client: RankClient, names: Sequence[str], *, ranks: Sequence[int] | Non
         transfer.retaining_ranks.intersection_update(
             rank for rank, holding in manifests.items() if holding.inline is None
         )
-        puller = _Puller(transfer, manifests)
+        total = 0 if on_progress is None else sum(_estimate_nbytes(name, manifests, each=each) for name in set(wanted))
+        puller = _Puller(transfer, manifests, _ByteCount(total, on_progress))
         values = tuple(puller.each(name) if each else puller.one(name) for name in wanted)
     return values[0] if len(values) == 1 else values
 
@@ -314,11 +363,24 @@ def _read_value(row: HeldValue | RefusedValue, tables: Sequence[Owners]) -> Valu
     return ValueDescription(row.name, row.summary, row.skeleton, row.buffers, row.digest, arrays)
 
 
+def _estimate_nbytes(name: str, manifests: Mapping[int, _Manifest], *, each: bool) -> int:
+    """Return roughly how many bytes a pull of a name fetches: its own parts from one rank or each, and a global array once."""
+    held = {rank: (manifest, manifest.values[name]) for rank, manifest in manifests.items()}
+    rows = [(manifest, row) for manifest, row in held.values() if isinstance(row, ValueDescription)]
+    if any(manifest.inline is not None for manifest, _ in rows) or not rows:
+        # Small values come with the first reply.
+        return 0
+    local = [sum(manifest.sizes[part] for part in row.local_parts) for manifest, row in rows]
+    arrays = [array for array in rows[0][1].arrays if array.is_global]
+    shared = sum(math.prod(array.shape) * dtype_from_name(array.dtype).itemsize for array in arrays)
+    return (sum(local) if each else local[0]) + shared
+
+
 class _Puller:
     """Assembles values from what the ranks hold."""
 
-    def __init__(self, transfer: Transfer, manifests: Mapping[int, _Manifest]) -> None:
-        self._transfer, self._manifests = transfer, manifests
+    def __init__(self, transfer: Transfer, manifests: Mapping[int, _Manifest], count: _ByteCount) -> None:
+        self._transfer, self._manifests, self._count = transfer, manifests, count
 
     def one(self, name: str) -> Any:
         """Return the value that all ranks hold."""
@@ -450,7 +512,7 @@ class _Puller:
             check_replicas(name, rows)
         check_coverage(name, rows)
         array = np.empty(row.stored_shape, dtype_from_name(row.dtype))
-        run_jobs(self._transfer.client, self._jobs(plan_fetches(rows, prefer=prefer), array))
+        self._run(self._jobs(plan_fetches(rows, prefer=prefer), array))
         return array.T if row.order == "F" else array
 
     def _jobs(self, fetches: Sequence[Fetch], array: np.ndarray[Any, Any]) -> Iterator[TransferJob]:
@@ -471,7 +533,7 @@ class _Puller:
             destination.write(memoryview(inline[part])[start:stop])
             return
         arguments = {"transfer": self._transfer.number, "part": part, "start": start, "stop": stop}
-        yield TransferJob(rank, "fetch", arguments, on_payload=destination.write)
+        yield TransferJob(rank, "fetch", arguments, on_payload=destination.write, nbytes=stop - start)
 
     def _fetch_bytes(self, rank: int, part: int) -> Any:
         """Fetch a whole part as writable bytes."""
@@ -479,8 +541,11 @@ class _Puller:
 
         size = self._manifests[rank].sizes[part]
         data = np.empty(size, np.uint8)
-        run_jobs(self._transfer.client, self._jobs([Fetch(rank, part, ((0, size),))], data))
+        self._run(self._jobs([Fetch(rank, part, ((0, size),))], data))
         return raw_bytes(data)
+
+    def _run(self, jobs: Iterator[TransferJob]) -> None:
+        run_jobs(self._transfer.client, jobs, on_done=self._count.add)
 
     def _rebuild(self, name: str, rank: int, row: ValueDescription, leaves: Sequence[Any]) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Parse the arguments of commands and flags, and suggest the existing word for an unknown one.
+"""Parse the arguments of commands and flags, and suggest the existing word for an unknown command, flag or magic.
 
 A command that takes an expression is split at blanks outside quotes and brackets; quotes are kept. The argparse types for
 numeric flags raise errors that state what was expected.
@@ -7,8 +7,9 @@ numeric flags raise errors that state what was expected.
 from __future__ import annotations
 
 import math
+import re
 from argparse import ArgumentTypeError
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from mhnb.errors import InvalidRequest
@@ -93,14 +94,54 @@ def suggest_flags(message: str, flags: Iterable[str]) -> str:
 
     >>> suggest_flags("unrecognized arguments: --devcies 2", ["--devices", "--name"])
     'unrecognized arguments: --devcies 2 (did you mean --devices?)'
+    >>> suggest_flags("unrecognized arguments: -name=a devices 2 names", ["--devices", "--name"])
+    'unrecognized arguments: -name=a devices 2 names (did you mean --name --devices?)'
     """
     if not message.startswith(_UNKNOWN):
         return message
     # Compare without the dashes, because they are the same in all flags.
     known = [flag[2:] for flag in flags if flag.startswith("--")]
-    unknown = [word[2:].partition("=")[0] for word in message.removeprefix(_UNKNOWN).split() if word.startswith("--")]
-    suggestions = dict.fromkeys(f"--{flag}" for word in unknown if (flag := closest_match(word, known)) is not None)
+    suggestions = dict.fromkeys(
+        f"--{flag}"
+        for word in message.removeprefix(_UNKNOWN).split()
+        if (flag := _find_meant_flag(word.partition("=")[0], known)) is not None
+    )
     return f"{message} (did you mean {' '.join(suggestions)}?)" if suggestions else message
+
+
+def _find_meant_flag(word: str, known: Sequence[str]) -> str | None:
+    if word.startswith("-"):
+        return closest_match(word.lstrip("-"), known)
+    # A word without dashes may be any argument, so only the exact name of a flag counts.
+    return word if word in known else None
+
+
+# -- suggestions for unknown magics
+
+
+_MAGICS = {"mhjax": "mhjax", "mhnb": "mhjax", "local": "local"}
+"""What users type, and the magic that they mean."""
+_NO_MAGIC = re.compile(r"^(?:Line magic function|Cell magic) `(?P<percent>%%?)(?P<name>\w+)` not found")
+
+
+def find_missing_magic(message: str) -> tuple[str, str] | None:
+    """Return the percent signs and the name in IPython's message about a magic that does not exist; None for another message.
+
+    >>> find_missing_magic("Cell magic `%%mhajx` not found.")
+    ('%%', 'mhajx')
+    """
+    found = _NO_MAGIC.match(message)
+    return (found["percent"], found["name"]) if found else None
+
+
+def find_meant_magic(name: str) -> str | None:
+    """Return the magic of mhnb that is closest to a name; None if none is close.
+
+    >>> find_meant_magic("mhajx"), find_meant_magic("MHJAX"), find_meant_magic("mhnb"), find_meant_magic("timeit")
+    ('mhjax', 'mhjax', 'mhjax', None)
+    """
+    closest = closest_match(name.lower(), _MAGICS)
+    return None if closest is None else _MAGICS[closest]
 
 
 # -- argparse types for numeric flags

@@ -5,6 +5,9 @@ In auto mode, the text of a cell alone decides whether it runs in the notebook o
 
 from __future__ import annotations
 
+import io
+import tokenize
+from collections import deque
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
@@ -19,6 +22,7 @@ Route: TypeAlias = Literal["ranks", "here", "local"]
 Guard: TypeAlias = Literal["lockstep", "parity", "off"]
 """How the launches of the ranks are compared: before each launch, after the cell, or not at all."""
 
+_CELL_MAGICS = ("%%mhjax", "%%local")
 _MAGIC_WORDS = ("%mhjax", "%mhjax?")
 _EXIT_COMMANDS = ("exit", "quit", "exit()", "quit()")
 """They stay in the notebook, because on a rank they are an error and the user wants to quit."""
@@ -75,6 +79,67 @@ def strip_leading_blank_lines(source: str) -> str:
     lines = source.splitlines(keepends=True)
     first = next((at for at, line in enumerate(lines) if line.strip()), 0)
     return "".join(lines[first:])
+
+
+# -- a cell magic that is not in the first line
+
+
+def find_first_code(lines: Sequence[str]) -> int | None:
+    """Return the index of the first line that is neither blank nor a comment; None if there is none.
+
+    >>> find_first_code(["# text", "", "x = 1"]), find_first_code(["# text"])
+    (2, None)
+    """
+    return next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
+
+
+def lift_cell_magic(lines: Sequence[str]) -> list[str]:
+    r"""Put a `%%mhjax` or `%%local` line above the comments before it, because IPython takes a cell magic in the first line only.
+
+    The comments follow the magic line, so every line of code keeps its number.
+
+    >>> lift_cell_magic(["# text\n", "%%mhjax\n", "x = 1\n"])
+    ['%%mhjax\n', '# text\n', 'x = 1\n']
+    """
+    at = find_first_code(lines)
+    if not at or not _is_cell_magic(lines[at]):
+        return list(lines)
+    above, magic_line, body = lines[:at], lines[at].rstrip("\n") + "\n", lines[at + 1 :]
+    first = find_first_code(body)
+    if first is not None and body[first].startswith("%%"):
+        # This magic has to be the first line of the rest. Blank lines keep the count, and no comment gets into its text.
+        above = ["\n"] * at
+    return [magic_line, *above, *body]
+
+
+def find_misplaced_magic(lines: Sequence[str]) -> int | None:
+    r"""Return the index of a `%%mhjax` or `%%local` line below code, where it is not a cell magic; None if there is none.
+
+    >>> find_misplaced_magic(["x = 1\n", "%%mhjax\n"]), find_misplaced_magic(["x = '''\n", "%%mhjax\n", "'''\n"])
+    (1, None)
+    """
+    first = find_first_code(lines)
+    if first is not None and _is_cell_magic(lines[first]):
+        below = find_misplaced_magic(lines[first + 1 :])
+        return None if below is None else first + 1 + below
+    if first is None or lines[first].startswith("%%"):
+        # The rest of the cell is the text of that magic.
+        return None
+    candidates = (at for at in range(first + 1, len(lines)) if _is_cell_magic(lines[at]))
+    return next((at for at in candidates if _ends_a_statement("".join(lines[:at]))), None)
+
+
+def _is_cell_magic(line: str) -> bool:
+    return line.startswith("%%") and line.split(maxsplit=1)[0] in _CELL_MAGICS
+
+
+def _ends_a_statement(source: str) -> bool:
+    """Return whether a new statement can follow, because no string, bracket or continued line is open."""
+    try:
+        deque(tokenize.generate_tokens(io.StringIO(source).readline), maxlen=0)
+    except (tokenize.TokenError, SyntaxError):
+        return False
+    return True
 
 
 # -- build and check the request for a cell

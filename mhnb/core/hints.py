@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from mhnb.core.arguments import find_meant_magic, find_missing_magic
 from mhnb.core.error_site import ErrorSite, find_captured, find_failing_name, find_first_argument, find_operands
 
 _PYTHON_VARIABLES = (
@@ -620,6 +621,15 @@ _ARGUMENTS = (
 
 _MAGIC = "`%mhjax` and `%%mhjax` belong to the notebook, and the ranks have none: put that line into a plain cell of its own."
 
+
+def _hint_magic(seen: RecognisedError) -> str:
+    percent, name = find_missing_magic(seen.match.string) or ("", "")
+    meant = find_meant_magic(name)
+    if meant is None or name == "local":
+        return ""
+    return _MAGIC if name == "mhjax" else f"Did you mean {percent}{meant}? {_MAGIC}"
+
+
 HINTS = (
     # -- in a cell but not in a script
     _make_hint(
@@ -636,7 +646,7 @@ HINTS = (
     _make_hint(r"^No module named '(?!jax\b|jaxlib\b)(\w+)'$", _hint_not_installed, ename="ModuleNotFoundError"),
     _make_hint(r"^$", _NO_PROMPT, ename="Abort", raised_in=r"click\.termui\.\w+"),
     # -- the notebook's own magics
-    _make_hint(r"^(?:Line|Cell) magic (?:function )?`%%?mhjax` not found", _MAGIC, ename="UsageError"),
+    _make_hint(r"^(?:Line|Cell) magic (?:function )?`%%?\w+` not found", _hint_magic, ename="UsageError"),
     # -- fetching, closing over, mixing
     _make_hint(r"Fetching value for `?jax\.Array`? that spans non-addressable", _hint_fetch),
     _make_hint(r"^$", _hint_iterate, ename="AssertionError", raised_in=r"jax\._src\.array\.(?:.*__iter__|_iter)"),

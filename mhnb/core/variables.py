@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -104,6 +104,27 @@ def merge_variables(ranks: Mapping[int, Mapping[str, VariableInfo]]) -> tuple[Va
 def _merge(name: str, ranks: Mapping[int, Mapping[str, VariableInfo]]) -> VariableRow:
     missing = tuple(rank for rank in sorted(ranks) if name not in ranks[rank])
     return VariableRow(name, group_ranks({rank: held[name] for rank, held in ranks.items() if name in held}), missing)
+
+
+def choose_description(found: Mapping[int, str], missing: Sequence[int], preferred: int) -> tuple[int, str]:
+    """Choose which rank's description of a name is shown, and say in words for which ranks it holds.
+
+    Args:
+        found: the description by rank; not empty.
+        missing: the ranks that do not have the name.
+        preferred: the rank whose description is shown if there is one.
+
+    >>> choose_description({1: "int 3", 2: "int 3"}, [0], 0)
+    (1, 'On ranks 1-2; not on rank 0')
+    >>> choose_description({0: "int 0", 1: "int 1"}, [], 1)
+    (1, 'On rank 1; differs on rank 0: a %%mhjax cell shows each')
+    """
+    shown = preferred if preferred in found else min(found)
+    equal = [rank for rank in sorted(found) if found[rank] == found[shown]]
+    others = [rank for rank in sorted(found) if rank not in equal]
+    notes = [f"differs on {describe_ranks(others)}: a %%mhjax cell shows each"] if others else []
+    notes += [f"not on {describe_ranks(missing)}"] if missing else []
+    return shown, "; ".join([f"On {describe_ranks(equal)}", *notes])
 
 
 def format_array(shape: tuple[int, ...], dtype: str) -> str:

@@ -1,8 +1,8 @@
 """IPython hooks that help while the user types: auto mode, Tab completion, `name?`, and hints for names defined on the ranks.
 
-Everything uses IPython's own hooks and queries one rank, the first rank of the cell. A busy rank gives no answer and does not
-block typing. The completion of `%mhjax` and `%%mhjax` lines uses the text before the cursor and the argument parsers that will
-parse the line.
+Everything uses IPython's own hooks and queries one rank, the first rank of the cell; `name?` queries all of them. A busy rank
+gives no answer and does not block typing. The completion of `%mhjax` and `%%mhjax` lines uses the text before the cursor and
+the argument parsers that will parse the line.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from IPython.core.completer import (
 )
 
 from mhnb.cluster import manager
-from mhnb.core.cell_request import route_cell
+from mhnb.core.cell_request import find_first_code, find_misplaced_magic, lift_cell_magic, route_cell
 from mhnb.core.ranks import describe_ranks
+from mhnb.core.variables import choose_description
 from mhnb.errors import CellError, ClusterError, InvalidRequest
 from mhnb.launchers.profiles import user_profiles
 from mhnb.magics.commands import COMMANDS, command_parser
+from mhnb.magics.hints import CellHints
 from mhnb.magics.session import Session
 from mhnb.system.resources import list_profiles
 from mhnb.view.ansi import ansi_to_html
@@ -109,6 +111,8 @@ def _positional_values(parser: argparse.ArgumentParser, command: str, names: Nam
 
 _DETAIL_OF_PINFO = {"pinfo": 0, "pinfo2": 1}
 """IPython's line magics for `name?` and `name??`, and the level of detail of each."""
+MISPLACED_FLAG = "--misplaced"
+"""The flag of the `%%mhjax` line that is put above a cell with such a line in its middle; its value is that line's index."""
 _ANSWER_TIMEOUT_S = 0.5
 _MAX_OFFERED_RANKS = 10
 _RANKS_FLAG = re.compile(r"--ranks[ =]+'?\"?([0-9]{1,9})")
@@ -130,12 +134,13 @@ class ShellHooks:
         self._is_rank_cell = False
         """Whether the name being inspected is in a cell that runs on the ranks."""
         self._inspected_rank = 0
-        self._transformers = (self._route, _add_empty_body)
+        self._transformers = (lift_cell_magic, _mark_misplaced_magic, self._route, _add_empty_body)
         # Looked up by name: the table may hold a placeholder, which looks the magic up when it is called, and would find mhnb's.
         self._original_pinfo = {name: shell.find_line_magic(name) for name in _DETAIL_OF_PINFO}
         self._original_inspect_mime = shell.object_inspect_mime
         self._original_debugger = shell.debugger
         self._original_custom_exceptions = (shell.custom_exceptions, shell.CustomTB)
+        self._hints = CellHints(shell, lambda: session.is_auto_mode)
         self._kernel = getattr(shell, "kernel", None)
         self._original_do_inspect = getattr(self._kernel, "do_inspect", None)
 
@@ -151,10 +156,12 @@ class ShellHooks:
         if self._kernel is not None:
             self._kernel.do_inspect = self._do_inspect
         shell.set_custom_exc((NameError,), self._name_error)
+        self._hints.install()
 
     def uninstall(self) -> None:
         """Remove the hooks and restore what they replaced."""
         shell = self._shell
+        self._hints.uninstall()
         for transform in self._transformers:
             shell.input_transformers_cleanup.remove(transform)
         shell.Completer.custom_matchers.remove(self._matcher)
@@ -186,7 +193,7 @@ class ShellHooks:
 
     def _runs_on_ranks(self, source: str) -> bool:
         """Return whether a cell, possibly incomplete, will run on the ranks."""
-        if source.lstrip().startswith("%%mhjax"):
+        if _first_code_line(source).startswith("%%mhjax"):
             return True
         try:
             return self._session.is_auto_mode and route_cell(source) == "ranks"
@@ -198,7 +205,7 @@ class ShellHooks:
     def _match(self, context: CompletionContext) -> SimpleMatcherResult:
         lines = context.full_text.split("\n")
         line = lines[context.cursor_line][: context.cursor_position]
-        first = not "".join(lines[: context.cursor_line]).strip()
+        first = find_first_code(lines[: context.cursor_line]) is None
         if is_magic_line(line, first=first):
             words, fragment = complete_line(line, self._cell_parser, self._names_for)
             return _build_completions(words, fragment, "param")
@@ -208,7 +215,7 @@ class ShellHooks:
 
     def _match_on_rank(self, lines: list[str], context: CompletionContext) -> SimpleMatcherResult:
         before = sum(len(line) + 1 for line in lines[: context.cursor_line]) + context.cursor_position
-        head = next((at for at, line in enumerate(lines) if line.strip()), 0)
+        head = find_first_code(lines) or 0
         skip = sum(len(line) + 1 for line in lines[: head + 1]) if lines[head].startswith("%%mhjax") else 0
         if before < skip:
             return {"completions": []}
@@ -242,7 +249,7 @@ class ShellHooks:
             name = parameter_s.removeprefix("pinfo ").strip("? ")
             more = detail or int("?" in parameter_s)
             is_local = "*" in name or self._shell.object_inspect(name)["found"]
-            if not is_local and (data := self._request_inspection(name, more)):
+            if not is_local and (data := self._request_inspection(name, more, all_ranks=True)):
                 page.page(data)
                 return None
             return original(parameter_s, *args, **kwargs)
@@ -253,15 +260,18 @@ class ShellHooks:
         """Wrap the kernel's `do_inspect`, the only hook that receives the whole cell."""
         assert self._original_do_inspect is not None
         self._is_rank_cell = self._runs_on_ranks(code)
-        self._inspected_rank = _first_rank(code.lstrip().partition("\n")[0])
+        self._inspected_rank = _first_rank(_first_code_line(code))
         try:
             return self._original_do_inspect(code, *args, **kwargs)
         finally:
             self._is_rank_cell, self._inspected_rank = False, 0
 
     def _inspect_mime(self, oname: str, detail_level: int = 0, **kwargs: Any) -> Any:
-        if self._is_rank_cell and (data := self._request_inspection(oname, detail_level)):
-            return data
+        if self._is_rank_cell:
+            # A name that no rank has may be one of IPython's own, such as a magic.
+            return self._request_inspection(oname, detail_level) or self._original_inspect_mime(
+                oname, detail_level, **kwargs
+            )
         try:
             return self._original_inspect_mime(oname, detail_level, **kwargs)
         except KeyError:
@@ -269,14 +279,22 @@ class ShellHooks:
                 return data
             raise
 
-    def _request_inspection(self, name: str, detail: int) -> dict[str, str]:
-        value = self._request_one("inspect", rank=self._inspected_rank, name=name, detail=detail)
-        if not (value and value["found"]):
-            return {}
-        # The value may differ on another rank.
-        text = f"On rank {self._inspected_rank}\n{value['data']['text/plain']}"
+    def _request_inspection(self, name: str, detail: int, *, all_ranks: bool = False) -> dict[str, str]:
+        """Return a bundle that describes a name, and says which ranks have it; an empty one if none has.
+
+        While the user types one rank is enough, unless it does not have the name.
+        """
+        rank = None if all_ranks else self._inspected_rank
+        answers = self._request_all("inspect", rank=rank, name=name, detail=detail)
+        found = {each: value["data"] for each, value in answers.items() if value["found"]}
+        if not found:
+            return {} if all_ranks else self._request_inspection(name, detail, all_ranks=True)
+        texts = {each: data["text/plain"] for each, data in found.items()}
+        missing = sorted(answers.keys() - found.keys())
+        shown, where = choose_description(texts, missing, self._inspected_rank)
+        text = f"{where}\n{texts[shown]}"
         # ipykernel removes text/html from the bundle, and replies "not found" if it is missing.
-        return {**value["data"], "text/plain": text, "text/html": f"<pre>{ansi_to_html(text)}</pre>"}
+        return {**found[shown], "text/plain": text, "text/html": f"<pre>{ansi_to_html(text)}</pre>"}
 
     # -- a name that only the ranks have
 
@@ -285,9 +303,9 @@ class ShellHooks:
     ) -> None:
         name = error.name or ""
         shell.showtraceback((etype, error, tb), tb_offset=tb_offset)
-        if name and any(name in names for names in self._request_all("names")):
+        if name and any(name in names for names in self._request_all("names").values()):
             # Functions, classes and above all modules are not variables, and most of them cannot be sent.
-            is_value = any(name in variables for variables in self._request_all("vars"))
+            is_value = any(name in variables for variables in self._request_all("vars").values())
             pull = f", or bring it here with %mhjax pull {name}" if is_value else ""
             print(f"{name!r} lives on the ranks: use it in a %%mhjax cell{pull}")
 
@@ -313,24 +331,31 @@ class ShellHooks:
 
     def _request_one(self, verb: str, *, rank: int = 0, **arguments: Any) -> Any:
         """Send a request to one rank; return None if there is no cluster, or the rank is busy or lost."""
-        return next(iter(self._request_all(verb, rank=rank, **arguments)), None)
+        return self._request_all(verb, rank=rank, **arguments).get(rank)
 
-    def _request_all(self, verb: str, *, rank: int | None = None, **arguments: Any) -> list[Any]:
-        """Send a request to all ranks, or one, and return the answers that arrive within `_ANSWER_TIMEOUT_S`.
+    def _request_all(self, verb: str, *, rank: int | None = None, **arguments: Any) -> dict[int, Any]:
+        """Send a request to all ranks, or one, and return by rank the answers that arrive within `_ANSWER_TIMEOUT_S`.
 
         Empty if there is no cluster or a cell is running.
         """
         try:
             cluster = manager.current()
             if cluster.state in ("running", "starting"):
-                return []
+                return {}
             ranks = [each for each in range(cluster.process_count) if rank in (None, each)]
-            futures = [cluster.ask(each, verb, arguments) for each in ranks]
-            done, _ = wait(futures, _ANSWER_TIMEOUT_S)
-            answers = [question.result() for question in futures if question in done]
+            futures = {each: cluster.ask(each, verb, arguments) for each in ranks}
+            done, _ = wait(futures.values(), _ANSWER_TIMEOUT_S)
+            answers = {each: future.result() for each, future in futures.items() if future in done}
         except ClusterError:
-            return []
-        return [answer.value for answer in answers if answer.ok]
+            return {}
+        return {each: answer.value for each, answer in answers.items() if answer.ok}
+
+
+def _first_code_line(source: str) -> str:
+    """Return the first line that is neither blank nor a comment, without its indentation; empty if there is none."""
+    lines = source.split("\n")
+    first = find_first_code(lines)
+    return "" if first is None else lines[first].lstrip()
 
 
 def _first_rank(line: str) -> int:
@@ -352,6 +377,18 @@ def _build_completions(words: Iterable[str], fragment: str, kind: str) -> Simple
         "suppress": True,
         "ordered": True,
     }
+
+
+def _mark_misplaced_magic(lines: list[str]) -> list[str]:
+    """Give a cell with code above its `%%mhjax` line to the magic, which raises a usage error: a transformer cannot raise one.
+
+    Otherwise IPython would run the code above the line, and only then report that there is no such line magic.
+    """
+    misplaced = find_misplaced_magic(lines)
+    return lines if misplaced is None else [f"%%mhjax {MISPLACED_FLAG} {misplaced}\n", *lines]
+
+
+_mark_misplaced_magic.has_side_effects = True  # type: ignore[attr-defined]  # a terminal should check the code as typed
 
 
 def _add_empty_body(lines: list[str]) -> list[str]:

@@ -25,11 +25,11 @@ from mhnb.view.tables import show
 
 def _pull(session: Session, args: argparse.Namespace) -> Any:
     cluster = manager.current()
-    values = cluster.pull(*args.names, ranks=args.ranks, each=args.each)
-    bound = dict(zip(args.names, (values,) if len(args.names) == 1 else values, strict=True))
-    session.shell.user_ns.update(bound)
-    for name, value in bound.items():
-        print(f"{name} · {_describe_value(value)}")
+    with show.TransferLine(f"pulling {', '.join(args.names)}") as line:
+        values = cluster.pull_values(args.names, ranks=args.ranks, each=args.each, on_progress=line.report)
+        bound = dict(zip(args.names, (values,) if len(args.names) == 1 else values, strict=True))
+        session.shell.user_ns.update(bound)
+        line.end("\n".join(f"{name} · {_describe_value(value)}" for name, value in bound.items()))
     # Return the values for `x = %mhjax pull x`. A command on its own returns None, because IPython would show the value
     # and keep hundreds of megabytes in Out.
     return values if uses_result(session.shell.user_ns) else None
@@ -54,11 +54,11 @@ def _push(session: Session, args: argparse.Namespace) -> None:
         raise UsageError(f"%mhjax push: this notebook has no {', '.join(missing)}; define it in a plain cell first")
     values = {name: session.shell.user_ns[name] for name in names}
     cluster = manager.current()
-    cluster.push(ranks=args.ranks, **values)
     count = cluster.process_count
     ranks_text = describe_ranks(range(count) if args.ranks is None else parse_ranks(args.ranks, count))
-    for name, value in values.items():
-        print(f"{name} · {_describe_value(value)} · on {ranks_text}")
+    with show.TransferLine(f"pushing {', '.join(names)} to {ranks_text}") as line:
+        cluster.push_values(values, ranks=args.ranks, on_progress=line.report)
+        line.end("\n".join(f"{name} · {_describe_value(value)} · on {ranks_text}" for name, value in values.items()))
 
 
 def _push_flags(parser: MagicArgumentParser) -> None:

@@ -13,7 +13,7 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 
 from mhnb.cluster.manager import is_rank_shell
 from mhnb.compiler import close_shared
-from mhnb.core.arguments import seconds_argument, suggest_flags
+from mhnb.core.arguments import closest_match, seconds_argument, suggest_flags
 from mhnb.core.cell_request import route_cell
 from mhnb.errors import InvalidRequest, NotClean, NotStarted
 from mhnb.magics import commands, completion, lifecycle
@@ -55,7 +55,9 @@ def parse_cell_flags(line: str) -> CellFlags:
         if line.split(maxsplit=1)[0] in commands.COMMANDS:
             raise _command_error(line) from error
         message = suggest_flags(str(error), list_flags(_cell_parser))
-        raise UsageError(f"%%mhjax {line}: {message}; %%mhjax? lists the flags") from error
+        verb = _find_meant_verb(line)
+        hint = f"; if the verb {verb} is meant, it takes one %, in a cell of its own: %mhjax {verb}" if verb else ""
+        raise UsageError(f"%%mhjax {line}: {message}; %%mhjax? lists the flags{hint}") from error
     if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
         raise UsageError(f"%%mhjax --out {args.out!r}: give a Python name to bind the result to")
     return CellFlags(args.ranks, args.guard, args.timeout, args.out, args.view, args.quiet, args.auto, args.collectives)
@@ -114,6 +116,8 @@ class MhjaxMagics(Magics):
         if {"-h", "--help"} & set(line.split()):
             print(_MANUAL)
             return None
+        if line.startswith(completion.MISPLACED_FLAG):
+            raise _misplaced_error(line, cell)
         if not cell.strip():
             raise _empty_cell_error(line)
         flags = parse_cell_flags(line)
@@ -144,13 +148,24 @@ class MhjaxMagics(Magics):
 MhjaxMagics.mhjax.__doc__ = _MANUAL
 
 
+def _misplaced_error(line: str, cell: str) -> UsageError:
+    """Build the error for a cell with code above its `%%mhjax` line."""
+    typed = cell.splitlines()[int(line.split()[1])].strip()
+    return UsageError(
+        f"{typed}: this line must be the first of its cell, and there is code above it; nothing was run."
+        " Put the code above it into a cell of its own"
+    )
+
+
 def _empty_cell_error(line: str) -> UsageError:
     """Build the error for a cell without code: a command takes one % and its own line; code goes on the lines below."""
     words = line.split()
     if words and words[0] in commands.COMMANDS:
         return _command_error(line)
     if words and not words[0].startswith("-"):
-        return UsageError(f"%%mhjax {line}: the cell is empty; put the code on the lines below:\n%%mhjax\n{line}")
+        verb = _find_meant_verb(line)
+        hint = f"\nOr, if the verb {verb} is meant, with one %:\n%mhjax {verb}" if verb else ""
+        return UsageError(f"%%mhjax {line}: the cell is empty; put the code on the lines below:\n%%mhjax\n{line}{hint}")
     return UsageError(f"%%mhjax{f' {line}' if line else ''}: the cell is empty; put the code on the lines below")
 
 
@@ -158,6 +173,12 @@ def _command_error(line: str) -> UsageError:
     return UsageError(
         f"%%mhjax {line}: {line.split(maxsplit=1)[0]} is a verb, and takes one %, in a cell of its own: %mhjax {line}"
     )
+
+
+def _find_meant_verb(line: str) -> str | None:
+    """Return the verb that the first word of a `%%mhjax` line misspells; None if it is close to none."""
+    word = line.split(maxsplit=1)[0]
+    return closest_match(word, commands.COMMANDS) if word.isidentifier() else None
 
 
 def _raise_as_usage_error(check: Any, source: str) -> None:

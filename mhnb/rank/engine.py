@@ -28,6 +28,7 @@ from mhnb.rank.execution.shell import RankShell, include_launches_in_time
 from mhnb.rank.execution.shell_patches import draw_shardings_without_color, register_array_reprs
 from mhnb.rank.host_setup import RankPaths, read_versions
 from mhnb.rank.requests.handlers import handle_request
+from mhnb.rank.requests.inspection import describe_arrays_in_cells
 from mhnb.transport.client import TransportClient
 
 _RECONNECT_INTERVAL_S = 0.5
@@ -89,6 +90,7 @@ class _Server:
             background_check=bootstrap.collective_sockets.close_if_requested,
         )
         register_array_reprs(self._shell)
+        describe_arrays_in_cells(self._shell.inspector)
         draw_shardings_without_color()
         include_launches_in_time(self._shell, bootstrap.recorder.wait_all, lambda: bootstrap.interrupts.was_requested)
         self._loop = asyncio.get_running_loop()

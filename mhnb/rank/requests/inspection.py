@@ -9,12 +9,12 @@ joined. Only hashes leave the rank, and the text of short plain values.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from inspect import getattr_static
+from inspect import getattr_static, getdoc
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +22,14 @@ import numpy as np
 
 from mhnb.adapters.jax_arrays import TransferError, check_readable, digest_of, host_copy, local_shards
 from mhnb.adapters.numpy_arrays import raw_bytes
-from mhnb.adapters.variables import describe_briefly, facts_of
+from mhnb.adapters.variables import describe_briefly, facts_of, format_plainly
 from mhnb.core.variables import format_array
 from mhnb.rank.guard.provenance import read_provenance
 from mhnb.rank.jax_private import unwrap_array
 from mhnb.sharding.boxes import describe_box
+
+if TYPE_CHECKING:
+    from IPython.core.oinspect import InspectorHookData
 
 _UNREACHED_LEVEL = 99
 """A detail level above that of any request, so that IPython leaves `str(obj)` out."""
@@ -67,11 +70,11 @@ def inspect(shell: Any, name: str, detail: int) -> dict[str, Any]:
     """
     owner, last = _find_owner(shell.user_ns, name)
     if isinstance(owner, jax.Array):
-        text = _attribute_text(shell, owner, last)
+        text = _attribute_text(shell, owner, last, detail)
         return {"found": bool(text), "data": {"text/plain": text} if text else {}}
-    obj = shell.user_ns.get(name)
+    obj = _read_attribute(owner, last) if "." in name else shell.user_ns.get(name)
     if isinstance(obj, jax.Array):
-        return {"found": True, "data": {"text/plain": _array_text(obj)}}
+        return {"found": True, "data": {"text/plain": _format_rows(_describe_array(obj, detail))}}
     try:
         with _without_str(shell.inspector, obj):
             bundle = {} if owner is _NEEDS_COMPUTATION else shell.object_inspect_mime(name, detail_level=detail)
@@ -97,38 +100,78 @@ def _find_owner(namespace: dict[str, Any], name: str) -> tuple[Any, str]:
     return obj, rest[-1]
 
 
-def _attribute_text(shell: Any, array: jax.Array, attribute: str) -> str:
+def _read_attribute(owner: Any, attribute: str) -> Any:
+    """Return an attribute's value; None if it would have to be computed, or does not exist."""
+    if isinstance(getattr_static(type(owner), attribute, None), property | cached_property):
+        return None
+    return getattr(owner, attribute, None)
+
+
+def _attribute_text(shell: Any, array: jax.Array, attribute: str, detail: int) -> str:
     """Describe an attribute of arrays from their class, because reading it from the array could compute something."""
     if (found := getattr_static(type(array), attribute, None)) is None:
         return ""
-    info = shell.inspector.info(found.fget if isinstance(found, property) else found, oname=attribute)
-    kind = "property" if isinstance(found, property) else info["definition"] or info["type_name"]
-    return f"{attribute}: {kind}, of jax.Array\n\n{info['docstring'] or ''}".strip()
+    is_property = isinstance(found, property)
+    info = shell.inspector.info(found, oname=attribute, detail_level=detail)
+    kind = "property" if is_property else info["definition"] or info["type_name"]
+    parts = [f"{attribute}: {kind}, of jax.Array", info["source"] or info["docstring"] or ""]
+    if info["file"]:
+        parts.append(f"File: {info['file']}")
+    return "\n\n".join(part for part in parts if part)
 
 
 @contextmanager
 def _without_str(inspector: Any, obj: object) -> Iterator[None]:
-    """Stop the inspector from calling `str(obj)`, which reads the arrays in a container. Strings and plain numbers keep it."""
-    before = inspector.str_detail_level
-    inspector.str_detail_level = before if isinstance(obj, str | int | float | complex | None) else _UNREACHED_LEVEL
+    """Stop the inspector from calling `str(obj)`, which runs code and reads the arrays in a container.
+
+    Strings and plain numbers keep it. For containers and a few other values a text from metadata takes its place.
+    """
+    level, info, text = inspector.str_detail_level, inspector.info, format_plainly(obj)
+    if not isinstance(obj, str | int | float | complex | None):
+        inspector.str_detail_level = _UNREACHED_LEVEL
+        inspector.info = lambda *args, **kwargs: {**info(*args, **kwargs), "string_form": text or None}
     try:
         yield
     finally:
-        inspector.str_detail_level = before
+        inspector.str_detail_level, inspector.info = level, info
 
 
-def _array_text(array: jax.Array) -> str:
+def _describe_array(array: jax.Array, detail: int) -> list[tuple[str, str]]:
+    """Return the lines about an array, each with its heading."""
     facts = facts_of(array)
-    lines = [
-        f"Type:      jax.Array, {facts.place}",
-        f"Value:     {describe_briefly(array).removeprefix(facts.place + ' ')}",
+    rows = [
+        ("Type", f"jax.Array, {facts.place}"),
+        ("Value", describe_briefly(array).removeprefix(facts.place + " ")),
     ]
     if facts.spec is not None and facts.mesh is not None:
         axes = ", ".join(f"{axis} {size}" for axis, size in facts.mesh)
-        lines.append(f"Sharding:  {facts.spec} on mesh ({axes})")
+        rows.append(("Sharding", f"{facts.spec} on mesh ({axes})"))
     if facts.nbytes_per_device is not None:
-        lines.append(f"Memory:    {facts.nbytes_per_device} B a device")
-    return "\n".join(lines)
+        rows.append(("Memory", f"{facts.nbytes_per_device} B a device"))
+    if detail:
+        rows.append(("Docstring", getdoc(jax.Array) or ""))
+    return rows
+
+
+def _format_rows(rows: Sequence[tuple[str, str]]) -> str:
+    """Align rows as IPython's inspector does."""
+    width = max(len(head) for head, _ in rows) + 2
+    return "\n".join(f"{head}:\n{text}" if "\n" in text else f"{head + ':':<{width}}{text}" for head, text in rows)
+
+
+def describe_arrays_in_cells(inspector: Any) -> None:
+    """Make `x?` in a cell describe an array as a request between cells does, and with its numbers if this rank has all of them."""
+
+    def describe(seen: InspectorHookData) -> list[tuple[str, str]] | None:
+        array = seen.obj
+        if not isinstance(array, jax.Array):
+            return None
+        rows, text = _describe_array(array, seen.detail_level), seen.info_dict["string_form"]
+        if text and array.is_fully_addressable and not array.is_deleted():
+            rows.insert(len(rows) - bool(seen.detail_level), ("String form", text))
+        return rows
+
+    inspector.mime_hooks = {**inspector.mime_hooks, "text/plain": describe}
 
 
 # -- describe a name's value by hashes

@@ -15,6 +15,7 @@ from typing import Self
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.preflight_facts import PreflightReport
 from mhnb.core.variables import VariableRow
+from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Report
 from mhnb.types import StartProgress
 from mhnb.view.html import new_uid, wrap_html
@@ -141,6 +142,53 @@ class ProgressLine(_ReplaceableDisplay):
     def finish(self, text: str) -> None:
         """Show the outcome in place of the line; the text may have several lines."""
         self._show({"text/html": format_pre(text), "text/plain": text})
+
+
+_FIRST_TRANSFER_LINE_S = 0.5
+_TRANSFER_LINE_INTERVAL_S = 0.2
+
+
+class TransferLine(ProgressLine):
+    """A line that follows a pull or push that lasts, and becomes its outcome; a short one prints only its outcome.
+
+    As a context manager it says how far the transfer came if it fails.
+
+    Args:
+        task: the transfer in words, as `pulling x`.
+        screen: where the line appears; None for the current cell.
+        uid: id of the display; None for a new one.
+    """
+
+    _clock = staticmethod(time.monotonic)
+
+    def __init__(self, task: str, screen: Screen | None = None, *, uid: str | None = None) -> None:
+        super().__init__(screen, uid=uid)
+        self._task, self._text = task, ""
+        self._next_update_s = self._clock() + _FIRST_TRANSFER_LINE_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._text:
+            # The error gives the reason; the line must not look as if it were still moving.
+            self.finish(f"{self._text} · {'stopped' if issubclass(kind, Exception) else 'interrupted'}")
+
+    def report(self, done: int, total: int) -> None:
+        """Show the bytes that were transferred, if it is time to."""
+        now_s = self._clock()
+        if now_s < self._next_update_s:
+            return
+        self._next_update_s = now_s + _TRANSFER_LINE_INTERVAL_S
+        self._text = f"mhjax · {self._task} · {format_nbytes(done)} of {format_nbytes(total)}"
+        self.update(self._text, done / total if total else 1.0)
+
+    def end(self, text: str) -> None:
+        """Show the outcome: in place of the line, or as printed text if the line never appeared."""
+        if self._text:
+            self.finish(text)
+        else:
+            self._screen.write(text)
 
 
 def show_status(status: Status, screen: Screen | None = None) -> None:

@@ -65,6 +65,37 @@ def test_question_mark_describes_rank_value(nb: Session) -> None:
     assert "Says what it does." in nb.run("helper?").out
 
 
+def test_question_mark_tells_as_much_on_both_sides(nb: Session) -> None:
+    """`name?` shows the same lines about an array in a plain cell and in a `%%mhjax` cell; there, a local array has its numbers too."""
+    nb.run(
+        "%%mhjax\nimport jax, jax.numpy as jnp\nfrom jax.sharding import NamedSharding, PartitionSpec as P\n"
+        "asked_mesh = jax.make_mesh((2, 2), ('x', 'y'))\n"
+        "asked_global = jax.device_put(jnp.zeros((8, 4)), NamedSharding(asked_mesh, P('x')))\n"
+        "asked_local = jnp.zeros((2, 5))"
+    )
+    lines = [
+        "Type:     jax.Array, global",
+        "Value:    f32[8,4]",
+        "Sharding: P('x') on mesh (x 2, y 2)",
+        "Memory:   64 B a device",
+    ]
+    assert nb.run("asked_global?").out.splitlines() == ["On ranks 0-1", *lines]
+    assert nb.run("%%mhjax\nasked_global?").out.splitlines()[1:] == [f"  {line}" for line in lines]
+    plain, cell = nb.run("asked_local?").out.split(), nb.run("%%mhjax\nasked_local?").out.split()
+    assert plain[3:] == cell[cell.index("Type:") : cell.index("String")]
+    assert cell[-5:] == ["[0.", "0.", "0.", "0.", "0.]]"]
+
+
+def test_question_mark_names_the_ranks(nb: Session) -> None:
+    """`name?` says which ranks have the name, and which have another value; it asks the others where rank 0 has none."""
+    nb.run("%%mhjax\nasked_everywhere, asked_own = 'same', me\nif me == 1:\n    asked_once = 7")
+    assert nb.run("asked_everywhere?").out.startswith("On ranks 0-1\n")
+    assert nb.run("asked_own?").out.startswith("On rank 0; differs on rank 1: a %%mhjax cell shows each\n")
+    once = nb.run("asked_once?").out
+    assert once.startswith("On rank 1; not on rank 0\n")
+    assert "7" in once.splitlines()[2]
+
+
 def test_question_mark_shows_colours_in_a_page(nb: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the text form of the `name?` page has escape sequences, because a browser cannot interpret them."""
     nb.run("%%mhjax\ndef coloured(w): return w")
@@ -73,7 +104,7 @@ def test_question_mark_shows_colours_in_a_page(nb: Session, monkeypatch: pytest.
     nb.run("coloured?")
     (page,) = pages
     assert "\x1b" in page["text/plain"]
-    assert "On rank 0" in page["text/html"]
+    assert "On ranks 0-1" in page["text/html"]
     assert "\x1b" not in page["text/html"]
 
 

@@ -90,21 +90,41 @@ def test_status_shows_each_process(nb: Session, cluster: Cluster) -> None:
         assert str(rank.log_path) in output
 
 
-def test_status_warns_of_a_backend_in_the_notebook() -> None:
-    """`%mhjax status` warns if the notebook's own JAX has devices, because they are not the ranks'; mhnb never creates them."""
-    code = """
-    from IPython.core.interactiveshell import InteractiveShell
-    shell = InteractiveShell.instance()
-    for line in ("%load_ext mhnb", "%mhjax start -n 1 --devices 1", "%mhjax status", "print('-' * 9)",
-                 "import jax; jax.devices()", "%mhjax status"):
-        assert shell.run_cell(line).success
-    """
-    lines = "\n".join(line.removeprefix("    ") for line in code.splitlines())
+@pytest.fixture(scope="module")
+def own_jax_cells() -> list[str]:
+    """The output of each cell of a notebook that uses its own JAX beside a cluster, in a process of its own."""
+    cells = (
+        "%load_ext mhnb",
+        "import jax",
+        "%mhjax start -n 1 --devices 1",
+        "%%mhjax\nimport jax; jax.devices()",
+        "%mhjax status",
+        "x = 1",
+        "len(jax.devices())",
+        "%mhjax status",
+        "jax.device_count()",
+    )
+    code = (
+        "from IPython.core.interactiveshell import InteractiveShell\nshell = InteractiveShell.instance()\n"
+        + "".join(f"assert shell.run_cell({cell!r}).success; print('-' * 9)\n" for cell in cells)
+    )
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True, env=environment)
-    before, after = done.stdout.split("-" * 9)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    return done.stdout.split("-" * 9)
+
+
+def test_status_warns_of_a_backend_in_the_notebook(own_jax_cells: list[str]) -> None:
+    """`%mhjax status` warns if the notebook's own JAX has devices, because they are not the ranks'; mhnb never creates them."""
+    before, after = own_jax_cells[4], own_jax_cells[7]
     assert "initialised JAX too" not in before
     assert "this notebook's own process has initialised JAX too" in after
+
+
+def test_first_plain_cell_with_jax_is_explained(own_jax_cells: list[str]) -> None:
+    """The first plain cell that uses the notebook's own JAX gets one line about it, and no other cell does."""
+    line = "this is the notebook's own JAX (1 CPU device), not the ranks': %%mhjax runs a cell there\n"
+    assert own_jax_cells[6].endswith(f"1\n{line}")
+    assert "".join(own_jax_cells).count("the notebook's own JAX (") == 1
 
 
 def test_vars_lists_rank_variables(nb: Session) -> None:

@@ -62,6 +62,7 @@ def test_cell_line_offers_all_flags(typing: Session, start: str) -> None:
         ("%mhjax start --profile sl", ["%mhjax start --profile slurm"]),
         ("x = 1\n%mhjax sto", ["x = 1\n%mhjax stop"]),
         ("\n%%mhjax --gu", ["\n%%mhjax --guard"]),
+        ("# text\n%%mhjax --gu", ["# text\n%%mhjax --guard"]),
     ],
 )
 def test_magic_line_is_completed(typing: Session, text: str, becomes: list[str]) -> None:
@@ -79,7 +80,7 @@ def test_a_flag_is_offered_once(typing: Session) -> None:
     assert "%%mhjax --quiet --quiet" not in complete(typing, "%%mhjax --quiet ")
 
 
-@pytest.mark.parametrize("head", ["%%mhjax\n", "%%mhjax --ranks 0\nimport os\n", "\n%%mhjax\n"])
+@pytest.mark.parametrize("head", ["%%mhjax\n", "%%mhjax --ranks 0\nimport os\n", "\n%%mhjax\n", "# text\n\n%%mhjax\n"])
 def test_rank_names_are_completed(typing: Session, head: str) -> None:
     """In a `%%mhjax` cell rank 0 provides the names, and the notebook's own names are left out."""
     assert complete(typing, f"{head}rank_") == [f"{head}rank_array", f"{head}rank_word"]

@@ -136,7 +136,8 @@ def test_shift_tab_depends_on_the_cell(front: FrontEnd) -> None:
     front.run("%%mhjax --ranks 1\nhere = 'of rank 1 alone'")
     assert "On rank 1\n" in front.inspect("%%mhjax --ranks 1\nhere", 22)
     assert "of rank 1 alone" in front.inspect("%%mhjax --ranks 1\nhere", 22)
-    assert front.inspect("%%mhjax\nhere", 12) == ""
+    assert front.inspect("%%mhjax\nhere", 12).startswith("On rank 1; not on rank 0\n")
+    assert front.inspect("# text\n%%mhjax --ranks 1\nhere", 29).startswith("On rank 1\n")
 
 
 def test_shift_tab_in_auto_mode(auto: FrontEnd) -> None:
@@ -151,6 +152,16 @@ def test_question_mark_opens_the_pager(front: FrontEnd) -> None:
     (payload,) = reply["payload"]
     assert payload["source"] == "page"
     assert "f32[2,3]" in payload["data"]["text/plain"]
+
+
+def test_plain_cell_with_jax_gets_a_quiet_line(front: FrontEnd) -> None:
+    """The line about the notebook's own JAX is one display below the cell, with a form for each kind of front end."""
+    messages: list[Any] = []
+    front.client.execute_interactive("import jax; jax.devices()", timeout=60, output_hook=messages.append)
+    (shown,) = [m["content"]["data"] for m in messages if m["msg_type"] == "display_data"]
+    assert "the notebook's own JAX" in shown["text/plain"]
+    assert "opacity" in shown["text/html"]
+    assert set(shown) == {"text/html", "text/plain"}
 
 
 def test_plain_cell_gets_hint_for_rank_name(front: FrontEnd) -> None:
@@ -249,6 +260,26 @@ def test_kernel_end_during_cell_ends_its_cluster(own_front: FrontEnd, mhnb_home:
     assert wait_for_exit(pids) == []
     own_front.client.wait_for_ready(timeout=60)
     assert own_front.run("print('as new')")[1] == "as new\n"
+
+
+def test_long_transfers_update_one_line(front: FrontEnd) -> None:
+    """A push and a pull that last have one display each, with the bytes first and the outcome at the end."""
+    front.run("import mhnb.view.tables.show, numpy; mhnb.view.tables.show._FIRST_TRANSFER_LINE_S = 0.0")
+    front.run("carried = numpy.ones(2**22)")
+    for command, task, outcome in (
+        ("push", "pushing carried to ranks 0-1", "carried · float64[4194304], 32.0 MiB · on ranks 0-1"),
+        ("pull", "pulling carried", "carried · float64[4194304], 32.0 MiB"),
+    ):
+        messages: list[Any] = []
+        front.client.execute_interactive(f"%mhjax {command} carried", timeout=60, output_hook=messages.append)
+        messages = [message for message in messages if message["msg_type"] not in ("status", "execute_input")]
+        texts = [_text(message) for message in messages]
+        assert texts[0].startswith(f"mhjax · {task} · "), texts
+        assert texts[-1] == outcome
+        assert [m["msg_type"] for m in messages] == ["display_data", *["update_display_data"] * (len(messages) - 1)]
+        assert len({m["content"]["transient"]["display_id"] for m in messages}) == 1
+    front.run("mhnb.view.tables.show._FIRST_TRANSFER_LINE_S = 0.5")
+    assert front.run("%mhjax pull carried")[1] == "carried · float64[4194304], 32.0 MiB\n"
 
 
 def test_replay_updates_one_line(own_front: FrontEnd) -> None:

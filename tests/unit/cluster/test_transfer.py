@@ -50,6 +50,45 @@ def test_equal_local_values_are_pulled_as_one(ranks: PipedRanks) -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "each", "total"),
+    [
+        ("put(np.zeros((2**11, 2**12), 'f4'), 'data')", False, 2**25),
+        ("put(np.zeros((2**11, 2**12), 'f4'), 'data')", True, 2**25),
+        ("np.zeros(2**23, 'f4')", False, 2**25),
+        ("np.zeros(2**23, 'f4')", True, 2**26),
+        ("{'a': np.zeros(2**22), 'b': put(np.zeros(2**12, 'f4'))}", False, 2**25 + 2**14),
+    ],
+)
+def test_a_large_pull_reports_its_bytes(ranks: PipedRanks, source: str, each: bool, total: int) -> None:  # noqa: FBT001
+    """A pull reports after each chunk how many bytes have arrived, of how many, up to all of them."""
+    ranks.run(f"reported = {source}")
+    seen: list[tuple[int, int]] = []
+    transfer.pull(ranks, ["reported"], each=each, on_progress=lambda *counts: seen.append(counts))
+    assert len(seen) > 2
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1]
+    # The structure around the arrays is a few bytes.
+    assert {counts[1] // 2**12 for counts in seen} == {total // 2**12}
+
+
+def test_a_small_pull_reports_nothing(ranks: PipedRanks) -> None:
+    """A value that comes with the first reply has no progress."""
+    ranks.run("reported = np.arange(4)")
+    seen: list[tuple[int, int]] = []
+    transfer.pull(ranks, ["reported"], on_progress=lambda *counts: seen.append(counts))
+    assert seen == []
+
+
+def test_a_push_reports_its_bytes(ranks: PipedRanks) -> None:
+    """A push reports the bytes for all ranks together."""
+    seen: list[tuple[int, int]] = []
+    transfer.push(ranks, {"pushed_large": np.zeros(2**22)}, on_progress=lambda *counts: seen.append(counts))
+    assert [done // 2**24 for done, _ in seen] == [1, 2, 3, 4, 4, 4]
+    assert seen[-1][0] == seen[-1][1]
+    assert seen[0][1] // 2**12 == 2**26 // 2**12
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "{8, 0} if rank else {0, 8}",

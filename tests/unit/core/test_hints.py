@@ -16,6 +16,7 @@ _UNEQUAL = "<class 'numpy.ndarray'> passed to device_put is not the same on each
 KNOWN = [
     ("UsageError", "Line magic function `%mhjax` not found.", "of its own"),
     ("UsageError", "Cell magic `%%mhjax` not found.", "of its own"),
+    ("UsageError", "Cell magic `%%mhajx` not found.", "Did you mean %%mhjax?"),
     # jax 0.10.2 raised these texts; tests/unit/rank/test_jax_private.py provokes them again on the installed version.
     ("RuntimeError", "Fetching value for `jax.Array` that spans non-addressable (non process local)", "pull"),
     ("RuntimeError", "Closing over jax.Array that spans non-addressable (non process local)", "argument"),

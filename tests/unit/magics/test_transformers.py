@@ -76,6 +76,84 @@ def test_auto_mode_does_not_change_magic_cells(shell: InteractiveShell) -> None:
         notebook.is_auto_mode = False
 
 
+@pytest.mark.parametrize("auto", [False, True])
+@pytest.mark.parametrize(
+    ("cell", "line", "body"),
+    [
+        ("# text\n%%mhjax --ranks 0\nx", "--ranks 0", "# text\nx\n"),
+        ("# text\n\n# more\n%%mhjax\nx", "", "# text\n\n# more\nx\n"),
+        ("\n# text\n%%mhjax\nx", "", "# text\nx\n"),
+        ("# text\n%%mhjax\n%%time\nx", "", "\n%%time\nx\n"),
+        ("# text\n%%mhjax start", "start", "# text\n"),
+    ],
+)
+def test_comments_may_precede_the_magic(shell: InteractiveShell, cell: str, line: str, body: str, auto: bool) -> None:  # noqa: FBT001
+    """Comments and blank lines above `%%mhjax` follow it, so the cell runs on the ranks and each line of code keeps its number."""
+    notebook = shell.magics_manager.registry["MhjaxMagics"].session
+    notebook.is_auto_mode = auto
+    try:
+        assert shell.transform_cell(cell) == f"get_ipython().run_cell_magic('mhjax', {line!r}, {body!r})\n"
+    finally:
+        notebook.is_auto_mode = False
+
+
+def test_comments_may_precede_local(shell: InteractiveShell) -> None:
+    """Comments above `%%local` are no reason to refuse it, with and without auto mode."""
+    assert shell.run_cell("# text\n%%local\nwas_local = 1").success
+    assert shell.user_ns.pop("was_local") == 1
+
+
+@pytest.mark.parametrize(
+    "cell", ["# text\n%%mhjax", "# text\n%%mhjax\n", "# text\n%%mhjax\nx = [", "# text\n%%mhjax\nx = 1"]
+)
+def test_terminal_continues_a_cell_with_comments(shell: InteractiveShell, cell: str) -> None:
+    """A terminal checks such a cell as a cell magic, which ends at an empty line."""
+    assert shell.check_complete(cell)[0] == "incomplete"
+    assert shell.check_complete(f"{cell}\n1\n\n")[0] == "complete"
+
+
+@pytest.mark.parametrize("auto", [False, True])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "misplaced_ran = 1\n%%mhjax --ranks 0\n2",
+        "# text\nmisplaced_ran = 1\n\n# more\n%%mhjax --ranks 0\n2",
+        "for misplaced_ran in [1]:\n    pass\n%%mhjax --ranks 0\n2",
+        "%mhjax list\n%%mhjax --ranks 0\n2",
+        "%%mhjax\nmisplaced_ran = 1\n%%mhjax --ranks 0\n2",
+    ],
+)
+def test_magic_below_code_is_refused(shell: InteractiveShell, cell: str, auto: bool) -> None:  # noqa: FBT001
+    """A cell with code above its `%%mhjax` line is refused as a whole, with the line and what to do; nothing of it runs."""
+    notebook = shell.magics_manager.registry["MhjaxMagics"].session
+    notebook.is_auto_mode = auto
+    try:
+        error = shell.run_cell(cell).error_in_exec
+    finally:
+        notebook.is_auto_mode = False
+    assert type(error).__name__ == "UsageError"
+    assert str(error) == (
+        "%%mhjax --ranks 0: this line must be the first of its cell, and there is code above it; nothing was run."
+        " Put the code above it into a cell of its own"
+    )
+    assert "misplaced_ran" not in shell.user_ns
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "text_ran = '''\n%%mhjax\n'''",
+        "text_ran = (\n1, \\\n2)",
+        "%%capture captured\ntext_ran = '''\n%%mhjax\n'''",
+        "text_ran = 1\n# %%mhjax",
+    ],
+)
+def test_text_that_looks_like_the_magic_is_not_refused(shell: InteractiveShell, cell: str) -> None:
+    """`%%mhjax` at the beginning of a line of a string or a comment is not a magic."""
+    assert shell.run_cell(cell).success
+    assert shell.user_ns.pop("text_ran")
+
+
 @pytest.mark.parametrize("where", ["input_transformers_cleanup", "input_transformers_post"])
 def test_user_transformer_runs_on_the_cell(shell: InteractiveShell, where: str) -> None:
     """If the user has a transformer, IPython runs it on `%%mhjax` cells too."""

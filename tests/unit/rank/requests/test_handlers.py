@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from mhnb.cluster import requests, transfer
 from mhnb.errors import ClusterError, InvalidRequest, ValueDiffers
 from tests.support.piped_ranks import PipedRanks
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 pytestmark = pytest.mark.ranks
 
@@ -339,14 +342,64 @@ def test_inspected_array_is_described_by_its_sharding(rank: PipedRanks) -> None:
     bundle = requests.inspect(rank, "asked")
     assert bundle is not None
     assert bundle["text/plain"].splitlines() == [
-        "Type:      jax.Array, local",
-        "Value:     f32[8,4]",
-        "Sharding:  P('data', 'model') on mesh (data 4, model 2)",
-        "Memory:    16 B a device",
+        "Type:     jax.Array, local",
+        "Value:    f32[8,4]",
+        "Sharding: P('data', 'model') on mesh (data 4, model 2)",
+        "Memory:   16 B a device",
     ]
+    detailed = requests.inspect(rank, "asked", detail=1)
+    assert detailed is not None
+    assert "\nDocstring:\nArray base class for JAX\n" in detailed["text/plain"]
 
 
-@pytest.mark.parametrize(("name", "expected"), [("asked.sum", "axis"), ("asked.T", "property, of jax.Array")])
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            "{'w': put(np.zeros((8, 4), 'f4'), 'data'), 'n': [1, 'two', len]}",
+            "{'w': f32[8,4] P('data'), 'n': [1, 'two', <builtin",
+        ),
+        ("(np.arange(2), {3}, frozenset(), set(), ())", "(i64[2] [0, 1], {3}, frozenset(), set(), ())"),
+        ("list(range(20))", "[0, 1, 2, 3, 4, 5, 6, 7, …]"),
+        ("[[[[[5]]]]]", "[[[…]]]"),
+        ("np.arange(3)", "i64[3] [0, 1, 2]"),
+        ("mesh", "Mesh('data': 4, 'model': 2"),
+        ("P('data')", "('data',)"),
+        ("np", "<module 'numpy'"),
+        ("jax.random.key(0)", "Value:  key<fry>[]"),
+        ("__import__('types').SimpleNamespace()", ""),
+    ],
+)
+def test_inspected_value_has_a_text_from_metadata(rank: PipedRanks, source: str, expected: str) -> None:
+    """`x?` shows containers with arrays as shape and spec, and no text that only a class's own code could give."""
+    rank.run(f"described = {source}")
+    bundle = requests.inspect(rank, "described")
+    assert bundle is not None
+    text = _ANSI.sub("", bundle["text/plain"])
+    assert expected in text
+    assert ("String form:" in text) == (bool(expected) and "key" not in expected)
+
+
+def test_inspected_attribute_that_is_an_array_is_described_as_one(rank: PipedRanks) -> None:
+    """`state.w?` describes the array in an attribute, unless a property would have to compute it."""
+    rank.run(
+        "class State:\n"
+        "    def __init__(self): self.w = put(np.zeros((8, 4), 'f4'), 'data')\n"
+        "    @property\n"
+        "    def computed(self): raise SystemExit\n"
+        "state = State()"
+    )
+    bundle, computed = requests.inspect(rank, "state.w"), requests.inspect(rank, "state.computed")
+    assert bundle is not None
+    assert bundle["text/plain"].startswith("Type:     jax.Array, local\nValue:    f32[8,4]\nSharding: P('data')")
+    assert computed is not None
+    assert "property" in computed["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("asked.sum", "axis"), ("asked.T", "property, of jax.Array"), ("asked.sharding", "The sharding for the array.")],
+)
 def test_array_attribute_is_inspected_on_its_class(rank: PipedRanks, name: str, expected: str) -> None:
     """`x.sum?` describes the attribute without reading it from the array."""
     rank.run("asked = put(np.zeros((8, 4), 'f4'), 'data', 'model')")
@@ -354,6 +407,15 @@ def test_array_attribute_is_inspected_on_its_class(rank: PipedRanks, name: str, 
     assert bundle is not None
     assert "of jax.Array" in bundle["text/plain"]
     assert expected in bundle["text/plain"]
+
+
+def test_source_of_an_array_attribute_is_shown(rank: PipedRanks) -> None:
+    """`x.sum??` shows the source and its file."""
+    rank.run("asked = put(np.zeros((8, 4), 'f4'), 'data', 'model')")
+    bundle = requests.inspect(rank, "asked.sum", detail=1)
+    assert bundle is not None
+    assert "return reductions.sum(" in bundle["text/plain"]
+    assert "\n\nFile: " in bundle["text/plain"]
 
 
 def test_code_is_inspected_by_ipython(rank: PipedRanks) -> None:

@@ -10,7 +10,7 @@ import pytest
 from mhnb.types import PHASES, DeviceRef, Phase, RankInfo, StartProgress
 from mhnb.view.html import name_hosts
 from mhnb.view.tables import show
-from mhnb.view.tables.show import ProgressLine, StartDisplay
+from mhnb.view.tables.show import ProgressLine, StartDisplay, TransferLine
 from mhnb.view.tables.start import (
     StartSummary,
     format_failed_start,
@@ -187,6 +187,77 @@ def test_a_progress_line_becomes_its_outcome() -> None:
     assert 'value="0.500"' in page
     assert "<progress" not in screen.calls[-1][1]["text/html"]
     assert [act[1]["text/plain"] for act in terminal.calls] == ["replayed"]
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        """Return the time that was set."""
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of transfer lines."""
+    new = Clock()
+    monkeypatch.setattr(TransferLine, "_clock", new)
+    return new
+
+
+def test_short_transfer_prints_its_outcome_only(clock: Clock) -> None:
+    """A transfer that ends within half a second has no line of progress."""
+    screen = RecordingScreen()
+    with TransferLine("pulling x", screen, uid="s") as line:
+        clock.now_s = 0.4
+        line.report(2**20, 2**22)
+        line.end("x · float32[8], 32 B")
+    assert screen.calls == []
+    assert screen.written == ["x · float32[8], 32 B"]
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_long_transfer_has_a_line_that_becomes_its_outcome(clock: Clock, rich: bool) -> None:  # noqa: FBT001
+    """From half a second on, one display or one line of a terminal shows the bytes, five times a second; then the outcome."""
+    screen = RecordingScreen(terminal=not rich)
+    with TransferLine("pulling x", screen, uid="s") as line:
+        for now_s in (0.1, 0.6, 0.7, 0.85):
+            clock.now_s = now_s
+            line.report(int(now_s * 10) * 2**20, 2**24)
+        line.end("x · float32[8], 32 B")
+    outcome = screen.calls[-1][1]
+    assert outcome["text/plain"] == "x · float32[8], 32 B"
+    assert "<progress" not in outcome["text/html"]
+    seen = ["mhjax · pulling x · 6.0 MiB of 16.0 MiB", "mhjax · pulling x · 8.0 MiB of 16.0 MiB"]
+    assert screen.written == []
+    if rich:
+        assert screen.call_names == ["show", "replace", "replace"]
+        assert [data["text/plain"] for _, data, _ in screen.calls[:2]] == seen
+        assert 'value="0.500"' in screen.calls[1][1]["text/html"]
+    else:
+        assert screen.call_names == ["show"]
+        assert screen.regions[0].texts == seen
+        assert screen.regions[0].closed
+
+
+@pytest.mark.parametrize(("error", "word"), [(ValueError, "stopped"), (KeyboardInterrupt, "interrupted")])
+def test_failed_transfer_leaves_how_far_it_came(clock: Clock, error: type[BaseException], word: str) -> None:
+    """A transfer that fails leaves a line that no longer moves; the error itself follows it."""
+    screen = RecordingScreen()
+
+    def fail() -> None:
+        with TransferLine("pushing x to ranks 0-3", screen, uid="s") as line:
+            clock.now_s = 1.0
+            line.report(2**20, 2**21)
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    last = screen.calls[-1][1]
+    assert last["text/plain"] == f"mhjax · pushing x to ranks 0-3 · 1.0 MiB of 2.0 MiB · {word}"
+    assert "<progress" not in last["text/html"]
 
 
 def test_scheduler_queue_position_is_in_the_line() -> None:
