@@ -147,6 +147,26 @@ JUMP_CSS = (
 The style sheet of a trusted cell also applies to cells that are not trusted, which have lost their scripts.
 """
 
+STRIP_STYLE = "display:flex;flex-wrap:wrap;align-items:flex-start"
+"""Style of outputs side by side, each as wide as it needs."""
+STRIP_IMAGE_WIDTH = 320
+"""Maximum width of an image in a strip where there is no style sheet, in pixels: four fit a wide page, two a narrow one."""
+PICTURE_CLASS, STRIP_CLASS = "mhnb-pic", "mhnb-pics"
+_PICTURES_CSS = (
+    # A click on the image, or Enter, changes between the width that there is room for and the image's own.
+    f".mhnb .{PICTURE_CLASS}>summary{{display:inline-block;list-style:none;padding:0;cursor:zoom-in}}"
+    f".mhnb .{PICTURE_CLASS}>summary::-webkit-details-marker{{display:none}}"
+    f".mhnb .{PICTURE_CLASS}[open]{{overflow-x:auto}}.mhnb .{PICTURE_CLASS}[open]>summary{{cursor:zoom-out}}"
+    f".mhnb .{PICTURE_CLASS}[open] img{{max-width:none!important}}"
+    f".mhnb .{STRIP_CLASS}>:has(.{PICTURE_CLASS}[open]){{flex-basis:100%!important;max-width:100%!important}}"
+)
+_STRIP_CSS = "".join(
+    # The share of the widest page, of a narrow one, and all of a very narrow one: a large factor makes a comparison of a difference.
+    f".mhnb .{STRIP_CLASS}{count}>*{{max-width:max({share}%,min(47.5%,(900px - 100%)*999),min(100%,(480px - 100%)*999))!important}}"
+    for count, share in ((2, 47.5), (3, 31.5), (4, 23.5))
+)
+"""A strip of images: each as wide as it is, limited so that all, or four, are side by side on a wide page and two on a narrow one."""
+
 TABS_CSS = (
     "@supports selector(::details-content){{"
     ".{uid}{{display:flex;flex-wrap:wrap;gap:0 2px}}"
@@ -161,6 +181,13 @@ TABS_CSS = (
     "}}"
 )
 """Turns the `<details>` inside `uid` into tabs. Without it they are a list of items that open and close."""
+
+
+def format_strip_item_style(*, is_image: bool) -> str:
+    """Format the style of one output in a strip."""
+    width = f"{STRIP_IMAGE_WIDTH}px" if is_image else "100%"
+    # Not `gap`, which an untrusted notebook drops.
+    return f"flex:0 1 auto;min-width:0;max-width:{width};margin:0 12px 8px 0"
 
 
 def host_color(locations: RankLocations, ranks: Sequence[int]) -> str:
@@ -178,7 +205,9 @@ def wrap_html(body: str, *, css: str = "") -> str:
     ansi = ANSI_CSS if "ansi-" in body else ""
     repeated = REPEATED_LINES_CSS if "mhnb-run" in body else ""
     jump = JUMP_CSS if "mhnb-jump" in body else ""
-    return f'<div class="mhnb"><style>{_CSS}{ansi}{repeated}{jump}{css}</style>{body}</div>'
+    pictures = _PICTURES_CSS if PICTURE_CLASS in body else ""
+    strips = _STRIP_CSS if STRIP_CLASS in body else ""
+    return f'<div class="mhnb"><style>{_CSS}{ansi}{repeated}{jump}{strips}{pictures}{css}</style>{body}</div>'
 
 
 # -- unique display ids

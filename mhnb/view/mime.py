@@ -13,13 +13,15 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable
-from html import escape
+from collections.abc import Callable, Iterable, Iterator
+from html import escape, unescape
+from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from mhnb.core.output.rich import describe_figure, find_figure_type
+from mhnb.core.output.tables import find_unwrapped
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output
 from mhnb.view.ansi import ansi_to_html, strip_ansi
@@ -29,7 +31,14 @@ MAX_RICH_NBYTES = 8 * 2**20
 """A figure or HTML larger than this is stored as its text, with a note."""
 
 PRE_STYLE = "font-family:monospace;margin:0;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+_UNWRAPPED_STYLE = "font-family:monospace;margin:0;white-space:pre;overflow-x:auto;line-height:normal"
+"""Style of a table in text, which scrolls where it is wider than the page. Its lines have no gap, so that upright lines meet."""
 STDERR_STYLE = "background-color:rgba(230,90,80,0.14);padding:1px 4px"
+_MAX_NARROW_CHARS = 48
+"""Text up to this width fits almost everywhere, so it needs no focus to be scrolled by keyboard."""
+_TAG = re.compile(r"<(/?)[a-z][^<>]*>")
+_DIFFERENCE = re.compile(r"^[+-] |   ← elsewhere$| ← .* elsewhere$")
+"""What marks the lines of a table that differs from the majority's."""
 _BLANK_LINE = re.compile(r"(?<=\n)([ \t]*)\n")
 _OBJECT_REPR = re.compile(r"<IPython(?:\.core)?\.display\.\w+ object>")
 """What IPython prints for a formula, Markdown or JSON instead of the source."""
@@ -40,8 +49,8 @@ _MAX_SCRIPT_LINES = 12
 _SIZE = re.compile(r"\s*\+?(\d{1,6})(?:\.\d*)?(?:px)?(%?)\s*")
 
 
-def output_to_html(output: Output) -> str:
-    """Format one output as an HTML fragment.
+def output_to_html(output: Output, *, alt: str = "") -> str:
+    """Format one output as an HTML fragment. `alt` describes an image to users who do not see it; its type by default.
 
     >>> output_to_html({"output_type": "stream", "name": "stdout", "text": "a<b"})[-18:]
     'a&lt;b</pre></div>'
@@ -62,7 +71,8 @@ def output_to_html(output: Output) -> str:
             continue
         text = _plain_text(data) if mime == "text/plain" else _join_text(data[mime])
         if len(text) <= MAX_RICH_NBYTES:
-            return write(text, _metadata_of(metadata, mime)) + _format_script_note(data, mime, text) + too_large
+            html = write(text, _metadata_of(metadata, mime), alt or mime)
+            return html + _format_script_note(data, mime, text) + too_large
         too_large = format_pre(f"… {mime} of {format_nbytes(len(text))} is not stored in the notebook")
     return format_pre(f"<{', '.join(sorted(data)) or 'nothing'}>") + too_large
 
@@ -90,12 +100,61 @@ def format_pre(text: str, *, style: str = "") -> str:
 
 def format_pre_html(html: str, *, style: str = "") -> str:
     """Format text that is already HTML, as `format_pre` does."""
+    blocks = (_format_lines(part, style, is_wrapped=is_wrapped) for part, is_wrapped in _split_unwrapped(html))
+    # JupyterLab and nbconvert style the ansi classes only inside this class, in the theme's own colours
+    return f'<div class="jp-RenderedText" style="padding:0">{"".join(blocks)}</div>'
+
+
+def _format_lines(html: str, style: str, *, is_wrapped: bool) -> str:
     # nbconvert converts a notebook to Markdown too. There a blank line would end the HTML, and the rest would be parsed
     # as Markdown.
     unbroken = _BLANK_LINE.sub(r"\1&#10;", html)
-    block = f'<pre style="{PRE_STYLE}{";" + style if style else ""}">{unbroken}</pre>'
-    # JupyterLab and nbconvert style the ansi classes only inside this class, in the theme's own colours
-    return f'<div class="jp-RenderedText" style="padding:0">{block}</div>'
+    if is_wrapped:
+        return f'<pre style="{PRE_STYLE}{";" + style if style else ""}">{unbroken}</pre>'
+    is_wide = max(map(len, _read_lines(html))) > _MAX_NARROW_CHARS
+    focus = ' tabindex="0" role="group" aria-label="wide text"' if is_wide else ""
+    return f'<pre class="mhnb-table"{focus} style="{_UNWRAPPED_STYLE}{";" + style if style else ""}">{unbroken}</pre>'
+
+
+def _split_unwrapped(html: str) -> Iterator[tuple[str, bool]]:
+    """Split text where lines begin or cease to be wrapped, and yield each part with whether it is wrapped.
+
+    A colour that continues across such a place cannot be split: then no line is wrapped.
+    """
+    runs = find_unwrapped([_DIFFERENCE.sub("", line) for line in _read_lines(html)])
+    if not runs:
+        yield html, True
+        return
+    lines = html.split("\n")
+    places = sorted({0, len(lines), *(run.start for run in runs), *(run.stop for run in runs)})
+    parts = [lines[first:end] for first, end in pairwise(places)]
+    if not all(_is_closed("\n".join(part)) for part in parts):
+        yield html, False
+        return
+    starts = {run.start for run in runs}
+    for first, part in zip(places, parts, strict=False):
+        is_last = first + len(part) == len(lines)
+        if part == [""] and is_last:
+            continue
+        # A parser drops a line end after the opening tag, and none is shown before the closing one.
+        before = "\n" if first and not part[0] else ""
+        after = "&#10;" if not part[-1] and not is_last else ""
+        yield before + "\n".join(part) + after, first not in starts
+
+
+def _read_lines(html: str) -> list[str]:
+    """Return the lines that a reader sees."""
+    text = _TAG.sub("", html) if "<" in html else html
+    return (unescape(text) if "&" in text else text).split("\n")
+
+
+def _is_closed(html: str) -> bool:
+    depth = 0
+    for tag in _TAG.finditer(html):
+        depth += -1 if tag[1] else 1
+        if depth < 0:
+            return False
+    return not depth
 
 
 def plain_nbytes(outputs: Iterable[Output]) -> int:
@@ -141,19 +200,23 @@ def _format_script_note(data: dict[str, Any], mime: str, text: str) -> str:
     return f'<div style="opacity:.65">({SCRIPTS_NOT_RUN})</div>'
 
 
-def _write_html(text: str, _metadata: dict[str, Any]) -> str:
+_Writer: TypeAlias = Callable[[str, dict[str, Any], str], str]
+"""Takes the content, its metadata, and the description of an image."""
+
+
+def _write_html(text: str, _metadata: dict[str, Any], _alt: str) -> str:
     return clean_html(text)
 
 
-def _write_plain(text: str, _metadata: dict[str, Any]) -> str:
+def _write_plain(text: str, _metadata: dict[str, Any], _alt: str) -> str:
     return format_pre(text)
 
 
-def _write_latex(text: str, _metadata: dict[str, Any]) -> str:
+def _write_latex(text: str, _metadata: dict[str, Any], _alt: str) -> str:
     return f"<div>{escape(text, quote=False)}</div>"
 
 
-def _write_markdown(text: str, _metadata: dict[str, Any]) -> str:
+def _write_markdown(text: str, _metadata: dict[str, Any], _alt: str) -> str:
     try:
         import mistune
     except ImportError:  # mistune comes with nbconvert; without it the source is readable too
@@ -161,18 +224,20 @@ def _write_markdown(text: str, _metadata: dict[str, Any]) -> str:
     return clean_html(str(mistune.html(text)))
 
 
-def _write_svg(text: str, metadata: dict[str, Any]) -> str:
+def _write_svg(text: str, metadata: dict[str, Any], alt: str) -> str:
     # an untrusted notebook loses inline <svg>, but not an image
-    return _format_image("image/svg+xml", base64.b64encode(text.encode()).decode(), metadata)
+    return _format_image("image/svg+xml", base64.b64encode(text.encode()).decode(), metadata, alt)
 
 
-def _image_writer(mime: str) -> Callable[[str, dict[str, Any]], str]:
-    return lambda text, metadata: _format_image(mime, "".join(text.split()), metadata)
+def _image_writer(mime: str) -> _Writer:
+    return lambda text, metadata, alt: _format_image(mime, "".join(text.split()), metadata, alt)
 
 
-def _format_image(mime: str, encoded: str, metadata: dict[str, Any]) -> str:
+def _format_image(mime: str, encoded: str, metadata: dict[str, Any], alt: str) -> str:
     size = "".join(_format_size(side, metadata.get(side)) for side in ("width", "height"))
-    return f'<div><img alt="{mime}"{size} style="max-width:100%" src="data:{mime};base64,{escape(encoded)}"></div>'
+    # Where there is less room, it keeps its shape.
+    style = "max-width:100%;height:auto" if "width" in size else "max-width:100%"
+    return f'<div><img alt="{escape(alt)}"{size} style="{style}" src="data:{mime};base64,{escape(encoded)}"></div>'
 
 
 def _format_size(side: str, value: Any) -> str:
@@ -183,7 +248,7 @@ def _format_size(side: str, value: Any) -> str:
     return f' {side}="{match[1]}{match[2]}"' if match else ""
 
 
-_WRITERS: tuple[tuple[str, Callable[[str, dict[str, Any]], str]], ...] = (
+_WRITERS: tuple[tuple[str, _Writer], ...] = (
     ("text/html", _write_html),
     ("text/markdown", _write_markdown),
     ("text/latex", _write_latex),
@@ -192,6 +257,41 @@ _WRITERS: tuple[tuple[str, Callable[[str, dict[str, Any]], str]], ...] = (
     ("text/plain", _write_plain),
 )
 """Writers in JupyterLab's own order of preference."""
+
+
+# -- images
+
+
+def is_image(output: Output) -> bool:
+    """Return whether an output is shown as an image.
+
+    >>> is_image({"output_type": "display_data", "data": {"image/png": "AAAA", "text/plain": "<Figure>"}})
+    True
+    """
+    data = output.get("data", {})
+    shown = next((mime for mime, _ in _WRITERS if mime in data), "")
+    return shown.startswith("image/") and len(_join_text(data[shown])) <= MAX_RICH_NBYTES
+
+
+def read_image_width(output: Output) -> int | None:
+    """Return the width in which an image is drawn if there is room, in pixels; None if it is unknown.
+
+    >>> read_image_width({"output_type": "display_data", "data": {"image/png": "AAAA"}, "metadata": {"image/png": {"width": 40}}})
+    40
+    """
+    data, metadata = output.get("data", {}), output.get("metadata")
+    for mime in (mime for mime, _ in _WRITERS if mime.startswith("image/") and mime in data):
+        asked = _SIZE.fullmatch(str(_metadata_of(metadata, mime).get("width", "")))
+        return int(asked[1]) if asked and not asked[2] else _read_png_width(_join_text(data[mime]))
+    return None
+
+
+def _read_png_width(encoded: str) -> int | None:
+    try:
+        head = base64.b64decode("".join(encoded[:64].split())[:32])
+    except ValueError:  # a rank may send anything as an image
+        return None
+    return int.from_bytes(head[16:20]) if head.startswith(b"\x89PNG") and len(head) == 24 else None
 
 
 # -- paths of log files

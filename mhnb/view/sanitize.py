@@ -57,6 +57,8 @@ _OPENING_BRACKETS = {")": "(", "]": "[", "}": "{"}
 _CONTAINER_STYLE = "position:relative;contain:layout paint;overflow-x:auto"
 """Style of the enclosing element: nothing is drawn outside its box, wherever the content's own styles position it."""
 
+_MAY_BE_WIDE = re.compile(r"<(?:table|pre|svg|img)\b")
+
 
 def contains_script(html: str) -> bool:
     """Return whether HTML contains a script, an event handler or a frame.
@@ -86,7 +88,9 @@ def clean_html(html: str) -> str:
         url_schemes=_SCHEMES,
         link_rel=None,
     )
-    return f'<div style="{_CONTAINER_STYLE}">{_STYLE.sub(_scope_style, clean)}</div>'
+    # What is wider than the page scrolls by itself, also by keyboard.
+    focus = ' tabindex="0" role="group" aria-label="display"' if _MAY_BE_WIDE.search(clean) else ""
+    return f'<div{focus} style="{_CONTAINER_STYLE}">{_STYLE.sub(_scope_style, clean)}</div>'
 
 
 def _scope_style(style: re.Match[str]) -> str:

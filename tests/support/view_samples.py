@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -102,6 +105,56 @@ def with_noise(*said: Sequence[Output]) -> CellResult:
     result = cell(*said)
     ranks = tuple(replace(rank, noise=noise.format(rank.rank, len(said) - 1)) for rank in result)
     return replace(result, ranks=ranks)
+
+
+def png(width: int, height: int, shade: int = 0) -> str:
+    """Return a PNG of one shade of grey with a frame and a diagonal, as base64 text."""
+    rows = bytearray()
+    for y in range(height):
+        row = bytearray([200 - shade % 100]) * width
+        row[0] = row[-1] = row[y * (width - 1) // max(1, height - 1)] = 0
+        rows += b"\0" + (bytes(width) if y in (0, height - 1) else row)
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(bytes(rows))),
+        (b"IEND", b""),
+    )
+    packed = (
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
+    )
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(packed)).decode()
+
+
+def figure(shade: int = 0, *, width: int = 540, height: int = 413) -> Output:
+    """Return a figure as matplotlib shows it in its default size; figures of one shade are equal."""
+    return shown(image__png=png(width, height, shade), text__plain=f"<Figure size {width}x{height} with 1 Axes>")
+
+
+def frame(rank: int = 0, *, columns: int = 4) -> Output:
+    """Return a table as pandas shows it."""
+    heads = "".join(f"<th>column {column}</th>" for column in range(columns))
+    rows = "".join(
+        f"<tr><th>{row}</th>{''.join(f'<td>{rank * 100 + row + column / 7:.4f}</td>' for column in range(columns))}</tr>"
+        for row in range(4)
+    )
+    table = f'<table border="1" class="dataframe"><thead><tr><td></td>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+    style = "<style scoped>.dataframe tbody tr th {vertical-align: top}</style>"
+    return shown(text__html=f"<div>{style}{table}</div>", text__plain="   column 0 ...")
+
+
+def drawn_table(loss: float = 0.5, *, columns: int = 2, above: str = "") -> Output:
+    """Return a table as rich prints it."""
+    cells = [["loss", *[f"step {n}" for n in range(columns)]], ["all", *[f"{loss + n:.2f}" for n in range(columns)]]]
+    widths = [max(map(len, column)) + 2 for column in zip(*cells, strict=True)]
+    head, row = (
+        line.join(word.center(width) for word, width in zip(words, widths, strict=True))
+        for words, line in zip(cells, "┃│", strict=True)
+    )
+    top, middle, bottom = (
+        ends[0] + joint.join(across * width for width in widths) + ends[1]
+        for across, joint, ends in (("━", "┳", "┏┓"), ("━", "╇", "┡┩"), ("─", "┴", "└┘"))
+    )
+    return out(f"{above}{top}\n┃{head}┃\n{middle}\n│{row}│\n{bottom}\n")
 
 
 class StrictPage(HTMLParser):
@@ -259,3 +312,16 @@ class RecordingScreen:
     def call_names(self) -> list[str]:
         """The names of the calls, in order."""
         return [name for name, _, _ in self.calls]
+
+
+PICTURE_SAMPLES = {
+    "figures that differ": cell(*[[figure(rank)] for rank in range(4)]),
+    "figures of six ranks after text": cell(*[[out("drawn\n"), figure(rank)] for rank in range(6)]),
+    "a figure that differs": cell(*[[figure(int(rank == 2))] for rank in range(4)]),
+    "a wide figure": cell(*[[figure(width=1800, height=300)]] * 4),
+    "a wide frame": cell(*[[frame(columns=40)]] * 4),
+    "frames that differ": cell(*[[frame(rank)] for rank in range(4)]),
+    "a wide drawn table": cell(*[[drawn_table(columns=40, above="prose " * 60 + "\n")]] * 4),
+    "a drawn table that differs": cell(*[[drawn_table(0.75 if rank == 2 else 0.5)] for rank in range(4)]),
+}
+"""Results with figures and tables, by what they show."""

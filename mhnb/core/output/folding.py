@@ -2,6 +2,7 @@
 
 This module decides which ranks share a block, and which block is the majority's. The blocks contain every rank's full output.
 Outputs are compared without cell numbers, memory addresses and random ids.
+A drawn table is never a template, which would break its columns: ranks whose tables differ have blocks of their own.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from mhnb.core.output.tables import split_outside_tables
 from mhnb.core.output.template import (
     RANK_PLACEHOLDER,
     Skeleton,
     Template,
     make_template,
-    split_numbers,
     template_key,
     unify_skeletons,
 )
@@ -129,10 +130,8 @@ class OutputGroup:
 
     @property
     def is_literal(self) -> bool:
-        """Whether the text as shown is every rank's exact output."""
-        return not any(
-            len(part.variants) > 1 if isinstance(part, RichPart) else bool(part.template.slots) for part in self.parts
-        )
+        """Whether the text as shown is every rank's exact output. Different figures are shown as they are, each with its ranks."""
+        return not any(isinstance(part, TextPart) and part.template.slots for part in self.parts)
 
     def outputs_of(self, rank: int) -> tuple[Output, ...]:
         """Return the outputs of a rank."""
@@ -208,7 +207,7 @@ class _Member:
         if is_text(output):
             stream = output["output_type"] == "stream"
             text = output["text"] if stream else output["data"]["text/plain"]
-            skeleton, numbers = split_numbers(text if isinstance(text, str) else "".join(text))
+            skeleton, numbers = split_outside_tables(text if isinstance(text, str) else "".join(text))
             self._add(output["name"] if stream else "value", skeleton, numbers, None)
         else:
             self._add("rich", tuple(sorted(output.get("data", ()))), [normalize_output(output)], output)

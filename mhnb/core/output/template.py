@@ -80,7 +80,8 @@ def parse_measure(text: str) -> float:
 RANK_PLACEHOLDER = "‹rank›"
 """Placeholder for a rank's own number."""
 
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Colour sequences, whose digits are not numbers."""
 # A comma is part of a number only where it cannot separate list items.
 _PLAIN = r"(?:(?<![\d,])\d{1,3}(?:,\d{3})++(?= loops each)|\d+\.(?= *[\]),]|\s+-?\d)|\d+(?:\.\d+)?)"
 # There is no exponent in the middle of a word: `123e4567` is part of an id, not infinity.
@@ -110,7 +111,7 @@ def split_numbers(text: str) -> tuple[Skeleton, list[str]]:
         parts = _NUMBER.split(text)
         return tuple(parts[::2]), parts[1::2]
     literals, numbers, pending, at = [], [], "", 0
-    for escape in [*_ESCAPES.finditer(text), None]:
+    for escape in [*ESCAPES.finditer(text), None]:
         # The digits of a colour sequence are not numbers.
         parts = _NUMBER.split(text[at : escape.start() if escape else len(text)])
         parts[0] = pending + parts[0]

@@ -25,6 +25,7 @@ from mhnb.core.output.diff import Line as SaidLine
 from mhnb.core.output.folding import OutputGroup, RichPart
 from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.rich import merge_bars
+from mhnb.core.output.tables import is_table_row
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot, split_numbers
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
@@ -515,7 +516,7 @@ def clip_unchanged(row: DiffRow) -> tuple[DiffSpan, ...]:
     >>> [span.here for span in clip_unchanged(DiffRow("changed", "", (DiffSpan("a " * 200), DiffSpan("x", "y"), DiffSpan(" b" * 200))))][1:]
     ['x', ' b b b b b b b b b b b b b b b b b b b …']
     """
-    if max(len(row.here), len(row.there)) <= _LONG_CHARS:
+    if max(len(row.here), len(row.there)) <= _LONG_CHARS or is_table_row(row.here):
         return row.spans
     if all(span.there is None for span in row.spans):
         # An equal line among others that differ.
@@ -544,4 +545,7 @@ def keep_ends(text: str) -> str:
     >>> len(keep_ends("x" * 1000)), keep_ends("short")
     (83, 'short')
     """
-    return text if len(text) <= _LONG_CHARS else f"{text[:_CONTEXT_CHARS]} … {text[-_CONTEXT_CHARS:]}"
+    # A line of a drawn table is not shortened, because its columns are below those of other lines.
+    if len(text) <= _LONG_CHARS or is_table_row(text):
+        return text
+    return f"{text[:_CONTEXT_CHARS]} … {text[-_CONTEXT_CHARS:]}"

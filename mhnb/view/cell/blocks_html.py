@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import count, groupby
 from typing import TypeAlias
@@ -37,13 +38,30 @@ from mhnb.view.cell.blocks import (
     summarise_slot,
 )
 from mhnb.view.cell.summary import Block
-from mhnb.view.html import CHANGED_STYLE, QUIET_STYLE
-from mhnb.view.mime import STDERR_STYLE, format_log_html, format_pre_html, output_to_html
+from mhnb.view.html import (
+    CHANGED_STYLE,
+    PICTURE_CLASS,
+    QUIET_STYLE,
+    STRIP_CLASS,
+    STRIP_IMAGE_WIDTH,
+    STRIP_STYLE,
+    format_strip_item_style,
+)
+from mhnb.view.mime import (
+    STDERR_STYLE,
+    format_log_html,
+    format_pre_html,
+    is_image,
+    output_to_html,
+    read_image_width,
+)
 
 _MAX_TABLE_SLOTS, _MAX_TABLE_RANKS = 12, 16
 _STEPS_PER_LINE = 64
 _MAX_EQUAL_LINES = 3
 _SMALL_NBYTES = 512
+_MAX_FITTING_WIDTH = 640
+"""A single image of this width fits almost every page."""
 _CELL_STYLE = "padding:0 .7em 0 0;text-align:right;border:0;background:none;font-weight:normal"
 
 
@@ -53,19 +71,32 @@ class Pictures:
     def __init__(self) -> None:
         self._seen: dict[bytes, str] = {}
 
-    def show(self, output: Output, ranks_label: str) -> str:
-        """Format an output, or name the ranks that have the same figure."""
+    def show(self, output: Output, ranks_label: str, *, may_shrink: bool = False) -> str:
+        """Format an output, or name the ranks that have the same figure. `may_shrink` means that it may get little room."""
         html = output_to_html(output)
         if len(html) < _SMALL_NBYTES:
             return html
         key = hashlib.blake2b(html.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         if (earlier := self._seen.setdefault(key, ranks_label)) != ranks_label:
             return f'<div style="{QUIET_STYLE}">the same as on {escape(earlier)}</div>'
-        return html
+        return _format_image(output, ranks_label, may_shrink=may_shrink) if is_image(output) else html
 
-    def show_rich(self, output: Output, ranks_label: str) -> str:
+    def show_rich(self, output: Output, ranks_label: str, *, may_shrink: bool = False) -> str:
         """Format an output; only outputs other than plain text are remembered."""
-        return output_to_html(output) if is_text(output) else self.show(output, ranks_label)
+        return output_to_html(output) if is_text(output) else self.show(output, ranks_label, may_shrink=may_shrink)
+
+
+def _format_image(output: Output, ranks_label: str, *, may_shrink: bool) -> str:
+    """Format an image; one that may be drawn smaller than it is opens to its own size by a click or by keyboard.
+
+    A `<details>` that is nothing but its summary keeps that state without a script, and is announced as something that opens. A page
+    that drops the style sheet shows the image as large as there is room.
+    """
+    html = output_to_html(output, alt=f"figure of {ranks_label}")
+    width = read_image_width(output)
+    if (width or math.inf) <= STRIP_IMAGE_WIDTH or not (may_shrink or (width or 0) > _MAX_FITTING_WIDTH):
+        return html
+    return f'<details class="{PICTURE_CLASS}"><summary style="list-style:none">{html}</summary></details>'
 
 
 def block_to_html(
@@ -168,15 +199,38 @@ def _collapse_values(rows: Sequence[str]) -> str:
 
 
 def _format_picture(picture: RichPart, pictures: Pictures) -> str:
-    parts = []
-    for ranks, output in picture.variants:
-        label = describe_ranks(ranks)
-        head = f"<div><b>{label}</b></div>" if len(picture.variants) > 1 else ""
-        parts.append(f'<div style="min-width:0">{head}{pictures.show(output, label)}</div>')
-    if len(parts) == 1:
-        return parts[0]
-    grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(14em,1fr));gap:8px"
-    return f'<div style="{grid}">{"".join(parts)}</div>'
+    """Format what the ranks show at one place: one output, or a strip of different ones, each below its ranks."""
+    if len(picture.variants) == 1:
+        ((ranks, output),) = picture.variants
+        return pictures.show(output, describe_ranks(ranks))
+    items = [StripItem(ranks, output, f"<b>{describe_ranks(ranks)}</b>") for ranks, output in picture.variants]
+    return format_strip(items, pictures)
+
+
+@dataclass(frozen=True, slots=True)
+class StripItem:
+    """One of several outputs side by side."""
+
+    ranks: tuple[int, ...]
+    output: Output
+    label: str
+    """The ranks, as HTML."""
+    name: str = ""
+    """Its class, if any."""
+
+
+def format_strip(items: Sequence[StripItem], pictures: Pictures) -> str:
+    """Format outputs side by side, as many as there is room for, each as wide as it needs, below its ranks."""
+    are_images = all(is_image(item.output) for item in items)
+    name = f' class="{STRIP_CLASS} {STRIP_CLASS}{min(len(items), 4)}"' if are_images else ""
+    parts = "".join(_format_strip_item(item, pictures, is_image=are_images) for item in items)
+    return f'<div{name} style="{STRIP_STYLE}">{parts}</div>'
+
+
+def _format_strip_item(item: StripItem, pictures: Pictures, *, is_image: bool) -> str:
+    name = f' class="{item.name}"' if item.name else ""
+    html = pictures.show(item.output, describe_ranks(item.ranks), may_shrink=is_image)
+    return f'<div{name} style="{format_strip_item_style(is_image=is_image)}"><div>{item.label}</div>{html}</div>'
 
 
 # -- the numbers of a template

@@ -12,12 +12,15 @@ from dataclasses import replace
 from html import escape
 from typing import Literal, TypeAlias
 
+from mhnb.core.output.folding import RichPart, TextPart, is_text
 from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
+from mhnb.core.output.rich import find_figure_type
+from mhnb.core.output.tables import has_table
 from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output
 from mhnb.view.cell.blocks import block_items, format_omitted_line, shorten_line
-from mhnb.view.cell.blocks_html import Pictures, block_to_html
+from mhnb.view.cell.blocks_html import Pictures, StripItem, block_to_html, format_strip
 from mhnb.view.cell.failures import Failure, collapse_traceback, has_extra_information, trim_traceback
 from mhnb.view.cell.summary import Block, CellSummary, clip_outputs, summarise_cell, without_errors
 from mhnb.view.cell.text import format_failure_lines, format_trace_label, format_waited, names_kind
@@ -26,14 +29,17 @@ from mhnb.view.html import (
     GRID_CELL_STYLE,
     GRID_STYLE,
     QUIET_STYLE,
+    STRIP_CLASS,
+    STRIP_STYLE,
     TABS_CSS,
     RankLocations,
     format_error,
     format_hosts_of,
+    format_strip_item_style,
     host_color,
     wrap_html,
 )
-from mhnb.view.mime import format_log_html, format_pre, output_to_html, plain_nbytes
+from mhnb.view.mime import format_log_html, format_pre, is_image, plain_nbytes
 
 _JUMP_SCRIPT = (
     "(function(b,n,t){var c=b.closest('.jp-Cell'),a=c&&[].slice.call(c.querySelectorAll('.jp-InputArea .cm-line')),"
@@ -222,8 +228,9 @@ def format_cell_html(
     )
     if view == "fold":
         pictures = Pictures()
-        merged = _format_blocks(cell_summary, known_locations, pictures) if has_status else ""
-        verbatim = _format_verbatim(result, cell_summary, known_locations, uid, pictures) if cell_summary.blocks else ""
+        shown = _without_figures(cell_summary) if cell_summary.figures_are_below else cell_summary
+        merged = _format_blocks(shown, known_locations, pictures) if has_status else ""
+        verbatim = _format_verbatim(result, shown, known_locations, uid, pictures) if shown.blocks else ""
         parts.append(merged + verbatim)
         css = TABS_CSS.format(uid=uid) if verbatim else ""
     else:
@@ -273,10 +280,57 @@ def _format_carried(cell_summary: CellSummary) -> str:
     return f' <span style="{_CHIP_STYLE}" title="{details}">{escape(str(carried))}</span>'
 
 
+def _without_figures(cell_summary: CellSummary) -> CellSummary:
+    """Remove the figures that are drawn below. A rank that has nothing else keeps a line for it if other ranks have more."""
+    blocks = cell_summary.blocks
+    kept = [tuple(part for part in block.output_group.parts if not _is_drawn_below(part)) for block in blocks]
+    if not any(kept) and not any(block.omitted_nbytes or block.is_silent for block in blocks):
+        return replace(cell_summary, blocks=())
+    shown = (
+        replace(block, output_group=replace(block.output_group, parts=parts)) if parts else block
+        for block, parts in zip(blocks, kept, strict=True)
+    )
+    return replace(cell_summary, blocks=tuple(shown))
+
+
+def _is_drawn_below(part: TextPart | RichPart) -> bool:
+    return isinstance(part, RichPart) and all(
+        find_figure_type(output.get("data", {})) is not None for _, output in part.variants
+    )
+
+
+def _is_picture(block: Block) -> bool:
+    parts = block.output_group.parts
+    return len(parts) == 1 and isinstance(parts[0], RichPart) and not block.omitted_nbytes
+
+
+def _format_pictures(cell_summary: CellSummary, locations: RankLocations, pictures: Pictures) -> str:
+    """Format blocks that are one display each as a strip; those that differ are marked."""
+    variants = [
+        variant
+        for block in cell_summary.blocks
+        for part in block.output_group.parts
+        if isinstance(part, RichPart)
+        for variant in part.variants
+    ]
+    odd = [ranks[0] in cell_summary.marked_outliers for ranks, _ in variants]
+    return format_strip(
+        [
+            StripItem(
+                ranks, output, format_ranks_html(ranks, locations) + " ≠" * is_odd, "mhnb-block" + " mhnb-odd" * is_odd
+            )
+            for (ranks, output), is_odd in zip(variants, odd, strict=True)
+        ],
+        pictures,
+    )
+
+
 def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures: Pictures) -> str:
     blocks = cell_summary.blocks
     if not blocks:
         return _format_heading(cell_summary)
+    if len(blocks) > 1 and all(map(_is_picture, blocks)):
+        return _format_heading(cell_summary) + _format_pictures(cell_summary, locations, pictures)
     bodies = [_format_block_body(block, len(blocks), locations, pictures) for block in blocks]
     if len(blocks) == 1:
         return _format_heading(cell_summary) + (_wrap_scrolling(bodies[0]) if _is_long(blocks[0]) else bodies[0])
@@ -427,19 +481,42 @@ def _format_tab(
 def _format_grid(
     result: CellResult, cell_summary: CellSummary, locations: RankLocations, _uid: str, pictures: Pictures
 ) -> str:
+    outputs = [output for rank in result for output in without_errors(rank).outputs]
+    has_images = any(map(is_image, outputs))
+    # Lines of text are wrapped in columns of equal width. Tables and figures are as wide as they need.
+    is_sized = has_images or any(map(_is_table, outputs))
     cells = [
-        _format_grid_cell(r, body, cell_summary, locations)
-        for r, body in zip(result, _format_rank_bodies(result, locations, pictures), strict=True)
+        _format_grid_cell(r, body, cell_summary, locations, is_sized=is_sized, has_images=has_images)
+        for r, body in zip(result, _format_rank_bodies(result, locations, pictures, may_shrink=True), strict=True)
     ]
-    return f'<div style="{GRID_STYLE}">{"".join(cells)}</div>'
+    name = f' class="{STRIP_CLASS} {STRIP_CLASS}{min(max(len(cells), 2), 4)}"' if has_images else ""
+    return f'<div{name} style="{STRIP_STYLE + ";margin-top:3px" if is_sized else GRID_STYLE}">{"".join(cells)}</div>'
 
 
-def _format_grid_cell(rank: RankResult, body: str, cell_summary: CellSummary, locations: RankLocations) -> str:
+def _is_table(output: Output) -> bool:
+    """Return whether an output must not be wrapped: it is HTML, or a table drawn in text."""
+    if not is_text(output):
+        return True
+    text = output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"]
+    return has_table(text if isinstance(text, str) else "".join(text))
+
+
+def _format_grid_cell(
+    rank: RankResult,
+    body: str,
+    cell_summary: CellSummary,
+    locations: RankLocations,
+    *,
+    is_sized: bool,
+    has_images: bool,
+) -> str:
     name = "mhnb-block mhnb-odd" if rank.rank in cell_summary.marked_outliers else "mhnb-block"
     top = f"border-top:3px solid {host_color(locations, (rank.rank,))}"
+    size = f";box-sizing:border-box;{format_strip_item_style(is_image=has_images)}" if is_sized else ""
     head = f"<div>{format_ranks_html((rank.rank,), locations)}{_format_mark(rank, cell_summary)}</div>"
-    scroll = f'<div tabindex="0" style="max-height:14em;overflow:auto">{_format_failure_line(rank, cell_summary)}{body}</div>'
-    return f'<div class="{name}" style="{GRID_CELL_STYLE};{top}">{head}{scroll}</div>'
+    limit = _SCROLL_STYLE if is_sized else "max-height:14em;overflow:auto"
+    scroll = f'<div tabindex="0" style="{limit}">{_format_failure_line(rank, cell_summary)}{body}</div>'
+    return f'<div class="{name}" style="{GRID_CELL_STYLE};{top}{size}">{head}{scroll}</div>'
 
 
 def _format_mark(rank: RankResult, cell_summary: CellSummary) -> str:
@@ -455,8 +532,10 @@ def _format_failure_line(rank: RankResult, cell_summary: CellSummary) -> str:
     return f'<div class="mhnb-bad">{escape(text, quote=False)}</div>'
 
 
-def _format_rank_bodies(result: CellResult, locations: RankLocations, pictures: Pictures) -> list[str]:
-    """Format each rank's outputs; if there is too much, store equal ones once."""
+def _format_rank_bodies(
+    result: CellResult, locations: RankLocations, pictures: Pictures, *, may_shrink: bool = False
+) -> list[str]:
+    """Format each rank's outputs; if there is too much, store equal ones once. `may_shrink` means that there may be little room."""
     ranks = [without_errors(r) for r in result.ranks]
     limit = max(1024, MAX_CELL_NBYTES // len(ranks))
     first = {r.rank: r.rank for r in ranks}
@@ -468,19 +547,33 @@ def _format_rank_bodies(result: CellResult, locations: RankLocations, pictures: 
     return [
         same.format(first[r.rank])
         if first[r.rank] != r.rank
-        else format_rank_body(r, locations, pictures=pictures, limit_nbytes=limit)
+        else format_rank_body(r, locations, pictures=pictures, limit_nbytes=limit, may_shrink=may_shrink)
         for r in ranks
     ]
 
 
 def format_rank_body(
-    rank: RankResult, locations: RankLocations, *, pictures: Pictures | None = None, limit_nbytes: int = MAX_CELL_NBYTES
+    rank: RankResult,
+    locations: RankLocations,
+    *,
+    pictures: Pictures | None = None,
+    limit_nbytes: int = MAX_CELL_NBYTES,
+    may_shrink: bool = False,
 ) -> str:
-    """Format one rank's output verbatim, without errors."""
+    """Format one rank's output verbatim, without errors.
+
+    Args:
+        rank: the rank's result.
+        locations: host and log file of each rank.
+        pictures: those of the page so far; by default it has no others.
+        limit_nbytes: text it may store.
+        may_shrink: whether its figures may get little room.
+    """
     log = locations.logs.get(rank.rank)
     shown: Sequence[Output] = clip_outputs(without_errors(rank).outputs, limit_nbytes, where=log or "the log file")
     label = describe_ranks((rank.rank,))
-    body = "".join(output_to_html(o) if pictures is None else pictures.show_rich(o, label) for o in shown)
+    known_pictures = pictures or Pictures()
+    body = "".join(known_pictures.show_rich(o, label, may_shrink=may_shrink) for o in shown)
     if log:
         body = GAP_LINE.sub(
             lambda gap: gap[0].replace("the rank's log file", format_log_html(log, locations.notebook_dir)), body

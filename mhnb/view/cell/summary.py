@@ -15,6 +15,7 @@ from mhnb.core.output.folding import OutputGroup, RichPart, TextPart, find_major
 from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.results import CarriedNote, CellResult, RankResult, group_by_outputs
 from mhnb.core.output.rich import ignore_bars
+from mhnb.core.output.tables import show_tables_in_full
 from mhnb.core.output.template import RANK_PLACEHOLDER
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
@@ -85,6 +86,8 @@ class CellSummary:
     """As `cell 12`: the name that other cells and commands use."""
     noise_label: str = ""
     """As `6 lines of C++ libraries (Gloo 4, absl 2)`; empty if there is no noise."""
+    figures_are_below: bool = False
+    """Whether figures that only a front end can draw follow in displays of their own, so that nothing needs to stand for them."""
 
     @property
     def is_empty(self) -> bool:
@@ -245,6 +248,7 @@ def _build_block(
             _with_own_number(lines, folded.ranks[0]), _with_own_number(majority_lines, folded.ranks[0])
         )
         rows = min(rows, own_rows, key=lambda rows: sum(row.kind != "same" for row in rows))
+    rows = show_tables_in_full(rows, lines)
     equal_count = sum(row.count for row in rows if row.kind in ("same", "changed"))
     if equal_count < _MIN_EQUAL_SHARE * len(lines):
         return Block(folded, omitted_nbytes=omitted_nbytes)

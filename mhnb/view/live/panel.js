@@ -417,7 +417,8 @@ class Panel {
   tell(text) { this.found.textContent = text; }
 
   collapse() {
-    const folds = [...this.body.querySelectorAll("details")];
+    // A figure that opens to its own size is no fold.
+    const folds = [...this.body.querySelectorAll("details:not(.mhnb-pic)")];
     const open = folds.some((fold) => fold.open);
     folds.forEach((fold) => { fold.open = !open; });
     this.folding.textContent = open ? "Expand" : "Collapse";

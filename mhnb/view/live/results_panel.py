@@ -67,7 +67,9 @@ class ResultPanel:
         error = found[0].failure
         failed = format_pre(f"✗ {error.ename}: {error.evalue}") if error is not None else ""
         has_output = without_errors(found[0]).outputs or found[0].omitted_nbytes
-        return failed + (format_rank_body(found[0], self._locations) if has_output or not failed else "")
+        return failed + (
+            format_rank_body(found[0], self._locations, may_shrink=True) if has_output or not failed else ""
+        )
 
     def update(self, snapshot: CellResult, locations: RankLocations) -> None:
         """Show a cell that is running now; its ranks may be on other hosts than those of the previous cell."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from html import escape
 from typing import Any, Self, TypeAlias
 
@@ -306,7 +307,7 @@ class CellView:
     def _bundle_if_any(self, result: CellResult, *, badge: bool) -> dict[str, str] | None:
         if self._quiet and result.ok:
             return None
-        cell_summary, locations = summarise_cell(result), self._locations
+        cell_summary, locations = replace(summarise_cell(result), figures_are_below=True), self._locations
         html = format_cell_html(
             result, view=self._view, uid=self._uid, locations=locations, badge=badge, cell_summary=cell_summary
         )

@@ -12,12 +12,23 @@ import pytest
 from mhnb import view
 from mhnb.core.variables import VariableInfo, VariableRow
 from mhnb.sharding.layout import Layout
-from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.html import format_cell_html, format_rank_body
+from mhnb.view.html import RankLocations
 from mhnb.view.sharding.layout import format_layout_html
 from mhnb.view.tables.tables import format_vars_html
 from tests.support.axe import violations
+from tests.support.lab import wait_until
 from tests.support.parts import chromium
-from tests.support.view_samples import after_a_failure, cell, failed, failed_in_a_helper, out, rank_died, shown
+from tests.support.view_samples import (
+    PICTURE_SAMPLES,
+    after_a_failure,
+    cell,
+    failed,
+    failed_in_a_helper,
+    out,
+    rank_died,
+    shown,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -38,6 +49,9 @@ OUTPUTS = {
     "chip": format_cell_html(after_a_failure()),
     "tabs": format_cell_html(THREE_RANKS, view="tabs", uid="mhnb-t"),
     "grid": format_cell_html(THREE_RANKS, view="grid"),
+    **{name: format_cell_html(result) for name, result in PICTURE_SAMPLES.items()},
+    "grid of figures": format_cell_html(PICTURE_SAMPLES["figures that differ"], view="grid"),
+    "grid of frames": format_cell_html(PICTURE_SAMPLES["frames that differ"], view="grid"),
 }
 
 
@@ -296,4 +310,146 @@ def test_panel_reports_silent_kernel(browser: Browser) -> None:
     page.evaluate("run(false)")
     page.clock.run_for(30_000)
     assert head.inner_text() == "cell 1"
+    page.close()
+
+
+# -- figures and tables
+
+_BOXES = "all => all.map(e => { const box = e.getBoundingClientRect(); return [box.x, box.y, box.width]; })"
+
+
+def _show(page: Page, name: str, width: int, *, untrusted: bool = False) -> None:
+    """Show an output in a page of this width, as JupyterLab would: in a sans-serif font, with small margins."""
+    html = _untrusted(OUTPUTS[name]) if untrusted else OUTPUTS[name]
+    page.set_viewport_size({"width": width, "height": 900})
+    page.set_content(f"<!doctype html><body style='font:13px sans-serif;margin:8px'>{html}")
+    page.wait_for_function("[...document.images].every(image => image.complete)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("untrusted", [False, True], ids=["trusted", "untrusted"])
+@pytest.mark.parametrize(("width", "beside"), [(1600, 4), (1300, 4), (700, 2), (400, 1)])
+def test_figures_are_a_strip(page: Page, width: int, beside: int, untrusted: bool) -> None:  # noqa: FBT001
+    """Four figures are side by side on a wide page, and large enough on a narrow one; each has its ranks above it."""
+    if untrusted and width == 1300:
+        beside = 3  # The limit is a fixed width where there is no style sheet.
+    _show(page, "figures that differ", width, untrusted=untrusted)
+    boxes = page.locator("img").evaluate_all(_BOXES)
+    assert sum(y == boxes[0][1] for _, y, _ in boxes) == beside
+    assert min(wide for _, _, wide in boxes) >= 280
+    for rank, (x, y, _) in enumerate(boxes):
+        label = page.get_by_text(f"rank {rank}", exact=True).bounding_box()
+        assert label is not None
+        assert (round(label["x"]), label["y"] < y) == (round(x), True)
+
+
+def test_few_figures_get_more_room(page: Page) -> None:
+    """Two figures are in their own size where there is room for it."""
+    _show(page, "a figure that differs", 1600)
+    assert [wide for _, _, wide in page.locator("img").evaluate_all(_BOXES)] == [540, 540]
+
+
+@pytest.mark.parametrize("name", ["figures that differ", "grid of figures"])
+def test_figure_opens_to_its_own_size(page: Page, name: str) -> None:
+    """A click, Enter or Space opens a figure of a strip to its own size, and the same again closes it."""
+    _show(page, name, 1300)
+    image, fold = page.locator("img").nth(1), page.locator("summary").nth(1)
+    before = image.evaluate("e => e.width")
+    assert before < 540
+    for act in (image.click, lambda: fold.press("Enter"), lambda: fold.press("Space")):
+        act()
+        assert image.evaluate("e => e.width") == 540
+        act()
+        assert image.evaluate("e => e.width") == before
+
+
+def test_wide_figure_opens_and_scrolls(page: Page) -> None:
+    """A figure wider than the page opens to its own size, which scrolls in its own box."""
+    _show(page, "a wide figure", 700)
+    image = page.locator("img")
+    assert image.evaluate("e => e.width") <= 700
+    image.click()
+    assert image.evaluate("e => e.width") == 1800
+    assert page.evaluate("document.documentElement.scrollWidth") <= 700
+    page.locator("details").evaluate("e => e.scrollTo(2000, 0)")
+    assert page.locator("details").evaluate("e => e.scrollLeft") > 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "box"),
+    [
+        ("a wide frame", "th:has-text('column 39')", "[tabindex]"),
+        ("a wide drawn table", "pre[tabindex]", "pre[tabindex]"),
+    ],
+)
+def test_wide_table_scrolls_by_keyboard(page: Page, name: str, last: str, box: str) -> None:
+    """A table wider than the page loses no column: Tab and the arrow keys scroll it in its own box."""
+    _show(page, name, 700)
+    scroller = page.locator(box).first
+    size = "e => [e.scrollWidth > e.clientWidth, e.getBoundingClientRect().right <= innerWidth]"
+    assert scroller.evaluate(size) == [True, True]
+    assert page.locator(last).count() == 1
+    page.keyboard.press("Tab")
+    assert scroller.evaluate("e => e === document.activeElement")
+    page.keyboard.press("End")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    wait_until(lambda: scroller.evaluate("e => e.scrollLeft > 0"), "the table scrolls")
+
+
+def test_lines_of_a_drawn_table_are_not_wrapped(page: Page) -> None:
+    """Each line of a drawn table is one line of the page, also on a narrow one; the text above it is wrapped."""
+    _show(page, "a wide drawn table", 700)
+    heights = page.locator("pre").evaluate_all("all => all.map(e => e.clientHeight)")
+    assert heights[0] > 2 * 13
+    assert heights[1] < 5 * 20
+
+
+def test_frames_are_as_wide_as_they_need(page: Page) -> None:
+    """Narrow tables of ranks are side by side, complete, in the fold and in a grid."""
+    for name in ("frames that differ", "grid of frames"):
+        _show(page, name, 1600)
+        boxes = page.locator("table").evaluate_all(_BOXES)
+        assert len({y for _, y, _ in boxes}) == 1
+        hidden = page.locator("table").evaluate_all(
+            "all => all.map(e => e.parentElement.scrollWidth > e.parentElement.clientWidth)"
+        )
+        assert not any(hidden)
+
+
+FIGURES_IN_PANEL = """async (source) => {
+  const html = document.body.innerHTML;
+  document.body.innerHTML = "";
+  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  const heard = {};
+  const values = {
+    kind: "result", view: "grid", number: 1, head: "cell 1", runs: false, page: html,
+    ranks: [0, 1, 2, 3].map((rank) => ({ rank, host: "", mark: "", odd: false, color: "" })),
+  };
+  const model = { get: (name) => values[name], on: (name, act) => { heard[name] = act; }, off: () => {}, send: () => {} };
+  (await import(url)).default.render({ model, el: document.body });
+  window.answer = (bodies) => heard["msg:custom"]({ bodies });
+}"""
+
+
+def test_grid_of_a_panel_is_sized_by_its_content(browser: Browser) -> None:
+    """Figures in a panel's grid are side by side and open to their own size; "Expand" opens folds only."""
+    live = Path(view.__file__).parent / "live"
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.set_content(OUTPUTS["figures that differ"])
+    page.evaluate(FIGURES_IN_PANEL, (live / "panel.js").read_text())
+    page.add_style_tag(content=(live / "panel.css").read_text())
+    result = PICTURE_SAMPLES["figures that differ"]
+    bodies = {str(rank.rank): format_rank_body(rank, RankLocations(), may_shrink=True) for rank in result}
+    page.evaluate("(bodies) => answer(bodies)", bodies)
+    images = page.locator("img")
+    page.wait_for_function("[...document.images].every(image => image.complete)")
+    boxes = images.evaluate_all(_BOXES)
+    assert len({y for _, y, _ in boxes}) == 1
+    assert min(wide for _, _, wide in boxes) > 280
+    images.first.click()
+    assert images.first.evaluate("e => e.width") == 540
+    page.get_by_role("radio", name="Fold").click()
+    page.get_by_role("button", name="Expand").or_(page.get_by_role("button", name="Collapse")).click()
+    assert page.locator("details[open]").count() == 0
     page.close()

@@ -52,6 +52,19 @@ def test_html_is_preferred_over_text() -> None:
     assert "<p>a<b>1</b></p>" in output_to_html(value("1", **{"text/html": "<p>a<b>1</b></p>"}))
 
 
+def test_image_with_a_size_keeps_its_shape() -> None:
+    """Where there is less room than the size that was asked for, width and height shrink together."""
+    asked = {**shown(image__png=PNG), "metadata": {"image/png": {"width": 270, "height": 200}}}
+    assert ' width="270" height="200" style="max-width:100%;height:auto"' in output_to_html(asked)
+
+
+def test_image_has_a_description() -> None:
+    """Users who do not see an image are told what it is; no description can leave the attribute."""
+    assert '<img alt="figure of rank 0"' in output_to_html(shown(image__png=PNG), alt="figure of rank 0")
+    assert '<img alt="image/png"' in output_to_html(shown(image__png=PNG))
+    assert '<img alt="a&quot;b"' in output_to_html(shown(image__png=PNG), alt='a"b')
+
+
 @pytest.mark.parametrize(
     ("metadata", "size"),
     [

@@ -184,3 +184,11 @@ def _output_of_others(page: object, view: str, html: str) -> list[object]:
         }""",
         stored,
     )
+
+
+def test_wide_content_takes_the_focus() -> None:
+    """What may be wider than the page, and so scroll, is a stop for the keyboard with a name; other HTML is none."""
+    assert clean_html("<table><tr><td>1</td></tr></table>").startswith(
+        '<div tabindex="0" role="group" aria-label="display" '
+    )
+    assert "tabindex" not in clean_html("<b>1</b>")
