@@ -325,7 +325,8 @@ class Cluster:
             ranks: `0,2-3` or numbers; None for all.
             guard: lockstep, parity or off; None for the cluster's own.
             timeout_s: seconds after which the cell is interrupted; None for no limit.
-            on_snapshot: called with the result so far while the cell runs, at most ten times per second.
+            on_snapshot: called with the result so far while the cell runs, at most ten times per second. While it waits for
+                another cell to end, the result so far has no ranks, and `waiting` says for what.
 
         Raises:
             ClusterError: the cluster takes no cell; nothing was sent.

@@ -58,6 +58,7 @@ from mhnb.core.state.events import (
     WriteRecord,
 )
 from mhnb.core.state.machine import ClusterStateMachine
+from mhnb.core.waiting import WAIT_NOTE_AFTER_S
 from mhnb.errors import MhnbError, NotStarted, RanksLost, UnknownMessage
 from mhnb.transport.base import Transport, rank_peer
 
@@ -71,6 +72,9 @@ class CellFuture:
     ticket: int
     """Its number among all submissions."""
     live: bool
+    submitted_at: float = 0.0
+    next_wait_note_s: float = WAIT_NOTE_AFTER_S
+    """Seconds after the submission at which the submitter is told what the cell waits for, if its turn has not come."""
     updates: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
 
     def wait(self, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
@@ -167,7 +171,7 @@ class EventLoop:
         with self._lock:
             # One lock for tickets and sends: the cells of two threads get one order, the same on every rank.
             self._last_ticket += 1
-            submission = CellFuture(self._last_ticket, live)
+            submission = CellFuture(self._last_ticket, live, self._clock())
             self._submissions[submission.ticket] = submission
             if self._closed:
                 self._finish(submission.ticket, NotStarted(self._closed_text))
@@ -280,6 +284,7 @@ class EventLoop:
                 self._check_hosts(now)
                 self._handle(TimePassed())
                 self._update_hang_report(now)
+                self._show_waits(now)
             self._show_snapshot(now)
             self._show_late(now)
 
@@ -447,6 +452,15 @@ class EventLoop:
         if submission is not None and submission.live:
             self._dirty = False
             submission.updates.put(cell.result(now, self._state_machine.process_count))
+
+    def _show_waits(self, now: float) -> None:
+        for ticket, submission in self._submissions.items():
+            waited_s = now - submission.submitted_at
+            if not submission.live or waited_s < submission.next_wait_note_s:
+                continue
+            if text := self._state_machine.describe_wait(ticket, now):
+                submission.next_wait_note_s = waited_s + _REPORT_S
+                submission.updates.put(CellResult(0, "", (), waited_s, done=False, waiting=text))
 
     def _show_late(self, now: float | None = None) -> None:
         for result in self._late.take_due(now):

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ from mhnb.cluster.files import sync
 from mhnb.cluster.generation import open_detached_transport
 from mhnb.cluster.interrupts import wait_for_pending_shutdowns
 from mhnb.cluster.journal import next_generation, prune_journals, record_generation
+from mhnb.cluster.operations import announce, has_operations, wait_for_operations
 from mhnb.cluster.options import (
     START_TIMEOUT_S,
     StartRequest,
@@ -55,6 +56,7 @@ from mhnb.core.hints import find_start_hint
 from mhnb.core.journal import StartRecord
 from mhnb.core.launch.environment import note_forced_devices
 from mhnb.core.messages import HostUp, StopHost
+from mhnb.core.ranks import pluralize
 from mhnb.core.replay import plan_replay
 from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
 from mhnb.launchers.local import AdoptedHost, check_platform
@@ -204,6 +206,22 @@ def _format_detached_hint() -> str:
         if records := [each for each in list_cluster_records(os.environ) if not OwnerLock.is_held(each.run_dir)]:
             return f"%mhjax attach {records[0].name} takes over the kept one that nobody drives; "
     return ""
+
+
+def wait_for_current(on_wait: Callable[[str], None]) -> Cluster:
+    """Return the current cluster, once no other thread starts, restarts or replays it, or the first one.
+
+    Args:
+        on_wait: called each second with a line that says for what the caller waits.
+
+    Raises:
+        NotStarted: no cluster is running then.
+        KeyboardInterrupt: the user interrupted the wait.
+    """
+    if has_operations():
+        running = next((name for name in reversed(_names_by_use) if _clusters[name].state != "stopped"), None)
+        wait_for_operations(running, on_wait)
+    return current()
 
 
 def latest() -> Cluster:
@@ -363,7 +381,12 @@ def start_requested(request: StartRequest, on_progress: Callable[[StartProgress]
         AlreadyStarted: as in `start`.
         LaunchError: as in `start`.
     """
-    with _start_locks[request.options.name], _as_launch_errors():
+    count = pluralize(request.shape.process_count, "rank")
+    with (
+        announce(request.options.name, f"the start of {count}"),
+        _start_locks[request.options.name],
+        _as_launch_errors(),
+    ):
         return _start(request, on_progress)
 
 
@@ -475,7 +498,8 @@ def restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | Non
         NotStarted: this notebook has detached from it.
         LaunchError: the processes did not come up.
     """
-    with _start_locks[cluster.name], _as_launch_errors():
+    count = pluralize(cluster.process_count, "rank")
+    with announce(cluster.name, f"the restart of {count}"), _start_locks[cluster.name], _as_launch_errors():
         return _restart(cluster, on_progress)
 
 
@@ -487,10 +511,20 @@ def restart_cluster(cluster: Cluster, *, replay: bool, to: int | None) -> Cluste
         ReplayStopped: a cell did other than before.
     """
     check_replay(current_generation(cluster), to, replay=replay)
-    fresh = restart(cluster)
-    if replay:
+    if not replay:
+        return restart(cluster)
+    # A cell of another thread waits for both, because it needs what the replay restores.
+    with announce_replay(cluster):
+        fresh = restart(cluster)
         run_replay(fresh, to)
-    return fresh
+        return fresh
+
+
+def announce_replay(cluster: Cluster) -> AbstractContextManager[None]:
+    """Let cells of other threads wait for a restart with a replay."""
+    return announce(
+        cluster.name, f"the restart of {pluralize(cluster.process_count, 'rank')} and the replay of its cells"
+    )
 
 
 def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | None) -> Cluster:

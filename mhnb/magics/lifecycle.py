@@ -7,6 +7,7 @@ import ast
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -152,6 +153,12 @@ def _accept(session: Session, args: argparse.Namespace) -> None:
 
 def _restart(session: Session, args: argparse.Namespace) -> None:
     cluster = manager.latest()
+    # A cell of another thread waits for both, because it needs what the replay restores.
+    with manager.announce_replay(cluster) if args.replay else nullcontext():
+        _restart_cluster(session, cluster, args)
+
+
+def _restart_cluster(session: Session, cluster: Cluster, args: argparse.Namespace) -> None:
     replay.check_replay(cluster, args.to, replay=args.replay)
     if note := format_restart_note(cluster.shape, is_detachable=cluster.options.keep):
         print(f"mhjax · {note}")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.cluster.manager import current
+from mhnb.cluster.manager import wait_for_current
 from mhnb.cluster.sharding import request_launched
 from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.core.ranks import pluralize
@@ -30,9 +30,11 @@ from mhnb.system.processes import resident_nbytes
 from mhnb.types import DeviceRef, RankError, RankInfo
 from mhnb.view.cell.failures import format_raised_error
 from mhnb.view.cell.html import View
-from mhnb.view.html import RankLocations
+from mhnb.view.html import RankLocations, new_uid
 from mhnb.view.live.results_panel import ResultPanel
 from mhnb.view.live.view import CellView
+from mhnb.view.live.wait_line import WaitLine
+from mhnb.view.screen import detect_screen
 from mhnb.view.tables.show import show_collectives
 from mhnb.view.tables.start import StartSummary
 from mhnb.view.tables.tables import Status
@@ -174,6 +176,10 @@ class Session:
     """The panels that were kept this way, oldest first."""
     _results: OrderedDict[tuple[str, int], tuple[CellResult, RankLocations]] = field(default_factory=OrderedDict)
     """Results by cluster and cell number, oldest first. The key has the cluster because each cluster numbers its own cells."""
+    _running: tuple[CellResult, RankLocations] | None = None
+    """The cell that runs, as far as it has come; another thread may ask for it, as a subshell does."""
+    _running_view: CellView | None = None
+    """Its view."""
     _panel: ResultPanel | None = None
     _is_panel_live: bool = True
     """Whether the panel also shows the cells that run next."""
@@ -186,17 +192,19 @@ class Session:
             CellError: the cell failed on a rank; its output is already shown.
             ClusterError: the cell was rejected.
         """
-        cluster = current()
+        cluster = self._wait_for_cluster()
         self._register_callbacks(cluster)
         locations = self._locations_of(cluster)
         with CellView(view=flags.view, quiet=flags.quiet, locations=locations, badge=flags.auto) as view:
             view.interrupt = cluster.interrupt
             on_snapshot = None if flags.quiet else self._make_snapshot_callback(view, locations)
-            result = self._add_hints(
-                cluster.run(
+            try:
+                result = cluster.run(
                     source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=on_snapshot
                 )
-            )
+            finally:
+                self._forget_running(view)
+            result = self._add_hints(result)
             if flags.out:
                 self.shell.user_ns[flags.out] = result
             view.finish(result)
@@ -211,6 +219,21 @@ class Session:
             # IPython shows the error below the report. `str(error)` stays complete, because a script has no report.
             error.short_text = format_raised_error(result)
             raise
+
+    def _wait_for_cluster(self) -> Cluster:
+        lines: list[WaitLine] = []
+
+        def show(text: str) -> None:
+            # Hardly any cell waits.
+            if not lines:
+                lines.append(WaitLine(detect_screen(), new_uid()))
+            _call_safely(lines[0].show, text)
+
+        try:
+            return wait_for_current(show)
+        finally:
+            for line in lines:
+                _call_safely(line.close)
 
     def _add_hints(self, result: CellResult) -> CellResult:
         """Add a hint to each error about a name that the ranks lack but this notebook has."""
@@ -232,15 +255,17 @@ class Session:
     def open_panel(self, seq: int | None, *, view: View = "fold") -> bool:
         """Open the panel for a cell's result, or the last result if `seq` is None. Return False if that result is not available.
 
+        The cell that runs is the last one.
         If several clusters have a cell with that number, the cluster whose cell ran last is used.
         A panel on the last result stays live: it also shows the cells that run next.
         """
-        found = self._find_result(seq)
+        running = self._running
+        found = running if running is not None and seq in (None, running[0].seq) else self._find_result(seq)
         if found is None:
             return False
         result, places = found
         self.close_panel()
-        self._panel, self._is_panel_live = ResultPanel(result, places, view=view), seq is None
+        self._panel, self._is_panel_live = ResultPanel(result, places, view=view), seq is None or found is running
         self._panel.open()
         return True
 
@@ -262,15 +287,21 @@ class Session:
         return panel is not None
 
     def _make_snapshot_callback(self, view: CellView, places: RankLocations) -> Callable[[CellResult], None]:
-        panel = self._panel
-        if panel is None or not self._is_panel_live:
-            return view.update
-
         def update_both(snapshot: CellResult) -> None:
             view.update(snapshot)
-            _call_safely(panel.update, snapshot, places)
+            if snapshot.waiting:
+                return
+            self._running, self._running_view = (snapshot, places), view
+            # A subshell may open a panel while the cell runs.
+            if (panel := self._panel) is not None and self._is_panel_live:
+                _call_safely(panel.update, snapshot, places)
 
         return update_both
+
+    def _forget_running(self, view: CellView) -> None:
+        # Another thread's cell may run already.
+        if self._running_view is view:
+            self._running = self._running_view = None
 
     def store_result(self, cluster: Cluster, result: CellResult) -> None:
         """Make a result available to the panel, and update a panel that shows the last result.

@@ -7,11 +7,14 @@ any number of times, and leaves nothing behind.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeAlias
 
 from mhnb.view.live.frame import ByteBudget, LiveFrame, changed_parts, frame_parts, frame_to_html
 from mhnb.view.live.placeholder import placeholder_id
+from mhnb.view.live.reload import PageConnector, find_connector
 from mhnb.view.live.widget import handle_messages_while_blocked, make_live_widget
 
 if TYPE_CHECKING:
@@ -74,7 +77,7 @@ def open_region() -> Region | None:
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 ButtonHandler: TypeAlias = Callable[[str], None]
-"""Handles a button: interrupt, where, all or fold."""
+"""Handles a button: interrupt, where, all or fold; and `end`, by which a page asks for the end of a cell."""
 
 
 class LiveWidget(Protocol):
@@ -88,6 +91,15 @@ class LiveWidget(Protocol):
 
     def close(self) -> None:
         """Remove the widget from the front end and the kernel."""
+
+    def retire(self) -> None:
+        """Keep the widget for a while after the cell's end, for pages that do not have the display that replaces it.
+
+        Such a page was loaded after the cell began, from a file with the widget. It asks with `end`, and gets `show_end`.
+        """
+
+    def show_end(self, html: str) -> None:
+        """Show the stored form of the cell in a retired widget."""
 
 
 class Screen(Protocol):
@@ -219,6 +231,7 @@ class NotebookScreen(_Streams):
                 widget: _PartsWidget | _HtmlWidget = kind(frame, display_id, on_button)
             except ImportError:
                 continue
+            widget.follow_new_pages(find_connector(getattr(self._shell, "kernel", None)))
             self.show({_WIDGET_VIEW: widget.view, "text/plain": text}, display_id)
             return widget
         return None
@@ -228,7 +241,28 @@ class NotebookScreen(_Streams):
         return None
 
 
-class _PartsWidget:
+_MAX_RETIRED = 16
+"""Widgets of ended cells that are kept at most. A page that is loaded gets them all."""
+_retired: deque[_PartsWidget] = deque()
+
+
+class _Followed:
+    """A widget that a page gets also if it is loaded while the cell runs."""
+
+    _connector: PageConnector | None = None
+
+    def follow_new_pages(self, connector: PageConnector) -> None:
+        """Answer new pages from now on."""
+        self._connector = connector
+        connector.begin()
+
+    def _leave_new_pages(self) -> None:
+        connector, self._connector = self._connector, None
+        if connector is not None:
+            connector.end()
+
+
+class _PartsWidget(_Followed):
     """mhnb's own widget, which receives only what has changed."""
 
     hides_placeholder = True
@@ -237,6 +271,7 @@ class _PartsWidget:
         self._parts = frame_parts(frame)
         self._budget = ByteBudget()
         self._widget = make_live_widget(self._parts, placeholder_id(display_id), on_button)
+        self._forget_comm: Callable[[], None] = lambda: None
         self.view = self._widget._repr_mimebundle_()[0][_WIDGET_VIEW]
 
     def show(self, frame: LiveFrame, now_s: float) -> None:
@@ -250,12 +285,33 @@ class _PartsWidget:
             for name, text in changed.items():
                 setattr(self._widget, name, text)
 
+    def follow_new_pages(self, connector: PageConnector) -> None:
+        """Answer new pages from now on, and what they send to the widget until it is closed."""
+        super().follow_new_pages(connector)
+        comm_id = self._widget.comm.comm_id
+        connector.comm_ids.add(comm_id)
+        self._forget_comm = partial(connector.comm_ids.discard, comm_id)
+
     def close(self) -> None:
         """Close the widget and its layout, which has a comm of its own."""
+        self._leave_new_pages()
+        self._forget_comm()
         _close_widget(self._widget)
 
+    def retire(self) -> None:
+        """Keep the widget, and close the oldest one that was kept if there are too many."""
+        self._leave_new_pages()
+        self._widget.runs = False
+        _retired.append(self)
+        while len(_retired) > _MAX_RETIRED:
+            _retired.popleft().close()
 
-class _HtmlWidget:
+    def show_end(self, html: str) -> None:
+        """Send the stored form."""
+        self._widget.page = html
+
+
+class _HtmlWidget(_Followed):
     """An ipywidgets HTML widget in a box, with a row of buttons below it once they are offered."""
 
     hides_placeholder = False
@@ -288,8 +344,16 @@ class _HtmlWidget:
 
     def close(self) -> None:
         """Close the widgets."""
+        self._leave_new_pages()
         for widget in self._widgets:
             _close_widget(widget)
+
+    def retire(self) -> None:
+        """Close the widgets, because their JavaScript cannot ask for the end."""
+        self.close()
+
+    def show_end(self, html: str) -> None:
+        """Do nothing, because the widgets are closed."""
 
 
 _BUTTON_ACTIONS = {"Interrupt": "interrupt", "Where": "where", "Show all": "all"}

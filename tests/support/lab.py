@@ -195,14 +195,20 @@ class LabPage:
 
         wait_until(holds, what, limit_s=limit_s)
 
-    def open(self, path: str, *, kernel: bool = True) -> None:
-        """Open a notebook below the root, alone in a new workspace, and wait for its kernel unless `kernel` is False."""
+    def open(self, path: str, *, kernel: bool = True, idle: bool = True) -> None:
+        """Open a notebook below the root, alone in a new workspace.
+
+        Args:
+            path: of the notebook.
+            kernel: whether it gets its kernel, or a new one.
+            idle: whether to wait until that kernel is idle; not for one that runs a cell.
+        """
         self.page.goto(f"{self.lab.url}/lab?token={self.lab.token}&reset")
         self.page.wait_for_function("window.jupyterapp !== undefined", timeout=TIMEOUT_S * 1000)
         preference = {} if kernel else {"shouldStart": False, "canStart": False, "autoStartDefault": False}
         self.command("docmanager:open", path=path, factory="Notebook", kernelPreference=preference)
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=TIMEOUT_S * 1000)
-        if kernel:
+        if kernel and idle:
             self.wait_idle()
 
     def command(self, name: str, **arguments: object) -> None:

@@ -210,6 +210,8 @@ class RecordingBox:
     def __init__(self, frame: LiveFrame, act: Callable[[str], None]) -> None:
         self.frames = [frame]
         self.closed = False
+        self.retired = False
+        self.ends: list[str] = []
         self.press = act
 
     @property
@@ -226,6 +228,16 @@ class RecordingBox:
     def close(self) -> None:
         """Close the widget."""
         self.closed = True
+
+    def retire(self) -> None:
+        """Keep the widget after the cell."""
+        assert not self.closed
+        self.retired = True
+
+    def show_end(self, html: str) -> None:
+        """Show the end of the cell."""
+        assert self.retired
+        self.ends.append(html)
 
 
 class RecordingRegion:

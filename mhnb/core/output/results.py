@@ -120,6 +120,8 @@ class CellResult:
     """The number that the notebook shows beside the cell; None if the cell is not of this kernel's notebook."""
     carried: CarriedNote | None = None
     """What the cell before left behind; None if it left nothing."""
+    waiting: str = ""
+    """What the cell waits for, if its turn has not come: then it has no ranks yet."""
 
     @property
     def name(self) -> str:

@@ -66,6 +66,7 @@ from mhnb.core.state.events import (
 )
 from mhnb.core.state.rank_registry import RankRegistry, ended_the_same
 from mhnb.core.state.verdict import classify_death, judge_cell
+from mhnb.core.waiting import format_cell_wait
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.types import ClusterState, RankError
 
@@ -379,6 +380,15 @@ class ClusterStateMachine:
         seq = self._next_seq if replayed_seq is None else max(replayed_seq, self._next_seq)
         numbers = range(self._next_seq, seq)
         return [SendToRank(r, SkipCell(self.generation, n)) for n in numbers for r in range(self.process_count)], seq
+
+    def describe_wait(self, ticket: int, now: float) -> str:
+        """Describe what a queued cell waits for; empty if its turn has come."""
+        tickets = [queued.ticket for queued in self._queued]
+        cell = self.current
+        if ticket not in tickets or cell is None:
+            return ""
+        is_replay = cell.request.replayed_seq is not None
+        return format_cell_wait(cell.result(now, self.process_count), tickets.index(ticket), is_replay=is_replay)
 
     def _refuse_queued(self) -> list[Command]:
         refused = [

@@ -160,8 +160,22 @@ function renderLive({ model, el }) {
   };
   model.on("change", hear);
   hear();
+  // The stored form of an ended cell replaces this widget in the page that ran the cell. Another page cannot receive it: it was
+  // loaded later, from a file with this widget. So it asks.
+  const end = () => {
+    if (model.get("runs")) return;
+    model.off("change", hear);
+    clearTimeout(timer);
+    if (model.get("page")) root.innerHTML = model.get("page");
+    else model.send({ act: "end" });
+  };
+  model.on("change:runs", end);
+  model.on("change:page", end);
+  end();
   return () => {
     model.off("change", hear);
+    model.off("change:runs", end);
+    model.off("change:page", end);
     clearTimeout(timer);
   };
 }

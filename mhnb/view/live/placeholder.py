@@ -20,9 +20,14 @@ from mhnb.core.output.results import MAX_RESULTS, CellResult
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.summary import CellSummary, clip_outputs, format_heading, summarise_cell
 from mhnb.view.cell.text import format_cell_text
-from mhnb.view.html import QUIET_STYLE, RankLocations, wrap_html
-from mhnb.view.live.frame import BUTTONS_AFTER_S, build_frame, format_running_text, frame_to_html
-from mhnb.view.tables.reports import format_hang_html, format_hang_text
+from mhnb.view.html import QUIET_STYLE, RankLocations, format_seconds, wrap_html
+from mhnb.view.live.frame import (
+    BUTTONS_AFTER_S,
+    LiveFrame,
+    build_frame,
+    format_running_text,
+    frame_to_html,
+)
 
 WIDGET_TEXT = "mhjax · the panel itself; it needs its kernel"
 """The text of the widget's own display."""
@@ -62,15 +67,22 @@ def format_replacement(result: CellResult, locations: RankLocations, *, uid: str
 # -- placeholder of a running cell
 
 
-PLACEHOLDER_AFTER_S = 5.0
-"""Seconds until the first placeholder with all output, which may take half a second to format.
+RENEW_S = 0.5
+"""Seconds between two placeholders with the last lines, at least.
 
-Later ones follow at the same interval, at first.
+Less than a second, because the next snapshot may come a second later, and what was printed meanwhile would be two seconds old.
+"""
+PLACEHOLDER_AFTER_S = 5.0
+"""Seconds until all output so far is shown below the last lines, which may take half a second to format.
+
+It is renewed at the same interval, at first.
 """
 _MAX_INTERVAL_S = 30.0
 _INTERVAL_DIVISOR = 20
-"""Once a cell has run for this many times five seconds, its placeholder may be older than five seconds."""
+"""Once a cell has run for this many times five seconds, all of its output may be older than five seconds."""
 _FIRST_LINES = 40
+_SHORT_LINES, _SHORT_NCHARS = 10, 1000
+"""What the live view shows completely."""
 _READ_NBYTES, _MIN_READ_NBYTES = 512 * 1024, 8 * 1024
 """Text of all ranks together from which a placeholder is formatted, and at least of each rank.
 
@@ -98,81 +110,128 @@ def placeholder_id(uid: str) -> str:
 
 
 class PlaceholderDisplay:
-    """Keeps the placeholder of one cell up to date: the last lines once the cell has run for a while, later all of them.
+    """Keeps the placeholder of one cell up to date: the last lines twice a second, and below them, now and then, all of them.
 
-    It is shown without output too, because it stands in for the widget.
+    It is shown without output too, because it stands in for the widget. All of a long output costs too much for each second, so it
+    has a display of its own.
     """
 
     def __init__(self, screen: DisplayTarget, uid: str, locations: RankLocations) -> None:
         self._screen, self._uid, self._locations = screen, uid, locations
-        self._next_update_s = BUTTONS_AFTER_S
-        self._last_content: object = None
-        self._is_shown = False
+        self._next_last_lines_s, self._next_all_s = BUTTONS_AFTER_S, PLACEHOLDER_AFTER_S
+        self._last_lines: object = None
+        self._last_all: object = None
+        self._shown_ids: list[str] = []
 
-    def update(self, snapshot: CellResult) -> None:
-        """Show the cell as far as it has come, if an update is due and there is new output."""
-        if snapshot.wall_s < self._next_update_s:
-            return
-        if snapshot.wall_s < PLACEHOLDER_AFTER_S:
-            self._next_update_s = PLACEHOLDER_AFTER_S
-            self._display(format_first_placeholder(snapshot, uid=self._uid, locations=self._locations))
-            return
-        self._next_update_s = snapshot.wall_s + min(
-            _MAX_INTERVAL_S, max(PLACEHOLDER_AFTER_S, snapshot.wall_s / _INTERVAL_DIVISOR)
-        )
-        self._update(_clip_snapshot(snapshot, self._locations))
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a placeholder now, so that a file may have it."""
+        return bool(self._shown_ids)
 
-    def _update(self, clipped: CellResult) -> None:
+    def update(self, snapshot: CellResult, frame: LiveFrame | None = None) -> None:
+        """Show the cell as far as it has come, if an update is due and there is new output.
+
+        Args:
+            snapshot: the cell.
+            frame: what the live view shows of it.
+        """
+        if snapshot.wall_s >= self._next_last_lines_s:
+            self._update_last_lines(snapshot, frame or build_frame(snapshot, self._locations))
+        if snapshot.wall_s >= self._next_all_s:
+            self._next_all_s = snapshot.wall_s + min(
+                _MAX_INTERVAL_S, max(PLACEHOLDER_AFTER_S, snapshot.wall_s / _INTERVAL_DIVISOR)
+            )
+            self._update_all(snapshot)
+
+    def _update_last_lines(self, snapshot: CellResult, frame: LiveFrame) -> None:
+        content = (frame.blocks, frame.overflow, bool(frame.hang_html))
+        # A hang report changes each second, because it has the time. That alone is for the longer interval.
+        has_later_hang = bool(frame.hang_html) and snapshot.wall_s >= self._next_all_s
+        if content != self._last_lines or has_later_hang:
+            self._last_lines, self._next_last_lines_s = content, snapshot.wall_s + RENEW_S
+            data = format_first_placeholder(snapshot, uid=self._uid, locations=self._locations, frame=frame)
+            self._display(data, placeholder_id(self._uid))
+
+    def _update_all(self, snapshot: CellResult) -> None:
+        if shows_all(snapshot):
+            return
+        clipped = _clip_snapshot(snapshot, self._locations)
         # A rank that is a line ahead at this moment does not count as different.
         cell_summary = replace(summarise_cell(clipped), difference="", outliers=frozenset())
-        content = (cell_summary.blocks, cell_summary.failures, _format_hang(clipped, self._locations))
-        if content == self._last_content:
-            return
-        self._last_content = content
-        if any(content):
-            self._display(format_placeholder(clipped, cell_summary, uid=self._uid, locations=self._locations))
-        elif not self._is_shown:
-            self._display(format_first_placeholder(clipped, uid=self._uid, locations=self._locations))
+        content = (cell_summary.blocks, cell_summary.failures)
+        if content != self._last_all:
+            self._last_all = content
+            data = format_placeholder(clipped, cell_summary, uid=self._uid, locations=self._locations)
+            self._display(data, f"{placeholder_id(self._uid)}-all")
 
-    def _display(self, data: Mapping[str, Any]) -> None:
-        display = self._screen.replace if self._is_shown else self._screen.show
-        display(data, placeholder_id(self._uid))
-        self._is_shown = True
+    def _display(self, data: Mapping[str, Any], display_id: str) -> None:
+        if display_id in self._shown_ids:
+            self._screen.replace(data, display_id)
+        else:
+            self._shown_ids.append(display_id)
+            self._screen.show(data, display_id)
 
     def close(self) -> None:
         """Empty the placeholder, because a display cannot be removed.
 
         An empty one has no height. Without any MIME type nbconvert would complain.
         """
-        if self._is_shown:
-            self._is_shown = False
-            self._screen.replace({"text/html": "", "text/plain": ""}, placeholder_id(self._uid))
+        while self._shown_ids:
+            self._screen.replace({"text/html": "", "text/plain": ""}, self._shown_ids.pop(0))
+
+
+def shows_all(snapshot: CellResult) -> bool:
+    """Return whether the last lines are all there is: a few that every rank printed, or one line of each of a few ranks."""
+    if any(
+        rank.failure is not None
+        or rank.omitted_nbytes
+        or any(output["output_type"] != "stream" for output in rank.outputs)
+        or sum(len(output["text"]) for output in rank.outputs) > _SHORT_NCHARS
+        for rank in snapshot.ranks
+    ):
+        return False
+    texts = {"".join(output["text"] for output in rank.outputs).removesuffix("\n") for rank in snapshot.ranks}
+    limit = _SHORT_LINES if len(texts) == 1 else 1
+    return len(texts) <= _SHORT_LINES and all(text.count("\n") < limit for text in texts)
 
 
 def format_placeholder(
     snapshot: CellResult, cell_summary: CellSummary, *, uid: str = "mhnb-0", locations: RankLocations | None = None
 ) -> dict[str, str]:
-    """Format a running cell so that it can be read without a kernel: output, where the ranks hang, where the rest is."""
+    """Format all output of a running cell so that it can be read without a kernel, collapsed below its last lines."""
     known_locations = locations or RankLocations()
-    name, note = placeholder_id(uid), _format_saved_note(snapshot, known_locations)
-    html = format_cell_html(snapshot, uid=name, locations=known_locations, cell_summary=cell_summary)
+    name, heading = placeholder_id(uid), f"all output so far, after {format_seconds(snapshot.wall_s)}"
+    # Another id than the class, because the cell's styles are for everything of that class.
+    html = format_cell_html(snapshot, uid=f"{name}-all", locations=known_locations, cell_summary=cell_summary)
+    summary = f'<summary style="cursor:pointer;{QUIET_STYLE}">{heading}</summary>'
     text = format_cell_text(snapshot, locations=known_locations, cell_summary=cell_summary)
-    if hang_text := _format_hang(snapshot, known_locations):
-        assert snapshot.where is not None
-        html += format_hang_html(snapshot.where, name=known_locations.cluster)
-    lines = [text or format_heading(snapshot), *filter(None, [hang_text]), note]
-    return {"text/html": _wrap_placeholder(html, note, name), "text/plain": "\n".join(lines)}
+    return {
+        # The class hides it together with the last lines, while the widget is up to date.
+        "text/html": f'<div class="{name}"><details>{summary}{html}</details></div>',
+        "text/plain": f"{heading}\n{text}",
+    }
 
 
 def format_first_placeholder(
-    snapshot: CellResult, *, uid: str = "mhnb-0", locations: RankLocations | None = None
+    snapshot: CellResult,
+    *,
+    uid: str = "mhnb-0",
+    locations: RankLocations | None = None,
+    frame: LiveFrame | None = None,
 ) -> dict[str, str]:
-    """Format a cell that has run for a short time as the live view shows it: its last lines, for which little output is read."""
+    """Format a running cell as the live view shows it: its last lines, for which little output is read.
+
+    Args:
+        snapshot: the cell.
+        uid: unique in the notebook.
+        locations: host and log file of each rank.
+        frame: what the live view shows of it, if that is known.
+    """
     known_locations = locations or RankLocations()
     note = _format_saved_note(snapshot, known_locations)
-    html = _wrap_placeholder(frame_to_html(build_frame(snapshot, known_locations)), note, placeholder_id(uid))
+    frame_html = frame_to_html(build_frame(snapshot, known_locations) if frame is None else frame)
     return {
-        "text/html": html,
+        "text/html": _wrap_placeholder(frame_html, note, placeholder_id(uid)),
         "text/plain": f"{format_running_text(snapshot, known_locations, height=_FIRST_LINES)}\n{note}",
     }
 
@@ -187,6 +246,15 @@ def format_widget_text(snapshot: CellResult, *, locations: RankLocations | None 
     return f"{format_heading(snapshot)}\n  {_format_saved_note(snapshot, locations or RankLocations())}"
 
 
+def add_unsaved_note(html: str, seq: int) -> str:
+    """Add to the stored form of a cell that the page which shows it cannot save it.
+
+    Only the page that ran the cell has its display. A page that was loaded later has the placeholder from the file, and saves that.
+    """
+    note = f"the notebook's file has this only as it was while the cell ran: %mhjax panel {seq}, in a cell of its own, saves it"
+    return f'{html}<div style="{QUIET_STYLE}">{escape(note, quote=False)}</div>'
+
+
 def _format_saved_note(snapshot: CellResult, locations: RankLocations) -> str:
     logs = sorted({str(PurePath(path).parent) for path in locations.logs.values()})
     log_hint = f"; all of it is in {', '.join(logs)}" if logs else ""
@@ -194,11 +262,6 @@ def _format_saved_note(snapshot: CellResult, locations: RankLocations) -> str:
         f"saved while it ran: %mhjax panel {snapshot.seq} shows its output while it is among the last {MAX_RESULTS} "
         f"of the kernel{log_hint}"
     )
-
-
-def _format_hang(snapshot: CellResult, locations: RankLocations) -> str:
-    report = snapshot.where
-    return format_hang_text(report, name=locations.cluster) if report is not None and report.stuck else ""
 
 
 def _clip_snapshot(snapshot: CellResult, locations: RankLocations) -> CellResult:

@@ -25,7 +25,8 @@ from mhnb.view.cell.summary import summarise_cell
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import QUIET_STYLE, RankLocations, new_uid, wrap_html
 from mhnb.view.live.frame import LiveFrame, LiveView, build_frame, format_running_text, tail_text
-from mhnb.view.live.placeholder import PlaceholderDisplay, format_widget_text
+from mhnb.view.live.placeholder import PlaceholderDisplay, add_unsaved_note, format_widget_text
+from mhnb.view.live.wait_line import WaitLine
 from mhnb.view.mime import MAX_RICH_NBYTES
 from mhnb.view.screen import LiveWidget, Region, Screen, detect_screen
 
@@ -143,7 +144,11 @@ class CellView:
         self._figures = FigureDisplays(self._screen, self._uid)
         self._lock = threading.RLock()  # late output comes from another thread
         self._live: LiveWidget | None = None
+        self._retired: LiveWidget | None = None
+        """The widget of the ended cell, for pages that were loaded while the cell ran, or from a file that was saved then."""
+        self._is_end_requested = False
         self._placeholder = PlaceholderDisplay(self._screen, self._uid, self._locations)
+        self._wait_line = WaitLine(self._screen, self._uid)
         self._region: Region | None = None
         self.interrupt: Callable[[], None] | None = None
         """Interrupts the cell; a button calls it from another thread."""
@@ -160,24 +165,32 @@ class CellView:
     def update(self, snapshot: CellResult) -> None:
         """Show a cell that is still running, at most ten times per second."""
         with self._lock:
-            if not self._is_finished:
-                self._run_guarded(self._update, snapshot)
+            if self._is_finished:
+                return
+            if snapshot.waiting:
+                self._run_guarded(self._wait_line.show, snapshot.waiting)
+                return
+            self._run_guarded(self._wait_line.close)
+            self._run_guarded(self._update, snapshot)
 
     def finish(self, result: CellResult) -> None:
         """Replace whatever is shown by the form that is stored."""
         with self._lock:
             self._is_finished = True
+            self._run_guarded(self._wait_line.close)
             self._run_guarded(self._close_region)
             last, self._pending_late = self._pending_late or result, None
             if last.is_silent and not (self._is_shown or self._badge):
                 # Most cells only bind names, so no summary is built to find that there is nothing to show.
                 return
+            is_saved = self._placeholder.is_shown
+            self._latest = last if is_saved else None
             # Before the widget closes, because it hides the placeholder.
             self._run_guarded(self._placeholder.close)
             if not self._run_guarded(self._finish, last):
                 self._fall_back(last)
             self._run_guarded(self._show_figures, last, late=False)
-            self._run_guarded(self._close_live)
+            self._run_guarded(self._retire_live if is_saved and not self._has_failed else self._close_live)
 
     def __enter__(self) -> Self:
         return self
@@ -188,6 +201,7 @@ class CellView:
             return
         with self._lock:
             self._is_finished = True
+            self._run_guarded(self._wait_line.close)
             self._run_guarded(self._close_region)
             self._run_guarded(self._placeholder.close)
             if self._live is not None and self._latest is not None:
@@ -214,9 +228,10 @@ class CellView:
             return
         self._latest = snapshot
         if self._live is not None:
-            self._live.show(self._build_frame(snapshot), snapshot.wall_s)
+            frame = self._build_frame(snapshot)
+            self._live.show(frame, snapshot.wall_s)
             if self._live.hides_placeholder:
-                self._placeholder.update(snapshot)
+                self._placeholder.update(snapshot, frame)
         elif not self._is_shown and self._is_worth_opening(snapshot):
             self._live = self._screen.open_live(
                 self._build_frame(snapshot),
@@ -259,12 +274,18 @@ class CellView:
             self._region.show(text)
 
     def handle_button(self, name: str) -> None:
-        """Handle a button: interrupt, where, all or fold. It is called from another thread while the cell blocks."""
+        """Handle a button: interrupt, where, all or fold. It is called from another thread while the cell blocks.
+
+        With `end` a page asks for the end of a cell whose display it does not have.
+        """
         if name == "interrupt":
             if self.interrupt is not None:
                 self.interrupt()
             return
         with self._lock:
+            if name == "end":
+                self._run_guarded(self._show_end)
+                return
             self._where_expanded ^= name == "where"
             self._shows_all = name == "all" or (self._shows_all and name != "fold")
             if self._latest is not None and not self._is_finished:
@@ -287,6 +308,9 @@ class CellView:
             self._write(result, late=True)
         elif self._is_shown:
             self._screen.replace_late(self._bundle(result), self._uid)
+            self._latest = result
+            if self._is_end_requested:
+                self._show_end()
         elif data := self._bundle_if_any(result, badge=self._badge):
             self._is_shown = True
             self._screen.show_late(data, self._uid)
@@ -338,6 +362,16 @@ class CellView:
         if self._live is not None:
             live, self._live = self._live, None
             live.close()
+
+    def _retire_live(self) -> None:
+        if self._live is not None:
+            self._retired, self._live = self._live, None
+            self._retired.retire()
+
+    def _show_end(self) -> None:
+        if self._retired is not None and self._latest is not None:
+            self._is_end_requested = True
+            self._retired.show_end(add_unsaved_note(self._bundle(self._latest)["text/html"], self._latest.seq))
 
     # -- when a view fails
 

@@ -73,7 +73,7 @@ def make_live_widget(parts: Mapping[str, str], placeholder_class: str, on_button
     Raises:
         ImportError: anywidget is not installed.
     """
-    widget = _widget_class()(mode="live", draft=placeholder_class, **parts)
+    widget = _widget_class()(mode="live", runs=True, draft=placeholder_class, **parts)
     widget.on_msg(lambda _widget, content, _buffers: on_button(str(content.get("act", ""))))
     handle_messages_while_blocked(widget)
     return widget

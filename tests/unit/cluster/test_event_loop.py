@@ -286,6 +286,37 @@ def test_progress_of_a_cell_is_reported(late_rig: LateRig) -> None:
     assert [round(one.wall_s, 1) for one in seen if isinstance(one, CellResult)] == [0.2, 1.3]
 
 
+def test_cell_that_waits_is_told_for_what(late_rig: LateRig) -> None:
+    """After half a second, and again each second, until its turn comes; the cell that runs is not told."""
+    submit = late_rig.reader.submit
+    running = submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=True)
+    waiting, silent = (
+        submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 2")), live=live) for live in (True, False)
+    )
+    last = submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 3")), live=True)
+    late_rig.now[0] += 0.4
+    # A report of the running cell shows that a tick has passed.
+    assert isinstance(running.updates.get(timeout=WAIT_S), CellResult)
+    assert waiting.updates.empty()
+    told = []
+    for after_s in (0.2, 1.1):
+        late_rig.now[0] += after_s
+        told.append(waiting.updates.get(timeout=WAIT_S))
+    assert [(one.waiting, len(one)) for one in told if isinstance(one, CellResult)] == [
+        ("waiting for cell 2 to end (ranks 0-1 running 1 s)", 0),
+        ("waiting for cell 2 to end (ranks 0-1 running 2 s)", 0),
+    ]
+    assert "cell 2 and 2 more cells" in getattr(last.updates.get(timeout=WAIT_S), "waiting", "")
+    for seq in (2, 3, 4):
+        for rank, peer in enumerate(late_rig.peers):
+            peer.send(CellEnded(rank, seq, "ok", [], 0.1))
+    while not (update := waiting.updates.get(timeout=WAIT_S)).done:  # type: ignore[union-attr]  # it is no error
+        assert not getattr(update, "waiting", "")
+    while not running.updates.empty():
+        assert not getattr(running.updates.get(), "waiting", "")
+    assert getattr(silent.updates.get(timeout=WAIT_S), "waiting", None) == ""
+
+
 def test_queue_status_ends_when_the_job_starts() -> None:
     """The queue status ends once a job has its machines, even before any of them has reported."""
 

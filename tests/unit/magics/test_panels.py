@@ -10,7 +10,8 @@ import pytest
 
 from mhnb.magics.session import Session, locations_from_cluster
 from mhnb.view.html import RankLocations
-from tests.support.view_samples import cell, out
+from mhnb.view.live.view import CellView
+from tests.support.view_samples import RecordingScreen, cell, out
 
 
 def test_panel_separates_cells_of_two_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +47,42 @@ def test_panel_separates_cells_of_two_clusters(monkeypatch: pytest.MonkeyPatch) 
         assert opened[-1] is ran[expected]
     assert not notebook.open_panel(4)
     assert not Session(shell=None).open_panel(None)
+
+
+def test_panel_shows_the_cell_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subshell can open it while the cell blocks the main thread; then it follows the cell."""
+    shown: list[Any] = []
+
+    class Panel:
+        def __init__(self, result: Any, *_: object, **__: object) -> None:
+            shown.append(result)
+
+        def open(self) -> None:
+            pass
+
+        def update(self, snapshot: Any, _: object) -> None:
+            shown.append(snapshot)
+
+        def finish(self, result: Any, _: object) -> None:
+            shown.append(result)
+
+    monkeypatch.setattr("mhnb.magics.session.ResultPanel", Panel)
+    notebook = Session(shell=None)
+    view = CellView(screen=RecordingScreen())
+    first, second = (cell([out(text)], done=False, wall_s=1.0) for text in ("a", "a\nb"))
+    update = notebook._make_snapshot_callback(view, RankLocations())
+    update(replace(first, waiting="waiting for cell 11 to end"))
+    assert not notebook.open_panel(None)
+    update(first)
+    assert notebook.open_panel(None)
+    update(second)
+    ended = cell([out("a\nb\nc")])
+    notebook._forget_running(CellView(screen=RecordingScreen()))
+    assert notebook._running is not None
+    notebook._forget_running(view)
+    notebook._store_result("a", ended, RankLocations())
+    assert shown == [first, second, ended]
+    assert notebook._running is None
 
 
 @pytest.mark.parametrize(

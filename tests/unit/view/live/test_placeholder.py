@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+
+import pytest
 
 from mhnb.core.output.results import CellResult
 from mhnb.types import Output
 from mhnb.view.html import RankLocations
-from mhnb.view.live.placeholder import format_widget_text
+from mhnb.view.live.placeholder import format_widget_text, shows_all
 from mhnb.view.live.view import CellView
 from tests.support.view_samples import RecordingScreen, StrictPage, cell, failed, out
 from tests.unit.view.tables.test_hang_report import HANG
@@ -29,9 +32,9 @@ def show(*snapshots: CellResult, screen: RecordingScreen | None = None) -> Recor
     return screen
 
 
-def draft_calls(screen: RecordingScreen) -> list[tuple[str, dict[str, str]]]:
-    """Return the actions on the draft's display."""
-    return [(name, dict(data)) for name, data, display_id in screen.calls if display_id == "u-draft"]
+def draft_calls(screen: RecordingScreen, of: str = "u-draft") -> list[tuple[str, dict[str, str]]]:
+    """Return the actions on the draft's display, or on the one below it."""
+    return [(name, dict(data)) for name, data, display_id in screen.calls if display_id == of]
 
 
 def test_widget_placeholder_says_where_the_output_is() -> None:
@@ -44,43 +47,102 @@ def test_widget_placeholder_says_where_the_output_is() -> None:
 
 
 def test_long_cell_is_drafted_beside_its_widget() -> None:
-    """The draft has the last lines once the buttons appear, and later all output so far, in a form that needs no widget."""
+    """The draft has the last lines once the buttons appear, in a form that needs no widget, and again each second."""
     first, later = "".join(f"step {i}\n" for i in range(40)), "and more\n"
-    early = [running(at / 10, first, first) for at in (2, 9, 10, 11, 49)]
-    screen = show(*early, running(5.1, first, first), running(10.5, first + later, first))
-    (made, begun), (renewed, data), (_, again) = draft_calls(screen)
+    early = [running(at / 10, first, first) for at in (2, 9, 10, 11, 19)]
+    screen = show(*early, running(2.1, first + later, first), running(2.2, first + later, first))
+    (made, begun), (renewed, data) = draft_calls(screen)
     assert (made, renewed) == ("show", "replace")
     for text in (StrictPage(begun["text/html"]).visible, begun["text/plain"]):
         assert "ranks 0-1 · running 1.0 s" in text
         assert "step 39" in text
+        assert "saved while it ran" in text
         assert "/logs" in text
     assert "step 2\n" not in begun["text/html"]
+    for text in (StrictPage(data["text/html"]).visible, data["text/plain"]):
+        assert "ranks 0-1 · running 2.1 s" in text
+        assert "and more" in text
+    assert 'class="u-draft"' in data["text/html"]
+
+
+def test_all_output_is_below_the_last_lines() -> None:
+    """After a few seconds a second display has all output so far, collapsed, and hidden with the draft."""
+    first, later = "".join(f"step {i}\n" for i in range(40)), "and more\n"
+    screen = show(running(0.2), running(4.9, first), running(5.1, first), running(10.5, first + later, first))
+    (made, data), (renewed, again) = draft_calls(screen, "u-draft-all")
+    assert (made, renewed) == ("show", "replace")
     page = StrictPage(data["text/html"])
     assert page.unclosed == []
-    assert "ranks 0-1 · running 5.1 s" in page.visible
-    assert all(f"step {i}\n" in page.visible for i in range(39))
-    assert "saved while it ran" in page.visible
-    assert 'class="u-draft"' in data["text/html"]
+    assert page.visible == "all output so far, after 5.1 s"
+    assert all(f"step {i}\n" in page.text for i in range(39))
+    assert page.tags[0] == ("div", {"class": "u-draft"})
+    assert data["text/plain"].startswith("all output so far, after 5.1 s\n")
     assert "step 0" in data["text/plain"]
-    assert "/logs" in data["text/plain"]
     assert "and more" in again["text/plain"]
+
+
+def test_styles_of_the_tabs_are_not_for_the_draft() -> None:
+    """A style is for the whole page, so the tabs of all output have another class than the draft."""
+    same = "".join(f"step {i}\n" for i in range(20))
+    screen = show(running(0.2), running(6.0, same, same, same, f"{same}more\n"))
+    ((_, data),) = draft_calls(screen, "u-draft-all")
+    assert re.search(r"\.u-draft-all\b", data["text/html"])
+    assert not re.search(r"\.u-draft(?!-all)\b", data["text/html"])
+
+
+@pytest.mark.parametrize(
+    ("said", "is_all"),
+    [
+        (("", ""), True),
+        (("a\nb\nc\n", "a\nb\nc\n"), True),
+        (("place 0\n", "place 1\n"), True),
+        (("place 0\na\n", "place 1\na\n"), False),
+        (("a\n" * 20, "a\n" * 20), False),
+        (("a" * 2000, "a" * 2000), False),
+    ],
+)
+def test_short_output_is_not_shown_twice(said: tuple[str, str], is_all: bool) -> None:  # noqa: FBT001  # a case's value
+    """The second display is for output that the last lines do not show completely: of ranks that differ they show only one."""
+    snapshot = running(6.0, *said)
+    assert shows_all(snapshot) == is_all
+    screen = show(running(0.2), snapshot)
+    assert len(draft_calls(screen, "u-draft-all")) == (0 if is_all else 1)
+    lines = [line for text in said for line in text.splitlines()]
+    shown_text = StrictPage(draft_calls(screen)[-1][1]["text/html"]).text
+    assert (all(line in shown_text or line.startswith("place") for line in lines)) or not is_all
 
 
 def test_rank_that_is_ahead_is_not_an_outlier() -> None:
     """A rank that is a line ahead is not an outlier, because at any moment one rank has printed more than another."""
     screen = show(running(0.2), running(6.0, "a\nb\n", "a\n"))
-    ((_, data),) = draft_calls(screen)
-    assert "differ" not in data["text/html"] + data["text/plain"]
-    assert "≠" not in data["text/html"] + data["text/plain"]
+    for _, data in (*draft_calls(screen), *draft_calls(screen, "u-draft-all")):
+        assert "differ" not in data["text/html"] + data["text/plain"]
+        assert "≠" not in data["text/html"] + data["text/plain"]
 
 
 def test_draft_is_renewed_only_for_new_output() -> None:
-    """The clock alone does not renew the draft, and renewals become rarer the longer a cell runs."""
+    """The clock alone does not renew the draft, and renewals of all output become rarer the longer a cell runs."""
     screen = show(running(0.2), *[running(5 + at / 10) for at in range(600)])
     assert len(draft_calls(screen)) == 1
     text = [("".join(f"{line}\n" for line in range(at)),) * 2 for at in range(1, 900)]
     screen = show(running(0.2), *[running(5.0 + at, *said) for at, said in enumerate(text)])
-    assert 40 < len(draft_calls(screen)) < 80
+    assert len(draft_calls(screen)) == 899
+    assert 40 < len(draft_calls(screen, "u-draft-all")) < 80
+
+
+@pytest.mark.parametrize("interval_s", [0.1, 0.3, 0.6, 1.0])
+def test_draft_is_one_second_old_at_most(interval_s: float) -> None:
+    """However often the ranks' output causes snapshots, each line is in the draft a second later."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen, uid="u", locations=LOGS)
+    view.update(running(0.2))
+    said = ""
+    for at in range(40):
+        now = 1 + at * interval_s
+        said += f"line {at} at {now:.3f}\n"
+        view.update(running(now, said, said))
+        newest = draft_calls(screen)[-1][1]["text/plain"].rpartition(" at ")[2].split()[0]
+        assert now - float(newest) <= 0.6
 
 
 def test_end_of_cell_empties_the_draft_before_the_widget_closes() -> None:
@@ -131,6 +193,13 @@ def test_draft_of_a_silent_cell_has_its_hang_report() -> None:
     assert "waiting 6.2 s" in StrictPage(data["text/html"]).visible
 
 
+def test_draft_of_a_hang_is_not_renewed_each_second() -> None:
+    """The times in its hang report alone change it only now and then."""
+    hanging = [replace(running(float(at), "", ""), where=HANG) for at in range(9, 69)]
+    screen = show(running(0.2, "", ""), running(1.0, "", ""), *hanging)
+    assert len(draft_calls(screen)) == 1 + 60 // 5
+
+
 def test_draft_shows_a_failed_rank() -> None:
     """A failed rank is shown although others still run."""
     others = running(6.0)
@@ -145,7 +214,7 @@ def test_draft_of_long_output_has_beginning_and_end() -> None:
     much: list[Output] = [out("".join(f"line {i}\n" for i in range(200_000)))]
     snapshot = cell(*[much] * 8, done=False, wall_s=6.0)
     screen = show(replace(snapshot, wall_s=0.2), snapshot)
-    ((_, data),) = draft_calls(screen)
+    ((_, data),) = draft_calls(screen, "u-draft-all")
     assert len(data["text/html"]) < 200_000
     assert "line 0\n" in data["text/html"]
     assert "line 199999" in data["text/html"]

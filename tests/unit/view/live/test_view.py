@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,77 @@ def test_an_update_that_changes_nothing_is_not_sent() -> None:
     view.update(RUNNING)
     view.update(RUNNING)
     assert len(screen.boxes[0].values) == 1
+
+
+def test_page_that_was_loaded_during_a_cell_asks_for_its_end() -> None:
+    """A file may contain the widget of a cell that was drafted, so the widget is kept, and shows the end to who asks."""
+    screen = RecordingScreen()
+    view = make_view(screen)
+    view.update(RUNNING)
+    view.update(cell([out("a\n")], [], done=False, wall_s=1.1))
+    view.finish(FINISHED)
+    (box,) = screen.boxes
+    assert (box.retired, box.closed, box.ends) == (True, False, [])
+    view.show_late(FINISHED)
+    assert box.ends == []
+    box.press("end")
+    assert "ranks 0-1 · 0.21 s" in box.ends[0]
+    assert "%mhjax panel 12" in StrictPage(box.ends[0]).visible
+    view.show_late(cell([out("a\nlate\n")], [out("b\n")]))
+    assert "late" in box.ends[1]
+
+
+def test_widget_of_a_cell_that_failed_to_draw_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text that replaces it is not what a page would ask for."""
+    screen = RecordingScreen()
+    view = make_view(screen)
+    view.update(RUNNING)
+    view.update(cell([out("a\n")], [], done=False, wall_s=1.1))
+    monkeypatch.setattr(live, "format_cell_html", lambda *_, **__: 1 / 0)
+    view.finish(FINISHED)
+    assert (screen.boxes[0].retired, screen.boxes[0].closed) == (False, True)
+
+
+WAITING = replace(cell(done=False, wall_s=0.6), waiting="waiting for cell 11 to end (ranks 0-1 running 12 s)")
+
+
+def test_cell_that_waits_shows_one_line_for_what() -> None:
+    """The line is replaced each second, and is gone once the cell runs, also if the cell is silent."""
+    screen = RecordingScreen()
+    view = make_view(screen)
+    view.update(WAITING)
+    view.update(replace(WAITING, waiting="waiting for cell 11 to end (ranks 0-1 running 13 s)"))
+    assert [(name, display_id) for name, _, display_id in screen.calls] == [("show", "u-wait"), ("replace", "u-wait")]
+    assert StrictPage(screen.calls[0][1]["text/html"]).visible == WAITING.waiting
+    assert screen.calls[1][1]["text/plain"].endswith("13 s)")
+    view.finish(cell([], []))
+    assert screen.calls[2:] == [("replace", {"text/html": "", "text/plain": ""}, "u-wait")]
+
+
+def test_line_about_the_wait_is_replaced_by_the_live_view() -> None:
+    """It is removed before the widget opens, and only once."""
+    screen = RecordingScreen()
+    view = make_view(screen)
+    view.update(WAITING)
+    view.update(RUNNING)
+    view.finish(FINISHED)
+    assert [(name, display_id) for name, _, display_id in screen.calls] == [
+        ("show", "u-wait"), ("replace", "u-wait"), ("open", "u"), ("replace", "u"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_line_about_the_wait_leaves_nothing_in_text(terminal: bool) -> None:  # noqa: FBT001
+    """A terminal shows it in a region that closes; a file, from which nothing can be removed, gets no line."""
+    screen = RecordingScreen(rich=False, terminal=terminal)
+    view = make_view(screen)
+    view.update(WAITING)
+    view.update(WAITING)
+    assert [region.texts for region in screen.regions] == ([[WAITING.waiting] * 2] if terminal else [])
+    with suppress(KeyboardInterrupt), view:
+        raise KeyboardInterrupt
+    assert [region.closed for region in screen.regions] == ([True] if terminal else [])
+    assert screen.written == []
 
 
 @pytest.mark.parametrize("kind", ["tabs", "grid"])
