@@ -338,10 +338,10 @@ class Cluster:
         )
         return self._run(event_of, on_snapshot)
 
-    def run_again(self, record: CellRecord) -> CellResult:
-        """Run a journaled cell again, unchanged, under its original number."""
+    def run_again(self, record: CellRecord, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
+        """Run a journaled cell again, unchanged, under its original number; `on_snapshot` is as for `run`."""
         request = CellRequest(record.source, record.ranks, record.guard, record.timeout_s, replayed_seq=record.seq)
-        return self._run(partial(CellSubmitted, request=request), None)
+        return self._run(partial(CellSubmitted, request=request), on_snapshot)
 
     def _run(
         self, event_of: Callable[[int], CellSubmitted], on_snapshot: Callable[[CellResult], None] | None
@@ -444,15 +444,18 @@ class Cluster:
 
     # -- end
 
-    def stop(self) -> None:
+    def stop(self, *, on_wait: Callable[[], None] | None = None) -> None:
         """End every process of the cluster, and wait until they are gone. A second call does nothing.
 
         Ctrl-C ends the wait, but not the shutdown.
+
+        Args:
+            on_wait: called in this thread several times a second during the wait.
         """
         if self._ended or os.getpid() != self._pid:
             # A forked child of the user's process has a copy of this object, but does not own its processes.
             return
-        run_uninterrupted(self._end)
+        run_uninterrupted(self._end, on_wait)
 
     def _end(self) -> None:
         with self._end_lock:

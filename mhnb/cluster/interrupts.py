@@ -38,20 +38,25 @@ class _ShutdownThread(threading.Thread):
         self._is_done = True
         self._done_lock.release()
 
-    def wait_done(self) -> None:
-        """Wait until the work is done."""
+    def wait_done(self, on_wait: Callable[[], None] | None = None) -> None:
+        """Wait until the work is done; `on_wait` is called several times a second meanwhile."""
         # Not by `join`: Python 3.11 takes a thread for ended if Ctrl-C arrives while it is awaited.
         # By polling: Python may miss a Ctrl-C that arrives at the moment when it begins to wait for a lock.
         while not self._is_done:
-            self._done_lock.acquire(timeout=_POLL_S)
+            if not self._done_lock.acquire(timeout=_POLL_S) and on_wait is not None:
+                on_wait()
 
 
 _pending: set[_ShutdownThread] = set()
 """Shutdown threads that were started and whose end has not been observed."""
 
 
-def run_uninterrupted(work: Callable[[], None]) -> None:
+def run_uninterrupted(work: Callable[[], None], on_wait: Callable[[], None] | None = None) -> None:
     """Do shutdown work and wait for its end; Ctrl-C ends the wait, not the work. Its error is raised in the caller.
+
+    Args:
+        work: the work.
+        on_wait: called in this thread several times a second, if it waits for another one.
 
     >>> run_uninterrupted(lambda: print("done"))
     done
@@ -69,7 +74,7 @@ def run_uninterrupted(work: Callable[[], None]) -> None:
         _pending.discard(thread)
         work()
         return
-    thread.wait_done()
+    thread.wait_done(on_wait)
     _pending.discard(thread)
     if thread.error is not None:
         raise thread.error

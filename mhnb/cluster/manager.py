@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -75,7 +75,10 @@ from mhnb.system.run_dir import (
 from mhnb.transport.addresses import check_port_free
 from mhnb.transport.base import supervisor_peer
 from mhnb.transport.server import SocketServer
-from mhnb.types import StartProgress
+from mhnb.types import RankInfo, StartProgress
+
+_WAIT_STEP_S = 0.2
+"""Seconds between two looks at a thread that is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +144,25 @@ def _print_loss(text: str) -> None:
     print(f"the ranks in reserve are lost, and the next restart will start others: {text}", file=sys.stderr)
 
 
-def promote_standby(standby: StandbyCluster, active: Cluster) -> Cluster | None:
-    """Make the standby cluster the active one and return it. If it does not match, or did not start, end it and return None."""
+def promote_standby(
+    standby: StandbyCluster, active: Cluster, on_wait: Callable[[], None] | None = None
+) -> Cluster | None:
+    """Make the standby cluster the active one and return it. If it does not match, or did not start, end it and return None.
+
+    Args:
+        standby: the standby cluster, which may still be starting.
+        active: the cluster that it replaces.
+        on_wait: called in this thread several times a second while it starts.
+    """
     cluster = standby.cluster
     began = cluster.journal.now()
     if standby.matches(active):
         try:
-            standby.start_thread.join()
+            standby.start_thread.join(_WAIT_STEP_S)
+            while standby.start_thread.is_alive():
+                if on_wait is not None:
+                    on_wait()
+                standby.start_thread.join(_WAIT_STEP_S)
         except KeyboardInterrupt:
             # Nothing else refers to it any more.
             standby.stop()
@@ -528,6 +543,7 @@ def announce_replay(cluster: Cluster) -> AbstractContextManager[None]:
 
 
 def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | None) -> Cluster:
+    began = time.monotonic()
     wait_for_pending_shutdowns()
     newest = current_generation(cluster)
     if newest.left:
@@ -540,13 +556,15 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
             # The allocation of a scheduler, so that the next generation need not queue.
             park_allocation(newest.name, newest.launched)
         try:
-            cluster.stop()
-            newest.stop()
+            on_wait = _report_wait(cluster, "waiting until the ranks before have ended", began, on_progress)
+            cluster.stop(on_wait=on_wait)
+            newest.stop(on_wait=on_wait)
         except BaseException:
             # Nothing else would refer to it.
             newest.spare = standby
             raise
-        if standby is not None and (promoted := promote_standby(standby, cluster)) is not None:
+        on_wait = _report_wait(cluster, "waiting until the ranks in reserve are ready", began, on_progress)
+        if standby is not None and (promoted := promote_standby(standby, cluster, on_wait)) is not None:
             _sync_files(promoted)
             return _activate(promoted, after=newest.generation)
         origin = newest.journal.origin_pid
@@ -562,7 +580,24 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartProgress], None] | No
     finally:
         # If it was not taken.
         release_parked_allocation(newest.name)
-    return _complete_start(fresh, on_progress, after=newest.generation)
+    # The time goes on from what was shown before.
+    earlier_s = time.monotonic() - began
+    on_start = None if on_progress is None else lambda each: on_progress(_add_time(each, earlier_s))
+    return _complete_start(fresh, on_start, after=newest.generation)
+
+
+def _add_time(progress: StartProgress, earlier_s: float) -> StartProgress:
+    return replace(progress, elapsed_s=progress.elapsed_s + earlier_s)
+
+
+def _report_wait(
+    cluster: Cluster, standing: str, began: float, on_progress: Callable[[StartProgress], None] | None
+) -> Callable[[], None] | None:
+    """Return a function that reports what a restart waits for, and since when, before there are new ranks."""
+    if on_progress is None:
+        return None
+    ranks = tuple(RankInfo(rank.rank, rank.host) for rank in cluster.ranks)
+    return lambda: on_progress(StartProgress(ranks, time.monotonic() - began, standing=standing))
 
 
 def _find_profile(cluster: Cluster) -> Profile:

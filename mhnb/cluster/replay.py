@@ -45,6 +45,7 @@ def replay(
     to: int | None = None,
     on_step: Callable[[ReplayStep], None] | None = None,
     on_result: Callable[[CellResult], None] | None = None,
+    on_wait: Callable[[], None] | None = None,
 ) -> ReplayReport:
     """Repeat the steps that made the previous state, on a cluster that has just started.
 
@@ -53,6 +54,7 @@ def replay(
         to: the number of the last cell to run; None for all.
         on_step: called before each cell and push.
         on_result: called after each cell, also after one that behaved differently from before.
+        on_wait: called in this thread about once a second while a cell runs.
 
     Raises:
         ReplayStopped: a cell behaved differently from before; `report` has what was done. The cluster stays as it is judged.
@@ -61,7 +63,9 @@ def replay(
     plan = plan_replay(records, cluster.generation, to)
     faults += filter(None, map(cluster.journal.write_fault, range(plan.generation, cluster.generation)))
     began = cluster.journal.now()
-    done, stop_reason = _run_steps(cluster, plan, list_skipped_steps(records, plan.generation), on_step, on_result)
+    done, stop_reason = _run_steps(
+        cluster, plan, list_skipped_steps(records, plan.generation), on_step, on_result, on_wait=on_wait
+    )
     cluster.replayed = report = ReplayReport(
         plan, done, cluster.journal.now() - began, notes=tuple(faults), stop=stop_reason
     )
@@ -81,6 +85,8 @@ def _run_steps(
     left_out: Sequence[SkippedStep],
     on_step: Callable[[ReplayStep], None] | None,
     on_result: Callable[[CellResult], None] | None,
+    *,
+    on_wait: Callable[[], None] | None,
 ) -> tuple[int, str]:
     """Run the steps; return how many matched their records, and why the replay stopped."""
     for at, step in enumerate(plan.steps):
@@ -88,7 +94,7 @@ def _run_steps(
             on_step(ReplayStep(step_name(step), at, plan))
         try:
             stop_reason = (
-                _run_cell(cluster, step, left_out, on_result)
+                _run_cell(cluster, step, left_out, on_result, on_wait=on_wait)
                 if isinstance(step, CellRecord)
                 else _repeat_push(cluster, step)
             )
@@ -106,8 +112,10 @@ def _run_cell(
     before: CellRecord,
     left_out: Sequence[SkippedStep],
     on_result: Callable[[CellResult], None] | None,
+    *,
+    on_wait: Callable[[], None] | None,
 ) -> str:
-    result = cluster.run_again(before)
+    result = cluster.run_again(before, None if on_wait is None else lambda _: on_wait())
     if on_result is not None:
         on_result(result)
     if result.how == "interrupted":

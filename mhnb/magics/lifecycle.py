@@ -23,7 +23,7 @@ from mhnb.cluster.status import describe_location
 from mhnb.core.arguments import int_argument, seconds_argument
 from mhnb.core.cluster_spec import INITIALIZE_ARGUMENTS
 from mhnb.core.ranks import pluralize
-from mhnb.core.replay import ReplayStep, format_report, format_step
+from mhnb.core.replay import format_report
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.launchers.profiles import format_restart_note
 from mhnb.magics.data import add_panel_start_flags
@@ -172,13 +172,10 @@ def _restart_cluster(session: Session, cluster: Cluster, args: argparse.Namespac
 
 
 def _replay(session: Session, cluster: Cluster, to: int | None) -> None:
-    progress_line = show.ProgressLine()
-
-    def show_step(step: ReplayStep) -> None:
-        progress_line.update(format_step(step), step.done / len(step.plan.steps))
-
+    progress_line = show.ReplayLine()
     try:
-        report = replay.replay(cluster, to, show_step, partial(session.store_result, cluster))
+        store_result = partial(session.store_result, cluster)
+        report = replay.replay(cluster, to, progress_line.begin, store_result, progress_line.tick)
     except BaseException as error:
         # The error gives the details; the progress line must not look as if it were still running.
         progress_line.finish("mhjax · replay stopped" if isinstance(error, MhnbError) else "mhjax · replay broken off")

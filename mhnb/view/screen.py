@@ -312,7 +312,7 @@ class _PartsWidget(_Followed):
 
 
 class _HtmlWidget(_Followed):
-    """An ipywidgets HTML widget in a box, with a row of buttons below it once they are offered."""
+    """An ipywidgets HTML widget in a box, with a row of buttons above it, which has its place before they are offered."""
 
     hides_placeholder = False
 
@@ -321,8 +321,9 @@ class _HtmlWidget(_Followed):
 
         self._ipywidgets, self._on_button = ipywidgets, on_button
         self._html = ipywidgets.HTML(frame_to_html(frame))
-        self._box = ipywidgets.VBox([self._html])
-        self._widgets = [self._box, self._html]
+        self._row = ipywidgets.HBox(layout={"min_height": _BUTTON_ROW_HEIGHT})
+        self._box = ipywidgets.VBox([self._row, self._html])
+        self._widgets = [self._box, self._row, self._html]
         self._has_buttons = False
         self.view = self._box._repr_mimebundle_()[_WIDGET_VIEW]
 
@@ -332,9 +333,8 @@ class _HtmlWidget(_Followed):
         if frame.has_buttons and not self._has_buttons:
             self._has_buttons = True
             buttons = [self._create_button(name, act) for name, act in _BUTTON_ACTIONS.items()]
-            row = self._ipywidgets.HBox(buttons)
-            self._widgets += [*buttons, row]
-            self._box.children = (self._html, row)
+            self._widgets += buttons
+            self._row.children = tuple(buttons)
 
     def _create_button(self, name: str, action: str) -> Any:
         button = self._ipywidgets.Button(description=name)
@@ -357,6 +357,8 @@ class _HtmlWidget(_Followed):
 
 
 _BUTTON_ACTIONS = {"Interrupt": "interrupt", "Where": "where", "Show all": "all"}
+_BUTTON_ROW_HEIGHT = "36px"
+"""A button of ipywidgets with its margins."""
 
 
 def _close_widget(widget: Any) -> None:

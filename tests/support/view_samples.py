@@ -10,6 +10,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
+from mhnb.core.hang_report import HangReport, RankLocation
 from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
 from mhnb.types import Outcome, Output, RankError
 from mhnb.view.live.frame import LiveFrame, frame_to_html
@@ -155,6 +156,37 @@ def drawn_table(loss: float = 0.5, *, columns: int = 2, above: str = "") -> Outp
         for across, joint, ends in (("━", "┳", "┏┓"), ("━", "╇", "┡┩"), ("─", "┴", "└┘"))
     )
     return out(f"{above}{top}\n┃{head}┃\n{middle}\n│{row}│\n{bottom}\n")
+
+
+def with_ranks_at_different_lines(count: int, *, state: str) -> CellResult:
+    """Return a running cell in which each rank is at another line: `state` is waiting, absent, or an activity."""
+    ranks = tuple(range(count))
+    report = HangReport(
+        12, ranks if state == "waiting" else (), ranks if state == "absent" else (), launch="jit(step)",
+        lines={rank: rank + 1 for rank in ranks}, age_s=6.2, progress=False, known=True, stuck=True,
+        places=tuple(RankLocation((rank,), state, "", rank + 1, "loss = step(batch)") for rank in ranks),
+    )  # fmt: skip
+    return replace(cell(*[[]] * count, done=False, wall_s=6.2), where=report)
+
+
+def with_states(count: int) -> CellResult:
+    """Return a running cell whose ranks are in nine states, and at as many lines as there are ranks that run."""
+    activities = ("launch", "sleep", "compiling", "computing", "silent", "io")
+    outcomes: tuple[Outcome, ...] = ("ok", "interrupted", "error")
+    waiting, absent = tuple(range(0, count, 9)), tuple(range(1, count, 9))
+    running = [rank for rank in range(count) if rank % 9 < len(activities)]
+    report = HangReport(
+        12, waiting, absent, launch="jit(step)", lines={rank: rank + 1 for rank in running}, age_s=6.2, progress=False,
+        known=True, stuck=True, memory_nbytes={rank: (300 + 7 * rank) * 2**20 for rank in range(count)},
+        places=tuple(
+            RankLocation((rank,), activities[rank % 9], "", rank + 1, "loss = step(batch)") for rank in running
+        ),
+    )  # fmt: skip
+    ranks = [
+        RankResult(rank, "running") if rank in running else RankResult(rank, outcomes[rank % 9 - 6], wall_s=rank / 7)
+        for rank in range(count)
+    ]
+    return replace(cell(*ranks, done=False, wall_s=6.2), where=report)
 
 
 class StrictPage(HTMLParser):

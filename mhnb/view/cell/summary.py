@@ -195,15 +195,21 @@ def format_noise_label(result: CellResult) -> str:
     return f"{len(lines)} {'line' if len(lines) == 1 else 'lines'} of C++ libraries ({', '.join(counts)})"
 
 
-def format_heading(result: CellResult) -> str:
-    """Format which ranks run the cell, and for how long; while it runs, also the ranks that it waits for."""
+def format_heading(result: CellResult, *, has_strip: bool = False) -> str:
+    """Format which ranks run the cell, and for how long; while it runs, also the ranks that it waits for.
+
+    Args:
+        result: the cell, perhaps still running.
+        has_strip: whether each rank's state is shown below; then the heading does not repeat which ranks still run.
+    """
     label = describe_ranks([r.rank for r in result.ranks])
     if len(result.ranks) < result.process_count:
         label += f" of {result.process_count}"
     if result.done:
         return f"{label} · {format_seconds(result.wall_s)}"
     running = [r.rank for r in result.ranks if r.outcome == "running"]
-    waiting = "" if len(running) in (0, len(result.ranks)) else f" · waiting for {describe_ranks(running)}"
+    is_partly_done = len(running) not in (0, len(result.ranks))
+    waiting = f" · waiting for {describe_ranks(running)}" if is_partly_done and not has_strip else ""
     return f"{label} · running {format_seconds(result.wall_s)}{waiting}{_format_interrupt(result)}"
 
 

@@ -6,8 +6,7 @@ how many bytes per second may be sent. The size of a frame is bounded.
 The HTML form is one small piece, for use where mhnb's own widget cannot be shown. The text form is a few lines, redrawn in a
 terminal while the cell runs.
 
-The status strip has the state, line, time and memory of each rank; of many ranks, by group. It contains the same as the hang report
-in a shorter form, and also covers cells that do not hang.
+Where the ranks do not all do the same, a strip shows them by state; on request, each rank is listed too.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from mhnb.core.output.folding import OutputGroup, group_outputs
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.output.rich import parse_bar
 from mhnb.core.ranks import describe_ranks
-from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks_html import Pictures, block_to_html
@@ -35,90 +33,26 @@ from mhnb.view.html import (
     RankLocations,
     format_error,
     format_hosts_of,
-    format_seconds,
     host_color,
     wrap_html,
 )
+from mhnb.view.live.strip import (
+    StatusItem,
+    build_strip,
+    describe_quietly,
+    format_each_html,
+    format_strip_text,
+    is_unusual,
+)
 from mhnb.view.tables.reports import format_hang_html, format_hang_text
-
-MAX_SEPARATE_RANKS = 32
-"""Of more ranks, those in the same state share a cell."""
-_OUTCOME_STATES = {
-    "ok": ("✓", "ended"),
-    "error": ("✗", "failed"),
-    "interrupted": ("■", "interrupted"),
-    "skipped": ("–", "not asked"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class StatusItem:
-    """One rank, or ranks in the same state."""
-
-    label: str
-    sign: str
-    """A second cue beside the colour."""
-    state: str
-    line: int | None = None
-    time: str = ""
-    """How long an ended rank took; a running one has run as long as the cell."""
-    memory: str = ""
-
-
-def build_strip(snapshot: CellResult) -> tuple[StatusItem, ...]:
-    """Build the cells that show the state of each rank."""
-    states = [(rank.rank, *_describe_state(rank, snapshot)) for rank in snapshot.ranks]
-    walls = {rank.rank: rank.wall_s for rank in snapshot.ranks if rank.outcome != "running"}
-    memory_nbytes = snapshot.where.memory_nbytes if snapshot.where is not None else {}
-    if len(states) <= MAX_SEPARATE_RANKS:
-        return tuple(
-            StatusItem(str(rank), sign, state, line, _format_time([rank], walls), _format_memory([rank], memory_nbytes))
-            for rank, sign, state, line in states
-        )
-    groups: dict[tuple[str, str, int | None], list[int]] = {}
-    for rank, sign, state, line in states:
-        groups.setdefault((sign, state, line), []).append(rank)
-    return tuple(
-        StatusItem(
-            describe_ranks(ranks), sign, state, line, _format_time(ranks, walls), _format_memory(ranks, memory_nbytes)
-        )
-        for (sign, state, line), ranks in groups.items()
-    )
-
-
-def _describe_state(rank: RankResult, snapshot: CellResult) -> tuple[str, str, int | None]:
-    if rank.outcome != "running":
-        return (*_OUTCOME_STATES.get(rank.outcome, ("✗", rank.outcome)), None)
-    report = snapshot.where
-    if report is None:
-        return "●", "running", None
-    line = report.lines.get(rank.rank)
-    if rank.rank in report.waiting:
-        return "◌", "waiting", line
-    if rank.rank in report.absent:
-        return "!", "absent", line
-    activity = next((place.activity for place in report.places if rank.rank in place.ranks), "")
-    return "●", activity if activity in ("compiling", "computing") else "running", line
-
-
-def _format_time(ranks: Sequence[int], walls: dict[int, float]) -> str:
-    took = [walls[rank] for rank in ranks if rank in walls]
-    return format_seconds(max(took)) if took else ""
-
-
-def _format_memory(ranks: Sequence[int], memory_nbytes: Mapping[int, int]) -> str:
-    known = [memory_nbytes.get(rank, 0) for rank in ranks]
-    return format_nbytes(max(known)) if any(known) else ""
-
 
 # -- the frame and its blocks
 
 
-MAX_BLOCKS, MAX_CHUNKS = 24, 16
-"""Number of parts: blocks of output, and chunks of the status strip."""
+MAX_BLOCKS = 24
+"""Number of parts for blocks of output."""
 BUTTONS_AFTER_S = 1.0
 """A cell that ends sooner needs no buttons, and should not flash any."""
-_CHUNK_SIZE = 4
 _COMPLETE_PERCENT = 100
 _MAX_TAIL_LINES = 12
 _MAX_TAIL_CHARS = 2000
@@ -145,11 +79,14 @@ class LiveFrame:
 
     heading: str
     strip: tuple[StatusItem, ...]
+    """The ranks by state; empty if all do the same, which the heading says then."""
     blocks: tuple[LiveBlock, ...]
     overflow: str = ""
     """Ranks that did not fit."""
     hang_html: str = ""
     """The hang report, as HTML."""
+    each_html: str = ""
+    """Each rank by itself, as HTML, if that was requested."""
     has_buttons: bool = False
     """Whether buttons are offered, because the cell has run for a while."""
     view: LiveView = "fold"
@@ -168,7 +105,7 @@ def build_frame(
     Args:
         snapshot: the cell.
         locations: host and log file of each rank.
-        expanded: whether the user requested to see where the ranks are, also if none hangs.
+        expanded: whether the user requested to see where the ranks are, also if none hangs, and each rank by itself.
         view: how the ranks' lines are laid out.
         has_recent_output: whether something was printed recently. Then no rank counts as hanging, unless some wait for others.
     """
@@ -178,18 +115,25 @@ def build_frame(
     errors = {rank.rank: rank for rank in snapshot.ranks if rank.failure is not None}
     budget = _TEXT_BUDGET // max(1, len(shown))
     rest = sorted(rank for block in groups[len(shown) :] for rank in block.ranks)
-    report = snapshot.where
+    report, strip = snapshot.where, build_strip(snapshot)
     return LiveFrame(
-        format_heading(snapshot),
-        build_strip(snapshot),
+        _format_live_heading(snapshot, strip, has_strip=is_unusual(strip)),
+        strip if is_unusual(strip) else (),
         tuple(_build_live_block(block, errors, known_locations, budget, labelled=len(groups) > 1) for block in shown),
         f"… and {describe_ranks(rest)}, shown when the cell ends" if rest else "",
         format_hang_html(report, name=known_locations.cluster)
         if report and (expanded or shows_hang(report, has_recent_output=has_recent_output))
         else "",
+        format_each_html(snapshot, known_locations) if expanded else "",
         has_buttons=snapshot.wall_s >= BUTTONS_AFTER_S,
         view=view,
     )
+
+
+def _format_live_heading(snapshot: CellResult, strip: Sequence[StatusItem], *, has_strip: bool) -> str:
+    """Format the heading; if all ranks do the same, it says what."""
+    heading = format_heading(snapshot, has_strip=has_strip)
+    return " · ".join(filter(None, (heading, describe_quietly(strip))))
 
 
 def shows_hang(report: HangReport, *, has_recent_output: bool) -> bool:
@@ -321,20 +265,16 @@ def _build_live_block(
 
 def frame_parts(frame: LiveFrame) -> dict[str, str]:
     """Return the parts of a frame by name; each is text, the lists as JSON."""
-    strip = [asdict(cell) for cell in frame.strip]
     parts = {
         "head": frame.heading,
+        "strip": json.dumps([asdict(item) for item in frame.strip], ensure_ascii=False) if frame.strip else "",
         "card": frame.hang_html,
+        "each": frame.each_html,
         "more": frame.overflow,
         "acts": "yes" if frame.has_buttons else "",
+        "view": frame.view,
     }
-    parts["view"] = frame.view
-    parts |= {f"strip_{at}": "" for at in range(MAX_CHUNKS)} | {f"block_{at}": "" for at in range(MAX_BLOCKS)}
-    for at in range(0, len(strip), _CHUNK_SIZE):
-        chunk = min(at // _CHUNK_SIZE, MAX_CHUNKS - 1)
-        # Cells for which there is no further chunk go into the last one.
-        earlier = json.loads(parts[f"strip_{chunk}"] or "[]")
-        parts[f"strip_{chunk}"] = json.dumps([*earlier, *strip[at : at + _CHUNK_SIZE]], ensure_ascii=False)
+    parts |= {f"block_{at}": "" for at in range(MAX_BLOCKS)}
     for at, block in enumerate(frame.blocks):
         parts[f"block_{at}"] = json.dumps(asdict(block), ensure_ascii=False)
     return parts
@@ -382,7 +322,7 @@ def format_running_text(
     color: bool = False,
     has_recent_output: bool = False,
 ) -> str:
-    """Format the state of a cell: busy ranks, the last lines of each group of ranks, failures, and where ranks hang.
+    """Format the state of a cell: ranks by state, the last lines of each group of ranks, failures, and where ranks hang.
 
     Args:
         snapshot: the cell as far as it has come.
@@ -391,12 +331,16 @@ def format_running_text(
         color: whether the text may contain colours.
         has_recent_output: whether something was printed recently. Then no rank counts as hanging, unless some wait for others.
     """
-    known_locations = locations or RankLocations()
-    below = [*_format_failures(snapshot), *_format_hang(snapshot, known_locations, has_recent_output=has_recent_output)]
+    known_locations, strip = locations or RankLocations(), build_strip(snapshot)
+    hang_lines = _format_hang(snapshot, known_locations, has_recent_output=has_recent_output)
+    # The hang report has the same ranks, and more of each. Without a look at the ranks, the heading says all that is known.
+    has_strip = snapshot.where is not None and is_unusual(strip) and not hang_lines
+    below = [*([format_strip_text(strip)] if has_strip else []), *_format_failures(snapshot), *hang_lines]
+    head = _format_live_heading(snapshot, strip, has_strip=has_strip)
     lines: list[str] = []
     for tail_length in _TAIL_LENGTHS:
         lines = [
-            *_format_output(snapshot, known_locations, merge_tails(snapshot.ranks, tail_length), color=color),
+            *_format_output(snapshot, head, known_locations, merge_tails(snapshot.ranks, tail_length), color=color),
             *below,
         ]
         if len(lines) <= height:
@@ -407,10 +351,9 @@ def format_running_text(
 
 
 def _format_output(
-    snapshot: CellResult, locations: RankLocations, groups: Sequence[OutputGroup], *, color: bool
+    snapshot: CellResult, head: str, locations: RankLocations, groups: Sequence[OutputGroup], *, color: bool
 ) -> list[str]:
     blocks = tuple(map(Block, groups)) if any(group.parts for group in groups) else ()
-    head = format_heading(snapshot)
     cell_summary = CellSummary(
         head, difference="", blocks=blocks, outliers=frozenset(), failures=(), failure_heading="", notes=()
     )
@@ -457,7 +400,9 @@ def frame_to_html(frame: LiveFrame) -> str:
     """Format a frame; a panel has a head of its own."""
     more = f'<div style="{QUIET_STYLE}">{escape(frame.overflow)}</div>' if frame.overflow else ""
     head = f'<div><span style="{QUIET_STYLE}">{escape(frame.heading)}</span></div>' if frame.heading else ""
-    return wrap_html(head + "".join(map(_format_live_block, frame.blocks)) + more + frame.hang_html)
+    strip = f"<div>{escape(format_strip_text(frame.strip), quote=False)}</div>" if frame.strip else ""
+    blocks = "".join(map(_format_live_block, frame.blocks))
+    return wrap_html(head + strip + blocks + more + frame.hang_html + frame.each_html)
 
 
 def _format_live_block(block: LiveBlock) -> str:

@@ -38,38 +38,49 @@ function rove(row, pick) {
 
 // -- a running cell
 
-function stripCell(cell) {
-  const line = cell.line === null ? "" : `line ${cell.line}`;
-  const told = [cell.state, line, cell.time, cell.memory].filter(Boolean);
-  return make("li", { class: `mhnb-rank mhnb-${cell.state}` },
-    make("b", {}, cell.label), ` ${cell.sign} `, told.join(" · "));
+// Draw the chips into nodes that exist, so that a tooltip under the mouse stays while times change.
+function drawStrip(strip, items) {
+  while (strip.children.length > items.length) strip.lastChild.remove();
+  items.forEach((item, at) => {
+    if (!strip.children[at]) strip.append(make("li", {}, make("span", { "aria-hidden": "true" }), make("b"), make("span"), make("span", { class: "mhnb-value" })));
+    const chip = strip.children[at];
+    const [sign, label, told, values] = chip.children;
+    const write = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+    chip.className = `mhnb-rank mhnb-${item.kind}`;
+    chip.title = item.details;
+    write(sign, item.sign);
+    write(label, item.label);
+    write(told, [item.state, item.lines].filter(Boolean).join(" · "));
+    write(values, [item.time, item.memory].filter(Boolean).map((value) => ` · ${value}`).join(""));
+  });
 }
 
 function renderLive({ model, el }) {
   const head = make("div", { class: "mhnb-quiet", role: "status", "aria-live": "off" });
-  const strip = make("ul", { class: "mhnb-strip", "aria-label": "state of each rank" });
-  const chunks = model.get("chunks");
+  const strip = make("ul", { class: "mhnb-strip", "aria-label": "ranks by state", "aria-live": "off" });
   const blocks = make("div", { class: "mhnb-blocks" });
   const more = make("div", { class: "mhnb-quiet" });
   const card = make("div", {});
+  const each = make("div", { class: "mhnb-each", role: "region", "aria-label": "each rank", tabindex: "0", hidden: true });
   const act = (name) => () => model.send({ act: name });
-  const all = button("Show all", "each rank by itself", () => {
+  const where = button("Where", "where each rank is now", act("where"));
+  const all = button("Show all", "each rank's output by itself", () => {
     const on = all.getAttribute("aria-pressed") !== "true";
     all.setAttribute("aria-pressed", String(on));
     model.send({ act: on ? "all" : "fold" });
   });
   const tabs = make("div", { class: "mhnb-tabs", role: "tablist", "aria-label": "ranks", hidden: true });
-  const row = make("div", { class: "mhnb-actions", role: "group", "aria-label": "while the cell runs" },
-    button("Interrupt", "KeyboardInterrupt on every rank", act("interrupt")),
-    button("Where", "where each rank is now", act("where")), all);
-  const root = make("div", { class: "mhnb mhnb-panel", "data-lm-suppress-shortcuts": "true" }, head, strip, tabs, blocks, more, card, row);
+  // The buttons have their place from the start, so that nothing moves when they are offered.
+  const row = make("div", { class: "mhnb-actions mhnb-later", role: "group", "aria-label": "while the cell runs" },
+    button("Interrupt", "KeyboardInterrupt on every rank", act("interrupt")), where, all);
+  const top = make("div", { class: "mhnb-top" }, head, row);
+  const root = make("div", { class: "mhnb mhnb-panel mhnb-live", "data-lm-suppress-shortcuts": "true" }, top, strip, tabs, blocks, more, card, each);
   // The file's placeholder for a cell that never ends. It is hidden while this widget shows more and is up to date.
   const cover = make("style");
   const draft = CSS.escape(model.get("draft"));
   const covering = `.${draft}, .jp-OutputArea-child:has(.${draft}) { display: none !important; }`;
   el.append(cover, root);
 
-  const groups = Array.from({ length: chunks }, () => []);
   const places = Array.from({ length: model.get("blocks") }, () => make("div", { hidden: true }));
   blocks.append(...places);
   const said = places.map(() => null);
@@ -117,11 +128,17 @@ function renderLive({ model, el }) {
   const draw = {
     head: (text) => { head.textContent = text; },
     more: (text) => { more.textContent = text; },
-    acts: (on) => { row.hidden = !on; },
+    acts: (on) => { row.classList.toggle("mhnb-later", !on); },
     card: (html) => { card.innerHTML = html; },
-    strip: (at, text) => {
-      groups[at] = text ? JSON.parse(text) : [];
-      strip.replaceChildren(...groups.flat().map(stripCell));
+    each: (html) => {
+      where.setAttribute("aria-pressed", String(Boolean(html)));
+      each.hidden = !html;
+      each.innerHTML = html;
+    },
+    strip: (text) => {
+      drawStrip(strip, text ? JSON.parse(text) : []);
+      // Once ranks have differed they may again, so the line stays: the output below must not jump each time.
+      if (text) strip.classList.add("mhnb-seen");
     },
     block: (at, text) => {
       said[at] = text ? JSON.parse(text) : null;
@@ -131,6 +148,13 @@ function renderLive({ model, el }) {
     view: (view) => {
       all.setAttribute("aria-pressed", String(view !== "fold"));
       blocks.className = view === "grid" ? "mhnb-blocks mhnb-grid" : "mhnb-blocks";
+      // What is shown for each rank may be long. It scrolls by itself, also by keyboard.
+      const isLong = view === "rows" || view === "grid";
+      blocks.classList.toggle("mhnb-long", isLong);
+      for (const [name, value] of [["role", "region"], ["aria-label", "output of each rank"], ["tabindex", "0"]]) {
+        if (isLong) blocks.setAttribute(name, value);
+        else blocks.removeAttribute(name);
+      }
       drawTabs();
       said.forEach((_, at) => drawBlock(at));
     },
@@ -140,15 +164,14 @@ function renderLive({ model, el }) {
     model.on(`change:${name}`, now);
     now();
   };
-  for (const name of ["head", "more", "card", "acts"]) follow(name, draw[name]);
-  for (let at = 0; at < chunks; at += 1) follow(`strip_${at}`, (text) => draw.strip(at, text));
+  for (const name of ["head", "strip", "more", "card", "each", "acts"]) follow(name, draw[name]);
   for (let at = 0; at < places.length; at += 1) follow(`block_${at}`, (text) => draw.block(at, text));
   follow("view", draw.view);
 
   let timer = null;
   const lose = () => {
     cover.textContent = "";
-    row.hidden = true;
+    draw.acts(false);
     head.textContent = model.get("head") + SILENCE;
   };
   const hear = () => {

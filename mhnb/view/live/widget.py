@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mhnb.view.live.frame import MAX_BLOCKS, MAX_CHUNKS
+from mhnb.view.live.frame import MAX_BLOCKS
 
 _HERE = Path(__file__).parent
 _CLASSES: dict[str, Any] = {}
@@ -27,21 +27,13 @@ def _widget_class() -> Any:
         import anywidget
         import traitlets
 
-        names = [
-            "head",
-            "more",
-            "card",
-            "acts",
-            *(f"strip_{at}" for at in range(MAX_CHUNKS)),
-            *(f"block_{at}" for at in range(MAX_BLOCKS)),
-        ]
+        names = ["head", "strip", "more", "card", "each", "acts", *(f"block_{at}" for at in range(MAX_BLOCKS))]
         parts = {name: traitlets.Unicode("").tag(sync=True) for name in names}
         fixed = {
             "_esm": (_HERE / "panel.js").read_text(encoding="utf-8"),
             "_css": (_HERE / "panel.css").read_text(encoding="utf-8"),
             "mode": traitlets.Unicode("live").tag(sync=True),
             "blocks": traitlets.Int(MAX_BLOCKS).tag(sync=True),
-            "chunks": traitlets.Int(MAX_CHUNKS).tag(sync=True),
             "view": traitlets.Unicode("fold").tag(sync=True),
             "page": traitlets.Unicode("").tag(sync=True),
             "ranks": traitlets.List().tag(sync=True),

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 from typing import Self
 
 from mhnb.core.guard.value_check import CheckRow
 from mhnb.core.preflight_facts import PreflightReport
+from mhnb.core.replay import ReplayStep, format_step
 from mhnb.core.variables import VariableRow
 from mhnb.sharding.layout import format_nbytes
 from mhnb.sharding.report import Report
 from mhnb.types import StartProgress
-from mhnb.view.html import new_uid, wrap_html
+from mhnb.view.html import format_seconds, new_uid, wrap_html
 from mhnb.view.live.widget import warm_up
 from mhnb.view.mime import format_pre
 from mhnb.view.screen import Region, Screen, detect_screen
@@ -189,6 +190,43 @@ class TransferLine(ProgressLine):
             self.finish(text)
         else:
             self._screen.write(text)
+
+
+_REPLAY_TIME_AFTER_S = 1.0
+
+
+class ReplayLine(ProgressLine):
+    """The line of a replay: its step, and how long the replay has taken.
+
+    Args:
+        screen: where the line appears; None for the current cell.
+        uid: id of the display; None for a new one.
+        clock: monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self, screen: Screen | None = None, *, uid: str | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(screen, uid=uid)
+        self._clock, self._began_s = clock, clock()
+        self._step: ReplayStep | None = None
+        self._shown_text = ""
+
+    def begin(self, step: ReplayStep) -> None:
+        """Show the step that begins."""
+        self._step = step
+        self.tick()
+
+    def tick(self) -> None:
+        """Show the time, if the text changes by it. A replay that ends within a second needs none."""
+        if self._step is None:
+            return
+        elapsed_s = self._clock() - self._began_s
+        time_text = f" · {format_seconds(elapsed_s)}" if elapsed_s >= _REPLAY_TIME_AFTER_S else ""
+        text = f"{format_step(self._step)}{time_text}"
+        if text != self._shown_text:
+            self._shown_text = text
+            self.update(text, self._step.done / len(self._step.plan.steps))
 
 
 def show_status(status: Status, screen: Screen | None = None) -> None:

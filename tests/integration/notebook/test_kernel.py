@@ -292,7 +292,8 @@ def test_replay_updates_one_line(own_front: FrontEnd) -> None:
     line = [m for m in messages if "mhjax · repla" in _text(m)]
     assert [m["msg_type"] for m in line] == ["display_data", "update_display_data", "update_display_data"]
     assert len({m["content"]["transient"]["display_id"] for m in line}) == 1
-    assert [_text(m) for m in line[:2]] == ["mhjax · replaying cell 1 of 2", "mhjax · replaying cell 2 of 2"]
+    # On a slow machine the time is in the line too.
+    assert [_text(m)[:29] for m in line[:2]] == ["mhjax · replaying cell 1 of 2", "mhjax · replaying cell 2 of 2"]
     assert _text(line[2]).startswith("mhjax · replayed cells 1-2 · ")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ import numpy as np
 import pytest
 
 import mhnb
-from mhnb.cluster import journal, replay
+from mhnb.cluster import journal, manager, replay
 from mhnb.cluster.cluster import Cluster
 from mhnb.core.journal import CellRecord, parse_records
 from mhnb.core.replay import ReplayStep
 from mhnb.errors import InvalidRequest, ReplayStopped
+from mhnb.types import StartProgress
 from tests.support.source import ROOT
 
 Fresh = Callable[..., Cluster]
@@ -112,6 +114,34 @@ def test_second_replay_runs_no_cell_twice(begin: Fresh) -> None:
     plain = third.restart()
     assert plain.run("'count' in dir()")[0].text == "False"
     assert plain.restart(replay=True).replayed.cells == (1,)  # type: ignore[union-attr]
+
+
+def test_time_goes_on_in_restart_and_replay(begin: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user sees that time passes while the ranks before end, while others start, and while a cell runs again.
+
+    All of it is told in the caller's thread, and the time of the restart never goes back.
+    """
+    cluster = begin(1)
+    cluster.run("import time; time.sleep(2.5)").check()
+    end = Cluster._end
+
+    def end_slowly(ending: Cluster) -> None:
+        time.sleep(0.7)
+        end(ending)
+
+    monkeypatch.setattr(Cluster, "_end", end_slowly)
+    told: list[StartProgress] = []
+    after = manager.restart(cluster, told.append)
+    monkeypatch.undo()
+    waits = [progress for progress in told if "have ended" in progress.standing]
+    assert len(waits) >= 2
+    assert {len(progress.ranks) for progress in told} == {1}
+    assert [progress.elapsed_s for progress in told] == sorted(progress.elapsed_s for progress in told)
+    assert told[-1].ready
+    threads: list[threading.Thread] = []
+    replay.replay(after, on_wait=lambda: threads.append(threading.current_thread()))
+    assert len(threads) >= 2
+    assert set(threads) == {threading.current_thread()}
 
 
 def test_to_replays_up_to_a_cell(begin: Fresh) -> None:

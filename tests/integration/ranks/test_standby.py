@@ -77,7 +77,7 @@ def test_interrupted_restart_ends_the_standby_ranks(fresh: Fresh) -> None:
     warm, spare = wait_for_standby(cluster), cluster.spare
     assert spare is not None
 
-    def interrupt() -> None:
+    def interrupt(_timeout_s: float) -> None:
         raise KeyboardInterrupt
 
     spare.start_thread.join = interrupt  # type: ignore[method-assign, assignment]

@@ -56,6 +56,25 @@ def test_ctrl_c_ends_the_wait_but_not_the_work() -> None:
     assert done.is_set()
 
 
+def test_wait_is_reported_in_the_callers_thread() -> None:
+    """While the work lasts, the caller can show that time passes; of work that ends at once nothing is reported."""
+    threads: list[threading.Thread] = []
+    may_end = threading.Event()
+
+    def report() -> None:
+        threads.append(threading.current_thread())
+        may_end.set()
+
+    def work() -> None:
+        may_end.wait(WAIT_S)
+
+    run_uninterrupted(work, report)
+    assert set(threads) == {threading.main_thread()}
+    threads.clear()
+    run_uninterrupted(lambda: None, report)
+    assert threads == []
+
+
 def test_error_of_the_work_is_raised_in_the_caller() -> None:
     """An error of the work is raised in the caller that requested it."""
     with pytest.raises(ZeroDivisionError):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from mhnb.core.hang_report import HangReport, RankLocation
-from mhnb.core.output.results import RankResult
-from mhnb.view.live.frame import MAX_BLOCKS, ByteBudget, build_frame, build_strip, changed_parts, frame_parts
+from mhnb.view.live.frame import MAX_BLOCKS, ByteBudget, build_frame, changed_parts, frame_parts
 from tests.support.view_samples import cell, failed, out
 
 BAR = "train:  {}%|████▏     | {}/100 [00:04<00:05, 9it/s]"
@@ -46,30 +44,6 @@ def test_bars_of_many_ranks_are_one_bar() -> None:
     (block,) = build_frame(cell(*[[out(BAR.format(r, r), "stderr")] for r in range(64)], done=False)).blocks
     assert "0-63 %" in block.html
     assert "median 31 %" in block.html
-
-
-def test_strip_shows_state_line_time_and_memory() -> None:
-    """The strip shows these values for each rank, with a sign beside each colour."""
-    report = HangReport(
-        1, (1,), (2,), launch="jit(f)", lines={0: None, 1: 4, 2: 7}, age_s=3.0, progress=False,
-        places=(RankLocation((1,), "launch", "jit(f)"), RankLocation((2,), "computing")), memory_nbytes={1: 2**28, 2: 2**29},
-    )  # fmt: skip
-    running = replace(cell(RankResult(0, "ok", wall_s=1.5), [], [], failed(3), done=False), where=report)
-    entries = [(c.label, c.sign, c.state, c.line, c.time, c.memory) for c in build_strip(running)]
-    assert entries == [
-        ("0", "✓", "ended", None, "1.5 s", ""),
-        ("1", "◌", "waiting", 4, "", "256.0 MiB"),
-        ("2", "!", "absent", 7, "", "512.0 MiB"),
-        ("3", "✗", "failed", None, "0 ms", ""),
-    ]
-
-
-def test_strip_has_one_entry_per_group() -> None:
-    """The strip has one entry per group: 256 ranks of which one has ended have two entries."""
-    running = cell(*[[] for _ in range(255)], RankResult(255, "ok", wall_s=2.0), done=False)
-    assert [c.label for c in build_strip(running)] == ["ranks 0-254", "rank 255"]
-    parts = frame_parts(build_frame(running))
-    assert len(json.loads(parts["strip_0"])) == 2
 
 
 @pytest.mark.parametrize("said", ["7\n", "0\n1\n2\n", "nan\n"])

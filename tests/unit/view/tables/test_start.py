@@ -7,10 +7,12 @@ import socket
 
 import pytest
 
+from mhnb.core.journal import CellRecord
+from mhnb.core.replay import ReplayPlan, ReplayStep
 from mhnb.types import PHASES, DeviceRef, Phase, RankInfo, StartProgress
 from mhnb.view.html import name_hosts
 from mhnb.view.tables import show
-from mhnb.view.tables.show import ProgressLine, StartDisplay, TransferLine
+from mhnb.view.tables.show import ProgressLine, ReplayLine, StartDisplay, TransferLine
 from mhnb.view.tables.start import (
     StartSummary,
     format_failed_start,
@@ -258,6 +260,26 @@ def test_failed_transfer_leaves_how_far_it_came(clock: Clock, error: type[BaseEx
     last = screen.calls[-1][1]
     assert last["text/plain"] == f"mhjax · pushing x to ranks 0-3 · 1.0 MiB of 2.0 MiB · {word}"
     assert "<progress" not in last["text/html"]
+
+
+def test_time_of_a_replay_goes_on_while_a_cell_runs() -> None:
+    """The line has the time since the replay began, once it has lasted a second; what has not changed is not shown again."""
+    times = iter([100.0, 100.2, 100.4, 103.2, 103.21, 104.3, 104.4])
+    screen = RecordingScreen()
+    line = ReplayLine(screen, uid="s", clock=lambda: next(times))
+    plan = ReplayPlan(1, steps=tuple(CellRecord(1, seq, "f()") for seq in (7, 11)))
+    line.tick()
+    line.begin(ReplayStep("cell 7", 0, plan))
+    for _ in range(4):
+        line.tick()
+    line.begin(ReplayStep("cell 11", 1, plan))
+    assert [data["text/plain"] for _, data, _ in screen.calls] == [
+        "mhjax · replaying cell 7 of 11",
+        "mhjax · replaying cell 7 of 11 · 3.2 s",
+        "mhjax · replaying cell 7 of 11 · 4.3 s",
+        "mhjax · replaying cell 11 of 11 · 4.4 s",
+    ]
+    assert screen.call_names == ["show", "replace", "replace", "replace"]
 
 
 def test_scheduler_queue_position_is_in_the_line() -> None:
