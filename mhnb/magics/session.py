@@ -28,13 +28,14 @@ from mhnb.core.ranks import pluralize
 from mhnb.errors import CellError, MhnbError
 from mhnb.system.processes import resident_nbytes
 from mhnb.types import DeviceRef, RankError, RankInfo
-from mhnb.view.cell.failures import format_raised_error
+from mhnb.view.cell.failures import are_not_yet, find_failures, format_raised_error
 from mhnb.view.cell.html import View
 from mhnb.view.html import RankLocations, new_uid
+from mhnb.view.lesson import find_answer
 from mhnb.view.live.results_panel import ResultPanel
 from mhnb.view.live.view import CellView
 from mhnb.view.live.wait_line import WaitLine
-from mhnb.view.screen import detect_screen
+from mhnb.view.screen import detect_screen, hide_traceback
 from mhnb.view.tables.show import show_collectives
 from mhnb.view.tables.start import StartSummary
 from mhnb.view.tables.tables import Status
@@ -141,6 +142,37 @@ def show_launched_collectives(cluster: Cluster, result: CellResult) -> None:
         print(f"mhjax · --collectives: {type(error).__name__}: {error}", file=sys.stderr)
 
 
+# -- lessons
+
+
+def show_lesson_bar(result: CellResult) -> None:
+    """Show how far a lesson is, if the ranks answered one of its exercises."""
+    shown = [output["data"].get("text/plain", "") for rank in result for output in rank.outputs if "data" in output]
+    errors = [rank.error.evalue for rank in result if rank.error is not None]
+    answers = [text for text in (*errors, *shown) if isinstance(text, str) and find_answer(text) is not None]
+    if answers:
+        # The exercises use NumPy, which takes a while to import.
+        from mhnb.teach.progress import show_bar_for
+
+        show_bar_for(answers)
+
+
+def check_result(result: CellResult) -> None:
+    """Raise the error of a cell that failed. If answers are only not right yet, the view has said so, and no traceback follows.
+
+    Raises:
+        CellError: the cell failed on a rank.
+    """
+    try:
+        result.check()
+    except CellError as error:
+        # IPython shows the error below the report. `str(error)` stays complete, because a script has no report.
+        error.short_text = format_raised_error(result)
+        if are_not_yet(find_failures(result)):
+            hide_traceback(error)
+        raise
+
+
 # -- the notebook session
 
 
@@ -213,12 +245,9 @@ class Session:
             show_launched_collectives(cluster, result)
         self.store_result(cluster, result)
         self._open_persistent_panel(result, locations, flags)
-        try:
-            result.check()
-        except CellError as error:
-            # IPython shows the error below the report. `str(error)` stays complete, because a script has no report.
-            error.short_text = format_raised_error(result)
-            raise
+        if not flags.quiet and "check(" in source:
+            _call_safely(show_lesson_bar, result)
+        check_result(result)
 
     def _wait_for_cluster(self) -> Cluster:
         lines: list[WaitLine] = []

@@ -5,12 +5,13 @@ mhnb.teach.predict("NAME", answer)    in a plain cell; without an answer it show
 mhnb.teach.reveal("NAME", value)      the guess beside the value that the ranks returned
 mhnb.teach.progress()                 what is correct so far, and on which ranks it is not
 mhnb.teach.recall("NAME")             the last answer, also after a restart
+mhnb.teach.reset("NAME")              forget it, to answer anew; also takes the number of a lesson
 """
 
 from __future__ import annotations
 
 from mhnb.teach.check import check
 from mhnb.teach.predict import predict, reveal
-from mhnb.teach.progress import progress, recall
+from mhnb.teach.progress import progress, recall, reset
 
-__all__ = ["check", "predict", "progress", "recall", "reveal"]
+__all__ = ["check", "predict", "progress", "recall", "reset", "reveal"]

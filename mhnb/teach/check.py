@@ -12,23 +12,40 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 
 from mhnb.errors import InvalidRequest, NotYet
+from mhnb.sharding.boxes import box_of_index, format_box
 from mhnb.sharding.report import Collective
 from mhnb.teach.exercise import Exercise, ProcessInfo, WrongAnswer, find_task
-from mhnb.teach.progress import AnswerRecord, try_write_record
+from mhnb.teach.progress import AnswerRecord, read_lesson_state, show, title_of, try_write_record
+from mhnb.view.lesson import (
+    Difference,
+    DifferenceRow,
+    format_answer_html,
+    format_bar_html,
+    format_bar_text,
+    format_difference,
+    format_not_yet_html,
+    format_raised,
+    format_right,
+    format_right_html,
+    wrap_lesson_html,
+)
+from mhnb.view.screen import hide_traceback
 
 
 def call_answer(answer: Any, *arguments: Any, what: str) -> Any:
     """Call the learner's function. Its exceptions are not caught."""
     if not callable(answer):
         raise WrongAnswer(
-            f"expected a function {what}, and got {type(answer).__name__}; pass the function itself, not its result"
+            f"the answer is a {type(answer).__name__}",
+            expected=f"a function {what}",
+            hint="Pass the function itself, not its result",
         )
     return answer(*arguments)
 
@@ -37,7 +54,7 @@ def assert_equal(got: Any, expected: Any, what: str, *, hint: str = "") -> None:
     """Check that two values are equal and of the same type: 8 is not 8.0."""
     if type(got) is not type(expected) or got != expected:
         raise WrongAnswer(
-            f"{what} is {got!r}, expected {expected!r}{_format_type_difference(got, expected)}{_format_hint(hint)}"
+            f"{what} is {got!r}", expected=f"{expected!r}{_format_type_difference(got, expected)}", hint=hint
         )
 
 
@@ -46,23 +63,21 @@ def _format_type_difference(got: Any, expected: Any) -> str:
     return "" if same else f" ({type(got).__name__}, not {type(expected).__name__})"
 
 
-def _format_hint(hint: str) -> str:
-    return f". {hint}" if hint else ""
-
-
 def assert_global_array(x: Any, shape: tuple[int, ...], dtype: str, what: str, process: ProcessInfo) -> Any:
     """Check that x is a jax.Array of this shape and dtype on all devices of the cluster, and return it."""
     import jax
 
     if not isinstance(x, jax.Array):
-        raise WrongAnswer(f"{what} should be a jax.Array and is {type(x).__module__.split('.')[0]} {type(x).__name__}")
+        kind = f"{type(x).__module__.split('.')[0]} {type(x).__name__}"
+        raise WrongAnswer(f"{what} is {kind}", expected="a jax.Array")
     if len(x.sharding.device_set) != process.device_count:
         n = len(x.sharding.device_set)
         raise WrongAnswer(
-            f"{what} is on {n} device{'s' * (n > 1)}, expected all {process.device_count}: it is no global array"
+            f"{what} is on {n} device{'s' * (n > 1)}",
+            expected=f"all {process.device_count}: a global array has shards on each",
         )
     if (tuple(x.shape), str(x.dtype)) != (shape, dtype):
-        raise WrongAnswer(f"{what} is {x.dtype}{list(x.shape)}, expected {dtype}{list(shape)}")
+        raise WrongAnswer(f"{what} is {x.dtype}{list(x.shape)}", expected=f"{dtype}{list(shape)}")
     return x
 
 
@@ -73,10 +88,20 @@ def assert_spec(x: Any, mesh: Any, spec: Any, what: str) -> None:
     expected = jax.sharding.NamedSharding(mesh, spec)
     if not x.sharding.is_equivalent_to(expected, x.ndim):
         got = getattr(x.sharding, "spec", None)
-        held = x.addressable_shards[0].data.shape
-        raise WrongAnswer(
-            f"{what} is sharded by {got}, {tuple(held)} on a device; expected {expected.shard_shape(x.shape)} on a device"
-        )
+        held, wanted = tuple(x.addressable_shards[0].data.shape), expected.shard_shape(x.shape)
+        if held == wanted and (moved := _find_moved_shard(x, expected)):
+            raise WrongAnswer(f"{what} is sharded by {got}: {moved[0]}", expected=moved[1])
+        raise WrongAnswer(f"{what} is sharded by {got}, {held} on a device", expected=f"{wanted} on a device")
+
+
+def _find_moved_shard(x: Any, expected: Any) -> tuple[str, str] | None:
+    """Return what the first device of this process holds that should hold other elements, and what it should hold."""
+    indices = expected.devices_indices_map(x.shape)
+    for ordinal, shard in enumerate(_local_shards(x)):
+        got, wanted = (box_of_index(index, x.shape) for index in (shard.index, indices[shard.device]))
+        if got != wanted:
+            return f"device {shard.device.process_index}:{ordinal} holds {format_box(got)}", format_box(wanted)
+    return None
 
 
 def assert_shards(x: Any, expected: np.ndarray, what: str, process: ProcessInfo) -> None:
@@ -86,13 +111,14 @@ def assert_shards(x: Any, expected: np.ndarray, what: str, process: ProcessInfo)
         got = np.asarray(shard.data)
         if got.shape != expected_shard.shape:
             raise WrongAnswer(
-                f"{what} on device {process.rank}:{ordinal} has shape {got.shape}, expected {expected_shard.shape}"
+                f"{what} on device {process.rank}:{ordinal} has shape {got.shape}", expected=f"{expected_shard.shape}"
             )
         if not np.allclose(got, expected_shard, rtol=1e-5, atol=1e-6):
             at = tuple(int(each) for each in np.argwhere(~np.isclose(got, expected_shard, rtol=1e-5, atol=1e-6))[0])
             index = tuple((box.start or 0) + i for box, i in zip(shard.index, at, strict=True))
             raise WrongAnswer(
-                f"{what} on device {process.rank}:{ordinal} holds {got[at]} at {_format_index(index)}, expected {expected_shard[at]}"
+                f"{what} on device {process.rank}:{ordinal} holds {got[at]} at {_format_index(index)}",
+                expected=f"{expected_shard[at]}",
             )
 
 
@@ -101,8 +127,9 @@ def assert_fits(x: Any, nbytes: int, what: str, process: ProcessInfo) -> None:
     for ordinal, shard in enumerate(_local_shards(x)):
         if shard.data.nbytes > nbytes:
             raise WrongAnswer(
-                f"{what} takes {shard.data.nbytes} bytes on device {process.rank}:{ordinal}, expected at most {nbytes}; "
-                f"its shard is {tuple(shard.data.shape)} of {tuple(x.shape)}"
+                f"{what} takes {shard.data.nbytes} bytes on device {process.rank}:{ordinal}",
+                expected=f"at most {nbytes}",
+                note=f"Its shard is {tuple(shard.data.shape)} of {tuple(x.shape)}",
             )
 
 
@@ -119,6 +146,8 @@ def _format_index(index: Sequence[int]) -> str:
 
 
 _MAX_ANSWER_CHARS = 4000
+_MAX_SHOWN_CHARS = 200
+"""Characters of a value that is shown below a right answer; a longer one proves nothing at a glance."""
 _NOTEBOOK = ProcessInfo(None, 1, 1, 1)
 
 
@@ -140,10 +169,72 @@ def check(name: str, *answer: Any) -> None:
         feedback = _grade(exercise, process, answer)
     except WrongAnswer as differs:
         _store(name, process, answer, feedback=str(differs), is_correct=False)
-        # Without the rank number, because the notebook names the ranks and shows text that is equal on all ranks once.
-        raise NotYet(f"{name}: {differs}", exercise=name, rank=process.rank) from None
+        difference = Difference(title_of(name), differs.yours, differs.expected, differs.note, differs.hint)
+        raise _show_not_yet(exercise, process, difference) from None
     _store(name, process, answer, feedback=feedback, is_correct=True)
-    print(f"right · {name}: {feedback}")
+    _show_right(exercise, process, feedback, list(_format_shown(exercise, answer)))
+
+
+def _show_not_yet(exercise: Exercise, process: ProcessInfo, difference: Difference) -> NotYet:
+    """Show a wrong answer in the notebook, and return its error. The error of a rank is shown with those of other ranks."""
+    # Without the rank number, because the notebook names the ranks and shows text that is equal on all ranks once.
+    error = NotYet(format_difference(difference), exercise=exercise.name, rank=process.rank)
+    if process.rank is None and hide_traceback(error):
+        card = format_not_yet_html([DifferenceRow("", difference)])
+        _show_with_bar(exercise, card, format_difference(difference))
+    return error
+
+
+def _show_right(exercise: Exercise, process: ProcessInfo, feedback: str, shown: Sequence[str]) -> None:
+    title = title_of(exercise.name)
+    text = format_right(title, feedback, shown)
+    if process.rank is None:
+        _show_with_bar(exercise, format_right_html(title, feedback, shown), text)
+    else:
+        _publish(text)
+
+
+def _show_with_bar(exercise: Exercise, card: str, text: str) -> None:
+    state = read_lesson_state(exercise.lesson, after=exercise.name)
+    show(wrap_lesson_html(card, format_bar_html(state)), f"{text}\n{format_bar_text(state)}")
+
+
+def _publish(text: str) -> None:
+    """Show a text of this rank. It is a display of its own, so that it is not mixed with what the cell prints."""
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    if shell is None:
+        print(text)
+    else:
+        shell.display_pub.publish({"text/plain": text})
+
+
+def _format_shown(exercise: Exercise, answers: Sequence[Any]) -> Iterator[str]:
+    """Yield what shows that an answer is right: the drawing of an array or a mesh, or a short value."""
+    names = list(inspect.signature(exercise.grade).parameters)[1:]
+    for name, answer in zip(names, answers, strict=True):
+        drawing = _draw_jax_value(answer)
+        if drawing:
+            yield f"{name}  {drawing}"
+        elif not callable(answer) and len(text := repr(answer)) <= _MAX_SHOWN_CHARS:
+            yield f"{name} = {text}"
+
+
+def _draw_jax_value(value: Any) -> str:
+    """Draw which device holds what of an array on several devices, or where the devices of a mesh are; else return ''."""
+    if "jax" not in sys.modules:
+        return ""
+    import jax
+
+    from mhnb.adapters.jax_arrays import read_layout, read_mesh
+    from mhnb.view.sharding.layout import format_layout_text
+    from mhnb.view.sharding.mesh import format_mesh_text
+
+    if isinstance(value, jax.sharding.Mesh):
+        return format_mesh_text(read_mesh(value))
+    is_drawable = isinstance(value, jax.Array) and value.ndim > 0 and len(value.sharding.device_set) > 1
+    return format_layout_text(read_layout(value)) if is_drawable else ""
 
 
 def _check_side(exercise: Exercise, process: ProcessInfo) -> None:
@@ -155,7 +246,7 @@ def _check_side(exercise: Exercise, process: ProcessInfo) -> None:
 
 def _grade(exercise: Exercise, process: ProcessInfo, answer: tuple[Any, ...]) -> str:
     if any(each is ... for each in answer):
-        raise WrongAnswer(f"there is still a ... in the cell. {exercise.prompt}")
+        raise WrongAnswer("there is still a ... in the cell", hint=exercise.prompt)
     try:
         inspect.signature(exercise.grade).bind(process, *answer)
     except TypeError:
@@ -171,7 +262,17 @@ def _grade(exercise: Exercise, process: ProcessInfo, answer: tuple[Any, ...]) ->
         # Raised by the learner's code, or by the guard about it: show it unchanged, and record the answer as incorrect.
         feedback = f"{type(error).__name__}: {error}".splitlines()[0]
         _store(exercise.name, process, answer, feedback=feedback, is_correct=False)
+        _show_raised(exercise, process, type(error).__name__)
         raise
+
+
+def _show_raised(exercise: Exercise, process: ProcessInfo, error_name: str) -> None:
+    """Say that the learner's own code raised. The error itself is shown as any other error."""
+    text = format_raised(title_of(exercise.name), error_name)
+    if process.rank is None:
+        _show_with_bar(exercise, format_answer_html(text, ""), text)
+    else:
+        _publish(text)
 
 
 def current_process() -> ProcessInfo:
@@ -235,8 +336,8 @@ def check_budget(budget: Budget, function: Any, *arguments: Any, measure: Measur
         count = sum(each.times for each in usage if each.op == op)
         allowed = budget.counts.get(op, 0)
         if count > allowed:
-            limit = f"expected {'none' if allowed == 0 else f'at most {allowed}'}"
-            raise WrongAnswer(f"the program has {count} {op}, {limit}. {usage_text}")
+            limit = "none" if allowed == 0 else f"at most {allowed}"
+            raise WrongAnswer(f"the program has {count} {op}", expected=limit, note=usage_text)
     on_device = sum(each.times * each.nbytes_per_device for each in usage)
     across = sum(each.times * each.nbytes_across_hosts for each in usage)
     for nbytes, limit_nbytes, what in (
@@ -244,7 +345,9 @@ def check_budget(budget: Budget, function: Any, *arguments: Any, measure: Measur
         (across, budget.nbytes_across_hosts, "from a device to other hosts"),
     ):
         if limit_nbytes is not None and nbytes > limit_nbytes:
-            raise WrongAnswer(f"the program sends {nbytes} bytes {what}, expected at most {limit_nbytes}. {usage_text}")
+            raise WrongAnswer(
+                f"the program sends {nbytes} bytes {what}", expected=f"at most {limit_nbytes}", note=usage_text
+            )
     return format_usage(usage)
 
 

@@ -19,6 +19,19 @@ from mhnb.errors import InvalidRequest
 class WrongAnswer(Exception):  # feedback on an answer: `check` catches it, so it is never shown as an error
     """An answer differs from the expected one. The text says what differs, from which value, and where to look."""
 
+    def __init__(self, yours: str, *, expected: str = "", note: str = "", hint: str = "") -> None:
+        """Describe the difference.
+
+        Args:
+            yours: what the answer is, or does.
+            expected: the value beside it; empty if `yours` says it all.
+            note: a sentence with more about the answer.
+            hint: a sentence on where to look, shown on request.
+        """
+        wanted = f", expected {expected}" if expected else ""
+        super().__init__(". ".join(filter(None, (f"{yours}{wanted}", note, hint))))
+        self.yours, self.expected, self.note, self.hint = yours, expected, note, hint
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:

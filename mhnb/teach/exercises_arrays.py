@@ -27,7 +27,7 @@ def _columns_apart(process: ProcessInfo, spec: Any) -> str:
     import jax
 
     if not isinstance(spec, jax.sharding.PartitionSpec):
-        raise WrongAnswer(f"spec is a {type(spec).__name__}, expected a PartitionSpec: P(...)")
+        raise WrongAnswer(f"spec is a {type(spec).__name__}", expected="a PartitionSpec: P(...)")
     mesh = jax.make_mesh((process.process_count, process.local_device_count), ("data", "model"))
     n = process.device_count
     try:
@@ -39,8 +39,8 @@ def _columns_apart(process: ProcessInfo, spec: Any) -> str:
         got = box_of_index(boxes[device], (8, n))
         if got != ((0, 8), (at, at + 1)):
             raise WrongAnswer(
-                f"device {process.rank}:{ordinal} would hold rows {_format_range(got[0])} and columns {_format_range(got[1])}, "
-                f"expected rows 0:8 and columns {at}:{at + 1}"
+                f"device {process.rank}:{ordinal} would hold rows {_format_range(got[0])} and columns {_format_range(got[1])}",
+                expected=f"rows 0:8 and columns {at}:{at + 1}",
             )
     return "one whole column on each device"
 
@@ -53,13 +53,13 @@ def _pairs_inside(process: ProcessInfo, mesh: Any) -> str:
     import jax
 
     if not isinstance(mesh, jax.sharding.Mesh):
-        raise WrongAnswer(f"mesh is a {type(mesh).__name__}, expected a jax.sharding.Mesh")
+        raise WrongAnswer(f"mesh is a {type(mesh).__name__}", expected="a jax.sharding.Mesh")
     assert_equal(dict(mesh.shape), {"row": process.device_count // 2, "pair": 2}, "the shape of the mesh")
     for number, row in enumerate(mesh.devices):
         owners = sorted({device.process_index for device in row})
         if len(owners) > 1:
             raise WrongAnswer(
-                f"pair {number} has devices of ranks {owners[0]} and {owners[1]}, expected both of one rank"
+                f"pair {number} has devices of ranks {owners[0]} and {owners[1]}", expected="both of one rank"
             )
     return "both devices of each pair belong to one rank"
 
@@ -91,11 +91,12 @@ def _n_devices_in_mesh(process: ProcessInfo, n_devices_in_mesh: Any) -> str:
     shape, dtype = getattr(got, "shape", None), getattr(got, "dtype", None)
     if shape != () or dtype is None or str(dtype) != "float32":
         kind = f"{dtype}{list(shape)}" if dtype is not None and shape is not None else type(got).__name__
-        raise WrongAnswer(f"it gives {kind}, expected a scalar of float32, shape ()")
+        raise WrongAnswer(f"it gives {kind}", expected="a scalar of float32, shape ()")
     if float(got) != devices:
         where = "this notebook, alone," if process.rank is None else "this cluster"
         raise WrongAnswer(
-            f"it gives {float(got)}, expected {float(devices)}: {where} has {devices} device{'s' * (devices > 1)}"
+            f"it gives {float(got)}",
+            expected=f"{float(devices)}: {where} has {devices} device{'s' * (devices > 1)}",
         )
     return f"{float(got)} with {devices} device{'s' * (devices > 1)} in all"
 
@@ -116,7 +117,7 @@ def _my_positions(process: ProcessInfo, positions: Any) -> str:
     wanted = [devices.index(device) for device in jax.local_devices()]
     if isinstance(positions, list) and positions and not isinstance(positions[0], int):
         raise WrongAnswer(
-            f"positions holds {type(positions[0]).__name__}, expected whole numbers: positions in jax.devices()"
+            f"positions holds {type(positions[0]).__name__}", expected="whole numbers: positions in jax.devices()"
         )
     ids = [device.id for device in jax.local_devices()]
     hint = "A device's id is no position: ids leave gaps between processes" if positions == ids != wanted else ""
@@ -203,12 +204,12 @@ _RECORDS = 22
 
 def _my_share(process: ProcessInfo, share: Any) -> str:
     if not isinstance(share, list):
-        raise WrongAnswer(f"share is a {type(share).__name__}, expected a list of record numbers")
+        raise WrongAnswer(f"share is a {type(share).__name__}", expected="a list of record numbers")
     each = _RECORDS // process.process_count
     if len(share) != each:
         raise WrongAnswer(
-            f"share has {len(share)} records, expected {each} on every rank: "
-            f"{_RECORDS} records leave {_RECORDS % process.process_count} over, which nobody reads"
+            f"share has {len(share)} records",
+            expected=f"{each} on every rank: {_RECORDS} records leave {_RECORDS % process.process_count} over, which nobody reads",
         )
     wanted = list(range(_RECORDS))[process.rank :: process.process_count][:each]
     assert_equal(share, wanted, "share", hint="Take every fourth record, beginning with the process index")
@@ -327,7 +328,7 @@ TASKS = (
         "04",
         "x has shards on the devices of all 4 ranks. What is x.is_fully_addressable on rank 0?",
         (True, False),
-        "A process can read the shards of its own devices only.",
+        "A process can read the shards of its own devices only. An array on these alone would be fully addressable.",
     ),
     Exercise(
         "from_callback",

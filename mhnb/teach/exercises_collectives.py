@@ -36,7 +36,7 @@ def _compare(mapped: Callable[..., Any], x: Any, wanted: np.ndarray, what: str, 
     if got.shape != wanted.shape:
         n = process.device_count
         raise WrongAnswer(
-            f"{what} has shape {_device_shape(got.shape, n)} on a device, expected {_device_shape(wanted.shape, n)}"
+            f"{what} has shape {_device_shape(got.shape, n)} on a device", expected=f"{_device_shape(wanted.shape, n)}"
         )
     assert_shards(got, wanted, what, process)
 
@@ -94,7 +94,7 @@ def _grade(process: ProcessInfo, function: Any, wanted: np.ndarray, arguments: t
         spec = jax.sharding.PartitionSpec("hosts", "inside")
         if got.sharding.spec != spec:
             raise WrongAnswer(
-                f"the result is {jax.typeof(got)}, expected its rows split over hosts, its columns over inside"
+                f"the result is {jax.typeof(got)}", expected="its rows split over hosts, its columns over inside"
             )
         return f"{jax.typeof(got)}; it sends {check_budget(budget, function, *arguments)}"
 

@@ -34,7 +34,7 @@ def _variance_in_one(process: ProcessInfo, variance: Any) -> str:
     got, wanted = float(jax.jit(variance)(x)), float(values.var())
     if not np.isclose(got, wanted, rtol=1e-4):
         raise WrongAnswer(
-            f"variance(x) is {got:.6g}, expected {wanted:.6g}, the mean of the squares less the square of the mean"
+            f"variance(x) is {got:.6g}", expected=f"{wanted:.6g}, the mean of the squares less the square of the mean"
         )
     return f"right, and it sends {check_budget(Budget({'all-reduce': 1}, nbytes_per_device=8), variance, x)}"
 
@@ -58,7 +58,7 @@ def _abstract_array(name: str, shape: tuple[int, ...], mesh: Any, spec: Any) -> 
     import jax
 
     if not isinstance(spec, jax.sharding.PartitionSpec):
-        raise WrongAnswer(f"{name}_spec is a {type(spec).__name__}, expected a PartitionSpec: P(...)")
+        raise WrongAnswer(f"{name}_spec is a {type(spec).__name__}", expected="a PartitionSpec: P(...)")
     try:
         sharding = jax.sharding.NamedSharding(mesh, spec)
         shard_shape = sharding.shard_shape(shape)
@@ -67,7 +67,8 @@ def _abstract_array(name: str, shape: tuple[int, ...], mesh: Any, spec: Any) -> 
     nbytes = 4 * int(np.prod(shard_shape))
     if nbytes > 16 * _KIB:
         raise WrongAnswer(
-            f"a device holds {nbytes} bytes of {name} ({tuple(shard_shape)} of {shape}), expected at most {16 * _KIB}"
+            f"a device holds {nbytes} bytes of {name} ({tuple(shard_shape)} of {shape})",
+            expected=f"at most {16 * _KIB}",
         )
     return jax.ShapeDtypeStruct(shape, np.float32, sharding=sharding)
 
@@ -103,15 +104,15 @@ def _pad_last(process: ProcessInfo, pad: Any) -> str:
     rows = np.full((4 - (process.rank or 0) % 3, 3), 1.0 + (process.rank or 0), np.float32)
     got = call_answer(pad, rows, what="of this rank's rows")
     if not isinstance(got, tuple) or len(got) != 2:
-        raise WrongAnswer(f"pad gives a {type(got).__name__}, expected two values: the padded rows and the mask")
+        raise WrongAnswer(f"pad gives a {type(got).__name__}", expected="two values: the padded rows and the mask")
     padded, mask = (np.asarray(each) for each in got)
     n = len(rows)
     if padded.shape != (4, 3):
         raise WrongAnswer(
-            f"the padded rows have shape {padded.shape}, expected (4, 3) from {n} rows: the same on every rank"
+            f"the padded rows have shape {padded.shape}", expected=f"(4, 3) from {n} rows: the same on every rank"
         )
     if not np.array_equal(padded[:n], rows) or padded[n:].any():
-        raise WrongAnswer(f"the padded rows should be the {n} rows and then zeros, and are {padded.tolist()}")
+        raise WrongAnswer(f"the padded rows are {padded.tolist()}", expected=f"the {n} rows and then zeros")
     assert_equal(mask.astype(bool).tolist(), [i < n for i in range(4)], "the mask", hint="It tells rows from padding")
     return "four rows on every rank, and a mask that tells which are real"
 
@@ -143,10 +144,10 @@ def _assert_key(key: Any, expected: Any, what: str, why: str) -> None:
     import jax
 
     if not isinstance(key, jax.Array) or key.shape != () or not jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise WrongAnswer(f"{what} is a {type(key).__name__}, expected one key of jax.random.key")
+        raise WrongAnswer(f"{what} is a {type(key).__name__}", expected="one key of jax.random.key")
     got, expected_data = (np.asarray(jax.random.key_data(each)).tolist() for each in (key, expected))
     if got != expected_data:
-        raise WrongAnswer(f"{what} is {got}, expected {expected_data}, {why}")
+        raise WrongAnswer(f"{what} is {got}", expected=f"{expected_data}, {why}")
 
 
 def _agreed_start(process: ProcessInfo, start: Any) -> str:
@@ -183,9 +184,11 @@ def _log_once(process: ProcessInfo, log: Any) -> str:
 def _pull_each(process: ProcessInfo, labels: Any) -> str:
     del process
     if not isinstance(labels, list):
-        raise WrongAnswer(f"expected a list with one label for each rank, and got {type(labels).__name__} {labels!r}")
+        raise WrongAnswer(
+            f"the answer is {type(labels).__name__} {labels!r}", expected="a list with one label for each rank"
+        )
     if len(labels) < 2:
-        raise WrongAnswer(f"the list has {len(labels)} labels, expected one for each rank")
+        raise WrongAnswer(f"the list has {len(labels)} labels", expected="one for each rank")
     for rank, label in enumerate(labels):
         assert_equal(label, f"rank {rank} of {len(labels)}", f"the label of rank {rank}")
     return f"{len(labels)} labels, in the order of the ranks"
@@ -249,7 +252,7 @@ TASKS = (
         "01",
         "Every rank has run x = 1. Is there an x in the notebook?",
         (True, False),
-        "A %%mhjax cell binds its names on the ranks, and the notebook is a Python of its own.",
+        "A %%mhjax cell binds its names on the ranks. The notebook is a Python of its own, and none sees the names of another.",
     ),
     Exercise("my_label", "01", "Bind label to 'rank K of N' on each rank, such as 'rank 2 of 4'.", _my_label),
     Exercise(

@@ -72,7 +72,7 @@ def _accumulate_once(process: ProcessInfo, accumulate: Any) -> str:
     wanted = np.mean([_gradient(w, x, np.zeros(n, np.float32)) for x in xs], axis=0)
     got = mapped(*arguments)
     if got.shape != (process.device_count, _DIM):
-        raise WrongAnswer(f"accumulate(w, xs) has shape {got.shape[1:]}, expected {(_DIM,)}, the shape of w")
+        raise WrongAnswer(f"accumulate(w, xs) has shape {got.shape[1:]}", expected=f"{(_DIM,)}, the shape of w")
     assert_shards(got, np.tile(wanted, (process.device_count, 1)), "accumulate(w, xs)", process)
     budget = Budget({"all-reduce": 1}, nbytes_per_device=4 * _DIM)
     return f"the mean over devices and batches; it sends {check_budget(budget, mapped, *arguments)}"
@@ -85,7 +85,7 @@ def _split_params(process: ProcessInfo, spec_of: Any) -> str:
     for shape in ((16 * n, 3), (3, 16 * n), (2, 3, n), (n,), (n - 1,), (3, 5), ()):
         spec = call_answer(spec_of, shape, what="of a shape")
         if not isinstance(spec, jax.sharding.PartitionSpec):
-            raise WrongAnswer(f"spec_of({shape}) is a {type(spec).__name__}, expected a PartitionSpec: P(...)")
+            raise WrongAnswer(f"spec_of({shape}) is a {type(spec).__name__}", expected="a PartitionSpec: P(...)")
         try:
             shard_shape = jax.sharding.NamedSharding(mesh, spec).shard_shape(shape)
         except (ValueError, IndexError, KeyError) as error:
@@ -94,7 +94,9 @@ def _split_params(process: ProcessInfo, spec_of: Any) -> str:
         most = int(np.prod(shape)) * 4 // (n if can_split else 1)
         nbytes = int(np.prod(shard_shape)) * 4
         if nbytes > most:
-            raise WrongAnswer(f"with spec_of({shape}), {spec}, a device holds {nbytes} bytes, expected at most {most}")
+            raise WrongAnswer(
+                f"with spec_of({shape}), {spec}, a device holds {nbytes} bytes", expected=f"at most {most}"
+            )
     return f"1/{n} on each device wherever a dim can be split, all of it elsewhere"
 
 
@@ -126,12 +128,13 @@ def _each_piece_once(process: ProcessInfo, pieces: Any) -> str:
         x = jax.make_array_from_callback(values.shape, _sharding(process, *spec), values.__getitem__)
         got = call_answer(pieces, x, what="of a global array")
         if not isinstance(got, list):
-            raise WrongAnswer(f"pieces(x) gives a {type(got).__name__}, expected a list of arrays")
+            raise WrongAnswer(f"pieces(x) gives a {type(got).__name__}", expected="a list of arrays")
         wanted = [np.asarray(shard.data) for shard in x.addressable_shards if shard.replica_id == 0]
         if not _same_pieces(got, wanted):
             raise WrongAnswer(
-                f"for spec {x.sharding.spec} this rank writes {_format_pieces(got)}, expected {_format_pieces(wanted)}. "
-                "Of equal copies, one is replica 0"
+                f"for spec {x.sharding.spec} this rank writes {_format_pieces(got)}",
+                expected=_format_pieces(wanted),
+                hint="Of equal copies, one is replica 0",
             )
     return f"each piece once, for {len(_SPECS)} shardings"
 
@@ -160,12 +163,12 @@ def _read_own(process: ProcessInfo, restore: Any) -> str:
         )
         assert_global_array(x, values.shape, "float32", f"the array with spec {sharding.spec}", process)
         if not x.sharding.is_equivalent_to(sharding, x.ndim):
-            raise WrongAnswer(f"the array has {x.sharding}, expected the sharding given, {sharding.spec}")
+            raise WrongAnswer(f"the array has {x.sharding}", expected=f"the sharding given, {sharding.spec}")
         assert_shards(x, values, f"the array with spec {sharding.spec}", process)
         needed = sum(shard.data.nbytes for shard in x.addressable_shards)
         read = sum(values[box].nbytes for box in requested)
         if read > needed:
-            raise WrongAnswer(f"with spec {sharding.spec} this rank reads {read} bytes, expected at most {needed}")
+            raise WrongAnswer(f"with spec {sharding.spec} this rank reads {read} bytes", expected=f"at most {needed}")
     return "each rank reads what its own devices hold"
 
 
@@ -196,7 +199,7 @@ def _common_step(process: ProcessInfo, common: Any) -> str:
 def _can_leave(process: ProcessInfo, source: Any) -> str:
     del process
     if not isinstance(source, str):
-        raise WrongAnswer(f"source is a {type(source).__name__}, expected the text of a cell")
+        raise WrongAnswer(f"source is a {type(source).__name__}", expected="the text of a cell")
     translated = translate_cell(source)
     if translated.refused:
         raise WrongAnswer(translated.refused[0])
@@ -213,12 +216,12 @@ def _from_environment(process: ProcessInfo, arguments: Any) -> str:
         environ = {"MASTER_ADDR": "node7", "MASTER_PORT": "1234", "WORLD_SIZE": "4", "RANK": str(rank), "HOME": "/root"}
         got = call_answer(arguments, environ, what="of the environment")
         if not isinstance(got, dict):
-            raise WrongAnswer(f"arguments(environ) gives a {type(got).__name__}, expected a dict")
+            raise WrongAnswer(f"arguments(environ) gives a {type(got).__name__}", expected="a dict")
         wanted = {"coordinator_address": "node7:1234", "num_processes": 4, "process_id": rank}
         for name, value in wanted.items():
             assert_equal(got.get(name), value, f"{name} for RANK={rank}")
         if extra := sorted(set(got) - set(wanted)):
-            raise WrongAnswer(f"initialize has been given {', '.join(extra)} too, expected {', '.join(wanted)} only")
+            raise WrongAnswer(f"initialize has been given {', '.join(extra)} too", expected=f"{', '.join(wanted)} only")
     assert_equal(
         call_answer(arguments, {"HOME": "/root"}, what="of the environment"), {}, "arguments(environ) without the four"
     )
@@ -231,7 +234,7 @@ TASKS = (
         "11",
         "Each of 4 processes draws 16 rows from jax.random.key(0). How many different rows has the batch of 64?",
         (64, 16, 4, 1),
-        "The same key gives the same numbers in every process.",
+        "The same key gives the same numbers in every process: four machines did the work of one.",
     ),
     Exercise(
         "mended_step",

@@ -1,25 +1,43 @@
 """`predict` and `reveal`: store a guess before the ranks run, and compare it with their result.
 
-A wrong guess does not raise, because it is part of the lesson and Run All must continue. The question is shown with buttons and
-as text. No widget stays in a saved notebook: the buttons are replaced by text on a click or when the next cell runs.
+A guess can be changed until it is revealed, and is fixed then. A wrong guess does not raise, because it is part of the lesson and
+Run All must continue. The question is shown with buttons and as text. No widget stays in a saved notebook: the buttons are replaced
+by text on a click or when the next cell runs. Running the cell again brings them back.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 from mhnb.errors import InvalidRequest
 from mhnb.teach.check import current_process
 from mhnb.teach.exercise import Prediction, find_task, is_correct_guess
-from mhnb.teach.progress import AnswerRecord, read_records, try_write_record
+from mhnb.teach.progress import AnswerRecord, read_lesson_state, read_records, show, try_write_record
+from mhnb.view.lesson import MISSED_SIGN, RIGHT_SIGN, Tone, format_bar_html, format_bar_text, format_prediction_html
+from mhnb.view.lesson import wrap_lesson_html as wrap
 
-StoreGuess = Callable[[Prediction, Any], str]
+StoreGuess = Callable[[Prediction, Any], "Card"]
 """Stores a guess and returns the feedback."""
 
-# No <pre>: JupyterLab breaks its lines within words.
-_MONO = "font-family:monospace;white-space:pre-wrap"
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A view in both forms."""
+
+    html: str
+    text: str
+
+    def show(self) -> None:
+        """Show it in the current cell."""
+        show(self.html, self.text)
+
+
+def _card(prediction: Prediction, html: str, text: str) -> Card:
+    """Return a card with the bar of its lesson below."""
+    state = read_lesson_state(prediction.lesson)
+    return Card(wrap(html, format_bar_html(state)), f"{text}\n{format_bar_text(state)}")
 
 
 def format_question(prediction: Prediction) -> str:
@@ -32,39 +50,79 @@ def format_question(prediction: Prediction) -> str:
     Click one, or type it: mhnb.teach.predict('n', 2)
     """
     lines = [prediction.prompt, *(f"  {choice!r}" for choice in prediction.choices)]
-    return "\n".join(
-        [*lines, f"Click one, or type it: mhnb.teach.predict({prediction.name!r}, {prediction.choices[0]!r})"]
-    )
+    return "\n".join([*lines, f"Click one, or type it: {_format_call(prediction, prediction.choices[0])}"])
+
+
+def _format_call(prediction: Prediction, choice: Any) -> str:
+    return f"mhnb.teach.predict({prediction.name!r}, {choice!r})"
+
+
+def _question_card(prediction: Prediction, guess: AnswerRecord | None) -> Card:
+    """Return the question as it is stored: with its choices, and the guess that was made."""
+    if guess is not None:
+        return _kept_card(prediction, guess.answer)
+    rows = [("choices", format_choices(prediction))]
+    how = f"Run this cell to click one, or type it: {_format_call(prediction, prediction.choices[0])}"
+    html = format_prediction_html("open", f"predict · {prediction.prompt}", rows, how)
+    return Card(wrap(html), format_question(prediction))
+
+
+def _kept_card(prediction: Prediction, answer: str) -> Card:
+    """Return a guess that is not revealed yet, without a judgement."""
+    how = "Run the next cells to see. Until the reveal you can change it: run this cell again."
+    html = format_prediction_html("open", f"predict · {prediction.prompt}", [("you said", answer)], how)
+    return _card(prediction, html, f"{prediction.prompt}\nkept · {prediction.name}: {answer}\n{how}")
+
+
+def _fixed_card(prediction: Prediction, guess: AnswerRecord) -> Card:
+    """Return a guess that was revealed."""
+    how = f"It was revealed, so it stays. To answer anew: mhnb.teach.reset({prediction.name!r})"
+    tone, sign = _tone_of(is_right=guess.right is True)
+    html = format_prediction_html(tone, f"{sign} {prediction.prompt}", [("revealed", guess.said)], how)
+    return _card(prediction, html, f"{prediction.prompt}\n{sign} {guess.said}\n{how}")
+
+
+def _tone_of(*, is_right: bool) -> tuple[Tone, str]:
+    # A prediction that was not right is part of the lesson, and nothing to mend.
+    return ("right", RIGHT_SIGN) if is_right else ("open", MISSED_SIGN)
 
 
 def show_question(prediction: Prediction, store_guess: StoreGuess) -> None:
     """Show the question with buttons; in a script, which has no buttons, print it as text."""
     from IPython.core.getipython import get_ipython
 
+    guess = _stored_guess(prediction.name)
+    if guess is not None and guess.right is not None:
+        _fixed_card(prediction, guess).show()
+        return
     shell = get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
         print(format_question(prediction))
         return
-    _show_buttons(shell, prediction, store_guess)
+    _show_buttons(shell, prediction, guess, store_guess)
 
 
-def _show_buttons(shell: Any, prediction: Prediction, store_guess: StoreGuess) -> None:
+def _show_buttons(shell: Any, prediction: Prediction, guess: AnswerRecord | None, store_guess: StoreGuess) -> None:
     import ipywidgets as widgets  # type: ignore[import-untyped]  # it has no types
     from IPython.display import display
 
-    question = format_question(prediction)
-    buttons = [widgets.Button(description=repr(choice)) for choice in prediction.choices]
-    box = widgets.VBox([widgets.Label(prediction.prompt), widgets.HBox(buttons)])
+    question = _question_card(prediction, guess)
+    said = guess.answer if guess is not None else None
+    buttons = [
+        widgets.Button(description=repr(choice), icon="check" if repr(choice) == said else "")
+        for choice in prediction.choices
+    ]
+    label = prediction.prompt if said is None else f"{prediction.prompt} You said {said}; click to change it."
+    box = widgets.VBox([widgets.Label(label), widgets.HBox(buttons)])
     # One mimebundle, so that a front end without widgets shows the text.
-    bundle: dict[str, Any] = {**box._repr_mimebundle_(), "text/plain": question}
+    bundle: dict[str, Any] = {**box._repr_mimebundle_(), "text/plain": question.text}
     handle = display(bundle, raw=True, display_id=True)
 
-    def replace_buttons(text: str) -> None:
+    def replace_buttons(card: Card) -> None:
         """Replace the buttons by text, once."""
         if replace_on_next_cell in shell.events.callbacks["pre_run_cell"]:
             shell.events.unregister("pre_run_cell", replace_on_next_cell)
-            plain = {"text/plain": text, "text/html": f'<div style="{_MONO}">{html.escape(text)}</div>'}
-            handle.update(plain, raw=True)
+            handle.update({"text/plain": card.text, "text/html": card.html}, raw=True)
             for widget in (*buttons, box):
                 widget.close()
 
@@ -72,9 +130,7 @@ def _show_buttons(shell: Any, prediction: Prediction, store_guess: StoreGuess) -
         replace_buttons(question)
 
     for button, choice in zip(buttons, prediction.choices, strict=True):
-        button.on_click(
-            lambda _, choice=choice: replace_buttons(f"{prediction.prompt}\n{store_guess(prediction, choice)}")
-        )
+        button.on_click(lambda _, choice=choice: replace_buttons(store_guess(prediction, choice)))
     shell.events.register("pre_run_cell", replace_on_next_cell)
 
 
@@ -84,6 +140,8 @@ def _show_buttons(shell: Any, prediction: Prediction, store_guess: StoreGuess) -
 def predict(name: str, answer: Any = ...) -> None:
     """Store your guess. Without one, show the question with buttons, or as text if there are no buttons.
 
+    Until the guess is revealed, another one replaces it. After that it stays; `reset` forgets it.
+
     Raises:
         InvalidRequest: the prediction does not exist, the guess is not one of its choices, or the cell ran on the ranks.
     """
@@ -91,7 +149,7 @@ def predict(name: str, answer: Any = ...) -> None:
     if answer is ...:
         show_question(prediction, _store_guess)
     else:
-        print(_store_guess(prediction, answer))
+        _store_guess(prediction, answer).show()
 
 
 def reveal(name: str, truth: Any) -> None:
@@ -105,13 +163,31 @@ def reveal(name: str, truth: Any) -> None:
         InvalidRequest: the prediction does not exist, or the cell ran on the ranks.
     """
     prediction = _find_prediction(name)
-    feedback, is_correct = _compare_with_truth(prediction, truth)
-    print(feedback)
     stored = _stored_guess(prediction.name)
-    if stored is not None and (
-        failed := try_write_record(name, AnswerRecord(None, 1, is_correct, feedback.splitlines()[0], stored.answer))
-    ):
+    if stored is None:
+        _show_without_guess(prediction, _format_value(truth))
+        return
+    guess = next((each for each in prediction.choices if repr(each) == stored.answer), stored.answer)
+    is_correct = is_correct_guess(guess, truth)
+    said = f"you said {guess!r}, and so it is." if is_correct else f"you said {guess!r}; it is {_format_value(truth)}."
+    failed = try_write_record(name, AnswerRecord(None, 1, is_correct, said, stored.answer))
+    tone, sign = _tone_of(is_right=is_correct)
+    head = f"{sign} {'as predicted' if is_correct else 'not as predicted'} · {prediction.name}"
+    rows = [("you said", repr(guess)), ("it is", _format_value(truth))]
+    html = format_prediction_html(tone, head, rows, prediction.explanation)
+    _card(prediction, html, f"{sign} {said}\n{prediction.explanation}").show()
+    if failed:
         print(failed)
+
+
+def _show_without_guess(prediction: Prediction, value: str) -> None:
+    """Show that no guess was made. The value is closed, so that the learner can still make one."""
+    again = "Answer the question above, then run this cell again."
+    html = format_prediction_html(
+        "open", f"no prediction was made · {prediction.name}", [], again, f"it is {value}. {prediction.explanation}"
+    )
+    text = f"no prediction was made; it is {value}.\n{prediction.explanation}"
+    _card(prediction, html, text).show()
 
 
 def _find_prediction(name: str) -> Prediction:
@@ -121,18 +197,19 @@ def _find_prediction(name: str) -> Prediction:
     return prediction
 
 
-def _store_guess(prediction: Prediction, answer: Any) -> str:
+def _store_guess(prediction: Prediction, answer: Any) -> Card:
     """Store a guess and return the feedback, which does not reveal whether the guess is correct."""
     matching = [index for index, choice in enumerate(prediction.choices) if is_correct_guess(answer, choice)]
     if not matching:
         raise InvalidRequest(
             f"{prediction.name}: {answer!r} is not among the choices; choose one of {format_choices(prediction)}"
         )
-    if failed := try_write_record(
-        prediction.name, AnswerRecord(None, 1, None, "", repr(prediction.choices[matching[0]]))
-    ):
-        return failed
-    return f"kept · {prediction.name}: {prediction.choices[matching[0]]!r}\nRun the next cells to see."
+    stored, said = _stored_guess(prediction.name), repr(prediction.choices[matching[0]])
+    if stored is not None and stored.right is not None:
+        return _fixed_card(prediction, stored)
+    if failed := try_write_record(prediction.name, AnswerRecord(None, 1, None, "", said)):
+        return Card(wrap(format_prediction_html("open", failed, [])), failed)
+    return _kept_card(prediction, said)
 
 
 def format_choices(prediction: Prediction) -> str:
@@ -142,16 +219,6 @@ def format_choices(prediction: Prediction) -> str:
 
 def _stored_guess(name: str) -> AnswerRecord | None:
     return next((record for record in read_records(name) if record.rank is None), None)
-
-
-def _compare_with_truth(prediction: Prediction, truth: Any) -> tuple[str, bool]:
-    stored = _stored_guess(prediction.name)
-    if stored is None:
-        return f"no prediction was made; it is {_format_value(truth)}.\n{prediction.explanation}", False
-    guess = next((each for each in prediction.choices if repr(each) == stored.answer), stored.answer)
-    if is_correct_guess(guess, truth):
-        return f"you said {guess!r}, and so it is.\n{prediction.explanation}", True
-    return f"you said {guess!r}; it is {_format_value(truth)}.\n{prediction.explanation}", False
 
 
 def _format_value(truth: Any) -> str:

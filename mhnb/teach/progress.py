@@ -1,4 +1,4 @@
-"""Answers on disk, and `progress` and `recall`, which summarise them over all ranks.
+"""Answers on disk, and `progress`, `recall` and `reset`, which summarise them over all ranks or forget them.
 
 There is one small file per task and process, so that no two processes write the same file. The files are in mhnb's state folder
 and not in the notebook, because neither a rank nor a button can write to the notebook's file. Answers that the learner typed into
@@ -8,7 +8,7 @@ a cell are in the notebook as well.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,20 @@ from mhnb.core.typed_json import decode_json, encode_json
 from mhnb.errors import InvalidRequest
 from mhnb.system.private_files import make_private_folder, read_private, write_private
 from mhnb.system.run_dir import make_home, state_home
-from mhnb.teach.exercise import tasks
+from mhnb.teach.exercise import Exercise, Prediction, tasks
+from mhnb.teach.lessons import LESSONS
+from mhnb.view.html import new_uid, wrap_html
+from mhnb.view.lesson import (
+    LessonState,
+    TaskLine,
+    TaskState,
+    find_answer,
+    format_bar_html,
+    format_bar_text,
+    format_progress_html,
+    format_progress_text,
+)
+from mhnb.view.screen import detect_screen
 
 
 class AnswerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +96,113 @@ def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list
     return sorted(latest, key=lambda record: -1 if record.rank is None else record.rank)
 
 
-# -- `progress` and `recall`
+def forget_records(name: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Remove the answers of all processes to one task.
+
+    Raises:
+        OSError: the state folder is not writable.
+    """
+    for path in _folder(name, environment).glob("*.json"):
+        path.unlink(missing_ok=True)
+
+
+# -- how far a lesson is
+
+
+def title_of(exercise: str) -> str:
+    """Return the number and the name of an exercise, as `03.1 columns_apart`."""
+    return f"{LESSONS[tasks()[exercise].lesson].number_of(exercise)} {exercise}"
+
+
+def show(html: str, text: str) -> None:
+    """Show a view in this process: HTML where there is a front end, else text."""
+    detect_screen().show({"text/html": html, "text/plain": text}, new_uid())
+
+
+def read_lesson_state(lesson: str, *, after: str = "", environment: Mapping[str, str] = os.environ) -> LessonState:
+    """Return how far a lesson is.
+
+    Args:
+        lesson: as `03`.
+        after: the exercise that was just answered; the next one is looked for behind it first.
+        environment: its MHNB_HOME chooses where answers are stored, its JPY_SESSION_NAME is the notebook's file.
+    """
+    chosen = [task for task in tasks().values() if task.lesson == lesson]
+    records = {task.name: read_records(task.name, environment) for task in chosen}
+    exercises = tuple(
+        TaskLine(task.name, _state_of(records[task.name]), summarise_records(records[task.name]))
+        for task in chosen
+        if isinstance(task, Exercise)
+    )
+    predictions = tuple(
+        _describe_prediction(task.name, records[task.name]) for task in chosen if isinstance(task, Prediction)
+    )
+    following = _find_next(exercises, after)
+    return LessonState(
+        lesson,
+        LESSONS[lesson].title,
+        exercises,
+        predictions,
+        next_title=_format_next(lesson, following) if following else "",
+        next_link=_link_to(lesson, following, environment) if following else "",
+    )
+
+
+def _state_of(records: Sequence[AnswerRecord]) -> TaskState:
+    if not records:
+        return "untried"
+    # An exercise may be tried in the notebook first. If it was answered on the ranks, their answers count.
+    counted = [record for record in records if record.rank is not None] or records
+    is_done = all(record.right for record in counted) and not _describe_missing(counted)
+    return "done" if is_done else "tried"
+
+
+def _describe_prediction(name: str, records: Sequence[AnswerRecord]) -> TaskLine:
+    if not records or records[0].right is None:
+        return TaskLine(name, "tried" if records else "untried", summarise_records(records))
+    return TaskLine(name, "done" if records[0].right else "missed", records[0].said)
+
+
+def _find_next(exercises: Sequence[TaskLine], after: str) -> str:
+    """Return the first exercise behind `after` that is not done, else the first one before it; empty if all are done."""
+    names = [line.name for line in exercises]
+    begin = names.index(after) + 1 if after in names else 0
+    left = [line.name for line in (*exercises[begin:], *exercises[:begin]) if line.state != "done"]
+    return left[0] if left else ""
+
+
+def _format_next(lesson: str, exercise: str) -> str:
+    return f"{LESSONS[lesson].number_of(exercise)} {LESSONS[lesson].headings[exercise]}"
+
+
+def _link_to(lesson: str, exercise: str, environment: Mapping[str, str]) -> str:
+    """Return a link to an exercise's heading; empty unless it is in this notebook, as far as the file on disk says."""
+    path = Path(environment.get("JPY_SESSION_NAME", ""))
+    try:
+        notebook = path.read_text(encoding="utf-8") if path.is_absolute() else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
+    heading = f"## Exercise: {LESSONS[lesson].headings[exercise]}"
+    return LESSONS[lesson].anchor_of(exercise) if heading in notebook else ""
+
+
+def show_bar_for(texts: Iterable[str], environment: Mapping[str, str] = os.environ) -> None:
+    """Show the bar of the lesson below a cell that ran on the ranks, if an exercise was answered there.
+
+    Args:
+        texts: what the ranks sent: their displays and errors.
+        environment: its MHNB_HOME chooses where answers are stored.
+    """
+    answered = next(filter(None, map(find_answer, texts)), None)
+    if answered is None or answered[1] not in tasks():
+        return
+    # Without records the ranks are on hosts that share no folder with the notebook, and the bar would be wrong.
+    if read_records(answered[1], environment):
+        state = read_lesson_state(tasks()[answered[1]].lesson, after=answered[1], environment=environment)
+        show(wrap_html(format_bar_html(state)), format_bar_text(state))
+
+
+# -- `progress`, `recall` and `reset`
 
 
 def summarise_records(records: Sequence[AnswerRecord]) -> str:
@@ -128,7 +247,7 @@ def _describe_missing(records: Sequence[AnswerRecord]) -> str:
 
 
 def progress(lesson: str | None = None, *, environment: Mapping[str, str] = os.environ) -> None:
-    """Print your progress, one line for each exercise and prediction.
+    """Show your progress: a table of the lessons, and each exercise and prediction.
 
     Args:
         lesson: lesson number, such as `02`; None for all lessons.
@@ -137,13 +256,16 @@ def progress(lesson: str | None = None, *, environment: Mapping[str, str] = os.e
     Raises:
         InvalidRequest: no lesson with this number has exercises.
     """
-    chosen = [task for task in tasks().values() if lesson in (None, task.lesson)]
+    states = [read_lesson_state(number, environment=environment) for number in _choose_lessons(lesson)]
+    show(format_progress_html(states), format_progress_text(states))
+
+
+def _choose_lessons(lesson: str | None) -> list[str]:
+    known = sorted({task.lesson for task in tasks().values()})
+    chosen = [number for number in known if lesson in (None, number)]
     if not chosen:
-        known = sorted({task.lesson for task in tasks().values()})
         raise InvalidRequest(f"lesson {lesson!r} has no exercises; there is {', '.join(known)}")
-    width = max(len(task.name) for task in chosen)
-    for task in chosen:
-        print(f"{task.lesson}  {task.name:{width}}  {summarise_records(read_records(task.name, environment))}")
+    return chosen
 
 
 def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
@@ -161,3 +283,22 @@ def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
     for answer in answers:
         of = _describe_processes([record for record in records if record.answer == answer])
         print(f"# {of}\n{answer}" if len(answers) > 1 else answer)
+
+
+def reset(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
+    """Forget the answers to one exercise or prediction, or to all of a lesson, so that it can be answered anew.
+
+    Args:
+        name: as `count_all`, or a lesson number, as `02`.
+        environment: its MHNB_HOME chooses where answers are stored.
+
+    Raises:
+        InvalidRequest: there is no such task or lesson.
+        OSError: the state folder is not writable.
+    """
+    chosen = [task.name for task in tasks().values() if name in (task.name, task.lesson)]
+    if not chosen:
+        raise InvalidRequest(f"there is no exercise, prediction or lesson {name!r}; mhnb.teach.progress() lists them")
+    for each in chosen:
+        forget_records(each, environment)
+    print(f"forgotten · {', '.join(chosen)}")

@@ -19,6 +19,8 @@ from itertools import count
 from mhnb.core.launch.hosts import format_hosts
 from mhnb.types import RankError, RankInfo
 
+NOT_YET = "NotYet"
+"""The name of the error of an exercise that is not right yet. Its text is shown without a name."""
 _MAX_HOSTS_CHARS = 32
 _MAX_ERROR_CHARS = 200
 
@@ -56,6 +58,8 @@ def format_error(error: RankError) -> str:
     >>> format_error(RankError("ValueError", "no", ())), format_error(RankError("KeyboardInterrupt", "", ()))
     ('ValueError: no', 'KeyboardInterrupt')
     """
+    if error.ename == NOT_YET:
+        return error.evalue.partition("\n")[0]
     return ": ".join(filter(None, (error.ename, error.evalue[:_MAX_ERROR_CHARS])))
 
 

@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeAlias
 
 from mhnb.view.live.frame import ByteBudget, LiveFrame, changed_parts, frame_parts, frame_to_html
@@ -373,3 +374,54 @@ def detect_screen() -> Screen:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return TextScreen() if getattr(shell, "kernel", None) is None else NotebookScreen(shell)
+
+
+# -- an error that a view has shown
+
+
+class _ShownErrors:
+    """IPython's handler for errors that views have shown, until the cell ends; it passes every other error on."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._classes, self._handler = shell.custom_exceptions, shell.CustomTB
+        self._errors: list[BaseException] = []
+        shell.events.register("post_run_cell", self._restore)
+
+    def add(self, error: BaseException) -> None:
+        self._errors.append(error)
+        self._shell.custom_exceptions = (*self._classes, *map(type, self._errors))
+        self._shell.CustomTB = self
+
+    def _restore(self, *_: Any) -> None:
+        self._shell.events.unregister("post_run_cell", self._restore)
+        self._shell.custom_exceptions, self._shell.CustomTB = self._classes, self._handler
+
+    def __call__(
+        self, etype: type[BaseException], value: BaseException, tb: TracebackType | None, tb_offset: Any = None
+    ) -> None:
+        if any(value is error for error in self._errors):
+            # `%debug` and `%tb` read these.
+            sys.last_type, sys.last_value, sys.last_traceback = etype, value, tb
+        elif isinstance(value, self._classes):
+            self._handler(etype, value, tb, tb_offset)
+        else:
+            self._shell.showtraceback((etype, value, tb), tb_offset=tb_offset)
+
+
+def hide_traceback(error: BaseException) -> bool:
+    """Let the running cell fail with an error that a view has shown already, without the red traceback.
+
+    IPython draws every error that ends a cell, unless a handler is registered for its class.
+
+    Returns:
+        Whether there is an IPython shell of a user, in which the view is seen.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None or type(shell).__module__.startswith("mhnb.rank."):
+        # A rank's shell sends its errors to the notebook, which shows them.
+        return False
+    shown = shell.CustomTB if isinstance(shell.CustomTB, _ShownErrors) else _ShownErrors(shell)
+    shown.add(error)
+    return True

@@ -13,6 +13,19 @@ from typing import Any
 from mhnb.core.hang_report import HangReport, RankLocation
 from mhnb.core.output.results import RANK_STOPPED, CarriedNote, CellResult, RankResult
 from mhnb.types import Outcome, Output, RankError
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.lesson import (
+    Difference,
+    LessonState,
+    TaskLine,
+    format_bar_html,
+    format_difference,
+    format_prediction_html,
+    format_progress_html,
+    format_right,
+    format_right_html,
+    wrap_lesson_html,
+)
 from mhnb.view.live.frame import LiveFrame, frame_to_html
 from mhnb.view.screen import LiveWidget, Region
 
@@ -187,6 +200,85 @@ def with_states(count: int) -> CellResult:
         for rank in range(count)
     ]
     return replace(cell(*ranks, done=False, wall_s=6.2), where=report)
+
+
+# -- lessons
+
+
+def not_yet(rank: int, yours: str, expected: str, *, title: str = "03.1 columns_apart", hint: str = "") -> RankResult:
+    """Return the result of a rank whose answer to an exercise is not right yet."""
+    text = format_difference(Difference(title, yours, expected, hint=hint))
+    error = RankError(
+        "NotYet", text, (f"NotYet: {text}",), line=3, code='mhnb.teach.check("columns_apart", spec)', at_s=0.1
+    )
+    return RankResult(rank, "error", error=error)
+
+
+def right(rank: int, feedback: str = "one whole column on each device", *shown: str) -> RankResult:
+    """Return the result of a rank whose answer to an exercise is right."""
+    text = format_right("03.1 columns_apart", feedback, shown)
+    return RankResult(rank, "ok", ({"output_type": "display_data", "data": {"text/plain": text}, "metadata": {}},))
+
+
+LESSON_STATE = LessonState(
+    "03",
+    "Meshes and PartitionSpecs",
+    (
+        TaskLine("columns_apart", "done", "right on ranks 0-3"),
+        TaskLine("pairs_inside", "tried", "not yet on ranks 0-3: mesh is a ndarray, expected a jax.sharding.Mesh"),
+        TaskLine("shard_shape", "untried", "not tried"),
+    ),
+    (
+        TaskLine("shard_rows", "done", "you said (2, 6), and so it is."),
+        TaskLine("shard_both", "missed", "you said (2, 6); it is (2, 3)."),
+        TaskLine("row_holders", "tried", "predicted, not revealed"),
+    ),
+    "03.2 pairs inside a host",
+    "#Exercise:-pairs-inside-a-host",
+)
+
+
+def lesson_samples() -> dict[str, str]:
+    """Return the views of a lesson as stored HTML, by name."""
+    columns = "device {0}:0 would hold rows {0}:{1} and columns 0:8"
+    hint = "A dim that is not cut has the entry None."
+    apart = [
+        not_yet(r, columns.format(r, r + 1), f"rows 0:8 and columns {2 * r}:{2 * r + 1}", hint=hint) for r in range(4)
+    ]
+    label = [not_yet(r, f"label is 'rank {r} of 8'", f"'rank {r} of 4'", title="01.1 my_label") for r in range(4)]
+    some = [right(0), *(not_yet(r, "spec is a tuple", "a PartitionSpec: P(...)") for r in (1, 2, 3))]
+    spec = "spec = PartitionSpec(None, ('data', 'model'))"
+    question = "How many devices hold row 0?"
+    return {
+        "lesson: not yet, by rank": format_cell_html(cell(*apart)),
+        "lesson: not yet, equal on all ranks": format_cell_html(cell(*label)),
+        "lesson: not yet on some ranks": format_cell_html(cell(*some)),
+        "lesson: right": format_cell_html(cell(*(right(r, "one whole column on each device", spec) for r in range(4))))
+        + wrap_lesson_html(format_bar_html(LESSON_STATE)),
+        "lesson: right in the notebook": wrap_lesson_html(
+            format_right_html(
+                "01.3 pull_each", "4 labels, in the order of the ranks", ["labels = ['rank 0 of 4', ...]"]
+            ),
+            format_bar_html(LESSON_STATE),
+        ),
+        "lesson: question": wrap_lesson_html(
+            format_prediction_html(
+                "open", f"predict · {question}", [("choices", "1, 2, 4, 8")], "Run this cell to click one."
+            )
+        ),
+        "lesson: as predicted": wrap_lesson_html(
+            format_prediction_html("right", "✓ as predicted · row_holders", [("you said", "2"), ("it is", "2")], "Why.")
+        ),
+        "lesson: not as predicted": wrap_lesson_html(
+            format_prediction_html(
+                "open", "≠ not as predicted · row_holders", [("you said", "4"), ("it is", "2")], "Why."
+            )
+        ),
+        "lesson: revealed without a prediction": wrap_lesson_html(
+            format_prediction_html("open", "no prediction was made · row_holders", [], "Answer it first.", "it is 2.")
+        ),
+        "lesson: progress": format_progress_html([LESSON_STATE, replace(LESSON_STATE, lesson="04", next_title="")]),
+    }
 
 
 class StrictPage(HTMLParser):

@@ -47,6 +47,7 @@ from mhnb.view.html import (
     STRIP_STYLE,
     format_strip_item_style,
 )
+from mhnb.view.lesson import find_answer, format_answer_html
 from mhnb.view.mime import (
     STDERR_STYLE,
     format_log_html,
@@ -123,8 +124,12 @@ def block_to_html(
             lines = [replace(line, bar_texts=()) for line in lines] if brief else lines
             named_slots = [[(next(names), slot) for slot in line.slots] for line in lines]
             named += [one for slots in named_slots for one in slots]
-            html = _format_lines(lines, named_slots, block.ranks, table=table)
-            parts.append(_format_note(html, where, notebook_dir) if channel == "note" else _pre_lines(channel, html))
+            for answer, begin, end in _split_answers(lines) if channel == "value" else [("", 0, len(lines))]:
+                body = ""
+                if begin < end:
+                    html = _format_lines(lines[begin:end], named_slots[begin:end], block.ranks, table=table)
+                    body = _format_note(html, where, notebook_dir) if channel == "note" else _pre_lines(channel, html)
+                parts.append(format_answer_html(answer, body) if answer else body)
             continue
         for item in same:
             if isinstance(item, RichPart):
@@ -138,6 +143,16 @@ def block_to_html(
 
 def _pre_lines(channel: str, lines: Sequence[str]) -> str:
     return format_pre_html("\n".join(lines), style=STDERR_STYLE if channel == "stderr" else "")
+
+
+def _split_answers(lines: Sequence[BlockLine]) -> list[tuple[str, int, int]]:
+    """Split displays where an answer to an exercise begins: its first line, or '', and the range of the lines below it."""
+    begins = [at for at, line in enumerate(lines) if find_answer(line.text) is not None and not line.slots]
+    if not begins:
+        return [("", 0, len(lines))]
+    before = [("", 0, begins[0])] if begins[0] else []
+    ends = [*begins[1:], len(lines)]
+    return [*before, *((lines[at].text, at + 1, end) for at, end in zip(begins, ends, strict=True))]
 
 
 def _format_note(lines: Sequence[str], where: str, notebook_dir: str) -> str:

@@ -21,7 +21,8 @@ from mhnb.core.ranks import describe_ranks, describe_ranks_short
 from mhnb.types import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import format_lines
-from mhnb.view.html import join_words
+from mhnb.view.html import NOT_YET, join_words
+from mhnb.view.lesson import find_answer
 
 _FRAME = re.compile(r"\s*(?:File (?P<path>.+?):\d+|Cell In\[)")
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
@@ -208,6 +209,7 @@ _MAX_TOTAL_CHARS = 64 * 1024
 """Characters that all messages of a cell may have together. Their tracebacks may have twice as many."""
 _CHARS_PER_FRAME = 1024
 _FEW_RANKS = 4
+_NAMES = {NOT_YET: "not yet"}
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 _CONTEXT_LINE = re.compile(r" +\d+(?: .*)?")
 """A line of code around the one that failed. For a function on one line, stack_data shows a varying number of them."""
@@ -256,8 +258,19 @@ def find_failures(result: CellResult) -> tuple[Failure, ...]:
     ordered = sorted(failures, key=lambda failure: (failure.only_waited, order[failure.first_rank]))
     # Show the first failure first. Sort the rest by rank, because their timing is arbitrary and users look them up by
     # rank.
-    later = sorted(ordered[1:], key=lambda failure: (failure.only_waited, failure.error is None, failure.ranks[0]))
-    return tuple(_shorten_failure(failure, len(ordered)) for failure in (*ordered[:1], *later))
+    # Of answers that are not right yet no one is the cause of another.
+    first = 0 if are_not_yet(ordered) else 1
+    later = sorted(ordered[first:], key=lambda failure: (failure.only_waited, failure.error is None, failure.ranks[0]))
+    ordered[first:] = later
+    return tuple(_shorten_failure(failure, len(ordered)) for failure in ordered)
+
+
+def are_not_yet(failures: Sequence[Failure]) -> bool:
+    """Return whether a cell failed only because answers to exercises are not right yet.
+
+    A rank that only waited for one of these is no failure of its own.
+    """
+    return bool(failures) and all(failure.kind == NOT_YET or failure.only_waited for failure in failures)
 
 
 def _shorten_failure(failure: Failure, count: int) -> Failure:
@@ -470,12 +483,20 @@ def format_failure_heading(result: CellResult, failures: Sequence[Failure]) -> s
     }
     if set(by_kind) == {ORDER_MISMATCH} and len(first_lines) == 1:
         return f"{ORDER_MISMATCH} · {first_lines.pop()}"
-    parts = [f"{word} on {describe_ranks(ranks)}" for word, ranks in by_kind.items()]
+    parts = [f"{_NAMES.get(word, word)} on {describe_ranks(ranks)}" for word, ranks in by_kind.items()]
     waited = [rank for failure in failures if failure.only_waited for rank in failure.ranks]
     if waited:
         parts.append(f"{describe_ranks(waited)} {'was' if len(waited) == 1 else 'were'} left waiting")
+    right = {r.rank for r in result.ranks if r.outcome == "ok" and are_not_yet(failures) and _has_right_answer(r)}
+    parts += [f"right on {describe_ranks(right)}"] if right else []
     for outcome, verb in (("ok", "finished"), ("running", "still running")):
-        ranks = [r.rank for r in result.ranks if r.outcome == outcome]
+        ranks = [r.rank for r in result.ranks if r.outcome == outcome and r.rank not in right]
         if ranks:
             parts.append(f"{describe_ranks(ranks)} {verb}")
     return " · ".join([*(["--timeout ended it"] if result.how == "timeout" else []), *parts])
+
+
+def _has_right_answer(rank: RankResult) -> bool:
+    texts = [output["data"].get("text/plain") for output in rank.outputs if "data" in output]
+    found = [find_answer(text) for text in texts if isinstance(text, str)]
+    return any(answer is not None and answer[2] for answer in found)

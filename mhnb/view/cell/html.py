@@ -21,13 +21,14 @@ from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output
 from mhnb.view.cell.blocks import block_items, format_omitted_line, shorten_line
 from mhnb.view.cell.blocks_html import Pictures, StripItem, block_to_html, format_strip
-from mhnb.view.cell.failures import Failure, collapse_traceback, has_extra_information, trim_traceback
+from mhnb.view.cell.failures import Failure, are_not_yet, collapse_traceback, has_extra_information, trim_traceback
 from mhnb.view.cell.summary import Block, CellSummary, clip_outputs, summarise_cell, without_errors
-from mhnb.view.cell.text import format_failure_lines, format_trace_label, format_waited, names_kind
+from mhnb.view.cell.text import format_failure_lines, format_trace_label, format_waited, full_text, names_kind
 from mhnb.view.html import (
     FAILED_COLOR,
     GRID_CELL_STYLE,
     GRID_STYLE,
+    NOT_YET,
     QUIET_STYLE,
     STRIP_CLASS,
     STRIP_STYLE,
@@ -39,6 +40,7 @@ from mhnb.view.html import (
     host_color,
     wrap_html,
 )
+from mhnb.view.lesson import NOT_YET_SIGN, DifferenceRow, format_not_yet_html, parse_difference
 from mhnb.view.mime import format_log_html, format_pre, is_image, plain_nbytes
 
 _JUMP_SCRIPT = (
@@ -66,17 +68,19 @@ def format_failure_report(
 
     `has_status` means that a status line follows. Otherwise the heading has its tooltip.
     """
+    quiet = f";{QUIET_STYLE}" if cell_summary.has_quiet_notes else ""
+    notes = [f'<div style="{_NOTE_STYLE}{quiet}">{escape(note, quote=False)}</div>' for note in cell_summary.notes]
+    waited = [
+        _format_waited(failure, result.name, locations) for failure in cell_summary.failures if failure.only_waited
+    ]
+    if are_not_yet(cell_summary.failures):
+        return "".join([_format_not_yet(cell_summary), *waited, *notes])
     tooltip = "" if has_status else _format_tooltip(cell_summary)
     failed = [failure for failure in cell_summary.failures if not failure.only_waited]
     parts = [
         _format_failure(f, result.name, locations, first=at == 0, is_labelled=len(failed) > 1)
         for at, f in enumerate(cell_summary.own_failures)
     ]
-    waited = [
-        _format_waited(failure, result.name, locations) for failure in cell_summary.failures if failure.only_waited
-    ]
-    quiet = f";{QUIET_STYLE}" if cell_summary.has_quiet_notes else ""
-    notes = [f'<div style="{_NOTE_STYLE}{quiet}">{escape(note, quote=False)}</div>' for note in cell_summary.notes]
     heading = _format_failure_heading(cell_summary, locations)
     return (
         f'<div style="margin-bottom:4px;border-left:4px solid {FAILED_COLOR};padding-left:8px">'
@@ -95,6 +99,17 @@ def _format_failure_heading(cell_summary: CellSummary, locations: RankLocations)
             rest = rest.replace(escape(log, quote=False), format_log_html(log, locations.notebook_dir))
     lines = "".join(f"<div>{escape(line, quote=False)}</div>" for line in loss.lines)
     return f'<b class="mhnb-bad">✗ {escape(what)}</b>{rest}{lines}'
+
+
+def _format_not_yet(cell_summary: CellSummary) -> str:
+    """Format answers that are not right yet: a card for each exercise, which lists what differs."""
+    rows: dict[str, list[DifferenceRow]] = {}
+    for failure in cell_summary.failures:
+        if failure.error is not None and not failure.only_waited:
+            difference = parse_difference(full_text(failure))
+            rows.setdefault(difference.title, []).append(DifferenceRow(describe_ranks(failure.ranks), difference))
+    where = cell_summary.failure_heading.removeprefix("not yet ")
+    return "".join(format_not_yet_html(listed, where) for listed in rows.values())
 
 
 def _format_failure(
@@ -520,7 +535,9 @@ def _format_grid_cell(
 
 
 def _format_mark(rank: RankResult, cell_summary: CellSummary) -> str:
-    return " ✗" if rank.failure else " ≠" if rank.rank in cell_summary.marked_outliers else ""
+    if rank.failure:
+        return f" {NOT_YET_SIGN}" if rank.failure.ename == NOT_YET else " ✗"
+    return " ≠" if rank.rank in cell_summary.marked_outliers else ""
 
 
 def _format_failure_line(rank: RankResult, cell_summary: CellSummary) -> str:
@@ -529,7 +546,8 @@ def _format_failure_line(rank: RankResult, cell_summary: CellSummary) -> str:
         return ""
     only_waited = any(failure.only_waited and rank.rank in failure.ranks for failure in cell_summary.failures)
     text = "waited for a rank that had failed" if only_waited else format_error(rank.failure)
-    return f'<div class="mhnb-bad">{escape(text, quote=False)}</div>'
+    style = "" if rank.failure.ename == NOT_YET else ' class="mhnb-bad"'
+    return f"<div{style}>{escape(text, quote=False)}</div>"
 
 
 def _format_rank_bodies(

@@ -35,6 +35,7 @@ from mhnb.view.cell.blocks import (
 from mhnb.view.cell.failures import (
     ORDER_MISMATCH,
     Failure,
+    are_not_yet,
     find_caret,
     format_trace_text,
     full_message,
@@ -42,7 +43,8 @@ from mhnb.view.cell.failures import (
     trim_traceback,
 )
 from mhnb.view.cell.summary import Block, CellSummary, summarise_cell
-from mhnb.view.html import RankLocations
+from mhnb.view.html import RankLocations, join_words
+from mhnb.view.lesson import format_difference, parse_difference
 from mhnb.view.mime import output_to_text
 
 MAX_TEXT_NBYTES = 32 * 1024
@@ -99,6 +101,10 @@ class _Colorizer:
 def _format_failures(cell_summary: CellSummary, painter: _Colorizer, source: str) -> Iterator[str]:
     if not cell_summary.failures:
         return
+    if are_not_yet(cell_summary.failures):
+        yield from _format_not_yet(cell_summary, painter)
+        yield from _format_notes(cell_summary, painter)
+        return
     what, separator, more = cell_summary.failure_heading.partition(" · ")
     # The words after the first ones of a loss are no failure, and long.
     heading = (what, separator + more) if cell_summary.loss else (cell_summary.failure_heading, "")
@@ -117,9 +123,11 @@ def _format_failures(cell_summary: CellSummary, painter: _Colorizer, source: str
             yield f"  {painter(_BOLD, describe_ranks(failure.ranks))}:{kind}"
         yield from (f"  {line}" for line in lines)
         yield from _format_trace(failure, color=painter.color)
-    for failure in cell_summary.failures:
-        if failure.only_waited:
-            yield f"  {painter(_BOLD, describe_ranks(failure.ranks))} {format_waited(failure)}"
+    yield from _format_waiting(cell_summary, painter)
+    yield from _format_notes(cell_summary, painter)
+
+
+def _format_notes(cell_summary: CellSummary, painter: _Colorizer) -> Iterator[str]:
     style = painter if cell_summary.has_quiet_notes else _Colorizer(color=False)
     yield from (style(_DIM, f"  {line}") for note in cell_summary.notes for line in note.splitlines())
 
@@ -131,6 +139,35 @@ def names_kind(failure: Failure, lines: Sequence[str]) -> bool:
 
 def _format_noise(cell_summary: CellSummary, painter: _Colorizer) -> str:
     return painter(_DIM, f" · {cell_summary.noise_label} in the logs") if cell_summary.noise_label else ""
+
+
+def _format_not_yet(cell_summary: CellSummary, painter: _Colorizer) -> Iterator[str]:
+    """Format answers that are not right yet: the exercise with its ranks, then what differs, by rank if that differs."""
+    failures = [failure for failure in cell_summary.failures if failure.error is not None and not failure.only_waited]
+    titles = dict.fromkeys(full_text(failure).partition("\n")[0].removeprefix("not yet · ") for failure in failures)
+    where = cell_summary.failure_heading.removeprefix("not yet ")
+    yield f"{painter(_BOLD, f'not yet · {join_words(list(titles))}')} {where}"
+    if len(failures) == 1:
+        yield from full_text(failures[0]).splitlines()[1:]
+        yield from _format_waiting(cell_summary, painter)
+        return
+    differences = [parse_difference(full_text(failure)) for failure in failures]
+    for failure, difference in zip(failures, differences, strict=True):
+        yield f"  {painter(_BOLD, describe_ranks(failure.ranks))}{f' · {difference.title}' if len(titles) > 1 else ''}"
+        yield from (f"  {line}" for line in format_difference(replace(difference, hint="")).splitlines()[1:])
+    yield from (f"  hint  {hint}" for hint in dict.fromkeys(d.hint for d in differences if d.hint))
+    yield from _format_waiting(cell_summary, painter)
+
+
+def _format_waiting(cell_summary: CellSummary, painter: _Colorizer) -> Iterator[str]:
+    for failure in cell_summary.failures:
+        if failure.only_waited:
+            yield f"  {painter(_BOLD, describe_ranks(failure.ranks))} {format_waited(failure)}"
+
+
+def full_text(failure: Failure) -> str:
+    """Return the message of a failure, with each rank's numbers if they differ."""
+    return "\n".join(failure.message_lines) or (full_message(failure.error) if failure.error else "")
 
 
 def format_waited(failure: Failure) -> str:
@@ -151,7 +188,7 @@ def format_failure_lines(failure: Failure, source: str) -> Iterator[str]:
         # The report itself names every side with its line; its first line is in the heading.
         yield from (line.removeprefix("  ") for line in strip_ansi(error.evalue).splitlines()[1:])
         return
-    message = "\n".join(failure.message_lines) or full_message(error)
+    message = full_text(failure)
     if error.line is not None:
         label = f"{source}, line {error.line}:   "
         yield f"{label}{(error.code or '').strip()}".rstrip()

@@ -165,7 +165,9 @@ def _every_guess(cell: Cell) -> str:
     reveal = cell.source.splitlines()[-1]
     name = cell.id.removeprefix("reveal-")
     lines = ["from mhnb.teach.exercise import tasks", f"for guess in tasks()[{name!r}].choices:"]
-    return "\n".join([*lines, f"    mhnb.teach.predict({name!r}, guess)", f"    {reveal}"])
+    # A guess that was revealed stays until it is forgotten.
+    reset = f"    mhnb.teach.reset({name!r})"
+    return "\n".join([*lines, reset, f"    mhnb.teach.predict({name!r}, guess)", f"    {reveal}"])
 
 
 def run_lesson(lesson: Lesson) -> LessonRun:
@@ -182,8 +184,14 @@ def run_lesson(lesson: Lesson) -> LessonRun:
     for cell in cells:
         new_cell: Any = nbformat.v4.new_code_cell(cell.source, metadata={"tags": list(cell.tags)})
         notebook.cells.append(new_cell)
+    replies: dict[int, str] = {}
+
+    def record_reply(cell_index: int, execute_reply: dict[str, Any], **_: Any) -> None:
+        replies[cell_index] = execute_reply["content"]["status"]
+
     client = NotebookClient(
         notebook,
+        on_cell_executed=record_reply,
         timeout=CELL_TIMEOUT_S,
         kernel_name="python3",
         resources={"metadata": {"path": os.environ["MHNB_HOME"]}},
@@ -191,9 +199,10 @@ def run_lesson(lesson: Lesson) -> LessonRun:
     )
     client.execute()
     ran = LessonRun()
-    for cell, done in zip(cells, notebook.cells, strict=True):
+    for index, (cell, done) in enumerate(zip(cells, notebook.cells, strict=True)):
         ran.texts[cell.id] = _ANSI.sub("", "\n".join(_text(output) for output in done.outputs))
-        if any(output.output_type == "error" for output in done.outputs):
+        # Not whether there is an error output: a cell whose answer is not right yet fails without a traceback.
+        if replies[index] == "error":
             ran.failed.add(cell.id)
     return ran
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.teach.exercise import Prediction, tasks
+from mhnb.teach.progress import title_of
 from tests.integration.lessons.book import (
     Cell,
     EqualOutputs,
@@ -84,6 +85,11 @@ def _collapse_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
+def _as_fields(text: str) -> str:
+    """Return a sentence such as `x is 1, expected 2` as it is shown in fields below each other, without the spaces of columns."""
+    return _collapse_spaces(text).replace(", expected", " expected")
+
+
 def _find_wrong_judgements(lesson: Lesson, ran: LessonRun) -> list[str]:
     """Find answers that are judged wrongly.
 
@@ -93,12 +99,12 @@ def _find_wrong_judgements(lesson: Lesson, ran: LessonRun) -> list[str]:
     for name in [cell.exercise for cell in lesson.code if cell.exercise is not None]:
         for number, (_, words) in enumerate(all_answers()[name].wrong):
             output = ran.texts[f"wrong{number}-{name}"]
-            if f"wrong{number}-{name}" not in ran.failed or words not in output:
+            if f"wrong{number}-{name}" not in ran.failed or _as_fields(words) not in _as_fields(output):
                 found.append(f"{name}: wrong answer {number} should be refused with {words!r}, and said\n{output}")
         output = ran.texts[f"right-{name}"]
-        if f"right · {name}" not in output or _RANKS_DIFFER.search(output):
+        if f"✓ {title_of(name)} · " not in output or _RANKS_DIFFER.search(output):
             found.append(f"{name}: the right answer was not taken on every rank:\n{output}")
-        if not {"NotYet", "OrderMismatch"} & set(re.findall(r"\w+", ran.texts[f"ex-{name}"])):
+        if not any(words in ran.texts[f"ex-{name}"] for words in (f"not yet · {title_of(name)}", "OrderMismatch")):
             found.append(f"{name}: the stub is not told apart from an answer:\n{ran.texts[f'ex-{name}']}")
     return found
 
@@ -131,7 +137,7 @@ _MADE_UP_LESSON = Lesson(
 def _good_run() -> LessonRun:
     """Return the outputs of the made-up lesson without any fault."""
     wrong = {f"wrong{number}-my_label": words for number, (_, words) in enumerate(all_answers()["my_label"].wrong)}
-    texts = {"ex-my_label": "NotYet on ranks 0-3", "right-my_label": "right · my_label: yes", **wrong}
+    texts = {"ex-my_label": "not yet · 01.1 my_label on ranks 0-3", "right-my_label": "✓ 01.1 my_label · yes", **wrong}
     return LessonRun(texts, {"lost", "ex-my_label", *wrong})
 
 
@@ -147,9 +153,9 @@ def test_good_run_has_no_fault() -> None:
     ("cell", "text", "fault"),
     [
         ("wrong0-my_label", "some other reason", "wrong answer 0 should be refused"),
-        ("right-my_label", "NotYet", "not taken on every rank"),
-        ("right-my_label", "right · my_label: yes\nonly rank 0 said something", "not taken on every rank"),
-        ("ex-my_label", "right · my_label: yes", "the stub is not told apart"),
+        ("right-my_label", "not yet · 01.1 my_label", "not taken on every rank"),
+        ("right-my_label", "✓ 01.1 my_label · yes\nonly rank 0 said something", "not taken on every rank"),
+        ("ex-my_label", "✓ 01.1 my_label · yes", "the stub is not told apart"),
     ],
 )
 def test_wrong_judgement_is_found(cell: str, text: str, fault: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from mhnb.errors import InvalidRequest, NotYet
 from mhnb.sharding.report import Collective
 from mhnb.teach.check import Budget, check_budget
 from mhnb.teach.exercise import Exercise, Prediction, WrongAnswer, find_task, task_names, tasks
+from mhnb.teach.lessons import LESSONS
 from mhnb.teach.predict import format_question
-from mhnb.teach.progress import AnswerRecord, read_records, summarise_records, write_record
-from tests.integration.lessons.book import all_answers, lessons, read_lesson
+from mhnb.teach.progress import AnswerRecord, read_lesson_state, read_records, summarise_records, write_record
+from tests.integration.lessons.book import Cell, all_answers, lessons, read_lesson
 
 WRONG_ANSWERS = 3
 
@@ -62,6 +64,73 @@ def test_no_lesson_shows_a_solution() -> None:
         assert [line for line in own if line in text] == [], name
 
 
+def test_the_table_of_lessons_is_that_of_the_notebooks() -> None:
+    """Each lesson's title and file, and the headings of its exercises in their order, are those of its notebook."""
+    for path in lessons():
+        lesson = read_lesson(path)
+        known = LESSONS[lesson.number]
+        assert (known.file, f"# {known.number} · {known.title}") == (path.name, lesson.cells[0].source.splitlines()[0])
+        above = zip(lesson.cells, lesson.cells[1:], strict=False)
+        headings = {cell.exercise: text.source.splitlines()[0] for text, cell in above if cell.exercise}
+        assert list(headings.items()) == [(name, f"## Exercise: {title}") for name, title in known.headings.items()]
+        assert list(known.headings) == [name for name in task_names(Exercise) if tasks()[name].lesson == known.number]
+
+
+TRUTHS: dict[str, object] = {
+    "where_it_lives": False,
+    "count_all": 8,
+    "count_local": 2,
+    "shard_rows": (2, 6),
+    "shard_both": (2, 3),
+    "shard_swapped": (4, 6),
+    "row_holders": 2,
+    "addressable": False,
+    "after_the_hang": "tainted",
+    "rows_times_whole": 0,
+    "type_of_sum": "float32[8@hosts,6@inside]",
+    "shape_inside": (2,),
+    "rows_that_differ": 16,
+    "ranks_left": 0,
+    "who_logs": 1,
+}
+"""What each reveal shows; the lessons themselves are run elsewhere."""
+_SPELLED = {"0": "0|zero|none", "1": "1|one|once", "2": "2|two|twice", "8": "8|eight", "16": "16|sixteen"}
+
+
+def _find_giveaways(cells: Sequence[Cell], name: str) -> Iterator[str]:
+    """Find text from a prediction to the note on its reveal that names the right choice, and not all the others too."""
+    task = tasks()[name]
+    assert isinstance(task, Prediction)
+    ids = [cell.id for cell in cells]
+    right = str(TRUTHS[name])
+    pattern = _SPELLED.get(right, re.escape(right))
+    for cell in cells[ids.index(f"predict-{name}") : ids.index(f"reveal-{name}") + 2]:
+        named = all(str(choice) in cell.source.lower() for choice in task.choices)
+        if cell.kind == "markdown" and re.search(rf"(?<![\w@])(?:{pattern})(?!\w)", cell.source) and not named:
+            yield f"{cell.id}: {cell.source}"
+
+
+def test_no_text_gives_a_prediction_away() -> None:
+    """Between a prediction and its reveal, and in the note below that, no text has the right choice."""
+    predictions = {name for name, task in tasks().items() if isinstance(task, Prediction)}
+    assert set(TRUTHS) == predictions
+    by_lesson = {path.name[:2]: read_lesson(path).cells for path in lessons()}
+    assert [
+        text for name in sorted(predictions) for text in _find_giveaways(by_lesson[tasks()[name].lesson], name)
+    ] == []
+
+
+@pytest.mark.parametrize("text", ["Each box is there twice.", "So 2 devices.", "There are two."])
+def test_a_giveaway_is_found(text: str) -> None:
+    """The right number is found as digits and as a word."""
+    cells = [
+        Cell("code", "predict-row_holders", ""),
+        Cell("markdown", "m", text),
+        Cell("code", "reveal-row_holders", ""),
+    ]
+    assert list(_find_giveaways(cells, "row_holders")) == [f"m: {text}"]
+
+
 def test_unknown_exercise_gets_a_suggestion() -> None:
     """A misspelt exercise is an error that names the likely one, and a prediction is not an exercise."""
     with pytest.raises(InvalidRequest, match="did you mean n_devices_in_mesh"):
@@ -81,6 +150,11 @@ def test_answer_in_the_notebook(answers_home: Path) -> None:
         mhnb.teach.check("my_positions", [0, 1])
     with pytest.raises(NotYet, match="the label of rank 1 is 'rank 0 of 2'") as wrong:
         mhnb.teach.check("pull_each", ["rank 0 of 2"] * 2)
+    assert str(wrong.value).splitlines() == [
+        "not yet · 01.3 pull_each",
+        "  yours     the label of rank 1 is 'rank 0 of 2'",
+        "  expected  'rank 1 of 2'",
+    ]
     assert (wrong.value.exercise, wrong.value.rank) == ("pull_each", None)
     assert [record.right for record in read_records("pull_each")] == [False]
     mhnb.teach.check("pull_each", ["rank 0 of 2", "rank 1 of 2"])
@@ -98,7 +172,7 @@ def test_a_full_disk_does_not_stop_a_check(answers_home: Path, capsys: pytest.Ca
     (answers_home / "lessons").write_text("no folder")
     mhnb.teach.check("pull_each", ["rank 0 of 2", "rank 1 of 2"])
     captured = capsys.readouterr()
-    assert "right · pull_each" in captured.out
+    assert "✓ 01.3 pull_each · 2 labels" in captured.out
     assert "could not be kept" in captured.err
 
 
@@ -107,11 +181,11 @@ def test_the_notebook_counts_its_own_devices(answers_home: Path, capsys: pytest.
     import jax
 
     mhnb.teach.check("n_devices_in_mesh", lambda dummy: jax.numpy.float32(jax.device_count()) + 0 * dummy)
-    assert f"right · n_devices_in_mesh: {float(jax.device_count())} with" in capsys.readouterr().out
+    assert f"✓ 02.1 n_devices_in_mesh · {float(jax.device_count())} with" in capsys.readouterr().out
 
 
-def test_error_of_the_answer_is_shown_and_stored(answers_home: Path) -> None:
-    """An error in the answer itself passes through unchanged, and the answer is stored as not right."""
+def test_error_of_the_answer_is_shown_and_stored(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An error in the answer itself passes through unchanged, below a line that says so; the answer is stored as not right."""
 
     def broken(dummy: object) -> float:
         raise ZeroDivisionError("mine\nand more")
@@ -120,6 +194,8 @@ def test_error_of_the_answer_is_shown_and_stored(answers_home: Path) -> None:
         mhnb.teach.check("n_devices_in_mesh", broken)
     (record,) = read_records("n_devices_in_mesh")
     assert (record.right, record.said) == (False, "ZeroDivisionError: mine")
+    said = capsys.readouterr().out
+    assert said.startswith("not yet · 02.1 n_devices_in_mesh · your code raised ZeroDivisionError\nlesson 02 · ◐○○")
     assert "def broken(dummy" in record.answer
 
 
@@ -127,14 +203,40 @@ def test_error_of_the_answer_is_shown_and_stored(answers_home: Path) -> None:
 
 
 def test_guess_is_stored_and_revealed(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A guess is stored without a judgement; the reveal shows the guess, the value and the reason."""
+    """A guess is stored without a judgement, and can be changed; the reveal shows the guess, the value and the reason."""
+    mhnb.teach.predict("count_all", 4)
     mhnb.teach.predict("count_all", 2)
-    assert "kept · count_all: 2" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "kept · count_all: 4" in output
+    assert "kept · count_all: 2" in output
+    assert "8" not in output
     mhnb.teach.reveal("count_all", 8)
-    assert capsys.readouterr().out.startswith("you said 2; it is 8.\ndevice_count counts")
+    assert capsys.readouterr().out.startswith("≠ you said 2; it is 8.\ndevice_count counts")
+
+
+def test_a_revealed_guess_stays(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After the reveal another guess changes nothing, and the question shows what was revealed; a reset begins anew."""
+    mhnb.teach.predict("count_all", 2)
+    mhnb.teach.reveal("count_all", 8)
+    capsys.readouterr()
+    for again in (lambda: mhnb.teach.predict("count_all", 8), lambda: mhnb.teach.predict("count_all")):
+        again()
+        assert "≠ you said 2; it is 8.\nIt was revealed, so it stays." in capsys.readouterr().out
+        assert [record.answer for record in read_records("count_all")] == ["2"]
+    mhnb.teach.reset("count_all")
     mhnb.teach.predict("count_all", 8)
     mhnb.teach.reveal("count_all", 8)
-    assert "you said 8, and so it is" in capsys.readouterr().out
+    assert "✓ you said 8, and so it is." in capsys.readouterr().out
+
+
+def test_reset_takes_a_task_or_a_lesson(answers_home: Path) -> None:
+    """A lesson's number forgets the answers to its tasks only; an unknown name is refused."""
+    for name in ("my_label", "n_devices_in_mesh", "owner_of"):
+        _store_answers(name, range(2))
+    mhnb.teach.reset("02")
+    assert [len(read_records(name)) for name in ("my_label", "n_devices_in_mesh", "owner_of")] == [2, 0, 0]
+    with pytest.raises(InvalidRequest, match="no exercise, prediction or lesson 'my_lable'"):
+        mhnb.teach.reset("my_lable")
 
 
 def test_a_guess_must_be_a_choice(answers_home: Path) -> None:
@@ -208,6 +310,36 @@ def test_records_are_summarised_in_one_line(records: list[AnswerRecord], line: s
     assert summarise_records(records) == line
 
 
+def test_the_state_of_a_lesson(answers_home: Path) -> None:
+    """An exercise is done if every rank is right, whatever was tried in the notebook; the next one is behind the last answer."""
+    _store_answers("n_devices_in_mesh", range(4))
+    write_record("n_devices_in_mesh", AnswerRecord(None, 1, False, "gives 8.0", "42"))
+    _store_answers("my_positions", range(4), right=False, said="is []")
+    write_record("my_positions", AnswerRecord(1, 4, True, "", "42"))
+    write_record("count_all", AnswerRecord(None, 1, False, "you said 2; it is 8.", "2"))
+    state = read_lesson_state("02", after="my_positions")
+    assert [line.state for line in (*state.exercises, *state.predictions)] == [
+        "done",
+        "tried",
+        "untried",
+        "missed",
+        "untried",
+    ]
+    assert (state.next_title, state.next_link) == ("02.3 whose device is it?", "")
+    assert read_lesson_state("02", after="owner_of").next_title == "02.2 your places in the list"
+
+
+def test_the_next_exercise_is_a_link_in_its_own_notebook_only(answers_home: Path) -> None:
+    """The link is the heading's anchor if the notebook's file has that heading."""
+    lesson = next(path for path in lessons() if path.name.startswith("02"))
+    other = next(path for path in lessons() if path.name.startswith("03"))
+    links = [
+        read_lesson_state("02", environment={**os.environ, "JPY_SESSION_NAME": str(path)}).next_link
+        for path in (lesson, other, answers_home / "gone.ipynb")
+    ]
+    assert links == ["#Exercise:-count-with-one-number", "", ""]
+
+
 def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Earlier answers of any process are listed by `progress` and printed by `recall`."""
     _store_answers("my_label", range(4), answer="label = 'mine'")
@@ -215,6 +347,11 @@ def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[s
     output = capsys.readouterr().out
     assert "my_label        right on ranks 0-3" in output
     assert "pull_each       not tried" in output
+    assert "01  One notebook, many Pythons  ●○○  1 of 3  0 of 1 made  next 01.2 one rank speaks" in output
+    assert "n_devices_in_mesh" not in output
+    mhnb.teach.progress()
+    output = capsys.readouterr().out
+    assert "13  From notebook to srun" in output
     assert "n_devices_in_mesh" not in output
     mhnb.teach.recall("my_label")
     assert capsys.readouterr().out == "label = 'mine'\n"

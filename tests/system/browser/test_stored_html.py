@@ -25,6 +25,7 @@ from tests.support.view_samples import (
     cell,
     failed,
     failed_in_a_helper,
+    lesson_samples,
     out,
     rank_died,
     shown,
@@ -52,6 +53,7 @@ OUTPUTS = {
     **{name: format_cell_html(result) for name, result in PICTURE_SAMPLES.items()},
     "grid of figures": format_cell_html(PICTURE_SAMPLES["figures that differ"], view="grid"),
     "grid of frames": format_cell_html(PICTURE_SAMPLES["frames that differ"], view="grid"),
+    **lesson_samples(),
 }
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from mhnb.view.html import RankLocations
 from mhnb.view.live import widget as panel
 from mhnb.view.live.results_panel import ResultPanel, build_panel_state
 from mhnb.view.live.view import CellView
-from mhnb.view.screen import NotebookScreen, TextScreen, detect_screen
+from mhnb.view.screen import NotebookScreen, TextScreen, detect_screen, hide_traceback
 from tests.support.view_samples import StrictPage, cell, failed, out
 
 
@@ -181,3 +184,60 @@ def test_panel_state_says_whether_the_cell_runs() -> None:
     assert opened._widget.runs
     opened.finish(cell([]), RankLocations())
     assert not opened._widget.runs
+
+
+# -- an error that a view has shown
+
+
+CELL = """
+from mhnb.view.screen import hide_traceback
+error = {}
+assert hide_traceback(error)
+{}
+"""
+
+
+def _handle_by_user(*_: Any, tb_offset: Any = None) -> None:
+    print("the handler of the user")
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    """The shell of this process, with a handler of its own for one class."""
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
+    shell.set_custom_exc((KeyError,), _handle_by_user)
+    yield shell
+    shell.set_custom_exc((), None)
+    InteractiveShell.clear_instance()
+
+
+@pytest.mark.parametrize(
+    ("error", "then", "drawn"),
+    [
+        ("ValueError('shown')", "raise error", ""),
+        ("ValueError('shown')", "raise ValueError('another')", "another"),
+        ("ValueError('shown')", "1 / 0", "ZeroDivisionError"),
+        ("ValueError('shown')", "{}['key']", "the handler of the user"),
+        ("KeyError('shown')", "raise error", ""),
+        ("KeyError('shown')", "raise KeyError('another')", "the handler of the user"),
+    ],
+)
+def test_only_the_error_that_was_shown_is_not_drawn(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], error: str, then: str, drawn: str
+) -> None:
+    """The cell fails in any case; another error is drawn as before, also by a handler that the user registered."""
+    before = (shell.custom_exceptions, shell.CustomTB)
+    result = shell.run_cell(CELL.format(error, then))
+    assert not result.success
+    output = capsys.readouterr()
+    assert (output.out + output.err == "") if not drawn else drawn in output.out + output.err
+    assert (shell.custom_exceptions, shell.CustomTB) == before
+    assert not shell.run_cell("raise ValueError('later')").success
+    assert "later" in capsys.readouterr().out
+
+
+def test_without_a_shell_nothing_is_hidden() -> None:
+    """In a script the error is all that is seen."""
+    InteractiveShell.clear_instance()
+    assert not hide_traceback(ValueError())

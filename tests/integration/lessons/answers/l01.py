@@ -23,8 +23,8 @@ ANSWERS = {
         _LOG.format("return text if jax.process_index() == 0 else None"),
         [
             (_LOG.format("return text"), "log('loss 0.5') is 'loss 0.5', expected None"),
-            (_LOG.format("return text if jax.process_index() == 1 else None"), "NotYet on ranks 0-1"),
-            (_LOG.format("print(text)"), "NotYet on rank 0"),
+            (_LOG.format("return text if jax.process_index() == 1 else None"), "not yet · 01.2 log_once on ranks 0-1"),
+            (_LOG.format("print(text)"), "not yet · 01.2 log_once on rank 0"),
             ("%%mhjax\nmhnb.teach.check('log_once', 'loss')", "expected a function of one text"),
         ],
     ),
@@ -46,7 +46,7 @@ SAID = {
     ("01", "lost"): ["name 'x' is not defined", "%mhjax pull x"],
     ("01", "some"): ["0,2-3", "ran here"],
     ("01", "push"): ["[0, 10, 20, 30]"],
-    ("01", "ex-my_label"): ["NotYet on ranks 0-3"],
-    ("01", "ex-log_once"): ["NotYet on ranks 1-3"],
+    ("01", "ex-my_label"): ["not yet · 01.1 my_label on ranks 0-3", "lesson 01 · ◐○○ 0 of 3 exercises"],
+    ("01", "ex-log_once"): ["not yet · 01.2 log_once on ranks 1-3 · right on rank 0"],
     ("01", "differ"): ["4 different outputs"],
 }

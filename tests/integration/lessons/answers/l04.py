@@ -36,13 +36,13 @@ ANSWERS = {
             (_CALLBACK.format("10 * rows[:, None] + columns", "by_rows"), "x is int32[8, 4], expected float32[8, 4]"),
             (
                 _CALLBACK.format(_GOOD, "NamedSharding(mesh, P(None, 'model'))"),
-                "(8, 2) on a device; expected (2, 4) on a device",
+                "(8, 2) on a device, expected (2, 4) on a device",
             ),
             (
                 _CALLBACK.format("(10 * (rows[:, None] - rows[0]) + columns).astype(np.float32)", "by_rows"),
-                "NotYet on ranks 1-3",
+                "on ranks 1-3 · right on rank 0",
             ),
-            ("%%mhjax\nmhnb.teach.check('from_callback', table)", "x should be a jax.Array and is numpy ndarray"),
+            ("%%mhjax\nmhnb.teach.check('from_callback', table)", "x is numpy ndarray, expected a jax.Array"),
         ],
     ),
     "from_local_columns": Answer(
@@ -61,19 +61,19 @@ ANSWERS = {
         _SINGLE.format("places", "('data', 'model')"),
         [
             (_SINGLE.format("places[::-1]", "('data', 'model')"), "x on device 3:0 holds 7.0 at [12], expected 6.0"),
-            (_SINGLE.format("[0, 1]", "('data', 'model')"), "NotYet on ranks 1-3"),
+            (_SINGLE.format("[0, 1]", "('data', 'model')"), "on ranks 1-3 · right on rank 0"),
             (_SINGLE.format("places", "('model', 'data')"), "sharded by"),
         ],
     ),
     "all_of_it": Answer(
         _ALL.format("jax.device_put(source, NamedSharding(mesh, P()))"),
         [
-            (_ALL.format("source"), "(2, 4) on a device; expected (8, 4) on a device"),
+            (_ALL.format("source"), "(2, 4) on a device, expected (8, 4) on a device"),
             (
                 _ALL.format("jax.jit(lambda a: 2 * a, out_shardings=NamedSharding(mesh, P()))(source)"),
                 "y on device ‹rank›:0 holds 2.0 at [0, 1], expected 1.0",
             ),
-            (_ALL.format("table"), "y should be a jax.Array and is numpy ndarray"),
+            (_ALL.format("table"), "y is numpy ndarray, expected a jax.Array"),
             (_ALL.format("jax.device_put(table, jax.local_devices()[0])"), "y is on 1 device, expected all 8"),
         ],
     ),
@@ -81,7 +81,7 @@ ANSWERS = {
         _FITS.format("ones.shape", "NamedSharding(mesh, P(('data', 'model')))"),
         [
             (_FITS.format("ones.shape", "by_rows"), "x takes 2048 bytes on device ‹rank›:0, expected at most 1024"),
-            (_FITS.format("ones.shape", "NamedSharding(mesh, P())"), "its shard is (64, 32) of (64, 32)"),
+            (_FITS.format("ones.shape", "NamedSharding(mesh, P())"), "Its shard is (64, 32) of (64, 32)"),
             (_FITS.format("(32, 32)", "by_rows"), "x is float32[32, 32], expected float32[64, 32]"),
             ("%%mhjax\nx = jax.numpy.ones((64, 32))\nmhnb.teach.check('fits', x)", "x is on 1 device, expected all 8"),
         ],

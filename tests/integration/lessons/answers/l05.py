@@ -18,7 +18,7 @@ ANSWERS = {
     "my_share": Answer(
         _SHARE.format("list(range(22))[rank::ranks][: 22 // ranks]"),
         [
-            (_SHARE.format("list(range(22))[rank::ranks]"), "NotYet on ranks 0-1"),
+            (_SHARE.format("list(range(22))[rank::ranks]"), "not yet · 05.1 my_share on ranks 0-1"),
             (_SHARE.format("list(range(rank * 5, rank * 5 + 5))"), "Take every fourth record"),
             (_SHARE.format("list(range(22))"), "share has 22 records, expected 5 on every rank"),
             (_SHARE.format("range(rank, 20, ranks)"), "share is a range, expected a list"),
@@ -43,9 +43,15 @@ ANSWERS = {
     "steps_for_all": Answer(
         _STEPS.format(f"int({_ALL}.min())"),
         [
-            (_STEPS.format("have"), "steps is 6, expected 4. That is this rank's own count"),
-            (_STEPS.format(f"int({_ALL}.max())"), "steps is 6, expected 4. Take the smallest"),
-            (_STEPS.format("int(multihost_utils.broadcast_one_to_all(np.array(have)))"), "NotYet on ranks 0-3"),
+            (_STEPS.format("have"), "rank 1 yours steps is 5, expected 4 hint That is this rank's own count"),
+            (
+                _STEPS.format(f"int({_ALL}.max())"),
+                "ranks 1,3 yours steps is 6, expected 4 hint That is this rank's own count; others have fewer hint Take the smallest",
+            ),
+            (
+                _STEPS.format("int(multihost_utils.broadcast_one_to_all(np.array(have)))"),
+                "not yet · 05.3 steps_for_all on ranks 0-3",
+            ),
             (_STEPS.format(f"{_ALL}.tolist()"), "steps is [6, 5, 6, 4], expected 4"),
         ],
     ),

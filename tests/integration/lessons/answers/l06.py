@@ -14,7 +14,7 @@ ANSWERS = {
         [
             (_ORDER.format("list(names)"), "the order is the same in every process"),
             (_ORDER.format("sorted(names, key=hash)"), "in_order of 3 names is ["),
-            (_ORDER.format("sorted(names, reverse=jax.process_index() == 1)"), "NotYet on rank 1"),
+            (_ORDER.format("sorted(names, reverse=jax.process_index() == 1)"), "not yet · 06.1 in_order on rank 1"),
             (_ORDER.format("tuple(sorted(names))"), "(tuple, not list)"),
         ],
     ),
@@ -30,7 +30,7 @@ ANSWERS = {
     "agreed_start": Answer(
         _START.format("int(multihost_utils.broadcast_one_to_all(np.array(drawn)))"),
         [
-            (_START.format("drawn"), "start is 107, expected 100. That is what rank 1 drew itself"),
+            (_START.format("drawn"), "start is 107, expected 100 hint That is what rank 1 drew itself"),
             (_START.format("int(multihost_utils.process_allgather(np.array(drawn)).max())"), "Take what rank 0 drew"),
             (_START.format("drawn if jax.process_index() == 0 else None"), "start is None, expected 100"),
         ],

@@ -22,7 +22,7 @@ ANSWERS = {
                 _REPORT.format("    if jax.process_index() == 0:\n        return f'sum {total(x)}'"),
                 "ended the cell without it",
             ),
-            (_REPORT.format("    return f'sum {float(total(x))}'"), "NotYet on ranks 1-3"),
+            (_REPORT.format("    return f'sum {float(total(x))}'"), "not yet · 07.1 log_from_one on ranks 1-3"),
             (
                 _REPORT.format(
                     "    local = sum(float(s.data.sum()) for s in x.addressable_shards)\n"
@@ -36,7 +36,7 @@ ANSWERS = {
         _ANY.format(f"bool({_FLAGS}.any())"),
         [
             (_ANY.format("flag"), "the flag set on rank 3 only, is False, expected True"),
-            (_ANY.format(f"bool({_FLAGS}.all())"), "NotYet on ranks 0-3"),
+            (_ANY.format(f"bool({_FLAGS}.all())"), "not yet · 07.2 any_rank on ranks 0-3"),
             (_ANY.format("True"), "the flag set on no rank, is True, expected False"),
             (_ANY.format(f"bool({_FLAGS}.any()) if flag else False"), "raised an error before it"),
         ],
