@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -279,6 +280,59 @@ def lesson_samples() -> dict[str, str]:
         ),
         "lesson: progress": format_progress_html([LESSON_STATE, replace(LESSON_STATE, lesson="04", next_title="")]),
     }
+
+
+def loop(lines: int = 200, *, ranks: int = 4, odd: int | None = 2, start: str = "") -> CellResult:
+    """Return the result of a training loop whose loss and accuracy differ by rank; rank `odd` stops learning on the way."""
+    said = []
+    for rank in range(ranks):
+        text = [start] if start else []
+        for step in range(lines):
+            learnt = min(step, 0.4 * lines) if rank == odd else step
+            loss = 2.2 * math.exp(-4 * learnt / lines) + 0.12 + 0.003 * ((7 * step + 3 * rank) % 5)
+            text.append(f"step {step} loss {loss:.4f} acc {1 - loss / 3 + 0.001 * rank:.3f}\n")
+        said.append([out("".join(text))])
+    return cell(*said)
+
+
+def equal_loop(lines: int = 200, *, ranks: int = 4) -> CellResult:
+    """Return the result of a training loop that prints the same on every rank."""
+    text = "".join(f"step {step} loss {2.2 * math.exp(-4 * step / lines) + 0.12:.4f}\n" for step in range(lines))
+    return cell(*[[out(f"compiling\n{text}done\n")]] * ranks)
+
+
+def loop_with_odd_rank(lines: int = 200) -> CellResult:
+    """Return the result of a training loop that prints the same on every rank, until rank 2 leaves the others."""
+    said = []
+    for rank in range(4):
+        text = ["compiling\n"]
+        for step in range(lines):
+            learnt = min(step, 0.4 * lines) if rank == 2 else step
+            more = 0.01 * (step % 5) * (rank == 2 and step > 0.4 * lines)
+            text.append(f"step {step} loss {2.2 * math.exp(-4 * learnt / lines) + 0.12 + more:.4f}\n")
+        said.append([out("".join([*text, "done\n"]))])
+    return cell(*said)
+
+
+def labels_and_measures() -> CellResult:
+    """Return the result of ranks that print ids and ports, which are labels, and a loss that differs on rank 2."""
+    return cell(
+        *[
+            [
+                out(
+                    f"pid {4711 + 7 * rank} device {2048 * rank}\ntook 0.{rank + 3} s\n"
+                    f"loss {0.731 if rank == 2 else 0.312} acc 0.{91 + rank}\nport {40000 + 13 * rank}\n"
+                )
+            ]
+            for rank in range(4)
+        ]
+    )
+
+
+def different_outputs(lines: int = 64) -> CellResult:
+    """Return the result of four ranks with long outputs that have little in common."""
+    words = ("alpha", "beta", "gamma", "delta")
+    return cell(*[[out("".join(f"{word} line {at} of {word[at % 4]}{at}\n" for at in range(lines)))] for word in words])
 
 
 class StrictPage(HTMLParser):

@@ -7,7 +7,8 @@ majority's line, which its own block shows in full. Each rank's lines stay compl
 
 Repeated lines of one form, as a training loop prints them, become the form once, and a table per field with a row per line.
 This module decides which lines repeat, and which columns show them. A number that differs from line to line only (the step)
-names the rows.
+names the rows. Of many lines the first and the last rows are shown, and the others are folded. Lines on which all ranks agree
+stay as they were printed, and only those of a loop are folded.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from mhnb.core.output.folding import OutputGroup, RichPart
 from mhnb.core.output.outputs import GAP_LINE
 from mhnb.core.output.rich import merge_bars
 from mhnb.core.output.tables import is_table_row
-from mhnb.core.output.template import RANK_PLACEHOLDER, Slot, split_numbers
+from mhnb.core.output.template import RANK_PLACEHOLDER, Slot, find_unit, split_numbers
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.view.ansi import strip_ansi
+from mhnb.view.cell.measures import is_label, is_step
 
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
 """Placeholders in a line's text for a rank's own number and for a slot. Unicode reserves them for use inside a program."""
@@ -40,7 +42,10 @@ _OMITTED_LINE = re.compile(
     r"… (?:(\d+) lines?(?: and ((?:at least )?[\d,]+) bytes more)?) left out: all of it is in .* …"
 )
 _SPARK_LEVELS = "▁▂▃▄▅▆▇█"
+_MIN_STEPS = 4
 LINE_NBYTES, _SLOT_NBYTES = 13, 90
+MAX_ODD_VALUES = 6
+"""Maximum number of odd values on top of a block; the others are marked where they are."""
 _MAX_LISTED_RANKS = 16
 """For more ranks, minimum, median and maximum are shown before the values."""
 
@@ -162,6 +167,37 @@ def clip_items(items: Sequence[BlockItem], limit_nbytes: int, *, where: str) -> 
     return [_label_gap(item, where) for item in kept]
 
 
+def arrange_block(block: OutputGroup, limit_nbytes: int, *, where: str) -> list[BlockItem | RepeatedLines]:
+    """Return a block's lines, repeated lines and pictures; of too much text the beginning and the end.
+
+    Of repeated lines the middle rows are left out first, so that a curve over them still has every line.
+    """
+    items = find_repeated_lines(block_items(block), block.ranks)
+    runs = [item for item in items if isinstance(item, RepeatedLines) and item.is_folded]
+    rest = sum(item.nbytes for item in items if isinstance(item, BlockLine | RepeatedLines) and item not in runs)
+    if runs and rest + sum(run.nbytes for run in runs) > limit_nbytes:
+        share = (limit_nbytes - rest) // len(runs)
+        if share * 4 < limit_nbytes // len(runs):
+            # The other lines are most of the text.
+            return find_repeated_lines(clip_items(block_items(block), limit_nbytes, where=where), block.ranks)
+        return [
+            _clip_run(item, share) if isinstance(item, RepeatedLines) else _label_gap(item, where) for item in items
+        ]
+    if not runs and rest > limit_nbytes:
+        return find_repeated_lines(clip_items(block_items(block), limit_nbytes, where=where), block.ranks)
+    return [item if isinstance(item, RepeatedLines) else _label_gap(item, where) for item in items]
+
+
+def _clip_run(run: RepeatedLines, limit_nbytes: int) -> RepeatedLines:
+    """Leave out rows in the middle of repeated lines that are folded, never any that are shown."""
+    sizes = run.row_nbytes
+    if not run.is_folded or sum(sizes) <= limit_nbytes:
+        return run
+    head = max(HEAD_LINES, _count_fitting(sizes, limit_nbytes // 2))
+    tail = len(sizes) - max(TAIL_LINES, _count_fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2))
+    return replace(run, left_out=range(head, max(head, tail)))
+
+
 def _label_gap(item: BlockItem, where: str) -> BlockItem:
     found = GAP_LINE.fullmatch(item.text) if isinstance(item, BlockLine) else None
     if found is None:
@@ -265,6 +301,18 @@ def sparkline(slot: Slot) -> str:
     return "".join(_step(number, low, span) for number in slot.numbers)
 
 
+def draw_steps(line: BlockLine, at: int) -> str:
+    """Draw the values of a line's slot as steps; an empty string where they would not help.
+
+    They help for measures of four ranks or more: fewer are read faster as numbers, and labels measure nothing.
+    """
+    slot = line.slots[at]
+    pieces = strip_ansi(line.text).split(SLOT_MARK)
+    if len(slot.values) < _MIN_STEPS or is_label(pieces[at], slot.values, pieces[at + 1]):
+        return ""
+    return sparkline(slot)
+
+
 def _step(number: float | None, low: float, span: float) -> str:
     if number is None:
         return " "
@@ -295,6 +343,79 @@ def format_values(slot: Slot, ranks: Sequence[int]) -> str:
     ('0.7 ≠ rank 2 · 0.3 ranks 0-1,3', '4: 1 · 5: 2')
     """
     return " · ".join(_iter_values(slot, ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class OddValue:
+    """A number in which a few ranks differ from most others."""
+
+    ranks: tuple[int, ...]
+    before: str
+    """The line's text before the number, as these ranks printed it."""
+    value: str
+    elsewhere: str
+    """The value of most other ranks; the range of the others if this value is not finite and they all differ."""
+
+
+def find_odd_values(items: Sequence[BlockItem | RepeatedLines], ranks: Sequence[int]) -> list[OddValue]:
+    """Return the numbers in which at most a quarter of the ranks, or one, differ from the value that most have.
+
+    Durations always differ, and labels should. Repeated lines are left out, because their curves and tables mark odd ranks.
+
+    >>> line = BlockLine("stdout", f"loss {SLOT_MARK}", (Slot(("0.3", "0.3", "0.7", "0.3")),))
+    >>> [(odd.ranks, odd.before, odd.value, odd.elsewhere) for odd in find_odd_values([line], range(4))]
+    [((2,), 'loss ', '0.7', '0.3')]
+    """
+    lines = [item for item in items if isinstance(item, BlockLine) and not item.bar_texts]
+    return [odd for line in lines for at in range(len(line.slots)) for odd in _odd_values_of(line, at, ranks)]
+
+
+def _odd_values_of(line: BlockLine, at: int, ranks: Sequence[int]) -> Iterator[OddValue]:
+    slot = line.slots[at]
+    outliers = slot.outliers
+    pieces = strip_ansi(line.text).split(SLOT_MARK)
+    is_time = find_unit(pieces[at], f" {slot.values[0].strip()}", pieces[at + 1])[0] == "time"
+    if not 0 < len(outliers) <= max(1, len(ranks) // 4) or slot.is_bar or is_time:
+        return
+    if is_label(pieces[at], slot.values, pieces[at + 1]):
+        return
+    others = [
+        (number, value.strip())
+        for place, (number, value) in enumerate(zip(slot.numbers, slot.values, strict=True))
+        if place not in outliers and number is not None
+    ]
+    least, most = min(others)[1], max(others)[1]
+    places_by_value: dict[str, list[int]] = defaultdict(list)
+    for place in sorted(outliers):
+        places_by_value[slot.values[place]].append(place)
+    for value, places in places_by_value.items():
+        texts = [_shared_text([one.values[place] for place in places]) for one in line.slots[:at]]
+        own = str(ranks[places[0]]) if len(places) == 1 else RANK_PLACEHOLDER
+        before = _join_literals(pieces[: at + 1], texts).replace(OWN_MARK, own)
+        yield OddValue(
+            tuple(ranks[place] for place in places),
+            _end_of(before.lstrip()),
+            value.strip(),
+            least if least == most else f"{least} to {most}",
+        )
+
+
+def _shared_text(values: Sequence[str]) -> str:
+    return values[0] if len(set(values)) == 1 else "…"
+
+
+def format_more_odd_values(more: Sequence[OddValue]) -> str:
+    """Format a line that counts the odd values which are not on top.
+
+    >>> format_more_odd_values([OddValue((2,), "loss ", "0.7", "0.3")])
+    '… and 1 more number of rank 2, marked ≠'
+    """
+    ranks = sorted({rank for one in more for rank in one.ranks})
+    return f"… and {len(more)} more {'number' if len(more) == 1 else 'numbers'} of {describe_ranks(ranks)}, marked ≠"
+
+
+def _end_of(text: str) -> str:
+    return text if len(text) <= _CONTEXT_CHARS else f"… {text[-_CONTEXT_CHARS:].partition(' ')[2]}"
 
 
 def format_bars(line: BlockLine, ranks: Sequence[int]) -> str:
@@ -328,6 +449,12 @@ Otherwise the few lines that do are easier to see as lines.
 """
 _MAX_COLUMN_RANKS = 16
 """For more ranks, a row shows minimum, median and maximum, and the values after them."""
+MAX_SHOWN_LINES = 12
+"""Of more repeated lines, the middle is folded."""
+HEAD_LINES, TAIL_LINES = 2, 5
+"""Rows that are shown of repeated lines whose middle is folded."""
+_MIN_OTHER_LINES = 41
+"""Minimum number of equal lines that are folded if no number in them is named as the step of a loop: they may be a list to read."""
 _WHITESPACE = re.compile(r"\s+")
 
 _Field: TypeAlias = str | Slot
@@ -345,6 +472,52 @@ class RepeatedLines:
     """Per column, a text for each line if all ranks have the same; otherwise a slot for each line."""
     count: int
     """Number of lines."""
+    lines: tuple[BlockLine, ...] = ()
+    """The lines as they were printed, if all ranks have the same; then no table is needed."""
+    indexes: tuple[int, ...] = ()
+    """Which of the lines the columns have, in order; empty for all of them."""
+    note: str = ""
+    """Which ranks have printed fewer lines so far, as `rank 2 at 10`."""
+    left_out: range = range(0)
+    """Rows that are in the curve only; the log files have their lines."""
+
+    @property
+    def row_nbytes(self) -> list[int]:
+        """Return roughly how many bytes it takes to store each row."""
+        if self.lines:
+            return [line.nbytes for line in self.lines]
+        rows = zip(*self.columns, strict=True)
+        return [sum(map(_place_nbytes, row), LINE_NBYTES) for row in rows]
+
+    @property
+    def nbytes(self) -> int:
+        """Return roughly how many bytes it takes to store all rows."""
+        return len(self.text) + sum(self.row_nbytes)
+
+    @property
+    def pieces(self) -> list[str]:
+        """The form's text before, between and after the columns."""
+        return strip_ansi(self.text).replace(OWN_MARK, RANK_PLACEHOLDER).split(SLOT_MARK)
+
+    @property
+    def line_indexes(self) -> Sequence[int]:
+        """The index of the line that each row of the columns is."""
+        return self.indexes or range(self.count)
+
+    @property
+    def count_label(self) -> str:
+        """The number of lines, as `× 200 lines`."""
+        return " · ".join(filter(None, (f"× {self.count} lines", self.note)))
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether only the first and the last rows are shown without a click."""
+        return self.count > MAX_SHOWN_LINES
+
+
+def _place_nbytes(place: str | Slot) -> int:
+    values = (place,) if isinstance(place, str) else place.values
+    return sum(len(value) + 9 for value in values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +527,7 @@ class TableRow:
     label: tuple[str, ...]
     """Values that name the line."""
     steps: str
-    """The values drawn as steps."""
+    """The values of many ranks drawn as steps; empty if each rank has a column, or if they are labels."""
     values: tuple[str, ...]
     """Each rank's value; for many ranks, one text with minimum, median and maximum."""
     outliers: frozenset[int]
@@ -380,17 +553,20 @@ def _is_wide(ranks: Sequence[int]) -> bool:
     return len(ranks) > _MAX_COLUMN_RANKS
 
 
-def find_repeated_lines(items: Sequence[BlockItem], ranks: Sequence[int]) -> list[BlockItem | RepeatedLines]:
+def find_repeated_lines(
+    items: Sequence[BlockItem], ranks: Sequence[int], *, indexes: Sequence[int] = ()
+) -> list[BlockItem | RepeatedLines]:
     """Group lines of one form if three or more follow each other and ranks differ on many of them.
 
     Args:
         items: a block's lines and pictures.
         ranks: the block's.
+        indexes: if `items` has only some of the repeated lines, which ones these are.
     """
     found: list[BlockItem | RepeatedLines] = []
     for _, same in groupby(enumerate(items), key=lambda pair: _form_key(*pair)):
         lines = [item for _, item in same]
-        found += _group_lines(lines, ranks) if len(lines) >= _MIN_LINES else lines
+        found += _group_lines(lines, ranks, indexes) if len(lines) >= _MIN_LINES else lines
     return found
 
 
@@ -402,14 +578,41 @@ def _form_key(at: int, item: BlockItem) -> tuple[object, ...]:
     return (item.channel, *(_WHITESPACE.sub(" ", literal) for literal in literals)) if fields else (at,)
 
 
-def _group_lines(lines: Sequence[BlockItem], ranks: Sequence[int]) -> list[BlockItem | RepeatedLines]:
+def _group_lines(
+    lines: Sequence[BlockItem], ranks: Sequence[int], indexes: Sequence[int]
+) -> list[BlockItem | RepeatedLines]:
     """Group all lines, or those from the first to the last line on which ranks differ, if enough of them differ."""
     varying = [at for at, line in enumerate(lines) if isinstance(line, BlockLine) and line.slots]
     for first, end in ((0, len(lines)), (varying[0], varying[-1] + 1)) if varying else ():
         if end - first >= _MIN_LINES and _MAX_LINES_PER_VARYING * len(varying) >= end - first:
             repeated = _build_repeated_lines([line for line in lines[first:end] if isinstance(line, BlockLine)], ranks)
-            return [*lines[:first], repeated, *lines[end:]]
-    return list(lines)
+            return [*_group_equal_lines(lines[:first], ranks), repeated, *_group_equal_lines(lines[end:], ranks)]
+    return _group_equal_lines(lines, ranks, indexes) if not varying else list(lines)
+
+
+def _group_equal_lines(
+    items: Sequence[BlockItem], ranks: Sequence[int], indexes: Sequence[int] = ()
+) -> list[BlockItem | RepeatedLines]:
+    """Group lines of one form on which all ranks agree, if they are many lines of a loop with something to draw."""
+    lines = [item for item in items if isinstance(item, BlockLine)]
+    if len(lines) <= MAX_SHOWN_LINES or len(lines) < len(items):
+        return list(items)
+    run = replace(_build_repeated_lines(lines, ranks), lines=tuple(lines))
+    known = indexes if len(indexes) == len(lines) else range(len(lines))
+    has_step = any(is_step(before, texts, known) for before, texts, _ in _equal_columns(run))
+    # A label or a counter has no point.
+    has_measure = any("." in text for _, texts, _ in _equal_columns(run) for text in texts)
+    is_loop = has_measure and (has_step or known[-1] >= _MIN_OTHER_LINES - 1)
+    return [run] if is_loop else list(items)
+
+
+def _equal_columns(run: RepeatedLines) -> Iterator[tuple[str, list[str], str]]:
+    """Yield the columns on which all ranks agree, each with the text before and after it."""
+    pieces = run.pieces
+    for at, column in enumerate(run.columns):
+        texts = [place for place in column if isinstance(place, str)]
+        if texts:
+            yield pieces[at], texts, pieces[at + 1]
 
 
 def _build_repeated_lines(same: Sequence[BlockLine], ranks: Sequence[int]) -> RepeatedLines:
@@ -454,43 +657,52 @@ def _build_column(fields: Sequence[_Field], ranks: int) -> tuple[str, ...] | tup
 
 
 def build_tables(run: RepeatedLines, ranks: Sequence[int], names: Sequence[str]) -> Iterator[Table]:
-    """Yield a table for each field.
+    """Yield a table for each field on which ranks differ.
 
     Args:
         run: the lines.
         ranks: the ranks that printed them.
         names: of the run's columns.
     """
-    columns = list(zip(names, run.columns, strict=True))
-    label_columns = [(name, column) for name, column in columns if isinstance(column[0], str)]
+    pieces = run.pieces
+    label_columns = [
+        (name, column) for name, column in zip(names, run.columns, strict=True) if isinstance(column[0], str)
+    ]
     heads = tuple(name for name, _ in label_columns) or ("line",)
     labels = list(zip(*(column for _, column in label_columns), strict=True)) or [
-        (str(at + 1),) for at in range(run.count)
+        (str(index + 1),) for index in run.line_indexes
     ]
-    for name, column in columns:
+    for at, (name, column) in enumerate(zip(names, run.columns, strict=True)):
         slots = [slot for slot in column if isinstance(slot, Slot)]
         if slots:
-            rows = (_build_row(tuple(map(str, label)), slot, ranks) for label, slot in zip(labels, slots, strict=True))
+            # A curve shows more, in less space.
+            has_steps = not (run.is_folded or is_label(pieces[at], slots[0].values, pieces[at + 1]))
+            rows = (
+                _build_row(tuple(map(str, label)), slot, ranks, has_steps=has_steps)
+                for label, slot in zip(labels, slots, strict=True)
+            )
             yield Table(name, heads, () if _is_wide(ranks) else tuple(ranks), tuple(rows))
 
 
-def _build_row(label: tuple[str, ...], slot: Slot, ranks: Sequence[int]) -> TableRow:
+def _build_row(label: tuple[str, ...], slot: Slot, ranks: Sequence[int], *, has_steps: bool) -> TableRow:
     if not _is_wide(ranks):
-        return TableRow(label, sparkline(slot), tuple(value.strip() for value in slot.values), slot.outliers, "")
+        return TableRow(label, "", tuple(value.strip() for value in slot.values), slot.outliers, "")
     all_values = format_values(slot, ranks)
     summary = summarise_slot(slot, ranks) if len(set(slot.values)) > 1 else ""
     # If many ranks share few values, listing all values is the summary.
-    return TableRow(label, sparkline(slot), (summary or all_values,), frozenset(), all_values if summary else "")
+    steps = sparkline(slot) if has_steps else ""
+    return TableRow(label, steps, (summary or all_values,), frozenset(), all_values if summary else "")
 
 
-def format_table(table: Table) -> Iterator[str]:
-    """Format a table as aligned text."""
+def format_table(table: Table) -> list[str]:
+    """Format a table as aligned text; of a table with a column per rank, the first line has the headings."""
     if not table.ranks:
-        for row in table.rows:
-            yield "  ".join(filter(None, (table.name, *row.label, row.steps, *row.values, row.all_values)))
-        return
-    head = [table.name, *table.labels, "", *map(str, table.ranks)]
-    body = [["", *row.label, row.steps, *row.values] for row in table.rows]
+        return [
+            "  ".join(filter(None, (table.name, *row.label, row.steps, *row.values, row.all_values)))
+            for row in table.rows
+        ]
+    head = [table.name, *table.labels, *map(str, table.ranks)]
+    body = [["", *row.label, *row.values] for row in table.rows]
     for at in sorted({at for row in table.rows for at in row.outliers}):
         # The mark has its own position, so that the figures stay aligned.
         column = len(head) - len(table.ranks) + at
@@ -498,8 +710,10 @@ def format_table(table: Table) -> Iterator[str]:
         for cells, row in zip(body, table.rows, strict=True):
             cells[column] += " ≠" if at in row.outliers else "  "
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-    for cells in (head, *body):
-        yield " ".join(text.rjust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
+    return [
+        " ".join(text.rjust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
+        for cells in (head, *body)
+    ]
 
 
 # -- shorten long lines to their differences

@@ -4,39 +4,48 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import count, groupby
 from typing import TypeAlias
 
 from mhnb.core.output.diff import DiffRow, DiffSpan
+from mhnb.core.output.diff import Line as SaidLine
 from mhnb.core.output.folding import RichPart, is_text
 from mhnb.core.output.template import RANK_PLACEHOLDER, Slot
 from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output
 from mhnb.view.ansi import ansi_to_html
 from mhnb.view.cell.blocks import (
+    HEAD_LINES,
+    LINE_NBYTES,
+    MAX_ODD_VALUES,
     OWN_MARK,
     SLOT_MARK,
+    TAIL_LINES,
+    BlockItem,
     BlockLine,
+    OddValue,
     RepeatedLines,
     Table,
-    TableRow,
-    block_items,
+    arrange_block,
     build_tables,
-    clip_items,
     clip_lines,
     clip_unchanged,
     comparable_lines,
-    find_repeated_lines,
+    draw_steps,
+    find_odd_values,
     format_bars,
+    format_more_odd_values,
+    format_omitted_line,
     format_values,
     keep_ends,
     slot_letter,
-    sparkline,
     summarise_slot,
 )
+from mhnb.view.cell.curves import Curve, build_curves, format_curve_html
+from mhnb.view.cell.differences import DifferencePart, split_differences
 from mhnb.view.cell.summary import Block
 from mhnb.view.html import (
     CHANGED_STYLE,
@@ -59,11 +68,17 @@ from mhnb.view.mime import (
 
 _MAX_TABLE_SLOTS, _MAX_TABLE_RANKS = 12, 16
 _STEPS_PER_LINE = 64
+_MAX_LIVE_CELLS = 96
+"""Maximum number of values in a row while the cell runs; curves alone stand for more."""
 _MAX_EQUAL_LINES = 3
 _SMALL_NBYTES = 512
 _MAX_FITTING_WIDTH = 640
 """A single image of this width fits almost every page."""
 _CELL_STYLE = "padding:0 .7em 0 0;text-align:right;border:0;background:none;font-weight:normal"
+
+
+CURVES_CLASS = "mhnb-curves"
+"""The class of the element with a block's curves."""
 
 
 class Pictures:
@@ -114,20 +129,39 @@ def block_to_html(
         brief: whether to show only the one progress bar that stands for all, for now.
     """
     if block.rows:
-        return _pre_lines("stdout", clip_lines(list(_format_differences(block)), limit_nbytes, where=escape(where)))
-    items = find_repeated_lines(clip_items(block_items(block.output_group), limit_nbytes, where=where), block.ranks)
+        return "".join(_format_differences(block, limit_nbytes, escape(where)))
+    items = arrange_block(block.output_group, limit_nbytes, where=where)
+    return items_to_html(items, block.ranks, pictures, where=where, notebook_dir=notebook_dir, brief=brief)
+
+
+def items_to_html(
+    items: Sequence[BlockItem | RepeatedLines],
+    ranks: Sequence[int],
+    pictures: Pictures,
+    *,
+    where: str,
+    notebook_dir: str = "",
+    brief: bool = False,
+) -> str:
+    """Format lines and pictures that are arranged already; the arguments are those of `block_to_html`."""
     table = 0 < sum(len(item.slots) for item in items if isinstance(item, BlockLine)) <= _MAX_TABLE_SLOTS
     names, named, parts = map(slot_letter, count()), [], []
+    steps: dict[str, str] = {}
     for (kind, channel), same in groupby(items, key=lambda item: (type(item), getattr(item, "channel", ""))):
         if kind is BlockLine:
             lines = [item for item in same if isinstance(item, BlockLine)]
             lines = [replace(line, bar_texts=()) for line in lines] if brief else lines
             named_slots = [[(next(names), slot) for slot in line.slots] for line in lines]
             named += [one for slots in named_slots for one in slots]
+            steps |= {
+                name: draw_steps(line, at)
+                for line, slots in zip(lines, named_slots, strict=True)
+                for at, (name, _) in enumerate(slots)
+            }
             for answer, begin, end in _split_answers(lines) if channel == "value" else [("", 0, len(lines))]:
                 body = ""
                 if begin < end:
-                    html = _format_lines(lines[begin:end], named_slots[begin:end], block.ranks, table=table)
+                    html = _format_lines(lines[begin:end], named_slots[begin:end], ranks, table=table)
                     body = _format_note(html, where, notebook_dir) if channel == "note" else _pre_lines(channel, html)
                 parts.append(format_answer_html(answer, body) if answer else body)
             continue
@@ -135,9 +169,19 @@ def block_to_html(
             if isinstance(item, RichPart):
                 parts.append(_format_picture(item, pictures))
             elif isinstance(item, RepeatedLines):
-                parts.append(_format_repeated_lines(item, block.ranks, [next(names) for _ in item.columns]))
-    return "".join(parts) + (
-        _format_slot_table(named, block.ranks) if table else _format_all_values(named, block.ranks)
+                parts.append(
+                    _format_repeated_lines(
+                        item,
+                        ranks,
+                        [next(names) for _ in item.columns],
+                        where=where,
+                        notebook_dir=notebook_dir,
+                        brief=brief,
+                    )
+                )
+    odd = "" if brief else _format_odd_values(find_odd_values(items, ranks))
+    return (
+        odd + "".join(parts) + (_format_slot_table(named, ranks, steps) if table else _format_all_values(named, ranks))
     )
 
 
@@ -153,6 +197,20 @@ def _split_answers(lines: Sequence[BlockLine]) -> list[tuple[str, int, int]]:
     before = [("", 0, begins[0])] if begins[0] else []
     ends = [*begins[1:], len(lines)]
     return [*before, *((lines[at].text, at + 1, end) for at, end in zip(begins, ends, strict=True))]
+
+
+def _format_odd_values(odd: Sequence[OddValue]) -> str:
+    """Format the numbers in which few ranks differ, which stand above the rest."""
+    if not odd:
+        return ""
+    lines = [
+        f'<b>{describe_ranks(one.ranks)}</b> ≠ {_text(one.before)}<b style="{CHANGED_STYLE}">{_text(one.value)}</b> '
+        f'<span style="{QUIET_STYLE}">← {_text(one.elsewhere)} elsewhere</span>'
+        for one in odd[:MAX_ODD_VALUES]
+    ]
+    if more := odd[MAX_ODD_VALUES:]:
+        lines.append(f'<span style="{QUIET_STYLE}">{format_more_odd_values(more)}</span>')
+    return _pre_lines("stdout", lines)
 
 
 def _format_note(lines: Sequence[str], where: str, notebook_dir: str) -> str:
@@ -175,7 +233,11 @@ def _format_lines(
     for line, html, slots in zip(lines, plain, named, strict=True):
         written.append(_insert_names(html, [name for name, _ in slots]))
         if not table:
-            written += [f"  <b>{name}</b> {_format_slot(slot, ranks)}" for name, slot in slots if not slot.is_bar]
+            written += [
+                f"  <b>{name}</b> {_format_slot(draw_steps(line, at), slot, ranks)}"
+                for at, (name, slot) in enumerate(slots)
+                if not slot.is_bar
+            ]
         if line.bar_texts:
             written.append(f'<span style="{QUIET_STYLE}">  each {escape(format_bars(line, ranks), quote=False)}</span>')
     return written
@@ -189,8 +251,8 @@ def _insert_names(html: str, names: Sequence[str]) -> str:
     return shown
 
 
-def _format_slot(slot: Slot, ranks: Sequence[int]) -> str:
-    text = f"{sparkline(slot)}  {summarise_slot(slot, ranks) or format_values(slot, ranks)}"
+def _format_slot(steps: str, slot: Slot, ranks: Sequence[int]) -> str:
+    text = "  ".join(filter(None, (steps, summarise_slot(slot, ranks) or format_values(slot, ranks))))
     return f'<span style="{QUIET_STYLE}">{escape(text, quote=False)}</span>'
 
 
@@ -251,11 +313,14 @@ def _format_strip_item(item: StripItem, pictures: Pictures, *, is_image: bool) -
 # -- the numbers of a template
 
 
+_CURVES_STYLE = "display:flex;flex-wrap:wrap;gap:2px 1.5em;margin:2px 0 2px 1em"
+_TABLES_STYLE = "display:flex;flex-wrap:wrap;gap:0 1.5em;overflow-x:auto"
 _TABLE_STYLE = "border-collapse:collapse;margin:2px 0 4px 1em;font-family:monospace;font-size:1em;border:0"
 
 
-def _format_slot_table(named: Sequence[_NamedSlot], ranks: Sequence[int]) -> str:
-    rows = "".join(_format_slot_row(name, slot, ranks) for name, slot in named if not slot.is_bar)
+def _format_slot_table(named: Sequence[_NamedSlot], ranks: Sequence[int], steps: Mapping[str, str]) -> str:
+    """Format a table of slots; `steps` are their values drawn as steps, by name, where that helps."""
+    rows = "".join(_format_slot_row(name, slot, ranks, steps[name]) for name, slot in named if not slot.is_bar)
     head = ""
     if len(ranks) <= _MAX_TABLE_RANKS:
         cells = "".join(f'<th scope="col" style="{_CELL_STYLE};{QUIET_STYLE}">{rank}</th>' for rank in ranks)
@@ -263,51 +328,170 @@ def _format_slot_table(named: Sequence[_NamedSlot], ranks: Sequence[int]) -> str
     return f'<div style="overflow-x:auto"><table style="{_TABLE_STYLE}">{head}{rows}</table></div>'
 
 
-def _format_slot_row(name: str, slot: Slot, ranks: Sequence[int]) -> str:
+def _format_slot_row(name: str, slot: Slot, ranks: Sequence[int], steps: str) -> str:
     start = f'<tr><th scope="row" style="{_CELL_STYLE};vertical-align:top"><b>{name}</b></th><td style="{_CELL_STYLE};text-align:left'
     if len(ranks) <= _MAX_TABLE_RANKS:
-        return f'{start}">{sparkline(slot)}</td>{"".join(_format_value_cells(slot))}</tr>'
+        return f'{start};{QUIET_STYLE}">{steps}</td>{"".join(_format_value_cells(slot))}</tr>'
     summary, values = summarise_slot(slot, ranks), escape(format_values(slot, ranks), quote=False)
     values_html = f"<details><summary>{escape(summary)}</summary>{values}</details>" if summary else values
-    return f'{start};white-space:normal">{_place_beside(sparkline(slot), values_html)}</td></tr>'
+    return f'{start};white-space:normal">{_place_beside(steps, values_html)}</td></tr>'
 
 
 def _place_beside(steps: str, content: str) -> str:
     """Place text beside the steps of many ranks if there is room, otherwise below. A line has steps for at most 64 ranks."""
+    if not steps:
+        return f"<div>{content}</div>"
     lines = "<br>".join(steps[at : at + _STEPS_PER_LINE] for at in range(0, len(steps), _STEPS_PER_LINE))
-    return f'<div style="display:flex;flex-wrap:wrap;gap:0 1em"><div style="white-space:pre">{lines}</div><div>{content}</div></div>'
+    return (
+        f'<div style="display:flex;flex-wrap:wrap;gap:0 1em"><div style="white-space:pre;{QUIET_STYLE}">{lines}</div>'
+        f"<div>{content}</div></div>"
+    )
 
 
-def _format_repeated_lines(run: RepeatedLines, ranks: Sequence[int], names: Sequence[str]) -> str:
-    """Format lines of one form: the form, the number of lines, and a table per field."""
-    form = f'{_insert_names(ansi_to_html(run.text), names)}   <span style="{QUIET_STYLE}">× {run.count} lines</span>'
-    tables = "".join(_format_repeated_table(table) for table in build_tables(run, ranks, names))
-    flex = "display:flex;flex-wrap:wrap;gap:0 1.5em;overflow-x:auto"
-    return f'{_pre_lines(run.channel, [form])}<div style="{flex}">{tables}</div>'
+def _format_repeated_lines(
+    run: RepeatedLines, ranks: Sequence[int], names: Sequence[str], *, where: str, notebook_dir: str, brief: bool
+) -> str:
+    """Format lines of one form: the form, a curve per field, and the rows; of many rows the middle is folded."""
+    curves = build_curves(run, ranks, names) if run.is_folded else []
+    drawn = _format_curves(curves)
+    count = f'<span style="{QUIET_STYLE}">{run.count_label}</span>'
+    form = _pre_lines(run.channel, [f"{_insert_names(ansi_to_html(run.text), names)}   {count}"])
+    note = _format_left_out(run, where, notebook_dir)
+    if run.lines:
+        return form + drawn + _format_equal_lines(run, ranks, note, brief=brief)
+    if brief and curves and len(run.columns) * min(len(ranks), _MAX_TABLE_RANKS) > _MAX_LIVE_CELLS:
+        return form + drawn
+    tables = "".join(_format_repeated_table(run, table, note, brief=brief) for table in build_tables(run, ranks, names))
+    return f'{form}{drawn}<div style="{_TABLES_STYLE}">{tables}</div>'
 
 
-def _format_repeated_table(table: Table) -> str:
-    heads = "".join(f'<th scope="col">{head}</th>' for head in table.labels)
-    columns = "".join(f'<th scope="col">{rank}</th>' for rank in table.ranks) or "<td></td>"
-    head = f'<tr>{heads}<td style="text-align:left"><b>{table.name}</b></td>{columns}</tr>'
-    rows = "".join(f"<tr>{_format_repeated_row(row)}</tr>" for row in table.rows)
-    label = f"{', '.join(table.labels)} " if table.labels else ""
+def _format_curves(curves: Sequence[Curve]) -> str:
+    drawn = "".join(map(format_curve_html, curves))
+    return f'<div class="{CURVES_CLASS}" style="{_CURVES_STYLE}">{drawn}</div>' if curves else ""
+
+
+def _format_left_out(run: RepeatedLines, where: str, notebook_dir: str) -> str:
+    if not run.left_out:
+        return ""
+    line = format_omitted_line([""] * len(run.left_out), where=where)
+    return _format_note([escape(line, quote=False)], where, notebook_dir)
+
+
+def _split_rows(run: RepeatedLines) -> tuple[slice, slice, slice, slice]:
+    """Return which rows are shown first, which are folded, before and after those left out, and which are shown last."""
+    end = len(run.line_indexes)
+    if not run.is_folded:
+        return slice(0, end), slice(end, end), slice(end, end), slice(end, end)
+    last = end - TAIL_LINES
+    left_out = run.left_out or range(last, last)
+    return slice(0, HEAD_LINES), slice(HEAD_LINES, left_out.start), slice(left_out.stop, last), slice(last, end)
+
+
+def _fold_middle(run: RepeatedLines, inner: str, *, brief: bool) -> str:
+    """Fold the middle rows; while the cell runs they are only counted, because they are not sent."""
+    label = f"… {run.count - HEAD_LINES - TAIL_LINES} lines more"
+    if brief:
+        return f'<div style="{QUIET_STYLE}">{label}</div>'
+    return _fold(label, inner)
+
+
+def _fold(label: str, inner: str) -> str:
+    return f'<details><summary style="cursor:pointer;{QUIET_STYLE}">{label}</summary>{inner}</details>'
+
+
+def _format_equal_lines(run: RepeatedLines, ranks: Sequence[int], note: str, *, brief: bool) -> str:
+    """Format lines on which all ranks agree, as they were printed."""
+    written = _format_lines(run.lines, [[] for _ in run.lines], ranks, table=True)
+    head, before, after, tail = (
+        _pre_lines(run.channel, written[rows]) if written[rows] else "" for rows in _split_rows(run)
+    )
+    return head + _fold_middle(run, before + note + after, brief=brief) + tail
+
+
+def _format_repeated_table(run: RepeatedLines, table: Table, note: str, *, brief: bool) -> str:
+    format_rows = _format_rank_rows if table.ranks else _format_summary_rows
+    first, before, after, last = (
+        format_rows(table, rows, has_head=rows.start == 0, is_part=run.is_folded) for rows in _split_rows(run)
+    )
+    folded = _fold_middle(run, before + note + after, brief=brief) if run.is_folded else ""
+    return f"<div>{first}{folded}{last}{'' if brief else _format_all_row_values(run, table)}</div>"
+
+
+def _format_all_row_values(run: RepeatedLines, table: Table) -> str:
     all_values = [
-        f"{escape(' '.join(row.label), quote=False)}  {escape(row.all_values, quote=False)}"
-        for row in table.rows
-        if row.all_values
+        f"{_text(' '.join(row.label))}  {_text(row.all_values)}"
+        for at, row in enumerate(table.rows)
+        if row.all_values and at not in run.left_out
     ]
-    shown = f'<table class="mhnb-run" style="{_TABLE_STYLE}">{head}{rows}</table>'
-    return f"<div>{shown}{_collapse_values([f'<b>{label}{table.name}</b>', *all_values] if all_values else [])}</div>"
+    return _collapse_values([f"<b>{', '.join(table.labels)} {table.name}</b>", *all_values] if all_values else [])
 
 
-def _format_repeated_row(row: TableRow) -> str:
-    labels = "".join(f'<th scope="row">{escape(text, quote=False)}</th>' for text in row.label)
-    values = [escape(value, quote=False) for value in row.values]
-    if not row.all_values and len(values) > 1:
-        marked = (f"<b>{text}&nbsp;≠</b>" if at in row.outliers else text for at, text in enumerate(values))
-        return f"{labels}<td>{row.steps}</td>{''.join(f'<td>{text}</td>' for text in marked)}"
-    return f'{labels}<td colspan="2" style="text-align:left">{_place_beside(row.steps, values[0])}</td>'
+def _wrap_table(rows: str, *, is_part: bool) -> str:
+    style = f"{_TABLE_STYLE};margin:0 0 0 1em" if is_part else _TABLE_STYLE
+    return f'<table class="mhnb-run" style="{style}">{rows}</table>'
+
+
+def _format_rank_rows(table: Table, rows: slice, *, has_head: bool, is_part: bool) -> str:
+    """Format rows with a column per rank.
+
+    Parts of one table have columns of equal width, so that they stay aligned: the cells of the first row have it.
+    """
+    if not table.rows[rows]:
+        return ""
+    widths = [f' style="min-width:{width}ch"' if is_part else "" for width in _column_widths(table)]
+    at_name, count = len(table.labels), len(table.rows[rows]) + has_head
+    name = f'<td rowspan="{count}"{widths[at_name]}>{f"<b>{table.name}</b>" if has_head else ""}</td>'
+    lines: list[list[tuple[str, str]]] = []
+    if has_head:
+        lines.append([('th scope="col"', head) for head in (*table.labels, *map(str, table.ranks))])
+    for row in table.rows[rows]:
+        # Their column has no other cells, so they head their rows without a scope, which would be stored in each.
+        labels = [("th", _text(text)) for text in row.label]
+        values = (
+            f"<b>{_text(text)}&nbsp;≠</b>" if at in row.outliers else _text(text) for at, text in enumerate(row.values)
+        )
+        lines.append([*labels, *(("td", value) for value in values)])
+    written = []
+    for at, line in enumerate(lines):
+        styles = [widths[place + (place >= at_name)] if at == 0 else "" for place in range(len(line))]
+        cells = [f"<{tag}{style}>{text}</{tag[:2]}>" for (tag, text), style in zip(line, styles, strict=True)]
+        written.append(f"<tr>{''.join((*cells[:at_name], *([name] if at == 0 else []), *cells[at_name:]))}</tr>")
+    return _wrap_table("".join(written), is_part=is_part)
+
+
+def _column_widths(table: Table) -> list[int]:
+    """Return the characters of the widest text in each column, with the mark of a value that differs."""
+    heads = [*table.labels, table.name, *map(str, table.ranks)]
+    texts = [[*row.label, table.name, *row.values] for row in table.rows]
+    first_value = len(heads) - len(table.ranks)
+    marked = {first_value + at for row in table.rows for at in row.outliers}
+    return [max(map(len, column)) + 2 * (at in marked) for at, column in enumerate(zip(heads, *texts, strict=True))]
+
+
+def _format_summary_rows(table: Table, rows: slice, *, has_head: bool, is_part: bool) -> str:
+    """Format rows of many ranks, each with minimum, median and maximum, or with the few values that they share."""
+    if not table.rows[rows]:
+        return ""
+    widths = [
+        f' style="min-width:{max(len(row.label[at]) for row in table.rows)}ch"' if is_part else ""
+        for at in range(len(table.labels))
+    ]
+    written = []
+    if has_head:
+        heads = "".join(f'<th scope="col">{head}</th>' for head in table.labels)
+        written.append(f'<tr>{heads}<td style="text-align:left"><b>{table.name}</b></td></tr>')
+    for at, row in enumerate(table.rows[rows]):
+        labels = "".join(
+            f"<th{widths[place] if at == 0 else ''}>{_text(text)}</th>" for place, text in enumerate(row.label)
+        )
+        written.append(
+            f'<tr>{labels}<td style="text-align:left">{_place_beside(row.steps, _text(row.values[0]))}</td></tr>'
+        )
+    return _wrap_table("".join(written), is_part=is_part)
+
+
+def _text(text: str) -> str:
+    return escape(text, quote=False)
 
 
 def _format_value_cells(slot: Slot) -> Iterator[str]:
@@ -320,12 +504,36 @@ def _format_value_cells(slot: Slot) -> Iterator[str]:
 # -- differences
 
 
-def _format_differences(block: Block) -> Iterator[str]:
+def _format_differences(block: Block, limit_nbytes: int, where: str) -> Iterator[str]:
+    """Format how a block differs; where a loop's lines differ, as a curve with the first and the last of these lines."""
     marked = any(row.kind in ("added", "missing") for row in block.rows)
-    indent, lines, at = "  " if marked else "", comparable_lines(block.output_group), 0
-    for row in block.rows:
+    lines = comparable_lines(block.output_group)
+    parts = split_differences(block)
+    written = [
+        list(_format_difference_rows(part, lines, block.majority_ranks, "  " if marked else "")) for part in parts
+    ]
+    if sum(len(line) + LINE_NBYTES for part_lines in written for line in part_lines) > limit_nbytes:
+        limit_nbytes //= len(parts)
+    for part, part_lines in zip(parts, written, strict=True):
+        middle = part_lines[HEAD_LINES:-TAIL_LINES]
+        if part.run is None or len(middle) < 2:
+            yield _pre_lines("stdout", clip_lines(part_lines, limit_nbytes, where=where))
+            continue
+        names = [slot_letter(at) for at in range(len(part.run.columns))]
+        yield _format_curves(build_curves(part.run, part.ranks, names))
+        yield _pre_lines("stdout", part_lines[:HEAD_LINES])
+        folded = _pre_lines("stdout", clip_lines(middle, limit_nbytes, where=where))
+        yield _fold(f"… {len(middle)} lines more", folded)
+        yield _pre_lines("stdout", part_lines[-TAIL_LINES:])
+
+
+def _format_difference_rows(
+    part: DifferencePart, lines: Sequence[SaidLine], majority_ranks: Sequence[int], indent: str
+) -> Iterator[str]:
+    at = part.start
+    for row in part.rows:
         if row.kind == "same" and row.count > _MAX_EQUAL_LINES:
-            yield f'<span style="{QUIET_STYLE}">… {row.count} lines as on {describe_ranks(block.majority_ranks)} …</span>'
+            yield f'<span style="{QUIET_STYLE}">… {row.count} lines as on {describe_ranks(majority_ranks)} …</span>'
         elif row.kind == "same":
             yield from (f"{indent}{_line_html(*line)}" for line in lines[at : at + row.count])
         elif row.kind == "added":

@@ -19,10 +19,17 @@ from mhnb.core.output.rich import find_figure_type
 from mhnb.core.output.tables import has_table
 from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output
-from mhnb.view.cell.blocks import block_items, format_omitted_line, shorten_line
-from mhnb.view.cell.blocks_html import Pictures, StripItem, block_to_html, format_strip
+from mhnb.view.cell.blocks import block_items, comparable_lines, format_omitted_line, shorten_line
+from mhnb.view.cell.blocks_html import CURVES_CLASS, Pictures, StripItem, block_to_html, format_strip
 from mhnb.view.cell.failures import Failure, are_not_yet, collapse_traceback, has_extra_information, trim_traceback
-from mhnb.view.cell.summary import Block, CellSummary, clip_outputs, summarise_cell, without_errors
+from mhnb.view.cell.summary import (
+    Block,
+    CellSummary,
+    clip_outputs,
+    find_odd_ranks,
+    summarise_cell,
+    without_errors,
+)
 from mhnb.view.cell.text import format_failure_lines, format_trace_label, format_waited, full_text, names_kind
 from mhnb.view.html import (
     FAILED_COLOR,
@@ -212,6 +219,14 @@ _MAX_ROWS = 64
 _LONG_LINES = 200
 _SHORT_LINES, _SHORT_CHARS = 6, 200
 _SCROLL_STYLE = "max-height:36em;overflow:auto"
+_OPEN_EM = 28
+"""Height of the long blocks of text that are open, together, if there are several blocks."""
+_MAX_FOLDS = 16
+"""Maximum number of blocks that are listed; of more, those in the middle are in one fold."""
+_LAST_LINE_STYLE = (
+    f"{QUIET_STYLE};display:inline-block;max-width:75%;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;"
+    "vertical-align:bottom;font-family:monospace"
+)
 
 
 def format_cell_html(
@@ -348,7 +363,9 @@ def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures
         return _format_heading(cell_summary) + _format_pictures(cell_summary, locations, pictures)
     bodies = [_format_block_body(block, len(blocks), locations, pictures) for block in blocks]
     if len(blocks) == 1:
-        return _format_heading(cell_summary) + (_wrap_scrolling(bodies[0]) if _is_long(blocks[0]) else bodies[0])
+        return _format_heading(cell_summary) + (
+            _wrap_scrolling(bodies[0]) if _is_long(blocks[0]) and CURVES_CLASS not in bodies[0] else bodies[0]
+        )
     if len(blocks) <= _MAX_ROWS and all(map(_is_short, blocks)):
         widest = max(len(describe_ranks(b.ranks) + format_hosts_of(locations, b.ranks)) for b in blocks)
         rows = (
@@ -362,22 +379,45 @@ def _format_blocks(cell_summary: CellSummary, locations: RankLocations, pictures
             for b, body in zip(blocks, bodies, strict=True)
         )
         return _format_heading(cell_summary) + "".join(rows)
-    opened = _open_indexes(len(blocks))
-    return _format_heading(cell_summary) + "".join(
+    odd = [block.ranks[0] in cell_summary.marked_outliers for block in blocks]
+    opened = _open_indexes(blocks, has_majority=any(odd))
+    long_count = sum(not _is_short(blocks[at]) for at in opened)
+    folds = [
         _format_collapsible(
-            block,
-            body,
-            locations,
-            is_open=index in opened,
-            mark=" ≠" if block.ranks[0] in cell_summary.marked_outliers else "",
+            block, body, locations, is_open=at in opened, mark=" ≠" if odd[at] else "", long_count=long_count
         )
-        for index, (block, body) in enumerate(zip(blocks, bodies, strict=True))
-    )
+        for at, (block, body) in enumerate(zip(blocks, bodies, strict=True))
+    ]
+    return _format_heading(cell_summary) + "".join(_fold_many(folds, blocks, opened))
 
 
-def _open_indexes(count: int) -> set[int]:
-    """Return the blocks that are seen without a click: the first ones, which differ, and the last one, the majority."""
-    return set(range(count)) if count <= _MAX_OPEN else {*range(_MAX_OPEN - 1), count - 1}
+def _open_indexes(blocks: Sequence[Block], *, has_majority: bool) -> set[int]:
+    """Return the blocks that are seen without a click: the first one, which differs, and the majority, if there is one.
+
+    Short ones and figures are all open, up to a few. Others are folded, because long outputs beside each other are not read anyway.
+    """
+    first_and_last = {0, len(blocks) - 1} if has_majority else {0}
+    short = [at for at, block in enumerate(blocks) if _is_short(block) or _has_figures_only(block)]
+    return first_and_last | set(short[: _MAX_OPEN - len(first_and_last)])
+
+
+def _fold_many(folds: Sequence[str], blocks: Sequence[Block], opened: set[int]) -> Sequence[str]:
+    """Fold the folds of very many blocks once more, between the first ones and the last one."""
+    end = len(blocks) - 1
+    if len(blocks) <= _MAX_FOLDS or any(at in opened for at in range(_MAX_FOLDS, end)):
+        return folds
+    middle = range(_MAX_FOLDS - 1, end)
+    ranks = sorted(rank for at in middle for rank in blocks[at].ranks)
+    inner = "".join(folds[at] for at in middle)
+    return [
+        *folds[: middle.start],
+        _format_details(f"{describe_ranks(ranks)}: {len(middle)} more outputs", inner),
+        *folds[end:],
+    ]
+
+
+def _has_figures_only(block: Block) -> bool:
+    return all(isinstance(part, RichPart) for part in block.output_group.parts) and not block.omitted_nbytes
 
 
 def _is_long(block: Block) -> bool:
@@ -411,17 +451,40 @@ def _format_block_row(block: Block, body: str, locations: RankLocations, *, is_o
     )
 
 
-def _format_collapsible(block: Block, body: str, locations: RankLocations, *, is_open: bool, mark: str) -> str:
+def _format_collapsible(
+    block: Block, body: str, locations: RankLocations, *, is_open: bool, mark: str, long_count: int
+) -> str:
+    """Format a block that opens and closes; a closed one shows its last line, and a long one its end.
+
+    The long ones that are open, `long_count`, share a height. A figure or a difference has no end that says most.
+    """
     name = f"mhnb-block{' mhnb-odd' if mark else ''}"
+    last = "" if is_open else _format_last_line(block)
+    is_text = not block.rows and all(isinstance(part, TextPart) for part in block.output_group.parts)
+    # Repeated lines are folded already.
+    is_text = is_text and CURVES_CLASS not in body
+    height = _OPEN_EM // max(1, long_count) if is_open and is_text else _OPEN_EM
     return (
         f'<details class="{name}"{" open" if is_open else ""} style="margin:3px 0"><summary style="cursor:pointer">'
-        f"{format_ranks_html(block.ranks, locations)}{mark}</summary>{_add_bar(body, host_color(locations, block.ranks))}</details>"
+        f"{format_ranks_html(block.ranks, locations)}{mark}{last}</summary>"
+        f"{_add_bar(body, host_color(locations, block.ranks), height_em=height, at_end=is_text)}</details>"
     )
 
 
-def _add_bar(body: str, color: str) -> str:
-    bar = f"border-left:3px solid {color};padding-left:8px;margin-left:4px"
-    return f'<div tabindex="0" style="{bar};{_SCROLL_STYLE}">{body}</div>'
+def _format_last_line(block: Block) -> str:
+    """Format a block's last line, for a summary: one quiet line that ends with an ellipsis if it is too long."""
+    lines = comparable_lines(block.output_group)
+    texts = ("(a figure)" if channel == "picture" else text.strip() for channel, text in reversed(lines))
+    last = next(filter(None, texts), "")[:_SHORT_CHARS]
+    return f' <span style="{_LAST_LINE_STYLE}">{escape(last, quote=False)}</span>' if last else ""
+
+
+def _add_bar(body: str, color: str, *, height_em: int = 36, at_end: bool = False) -> str:
+    """Format a block with the colour of its host; `at_end` scrolls to the end of one that is too high."""
+    bar = f"border-left:3px solid {color};padding-left:8px;margin-left:4px;max-height:{height_em}em;overflow:auto"
+    if not at_end:
+        return f'<div tabindex="0" style="{bar}">{body}</div>'
+    return f'<div tabindex="0" style="{bar};display:flex;flex-direction:column-reverse"><div>{body}</div></div>'
 
 
 def _format_block_body(block: Block, block_count: int, locations: RankLocations, pictures: Pictures) -> str:
@@ -500,9 +563,14 @@ def _format_grid(
     has_images = any(map(is_image, outputs))
     # Lines of text are wrapped in columns of equal width. Tables and figures are as wide as they need.
     is_sized = has_images or any(map(_is_table, outputs))
+    size = f";box-sizing:border-box;{format_strip_item_style(is_image=has_images)}" if is_sized else ""
+    odd = find_odd_ranks(cell_summary)
+    bodies = zip(result, _format_rank_bodies(result, locations, pictures, may_shrink=True), strict=True)
+    # Ranks that differ come first.
+    ordered = sorted(bodies, key=lambda one: one[0].rank not in cell_summary.marked_outliers | odd.keys())
     cells = [
-        _format_grid_cell(r, body, cell_summary, locations, is_sized=is_sized, has_images=has_images)
-        for r, body in zip(result, _format_rank_bodies(result, locations, pictures, may_shrink=True), strict=True)
+        _format_grid_cell(r, body, cell_summary, locations, difference=odd.get(r.rank, ""), size=size)
+        for r, body in ordered
     ]
     name = f' class="{STRIP_CLASS} {STRIP_CLASS}{min(max(len(cells), 2), 4)}"' if has_images else ""
     return f'<div{name} style="{STRIP_STYLE + ";margin-top:3px" if is_sized else GRID_STYLE}">{"".join(cells)}</div>'
@@ -522,14 +590,20 @@ def _format_grid_cell(
     cell_summary: CellSummary,
     locations: RankLocations,
     *,
-    is_sized: bool,
-    has_images: bool,
+    difference: str,
+    size: str,
 ) -> str:
-    name = "mhnb-block mhnb-odd" if rank.rank in cell_summary.marked_outliers else "mhnb-block"
+    """Format one rank's output; `size` is the style of a cell that is as wide as it needs, and empty for one of equal width."""
+    name = "mhnb-block mhnb-odd" if difference or rank.rank in cell_summary.marked_outliers else "mhnb-block"
     top = f"border-top:3px solid {host_color(locations, (rank.rank,))}"
-    size = f";box-sizing:border-box;{format_strip_item_style(is_image=has_images)}" if is_sized else ""
-    head = f"<div>{format_ranks_html((rank.rank,), locations)}{_format_mark(rank, cell_summary)}</div>"
-    limit = _SCROLL_STYLE if is_sized else "max-height:14em;overflow:auto"
+    mark = _format_mark(rank, cell_summary) or (" ≠" if difference else "")
+    line = (
+        f'<div style="font-family:monospace;overflow-wrap:anywhere">{escape(difference, quote=False)}</div>'
+        if difference
+        else ""
+    )
+    head = f"<div>{format_ranks_html((rank.rank,), locations)}{mark}</div>{line}"
+    limit = _SCROLL_STYLE if size else "max-height:14em;overflow:auto"
     scroll = f'<div tabindex="0" style="{limit}">{_format_failure_line(rank, cell_summary)}{body}</div>'
     return f'<div class="{name}" style="{GRID_CELL_STYLE};{top}{size}">{head}{scroll}</div>'
 

@@ -7,7 +7,7 @@ HTML and text are both built from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mhnb.core.output.diff import DiffRow, compare_lines
@@ -20,7 +20,18 @@ from mhnb.core.output.template import RANK_PLACEHOLDER
 from mhnb.core.ranks import describe_ranks
 from mhnb.sharding.layout import format_nbytes
 from mhnb.types import Output
-from mhnb.view.cell.blocks import block_items, comparable_lines, format_omitted_line, shorten_line
+from mhnb.view.cell.blocks import (
+    RepeatedLines,
+    block_items,
+    clip_unchanged,
+    comparable_lines,
+    find_odd_values,
+    find_repeated_lines,
+    format_omitted_line,
+    keep_ends,
+    shorten_line,
+)
+from mhnb.view.cell.curves import build_curves
 from mhnb.view.cell.failures import Failure, LossReport, find_failures, find_loss, format_failure_heading, is_loss
 from mhnb.view.html import format_seconds
 
@@ -338,6 +349,43 @@ def _format_difference(blocks: Sequence[Block], outliers: Sequence[int]) -> str:
     if blocks[-1].is_silent:
         return f"only {label} said something{suffix}"
     return (f"{label} differs" if len(outliers) == 1 else f"{label} differ") + suffix
+
+
+def find_odd_ranks(cell_summary: CellSummary) -> dict[int, str]:
+    """Return the first difference of each rank that differs from most others, as `loss 0.731 ← 0.312 elsewhere`."""
+    found: dict[int, str] = {}
+    for block in cell_summary.blocks:
+        for ranks, text in _iter_odd(block):
+            for rank in ranks:
+                found.setdefault(rank, text)
+    return found
+
+
+def _iter_odd(block: Block) -> Iterator[tuple[Sequence[int], str]]:
+    if block.rows:
+        changed = [row for row in block.rows if row.kind != "same"]
+        yield from ((block.ranks, _format_first_difference(row)) for row in changed[:1])
+        return
+    items = find_repeated_lines(block_items(block.output_group), block.ranks)
+    for odd in find_odd_values(items, block.ranks):
+        yield odd.ranks, f"{odd.before}{odd.value} ← {odd.elsewhere} elsewhere"
+    for run in (item for item in items if isinstance(item, RepeatedLines) and item.is_folded):
+        for curve in build_curves(run, block.ranks, [""] * len(run.columns)):
+            for one in curve.odd:
+                yield (one.rank,), f"{curve.title} {one.last} ← {curve.last} elsewhere".lstrip()
+
+
+def _format_first_difference(row: DiffRow) -> str:
+    """Format in one line how a line differs from the majority's."""
+    if row.kind == "missing":
+        return f"- {keep_ends(row.there)} ← elsewhere"
+    if row.kind == "added":
+        return f"+ {keep_ends(row.here)}"
+    spans = clip_unchanged(row)
+    changed = [span for span in spans if span.there is not None]
+    is_word = len(changed) == 1 and changed[0].here and changed[0].there
+    there = changed[0].there if is_word else "".join(span.here if span.there is None else span.there for span in spans)
+    return f"{''.join(span.here for span in spans)} ← {there} elsewhere"
 
 
 def _describe_variation(block: OutputGroup) -> str:

@@ -13,25 +13,32 @@ from mhnb.core.output.template import RANK_PLACEHOLDER
 from mhnb.core.ranks import describe_ranks
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.blocks import (
+    HEAD_LINES,
+    MAX_ODD_VALUES,
     OWN_MARK,
     SLOT_MARK,
+    TAIL_LINES,
     BlockItem,
+    OddValue,
     RepeatedLines,
-    block_items,
+    arrange_block,
     build_tables,
-    clip_items,
     clip_lines,
     clip_unchanged,
     comparable_lines,
-    find_repeated_lines,
+    draw_steps,
+    find_odd_values,
     format_bars,
+    format_more_odd_values,
+    format_omitted_line,
     format_table,
     format_values,
     keep_ends,
     slot_letter,
-    sparkline,
     summarise_slot,
 )
+from mhnb.view.cell.curves import build_curves, format_curve_text
+from mhnb.view.cell.differences import DifferencePart, split_differences
 from mhnb.view.cell.failures import (
     ORDER_MISMATCH,
     Failure,
@@ -244,50 +251,101 @@ def _format_block(block: Block, block_count: int, painter: _Colorizer, locations
     log = locations.logs.get(block.ranks[0])
     limit = max(1024, MAX_TEXT_NBYTES // block_count)
     if block.rows:
-        lines = clip_lines(list(_format_differences(block, painter)), limit, where=log or "the log file")
+        lines = list(_format_differences(block, painter, limit, log or "the log file"))
     else:
-        items = clip_items(block_items(block.output_group), limit, where=log or "the log file")
+        where = log or "the log file"
+        items = arrange_block(block.output_group, limit, where=where)
         lines = [
-            line
-            for item in find_repeated_lines(items, block.ranks)
-            for line in _format_item(item, block.ranks, painter)
+            *_format_odd_values(find_odd_values(items, block.ranks), painter),
+            *(line for item in items for line in _format_item(item, block.ranks, painter, where)),
         ]
     return lines or [painter(_DIM, "(no output)")]
 
 
-def _format_item(item: BlockItem | RepeatedLines, ranks: Sequence[int], painter: _Colorizer) -> Iterator[str]:
+def _format_odd_values(odd: Sequence[OddValue], painter: _Colorizer) -> Iterator[str]:
+    """Format the numbers in which few ranks differ, which stand above the rest: `rank 2 ≠ loss 0.731 ← 0.312 elsewhere`."""
+    for one in odd[:MAX_ODD_VALUES]:
+        elsewhere = painter(_DIM, f"← {one.elsewhere} elsewhere")
+        label = painter(_BOLD, describe_ranks(one.ranks))
+        yield f"{label} ≠ {one.before}{painter(_BOLD, one.value)} {elsewhere}"
+    if more := odd[MAX_ODD_VALUES:]:
+        yield painter(_DIM, format_more_odd_values(more))
+
+
+def _format_item(
+    item: BlockItem | RepeatedLines, ranks: Sequence[int], painter: _Colorizer, where: str
+) -> Iterator[str]:
     if isinstance(item, RichPart):
         for variant_ranks, output in item.variants:
             label = f"{describe_ranks(variant_ranks)}: " if len(item.variants) > 1 else ""
             yield from (label + output_to_text(output, color=painter.color)).splitlines()
         return
-    text = item.text.replace(OWN_MARK, painter(_DIM, RANK_PLACEHOLDER))
-    names = [slot_letter(at) for at in range(len(item.columns if isinstance(item, RepeatedLines) else item.slots))]
-    for name in names:
-        text = text.replace(SLOT_MARK, f"‹{name}›", 1)
-    shown = text if painter.color else strip_ansi(text)
     if isinstance(item, RepeatedLines):
-        yield f"{shown}   {painter(_DIM, f'× {item.count} lines')}"
-        for table in build_tables(item, ranks, names):
-            yield from (f"  {line}" for line in format_table(table))
+        yield from _format_repeated_lines(item, ranks, painter, where)
         return
-    yield shown
+    names = [slot_letter(at) for at in range(len(item.slots))]
+    yield _insert_names(item.text, names, painter)
     if item.bar_texts:
         yield f"  {painter(_BOLD, 'each')} {format_bars(item, ranks)}"
-    for name, slot in zip(names, item.slots, strict=True):
+    for at, (name, slot) in enumerate(zip(names, item.slots, strict=True)):
         if not slot.is_bar:
-            parts = filter(None, (sparkline(slot), summarise_slot(slot, ranks), format_values(slot, ranks)))
+            parts = filter(None, (draw_steps(item, at), summarise_slot(slot, ranks), format_values(slot, ranks)))
             yield f"  {painter(_BOLD, name)} {' · '.join(parts) if len(ranks) > _MANY_RANKS else '  '.join(parts)}"
 
 
-def _format_differences(block: Block, painter: _Colorizer) -> Iterator[str]:
-    """Format a block's differences from the majority: `loss 0.731 ← 0.312 elsewhere`."""
+def _insert_names(text: str, names: Sequence[str], painter: _Colorizer) -> str:
+    text = text.replace(OWN_MARK, painter(_DIM, RANK_PLACEHOLDER))
+    for name in names:
+        text = text.replace(SLOT_MARK, f"‹{name}›", 1)
+    return text if painter.color else strip_ansi(text)
+
+
+def _format_repeated_lines(run: RepeatedLines, ranks: Sequence[int], painter: _Colorizer, where: str) -> Iterator[str]:
+    """Format lines of one form: the form, a curve per field, and the first and the last rows of many."""
+    names = [slot_letter(at) for at in range(len(run.columns))]
+    yield f"{_insert_names(run.text, names, painter)}   {painter(_DIM, run.count_label)}"
+    if run.is_folded:
+        yield from (f"  {format_curve_text(curve)}" for curve in build_curves(run, ranks, names))
+    tables = [[line.text for line in run.lines]] if run.lines else map(format_table, build_tables(run, ranks, names))
+    for lines in tables:
+        has_heading = not run.lines and len(lines) > len(run.line_indexes)
+        yield from (
+            f"  {_insert_names(line, (), painter)}"
+            for line in _clip_rows(run, lines, where, painter, head=int(has_heading))
+        )
+
+
+def _clip_rows(
+    run: RepeatedLines, lines: Sequence[str], where: str, painter: _Colorizer, *, head: int
+) -> Sequence[str]:
+    """Keep the first and the last rows of many."""
+    if not run.is_folded:
+        return lines
+    count = run.count - HEAD_LINES - TAIL_LINES
+    note = painter(_DIM, format_omitted_line([""] * count, where=where))
+    return [*lines[: head + HEAD_LINES], note, *lines[-TAIL_LINES:]]
+
+
+def _format_differences(block: Block, painter: _Colorizer, limit_nbytes: int, where: str) -> Iterator[str]:
+    """Format a block's differences from the majority, `loss 0.731 ← 0.312 elsewhere`; of a loop a curve and a few lines."""
     marked = any(row.kind in ("added", "missing") for row in block.rows)
-    lines, at = comparable_lines(block.output_group), 0
-    for row in block.rows:
+    parts = split_differences(block)
+    for part in parts:
+        lines = list(_format_difference_rows(part, block, painter, "  " if marked else ""))
+        if part.run is not None and len(lines) > HEAD_LINES + TAIL_LINES + 1:
+            names = [slot_letter(at) for at in range(len(part.run.columns))]
+            yield from map(format_curve_text, build_curves(part.run, part.ranks, names))
+            note = format_omitted_line(lines[HEAD_LINES:-TAIL_LINES], where=where)
+            lines = [*lines[:HEAD_LINES], painter(_DIM, note), *lines[-TAIL_LINES:]]
+        yield from clip_lines(lines, limit_nbytes // len(parts), where=where)
+
+
+def _format_difference_rows(part: DifferencePart, block: Block, painter: _Colorizer, indent: str) -> Iterator[str]:
+    lines, at = comparable_lines(block.output_group), part.start
+    for row in part.rows:
         if row.kind == "same":
             if row.count <= _MAX_EQUAL_LINES:
-                yield from (f"{'  ' if marked else ''}{text}" for _, text in lines[at : at + row.count])
+                yield from (f"{indent}{text}" for _, text in lines[at : at + row.count])
             else:
                 yield painter(_DIM, f"… {row.count} lines as on {describe_ranks(block.majority_ranks)} …")
         elif row.kind == "added":
@@ -295,7 +353,7 @@ def _format_differences(block: Block, painter: _Colorizer) -> Iterator[str]:
         elif row.kind == "missing":
             yield painter(_DIM, f"- {keep_ends(row.there)}   ← elsewhere")
         else:
-            yield from _format_changed(row, painter, "  " if marked else "")
+            yield from _format_changed(row, painter, indent)
         at += 0 if row.kind == "missing" else row.count
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from itertools import takewhile
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from mhnb.core.hang_report import HangReport
 from mhnb.core.output.folding import OutputGroup, group_outputs
@@ -25,7 +25,7 @@ from mhnb.core.output.rich import parse_bar
 from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.cell.blocks_html import Pictures, block_to_html
+from mhnb.view.cell.blocks_html import Pictures, block_to_html, items_to_html
 from mhnb.view.cell.summary import Block, CellSummary, format_heading
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import (
@@ -36,6 +36,7 @@ from mhnb.view.html import (
     host_color,
     wrap_html,
 )
+from mhnb.view.live.repeated import RepeatedBlock, RepeatedHistory
 from mhnb.view.live.strip import (
     StatusItem,
     build_strip,
@@ -99,6 +100,7 @@ def build_frame(
     expanded: bool = False,
     view: LiveView = "fold",
     has_recent_output: bool = False,
+    history: RepeatedHistory | None = None,
 ) -> LiveFrame:
     """Build the frame of a cell as far as it has come.
 
@@ -108,9 +110,10 @@ def build_frame(
         expanded: whether the user requested to see where the ranks are, also if none hangs, and each rank by itself.
         view: how the ranks' lines are laid out.
         has_recent_output: whether something was printed recently. Then no rank counts as hanging, unless some wait for others.
+        history: the cell's repeated lines up to this snapshot; without it only the last lines are shown.
     """
     known_locations = locations or RankLocations()
-    groups = merge_tails(snapshot.ranks) if view == "fold" else _tail_of_each(snapshot)
+    groups = _find_live_groups(snapshot.ranks, history) if view == "fold" else _tail_of_each(snapshot)
     shown = groups[:MAX_BLOCKS]
     errors = {rank.rank: rank for rank in snapshot.ranks if rank.failure is not None}
     budget = _TEXT_BUDGET // max(1, len(shown))
@@ -156,13 +159,30 @@ def merge_tails(ranks: Sequence[RankResult], lines: int = _MAX_TAIL_LINES) -> li
     Returns:
         The blocks. A rank that is behind or has failed comes first, because that is what users look for.
     """
+    return _smallest_first(block for same in _split_by_failure(ranks) for block in _merge_tails(same, lines))
+
+
+def _split_by_failure(ranks: Sequence[RankResult]) -> Iterable[list[RankResult]]:
     by_failure: dict[str, list[RankResult]] = {}
     for rank in ranks:
         by_failure.setdefault(rank.error.ename if rank.error else "", []).append(rank)
-    return _smallest_first(block for same in by_failure.values() for block in _merge_tails(same, lines))
+    return by_failure.values()
 
 
-def _smallest_first(groups: Iterable[OutputGroup]) -> list[OutputGroup]:
+def _find_live_groups(
+    ranks: Sequence[RankResult], history: RepeatedHistory | None
+) -> Sequence[OutputGroup | RepeatedBlock]:
+    """Return the repeated lines of ranks that print such lines, and the last lines of others."""
+    groups: list[OutputGroup | RepeatedBlock] = []
+    for same in _split_by_failure(ranks):
+        groups += (history.find_blocks(same) if history is not None else []) or _merge_tails(same, _MAX_TAIL_LINES)
+    return _smallest_first(groups)
+
+
+_Group = TypeVar("_Group", bound="OutputGroup | RepeatedBlock")
+
+
+def _smallest_first(groups: Iterable[_Group]) -> list[_Group]:
     return sorted(groups, key=lambda block: (len(block.ranks), block.ranks[0]))
 
 
@@ -240,24 +260,35 @@ def _end_of_output(output: Output, max_chars: int) -> str:
 
 
 def _build_live_block(
-    block: OutputGroup, errors: Mapping[int, RankResult], locations: RankLocations, budget: int, *, labelled: bool
+    block: OutputGroup | RepeatedBlock,
+    errors: Mapping[int, RankResult],
+    locations: RankLocations,
+    budget: int,
+    *,
+    labelled: bool,
 ) -> LiveBlock:
-    while True:
-        html = block_to_html(Block(block), Pictures(), limit_nbytes=budget, where="the log file", brief=True)
-        if len(html) <= 2 * budget + 600 or budget < 50:
-            break
-        budget //= 2
-    if len(html) > 2 * budget + 600:
-        html = "<i>one long line, shown when the cell ends</i>"
+    if isinstance(block, OutputGroup):
+        html = _format_tail(block, budget)
+    else:
+        html = items_to_html(block.items, block.ranks, Pictures(), where="the log file", brief=True)
     failed = errors.get(block.ranks[0])
     if failed is not None and failed.error is not None:
         error_html = escape(f"✗ {format_error(failed.error)}", quote=False)
         html += f'<div class="mhnb-bad">{error_html}</div>'
     host = format_hosts_of(locations, block.ranks)
     label = " ".join(filter(None, (describe_ranks(block.ranks), host))) if labelled else ""
-    return LiveBlock(
-        label, host_color(locations, block.ranks), html if block.parts or failed else "", failed is not None
-    )
+    return LiveBlock(label, host_color(locations, block.ranks), html, failed is not None)
+
+
+def _format_tail(block: OutputGroup, budget: int) -> str:
+    if not block.parts:
+        return ""
+    while True:
+        html = block_to_html(Block(block), Pictures(), limit_nbytes=budget, where="the log file", brief=True)
+        if len(html) <= 2 * budget + 600 or budget < 50:
+            break
+        budget //= 2
+    return html if len(html) <= 2 * budget + 600 else "<i>one long line, shown when the cell ends</i>"
 
 
 # -- the frame as named parts

@@ -385,11 +385,14 @@ class Panel {
     this.ask(ranks.map((one) => one.rank));
     this.show("");
     this.body.className = "mhnb-shown mhnb-grid";
-    this.body.append(...ranks.map((one) => {
+    // What users look for comes first.
+    const ordered = [...ranks.filter((one) => one.odd), ...ranks.filter((one) => !one.odd)];
+    this.body.append(...ordered.map((one) => {
       const inner = make("div", { class: "mhnb-scroll", tabindex: "0" });
       inner.innerHTML = this.bodies.get(one.rank) ?? "…";
       const card = make("div", { class: one.odd ? "mhnb-card mhnb-odd" : "mhnb-card" },
-        make("div", {}, make("b", {}, `rank ${one.rank}`), ` ${one.host}${one.mark}`), inner);
+        make("div", {}, make("b", {}, `rank ${one.rank}`), ` ${one.host}${one.mark}`),
+        one.difference ? make("div", { class: "mhnb-difference" }, one.difference) : null, inner);
       card.style.borderTopColor = one.color;
       return card;
     }));

@@ -11,11 +11,12 @@ from typing import Any
 
 from mhnb.core.output.results import CellResult
 from mhnb.view.cell.html import View, format_cell_html, format_rank_body
-from mhnb.view.cell.summary import summarise_cell, without_errors
+from mhnb.view.cell.summary import find_odd_ranks, summarise_cell, without_errors
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import RankLocations, host_color, new_uid
 from mhnb.view.live.frame import ByteBudget, build_frame, frame_to_html
 from mhnb.view.live.placeholder import WIDGET_TEXT, format_replacement
+from mhnb.view.live.repeated import RepeatedHistory
 from mhnb.view.live.widget import make_panel_widget
 from mhnb.view.mime import format_pre
 from mhnb.view.screen import Screen, detect_screen
@@ -34,6 +35,7 @@ class ResultPanel:
         self._result, self._locations, self._view = result, locations, view
         self._number = 0
         self._budget = ByteBudget()
+        self._history = RepeatedHistory()
         self._widget: Any = None
 
     @property
@@ -75,7 +77,8 @@ class ResultPanel:
         """Show a cell that is running now; its ranks may be on other hosts than those of the previous cell."""
         if self._widget is None:
             return
-        html = frame_to_html(replace(build_frame(snapshot, locations), heading=""))
+        self._history.read(snapshot)
+        html = frame_to_html(replace(build_frame(snapshot, locations, history=self._history), heading=""))
         remaining = self._budget.spend(len(html), max(self._budget.at_s, snapshot.wall_s))
         if remaining is not None:
             self._budget, self._result, self._locations = remaining, snapshot, locations
@@ -137,12 +140,15 @@ def build_panel_state(
             format_cell_html(result, uid=uid, locations=locations, cell_summary=replace(cell_summary, heading=""))
             or "(it said nothing)"
         )
+    differences = find_odd_ranks(cell_summary)
+    odd = cell_summary.marked_outliers | differences.keys()
     ranks = [
         {
             "rank": one.rank,
             "host": locations.hosts.get(one.rank, ""),
-            "mark": " ✗" if one.failure else " ≠" if one.rank in cell_summary.marked_outliers else "",
-            "odd": one.failure is not None or one.rank in cell_summary.marked_outliers,
+            "mark": " ✗" if one.failure else " ≠" if one.rank in odd else "",
+            "odd": one.failure is not None or one.rank in odd,
+            "difference": differences.get(one.rank, ""),
             "color": host_color(locations, (one.rank,)),
         }
         for one in result

@@ -26,6 +26,7 @@ from mhnb.view.cell.text import format_cell_text
 from mhnb.view.html import QUIET_STYLE, RankLocations, new_uid, wrap_html
 from mhnb.view.live.frame import LiveFrame, LiveView, build_frame, format_running_text, tail_text
 from mhnb.view.live.placeholder import PlaceholderDisplay, add_unsaved_note, format_widget_text
+from mhnb.view.live.repeated import RepeatedHistory
 from mhnb.view.live.wait_line import WaitLine
 from mhnb.view.mime import MAX_RICH_NBYTES
 from mhnb.view.screen import LiveWidget, Region, Screen, detect_screen
@@ -156,6 +157,7 @@ class CellView:
         self._last_output: object = None
         self._last_output_s = 0.0
         self._latest: CellResult | None = None
+        self._history = RepeatedHistory()
         self._is_shown = False
         self._is_finished = False
         self._has_failed = False
@@ -243,8 +245,14 @@ class CellView:
 
     def _build_frame(self, snapshot: CellResult) -> LiveFrame:
         expanded, has_recent_output = self._where_expanded, self._has_recent_output(snapshot)
+        self._history.read(snapshot)
         frame = build_frame(
-            snapshot, self._locations, expanded=expanded, view=self._live_view, has_recent_output=has_recent_output
+            snapshot,
+            self._locations,
+            expanded=expanded,
+            view=self._live_view,
+            has_recent_output=has_recent_output,
+            history=self._history,
         )
         self._record_output(frame.blocks, snapshot)
         return frame

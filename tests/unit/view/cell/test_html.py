@@ -81,13 +81,31 @@ def test_agreement_is_one_block_without_a_fold() -> None:
 
 
 def test_outlier_is_visible_without_a_click() -> None:
-    """Among many blocks the outliers and the majority are open; the other blocks are closed, but still in the page."""
+    """Among many blocks the first outlier and the majority are open; the others show their last line, and are in the page."""
     odd = [[out(f"{LINES}odd {chr(97 + rank)}\n" * 9)] for rank in range(12)]
     page = StrictPage(format_cell_html(cell(*odd, *[[out("same\n")]] * 20)))
-    assert "odd a" in page.visible
+    assert page.visible.count("odd a") == 9
     assert "same" in page.visible
-    assert "odd l" not in page.visible
-    assert "odd l" in page.text
+    assert page.visible.count("odd l") == 1
+    assert page.text.count("odd l") == 10
+
+
+def test_folded_outputs_show_their_last_line() -> None:
+    """Of long different outputs one is open; the summaries of the others have the last line with text, or name a figure."""
+    said = [[out("".join(f"{name} {name * at}\n" for at in range(1, 40)) + "\n \n")] for name in "abc"]
+    said.append([*said[0][:1], out("x\n"), shown(image__png="A" * 40)])
+    page = StrictPage(format_cell_html(cell(*said)))
+    assert page.visible.count("\na a") == 38
+    assert f"rank 1 b {'b' * 39}rank 2 c {'c' * 39}rank 3 (a figure)" in page.visible
+
+
+def test_very_many_outputs_are_folded_twice() -> None:
+    """Of more than 16 long outputs those in the middle are in one fold; all of them are in the page."""
+    page = StrictPage(format_cell_html(cell(*[[out(f"{LINES}{chr(97 + rank) * 3}\n" * 9)] for rank in range(26)])))
+    assert "ranks 15-24: 10 more outputs" in page.visible
+    assert page.visible.count("ooo") == page.visible.count("zzz") == 1
+    assert "ppp" not in page.visible
+    assert page.text.count("ppp") == 10
 
 
 def test_single_line_is_shown_beside_its_rank() -> None:
@@ -384,10 +402,12 @@ def test_differing_figure_is_visible() -> None:
 
 
 def test_many_lines_of_many_ranks_are_summarised_line_by_line() -> None:
-    """Below each line are a sparkline, minimum, median and maximum; every value opens with a click."""
+    """A row has minimum, median and maximum; every value opens with a click."""
     said = [[out("".join(f"step {n}: {rank + n}.5\n" for n in range(20)))] for rank in range(30)]
     page = StrictPage(format_cell_html(cell(*said)))
-    assert "min 3.5 (rank 0) · median 17.5 · max 32.5 (rank 29)" in page.visible
+    assert "min 1.5 (rank 0) · median 15.5 · max 30.5 (rank 29)" in page.visible
+    assert "min 3.5 (rank 0) · median 17.5 · max 32.5 (rank 29)" not in page.visible
+    assert "min 3.5 (rank 0) · median 17.5 · max 32.5 (rank 29)" in page.text
     assert "12: 15.5" not in page.visible
     assert "12: 15.5" in page.text
 

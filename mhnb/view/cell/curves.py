@@ -1,0 +1,437 @@
+"""Curves of the fields of repeated lines over the steps: the median of the ranks, the band from least to most, and the odd ranks.
+
+Decides which fields have a curve, which ranks are odd, and how a curve is drawn, as a picture and in one line of text. A picture is an
+image of its own, because an untrusted notebook drops elements of SVG from HTML. It does not know the page's theme, so its colours are
+visible on both white and black. All text is beside it, and says what the picture shows.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import pairwise
+from statistics import median, median_low
+from typing import TypeAlias
+
+from mhnb.core.output.template import Slot, parse_number
+from mhnb.core.ranks import describe_ranks
+from mhnb.view.cell.blocks import RepeatedLines
+from mhnb.view.cell.measures import is_counter, is_label, name_field
+from mhnb.view.html import QUIET_STYLE
+
+MAX_CURVES = 6
+"""Maximum number of fields with a curve; the rows have the values of all."""
+_MAX_POINTS = 64
+"""Of more lines, successive ones share a point, whose band has the least and the most of them."""
+_MAX_PARSED = 40_000
+"""Maximum number of values that are read for a curve; of more, lines in regular distances are read."""
+_MAX_ODD = 2
+"""Maximum number of odd ranks with a curve of their own."""
+_ODD_FACTOR = 4.0
+"""How many times further from the median than any other rank an odd rank is."""
+_ODD_SHARE = 0.02
+"""The smallest distance of an odd rank, as a share of the curve's height: less cannot be seen."""
+
+_Series: TypeAlias = Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class OddRank:
+    """A rank that is far from the others."""
+
+    rank: int
+    values: tuple[float | None, ...]
+    """By point; None where it has no value."""
+    last: str
+    """Its last value, as it was printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One field of repeated lines."""
+
+    name: str
+    """The letter of its column."""
+    title: str
+    """The words before the number; empty if there are none."""
+    count: int
+    """Number of lines."""
+    ranks: tuple[int, ...]
+    lows: tuple[float | None, ...]
+    """By point, least of all ranks; None where no rank has a finite value."""
+    medians: tuple[float | None, ...]
+    highs: tuple[float | None, ...]
+    low: str
+    """The least value, as it was printed."""
+    high: str
+    first: str
+    """The first median, as it was printed."""
+    last: str
+    axis: str
+    """The name of the steps, `step` or `line`."""
+    begin: str
+    """The first step, and the last one below."""
+    end: str
+    differs: bool
+    """Whether the ranks have different values."""
+    odd: tuple[OddRank, ...] = ()
+
+    @property
+    def has_band(self) -> bool:
+        """Whether the ranks differ, or lines that share a point do."""
+        return self.lows != self.highs
+
+    @property
+    def word(self) -> str:
+        """What the line is of, if there are several ranks: `median`, or `all` if they have the same values."""
+        return "" if len(self.ranks) == 1 else "median " if self.differs else "all "
+
+    @property
+    def label(self) -> str:
+        """The title and the letter."""
+        return f"{self.title} ‹{self.name}›" if self.title else f"‹{self.name}›"
+
+
+def build_curves(run: RepeatedLines, ranks: Sequence[int], names: Sequence[str]) -> list[Curve]:
+    """Return a curve for each field that measures something: not for labels, counters, or a value that never changes.
+
+    Args:
+        run: the lines.
+        ranks: the ranks that printed them.
+        names: of the run's columns.
+    """
+    axis, steps = _find_axis(run)
+    rows = _pick_rows(run.line_indexes, len(ranks))
+    curves: list[Curve] = []
+    for at in range(len(run.columns)):
+        if len(curves) < MAX_CURVES and _is_measure(run, at):
+            texts = [_texts_of(run.columns[at][row], len(ranks)) for row in rows]
+            curve = _build_curve(texts, ranks, axis, (steps[0], steps[-1]))
+            if curve is not None:
+                pieces = run.pieces
+                title = name_field(pieces[at], pieces[at + 1])
+                curves.append(replace(curve, name=names[at], title=title, count=run.count))
+    return curves
+
+
+def _find_axis(run: RepeatedLines) -> tuple[str, Sequence[str]]:
+    """Return the name and the values of the first counter that all ranks share; otherwise lines are counted from 1."""
+    pieces = run.pieces
+    for at, column in enumerate(run.columns):
+        texts = [place.strip() for place in column if isinstance(place, str)]
+        if len(texts) == len(column) and is_counter(texts, run.line_indexes) and int(texts[0]) != int(texts[-1]):
+            return name_field(pieces[at], "") or "step", texts
+    return "line", [str(index + 1) for index in run.line_indexes]
+
+
+def _is_measure(run: RepeatedLines, at: int) -> bool:
+    pieces, column = run.pieces, run.columns[at]
+    lines = [(place,) if isinstance(place, str) else place.values for place in column]
+    # A rank that is behind has no value on the last lines.
+    known = [(line[0], index) for line, index in zip(lines, run.line_indexes, strict=True) if line[0]]
+    by_line = [text for text, _ in known]
+    labels = by_line[:2] if len(lines[0]) == 1 else lines[0]
+    return not (is_counter(by_line, [index for _, index in known]) or is_label(pieces[at], labels, pieces[at + 1]))
+
+
+def _pick_rows(indexes: Sequence[int], ranks: int) -> Sequence[int]:
+    """Return the rows that are drawn, which are lines in regular distances, and the last one."""
+    distance = max(after - before for before, after in pairwise(indexes))
+    distance *= -(-len(indexes) * ranks // _MAX_PARSED)
+    rows = [row for row, index in enumerate(indexes) if index % distance == 0]
+    return rows if rows[-1] == len(indexes) - 1 else [*rows, len(indexes) - 1]
+
+
+def _texts_of(place: str | Slot, ranks: int) -> tuple[str, ...]:
+    return (place,) * min(1, ranks) if isinstance(place, str) else place.values
+
+
+def _build_curve(
+    texts: Sequence[tuple[str, ...]], ranks: Sequence[int], axis: str, ends: tuple[str, str]
+) -> Curve | None:
+    """Build a curve from each line's texts; None if it would be a flat line or has no finite value."""
+    rows = [[_finite(text) for text in line] for line in texts]
+    known = [(value, text) for row, line in zip(rows, texts, strict=True) for value, text in _known(row, line)]
+    low, high = min(known, default=(0.0, "")), max(known, default=(0.0, ""))
+    if low[0] == high[0]:
+        return None
+    medians = [(row, line) for row, line in zip(rows, texts, strict=True) if any(value is not None for value in row)]
+    shared = tuple(zip(*rows, strict=True)) if len(rows[0]) == len(ranks) else ()
+    odd = tuple(
+        OddRank(ranks[at], _thin(shared[at], _middle), _last_text([line[at] for line in texts]))
+        for at in _find_odd(rows, texts, high[0] / 2 - low[0] / 2)
+    )
+    return Curve(
+        name="",
+        title="",
+        count=len(rows),
+        ranks=tuple(ranks),
+        lows=_thin([min(_only(row), default=None) for row in rows], min),
+        medians=_thin([_middle_or_none(row) for row in rows], _middle),
+        highs=_thin([max(_only(row), default=None) for row in rows], max),
+        low=low[1].strip(),
+        high=high[1].strip(),
+        first=_median_text(*medians[0]),
+        last=_median_text(*medians[-1]),
+        axis=axis,
+        begin=ends[0],
+        end=ends[1],
+        differs=any(len(set(line)) > 1 for line in texts),
+        odd=odd,
+    )
+
+
+def _finite(text: str) -> float | None:
+    number = parse_number(text) if text else None
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _only(row: _Series) -> list[float]:
+    return [value for value in row if value is not None]
+
+
+def _known(row: _Series, line: Sequence[str]) -> Iterator[tuple[float, str]]:
+    return ((value, text) for value, text in zip(row, line, strict=True) if value is not None)
+
+
+def _middle(values: Sequence[float]) -> float:
+    return median_low(values)
+
+
+def _middle_or_none(row: _Series) -> float | None:
+    values = _only(row)
+    return median(values) if values else None
+
+
+def _median_text(row: _Series, line: Sequence[str]) -> str:
+    """Return the lower median as it was printed."""
+    known = sorted(_known(row, line))
+    return known[(len(known) - 1) // 2][1].strip()
+
+
+def _last_text(texts: Sequence[str]) -> str:
+    return next((text.strip() for text in reversed(texts) if text), "")
+
+
+def _thin(values: _Series, merge: Callable[[Sequence[float]], float]) -> tuple[float | None, ...]:
+    """Merge successive values until there are at most as many as points."""
+    if len(values) <= _MAX_POINTS:
+        return tuple(values)
+    parts = [_only(values[slice(*ends)]) for ends in pairwise(_cuts(len(values), _MAX_POINTS))]
+    return tuple(merge(part) if part else None for part in parts)
+
+
+def _cuts(count: int, parts: int) -> list[int]:
+    return [count * at // parts for at in range(parts + 1)]
+
+
+def _find_odd(rows: Sequence[_Series], texts: Sequence[tuple[str, ...]], half_span: float) -> list[int]:
+    """Return the positions of odd ranks: few, and each far from the median while all the others are near it.
+
+    A rank counts as far if it is for half of all lines, or for half of the last quarter. A rank without a finite value where others
+    have one is odd too.
+    """
+    width = len(rows[0])
+    if width < 3:
+        return []
+    last_quarter = len(rows) - max(1, len(rows) // 4)
+    ends = rows[last_quarter:]
+    not_finite = [
+        at
+        for at in range(width)
+        if any(row[at] is None and line[at] for row, line in zip(ends, texts[last_quarter:], strict=True))
+    ]
+    if 0 < len(not_finite) <= min(_MAX_ODD, (width - 1) // 2):
+        return not_finite
+    middles = [_middle_or_none(row) for row in rows]
+    far = [[_distance(row[at], middle) for row, middle in zip(rows, middles, strict=True)] for at in range(width)]
+    distances = sorted(
+        ((max(_typical(values), _typical(values[last_quarter:])), at) for at, values in enumerate(far)), reverse=True
+    )
+    for count in range(min(_MAX_ODD, (width - 1) // 2), 0, -1):
+        nearest, farthest_other = distances[count - 1][0], distances[count][0]
+        if nearest > _ODD_FACTOR * farthest_other and nearest > 2 * _ODD_SHARE * half_span:
+            return sorted(at for _, at in distances[:count])
+    return []
+
+
+def _distance(value: float | None, middle: float | None) -> float | None:
+    # Halved, because the difference of two finite numbers may not be finite.
+    return None if value is None or middle is None else abs(value / 2 - middle / 2)
+
+
+def _typical(values: _Series) -> float:
+    return median_low(_only(values) or [0.0])
+
+
+# -- in one line of text
+
+
+_CELLS = 20
+_DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
+"""The bits of a Braille character's dots: its two columns, from the lowest dot up."""
+
+
+def draw_braille(values: _Series, low: float, high: float, cells: int = _CELLS) -> str:
+    """Draw a curve in Braille characters, two points wide and four high each.
+
+    >>> draw_braille([0, 1, 2, 3, 3, 2, 1, 0], 0, 3, 4)
+    '⡠⠊⠑⢄'
+    """
+    columns = min(2 * cells, len(values))
+    parts = [_only(values[slice(*ends)]) for ends in pairwise(_cuts(len(values), columns))]
+    span = high / 2 - low / 2
+    levels = [round((_middle(part) / 2 - low / 2) / (span or 1.0) * 3) if part else None for part in parts]
+    bits = [0] * -(-columns // 2)
+    before: int | None = None
+    for at, level in enumerate(levels):
+        if level is not None:
+            # A steep step is joined, so that the line has no gaps.
+            start = level if before is None or abs(before - level) < 2 else before + (1 if level > before else -1)
+            for dot in range(min(start, level), max(start, level) + 1):
+                bits[at // 2] |= _DOTS[at % 2][dot]
+        before = level
+    return "".join(chr(0x2800 + dots) for dots in bits)
+
+
+def format_curve_text(curve: Curve) -> str:
+    """Format a curve as one line: its first and last median, and where odd ranks end."""
+    low, high = _bounds(curve)
+    where = f", {describe_ranks(curve.ranks)}" if len(curve.ranks) > 1 else ""
+    odd = "".join(f"; rank {one.rank} {one.last} at the end" for one in curve.odd)
+    drawn = draw_braille(curve.medians, low, high)
+    return f"{curve.label}  {curve.first} {drawn} {curve.last}   {curve.word}over {curve.count} lines{where}{odd}"
+
+
+def _bounds(curve: Curve) -> tuple[float, float]:
+    return min(_only(curve.lows)), max(_only(curve.highs))
+
+
+# -- as a picture
+
+
+WIDTH, HEIGHT = 216, 56
+_SCALE = 2
+"""Units of the drawing per pixel, so that its coordinates are whole numbers."""
+_MARGIN = 4
+_LABEL_PX = 14
+_LINE_COLOR = "#4a86d8"
+_ODD_COLORS = ("#d55e00", "#b565b5")
+
+
+def format_curve_html(curve: Curve) -> str:
+    """Format a curve as a picture with its least and most value, its steps, and the last values beside it."""
+    uri = base64.b64encode(draw_svg(curve).encode()).decode()
+    image = (
+        f'<img alt="{escape(describe_curve(curve))}" src="data:image/svg+xml;base64,{uri}" '
+        f'style="display:block;margin:0;width:{WIDTH}px;max-width:100%;height:{HEIGHT}px">'
+    )
+    between = "display:flex;justify-content:space-between"
+    left = (
+        f'<div style="height:{HEIGHT}px;{between};flex-direction:column;text-align:right;padding-right:4px;min-width:4.5em">'
+        f'<div style="{QUIET_STYLE}">{_text(curve.high)}</div><b>{_text(curve.label)}</b>'
+        f'<div style="{QUIET_STYLE}">{_text(curve.low)}</div></div>'
+    )
+    axis = f'<div style="{between};{QUIET_STYLE}"><div>{_text(curve.axis)} {_text(curve.begin)}</div><div>{_text(curve.end)}</div></div>'
+    small = f"display:flex;font-size:.85em;line-height:{_LABEL_PX}px;white-space:nowrap"
+    return f'<div style="{small}">{left}<div style="min-width:0">{image}{axis}</div>{_format_ends(curve)}</div>'
+
+
+def _text(text: str) -> str:
+    return escape(text, quote=False)
+
+
+def _format_ends(curve: Curve) -> str:
+    """Format the last value of the median and of each odd rank, each as near to its line's end as there is room."""
+    low, high = _bounds(curve)
+    ends = [(_last(curve.medians), f"{curve.word if curve.differs else ''}{curve.last}", f"2px solid {_LINE_COLOR}")]
+    for one, color in zip(curve.odd, _ODD_COLORS, strict=False):
+        # A value that is not finite is above all others, as it is drawn.
+        is_finite = _finite(one.last) is not None
+        ends.append((_last(one.values) if is_finite else high, f"rank {one.rank} {one.last}", f"2px dashed {color}"))
+    ends.sort(key=lambda end: -end[0])
+    labels, used = [], 0
+    for at, (value, text, border) in enumerate(ends):
+        wanted = round(_height_of(value, low, high) / _SCALE) - _LABEL_PX // 2
+        top = max(used, min(wanted, HEIGHT - _LABEL_PX * (len(ends) - at)))
+        style = f"margin-top:{top - used}px;border-left:{border};padding-left:4px"
+        labels.append(f'<div style="{style}">{_text(text)}</div>')
+        used = top + _LABEL_PX
+    return f'<div style="padding-left:4px">{"".join(labels)}</div>'
+
+
+def _last(values: _Series) -> float:
+    return _only(values)[-1] if _only(values) else 0.0
+
+
+def describe_curve(curve: Curve) -> str:
+    """Describe a curve in a sentence, for readers who do not see the picture."""
+    of = f"{curve.word}of {describe_ranks(curve.ranks)} " if len(curve.ranks) > 1 else ""
+    odd = "".join(f"; rank {one.rank} ends at {one.last}" for one in curve.odd)
+    return (
+        f"{curve.title or curve.name} over {curve.count} lines, {curve.axis} {curve.begin} to {curve.end}: {of}"
+        f"from {curve.first} to {curve.last}, least {curve.low}, most {curve.high}{odd}"
+    )
+
+
+def draw_svg(curve: Curve) -> str:
+    """Draw a curve: the band of all ranks, the median on it, and each odd rank, dashed as a second cue beside its colour."""
+    low, high = _bounds(curve)
+    parts = []
+    if curve.has_band:
+        parts.append(f'<path fill="{_LINE_COLOR}" fill-opacity=".3" d="{_draw_band(curve, low, high)}"/>')
+    lines = [(curve.medians, _LINE_COLOR, "")]
+    lines += [
+        (one.values, color, ' stroke-dasharray="8 4"') for one, color in zip(curve.odd, _ODD_COLORS, strict=False)
+    ]
+    parts += [
+        f'<path fill="none" stroke="{color}" stroke-width="3" stroke-linejoin="round" vector-effect="non-scaling-stroke"{dashes} '
+        f'd="{_draw_line(values, low, high)}"/>'
+        for values, color, dashes in lines
+    ]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH * _SCALE} {HEIGHT * _SCALE}" '
+        f'preserveAspectRatio="none">{"".join(parts)}</svg>'
+    )
+
+
+def _height_of(value: float, low: float, high: float) -> int:
+    """Return the distance from the picture's top, in units of the drawing."""
+    span = high / 2 - low / 2
+    share = (value / 2 - low / 2) / span if span else 0.5
+    return round(_MARGIN + (1 - share) * (HEIGHT * _SCALE - 2 * _MARGIN))
+
+
+def _points(values: _Series, low: float, high: float) -> list[tuple[int, int] | None]:
+    width = WIDTH * _SCALE - 2 * _MARGIN
+    last = max(1, len(values) - 1)
+    return [
+        None if value is None else (_MARGIN + round(at * width / last), _height_of(value, low, high))
+        for at, value in enumerate(values)
+    ]
+
+
+def _draw_line(values: _Series, low: float, high: float) -> str:
+    """Draw a line with a gap where there is no value."""
+    drawn, before = [], None
+    for point in _points(values, low, high):
+        if point is not None:
+            drawn.append(f"M{point[0]} {point[1]}h0" if before is None else _draw_step(before, point))
+        before = point
+    return "".join(drawn)
+
+
+def _draw_step(before: tuple[int, int], point: tuple[int, int]) -> str:
+    """Draw to a point, which is given by its distance, because that is shorter."""
+    right, down = point[0] - before[0], point[1] - before[1]
+    return f"l{right} {down}".replace(" -", "-") if down else f"h{right}"
+
+
+def _draw_band(curve: Curve, low: float, high: float) -> str:
+    top = [point for point in _points(curve.highs, low, high) if point is not None]
+    bottom = [point for point in _points(curve.lows, low, high) if point is not None]
+    outline = [*top, *reversed(bottom)]
+    return f"M{outline[0][0]} {outline[0][1]}{''.join(_draw_step(*ends) for ends in pairwise(outline))}z"

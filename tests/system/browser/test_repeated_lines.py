@@ -1,0 +1,206 @@
+"""Repeated lines and long outputs in a real browser: how high they are, and that nothing jumps when a cell ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mhnb import view
+from mhnb.core.output.results import CellResult, RankResult
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.html import RankLocations
+from mhnb.view.live.frame import build_frame, frame_parts
+from mhnb.view.live.repeated import RepeatedHistory
+from mhnb.view.live.results_panel import build_panel_state
+from tests.support.axe import violations
+from tests.support.lab import open_chromium
+from tests.support.view_samples import (
+    cell,
+    different_outputs,
+    equal_loop,
+    labels_and_measures,
+    loop,
+    loop_with_odd_rank,
+    out,
+)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser")]
+
+MAX_SHIFT = 0.05
+"""Layout shift that users hardly notice: half of what is called good for a page."""
+LIVE = Path(view.__file__).parent / "live"
+PAGE = """<!doctype html><title>live</title><body style="margin:0;font:13px/1.3 sans-serif;{}">
+<div style="height:100px">the cell's source</div><div id="cell"></div><div style="background:#8884">{}</div>"""
+PANEL = """async ([source, state]) => {
+  const values = { mode: "panel", number: 1, ...state };
+  const heard = {};
+  const model = { get: (name) => values[name], on: (name, act) => { heard[name] = act; }, off: () => {}, send: () => {} };
+  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  (await import(url)).default.render({ model, el: document.body });
+  heard["msg:custom"]({ bodies: { 0: "zero", 1: "one", 2: "two", 3: "three" } });
+}"""
+START = """async ([source, css, parts]) => {
+  document.head.append(Object.assign(document.createElement("style"), { textContent: css }));
+  const heard = {};
+  const values = { mode: "live", chunks: 16, blocks: 24, draft: "draft", ...parts };
+  const model = {
+    get: (name) => values[name], off: () => {}, send: () => {},
+    on: (name, act) => { (heard[name] ??= []).push(act); },
+  };
+  const drawn = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  (await import(url)).default.render({ model, el: document.getElementById("cell") });
+  await drawn();
+  window.shifts = [];
+  const note = (list) => { window.shifts.push(...list.getEntries().map((one) => one.value)); };
+  new PerformanceObserver(note).observe({ type: "layout-shift" });
+  window.update = async (parts) => {
+    for (const [name, value] of Object.entries(parts)) {
+      if (values[name] === value) continue;
+      values[name] = value;
+      for (const act of heard[`change:${name}`] ?? []) act();
+    }
+    await drawn();
+  };
+  // What a notebook does when the cell ends: other elements take the view's place.
+  window.end = async (html) => { document.getElementById("cell").innerHTML = html; await drawn(); };
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium."""
+    with open_chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page as large as a cell's output in a common window."""
+    page = browser.new_page(viewport={"width": 900, "height": 900})
+    yield page
+    page.close()
+
+
+def _frames(result: CellResult, counts: range) -> list[dict[str, str]]:
+    """Return the parts of the live view after so many lines; odd ranks are one line behind."""
+    history, frames = RepeatedHistory(), []
+    for count in counts:
+        ranks = [
+            RankResult(
+                rank.rank, "running", (out("".join(rank.stdout.splitlines(keepends=True)[: count - rank.rank % 2])),)
+            )
+            for rank in result
+        ]
+        snapshot = replace(result, ranks=tuple(ranks), wall_s=2 + count / 10, done=False)
+        history.read(snapshot)
+        frames.append(frame_parts(build_frame(snapshot, history=history)))
+    return frames
+
+
+@pytest.mark.parametrize("sample", ["loop", "equal", "odd"])
+def test_nothing_jumps_when_a_loop_goes_on_and_ends(page: Page, sample: str) -> None:
+    """While a training loop prints, its view keeps its height, and what is below it hardly moves when the cell ends."""
+    result = {"loop": loop, "equal": equal_loop, "odd": loop_with_odd_rank}[sample]()
+    first, *rest = _frames(result, range(100, 201, 10))
+    page.set_content(PAGE.format("", "the next cell<br>" * 40))
+    page.evaluate(START, [(LIVE / "panel.js").read_text(), (LIVE / "panel.css").read_text(), first])
+    heights = set()
+    for parts in rest:
+        page.evaluate("(parts) => update(parts)", parts)
+        heights.add(page.locator("#cell").bounding_box()["height"])  # type: ignore[index]
+        assert page.locator("#cell img").count() == (1 if sample == "equal" else 2)
+    assert len(heights) == 1
+    assert page.evaluate("shifts") == []
+    page.evaluate("(html) => end(html)", format_cell_html(result))
+    page.wait_for_timeout(100)
+    assert sum(page.evaluate("shifts")) <= MAX_SHIFT
+
+
+@pytest.mark.parametrize("lines", [50, 200, 2000])
+def test_height_of_a_loop_does_not_depend_on_its_lines(page: Page, lines: int) -> None:
+    """Two fields on four ranks take less than 300 px, whatever their number of lines."""
+    page.set_content(PAGE.format("", "") + format_cell_html(loop(lines)))
+    box = page.locator(".mhnb").bounding_box()
+    assert box is not None
+    assert box["height"] < 300
+
+
+def test_parts_of_a_folded_table_stay_aligned(page: Page) -> None:
+    """The columns of the first rows, of the folded ones and of the last ones are below each other, also where a value is marked."""
+    page.set_content(PAGE.format("", "") + format_cell_html(loop(start="")))
+    page.locator(".mhnb details summary").first.click()
+    edges = page.locator(".mhnb table").evaluate_all(
+        "(tables) => tables.slice(0, 3).map((one) => [...one.rows].at(-1).lastElementChild.getBoundingClientRect().right)"
+    )
+    assert len(edges) == 3
+    assert max(edges) - min(edges) < 1
+
+
+@pytest.mark.parametrize("colors", ["background:#fff;color:#111", "background:#111;color:#eee"])
+@pytest.mark.parametrize("width", [700, 1600])
+def test_curves_fit_the_page_and_are_accessible(page: Page, colors: str, width: int) -> None:
+    """In a narrow and in a wide page no text beside a curve is cut, the pictures are drawn, and axe finds nothing."""
+    page.set_viewport_size({"width": width, "height": 900})
+    page.set_content(
+        PAGE.format(colors, "") + f'<div id="out" style="padding-left:110px">{format_cell_html(loop())}</div>'
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    images = page.locator(".mhnb img")
+    assert images.evaluate_all("(all) => all.map((one) => one.complete && one.naturalWidth > 0)") == [True, True]
+    sizes = images.evaluate_all("(all) => all.map((one) => [one.offsetWidth, one.offsetHeight])")
+    assert sizes == [[216, 56]] * 2
+    assert violations(page, ".mhnb") == []
+
+
+def test_long_different_outputs_fit_a_window(page: Page) -> None:
+    """Four times 64 different lines take at most 700 px: one output is open at its end, and the others show their last line."""
+    page.set_viewport_size({"width": 700, "height": 900})
+    page.set_content(PAGE.format("", "") + format_cell_html(different_outputs()))
+    box = page.locator(".mhnb").bounding_box()
+    assert box is not None
+    assert box["height"] <= 700
+    assert page.locator("pre").nth(0).evaluate("(one) => one.closest('[tabindex]').scrollTop") == 0
+    ends = page.locator("details > div").first.evaluate(
+        "(one) => [one.getBoundingClientRect().bottom, one.querySelector('pre').getBoundingClientRect().bottom]"
+    )
+    assert abs(ends[0] - ends[1]) < 2
+    folded = page.locator("details:not([open]) > summary")
+    assert folded.all_inner_texts() == [
+        "rank 1 beta line 63 of a63",
+        "rank 2 gamma line 63 of m63",
+        "rank 3 delta line 63 of t63",
+    ]
+    folded.nth(1).click()
+    assert page.locator("details[open]").count() == 2
+
+
+def test_long_last_line_is_one_line(page: Page) -> None:
+    """The last line in a summary never wraps, however narrow the page is."""
+    page.set_viewport_size({"width": 500, "height": 900})
+    said = [[out("".join(f"{word} {at}\n" for at in range(20)) + f"{word} " * 60 + "\n")] for word in ("alpha", "beta")]
+    page.set_content(PAGE.format("", "") + format_cell_html(cell(*said)))
+    box = page.locator("details:not([open]) > summary").bounding_box()
+    assert box is not None
+    assert box["height"] < 24
+    assert page.evaluate("document.documentElement.scrollWidth") <= 500
+
+
+def test_panel_grid_begins_with_the_odd_rank(page: Page) -> None:
+    """The card of the rank that differs is first, with its mark and its difference; the others keep their order."""
+    state = build_panel_state(labels_and_measures(), RankLocations(), uid="u", view="grid")
+    page.evaluate(PANEL, [(LIVE / "panel.js").read_text(), state])
+    assert page.locator(".mhnb-card").all_inner_texts() == [
+        "rank 2 ≠\nloss 0.731 ← 0.312 elsewhere\ntwo",
+        "rank 0\nzero",
+        "rank 1\none",
+        "rank 3\nthree",
+    ]
+    assert page.locator(".mhnb-odd").count() == 1

@@ -1,0 +1,93 @@
+"""A number in which one rank differs stands above the numbers that differ everywhere, in the page, the text and the grid."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.summary import find_odd_ranks, summarise_cell
+from mhnb.view.cell.text import format_cell_text
+from mhnb.view.html import RankLocations
+from mhnb.view.live.results_panel import build_panel_state
+from tests.support.view_samples import StrictPage, cell, labels_and_measures, loop, out
+
+ODD_LINE = "rank 2 ≠ loss 0.731 ← 0.312 elsewhere"
+
+
+def test_odd_number_is_the_first_line() -> None:
+    """The rank, the number in its line, and the others' value are above the template in both forms."""
+    assert format_cell_text(labels_and_measures()).splitlines()[1] == f"  {ODD_LINE}"
+    visible = StrictPage(format_cell_html(labels_and_measures())).visible
+    assert visible.index(ODD_LINE) < visible.index("pid ‹a›")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "took {} s and {{}}",
+        "local port {} of {{}}",
+        "device {} is {{}}",
+    ],
+)
+def test_durations_and_labels_are_not_odd(line: str) -> None:
+    """A duration, a port or a device that differs on one rank is not on top."""
+    said = [[out(line.format(7 if rank == 2 else 5).format(f"0.{rank + 1}"))] for rank in range(4)]
+    assert "elsewhere" not in format_cell_text(cell(*said))
+
+
+def test_ranks_with_one_odd_value_share_a_line() -> None:
+    """Ranks with the same odd value are named together, and what differs between them in that line is left out."""
+    said = [[out(f"rank {rank} acc 0.{rank + 10} loss {0.5 if rank in (3, 9) else 0.25}\n")] for rank in range(16)]
+    assert format_cell_text(cell(*said)).splitlines()[1] == "  ranks 3,9 ≠ rank ‹rank› acc … loss 0.5 ← 0.25 elsewhere"
+
+
+def test_half_of_the_ranks_are_not_odd() -> None:
+    """Many ranks that differ from the majority are no outliers to show on top."""
+    said = [[out(f"acc 0.{rank + 10} loss {0.5 if rank < 6 else 0.25}\n")] for rank in range(16)]
+    assert "elsewhere" not in format_cell_text(cell(*said))
+
+
+def test_number_that_is_not_finite_is_odd_among_numbers_that_all_differ() -> None:
+    """The range of the other ranks stands for the value that they do not share."""
+    said = [[out(f"x\nloss {'nan' if rank == 1 else rank + 0.5} acc 0.{rank + 1}\n")] for rank in range(4)]
+    assert "  rank 1 ≠ loss nan ← 0.5 to 3.5 elsewhere" in format_cell_text(cell(*said)).splitlines()
+
+
+def test_many_odd_numbers_are_counted() -> None:
+    """After six odd numbers the rest is one line; all of them are marked where they are."""
+    lines = "".join(f"{name} {{0}}.5 then {name} {{1}}.5\n" for name in "abcdefghi")
+    said = [[out(lines.format(7 if rank == 2 else 5, rank))] for rank in range(4)]
+    text = format_cell_text(cell(*said)).splitlines()
+    assert sum("elsewhere" in line for line in text) == 6
+    assert text[7] == "  … and 3 more numbers of rank 2, marked ≠"
+    assert sum("≠ rank 2" in line for line in text) == 9
+
+
+def test_each_odd_rank_has_its_first_difference() -> None:
+    """A rank is described by its odd number, its first line that differs, or the end of its curve."""
+    assert find_odd_ranks(summarise_cell(labels_and_measures())) == {2: "loss 0.731 ← 0.312 elsewhere"}
+    lines = [f"line {word}" for word in ("one", "two", "three", "four")]
+    said = [[out("\n".join([*lines, "end odd" if rank == 1 else "end same"]))] for rank in range(4)]
+    assert find_odd_ranks(summarise_cell(cell(*said))) == {1: "end odd ← same elsewhere"}
+    added = [[out("\n".join([*lines, *(["more"] if rank == 1 else [])]))] for rank in range(4)]
+    assert find_odd_ranks(summarise_cell(cell(*added))) == {1: "+ more"}
+    (text,) = find_odd_ranks(summarise_cell(loop())).values()
+    assert re.fullmatch(r"loss 0\.5\d+ ← 0\.1\d+ elsewhere", text)
+
+
+def test_grids_have_odd_ranks_first() -> None:
+    """The stored grid begins with the odd rank and its difference; the panel's state has both."""
+    visible = StrictPage(format_cell_html(labels_and_measures(), view="grid")).visible
+    places = [
+        visible.index(text) for text in ("rank 2 ≠", "loss 0.731 ← 0.312 elsewhere", "rank 0", "rank 1", "rank 3")
+    ]
+    assert places == sorted(places)
+    ranks = build_panel_state(labels_and_measures(), RankLocations(), uid="u", view="grid")["ranks"]
+    assert [(one["odd"], one["mark"], one["difference"]) for one in ranks] == [
+        (False, "", ""),
+        (False, "", ""),
+        (True, " ≠", "loss 0.731 ← 0.312 elsewhere"),
+        (False, "", ""),
+    ]
