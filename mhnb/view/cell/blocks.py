@@ -87,6 +87,14 @@ def block_items(block: OutputGroup) -> list[BlockItem]:
     return items
 
 
+def count_lines(block: OutputGroup) -> int:
+    """Return at least how many lines and pictures a block has, without building them."""
+    return sum(
+        1 if isinstance(part, RichPart) else sum(literal.count("\n") for literal in part.template.literals)
+        for part in block.parts
+    )
+
+
 def _build_line(
     channel: str, template_literals: Sequence[str], slots: Sequence[Slot], ranks: Sequence[int]
 ) -> BlockLine:

@@ -19,7 +19,8 @@ from mhnb.core.output.rich import find_figure_type
 from mhnb.core.output.tables import has_table
 from mhnb.core.ranks import describe_ranks
 from mhnb.types import Output
-from mhnb.view.cell.blocks import block_items, comparable_lines, format_omitted_line, shorten_line
+from mhnb.view.ansi import strip_ansi
+from mhnb.view.cell.blocks import block_items, count_lines, format_omitted_line, shorten_line
 from mhnb.view.cell.blocks_html import CURVES_CLASS, Pictures, StripItem, block_to_html, format_strip
 from mhnb.view.cell.failures import Failure, are_not_yet, collapse_traceback, has_extra_information, trim_traceback
 from mhnb.view.cell.summary import (
@@ -421,7 +422,7 @@ def _has_figures_only(block: Block) -> bool:
 
 
 def _is_long(block: Block) -> bool:
-    return len(block_items(block.output_group)) > _LONG_LINES
+    return count_lines(block.output_group) > _LONG_LINES
 
 
 def _is_short(block: Block) -> bool:
@@ -431,6 +432,8 @@ def _is_short(block: Block) -> bool:
     if block.rows:
         shown = sum(min(row.count, 3) for row in block.rows)
         return shown <= _SHORT_LINES and all(len(row.here) <= _SHORT_CHARS for row in block.rows)
+    if count_lines(block.output_group) > _SHORT_LINES:
+        return False
     lines = block_items(block.output_group)
     texts = [getattr(line, "text", "x" * 999) for line in lines]
     return len(lines) <= _SHORT_LINES and max(map(len, texts), default=0) <= _SHORT_CHARS
@@ -473,9 +476,11 @@ def _format_collapsible(
 
 def _format_last_line(block: Block) -> str:
     """Format a block's last line, for a summary: one quiet line that ends with an ellipsis if it is too long."""
-    lines = comparable_lines(block.output_group)
-    texts = ("(a figure)" if channel == "picture" else text.strip() for channel, text in reversed(lines))
-    last = next(filter(None, texts), "")[:_SHORT_CHARS]
+    texts = (
+        "(a figure)" if isinstance(part, RichPart) else strip_ansi(part.template.display_text()).strip()
+        for part in reversed(block.output_group.parts)
+    )
+    last = next(filter(None, texts), "").rpartition("\n")[2][:_SHORT_CHARS]
     return f' <span style="{_LAST_LINE_STYLE}">{escape(last, quote=False)}</span>' if last else ""
 
 
